@@ -9,7 +9,8 @@ from peerd.api import Host
 from peerd.ids import NodeId
 from peerd.messages import Message, PeerRef
 from peerd.telemetry.schema import Event
-from protocols.dissemination.ports import ChildInfo, Interest, InterestKind
+from protocols.dissemination.item_work import WorkMeter
+from protocols.dissemination.ports import ChildInfo, Interest, InterestKind, ItemWork
 from protocols.dissemination.stream import StreamRecord
 from protocols.dissemination.tree.links import ChildStage
 from protocols.dissemination.tree.member import StreamMember
@@ -23,6 +24,7 @@ class NodeOfStream(Protocol):
     record: StreamRecord
     member: StreamMember
     is_producer: bool
+    work: WorkMeter
 
     @property
     def parent(self) -> PeerRef | None: ...
@@ -109,6 +111,10 @@ class NodeTree:
     def random(self) -> float:
         """See `TreeAccess.random`."""
         return self._node.host.rng.random()
+
+    def work(self) -> ItemWork | None:
+        """See `TreeAccess.work`."""
+        return self._node.work.work()
 
     def rtt_s(self, peer: PeerRef) -> float | None:
         """See `TreeAccess.rtt_s`."""

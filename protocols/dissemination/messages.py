@@ -220,7 +220,8 @@ class Carry(Message):
 class Beat(Message):
     """Parent to child, when there is nothing to carry: it has everything up to ``through``; the parent lives.
 
-    ``path``: the nodes from the producer to the parent, when they have changed.
+    ``path``: the nodes from the producer to the parent, when they have changed. ``is_stale``: the parent, or a node
+    above it, has no parent, so nobody knows whether what was sent is still so.
     """
 
     stream: NodeId
@@ -228,6 +229,7 @@ class Beat(Message):
     path: Path | None = None
     attempt: U64 = 0
     number: U64 = 0
+    is_stale: bool = False
 
 
 @message(0x030B, bytes_max=128)

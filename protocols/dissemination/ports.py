@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 from peerd.ids import NodeId
 from peerd.messages import Message, PeerRef
@@ -75,6 +75,48 @@ class InterestKind(Protocol):
         """Leave out what others cover; above the limit put wider ones in their place, one for all in the end."""
 
 
+class LastGiven(Protocol):
+    """What one holder (a child, a subscription, or this node itself) was last given, by object.
+
+    For kinds in which an item matters to a holder only by what that one has already: values within a tolerance.
+    """
+
+    def want(self, interests: Iterable[Interest]) -> None:
+        """What the holder wants from now on. For this node itself: what its parent has promised to send."""
+
+    def offer(self, held: ParsedItem, here: Any) -> bool:
+        """Whether the holder has to get an item that this node has now; if so it counts as given.
+
+        ``here``: this node's own `LastGiven`.
+        """
+
+    def give(self, held: ParsedItem) -> None:
+        """The holder has this item, whatever it had. Raises `ItemError`: above a limit."""
+
+    def has(self, held: ParsedItem) -> bool:
+        """Whether this is the item that the holder has, of that object."""
+
+    def newest(self) -> Sequence[ParsedItem]:
+        """What the holder has, one item for each object, in the order of the stream."""
+
+    def unsettle(self) -> None:
+        """This node's items come from elsewhere now: nothing is known of what lies between them and those before."""
+
+    def clear(self) -> None:
+        """Nothing that was given counts any more."""
+
+
+@runtime_checkable
+class RememberingKind(Protocol):
+    """An `InterestKind` in which it depends on what a holder has whether an item matters to it.
+
+    `InterestSet.match` then tells whom an item may concern, and `LastGiven` who gets it. There is no past to ask for:
+    who comes is given the newest item of each object.
+    """
+
+    def make_given(self, *, is_source: bool = False) -> LastGiven: ...
+
+
 Holder = Hashable
 """Who wants something: a child's id, or the number of a subscription of this node."""
 
@@ -97,6 +139,17 @@ class ChildInfo:
     """When it came, by `TreeAccess.now`."""
     queued_bytes: int
     """What waits to be sent to it."""
+
+
+@dataclass(frozen=True, slots=True)
+class ItemWork:
+    """What this node spends on an item. ``filter_s``: for each child, to see whether it gets the item.
+
+    ``send_s``: for each child that gets it, to send it.
+    """
+
+    filter_s: float
+    send_s: float
 
 
 class TreeAccess(Protocol):
@@ -141,6 +194,9 @@ class TreeAccess(Protocol):
     def now(self) -> float: ...
     def random(self) -> float:
         """A number from 0 to 1, without 1."""
+
+    def work(self) -> ItemWork | None:
+        """What an item costs this node, measured lately; ``None``: it has had none yet. In the simulator: a model."""
 
     def rtt_s(self, peer: PeerRef) -> float | None:
         """The round trip to a node, where it is known or can be told from coordinates."""

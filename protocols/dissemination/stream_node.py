@@ -11,6 +11,7 @@ from peerd.messages import Message, PeerRef
 from protocols.dissemination.access import NodeTree
 from protocols.dissemination.config import DisseminationConfig
 from protocols.dissemination.events import StreamJoined, StreamLoss, StreamMoved
+from protocols.dissemination.item_work import WorkMeter
 from protocols.dissemination.messages import ITEMS_MAX, AttachRefusal, Carry, Declined, ReplayItems, StreamItem
 from protocols.dissemination.meter import StreamMeter
 from protocols.dissemination.names import START, StreamPosition
@@ -50,6 +51,8 @@ class StreamNode:
         settings = config()
         limits = BufferLimits(settings.replay_items, settings.replay_bytes, settings.replay_for)
         self.meter = StreamMeter(now)
+        self.work = WorkMeter()
+        self._passed_items = self._passed_on = 0
         self.member = StreamMember(
             host.peer,
             record.key,
@@ -156,6 +159,8 @@ class StreamNode:
         return self._admit(self.host.peer, (), None)
 
     def _passed(self, held: ParsedItem, is_own: bool, children: Sequence[NodeId]) -> None:
+        self._passed_items += 1
+        self._passed_on += len(children)
         if not self.is_producer:
             counts = self.meter.counts
             counts.items_in += 1
@@ -265,8 +270,17 @@ class StreamNode:
 
     def received(self, peer: PeerRef, message: Message) -> None:
         """One of the tree's messages."""
-        self.member.received(peer, message, self.host.now())
+        begun = self.host.now()
+        self.member.received(peer, message, begun)
+        self._note_work(begun)
         self._note_children()
+
+    def _note_work(self, begun: float) -> None:
+        """How long the items of one message kept this node busy, each looked at for every child."""
+        items, sent = self._passed_items, self._passed_on
+        self._passed_items = self._passed_on = 0
+        if items:
+            self.work.add(self.host.now() - begun, items * len(self.member.down.children), sent)
 
     def policy_received(self, peer: PeerRef, message: Message) -> None:
         """One of the policy's messages. Another policy's is a fault of its sender."""
@@ -276,7 +290,9 @@ class StreamNode:
     def publish(self, payload: bytes, content_type: str, published_ms: int) -> StreamItem:
         """The producer's next item."""
         item = StreamItem(self.host.boot_epoch, self.sequence + 1, published_ms, payload, content_type)
-        self.member.publish(item, self.host.now())
+        begun = self.host.now()
+        self.member.publish(item, begun)
+        self._note_work(begun)
         self.sequence += 1
         self._unsent += 1
         if self._unsent >= ITEMS_MAX:

@@ -17,7 +17,7 @@ from protocols.dissemination.names import StreamPosition
 from protocols.dissemination.ports import Interest, ParsedItem
 from protocols.dissemination.service import StreamRefused
 from protocols.dissemination.stream_node import position_text
-from protocols.dissemination.tree.member import Lost
+from protocols.dissemination.tree.subscription import Lost, StaleFrom
 
 MARK_BYTES: Final = 256
 """What a mark, and what belongs to an item besides its payload, counts for in a feed."""
@@ -50,8 +50,14 @@ class ClientSubscription:
         """Its name for clients."""
         return format(self.number, "016x")
 
-    def deliver(self, what: ParsedItem | Lost) -> None:
-        """The next item, or a loss."""
+    def deliver(self, what: ParsedItem | Lost | StaleFrom) -> None:
+        """The next item, a loss, or the end of anybody's vouching for the values."""
+        if isinstance(what, StaleFrom):
+            reason = "no way leads to the producer: what came before may have changed"
+            self._push(
+                ReceivedItem(type="stale", stream=self.stream, id=position_text(what.at), reason=reason), MARK_BYTES
+            )
+            return
         if isinstance(what, Lost):
             self.missed_gaps += 1
             mark = ReceivedItem(

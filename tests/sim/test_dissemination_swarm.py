@@ -16,7 +16,7 @@ from protocols.dissemination.front.judging import plugin_of
 from protocols.dissemination.ports import ParsedItem
 from protocols.dissemination.tree.downstream import Downstream
 from protocols.dissemination.tree.links import Uplink
-from protocols.dissemination.tree.member import OwnSubscription
+from protocols.dissemination.tree.subscription import OwnSubscription
 from protocols.dissemination.tree.upstream import Upstream
 from tests.sim.test_dissemination import Streams
 

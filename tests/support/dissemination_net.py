@@ -20,10 +20,11 @@ from protocols.dissemination import messages as tree_messages
 from protocols.dissemination.messages import AttachRefusal, StreamItem
 from protocols.dissemination.names import interest_id, stream_key
 from protocols.dissemination.policies.overlap.policy import OverlapFactory
-from protocols.dissemination.ports import ChildInfo, Interest, InterestKind, ParsedItem, TreePolicy
+from protocols.dissemination.ports import ChildInfo, Interest, InterestKind, ItemWork, ParsedItem, TreePolicy
 from protocols.dissemination.tree.links import ChildStage
-from protocols.dissemination.tree.member import Lost, StreamMember
+from protocols.dissemination.tree.member import StreamMember
 from protocols.dissemination.tree.replay import BufferLimits
+from protocols.dissemination.tree.subscription import Lost, StaleFrom
 from protocols.dissemination.tree.upstream import MoveEnd
 
 STREAM = stream_key("net")
@@ -186,6 +187,9 @@ class NetNode:
     def rtt_s(self, peer: PeerRef) -> float | None:
         return None
 
+    def work(self) -> ItemWork | None:
+        return None
+
     def send(self, peer: PeerRef, message: Message) -> None:
         self.net.send(self.me, peer, message)
 
@@ -222,10 +226,10 @@ class NetNode:
                 self.policy.child_came(id)
             self._children = frozenset(live)
 
-    def deliver(self, what: ParsedItem | Lost) -> None:
+    def deliver(self, what: ParsedItem | Lost | StaleFrom) -> None:
         if isinstance(what, Lost):
             self.losses += 1
-        else:
+        elif isinstance(what, ParsedItem):
             self.got.append(what.item.sequence)
 
     def start(self, policy: TreePolicy) -> None:
@@ -351,7 +355,7 @@ class DisseminationNet:
         self.kind.wanted[payload] = frozenset(self._interests[each].id for each in wanted)
         source = self.nodes[self.peers[0].id]
         source.member.publish(StreamItem(1, number, round(self.now * 1000), payload), self.now)
-        source.member.down.flush()
+        source.member.flush(self.now)
         self.run()
         if number % self._per_tick == 0:
             self.tick()

@@ -29,7 +29,7 @@ from protocols.dissemination.policies.overlap.messages import (
     Reorganise,
 )
 from protocols.dissemination.policies.overlap.policy import OverlapFactory, OverlapPolicy
-from protocols.dissemination.ports import ChildInfo, Interest, InterestKind, ParsedItem
+from protocols.dissemination.ports import ChildInfo, Interest, InterestKind, ItemWork, ParsedItem
 from protocols.dissemination.statistics.summary_tree import SUMMARY_EVERY
 from tests.support.dissemination_net import STREAM, MemberKind
 from tests.unit.test_dissemination_statistics import item_set
@@ -76,6 +76,9 @@ class FakeTree:
 
     def rtt_s(self, peer: PeerRef) -> float | None:
         return self.rtts.get(peer.id)
+
+    def work(self) -> ItemWork | None:
+        return None
 
     def send(self, peer: PeerRef, message: Message) -> None:
         body = encode_body(message)

@@ -19,6 +19,7 @@ from typing import Any, Final
 
 from pyroaring import BitMap64
 
+from protocols.dissemination.interests.xpath.numbers import number_of
 from protocols.dissemination.interests.xpath.pattern import (
     ANY,
     ATTRIBUTE,
@@ -31,7 +32,6 @@ from protocols.dissemination.interests.xpath.pattern import (
     StepAxis,
     Value,
 )
-from protocols.dissemination.interests.xpath.reading import NUMBER
 from protocols.dissemination.names import StreamPosition
 from protocols.dissemination.ports import Interest
 from protocols.dissemination.statistics.received import ItemSet
@@ -197,7 +197,7 @@ class SummaryTree:
     def wanted_by(self, interests: Sequence[Interest]) -> ItemSet | None:
         """The documents that meet one of these queries; ``None``: one of them is no pattern, or nothing has come."""
         patterns = [interest.meaning.pattern for interest in interests]
-        if not self._root.documents or any(pattern is None for pattern in patterns):
+        if not self._root.documents or not all(interest.meaning.is_exact for interest in interests):
             return None
         found = BitMap64()
         for pattern in patterns:
@@ -266,9 +266,7 @@ def _holds(value: Value, text: str) -> bool:
     constant = value.constant
     if isinstance(constant, str):
         return (text == constant) == (value.op == "=")
-    if NUMBER.fullmatch(text) is None:
-        return value.op == "!="
-    return bool(_COMPARE[value.op](float(text), constant))
+    return bool(_COMPARE[value.op](number_of(text), constant))
 
 
 def _is_met_after(node: _Node, through: int) -> bool:

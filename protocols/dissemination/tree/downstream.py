@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Final, Protocol
@@ -88,7 +88,7 @@ class Downstream:
         if (why := self._why_not(peer, interests, message.instead_of)) is not None:
             self._decline(peer, message.attempt, why)
             return False
-        after = None if message.is_new else message.after.position
+        after = None if message.is_new or self._state.given is not None else message.after.position
         wants = {each.id: each for each in interests}
         child = Downlink(peer, message.attempt, self._state.now, wants, after, message.is_orphan)
         self.children[peer.id] = child
@@ -142,12 +142,32 @@ class Downstream:
     def _go_live(self, child: Downlink, since: StreamPosition) -> None:
         state = self._state
         child.stage = ChildStage.LIVE
+        if state.given is not None:
+            self._give_newest(child)
+            return
         if child.after is not None and since > child.after:
             self._put(child, StreamGap(state.stream, mark(child.after), mark(since)))
         child.told = min(since, state.through)
         child.queue = [held for held in state.buffer.after(since) if self._is_wanted(child, held)]
         child.queue_bytes = sum(held.item.size for held in child.queue)
         self._flush(child, is_due=True)
+
+    def _give_newest(self, child: Downlink) -> None:
+        """A child begins with what this node has of each object: how old that is does not matter."""
+        state = self._state
+        child.given = state.make_given()
+        self._want(child)
+        child.told = state.through
+        child.queue = [] if state.given is None else self._due(child, state.given.newest())
+        self._flush(child, is_due=True)
+
+    @staticmethod
+    def _want(child: Downlink) -> None:
+        if child.given is not None:
+            child.given.want(child.wants.values())
+
+    def _due(self, child: Downlink, some: Iterable[ParsedItem]) -> list[ParsedItem]:
+        return [held for held in some if self._state.is_for(child.given, held)]
 
     def _is_wanted(self, child: Downlink, held: ParsedItem) -> bool:
         return any(self._state.kind.matches(interest, held.content) for interest in child.wants.values())
@@ -196,14 +216,18 @@ class Downstream:
         state = self._state
         self._pack(child, state.through, is_due=True)
         since = state.since(interests, after)
-        past = [
-            held
-            for held in state.buffer.after(since)
-            if any(state.kind.matches(interest, held.content) for interest in interests)
-        ]
+        child.wants.update((each.id, each) for each in interests if state.wants.is_held(each.id, child.peer.id))
+        if state.given is not None:
+            self._want(child)
+            past = self._due(child, state.given.newest())
+        else:
+            past = [
+                held
+                for held in state.buffer.after(since)
+                if any(state.kind.matches(interest, held.content) for interest in interests)
+            ]
         for some in in_messages(past):
             self._put(child, ReplayItems(state.stream, tuple(held.item for held in some)))
-        child.wants.update((each.id, each) for each in interests if state.wants.is_held(each.id, child.peer.id))
         ids = tuple(each.id for each in interests)
         self._put(child, Widened(state.stream, ids, mark(since), mark(state.through)))
 
@@ -213,6 +237,7 @@ class Downstream:
         if child is not None:
             for id in message.interests:
                 child.wants.pop(id, None)
+            self._want(child)
             self._needs.release(peer.id, message.interests)
 
     def _live(self, peer: PeerRef, message: Widen | Narrow) -> Downlink | None:
@@ -251,7 +276,7 @@ class Downstream:
         wanting = []
         for child in self.children.values():
             if child.stage is ChildStage.LIVE:
-                if ids.isdisjoint(child.wants):
+                if ids.isdisjoint(child.wants) or not self._gets(child, held):
                     child.passed += 1
                 else:
                     wanting.append(child.peer.id)
@@ -265,6 +290,47 @@ class Downstream:
         if len(child.queue) > limits.items or child.queue_bytes > limits.bytes:  # as much as this node remembers itself
             child.lost_until = held.position
             child.queue, child.queue_bytes = [], 0
+
+    def offer(self, some: Sequence[ParsedItem]) -> None:
+        """What this node has of some objects, though the stream may be further: to each child that has to have it."""
+        for child in self.children.values():
+            if child.stage is ChildStage.LIVE and not self._is_behind(child):
+                self._offer(child, some)
+
+    def _offer(self, child: Downlink, some: Sequence[ParsedItem]) -> None:
+        for part in in_messages(self._due(child, some)):
+            self._pack(child, self._state.through, is_due=False)
+            self._put(child, ReplayItems(self._state.stream, tuple(held.item for held in part)))
+
+    def _is_behind(self, child: Downlink) -> bool:
+        """Whether a child still has to take what it was sent: then it gets the newest items when it has."""
+        if child.given is not None and child.outbox and self.is_slow(child.peer):
+            child.is_behind = True
+        return child.is_behind
+
+    def _gets(self, child: Downlink, held: ParsedItem) -> bool:
+        return not self._is_behind(child) and self._state.is_for(child.given, held)
+
+    def _catch_up(self, child: Downlink) -> None:
+        """A child has taken all that it was sent: it gets the newest items instead of those that it has missed."""
+        given = self._state.given
+        if child.is_behind and child.given is not None and given is not None:
+            child.is_behind = False
+            child.given.unsettle()
+            self._offer(child, given.newest())
+
+    def unsettle(self) -> None:
+        """This node gets its items from another parent."""
+        for child in self.children.values():
+            if child.given is not None:
+                child.given.unsettle()
+
+    def tell_all(self) -> None:
+        """Send all children a beat now."""
+        for child in self.children.values():
+            if child.stage is ChildStage.LIVE:
+                self._pack(child, self._state.through, is_due=False)
+                self._beat(child, self._state.through, None)
 
     def gap(self, since: StreamPosition, until: StreamPosition) -> None:
         """This node, and so its children, have lost something."""
@@ -300,6 +366,7 @@ class Downstream:
                 child.slow_since = self._state.now
         else:
             child.slow_since = None
+            self._catch_up(child)
             self._pack(child, self._state.through, is_due=is_due)
             self._send(child)
 
@@ -330,8 +397,13 @@ class Downstream:
         is_path_new = child.path_told != state.path_version
         if (is_due and not parts) or is_path_new:
             path = (*state.ancestors, state.me)[-DEPTH_MAX:] if is_path_new else None
-            self._put(child, Beat(state.stream, mark(end), path))
-            child.told, child.passed, child.beat_at = end, 0, state.now
+            self._beat(child, end, path)
+
+    def _beat(self, child: Downlink, end: StreamPosition, path: tuple[PeerRef, ...] | None) -> None:
+        state = self._state
+        self._put(child, Beat(state.stream, mark(end), path, is_stale=state.is_stale))
+        child.told, child.passed, child.beat_at = end, 0, state.now
+        if path is not None:
             child.path_told = state.path_version
 
     def validate(self) -> None:

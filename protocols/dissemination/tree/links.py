@@ -9,7 +9,7 @@ from enum import Enum
 from peerd.messages import PeerRef
 from protocols.dissemination.messages import Beat, Carry, ReplayItems, StreamGap, Widened
 from protocols.dissemination.names import START, StreamPosition
-from protocols.dissemination.ports import Interest, ParsedItem
+from protocols.dissemination.ports import Interest, LastGiven, ParsedItem
 
 EdgeMessage = Carry | Beat | ReplayItems | Widened | StreamGap
 """What a parent sends on an edge once it has begun, numbered."""
@@ -53,6 +53,10 @@ class Uplink:
     parked_at: float = 0.0
     path: tuple[PeerRef, ...] | None = None
     """The nodes from the producer to it, as it has said."""
+    given: LastGiven | None = None
+    """While another node is the parent: what this one has sent, for when it is."""
+    is_stale: bool | None = None
+    """Whether nobody vouches for what it sends; ``None``: that is not known before its first beat."""
 
     @property
     def may_begin(self) -> bool:
@@ -99,4 +103,8 @@ class Downlink:
     asked_number: int = 0
     """Of the last message from the child on this edge."""
     path_told: int = -1
+    given: LastGiven | None = None
+    """What it was given of each object, where the kind of interests goes by that."""
+    is_behind: bool = False
+    """It missed items while it took nothing; it is to have the newest ones instead."""
     beat_at: float = 0.0

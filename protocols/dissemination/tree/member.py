@@ -10,54 +10,21 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from peerd.errors import Bug, ProtocolError
+from peerd.errors import Bug
 from peerd.ids import NodeId
 from peerd.messages import Message, PeerRef
 from protocols.dissemination import messages
-from protocols.dissemination.interests.errors import ItemError
 from protocols.dissemination.messages import AttachRefusal, StreamItem
 from protocols.dissemination.names import StreamPosition
 from protocols.dissemination.ports import Holder, Interest, InterestKind, ParsedItem
 from protocols.dissemination.tree.climbing import Climbing
 from protocols.dissemination.tree.downstream import Admit, Downstream
+from protocols.dissemination.tree.latest import LatestItems
 from protocols.dissemination.tree.links import EdgeMessage
 from protocols.dissemination.tree.replay import BufferLimits
 from protocols.dissemination.tree.state import MemberState
+from protocols.dissemination.tree.subscription import Lost, OwnSubscription, StaleFrom
 from protocols.dissemination.tree.upstream import MoveEnd, Upstream
-
-
-@dataclass(frozen=True, slots=True)
-class Lost:
-    """What a subscription did not get, wholly or in part: what came after ``since``, up to ``until``."""
-
-    since: StreamPosition
-    until: StreamPosition
-
-
-@dataclass(eq=False, slots=True)
-class OwnSubscription:
-    """A subscription of this node. ``deliver`` is called in order, each item once."""
-
-    number: int
-    interest: Interest
-    deliver: Callable[[ParsedItem | Lost], None]
-    after: StreamPosition | None
-    on_live: Callable[[], None]
-    through: StreamPosition | None = None
-    """It has been given everything up to here; ``None``: it has not begun."""
-
-    def give(self, held: ParsedItem) -> None:
-        """Give it an item, unless it has got that already."""
-        if self.through is not None and held.position > self.through:
-            self.through = held.position
-            self.deliver(held)
-
-    def lose(self, since: StreamPosition, until: StreamPosition) -> None:
-        """Tell it of a loss, as far as that is one for it."""
-        if self.through is not None and until > self.through:
-            lost = Lost(max(since, self.through), until)
-            self.through = until
-            self.deliver(lost)
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,9 +57,10 @@ class StreamMember:
         self.climbing = Climbing(me, is_source, send)
         self.down = Downstream(self.state, self, admit)
         self.up = Upstream(self.state, self.climbing, self, attempts_from)
+        self.subscriptions: dict[int, OwnSubscription] = {}
+        self.latest = LatestItems(self.state, self.down, self.subscriptions)
         self.down.is_member = lambda: is_source or not self.up.is_orphan
         self.down.has_uplink = self.up.knows
-        self.subscriptions: dict[int, OwnSubscription] = {}
         self.on_orphaned: Callable[[], None] = lambda: None
         self.on_ended: Callable[[PeerRef, MoveEnd, AttachRefusal | None, Sequence[PeerRef]], None] = lambda *_: None
         self.on_passed: Callable[[ParsedItem, bool, Sequence[NodeId]], None] = lambda *_: None
@@ -116,6 +84,7 @@ class StreamMember:
         if item.position <= self.state.through:
             raise Bug(f"the stream is at {self.state.through} already, not before {item.position}")
         held = ParsedItem(item, self.state.kind.content(item))
+        self.latest.have(held)
         self.state.through = item.position
         self._flow(held)
 
@@ -131,7 +100,7 @@ class StreamMember:
         number: int,
         interest: Interest,
         after: StreamPosition | None,
-        deliver: Callable[[ParsedItem | Lost], None],
+        deliver: Callable[[ParsedItem | Lost | StaleFrom], None],
         now: float,
         on_live: Callable[[], None] = lambda: None,
     ) -> None:
@@ -148,6 +117,9 @@ class StreamMember:
         since = state.since([found.interest], found.after)
         found.through = since if found.after is None else found.after
         found.on_live()
+        if state.given is not None:
+            self.latest.begin(found)
+            return
         found.lose(found.through, since)
         for held in list(state.buffer.after(since)):
             if state.kind.matches(found.interest, held.content):
@@ -166,6 +138,7 @@ class StreamMember:
     ) -> None:
         """See `protocols.dissemination.tree.downstream.Needs`."""
         state = self.state
+        after = None if state.given is not None else after
         for interest in interests:
             state.matching.add(interest)
         asks = state.wants.need(holder, interests, after, state.buffer.floor)
@@ -188,27 +161,42 @@ class StreamMember:
 
     def carried(self, item: StreamItem) -> None:
         """See `protocols.dissemination.tree.upstream.Below`."""
-        self._flow(self._held(item))
-
-    def _held(self, item: StreamItem) -> ParsedItem:
-        try:
-            return ParsedItem(item, self.state.kind.content(item))
-        except ItemError as error:
-            raise ProtocolError("bad_item", str(error)[:256]) from error
+        self._flow(self.state.parsed(item))
 
     def _flow(self, held: ParsedItem) -> None:
         state = self.state
+        self.latest.have(held)
         state.buffer.add(held, state.now)
         ids = state.matching.match(held.content)
         children = self.down.flow(held, ids)
         own = [each for each in self.subscriptions.values() if each.interest.id in ids]
+        own = [each for each in own if state.is_for(each.given, held)]
         for subscription in own:
             subscription.give(held)
         self.on_passed(held, bool(own), children)
 
     def remembered(self, item: StreamItem) -> None:
         """See `protocols.dissemination.tree.upstream.Below`."""
-        self.state.buffer.add(self._held(item), self.state.now)
+        held = self.state.parsed(item)
+        self.state.buffer.add(held, self.state.now)
+        if self.state.given is not None:
+            self.latest.arrived(held)
+
+    def arrived(self, held: ParsedItem) -> None:
+        """See `protocols.dissemination.tree.upstream.Below`."""
+        self.latest.arrived(held)
+
+    def unsettled(self) -> None:
+        """See `protocols.dissemination.tree.upstream.Below`."""
+        self.latest.unsettled()
+
+    def loosened(self) -> None:
+        """See `protocols.dissemination.tree.upstream.Below`."""
+        self.latest.offer_all()
+
+    def freshened(self) -> None:
+        """See `protocols.dissemination.tree.upstream.Below`."""
+        self.latest.freshened(is_stale=self.up.is_stale)
 
     def answered(self) -> None:
         """See `protocols.dissemination.tree.upstream.Below`."""

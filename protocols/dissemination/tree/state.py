@@ -5,11 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Final
 
+from peerd.errors import ProtocolError
 from peerd.ids import NodeId
 from peerd.messages import Message, PeerRef
-from protocols.dissemination.messages import ITEMS_BYTES_MAX, ITEMS_MAX, StreamMark
+from protocols.dissemination.interests.errors import ItemError
+from protocols.dissemination.messages import ITEMS_BYTES_MAX, ITEMS_MAX, StreamItem, StreamMark
 from protocols.dissemination.names import START, StreamPosition
-from protocols.dissemination.ports import Interest, InterestKind, ParsedItem
+from protocols.dissemination.ports import Interest, InterestKind, LastGiven, ParsedItem, RememberingKind
 from protocols.dissemination.tree.replay import BufferLimits, ReplayBuffer
 from protocols.dissemination.tree.wants import Wants
 
@@ -52,6 +54,31 @@ class MemberState:
         self.ancestors: tuple[PeerRef, ...] = ()
         """The same, as they may be reached."""
         self.path_version = 0
+        self.given = self.make_given(is_source=is_source)
+        """What this node has of each object, where the kind of interests goes by that: see `tree/latest.py`."""
+        self._promised = -1
+        self.is_stale = False
+        """Nobody vouches for what this node has: it, or a node above it, has no parent."""
+
+    def make_given(self, *, is_source: bool = False) -> LastGiven | None:
+        """What a new holder was given: nothing yet. ``None`` for kinds in which each item stands by itself."""
+        return self.kind.make_given(is_source=is_source) if isinstance(self.kind, RememberingKind) else None
+
+    def is_for(self, holder: LastGiven | None, held: ParsedItem) -> bool:
+        """Whether a holder that an item concerns has to get it."""
+        if holder is None or self.given is None:
+            return True
+        if self._promised != self.wants.version:
+            self._promised = self.wants.version
+            self.given.want(self.wants.promised())
+        return holder.offer(held, self.given)
+
+    def parsed(self, item: StreamItem) -> ParsedItem:
+        """Return an item that came, parsed. Raises `ProtocolError`."""
+        try:
+            return ParsedItem(item, self.kind.content(item))
+        except ItemError as error:
+            raise ProtocolError("bad_item", str(error)[:256]) from error
 
     def set_path(self, ancestors: tuple[PeerRef, ...]) -> None:
         """The way from the producer has changed."""

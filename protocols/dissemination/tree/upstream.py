@@ -34,6 +34,7 @@ from protocols.dissemination.messages import (
     Widened,
 )
 from protocols.dissemination.names import START, StreamPosition
+from protocols.dissemination.ports import ParsedItem
 from protocols.dissemination.tree.climbing import Climbing
 from protocols.dissemination.tree.links import EdgeMessage, Late, Uplink
 from protocols.dissemination.tree.state import MOVE_S, SILENT_S, MemberState, mark
@@ -72,6 +73,18 @@ class Below(Protocol):
     def remembered(self, item: StreamItem) -> None:
         """An item of the past, for interests that are about to be complete."""
 
+    def arrived(self, held: ParsedItem) -> None:
+        """The item that this node has of an object from now on, of whatever time it is."""
+
+    def unsettled(self) -> None:
+        """From now on this node's items come from another parent."""
+
+    def loosened(self) -> None:
+        """The parent promises less from now on."""
+
+    def freshened(self) -> None:
+        """Whether somebody vouches for what this node has may have changed."""
+
     def answered(self) -> None:
         """Some interests are complete, or as complete as they will be."""
 
@@ -102,6 +115,14 @@ class Upstream:
         self._asked_at = 0.0
         self._instead_of: NodeId | None = None
         climbing.in_circle = self._in_circle
+
+    @property
+    def is_stale(self) -> bool:
+        """Whether nobody vouches for what this node has."""
+        link = self.next if self.parent is None else self.parent
+        if link is None or not link.has_begun:
+            return True
+        return self._state.is_stale if link.is_stale is None else link.is_stale
 
     @property
     def is_orphan(self) -> bool:
@@ -137,6 +158,7 @@ class Upstream:
         is_orphan = self.parent is None
         wants = state.wants.sent()
         self.next = Uplink(peer, self._attempts, begun_at, frozenset(wants), is_orphan)
+        self.next.given = None if is_orphan else state.make_given()
         texts = tuple(each.text for each in wants.values())
         after = mark(state.through)
         state.send(peer, Attach(state.stream, self._attempts, texts, after, self.is_new, is_orphan, self._instead_of))
@@ -162,6 +184,7 @@ class Upstream:
         link.has_begun = True
         link.heard_at = self._state.now
         if link.is_orphan:
+            self._below.unsettled()
             self._state.wants.complete_since(self._state.through, link.wants)
             self.is_new = False
             self._below.answered()
@@ -188,6 +211,7 @@ class Upstream:
         if link is None or not link.has_begun or not link.is_clear:
             return
         self.parent, self.next = link, None
+        self._take_over(link)
         if link.path is not None:
             self._state.set_path(link.path)
         if old is not None:
@@ -195,6 +219,18 @@ class Upstream:
             self._widen(link, self._state.wants.ask_again())
         self._climbing.moved(link.peer, self._state.now)
         self._below.ended(link.peer, MoveEnd.MOVED, None, ())
+
+    def _take_over(self, link: Uplink) -> None:
+        """What a new parent has sent counts from now on, also where the one before has sent something newer.
+
+        For that one promises nothing any more, and the new one knows only of what it has sent itself.
+        """
+        if link.given is not None:
+            sent, link.given = link.given.newest(), None
+            self._below.unsettled()
+            for held in sent:
+                self._below.arrived(held)
+        self._below.freshened()
 
     def declined(self, peer: PeerRef, message: Declined) -> None:
         """The new parent does not want to."""
@@ -213,6 +249,7 @@ class Upstream:
         self._climbing.moved(parent, self._state.now)
         self._below.ended(link.peer, end, why, children)
         if link.has_begun and not self._has_link():
+            self._below.freshened()
             self._below.orphaned()
 
     def _has_link(self) -> bool:
@@ -240,8 +277,11 @@ class Upstream:
 
     def _drop_parent(self) -> None:
         self.parent = None
+        self._below.freshened()
         if self.next is None:
             self._below.orphaned()
+        elif self.next.has_begun:
+            self._take_over(self.next)
         elif not self.next.is_orphan and not self.next.has_begun:
             self._attach(self.next.peer, self._state.now)  # now there is nothing to wait for
 
@@ -324,7 +364,9 @@ class Upstream:
             if item.position <= link.through:
                 raise ProtocolError("out_of_order", f"{peer} sends {item.position} after {link.through}")
             link.through = item.position
-            if item.position > self._state.through:
+            if link.given is not None:
+                link.given.give(self._state.parsed(item))
+            elif item.position > self._state.through:
                 self._state.through = item.position
                 self._below.carried(item)
             else:  # it came from the parent before; or nobody here wanted it until now
@@ -337,6 +379,8 @@ class Upstream:
         if link is None:
             return
         self._went_on(peer, link, message.through.position)
+        link.is_stale = message.is_stale
+        self._below.freshened()
         if message.path is not None:
             link.path = message.path
             if any(each.id == self._state.me.id for each in message.path):
@@ -407,8 +451,11 @@ class Upstream:
 
     def replay(self, peer: PeerRef, message: ReplayItems) -> None:
         """Items of the past."""
-        if self._heard(peer, message) is not None:
-            for item in message.items:
+        link = self._heard(peer, message)
+        for item in () if link is None else message.items:
+            if link is not None and link.given is not None:
+                link.given.give(self._state.parsed(item))
+            else:
                 self._below.remembered(item)
 
     def widened(self, peer: PeerRef, message: Widened) -> None:
@@ -444,6 +491,8 @@ class Upstream:
             told = [id for id, was_sent in gone.items() if was_sent]
             for id in gone:
                 self._state.matching.remove(id)
+            if gone:
+                self._below.loosened()
             if self.parent is not None:
                 self._widen(self.parent, asks)
                 if told:

@@ -59,6 +59,12 @@ class Wants:
         self._wants: dict[bytes, _Want] = {}
         self._everything: Interest | None = None
         """Asked for because there are too many wants to tell of each."""
+        self.version = 0
+        """Grows when what the parent has promised to send may have changed."""
+
+    def promised(self) -> list[Interest]:
+        """What the parent sends by now."""
+        return [want.interest for want in self._wants.values() if want.is_sent and want.since is not None]
 
     def __len__(self) -> int:
         return len(self._wants)
@@ -145,6 +151,7 @@ class Wants:
 
     def widened(self, ids: Sequence[bytes], since: StreamPosition) -> None:
         """The parent says that these are complete since a mark."""
+        self.version += 1
         if self._everything is not None and self._everything.id in ids:
             for want in self._wants.values():
                 if self._rides(want):
@@ -156,6 +163,7 @@ class Wants:
 
     def complete_since(self, since: StreamPosition, told: Container[bytes]) -> None:
         """A new parent has begun to send what it was told of: where nothing of the past is asked for, that is all."""
+        self.version += 1
         has_everything = self._everything is not None and self._everything.id in told
         for id, want in self._wants.items():
             is_had = id in told and want.asked > 0 and want.asked_after is None
@@ -195,6 +203,7 @@ class Wants:
             asks += [_ask(rider, through) for rider in riders if not rider.asked]
             if not riders and not any(self._waits_on(want, other) for other in self._wants.values()):
                 del self._wants[id]
+                self.version += 1
                 gone[id] = want.is_sent
         return gone, asks
 

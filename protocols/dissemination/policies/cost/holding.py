@@ -7,9 +7,9 @@ any tree until the token of that one reaches it.
 Nodes that wait for each other must not wait for ever, and the paper's rule is not enough for that. By algorithm 5 a
 node that waits gives in to a larger number; theorem 2 looks only at nodes that wait for a *waiting* child. But with the
 trees 1 -> (2, 3) and 2 -> (1, 3), node 1 gives in to 2 while 3 holds still for 1: 2 waits for 3, 3 for 1, and 1 for 2.
-So a child that holds still for one parent, and is asked by another with a larger number, asks the first one to let it go,
-which it does unless it has adapted already. Of all nodes that wait, the one with the largest number then gets all that
-it waits for. `tests/unit/test_dissemination_holding.py` tries every order of messages.
+So a child that holds still for one parent, and is asked by another with a larger number, asks the first one to let it
+go, which it does unless it has adapted already. Of all nodes that wait, the one with the largest number then gets all
+that it waits for. `tests/unit/test_dissemination_holding.py` tries every order of messages.
 
 One `HoldStill` serves all trees of a node.
 """
@@ -125,6 +125,15 @@ class HoldStill:
             self.requests.append(self.held)
             self.held = None
         self._go_on()
+
+    def abandon(self, tree: TreeName) -> None:
+        """A child does not answer: this node does not adapt the tree this time, and those below it have their turn."""
+        found = next((each for each in self.rounds if each.tree == tree), None)
+        if found is not None:
+            self.rounds.remove(found)
+            for child in self._actions.children(tree):
+                self._actions.pass_token(child, tree)
+            self._go_on()
 
     def expire(self) -> None:
         """The token that was to end this node's holding still does not come."""

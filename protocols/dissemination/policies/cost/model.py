@@ -27,12 +27,14 @@ Delay = Callable[[NodeId, NodeId], float]
 class Costs:
     """What a node is known to need for a message: ``filter_s`` to look whether a child wants it, ``send_s`` to send it.
 
-    ``adapt_s``: what each message pays for the adaptation itself (equation 7).
+    ``collect`` and ``decide`` are for the adaptation itself (equation 7): the time that one report of a child or
+    grandchild takes, and one possible transformation, each by the time from one to the next (t^e/T_e and t^d/T_d).
     """
 
     filter_s: float
     send_s: float
-    adapt_s: float = 0.0
+    collect: float = 0.0
+    decide: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,12 +42,13 @@ class Branch:
     """A subtree, as the node above it sees it.
 
     ``rate_max``: of the node in it that wants most, so of what is sent there (``r^m``). ``rate_sum``: of all in it
-    (``r^c``): so much is lost for each second of delay on the way there.
+    (``r^c``): so much is lost for each second of delay on the way there. ``fan_out``: the node's children.
     """
 
     node: NodeId
     rate_max: float
     rate_sum: float
+    fan_out: int = 0
 
 
 def processing_s(costs: Costs, rate: float, children: Sequence[Branch]) -> float:
@@ -57,7 +60,18 @@ def processing_s(costs: Costs, rate: float, children: Sequence[Branch]) -> float
         return 0.0
     each_s = message_s(costs, rate, children)
     busy = rate * each_s
-    return queueing(busy) * each_s + costs.filter_s + costs.send_s + costs.adapt_s - each_s / (2 * len(children))
+    sent_s = costs.filter_s + costs.send_s + adaptation_s(costs, children)
+    return queueing(busy) * each_s + sent_s - each_s / (2 * len(children))
+
+
+def adaptation_s(costs: Costs, children: Sequence[Branch]) -> float:
+    """What the adaptation adds to a message's time in a node: ``t^a``, equation 7, with the counts as printed there.
+
+    It grows with the square of the fan-out, and so limits it.
+    """
+    count, below = len(children), sum(child.fan_out for child in children)
+    possible = below + count * (count - 1) + sum((child.fan_out + 2) * (below - child.fan_out) for child in children)
+    return costs.collect * (count + below) + costs.decide * possible
 
 
 def message_s(costs: Costs, rate: float, children: Iterable[Branch]) -> float:
@@ -94,7 +108,7 @@ class Server:
     @property
     def branch(self) -> Branch:
         """It and all below it, as the node above sees them."""
-        return Branch(self.id, self.rate_max, self.rate_sum)
+        return Branch(self.id, self.rate_max, self.rate_sum, len(self.children))
 
 
 class CostTree:

@@ -3,13 +3,14 @@
 A node considers only its children and grandchildren, of which it knows what `Family` has. Each transformation is a list
 of single moves, in an order in which no circle can be, so that the mechanism needs to know nothing but moves.
 
-All nodes below the one that decides stay below it. So nothing changes above it, and what a transformation brings can be
+All nodes below the one that decides stay below it. So nothing changes above it (but its fan-out, which its parent pays
+for in equation 7; that is left out), and what a transformation brings can be
 told from the few nodes whose children change: in a time that does not depend on the size of the tree.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
 
@@ -62,7 +63,7 @@ class Relative:
     @property
     def branch(self) -> Branch:
         """It and all below it."""
-        return Branch(self.id, rate_max(self.rate, self.children), self.rate + sum(c.rate_sum for c in self.children))
+        return branch_of(self.id, self.rate, self.children)
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,7 +101,7 @@ class Family:
 
     def benefit(self, transformation: Transformation) -> float:
         """How much less all nodes together would lose: minus the change of the sum of equation 6."""
-        before = {id: self._children_of(id) for id in self._touched(transformation)}
+        before = {id: self._children_of(id) for id in self.touched(transformation)}
         after = {id: list(children) for id, children in before.items()}
         for move in transformation.moves:
             for children in after.values():
@@ -109,7 +110,18 @@ class Family:
             after[move.to].append(move.node)
         return self._loss(before) - self._loss(after)
 
-    def _touched(self, transformation: Transformation) -> set[NodeId]:
+    def loss_of(self, nodes: Iterable[NodeId]) -> float | None:
+        """What is lost at the steps down from these nodes now; ``None``: not all of them are (still) known here."""
+        known = set(nodes)
+        if not all(id == self.node or id in self.relatives for id in known):
+            return None
+        return self._loss({id: self._children_of(id) for id in sorted(known)})
+
+    def old_parent(self, node: NodeId) -> NodeId:
+        """The parent of a child or grandchild."""
+        return next((child for child in self.children if node in self.grandchildren(child)), self.node)
+
+    def touched(self, transformation: Transformation) -> set[NodeId]:
         """The nodes whose children change, or whose children's rates do."""
         touched = {self.node}
         for move in transformation.moves:
@@ -129,9 +141,7 @@ class Family:
         def branch(id: NodeId) -> Branch:
             if id not in known:
                 if id in families and id != self.node:
-                    below = [branch(child) for child in families[id]]
-                    rate = self.relatives[id].rate
-                    known[id] = Branch(id, rate_max(rate, below), rate + sum(each.rate_sum for each in below))
+                    known[id] = branch_of(id, self.relatives[id].rate, [branch(child) for child in families[id]])
                 else:
                     known[id] = self._branch(id)
             return known[id]
@@ -152,6 +162,11 @@ class Family:
         if found is not None:
             return found.branch
         return next(each for other in self.relatives.values() for each in other.children if each.node == id)
+
+
+def branch_of(id: NodeId, rate: float, children: Sequence[Branch]) -> Branch:
+    """A node, and all below it."""
+    return Branch(id, rate_max(rate, children), rate + sum(child.rate_sum for child in children), len(children))
 
 
 def rate_max(rate: float, children: Sequence[Branch]) -> float:

@@ -1,0 +1,132 @@
+"""What a holder was last given of each object, and whether it has to be given more. Pure.
+
+A node holds a value that is at most c_p away from the source's: that is what it *promises*, because its own parent
+keeps it so. A child that tolerates c_c was given another value last. As long as that one is at most c_c - c_p away from
+the node's, the child is at most c_c away from the source, by the triangle inequality; farther away, and the source
+could leave the child's tolerance without the node ever learning of it. So that is when the child gets the node's value
+(the two conditions of Shah, Ramamritham and Shenoy 2002 in one). The source promises 0.
+
+Changes are counted from above: a node that may lack n of them may have lacked n before each update that it got.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Final
+
+from protocols.dissemination.interests.coherency.reading import ANY_OBJECT, Needs
+from protocols.dissemination.interests.coherency.tolerance import Divergence, ObjectValue, Tolerance, apart
+from protocols.dissemination.interests.errors import ItemError
+from protocols.dissemination.names import StreamPosition
+from protocols.dissemination.ports import Interest, ParsedItem
+
+OBJECTS_MAX: Final = 4096
+"""Objects of one stream."""
+
+
+@dataclass(eq=False, slots=True)
+class _Given:
+    """``seen``: the newest value that was offered. ``changes``: so many the holder may lack by then, at most."""
+
+    held: ParsedItem
+    seen: StreamPosition
+    changes: float = 0.0
+
+
+class GivenValues:
+    """Implements `protocols.dissemination.ports.LastGiven`."""
+
+    def __init__(self, *, is_source: bool = False) -> None:
+        self._is_source = is_source
+        self._given: dict[str, _Given] = {}
+        self._needs: Needs = {}
+        self._of: Needs = {}
+
+    def want(self, interests: Iterable[Interest]) -> None:
+        """What the holder wants from now on; for a node's own values: what its parent keeps it within."""
+        found: dict[str, list[Tolerance]] = {}
+        for interest in interests:
+            for name, some in interest.meaning.items():
+                found.setdefault(name, []).extend(some)
+        self._needs = {name: tuple(some) for name, some in found.items()}
+        self._of.clear()
+
+    def offer(self, held: ParsedItem, here: GivenValues) -> bool:
+        """Whether the holder has to get this value, which the node has now; if so it counts as given."""
+        content: ObjectValue = held.content
+        last = self._given.get(content.object)
+        wanted = self._tolerances(content.object)
+        if last is None:
+            if wanted:
+                self._given[content.object] = _Given(held, held.position)
+            return bool(wanted)
+        if held.position == last.held.position:
+            return False
+        if held.position != last.seen:
+            last.seen = held.position
+            last.changes += here.promise(Divergence.CHANGES, content) + 1
+        if not any(self._is_due(each, last, content, here) for each in wanted):
+            return False
+        last.held, last.changes = held, 0.0
+        return True
+
+    @staticmethod
+    def _is_due(wanted: Tolerance, last: _Given, now: ObjectValue, here: GivenValues) -> bool:
+        before: ObjectValue = last.held.content
+        room = wanted.amount(before.value) - here.promise(wanted.divergence, now)
+        if wanted.divergence is Divergence.CHANGES:
+            return last.changes > room
+        return apart(wanted.divergence, before, now, room) > room
+
+    def promise(self, divergence: Divergence, value: ObjectValue) -> float:
+        """How far the source may be from this value of the node's own without its learning of that, at most."""
+        if self._is_source:
+            return 0.0
+        found = math.inf
+        for each in self._tolerances(value.object):
+            if each.is_exact:
+                return 0.0
+            if each.divergence is divergence or (_is_value(each.divergence) and _is_value(divergence)):
+                found = min(found, each.amount(value.value))
+            elif divergence is Divergence.EDITS and each.divergence is Divergence.VALUE and each.limit == 0:
+                found = 0.0
+        return found
+
+    def _tolerances(self, name: str) -> tuple[Tolerance, ...]:
+        found = self._of.get(name)
+        if found is None:
+            if len(self._of) >= OBJECTS_MAX:
+                self._of.clear()
+            found = self._of[name] = (*self._needs.get(name, ()), *self._needs.get(ANY_OBJECT, ()))
+        return found
+
+    def give(self, held: ParsedItem) -> None:
+        """The holder has this value now, whatever it had. Raises `ItemError`: there are too many objects."""
+        name = held.content.object
+        if name not in self._given and len(self._given) >= OBJECTS_MAX:
+            raise ItemError(f"a stream has at most {OBJECTS_MAX} objects")
+        self._given[name] = _Given(held, held.position)
+
+    def has(self, held: ParsedItem) -> bool:
+        """Whether this is the value that the holder has."""
+        last = self._given.get(held.content.object)
+        return last is not None and last.held.position == held.position
+
+    def newest(self) -> list[ParsedItem]:
+        """What the holder has, in the order of the stream."""
+        return sorted((each.held for each in self._given.values()), key=lambda held: held.position)
+
+    def unsettle(self) -> None:
+        """The node gets its values from elsewhere now: nobody knows how many changes lie between them and the last."""
+        for each in self._given.values():
+            each.changes = math.inf
+
+    def clear(self) -> None:
+        """Nothing that was given counts any more."""
+        self._given.clear()
+
+
+def _is_value(divergence: Divergence) -> bool:
+    return divergence in (Divergence.VALUE, Divergence.PERCENT)

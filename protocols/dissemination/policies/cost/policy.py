@@ -1,0 +1,452 @@
+"""The cost-based policy of one stream at one node (Zhou, Ooi and Tan 2008). docs/protocols/coherency-trees.md."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
+from weakref import WeakValueDictionary
+
+from peerd.errors import Bug, ProtocolError
+from peerd.ids import NodeId, format_id
+from peerd.messages import Message, PeerRef
+from protocols.dissemination.models import PastMove, PlannedMove
+from protocols.dissemination.policies.cost import messages
+from protocols.dissemination.policies.cost.events import EVENTS, AdaptationMeasured, TreeAdapted
+from protocols.dissemination.policies.cost.family import Relations, branch_figures
+from protocols.dissemination.policies.cost.joining import PlaceSearch
+from protocols.dissemination.policies.cost.measuring import Rates, is_far
+from protocols.dissemination.policies.cost.model import Branch, Costs, processing_s, step_loss
+from protocols.dissemination.policies.cost.orders import UNIT, OrderedChange, Orders
+from protocols.dissemination.policies.cost.rounds import NodeRounds
+from protocols.dissemination.policies.cost.settings import CostSettings, read_settings
+from protocols.dissemination.policies.cost.transformations import Family, Kind, Transformation, rate_max
+from protocols.dissemination.ports import ParsedItem, TreeAccess
+
+PLAN_MAX: Final = 8
+MOVED: Final = "moved"
+UNMEASURED: Final = Costs(0.0001, 0.0001)
+"""Of a node that has not sent anything yet."""
+RATE_GUESS: Final = 1.0
+"""Of a newcomer, where nobody has measured anything yet."""
+NEEDS_ROOM: Final = (Kind.PARENT_CHILD_SWAP, Kind.UNCLE_NEPHEW_SWAP)
+"""These put one more child below the node that decides before they take one away."""
+
+
+class CostPolicy:
+    """Implements `protocols.dissemination.ports.TreePolicy`."""
+
+    def __init__(self, tree: TreeAccess, settings: CostSettings, rounds: NodeRounds) -> None:
+        self._tree = tree
+        self._settings = settings
+        self._rounds = rounds
+        self._rates = Rates()
+        self._relations = Relations(self)
+        self._orders = Orders(self._give_order, self._change_ended)
+        self._search: PlaceSearch | None = None
+        self._asked: tuple[PeerRef, ...] = ()
+        self._told_children: dict[NodeId, tuple[tuple[PeerRef, ...], float]] = {}
+        self._parent: NodeId | None = None
+        self._arrival_s = 0.0
+        """How long an item takes from the producer to this node, without the last link."""
+        self._involved: frozenset[NodeId] = frozenset()
+        self._is_involved = False
+        self._window_at = self._round_at = tree.now()
+        self._asks = 0
+        rounds.add(tree.stream, self)
+
+    # The place in the tree (`FamilyPlace`)
+
+    @property
+    def me(self) -> PeerRef:
+        """This node."""
+        return self._tree.me
+
+    def children_now(self) -> Sequence[PeerRef]:
+        """The children."""
+        return [child.peer for child in self._tree.children()]
+
+    def child_ids(self) -> Sequence[NodeId]:
+        """See `Adapting`."""
+        return [child.peer.id for child in self._tree.children()]
+
+    def has_room(self) -> bool:
+        """Whether this node would take one more."""
+        return self._tree.has_room()
+
+    def rtt_s(self, peer: PeerRef) -> float | None:
+        """The round trip to a node."""
+        return self._tree.rtt_s(peer)
+
+    @property
+    def costs(self) -> Costs:
+        """What this node needs for an item, as measured."""
+        work = self._tree.work()
+        settings = self._settings
+        filter_s, send_s = (UNMEASURED.filter_s, UNMEASURED.send_s) if work is None else (work.filter_s, work.send_s)
+        at_most = messages.SECONDS_MAX
+        collect, decide = settings.collect_s / settings.window, settings.decide_s / settings.round
+        return Costs(min(filter_s, at_most), min(send_s, at_most), min(1.0, collect), min(1.0, decide))
+
+    def _family(self) -> Family:
+        rate = self._rates.all if self._tree.is_producer else self._rates.own
+        return self._relations.family(self.costs, rate)
+
+    # Joining
+
+    def look_for_parent(self) -> None:
+        """See `TreePolicy`: by the cost of each place."""
+        search = self._search
+        if search is not None and (search.is_asking or search.is_moving):
+            return
+        self._asks += 1
+        self._search = PlaceSearch(
+            self.me.id, self._settings.join_asks, self._ask_for_place, self._relations.to_peer, self._tree.move_to
+        )
+        self._search.begin(list(self._tree.seeds) or [self._tree.producer], self._tree.now())
+
+    def _ask_for_place(self, peer: PeerRef) -> None:
+        branch = self._branch() if self._rates.is_known else None
+        most, all = (None, None) if branch is None else (branch.rate_max, branch.rate_sum)
+        self._tree.send(peer, messages.AskForPlace(self._tree.stream, self._asks, most, all))
+
+    def _branch(self) -> Branch:
+        figures = branch_figures(self._figures())
+        return Branch(figures.node, figures.rate_max, figures.rate_sum, figures.fan_out)
+
+    def _offer_place(self, peer: PeerRef, message: messages.AskForPlace) -> None:
+        family = self._family()
+        below = [family.relatives[id].branch for id in family.children if id != peer.id]
+        most = message.rate_max if message.rate_max is not None else self._rates.all or RATE_GUESS
+        all = message.rate_sum if message.rate_sum is not None else most
+        newcomer = Branch(peer.id, most, all)
+        slower_s = processing_s(family.costs, rate_max(family.rate, [*below, newcomer]), [*below, newcomer])
+        now_s = processing_s(family.costs, rate_max(family.rate, below), below)
+        others = (slower_s - now_s) * sum(branch.rate_sum for branch in below)
+        children = [child for child in self.children_now() if child.id != peer.id]
+        children.sort(key=lambda child: (self._relations.to_peer(child), child.id))
+        self._tree.send(
+            peer,
+            messages.PlaceOffered(
+                self._tree.stream,
+                message.ask,
+                min(messages.SECONDS_MAX, self._own_arrival_s() + slower_s),
+                max(-messages.LOSS_MAX, min(messages.LOSS_MAX, others)),
+                all,
+                self._tree.has_room() and (self._tree.is_producer or self._tree.parent is not None),
+                tuple(children[: messages.CHILDREN_TOLD_MAX]),
+            ),
+        )
+
+    def _own_arrival_s(self) -> float:
+        parent = self._tree.parent
+        return 0.0 if parent is None else self._arrival_s + self._relations.to_peer(parent)
+
+    def move_ended(self, peer: PeerRef, end: str, why: int | None, others: Sequence[PeerRef]) -> None:
+        """See `TreePolicy`."""
+        is_moved = end == MOVED
+        self._check_parent()
+        mine = self._orders.obeyed(peer.id)
+        if mine is not None:
+            self._tree.send(mine.giver, messages.OrderEnded(self._tree.stream, mine.number, is_moved))
+        search = self._search
+        if search is None or not search.is_moving:
+            return
+        if is_moved or self._tree.parent is not None or not search.try_next(others):
+            self._search = None
+
+    def _check_parent(self) -> None:
+        parent = self._tree.parent
+        id = None if parent is None else parent.id
+        if id == self._parent:
+            return
+        if self._parent is not None:
+            self._rounds.parent_gone(self._parent, self._tree.stream)
+        self._parent, self._asked = id, ()
+        self._relations.forget_told()
+        if parent is not None:
+            if self._search is not None and not self._search.is_moving:
+                self._search = None  # the mechanism was faster: it tries the nodes above a lost parent first
+            self._report()
+
+    # Messages
+
+    def received(self, peer: PeerRef, message: Message) -> None:
+        """See `TreePolicy`."""
+        stream, parent = self._tree.stream, self._tree.parent
+        is_parent = parent is not None and parent.id == peer.id
+        match message:
+            case messages.CostReport():
+                if peer.id in self.child_ids():
+                    self._relations.report(peer, message)
+                    self._report()
+            case messages.CostRelatives():
+                if is_parent:
+                    self._relatives(message)
+            case messages.CostToken():
+                if is_parent:
+                    self._is_involved = message.is_involved
+                    self._rounds.hold.token(stream)
+            case messages.OrderToMove():
+                self._ordered(peer, message)
+            case messages.OrderEnded():
+                now, timeout_s = self._tree.now(), self._settings.order_timeout
+                self._orders.ended(peer, message.order, is_moved=message.is_moved, now=now, timeout_s=timeout_s)
+            case messages.AskForPlace():
+                self._offer_place(peer, message)
+            case messages.PlaceOffered():
+                self._check_parent()
+                if self._search is not None and message.ask == self._asks:
+                    self._search.offered(peer, message)
+            case messages.AskToHold() | messages.HoldsStill() | messages.AskToYield() | messages.Yields():
+                self._rounds.received(peer, message, stream, None if parent is None else parent.id)
+            case _:
+                raise Bug(f"{type(message).__name__} is no message of the cost-based policy")
+
+    def tell(self, node: NodeId, message: Message) -> None:
+        """See `Adapting`."""
+        parent = self._tree.parent
+        known = {peer.id: peer for peer in (*self.children_now(), *(() if parent is None else (parent,)))}
+        if node in known:
+            self._tree.send(known[node], message)
+
+    # Figures (section 3.2.3)
+
+    def passed(self, item: ParsedItem, is_own: bool, children: Sequence[NodeId]) -> None:
+        """See `TreePolicy`."""
+        self._rates.count(is_own=is_own)
+
+    def _figures(self) -> messages.NodeFigures:
+        costs = self.costs
+        return messages.NodeFigures(
+            self.me,
+            costs.filter_s,
+            costs.send_s,
+            costs.collect,
+            costs.decide,
+            self._rates.own,
+            self._tree.has_room(),
+            self._relations.branches(),
+        )
+
+    def _report(self) -> None:
+        parent = self._tree.parent
+        if parent is None:
+            return
+        report = self._relations.make_report(self._tree.stream, self._figures(), self._asked)
+        if self._relations.is_news(report, self._settings.tau):
+            self._tree.send(parent, report)
+
+    def _relatives(self, message: messages.CostRelatives) -> None:
+        self._arrival_s = message.delay_s
+        self._asked = message.peers
+        self._report()
+
+    def _tell_children(self) -> None:
+        """Which delays are asked for, and how long an item takes to here."""
+        family = self._family()
+        branches = [family.relatives[id].branch for id in family.children]
+        here_s = processing_s(family.costs, rate_max(family.rate, branches), branches)
+        delay_s = min(messages.SECONDS_MAX, self._own_arrival_s() + here_s)
+        peers = self._relations.peers()
+        for child in self.children_now():
+            own = set(family.grandchildren(child.id)) | {child.id}
+            asked = tuple(peers[id] for id in sorted(peers) if id not in own)[: messages.DELAYS_MAX]
+            asked += tuple(peers[id] for id in family.grandchildren(child.id))[: messages.DELAYS_MAX - len(asked)]
+            told = self._told_children.get(child.id)
+            if told is None or told[0] != asked or is_far(delay_s, told[1], self._settings.tau):
+                self._told_children[child.id] = (asked, delay_s)
+                self._tree.send(child, messages.CostRelatives(self._tree.stream, delay_s, asked))
+
+    def child_came(self, child: NodeId) -> None:
+        """See `TreePolicy`."""
+        self._relations.forget(child)
+        self._told_children.pop(child, None)
+
+    def child_went(self, child: NodeId) -> None:
+        """See `TreePolicy`."""
+        self._relations.forget(child)
+        self._told_children.pop(child, None)
+        self._rounds.hold.child_held(child, self._tree.stream)  # nobody need wait for it
+
+    def tick(self) -> None:
+        """See `TreePolicy`."""
+        now = self._tree.now()
+        self._check_parent()
+        self._rounds.tick(now)
+        self._orders.tick(now)
+        if self._search is not None:
+            self._search.tick(now)
+        if now - self._window_at >= self._settings.window:
+            self._rates.end_window(now - self._window_at)
+            self._window_at = now
+            self._report()
+            self._tell_children()
+            self._measure(now)
+        if self._tree.is_producer and now - self._round_at >= self._settings.round:
+            self._round_at = now
+            self._is_involved = False
+            self._rounds.hold.token(self._tree.stream)
+
+    # Rounds (section 3.2.2)
+
+    def adapt(self) -> None:
+        """See `Adapting`: the best transformation of this node's family, if it is worth while."""
+        self._involved = frozenset()
+        is_busy = self._is_involved or self._orders.current is not None or self._orders.mine is not None
+        if is_busy or not self._rates.is_known:
+            return
+        family = self._family()
+        best = next(iter(self._ranked(family)), None)
+        if best is None:
+            return
+        transformation, gain = best
+        self._involved = frozenset(family.touched(transformation) | {move.node for move in transformation.moves})
+        deadline_s = self._tree.now() + self._settings.order_timeout
+        peers = self._relations.peers() | {self.me.id: self.me}
+        self._orders.begin(transformation, family, peers, gain, deadline_s)
+
+    def _ranked(self, family: Family) -> list[tuple[Transformation, float]]:
+        """The transformations that are worth while, the best first. None while figures are missing, or contradict."""
+        nodes = [*family.children, *(id for child in family.children for id in family.grandchildren(child))]
+        if not self._relations.is_complete() or len(set(nodes)) < len(nodes) or self.me.id in nodes:
+            return []
+        found = []
+        for transformation in family.transformations():
+            gain = family.benefit(transformation)
+            if gain > 0 and self._has_room_for(transformation):
+                found.append((transformation, gain))
+        found.sort(key=lambda pair: -pair[1])
+        return [pair for pair in found if self._is_worth_it(family, *pair)]
+
+    def _is_worth_it(self, family: Family, transformation: Transformation, gain: float) -> bool:
+        before = family.loss_of(family.touched(transformation))
+        return before is not None and gain > self._settings.gain_min * before
+
+    def _has_room_for(self, transformation: Transformation) -> bool:
+        if transformation.kind is Kind.COUSIN_SWAP:  # each comes before the other goes
+            return all(self._relations.has_room(move.to) for move in transformation.moves[:1])
+        if transformation.kind in NEEDS_ROOM:
+            return self._tree.has_room()
+        return self._relations.has_room(transformation.moves[0].to)
+
+    def pass_token(self, child: NodeId) -> None:
+        """See `Adapting`."""
+        self.tell(child, messages.CostToken(self._tree.stream, child in self._involved))
+
+    def _give_order(self, node: PeerRef, order: int, to: PeerRef) -> None:
+        self._tree.send(node, messages.OrderToMove(self._tree.stream, order, to))
+
+    def _ordered(self, peer: PeerRef, message: messages.OrderToMove) -> None:
+        """An order of the parent or of its parent; from anybody else it is not obeyed."""
+        if peer.id not in tuple(self._tree.path)[-2:]:
+            raise ProtocolError("no_right", f"{peer} is neither the parent nor the grandparent, and orders a move")
+        is_free = self._orders.mine is None and message.to.id != self.me.id
+        if is_free and self._tree.move_to(message.to):
+            self._orders.obey(peer, message.order, message.to.id)
+        else:
+            self._tree.send(peer, messages.OrderEnded(self._tree.stream, message.order, False))
+
+    def _change_ended(self, change: OrderedChange) -> None:
+        move = change.transformation.moves[0]
+        stream, node = format_id(self._tree.stream), format_id(move.node)
+        kind = change.transformation.kind.value
+        event = TreeAdapted(
+            stream=stream,
+            transformation=kind,
+            node=node,
+            moves=change.moved,
+            is_complete=change.is_complete,
+            predicted=change.predicted,
+        )
+        self._tree.emit(event)
+
+    def _measure(self, now: float) -> None:
+        change = self._orders.to_measure(now, self._settings.window)
+        after = self._family().loss_of(change.touched) if change and self._relations.is_complete() else None
+        if change is None or after is None:
+            return
+        change.measured = change.before - after
+        event = AdaptationMeasured(
+            stream=format_id(self._tree.stream),
+            transformation=change.transformation.kind.value,
+            node=format_id(change.transformation.moves[0].node),
+            predicted=change.predicted,
+            measured=change.measured,
+        )
+        self._tree.emit(event)
+
+    # For people, and leaving
+
+    def successor(self) -> NodeId | None:
+        """See `TreePolicy`: the child below which the others lose least."""
+        family = self._family()
+        best = None
+        for child in family.children:
+            own = family.relatives[child]
+            others = [family.relatives[id].branch for id in family.children if id != child]
+            below = [*own.children, *others]
+            delay_s = processing_s(own.costs, rate_max(own.rate, below), below)
+            loss = step_loss(child, delay_s, others, family.delay)
+            loss += sum(branch.rate_sum for branch in own.children) * delay_s
+            loss += sum(branch.rate_sum for branch in others) * family.delay(family.node, child)
+            if best is None or (loss, child) < best:
+                best = (loss, child)
+        return None if best is None else best[1]
+
+    def plan(self) -> Sequence[PlannedMove]:
+        """See `TreePolicy`."""
+        family = self._family()
+        return [
+            PlannedMove(
+                what=transformation.kind.value,
+                node=format_id(move.node),
+                from_parent=format_id(family.old_parent(move.node)),
+                to_parent=format_id(move.to),
+                gain=gain,
+                unit=UNIT,
+            )
+            for transformation, gain in self._ranked(family)[:PLAN_MAX]
+            for move in transformation.moves
+        ]
+
+    def history(self) -> Sequence[PastMove]:
+        """See `TreePolicy`."""
+        return self._orders.history()
+
+    def figures(self) -> Mapping[str, float]:
+        """See `TreePolicy`."""
+        family = self._family()
+        branches = [family.relatives[id].branch for id in family.children]
+        rate = rate_max(family.rate, branches)
+        delay_s = processing_s(family.costs, rate, branches)
+        return {
+            "filter_s": family.costs.filter_s,
+            "send_s": family.costs.send_s,
+            "own_items_per_s": self._rates.own,
+            "items_per_s": self._rates.all,
+            "processing_s": delay_s,
+            "arrival_s": self._own_arrival_s(),
+            "loss": step_loss(family.node, delay_s, branches, family.delay),
+        }
+
+
+class CostFactory:
+    """Implements `protocols.dissemination.ports.PolicyFactory`: the cost-based trees of Zhou, Ooi and Tan."""
+
+    name = "cost"
+    messages: Sequence[type[Message]] = messages.MESSAGES
+    events = EVENTS
+
+    def __init__(self) -> None:
+        self._rounds: WeakValueDictionary[NodeId, NodeRounds] = WeakValueDictionary()
+
+    def settings(self, given: Mapping[str, Any]) -> CostSettings:
+        """See `PolicyFactory`."""
+        return read_settings(given)
+
+    def make(self, tree: TreeAccess, settings: CostSettings) -> CostPolicy:
+        """See `PolicyFactory`. All streams of a node share its rounds, however many nodes share this object."""
+        rounds = self._rounds.get(tree.me.id)
+        if rounds is None:
+            rounds = self._rounds[tree.me.id] = NodeRounds(tree.me.id)
+        return CostPolicy(tree, settings, rounds)

@@ -1,0 +1,98 @@
+"""Streams of which only the newest item of each object counts: what a node has, and who has to get it. Pure.
+
+Such a node promises to those below it that what they have is within their tolerance. What it can promise depends on
+what its own parent promises, so four things make it look again at what everybody has: an item, another parent, a child
+that wants more, and a parent that is asked for less. What an edge carries is the past then, as far as marks go: so it
+goes as `ReplayItems`, which may be of any age.
+
+A parent knows only of what it has sent itself. So while a node moves, what its new parent sends waits until that one
+is the parent; then it counts, even where the old one has sent something newer.
+
+docs/protocols/coherency-trees.md has the proof.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from peerd.errors import ProtocolError
+from protocols.dissemination.interests.errors import ItemError
+from protocols.dissemination.ports import ParsedItem
+from protocols.dissemination.tree.downstream import Downstream
+from protocols.dissemination.tree.state import MemberState
+from protocols.dissemination.tree.subscription import OwnSubscription, StaleFrom
+
+
+class LatestItems:
+    """One member's newest items. Does nothing for kinds of interests in which each item stands by itself."""
+
+    def __init__(self, state: MemberState, down: Downstream, subscriptions: Mapping[int, OwnSubscription]) -> None:
+        self._state = state
+        self._down = down
+        self._subscriptions = subscriptions
+
+    def have(self, held: ParsedItem) -> None:
+        """This node has an item. Raises `ItemError` at the source, `ProtocolError` elsewhere: too many objects."""
+        if self._state.given is None:
+            return
+        try:
+            self._state.given.give(held)
+        except ItemError as error:
+            if self._state.is_source:
+                raise
+            raise ProtocolError("too_many_objects", str(error)) from error
+        self._state.through = max(self._state.through, held.position)  # what a newcomer is given lies before that
+
+    def arrived(self, held: ParsedItem) -> None:
+        """What this node has of an object from now on."""
+        if self._state.given is not None and not self._state.given.has(held):
+            self.have(held)
+            self._offer([held])
+
+    def offer_all(self) -> None:
+        """See whether somebody has to get what this node has."""
+        if self._state.given is not None:
+            self._offer(self._state.given.newest())
+
+    def _offer(self, some: Sequence[ParsedItem]) -> None:
+        self._down.offer(some)
+        for subscription in self._subscriptions.values():
+            self._give(subscription, some)
+
+    def _give(self, subscription: OwnSubscription, some: Sequence[ParsedItem]) -> None:
+        if subscription.given is None or subscription.through is None:
+            return
+        for held in some:
+            if self._state.is_for(subscription.given, held):
+                subscription.through = max(subscription.through, held.position)
+                subscription.deliver(held)
+
+    def begin(self, subscription: OwnSubscription) -> None:
+        """A subscription begins: with what this node has of each object."""
+        given = subscription.given = self._state.make_given()
+        if given is not None and self._state.given is not None:
+            given.want([subscription.interest])
+            self._give(subscription, self._state.given.newest())
+
+    def unsettled(self) -> None:
+        """From now on this node's items come from another parent."""
+        self._down.unsettle()
+        for subscription in self._subscriptions.values():
+            if subscription.given is not None:
+                subscription.given.unsettle()
+
+    def freshened(self, *, is_stale: bool) -> None:
+        """Whether somebody vouches for what this node has."""
+        state = self._state
+        if state.given is None or is_stale == state.is_stale:
+            return
+        state.is_stale = is_stale
+        self._down.tell_all()
+        for subscription in self._subscriptions.values():
+            if subscription.given is None:
+                continue
+            if is_stale:
+                subscription.deliver(StaleFrom(state.through))
+            else:
+                subscription.given.clear()
+                self._give(subscription, state.given.newest())
