@@ -178,7 +178,7 @@ def twig(rng: random.Random, depth: int = 2) -> str:
 
 def is_pattern(query: str) -> bool:
     try:
-        return XPATH.parse(query).meaning.pattern is not None
+        return bool(XPATH.parse(query).meaning.is_exact)
     except InterestError:  # it would cost too much
         return False
 
