@@ -52,7 +52,6 @@ class StreamNode:
         limits = BufferLimits(settings.replay_items, settings.replay_bytes, settings.replay_for)
         self.meter = StreamMeter(now)
         self.work = WorkMeter()
-        self._passed_items = self._passed_on = 0
         self.member = StreamMember(
             host.peer,
             record.key,
@@ -69,6 +68,8 @@ class StreamNode:
         self.sequence = sequence
         """The number of the newest item: in one boot no stream has a number twice, also when it is created again."""
         self._unsent = 0
+        self._busy_s = 0.0
+        """How long publishing has taken since the last `flush`."""
         self.tree = NodeTree(self)
         self.policy = factory.make(self.tree, factory.settings(record.settings))
         self.search = ParentSearch(self._move, host.rng.random)
@@ -159,8 +160,6 @@ class StreamNode:
         return self._admit(self.host.peer, (), None)
 
     def _passed(self, held: ParsedItem, is_own: bool, children: Sequence[NodeId]) -> None:
-        self._passed_items += 1
-        self._passed_on += len(children)
         if not self.is_producer:
             counts = self.meter.counts
             counts.items_in += 1
@@ -175,8 +174,8 @@ class StreamNode:
     # Getting a parent
 
     def join(self) -> None:
-        """Look for the first parent."""
-        if not self.is_producer:
+        """Look for the first parent, unless that is under way."""
+        if not self.is_producer and self._again_at is None:
             self._again_at = self.host.now() + self._pause_s
             self.policy.look_for_parent()
 
@@ -242,7 +241,7 @@ class StreamNode:
 
     def _try_again(self, now: float) -> None:
         """Nobody was found: ask the policy again and again, and now and then seeds and producer without it."""
-        if self.is_producer or not self.member.up.is_orphan or self.leaving_since is not None:
+        if self.is_producer or self.is_unused or not self.member.up.is_orphan or self.leaving_since is not None:
             return
         if self.orphan_since is None:
             self.orphan_since = now
@@ -270,17 +269,16 @@ class StreamNode:
 
     def received(self, peer: PeerRef, message: Message) -> None:
         """One of the tree's messages."""
-        begun = self.host.now()
-        self.member.received(peer, message, begun)
-        self._note_work(begun)
+        now, counts = self.host.now(), self.meter.counts
+        had, sent = counts.items_in, counts.items_out
+        self.member.received(peer, message, now)
+        self._worked(self.host.now() - now, counts.items_in - had, counts.items_out - sent)
         self._note_children()
 
-    def _note_work(self, begun: float) -> None:
-        """How long the items of one message kept this node busy, each looked at for every child."""
-        items, sent = self._passed_items, self._passed_on
-        self._passed_items = self._passed_on = 0
+    def _worked(self, busy_s: float, items: int, sent: int) -> None:
+        """So many items kept this node busy for so long."""
         if items:
-            self.work.add(self.host.now() - begun, items * len(self.member.down.children), sent)
+            self.work.add(busy_s / items, len(self.member.down.children), round(sent / items))
 
     def policy_received(self, peer: PeerRef, message: Message) -> None:
         """One of the policy's messages. Another policy's is a fault of its sender."""
@@ -289,10 +287,10 @@ class StreamNode:
 
     def publish(self, payload: bytes, content_type: str, published_ms: int) -> StreamItem:
         """The producer's next item."""
+        now = self.host.now()
         item = StreamItem(self.host.boot_epoch, self.sequence + 1, published_ms, payload, content_type)
-        begun = self.host.now()
-        self.member.publish(item, begun)
-        self._note_work(begun)
+        self.member.publish(item, now)
+        self._busy_s += self.host.now() - now
         self.sequence += 1
         self._unsent += 1
         if self._unsent >= ITEMS_MAX:
@@ -306,8 +304,11 @@ class StreamNode:
 
     def flush(self) -> None:
         """Send on what waits: a peer has taken what came before, or items were published."""
-        self._unsent = 0
-        self.member.flush(self.host.now())
+        now, sent = self.host.now(), self.meter.counts.items_out
+        self.member.flush(now)
+        items, self._unsent = self._unsent, 0
+        busy_s, self._busy_s = self._busy_s + self.host.now() - now, 0.0
+        self._worked(busy_s, items, self.meter.counts.items_out - sent)
 
     def tick(self) -> None:
         """Four times a second."""
