@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Protocol
 
+from peerd.errors import ClientRefusal
 from peerd.lib.feed import Feed
 from protocols.dissemination.models import (
     ItemPublished,
@@ -19,15 +20,8 @@ from protocols.dissemination.models import (
 )
 
 
-class StreamRefused(Exception):
-    """What a client asked for was not done, and trying the same again does not help; the text says why.
-
-    ``kind``: "unknown" (there is no such thing), "conflict" (somebody else has it), "invalid", "quota".
-    """
-
-    def __init__(self, kind: str, text: str) -> None:
-        super().__init__(text)
-        self.kind = kind
+class StreamRefused(ClientRefusal):
+    """The plugin has not done what a client asked of a stream."""
 
 
 class StreamService(Protocol):
