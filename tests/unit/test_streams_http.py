@@ -208,9 +208,7 @@ async def test_items_wait_while_a_daemon_that_was_there_is_away(rig: Rig) -> Non
         for each in items[1:]:
             yield each
 
-    answer = await rig.streams.publish_many(
-        "news", slowly(), lambda total: answered.set(), Backoff(0.0, 0.0)
-    )
+    answer = await rig.streams.publish_many("news", slowly(), lambda total: answered.set(), Backoff(0.0, 0.0))
     assert (answer.accepted, answer.refused, answer.is_complete) == (3, 0, True)
     assert [payload for payload, _ in rig.service.items] == [b"first", b"first", b"second", b"third"]
 

@@ -201,7 +201,11 @@ class FolderWatch:
         return [self._folder / name for name in sorted(ready, key=lambda name: (now[name][1], name))]
 
     def _look(self) -> Iterator[tuple[str, tuple[int, int]]]:
-        with os.scandir(self._folder) as entries:
+        try:
+            opened = os.scandir(self._folder)
+        except OSError as error:
+            raise typer.BadParameter(f"cannot read {self._folder}: {error.strerror}") from error
+        with opened as entries:
             for entry in entries:
                 if entry.name.startswith(".") or entry.name.endswith(UNFINISHED):
                     continue

@@ -170,7 +170,7 @@ def _into(folder: Path) -> _Files:
 
 
 class _Files:
-    """Each item in a file of its own, which appears under its name when it is whole; an item again is its file again."""
+    """Each item in a file of its own, which appears under its name when it is whole."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Final
 from xml.sax.saxutils import escape
 
-from peerd.cli.output import size
+from peerd.cli.output import printable, size
 from protocols.dissemination.models import StreamTreeNode, StreamTreeView
 
 NODE_DIGITS: Final = 8
@@ -184,7 +184,7 @@ def as_svg(view: StreamTreeView) -> str:
     x = _columns(places)
     width = 2 * MARGIN_PIXELS + SLOT_PIXELS * max([*x.values(), 1.0])
     height = 2 * MARGIN_PIXELS + LEVEL_PIXELS * max((place.depth for place in places), default=0)
-    title = escape(f"{view.stream}, shaped by {view.policy}")
+    title = _xml(f"{view.stream}, shaped by {view.policy}")
     lines = [
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width:.0f} {height:.0f}">',
         f"<title>{title}</title>",
@@ -221,10 +221,15 @@ def _columns(places: list[Placed]) -> dict[str, float]:
 
 
 def _circle(node: StreamTreeNode, x: float, y: float) -> str:
-    about, colour = escape(_about(node, True)), _colour(node)
+    about, colour = _xml(_about(node, True)), _colour(node)
     circle = f'<circle cx="{x:.1f}" cy="{y:.1f}" r="{RADIUS_PIXELS}" fill="{colour}" stroke="#446"/>'
     lines = [f"<g><title>{about}</title>{circle}"]
     for index, part in enumerate(_labels(node)):
         below = y + RADIUS_PIXELS + LINE_PIXELS * (index + 1)
-        lines.append(f'<text x="{x:.1f}" y="{below:.1f}" text-anchor="middle">{escape(part)}</text>')
+        lines.append(f'<text x="{x:.1f}" y="{below:.1f}" text-anchor="middle">{_xml(part)}</text>')
     return "".join([*lines, "</g>"])
+
+
+def _xml(text: str) -> str:
+    """Text from other machines in a picture: XML has no control characters."""
+    return escape(printable(text))
