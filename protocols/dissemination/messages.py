@@ -1,7 +1,9 @@
 """Messages of dissemination: type ids 0x0300 to 0x033F. ONLY APPEND: they are the protocol itself.
 
 All come on their sender's own link. A link keeps the order of what is sent on it, and the tree relies on that: what a
-parent says about its stream holds for all that it sent before, and for nothing that it sends later. The names that the
+parent says about its stream holds for all that it sent before, and for nothing that it sends later. A link that breaks
+loses what was on it, and nobody is told; so what a parent sends on an edge is numbered (``number``, from 1, for each
+``attempt`` of the child to attach), and a child that misses a number attaches anew. The names that the
 CoDD paper uses (figures 3, 5, 6 and 7) stand in brackets.
 """
 
@@ -27,6 +29,11 @@ ITEMS_BYTES_MAX: Final = 48 * KIB
 ITEMS_MAX: Final = 256
 DEPTH_MAX: Final = 64
 """Nodes between the producer and a member."""
+FAN_OUT_MAX: Final = 256
+"""Children of one node."""
+CONTENT_TYPE_MAX: Final = 128
+NODE_BYTES_MAX: Final = 8 * KIB
+MOVES_BYTES_MAX: Final = 56 * KIB
 ENVELOPE_BYTES: Final = 64
 """What an item takes in a message besides its payload, at most."""
 
@@ -34,7 +41,7 @@ InterestId = Annotated[bytes, annotated_types.MinLen(INTEREST_ID_BYTES), annotat
 InterestIds = Annotated[tuple[InterestId, ...], annotated_types.MaxLen(WANTS_MAX)]
 InterestText = Annotated[str, annotated_types.MaxLen(INTEREST_BYTES_MAX)]
 InterestTexts = Annotated[tuple[InterestText, ...], annotated_types.MaxLen(WANTS_MAX)]
-Path = Annotated[tuple[NodeId, ...], annotated_types.MaxLen(DEPTH_MAX)]
+Path = Annotated[tuple[PeerRef, ...], annotated_types.MaxLen(DEPTH_MAX)]
 
 
 @struct
@@ -58,7 +65,7 @@ class StreamItem:
     sequence: U64
     published_ms: U64
     payload: Annotated[bytes, annotated_types.MaxLen(PAYLOAD_BYTES_MAX)]
-    content_type: Annotated[str, annotated_types.MaxLen(128)] = ""
+    content_type: Annotated[str, annotated_types.MaxLen(CONTENT_TYPE_MAX)] = ""
 
     @property
     def position(self) -> StreamPosition:
@@ -97,6 +104,7 @@ class Attach(Message):
     ``wants``: all that this node and those below it want. ``after``: they have everything up to there; ``is_new``: they
     want nothing of the past, so what the producer sends from now on is enough. ``is_orphan``: there is no other
     parent, so begin as soon as you can, without waiting for `Begin`. ``attempt`` numbers what a node tries.
+    ``instead_of``: a child of yours that leaves, and whose place this node is to take.
     """
 
     stream: NodeId
@@ -105,6 +113,7 @@ class Attach(Message):
     after: StreamMark
     is_new: bool = False
     is_orphan: bool = False
+    instead_of: NodeId | None = None
 
 
 @message(0x0301, bytes_max=128)
@@ -167,6 +176,8 @@ class ReplayItems(Message):
 
     stream: NodeId
     items: Items
+    attempt: U64 = 0
+    number: U64 = 0
 
 
 @message(0x0307, bytes_max=8 * KIB)
@@ -178,6 +189,8 @@ class Widened(Message):
     since: StreamMark
     through: StreamMark
     """And this is how far you have come with that."""
+    attempt: U64 = 0
+    number: U64 = 0
 
 
 @message(0x0308, bytes_max=8 * KIB)
@@ -195,9 +208,11 @@ class Carry(Message):
     stream: NodeId
     items: Items
     through: StreamMark
+    attempt: U64 = 0
+    number: U64 = 0
 
 
-@message(0x030A, bytes_max=2 * KIB)
+@message(0x030A, bytes_max=8 * KIB)
 class Beat(Message):
     """Parent to child, when there is nothing to carry: it has everything up to ``through``; the parent lives.
 
@@ -207,6 +222,8 @@ class Beat(Message):
     stream: NodeId
     through: StreamMark
     path: Path | None = None
+    attempt: U64 = 0
+    number: U64 = 0
 
 
 @message(0x030B, bytes_max=128)
@@ -216,6 +233,8 @@ class StreamGap(Message):
     stream: NodeId
     since: StreamMark
     until: StreamMark
+    attempt: U64 = 0
+    number: U64 = 0
 
 
 @message(0x030C, bytes_max=512)
@@ -249,6 +268,62 @@ class Dismiss(Message):
     attempt: U64
 
 
+@message(0x030F, bytes_max=1 * KIB)
+class MoveAway(Message):
+    """Parent to child: I will leave the tree (TYPE_NEWPARENT). Move to one of these, as long as I am still here.
+
+    ``is_successor``: the first of them is my own parent, and you take my place there.
+    """
+
+    stream: NodeId
+    attempt: U64
+    parents: Annotated[tuple[PeerRef, ...], annotated_types.MaxLen(4)]
+    is_successor: bool = False
+
+
+# Questions, and the end: 0x0310 to 0x031F
+
+
+@message(0x0310, bytes_max=64)
+class TreeQuestion(Message):
+    """What are you in the tree of this stream, and who are your children? `TreeAnswer` comes back."""
+
+    stream: NodeId
+
+
+@message(0x0311, bytes_max=32 * KIB)
+class TreeAnswer(Message):
+    """``node``: `protocols.dissemination.models.StreamTreeNode` as JSON; empty: not in the tree."""
+
+    stream: NodeId
+    node: Annotated[bytes, annotated_types.MaxLen(NODE_BYTES_MAX)] = b""
+    children: Annotated[tuple[PeerRef, ...], annotated_types.MaxLen(FAN_OUT_MAX)] = ()
+
+
+@message(0x0312, bytes_max=64)
+class PlanQuestion(Message):
+    """To the producer: what would the policy change next, or (``is_past``) what has it changed? `PlanAnswer` comes."""
+
+    stream: NodeId
+    is_past: bool = False
+
+
+@message(0x0313, bytes_max=60 * KIB)
+class PlanAnswer(Message):
+    """``moves``: a list of `protocols.dissemination.models.PlannedMove`, or `PastMove`, as JSON."""
+
+    stream: NodeId
+    moves: Annotated[bytes, annotated_types.MaxLen(MOVES_BYTES_MAX)] = b"[]"
+
+
+@message(0x0314, bytes_max=64)
+class StreamEnds(Message):
+    """Parent to child: the producer has ended the stream."""
+
+    stream: NodeId
+    attempt: U64
+
+
 MESSAGES: Final = (
     *(
         Attach,
@@ -266,5 +341,5 @@ MESSAGES: Final = (
         Climb,
         Climbed,
     ),
-    Dismiss,
+    *(Dismiss, MoveAway, TreeQuestion, TreeAnswer, PlanQuestion, PlanAnswer, StreamEnds),
 )

@@ -6,9 +6,9 @@ from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from peerd.api import Event
 from peerd.ids import NodeId
 from peerd.messages import Message, PeerRef
+from peerd.telemetry.schema import Event
 from protocols.dissemination.messages import StreamItem
 from protocols.dissemination.models import PastMove, PlannedMove
 from protocols.dissemination.names import StreamPosition

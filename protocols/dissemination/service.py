@@ -1,4 +1,4 @@
-"""What the running plugin offers to its clients: the vocabulary between `protocols.dissemination.plugin` and its front."""
+"""What the running plugin offers to its clients: the words between `protocols.dissemination.plugin` and its front."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class StreamService(Protocol):
     """
 
     def create(self, spec: StreamSpec, on_done: Callable[[StreamView | Exception], None]) -> None:
-        """Make this node the producer of a new stream; its record goes to the ring. Known already and the same: fine."""
+        """Make this node the producer of a new stream; its record goes to the ring. Fine if it is that already."""
 
     def remove(self, name: str, on_done: Callable[[StreamView | Exception], None]) -> None:
         """End a stream that this node produces."""

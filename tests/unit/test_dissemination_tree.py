@@ -1,76 +1,34 @@
-"""The tree of one stream: whatever moves, dies and comes back, nobody loses, doubles or disorders anything.
-
-Interests here are sets of classes, written as text: "1,3" wants every item of class 1 or 3. An item is its class.
-"""
+"""The tree of one stream: whatever moves, dies and comes back, nobody loses, doubles or disorders anything."""
 
 from __future__ import annotations
 
 import random
 from collections import deque
 from collections.abc import Sequence
-from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, given, settings, strategies as st
+from hypothesis import HealthCheck, example, given, settings, strategies as st
 
 from peerd.ids import NodeId
 from peerd.messages import Message, PeerRef
+from protocols.dissemination.interests.classes import ClassesKind
 from protocols.dissemination.messages import StreamItem
-from protocols.dissemination.names import StreamPosition, interest_id, stream_key
+from protocols.dissemination.names import StreamPosition, stream_key
 from protocols.dissemination.ports import Interest, ParsedItem
 from protocols.dissemination.tree.member import Lost, StreamMember
 from protocols.dissemination.tree.replay import BufferLimits
 from protocols.dissemination.tree.upstream import MoveEnd
+from protocols.dissemination.tree.wants import SENT_MAX
 
 STREAM = stream_key("test")
 TICK_S = 0.25
 
 
-class Classes:
-    """A kind of interest for tests: small, exact, with real covering."""
-
-    name = "classes"
-
-    def parse(self, text: str) -> Interest:
-        return Interest(interest_id(self.name, text), text, frozenset(text.split(",")))
-
-    def content(self, item: StreamItem) -> Any:
-        return item.payload.decode()
-
-    def make_set(self) -> ClassSet:
-        return ClassSet()
-
-    def matches(self, interest: Interest, content: Any) -> bool:
-        return content in interest.meaning
-
-    def covers(self, wide: Interest, narrow: Interest) -> bool:
-        return bool(wide.meaning >= narrow.meaning)
-
-    def overlap(self, one: Interest, other: Interest) -> float:
-        return len(one.meaning & other.meaning) / len(one.meaning)
-
-    def reduce(self, interests: Sequence[Interest], limit: int) -> list[Interest]:
-        return list(interests)
+KIND = ClassesKind()
 
 
-class ClassSet:
-    def __init__(self) -> None:
-        self._known: dict[bytes, Interest] = {}
-
-    def add(self, interest: Interest) -> None:
-        self._known[interest.id] = interest
-
-    def remove(self, id: bytes) -> None:
-        self._known.pop(id, None)
-
-    def match(self, content: Any) -> set[bytes]:
-        return {id for id, interest in self._known.items() if content in interest.meaning}
-
-    def __len__(self) -> int:
-        return len(self._known)
-
-
-KIND = Classes()
+def _admit(peer: PeerRef, wants: Sequence[Interest], instead_of: NodeId | None) -> bool:
+    return True
 
 
 class Net:
@@ -96,7 +54,7 @@ class Net:
             if to.id in self.members:
                 self.links.setdefault((peer.id, to.id), deque()).append(message)
 
-        member = StreamMember(peer, STREAM, KIND, limits, send, lambda peer, wants: True, is_source=is_source)
+        member = StreamMember(peer, STREAM, KIND, limits, send, _admit, is_source=is_source)
         member.on_ended = lambda peer, end, why, children: self.ends.append(end)
         return member
 
@@ -151,6 +109,12 @@ class Net:
             self.links.pop((a, b), None)
             if a in self.members and b in self.members:
                 self.members[a].gone(b, self.now)
+
+    def lose(self, one: int, other: int) -> None:
+        """A link breaks and is made again at once: what was on it is lost, and nobody notices."""
+        ends = self.peers[one].id, self.peers[other].id
+        for link in (ends, ends[::-1]):
+            self.links.pop(link, None)
 
     def subscribe(self, number: int, text: str, after: StreamPosition | None = None, sub: int = 0) -> None:
         peer = self.peers[number]
@@ -255,6 +219,56 @@ def test_what_nobody_remembers_is_told_as_lost_and_to_nobody_else() -> None:
     assert net.delivered(3) == [6, 7, 8]
 
 
+def test_a_slow_child_loses_alone_and_is_told_what() -> None:
+    net = Net(4, random.Random(0), buffer_items=10)
+    for number in (1, 2):
+        net.subscribe(number, "a")
+        net.move(number, 0)
+        net.settle(1.0)
+    slow = net.peers[1]
+    net.source.down.is_slow = lambda peer: peer.id == slow.id
+    for _ in range(30):
+        net.publish("a")
+        net.run()
+    assert net.delivered(2) == list(range(1, 31)) and net.delivered(1) == []
+    net.source.down.is_slow = lambda peer: False
+    net.settle(1.0)
+    got = net.got[slow.id, 0]
+    (lost,) = (each for each in got if isinstance(each, Lost))
+    assert lost.since.sequence == 1  # the first one was on its way to the child already
+    assert net.delivered(1) == [1, *range(lost.until.sequence + 1, 31)]
+    assert lost.until.sequence < 25
+
+
+def test_a_child_that_takes_nothing_is_sent_away() -> None:
+    net = Net(2, random.Random(0))
+    chain(net, ["a"])
+    net.source.down.is_slow = lambda peer: True
+    for _ in range(60):
+        net.publish("a")
+        net.tick()
+        net.run()
+    assert not net.source.down.children
+
+
+def test_a_node_with_too_many_wants_asks_for_everything_and_goes_back() -> None:
+    net = Net(3, random.Random(0))
+    chain(net, ["a", "a"])
+    for number in range(1, 2 * SENT_MAX):
+        net.subscribe(2, f"c{number}", sub=number)
+    net.settle(2.0)
+    assert len(net.members[net.peers[1].id].state.wants.sent()) <= SENT_MAX + 1
+    for number in (1, SENT_MAX, 2 * SENT_MAX - 1):
+        net.publish(f"c{number}")
+    net.publish("nobody")
+    net.run()
+    assert [net.delivered(2, sub) for sub in (1, SENT_MAX, 2 * SENT_MAX - 1)] == [[1], [2], [3]]
+    for number in range(1, 2 * SENT_MAX):
+        net.members[net.peers[2].id].unsubscribe(number, net.now)
+    net.settle(30.0)
+    assert [each.text for each in net.source.state.wants.interests()] == ["a"]
+
+
 @pytest.mark.parametrize("seed", range(40))
 def test_two_nodes_that_move_below_each_other_do_not_close_a_circle(seed: int) -> None:
     """1 and 3 are the source's children, 2 is 1's, 4 is 3's. 1 goes below 4, and 3 below 2, at the same time."""
@@ -279,8 +293,10 @@ def test_two_nodes_that_move_below_each_other_do_not_close_a_circle(seed: int) -
 
 
 @settings(max_examples=200, deadline=None, suppress_health_check=[HealthCheck.too_slow])
-@given(st.integers(0, 1 << 30), st.integers(4, 9), st.sampled_from([4, 10_000]))
-def test_nobody_loses_doubles_or_disorders_anything(seed: int, count: int, remembered: int) -> None:
+@given(st.integers(0, 1 << 30), st.integers(4, 9), st.sampled_from([4, 10_000]), st.booleans())
+# A second attempt was declined, and the first one stayed.
+@example(seed=533, count=7, remembered=10_000, is_lossy=False)
+def test_nobody_loses_doubles_or_disorders_anything(seed: int, count: int, remembered: int, is_lossy: bool) -> None:
     """Random moves, deaths, subscriptions and publications, with every order of messages that links allow.
 
     Where nodes remember little, what is lost is told, and nothing else is lost.
@@ -321,6 +337,8 @@ def test_nobody_loses_doubles_or_disorders_anything(seed: int, count: int, remem
             net.tick()
         elif what < 0.80 and len(alive) > 1:
             net.cut(*rng.sample(sorted(alive), 2))
+        elif what < 0.83 and len(alive) > 1 and is_lossy:
+            net.lose(*rng.sample(sorted(alive), 2))
         net.run(rng.randint(0, 6))
         net.check_shape()
     for _ in range(30):  # whoever has no parent asks the source
@@ -341,6 +359,8 @@ def test_nobody_loses_doubles_or_disorders_anything(seed: int, count: int, remem
             net.members[net.peers[number].id].unsubscribe(sub, net.now)
     net.settle(6.0 * count)  # each level waits a while before it asks for less
     for member in net.members.values():
+        if is_lossy:  # a `Narrow` that was lost is not sent again
+            break
         assert not len(member.state.wants)
         assert not len(member.state.matching)
         assert not any(child.wants for child in member.down.children.values())

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import Final, Protocol
 
@@ -12,6 +13,7 @@ from peerd.messages import PeerRef
 from protocols.dissemination.interests.errors import InterestError
 from protocols.dissemination.messages import (
     DEPTH_MAX,
+    WANTS_MAX,
     Attach,
     AttachRefusal,
     Beat,
@@ -19,21 +21,25 @@ from protocols.dissemination.messages import (
     Carry,
     Declined,
     Dismiss,
+    MoveAway,
     Narrow,
     Ready,
     ReplayItems,
+    StreamEnds,
     StreamGap,
     Widen,
     Widened,
 )
 from protocols.dissemination.names import StreamPosition
 from protocols.dissemination.ports import Holder, Interest, ParsedItem
-from protocols.dissemination.tree.links import ChildStage, Downlink
+from protocols.dissemination.tree.links import ChildStage, Downlink, EdgeMessage
 from protocols.dissemination.tree.state import BEAT_ITEMS, BEAT_S, MemberState, in_messages, mark
 
 OFFER_S: Final = 10.0
 """A child that does not begin for so long is forgotten."""
 CHILDREN_TOLD_MAX: Final = 32
+SLOW_S: Final = 10.0
+"""A child that takes nothing for so long is sent away: it may find a parent that is nearer to it, or faster."""
 
 
 class Needs(Protocol):
@@ -48,8 +54,8 @@ class Needs(Protocol):
         """They (or all) are wanted no more."""
 
 
-Admit = Callable[[PeerRef, Sequence[Interest]], bool]
-"""Whether this node is willing to take one more child: its fan-out limit."""
+Admit = Callable[[PeerRef, Sequence[Interest], NodeId | None], bool]
+"""Whether this node is willing to take one more child: its fan-out limit. The last is a child that will go for it."""
 
 
 class Downstream:
@@ -64,21 +70,23 @@ class Downstream:
         """Whether this node is in the tree; set by who makes the parts."""
         self.has_uplink: Callable[[NodeId], bool] = lambda peer: False
         """Whether a node is this node's parent, or is to be; set by who makes the parts."""
+        self.is_slow: Callable[[PeerRef], bool] = lambda peer: False
+        """Whether so much waits to be sent to a node that it gets no more for now; set by who makes the parts."""
 
     # Coming and going
 
     def attach(self, peer: PeerRef, message: Attach) -> bool:
         """A node wants to be a child; whether it may, so far."""
+        before = self.children.get(peer.id)
+        if before is not None and before.attempt > message.attempt:
+            return False
         try:
             interests = [self._state.kind.parse(text) for text in message.wants]
         except InterestError as error:
             self._decline(peer, message.attempt, AttachRefusal.INTEREST, str(error)[:256])
             return False
-        if (why := self._why_not(peer, interests)) is not None:
+        if (why := self._why_not(peer, interests, message.instead_of)) is not None:
             self._decline(peer, message.attempt, why)
-            return False
-        before = self.children.get(peer.id)
-        if before is not None and before.attempt > message.attempt:
             return False
         after = None if message.is_new else message.after.position
         wants = {each.id: each for each in interests}
@@ -89,7 +97,7 @@ class Downstream:
         self._needs.need(peer.id, interests, after, partial(self._complete, child))
         return True
 
-    def _why_not(self, peer: PeerRef, interests: Sequence[Interest]) -> AttachRefusal | None:
+    def _why_not(self, peer: PeerRef, interests: Sequence[Interest], instead_of: NodeId | None) -> AttachRefusal | None:
         state = self._state
         if peer.id in state.path or peer.id == state.me.id or self.has_uplink(peer.id):
             return AttachRefusal.BELOW
@@ -97,11 +105,12 @@ class Downstream:
             return AttachRefusal.NOT_A_MEMBER
         if len(state.path) >= DEPTH_MAX:
             return AttachRefusal.DEPTH
-        if peer.id not in self.children and not self._admit(peer, interests):
+        if peer.id not in self.children and not self._admit(peer, interests, instead_of):
             return AttachRefusal.FULL
         return None
 
     def _decline(self, peer: PeerRef, attempt: int, why: AttachRefusal, detail: str = "") -> None:
+        self.remove(peer.id)  # if an earlier attempt is on its way: the new one is in its place, and is declined
         near = tuple(child.peer for child in self.children.values() if child.stage is ChildStage.LIVE)
         self._state.send(peer, Declined(self._state.stream, attempt, why, near[:CHILDREN_TOLD_MAX], detail))
 
@@ -132,9 +141,10 @@ class Downstream:
         state = self._state
         child.stage = ChildStage.LIVE
         if child.after is not None and since > child.after:
-            state.send(child.peer, StreamGap(state.stream, mark(child.after), mark(since)))
+            self._put(child, StreamGap(state.stream, mark(child.after), mark(since)))
         child.told = min(since, state.through)
         child.queue = [held for held in state.buffer.after(since) if self._is_wanted(child, held)]
+        child.queue_bytes = sum(held.item.size for held in child.queue)
         self._flush(child, is_due=True)
 
     def _is_wanted(self, child: Downlink, held: ParsedItem) -> bool:
@@ -153,9 +163,14 @@ class Downstream:
 
     def dismiss_all(self) -> None:
         """This node leaves the tree: its children have to look for other parents."""
-        for child in list(self.children.values()):
-            self._state.send(child.peer, Dismiss(self._state.stream, child.attempt))
-            self.remove(child.peer.id)
+        for child in list(self.children):
+            self.dismiss(child)
+
+    def dismiss(self, peer: NodeId) -> None:
+        """Send a child away."""
+        child = self.children[peer]
+        self._state.send(child.peer, Dismiss(self._state.stream, child.attempt))
+        self.remove(peer)
 
     # What a child wants
 
@@ -168,6 +183,8 @@ class Downstream:
             interests = [self._state.kind.parse(text) for text in message.wants]
         except InterestError as error:
             raise ProtocolError("bad_interest", str(error)[:256]) from error
+        if len(child.wants) + len(interests) > WANTS_MAX:
+            raise ProtocolError("too_many_wants", f"{peer} wants more than {WANTS_MAX} things")
         after = None if message.is_new else message.after.position
         self._needs.need(peer.id, interests, after, partial(self._widened, child, interests, after))
 
@@ -175,7 +192,7 @@ class Downstream:
         if self.children.get(child.peer.id) is not child:
             return
         state = self._state
-        self._flush(child, is_due=True)
+        self._pack(child, state.through, is_due=True)
         since = state.since(interests, after)
         past = [
             held
@@ -183,10 +200,10 @@ class Downstream:
             if any(state.kind.matches(interest, held.content) for interest in interests)
         ]
         for some in in_messages(past):
-            state.send(child.peer, ReplayItems(state.stream, tuple(held.item for held in some)))
+            self._put(child, ReplayItems(state.stream, tuple(held.item for held in some)))
         child.wants.update((each.id, each) for each in interests if state.wants.is_held(each.id, child.peer.id))
         ids = tuple(each.id for each in interests)
-        state.send(child.peer, Widened(state.stream, ids, mark(since), mark(state.through)))
+        self._put(child, Widened(state.stream, ids, mark(since), mark(state.through)))
 
     def narrow(self, peer: PeerRef, message: Narrow) -> None:
         """A child wants less."""
@@ -206,52 +223,110 @@ class Downstream:
 
     # The stream
 
-    def flow(self, held: ParsedItem, ids: set[bytes]) -> None:
-        """An item for the children that want one of these interests."""
+    def move_away(self, successor: NodeId | None, parent: PeerRef | None) -> None:
+        """Ask the children to go while this node is still here: one takes its place, and the others go below that."""
+        first = self.children.get(successor) if successor is not None else None
+        above = () if parent is None else (parent,)
+        for child in self.children.values():
+            if child is first or first is None:
+                message = MoveAway(self._state.stream, child.attempt, above, is_successor=child is first)
+            else:
+                message = MoveAway(self._state.stream, child.attempt, (first.peer, *above))
+            self._state.send(child.peer, message)
+
+    def end_all(self) -> None:
+        """The stream is over."""
+        for child in list(self.children.values()):
+            self._flush(child, is_due=True)
+            self._state.send(child.peer, StreamEnds(self._state.stream, child.attempt))
+            self.remove(child.peer.id)
+
+    def flow(self, held: ParsedItem, ids: set[bytes]) -> list[NodeId]:
+        """An item for the children that want one of these interests; returns which these are."""
+        wanting = []
         for child in self.children.values():
             if child.stage is ChildStage.LIVE:
-                if not ids.isdisjoint(child.wants):
-                    child.queue.append(held)
-                else:
+                if ids.isdisjoint(child.wants):
                     child.passed += 1
+                else:
+                    wanting.append(child.peer.id)
+                    self._enqueue(child, held)
+        return wanting
+
+    def _enqueue(self, child: Downlink, held: ParsedItem) -> None:
+        child.queue.append(held)
+        child.queue_bytes += held.item.size
+        limits = self._state.buffer.limits
+        if len(child.queue) > limits.items or child.queue_bytes > limits.bytes:  # as much as this node remembers itself
+            child.lost_until = held.position
+            child.queue, child.queue_bytes = [], 0
 
     def gap(self, since: StreamPosition, until: StreamPosition) -> None:
         """This node, and so its children, have lost something."""
         for child in self.children.values():
             if child.stage is ChildStage.LIVE and child.told < until:
-                self._flush(child, is_due=False)
-                self._state.send(child.peer, StreamGap(self._state.stream, mark(max(since, child.told)), mark(until)))
+                self._pack(child, max(since, child.told), is_due=False)
+                self._put(child, StreamGap(self._state.stream, mark(max(since, child.told)), mark(until)))
                 child.told = until
 
     def flush(self) -> None:
-        """Send what the current call has brought."""
+        """Send what the current call has brought, and what waited."""
         for child in self.children.values():
-            if child.stage is ChildStage.LIVE and (child.queue or child.passed >= BEAT_ITEMS):
+            if child.stage is ChildStage.LIVE and (child.queue or child.outbox or child.passed >= BEAT_ITEMS):
                 self._flush(child, is_due=child.passed >= BEAT_ITEMS)
 
     def beat(self) -> None:
-        """Tell children how far they have come, and forget those that never began."""
+        """Tell children how far they have come, and forget those that never began, or take nothing."""
         now = self._state.now
+        if len(self._state.path) >= DEPTH_MAX:
+            self.dismiss_all()
         for child in list(self.children.values()):
             if child.stage is ChildStage.LIVE:
                 self._flush(child, is_due=now - child.beat_at >= BEAT_S or child.path_told != self._state.path_version)
+                if child.slow_since is not None and now - child.slow_since >= SLOW_S:
+                    self.dismiss(child.peer.id)
             elif child.stage is ChildStage.OFFERED and now - child.since_s >= OFFER_S:
                 self.remove(child.peer.id)
 
     def _flush(self, child: Downlink, *, is_due: bool) -> None:
+        self._send(child)
+        if child.outbox:
+            if child.slow_since is None:
+                child.slow_since = self._state.now
+        else:
+            child.slow_since = None
+            self._pack(child, self._state.through, is_due=is_due)
+            self._send(child)
+
+    def _send(self, child: Downlink) -> None:
+        while child.outbox and not self.is_slow(child.peer):
+            child.slow_since = None
+            child.number += 1
+            message = child.outbox.popleft()
+            self._state.send(child.peer, replace(message, attempt=child.attempt, number=child.number))
+
+    @staticmethod
+    def _put(child: Downlink, message: EdgeMessage) -> None:
+        child.outbox.append(message)
+
+    def _pack(self, child: Downlink, end: StreamPosition, *, is_due: bool) -> None:
+        """Make messages of what waits; there is nothing else up to ``end``."""
         state = self._state
-        queue, child.queue = child.queue, []
+        if child.lost_until > child.told:
+            self._put(child, StreamGap(state.stream, mark(child.told), mark(child.lost_until)))
+            child.told = child.lost_until
+        queue, child.queue, child.queue_bytes = child.queue, [], 0
         parts = list(in_messages(queue))
         for at, some in enumerate(parts):
             is_last = at == len(parts) - 1
-            through = state.through if is_last else some[-1].position
-            state.send(child.peer, Carry(state.stream, tuple(held.item for held in some), mark(through)))
+            through = end if is_last else some[-1].position
+            self._put(child, Carry(state.stream, tuple(held.item for held in some), mark(through)))
             child.told, child.passed, child.beat_at = through, 0, state.now
         is_path_new = child.path_told != state.path_version
         if (is_due and not parts) or is_path_new:
-            path = (*state.path, state.me.id) if is_path_new else None
-            state.send(child.peer, Beat(state.stream, mark(state.through), path))
-            child.told, child.passed, child.beat_at = state.through, 0, state.now
+            path = (*state.ancestors, state.me)[-DEPTH_MAX:] if is_path_new else None
+            self._put(child, Beat(state.stream, mark(end), path))
+            child.told, child.passed, child.beat_at = end, 0, state.now
             child.path_told = state.path_version
 
     def validate(self) -> None:

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+from collections import deque
 from dataclasses import dataclass, field
 from enum import Enum
 
-from peerd.ids import NodeId
 from peerd.messages import PeerRef
+from protocols.dissemination.messages import Beat, Carry, ReplayItems, StreamGap, Widened
 from protocols.dissemination.names import START, StreamPosition
 from protocols.dissemination.ports import Interest, ParsedItem
+
+EdgeMessage = Carry | Beat | ReplayItems | Widened | StreamGap
+"""What a parent sends on an edge once it has begun, numbered."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +44,9 @@ class Uplink:
     """It has sent everything up to here. That may be less than this node has had, from the parent before."""
     late: list[Late] = field(default_factory=list)
     heard_at: float = 0.0
-    path: tuple[NodeId, ...] | None = None
+    number: int = 0
+    """Of the last message on this edge."""
+    path: tuple[PeerRef, ...] | None = None
     """The nodes from the producer to it, as it has said."""
 
 
@@ -71,6 +77,14 @@ class Downlink:
     passed: int = 0
     """Items since then that it did not want."""
     queue: list[ParsedItem] = field(default_factory=list)
-    """To be sent at the end of the current call."""
+    """To be sent at the end of the current call, or when the child has taken what was sent before."""
+    queue_bytes: int = 0
+    outbox: deque[EdgeMessage] = field(default_factory=deque)
+    """To be sent before the queue."""
+    lost_until: StreamPosition = START
+    """Its queue was full, and everything up to here that it has not been told of is lost for it."""
+    slow_since: float | None = None
+    number: int = 0
+    """Of the last message on this edge."""
     path_told: int = -1
     beat_at: float = 0.0

@@ -41,6 +41,7 @@ class OwnSubscription:
     interest: Interest
     deliver: Callable[[ParsedItem | Lost], None]
     after: StreamPosition | None
+    on_live: Callable[[], None]
     through: StreamPosition | None = None
     """It has been given everything up to here; ``None``: it has not begun."""
 
@@ -89,9 +90,20 @@ class StreamMember:
         self.subscriptions: dict[int, OwnSubscription] = {}
         self.on_orphaned: Callable[[], None] = lambda: None
         self.on_ended: Callable[[PeerRef, MoveEnd, AttachRefusal | None, Sequence[PeerRef]], None] = lambda *_: None
+        self.on_passed: Callable[[ParsedItem, bool, Sequence[NodeId]], None] = lambda *_: None
+        """Told of each item: whether a subscription of this node wanted it, and which children."""
+        self.on_lost: Callable[[StreamPosition, StreamPosition], None] = lambda *_: None
+        self.on_asked_to_move: Callable[[Sequence[PeerRef], bool], None] = lambda *_: None
+        """The parent will leave: where to move, and whether this node is to take the parent's place."""
+        self.on_stream_over: Callable[[], None] = lambda: None
         self._waiting: list[_Waiting] = []
 
     # The producer
+
+    def begin_at(self, mark: StreamPosition) -> None:
+        """The producer has started (anew), and remembers nothing of what it may have sent before this mark."""
+        self.state.through = mark
+        self.state.buffer.forget(mark)
 
     def publish(self, item: StreamItem, now: float) -> None:
         """The producer's next item. Raises `ItemError` for what the kind of interests cannot read."""
@@ -112,10 +124,11 @@ class StreamMember:
         after: StreamPosition | None,
         deliver: Callable[[ParsedItem | Lost], None],
         now: float,
+        on_live: Callable[[], None] = lambda: None,
     ) -> None:
-        """Want something, from a mark on (``None``: from now on)."""
+        """Want something, from a mark on (``None``: from now on). ``on_live`` is called when it is had."""
         self.state.now = now
-        found = self.subscriptions[number] = OwnSubscription(number, interest, deliver, after)
+        found = self.subscriptions[number] = OwnSubscription(number, interest, deliver, after, on_live)
         self.need(("own", number), [interest], after, lambda: self._go_live(found))
         self.down.flush()
 
@@ -125,6 +138,7 @@ class StreamMember:
         state = self.state
         since = state.since([found.interest], found.after)
         found.through = since if found.after is None else found.after
+        found.on_live()
         found.lose(found.through, since)
         for held in list(state.buffer.after(since)):
             if state.kind.matches(found.interest, held.content):
@@ -177,10 +191,11 @@ class StreamMember:
         state = self.state
         state.buffer.add(held, state.now)
         ids = state.matching.match(held.content)
-        self.down.flow(held, ids)
-        for subscription in self.subscriptions.values():
-            if subscription.interest.id in ids:
-                subscription.give(held)
+        children = self.down.flow(held, ids)
+        own = [each for each in self.subscriptions.values() if each.interest.id in ids]
+        for subscription in own:
+            subscription.give(held)
+        self.on_passed(held, bool(own), children)
 
     def remembered(self, item: StreamItem) -> None:
         """See `protocols.dissemination.tree.upstream.Below`."""
@@ -198,6 +213,7 @@ class StreamMember:
     def lost(self, since: StreamPosition, until: StreamPosition) -> None:
         """See `protocols.dissemination.tree.upstream.Below`."""
         self.state.buffer.forget(until)
+        self.on_lost(since, until)
         self.down.gap(since, until)
         for subscription in self.subscriptions.values():
             subscription.lose(since, until)
@@ -244,6 +260,12 @@ class StreamMember:
                 self.down.detach(peer, message.attempt)
             case messages.Dismiss():
                 self.up.dismissed(peer, message.attempt)
+            case messages.MoveAway() if self.up.is_parent(peer, message.attempt):
+                self.on_asked_to_move(message.parents, message.is_successor)
+            case messages.StreamEnds() if self.up.is_parent(peer, message.attempt):
+                self.on_stream_over()
+            case messages.MoveAway() | messages.StreamEnds():
+                pass  # it has not heard yet that it is not the parent any more
             case messages.Climb():
                 self.climbing.check(message, self._parent(), now)
             case _:
@@ -258,10 +280,10 @@ class StreamMember:
     def _parent(self) -> PeerRef | None:
         return None if self.up.parent is None else self.up.parent.peer
 
-    def move_to(self, peer: PeerRef, now: float) -> bool:
-        """Get another parent, or a first one; whether that has begun."""
+    def move_to(self, peer: PeerRef, now: float, instead_of: NodeId | None = None) -> bool:
+        """Get another parent, or a first one; whether that has begun. ``instead_of``: a child there that will leave."""
         self.state.now = now
-        return self.up.move_to(peer)
+        return self.up.move_to(peer, instead_of)
 
     def gone(self, peer: NodeId, now: float) -> None:
         """A node is out of reach."""

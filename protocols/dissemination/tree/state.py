@@ -49,12 +49,15 @@ class MemberState:
         self.matching = kind.make_set()
         self.path: tuple[NodeId, ...] = ()
         """The nodes from the producer to this node's parent."""
+        self.ancestors: tuple[PeerRef, ...] = ()
+        """The same, as they may be reached."""
         self.path_version = 0
 
-    def set_path(self, path: tuple[NodeId, ...]) -> None:
+    def set_path(self, ancestors: tuple[PeerRef, ...]) -> None:
         """The way from the producer has changed."""
-        if path != self.path:
-            self.path = path
+        if ancestors != self.ancestors:
+            self.ancestors = ancestors
+            self.path = tuple(peer.id for peer in ancestors)
             self.path_version += 1
 
     def since(self, interests: Iterable[Interest], after: StreamPosition | None) -> StreamPosition:

@@ -34,12 +34,16 @@ from protocols.dissemination.messages import (
 )
 from protocols.dissemination.names import START, StreamPosition
 from protocols.dissemination.tree.climbing import Climbing
-from protocols.dissemination.tree.links import Late, Uplink
+from protocols.dissemination.tree.links import EdgeMessage, Late, Uplink
 from protocols.dissemination.tree.state import MOVE_S, SILENT_S, MemberState, mark
 from protocols.dissemination.tree.wants import Ask
 
 NARROW_AFTER_S: Final = 5.0
 """What nobody wants any more is still had for so long, in case it is wanted again."""
+ASK_AGAIN_S: Final = 5.0
+"""What the parent was asked for and has not answered for so long is asked once more: it may have been lost."""
+TELL_OFF_S: Final = 1.0
+"""Between two answers to nodes that send this node a stream although they are not its parents."""
 
 
 class MoveEnd(Enum):
@@ -89,6 +93,9 @@ class Upstream:
         """This node has never had anything of the stream."""
         self._attempts = 0
         self._narrow_at: float | None = None
+        self._tell_off_at = 0.0
+        self._asked_at = 0.0
+        self._instead_of: NodeId | None = None
         climbing.in_circle = self._in_circle
 
     @property
@@ -96,19 +103,26 @@ class Upstream:
         """Nobody sends the stream to this node."""
         return self.parent is None and (self.next is None or not self.next.has_begun)
 
+    def is_parent(self, peer: PeerRef, attempt: int) -> bool:
+        """Whether a node is this node's parent by this attempt."""
+        return self.parent is not None and (self.parent.peer.id, self.parent.attempt) == (peer.id, attempt)
+
     def knows(self, peer: NodeId) -> bool:
         """Whether a node is this node's parent, or is to be."""
         return any(link is not None and link.peer.id == peer for link in (self.parent, self.next))
 
     # Moving
 
-    def move_to(self, peer: PeerRef) -> bool:
+    def move_to(self, peer: PeerRef, instead_of: NodeId | None = None) -> bool:
         """Get another parent, or a first one; whether that has begun. `Below.ended` follows if so."""
+        if peer.id == self._state.me.id:
+            return False
         if self.next is not None or (self.parent is not None and self.parent.peer.id == peer.id):
             return False
         if self.parent is not None and not self._climbing.may_move(self._state.now):
             return False
         self._climbing.is_moving = True
+        self._instead_of = instead_of
         self._attach(peer, self._state.now)
         return True
 
@@ -120,7 +134,7 @@ class Upstream:
         self.next = Uplink(peer, self._attempts, begun_at, frozenset(wants), is_orphan)
         texts = tuple(each.text for each in wants.values())
         after = mark(state.through)
-        state.send(peer, Attach(state.stream, self._attempts, texts, after, self.is_new, is_orphan))
+        state.send(peer, Attach(state.stream, self._attempts, texts, after, self.is_new, is_orphan, self._instead_of))
 
     def ready(self, peer: PeerRef, message: Ready) -> None:
         """The new parent can begin, or (for an orphan) has begun."""
@@ -132,7 +146,6 @@ class Upstream:
             since = message.since.position
             if self.is_new:
                 state.through = max(state.through, since)
-                state.buffer.forget(state.through)
             self._begun(link)
         elif state.wants.has_pending() or not link.wants.issuperset(state.wants.sent()):
             self._attach(peer, link.asked_at)  # this node wants more by now: the new parent has to have that too
@@ -194,8 +207,11 @@ class Upstream:
         parent = None if self.parent is None else self.parent.peer
         self._climbing.moved(parent, self._state.now)
         self._below.ended(link.peer, end, why, children)
-        if self.parent is None and link.has_begun:
+        if link.has_begun and not self._has_link():
             self._below.orphaned()
+
+    def _has_link(self) -> bool:
+        return self.parent is not None or self.next is not None
 
     def _next(self, peer: PeerRef, attempt: int) -> Uplink | None:
         link = self.next
@@ -214,7 +230,7 @@ class Upstream:
         """The parent says that it is none."""
         if self._next(peer, attempt) is not None:
             self._give_up(MoveEnd.DECLINED)
-        elif self.parent is not None and (self.parent.peer.id, self.parent.attempt) == (peer.id, attempt):
+        elif self.is_parent(peer, attempt):
             self._drop_parent()
 
     def _drop_parent(self) -> None:
@@ -233,27 +249,43 @@ class Upstream:
 
     # The stream
 
-    def _link(self, peer: PeerRef) -> Uplink | None:
-        for link in (self.parent, self.next):
-            if link is None or link.peer.id != peer.id:
-                continue
-            if link is self.parent or link.is_asked or link.has_begun:
-                return link
-        return None
-
-    def _heard(self, peer: PeerRef) -> Uplink | None:
+    def _heard(self, peer: PeerRef, message: EdgeMessage) -> Uplink | None:
         """The link that a message of the stream came on; ``None``: none that this node has (any more)."""
-        link = self._link(peer)
+        link = self._link(peer, message.attempt)
         if link is None:
+            self._tell_off(peer, message.attempt)
             return None
+        if message.number != link.number + 1:  # what was between was lost with a link that broke
+            self._broken(link)
+            return None
+        link.number = message.number
         link.heard_at = self._state.now
         if link is self.next and not link.has_begun:
             self._begun(link)
         return link
 
+    def _link(self, peer: PeerRef, attempt: int) -> Uplink | None:
+        for link in (self.parent, self.next):
+            if link is not None and (link.peer.id, link.attempt) == (peer.id, attempt):
+                return link if link is self.parent or link.is_asked or link.has_begun else None
+        return None
+
+    def _tell_off(self, peer: PeerRef, attempt: int) -> None:
+        """Somebody believes to be this node's parent: what told it otherwise may have been lost."""
+        if self._state.now >= self._tell_off_at:
+            self._tell_off_at = self._state.now + TELL_OFF_S
+            self._state.send(peer, DetachFromParent(self._state.stream, attempt))
+
+    def _broken(self, link: Uplink) -> None:
+        if link is self.next:
+            self._give_up(MoveEnd.SILENT)
+        else:
+            self._state.send(link.peer, DetachFromParent(self._state.stream, link.attempt))
+            self._drop_parent()
+
     def carry(self, peer: PeerRef, message: Carry) -> None:
         """The next items."""
-        link = self._heard(peer)
+        link = self._heard(peer, message)
         if link is None:
             return
         for item in message.items:
@@ -269,13 +301,13 @@ class Upstream:
 
     def beat(self, peer: PeerRef, message: Beat) -> None:
         """Nothing for this node, up to a mark."""
-        link = self._heard(peer)
+        link = self._heard(peer, message)
         if link is None:
             return
         self._went_on(peer, link, message.through.position)
         if message.path is not None:
             link.path = message.path
-            if self._state.me.id in message.path:
+            if any(each.id == self._state.me.id for each in message.path):
                 self._circle(link)
             elif link is self.parent or self.parent is None:
                 self._state.set_path(message.path)
@@ -284,8 +316,7 @@ class Upstream:
         if link is self.next:
             self._give_up(MoveEnd.CIRCLE)
         else:
-            self._state.send(link.peer, DetachFromParent(self._state.stream, link.attempt))
-            self._drop_parent()
+            self._broken(link)
 
     def _went_on(self, peer: PeerRef, link: Uplink, through: StreamPosition) -> None:
         if through < link.through:
@@ -305,7 +336,7 @@ class Upstream:
 
     def gap(self, peer: PeerRef, message: StreamGap) -> None:
         """Something is lost."""
-        link = self._heard(peer)
+        link = self._heard(peer, message)
         if link is None:
             return
         until = message.until.position
@@ -328,6 +359,7 @@ class Upstream:
 
     def _widen(self, link: Uplink, asks: Sequence[Ask]) -> None:
         state = self._state
+        self._asked_at = state.now
         for ask in asks:
             is_new = ask.after is None
             after = mark(START if ask.after is None else ask.after)
@@ -335,13 +367,13 @@ class Upstream:
 
     def replay(self, peer: PeerRef, message: ReplayItems) -> None:
         """Items of the past."""
-        if self._heard(peer) is not None:
+        if self._heard(peer, message) is not None:
             for item in message.items:
                 self._below.remembered(item)
 
     def widened(self, peer: PeerRef, message: Widened) -> None:
         """The parent has begun to send more."""
-        link = self._heard(peer)
+        link = self._heard(peer, message)
         if link is not None:
             link.late.append(Late(self._state.through, message.interests, message.since.position))
             self._went_on(peer, link, message.through.position)
@@ -359,8 +391,10 @@ class Upstream:
         if self.next is not None and now - self.next.asked_at >= MOVE_S:
             self._give_up(MoveEnd.SILENT)
         if self.parent is not None and now - self.parent.heard_at >= SILENT_S:
-            self._state.send(self.parent.peer, DetachFromParent(self._state.stream, self.parent.attempt))
-            self._drop_parent()
+            self._broken(self.parent)
+        is_asking = self.parent is not None and self.next is None and self._state.wants.has_pending()
+        if is_asking and now - self._asked_at >= ASK_AGAIN_S:
+            self.ask(self._state.wants.ask_again())
         if self._narrow_at is not None and now >= self._narrow_at and self.next is None:
             self._narrow_at = None
             gone, asks = self._state.wants.give_up(self._state.through)

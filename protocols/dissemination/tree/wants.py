@@ -11,9 +11,19 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
+from typing import Final
 
+from peerd.limits import KIB
+from protocols.dissemination.messages import WANTS_MAX
 from protocols.dissemination.names import StreamPosition
 from protocols.dissemination.ports import Holder, Interest, InterestKind
+
+SENT_MAX: Final = WANTS_MAX * 3 // 4
+"""Interests that a parent is told of one by one; above it, and above the next one, it is asked for everything."""
+SENT_BYTES_MAX: Final = 40 * KIB
+TEXT_OVERHEAD_BYTES: Final = 8
+EVERYTHING: Final = ("everything",)
+"""Who wants everything, when there are too many wants."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,6 +46,10 @@ class _Want:
     """So many questions the parent has not answered yet."""
     asked_after: StreamPosition | None = None
 
+    def is_asked_for(self, after: StreamPosition | None, floor: StreamPosition) -> bool:
+        """Whether the parent has been asked for it from this mark on."""
+        return self.asked > 0 and (after is None or _reaches(self.asked_after, after, floor))
+
 
 class Wants:
     """The wants of one node in one stream."""
@@ -43,6 +57,8 @@ class Wants:
     def __init__(self, kind: InterestKind) -> None:
         self._kind = kind
         self._wants: dict[bytes, _Want] = {}
+        self._everything: Interest | None = None
+        """Asked for because there are too many wants to tell of each."""
 
     def __len__(self) -> int:
         return len(self._wants)
@@ -78,7 +94,12 @@ class Wants:
     def is_answered(self, ids: Iterable[bytes]) -> bool:
         """Whether all of these are as complete as they will be."""
         found = [self._wants.get(id) for id in ids]
-        return all(want is not None and want.since is not None and not want.asked for want in found)
+        everything = None if self._everything is None else self._wants.get(self._everything.id)
+        is_waiting = everything is not None and everything.asked > 0
+        return all(
+            want is not None and want.since is not None and not want.asked and not (is_waiting and self._rides(want))
+            for want in found
+        )
 
     def need(
         self, holder: Holder, interests: Iterable[Interest], after: StreamPosition | None, floor: StreamPosition
@@ -93,32 +114,50 @@ class Wants:
             want.holders.add(holder)
             if _reaches(want.since, after, floor):
                 continue
+            if self._everything is None and not want.is_sent and self._is_full(interest):
+                (self._everything,) = self._kind.reduce([each.interest for each in self._wants.values()], 1)
+            if self._everything is not None and not want.is_sent and holder is not EVERYTHING:
+                asks += self.need(EVERYTHING, [self._everything], after, floor)
             wider = self._covering(want, after, floor)
             if wider is not None:
                 want.since = wider.since if want.since is None else min(want.since, wider.since or want.since)
-            elif not (want.asked and (after is None or _reaches(want.asked_after, after, floor))):
+            elif not self._rides(want) and not want.is_asked_for(after, floor):
                 asks.append(_ask(want, after))
         return asks
+
+    def _is_full(self, more: Interest) -> bool:
+        sent = [want.interest.text for want in self._wants.values() if want.is_sent]
+        return len(sent) >= SENT_MAX or sum(map(_size, sent)) + _size(more.text) > SENT_BYTES_MAX
+
+    def _rides(self, want: _Want) -> bool:
+        """Whether it is complete as soon as everything is."""
+        return self._everything is not None and not want.is_sent and want.interest is not self._everything
+
+    def _covers(self, wide: _Want, narrow: _Want) -> bool:
+        return wide.interest is self._everything or self._kind.covers(wide.interest, narrow.interest)
 
     def _covering(self, want: _Want, after: StreamPosition | None, floor: StreamPosition) -> _Want | None:
         for other in self._wants.values():
             is_firm = other is not want and other.is_sent and _reaches(other.since, after, floor)
-            if is_firm and self._kind.covers(other.interest, want.interest):
+            if is_firm and self._covers(other, want):
                 return other
         return None
 
     def widened(self, ids: Sequence[bytes], since: StreamPosition) -> None:
         """The parent says that these are complete since a mark."""
+        if self._everything is not None and self._everything.id in ids:
+            for want in self._wants.values():
+                if self._rides(want):
+                    want.since = since if want.since is None else min(want.since, since)
         for id in ids:
-            want = self._wants.get(id)
-            if want is not None:
-                want.asked, want.is_sent = max(0, want.asked - 1), True
-                want.since = since if want.since is None else min(want.since, since)
+            if (told := self._wants.get(id)) is not None:
+                told.asked, told.is_sent = max(0, told.asked - 1), True
+                told.since = since if told.since is None else min(told.since, since)
 
     def complete_since(self, since: StreamPosition) -> None:
         """A new parent has begun to send all that was sent to it: what asks for nothing of the past has it now."""
         for want in self._wants.values():
-            if want.asked and want.asked_after is None:
+            if (want.asked and want.asked_after is None) or (want.since is None and self._rides(want)):
                 want.asked, want.since = 0, since
 
     def lost(self, until: StreamPosition) -> None:
@@ -144,13 +183,14 @@ class Wants:
         """
         gone: dict[bytes, bool] = {}
         asks: list[Ask] = []
+        if self._everything is not None and sum(bool(want.holders) for want in self._wants.values()) <= SENT_MAX // 2:
+            everything, self._everything = self._everything, None
+            self.release(EVERYTHING, [everything.id])
         for id, want in list(self._wants.items()):
             if want.holders:
                 continue
             riders = self._riders(want) if want.is_sent else []
-            for rider in riders:
-                if not rider.asked:
-                    asks.append(_ask(rider, through))
+            asks += [_ask(rider, through) for rider in riders if not rider.asked]
             if not riders and not any(self._waits_on(want, other) for other in self._wants.values()):
                 del self._wants[id]
                 gone[id] = want.is_sent
@@ -163,23 +203,24 @@ class Wants:
             for want in self._wants.values()
             if want.holders
             and not want.is_sent
-            and self._kind.covers(gone.interest, want.interest)
+            and self._covers(gone, want)
             and not any(
-                other is not gone
-                and other.is_sent
-                and other.holders
-                and self._kind.covers(other.interest, want.interest)
+                other is not gone and other.is_sent and other.holders and self._covers(other, want)
                 for other in self._wants.values()
                 if other is not want
             )
         ]
 
     def _waits_on(self, gone: _Want, other: _Want) -> bool:
-        return other.asked > 0 and bool(other.holders) and self._kind.covers(gone.interest, other.interest)
+        return other.asked > 0 and bool(other.holders) and self._covers(gone, other)
 
     def interests(self) -> Iterator[Interest]:
         """All of them, in the order in which they came."""
         return (want.interest for want in self._wants.values())
+
+
+def _size(text: str) -> int:
+    return len(text.encode()) + TEXT_OVERHEAD_BYTES
 
 
 def _ask(want: _Want, after: StreamPosition | None) -> Ask:

@@ -1,0 +1,109 @@
+"""What a policy sees of its node, and can do there: implements `protocols.dissemination.ports.TreeAccess`."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from peerd.ids import NodeId
+from peerd.messages import Message, PeerRef
+from peerd.telemetry.schema import Event
+from protocols.dissemination.ports import ChildInfo, Interest, InterestKind
+from protocols.dissemination.tree.links import ChildStage
+
+if TYPE_CHECKING:
+    from protocols.dissemination.stream_node import StreamNode
+
+
+class NodeTree:
+    """One node's place in one stream's tree."""
+
+    def __init__(self, node: StreamNode) -> None:
+        self._node = node
+
+    @property
+    def me(self) -> PeerRef:
+        """See `TreeAccess.me`."""
+        return self._node.host.peer
+
+    @property
+    def stream(self) -> NodeId:
+        """See `TreeAccess.stream`."""
+        return self._node.record.key
+
+    @property
+    def kind(self) -> InterestKind:
+        """See `TreeAccess.kind`."""
+        return self._node.kind
+
+    @property
+    def is_producer(self) -> bool:
+        """See `TreeAccess.is_producer`."""
+        return self._node.is_producer
+
+    @property
+    def parent(self) -> PeerRef | None:
+        """See `TreeAccess.parent`."""
+        return self._node.parent
+
+    @property
+    def path(self) -> Sequence[NodeId]:
+        """See `TreeAccess.path`."""
+        return () if self._node.member.up.is_orphan else self._node.member.state.path
+
+    @property
+    def interests(self) -> Sequence[Interest]:
+        """See `TreeAccess.interests`."""
+        own = (each.interest for each in self._node.member.subscriptions.values())
+        return list({interest.id: interest for interest in own}.values())
+
+    @property
+    def wants(self) -> Sequence[Interest]:
+        """See `TreeAccess.wants`."""
+        return list(self._node.member.state.wants.sent().values())
+
+    @property
+    def producer(self) -> PeerRef:
+        """See `TreeAccess.producer`."""
+        return self._node.record.producer.peer
+
+    @property
+    def seeds(self) -> Sequence[PeerRef]:
+        """See `TreeAccess.seeds`."""
+        return [peer for peer in self._node.record.seed_peers if peer.id != self.me.id]
+
+    def children(self) -> Sequence[ChildInfo]:
+        """See `TreeAccess.children`."""
+        return [
+            ChildInfo(child.peer, tuple(child.wants.values()), child.since_s, self._node.queued_for(child.peer.id))
+            for child in self._node.member.down.children.values()
+            if child.stage is ChildStage.LIVE
+        ]
+
+    def has_room(self) -> bool:
+        """See `TreeAccess.has_room`."""
+        return self._node.has_room()
+
+    def now(self) -> float:
+        """See `TreeAccess.now`."""
+        return self._node.host.now()
+
+    def random(self) -> float:
+        """See `TreeAccess.random`."""
+        return self._node.host.rng.random()
+
+    def rtt_s(self, peer: PeerRef) -> float | None:
+        """See `TreeAccess.rtt_s`."""
+        return self._node.host.estimated_rtt(peer)
+
+    def send(self, peer: PeerRef, message: Message) -> None:
+        """See `TreeAccess.send`."""
+        self._node.host.send(peer, message)
+
+    def move_to(self, peer: PeerRef) -> bool:
+        """See `TreeAccess.move_to`."""
+        return self._node.move_to(peer)
+
+    def emit(self, event: Event) -> None:
+        """See `TreeAccess.emit`."""
+        self._node.host.emit(event)

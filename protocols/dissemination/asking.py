@@ -1,0 +1,184 @@
+"""Questions about a whole tree, asked by any node: what its nodes are, and what the producer's policy plans."""
+
+from __future__ import annotations
+
+import json
+from collections import deque
+from collections.abc import Callable, Sequence
+from typing import Any, Final
+
+from pydantic import TypeAdapter, ValidationError
+
+from peerd.api import Host
+from peerd.errors import Unavailable
+from peerd.ids import NodeId, format_id
+from peerd.messages import Message, PeerRef
+from protocols.dissemination.config import DisseminationConfig
+from protocols.dissemination.messages import (
+    FAN_OUT_MAX,
+    MOVES_BYTES_MAX,
+    NODE_BYTES_MAX,
+    PlanAnswer,
+    PlanQuestion,
+    TreeAnswer,
+    TreeQuestion,
+)
+from protocols.dissemination.models import PastMove, PlannedMove, StreamTreeNode, StreamTreeView
+from protocols.dissemination.stream import StreamRecord
+from protocols.dissemination.stream_node import StreamNode
+
+PARALLEL: Final = 16
+"""Nodes that are asked at the same time."""
+NODES_MAX: Final = 5000
+"""Nodes that one walk asks."""
+INTERESTS_TOLD_MAX: Final = 16
+INTEREST_TOLD_CHARS: Final = 200
+FIGURES_TOLD_MAX: Final = 64
+MOVES_TOLD_MAX: Final = 100
+WALKS_MAX: Final = 8
+"""Walks that one node has under way."""
+
+
+def describe(node: StreamNode, fan_out: int) -> TreeAnswer:
+    """What one node says of itself."""
+    children = [child.peer for child in node.member.down.children.values()]
+    told = StreamTreeNode(
+        node=format_id(node.host.id),
+        address=node.host.peer.address,
+        parent=None if node.parent is None else format_id(node.parent.id),
+        depth=node.depth or 0,
+        interests=[each.text[:INTEREST_TOLD_CHARS] for each in node.tree.interests[:INTERESTS_TOLD_MAX]],
+        children=len(children),
+        fan_out=fan_out,
+        figures=dict(sorted(node.figures().items())[:FIGURES_TOLD_MAX]),
+    )
+    data = told.model_dump_json().encode()
+    if len(data) > NODE_BYTES_MAX:
+        data = told.model_copy(update={"interests": [], "figures": {}}).model_dump_json().encode()
+    return TreeAnswer(node.record.key, data, tuple(children[:FAN_OUT_MAX]))
+
+
+def told_moves(moves: Sequence[PlannedMove] | Sequence[PastMove]) -> bytes:
+    """Moves as they travel: as many of the first as there is room for."""
+    found = [each.model_dump(mode="json") for each in moves[:MOVES_TOLD_MAX]]
+    while len(data := json.dumps(found, separators=(",", ":")).encode()) > MOVES_BYTES_MAX:
+        del found[len(found) // 2 :]
+    return data
+
+
+class TreeQuestions:
+    """Walks down trees. ``answer_here`` is what this node would answer."""
+
+    def __init__(
+        self,
+        host: Host,
+        config: Callable[[], DisseminationConfig],
+        answer_here: Callable[[TreeQuestion | PlanQuestion], Message],
+    ) -> None:
+        self._host, self._config, self.answer_here = host, config, answer_here
+        self.walks = 0
+
+    def ask(
+        self, peer: PeerRef, question: TreeQuestion | PlanQuestion, on_answer: Callable[[Message | None], None]
+    ) -> None:
+        """Ask one node, perhaps this one; ``None``: no answer in time."""
+        if peer.id == self._host.id:
+            on_answer(self.answer_here(question))
+            return
+        self._host.request(
+            peer,
+            question,
+            self._config().ask_timeout,
+            lambda reply, source: on_answer(reply),
+            lambda: on_answer(None),
+        )
+
+    def tree(self, record: StreamRecord, on_done: Callable[[StreamTreeView | Exception], None]) -> None:
+        """The whole tree. Raises `Unavailable` when too many are asked for at once."""
+        if self.walks >= WALKS_MAX:
+            raise Unavailable(f"{WALKS_MAX} trees are being asked for already")
+        self.walks += 1
+
+        def done(view: StreamTreeView) -> None:
+            self.walks -= 1
+            on_done(view)
+
+        _Walk(self, record, done).begin()
+
+    def moves(self, record: StreamRecord, is_past: bool, on_done: Callable[[list[Any] | Exception], None]) -> None:
+        """What the producer's policy plans, or has done."""
+        kind: Any = PastMove if is_past else PlannedMove
+
+        def done(answer: Message | None) -> None:
+            if not isinstance(answer, PlanAnswer):
+                on_done(Unavailable(f"the producer of {record.name} does not answer"))
+                return
+            try:
+                found: list[Any] = TypeAdapter(list[kind]).validate_json(answer.moves)
+            except ValidationError:
+                on_done(Unavailable(f"the producer of {record.name} gives an answer that cannot be read"))
+                return
+            on_done(found)
+
+        self.ask(record.producer.peer, PlanQuestion(record.key, is_past), done)
+
+
+class _Walk:
+    """One question for a whole tree, from the producer down."""
+
+    def __init__(
+        self, questions: TreeQuestions, record: StreamRecord, on_done: Callable[[StreamTreeView], None]
+    ) -> None:
+        self._questions, self._record, self._on_done = questions, record, on_done
+        self._nodes: list[StreamTreeNode] = []
+        self._missing: list[str] = []
+        self._waiting: deque[PeerRef] = deque()
+        self._seen: set[NodeId] = set()
+        self._asked = 0
+        self._is_over = False
+
+    def begin(self) -> None:
+        """Ask the producer."""
+        self._add((self._record.producer.peer,))
+        self._go_on()
+
+    def _add(self, peers: Sequence[PeerRef]) -> None:
+        for peer in peers:
+            if peer.id not in self._seen and len(self._seen) < NODES_MAX:
+                self._seen.add(peer.id)
+                self._waiting.append(peer)
+
+    def _go_on(self) -> None:
+        while self._waiting and self._asked < PARALLEL:
+            self._ask(self._waiting.popleft())
+        if not self._asked and not self._waiting and not self._is_over:
+            self._is_over = True
+            nodes = sorted(self._nodes, key=lambda node: (node.depth, node.node))
+            self._on_done(
+                StreamTreeView(
+                    stream=self._record.name, policy=self._record.policy, nodes=nodes, missing=sorted(self._missing)
+                )
+            )
+
+    def _ask(self, peer: PeerRef) -> None:
+        self._asked += 1
+
+        def answered(answer: Message | None) -> None:
+            self._asked -= 1
+            self._take(peer, answer)
+            self._go_on()
+
+        self._questions.ask(peer, TreeQuestion(self._record.key), answered)
+
+    def _take(self, peer: PeerRef, answer: Message | None) -> None:
+        if not isinstance(answer, TreeAnswer) or not answer.node:
+            self._missing.append(format_id(peer.id))
+            return
+        try:
+            node = StreamTreeNode.model_validate_json(answer.node)
+        except ValidationError:
+            self._missing.append(format_id(peer.id))
+            return
+        # It may say what it likes of itself, but not who it is.
+        self._nodes.append(node.model_copy(update={"node": format_id(peer.id), "address": peer.address}))
+        self._add(answer.children)

@@ -1,0 +1,78 @@
+"""What dissemination records in the event log. ONLY APPEND, as everywhere in the schema. ``stream`` is its name."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from peerd.telemetry.schema import Event, Text
+from protocols.dissemination.loading import policy_events
+
+
+class StreamJoined(Event):
+    """This node is in a stream's tree for the first time, so long after it began to look for a parent."""
+
+    KIND = "dissemination.joined"
+    stream: Text
+    parent: str
+    duration_s: float
+
+
+class StreamMoved(Event):
+    """An attempt to get another parent is over.
+
+    ``end``: moved, declined, circle, silent, not_now. ``why``: new, orphan, policy, leaving (of the parent).
+    """
+
+    KIND = "dissemination.moved"
+    stream: Text
+    from_parent: str
+    to_parent: str
+    end: Text
+    why: Text
+    duration_s: float
+
+
+class StreamLoss(Event):
+    """This node has lost a part of a stream: what came after ``since``, up to ``until``, wholly or in part."""
+
+    KIND = "dissemination.loss"
+    stream: Text
+    since: Text
+    until: Text
+
+
+class StreamLoad(Event):
+    """Every minute and stream, where anything happened: what this node is in the tree, and what happened since then.
+
+    ``spurious``: items that came and that no subscription of this node wanted.
+    """
+
+    KIND = "dissemination.load"
+    stream: Text
+    depth: int
+    children: int
+    items_in: int
+    bytes_in: int
+    items_out: int
+    bytes_out: int
+    spurious: int
+    queued_bytes: int
+    refused: int
+
+
+class StreamOver(Event):
+    """This node takes part in a stream no more: ended by its producer, unused here, left, or without a producer."""
+
+    KIND = "dissemination.over"
+    stream: Text
+    reason: Text
+
+
+EVENTS: Final[tuple[type[Event], ...]] = (
+    StreamJoined,
+    StreamMoved,
+    StreamLoss,
+    StreamLoad,
+    StreamOver,
+    *policy_events(),
+)

@@ -1,0 +1,65 @@
+"""What goes through one node of a stream, counted and as rates. Pure."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields
+from math import exp
+from typing import Final
+
+TAU_S: Final = 10.0
+"""Rates are means that forget with this time constant."""
+
+
+@dataclass(slots=True)
+class StreamCounts:
+    """What happened, since the node takes part or since some moment."""
+
+    items_in: int = 0
+    bytes_in: int = 0
+    items_out: int = 0
+    bytes_out: int = 0
+    spurious: int = 0
+    """Items that came, and that no subscription of this node wanted."""
+    refused: int = 0
+    """Nodes that were not taken as children."""
+
+    def minus(self, other: StreamCounts) -> StreamCounts:
+        """What happened since the other counts were taken."""
+        return StreamCounts(*(getattr(self, each.name) - getattr(other, each.name) for each in fields(self)))
+
+    def copy(self) -> StreamCounts:
+        """As they are now."""
+        return self.minus(StreamCounts())
+
+
+class StreamMeter:
+    """Counts, and the rates of each of them a second."""
+
+    def __init__(self, now: float) -> None:
+        self.counts = StreamCounts()
+        self._before = StreamCounts()
+        self._at_s = now
+        self.rates: dict[str, float] = dict.fromkeys((each.name for each in fields(StreamCounts)), 0.0)
+
+    def tick(self, now: float) -> None:
+        """Time has passed."""
+        passed_s = now - self._at_s
+        if passed_s <= 0:
+            return
+        since, self._before, self._at_s = self.counts.minus(self._before), self.counts.copy(), now
+        kept = exp(-passed_s / TAU_S)
+        for name, rate in self.rates.items():
+            self.rates[name] = rate * kept + getattr(since, name) / passed_s * (1 - kept)
+
+    def figures(self) -> dict[str, float]:
+        """What people see."""
+        counts, rates = self.counts, self.rates
+        return {
+            "items_per_s": rates["items_in"],
+            "bytes_per_s": rates["bytes_in"],
+            "items_out_per_s": rates["items_out"],
+            "bytes_out_per_s": rates["bytes_out"],
+            "items_in": counts.items_in,
+            "items_out": counts.items_out,
+            "spurious_share": counts.spurious / counts.items_in if counts.items_in else 0.0,
+        }

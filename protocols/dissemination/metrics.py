@@ -1,0 +1,96 @@
+"""The metrics of dissemination, and the line about each stream in the event log every minute."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final
+
+from peerd.api import Host, Metric
+from protocols.dissemination.events import StreamLoad
+from protocols.dissemination.meter import StreamCounts
+from protocols.dissemination.stream_node import StreamNode
+
+METRICS: Final[tuple[Metric, ...]] = (
+    Metric("peerd_dissemination_items_total", "counter", "Items of streams, by direction.", ("direction",)),
+    Metric("peerd_dissemination_bytes_total", "counter", "Bytes of items of streams, by direction.", ("direction",)),
+    Metric("peerd_dissemination_spurious_total", "counter", "Items that came, and that no subscription here wanted."),
+    Metric("peerd_dissemination_refusals_total", "counter", "Nodes that were not taken as children."),
+    Metric("peerd_dissemination_moves_total", "counter", "Attempts to get a parent, by how they ended.", ("end",)),
+    Metric("peerd_dissemination_gaps_total", "counter", "Parts of streams that this node has lost, and knows of."),
+    Metric("peerd_dissemination_streams", "gauge", "Streams that this node takes part in."),
+    Metric("peerd_dissemination_children", "gauge", "Children in the trees of all streams."),
+    Metric("peerd_dissemination_orphans", "gauge", "Streams for which this node has no parent at the moment."),
+    Metric("peerd_dissemination_depth_max", "gauge", "The most edges between this node and a producer."),
+    Metric("peerd_dissemination_queued_bytes", "gauge", "What waits to be sent to children."),
+)
+REPORT_S: Final = 60.0
+
+
+class StreamLedger:
+    """Takes what streams have counted."""
+
+    def __init__(self, host: Host) -> None:
+        self._host = host
+        self._taken: dict[StreamNode, StreamCounts] = {}
+        self._reported: dict[StreamNode, StreamCounts] = {}
+        self._report_at = host.now() + REPORT_S
+        self.uplink_bytes_per_s = 0.0
+        """What this node sends to children, of all streams."""
+
+    def take(self, nodes: Sequence[StreamNode]) -> None:
+        """Count what has happened since the last call."""
+        for node in nodes:
+            self._count(node, node.meter.counts.minus(self._taken.get(node, StreamCounts())))
+            self._taken[node] = node.meter.counts.copy()
+        for gone in [node for node in self._taken if node not in nodes]:
+            del self._taken[gone]
+            self._reported.pop(gone, None)
+        self.uplink_bytes_per_s = sum(node.meter.rates["bytes_out"] for node in nodes)
+        gauge = self._host.gauge
+        gauge("peerd_dissemination_streams", len(nodes))
+        gauge("peerd_dissemination_children", sum(len(node.member.down.children) for node in nodes))
+        gauge("peerd_dissemination_orphans", sum(node.depth is None for node in nodes))
+        gauge("peerd_dissemination_depth_max", max((node.depth or 0 for node in nodes), default=0))
+        gauge("peerd_dissemination_queued_bytes", sum(node.queued_bytes() for node in nodes))
+        if self._host.now() >= self._report_at:
+            self._report_at = self._host.now() + REPORT_S
+            for node in nodes:
+                self._report(node)
+
+    def _count(self, node: StreamNode, since: StreamCounts) -> None:
+        amounts: tuple[tuple[str, int, dict[str, str]], ...] = (
+            ("peerd_dissemination_items_total", since.items_in, {"direction": "in"}),
+            ("peerd_dissemination_items_total", since.items_out, {"direction": "out"}),
+            ("peerd_dissemination_bytes_total", since.bytes_in, {"direction": "in"}),
+            ("peerd_dissemination_bytes_total", since.bytes_out, {"direction": "out"}),
+            ("peerd_dissemination_spurious_total", since.spurious, {}),
+            ("peerd_dissemination_refusals_total", since.refused, {}),
+            ("peerd_dissemination_gaps_total", node.gaps, {}),
+        )
+        for name, amount, labels in amounts:
+            if amount:
+                self._host.count(name, amount, **labels)
+        for end, count in node.moves.items():
+            self._host.count("peerd_dissemination_moves_total", count, end=end)
+        node.gaps = 0
+        node.moves.clear()
+
+    def _report(self, node: StreamNode) -> None:
+        since = node.meter.counts.minus(self._reported.get(node, StreamCounts()))
+        if since == StreamCounts():
+            return
+        self._reported[node] = node.meter.counts.copy()
+        self._host.emit(
+            StreamLoad(
+                stream=node.name,
+                depth=-1 if node.depth is None else node.depth,
+                children=len(node.member.down.children),
+                items_in=since.items_in,
+                bytes_in=since.bytes_in,
+                items_out=since.items_out,
+                bytes_out=since.bytes_out,
+                spurious=since.spurious,
+                queued_bytes=node.queued_bytes(),
+                refused=since.refused,
+            )
+        )

@@ -1,0 +1,500 @@
+"""Filtered dissemination: streams, each with a tree of those who want a part of it. What clients may do with them."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from functools import partial
+from typing import Any, ClassVar, Final
+
+from peerd.api import Host, NeighbourChange, Plugin, PluginConfig, SendRefusal, handles, on_timer
+from peerd.errors import ProtocolError, Unavailable
+from peerd.ids import NodeId, format_id
+from peerd.lib.feed import Feed
+from peerd.messages import Message, PeerRef
+from protocols.dissemination import messages
+from protocols.dissemination.asking import TreeQuestions, describe, told_moves
+from protocols.dissemination.config import DisseminationConfig
+from protocols.dissemination.events import EVENTS
+from protocols.dissemination.interests.errors import InterestError, ItemError
+from protocols.dissemination.loading import policy_messages
+from protocols.dissemination.messages import (
+    PAYLOAD_BYTES_MAX,
+    PlanAnswer,
+    PlanQuestion,
+    TreeAnswer,
+    TreeQuestion,
+)
+from protocols.dissemination.metrics import METRICS
+from protocols.dissemination.models import (
+    ItemPublished,
+    ReceivedItem,
+    StreamHistoryView,
+    StreamPlanView,
+    StreamSpec,
+    StreamSubscriptionRequest,
+    StreamSubscriptionView,
+    StreamTreeView,
+    StreamView,
+)
+from protocols.dissemination.names import stream_key
+from protocols.dissemination.registry import StreamRegistry
+from protocols.dissemination.service import StreamRefused
+from protocols.dissemination.stream import StreamRecord
+from protocols.dissemination.stream_node import StreamNode, position_of, position_text
+from protocols.dissemination.subscriptions import ClientSubscription, ClientSubscriptions, Told
+from protocols.dissemination.taking_part import StreamNodes
+
+JOIN_S: Final = 20.0
+"""A subscription that has not begun after this is given up, and the client is told."""
+_ANSWERS: Final = "stream_answers"
+WAITING_MAX: Final = 1000
+"""Publishers that wait at once until a stream takes more."""
+STORE_PREFIX: Final = "stream."
+_POLICY_MESSAGES: Final = policy_messages()
+_QUESTIONS: Final = (TreeQuestion, TreeAnswer, PlanQuestion, PlanAnswer)
+_OF_TREE: Final = tuple(kind for kind in messages.MESSAGES if kind not in _QUESTIONS)
+
+
+class Dissemination(Plugin):
+    """Implements `protocols.dissemination.service.StreamService`."""
+
+    name: ClassVar[str] = "dissemination"
+    messages: ClassVar[tuple[type[Message], ...]] = (*messages.MESSAGES, *_POLICY_MESSAGES)
+    metrics = METRICS
+    events = EVENTS
+    Config: ClassVar[type[PluginConfig]] = DisseminationConfig
+    config: DisseminationConfig
+
+    def start(self, host: Host) -> None:
+        super().start(host)
+        self.registry = StreamRegistry(host, self._settings)
+        self.nodes = StreamNodes(host, self._settings, self.registry)
+        self.clients = ClientSubscriptions(host, self._settings)
+        self.questions = TreeQuestions(host, self._settings, self._answer)
+        self.registry.seeds_of = self.nodes.with_seeds
+        self.registry.on_conflict = self._name_lost
+        self.nodes.on_gone = self._stream_gone
+        self.nodes.on_tick = self._tick
+        self.nodes.has_work = self._has_work
+        self._publishers: list[tuple[StreamNode, Callable[[bool | Exception], None]]] = []
+        self._drained: Callable[[], None] | None = None
+        self._answers: list[Callable[[], None]] = []
+        self.add_parts(self.registry, self.nodes)
+        for kind in _POLICY_MESSAGES:
+            self.handlers.messages[kind] = self.nodes.policy_received
+        host.when_over(self.clients.let_go)
+        self._produce_again()
+
+    def _settings(self) -> DisseminationConfig:
+        return self.config
+
+    # Messages
+
+    @handles(*_OF_TREE)
+    def on_tree_message(self, message: Message, source: PeerRef) -> None:
+        """For one stream's member."""
+        self.nodes.received(message, source)
+
+    @handles(TreeQuestion, PlanQuestion)
+    def on_question(self, message: TreeQuestion | PlanQuestion, source: PeerRef) -> Message:
+        """Answer about one stream."""
+        return self._answer(message)
+
+    @handles(TreeAnswer, PlanAnswer)
+    def on_answer(self, message: Message, source: PeerRef) -> None:
+        """An answer that comes after its time."""
+
+    def _answer(self, message: TreeQuestion | PlanQuestion) -> Message:
+        node = self.nodes.get(message.stream)
+        if isinstance(message, TreeQuestion):
+            return TreeAnswer(message.stream) if node is None else describe(node, self.config.fan_out)
+        if node is None:
+            return PlanAnswer(message.stream)
+        return PlanAnswer(message.stream, told_moves(node.policy.history() if message.is_past else node.policy.plan()))
+
+    def deliver(self, key: NodeId, message: Message, source: PeerRef) -> None:
+        raise ProtocolError("not_direct", f"a {type(message).__name__} comes from its sender's own link only")
+
+    # Upcalls
+
+    def send_refused(self, peer: PeerRef, message_type: type[Message], reason: SendRefusal, count: int) -> None:
+        if message_type in _OF_TREE:
+            self.nodes.send_refused(peer, message_type, reason)
+
+    def neighbours_changed(self, change: NeighbourChange) -> None:
+        missing = {each.peer.id for each in self.host.missing_members()} if change.removed and len(self.nodes) else ()
+        for peer in change.removed:
+            if peer.id in missing:
+                self.nodes.gone(peer.id)
+
+    def writable(self, peer: PeerRef) -> None:
+        self.nodes.writable()
+        self._let_publish()
+
+    def drain(self, done: Callable[[], None]) -> None:
+        self._drained = done
+        for node in self.nodes:
+            if node.is_producer and node.record.producer_gone == "end":
+                self._end(node, lambda why: None)
+            else:
+                node.begin_leaving()
+        self._check_drained()
+
+    def _check_drained(self) -> None:
+        for node in self.nodes:
+            if node.has_left():
+                self.nodes.give_up(node, "left")
+        if self._drained is not None and not len(self.nodes):
+            done, self._drained = self._drained, None
+            done()
+
+    def stop(self) -> None:
+        for node in self.nodes:
+            node.leave()
+
+    def validate(self) -> None:
+        self.nodes.validate()
+
+    def _tick(self) -> None:
+        now = self.host.now()
+        for each in self.clients:
+            if each.on_done is not None and now - each.asked_at >= JOIN_S:
+                self._forget(each)
+                self._tell(each, Unavailable(f"no parent was found for {each.stream} within {JOIN_S:.0f} s"))
+        for each in self.clients.unread(now):
+            self._forget(each)
+        self._let_publish()
+        self._check_drained()
+
+    def _has_work(self) -> bool:
+        return bool(len(self.clients) or self._publishers or self._drained)
+
+    def _later(self, on_done: Callable[[Any], None]) -> Callable[[Any], None]:
+        """Answers that are known at once come after the caller's own call has returned."""
+
+        def answer(what: Any) -> None:
+            if not self._answers:
+                self.host.set_timer(_ANSWERS, 0.0)
+            self._answers.append(partial(on_done, what))
+
+        return answer
+
+    @on_timer(_ANSWERS)
+    def on_answers(self, payload: None) -> None:
+        """Give the answers."""
+        answers, self._answers = self._answers, []
+        for answer in answers:
+            answer()
+
+    # Streams
+
+    def create(self, spec: StreamSpec, on_done: Callable[[StreamView | Exception], None]) -> None:
+        """See `StreamService.create`."""
+        on_done = self._later(on_done)
+        try:
+            record = StreamRecord.of(spec, self.host.peer)
+        except ValueError as error:
+            raise StreamRefused("invalid", str(error)) from error
+        known = self.nodes.get(record.key)
+        if known is not None and not known.record.says_the_same(record):
+            raise StreamRefused("conflict", f"there is a stream {spec.name} already, and it is another one")
+        if known is not None:
+            on_done(self._view(known))
+            return
+        node = self.nodes.make(record)  # at once: newcomers may ask before the ring has confirmed the record
+
+        def done(why: Exception | None) -> None:
+            if why is None:
+                self._remember(record)
+                on_done(self._view(node))
+            else:
+                self.nodes.give_up(node, "not created")
+                on_done(why)
+
+        try:
+            self.registry.create(record, done)
+        except Unavailable:
+            self.nodes.give_up(node, "not created")
+            raise
+
+    def _remember(self, record: StreamRecord) -> None:
+        try:
+            self.host.store.put(STORE_PREFIX + record.name, record.encode())
+        except Unavailable:
+            return  # it lives until this node stops, and has to be created again then
+
+    def _produce_again(self) -> None:
+        """Go on with the streams that this node produced before it was restarted."""
+        store = self.host.store
+        stored = [key for key in sorted(store.keys()) if key.startswith(STORE_PREFIX)]
+        for key in stored:
+            data = self.host.store.get(key)
+            try:
+                record = StreamRecord.model_validate(json.loads(data or b"{}"))
+                if record.producer.id == format_id(self.host.id):
+                    self.nodes.make(record)
+                    self.registry.keep(record, self.host.rng.uniform(0.5, 2.0))
+            except (ValueError, StreamRefused):
+                self.host.store.delete(key)
+
+    def _name_lost(self, record: StreamRecord) -> None:
+        node = self.nodes.get(record.key)
+        self.registry.forget(record)
+        self.host.store.delete(STORE_PREFIX + record.name)
+        if node is not None:
+            self.nodes.give_up(node, "another producer has the name")
+
+    def remove(self, name: str, on_done: Callable[[StreamView | Exception], None]) -> None:
+        """See `StreamService.remove`."""
+        on_done = self._later(on_done)
+        node = self._produced(name)
+        view = self._view(node)
+        self._end(node, lambda why: on_done(view if why is None else why))
+
+    def _end(self, node: StreamNode, on_done: Callable[[Exception | None], None]) -> None:
+        self.registry.remove(node.record, on_done)
+        self.host.store.delete(STORE_PREFIX + node.name)
+        self.nodes.give_up(node, "ended")
+
+    def _produced(self, name: str) -> StreamNode:
+        node = self.nodes.get(stream_key(name))
+        if node is None or not node.is_producer:
+            raise StreamRefused("unknown", f"this node produces no stream {name:.64}")
+        return node
+
+    def streams(self) -> list[StreamView]:
+        """See `StreamService.streams`."""
+        return [self._view(node) for node in sorted(self.nodes, key=lambda node: node.name)]
+
+    def find(self, name: str, on_done: Callable[[StreamView | Exception], None]) -> None:
+        """See `StreamService.find`."""
+        on_done = self._later(on_done)
+
+        def found(answer: StreamRecord | Exception) -> None:
+            on_done(answer if isinstance(answer, Exception) else self._view_of(answer))
+
+        self._find(name, found)
+
+    def _find(self, name: str, on_found: Callable[[StreamRecord | Exception], None]) -> None:
+        node = self.nodes.get(stream_key(name))
+        if node is not None:
+            on_found(node.record)
+        else:
+            self.registry.find(name, on_found)
+
+    def _view_of(self, record: StreamRecord) -> StreamView:
+        node = self.nodes.get(record.key)
+        if node is not None:
+            return self._view(node)
+        return StreamView(
+            name=record.name,
+            kind=record.kind,
+            policy=record.policy,
+            settings=dict(record.settings),
+            producer=record.producer.id,
+            role="none",
+            position=None,
+            parent=None,
+            depth=None,
+            children=0,
+            subscriptions=0,
+        )
+
+    def _view(self, node: StreamNode) -> StreamView:
+        parent = node.parent
+        return StreamView(
+            name=node.name,
+            kind=node.record.kind,
+            policy=node.record.policy,
+            settings=dict(node.record.settings),
+            producer=node.record.producer.id,
+            role="producer" if node.is_producer else "subscriber",
+            position=position_text(node.member.state.through),
+            parent=None if parent is None else format_id(parent.id),
+            depth=node.depth,
+            children=len(node.member.down.children),
+            subscriptions=len(self.clients.of(node.name)),
+        )
+
+    def _stream_gone(self, node: StreamNode, reason: str) -> None:
+        for each in self.clients.of(node.name):
+            each.end(reason)
+            self._tell(each, Unavailable(f"the stream {node.name} is over: {reason}"))
+        self._let_publish()
+
+    # Publishing
+
+    def publish(
+        self, name: str, payload: bytes, content_type: str = "", published_ms: int | None = None
+    ) -> ItemPublished:
+        """See `StreamService.publish`."""
+        node = self._produced(name)
+        if len(payload) > PAYLOAD_BYTES_MAX:
+            raise StreamRefused("invalid", f"an item of {len(payload)} bytes: {PAYLOAD_BYTES_MAX} is the limit")
+        if len(content_type) > messages.CONTENT_TYPE_MAX:
+            raise StreamRefused("invalid", "the content type is too long")
+        at_ms = round(self.host.wall_time() * 1000) if published_ms is None else published_ms
+        try:
+            item = node.publish(payload, content_type, max(0, at_ms))
+        except ItemError as error:
+            raise StreamRefused("invalid", str(error)) from error
+        return ItemPublished(stream=name, id=position_text(item.position), bytes=len(payload))
+
+    def when_publishable(self, name: str, on_done: Callable[[bool | Exception], None]) -> None:
+        """See `StreamService.when_publishable`."""
+        on_done = self._later(on_done)
+        node = self._produced(name)
+        if self._is_publishable(node):
+            on_done(True)
+        elif len(self._publishers) >= WAITING_MAX:
+            raise Unavailable(f"{WAITING_MAX} publishers are waiting already")
+        else:
+            self._publishers.append((node, on_done))
+
+    @staticmethod
+    def _is_publishable(node: StreamNode) -> bool:
+        """Whether some child takes more: one that is slow alone does not hold up the others."""
+        children = node.member.down.children
+        return not children or any(child.slow_since is None and not child.outbox for child in children.values())
+
+    def _let_publish(self) -> None:
+        waiting, self._publishers = self._publishers, []
+        for node, on_done in waiting:
+            if self.nodes.get(node.record.key) is not node:
+                on_done(StreamRefused("unknown", f"the stream {node.name} is over"))
+            elif self._is_publishable(node):
+                on_done(True)
+            else:
+                self._publishers.append((node, on_done))
+
+    # Subscribing
+
+    def subscribe(self, request: StreamSubscriptionRequest, on_done: Told) -> None:
+        """See `StreamService.subscribe`."""
+        on_done = self._later(on_done)
+        self.clients.check_room()
+        try:
+            after = None if request.after is None else position_of(request.after)
+        except ValueError as error:
+            raise StreamRefused("invalid", str(error)) from error
+        known = self.clients.named(request.name)
+        if known is not None and known.stream != request.stream:
+            raise StreamRefused("conflict", f"the subscription {request.name} is one of {known.stream}")
+
+        def found(answer: StreamRecord | Exception) -> None:
+            if isinstance(answer, Exception):
+                on_done(answer)
+                return
+            try:
+                self._subscribe(request, after, answer, on_done)
+            except (StreamRefused, Unavailable) as error:
+                on_done(error)
+
+        self._find(request.stream, found)
+
+    def _subscribe(
+        self,
+        request: StreamSubscriptionRequest,
+        after: Any,
+        record: StreamRecord,
+        on_done: Told,
+    ) -> None:
+        node = self.nodes.make(record)
+        try:
+            interest = node.kind.parse(request.interest)
+        except InterestError as error:
+            raise StreamRefused("invalid", str(error)) from error
+        known = self.clients.named(request.name)
+        if known is not None and not known.is_ended:
+            if known.interest.id != interest.id:
+                raise StreamRefused("conflict", f"the subscription {request.name} wants {known.interest.text:.200}")
+            on_done(self._told(known))
+            return
+        self.clients.check_room()
+        made = self.clients.add(record.name, interest, record.kind, request.name, after)
+        made.on_done = on_done
+        now = self.host.now()
+        node.member.subscribe(made.number, interest, after, made.deliver, now, partial(self._live, made))
+        if node.member.up.is_new and node.member.up.is_orphan and not node.is_producer:
+            node.join()
+
+    def _live(self, subscription: ClientSubscription) -> None:
+        subscription.is_live = True
+        self._tell(subscription, self._told(subscription))
+
+    def _told(self, subscription: ClientSubscription) -> StreamSubscriptionView:
+        node = self.nodes.get(stream_key(subscription.stream))
+        return subscription.view(is_orphaned=node is None or node.depth is None)
+
+    @staticmethod
+    def _tell(subscription: ClientSubscription, answer: StreamSubscriptionView | Exception) -> None:
+        on_done, subscription.on_done = subscription.on_done, None
+        if on_done is not None:
+            on_done(answer)
+
+    def subscriptions(self) -> list[StreamSubscriptionView]:
+        """See `StreamService.subscriptions`."""
+        return [self._told(each) for each in self.clients]
+
+    def unsubscribe(self, id: str) -> StreamSubscriptionView:
+        """See `StreamService.unsubscribe`."""
+        found = self.clients.get(id)
+        self._forget(found)
+        self._tell(found, StreamRefused("unknown", "the subscription was ended"))
+        return self._told(found)
+
+    def _forget(self, subscription: ClientSubscription) -> None:
+        self.clients.remove(subscription)
+        subscription.end("unsubscribed")
+        node = self.nodes.get(stream_key(subscription.stream))
+        if node is not None:
+            node.member.unsubscribe(subscription.number, self.host.now())
+
+    def reading(self, id: str) -> tuple[StreamSubscriptionView, Feed[ReceivedItem]]:
+        """See `StreamService.reading`."""
+        found = self.clients.get(id)
+        return self._told(found), found.feed
+
+    # Questions
+
+    def tree(self, name: str, on_done: Callable[[StreamTreeView | Exception], None]) -> None:
+        """See `StreamService.tree`."""
+        on_done = self._later(on_done)
+
+        def found(answer: StreamRecord | Exception) -> None:
+            if isinstance(answer, Exception):
+                on_done(answer)
+                return
+            try:
+                self.questions.tree(answer, on_done)
+            except Unavailable as error:
+                on_done(error)
+
+        self._find(name, found)
+
+    def plan(self, name: str, on_done: Callable[[StreamPlanView | Exception], None]) -> None:
+        """See `StreamService.plan`."""
+        on_done = self._later(on_done)
+        self._ask_moves(name, False, StreamPlanView, on_done)
+
+    def history(self, name: str, on_done: Callable[[StreamHistoryView | Exception], None]) -> None:
+        """See `StreamService.history`."""
+        on_done = self._later(on_done)
+        self._ask_moves(name, True, StreamHistoryView, on_done)
+
+    def _ask_moves(self, name: str, is_past: bool, view: type[Any], on_done: Callable[[Any], None]) -> None:
+        def found(record: StreamRecord | Exception) -> None:
+            if isinstance(record, Exception):
+                on_done(record)
+                return
+
+            def told(moves: list[Any] | Exception) -> None:
+                if isinstance(moves, Exception):
+                    on_done(moves)
+                else:
+                    on_done(view(stream=record.name, policy=record.policy, moves=moves))
+
+            self.questions.moves(record, is_past, told)
+
+        self._find(name, found)

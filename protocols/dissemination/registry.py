@@ -1,0 +1,147 @@
+"""Streams' records in the ring: this node's own are written and kept alive, others' are looked up.
+
+A record is owned by its producer, so nobody else can change it while it lives; who makes a stream of the same name
+hears of a conflict.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from typing import Final
+
+from peerd.api import Host, Part, RecordOutcome, RecordResult, on_timer
+from peerd.errors import ProtocolError, Unavailable
+from peerd.ids import NodeId, short_id
+from protocols.dissemination.config import DisseminationConfig
+from protocols.dissemination.names import stream_key
+from protocols.dissemination.service import StreamRefused
+from protocols.dissemination.stream import StreamRecord, decode_record
+
+RECORD_ITEM: Final = b"stream"
+RENEWALS_PER_LEASE: Final = 3
+AGAIN_S: Final = 5.0
+"""A renewal that nobody answered is tried again after this."""
+_RENEWAL: Final = "stream_renewal"
+
+Found = Callable[[StreamRecord | Exception], None]
+
+
+@dataclass(slots=True)
+class _Own:
+    record: StreamRecord
+    is_lost: bool = False
+    """Another node has the name now."""
+
+
+class StreamRegistry(Part):
+    """``on_conflict``: a record of this node's was taken over by another producer, while this node was away."""
+
+    def __init__(self, host: Host, config: Callable[[], DisseminationConfig]) -> None:
+        self._host, self._config = host, config
+        self._own: dict[NodeId, _Own] = {}
+        self.seeds_of: Callable[[StreamRecord], StreamRecord] = lambda record: record
+        """The record with the seeds of this moment; set by who makes the parts."""
+        self.on_conflict: Callable[[StreamRecord], None] = lambda record: None
+
+    # This node's own
+
+    def create(self, record: StreamRecord, on_done: Callable[[Exception | None], None]) -> None:
+        """Write a new record. Raises `Unavailable`."""
+        self._put(record, partial(self._created, record, on_done))
+
+    def _created(self, record: StreamRecord, on_done: Callable[[Exception | None], None], result: RecordResult) -> None:
+        why = self._why_not(record, result)
+        if why is None:
+            self.keep(record, self._pause_s())
+        on_done(why)
+
+    def keep(self, record: StreamRecord, in_s: float) -> None:
+        """Renew a record from now on, first after so long."""
+        self._host.cancel_timer(_RENEWAL, record.key)
+        self._own[record.key] = _Own(record)
+        self._host.set_timer(_RENEWAL, in_s, record.key)
+
+    def remove(self, record: StreamRecord, on_done: Callable[[Exception | None], None]) -> None:
+        """Delete a record. Raises `Unavailable`."""
+
+        def done(result: RecordResult) -> None:
+            is_gone = result.outcome in (RecordOutcome.STORED, RecordOutcome.ABSENT)
+            on_done(None if is_gone else self._why_not(record, result))
+
+        self._host.records.delete(record.key, done, item=RECORD_ITEM)
+        self.forget(record)
+
+    def forget(self, record: StreamRecord) -> None:
+        """Renew it no more: it lapses."""
+        if self._own.pop(record.key, None) is not None:
+            self._host.cancel_timer(_RENEWAL, record.key)
+
+    def _pause_s(self) -> float:
+        return self._config().lease / RENEWALS_PER_LEASE * self._host.rng.uniform(0.8, 1.2)
+
+    @on_timer(_RENEWAL)
+    def renew(self, key: NodeId) -> None:
+        """Write one of this node's records again, with the seeds of this moment."""
+        own = self._own.get(key)
+        if own is None:
+            return
+        self._host.set_timer(_RENEWAL, self._pause_s(), key)
+        own.record = self.seeds_of(own.record)
+        try:
+            self._put(own.record, partial(self._renewed, key))
+        except Unavailable:
+            self._soon(key)
+
+    def _renewed(self, key: NodeId, result: RecordResult) -> None:
+        own = self._own.get(key)
+        if own is None or result.outcome is RecordOutcome.STORED:
+            return
+        if result.outcome in (RecordOutcome.OWNED, RecordOutcome.CONFLICT) and result.owner != self._host.id:
+            if result.owner is not None and not own.is_lost:
+                own.is_lost = True
+                self.on_conflict(own.record)
+            return
+        self._soon(key)
+
+    def _soon(self, key: NodeId) -> None:
+        self._host.cancel_timer(_RENEWAL, key)
+        self._host.set_timer(_RENEWAL, AGAIN_S * self._host.rng.uniform(0.8, 1.2), key)
+
+    def _put(self, record: StreamRecord, on_result: Callable[[RecordResult], None]) -> None:
+        self._host.records.put(record.key, record.encode(), self._config().lease, on_result, item=RECORD_ITEM)
+
+    @staticmethod
+    def _why_not(record: StreamRecord, result: RecordResult) -> Exception | None:
+        if result.outcome is RecordOutcome.STORED:
+            return None
+        if result.outcome in (RecordOutcome.OWNED, RecordOutcome.CONFLICT):
+            owner = "another node" if result.owner is None else f"node {short_id(result.owner)}"
+            return StreamRefused("conflict", f"{owner} has a stream of the name {record.name} already")
+        if result.outcome is RecordOutcome.QUOTA:
+            return StreamRefused("quota", f"the ring does not take the record of {record.name}: {result.detail}")
+        return Unavailable(
+            f"the record of {record.name} cannot be written now: {result.detail or result.outcome.value}"
+        )
+
+    # Anybody's
+
+    def find(self, name: str, on_found: Found) -> None:
+        """Look a stream up. Raises `Unavailable`; ``on_found`` gets that, or `StreamRefused`, too."""
+
+        def done(result: RecordResult) -> None:
+            on_found(self._read(name, result))
+
+        self._host.records.get(stream_key(name), done, item=RECORD_ITEM)
+
+    @staticmethod
+    def _read(name: str, result: RecordResult) -> StreamRecord | Exception:
+        if result.outcome is RecordOutcome.FOUND and result.value is not None:
+            try:
+                return decode_record(result.value, stream_key(name), result.owner)
+            except ProtocolError as error:
+                return StreamRefused("invalid", f"what the ring keeps as the stream {name} is not valid: {error}")
+        if result.outcome is RecordOutcome.ABSENT:
+            return StreamRefused("unknown", f"there is no stream {name}: create it first (peerd stream create {name})")
+        return Unavailable(f"the stream {name} cannot be looked up now: {result.detail or result.outcome.value}")

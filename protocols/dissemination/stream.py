@@ -1,0 +1,112 @@
+"""A stream's record: what everybody has to know to take part. It lies at the stream's key, signed by its producer.
+
+It takes the place of the system agent of the CoDD paper (section 2.1), which hands out the seed set. Pure.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import Annotated, Any, Final, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from peerd.errors import ProtocolError
+from peerd.ids import NodeId, format_id, parse_id
+from peerd.limits import KIB
+from peerd.messages import PeerRef
+from protocols.dissemination.models import StreamName, StreamSpec
+from protocols.dissemination.names import stream_key
+
+SETTINGS_MAX: Final = 64
+RECORD_BYTES_MAX: Final = 8 * KIB
+SEEDS_MAX: Final = 8
+PluginName = Annotated[str, Field(pattern=r"^[a-z][a-z0-9_]{0,31}$")]
+Setting = bool | int | float | Annotated[str, Field(max_length=256)]
+
+
+class SeedRef(BaseModel):
+    """A node, as a record has it."""
+
+    model_config = ConfigDict(frozen=True, extra="ignore")
+
+    id: Annotated[str, Field(pattern=r"^[0-9a-f]{32}$")]
+    host: Annotated[str, Field(min_length=1, max_length=253)]
+    port: Annotated[int, Field(ge=1, le=65535)]
+
+    @classmethod
+    def of(cls, peer: PeerRef) -> SeedRef:
+        """From how messages have it."""
+        return cls(id=format_id(peer.id), host=peer.host, port=peer.port)
+
+    @property
+    def peer(self) -> PeerRef:
+        """As messages have it."""
+        return PeerRef(parse_id(self.id), self.host, self.port)
+
+
+class StreamRecord(BaseModel):
+    """What a record says. A later peerd may add members, which are ignored here."""
+
+    model_config = ConfigDict(frozen=True, extra="ignore")
+
+    name: StreamName
+    kind: PluginName
+    policy: PluginName
+    settings: Annotated[dict[Annotated[str, Field(max_length=64)], Setting], Field(max_length=SETTINGS_MAX)] = Field(
+        default_factory=dict
+    )
+    producer: SeedRef
+    producer_gone: Literal["end", "wait"] = "wait"
+    seeds: Annotated[tuple[SeedRef, ...], Field(max_length=SEEDS_MAX)] = ()
+    """Members for newcomers to begin at, besides the producer."""
+
+    @classmethod
+    def of(cls, spec: StreamSpec, producer: PeerRef) -> StreamRecord:
+        """The record of a new stream. Raises ``ValueError`` for settings of no simple type, or too large."""
+        record = cls(
+            name=spec.name,
+            kind=spec.kind,
+            policy=spec.policy,
+            settings=spec.settings,
+            producer=SeedRef.of(producer),
+            producer_gone=spec.producer_gone,
+        )
+        record.encode()
+        return record
+
+    @property
+    def key(self) -> NodeId:
+        """Where it lies, and how messages name the stream."""
+        return stream_key(self.name)
+
+    @property
+    def seed_peers(self) -> tuple[PeerRef, ...]:
+        """Where newcomers begin: the producer where it names nobody."""
+        return tuple(seed.peer for seed in self.seeds) or (self.producer.peer,)
+
+    def says_the_same(self, other: StreamRecord) -> bool:
+        """Whether it is the same stream, whoever its seeds are at the moment."""
+        ignored: Any = {"seeds": ()}
+        return self.model_copy(update=ignored) == other.model_copy(update=ignored)
+
+    def encode(self) -> bytes:
+        """As bytes. Raises ``ValueError`` when it is too large."""
+        data = json.dumps(self.model_dump(mode="json"), separators=(",", ":"), sort_keys=True).encode()
+        if len(data) > RECORD_BYTES_MAX:
+            raise ValueError(f"the stream's record takes {len(data)} bytes, and {RECORD_BYTES_MAX} is the limit")
+        return data
+
+
+def decode_record(data: bytes, key: NodeId, owner: NodeId | None) -> StreamRecord:
+    """Read a record that somebody wrote. Raises `ProtocolError` for one that no correct producer writes."""
+    if len(data) > RECORD_BYTES_MAX:
+        raise ProtocolError("stream_record", f"a stream's record of {len(data)} bytes")
+    try:
+        record = StreamRecord.model_validate_json(data)
+    except ValidationError as error:
+        raise ProtocolError("stream_record", str(error.errors(include_url=False)[0]["msg"])[:200]) from error
+    if record.key != key:
+        raise ProtocolError("stream_record", "the record of another stream lies there")
+    if owner is None or format_id(owner) != record.producer.id:
+        raise ProtocolError("stream_record", "the record names a producer that has not written it")
+    return record

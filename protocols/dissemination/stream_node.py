@@ -1,0 +1,368 @@
+"""One stream on one node: its member of the tree, its policy, and what happens when it has no parent."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Final
+
+from peerd.api import Host
+from peerd.ids import NodeId, format_id
+from peerd.messages import Message, PeerRef
+from protocols.dissemination.access import NodeTree
+from protocols.dissemination.config import DisseminationConfig
+from protocols.dissemination.events import StreamJoined, StreamLoss, StreamMoved
+from protocols.dissemination.messages import AttachRefusal, Carry, Declined, ReplayItems, StreamItem
+from protocols.dissemination.meter import StreamMeter
+from protocols.dissemination.names import START, StreamPosition
+from protocols.dissemination.ports import Interest, InterestKind, ParsedItem, PolicyFactory
+from protocols.dissemination.stream import StreamRecord
+from protocols.dissemination.tree.links import ChildStage
+from protocols.dissemination.tree.member import StreamMember
+from protocols.dissemination.tree.replay import BufferLimits
+from protocols.dissemination.tree.search import ParentSearch
+from protocols.dissemination.tree.upstream import MoveEnd
+
+LINGER_S: Final = 5.0
+"""A member that neither has subscriptions nor children leaves the tree after this."""
+DRAIN_S: Final = 5.0
+"""A node that leaves waits for so long until its children have gone elsewhere."""
+NO_PARENT: Final = "-"
+
+
+class StreamNode:
+    """``position_text`` in events and answers is "EPOCH-NUMBER"."""
+
+    def __init__(
+        self,
+        host: Host,
+        config: Callable[[], DisseminationConfig],
+        record: StreamRecord,
+        kind: InterestKind,
+        factory: PolicyFactory,
+        has_uplink: Callable[[], bool],
+    ) -> None:
+        self.host, self._config, self.record, self.kind = host, config, record, kind
+        self._has_uplink = has_uplink
+        self.is_producer = record.producer.id == format_id(host.id)
+        now = host.now()
+        settings = config()
+        limits = BufferLimits(settings.replay_items, settings.replay_bytes, settings.replay_for)
+        self.meter = StreamMeter(now)
+        self.member = StreamMember(
+            host.peer, record.key, kind, limits, self._send, self._admit, is_source=self.is_producer
+        )
+        self._connect()
+        if self.is_producer:
+            self.member.begin_at(StreamPosition(host.boot_epoch, 0))
+        self.sequence = 0
+        self.tree = NodeTree(self)
+        self.policy = factory.make(self.tree, factory.settings(record.settings))
+        self.search = ParentSearch(self._move, host.rng.random)
+        self._children: tuple[NodeId, ...] = ()
+        self._joined_at: float | None = None
+        self._began_at = now
+        self._unused_since: float | None = now
+        self._pause_s = settings.retry
+        self._again_at: float | None = None
+        self._tries = 0
+        self.orphan_since: float | None = None if self.is_producer else now
+        self.leaving_since: float | None = None
+        self._move_begun: tuple[float, str, str] = (now, NO_PARENT, "new")
+        self._instead_of: NodeId | None = None
+        self.moves: dict[str, int] = {}
+        """How attempts to get a parent ended, counted until the metrics take it."""
+        self.gaps = 0
+        self.on_over: Callable[[str], None] = lambda reason: None
+        """The stream ends for this node; set by who makes this."""
+        self.on_lookup: Callable[[], None] = lambda: None
+        """The record may have changed: the producer is not reached; set by who makes this."""
+
+    def _connect(self) -> None:
+        member = self.member
+        member.down.is_slow = self._is_slow
+        member.on_orphaned = self._orphaned
+        member.on_ended = self._ended
+        member.on_passed = self._passed
+        member.on_lost = self._lost
+        member.on_asked_to_move = self._asked_to_move
+        member.on_stream_over = lambda: self.on_over("ended")
+
+    # What it is
+
+    @property
+    def name(self) -> str:
+        """The stream's."""
+        return self.record.name
+
+    @property
+    def parent(self) -> PeerRef | None:
+        """The parent."""
+        return None if self.member.up.parent is None else self.member.up.parent.peer
+
+    @property
+    def depth(self) -> int | None:
+        """Edges between the producer and this node; ``None``: not in the tree."""
+        if self.is_producer:
+            return 0
+        return None if self.member.up.is_orphan else len(self.member.state.path)
+
+    @property
+    def is_unused(self) -> bool:
+        """Whether nobody here or below wants anything of the stream."""
+        return not (self.is_producer or self.member.subscriptions or self.member.down.children)
+
+    def queued_bytes(self) -> int:
+        """What waits to be sent to the children."""
+        return sum(self.queued_for(child) for child in self.member.down.children)
+
+    def queued_for(self, child: NodeId) -> int:
+        """What waits to be sent to a child, here and in its connection."""
+        link = self.member.down.children[child]
+        return link.queue_bytes + self.host.queued_bytes(link.peer)
+
+    # Of the member
+
+    def _send(self, peer: PeerRef, message: Message) -> None:
+        counts = self.meter.counts
+        if isinstance(message, Carry | ReplayItems):
+            counts.items_out += len(message.items)
+            counts.bytes_out += sum(item.size for item in message.items)
+        elif isinstance(message, Declined):
+            counts.refused += 1
+        self.host.send(peer, message)
+
+    def _is_slow(self, peer: PeerRef) -> bool:
+        return self.host.queued_bytes(peer) >= self._config().slow_bytes
+
+    def _admit(self, peer: PeerRef, wants: Sequence[Interest], instead_of: NodeId | None) -> bool:
+        if self.leaving_since is not None:
+            return False
+        children = self.member.down.children
+        return len(children) < self._config().fan_out + (instead_of in children) and self._has_uplink()
+
+    def has_room(self) -> bool:
+        """Whether one more child would be taken."""
+        return self._admit(self.host.peer, (), None)
+
+    def _passed(self, held: ParsedItem, is_own: bool, children: Sequence[NodeId]) -> None:
+        if not self.is_producer:
+            counts = self.meter.counts
+            counts.items_in += 1
+            counts.bytes_in += held.item.size
+            counts.spurious += not is_own
+        self.policy.passed(held, is_own, children)
+
+    def _lost(self, since: StreamPosition, until: StreamPosition) -> None:
+        self.gaps += 1
+        self.host.emit(StreamLoss(stream=self.name, since=position_text(since), until=position_text(until)))
+
+    # Getting a parent
+
+    def join(self) -> None:
+        """Look for the first parent."""
+        if not self.is_producer:
+            self._again_at = self.host.now() + self._pause_s
+            self.policy.look_for_parent()
+
+    def move_to(self, peer: PeerRef) -> bool:
+        """The policy's wish: see `protocols.dissemination.ports.TreeAccess.move_to`."""
+        if self.search.is_active or self.leaving_since is not None or self.is_producer:
+            return False
+        return self._begin_move(peer, "new" if self._joined_at is None else "policy", None)
+
+    def _move(self, peer: PeerRef) -> bool:
+        return self._begin_move(peer, "orphan" if self._instead_of is None else "leaving", self._instead_of)
+
+    def _begin_move(self, peer: PeerRef, why: str, instead_of: NodeId | None) -> bool:
+        parent = self.parent
+        begun = self.member.move_to(peer, self.host.now(), instead_of)
+        if begun:
+            self._move_begun = (self.host.now(), NO_PARENT if parent is None else format_id(parent.id), why)
+        return begun
+
+    def _ended(self, peer: PeerRef, end: MoveEnd, why: AttachRefusal | None, others: Sequence[PeerRef]) -> None:
+        begun_at, old, reason = self._move_begun
+        now = self.host.now()
+        self.moves[end.value] = self.moves.get(end.value, 0) + 1
+        self.host.emit(
+            StreamMoved(
+                stream=self.name,
+                from_parent=old,
+                to_parent=format_id(peer.id),
+                end=end.value,
+                why=reason,
+                duration_s=now - begun_at,
+            )
+        )
+        if end is MoveEnd.MOVED:
+            self._found(peer, now)
+        if not self.search.ended(peer, end, others):
+            self.policy.move_ended(peer, end.value, None if why is None else int(why), others)
+        elif end is MoveEnd.MOVED:
+            self.policy.move_ended(peer, end.value, None, ())
+
+    def _found(self, peer: PeerRef, now: float) -> None:
+        self.orphan_since = self._again_at = None
+        self._pause_s, self._tries = self._config().retry, 0
+        if self._joined_at is None:
+            self._joined_at = now
+            duration_s = now - self._began_at
+            self.host.emit(StreamJoined(stream=self.name, parent=format_id(peer.id), duration_s=duration_s))
+
+    def _orphaned(self) -> None:
+        """Ask the nodes above the parent that is gone: what they send covers what this node wants."""
+        if self.leaving_since is not None:
+            return
+        self.orphan_since = self.host.now()
+        self._instead_of = None
+        above = self.member.state.ancestors[-2::-1]
+        self.search.begin(above, self._searched)
+
+    def _searched(self, is_found: bool) -> None:
+        self._instead_of = None
+        if not is_found and self.parent is None:
+            self._again_at = self.host.now() + self._pause_s
+            self.policy.look_for_parent()
+
+    def _try_again(self, now: float) -> None:
+        """Nobody was found: ask the policy again and again, and now and then seeds and producer without it."""
+        if self.is_producer or not self.member.up.is_orphan or self.leaving_since is not None:
+            return
+        if self.orphan_since is None:
+            self.orphan_since = now
+        is_busy = self.search.is_active or self.member.up.next is not None
+        if is_busy or (self._again_at is not None and now < self._again_at):
+            return
+        self._pause_s = min(self._config().retry_max, 2 * self._pause_s)
+        self._again_at = now + self._pause_s * self.host.rng.uniform(0.8, 1.2)
+        self._tries += 1
+        self.on_lookup()
+        if self._tries % 2:
+            self.policy.look_for_parent()
+        else:
+            self.search.begin([*self.record.seed_peers, self.record.producer.peer], self._searched)
+
+    def _asked_to_move(self, parents: Sequence[PeerRef], is_successor: bool) -> None:
+        """The parent leaves: it is still there, so nothing is lost on the way."""
+        self._instead_of = self.parent.id if is_successor and self.parent is not None else None
+        self.search.begin(parents, self._left)
+
+    def _left(self, is_found: bool) -> None:
+        self._instead_of = None
+
+    # Events
+
+    def received(self, peer: PeerRef, message: Message) -> None:
+        """One of the tree's messages."""
+        self.member.received(peer, message, self.host.now())
+        self._note_children()
+
+    def policy_received(self, peer: PeerRef, message: Message) -> None:
+        """One of the policy's messages. Another policy's is a fault of its sender."""
+        self.member.state.now = self.host.now()
+        self.policy.received(peer, message)
+
+    def publish(self, payload: bytes, content_type: str, published_ms: int) -> StreamItem:
+        """The producer's next item."""
+        item = StreamItem(self.host.boot_epoch, self.sequence + 1, published_ms, payload, content_type)
+        self.member.publish(item, self.host.now())
+        self.sequence += 1
+        return item
+
+    def gone(self, peer: NodeId) -> None:
+        """A node is out of reach, or something that was sent to it was lost."""
+        self.member.gone(peer, self.host.now())
+        self._note_children()
+
+    def writable(self) -> None:
+        """A peer has taken what waited for it."""
+        self.member.state.now = self.host.now()
+        self.member.down.flush()
+
+    def tick(self) -> None:
+        """Four times a second."""
+        now = self.host.now()
+        self.member.tick(now)
+        self._note_children()
+        self.policy.tick()
+        self._try_again(now)
+        self.meter.tick(now)
+        if not self.is_unused:
+            self._unused_since = None
+        elif self._unused_since is None:
+            self._unused_since = now
+        elif now - self._unused_since >= LINGER_S:
+            self.on_over("unused")
+
+    def _note_children(self) -> None:
+        """Tell the policy who has come and gone."""
+        children = tuple(id for id, child in self.member.down.children.items() if child.stage is ChildStage.LIVE)
+        if children == self._children:
+            return
+        before, self._children = self._children, children
+        for child in before:
+            if child not in children:
+                self.policy.child_went(child)
+        for child in children:
+            if child not in before:
+                self.policy.child_came(child)
+
+    # Leaving
+
+    def begin_leaving(self) -> None:
+        """Ask the children to go elsewhere; no new ones are taken."""
+        if self.leaving_since is None:
+            self.leaving_since = self.host.now()
+            self.search.stop()
+            successor = None if self.is_producer else self.policy.successor()
+            self.member.down.move_away(successor, self.parent)
+
+    def has_left(self) -> bool:
+        """Whether the children are gone, or have had their time."""
+        since = self.leaving_since
+        if since is None:
+            return False
+        return not self.member.down.children or self.host.now() - since >= DRAIN_S
+
+    def leave(self, *, is_over: bool = False) -> None:
+        """Leave the tree now. ``is_over``: the stream has ended, for those below, too."""
+        self.search.stop()
+        self.leaving_since = self.host.now()
+        if is_over:
+            self.member.state.now = self.host.now()
+            self.member.down.end_all()
+        self.member.leave(self.host.now())
+
+    def figures(self) -> dict[str, float]:
+        """Numbers for ``peerd stream tree`` and metrics."""
+        state = self.member.state
+        own = {
+            **self.meter.figures(),
+            "queued_bytes": float(self.queued_bytes()),
+            "remembered_bytes": float(state.buffer.bytes),
+            "wants": float(len(state.wants)),
+        }
+        return {**own, **{name: float(value) for name, value in self.policy.figures().items()}}
+
+    def validate(self) -> None:
+        """Assert the invariants."""
+        self.member.validate()
+        assert len(self.member.down.children) <= self._config().fan_out + 1
+
+
+def position_text(position: StreamPosition) -> str:
+    """A place in a stream, as clients see it: the id of the item there."""
+    return f"{position.epoch}-{position.sequence}"
+
+
+def position_of(text: str) -> StreamPosition:
+    """Read what a client gives as the place to resume after. Raises ``ValueError``."""
+    if text == "start":
+        return START
+    epoch, _, number = text.partition("-")
+    if not (epoch.isdecimal() and number.isdecimal() and len(text) <= 40):
+        raise ValueError(f"expected the id of an item, such as 3-120, or 'start', not {text!r:.60}")
+    position = StreamPosition(int(epoch), int(number))
+    if max(position) >= 1 << 63:
+        raise ValueError(f"{text} is no id of an item")
+    return position

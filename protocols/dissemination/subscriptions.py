@@ -1,0 +1,190 @@
+"""Subscriptions of this node's clients: each with what it wants of one stream, and a feed that clients read."""
+
+from __future__ import annotations
+
+from base64 import b64encode
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Final
+
+from peerd.api import Host
+from peerd.lib.feed import Feed
+from peerd.limits import KIB
+from protocols.dissemination.config import DisseminationConfig
+from protocols.dissemination.messages import PAYLOAD_BYTES_MAX
+from protocols.dissemination.models import ReceivedItem, StreamSubscriptionView
+from protocols.dissemination.names import StreamPosition
+from protocols.dissemination.ports import Interest, ParsedItem
+from protocols.dissemination.service import StreamRefused
+from protocols.dissemination.stream_node import position_text
+from protocols.dissemination.tree.member import Lost
+
+MARK_BYTES: Final = 256
+"""What a mark, and what belongs to an item besides its payload, counts for in a feed."""
+FEED_BYTES_MIN: Final = PAYLOAD_BYTES_MAX + KIB
+
+Told = Callable[[StreamSubscriptionView | Exception], None]
+
+
+@dataclass(eq=False)
+class ClientSubscription:
+    """``deliver`` and ``live`` are called by the tree, the rest by clients."""
+
+    number: int
+    stream: str
+    kind: str
+    interest: Interest
+    name: str
+    after: StreamPosition | None
+    feed: Feed[ReceivedItem]
+    received: int = 0
+    missed_gaps: int = 0
+    is_live: bool = False
+    is_ended: bool = False
+    unread_since: float | None = None
+    on_done: Told | None = None
+    asked_at: float = 0.0
+
+    @property
+    def id(self) -> str:
+        """Its name for clients."""
+        return format(self.number, "016x")
+
+    def deliver(self, what: ParsedItem | Lost) -> None:
+        """The next item, or a loss."""
+        if isinstance(what, Lost):
+            self.missed_gaps += 1
+            mark = ReceivedItem(
+                type="lost",
+                stream=self.stream,
+                id=position_text(what.until),
+                since=position_text(what.since),
+                reason="nobody remembers it any more",
+            )
+            self._push(mark, MARK_BYTES)
+            return
+        self.received += 1
+        self._push(received_item(self.stream, what), MARK_BYTES + len(what.item.payload))
+
+    def end(self, reason: str) -> None:
+        """Nothing comes any more."""
+        if not self.is_ended:
+            self.is_ended = True
+            mark = ReceivedItem(type="ended", stream=self.stream, id="", reason=reason)
+            self._push(mark, MARK_BYTES)
+            self.feed.end(reason, is_final=True)
+
+    def _push(self, item: ReceivedItem, size: int) -> None:
+        if self.feed.ended is None and self.feed.may_push(size):
+            self.feed.push(item, size)
+        elif self.feed.ended is None:  # a reader that blocks: what comes meanwhile is lost for all, and they are told
+            self.feed.skip(1)
+
+    def view(self, *, is_orphaned: bool) -> StreamSubscriptionView:
+        """What clients see of it."""
+        state = "ended" if self.is_ended else "joining" if not self.is_live else "orphaned" if is_orphaned else "live"
+        return StreamSubscriptionView.model_validate(
+            {
+                "id": self.id,
+                "stream": self.stream,
+                "kind": self.kind,
+                "interest": self.interest.text,
+                "name": self.name,
+                "epoch": self.feed.epoch,
+                "state": state,
+                "received": self.received,
+                "missed_gaps": self.missed_gaps,
+            }
+        )
+
+
+def received_item(stream: str, held: ParsedItem) -> ReceivedItem:
+    """An item, as clients get it."""
+    item = held.item
+    text, encoded = None, None
+    try:
+        text = item.payload.decode()
+    except UnicodeDecodeError:
+        encoded = b64encode(item.payload).decode()
+    return ReceivedItem(
+        stream=stream,
+        id=position_text(item.position),
+        published_ms=item.published_ms,
+        content_type=item.content_type,
+        payload=text,
+        payload_base64=encoded,
+    )
+
+
+class ClientSubscriptions:
+    """All subscriptions of this node."""
+
+    def __init__(self, host: Host, config: Callable[[], DisseminationConfig]) -> None:
+        self._host, self._config = host, config
+        self._all: dict[int, ClientSubscription] = {}
+        self._next = 1
+
+    def __len__(self) -> int:
+        return len(self._all)
+
+    def __iter__(self) -> Iterator[ClientSubscription]:
+        return iter(list(self._all.values()))
+
+    def of(self, stream: str) -> list[ClientSubscription]:
+        """Those of one stream."""
+        return [each for each in self._all.values() if each.stream == stream]
+
+    def check_room(self) -> None:
+        """Raises `StreamRefused` where there are too many."""
+        if len(self._all) >= self._config().subscriptions_max:
+            raise StreamRefused("quota", f"clients of this node have {len(self._all)} subscriptions already")
+
+    def add(
+        self, stream: str, interest: Interest, kind: str, name: str, after: StreamPosition | None
+    ) -> ClientSubscription:
+        """Make one."""
+        config = self._config()
+        feed: Feed[ReceivedItem] = Feed(
+            self._host.new_epoch(), items_max=config.feed_items, bytes_max=max(config.feed_bytes, FEED_BYTES_MIN)
+        )
+        found = ClientSubscription(self._number(), stream, kind, interest, name, after, feed, asked_at=self._host.now())
+        self._all[found.number] = found
+        return found
+
+    def _number(self) -> int:
+        """Not to be guessed from another one, and never used twice in one boot."""
+        number = self._host.rng.getrandbits(40) << 24 | self._next
+        self._next += 1
+        return number
+
+    def named(self, name: str) -> ClientSubscription | None:
+        """The one of this name."""
+        return next((each for each in self._all.values() if name and each.name == name), None)
+
+    def get(self, id: str) -> ClientSubscription:
+        """By the name that clients use. Raises `StreamRefused`."""
+        found = next((each for each in self._all.values() if each.id == id), None)
+        if found is None:
+            raise StreamRefused("unknown", f"there is no subscription {id:.40} of a stream here")
+        return found
+
+    def remove(self, subscription: ClientSubscription) -> None:
+        """Forget one."""
+        self._all.pop(subscription.number, None)
+
+    def unread(self, now: float) -> list[ClientSubscription]:
+        """Those without a name that nobody has read for too long."""
+        found = []
+        for each in self._all.values():
+            if each.feed.readers or each.name or not (each.is_live or each.is_ended):
+                each.unread_since = None
+            elif each.unread_since is None:
+                each.unread_since = now
+            elif now - each.unread_since >= self._config().unread_for:
+                found.append(each)
+        return found
+
+    def let_go(self, reason: str) -> None:
+        """The plugin ends or is replaced: clients may come back to another feed."""
+        for each in self._all.values():
+            each.feed.end(reason)

@@ -1,0 +1,230 @@
+"""The streams that this node takes part in: made when they are needed, ticked together, and given up again."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Final
+
+from peerd.api import Host, Part, SendRefusal, on_timer
+from peerd.errors import ConfigError, Unavailable
+from peerd.ids import NodeId, format_id
+from peerd.messages import Message, PeerRef
+from protocols.dissemination.config import DisseminationConfig
+from protocols.dissemination.events import StreamOver
+from protocols.dissemination.loading import load_kind, load_policy
+from protocols.dissemination.messages import (
+    Attach,
+    AttachRefusal,
+    Beat,
+    Carry,
+    Climb,
+    Climbed,
+    Declined,
+    DetachFromParent,
+    ReplayItems,
+    StreamGap,
+    Widened,
+)
+from protocols.dissemination.metrics import StreamLedger
+from protocols.dissemination.registry import StreamRegistry
+from protocols.dissemination.service import StreamRefused
+from protocols.dissemination.stream import SEEDS_MAX, SeedRef, StreamRecord
+from protocols.dissemination.stream_node import StreamNode
+
+TICK_S: Final = 0.25
+_TICK: Final = "streams"
+TOLD_OFF_MAX: Final = 64
+"""Answers a tick to nodes that take this one for a member of a stream that it is not in."""
+LOOKUP_S: Final = 5.0
+"""Least time between two looks at the record of a stream whose producer is not reached."""
+
+
+class StreamNodes(Part):
+    """``on_gone(node, reason)`` is told of each stream that is given up."""
+
+    def __init__(self, host: Host, config: Callable[[], DisseminationConfig], registry: StreamRegistry) -> None:
+        self._host, self._config, self._registry = host, config, registry
+        self._nodes: dict[NodeId, StreamNode] = {}
+        self.ledger = StreamLedger(host)
+        self.on_gone: Callable[[StreamNode, str], None] = lambda node, reason: None
+        self.on_tick: Callable[[], None] = lambda: None
+        self.has_work: Callable[[], bool] = lambda: False
+        self._is_ticking = False
+        self._told_off = 0
+        self._looked_at: dict[NodeId, float] = {}
+
+    def __iter__(self) -> Iterator[StreamNode]:
+        return iter(list(self._nodes.values()))
+
+    def __len__(self) -> int:
+        return len(self._nodes)
+
+    def get(self, key: NodeId) -> StreamNode | None:
+        """A stream that this node takes part in."""
+        return self._nodes.get(key)
+
+    def make(self, record: StreamRecord) -> StreamNode:
+        """Take part in a stream. Raises `StreamRefused`."""
+        found = self._nodes.get(record.key)
+        if found is not None:
+            return found
+        if len(self._nodes) >= self._config().streams_max:
+            raise StreamRefused("quota", f"this node takes part in {len(self._nodes)} streams, and in no more")
+        try:
+            kind, factory = load_kind(record.kind), load_policy(record.policy)
+            node = StreamNode(self._host, self._config, record, kind, factory, self._has_uplink)
+        except (ConfigError, ValueError) as error:
+            raise StreamRefused("invalid", f"{record.name}: {error}") from error
+        node.on_over = lambda reason: self.give_up(node, reason)
+        node.on_lookup = lambda: self._look_up(node)
+        self._nodes[record.key] = node
+        self.wake()
+        return node
+
+    def give_up(self, node: StreamNode, reason: str) -> None:
+        """Take part no more."""
+        if self._nodes.get(node.record.key) is not node:
+            return
+        del self._nodes[node.record.key]
+        self._looked_at.pop(node.record.key, None)
+        node.leave(is_over=reason == "ended")
+        self._host.emit(StreamOver(stream=node.name, reason=reason))
+        self.on_gone(node, reason)
+
+    def _has_uplink(self) -> bool:
+        limit = self._config().uplink
+        return not limit or self.ledger.uplink_bytes_per_s < limit
+
+    # Time
+
+    def wake(self) -> None:
+        """There is something to do every now and then."""
+        if not self._is_ticking:
+            self._is_ticking = True
+            self._host.set_timer(_TICK, TICK_S)
+
+    @on_timer(_TICK)
+    def tick(self, payload: None) -> None:
+        """Four times a second, while this node takes part in any stream."""
+        self._is_ticking = False
+        self._told_off = 0
+        for node in self:
+            node.tick()
+            self._check_producer(node)
+        self.ledger.take(list(self._nodes.values()))
+        self.on_tick()
+        if self._nodes or self.has_work():
+            self.wake()
+
+    def _check_producer(self, node: StreamNode) -> None:
+        """Where the stream ends with its producer, and it is gone for long: so says its record, or the lack of it."""
+        since = node.orphan_since
+        if node.record.producer_gone != "end" or since is None:
+            return
+        if self._host.now() - since >= self._config().producer_gone_after:
+            self._look_up(node)
+
+    def _look_up(self, node: StreamNode) -> None:
+        key, now = node.record.key, self._host.now()
+        if now - self._looked_at.get(key, -LOOKUP_S) < LOOKUP_S:
+            return
+        self._looked_at[key] = now
+
+        def found(answer: StreamRecord | Exception) -> None:
+            if self._nodes.get(key) is not node or node.is_producer:
+                return
+            if isinstance(answer, StreamRecord):
+                if answer.producer.id != node.record.producer.id:
+                    self.give_up(node, "another producer has the name")
+                elif answer.kind == node.record.kind and answer.policy == node.record.policy:
+                    node.record = answer
+            elif isinstance(answer, StreamRefused) and answer.kind == "unknown" and self._is_late(node):
+                self.give_up(node, "ended")
+
+        try:
+            self._registry.find(node.name, found)
+        except Unavailable:
+            return  # asked again later
+
+    def _is_late(self, node: StreamNode) -> bool:
+        since = node.orphan_since
+        is_late = since is not None and self._host.now() - since >= self._config().producer_gone_after
+        return is_late and node.record.producer_gone == "end"
+
+    # Messages
+
+    def received(self, message: Message, source: PeerRef) -> None:
+        """One of the tree's messages, or of a policy's: all have a ``stream``."""
+        node = self._nodes.get(message.stream)  # type: ignore[attr-defined]
+        if node is None:
+            self._tell_off(message, source)
+        else:
+            node.received(source, message)
+
+    def policy_received(self, message: Message, source: PeerRef) -> None:
+        """One of a policy's messages. Where this node is not in the stream, its policy is silent."""
+        node = self._nodes.get(message.stream)  # type: ignore[attr-defined]
+        if node is not None:
+            node.policy_received(source, message)
+
+    def _tell_off(self, message: Message, source: PeerRef) -> None:
+        """This node is not in the stream: say so to whom it matters, not too often."""
+        if self._told_off >= TOLD_OFF_MAX:
+            return
+        answer: Message | None = None
+        to = source
+        match message:
+            case Attach():
+                answer = Declined(message.stream, message.attempt, AttachRefusal.NOT_A_MEMBER)
+            case Climb():
+                answer, to = Climbed(message.stream, message.attempt, is_clear=False, hops=message.hops), message.mover
+            case Carry() | Beat() | ReplayItems() | Widened() | StreamGap():
+                answer = DetachFromParent(message.stream, message.attempt)
+        if answer is not None:
+            self._told_off += 1
+            self.wake()
+            self._host.send(to, answer)
+
+    def send_refused(self, peer: PeerRef, message_type: type[Message], reason: SendRefusal) -> None:
+        """What was sent did not arrive: the peer is down, or a part of what it was to get is missing."""
+        for node in self:
+            node.gone(peer.id)
+
+    def gone(self, peer: NodeId) -> None:
+        """A node of the ring is missing."""
+        for node in self:
+            node.gone(peer)
+
+    def writable(self) -> None:
+        """Some peer has taken what waited for it."""
+        for node in self:
+            node.writable()
+
+    # Seeds
+
+    def with_seeds(self, record: StreamRecord) -> StreamRecord:
+        """The record of one of this node's streams, with some of its children for newcomers to begin at.
+
+        The producer comes first: it is in the tree for certain.
+        """
+        node = self._nodes.get(record.key)
+        if node is None:
+            return record
+        children = [child.peer for child in node.tree.children()][: SEEDS_MAX - 1]
+        updated = record.model_copy(
+            update={
+                "producer": SeedRef.of(self._host.peer),
+                "seeds": tuple(SeedRef.of(peer) for peer in (self._host.peer, *children)),
+            }
+        )
+        node.record = updated
+        return updated
+
+    def is_own(self, record: StreamRecord) -> bool:
+        """Whether this node is the producer."""
+        return record.producer.id == format_id(self._host.id)
+
+    def validate(self) -> None:
+        """Assert the invariants."""
+        for node in self._nodes.values():
+            node.validate()

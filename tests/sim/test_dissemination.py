@@ -1,0 +1,187 @@
+"""Streams on a simulated ring: created, found, subscribed to, and gone on with whatever dies."""
+
+from __future__ import annotations
+
+from random import Random
+from typing import Any
+
+import pytest
+
+from peerd.sim.simulation import Place, Simulation
+from peerd.testing.simulation import ring
+from protocols.dissemination.config import DisseminationConfig
+from protocols.dissemination.front.judging import StreamJudge, WatchedStream, plugin_of
+from protocols.dissemination.models import StreamSpec, StreamTreeView, StreamView
+from protocols.dissemination.plugin import Dissemination
+from protocols.dissemination.service import StreamRefused
+
+SPEC = StreamSpec(name="news", kind="classes", policy="first_fit")
+CLASSES = "abcd"
+
+
+class Streams:
+    """A ring with one stream, whose producer is the first node."""
+
+    def __init__(self, count: int, seed: int = 0, spec: StreamSpec = SPEC, **settings: Any) -> None:
+        config = DisseminationConfig.model_validate({"fan_out": 3, **settings})
+        self.rng = Random(seed)
+        self.simulation: Simulation = ring(count, seed, plugins=lambda index: [Dissemination(config)])
+        self.judge = StreamJudge()
+        self.spec = spec
+        self.producer: Place = self.simulation.nodes[0]
+        told: list[StreamView | Exception] = []
+        self.judge.create(self.producer, spec, told.append)
+        self.simulation.run_until(lambda: bool(told), limit_s=30.0)
+        assert isinstance(told[0], StreamView), told
+
+    @property
+    def others(self) -> list[Place]:
+        return [place for place in self.simulation.nodes[1:] if place.is_live]
+
+    def subscribe(self, place: Place, wants: str, after: str | None = None) -> WatchedStream:
+        watched = self.judge.subscribe(place, self.spec.name, wants, after)
+        self.simulation.run_until(lambda: watched.reader is not None or watched.is_over, limit_s=30.0)
+        assert not watched.why_not, watched.why_not
+        return watched
+
+    def subscribe_all(self) -> list[WatchedStream]:
+        wanted = (",".join(sorted(self.rng.sample(CLASSES, self.rng.randint(1, 3)))) for _ in self.others)
+        return [self.subscribe(place, wants) for place, wants in zip(self.others, wanted, strict=True)]
+
+    def publish(self, count: int, spacing_s: float = 0.1) -> None:
+        for _ in range(count):
+            self.judge.publish(self.producer, self.spec.name, self.rng.choice(CLASSES))
+            self.simulation.run_for(spacing_s)
+
+    def settle(self, duration_s: float = 5.0) -> None:
+        self.simulation.run_for(duration_s)
+        self.judge.read()
+
+    def assert_complete(self) -> None:
+        self.judge.read()
+        through = {name: stream.last for name, stream in self.judge.streams.items()}
+        assert not self.judge.offences
+        assert not self.judge.missing(through)
+
+    def tree(self, at: Place) -> StreamTreeView:
+        told: list[StreamTreeView | Exception] = []
+        plugin_of(at).tree(self.spec.name, told.append)
+        self.simulation.run_until(lambda: bool(told), limit_s=60.0)
+        assert isinstance(told[0], StreamTreeView)
+        return told[0]
+
+
+def test_everybody_gets_what_it_wants_and_nothing_else() -> None:
+    streams = Streams(16)
+    watched = streams.subscribe_all()
+    streams.publish(40)
+    streams.settle()
+    streams.assert_complete()
+    assert all(each.received and not each.lost for each in watched)
+
+
+def test_a_tree_is_told_by_any_node_and_within_the_fan_out() -> None:
+    streams = Streams(16)
+    streams.subscribe_all()
+    view = streams.tree(streams.others[5])
+    assert len(view.nodes) == 16 and not view.missing
+    assert max(node.children for node in view.nodes) <= 3
+    by_id = {node.node: node for node in view.nodes}
+    for node in view.nodes:
+        assert node.depth == (0 if node.parent is None else by_id[node.parent].depth + 1)
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_killed_nodes_cost_their_subtrees_nothing(seed: int) -> None:
+    streams = Streams(20, seed)
+    streams.subscribe_all()
+    for _ in range(4):
+        streams.publish(10)
+        inner = [place for place in streams.others if _children(place)]
+        streams.simulation.kill(streams.rng.choice(inner))
+        streams.publish(30, 0.2)
+    streams.settle(20.0)
+    streams.assert_complete()
+    assert sum(each.lost for each in streams.judge.watched if each.is_live) == 0
+
+
+def _children(place: Place) -> int:
+    return sum(len(node.member.down.children) for node in plugin_of(place).nodes)
+
+
+def test_a_producer_that_is_restarted_goes_on_and_what_may_be_lost_is_told() -> None:
+    streams = Streams(8)
+    streams.subscribe_all()
+    streams.publish(20)
+    streams.simulation.kill(streams.producer)
+    streams.simulation.run_for(5.0)
+    streams.simulation.restart(streams.producer)
+    streams.simulation.run_until(lambda: streams.producer.is_live and streams.producer.node.is_ready, limit_s=60.0)
+    streams.settle(40.0)
+    before = {each.place.index: each.received for each in streams.judge.watched}
+    streams.publish(40)
+    streams.settle()
+    streams.assert_complete()
+    assert all(each.received > before[each.place.index] for each in streams.judge.watched)
+
+
+def test_a_node_that_leaves_hands_its_children_over_and_nothing_is_lost() -> None:
+    streams = Streams(16)
+    streams.subscribe_all()
+    leaver = next(place for place in streams.others if _children(place) > 1)
+    done: list[bool] = []
+    plugin_of(leaver).drain(lambda: done.append(True))
+    streams.publish(60)
+    assert done and not len(plugin_of(leaver).nodes)
+    streams.settle()
+    streams.assert_complete()
+    assert sum(each.lost for each in streams.judge.watched) == 0
+    assert len(streams.tree(streams.producer).nodes) == 15
+
+
+def test_a_name_has_one_producer() -> None:
+    streams = Streams(6)
+    told: list[StreamView | Exception] = []
+    plugin_of(streams.others[0]).create(SPEC, told.append)
+    streams.simulation.run_until(lambda: bool(told), limit_s=30.0)
+    assert isinstance(told[0], StreamRefused) and told[0].kind == "conflict"
+
+
+def test_a_stream_that_ends_ends_its_subscriptions() -> None:
+    streams = Streams(12)
+    watched = streams.subscribe_all()
+    told: list[StreamView | Exception] = []
+    plugin_of(streams.producer).remove("news", told.append)
+    streams.settle()
+    assert isinstance(told[0], StreamView)
+    assert all(each.is_over for each in watched)
+    assert not any(len(plugin_of(place).nodes) for place in streams.simulation.nodes)
+
+
+def test_what_is_remembered_is_had_by_those_who_come_late() -> None:
+    streams = Streams(10)
+    for place in streams.others[:4]:
+        streams.subscribe(place, "a")
+    streams.publish(30)
+    watched = streams.subscribe(streams.others[6], "a,b", "start")
+    streams.settle()
+    streams.assert_complete()
+    wanted = [each for each in streams.judge.streams["news"].classes if each in "ab"]
+    assert watched.received == len(wanted)
+
+
+def test_nobody_who_does_not_take_part_has_a_timer() -> None:
+    streams = Streams(6)
+    watched = streams.subscribe(streams.others[0], "a")
+    streams.judge.end(watched)
+    streams.settle(20.0)
+    assert not len(plugin_of(streams.others[0]).nodes)
+    assert len(streams.tree(streams.producer).nodes) == 1
+
+
+@pytest.mark.parametrize(("interest", "kind"), [("a-b", "invalid"), ("a,,b", "invalid")])
+def test_an_interest_that_cannot_be_read_is_refused(interest: str, kind: str) -> None:
+    streams = Streams(4)
+    watched = streams.judge.subscribe(streams.others[0], "news", interest)
+    streams.simulation.run_until(lambda: watched.is_over, limit_s=10.0)
+    assert "classes" in watched.why_not
