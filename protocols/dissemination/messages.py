@@ -2,8 +2,8 @@
 
 All come on their sender's own link. A link keeps the order of what is sent on it, and the tree relies on that: what a
 parent says about its stream holds for all that it sent before, and for nothing that it sends later. A link that breaks
-loses what was on it, and nobody is told; so what a parent sends on an edge is numbered (``number``, from 1, for each
-``attempt`` of the child to attach), and a child that misses a number attaches anew. The names that the
+loses what was on it, and nobody is told; so what is sent on an edge is numbered (``number``, from 1 in each direction,
+for each ``attempt`` of the child to attach), and where a number is missing the child attaches anew. The names that the
 CoDD paper uses (figures 3, 5, 6 and 7) stand in brackets.
 """
 
@@ -168,6 +168,8 @@ class Widen(Message):
     wants: InterestTexts
     after: StreamMark
     is_new: bool = False
+    attempt: U64 = 0
+    number: U64 = 0
 
 
 @message(0x0306, bytes_max=60 * KIB)
@@ -199,6 +201,8 @@ class Narrow(Message):
 
     stream: NodeId
     interests: InterestIds
+    attempt: U64 = 0
+    number: U64 = 0
 
 
 @message(0x0309, bytes_max=60 * KIB)

@@ -7,6 +7,8 @@ from typing import Any
 
 import pytest
 
+from peerd.sim.runner import run_scenario
+from peerd.sim.scenario import parse_scenario
 from peerd.sim.simulation import Place, Simulation
 from peerd.testing.simulation import ring
 from protocols.dissemination.config import DisseminationConfig
@@ -185,3 +187,25 @@ def test_an_interest_that_cannot_be_read_is_refused(interest: str, kind: str) ->
     watched = streams.judge.subscribe(streams.others[0], "news", interest)
     streams.simulation.run_until(lambda: watched.is_over, limit_s=10.0)
     assert "classes" in watched.why_not
+
+
+def test_a_scenario_makes_a_stream_and_reports_what_came() -> None:
+    call = {"do": "call", "protocol": "dissemination", "action": "stream"}
+    phases = [
+        {"duration_s": 10.0},
+        {"duration_s": 10.0, "actions": [{**call, "node": 0, "arguments": {"do": "create", "name": "s"}}]},
+        {
+            "duration_s": 10.0,
+            "actions": [{**call, "node": 1, "arguments": {"do": "subscribe", "name": "s", "interest": "a"}}],
+        },
+        {
+            "duration_s": 10.0,
+            "actions": [
+                {**call, "node": 0, "arguments": {"do": "publish", "name": "s", "payloads": ["a"], "count": 20}},
+            ],
+        },
+        {"actions": [{**call, "node": 1, "arguments": {"do": "received", "name": "s"}}]},
+    ]
+    scenario = parse_scenario({"nodes": 4, "phases": phases, "protocols": {"dissemination": {}}})
+    rows = [row for row in run_scenario(scenario).calls if "received" in row]
+    assert [(row["received"], row["gaps"]) for row in rows] == [(20, 0)]

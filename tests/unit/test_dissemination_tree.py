@@ -219,6 +219,18 @@ def test_what_nobody_remembers_is_told_as_lost_and_to_nobody_else() -> None:
     assert net.delivered(3) == [6, 7, 8]
 
 
+def test_what_is_wanted_while_a_node_joins_is_had_too() -> None:
+    net = Net(2, random.Random(0))
+    net.subscribe(1, "a")
+    net.move(1, 0)
+    net.subscribe(1, "b", sub=1)
+    net.settle(1.0)
+    for what in "ab":
+        net.publish(what)
+    net.run()
+    assert (net.delivered(1), net.delivered(1, 1)) == ([1], [2])
+
+
 def test_a_slow_child_loses_alone_and_is_told_what() -> None:
     net = Net(4, random.Random(0), buffer_items=10)
     for number in (1, 2):

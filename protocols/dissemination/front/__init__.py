@@ -5,12 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from peerd.front import Command, Front, LazyCommand, SparkTable
+from peerd.front import Command, Front, LazyCommand, ScenarioAction, SparkTable
 
 if TYPE_CHECKING:
     from fastapi import APIRouter
 
     from peerd.client import Client
+    from peerd.sim.checkers import Checker
+    from peerd.sim.swarm.work import SwarmWork
     from protocols.dissemination.front.client import DisseminationClient
 
 
@@ -35,6 +37,21 @@ class DisseminationFront(Front):
                 "Publish streams of items; receive the part that you want.", f"{__name__}.commands:app"
             )
         }
+
+    def scenario_actions(self) -> Mapping[str, ScenarioAction]:
+        from protocols.dissemination.front.scenario import stream
+
+        return {"stream": stream}
+
+    def checkers(self) -> Mapping[str, type[Checker]]:
+        from protocols.dissemination.front.checkers import NoCircles, NoOrphans, StreamBounds
+
+        return {"stream_circles": NoCircles, "stream_limits": StreamBounds, "stream_orphans": NoOrphans}
+
+    def swarm_work(self) -> type[SwarmWork]:
+        from protocols.dissemination.front.simulator import StreamTraffic
+
+        return StreamTraffic
 
     def panels(self) -> Sequence[Mapping[str, Any]]:
         from protocols.dissemination.front.panels import PANELS

@@ -132,6 +132,8 @@ class Downstream:
         if child is None or child.attempt != message.attempt:
             self._state.send(peer, Dismiss(self._state.stream, message.attempt))
             return
+        if child.stage is ChildStage.LIVE:
+            return  # it says so twice
         if child.stage is not ChildStage.OFFERED:
             raise ProtocolError("not_offered", f"{peer} begins what was not offered to it")
         child.after = message.after.position
@@ -176,7 +178,7 @@ class Downstream:
 
     def widen(self, peer: PeerRef, message: Widen) -> None:
         """A child wants more."""
-        child = self._live(peer)
+        child = self._live(peer, message)
         if child is None:
             return
         try:
@@ -207,18 +209,21 @@ class Downstream:
 
     def narrow(self, peer: PeerRef, message: Narrow) -> None:
         """A child wants less."""
-        child = self._live(peer)
+        child = self._live(peer, message)
         if child is not None:
             for id in message.interests:
                 child.wants.pop(id, None)
             self._needs.release(peer.id, message.interests)
 
-    def _live(self, peer: PeerRef) -> Downlink | None:
+    def _live(self, peer: PeerRef, message: Widen | Narrow) -> Downlink | None:
+        """The child that changes what it wants; ``None``: it has to attach anew, or says what it has said before."""
         child = self.children.get(peer.id)
-        if child is None:  # it was forgotten, and may not know it yet
+        if child is None or child.attempt != message.attempt or message.number <= child.asked_number:
             return None
-        if child.stage is not ChildStage.LIVE:
-            raise ProtocolError("not_begun", f"{peer} changes what it wants before the stream has begun")
+        child.asked_number += 1
+        if child.stage is not ChildStage.LIVE or message.number != child.asked_number:
+            self.dismiss(peer.id)
+            return None
         return child
 
     # The stream

@@ -46,8 +46,18 @@ class Uplink:
     heard_at: float = 0.0
     number: int = 0
     """Of the last message on this edge."""
+    asked_number: int = 0
+    """Of the last message to the parent on this edge."""
+    parked: dict[int, EdgeMessage] = field(default_factory=dict)
+    """Messages that came before others that were sent earlier, by number."""
+    parked_at: float = 0.0
     path: tuple[PeerRef, ...] | None = None
     """The nodes from the producer to it, as it has said."""
+
+    @property
+    def may_begin(self) -> bool:
+        """Whether what it sends is awaited."""
+        return self.is_asked or self.has_begun
 
 
 class ChildStage(Enum):
@@ -86,5 +96,7 @@ class Downlink:
     slow_since: float | None = None
     number: int = 0
     """Of the last message on this edge."""
+    asked_number: int = 0
+    """Of the last message from the child on this edge."""
     path_told: int = -1
     beat_at: float = 0.0

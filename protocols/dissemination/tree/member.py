@@ -20,6 +20,7 @@ from protocols.dissemination.names import StreamPosition
 from protocols.dissemination.ports import Holder, Interest, InterestKind, ParsedItem
 from protocols.dissemination.tree.climbing import Climbing
 from protocols.dissemination.tree.downstream import Admit, Downstream
+from protocols.dissemination.tree.links import EdgeMessage
 from protocols.dissemination.tree.replay import BufferLimits
 from protocols.dissemination.tree.state import MemberState
 from protocols.dissemination.tree.upstream import MoveEnd, Upstream
@@ -232,18 +233,15 @@ class StreamMember:
         """A message of this stream. Raises `ProtocolError` for what no correct node sends."""
         self.state.now = now
         match message:
-            case messages.Carry():
-                self.up.carry(peer, message)
-            case messages.Beat():
-                self.up.beat(peer, message)
-            case messages.ReplayItems():
-                self.up.replay(peer, message)
-            case messages.Widened():
-                self.up.widened(peer, message)
-            case messages.StreamGap():
-                self.up.gap(peer, message)
+            case (
+                messages.Carry() | messages.Beat() | messages.ReplayItems() | messages.Widened() | messages.StreamGap()
+            ):
+                for each in self.up.in_order(peer, message):
+                    self._of_edge(peer, each)
             case messages.Ready():
                 self.up.ready(peer, message)
+                for each in self.up.waiting():
+                    self._of_edge(peer, each)
             case messages.Declined():
                 self.up.declined(peer, message)
             case messages.Climbed():
@@ -271,6 +269,19 @@ class StreamMember:
             case _:
                 raise Bug(f"{type(message).__name__} is no message of the tree")
         self.down.flush()
+
+    def _of_edge(self, peer: PeerRef, message: EdgeMessage) -> None:
+        match message:
+            case messages.Carry():
+                self.up.carry(peer, message)
+            case messages.Beat():
+                self.up.beat(peer, message)
+            case messages.ReplayItems():
+                self.up.replay(peer, message)
+            case messages.Widened():
+                self.up.widened(peer, message)
+            case messages.StreamGap():
+                self.up.gap(peer, message)
 
     def _attach(self, peer: PeerRef, message: messages.Attach) -> None:
         if self.down.attach(peer, message):

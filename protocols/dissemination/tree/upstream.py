@@ -8,7 +8,7 @@ lose, and takes the stream from its new parent before the way up is known to be 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from enum import Enum
 from typing import Final, Protocol
 
@@ -16,6 +16,7 @@ from peerd.errors import ProtocolError
 from peerd.ids import NodeId
 from peerd.messages import PeerRef
 from protocols.dissemination.messages import (
+    WANTS_MAX,
     Attach,
     AttachRefusal,
     Beat,
@@ -42,6 +43,10 @@ NARROW_AFTER_S: Final = 5.0
 """What nobody wants any more is still had for so long, in case it is wanted again."""
 ASK_AGAIN_S: Final = 5.0
 """What the parent was asked for and has not answered for so long is asked once more: it may have been lost."""
+PARKED_MAX: Final = 64
+"""Messages that wait for one that was sent earlier."""
+PARKED_S: Final = 1.0
+"""How long they wait; then it is lost, and this node attaches anew."""
 TELL_OFF_S: Final = 1.0
 """Between two answers to nodes that send this node a stream although they are not its parents."""
 
@@ -157,7 +162,7 @@ class Upstream:
         link.has_begun = True
         link.heard_at = self._state.now
         if link.is_orphan:
-            self._state.wants.complete_since(self._state.through)
+            self._state.wants.complete_since(self._state.through, link.wants)
             self.is_new = False
             self._below.answered()
             self._widen(link, self._state.wants.ask_again())
@@ -249,25 +254,52 @@ class Upstream:
 
     # The stream
 
-    def _heard(self, peer: PeerRef, message: EdgeMessage) -> Uplink | None:
-        """The link that a message of the stream came on; ``None``: none that this node has (any more)."""
+    def in_order(self, peer: PeerRef, message: EdgeMessage) -> Iterator[EdgeMessage]:
+        """What can be taken in now that this has come: nothing, this, or this and what had overtaken it.
+
+        One connection keeps the order; but two nodes that connect to each other at the same time give one of two up.
+        """
         link = self._link(peer, message.attempt)
         if link is None:
             self._tell_off(peer, message.attempt)
-            return None
-        if message.number != link.number + 1:  # what was between was lost with a link that broke
-            self._broken(link)
-            return None
-        link.number = message.number
+            return
+        if message.number <= link.number:
+            return
         link.heard_at = self._state.now
-        if link is self.next and not link.has_begun:
+        if not link.parked:
+            link.parked_at = self._state.now
+        link.parked[message.number] = message
+        if len(link.parked) > PARKED_MAX:
+            self._broken(link)
+            return
+        yield from self._parked(link)
+
+    def _parked(self, link: Uplink) -> Iterator[EdgeMessage]:
+        while self._link(link.peer, link.attempt) is link and (link is self.parent or link.may_begin):
+            found = link.parked.pop(link.number + 1, None)
+            if found is None:
+                return
+            link.number += 1
+            link.parked_at = self._state.now
+            yield found
+
+    def waiting(self) -> Iterator[EdgeMessage]:
+        """What came before its parent was known to have begun, and can be taken in now."""
+        for link in (self.parent, self.next):
+            if link is not None and link.parked:
+                yield from self._parked(link)
+
+    def _heard(self, peer: PeerRef, message: EdgeMessage) -> Uplink | None:
+        """The link that a message of the stream came on; ``None``: none that this node has (any more)."""
+        link = self._link(peer, message.attempt)
+        if link is not None and link is self.next and not link.has_begun:
             self._begun(link)
         return link
 
     def _link(self, peer: PeerRef, attempt: int) -> Uplink | None:
         for link in (self.parent, self.next):
             if link is not None and (link.peer.id, link.attempt) == (peer.id, attempt):
-                return link if link is self.parent or link.is_asked or link.has_begun else None
+                return link
         return None
 
     def _tell_off(self, peer: PeerRef, attempt: int) -> None:
@@ -363,7 +395,15 @@ class Upstream:
         for ask in asks:
             is_new = ask.after is None
             after = mark(START if ask.after is None else ask.after)
-            state.send(link.peer, Widen(state.stream, (ask.interest.text,), after, is_new))
+            link.asked_number += 1
+            texts = (ask.interest.text,)
+            state.send(link.peer, Widen(state.stream, texts, after, is_new, link.attempt, link.asked_number))
+
+    def _narrow(self, link: Uplink, ids: Sequence[bytes]) -> None:
+        for at in range(0, len(ids), WANTS_MAX):
+            link.asked_number += 1
+            some = tuple(ids[at : at + WANTS_MAX])
+            self._state.send(link.peer, Narrow(self._state.stream, some, link.attempt, link.asked_number))
 
     def replay(self, peer: PeerRef, message: ReplayItems) -> None:
         """Items of the past."""
@@ -390,6 +430,9 @@ class Upstream:
         now = self._state.now
         if self.next is not None and now - self.next.asked_at >= MOVE_S:
             self._give_up(MoveEnd.SILENT)
+        for link in (self.next, self.parent):
+            if link is not None and link.parked and now - link.parked_at >= PARKED_S:
+                self._broken(link)
         if self.parent is not None and now - self.parent.heard_at >= SILENT_S:
             self._broken(self.parent)
         is_asking = self.parent is not None and self.next is None and self._state.wants.has_pending()
@@ -404,6 +447,6 @@ class Upstream:
             if self.parent is not None:
                 self._widen(self.parent, asks)
                 if told:
-                    self._state.send(self.parent.peer, Narrow(self._state.stream, tuple(told)))
+                    self._narrow(self.parent, told)
             if asks:
                 self._narrow_at = now + NARROW_AFTER_S

@@ -9,7 +9,7 @@ its riders are asked for themselves.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Container, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -154,10 +154,12 @@ class Wants:
                 told.asked, told.is_sent = max(0, told.asked - 1), True
                 told.since = since if told.since is None else min(told.since, since)
 
-    def complete_since(self, since: StreamPosition) -> None:
-        """A new parent has begun to send all that was sent to it: what asks for nothing of the past has it now."""
-        for want in self._wants.values():
-            if (want.asked and want.asked_after is None) or (want.since is None and self._rides(want)):
+    def complete_since(self, since: StreamPosition, told: Container[bytes]) -> None:
+        """A new parent has begun to send what it was told of: where nothing of the past is asked for, that is all."""
+        has_everything = self._everything is not None and self._everything.id in told
+        for id, want in self._wants.items():
+            is_had = id in told and want.asked > 0 and want.asked_after is None
+            if is_had or (has_everything and want.since is None and self._rides(want)):
                 want.asked, want.since = 0, since
 
     def lost(self, until: StreamPosition) -> None:

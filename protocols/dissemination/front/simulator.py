@@ -1,0 +1,192 @@
+"""Streams in the swarm: created, published and subscribed to while faults strike, and what must hold of them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from random import Random
+from typing import Any, ClassVar, Final
+
+from peerd.api import Plugin
+from peerd.errors import ConfigError, Unavailable
+from peerd.sim.simulation import Place, Simulation
+from peerd.sim.swarm.work import SwarmWork
+from protocols.dissemination.config import DisseminationConfig
+from protocols.dissemination.front.checkers import NoOrphans
+from protocols.dissemination.front.judging import StreamJudge, WatchedStream
+from protocols.dissemination.loading import POLICIES, installed_names, load_policy
+from protocols.dissemination.models import StreamSpec, StreamView
+from protocols.dissemination.names import StreamPosition
+from protocols.dissemination.plugin import Dissemination
+from protocols.dissemination.service import StreamRefused
+
+SETTINGS: Final[dict[str, Any]] = {
+    "lease": "30s",
+    "replay_items": 300,
+    "replay_for": "2m",
+    "retry": "1s",
+    "retry_max": "4s",
+    "producer_gone_after": "20s",
+}
+"""Short times, so that a seed sees what takes hours, and a short memory, so that some of it is lost and told."""
+RINGS: Final = ((0.10, 1, 3), (0.85, 6, 16), (0.98, 17, 32), (1.0, 33, 80))
+"""Sizes of rings: up to this share of the seeds, the smallest, the largest."""
+CLASSES: Final = "abcdef"
+STREAMS_MAX: Final = 3
+CREATE_SHARE: Final = 0.05
+SUBSCRIBE_SHARE: Final = 0.30
+END_SHARE: Final = 0.08
+PAST_SHARE: Final = 0.2
+BURST_MAX: Final = 6
+PROOF_SUBSCRIPTIONS: Final = 5
+PROOF_ITEMS: Final = 12
+PROOF_DELAY_S: Final = 10.0
+"""From the beginning of the calm to the items that must arrive."""
+PROOF_GAP_S: Final = 0.5
+AGAIN_S: Final = 1.0
+TRIES_MAX: Final = 8
+
+
+def usable_policies() -> list[str]:
+    """The installed policies, by name; one that needs settings, or cannot be imported, is left out."""
+    found = []
+    for name in installed_names(POLICIES):
+        try:
+            load_policy(name).settings({})
+        except (ConfigError, ValueError):
+            continue
+        found.append(name)
+    return found
+
+
+class StreamTraffic(SwarmWork):
+    """Nodes create streams, publish, subscribe and leave. What arrives must be right, in order, and nothing may be
+    missing that was not told to be lost; in the calm ring all must arrive."""
+
+    gap_s: ClassVar[float] = 0.7
+
+    def __init__(self, simulation: Simulation, rng: Random) -> None:
+        super().__init__(simulation, rng)
+        self._judge = StreamJudge()
+        self._policies = usable_policies()
+        self._producers: dict[str, Place] = {}
+        self._proof: WatchedStream | None = None
+        self._due: dict[str, StreamPosition] = {}
+        self._proof_watched: list[WatchedStream] = []
+        self._not_done: list[str] = []
+        self._number = 0
+
+    @classmethod
+    def plugin(cls, index: int) -> Plugin:
+        return Dissemination(DisseminationConfig.model_validate({**SETTINGS, "fan_out": 2 + index % 4}))
+
+    @classmethod
+    def nodes(cls, rng: Random) -> int:
+        share = rng.random()
+        return next(rng.randint(low, high) for below, low, high in RINGS if share < below)
+
+    def act(self, place: Place) -> None:
+        self._judge.read()
+        try:
+            self._act(place)
+        except (Unavailable, StreamRefused):
+            return  # outside the ring, too busy, or not producing any more: an answer, too
+
+    def _act(self, place: Place) -> None:
+        chance = self.rng.random()
+        if not self._producers or (chance < CREATE_SHARE and len(self._producers) < STREAMS_MAX):
+            self._create(place, lambda answer: None)
+        elif chance < CREATE_SHARE + SUBSCRIBE_SHARE:
+            stream = self.rng.choice(sorted(self._producers))
+            self._judge.subscribe(place, stream, self._wants(), self._after(stream))
+        elif chance < CREATE_SHARE + SUBSCRIBE_SHARE + END_SHARE:
+            self._end_one()
+        else:
+            stream = self.rng.choice(sorted(self._producers))
+            for _ in range(self.rng.randint(1, BURST_MAX)):
+                self._publish(stream)
+
+    def _create(self, place: Place, on_done: Callable[[StreamView | Exception], None]) -> str:
+        self._number += 1
+        name = f"stream{self._number}"
+        spec = StreamSpec(name=name, kind="classes", policy=self.rng.choice(self._policies))
+        self._judge.create(place, spec, on_done)
+        self._producers[name] = place
+        return name
+
+    def _wants(self) -> str:
+        return ",".join(sorted(self.rng.sample(CLASSES, self.rng.randint(1, 4))))
+
+    def _after(self, stream: str) -> str | None:
+        positions = self._judge.streams[stream].positions
+        if not positions or self.rng.random() >= PAST_SHARE:
+            return None
+        epoch, sequence = self.rng.choice(positions[-50:])
+        return f"{epoch}-{sequence}"
+
+    def _end_one(self) -> None:
+        live = [each for each in self._judge.watched if each.is_live and not each.is_over]
+        if live:
+            self._judge.end(self.rng.choice(live))
+
+    def _publish(self, stream: str) -> None:
+        place = self._producers[stream]
+        if place.is_live:
+            self._judge.publish(place, stream, self.rng.choice(CLASSES))
+
+    # The calm ring
+
+    def prove(self, place: Place) -> None:
+        """A new stream is created, and used, as a client does it that tries again what was refused for the moment.
+
+        The streams that there are have their last items published, too.
+        """
+        self._try(place, self._begin_proof)
+
+    def _begin_proof(self, place: Place) -> None:
+        def told(answer: StreamView | Exception) -> None:
+            if isinstance(answer, Exception):
+                self._not_done.append(f"in a calm ring {place} cannot create a stream: {answer}")
+            else:
+                self._go_on(name)
+
+        name = self._create(place, told)
+
+    def _go_on(self, name: str) -> None:
+        honest = self.simulation.honest_nodes()
+        for _ in range(PROOF_SUBSCRIPTIONS):
+            self._try(self.rng.choice(honest), partial(self._subscribe, name))
+        for at in range(PROOF_ITEMS):
+            self.simulation.after(PROOF_DELAY_S + at * PROOF_GAP_S, partial(self._publish_all, name))
+
+    def _subscribe(self, name: str, place: Place) -> None:
+        self._proof_watched.append(self._judge.subscribe(place, name, self._wants()))
+
+    def _publish_all(self, proof: str) -> None:
+        """An item of the new stream, and of each whose producer still is one."""
+        for name, place in sorted(self._producers.items()):
+            try:
+                if place.is_live:
+                    self._judge.publish(place, name, self.rng.choice(CLASSES))
+                    self._due[name] = self._judge.streams[name].last
+            except (Unavailable, StreamRefused) as error:
+                if name == proof:
+                    self._not_done.append(f"in a calm ring {place} cannot publish: {error}")
+
+    def _try(self, place: Place, action: Callable[[Place], None], tries: int = 1) -> None:
+        try:
+            action(place)
+        except (Unavailable, StreamRefused) as error:
+            if tries == TRIES_MAX:
+                self._not_done.append(f"in a calm ring {place} says: {error}")
+            else:
+                self.simulation.after(AGAIN_S, partial(self._try, place, action, tries + 1))
+
+    def verdict(self) -> list[str]:
+        self._judge.read()
+        if self.simulation.hostile:
+            return []
+        refused = [each for each in self._proof_watched if each.place.is_live and each.reader is None]
+        told = [f"in a calm ring {each.place} is not subscribed: {each.why_not or 'no answer'}" for each in refused[:1]]
+        orphans = NoOrphans().check(self.simulation)
+        return [*self._judge.offences, *self._not_done, *told, *orphans, *self._judge.missing(self._due)]
