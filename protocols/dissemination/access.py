@@ -3,22 +3,40 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import Protocol
 
+from peerd.api import Host
 from peerd.ids import NodeId
 from peerd.messages import Message, PeerRef
 from peerd.telemetry.schema import Event
 from protocols.dissemination.ports import ChildInfo, Interest, InterestKind
+from protocols.dissemination.stream import StreamRecord
 from protocols.dissemination.tree.links import ChildStage
+from protocols.dissemination.tree.member import StreamMember
 
-if TYPE_CHECKING:
-    from protocols.dissemination.stream_node import StreamNode
+
+class NodeOfStream(Protocol):
+    """What is needed of `protocols.dissemination.stream_node.StreamNode`."""
+
+    host: Host
+    kind: InterestKind
+    record: StreamRecord
+    member: StreamMember
+    is_producer: bool
+
+    @property
+    def parent(self) -> PeerRef | None: ...
+    def queued_for(self, child: NodeId) -> int:
+        """Bytes that wait for a child."""
+
+    def has_room(self) -> bool: ...
+    def move_to(self, peer: PeerRef) -> bool: ...
 
 
 class NodeTree:
     """One node's place in one stream's tree."""
 
-    def __init__(self, node: StreamNode) -> None:
+    def __init__(self, node: NodeOfStream) -> None:
         self._node = node
 
     @property

@@ -40,6 +40,7 @@ class StreamNode:
         kind: InterestKind,
         factory: PolicyFactory,
         has_uplink: Callable[[], bool],
+        attempts_from: int,
     ) -> None:
         self.host, self._config, self.record, self.kind = host, config, record, kind
         self._has_uplink = has_uplink
@@ -49,7 +50,14 @@ class StreamNode:
         limits = BufferLimits(settings.replay_items, settings.replay_bytes, settings.replay_for)
         self.meter = StreamMeter(now)
         self.member = StreamMember(
-            host.peer, record.key, kind, limits, self._send, self._admit, is_source=self.is_producer
+            host.peer,
+            record.key,
+            kind,
+            limits,
+            self._send,
+            self._admit,
+            is_source=self.is_producer,
+            attempts_from=attempts_from,
         )
         self._connect()
         if self.is_producer:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from typing import Final
+from typing import Any, Final
 
 from peerd.api import Host, Part, SendRefusal, on_timer
 from peerd.errors import ConfigError, Unavailable
@@ -33,6 +33,8 @@ from protocols.dissemination.stream_node import StreamNode
 
 TICK_S: Final = 0.25
 _TICK: Final = "streams"
+BOOT_BITS: Final = 40
+ATTEMPT_BITS: Final = 20
 TOLD_OFF_MAX: Final = 64
 """Answers a tick to nodes that take this one for a member of a stream that it is not in."""
 LOOKUP_S: Final = 5.0
@@ -51,6 +53,7 @@ class StreamNodes(Part):
         self.has_work: Callable[[], bool] = lambda: False
         self._is_ticking = False
         self._told_off = 0
+        self._made = 0
         self._looked_at: dict[NodeId, float] = {}
 
     def __iter__(self) -> Iterator[StreamNode]:
@@ -72,7 +75,7 @@ class StreamNodes(Part):
             raise StreamRefused("quota", f"this node takes part in {len(self._nodes)} streams, and in no more")
         try:
             kind, factory = load_kind(record.kind), load_policy(record.policy)
-            node = StreamNode(self._host, self._config, record, kind, factory, self._has_uplink)
+            node = StreamNode(self._host, self._config, record, kind, factory, self._has_uplink, self._attempts())
         except (ConfigError, ValueError) as error:
             raise StreamRefused("invalid", f"{record.name}: {error}") from error
         node.on_over = lambda reason: self.give_up(node, reason)
@@ -80,6 +83,11 @@ class StreamNodes(Part):
         self._nodes[record.key] = node
         self.wake()
         return node
+
+    def _attempts(self) -> int:
+        """Where the numbers of attempts begin: above those of earlier boots, and of this stream in this boot."""
+        self._made += 1
+        return (self._host.boot_epoch << BOOT_BITS) + (self._made << ATTEMPT_BITS)
 
     def give_up(self, node: StreamNode, reason: str) -> None:
         """Take part no more."""
@@ -155,7 +163,7 @@ class StreamNodes(Part):
 
     def received(self, message: Message, source: PeerRef) -> None:
         """One of the tree's messages, or of a policy's: all have a ``stream``."""
-        node = self._nodes.get(message.stream)  # type: ignore[attr-defined]
+        node = self._nodes.get(_stream_of(message))
         if node is None:
             self._tell_off(message, source)
         else:
@@ -163,7 +171,7 @@ class StreamNodes(Part):
 
     def policy_received(self, message: Message, source: PeerRef) -> None:
         """One of a policy's messages. Where this node is not in the stream, its policy is silent."""
-        node = self._nodes.get(message.stream)  # type: ignore[attr-defined]
+        node = self._nodes.get(_stream_of(message))
         if node is not None:
             node.policy_received(source, message)
 
@@ -228,3 +236,9 @@ class StreamNodes(Part):
         """Assert the invariants."""
         for node in self._nodes.values():
             node.validate()
+
+
+def _stream_of(message: Any) -> NodeId:
+    """All messages of the tree and of policies have it."""
+    stream: NodeId = message.stream
+    return stream

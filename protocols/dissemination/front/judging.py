@@ -11,7 +11,7 @@ from bisect import bisect_right
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from peerd.lib.feed import FeedItem, Reader
+from peerd.lib.feed import FeedEnd, FeedItem, Reader
 from peerd.sim.simulation import Place
 from protocols.dissemination.models import (
     ReceivedItem,
@@ -136,7 +136,9 @@ class StreamJudge:
 
     def _read(self, watched: WatchedStream) -> None:
         while watched.reader is not None and (entry := watched.reader.take()) is not None:
-            if not isinstance(entry, FeedItem):
+            if isinstance(entry, FeedEnd):  # the node stops: clients come back to another one
+                watched.is_over = True
+            elif not isinstance(entry, FeedItem):
                 self._offend(watched, f"its feed says {entry} although it is read all the time")
             elif entry.value.type == "item":
                 self._took(watched, entry.value)

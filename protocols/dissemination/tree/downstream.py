@@ -78,8 +78,8 @@ class Downstream:
     def attach(self, peer: PeerRef, message: Attach) -> bool:
         """A node wants to be a child; whether it may, so far."""
         before = self.children.get(peer.id)
-        if before is not None and before.attempt > message.attempt:
-            return False
+        if before is not None and before.attempt >= message.attempt:
+            return False  # it has been overtaken, or comes twice
         try:
             interests = [self._state.kind.parse(text) for text in message.wants]
         except InterestError as error:

@@ -69,7 +69,10 @@ class _Waiting:
 
 
 class StreamMember:
-    """One node's part in one stream. ``on_orphaned`` and ``on_ended`` are for the policy, which looks for parents."""
+    """One node's part in one stream. ``on_orphaned`` and ``on_ended`` are for the policy, which looks for parents.
+
+    ``attempts_from``: larger than the number of any attempt of this node in this stream so far, before a restart, too.
+    """
 
     def __init__(
         self,
@@ -81,11 +84,12 @@ class StreamMember:
         admit: Admit,
         *,
         is_source: bool,
+        attempts_from: int = 0,
     ) -> None:
         self.state = MemberState(me, stream, kind, limits, send, is_source=is_source)
         self.climbing = Climbing(me, is_source, send)
         self.down = Downstream(self.state, self, admit)
-        self.up = Upstream(self.state, self.climbing, self)
+        self.up = Upstream(self.state, self.climbing, self, attempts_from)
         self.down.is_member = lambda: is_source or not self.up.is_orphan
         self.down.has_uplink = self.up.knows
         self.subscriptions: dict[int, OwnSubscription] = {}

@@ -88,7 +88,7 @@ class Below(Protocol):
 class Upstream:
     """The lower end of a node's edge to its parent."""
 
-    def __init__(self, state: MemberState, climbing: Climbing, below: Below) -> None:
+    def __init__(self, state: MemberState, climbing: Climbing, below: Below, attempts_from: int) -> None:
         self._state = state
         self._climbing = climbing
         self._below = below
@@ -96,7 +96,7 @@ class Upstream:
         self.next: Uplink | None = None
         self.is_new = True
         """This node has never had anything of the stream."""
-        self._attempts = 0
+        self._attempts = attempts_from
         self._narrow_at: float | None = None
         self._tell_off_at = 0.0
         self._asked_at = 0.0
