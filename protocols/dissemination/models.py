@@ -1,4 +1,4 @@
-"""What clients of streams send and get, as JSON; docs/protocols/dissemination.md has the routes."""
+"""What clients of streams send and get, as JSON; docs/streams.md has the routes."""
 
 from __future__ import annotations
 
