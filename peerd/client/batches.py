@@ -10,14 +10,13 @@ import asyncio
 from collections import deque
 from collections.abc import AsyncGenerator, AsyncIterable, Callable, Iterable
 from http import HTTPStatus
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
-from peerd.client.streams import Backoff, insist
+from peerd.client import Client, IngestRefused
+from peerd.client.patience import insist
+from peerd.client.streams import Backoff
 from peerd.errors import Unavailable
 from peerd.models.streams import IngestAnswer
-
-if TYPE_CHECKING:
-    from peerd.client import Client
 
 QUIET_S: Final = 0.5
 """Without a line for so long the request is ended, and its answer says what became of the lines."""
@@ -91,8 +90,6 @@ class _Sending:
             raise self._source_failed
 
     async def _send(self) -> IngestAnswer:
-        from peerd.client import IngestRefused  # here, because that module imports from this package's others
-
         try:
             return await self._client.send_lines(self._path, self._lines())
         except IngestRefused as refused:

@@ -17,16 +17,15 @@ import asyncio
 import json
 import random
 import time
-from collections.abc import AsyncGenerator, AsyncIterable, Awaitable, Callable, Iterable
+from collections.abc import AsyncGenerator, AsyncIterable, Callable, Iterable
 from contextlib import aclosing
 from dataclasses import dataclass
-from http import HTTPStatus
-from typing import Any, Final, TypeVar
+from typing import Any, Final
 
 from peerd.errors import Unavailable
 from peerd.models.streams import Dropped, End, Gap, Item, StreamHeartbeat, stream_lines
 
-__all__ = ["Backoff", "Dropped", "End", "Gap", "Item", "StreamEntry", "follow", "insist", "json_lines"]
+__all__ = ["Backoff", "Dropped", "End", "Gap", "Item", "StreamEntry", "follow", "json_lines"]
 
 SILENCE_MAX_S: Final = 45.0
 """Three heartbeats: a connection that is silent for longer is dead, whatever the kernel says."""
@@ -35,7 +34,6 @@ PAUSE_S_MAX: Final = 10.0
 EXPONENT_MAX: Final = 16
 
 StreamEntry = Item | Gap | Dropped | End
-T = TypeVar("T")
 Connect = Callable[[str | None], AsyncGenerator[bytes, None]]
 """Opens the stream after an id (``None``: where the daemon begins by itself) and yields its lines."""
 
@@ -87,27 +85,6 @@ async def follow(
                 raise
         await asyncio.sleep(patience.pause_s(failures))
         failures += 1
-
-
-async def insist(call: Callable[[], Awaitable[T]], backoff: Backoff | None = None) -> T:
-    """Call again and again until it is done, however long a daemon that has just been started takes until it can.
-
-    Waited out are `Unavailable`, and the daemon's word that there is no such thing: it may have to find it first.
-    Raises anything else at once, and these after ``backoff.give_up_s``.
-    """
-    from peerd.client import RequestRefused  # here, because that module imports from this one
-
-    patience, failures, begun = backoff or Backoff(), 0, time.monotonic()
-    while True:
-        try:
-            return await call()
-        except (RequestRefused, Unavailable) as error:
-            is_over = patience.give_up_s is not None and time.monotonic() - begun >= patience.give_up_s
-            is_passing = isinstance(error, Unavailable) or error.problem.status == HTTPStatus.NOT_FOUND
-            if is_over or not is_passing:
-                raise
-        failures += 1
-        await asyncio.sleep(patience.pause_s(failures))
 
 
 async def json_lines(items: AsyncIterable[Any] | Iterable[Any]) -> AsyncGenerator[bytes, None]:

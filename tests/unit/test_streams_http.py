@@ -309,7 +309,7 @@ async def test_a_browser_that_comes_back_goes_on_with_its_subscription(rig: Rig)
 async def test_after_a_restart_the_subscription_is_made_anew_behind_the_last_item(rig: Rig) -> None:
     fill(rig.service.feed, [item(1), item(2)], is_final=False)
     entries = rig.streams.subscribe("news", "price > 20", backoff=Backoff(0.0, 0.0))
-    assert [(await anext(entries)).id for _ in range(2)] == ["7-1", "7-2"]  # type: ignore[union-attr]  # items, both
+    assert [(await anext(entries)).id for _ in range(2)] == ["7-1", "7-2"]
     rig.service.held.clear()
     rig.service.feed = Feed("fake.2")
     fill(rig.service.feed, [item(2), item(3)])  # one more than was asked for

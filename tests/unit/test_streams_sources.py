@@ -49,11 +49,12 @@ async def test_what_was_there_before_is_left_out_unless_it_is_asked_for(tmp_path
     log = tmp_path / "log"
     log.write_text("before\n")
     async with aclosing(of_growing_file(log, line_reader(False, "text/plain"), False)) as items:
-        first = asyncio.ensure_future(payload(items))  # noqa: TID251  the test holds it
-        while not _is_open(log):  # noqa: ASYNC110  nothing tells when a file is opened
-            await asyncio.sleep(0)
-        append(log, "after\n")
-        assert await first == "after"
+        async with asyncio.TaskGroup() as group:
+            first = group.create_task(payload(items))
+            while not _is_open(log):  # noqa: ASYNC110  nothing tells when a file is opened
+                await asyncio.sleep(0)
+            append(log, "after\n")
+        assert first.result() == "after"
 
 
 def _is_open(path: Path) -> bool:

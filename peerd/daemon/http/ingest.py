@@ -83,8 +83,7 @@ async def ingest(
     if request.headers.get("content-type", "").partition(";")[0].strip().lower() != STREAM_TYPE:
         return problem(HTTPStatus.UNSUPPORTED_MEDIA_TYPE, f"send JSON lines as {STREAM_TYPE}")
     request.scope[BODY_LIMIT].bytes_max = None
-    reader: LineReader[T] = line_type if hasattr(line_type, "validate_json") else TypeAdapter(line_type)
-    taking = _Taking(reader, accept)
+    taking = _Taking(_reader_of(line_type), accept)
     async with aclosing(request.stream()) as body:
         try:
             try:
@@ -99,6 +98,10 @@ async def ingest(
         except ClientDisconnect:
             return Response()  # nobody reads it
     return taking.answer()
+
+
+def _reader_of(line_type: Any) -> LineReader[Any]:
+    return line_type if hasattr(line_type, "validate_json") else TypeAdapter(line_type)
 
 
 class _Taking:

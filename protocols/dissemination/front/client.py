@@ -7,11 +7,12 @@ import json
 from collections.abc import AsyncGenerator, AsyncIterable, Callable, Iterable, Mapping
 from contextlib import aclosing, suppress
 from http import HTTPStatus
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, Literal
 from urllib.parse import quote
 
 from peerd.client import Client, RequestRefused
-from peerd.client.streams import Item, StreamEntry, insist
+from peerd.client.patience import insist
+from peerd.client.streams import Item, StreamEntry
 from peerd.errors import Unavailable
 from peerd.models.admin import API_PREFIX
 from peerd.models.streams import IngestAnswer
@@ -56,11 +57,12 @@ class DisseminationClient:
         policy: str = "overlap",
         settings: Mapping[str, Any] | None = None,
         *,
-        producer_gone: str = "wait",
+        producer_gone: Literal["end", "wait"] = "wait",
     ) -> StreamView:
         """Create a stream; the daemon becomes its producer."""
-        given = {"name": name, "kind": kind, "policy": policy, "producer_gone": producer_gone}
-        spec = StreamSpec.model_construct(**given, settings=dict(settings or {}))  # the daemon says what is wrong
+        spec = StreamSpec.model_construct(  # without a check: the daemon says what is wrong with it, in words
+            name=name, kind=kind, policy=policy, settings=dict(settings or {}), producer_gone=producer_gone
+        )
         return await self._client.call("POST", PATH, StreamView, spec)
 
     async def remove(self, name: str) -> StreamView:

@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import quote, urlencode
 
 from peerd.client import Client, RequestRefused
-from peerd.client.streams import StreamEntry, insist
+from peerd.client.patience import insist
+from peerd.client.streams import StreamEntry
 from peerd.errors import Unavailable
 from peerd.models.admin import API_PREFIX
 from protocols.pubsub.models import (
