@@ -210,6 +210,7 @@ class Dissemination(Plugin):
                 on_done(self._view(node))
             else:
                 self.nodes.give_up(node, "not created")
+                self._forget_record(record, why)
                 on_done(why)
 
         try:
@@ -217,6 +218,14 @@ class Dissemination(Plugin):
         except Unavailable:
             self.nodes.give_up(node, "not created")
             raise
+
+    def _forget_record(self, record: StreamRecord, why: Exception) -> None:
+        """It may have been written, although nobody has said so."""
+        if isinstance(why, Unavailable):
+            try:
+                self.registry.remove(record, lambda why: None)
+            except Unavailable:
+                return  # it lapses
 
     def _remember(self, record: StreamRecord) -> None:
         try:
@@ -339,6 +348,7 @@ class Dissemination(Plugin):
             item = node.publish(payload, content_type, max(0, at_ms))
         except ItemError as error:
             raise StreamRefused("invalid", str(error)) from error
+        self.nodes.flush_soon()
         return ItemPublished(stream=name, id=position_text(item.position), bytes=len(payload))
 
     def when_publishable(self, name: str, on_done: Callable[[bool | Exception], None]) -> None:
@@ -400,6 +410,8 @@ class Dissemination(Plugin):
         record: StreamRecord,
         on_done: Told,
     ) -> None:
+        if self.nodes.get(record.key) is None and self.nodes.is_own(record):
+            raise StreamRefused("unknown", f"this node has produced {record.name}, and does so no more")
         node = self.nodes.make(record)
         try:
             interest = node.kind.parse(request.interest)

@@ -41,6 +41,7 @@ class StreamNode:
         factory: PolicyFactory,
         has_uplink: Callable[[], bool],
         attempts_from: int,
+        sequence: int,
     ) -> None:
         self.host, self._config, self.record, self.kind = host, config, record, kind
         self._has_uplink = has_uplink
@@ -61,8 +62,9 @@ class StreamNode:
         )
         self._connect()
         if self.is_producer:
-            self.member.begin_at(StreamPosition(host.boot_epoch, 0))
-        self.sequence = 0
+            self.member.begin_at(StreamPosition(host.boot_epoch, sequence))
+        self.sequence = sequence
+        """The number of the newest item: in one boot no stream has a number twice, also when it is created again."""
         self.tree = NodeTree(self)
         self.policy = factory.make(self.tree, factory.settings(record.settings))
         self.search = ParentSearch(self._move, host.rng.random)
@@ -282,10 +284,9 @@ class StreamNode:
         self.member.gone(peer, self.host.now())
         self._note_children()
 
-    def writable(self) -> None:
-        """A peer has taken what waited for it."""
-        self.member.state.now = self.host.now()
-        self.member.down.flush()
+    def flush(self) -> None:
+        """Send on what waits: a peer has taken what came before, or items were published."""
+        self.member.flush(self.host.now())
 
     def tick(self) -> None:
         """Four times a second."""
@@ -368,7 +369,7 @@ def position_of(text: str) -> StreamPosition:
     if text == "start":
         return START
     epoch, _, number = text.partition("-")
-    if not (epoch.isdecimal() and number.isdecimal() and len(text) <= 40):
+    if not (text.isascii() and epoch.isdecimal() and number.isdecimal() and len(text) <= 40):
         raise ValueError(f"expected the id of an item, such as 3-120, or 'start', not {text!r:.60}")
     position = StreamPosition(int(epoch), int(number))
     if max(position) >= 1 << 63:

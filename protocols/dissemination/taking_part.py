@@ -33,6 +33,7 @@ from protocols.dissemination.stream_node import StreamNode
 
 TICK_S: Final = 0.25
 _TICK: Final = "streams"
+_FLUSH: Final = "stream_flush"
 BOOT_BITS: Final = 22
 ATTEMPT_BITS: Final = 12
 """A boot is told by milliseconds since 1970, which have 42 bits until the year 2109; an attempt's number has 64."""
@@ -52,9 +53,10 @@ class StreamNodes(Part):
         self.on_gone: Callable[[StreamNode, str], None] = lambda node, reason: None
         self.on_tick: Callable[[], None] = lambda: None
         self.has_work: Callable[[], bool] = lambda: False
-        self._is_ticking = False
+        self._is_ticking = self._is_flushing = False
         self._told_off = 0
         self._made = 0
+        self._sequence = 0
         self._looked_at: dict[NodeId, float] = {}
 
     def __iter__(self) -> Iterator[StreamNode]:
@@ -76,7 +78,9 @@ class StreamNodes(Part):
             raise StreamRefused("quota", f"this node takes part in {len(self._nodes)} streams, and in no more")
         try:
             kind, factory = load_kind(record.kind), load_policy(record.policy)
-            node = StreamNode(self._host, self._config, record, kind, factory, self._has_uplink, self._attempts())
+            node = StreamNode(
+                self._host, self._config, record, kind, factory, self._has_uplink, self._attempts(), self._sequence
+            )
         except (ConfigError, ValueError) as error:
             raise StreamRefused("invalid", f"{record.name}: {error}") from error
         node.on_over = lambda reason: self.give_up(node, reason)
@@ -95,6 +99,7 @@ class StreamNodes(Part):
         if self._nodes.get(node.record.key) is not node:
             return
         del self._nodes[node.record.key]
+        self._sequence = max(self._sequence, node.sequence)
         self._looked_at.pop(node.record.key, None)
         node.leave(is_over=reason == "ended")
         self._host.emit(StreamOver(stream=node.name, reason=reason))
@@ -207,7 +212,19 @@ class StreamNodes(Part):
     def writable(self) -> None:
         """Some peer has taken what waited for it."""
         for node in self:
-            node.writable()
+            node.flush()
+
+    def flush_soon(self) -> None:
+        """Send what is published now, together with what else is published at this moment."""
+        if not self._is_flushing:
+            self._is_flushing = True
+            self._host.set_timer(_FLUSH, 0.0)
+
+    @on_timer(_FLUSH)
+    def flush(self, payload: None) -> None:
+        """Send it."""
+        self._is_flushing = False
+        self.writable()
 
     # Seeds
 

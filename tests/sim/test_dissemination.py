@@ -160,6 +160,17 @@ def test_a_stream_that_ends_ends_its_subscriptions() -> None:
     assert not any(len(plugin_of(place).nodes) for place in streams.simulation.nodes)
 
 
+def test_a_stream_that_is_created_again_has_no_number_twice() -> None:
+    streams = Streams(4)
+    streams.publish(5)
+    told: list[StreamView | Exception] = []
+    plugin_of(streams.producer).remove("news", told.append)
+    streams.simulation.run_until(lambda: bool(told), limit_s=30.0)
+    plugin_of(streams.producer).create(SPEC, told.append)
+    streams.simulation.run_until(lambda: len(told) == 2, limit_s=30.0)
+    assert plugin_of(streams.producer).publish("news", b"a").id == "1-6"
+
+
 def test_what_is_remembered_is_had_by_those_who_come_late() -> None:
     streams = Streams(10)
     for place in streams.others[:4]:

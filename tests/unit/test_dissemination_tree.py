@@ -67,6 +67,7 @@ class Net:
         item = StreamItem(1, self.sequence, 0, what.encode())
         self.published.append(item)
         self.source.publish(item, self.now)
+        self.source.flush(self.now)
 
     def step(self) -> bool:
         busy = [link for link, queue in self.links.items() if queue]

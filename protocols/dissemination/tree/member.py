@@ -111,13 +111,17 @@ class StreamMember:
         self.state.buffer.forget(mark)
 
     def publish(self, item: StreamItem, now: float) -> None:
-        """The producer's next item. Raises `ItemError` for what the kind of interests cannot read."""
+        """The producer's next item; `flush` sends it. Raises `ItemError` for what the kind of interests cannot read."""
         self.state.now = now
         if item.position <= self.state.through:
             raise Bug(f"the stream is at {self.state.through} already, not before {item.position}")
         held = ParsedItem(item, self.state.kind.content(item))
         self.state.through = item.position
         self._flow(held)
+
+    def flush(self, now: float) -> None:
+        """Send on what waits, as far as children take it."""
+        self.state.now = now
         self.down.flush()
 
     # Subscriptions of this node

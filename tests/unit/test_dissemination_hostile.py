@@ -1,0 +1,108 @@
+"""Whatever a neighbour sends: a member of a tree refuses it or bears it, within its limits."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from hypothesis import HealthCheck, given, settings, strategies as st
+
+from peerd.errors import ProtocolError
+from peerd.ids import NodeId
+from peerd.messages import Message, PeerRef, encode_body
+from protocols.dissemination import messages
+from protocols.dissemination.interests.classes import ClassesKind
+from protocols.dissemination.messages import DEPTH_MAX, WANTS_MAX, StreamItem, StreamMark
+from protocols.dissemination.names import interest_id, stream_key
+from protocols.dissemination.tree.member import StreamMember
+from protocols.dissemination.tree.replay import BufferLimits
+
+STREAM = stream_key("s")
+PEERS = [PeerRef(NodeId(i + 1), "127.0.0.1", 1000 + i) for i in range(5)]
+ME = PEERS[2]
+KIND = ClassesKind()
+LIMITS = BufferLimits(20, 4096, 60.0)
+FAN_OUT = 2
+
+marks = st.builds(StreamMark, st.integers(0, 2), st.integers(0, 12))
+attempts = st.integers(0, 4)
+numbers = st.integers(0, 5)
+texts = st.lists(st.sampled_from(["", "a", "b", "a,b", "c", "!", "a b"]), max_size=3).map(tuple)
+ids = st.lists(st.sampled_from(["a", "b", "a,b", ""]), max_size=3).map(
+    lambda names: tuple(interest_id("classes", name) for name in names)
+)
+items = st.lists(
+    st.builds(
+        StreamItem, st.integers(0, 2), st.integers(0, 12), st.just(0), st.sampled_from([b"a", b"b", b"\xff", b"!"])
+    ),
+    max_size=3,
+).map(tuple)
+peers = st.sampled_from(PEERS)
+paths = st.none() | st.lists(peers, max_size=3).map(tuple) | st.just(tuple(PEERS[:2]) * (DEPTH_MAX // 2))
+some = st.lists(peers, max_size=3).map(tuple)
+anything: st.SearchStrategy[Message] = st.one_of(
+    st.builds(messages.Attach, st.just(STREAM), attempts, texts, marks, st.booleans(), st.booleans(), st.none()),
+    st.builds(messages.Ready, st.just(STREAM), attempts, marks, marks),
+    st.builds(messages.Declined, st.just(STREAM), attempts, st.integers(0, 255), some),
+    st.builds(messages.Begin, st.just(STREAM), attempts, marks),
+    st.builds(messages.DetachFromParent, st.just(STREAM), attempts),
+    st.builds(messages.Widen, st.just(STREAM), texts, marks, st.booleans(), attempts, numbers),
+    st.builds(messages.ReplayItems, st.just(STREAM), items, attempts, numbers),
+    st.builds(messages.Widened, st.just(STREAM), ids, marks, marks, attempts, numbers),
+    st.builds(messages.Narrow, st.just(STREAM), ids, attempts, numbers),
+    st.builds(messages.Carry, st.just(STREAM), items, marks, attempts, numbers),
+    st.builds(messages.Beat, st.just(STREAM), marks, paths, attempts, numbers),
+    st.builds(messages.StreamGap, st.just(STREAM), marks, marks, attempts, numbers),
+    st.builds(messages.Climb, st.just(STREAM), peers, attempts, st.integers(0, DEPTH_MAX)),
+    st.builds(messages.Climbed, st.just(STREAM), attempts, st.booleans()),
+    st.builds(messages.Dismiss, st.just(STREAM), attempts),
+    st.builds(messages.MoveAway, st.just(STREAM), attempts, some, st.booleans()),
+    st.builds(messages.StreamEnds, st.just(STREAM), attempts),
+)
+steps = st.one_of(
+    st.tuples(st.just("receive"), peers, anything),
+    st.tuples(st.just("move"), peers, st.none()),
+    st.tuples(st.just("tick"), st.none(), st.none()),
+    st.tuples(st.just("gone"), peers, st.none()),
+)
+
+
+@settings(max_examples=400, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(st.lists(steps, max_size=60), st.booleans())
+def test_a_member_bears_whatever_comes(steps: list[tuple[str, Any, Any]], is_source: bool) -> None:
+    sent: list[Message] = []
+
+    def send(peer: PeerRef, message: Message) -> None:
+        assert peer.id != ME.id
+        sent.append(message)
+
+    member = StreamMember(
+        ME,
+        STREAM,
+        KIND,
+        LIMITS,
+        send,
+        lambda peer, wants, gone: len(member.down.children) < FAN_OUT,
+        is_source=is_source,
+    )
+    got: list[Any] = []
+    member.subscribe(1, KIND.parse("a"), None, got.append, 0.0)
+    now = 0.0
+    for what, peer, message in steps:
+        if what == "tick":
+            now += 0.25
+            member.tick(now)
+        elif what == "gone":
+            member.gone(peer.id, now)
+        elif what == "move" and not is_source:
+            member.move_to(peer, now)
+        elif what == "receive" and peer.id != ME.id:
+            try:
+                member.received(peer, message, now)
+            except ProtocolError:
+                member.gone(peer.id, now)  # it costs the peer its link
+        member.validate()
+        assert len(member.down.children) <= FAN_OUT
+        assert all(len(child.wants) <= WANTS_MAX for child in member.down.children.values())
+        assert len(member.state.path) <= DEPTH_MAX
+    for each in sent:
+        encode_body(each)  # raises `Bug` above a limit of the message

@@ -1,0 +1,157 @@
+"""The record of a stream, what clients may give as a place in it, and the search for a parent."""
+
+from __future__ import annotations
+
+import inspect
+import json
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import pytest
+from hypothesis import given, strategies as st
+
+from peerd.errors import ConfigError, ProtocolError
+from peerd.ids import NodeId
+from peerd.messages import PeerRef
+from protocols.dissemination.loading import load_kind, load_policy
+from protocols.dissemination.models import StreamSpec
+from protocols.dissemination.names import START, StreamPosition, stream_key
+from protocols.dissemination.plugin import Dissemination
+from protocols.dissemination.service import StreamService
+from protocols.dissemination.stream import RECORD_BYTES_MAX, SeedRef, StreamRecord, decode_record
+from protocols.dissemination.stream_node import position_of, position_text
+from protocols.dissemination.tree.search import TRIES_MAX, ParentSearch
+from protocols.dissemination.tree.upstream import MoveEnd
+
+PEERS = [PeerRef(NodeId(i + 1), "127.0.0.1", 7000 + i) for i in range(200)]
+SPEC = StreamSpec(name="news", kind="classes", policy="first_fit", settings={"delta": 0.2, "on": True})
+RECORD = StreamRecord.of(SPEC, PEERS[0])
+KEY = stream_key("news")
+
+
+def test_a_record_comes_back_as_it_was_written() -> None:
+    with_seeds = RECORD.model_copy(update={"seeds": (SeedRef.of(PEERS[1]), SeedRef.of(PEERS[2]))})
+    found = decode_record(with_seeds.encode(), KEY, PEERS[0].id)
+    assert found == with_seeds
+    assert found.seed_peers == (PEERS[1], PEERS[2]) and RECORD.seed_peers == (PEERS[0],)
+    assert found.says_the_same(RECORD) and len(found.encode()) < RECORD_BYTES_MAX
+
+
+@pytest.mark.parametrize(
+    ("change", "owner"),
+    [
+        ({"name": "other"}, PEERS[0].id),
+        ({"name": "../x"}, PEERS[0].id),
+        ({"kind": "../../kind"}, PEERS[0].id),
+        ({"policy": 7}, PEERS[0].id),
+        ({"producer_gone": "explode"}, PEERS[0].id),
+        ({"seeds": [{"id": "zz", "host": "h", "port": 1}]}, PEERS[0].id),
+        ({"seeds": [{"id": "0" * 32, "host": "h", "port": 1}] * 9}, PEERS[0].id),
+        ({"settings": {"x": {"deep": []}}}, PEERS[0].id),
+        ({}, PEERS[1].id),
+        ({}, None),
+    ],
+)
+def test_a_record_that_no_producer_writes_is_not_believed(change: dict[str, Any], owner: NodeId | None) -> None:
+    data = json.dumps({**json.loads(RECORD.encode()), **change}).encode()
+    with pytest.raises(ProtocolError):
+        decode_record(data, KEY, owner)
+
+
+@given(st.binary(max_size=300))
+def test_any_bytes_are_no_record(data: bytes) -> None:
+    with pytest.raises(ProtocolError):
+        decode_record(data, KEY, PEERS[0].id)
+
+
+def test_a_record_that_is_too_large_is_refused_where_it_is_made() -> None:
+    with pytest.raises(ValueError, match="is the limit"):
+        StreamRecord.of(SPEC.model_copy(update={"settings": {f"k{i}": "x" * 250 for i in range(60)}}), PEERS[0])
+
+
+@given(st.integers(0, (1 << 62)), st.integers(0, (1 << 62)))
+def test_a_place_in_a_stream_comes_back_from_its_text(epoch: int, sequence: int) -> None:
+    assert position_of(position_text(StreamPosition(epoch, sequence))) == StreamPosition(epoch, sequence)
+
+
+@pytest.mark.parametrize("text", ["", "x", "1", "1-", "-1", "1-2-3", "١-1", f"{1 << 64}-1", "9" * 50 + "-1"])
+def test_other_texts_are_no_places(text: str) -> None:
+    with pytest.raises(ValueError, match="item"):
+        position_of(text)
+
+
+def test_start_is_before_everything() -> None:
+    assert position_of("start") == START
+
+
+def test_what_is_not_installed_is_named_with_what_is() -> None:
+    with pytest.raises(ConfigError, match="first_fit"):
+        load_policy("nonesuch")
+    assert load_kind("classes").name == "classes"
+    with pytest.raises(ValueError, match="no settings"):
+        load_policy("first_fit").settings({"a": 1})
+
+
+def search_of(refused: set[NodeId] | None = None) -> tuple[ParentSearch, list[PeerRef]]:
+    asked: list[PeerRef] = []
+
+    def move_to(peer: PeerRef) -> bool:
+        if peer.id in (refused or ()):
+            return False
+        asked.append(peer)
+        return True
+
+    return ParentSearch(move_to, lambda: 0.5), asked
+
+
+def begun(search: ParentSearch, candidates: Sequence[PeerRef]) -> list[bool]:
+    over: list[bool] = []
+    search.begin(candidates, over.append)
+    return over
+
+
+def test_a_search_goes_down_before_it_goes_on() -> None:
+    search, asked = search_of()
+    over = begun(search, PEERS[:2])
+    search.ended(PEERS[0], MoveEnd.DECLINED, (PEERS[5], PEERS[6]))
+    search.ended(asked[-1], MoveEnd.DECLINED, (PEERS[0],))  # nobody is asked twice
+    search.ended(asked[-1], MoveEnd.SILENT, ())
+    assert {peer.id for peer in asked[1:3]} == {PEERS[5].id, PEERS[6].id}
+    assert asked[3] == PEERS[1] and not over
+    assert search.ended(PEERS[1], MoveEnd.MOVED, ())
+    assert over == [True] and not search.is_active
+
+
+def test_a_search_ends_when_nobody_is_left_or_too_many_were_asked() -> None:
+    search, asked = search_of({PEERS[0].id})
+    over = begun(search, PEERS)
+    while search.current is not None:
+        search.ended(search.current, MoveEnd.DECLINED, ())
+    assert over == [False] and len(asked) == TRIES_MAX - 1
+
+
+def test_the_end_of_another_move_is_not_the_searchs() -> None:
+    search, _ = search_of()
+    over = begun(search, PEERS[:1])
+    assert not search.ended(PEERS[3], MoveEnd.MOVED, ())
+    assert not over and search.current == PEERS[0]
+
+
+def promised() -> list[tuple[str, Callable[..., Any]]]:
+    return [
+        (name, value)
+        for name, value in vars(StreamService).items()
+        if inspect.isfunction(value) and not name.startswith("_")
+    ]
+
+
+def of_the_plugin(plugin: Dissemination) -> StreamService:
+    """Here the types are compared, by the type checker."""
+    return plugin
+
+
+@pytest.mark.parametrize(("name", "value"), promised())
+def test_the_plugin_offers_what_clients_are_promised(name: str, value: Callable[..., Any]) -> None:
+    wanted = [(each.name, each.kind, each.default) for each in inspect.signature(value).parameters.values()]
+    offered = inspect.signature(getattr(Dissemination, name)).parameters.values()
+    assert [(each.name, each.kind, each.default) for each in offered] == wanted
