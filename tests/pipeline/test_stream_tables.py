@@ -92,5 +92,5 @@ def test_the_tables_say_what_the_simulation_did(spark: SparkSession, tmp_path: P
     events = find_events()
     if "dissemination.reorganisation_measured" in events:
         [row] = reorganised
-        assert (row["moves"], row["mean_predicted"], row["useful_share"]) == (2, pytest.approx(0.4), 0.5)
+        assert (row["changes"], row["mean_predicted"], row["useful_share"]) == (2, pytest.approx(0.4), 0.5)
         assert row["error"] == pytest.approx(0.25)

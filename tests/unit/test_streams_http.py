@@ -16,9 +16,11 @@ import pytest
 from peerd.client import Client, DaemonBusy, RequestRefused
 from peerd.client.streams import Backoff, Gap
 from peerd.errors import Unavailable
+from peerd.front import scope_of
 from peerd.lib.feed import Feed
 from peerd.models.streams import IngestAnswer
 from protocols.dissemination.front.client import DisseminationClient, wrapped
+from protocols.dissemination.front.http import router
 from protocols.dissemination.messages import PAYLOAD_BYTES_MAX
 from protocols.dissemination.models import ReceivedItem, StreamSubscriptionRequest, StreamSubscriptionView, StreamWish
 from protocols.dissemination.service import StreamRefused
@@ -99,6 +101,19 @@ async def test_the_tree_the_plan_and_the_history(rig: Rig) -> None:
     assert await rig.streams.tree("news") == TREE
     assert [each.gain for each in (await rig.streams.plan("news")).moves] == [0.125]
     assert [each.measured for each in (await rig.streams.history("news")).moves] == [None]
+
+
+def test_reading_needs_less_than_publishing() -> None:
+    needed = {
+        (method, route.path): scope_of(route) for route in router(FakeStreams()).routes for method in methods(route)
+    }
+    writing = {("POST", "/streams"), ("DELETE", "/streams/{stream}"), ("POST", "/streams/{stream}/items")}
+    assert {what for what, scope in needed.items() if scope == "write" and what[0] != "WEBSOCKET"} == writing
+    assert needed["POST", "/streams/{stream}/subscriptions"] == needed["GET", "/streams/{stream}/items"] == "read"
+
+
+def methods(route: Any) -> set[str]:
+    return getattr(route, "methods", None) or {"WEBSOCKET"}
 
 
 # --- publishing -----------------------------------------------------------------------------------------------------

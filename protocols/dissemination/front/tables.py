@@ -10,8 +10,8 @@ from pyspark.sql import Column, DataFrame, functions as F
 from peerd.front import Row, Shown, SparkTable
 from peerd.pipeline.tables import of_kind
 
-MEASURED: Final = "dissemination.reorganisation_measured"
-"""What policies that predict write once they have measured what came of a move."""
+MEASURED: Final = r"^dissemination\.\w+_measured$"
+"""The kinds of events that policies write once they have measured what came of a change that they had predicted."""
 
 
 def _spurious_share() -> Column:
@@ -78,16 +78,16 @@ def losses(events: DataFrame) -> DataFrame:
 
 
 def reorganisations(events: DataFrame) -> DataFrame:
-    """One row a stream: what moves were expected to save, beside what they have saved, in the policy's own measure.
+    """One row a stream: what changes were expected to bring, beside what they have brought, in the policy's own measure.
 
     ``error``: how far the two lie apart, on average. No rows where no policy is installed that measures it.
     """
-    found = of_kind(events, MEASURED)
+    found = events.where(F.col("event").rlike(MEASURED))
     missing = [name for name in ("predicted", "measured") if name not in found.columns]
     for name in missing:
         found = found.withColumn(name, F.lit(None).cast("double"))
     return found.groupBy("stream").agg(
-        F.count(F.lit(1)).alias("moves"),
+        F.count(F.lit(1)).alias("changes"),
         F.avg("predicted").alias("mean_predicted"),
         F.avg("measured").alias("mean_measured"),
         F.avg(F.abs(F.col("predicted") - F.col("measured"))).alias("error"),
@@ -176,7 +176,7 @@ TABLES: Final = (
             "Reorganisations: expected and measured",
             {
                 "stream": "stream",
-                "moves": "moves",
+                "changes": "changes",
                 "mean_predicted": "predicted",
                 "mean_measured": "measured",
                 "error": "error",
