@@ -45,9 +45,10 @@ class DisseminationConfig(PluginConfig):
     replay_bytes: Memory = setting("16MiB", "Bytes of items that this node remembers of a stream.")
     replay_for: Interval = setting("10m", "How long this node remembers an item.")
     slow_bytes: Memory = setting(
-        "512KiB",
-        "A child for which so much waits in this node's connection gets no more for the moment. What comes meanwhile "
-        "waits, as much as this node remembers, and is lost for that child above it, which the child is told.",
+        "1MiB",
+        "A child for which more waits in this node's connection gets no more for the moment. What comes meanwhile "
+        "waits, as much as this node remembers, and is lost for that child above it, which the child is told. Below "
+        "the default, what waits is sent four times a second only.",
         reloads=True,
     )
 

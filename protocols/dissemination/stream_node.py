@@ -11,7 +11,7 @@ from peerd.messages import Message, PeerRef
 from protocols.dissemination.access import NodeTree
 from protocols.dissemination.config import DisseminationConfig
 from protocols.dissemination.events import StreamJoined, StreamLoss, StreamMoved
-from protocols.dissemination.messages import AttachRefusal, Carry, Declined, ReplayItems, StreamItem
+from protocols.dissemination.messages import ITEMS_MAX, AttachRefusal, Carry, Declined, ReplayItems, StreamItem
 from protocols.dissemination.meter import StreamMeter
 from protocols.dissemination.names import START, StreamPosition
 from protocols.dissemination.ports import Interest, InterestKind, ParsedItem, PolicyFactory
@@ -65,6 +65,10 @@ class StreamNode:
             self.member.begin_at(StreamPosition(host.boot_epoch, sequence))
         self.sequence = sequence
         """The number of the newest item: in one boot no stream has a number twice, also when it is created again."""
+        self._unsent = 0
+        self._busy_s = 0.0
+        self.on_worked: Callable[[float, int, int], None] = lambda busy_s, looked, sent: None
+        """Told of each item: how long it kept this node busy, and how many children were looked at and sent to."""
         self.tree = NodeTree(self)
         self.policy = factory.make(self.tree, factory.settings(record.settings))
         self.search = ParentSearch(self._move, host.rng.random)
@@ -142,7 +146,7 @@ class StreamNode:
         self.host.send(peer, message)
 
     def _is_slow(self, peer: PeerRef) -> bool:
-        return self.host.queued_bytes(peer) >= self._config().slow_bytes
+        return self.host.queued_bytes(peer) > self._config().slow_bytes
 
     def _admit(self, peer: PeerRef, wants: Sequence[Interest], instead_of: NodeId | None) -> bool:
         if self.leaving_since is not None:
@@ -264,8 +268,16 @@ class StreamNode:
 
     def received(self, peer: PeerRef, message: Message) -> None:
         """One of the tree's messages."""
-        self.member.received(peer, message, self.host.now())
+        now, counts = self.host.now(), self.meter.counts
+        had, sent = counts.items_in, counts.items_out
+        self.member.received(peer, message, now)
+        self._worked(self.host.now() - now, counts.items_in - had, counts.items_out - sent)
         self._note_children()
+
+    def _worked(self, busy_s: float, items: int, sent: int) -> None:
+        """So many items kept this node busy for so long."""
+        if items:
+            self.on_worked(busy_s / items, len(self.member.down.children), round(sent / items))
 
     def policy_received(self, peer: PeerRef, message: Message) -> None:
         """One of the policy's messages. Another policy's is a fault of its sender."""
@@ -274,9 +286,14 @@ class StreamNode:
 
     def publish(self, payload: bytes, content_type: str, published_ms: int) -> StreamItem:
         """The producer's next item."""
+        now = self.host.now()
         item = StreamItem(self.host.boot_epoch, self.sequence + 1, published_ms, payload, content_type)
-        self.member.publish(item, self.host.now())
+        self.member.publish(item, now)
+        self._busy_s += self.host.now() - now
         self.sequence += 1
+        self._unsent += 1
+        if self._unsent >= ITEMS_MAX:
+            self.flush()
         return item
 
     def gone(self, peer: NodeId) -> None:
@@ -286,7 +303,11 @@ class StreamNode:
 
     def flush(self) -> None:
         """Send on what waits: a peer has taken what came before, or items were published."""
-        self.member.flush(self.host.now())
+        now, sent = self.host.now(), self.meter.counts.items_out
+        self.member.flush(now)
+        items, self._unsent = self._unsent, 0
+        busy_s, self._busy_s = self._busy_s + self.host.now() - now, 0.0
+        self._worked(busy_s, items, self.meter.counts.items_out - sent)
 
     def tick(self) -> None:
         """Four times a second."""

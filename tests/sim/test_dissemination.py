@@ -171,6 +171,29 @@ def test_a_stream_that_is_created_again_has_no_number_twice() -> None:
     assert plugin_of(streams.producer).publish("news", b"a").id == "1-6"
 
 
+def test_a_stream_whose_producer_is_gone_for_good_ends_if_its_record_says_so() -> None:
+    spec = SPEC.model_copy(update={"producer_gone": "end"})
+    streams = Streams(8, spec=spec, lease="15s", producer_gone_after="5s")
+    watched = streams.subscribe_all()
+    streams.publish(5)
+    streams.simulation.kill(streams.producer)
+    streams.settle(10.0)
+    assert not any(each.is_over for each in watched), "its record is still there: it may come back"
+    streams.settle(60.0)
+    assert all(each.is_over for each in watched)
+    assert not any(len(plugin_of(place).nodes) for place in streams.others)
+
+
+def test_a_burst_that_is_larger_than_a_queue_loses_nothing() -> None:
+    streams = Streams(4, replay_items=300)
+    (watched, *_) = [streams.subscribe(place, "a") for place in streams.others]
+    for _ in range(1000):
+        streams.judge.publish(streams.producer, "news", "a")
+    streams.settle()
+    streams.assert_complete()
+    assert (watched.received, watched.lost) == (1000, 0)
+
+
 def test_what_is_remembered_is_had_by_those_who_come_late() -> None:
     streams = Streams(10)
     for place in streams.others[:4]:
