@@ -48,7 +48,10 @@ class StreamService(Protocol):
         """The next item of a stream that this node produces. It goes out at once; nobody acknowledges it."""
 
     def when_publishable(self, name: str, on_done: Callable[[bool | Exception], None]) -> None:
-        """Wait until the stream takes another item: its limits of rate and memory."""
+        """Wait until the stream takes another item, by its limits of rate and memory.
+
+        Where it takes one now, ``on_done`` is called at once: items that came together can go out together.
+        """
 
     def subscribe(
         self, request: StreamSubscriptionRequest, on_done: Callable[[StreamSubscriptionView | Exception], None]
