@@ -43,7 +43,7 @@ from protocols.dissemination.service import StreamRefused
 from protocols.dissemination.stream import StreamRecord
 from protocols.dissemination.stream_node import StreamNode, position_of, position_text
 from protocols.dissemination.subscriptions import ClientSubscription, ClientSubscriptions, Told
-from protocols.dissemination.taking_part import StreamNodes
+from protocols.dissemination.taking_part import StreamNodes, UsedNumbers
 
 JOIN_S: Final = 20.0
 """A subscription that has not begun after this is given up, and the client is told."""
@@ -66,10 +66,20 @@ class Dissemination(Plugin):
     Config: ClassVar[type[PluginConfig]] = DisseminationConfig
     config: DisseminationConfig
 
+    def __init__(self, config: PluginConfig | None = None) -> None:
+        super().__init__(config)
+        self._used = UsedNumbers()
+
+    def inherit(self, failed: Dissemination) -> None:
+        """Go on with the numbers: members would take items of a number that they have had for old ones."""
+        nodes: StreamNodes | None = getattr(failed, "nodes", None)  # it may have failed before it had any
+        self._used = failed._used if nodes is None else nodes.used()
+
     def start(self, host: Host) -> None:
         super().start(host)
         self.registry = StreamRegistry(host, self._settings)
         self.nodes = StreamNodes(host, self._settings, self.registry)
+        self.nodes.numbers = self._used
         self.clients = ClientSubscriptions(host, self._settings)
         self.questions = TreeQuestions(host, self._settings, self._answer)
         self.registry.seeds_of = self.nodes.with_seeds

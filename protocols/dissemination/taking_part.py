@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from typing import Any, Final
 
 from peerd.api import Host, Part, SendRefusal, on_timer
@@ -43,6 +44,16 @@ LOOKUP_S: Final = 5.0
 """Least time between two looks at the record of a stream whose producer is not reached."""
 
 
+@dataclass(slots=True)
+class UsedNumbers:
+    """What must not be used again in this boot."""
+
+    made: int = 0
+    """Times that this node began to take part in a stream."""
+    sequence: int = 0
+    """The largest number of an item of a stream that this node has produced, and does not produce any more."""
+
+
 class StreamNodes(Part):
     """``on_gone(node, reason)`` is told of each stream that is given up."""
 
@@ -55,8 +66,7 @@ class StreamNodes(Part):
         self.has_work: Callable[[], bool] = lambda: False
         self._is_ticking = self._is_flushing = False
         self._told_off = 0
-        self._made = 0
-        self._sequence = 0
+        self.numbers = UsedNumbers()
         self._looked_at: dict[NodeId, float] = {}
 
     def __iter__(self) -> Iterator[StreamNode]:
@@ -79,7 +89,14 @@ class StreamNodes(Part):
         try:
             kind, factory = load_kind(record.kind), load_policy(record.policy)
             node = StreamNode(
-                self._host, self._config, record, kind, factory, self._has_uplink, self._attempts(), self._sequence
+                self._host,
+                self._config,
+                record,
+                kind,
+                factory,
+                self._has_uplink,
+                self._attempts(),
+                self.numbers.sequence,
             )
         except (ConfigError, ValueError) as error:
             raise StreamRefused("invalid", f"{record.name}: {error}") from error
@@ -91,15 +108,15 @@ class StreamNodes(Part):
 
     def _attempts(self) -> int:
         """Where the numbers of attempts begin: above those of earlier boots, and of this stream in this boot."""
-        self._made += 1
-        return (self._host.boot_epoch << BOOT_BITS) + (self._made << ATTEMPT_BITS)
+        self.numbers.made += 1
+        return (self._host.boot_epoch << BOOT_BITS) + (self.numbers.made << ATTEMPT_BITS)
 
     def give_up(self, node: StreamNode, reason: str) -> None:
         """Take part no more."""
         if self._nodes.get(node.record.key) is not node:
             return
         del self._nodes[node.record.key]
-        self._sequence = max(self._sequence, node.sequence)
+        self.numbers.sequence = max(self.numbers.sequence, node.sequence)
         self._looked_at.pop(node.record.key, None)
         node.leave(is_over=reason == "ended")
         self._host.emit(StreamOver(stream=node.name, reason=reason))
@@ -108,6 +125,12 @@ class StreamNodes(Part):
     def _has_uplink(self) -> bool:
         limit = self._config().uplink
         return not limit or self.ledger.uplink_bytes_per_s < limit
+
+    def used(self) -> UsedNumbers:
+        """All that was used so far, for an instance of the plugin that replaces this one."""
+        return UsedNumbers(
+            self.numbers.made, max([self.numbers.sequence, *(node.sequence for node in self._nodes.values())])
+        )
 
     # Time
 

@@ -171,6 +171,18 @@ def test_a_stream_that_is_created_again_has_no_number_twice() -> None:
     assert plugin_of(streams.producer).publish("news", b"a").id == "1-6"
 
 
+def test_a_plugin_that_replaces_a_failed_one_gives_no_number_twice() -> None:
+    streams = Streams(6)
+    watched = streams.subscribe_all()
+    streams.publish(5)
+    streams.producer.node.restart_plugin("dissemination")
+    streams.settle()
+    streams.publish(20)
+    streams.settle(20.0)
+    streams.assert_complete()
+    assert all(each.received for each in watched)
+
+
 def test_a_stream_whose_producer_is_gone_for_good_ends_if_its_record_says_so() -> None:
     spec = SPEC.model_copy(update={"producer_gone": "end"})
     streams = Streams(8, spec=spec, lease="15s", producer_gone_after="5s")
