@@ -82,6 +82,7 @@ def test_the_tables_say_what_the_simulation_did(spark: SparkSession, tmp_path: P
     edges = ITEMS // NODES * sum(range(1, NODES))
     assert total["items_in"] == total["items_out"] == edges
     assert total["spurious_share"] == pytest.approx(1 - ITEMS / NODES * (NODES - 1) / edges)
+    assert 0 < total["mean_late_s"] < 5
     minutes = rows("stream_minutes")
     assert len(minutes) >= 2 and sum(row["items_in"] for row in minutes) == edges
     assert all(0 <= row["spurious_share"] <= 1 for row in minutes if row["items_in"])

@@ -19,6 +19,12 @@ def _spurious_share() -> Column:
     return (F.sum("spurious") / F.nullif(F.sum("items_in"), F.lit(0))).alias("spurious_share")
 
 
+def _mean_late_s() -> Column:
+    """How late items came on average that somebody at the node wanted, by the nodes' clocks."""
+    wanted = F.sum("items_in") - F.sum("spurious")
+    return (F.sum("late_s") / F.nullif(wanted, F.lit(0))).alias("mean_late_s")
+
+
 def streams(events: DataFrame) -> DataFrame:
     """One row a stream: how many nodes it has had, what came to them, how much of it in vain, and how deep they were.
 
@@ -31,6 +37,7 @@ def streams(events: DataFrame) -> DataFrame:
             F.countDistinct("node").alias("nodes"),
             *(F.sum(name).alias(name) for name in ("items_in", "bytes_in", "items_out", "refused")),
             _spurious_share(),
+            _mean_late_s(),
             F.avg(_depth()).alias("mean_depth"),
             F.max(_depth()).alias("max_depth"),
         )
@@ -51,6 +58,7 @@ def minutes(events: DataFrame) -> DataFrame:
             F.countDistinct("node").alias("nodes"),
             F.sum("items_in").alias("items_in"),
             _spurious_share(),
+            _mean_late_s(),
             F.avg(_depth()).alias("mean_depth"),
             F.max(_depth()).alias("max_depth"),
             F.sum(F.when(F.col("depth") < 0, 1).otherwise(0)).alias("orphans"),
@@ -139,6 +147,7 @@ TABLES: Final = (
                 "items_in": "items",
                 "bytes_in": "bytes",
                 "spurious_share": "spurious",
+                "mean_late_s": "mean delay",
                 "mean_depth": "mean depth",
                 "max_depth": "deepest",
                 "refused": "refused",

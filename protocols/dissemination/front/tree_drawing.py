@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Final
 from xml.sax.saxutils import escape
 
-from peerd.cli.output import printable, size
+from peerd.cli.output import printable, seconds, size
 from protocols.dissemination.models import StreamTreeNode, StreamTreeView
 
 NODE_DIGITS: Final = 8
@@ -19,7 +19,7 @@ LEVEL_PIXELS: Final = 90
 RADIUS_PIXELS: Final = 14
 LINE_PIXELS: Final = 12
 MARGIN_PIXELS: Final = 50
-OWN_FIGURES: Final = ("items_per_s", "bytes_per_s", "spurious_share")
+OWN_FIGURES: Final = ("items_per_s", "bytes_per_s", "late_s", "spurious_share")
 """These have words of their own; the policy's other numbers are shown by their names."""
 
 
@@ -113,6 +113,8 @@ def _figures(node: StreamTreeNode, is_wide: bool) -> list[str]:
         shown.append(f"{figures['items_per_s']:,.3g} items/s")
     if "bytes_per_s" in figures:
         shown.append(f"{size(figures['bytes_per_s'])}/s")
+    if figures.get("late_s"):
+        shown.append(f"late {seconds(figures['late_s'])}")
     if "spurious_share" in figures:
         shown.append(f"spurious {figures['spurious_share']:.1%}")
     if is_wide:
