@@ -104,9 +104,8 @@ async def test_the_tree_the_plan_and_the_history(rig: Rig) -> None:
 
 
 def test_reading_needs_less_than_publishing() -> None:
-    needed = {
-        (method, route.path): scope_of(route) for route in router(FakeStreams()).routes for method in methods(route)
-    }
+    routes: list[Any] = list(router(FakeStreams()).routes)
+    needed = {(method, route.path): scope_of(route) for route in routes for method in methods(route)}
     writing = {("POST", "/streams"), ("DELETE", "/streams/{stream}"), ("POST", "/streams/{stream}/items")}
     assert {what for what, scope in needed.items() if scope == "write" and what[0] != "WEBSOCKET"} == writing
     assert needed["POST", "/streams/{stream}/subscriptions"] == needed["GET", "/streams/{stream}/items"] == "read"

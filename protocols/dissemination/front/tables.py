@@ -86,7 +86,7 @@ def losses(events: DataFrame) -> DataFrame:
 
 
 def reorganisations(events: DataFrame) -> DataFrame:
-    """One row a stream: what changes were expected to bring, beside what they have brought, in the policy's own measure.
+    """One row a stream: what changes were expected to bring, beside what they have brought, by the policy's measure.
 
     ``error``: how far the two lie apart, on average. No rows where no policy is installed that measures it.
     """
