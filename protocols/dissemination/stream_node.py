@@ -175,8 +175,8 @@ class StreamNode:
     # Getting a parent
 
     def join(self) -> None:
-        """Look for the first parent."""
-        if not self.is_producer:
+        """Look for the first parent, unless that is under way."""
+        if not self.is_producer and self._again_at is None:
             self._again_at = self.host.now() + self._pause_s
             self.policy.look_for_parent()
 
@@ -242,7 +242,7 @@ class StreamNode:
 
     def _try_again(self, now: float) -> None:
         """Nobody was found: ask the policy again and again, and now and then seeds and producer without it."""
-        if self.is_producer or not self.member.up.is_orphan or self.leaving_since is not None:
+        if self.is_producer or self.is_unused or not self.member.up.is_orphan or self.leaving_since is not None:
             return
         if self.orphan_since is None:
             self.orphan_since = now

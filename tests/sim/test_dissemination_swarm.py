@@ -23,7 +23,7 @@ from tests.sim.test_dissemination import Streams
 PROTOCOLS = ("dissemination",)
 
 
-@pytest.mark.parametrize(("seed", "nodes"), [(0, None), (4, None), (5, None), (15, None), (18, 8), (84, None)])
+@pytest.mark.parametrize(("seed", "nodes"), [(0, None), (4, None), (5, None), (15, None), (18, 8), (84, None), (303, None)])
 def test_seed(seed: int, nodes: int | None, monkeypatch: pytest.MonkeyPatch) -> None:
     """Some of these were red once. One policy, so that a seed stays the same run when others are installed."""
     monkeypatch.setattr(simulator, "usable_policies", lambda: ["first_fit"])

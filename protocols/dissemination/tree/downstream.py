@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Final, Protocol
@@ -32,7 +32,7 @@ from protocols.dissemination.messages import (
 )
 from protocols.dissemination.names import StreamPosition
 from protocols.dissemination.ports import Holder, Interest, ParsedItem
-from protocols.dissemination.tree.links import ChildStage, Downlink, EdgeMessage
+from protocols.dissemination.tree.links import PARKED_MAX, PARKED_S, ChildStage, Downlink, EdgeMessage
 from protocols.dissemination.tree.state import BEAT_ITEMS, BEAT_S, MemberState, in_messages, mark
 
 OFFER_S: Final = 10.0
@@ -176,6 +176,21 @@ class Downstream:
 
     # What a child wants
 
+    def in_order(self, peer: PeerRef, message: Widen | Narrow) -> Iterator[Widen | Narrow]:
+        """What can be taken in now that this has come, as `Upstream.in_order` does it at the other end."""
+        child = self.children.get(peer.id)
+        if child is None or child.attempt != message.attempt or message.number <= child.asked_number:
+            return
+        if not child.parked:
+            child.parked_at = self._state.now
+        child.parked[message.number] = message
+        if len(child.parked) > PARKED_MAX:
+            self.dismiss(peer.id)
+            return
+        while self.children.get(peer.id) is child and (found := child.parked.pop(child.asked_number + 1, None)):
+            child.parked_at = self._state.now
+            yield found
+
     def widen(self, peer: PeerRef, message: Widen) -> None:
         """A child wants more."""
         child = self._live(peer, message)
@@ -220,8 +235,8 @@ class Downstream:
         child = self.children.get(peer.id)
         if child is None or child.attempt != message.attempt or message.number <= child.asked_number:
             return None
-        child.asked_number += 1
-        if child.stage is not ChildStage.LIVE or message.number != child.asked_number:
+        child.asked_number = message.number
+        if child.stage is not ChildStage.LIVE:
             self.dismiss(peer.id)
             return None
         return child
@@ -288,7 +303,8 @@ class Downstream:
         for child in list(self.children.values()):
             if child.stage is ChildStage.LIVE:
                 self._flush(child, is_due=now - child.beat_at >= BEAT_S or child.path_told != self._state.path_version)
-                if child.slow_since is not None and now - child.slow_since >= SLOW_S:
+                is_missing = bool(child.parked) and now - child.parked_at >= PARKED_S
+                if is_missing or (child.slow_since is not None and now - child.slow_since >= SLOW_S):
                     self.dismiss(child.peer.id)
             elif child.stage is ChildStage.OFFERED and now - child.since_s >= OFFER_S:
                 self.remove(child.peer.id)

@@ -5,14 +5,19 @@ from __future__ import annotations
 from collections import deque
 from dataclasses import dataclass, field
 from enum import Enum
+from typing import Final
 
 from peerd.messages import PeerRef
-from protocols.dissemination.messages import Beat, Carry, ReplayItems, StreamGap, Widened
+from protocols.dissemination.messages import Beat, Carry, Narrow, ReplayItems, StreamGap, Widen, Widened
 from protocols.dissemination.names import START, StreamPosition
 from protocols.dissemination.ports import Interest, ParsedItem
 
 EdgeMessage = Carry | Beat | ReplayItems | Widened | StreamGap
 """What a parent sends on an edge once it has begun, numbered."""
+PARKED_MAX: Final = 64
+"""Messages of one edge and direction that wait for one that was sent earlier."""
+PARKED_S: Final = 1.0
+"""How long they wait; then it is lost, and the child attaches anew."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,5 +103,8 @@ class Downlink:
     """Of the last message on this edge."""
     asked_number: int = 0
     """Of the last message from the child on this edge."""
+    parked: dict[int, Widen | Narrow] = field(default_factory=dict)
+    """Messages that came before others that were sent earlier, by number."""
+    parked_at: float = 0.0
     path_told: int = -1
     beat_at: float = 0.0

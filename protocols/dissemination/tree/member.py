@@ -258,10 +258,12 @@ class StreamMember:
                 self._attach(peer, message)
             case messages.Begin():
                 self.down.begin(peer, message)
-            case messages.Widen():
-                self.down.widen(peer, message)
-            case messages.Narrow():
-                self.down.narrow(peer, message)
+            case messages.Widen() | messages.Narrow():
+                for wish in self.down.in_order(peer, message):
+                    if isinstance(wish, messages.Widen):
+                        self.down.widen(peer, wish)
+                    else:
+                        self.down.narrow(peer, wish)
             case messages.DetachFromParent():
                 self.down.detach(peer, message.attempt)
             case messages.Dismiss():

@@ -35,7 +35,7 @@ from protocols.dissemination.messages import (
 )
 from protocols.dissemination.names import START, StreamPosition
 from protocols.dissemination.tree.climbing import Climbing
-from protocols.dissemination.tree.links import EdgeMessage, Late, Uplink
+from protocols.dissemination.tree.links import PARKED_MAX, PARKED_S, EdgeMessage, Late, Uplink
 from protocols.dissemination.tree.state import MOVE_S, SILENT_S, MemberState, mark
 from protocols.dissemination.tree.wants import Ask
 
@@ -43,10 +43,6 @@ NARROW_AFTER_S: Final = 5.0
 """What nobody wants any more is still had for so long, in case it is wanted again."""
 ASK_AGAIN_S: Final = 5.0
 """What the parent was asked for and has not answered for so long is asked once more: it may have been lost."""
-PARKED_MAX: Final = 64
-"""Messages that wait for one that was sent earlier."""
-PARKED_S: Final = 1.0
-"""How long they wait; then it is lost, and this node attaches anew."""
 TELL_OFF_S: Final = 1.0
 """Between two answers to nodes that send this node a stream although they are not its parents."""
 
