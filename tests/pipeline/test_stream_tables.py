@@ -59,8 +59,8 @@ def add_reorganisations(directory: Path) -> None:
     [file] = [path for path in directory.iterdir() if "dissemination.moved" in path.read_text()][:1]
     like = next(json.loads(line) for line in file.read_text().splitlines() if '"dissemination.moved"' in line)
     with file.open("a") as log:
-        for predicted, measured in PREDICTED:
-            fields = {"stream": "news", "child": "aa" * 16, "predicted": predicted, "measured": measured}
+        for number, (predicted, measured) in enumerate(PREDICTED, 1_000_000):  # no event has such a number
+            fields = {"id": number, "stream": "news", "child": "aa" * 16, "predicted": predicted, "measured": measured}
             log.write(json.dumps(like | {"event": "dissemination.reorganisation_measured"} | fields) + "\n")
 
 
