@@ -27,7 +27,7 @@ CLIENT_NAMES: Final = frozenset(
         "create_token", "denials", "deny", "drain", "events", "follow", "forget", "get", "health", "history",
         "install_certificate", "known", "metrics", "peers", "publish_notice", "reach", "ready", "reload",
         "renew_certificate", "revoke_access", "revoke_token", "ring", "rotate_ca", "route", "rtt", "rtt_known",
-        "send_lines", "settings", "status", "stream", "tokens", "wait_ready",
+        "send", "send_lines", "settings", "status", "stream", "tokens", "wait_ready",
     }
 )
 # fmt: on

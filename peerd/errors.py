@@ -56,6 +56,17 @@ class Unavailable(PeerdError):
     """What was asked for cannot be done now; trying again later may work."""
 
 
+class ClientRefusal(Exception):
+    """What a client of a plugin asked for was not done, and trying the same again does not help; the text says why.
+
+    ``kind``: "unknown" (there is no such thing), "conflict" (somebody else came first), "invalid", "quota".
+    """
+
+    def __init__(self, kind: str, text: str) -> None:
+        super().__init__(text)
+        self.kind = kind
+
+
 class ConfigError(PeerdError):
     """The configuration is wrong: where, which key, and what was expected."""
 

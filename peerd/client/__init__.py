@@ -460,7 +460,13 @@ class Client:
 
         Raises `RequestRefused` for what the daemon refuses, `DaemonBusy`, `DaemonUnreachable`.
         """
-        answer = await self._request(path, method, None if body is None else body.model_dump_json().encode())
+        content = None if body is None else body.model_dump_json().encode()
+        return await self.send(method, path, model, content, JSON_TYPE)
+
+    async def send(self, method: str, path: str, model: type[Model], content: bytes | None, kind: str) -> Model:
+        """Send one request with any body, of the content type ``kind``; otherwise as `call`."""
+        async with self._exchange(method, path, content, kind, ANSWER_TIMEOUT_S) as exchange:
+            answer = await self._whole(exchange, method, path)
         answer.raise_for_problem()
         try:
             return model.model_validate_json(answer.content)
@@ -506,9 +512,9 @@ class Client:
             answer.raise_for_problem()
             raise
 
-    async def _request(self, path: str, method: str = "GET", body: bytes | None = None) -> _Answer:
-        async with self._exchange(method, path, body, JSON_TYPE, ANSWER_TIMEOUT_S) as exchange:
-            return await self._whole(exchange, method, path)
+    async def _request(self, path: str) -> _Answer:
+        async with self._exchange("GET", path, None, JSON_TYPE, ANSWER_TIMEOUT_S) as exchange:
+            return await self._whole(exchange, "GET", path)
 
     async def _whole(self, exchange: OpenAnswer, method: str, path: str) -> _Answer:
         content = b"".join([chunk async for chunk in exchange.chunks()])

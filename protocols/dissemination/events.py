@@ -44,7 +44,8 @@ class StreamLoss(Event):
 class StreamLoad(Event):
     """Every minute and stream, where anything happened: what this node is in the tree, and what happened since then.
 
-    ``spurious``: items that came and that no subscription of this node wanted.
+    ``spurious``: items that came and that no subscription of this node wanted. ``late_s``: how long after they were
+    published the others came, by the nodes' clocks, all together.
     """
 
     KIND = "dissemination.load"
@@ -58,6 +59,7 @@ class StreamLoad(Event):
     spurious: int
     queued_bytes: int
     refused: int
+    late_s: float = 0.0
 
 
 class StreamOver(Event):

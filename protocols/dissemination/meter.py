@@ -22,6 +22,8 @@ class StreamCounts:
     """Items that came, and that no subscription of this node wanted."""
     refused: int = 0
     """Nodes that were not taken as children."""
+    late_ms: int = 0
+    """How long after they were published the items came that subscriptions of this node wanted, all together."""
 
     def minus(self, other: StreamCounts) -> StreamCounts:
         """What happened since the other counts were taken."""
@@ -54,6 +56,7 @@ class StreamMeter:
     def figures(self) -> dict[str, float]:
         """What people see."""
         counts, rates = self.counts, self.rates
+        wanted = counts.items_in - counts.spurious
         return {
             "items_per_s": rates["items_in"],
             "bytes_per_s": rates["bytes_in"],
@@ -62,4 +65,5 @@ class StreamMeter:
             "items_in": counts.items_in,
             "items_out": counts.items_out,
             "spurious_share": counts.spurious / counts.items_in if counts.items_in else 0.0,
+            "late_s": counts.late_ms / 1000 / wanted if wanted else 0.0,
         }

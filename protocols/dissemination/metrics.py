@@ -92,5 +92,6 @@ class StreamLedger:
                 spurious=since.spurious,
                 queued_bytes=node.queued_bytes(),
                 refused=since.refused,
+                late_s=since.late_ms / 1000,
             )
         )

@@ -1,16 +1,30 @@
-"""What clients of streams send and get, as JSON; docs/protocols/dissemination.md has the routes."""
+"""What clients of streams send and get, as JSON; docs/streams.md has the routes."""
 
 from __future__ import annotations
 
+import re
 from typing import Annotated, Any, Final, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
+from peerd.limits import NAME_LENGTH_MAX
 from protocols.dissemination.messages import INTEREST_BYTES_MAX
+from protocols.dissemination.names import StreamPosition
 
 INTERESTS_A_REQUEST_MAX: Final = 64
+CONTENT_TYPE_LENGTH_MAX: Final = 128
+ITEM_ID_LENGTH_MAX: Final = 41
+_ITEM_ID: Final = re.compile(r"([0-9]{1,20})-([0-9]{1,20})")
 StreamName = Annotated[str, Field(pattern=r"^[A-Za-z][A-Za-z0-9_.-]{0,63}$")]
 InterestTextField = Annotated[str, Field(max_length=INTEREST_BYTES_MAX)]
+
+
+def item_order(id: str) -> StreamPosition:
+    """Where an item stands in its stream, from its id. Raises ``ValueError``."""
+    found = _ITEM_ID.fullmatch(id)
+    if found is None:
+        raise ValueError(f"expected the id of an item, such as 1760000000-12, not {id!r:.60}")
+    return StreamPosition(int(found[1]), int(found[2]))
 
 
 class StreamsModel(BaseModel):
@@ -71,6 +85,14 @@ class ItemPublished(StreamsModel):
     bytes: int
 
 
+class WrappedItem(StreamsRequest):
+    """One line of many items: its payload as text or in base64, and what it is."""
+
+    payload: str | None = None
+    payload_base64: str | None = None
+    content_type: Annotated[str, Field(max_length=CONTENT_TYPE_LENGTH_MAX)] = ""
+
+
 class StreamSubscriptionRequest(StreamsRequest):
     """What a client wants of a stream."""
 
@@ -80,6 +102,17 @@ class StreamSubscriptionRequest(StreamsRequest):
     after: str | None = None
     """Resume after this item (an ``id``), or ``start``: everything that is still remembered. Default: from now on."""
     name: str = ""
+    """A name keeps the subscription while no client reads it."""
+
+
+class StreamWish(StreamsRequest):
+    """What a client wants of the stream that the path of its request names."""
+
+    interest: InterestTextField = ""
+    """In the language of the stream's kind. Empty: everything."""
+    after: str | None = None
+    """Resume after this item (an ``id``), or ``start``: everything that is still remembered. Default: from now on."""
+    name: Annotated[str, Field(max_length=NAME_LENGTH_MAX, pattern=r"^[A-Za-z0-9_.-]*$")] = ""
     """A name keeps the subscription while no client reads it."""
 
 
@@ -97,6 +130,12 @@ class StreamSubscriptionView(StreamsModel):
     state: Literal["joining", "live", "orphaned", "ended"]
     received: int
     missed_gaps: int
+
+
+class StreamSubscriptionViews(StreamsModel):
+    """Several subscriptions, oldest first."""
+
+    subscriptions: list[StreamSubscriptionView]
 
 
 class ReceivedItem(StreamsModel):

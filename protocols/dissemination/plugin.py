@@ -363,14 +363,13 @@ class Dissemination(Plugin):
 
     def when_publishable(self, name: str, on_done: Callable[[bool | Exception], None]) -> None:
         """See `StreamService.when_publishable`."""
-        on_done = self._later(on_done)
         node = self._produced(name)
         if self._is_publishable(node):
-            on_done(True)
+            on_done(True)  # at once, so that items that came together go out together
         elif len(self._publishers) >= WAITING_MAX:
             raise Unavailable(f"{WAITING_MAX} publishers are waiting already")
         else:
-            self._publishers.append((node, on_done))
+            self._publishers.append((node, self._later(on_done)))
 
     @staticmethod
     def _is_publishable(node: StreamNode) -> bool:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Protocol
 
+from peerd.errors import ClientRefusal
 from peerd.lib.feed import Feed
 from protocols.dissemination.models import (
     ItemPublished,
@@ -19,15 +20,8 @@ from protocols.dissemination.models import (
 )
 
 
-class StreamRefused(Exception):
-    """What a client asked for was not done, and trying the same again does not help; the text says why.
-
-    ``kind``: "unknown" (there is no such thing), "conflict" (somebody else has it), "invalid", "quota".
-    """
-
-    def __init__(self, kind: str, text: str) -> None:
-        super().__init__(text)
-        self.kind = kind
+class StreamRefused(ClientRefusal):
+    """The plugin has not done what a client asked of a stream."""
 
 
 class StreamService(Protocol):
@@ -54,7 +48,10 @@ class StreamService(Protocol):
         """The next item of a stream that this node produces. It goes out at once; nobody acknowledges it."""
 
     def when_publishable(self, name: str, on_done: Callable[[bool | Exception], None]) -> None:
-        """Wait until the stream takes another item: its limits of rate and memory."""
+        """Wait until the stream takes another item, by its limits of rate and memory.
+
+        Where it takes one now, ``on_done`` is called at once: items that came together can go out together.
+        """
 
     def subscribe(
         self, request: StreamSubscriptionRequest, on_done: Callable[[StreamSubscriptionView | Exception], None]

@@ -165,6 +165,8 @@ class StreamNode:
             counts.items_in += 1
             counts.bytes_in += held.item.size
             counts.spurious += not is_own
+            if is_own:
+                counts.late_ms += max(0, round(self.host.wall_time() * 1000) - held.item.published_ms)
         self.policy.passed(held, is_own, children)
 
     def _lost(self, since: StreamPosition, until: StreamPosition) -> None:

@@ -13,7 +13,7 @@ from peerd.limits import KIB
 from protocols.dissemination.config import DisseminationConfig
 from protocols.dissemination.messages import PAYLOAD_BYTES_MAX
 from protocols.dissemination.models import ReceivedItem, StreamSubscriptionView
-from protocols.dissemination.names import StreamPosition
+from protocols.dissemination.names import START, StreamPosition
 from protocols.dissemination.ports import Interest, ParsedItem
 from protocols.dissemination.service import StreamRefused
 from protocols.dissemination.stream_node import position_text
@@ -59,6 +59,8 @@ class ClientSubscription:
             )
             return
         if isinstance(what, Lost):
+            if what.since == START:  # who begins at the start asks for what is remembered: the rest is not lost
+                return
             self.missed_gaps += 1
             mark = ReceivedItem(
                 type="lost",

@@ -35,8 +35,9 @@ from protocols.dissemination.stream_node import StreamNode
 TICK_S: Final = 0.25
 _TICK: Final = "streams"
 _FLUSH: Final = "stream_flush"
-BOOT_BITS: Final = 40
-ATTEMPT_BITS: Final = 20
+BOOT_BITS: Final = 22
+ATTEMPT_BITS: Final = 12
+"""A boot is told by milliseconds since 1970, which have 42 bits until the year 2109; an attempt's number has 64."""
 TOLD_OFF_MAX: Final = 64
 """Answers a tick to nodes that take this one for a member of a stream that it is not in."""
 LOOKUP_S: Final = 5.0

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any, Protocol
 
+from peerd.errors import ClientRefusal
 from peerd.lib.feed import Feed
 from protocols.pubsub.models import (
     AckWord,
@@ -19,15 +20,8 @@ from protocols.pubsub.models import (
 from protocols.pubsub.names import EventId
 
 
-class NotDone(Exception):
-    """What a client asked for was not done, and trying the same again does not help; the text says why.
-
-    ``kind``: "unknown" (there is no such thing), "conflict" (somebody else came first), "invalid", "quota".
-    """
-
-    def __init__(self, kind: str, text: str) -> None:
-        super().__init__(text)
-        self.kind = kind
+class NotDone(ClientRefusal):
+    """Publish/subscribe has not done what a client asked for."""
 
 
 class PubSubService(Protocol):

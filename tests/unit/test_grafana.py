@@ -16,7 +16,7 @@ from peerd.telemetry.dashboard import COLUMNS, HEIGHT, WIDTH, dashboard
 from tests.unit.test_telemetry_reference import declared_metrics
 
 FOLDER = Path(__file__).resolve().parents[2] / "deploy" / "grafana"
-TITLES = {"pubsub": "peerd: publish/subscribe"}
+TITLES = {"dissemination": "peerd: streams", "pubsub": "peerd: publish/subscribe"}
 SUFFIXES = ("_bucket", "_count", "_sum")
 SCRAPED = {"instance", "job"}
 """Labels that Prometheus adds to everything."""

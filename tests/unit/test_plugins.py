@@ -81,7 +81,7 @@ class StrangerFront(Front):
         return [client]
 
     def commands(self):
-        return {"shout": lambda: shout, "stream": group}
+        return {"shout": lambda: shout, "siren": group}
 
     def init_options(self):
         return [NodeOption("--loudness", "N", "How loud.", lambda text: {"loudness": float(text)})]
@@ -201,11 +201,11 @@ async def test_the_client_says_what_it_has_not(stranger: Path) -> None:
 
 def test_commands_and_groups_of_commands(stranger: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["shout"]) == 0
-    assert main(["stream", "create", "alarms"]) == 0
+    assert main(["siren", "create", "alarms"]) == 0
     assert capsys.readouterr().out == "hey\ncreated alarms\n"
     assert main(["--help"]) == 0
     out = capsys.readouterr().out
-    assert "\n  shout " in out and "\n  stream " in out
+    assert "\n  shout " in out and "\n  siren " in out
 
 
 def test_options_of_a_plugin_become_its_settings(
@@ -362,7 +362,7 @@ def test_a_command_that_is_taken_costs_only_itself(
         plugins={"stranger": "stranger_plugin:Stranger"},
         fronts={"stranger": "stranger_front:StrangerFront"},
     )
-    assert main(["stream", "create", "alarms"]) == 0
+    assert main(["siren", "create", "alarms"]) == 0
     captured = capsys.readouterr()
     assert "its command 'status' cannot be used: peerd itself has it" in captured.err
     assert captured.out == "created alarms\n"
@@ -372,7 +372,7 @@ def test_a_command_that_is_taken_costs_only_itself(
     ("before", "after", "told"),
     [
         ('return {"shout"', 'return {"shout": 1 / 0, "shouted"', "its command fails: ZeroDivisionError"),
-        ('lambda: shout, "stream"', 'lambda: 1 / 0, "stream"', "its command 'shout' fails: ZeroDivisionError"),
+        ('lambda: shout, "siren"', 'lambda: 1 / 0, "siren"', "its command 'shout' fails: ZeroDivisionError"),
         (
             '    name = "stranger"',
             '    name = "stranger"\n\n    def __init__(self):\n        1 / 0',

@@ -14,7 +14,7 @@ import asyncio
 from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import aclosing
 from http import HTTPStatus
-from typing import Any, Final, TypeVar
+from typing import Any, Final, Protocol, TypeVar
 
 from fastapi import Request, Response
 from fastapi.responses import JSONResponse
@@ -45,6 +45,13 @@ LINES_AT_ONCE: Final = 256
 DETAIL_LENGTH_MAX: Final = 200
 
 T = TypeVar("T")
+Read_co = TypeVar("Read_co", covariant=True)
+
+
+class LineReader(Protocol[Read_co]):
+    """What reads a line; a ``TypeAdapter`` is one. Raises ``ValidationError`` or `LineRefused`."""
+
+    def validate_json(self, line: bytes, /) -> Read_co: ...
 
 
 class LineRefused(ValueError):
@@ -61,12 +68,12 @@ class _GivenUp(Exception):
 
 async def ingest(
     request: Request,
-    line_type: type[T] | TypeAdapter[T],
+    line_type: type[T] | LineReader[T],
     accept: Callable[[T], Awaitable[None]],
     *,
     line_bytes_max: int = LINE_BYTES_MAX,
 ) -> Response:
-    """Validate each line as ``line_type`` and hand it to ``accept``, which may wait, raise `LineRefused`, or raise
+    """Read each line as ``line_type`` and hand it to ``accept``, which may wait, raise `LineRefused`, or raise
     `Unavailable` to give up. Blank lines are skipped, and counted as lines.
 
     Answers 200 with an `IngestAnswer` when every line was accepted; else a problem with the same fields: 422 when
@@ -76,7 +83,7 @@ async def ingest(
     if request.headers.get("content-type", "").partition(";")[0].strip().lower() != STREAM_TYPE:
         return problem(HTTPStatus.UNSUPPORTED_MEDIA_TYPE, f"send JSON lines as {STREAM_TYPE}")
     request.scope[BODY_LIMIT].bytes_max = None
-    taking = _Taking(line_type if isinstance(line_type, TypeAdapter) else TypeAdapter(line_type), accept)
+    taking = _Taking(_reader_of(line_type), accept)
     async with aclosing(request.stream()) as body:
         try:
             try:
@@ -93,11 +100,15 @@ async def ingest(
     return taking.answer()
 
 
+def _reader_of(line_type: Any) -> LineReader[Any]:
+    return line_type if hasattr(line_type, "validate_json") else TypeAdapter(line_type)
+
+
 class _Taking:
     """Counts what becomes of the lines."""
 
-    def __init__(self, line_type: TypeAdapter[Any], accept: Callable[[Any], Awaitable[None]]) -> None:
-        self._line_type = line_type
+    def __init__(self, line_reader: LineReader[Any], accept: Callable[[Any], Awaitable[None]]) -> None:
+        self._line_reader = line_reader
         self._accept = accept
         self._accepted = 0
         self._refused = 0
@@ -106,7 +117,7 @@ class _Taking:
     async def take(self, number: int, line: bytes) -> None:
         """Raises `_GivenUp` after too many refusals, and what ``accept`` raises."""
         try:
-            await self._accept(self._line_type.validate_json(line))
+            await self._accept(self._line_reader.validate_json(line))
             self._accepted += 1
         except ValidationError as error:
             self._refuse(number, _what(error))

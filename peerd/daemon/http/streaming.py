@@ -15,7 +15,7 @@ from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import aclosing, suppress
 from dataclasses import dataclass
 from http import HTTPStatus
-from typing import Annotated, Any, Final, Generic, Literal, TypeVar
+from typing import Annotated, Any, Final, Generic, TypeVar
 
 from fastapi import APIRouter, Depends, Header, HTTPException, Query, Request, Response, WebSocket, WebSocketDisconnect
 from starlette.requests import HTTPConnection
@@ -62,7 +62,7 @@ class Source(Generic[T]):
     encode: Callable[[T], bytes]
     wants: Callable[[T], bool] | None = None
     policy: Policy = Policy.DROP_OLDEST
-    begin: Literal["start", "now"] = "now"
+    begin: Place = "now"
     """Where the stream starts for a client that does not ask for a place."""
 
 

@@ -2,20 +2,41 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
 
-from peerd.front import Front, ScenarioAction
+from peerd.front import Command, Front, LazyCommand, ScenarioAction, SparkTable
 
 if TYPE_CHECKING:
+    from fastapi import APIRouter
+
+    from peerd.client import Client
     from peerd.sim.checkers import Checker
     from peerd.sim.swarm.work import SwarmWork
+    from protocols.dissemination.front.client import DisseminationClient
 
 
 class DisseminationFront(Front):
     """Each piece is in a module of its own beside this one."""
 
     name = "dissemination"
+
+    def router(self, service: Any) -> APIRouter:
+        from protocols.dissemination.front.http import router
+
+        return router(service)
+
+    def client(self, client: Client) -> DisseminationClient:
+        from protocols.dissemination.front.client import DisseminationClient
+
+        return DisseminationClient(client)
+
+    def commands(self) -> Mapping[str, Callable[[], Command]]:
+        return {
+            "stream": LazyCommand(
+                "Publish streams of items; receive the part that you want.", f"{__name__}.commands:app"
+            )
+        }
 
     def scenario_actions(self) -> Mapping[str, ScenarioAction]:
         from protocols.dissemination.front.scenario import stream
@@ -31,3 +52,13 @@ class DisseminationFront(Front):
         from protocols.dissemination.front.simulator import StreamTraffic
 
         return StreamTraffic
+
+    def panels(self) -> Sequence[Mapping[str, Any]]:
+        from protocols.dissemination.front.panels import PANELS
+
+        return PANELS
+
+    def tables(self) -> Sequence[SparkTable]:
+        from protocols.dissemination.front.tables import TABLES
+
+        return TABLES

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
-import time
 from collections.abc import AsyncGenerator, AsyncIterable, Callable, Iterable, Mapping
 from contextlib import aclosing, suppress
 from http import HTTPStatus
@@ -11,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import quote, urlencode
 
 from peerd.client import Client, RequestRefused
+from peerd.client.patience import insist
 from peerd.client.streams import StreamEntry
 from peerd.errors import Unavailable
 from peerd.models.admin import API_PREFIX
@@ -118,7 +117,7 @@ class PubSubClient:
                     if error.problem.status != HTTPStatus.NOT_FOUND:
                         raise
                 after = f"{view.id}-0"  # a place in no stream that there is: it begins with a gap
-                view = await self._make_again(Whatever(**wanted), backoff)
+                view = await insist(lambda: self.install(Whatever(**wanted)), backoff)
         finally:
             with suppress(RequestRefused, Unavailable):  # then it is over already, or soon, because nobody reads it
                 await self.end(view.id)
@@ -126,22 +125,6 @@ class PubSubClient:
     async def install(self, asked: SubscriptionRequest | Whatever) -> SubscriptionView:
         """Subscribe without reading yet: every event that is published from then on will come to `read`."""
         return await self._client.call("POST", f"{PATH}/subscriptions", SubscriptionView, asked)
-
-    async def _make_again(self, asked: Whatever, backoff: Backoff | None) -> SubscriptionView:
-        """Subscribe as before, however long a daemon that has just been started takes until it can."""
-        from peerd.client.streams import Backoff
-
-        patience, failures, begun = backoff or Backoff(), 0, time.monotonic()
-        while True:
-            try:
-                return await self.install(asked)
-            except (RequestRefused, Unavailable) as error:
-                is_over = patience.give_up_s is not None and time.monotonic() - begun >= patience.give_up_s
-                is_known = isinstance(error, Unavailable) or error.problem.status == HTTPStatus.NOT_FOUND
-                if is_over or not is_known:
-                    raise
-            failures += 1
-            await asyncio.sleep(patience.pause_s(failures))
 
     async def read(
         self, id: str, *, after: str | None = None, backoff: Backoff | None = None

@@ -5,16 +5,16 @@ from __future__ import annotations
 import asyncio
 import base64
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from http import HTTPStatus
-from typing import TYPE_CHECKING, Annotated, Any, Final, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, Final
 
 from fastapi import APIRouter, Depends, HTTPException, Query, Request, Response
 from fastapi.responses import JSONResponse
 
+from peerd.daemon.http.answers import ANSWER_S_MAX, answer_of, http_error
 from peerd.daemon.http.ingest import LINES_BODY, LineRefused, ingest
 from peerd.daemon.http.streaming import Source, Wish, add_feed, wish
-from peerd.errors import Unavailable
 from peerd.front import needs_scope
 from peerd.lib.feed import Policy, Position
 from peerd.models.admin import PROBLEM_TYPE, STREAM_TYPE
@@ -43,43 +43,6 @@ CLOUD_EVENT_TYPE: Final = "application/cloudevents+json"
 CLOUD_BATCH_TYPE: Final = "application/cloudevents-batch+json"
 CLOUD_HEADER: Final = "ce-"
 EVENT_BYTES_MAX: Final = 64 * 1024
-ANSWER_S_MAX: Final = 60.0
-"""Everything that is asked over HTTP ends sooner by itself; this is for what should not happen."""
-STATUS: Final[Mapping[str, HTTPStatus]] = {
-    "unknown": HTTPStatus.NOT_FOUND,
-    "conflict": HTTPStatus.CONFLICT,
-    "invalid": HTTPStatus.UNPROCESSABLE_ENTITY,
-    "quota": HTTPStatus.TOO_MANY_REQUESTS,
-}
-T = TypeVar("T")
-
-
-async def answer_of(ask: Callable[[Callable[[T | Exception], None]], object]) -> T:
-    """Wait for what ``ask`` calls back with. Raises what it was told, as an answer of HTTP."""
-    future: asyncio.Future[T] = asyncio.get_running_loop().create_future()
-
-    def done(answer: T | Exception) -> None:
-        if future.done():
-            return
-        if isinstance(answer, Exception):
-            future.set_exception(answer)
-        else:
-            future.set_result(answer)
-
-    try:
-        ask(done)
-        if future.done():  # at once, so that of many events in one request each need not wait for the event loop
-            return future.result()
-        return await asyncio.wait_for(future, ANSWER_S_MAX)
-    except NotDone as error:
-        raise http_error(error) from error
-    except TimeoutError as error:
-        raise Unavailable("there was no answer in time; the daemon's log may say why") from error
-
-
-def http_error(error: NotDone) -> HTTPException:
-    """Return the answer that says so."""
-    return HTTPException(STATUS.get(error.kind, HTTPStatus.UNPROCESSABLE_ENTITY), str(error))
 
 
 def encode(event: ReceivedEvent) -> bytes:

@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
+from peerd.cli.lines import BadLine, objects_of
 from peerd.cli.options import Output, OutputOption, SocketOption, ask
 from peerd.cli.output import print_data, printable, seconds, stderr, stdout
 from peerd.errors import ExitCode
-from protocols.pubsub.front.typed import BadLine, events_of
 
 if TYPE_CHECKING:
     from peerd.client import Client
@@ -82,7 +82,7 @@ def _one(socket: str | None, schema: str, event: dict[str, Any], ack: Any, outpu
 def _many(socket: str | None, schema: str, file: str, rate: float, ack: Any, progress: bool, output: Output) -> None:
     from protocols.pubsub.front.client import PubSubClient
 
-    terminal, events = stderr(), events_of(file)
+    terminal, events = stderr(), objects_of(file)
 
     async def run(client: Client) -> IngestAnswer:
         from peerd.client import IngestRefused

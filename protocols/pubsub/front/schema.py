@@ -13,9 +13,9 @@ from typing import Annotated, Any, Final
 import typer
 
 from peerd.cli.files import read_text
+from peerd.cli.lines import objects_of
 from peerd.cli.options import Output, OutputOption, SocketOption, ask
 from peerd.cli.output import print_data, print_table, stderr, stdout
-from protocols.pubsub.front.typed import events_of
 
 SAMPLE_EVENTS_MAX: Final = 100_000
 """So many sample events are read; more change little."""
@@ -95,7 +95,7 @@ def infer(
     """
     from protocols.pubsub.infer import propose
 
-    events = list(islice(events_of(file), SAMPLE_EVENTS_MAX))
+    events = list(islice(objects_of(file), SAMPLE_EVENTS_MAX))
     try:
         proposal = propose(name, events)
     except ValueError as error:

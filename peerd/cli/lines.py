@@ -1,0 +1,49 @@
+"""Files of JSON lines that people give on the command line."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Iterator
+from contextlib import nullcontext
+from pathlib import Path
+from typing import Any, Final
+
+import typer
+
+STDIN: Final = "-"
+
+
+class BadLine(typer.BadParameter):
+    """A line of a file is no JSON object."""
+
+
+def objects_of(file: str) -> Iterator[dict[str, Any]]:
+    """The objects of a file of JSON lines, or of standard input; blank lines are passed over.
+
+    The file is opened at once. Raises ``typer.BadParameter``; a `BadLine` names the line.
+    """
+    try:
+        opened = nullcontext(sys.stdin) if file == STDIN else Path(file).open(encoding="utf-8")  # noqa: SIM115  # objects() closes it
+    except OSError as error:
+        raise typer.BadParameter(f"cannot read {file}: {error.strerror}") from error
+
+    def objects() -> Iterator[dict[str, Any]]:
+        with opened as lines:
+            for number, line in enumerate(lines, 1):
+                if line.strip():
+                    yield object_of(line, f"{'standard input' if file == STDIN else file}, line {number}")
+
+    return objects()
+
+
+def object_of(line: str, place: str) -> dict[str, Any]:
+    """The JSON object of one line. Raises `BadLine`, which names the ``place``."""
+    try:
+        found = json.loads(line)
+    except ValueError as error:
+        why = f"{error.msg}, at character {error.pos + 1}" if isinstance(error, json.JSONDecodeError) else str(error)
+        raise BadLine(f"{place} is not JSON: {why}") from error
+    if not isinstance(found, dict):
+        raise BadLine(f"{place} is not a JSON object")
+    return found

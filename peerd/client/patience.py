@@ -1,0 +1,34 @@
+"""Asking again until a daemon that was restarted can answer."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Awaitable, Callable
+from http import HTTPStatus
+from typing import TypeVar
+
+from peerd.client import RequestRefused
+from peerd.client.streams import Backoff
+from peerd.errors import Unavailable
+
+T = TypeVar("T")
+
+
+async def insist(call: Callable[[], Awaitable[T]], backoff: Backoff | None = None) -> T:
+    """Call again and again until it is done, however long a daemon that has just been started takes until it can.
+
+    Waited out are `Unavailable`, and the daemon's word that there is no such thing: it may have to find it first.
+    Raises anything else at once, and these after ``backoff.give_up_s``.
+    """
+    patience, failures, begun = backoff or Backoff(), 0, time.monotonic()
+    while True:
+        try:
+            return await call()
+        except (RequestRefused, Unavailable) as error:
+            is_over = patience.give_up_s is not None and time.monotonic() - begun >= patience.give_up_s
+            is_passing = isinstance(error, Unavailable) or error.problem.status == HTTPStatus.NOT_FOUND
+            if is_over or not is_passing:
+                raise
+        failures += 1
+        await asyncio.sleep(patience.pause_s(failures))

@@ -1,0 +1,221 @@
+"""Streams in the Python client: ``client.dissemination``."""
+
+from __future__ import annotations
+
+import base64
+import json
+from collections.abc import AsyncGenerator, AsyncIterable, Callable, Iterable, Mapping
+from contextlib import aclosing, suppress
+from http import HTTPStatus
+from typing import TYPE_CHECKING, Any, Final, Literal
+from urllib.parse import quote
+
+from peerd.client import Client, RequestRefused
+from peerd.client.patience import insist
+from peerd.client.streams import Item, StreamEntry
+from peerd.errors import Unavailable
+from peerd.models.admin import API_PREFIX
+from peerd.models.streams import IngestAnswer
+from protocols.dissemination.models import (
+    ItemPublished,
+    ReceivedItem,
+    StreamHistoryView,
+    StreamPlanView,
+    StreamSpec,
+    StreamSubscriptionView,
+    StreamSubscriptionViews,
+    StreamTreeView,
+    StreamView,
+    StreamViews,
+    StreamWish,
+    WrappedItem,
+    item_order,
+)
+from protocols.dissemination.names import StreamPosition
+
+if TYPE_CHECKING:
+    from peerd.client.streams import Backoff
+
+PATH: Final = f"{API_PREFIX}/streams"
+
+
+class DisseminationClient:
+    """Streams and subscriptions to them, asked of the daemon that ``client`` talks to.
+
+    Every method raises `RequestRefused` for what the daemon refuses, `DaemonBusy` and `DaemonUnreachable`.
+    """
+
+    def __init__(self, client: Client) -> None:
+        self._client = client
+
+    # Streams
+
+    async def create(
+        self,
+        name: str,
+        kind: str = "attributes",
+        policy: str = "overlap",
+        settings: Mapping[str, Any] | None = None,
+        *,
+        producer_gone: Literal["end", "wait"] = "wait",
+    ) -> StreamView:
+        """Create a stream; the daemon becomes its producer."""
+        spec = StreamSpec.model_construct(  # without a check: the daemon says what is wrong with it, in words
+            name=name, kind=kind, policy=policy, settings=dict(settings or {}), producer_gone=producer_gone
+        )
+        return await self._client.call("POST", PATH, StreamView, spec)
+
+    async def remove(self, name: str) -> StreamView:
+        """End a stream that the daemon produces."""
+        return await self._client.call("DELETE", _path(name), StreamView)
+
+    async def streams(self) -> list[StreamView]:
+        """The streams that the daemon takes part in."""
+        return (await self._client.get(PATH, StreamViews)).streams
+
+    async def stream(self, name: str) -> StreamView:
+        """A stream by its name, looked up on the ring."""
+        return await self._client.get(_path(name), StreamView)
+
+    # Items
+
+    async def publish(self, name: str, item: bytes | str | Any, content_type: str = "") -> ItemPublished:
+        """Publish one item: bytes and text as they are, anything else as JSON."""
+        payload, kind = payload_of(item, content_type)
+        return await self._client.send("POST", _path(name, "items"), ItemPublished, payload, kind)
+
+    async def publish_many(
+        self,
+        name: str,
+        items: AsyncIterable[WrappedItem] | Iterable[WrappedItem],
+        on_progress: Callable[[IngestAnswer], None] = lambda answer: None,
+        backoff: Backoff | None = None,
+    ) -> IngestAnswer:
+        """Publish any number of items, as fast as the stream takes them and as slowly as they come.
+
+        Refused items are counted, and the first of them are named by their number, in the answer; ``on_progress`` is
+        told the same from time to time. While the daemon is away the items wait; what was under way when it went may
+        then be published twice.
+        """
+        from peerd.client.batches import send_in_batches
+
+        async def lines() -> AsyncGenerator[dict[str, Any], None]:
+            if isinstance(items, AsyncIterable):
+                async for item in items:
+                    yield item.model_dump(exclude_none=True)
+            else:
+                for item in items:
+                    yield item.model_dump(exclude_none=True)
+
+        return await send_in_batches(self._client, f"{_path(name, 'items')}?wrapped=1", lines(), on_progress, backoff)
+
+    # Subscriptions
+
+    async def subscribe(
+        self,
+        stream: str,
+        interest: str = "",
+        *,
+        name: str = "",
+        after: str | None = None,
+        backoff: Backoff | None = None,
+        on_subscribed: Callable[[StreamSubscriptionView], None] = lambda view: None,
+    ) -> AsyncGenerator[ReceivedItem | StreamEntry, None]:
+        """Receive the items that meet an interest; reconnects by itself, and nothing comes twice.
+
+        Yields a `ReceivedItem` for each, marks of the stream as well (their ``type`` says which), and what
+        `peerd.client.Client.follow` yields where the daemon has let items go. ``after``: the id of the last item that
+        was seen, or ``start``. With a ``name`` the subscription goes on without readers; without one it ends when this
+        generator is closed. Where a restarted daemon knows nothing of it, it is made anew behind the last item.
+        """
+        wish = StreamWish.model_construct(interest=interest, after=after, name=name)  # the daemon says what is wrong
+        view = await self.install(stream, wish)
+        on_subscribed(view)
+        place, had = after if name else None, None
+        try:
+            while True:
+                try:
+                    async with aclosing(self.read(stream, view.id, after=place, backoff=backoff)) as entries:
+                        async for entry in entries:
+                            if isinstance(entry, ReceivedItem):
+                                if entry.type == "item" and had is not None and item_order(entry.id) <= had:
+                                    continue  # a daemon that was restarted knows no more what was read
+                                after, had = _behind(entry, after, had)
+                            yield entry
+                    return
+                except RequestRefused as error:
+                    if error.problem.status != HTTPStatus.NOT_FOUND:
+                        raise
+                wish, place = wish.model_copy(update={"after": after}), after
+                view = await insist(lambda: self.install(stream, wish), backoff)  # noqa: B023  awaited at once
+        finally:
+            if not name:
+                with suppress(RequestRefused, Unavailable):  # it is over already, or soon, because nobody reads it
+                    await self.unsubscribe(stream, view.id)
+
+    async def install(self, stream: str, wish: StreamWish) -> StreamSubscriptionView:
+        """Subscribe without reading yet: every item from then on will come to `read`."""
+        return await self._client.call("POST", _path(stream, "subscriptions"), StreamSubscriptionView, wish)
+
+    async def read(
+        self, stream: str, id: str, *, after: str | None = None, backoff: Backoff | None = None
+    ) -> AsyncGenerator[ReceivedItem | StreamEntry, None]:
+        """Follow a subscription that exists, by its id or name. ``after``: the id of the last item that was seen."""
+        path, wanted = _path(stream, "subscriptions", id, "items"), {} if after is None else {"after_item": after}
+        async with aclosing(self._client.follow(path, wanted, backoff=backoff)) as entries:
+            async for entry in entries:
+                yield ReceivedItem.model_validate(entry.data) if isinstance(entry, Item) else entry
+
+    async def subscriptions(self, stream: str) -> list[StreamSubscriptionView]:
+        """The subscriptions to a stream that the daemon's clients have."""
+        return (await self._client.get(_path(stream, "subscriptions"), StreamSubscriptionViews)).subscriptions
+
+    async def unsubscribe(self, stream: str, id: str) -> StreamSubscriptionView:
+        """End a subscription, by its id or its name."""
+        return await self._client.call("DELETE", _path(stream, "subscriptions", id), StreamSubscriptionView)
+
+    # Questions
+
+    async def tree(self, name: str) -> StreamTreeView:
+        """The tree of a stream, asked of its nodes."""
+        return await self._client.get(_path(name, "tree"), StreamTreeView)
+
+    async def plan(self, name: str) -> StreamPlanView:
+        """What the stream's policy would change next."""
+        return await self._client.get(_path(name, "plan"), StreamPlanView)
+
+    async def history(self, name: str) -> StreamHistoryView:
+        """What the stream's policy has changed: what it expected, and what came of it."""
+        return await self._client.get(_path(name, "history"), StreamHistoryView)
+
+
+def wrapped(payload: bytes, content_type: str = "") -> WrappedItem:
+    """One of many items, as a line."""
+    try:
+        return WrappedItem(payload=payload.decode(), content_type=content_type)
+    except UnicodeDecodeError:
+        return WrappedItem(payload_base64=base64.b64encode(payload).decode(), content_type=content_type)
+
+
+def payload_of(item: Any, content_type: str = "") -> tuple[bytes, str]:
+    """An item's bytes and content type: bytes and text as they are, anything else as JSON."""
+    if isinstance(item, bytes):
+        return item, content_type or "application/octet-stream"
+    if isinstance(item, str):
+        return item.encode(), content_type or "text/plain"
+    text = json.dumps(item, ensure_ascii=False, separators=(",", ":"), allow_nan=False)
+    return text.encode(), content_type or "application/json"
+
+
+def _behind(
+    item: ReceivedItem, after: str | None, had: StreamPosition | None
+) -> tuple[str | None, StreamPosition | None]:
+    """How far a reader has come with this entry."""
+    try:
+        return item.id, item_order(item.id)
+    except ValueError:  # a mark that belongs to no item
+        return after, had
+
+
+def _path(*parts: str) -> str:
+    return "/".join([PATH, *(quote(part, safe="") for part in parts)])

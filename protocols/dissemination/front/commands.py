@@ -1,0 +1,209 @@
+"""``peerd stream``: create streams, list, show and end them, and what their policies do."""
+
+from __future__ import annotations
+
+import json
+from datetime import datetime
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from peerd.cli.options import Output, OutputOption, SocketOption, ask
+from peerd.cli.output import number, print_data, print_facts, print_table, stdout
+from protocols.dissemination.front.publish import publish
+from protocols.dissemination.front.subscribe import subscribe
+from protocols.dissemination.front.tree import tree
+from protocols.dissemination.models import PastMove, PlannedMove, StreamSubscriptionView, StreamView
+
+if TYPE_CHECKING:
+    from peerd.client import Client
+
+app = typer.Typer(
+    help="A stream has one producer and any number of subscribers, each of which gets the items that it wants.",
+    no_args_is_help=True,
+)
+StreamArgument = Annotated[str, typer.Argument(metavar="STREAM", help="Its name.")]
+NODE_DIGITS = 8
+"""So much of a node's id is shown, as elsewhere."""
+
+app.command()(publish)
+app.command()(subscribe)
+app.command()(tree)
+
+
+@app.command()
+def create(
+    stream: StreamArgument,
+    kind: Annotated[
+        str,
+        typer.Option(metavar="KIND", help="The language of interests: attributes (filters on JSON), xpath (XML), ..."),
+    ] = "attributes",
+    policy: Annotated[
+        str, typer.Option(metavar="POLICY", help="What shapes the tree: overlap, cost, first_fit, ...")
+    ] = "overlap",
+    setting: Annotated[
+        list[str] | None,
+        typer.Option("--set", metavar="NAME=VALUE", help="A parameter of the policy. Repeatable. Values are JSON."),
+    ] = None,
+    producer_gone: Annotated[
+        str, typer.Option(metavar="wait|end", help="What members do when the producer is gone for good.")
+    ] = "wait",
+    socket: SocketOption = None,
+    output: OutputOption = Output.TABLE,
+) -> None:
+    """Create a stream, which this daemon publishes from then on. The same stream once more changes nothing.
+
+    Examples: peerd stream create news --kind xpath; peerd stream create ticks --policy cost --set period_s=5
+    """
+    if producer_gone not in ("wait", "end"):
+        raise typer.BadParameter(f"{producer_gone!r} is not wait or end", param_hint="--producer-gone")
+    settings = dict(_setting(each) for each in setting or ())
+
+    def call(client: Client) -> Any:
+        return _of(client).create(stream, kind, policy, settings, producer_gone=producer_gone)
+
+    view = ask(socket, call, "putting the stream's record on the ring")
+    if output is not Output.TABLE:
+        print_data(output, view)
+    else:
+        stdout().print(f"{view.name}  {view.kind}  shaped by {view.policy}; this daemon publishes it")
+
+
+def _setting(text: str) -> tuple[str, Any]:
+    name, sign, value = text.partition("=")
+    if not sign or not name:
+        raise typer.BadParameter(f"{text!r} is not NAME=VALUE", param_hint="--set")
+    try:
+        return name, json.loads(value)
+    except ValueError:
+        return name, value
+
+
+@app.command()
+def remove(stream: StreamArgument, socket: SocketOption = None, output: OutputOption = Output.TABLE) -> None:
+    """End a stream that this daemon publishes. Its subscribers are told that it is over."""
+    view = ask(socket, lambda client: _of(client).remove(stream))
+    if output is not Output.TABLE:
+        print_data(output, view)
+    else:
+        stdout().print(f"{view.name}  ended")
+
+
+@app.command("list")
+def list_streams(socket: SocketOption = None, output: OutputOption = Output.TABLE) -> None:
+    """List the streams that this daemon publishes, receives or passes on."""
+    views = ask(socket, lambda client: _of(client).streams())
+    if output is not Output.TABLE:
+        print_data(output, [view.model_dump(mode="json") for view in views], row_type=StreamView)
+        return
+    columns = ("stream", "kind", "policy", "role", "position", "parent", "depth", "children", "subscriptions")
+    print_table(stdout(), columns, [_row(view) for view in views], numbers=("depth", "children", "subscriptions"))
+
+
+def _row(view: StreamView) -> tuple[str, ...]:
+    counts = (_count(view.depth), str(view.children), str(view.subscriptions))
+    return view.name, view.kind, view.policy, view.role, view.position or "-", view.parent or "-", *counts
+
+
+def _count(value: int | None) -> str:
+    return "-" if value is None else f"{value:,}"
+
+
+@app.command()
+def show(stream: StreamArgument, socket: SocketOption = None, output: OutputOption = Output.TABLE) -> None:
+    """Show a stream, wherever it is published, and the subscriptions to it that this daemon's clients have."""
+
+    async def call(client: Client) -> tuple[StreamView, list[StreamSubscriptionView]]:
+        streams = _of(client)
+        return await streams.stream(stream), await streams.subscriptions(stream)
+
+    view, held = ask(socket, call, "looking the stream up on the ring")
+    if output is not Output.TABLE:
+        print_data(output, {**view.model_dump(), "own_subscriptions": [each.model_dump() for each in held]})
+        return
+    settings = ", ".join(f"{name} = {json.dumps(value)}" for name, value in view.settings.items())
+    facts = {
+        "stream": view.name,
+        "kind": view.kind,
+        "policy": f"{view.policy} ({settings or 'as it is by default'})",
+        "producer": view.producer,
+        "this daemon": view.role,
+        "position": view.position or "-",
+        "parent": view.parent or "-",
+        "depth": _count(view.depth),
+        "children": str(view.children),
+    }
+    print_facts(stdout(), list(facts.items()))
+    if held:
+        rows = [
+            (each.id, each.name or "-", each.state, f"{each.received:,}", f"{each.missed_gaps:,}", each.interest or "*")
+            for each in held
+        ]
+        stdout().print()
+        print_table(
+            stdout(), ("id", "name", "state", "received", "gaps", "interest"), rows, numbers=("received", "gaps")
+        )
+
+
+@app.command()
+def unsubscribe(
+    stream: StreamArgument,
+    id: Annotated[str, typer.Argument(metavar="ID", help="The subscription's id, or its name.")],
+    socket: SocketOption = None,
+    output: OutputOption = Output.TABLE,
+) -> None:
+    """End a subscription that has a name, and so does not end with its reader."""
+    view = ask(socket, lambda client: _of(client).unsubscribe(stream, id))
+    if output is not Output.TABLE:
+        print_data(output, view)
+    else:
+        stdout().print(f"{view.id}  {view.state}  {view.interest or '*'}")
+
+
+@app.command()
+def plan(stream: StreamArgument, socket: SocketOption = None, output: OutputOption = Output.TABLE) -> None:
+    """Show what the stream's policy would change next in its tree, and what it expects to gain."""
+    view = ask(socket, lambda client: _of(client).plan(stream), "asking the producer")
+    if output is not Output.TABLE:
+        print_data(output, view, [move.model_dump() for move in view.moves], PlannedMove)
+        return
+    if not view.moves:
+        stdout().print(f"{view.policy} would change nothing now")
+        return
+    rows = [(each.what, *_places(each), f"{number(round(each.gain, 4))} {each.unit}") for each in view.moves]
+    print_table(stdout(), ("change", "node", "from", "to", "expected gain"), rows)
+
+
+@app.command()
+def history(stream: StreamArgument, socket: SocketOption = None, output: OutputOption = Output.TABLE) -> None:
+    """Show what the stream's policy has changed in its tree: the gain that it expected beside what came of it."""
+    view = ask(socket, lambda client: _of(client).history(stream), "asking the producer")
+    if output is not Output.TABLE:
+        print_data(output, view, [move.model_dump() for move in view.moves], PastMove)
+        return
+    if not view.moves:
+        stdout().print(f"{view.policy} has changed nothing lately")
+        return
+    rows = [
+        (
+            datetime.fromtimestamp(each.at_ms / 1000).strftime("%Y-%m-%d %H:%M:%S"),
+            each.what,
+            *_places(each),
+            number(round(each.predicted, 4)),
+            "-" if each.measured is None else number(round(each.measured, 4)),
+            each.unit,
+        )
+        for each in view.moves
+    ]
+    columns = ("at", "change", "node", "from", "to", "predicted", "measured", "unit")
+    print_table(stdout(), columns, rows, numbers=("predicted", "measured"))
+
+
+def _places(move: PlannedMove | PastMove) -> tuple[str, str, str]:
+    return move.node, move.from_parent or "-", move.to_parent or "-"
+
+
+def _of(client: Client) -> Any:
+    from protocols.dissemination.front.client import DisseminationClient
+
+    return DisseminationClient(client)

@@ -1,0 +1,303 @@
+"""HTTP routes of streams, below ``/v1/streams``; docs/streams.md has examples of each."""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import json
+from collections.abc import Callable
+from http import HTTPStatus
+from typing import TYPE_CHECKING, Annotated, Any, Final
+
+from fastapi import APIRouter, Depends, HTTPException, Query, Request, Response
+from pydantic import TypeAdapter
+
+from peerd.daemon.http.answers import answer_of, http_error
+from peerd.daemon.http.ingest import LINES_BODY, LineRefused, ingest
+from peerd.daemon.http.streaming import Source, Wish, add_feed, wish
+from peerd.errors import ClientRefusal
+from peerd.front import READS
+from peerd.lib.feed import Feed, FeedItem, Place, Position
+from peerd.models.admin import STREAM_TYPE
+from protocols.dissemination.messages import PAYLOAD_BYTES_MAX
+from protocols.dissemination.models import (
+    CONTENT_TYPE_LENGTH_MAX,
+    ITEM_ID_LENGTH_MAX,
+    InterestTextField,
+    ItemPublished,
+    ReceivedItem,
+    StreamHistoryView,
+    StreamName,
+    StreamPlanView,
+    StreamSpec,
+    StreamSubscriptionRequest,
+    StreamSubscriptionView,
+    StreamSubscriptionViews,
+    StreamTreeView,
+    StreamView,
+    StreamViews,
+    StreamWish,
+    WrappedItem,
+    item_order,
+)
+from protocols.dissemination.names import START, StreamPosition
+from protocols.dissemination.service import StreamRefused
+
+if TYPE_CHECKING:
+    from protocols.dissemination.service import StreamService
+
+JSON_TYPE: Final = "application/json"
+FORM_TYPE: Final = "application/x-www-form-urlencoded"
+"""What curl says of a body when its user says nothing. It is passed over: the stream's kind knows what it takes."""
+ITEM_BODIES: Final[dict[str, Any]] = {
+    "requestBody": {"content": {"*/*": {}, **LINES_BODY["requestBody"]["content"]}, "required": True}
+}
+
+AfterItem = Annotated[
+    str | None,
+    Query(max_length=ITEM_ID_LENGTH_MAX, description="Begin after the item with this id; `start`: all remembered."),
+]
+
+
+def encode(item: ReceivedItem) -> bytes:
+    """An item as one line of JSON."""
+    return item.model_dump_json(exclude_defaults=True).encode()
+
+
+def router(service: StreamService) -> APIRouter:
+    """The routes; ``service`` is the running plugin of the daemon."""
+    routes = APIRouter(prefix="/streams")
+    _add_streams(routes, service)
+    _add_items(routes, service)
+    _add_subscriptions(routes, service)
+    _add_questions(routes, service)
+    return routes
+
+
+def _add_streams(routes: APIRouter, service: StreamService) -> None:
+    @routes.get("")
+    async def streams() -> StreamViews:
+        """The streams that this daemon takes part in."""
+        return StreamViews(streams=service.streams())
+
+    @routes.post("", status_code=HTTPStatus.CREATED)
+    async def create(body: StreamSpec) -> StreamView:
+        """Create a stream, whose producer this daemon becomes. The same stream once more is fine."""
+        return await answer_of(lambda done: service.create(body, done))
+
+    @routes.get("/{stream}")
+    async def find(stream: StreamName) -> StreamView:
+        """A stream by its name, wherever it is produced."""
+        return await answer_of(lambda done: service.find(stream, done))
+
+    @routes.delete("/{stream}")
+    async def remove(stream: StreamName) -> StreamView:
+        """End a stream that this daemon produces."""
+        return await answer_of(lambda done: service.remove(stream, done))
+
+
+# Items
+
+
+class _JsonLine:
+    """Reads a line that is an item itself: any JSON value, which is passed on as it was written."""
+
+    def validate_json(self, line: bytes, /) -> tuple[bytes, str]:
+        try:
+            json.loads(line, parse_constant=_no_constant)
+        except (ValueError, RecursionError) as error:
+            raise LineRefused(f"the line is not JSON: {error}") from error
+        return line.strip(), JSON_TYPE
+
+
+class _WrappedLine:
+    """Reads a line that has an item's payload and its content type."""
+
+    def __init__(self) -> None:
+        self._line_type = TypeAdapter(WrappedItem)
+
+    def validate_json(self, line: bytes, /) -> tuple[bytes, str]:
+        wrapped = self._line_type.validate_json(line)
+        if (wrapped.payload is None) == (wrapped.payload_base64 is None):
+            raise LineRefused("give either payload or payload_base64")
+        if wrapped.payload is not None:
+            return wrapped.payload.encode(), wrapped.content_type
+        try:
+            return base64.b64decode(wrapped.payload_base64 or "", validate=True), wrapped.content_type
+        except binascii.Error as error:
+            raise LineRefused(f"payload_base64: {error}") from error
+
+
+def _no_constant(word: str) -> Any:
+    raise ValueError(f"{word} is no number in JSON")
+
+
+def _add_items(routes: APIRouter, service: StreamService) -> None:
+    @routes.post("/{stream}/items", openapi_extra=ITEM_BODIES, response_model=None)
+    async def publish(
+        request: Request,
+        stream: StreamName,
+        wrapped: Annotated[bool, Query(description="Lines have payload and content_type, and are no items.")] = False,
+    ) -> ItemPublished | Response:
+        """Publish one item, the body as it is; or many, as JSON lines. They go out at once, unacknowledged."""
+        kind = request.headers.get("content-type", "")[:CONTENT_TYPE_LENGTH_MAX].strip()
+        if kind.partition(";")[0].strip().lower() != STREAM_TYPE:
+            return await _publish_one(service, stream, await request.body(), "" if kind == FORM_TYPE else kind)
+
+        async def accept(item: tuple[bytes, str]) -> None:
+            await _until_publishable(service, stream)
+            try:
+                _publish(service, stream, *item)
+            except ClientRefusal as error:
+                raise LineRefused(str(error)) from error
+
+        return await ingest(request, _WrappedLine() if wrapped else _JsonLine(), accept)
+
+    async def subscribed(
+        stream: StreamName,
+        place: Annotated[Wish, Depends(wish)],
+        interest: InterestTextField = "",
+        after_item: AfterItem = None,
+    ) -> Source[ReceivedItem]:
+        """Subscribe and follow in one: the items that meet an interest, as long as the client reads.
+
+        Who comes back soon with `after` or `Last-Event-ID` goes on where the connection was lost.
+        """
+        if isinstance(place.place, Position) and (known := _of_feed(service, stream, place.place.epoch)):
+            return _source(service, known)
+        asked = StreamSubscriptionRequest(stream=stream, interest=interest, after=after_item)
+        view = await _subscribe(service, asked)
+        return _source(service, view.id)
+
+    add_feed(routes, "/{stream}/items", subscribed)
+
+
+async def _publish_one(service: StreamService, stream: str, body: bytes, kind: str) -> ItemPublished:
+    if not body:
+        raise HTTPException(HTTPStatus.UNPROCESSABLE_ENTITY, "the body is empty; an item is the body as it is")
+    await _until_publishable(service, stream)
+    try:
+        return _publish(service, stream, body, kind)
+    except ClientRefusal as error:
+        raise http_error(error) from error
+
+
+def _publish(service: StreamService, stream: str, payload: bytes, kind: str) -> ItemPublished:
+    if len(payload) > PAYLOAD_BYTES_MAX:
+        raise StreamRefused("invalid", f"an item has at most {PAYLOAD_BYTES_MAX} bytes, this one {len(payload)}")
+    return service.publish(stream, payload, kind)
+
+
+async def _until_publishable(service: StreamService, stream: str) -> None:
+    def ask(done: Callable[[bool | Exception], None]) -> None:
+        service.when_publishable(stream, done)
+
+    await answer_of(ask)
+
+
+# Subscriptions
+
+
+async def _subscribe(service: StreamService, asked: StreamSubscriptionRequest) -> StreamSubscriptionView:
+    def ask(done: Callable[[StreamSubscriptionView | Exception], None]) -> None:
+        service.subscribe(asked, done)
+
+    return await answer_of(ask)
+
+
+def _of_feed(service: StreamService, stream: str, epoch: str) -> str | None:
+    """The id of the subscription whose feed has this epoch, which only those know who have read it."""
+    views = (view for view in service.subscriptions() if view.epoch == epoch and view.stream == stream)
+    return next((view.id for view in views), None)
+
+
+def _named(service: StreamService, stream: str, id: str) -> str:
+    """The id of a subscription of this stream, by its id or its name. Raises ``HTTPException`` (404)."""
+    for view in service.subscriptions():
+        if view.stream == stream and id in (view.id, view.name):
+            return view.id
+    raise HTTPException(HTTPStatus.NOT_FOUND, f"the stream {stream} has no subscription {id:.80} here")
+
+
+def _source(service: StreamService, id: str, after_item: str | None = None) -> Source[ReceivedItem]:
+    try:
+        _, feed = service.reading(id)
+    except ClientRefusal as error:
+        raise http_error(error) from error
+    return Source(feed, encode, begin=_place_after(feed, after_item))
+
+
+def _place_after(feed: Feed[ReceivedItem], item: str | None) -> Place:
+    """Where a reader begins that has had everything up to this item. Raises ``HTTPException`` for what is no id.
+
+    If items that came later may have been let go, that is before the first one that is held, so that the reader is
+    told of a gap.
+    """
+    if item is None or item == "start":
+        return "start"
+    try:
+        had = item_order(item)
+    except ValueError as error:
+        raise HTTPException(HTTPStatus.UNPROCESSABLE_ENTITY, f"after_item: {error}") from error
+    number = 0
+    reader = feed.reader("start")
+    try:
+        while isinstance(entry := reader.take(), FeedItem) and _order_of(entry.value) <= had:
+            number = entry.number
+    finally:
+        reader.close()
+    return Position(feed.epoch, number)
+
+
+def _order_of(item: ReceivedItem) -> StreamPosition:
+    try:
+        return item_order(item.id)
+    except ValueError:  # a mark that belongs to no item
+        return START
+
+
+def _add_subscriptions(routes: APIRouter, service: StreamService) -> None:
+    @routes.get("/{stream}/subscriptions")
+    async def subscriptions(stream: StreamName) -> StreamSubscriptionViews:
+        """The subscriptions to a stream that this daemon's clients have."""
+        views = [view for view in service.subscriptions() if view.stream == stream]
+        return StreamSubscriptionViews(subscriptions=views)
+
+    @routes.post("/{stream}/subscriptions", openapi_extra=READS, status_code=HTTPStatus.CREATED)
+    async def subscribe(stream: StreamName, body: StreamWish) -> StreamSubscriptionView:
+        """Subscribe; answers when this daemon is in the stream's tree, and every matching item comes from then on."""
+        return await _subscribe(service, StreamSubscriptionRequest(stream=stream, **body.model_dump()))
+
+    @routes.delete("/{stream}/subscriptions/{id}", openapi_extra=READS)
+    async def unsubscribe(stream: StreamName, id: str) -> StreamSubscriptionView:
+        """End a subscription."""
+        try:
+            return service.unsubscribe(_named(service, stream, id))
+        except ClientRefusal as error:
+            raise http_error(error) from error
+
+    def held(stream: StreamName, id: str, after_item: AfterItem = None) -> Source[ReceivedItem]:
+        """The items of a subscription: those that are held (after `after_item`, if that is given), then what comes."""
+        return _source(service, _named(service, stream, id), after_item)
+
+    add_feed(routes, "/{stream}/subscriptions/{id}/items", held)
+
+
+# Questions
+
+
+def _add_questions(routes: APIRouter, service: StreamService) -> None:
+    @routes.get("/{stream}/tree")
+    async def tree(stream: StreamName) -> StreamTreeView:
+        """The tree of a stream, asked of its nodes; `missing` has those that did not answer in time."""
+        return await answer_of(lambda done: service.tree(stream, done))
+
+    @routes.get("/{stream}/plan")
+    async def plan(stream: StreamName) -> StreamPlanView:
+        """What the stream's policy would change next, and what it expects of that."""
+        return await answer_of(lambda done: service.plan(stream, done))
+
+    @routes.get("/{stream}/history")
+    async def history(stream: StreamName) -> StreamHistoryView:
+        """What the stream's policy has changed: what it expected, and what came of it."""
+        return await answer_of(lambda done: service.history(stream, done))

@@ -1,0 +1,189 @@
+"""``peerd stream publish``: items from arguments, files, lines, a file that grows, or a folder that fills."""
+
+from __future__ import annotations
+
+import json
+import re
+import sys
+import time
+from contextlib import aclosing
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Final
+
+import typer
+
+from peerd.cli.lines import STDIN, BadLine
+from peerd.cli.options import Output, OutputOption, SocketOption, ask
+from peerd.cli.output import print_data, printable, seconds, size, stderr, stdout
+from peerd.errors import ExitCode
+
+if TYPE_CHECKING:
+    from peerd.cli.output import Terminal
+    from peerd.client import Client
+    from peerd.models.streams import IngestAnswer
+    from protocols.dissemination.front.sources import Items
+
+ATTRIBUTE: Final = re.compile(r"([A-Za-z_][A-Za-z0-9_.]*)=(.*)", re.DOTALL)
+SHOW_EVERY_S: Final = 0.2
+
+
+def publish(
+    stream: Annotated[str, typer.Argument(metavar="STREAM", help="Its name; this daemon has to be its producer.")],
+    what: Annotated[
+        list[str] | None,
+        typer.Argument(
+            metavar="[FILE|NAME=VALUE]...",
+            help="Files, of which each is an item; or the attributes of one item. Default, or '-': lines of JSON on "
+            "standard input.",
+        ),
+    ] = None,
+    follow: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Each line that is added to this file, as with tail -F.")
+    ] = None,
+    watch: Annotated[
+        Path | None, typer.Option(metavar="DIR", help="Each file that comes into this folder, or is replaced there.")
+    ] = None,
+    everything: Annotated[
+        bool, typer.Option("--everything", help="With --follow and --watch: also what is there already.")
+    ] = False,
+    text: Annotated[
+        bool, typer.Option("--text", help='Lines are text: each becomes {"line": TEXT}, so that filters can use it.')
+    ] = False,
+    type: Annotated[
+        str,
+        typer.Option(metavar="TYPE", help="What items are, such as application/xml. Default: files by their names."),
+    ] = "",
+    rate: Annotated[float, typer.Option(min=0.0, metavar="N", help="At most so many a second. 0: no limit.")] = 0.0,
+    progress: Annotated[bool, typer.Option("--progress/--no-progress", help="Show how far it is.")] = True,
+    socket: SocketOption = None,
+    output: OutputOption = Output.TABLE,
+) -> None:
+    """Publish items in a stream. Exit code 1 when some were refused, 3 when the daemon did not take all.
+
+    With --follow and --watch it goes on until it is interrupted, and waits while the daemon is away.
+
+    Examples: peerd stream publish news *.xml; peerd stream publish ticks symbol=IBM price=20.5;
+    peerd stream publish log --follow /var/log/syslog --text; peerd stream publish news --watch incoming
+    """
+    given = what or []
+    if sum([bool(given), follow is not None, watch is not None]) > 1:
+        raise typer.BadParameter("give items as arguments, or --follow, or --watch, and not two of them")
+    if everything and follow is None and watch is None:
+        raise typer.BadParameter("it needs --follow or --watch", param_hint="--everything")
+    pairs = [found for each in given if (found := ATTRIBUTE.fullmatch(each))]
+    if pairs and len(pairs) == len(given):
+        _one(socket, stream, {found[1]: _value(found[2]) for found in pairs}, type, output)
+        return
+    labels = [each for each in given if each != STDIN]
+    items = _items(given, follow, watch, everything, text, type)
+    _many(socket, stream, items, rate, labels, progress, output)
+
+
+def _value(text: str) -> Any:
+    try:
+        return json.loads(text)
+    except ValueError:
+        return text
+
+
+def _items(given: list[str], follow: Path | None, watch: Path | None, everything: bool, text: bool, type: str) -> Items:
+    """The source that was asked for. Raises ``typer.BadParameter`` for one that cannot be read."""
+    from protocols.dissemination.front import sources
+
+    read = sources.line_reader(text, type)
+    if follow is not None:
+        _check(follow, follow.is_file(), "--follow", "file")
+        return sources.of_growing_file(follow, read, everything)
+    if watch is not None:
+        _check(watch, watch.is_dir(), "--watch", "folder")
+        return sources.of_folder(
+            watch, type, everything, lambda why: stderr().print(f"not published: {printable(why)}")
+        )
+    if given in ([], [STDIN]):
+        if not given and sys.stdin.isatty():
+            raise typer.BadParameter("give files, or one item as NAME=VALUE; '-' takes lines from the terminal")
+        return sources.of_stdin(read)
+    if STDIN in given:
+        raise typer.BadParameter("standard input ('-') does not go together with files")
+    paths = [Path(each) for each in given]
+    sources.checked_files(paths)
+    return sources.of_files(paths, type)
+
+
+def _check(path: Path, is_there: bool, option: str, what: str) -> None:
+    if not is_there:
+        raise typer.BadParameter(f"{path} is no {what}", param_hint=option)
+
+
+def _one(socket: str | None, stream: str, item: Any, type: str, output: Output) -> None:
+    from protocols.dissemination.front.client import DisseminationClient
+
+    done = ask(socket, lambda client: DisseminationClient(client).publish(stream, item, type))
+    if output is not Output.TABLE:
+        print_data(output, done)
+    else:
+        stdout().print(f"{done.stream}  {done.id}  {size(done.bytes)}")
+
+
+def _many(
+    socket: str | None, stream: str, items: Items, rate: float, labels: list[str], progress: bool, output: Output
+) -> None:
+    from protocols.dissemination.front.client import DisseminationClient
+    from protocols.dissemination.front.sources import paced
+
+    told = _Telling(labels, stderr())
+
+    async def run(client: Client) -> IngestAnswer:
+        shown = _shown(paced(items, rate), stderr() if progress else None)
+        return await DisseminationClient(client).publish_many(stream, shown, told.of)
+
+    begun = time.monotonic()
+    try:
+        answer = ask(socket, run, waiting="")
+    except BadLine as bad:
+        raise typer.BadParameter(f"{bad.message}; the {told.accepted:,} items before it were published") from bad
+    finally:
+        stderr().overwrite("")
+    if output is not Output.TABLE:
+        print_data(output, answer)
+    else:
+        stdout().print(f"{answer.accepted:,} items in {seconds(time.monotonic() - begun)}, {answer.refused:,} refused")
+    if answer.detail:
+        stderr().print(printable(answer.detail))
+    if not answer.is_complete:
+        raise typer.Exit(ExitCode.PARTIAL)
+    if answer.refused:
+        raise typer.Exit(ExitCode.FAILURE)
+
+
+class _Telling:
+    """Tells each refusal once, as soon as it is known."""
+
+    def __init__(self, labels: list[str], terminal: Terminal) -> None:
+        self._labels = labels
+        self._terminal = terminal
+        self._told = 0
+        self.accepted = 0
+
+    def of(self, total: IngestAnswer) -> None:
+        """What became of all items so far."""
+        self.accepted = total.accepted
+        for error in total.errors[self._told :]:
+            named = error.line <= len(self._labels)
+            place = self._labels[error.line - 1] if named else f"item {error.line}"
+            self._terminal.overwrite("")
+            self._terminal.print(f"{printable(place)}: {printable(error.detail)}")
+        self._told = len(total.errors)
+
+
+async def _shown(items: Items, terminal: Terminal | None) -> Items:
+    """The items; a terminal shows from time to time how many have gone."""
+    begun = shown = time.monotonic()
+    async with aclosing(items):
+        count = 0
+        async for item in items:
+            yield item
+            count, now = count + 1, time.monotonic()
+            if terminal is not None and terminal.is_terminal and now - shown >= SHOW_EVERY_S:
+                shown = now
+                terminal.overwrite(f"{count:,} items, {count / (now - begun):,.0f} a second")

@@ -1,0 +1,198 @@
+"""The tables that ``peerd analyze`` makes of the events of streams."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Final
+
+from pyspark.sql import Column, DataFrame, functions as F
+
+from peerd.front import Row, Shown, SparkTable
+from peerd.pipeline.tables import of_kind
+
+MEASURED: Final = r"^dissemination\.\w+_measured$"
+"""The kinds of events that policies write once they have measured what came of a change that they had predicted."""
+
+
+def _spurious_share() -> Column:
+    """Of what came, the share that no subscription of the node wanted."""
+    return (F.sum("spurious") / F.nullif(F.sum("items_in"), F.lit(0))).alias("spurious_share")
+
+
+def _mean_late_s() -> Column:
+    """How late items came on average that somebody at the node wanted, by the nodes' clocks."""
+    wanted = F.sum("items_in") - F.sum("spurious")
+    return (F.sum("late_s") / F.nullif(wanted, F.lit(0))).alias("mean_late_s")
+
+
+def streams(events: DataFrame) -> DataFrame:
+    """One row a stream: how many nodes it has had, what came to them, how much of it in vain, and how deep they were.
+
+    A producer has depth 0, and an orphan, which counts as no depth, -1.
+    """
+    return (
+        of_kind(events, "dissemination.load")
+        .groupBy("stream")
+        .agg(
+            F.countDistinct("node").alias("nodes"),
+            *(F.sum(name).alias(name) for name in ("items_in", "bytes_in", "items_out", "refused")),
+            _spurious_share(),
+            _mean_late_s(),
+            F.avg(_depth()).alias("mean_depth"),
+            F.max(_depth()).alias("max_depth"),
+        )
+    )
+
+
+def _depth() -> Column:
+    return F.when(F.col("depth") > 0, F.col("depth"))
+
+
+def minutes(events: DataFrame) -> DataFrame:
+    """One row a stream and minute (seconds since 1970, or since the simulation began): how the tree has developed."""
+    minute = (F.floor(F.col("ts") / 60) * 60).alias("minute_s")
+    return (
+        of_kind(events, "dissemination.load")
+        .groupBy("stream", minute)
+        .agg(
+            F.countDistinct("node").alias("nodes"),
+            F.sum("items_in").alias("items_in"),
+            _spurious_share(),
+            _mean_late_s(),
+            F.avg(_depth()).alias("mean_depth"),
+            F.max(_depth()).alias("max_depth"),
+            F.sum(F.when(F.col("depth") < 0, 1).otherwise(0)).alias("orphans"),
+            F.max("queued_bytes").alias("most_queued_bytes"),
+        )
+    )
+
+
+def moves(events: DataFrame) -> DataFrame:
+    """One row a stream, reason and end: attempts to get another parent, and how long they took."""
+    return (
+        of_kind(events, "dissemination.moved")
+        .groupBy("stream", "why", "end")
+        .agg(
+            F.count(F.lit(1)).alias("attempts"),
+            F.avg("duration_s").alias("mean_s"),
+            F.max("duration_s").alias("max_s"),
+        )
+    )
+
+
+def losses(events: DataFrame) -> DataFrame:
+    """One row a stream and node that has lost a part of it: how often."""
+    return of_kind(events, "dissemination.loss").groupBy("stream", "node").agg(F.count(F.lit(1)).alias("gaps"))
+
+
+def reorganisations(events: DataFrame) -> DataFrame:
+    """One row a stream: what changes were expected to bring, beside what they have brought, by the policy's measure.
+
+    ``error``: how far the two lie apart, on average. No rows where no policy is installed that measures it.
+    """
+    found = events.where(F.col("event").rlike(MEASURED))
+    missing = [name for name in ("predicted", "measured") if name not in found.columns]
+    for name in missing:
+        found = found.withColumn(name, F.lit(None).cast("double"))
+    return found.groupBy("stream").agg(
+        F.count(F.lit(1)).alias("changes"),
+        F.avg("predicted").alias("mean_predicted"),
+        F.avg("measured").alias("mean_measured"),
+        F.avg(F.abs(F.col("predicted") - F.col("measured"))).alias("error"),
+        F.avg((F.col("measured") > 0).cast("double")).alias("useful_share"),
+    )
+
+
+def _build_streams(events: DataFrame, built: Mapping[str, DataFrame]) -> DataFrame:
+    return streams(events)
+
+
+def _build_minutes(events: DataFrame, built: Mapping[str, DataFrame]) -> DataFrame:
+    return minutes(events)
+
+
+def _build_moves(events: DataFrame, built: Mapping[str, DataFrame]) -> DataFrame:
+    return moves(events)
+
+
+def _build_losses(events: DataFrame, built: Mapping[str, DataFrame]) -> DataFrame:
+    return losses(events)
+
+
+def _build_reorganisations(events: DataFrame, built: Mapping[str, DataFrame]) -> DataFrame:
+    return reorganisations(events)
+
+
+def _as_read(row: Row) -> Row:
+    """Shares in percent, and measures of policies with three digits."""
+    shown = dict(row)
+    for name, value in row.items():
+        if isinstance(value, float) and name.endswith("_share"):
+            shown[name] = f"{value:.1%}"
+        elif isinstance(value, float) and name in ("mean_predicted", "mean_measured", "error"):
+            shown[name] = f"{value:.3g}"
+    return shown
+
+
+_NAMED: Final = {name: name for name in ("stream", "why", "end")}
+TABLES: Final = (
+    SparkTable(
+        "stream_totals",
+        _build_streams,
+        Shown(
+            "Streams",
+            {
+                "stream": "stream",
+                "nodes": "nodes",
+                "items_in": "items",
+                "bytes_in": "bytes",
+                "spurious_share": "spurious",
+                "mean_late_s": "mean delay",
+                "mean_depth": "mean depth",
+                "max_depth": "deepest",
+                "refused": "refused",
+            },
+            ("stream",),
+            _as_read,
+        ),
+    ),
+    SparkTable("stream_minutes", _build_minutes),
+    SparkTable(
+        "stream_moves",
+        _build_moves,
+        Shown(
+            "Moves in the trees of streams",
+            {
+                "stream": "stream",
+                "why": "why",
+                "end": "end",
+                "attempts": "attempts",
+                "mean_s": "mean",
+                "max_s": "longest",
+            },
+            ("stream", "why", "end"),
+        ),
+    ),
+    SparkTable(
+        "stream_losses",
+        _build_losses,
+        Shown("Lost parts of streams", {"stream": "stream", "node": "node", "gaps": "gaps"}, ("stream", "node")),
+    ),
+    SparkTable(
+        "stream_reorganisations",
+        _build_reorganisations,
+        Shown(
+            "Reorganisations: expected and measured",
+            {
+                "stream": "stream",
+                "changes": "changes",
+                "mean_predicted": "predicted",
+                "mean_measured": "measured",
+                "error": "error",
+                "useful_share": "useful",
+            },
+            ("stream",),
+            _as_read,
+        ),
+    ),
+)

@@ -1,0 +1,229 @@
+"""Real daemons: a stream with filters, a node killed in the middle, named subscriptions, a producer that comes back."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import subprocess
+import sys
+from collections.abc import AsyncIterator, Iterator, Sequence
+from contextlib import aclosing, asynccontextmanager, contextmanager
+from pathlib import Path
+
+import pytest
+from websockets.asyncio.client import connect
+
+from peerd.client import Client
+from peerd.client.streams import StreamEntry
+from peerd.cluster.local import LocalCluster
+from peerd.models.admin import API_PREFIX
+from protocols.dissemination.front.client import DisseminationClient
+from protocols.dissemination.models import ReceivedItem, StreamTreeView, item_order
+from tests.support.daemon_process import clean_environment
+
+pytestmark = pytest.mark.cluster
+
+NODES = 5
+WAIT_S = 60.0
+FAN_OUT = 2
+"""So low that five nodes make a tree of two levels."""
+KIND, POLICY = "classes", "first_fit"
+
+
+@pytest.fixture
+def cluster(tmp_path: Path) -> Iterator[LocalCluster]:
+    settings = {"data": {"http": "127.0.0.1:0"}, "protocols": {"dissemination": {"fan_out": FAN_OUT}}}
+    with LocalCluster(tmp_path / "cluster", name="test") as found:
+        found.up(NODES, settings=lambda index: settings)
+        yield found
+
+
+@contextmanager
+def restarted(folder: Path) -> Iterator[None]:
+    """A node that was killed runs again, with its configuration and state."""
+    command = [sys.executable, "-m", "peerd", "run", "--config", str(folder / "peerd.toml")]
+    process = subprocess.Popen(command, cwd=folder, env=clean_environment(), stdout=subprocess.DEVNULL)
+    try:
+        yield
+    finally:
+        process.terminate()
+        process.wait(WAIT_S)
+
+
+class Reading:
+    """What a subscription has got: items, and marks of what it has not."""
+
+    def __init__(self, client: Client, interest: str) -> None:
+        self.streams = DisseminationClient(client)
+        self.interest = interest
+        self.entries: list[ReceivedItem | StreamEntry] = []
+        self.is_live = asyncio.Event()
+        self._changed = asyncio.Event()
+
+    async def run(self) -> None:
+        """Subscribe, and read for ever."""
+        entries = self.streams.subscribe("news", self.interest, on_subscribed=lambda view: self.is_live.set())
+        async with aclosing(entries):
+            async for entry in entries:
+                self.entries.append(entry)
+                self._changed.set()
+
+    @property
+    def items(self) -> list[ReceivedItem]:
+        """The items."""
+        return [entry for entry in self.entries if isinstance(entry, ReceivedItem) and entry.type == "item"]
+
+    async def reaches(self, id: str) -> None:
+        """Wait until it has come so far."""
+        async with asyncio.timeout(WAIT_S):
+            while not self.items or item_order(self.items[-1].id) < item_order(id):
+                self._changed.clear()
+                await self._changed.wait()
+
+    def check(self, published: Sequence[tuple[str, str]]) -> None:
+        """All that it wanted came once and in order, or it was told that it is lost."""
+        places = [item_order(item.id) for item in self.items]
+        assert places == sorted(set(places)), "an item came twice, or before its time"
+        texts = dict(published)
+        assert [item.payload for item in self.items] == [texts[item.id] for item in self.items]
+        assert all(not self.interest or text_class(item.payload or "") == self.interest for item in self.items)
+        missing = {item_order(id) for id, text in published if not self.interest or text_class(text) == self.interest}
+        missing -= set(places)
+        for entry in self.entries:
+            if isinstance(entry, ReceivedItem) and entry.type == "lost":
+                since, until = item_order(entry.since or "0-0"), item_order(entry.id)
+                missing = {place for place in missing if not since < place <= until}
+        assert not missing, f"{len(missing)} items are missing and nobody said so"
+
+
+def text_class(text: str) -> str:
+    """The class of an item, which is its first word."""
+    return text.partition(" ")[0]
+
+
+@asynccontextmanager
+async def readings(cluster: LocalCluster, wanted: dict[int, str]) -> AsyncIterator[dict[int, Reading]]:
+    """Subscriptions on some of the nodes, live."""
+    async with asyncio.TaskGroup() as group:
+        clients = {index: cluster.client(index) for index in wanted}
+        found = {index: Reading(clients[index], interest) for index, interest in wanted.items()}
+        tasks = [group.create_task(reading.run()) for reading in found.values()]
+        try:
+            async with asyncio.timeout(WAIT_S):
+                for reading in found.values():
+                    await reading.is_live.wait()
+            yield found
+        finally:
+            for task in tasks:
+                task.cancel()
+    for client in clients.values():
+        await client.close()
+
+
+async def publish(streams: DisseminationClient, numbers: range) -> list[tuple[str, str]]:
+    """Publish items of two classes; returns ids and texts."""
+    texts = [f"{number % 2} item {number}" for number in numbers]
+    return [((await streams.publish("news", text)).id, text) for text in texts]
+
+
+async def whole_tree(streams: DisseminationClient, count: int) -> StreamTreeView:
+    """Wait until so many nodes hang together. The shape may be another one later."""
+    async with asyncio.timeout(WAIT_S):
+        while True:
+            view = await streams.tree("news")
+            ids = {node.node for node in view.nodes}
+            if len(ids) == count and sum(node.parent not in ids for node in view.nodes) == 1:
+                return view
+            await asyncio.sleep(0.1)
+
+
+async def test_everything_arrives_or_is_told_as_lost_when_an_inner_node_is_killed(cluster: LocalCluster) -> None:
+    async with cluster.client(0) as here:
+        producer = DisseminationClient(here)
+        await producer.create("news", KIND, POLICY)
+        async with readings(cluster, {1: "1", 2: "", 3: "0", 4: ""}) as found:
+            view = await whole_tree(producer, NODES)
+            indices = {cluster.node(index).id: index for index in range(NODES)}
+            inner = next(node.node for node in view.nodes if node.parent is not None and node.children)
+            published = await publish(producer, range(100))
+            cluster.kill(indices[inner])
+            published += await publish(producer, range(100, 200))
+            survivors = [reading for index, reading in found.items() if index != indices[inner]]
+            for reading in survivors:
+                wanted = [id for id, text in published if not reading.interest or text_class(text) == reading.interest]
+                await reading.reaches(wanted[-1])
+                reading.check(published)
+
+
+async def take(streams: DisseminationClient, count: int, after: str | None) -> list[ReceivedItem]:
+    """The next items of the subscription ``audit``."""
+    found: list[ReceivedItem] = []
+    async with (
+        asyncio.timeout(WAIT_S),
+        aclosing(streams.subscribe("news", "1", name="audit", after=after)) as entries,
+    ):
+        async for entry in entries:
+            assert isinstance(entry, ReceivedItem) and entry.type == "item", f"nothing is to be lost: {entry}"
+            found.append(entry)
+            if len(found) == count:
+                break
+    return found
+
+
+async def test_a_named_subscription_goes_on_where_it_was_also_after_its_daemon_was_killed(
+    cluster: LocalCluster, tmp_path: Path
+) -> None:
+    async with cluster.client(0) as here:
+        producer = DisseminationClient(here)
+        await producer.create("news", KIND, POLICY)
+        async with cluster.client(3) as there:
+            subscriber = DisseminationClient(there)
+            published = await publish(producer, range(20))
+            first = await take(subscriber, 5, "start")
+            published += await publish(producer, range(20, 40))  # while nobody reads
+            second = await take(subscriber, 5, first[-1].id)
+        cluster.kill(3)
+        published += await publish(producer, range(40, 60))
+        with restarted(tmp_path / "cluster" / "nodes" / "3"):
+            async with cluster.client(3) as there:
+                await there.wait_ready(WAIT_S)
+                third = await take(DisseminationClient(there), 20, second[-1].id)
+        wanted = [(id, text) for id, text in published if text_class(text) == "1"]
+        assert [(item.id, item.payload) for item in [*first, *second, *third]] == wanted
+
+
+async def test_a_producer_that_comes_back_goes_on_with_its_stream(cluster: LocalCluster, tmp_path: Path) -> None:
+    async with cluster.client(0) as here:
+        producer = DisseminationClient(here)
+        await producer.create("news", KIND, POLICY)
+        async with readings(cluster, {1: "", 2: "1"}) as found:
+            before = await publish(producer, range(10))
+            for reading in found.values():
+                await reading.reaches(before[-1][0])
+            cluster.kill(0)
+            with restarted(tmp_path / "cluster" / "nodes" / "0"):
+                await here.wait_ready(WAIT_S)
+                after = await publish(producer, range(10, 20))
+                for reading in found.values():
+                    await reading.reaches(after[-1][0])
+                    reading.check([*before, *after])
+
+
+async def test_a_websocket_of_a_data_client_goes_on_where_its_connection_was_lost(cluster: LocalCluster) -> None:
+    async with cluster.client(0) as here, cluster.client(2) as there:
+        producer = DisseminationClient(here)
+        await producer.create("news", KIND, POLICY)
+        [address] = (await there.status()).data_addresses
+        url, last, found = f"ws://{address}{API_PREFIX}/streams/news/items?interest=1", "", list[str]()
+        for round in range(3):
+            if last:
+                await publish(producer, range(10 * round, 10 * round + 2))  # while nobody reads
+            async with asyncio.timeout(WAIT_S), connect(url + last) as socket:
+                if not last:
+                    assert json.loads(await socket.recv())["type"] == "heartbeat"  # it is subscribed
+                    await publish(producer, range(2))
+                entry = json.loads(await socket.recv())
+                assert entry["type"] == "item"
+                found.append(entry["data"]["payload"])
+                last = f"&after={entry['id']}"
+        assert found == ["1 item 1", "1 item 11", "1 item 21"]

@@ -1,0 +1,97 @@
+"""The tables of streams, from the event log of a simulated ring."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from peerd.cli.analyze import plugin_tables
+from peerd.plugins import find_events
+from peerd.sim.records import NdjsonSink
+from peerd.testing.simulation import ring
+from protocols.dissemination.config import DisseminationConfig
+from protocols.dissemination.models import StreamSpec, StreamSubscriptionRequest
+from protocols.dissemination.plugin import Dissemination
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+pytest.importorskip("pyspark", reason="the extra `spark` is not installed")
+pytestmark = pytest.mark.spark
+
+NODES, ITEMS = 6, 90
+PREDICTED = ((0.5, 0.4), (0.3, -0.1))
+"""Reorganisations, as a policy writes them: expected and measured."""
+
+
+def plugin_of(place: Any) -> Dissemination:
+    found = place.node.plugins["dissemination"]
+    assert isinstance(found, Dissemination)
+    return found
+
+
+def simulated(directory: Path) -> None:
+    """Six nodes of a stream, each with room for one child, so that most get what they do not want."""
+    sink = NdjsonSink(directory)
+    config = DisseminationConfig(fan_out=1)
+    simulation = ring(NODES, 3, plugins=lambda index: [Dissemination(config)], sink=sink)
+    producer = plugin_of(simulation.nodes[0])
+    producer.create(StreamSpec(name="news", kind="classes", policy="first_fit"), lambda answer: None)
+    simulation.run_for(3.0)
+    told: list[Any] = []
+    for number in range(1, NODES):
+        wish = StreamSubscriptionRequest(stream="news", interest=str(number), name="kept")
+        plugin_of(simulation.nodes[number]).subscribe(wish, told.append)
+        simulation.run_for(3.0)
+    assert len(told) == NODES - 1 and not any(isinstance(answer, Exception) for answer in told), told
+    for number in range(ITEMS):
+        producer.publish("news", f"{number % NODES} item".encode())
+        simulation.run_for(1.0)
+    simulation.run_for(70.0)
+    sink.close()
+
+
+def add_reorganisations(directory: Path) -> None:
+    """What a policy that predicts adds to the log."""
+    [file] = [path for path in directory.iterdir() if "dissemination.moved" in path.read_text()][:1]
+    like = next(json.loads(line) for line in file.read_text().splitlines() if '"dissemination.moved"' in line)
+    with file.open("a") as log:
+        for number, (predicted, measured) in enumerate(PREDICTED, 1_000_000):  # no event has such a number
+            fields = {"id": number, "stream": "news", "child": "aa" * 16, "predicted": predicted, "measured": measured}
+            log.write(json.dumps(like | {"event": "dissemination.reorganisation_measured"} | fields) + "\n")
+
+
+def test_the_tables_say_what_the_simulation_did(spark: SparkSession, tmp_path: Path) -> None:
+    from peerd.pipeline.job import run_job
+
+    log, out = tmp_path / "log", tmp_path / "out"
+    log.mkdir()
+    simulated(log)
+    add_reorganisations(log)
+    run_job(spark, log, out, events=find_events(), plugin_tables=plugin_tables())
+
+    def rows(name: str) -> list[dict[str, Any]]:
+        return [row.asDict() for row in spark.read.parquet(str(out / name)).collect()]
+
+    [total] = rows("stream_totals")
+    assert (total["stream"], total["nodes"], total["max_depth"]) == ("news", NODES, NODES - 1)
+    # Items of class N go down N edges: 1 + 2 + ... of each six items, and only the last edge's end wants them.
+    edges = ITEMS // NODES * sum(range(1, NODES))
+    assert total["items_in"] == total["items_out"] == edges
+    assert total["spurious_share"] == pytest.approx(1 - ITEMS / NODES * (NODES - 1) / edges)
+    assert 0 < total["mean_late_s"] < 5
+    minutes = rows("stream_minutes")
+    assert len(minutes) >= 2 and sum(row["items_in"] for row in minutes) == edges
+    assert all(0 <= row["spurious_share"] <= 1 for row in minutes if row["items_in"])
+    moved = {(row["why"], row["end"]): row["attempts"] for row in rows("stream_moves")}
+    assert moved["new", "moved"] == NODES - 1
+    assert rows("stream_losses") == []
+    reorganised = rows("stream_reorganisations")
+    events = find_events()
+    if "dissemination.reorganisation_measured" in events:
+        [row] = reorganised
+        assert (row["changes"], row["mean_predicted"], row["useful_share"]) == (2, pytest.approx(0.4), 0.5)
+        assert row["error"] == pytest.approx(0.25)

@@ -1,0 +1,69 @@
+"""What clients of a stream meet at its edges: the start of what is remembered, and room to publish."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from peerd.lib.feed import FeedItem
+from peerd.sim.simulation import Simulation
+from peerd.testing.simulation import ring
+from protocols.dissemination.config import DisseminationConfig
+from protocols.dissemination.front.judging import plugin_of
+from protocols.dissemination.models import (
+    ReceivedItem,
+    StreamSpec,
+    StreamSubscriptionRequest,
+    StreamSubscriptionView,
+    StreamView,
+)
+from protocols.dissemination.plugin import Dissemination
+
+REMEMBERED = 5
+
+
+def made() -> Simulation:
+    """Three nodes, the first of which produces a stream and has published more than it remembers."""
+    config = DisseminationConfig(replay_items=REMEMBERED)
+    simulation = ring(3, 1, plugins=lambda index: [Dissemination(config)])
+    producer, told = plugin_of(simulation.nodes[0]), list[Any]()
+    producer.create(StreamSpec(name="news", kind="classes", policy="first_fit"), told.append)
+    simulation.run_until(lambda: bool(told), limit_s=30.0)
+    assert isinstance(told[0], StreamView), told
+    for number in range(4 * REMEMBERED):
+        producer.publish("news", f"a {number}".encode())
+    simulation.run_for(1.0)
+    return simulation
+
+
+def received(simulation: Simulation, after: str) -> list[ReceivedItem]:
+    """What a new subscription on the second node begins with."""
+    plugin, told = plugin_of(simulation.nodes[1]), list[Any]()
+    plugin.subscribe(StreamSubscriptionRequest(stream="news", after=after), told.append)
+    simulation.run_until(lambda: bool(told), limit_s=30.0)
+    [view] = told
+    assert isinstance(view, StreamSubscriptionView), view
+    simulation.run_for(5.0)
+    reader = plugin.reading(view.id)[1].reader("start")
+    entries = iter(reader.take, None)
+    return [entry.value for entry in entries if isinstance(entry, FeedItem)]
+
+
+def test_who_begins_at_the_start_gets_what_is_remembered_and_is_told_of_no_loss() -> None:
+    found = received(made(), "start")
+    numbers = range(3 * REMEMBERED, 4 * REMEMBERED)
+    assert [(item.type, item.payload) for item in found] == [("item", f"a {number}") for number in numbers]
+
+
+def test_who_resumes_where_nobody_remembers_is_told_what_is_lost() -> None:
+    simulation = made()
+    position = plugin_of(simulation.nodes[0]).streams()[0].position or ""
+    epoch = position.partition("-")[0]
+    lost, *rest = received(simulation, f"{epoch}-1")
+    assert (lost.type, lost.since) == ("lost", f"{epoch}-1")
+    assert len(rest) == REMEMBERED and all(item.type == "item" for item in rest)
+
+
+def test_a_publisher_goes_on_at_once_where_there_is_room() -> None:
+    producer, told = plugin_of(made().nodes[0]), list[Any]()
+    producer.when_publishable("news", told.append)
+    assert told == [True]

@@ -1,0 +1,339 @@
+"""The routes below ``/v1/streams``: bodies, JSON lines, following and resuming, and what refusals look like."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import json
+from collections.abc import AsyncIterator, Iterable
+from contextlib import aclosing
+from dataclasses import dataclass
+from typing import Any
+
+import httpx
+import pytest
+
+from peerd.client import Client, DaemonBusy, RequestRefused
+from peerd.client.streams import Backoff, Gap
+from peerd.errors import Unavailable
+from peerd.front import scope_of
+from peerd.lib.feed import Feed
+from peerd.models.streams import IngestAnswer
+from protocols.dissemination.front.client import DisseminationClient, wrapped
+from protocols.dissemination.front.http import router
+from protocols.dissemination.messages import PAYLOAD_BYTES_MAX
+from protocols.dissemination.models import ReceivedItem, StreamSubscriptionRequest, StreamSubscriptionView, StreamWish
+from protocols.dissemination.service import StreamRefused
+from tests.support.fake_daemon import LOCAL_OPERATOR, FakeDaemon
+from tests.support.fake_streams import PRODUCER, TREE, FakeStreams, item
+
+ITEMS = "/v1/streams/news/items"
+LINES = {"Content-Type": "application/x-ndjson"}
+
+
+@dataclass
+class Rig:
+    """The service behind the API, and two clients of it."""
+
+    service: FakeStreams
+    http: httpx.AsyncClient
+    client: Client
+
+    @property
+    def streams(self) -> DisseminationClient:
+        """The client's methods."""
+        return DisseminationClient(self.client)
+
+
+@pytest.fixture
+async def rig() -> AsyncIterator[Rig]:
+    service = FakeStreams()
+    daemon = FakeDaemon({"dissemination": service})
+    async with daemon.http(caller=LOCAL_OPERATOR, client=None) as http, daemon.client() as client:
+        yield Rig(service, http, client)
+
+
+# --- streams --------------------------------------------------------------------------------------------------------
+
+
+async def test_a_stream_is_created_found_listed_and_removed(rig: Rig) -> None:
+    view = await rig.streams.create("news", "xpath", "cost", {"period_s": 5}, producer_gone="end")
+    assert (view.name, view.kind, view.policy, view.settings) == ("news", "xpath", "cost", {"period_s": 5})
+    [spec] = rig.service.asked("create")
+    assert spec.producer_gone == "end"
+    assert (await rig.streams.stream("news")).producer == PRODUCER
+    assert [each.name for each in await rig.streams.streams()] == ["news"]
+    assert (await rig.streams.remove("news")).name == "news"
+    assert (await rig.http.post("/v1/streams", json={"name": "news"})).status_code == 201
+
+
+@pytest.mark.parametrize("body", [{}, {"name": "9lives"}, {"name": "a b"}, {"name": "a", "fan_out": 3}, [1]])
+async def test_a_stream_that_cannot_be_is_refused(rig: Rig, body: Any) -> None:
+    assert (await rig.http.post("/v1/streams", json=body)).status_code == 422
+    assert rig.service.calls == []
+
+
+@pytest.mark.parametrize(("kind", "status"), [("unknown", 404), ("conflict", 409), ("invalid", 422), ("quota", 429)])
+async def test_a_refusal_has_the_status_of_its_kind(rig: Rig, kind: str, status: int) -> None:
+    rig.service.refusal = StreamRefused(kind, "because")
+    for response in (
+        await rig.http.post("/v1/streams", json={"name": "news"}),
+        await rig.http.get("/v1/streams/news"),
+        await rig.http.delete("/v1/streams/news"),
+        await rig.http.post(ITEMS, content=b"x"),
+        await rig.http.post(ITEMS, content=b'{"a": 1}\n', headers=LINES),
+        await rig.http.post("/v1/streams/news/subscriptions", json={}),
+        await rig.http.get(ITEMS),
+        await rig.http.get("/v1/streams/news/tree"),
+        await rig.http.get("/v1/streams/news/plan"),
+        await rig.http.get("/v1/streams/news/history"),
+    ):
+        assert (response.status_code, response.json()["detail"]) == (status, "because")
+
+
+async def test_what_cannot_be_done_now_says_so(rig: Rig) -> None:
+    rig.service.refusal = Unavailable("too many")
+    with pytest.raises(DaemonBusy, match="too many"):
+        await rig.streams.publish("news", "text")
+
+
+async def test_the_tree_the_plan_and_the_history(rig: Rig) -> None:
+    assert await rig.streams.tree("news") == TREE
+    assert [each.gain for each in (await rig.streams.plan("news")).moves] == [0.125]
+    assert [each.measured for each in (await rig.streams.history("news")).moves] == [None]
+
+
+def test_reading_needs_less_than_publishing() -> None:
+    routes: list[Any] = list(router(FakeStreams()).routes)
+    needed = {(method, route.path): scope_of(route) for route in routes for method in methods(route)}
+    writing = {("POST", "/streams"), ("DELETE", "/streams/{stream}"), ("POST", "/streams/{stream}/items")}
+    assert {what for what, scope in needed.items() if scope == "write" and what[0] != "WEBSOCKET"} == writing
+    assert needed["POST", "/streams/{stream}/subscriptions"] == needed["GET", "/streams/{stream}/items"] == "read"
+
+
+def methods(route: Any) -> set[str]:
+    return getattr(route, "methods", None) or {"WEBSOCKET"}
+
+
+# --- publishing -----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("given", "kind", "taken"),
+    [
+        (b"\x00\xff", "", (b"\x00\xff", "application/octet-stream")),
+        (b"<a/>", "application/xml", (b"<a/>", "application/xml")),
+        ("text", "", (b"text", "text/plain")),
+        ({"price": 20.5, "ü": 1}, "", ('{"price":20.5,"ü":1}'.encode(), "application/json")),
+    ],
+)
+async def test_one_item_is_the_body_as_it_is(rig: Rig, given: Any, kind: str, taken: tuple[bytes, str]) -> None:
+    done = await rig.streams.publish("news", given, kind)
+    assert (done.id, done.bytes) == ("7-1", len(taken[0]))
+    assert rig.service.items == [taken]
+
+
+async def test_what_curl_says_of_a_body_by_itself_is_passed_over(rig: Rig) -> None:
+    headers = {"Content-Type": "application/x-www-form-urlencoded"}
+    assert (await rig.http.post(ITEMS, content=b"a=1", headers=headers)).status_code == 200
+    assert rig.service.items == [(b"a=1", "")]
+
+
+async def test_items_that_are_empty_or_too_large_are_refused(rig: Rig) -> None:
+    assert (await rig.http.post(ITEMS, content=b"")).json()["detail"].startswith("the body is empty")
+    large = await rig.http.post(ITEMS, content=b"x" * (PAYLOAD_BYTES_MAX + 1))
+    assert large.status_code == 422 and str(PAYLOAD_BYTES_MAX) in large.json()["detail"]
+    assert (await rig.http.post("/v1/streams/nowhere/items", content=b"x")).status_code == 404
+    assert rig.service.items == []
+
+
+async def test_many_items_are_lines_which_are_passed_on_as_they_were_written(rig: Rig) -> None:
+    response = await rig.http.post(ITEMS, content=b'{"price": 20.50}\n\n [1,  2] \nNaN\n{"a":\n', headers=LINES)
+    assert response.status_code == 422
+    told = response.json()
+    assert (told["accepted"], told["refused"], [error["line"] for error in told["errors"]]) == (2, 2, [4, 5])
+    assert rig.service.items == [(b'{"price": 20.50}', "application/json"), (b"[1,  2]", "application/json")]
+
+
+async def test_wrapped_items_may_be_of_any_kind(rig: Rig) -> None:
+    lines = [
+        {"payload": "text", "content_type": "text/plain"},
+        {"payload_base64": base64.b64encode(b"\xff").decode()},
+        {"payload": "a", "payload_base64": "YQ=="},
+        {"content_type": "text/plain"},
+        {"payload_base64": "no!"},
+        {"payload": "a", "colour": "red"},
+    ]
+    content = "\n".join(map(json.dumps, lines))
+    response = await rig.http.post(f"{ITEMS}?wrapped=1", content=content, headers=LINES)
+    assert (response.json()["accepted"], response.json()["refused"]) == (2, 4)
+    assert rig.service.items == [(b"text", "text/plain"), (b"\xff", "")]
+
+
+async def test_the_client_sends_many_and_numbers_refusals_over_all_requests(rig: Rig) -> None:
+    rig.service.refused_item = lambda payload: StreamRefused("invalid", "no spam") if payload == b"spam" else None
+    told: list[int] = []
+    answered = asyncio.Event()
+
+    def tell(total: IngestAnswer) -> None:
+        told.append(total.accepted)
+        answered.set()
+
+    async def slowly() -> AsyncIterator[Any]:
+        for payload in (b"a", b"spam", b"\xff"):
+            yield wrapped(payload, "text/plain")
+        await answered.wait()  # so that the fourth comes in another request
+        yield wrapped(b"spam")
+
+    answer = await rig.streams.publish_many("news", slowly(), tell)
+    assert (answer.accepted, answer.refused, [error.line for error in answer.errors]) == (2, 2, [2, 4])
+    assert answer.errors[0].detail == "no spam" and told == [2, 2]
+    assert rig.service.items == [(b"a", "text/plain"), (b"\xff", "text/plain")]
+
+
+async def test_a_source_that_fails_has_published_what_came_before(rig: Rig) -> None:
+    def broken() -> Any:
+        yield wrapped(b"a")
+        raise ValueError("line 2")
+
+    with pytest.raises(ValueError, match="line 2"):
+        await rig.streams.publish_many("news", broken())
+    assert rig.service.items == [(b"a", "")]
+
+
+async def test_items_wait_while_a_daemon_that_was_there_is_away(rig: Rig) -> None:
+    def away(payload: bytes) -> Exception | None:
+        if payload == b"second" and not tried:
+            tried.append(payload)
+            return Unavailable("it is stopping")
+        return None
+
+    tried: list[bytes] = []
+    rig.service.refused_item = away
+    items = [wrapped(each) for each in (b"first", b"second", b"third")]
+    first_one = await rig.streams.publish_many("news", items[:1])
+    assert first_one.accepted == 1
+
+    answered = asyncio.Event()
+
+    async def slowly() -> AsyncIterator[Any]:
+        yield items[0]
+        await answered.wait()
+        for each in items[1:]:
+            yield each
+
+    answer = await rig.streams.publish_many("news", slowly(), lambda total: answered.set(), Backoff(0.0, 0.0))
+    assert (answer.accepted, answer.refused, answer.is_complete) == (3, 0, True)
+    assert [payload for payload, _ in rig.service.items] == [b"first", b"first", b"second", b"third"]
+
+
+# --- subscriptions --------------------------------------------------------------------------------------------------
+
+
+async def test_subscriptions_are_made_listed_and_ended_by_id_or_name(rig: Rig) -> None:
+    asked = StreamWish(interest="price > 20", name="audit", after="7-3")
+    view = await rig.streams.install("news", asked)
+    assert view.id == "s1"
+    assert rig.service.asked("subscribe") == [
+        StreamSubscriptionRequest(stream="news", interest="price > 20", name="audit", after="7-3")
+    ]
+    assert [each.id for each in await rig.streams.subscriptions("news")] == ["s1"]
+    assert await rig.streams.subscriptions("other") == []
+    with pytest.raises(RequestRefused, match="has no subscription") as refused:
+        await rig.streams.unsubscribe("other", "audit")
+    assert refused.value.problem.status == 404
+    assert (await rig.streams.unsubscribe("news", "audit")).state == "ended"
+    assert await rig.streams.subscriptions("news") == []
+
+
+@pytest.mark.parametrize("wish", [{"name": "a b"}, {"interest": "x" * 9000}, {"stream": "news"}, {"policy": "block"}])
+async def test_a_wish_that_cannot_be_is_refused(rig: Rig, wish: dict[str, Any]) -> None:
+    assert (await rig.http.post("/v1/streams/news/subscriptions", json=wish)).status_code == 422
+    assert rig.service.calls == []
+
+
+async def take(entries: Any, count: int) -> list[Any]:
+    """The first entries of a stream."""
+    found: list[Any] = []
+    async with asyncio.timeout(10.0), aclosing(entries):
+        async for entry in entries:
+            found.append(entry)
+            if len(found) == count:
+                break
+    return found
+
+
+def fill(feed: Feed[ReceivedItem], items: Iterable[ReceivedItem], is_final: bool = True) -> None:
+    """What the feed holds; it ends then, because the client of these tests gets no answer before its end."""
+    for each in items:
+        feed.push(each)
+    feed.end("finished", is_final=is_final)
+
+
+async def test_a_reader_gets_what_is_held_and_then_what_comes(rig: Rig) -> None:
+    told: list[StreamSubscriptionView] = []
+    pushed = [item(1), item(2, type="lost", since="7-1", reason="buffer"), item(3)]
+    fill(rig.service.feed, pushed)
+    entries = rig.streams.subscribe("news", "price > 20", after="start", on_subscribed=told.append)
+    assert await take(entries, 3) == pushed
+    assert rig.service.asked("subscribe")[0].after == "start" and [view.id for view in told] == ["s1"]
+    assert rig.service.asked("unsubscribe") == ["s1"], "without a name it ends with its reader"
+
+
+async def test_a_named_subscription_stays_and_is_resumed_after_an_item(rig: Rig) -> None:
+    fill(rig.service.feed, map(item, (1, 2, 4)))
+    found = await take(rig.streams.subscribe("news", name="audit"), 3)
+    assert [each.id for each in found] == ["7-1", "7-2", "7-4"]
+    assert rig.service.held
+    assert await take(rig.streams.subscribe("news", name="audit", after="7-2"), 1) == [item(4)]
+    assert await take(rig.streams.subscribe("news", name="audit", after="7-3"), 1) == [item(4)]
+
+
+async def test_a_reader_that_comes_too_late_is_told_of_the_gap(rig: Rig) -> None:
+    rig.service.feed = Feed("fake.1", items_max=2)
+    fill(rig.service.feed, map(item, range(1, 6)))
+    gap, entry = await take(rig.streams.subscribe("news", name="audit", after="7-2"), 2)
+    assert isinstance(gap, Gap) and gap.reason == "expired" and entry == item(4)
+    [first] = await take(rig.streams.subscribe("news", name="audit", after="7-4"), 1)
+    assert first == item(5), "it has had everything that was let go"
+
+
+async def test_an_id_that_is_none_is_refused(rig: Rig) -> None:
+    await rig.streams.install("news", StreamWish())
+    for path in (f"{ITEMS}?after=yesterday", "/v1/streams/news/subscriptions/s1/items?after_item=yesterday"):
+        assert (await rig.http.get(path)).status_code == 422
+
+
+async def test_a_browser_that_comes_back_goes_on_with_its_subscription(rig: Rig) -> None:
+    rig.service.feed.push(item(1))
+    rig.service.feed.push(item(2))
+    headers = {"Accept": "text/event-stream"}
+    first = await rig.http.get(f"{ITEMS}?interest=price>20&follow=0", headers=headers)
+    assert first.headers["content-type"].startswith("text/event-stream")
+    assert (
+        'id: fake.1-1\ndata: {"stream":"news","id":"7-1","content_type":"text/plain","payload":"item 1"}' in first.text
+    )
+    again = await rig.http.get(f"{ITEMS}?interest=price>20&follow=0", headers={**headers, "Last-Event-ID": "fake.1-1"})
+    assert "7-1" not in again.text and "7-2" in again.text
+    assert len(rig.service.asked("subscribe")) == 1
+    foreign = await rig.http.get(f"{ITEMS}?follow=0&after=older.1-1")
+    assert '"reason":"restarted"' in foreign.text and len(rig.service.asked("subscribe")) == 2
+
+
+async def test_after_a_restart_the_subscription_is_made_anew_behind_the_last_item(rig: Rig) -> None:
+    fill(rig.service.feed, [item(1), item(2)], is_final=False)
+    entries = rig.streams.subscribe("news", "price > 20", backoff=Backoff(0.0, 0.0))
+    assert [(await anext(entries)).id for _ in range(2)] == ["7-1", "7-2"]
+    rig.service.held.clear()
+    rig.service.feed = Feed("fake.2")
+    fill(rig.service.feed, [item(2), item(3)])  # one more than was asked for
+    found = await take(entries, 2)
+    assert [each.type for each in found] == ["end", "item"] and found[1] == item(3)
+    assert [each.after for each in rig.service.asked("subscribe")] == [None, "7-2"]
+
+
+async def test_a_refused_interest_is_an_error_at_once(rig: Rig) -> None:
+    rig.service.refusal = StreamRefused("invalid", "no valid XPath")
+    with pytest.raises(RequestRefused, match="no valid XPath"):
+        await take(rig.streams.subscribe("news", "//["), 1)
+    assert not any(isinstance(each, ReceivedItem) for each in rig.service.held)

@@ -1,0 +1,163 @@
+"""Where `peerd stream publish` takes items from while they come: a file that grows, and a folder that fills."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import AsyncGenerator
+from contextlib import aclosing
+from pathlib import Path
+
+import pytest
+import typer
+
+from peerd.cli.lines import BadLine
+from protocols.dissemination.front import sources
+from protocols.dissemination.front.sources import FolderWatch, line_reader, of_folder, of_growing_file, paced
+from protocols.dissemination.messages import PAYLOAD_BYTES_MAX
+from protocols.dissemination.models import WrappedItem
+
+WAIT_S = 20.0
+
+
+@pytest.fixture(autouse=True)
+def quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sources, "LOOK_S", 0.001)
+
+
+async def payload(items: AsyncGenerator[WrappedItem, None]) -> str:
+    """The next item's."""
+    async with asyncio.timeout(WAIT_S):
+        return (await anext(items)).payload or ""
+
+
+def append(path: Path, text: str) -> None:
+    with path.open("a") as file:
+        file.write(text)
+
+
+async def test_lines_that_are_added_to_a_file_are_items(tmp_path: Path) -> None:
+    log = tmp_path / "log"
+    log.write_text("before\nhalf")
+    async with aclosing(of_growing_file(log, line_reader(True, ""), True)) as items:
+        assert await payload(items) == '{"line":"before"}'
+        append(log, " a line\n\n")
+        assert await payload(items) == '{"line":"half a line"}'
+
+
+async def test_what_was_there_before_is_left_out_unless_it_is_asked_for(tmp_path: Path) -> None:
+    log = tmp_path / "log"
+    log.write_text("before\n")
+    async with aclosing(of_growing_file(log, line_reader(False, "text/plain"), False)) as items:
+        async with asyncio.TaskGroup() as group:
+            first = group.create_task(payload(items))
+            while not _is_open(log):  # noqa: ASYNC110  nothing tells when a file is opened
+                await asyncio.sleep(0)
+            append(log, "after\n")
+        assert first.result() == "after"
+
+
+def _is_open(path: Path) -> bool:
+    """Whether this process has opened a file."""
+    for descriptor in Path("/proc/self/fd").iterdir():
+        try:
+            if os.path.samefile(descriptor, path):
+                return True
+        except OSError:
+            continue
+    return False
+
+
+async def test_a_file_that_is_replaced_or_cut_is_read_from_its_beginning(tmp_path: Path) -> None:
+    log = tmp_path / "log"
+    log.write_text("one\n")
+    async with aclosing(of_growing_file(log, line_reader(False, "text/plain"), True)) as items:
+        assert await payload(items) == "one"
+        log.rename(tmp_path / "log.1")
+        append(tmp_path / "log.1", "two\n")
+        log.write_text("three\n")
+        assert [await payload(items), await payload(items)] == ["two", "three"]
+        log.write_text("4\n")
+        assert await payload(items) == "4"
+
+
+@pytest.mark.parametrize("text", ["x" * (2 * PAYLOAD_BYTES_MAX), "{no json}\n", "[1]\n"])
+async def test_a_line_that_is_no_item_ends_it(tmp_path: Path, text: str) -> None:
+    log = tmp_path / "log"
+    log.write_text(text)
+    async with aclosing(of_growing_file(log, line_reader(False, ""), True)) as items:
+        with pytest.raises(BadLine, match=r"log, line 1|a line has more than"):
+            await payload(items)
+
+
+def test_a_file_is_taken_once_it_has_stopped_changing(tmp_path: Path) -> None:
+    (tmp_path / "old.xml").write_text("<old/>")
+    (tmp_path / "folder").mkdir()
+    watch = FolderWatch(tmp_path, False)
+    assert watch.take() == []
+    new = tmp_path / "new.xml"
+    new.write_text("<ne")
+    assert watch.take() == [], "it is seen for the first time"
+    append(new, "w/>")
+    assert watch.take() == [], "it has changed since"
+    assert watch.take() == [new]
+    assert watch.take() == [], "only once"
+    new.write_text("<newer/>")
+    assert watch.take() == []
+    assert watch.take() == [new], "it was replaced"
+
+
+def test_unfinished_files_are_passed_over_and_files_that_vanish_forgotten(tmp_path: Path) -> None:
+    watch = FolderWatch(tmp_path, True)
+    for name in (".hidden", "a.part", "b.tmp", "c~"):
+        (tmp_path / name).write_text("x")
+    assert [watch.take(), watch.take()] == [[], []]
+    (tmp_path / "a.part").rename(tmp_path / "a")
+    assert [watch.take(), watch.take()] == [[], [tmp_path / "a"]]
+    state = (tmp_path / "a").stat()
+    (tmp_path / "a").unlink()
+    assert watch.take() == []
+    (tmp_path / "a").write_text("x")
+    os.utime(tmp_path / "a", ns=(state.st_atime_ns, state.st_mtime_ns))
+    assert [watch.take(), watch.take()] == [[], [tmp_path / "a"]], "it is another one, although it looks the same"
+
+
+def test_files_that_come_together_are_taken_in_the_order_of_their_times(tmp_path: Path) -> None:
+    for name, at_ns in (("a", 3_000), ("b", 1_000), ("c", 2_000)):
+        (tmp_path / name).write_text("x")
+        os.utime(tmp_path / name, ns=(at_ns, at_ns))
+    watch = FolderWatch(tmp_path, True)
+    watch.take()
+    assert [path.name for path in watch.take()] == ["b", "c", "a"]
+
+
+async def test_a_file_that_cannot_be_an_item_is_told_and_the_rest_goes_on(tmp_path: Path) -> None:
+    (tmp_path / "a.xml").write_bytes(b"x" * (PAYLOAD_BYTES_MAX + 1))
+    (tmp_path / "b.xml").write_text("<b/>")
+    told: list[str] = []
+    async with aclosing(of_folder(tmp_path, "", True, told.append)) as items:
+        async with asyncio.timeout(WAIT_S):
+            item = await anext(items)
+        assert (item.payload, item.content_type) == ("<b/>", "application/xml")
+    assert len(told) == 1 and "a.xml has" in told[0]
+
+
+async def test_a_folder_that_goes_away_is_an_error_and_not_silence(tmp_path: Path) -> None:
+    folder = tmp_path / "in"
+    folder.mkdir()
+    async with aclosing(of_folder(folder, "", True, lambda why: None)) as items:
+        folder.rmdir()
+        with pytest.raises(typer.BadParameter, match="cannot read"):
+            await payload(items)
+
+
+async def test_a_rate_is_the_most_and_not_the_least() -> None:
+    async def three() -> AsyncGenerator[WrappedItem, None]:
+        for text in "abc":
+            yield WrappedItem(payload=text)
+
+    loop = asyncio.get_running_loop()
+    begun = loop.time()
+    async with aclosing(paced(three(), 50.0)) as items:
+        assert [item.payload async for item in items] == ["a", "b", "c"]
+    assert loop.time() - begun >= 2 / 50.0
