@@ -113,7 +113,8 @@ class TestWithSpark:
         from peerd.pipeline import job
 
         monkeypatch.setattr("peerd.pipeline.session.spark_session", lambda *arguments, **options: nullcontext(spark))
-        reports, run_job = [], job.run_job
+        reports: list[job.Report] = []
+        run_job = job.run_job
 
         def run_once(*arguments: Any, **options: Any) -> job.Report:
             if not reports:
