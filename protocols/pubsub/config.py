@@ -116,6 +116,11 @@ class PubSubConfig(PluginConfig):
     multicast: bool = setting(
         True, "Probes with a common next hop travel as one message (section 3.4.2). Off only to measure what it saves."
     )
+    tree_maps: bool = setting(
+        True,
+        "A publishing node asks the root of a tree once for its leaves, in place of guessing cells for each event "
+        "(Program 3.3). Off only to measure what it saves.",
+    )
     leaf_cache_max: Annotated[int, Field(ge=0, le=1_000_000)] = setting(
         4096,
         "Leaves, with the address of their root, that a publishing node remembers, so that its next events go there in "

@@ -189,10 +189,11 @@ class Publishing(Part):
         for attribute in sorted(event.coverage.outstanding):
             tree, target = Tree(event.schema.name, attribute), event.coverage.target(attribute)
             assert target is not None
-            known, mapped = self.cache.known(tree, host.now()), self.maps.of(tree)
+            known, mapped = self.cache.known(tree, host.now()), self.maps.of(tree) if config.tree_maps else None
             levels = self._guide.range_of(tree)
             leaves, guesses = probe_region(target, host.rng, config.probe_probability, *levels, known, mapped)
-            if any(cell not in mapped for cell in guesses) and self.maps.may_ask(tree, host.now()):
+            is_asked_for = mapped is not None and any(cell not in mapped for cell in guesses)
+            if is_asked_for and self.maps.may_ask(tree, host.now()):
                 self.ask_leaves(tree, partial(self.maps.told, tree))
             event.coverage.expect(attribute, (*leaves, *guesses))
             spots += [self._lanes.add(tree, cell, event.number, is_leaf=True) for cell in leaves]
@@ -244,10 +245,11 @@ class Publishing(Part):
             else:
                 by_owner.setdefault(owner, []).append(place)
         most_first = sorted(by_owner, key=lambda owner: -len(by_owner[owner]))
-        for owner in most_first[: self.config.direct_max]:
+        direct_max = 0 if self._forwarding.hands_over(batch) else self.config.direct_max
+        for owner in most_first[:direct_max]:
             self._host.count("peerd_pubsub_publish_batches_total", way="direct")
             self._forwarding.send_direct(owner, batch, by_owner[owner])
-        for owner in most_first[self.config.direct_max :]:
+        for owner in most_first[direct_max:]:
             rest += by_owner[owner]
         if rest:
             self._host.count("peerd_pubsub_publish_batches_total", way="overlay")
