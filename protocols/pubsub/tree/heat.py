@@ -36,8 +36,8 @@ MOVED_SHARE: Final = 0.5
 send on another node."""
 OWN_SHARE: Final = 0.25
 """A node hands its own events over only if they are so much of what it sends for events."""
-COOL_SHARE: Final = 0.5
-"""A node goes on handing its events over until it would send less than this share of what began it."""
+COOL_SHARE: Final = 0.75
+"""A node goes on handing its events over until its load is below this share of what began it."""
 HOT_PIECES_MIN: Final = 2
 """A leaf with fewer subscriptions is not split because of its load."""
 
@@ -70,7 +70,7 @@ class Heat(Part):
         config, now, helped = self._forest.config, self._host.now(), self.handing_over
         if now < self._look_at:
             return
-        if config.balancing != "adaptive" or self._load(now) < config.hot_rate * (COOL_SHARE if helped.is_on else 1.0):
+        if config.balancing != "adaptive" or self.load(now) < config.hot_rate * (COOL_SHARE if helped.is_on else 1.0):
             helped.is_on = False
             return
         if not self._publishes_much(now) and self._hottest(now) is None:
@@ -80,9 +80,9 @@ class Heat(Part):
 
     def _publishes_much(self, now: float) -> bool:
         """Whether it would help to hand this node's own events over."""
-        return self.handing_over.own_rate(now) >= OWN_SHARE * self._load(now)
+        return self.handing_over.own_rate(now) >= OWN_SHARE * self.load(now)
 
-    def _load(self, now: float) -> float:
+    def load(self, now: float) -> float:
         """What this node sends for events, or would if it did not hand its own ones over."""
         return self._sent.rate(now) + self.handing_over.spared_rate(now)
 
@@ -113,7 +113,7 @@ class Heat(Part):
         now, helped = self._host.now(), self.handing_over
         if len(rates) < ANSWERS_MIN:
             return
-        load, sent = self._load(now), self._sent.rate(now)
+        load, sent = self.load(now), self._sent.rate(now)
         mean = (sent + sum(min(rate, load) for rate in rates)) / (1 + len(rates))
         much = self._forest.config.hot_share * mean
         node = self._hottest(now)

@@ -1,0 +1,124 @@
+"""A node whose own events weigh on it has others send them on: who gets what, when, and what stays here."""
+
+from __future__ import annotations
+
+import pytest
+
+from peerd.ids import NodeId
+from peerd.messages import PeerRef
+from peerd.testing.host import FakeHost, peer
+from protocols.pubsub.cells import cell_of_text
+from protocols.pubsub.config import PubSubConfig
+from protocols.pubsub.handing_over import HELPERS, LINKS_MIN, NEAREST, HandingOver
+from protocols.pubsub.messages import EventBody, ProbePub
+from protocols.pubsub.names import EVERY, Tree, key_of
+from protocols.pubsub.spread import AttributeCell, Batch, places_of, trees_of
+from tests.support.pubsub_events import SCHEMA, Events, Forest, LineSchema
+
+CELLS = [cell_of_text(f"{number:07b}") for number in range(128)]
+PLACES: list[AttributeCell] = [(EVERY, cell) for cell in CELLS]
+NUMBERS = {key_of(Tree(SCHEMA, EVERY), cell): index for index, cell in enumerate(CELLS)}
+LINKS = 4 * LINKS_MIN
+HOPS = [peer((index << 120) + 1) for index in range(1, LINKS + 1)]
+
+
+def publisher(links: int = LINKS, own: int = 0) -> tuple[FakeHost, Events]:
+    """A node with so many next hops for the cells, in equal shares; of the first ``own`` cells it is the root."""
+    plugin = Events(PubSubConfig(), Forest({EVERY: CELLS}), LineSchema(attributes=0))
+    host = FakeHost(1, plugin)
+
+    def next_hop(key: NodeId) -> PeerRef | None:
+        number = NUMBERS[key]
+        return None if number < own else HOPS[number % links]
+
+    host.next_hop = next_hop  # type: ignore[method-assign]  # the ways of a large ring
+    plugin.forwarding.handing_over.is_on = True
+    return host, plugin
+
+
+def batch(host: FakeHost, attempt: int = 0) -> Batch:
+    """An event of this node."""
+    return Batch(SCHEMA, host.peer, (EventBody(host.peer, 1, 1, 1000, b"\x80"),), 0, attempt)
+
+
+def sent(host: FakeHost) -> dict[PeerRef, list[AttributeCell]]:
+    """What went to whom."""
+    return {to: places_of(message.places) for to, message in host.take_sent() if isinstance(message, ProbePub)}
+
+
+def test_an_event_goes_to_a_few_next_hops_with_the_cells_of_all() -> None:
+    host, plugin = publisher()
+    plugin.forwarding.begin(batch(host), PLACES, remembered=False)
+    found = sent(host)
+    assert len(found) == HELPERS and found.keys() <= set(HOPS)
+    assert sorted(place for places in found.values() for place in places) == sorted(PLACES)
+    for helper, places in found.items():
+        assert (EVERY, CELLS[HOPS.index(helper)]) in places, "a helper is the next hop of a part of what it gets"
+
+
+def test_what_is_here_is_taken_here() -> None:
+    host, plugin = publisher(own=5)
+    plugin.forwarding.begin(batch(host), PLACES, remembered=False)
+    assert sorted(place for places in sent(host).values() for place in places) == PLACES[5:]
+    assert [arrival.places for arrival in plugin.acking.arrivals] == [tuple(PLACES[:5])]
+
+
+@pytest.mark.parametrize(("links", "attempt"), [(LINKS_MIN - 1, 0), (LINKS, 1)], ids=["few links", "second try"])
+def test_nothing_is_handed_over_otherwise(links: int, attempt: int) -> None:
+    host, plugin = publisher(links)
+    for hop in HOPS:
+        host.neighbours += (hop,)
+    host.lookup = lambda key, done, timeout_s=1.0: done(None)  # type: ignore[method-assign,misc]  # all ways are good
+    plugin.forwarding.begin(batch(host, attempt), PLACES, remembered=False)
+    assert len(sent(host)) == links
+
+
+def test_without_need_each_cell_goes_its_own_way() -> None:
+    host, plugin = publisher()
+    plugin.forwarding.handing_over.is_on = False
+    plugin.forwarding.begin(batch(host), PLACES, remembered=False)
+    assert len(sent(host)) == LINKS
+
+
+def test_what_comes_back_on_its_way_is_sent_on_and_not_taken_for_a_repeat() -> None:
+    host, plugin = publisher()
+    events = batch(host)
+    plugin.forwarding.begin(events, PLACES, remembered=False)
+    helper = next(iter(sent(host)))
+    place = PLACES[7]
+    probe = ProbePub(SCHEMA, host.peer, events.events, trees_of([place]), 0, hops=1)
+    host.deliver(probe, helper)
+    assert sent(host) == {HOPS[7]: [place]}
+
+
+def test_remembered_leaves_are_handed_over_too() -> None:
+    host, plugin = publisher()
+    for index, cell in enumerate(CELLS):
+        plugin.publishing.cache.answered(Tree(SCHEMA, EVERY), cell, HOPS[index % LINKS], host.now())
+    plugin.publish({})
+    messages = [message for _, message in host.take_sent() if isinstance(message, ProbePub)]
+    assert len(messages) == HELPERS
+    assert all(message.remembered for message in messages)
+
+
+def test_helpers_are_near_and_not_always_the_same() -> None:
+    host = FakeHost(1)
+    hops = [peer(number << 100) for number in range(1, 4 * HELPERS * NEAREST + 1)]
+    host.rtts = {hop.id: 0.1 + index % 7 for index, hop in enumerate(hops)}
+    ways = {hop: [(EVERY, index)] for index, hop in enumerate(hops)}
+    handing_over = HandingOver(host)
+    rounds = [dict(handing_over.parts(ways)) for _ in range(50)]
+    helpers = {helper for each in rounds for helper in each}
+    assert HELPERS < len(helpers) <= HELPERS * NEAREST
+    assert max(host.rtts[helper.id] for helper in helpers) < 3.0
+    for each in rounds:
+        assert sorted(place for places in each.values() for place in places) == [way[0] for way in ways.values()]
+
+
+def test_what_others_send_counts_as_a_load_that_there_would_be() -> None:
+    host, plugin = publisher()
+    events = batch(host)
+    plugin.forwarding.begin(events, PLACES, remembered=False)
+    handing_over, now = plugin.forwarding.handing_over, host.now()
+    assert handing_over.spared_rate(now) == pytest.approx((LINKS - HELPERS) * events.bytes / 60)
+    assert handing_over.own_rate(now) == pytest.approx(LINKS * events.bytes / 60)
