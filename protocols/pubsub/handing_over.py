@@ -19,8 +19,8 @@ from protocols.pubsub.tree.meter import Meter
 
 HELPERS: Final = 4
 """An event is handed to so many nodes, each with the cells of a part of the next hops."""
-LINKS_MIN: Final = 2 * HELPERS
-"""What sets out over fewer links is not handed over."""
+LINKS_MIN: Final = 32
+"""What sets out over fewer links is not handed over: the longer ways would cost others more than it saves here."""
 NEAREST: Final = 8
 """The helper of a part is one of so many of its next hops, by chance: the nearest, so that the way there is short. Not
 always the nearest of all, because it would have all of the work."""

@@ -29,6 +29,7 @@ from protocols.pubsub.cells import level
 from protocols.pubsub.config import Ack, PubSubConfig
 from protocols.pubsub.coverage import Coverage
 from protocols.pubsub.forwarding import Forwarding
+from protocols.pubsub.handing_over import LINKS_MIN
 from protocols.pubsub.headers import Headers
 from protocols.pubsub.lanes import LaneBook, Spot
 from protocols.pubsub.leaf_cache import LeafCache
@@ -245,7 +246,8 @@ class Publishing(Part):
             else:
                 by_owner.setdefault(owner, []).append(place)
         most_first = sorted(by_owner, key=lambda owner: -len(by_owner[owner]))
-        direct_max = 0 if self._forwarding.hands_over(batch) else self.config.direct_max
+        is_heavy = len(by_owner) >= LINKS_MIN and self._forwarding.hands_over(batch)
+        direct_max = 0 if is_heavy else self.config.direct_max
         for owner in most_first[:direct_max]:
             self._host.count("peerd_pubsub_publish_batches_total", way="direct")
             self._forwarding.send_direct(owner, batch, by_owner[owner])

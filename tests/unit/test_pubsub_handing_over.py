@@ -18,7 +18,7 @@ from tests.support.pubsub_events import SCHEMA, Events, Forest, LineSchema
 CELLS = [cell_of_text(f"{number:07b}") for number in range(128)]
 PLACES: list[AttributeCell] = [(EVERY, cell) for cell in CELLS]
 NUMBERS = {key_of(Tree(SCHEMA, EVERY), cell): index for index, cell in enumerate(CELLS)}
-LINKS = 4 * LINKS_MIN
+LINKS = 2 * LINKS_MIN
 HOPS = [peer((index << 120) + 1) for index in range(1, LINKS + 1)]
 
 
@@ -90,14 +90,15 @@ def test_what_comes_back_on_its_way_is_sent_on_and_not_taken_for_a_repeat() -> N
     assert sent(host) == {HOPS[7]: [place]}
 
 
-def test_remembered_leaves_are_handed_over_too() -> None:
+@pytest.mark.parametrize(("roots", "messages"), [(LINKS_MIN, HELPERS), (LINKS_MIN - 1, LINKS_MIN - 1)])
+def test_remembered_leaves_are_handed_over_where_they_are_on_many_nodes(roots: int, messages: int) -> None:
     host, plugin = publisher()
     for index, cell in enumerate(CELLS):
-        plugin.publishing.cache.answered(Tree(SCHEMA, EVERY), cell, HOPS[index % LINKS], host.now())
+        plugin.publishing.cache.answered(Tree(SCHEMA, EVERY), cell, HOPS[index % roots], host.now())
     plugin.publish({})
-    messages = [message for _, message in host.take_sent() if isinstance(message, ProbePub)]
-    assert len(messages) == HELPERS
-    assert all(message.remembered for message in messages)
+    probes = [message for _, message in host.take_sent() if isinstance(message, ProbePub)]
+    assert len(probes) == messages
+    assert all(probe.remembered for probe in probes)
 
 
 def test_helpers_are_near_and_not_always_the_same() -> None:
