@@ -21,7 +21,7 @@ from peerd.ids import NodeId
 from peerd.messages import Message, PeerRef
 from protocols.pubsub.cells import Target, lies_within
 from protocols.pubsub.config import PubSubConfig
-from protocols.pubsub.handing_over import HELPERS, LINKS_MIN, HandingOver
+from protocols.pubsub.handing_over import LINKS_MIN, HandingOver
 from protocols.pubsub.messages import HOPS_MAX, EventAck, ProbePub
 from protocols.pubsub.names import Tree, key_of
 from protocols.pubsub.passing import PARKED_S, Journey, Parking, PassedBatches, Quotas, key_of_batch
@@ -97,16 +97,19 @@ class Forwarding(Part):
         return self.handing_over.is_on and not batch.attempt
 
     def _hand_over(self, batch: Batch, places: Sequence[AttributeCell], remembered: bool) -> Sequence[AttributeCell]:
-        """Send a batch to a few next hops, with the cells of all of them; returns the cells that stay here.
+        """Send a batch to a few neighbours, with the cells of all next hops; returns the cells that stay here.
 
         They do not count as seen: the way from there to a cell may lead through this node.
         """
         ways = ways_to(batch.schema, places, self._host.next_hop)
         if len(ways.onward) < LINKS_MIN:
             return places
-        for helper, part in self.handing_over.parts(ways.onward):
+        parts = list(self.handing_over.parts(ways.onward))
+        if not parts:
+            return places
+        for helper, part in parts:
             self._send(helper, self._journey(batch, part, remembered=remembered))
-        self.handing_over.note_spared((len(ways.onward) - HELPERS) * batch.bytes)
+        self.handing_over.note_spared((len(ways.onward) - len(parts)) * batch.bytes)
         return [*ways.here, *ways.unclear]
 
     def send_direct(self, owner: PeerRef, batch: Batch, places: Sequence[AttributeCell]) -> None:

@@ -2,8 +2,8 @@
 
 An event sets out over as many links as there are next hops for its cells: some dozens, where it visits hundreds of
 leaves. A node that publishes much more than others would carry that for each of its events. When adaptive balancing
-(`tree.heat`) finds it so, the node sends each event to a few of its next hops only, with the cells of the others, and
-these send it on as if it had come by routing: one hop more for most leaves, and a few messages in place of dozens.
+(`tree.heat`) finds it so, the node sends each event to a few neighbours on the ring only, each with a part of the
+cells, and these send it on as if it had come by routing: one hop more, and a few messages in place of dozens.
 """
 
 from __future__ import annotations
@@ -22,8 +22,7 @@ HELPERS: Final = 4
 LINKS_MIN: Final = 32
 """What sets out over fewer links is not handed over: the longer ways would cost others more than it saves here."""
 NEAREST: Final = 8
-"""The helper of a part is one of so many of its next hops, by chance: the nearest, so that the way there is short. Not
-always the nearest of all, because it would have all of the work."""
+"""Helpers are drawn from so many neighbours on the ring: the nearest by latency, so that the way there is short."""
 
 
 class HandingOver:
@@ -54,13 +53,16 @@ class HandingOver:
     def parts(self, ways: Mapping[PeerRef, Sequence[AttributeCell]]) -> Iterator[tuple[PeerRef, list[AttributeCell]]]:
         """Who is to be handed which cells, of these that are to go to these next hops.
 
-        Next hops with neighbouring ids are in one part, because their ways have most in common.
+        Next hops with neighbouring ids are in one part, because their ways have most in common. Helpers are neighbours
+        on the ring: each node is that of few others only, and there are links to them. The nearest entries of routing
+        tables are so near that they are those of many, who would all ask them.
         """
         hops = sorted(ways, key=lambda hop: hop.id)
-        for index in range(HELPERS):
-            part = hops[index * len(hops) // HELPERS : (index + 1) * len(hops) // HELPERS]
-            nearest = sorted(part, key=self._distance_s)[:NEAREST]
-            yield self._host.rng.choice(nearest), [place for hop in part for place in ways[hop]]
+        nearest = sorted(self._host.leaf_set().members(), key=self._distance_s)[:NEAREST]
+        helpers = self._host.rng.sample(nearest, min(HELPERS, len(nearest)))
+        for index, helper in enumerate(helpers):
+            part = hops[index * len(hops) // len(helpers) : (index + 1) * len(hops) // len(helpers)]
+            yield helper, [place for hop in part for place in ways[hop]]
 
     def _distance_s(self, hop: PeerRef) -> float:
         rtt_s = self._host.estimated_rtt(hop)

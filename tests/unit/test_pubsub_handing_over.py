@@ -19,6 +19,7 @@ CELLS = [cell_of_text(f"{number:07b}") for number in range(128)]
 PLACES: list[AttributeCell] = [(EVERY, cell) for cell in CELLS]
 NUMBERS = {key_of(Tree(SCHEMA, EVERY), cell): index for index, cell in enumerate(CELLS)}
 LINKS = 2 * LINKS_MIN
+NEIGHBOURS = tuple(peer(number) for number in range(2, 18))
 HOPS = [peer((index << 120) + 1) for index in range(1, LINKS + 1)]
 
 
@@ -32,6 +33,7 @@ def publisher(links: int = LINKS, own: int = 0) -> tuple[FakeHost, Events]:
         return None if number < own else HOPS[number % links]
 
     host.next_hop = next_hop  # type: ignore[method-assign]  # the ways of a large ring
+    host.neighbours = NEIGHBOURS
     plugin.forwarding.handing_over.is_on = True
     return host, plugin
 
@@ -46,14 +48,16 @@ def sent(host: FakeHost) -> dict[PeerRef, list[AttributeCell]]:
     return {to: places_of(message.places) for to, message in host.take_sent() if isinstance(message, ProbePub)}
 
 
-def test_an_event_goes_to_a_few_next_hops_with_the_cells_of_all() -> None:
+def test_an_event_goes_to_a_few_neighbours_with_the_cells_of_all_next_hops() -> None:
     host, plugin = publisher()
     plugin.forwarding.begin(batch(host), PLACES, remembered=False)
     found = sent(host)
-    assert len(found) == HELPERS and found.keys() <= set(HOPS)
+    assert len(found) == HELPERS and found.keys() <= set(NEIGHBOURS)
     assert sorted(place for places in found.values() for place in places) == sorted(PLACES)
-    for helper, places in found.items():
-        assert (EVERY, CELLS[HOPS.index(helper)]) in places, "a helper is the next hop of a part of what it gets"
+    assert {len(places) for places in found.values()} == {len(PLACES) // HELPERS}, "in equal parts"
+    for places in found.values():
+        hops = {HOPS[NUMBERS[key_of(Tree(SCHEMA, EVERY), cell)] % LINKS] for _, cell in places}
+        assert len(hops) == LINKS // HELPERS, "all that goes to one next hop is in one part"
 
 
 def test_what_is_here_is_taken_here() -> None:
@@ -103,16 +107,19 @@ def test_remembered_leaves_are_handed_over_where_they_are_on_many_nodes(roots: i
 
 def test_helpers_are_near_and_not_always_the_same() -> None:
     host = FakeHost(1)
-    hops = [peer(number << 100) for number in range(1, 4 * HELPERS * NEAREST + 1)]
-    host.rtts = {hop.id: 0.1 + index % 7 for index, hop in enumerate(hops)}
-    ways = {hop: [(EVERY, index)] for index, hop in enumerate(hops)}
+    host.neighbours = NEIGHBOURS
+    host.rtts = {each.id: 0.01 * index for index, each in enumerate(NEIGHBOURS)}
+    ways = {hop: [(EVERY, index)] for index, hop in enumerate(HOPS)}
     handing_over = HandingOver(host)
-    rounds = [dict(handing_over.parts(ways)) for _ in range(50)]
-    helpers = {helper for each in rounds for helper in each}
-    assert HELPERS < len(helpers) <= HELPERS * NEAREST
-    assert max(host.rtts[helper.id] for helper in helpers) < 3.0
-    for each in rounds:
-        assert sorted(place for places in each.values() for place in places) == [way[0] for way in ways.values()]
+    helpers = {helper for _ in range(50) for helper, _ in handing_over.parts(ways)}
+    assert helpers == set(NEIGHBOURS[:NEAREST])
+
+
+def test_a_node_without_neighbours_sends_everything_itself() -> None:
+    host, plugin = publisher()
+    host.neighbours = ()
+    plugin.forwarding.begin(batch(host), PLACES, remembered=False)
+    assert len(sent(host)) == LINKS
 
 
 def test_what_others_send_counts_as_a_load_that_there_would_be() -> None:

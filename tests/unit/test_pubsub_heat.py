@@ -139,14 +139,18 @@ def test_what_goes_away_with_a_leaf_does_not_count_against_the_next_one() -> Non
     assert host.deliver(LoadQuestion(), NEIGHBOURS[0]) == LoadAnswer(round(left))
 
 
-@pytest.mark.parametrize(("others", "moves"), [(1.1, True), (0.9, False)])
-def test_a_leaf_with_one_copy_an_event_is_moved_where_it_is_the_smaller_part_of_the_load(
-    others: float, moves: bool
+@pytest.mark.parametrize(
+    ("others", "mean", "moves"),
+    [(1.1, 100, True), (0.9, 100, False), (1.1, 400, False)],
+    ids=["smaller part", "larger part", "not so hot"],
+)
+def test_a_leaf_with_one_copy_an_event_is_moved_where_it_is_the_smaller_part_of_a_large_load(
+    others: float, mean: int, moves: bool
 ) -> None:
     host, plugin = leaf()
     events_come(plugin, copies=1)
     plugin.keeper.heat.note_sent(round(others * (1 - MOVED_SHARE) / MOVED_SHARE * EVENTS * SIZE))
-    answer(questions(host), [100] * 6)
+    answer(questions(host), [mean] * 6)
     assert (cell(plugin).split is not None) == moves
 
 

@@ -34,6 +34,8 @@ COPIES_MIN: Final = 1.5
 MOVED_SHARE: Final = 0.5
 """Such a leaf is split only if it sends at most so much of what its node does: then that half has at most as much to
 send on another node."""
+MOVED_FROM: Final = 2.0
+"""And only on a node that sends so many times what makes it hot: the whole load stays, with one more leaf to visit."""
 OWN_SHARE: Final = 0.25
 """A node hands its own events over only if they are so much of what it sends for events."""
 COOL_SHARE: Final = 0.75
@@ -73,7 +75,7 @@ class Heat(Part):
         if config.balancing != "adaptive" or self.load(now) < config.hot_rate * (COOL_SHARE if helped.is_on else 1.0):
             helped.is_on = False
             return
-        if not self._publishes_much(now) and self._hottest(now) is None:
+        if not self._publishes_much(now) and self._hottest(now, and_movable=True) is None:
             return
         self._look_at = now + LOOK_S
         self._ask()
@@ -116,29 +118,28 @@ class Heat(Part):
         load, sent = self.load(now), self._sent.rate(now)
         mean = (sent + sum(min(rate, load) for rate in rates)) / (1 + len(rates))
         much = self._forest.config.hot_share * mean
-        node = self._hottest(now)
         if helped.is_on and load < COOL_SHARE * much:
             helped.is_on = False
         elif not helped.is_on and load >= much and self._publishes_much(now):
             helped.is_on = True
-        elif node is not None and sent >= much:
+        elif sent >= much and (node := self._hottest(now, and_movable=sent >= MOVED_FROM * much)) is not None:
             node.hot_load = node.load(now)
             self._sent.take_out(node.sent, now)
             self._split(node)
 
-    def _hottest(self, now: float) -> CellNode | None:
+    def _hottest(self, now: float, *, and_movable: bool) -> CellNode | None:
         """The leaf that sends most, of those whose split can help."""
-        found = (node for node in self._forest.nodes() if self._can_help(node, now))
+        free = (node for node in self._forest.nodes() if self._is_free(node, now))
+        found = (node for node in free if self._can_share(node, now) or (and_movable and self._can_move(node, now)))
         return max(found, key=lambda node: node.sent.rate(now), default=None)
 
-    def _can_help(self, node: CellNode, now: float) -> bool:
+    def _is_free(self, node: CellNode, now: float) -> bool:
         return (
             node.is_leaf
             and node.split is None
             and node.move_up is None
             and now >= node.split_after
             and node.level < self._forest.config.level_max
-            and (self._can_share(node, now) or self._can_move(node, now))
         )
 
     @staticmethod
