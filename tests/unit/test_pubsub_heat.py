@@ -202,6 +202,17 @@ def test_handing_over_goes_on_until_others_send_nearly_as_much(share: float, goe
     assert plugin.keeper.heat.handing_over.is_on == goes_on
 
 
+def test_handing_over_ends_when_its_own_events_are_a_small_part_of_what_it_sends() -> None:
+    host, plugin = leaf()
+    own_events(host, plugin, 300 * SIZE)
+    answer(questions(host), [500] * 6)
+    assert plugin.keeper.heat.handing_over.is_on
+    host.time_s += LOOK_S
+    plugin.keeper.heat.note_sent(3000 * SIZE)
+    questions(host)
+    assert not plugin.keeper.heat.handing_over.is_on
+
+
 def test_handing_over_ends_without_questions_when_nothing_is_published_any_more() -> None:
     host, plugin = leaf()
     own_events(host, plugin, 300 * SIZE)

@@ -72,8 +72,10 @@ class Heat(Part):
         config, now, helped = self._forest.config, self._host.now(), self.handing_over
         if now < self._look_at:
             return
-        if config.balancing != "adaptive" or self.load(now) < config.hot_rate * (COOL_SHARE if helped.is_on else 1.0):
-            helped.is_on = False
+        is_calm = self.load(now) < config.hot_rate * (COOL_SHARE if helped.is_on else 1.0)
+        is_over = is_calm or config.balancing != "adaptive"
+        helped.is_on = helped.is_on and not is_over and self._publishes_much(now)
+        if is_over:
             return
         if not self._publishes_much(now) and self._hottest(now, and_movable=True) is None:
             return
@@ -82,7 +84,8 @@ class Heat(Part):
 
     def _publishes_much(self, now: float) -> bool:
         """Whether it would help to hand this node's own events over."""
-        return self.handing_over.own_rate(now) >= OWN_SHARE * self.load(now)
+        share = OWN_SHARE * (COOL_SHARE if self.handing_over.is_on else 1.0)
+        return self.handing_over.own_rate(now) >= share * self.load(now)
 
     def load(self, now: float) -> float:
         """What this node sends for events, or would if it did not hand its own ones over."""
