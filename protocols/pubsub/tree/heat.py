@@ -62,6 +62,9 @@ class Heat(Part):
         self._sent = Meter()
         self.handing_over = HandingOver(forest.host)
         self._look_at = 0.0
+        self._has_published_much = False
+        """At the last look it was too busy because of its own events. One event may do that for a minute, so it needs
+        two looks in a row before they are handed over."""
 
     def note_sent(self, size: int) -> None:
         """This node has sent so many bytes for events, of its own leaves or of others'."""
@@ -76,6 +79,7 @@ class Heat(Part):
         is_over = is_calm or config.balancing != "adaptive"
         helped.is_on = helped.is_on and not is_over and self._publishes_much(now)
         if is_over:
+            self._has_published_much = False
             return
         if not self._publishes_much(now) and self._hottest(now, and_movable=True) is None:
             return
@@ -121,10 +125,12 @@ class Heat(Part):
         load, sent = self.load(now), self._sent.rate(now)
         mean = (sent + sum(min(rate, load) for rate in rates)) / (1 + len(rates))
         much = self._forest.config.hot_share * mean
-        if helped.is_on and load < COOL_SHARE * much:
+        is_publisher = not helped.is_on and load >= much and self._publishes_much(now)
+        before, self._has_published_much = self._has_published_much, is_publisher
+        if is_publisher:
+            helped.is_on = before
+        elif helped.is_on and load < COOL_SHARE * much:
             helped.is_on = False
-        elif not helped.is_on and load >= much and self._publishes_much(now):
-            helped.is_on = True
         elif sent >= much and (node := self._hottest(now, and_movable=sent >= MOVED_FROM * much)) is not None:
             node.hot_load = node.load(now)
             self._sent.take_out(node.sent, now)
