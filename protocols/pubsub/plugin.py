@@ -124,6 +124,7 @@ class PubSub(Plugin):
         self.keeper.events = self.forwarding.events = self.delivering.desk
         self.forwarding.leaves = self.keeper
         self.forwarding.on_sent = self.keeper.heat.note_sent
+        self.forwarding.handing_over = self.keeper.heat.handing_over
         self.delivering.desk.tree_listeners.append(self.forwarding.tree_changed)
         self.delivering.multicast.received = self.inbox.received_group
         self.publishing.on_outcome = self._published

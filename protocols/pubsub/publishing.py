@@ -29,6 +29,7 @@ from protocols.pubsub.cells import level
 from protocols.pubsub.config import Ack, PubSubConfig
 from protocols.pubsub.coverage import Coverage
 from protocols.pubsub.forwarding import Forwarding
+from protocols.pubsub.handing_over import LINKS_MIN
 from protocols.pubsub.headers import Headers
 from protocols.pubsub.lanes import LaneBook, Spot
 from protocols.pubsub.leaf_cache import LeafCache
@@ -189,10 +190,11 @@ class Publishing(Part):
         for attribute in sorted(event.coverage.outstanding):
             tree, target = Tree(event.schema.name, attribute), event.coverage.target(attribute)
             assert target is not None
-            known, mapped = self.cache.known(tree, host.now()), self.maps.of(tree)
+            known, mapped = self.cache.known(tree, host.now()), self.maps.of(tree) if config.tree_maps else None
             levels = self._guide.range_of(tree)
             leaves, guesses = probe_region(target, host.rng, config.probe_probability, *levels, known, mapped)
-            if any(cell not in mapped for cell in guesses) and self.maps.may_ask(tree, host.now()):
+            is_asked_for = mapped is not None and any(cell not in mapped for cell in guesses)
+            if is_asked_for and self.maps.may_ask(tree, host.now()):
                 self.ask_leaves(tree, partial(self.maps.told, tree))
             event.coverage.expect(attribute, (*leaves, *guesses))
             spots += [self._lanes.add(tree, cell, event.number, is_leaf=True) for cell in leaves]
@@ -244,10 +246,12 @@ class Publishing(Part):
             else:
                 by_owner.setdefault(owner, []).append(place)
         most_first = sorted(by_owner, key=lambda owner: -len(by_owner[owner]))
-        for owner in most_first[: self.config.direct_max]:
+        is_heavy = len(by_owner) >= LINKS_MIN and self._forwarding.hands_over(batch)
+        direct_max = 0 if is_heavy else self.config.direct_max
+        for owner in most_first[:direct_max]:
             self._host.count("peerd_pubsub_publish_batches_total", way="direct")
             self._forwarding.send_direct(owner, batch, by_owner[owner])
-        for owner in most_first[self.config.direct_max :]:
+        for owner in most_first[direct_max:]:
             rest += by_owner[owner]
         if rest:
             self._host.count("peerd_pubsub_publish_batches_total", way="overlay")

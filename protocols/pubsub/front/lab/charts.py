@@ -34,7 +34,8 @@ def _label(row: Row, by: str) -> str:
     if by == "nodes":
         return f"{row['nodes']:,} nodes"
     kind = f", {row['balancing']}" if row.get("balancing") else ""
-    return f"{by} = {row.get(by)}{kind}"
+    guessed = "" if row.get("tree_maps", True) else ", leaves guessed"
+    return f"{by} = {row.get(by)}{kind}{guessed}"
 
 
 def installation(found: Sequence[Row]) -> list[Chart]:

@@ -101,6 +101,9 @@ PROBED: Final = (
 )
 TOGETHER: Final = Column("multicast", "multicast", "probes that share a next hop are one message")
 CUTOFF: Final = Column("cutoff", "cut-off", "longest range kept as one point; 1: no cut-off line")
+MAPPED: Final = Column(
+    "tree_maps", "maps", "publishers ask for the leaves of a tree once; else they guess, as in the thesis"
+)
 BALANCING: Final = Column("balancing", "balancing", "adaptive: leaves are split also when their node is busy")
 CACHED: Final = Column("leaf_cache_max", "leaves remembered", "at most, by a publisher's node")
 LEAST: Final = (
@@ -179,16 +182,16 @@ FIGURES: Final = {
     "pubsub/multicast": Figure(
         "what sending probes together saves",
         f"{LI}, figures 4.5 and 4.6",
-        (TOGETHER, *PROBED, *JUDGED),
+        (TOGETHER, MAPPED, *PROBED, *JUDGED),
         charts.compared("multicast", "multicast", "Probes sent together or each alone"),
-        tuple({"multicast": is_on} for is_on in (True, False)),
+        tuple({"tree_maps": mapped, "multicast": is_on} for mapped in (True, False) for is_on in (True, False)),
     ),
     "pubsub/balancing": Figure(
         "what the cut-off line saves",
         f"{LI}, figures 4.7 and 4.8",
-        (CUTOFF, *PROBED, *JUDGED),
+        (CUTOFF, MAPPED, *PROBED, *JUDGED),
         charts.compared("balancing", "cutoff", "With the cut-off line and without"),
-        tuple({"cutoff": cutoff} for cutoff in CUTOFFS),
+        tuple({"tree_maps": mapped, "cutoff": cutoff} for mapped in (True, False) for cutoff in CUTOFFS),
     ),
     "pubsub/scale": Figure(
         "delivery in rings of several sizes",

@@ -48,7 +48,7 @@ SCHEMA_S: Final = 10.0
 FAULTS: Final = frozenset({"session_min", "strikes", "cut"})
 OF_THE_RUN: Final = frozenset({"focus", "publishers", "warm", "ack", *FAULTS})
 """What a variant may say about the run; everything else that it says is a setting of publish/subscribe."""
-OF_EVENTS: Final = frozenset({"multicast", "leaf_cache_max", "delivery", "balancing", "hot_rate"})
+OF_EVENTS: Final = frozenset({"multicast", "tree_maps", "leaf_cache_max", "delivery", "balancing", "hot_rate"})
 """Settings that are of no importance before events are published."""
 ACKNOWLEDGED: Final = ("received", "replicated")
 THESIS: Final[dict[str, Any]] = {
@@ -56,6 +56,7 @@ THESIS: Final[dict[str, Any]] = {
     "cutoff": 0.25,
     "delivery": "direct",
     "multicast": True,
+    "tree_maps": True,
     "balancing": "static",
     "hot_rate": "64KiB",
     "leaf_cache_max": 0,
