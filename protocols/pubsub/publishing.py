@@ -196,7 +196,7 @@ class Publishing(Part):
                 self.ask_leaves(tree, partial(self.maps.told, tree))
             event.coverage.expect(attribute, (*leaves, *guesses))
             spots += [self._lanes.add(tree, cell, event.number, is_leaf=True) for cell in leaves]
-            spots += [self._lanes.add(tree, cell, event.number) for cell in guesses]
+            spots += [self._lanes.add(tree, cell, event.number, is_leaf=bool(mapped.get(cell))) for cell in guesses]
         if event.coverage.is_complete:  # there is no tree in which a subscription could match it
             self._finish(event, PublishStatus.RECEIVED)
         return spots
@@ -332,7 +332,8 @@ class Publishing(Part):
         return [*spots, *self._refine(tree, leaf)]
 
     def _refine(self, tree: Tree, leaf: int) -> list[Spot]:
-        """Events that were to go to cells above or below a leaf go to the leaf, so that they need not wait for more."""
+        """Later events that were to go to a leaf, or to cells above or below it, go to the leaf, and are no guesses."""
+        self._lanes.is_a_leaf(tree, leaf)
         spots: list[Spot] = []
         for number in self._lanes.near(tree, leaf):
             change = self._under_way[number].coverage.refine(tree.attribute, leaf)
@@ -384,6 +385,7 @@ class Publishing(Part):
         spots = self._lanes.overdue(now)
         for tree, cell in spots:
             self.cache.forget(tree, cell)
+            self.maps.not_answered(tree, cell)
         for event in _expired(self._under_way.values(), now):
             spots += self._give_up(event)
         for event in _expired(self._queue, now):

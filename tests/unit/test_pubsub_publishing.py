@@ -239,6 +239,26 @@ def test_a_leaf_that_was_merged_sends_its_events_back_and_they_are_tried_as_gues
     assert world.sent() == [([3], [ROOT], 0)], "the larger leaf has taken the place of both"
 
 
+def test_events_to_leaves_of_the_map_wait_only_for_earlier_ones_to_the_same_leaf() -> None:
+    world = World(leaf_cache_max=0, probe_probability=0.0)
+    maps = world.plugin.publishing.maps
+    maps.of(Tree(SCHEMA, EVERY))
+    maps.told(Tree(SCHEMA, EVERY), [LEFT, RIGHT])
+    world.publish(2)
+    [(_, message)] = world.host.take_sent()
+    assert isinstance(message, ProbePub) and message.remembered, "no other leaf takes it, so nothing comes out of order"
+    assert places_of(message.places) == [(EVERY, LEFT), (EVERY, RIGHT)]
+    world.answer([1], (EVERY, LEFT))
+    assert world.sent() == [([2], [(EVERY, LEFT)], 0)], "though the answer of the other leaf is still out"
+    world.answer([1], (EVERY, RIGHT), failed="it lies in a larger leaf now", retry_ms=1, matched=())
+    world.wait(0.01)
+    [(_, message)] = world.host.take_sent()
+    assert isinstance(message, ProbePub) and not message.remembered, (
+        "it is a guess now, and goes to whatever leaf there is"
+    )
+    assert ([event.sequence for event in message.events], message.attempt) == ([1, 2], 1)
+
+
 # Answers that do not count
 
 
