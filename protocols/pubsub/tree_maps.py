@@ -81,7 +81,7 @@ class TreeMaps:
             found.cells.set(cell, True)
 
     def not_answered(self, tree: Tree, cell: int) -> None:
-        """Nobody has answered for a cell in time, or it lies in a larger leaf now: it is a guess until a leaf answers."""
+        """No leaf has answered for a cell in time, or it lies in a larger one now: it is a guess until one answers."""
         found = self._maps.get(tree)
         if found is not None and cell in found.cells:
             found.cells.set(cell, False)
