@@ -21,9 +21,10 @@ from itertools import takewhile
 from typing import Any, Final
 
 from peerd.api import Host, LookupResult, Metric, Part, SendRefusal, handles, on_timer
-from peerd.errors import ProtocolError, Unavailable
+from peerd.errors import Unavailable
 from peerd.ids import NodeId
 from peerd.messages import Message, PeerRef
+from protocols.pubsub.answering import check_ack
 from protocols.pubsub.bodies import event_bytes
 from protocols.pubsub.cells import level
 from protocols.pubsub.config import Ack, PubSubConfig
@@ -32,7 +33,7 @@ from protocols.pubsub.forwarding import Forwarding
 from protocols.pubsub.headers import Headers
 from protocols.pubsub.lanes import LaneBook, Spot
 from protocols.pubsub.leaf_cache import LeafCache
-from protocols.pubsub.messages import CELLS_MAX, EVENTS_BYTES_MAX, EVENTS_MAX, EventAck, EventBody, ProbePub
+from protocols.pubsub.messages import EVENTS_BYTES_MAX, EVENTS_MAX, EventAck, EventBody, ProbePub
 from protocols.pubsub.names import EventId, Tree, key_of
 from protocols.pubsub.nearness import is_near, may_be_root
 from protocols.pubsub.outcomes import OnResult, PendingPublish, PublishResult, PublishStatus
@@ -258,16 +259,14 @@ class Publishing(Part):
     @handles(EventAck)
     def on_ack(self, ack: EventAck, source: PeerRef) -> None:
         """A leaf has these events, or some node does not take them."""
-        places = places_of(ack.covered)
-        if len(places) > CELLS_MAX or (not ack.failed and len(ack.matched) != len(ack.sequences)):
-            raise ProtocolError("bad_ack", "an acknowledgement of too many cells, or without the number of matches")
+        check_ack(ack)
         if ack.epoch != self._host.boot_epoch:
             return
         matched = dict(zip(ack.sequences, ack.matched, strict=True)) if not ack.failed else {}
         events = [self._under_way[number] for number in sorted(set(ack.sequences)) if number in self._under_way]
         events = [event for event in events if event.schema.name == ack.schema]
         spots: list[Spot] = []
-        for attribute, cell in places if events else ():
+        for attribute, cell in places_of(ack.covered) if events else ():
             tree = Tree(ack.schema, attribute)
             if ack.failed and ack.retry_ms:
                 self._put_off(tree, cell, events, ack)
@@ -280,6 +279,10 @@ class Publishing(Part):
                 spots += self._covered(tree, cell, events, source, matched, ack.copies)
         self._advance(spots)
         self._tell()
+
+    def awaits(self, ack: EventAck) -> bool:
+        """Whether an answer is about an event of this node that is not over."""
+        return any(number in self._under_way for number in ack.sequences)
 
     def _doubt(self, key: NodeId, ack: EventAck, source: PeerRef) -> None:
         """Someone nearer to a leaf's key is known than the node that answers for it. Find out whether that one lives.
