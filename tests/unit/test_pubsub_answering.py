@@ -46,7 +46,7 @@ def node(at: PeerRef, *linked: PeerRef) -> tuple[FakeHost, Answers]:
     plugin = Answers(PubSubConfig())
     host = FakeHost(at.id, plugin)
     ids = {each.id for each in linked}
-    host.peer_version = lambda to: 1 if to.id in ids else None  # type: ignore[method-assign]
+    host.peer_version = lambda to: 1 if to.id in ids else None  # type: ignore[method-assign]  # only these have links
     return host, plugin
 
 
