@@ -244,7 +244,8 @@ class Publishing(Part):
                 rest.append(place)
             else:
                 by_owner.setdefault(owner, []).append(place)
-        most_first = sorted(by_owner, key=lambda owner: -len(by_owner[owner]))
+        # Those with a link come first, so that events that visit more leaves do not open links to other roots each time.
+        most_first = sorted(by_owner, key=lambda to: (self._host.peer_version(to) is None, -len(by_owner[to])))
         for owner in most_first[: self.config.direct_max]:
             self._host.count("peerd_pubsub_publish_batches_total", way="direct")
             self._forwarding.send_direct(owner, batch, by_owner[owner])

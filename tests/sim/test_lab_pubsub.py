@@ -17,7 +17,17 @@ from protocols.pubsub.front.lab.figures import STEPS, bytes_row, difference, dis
 from protocols.pubsub.front.lab.judge import MatchFinder, matches
 from protocols.pubsub.front.workload import ThesisWorkload, filter_of
 
-OF_SOME = ("leaf_cache_max", "cutoff", "multicast", "balancing", "cut", "cut_published", "cut_acknowledged", "whole_s")
+OF_SOME = (
+    "leaf_cache_max",
+    "burst",
+    "cutoff",
+    "multicast",
+    "balancing",
+    "cut",
+    "cut_published",
+    "cut_acknowledged",
+    "whole_s",
+)
 """Columns that not every run has."""
 TINY = Point("pubsub/delivery", 12, "square=euclidean@180ms", duration_s=20.0, lookups=60, settle_s=20.0, seed=3)
 
