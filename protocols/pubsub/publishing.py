@@ -244,7 +244,7 @@ class Publishing(Part):
                 rest.append(place)
             else:
                 by_owner.setdefault(owner, []).append(place)
-        # Those with a link come first, so that events that visit more leaves do not open links to other roots each time.
+        # Those with a link come first, so that events for more leaves than these do not open other links each time.
         most_first = sorted(by_owner, key=lambda to: (self._host.peer_version(to) is None, -len(by_owner[to])))
         for owner in most_first[: self.config.direct_max]:
             self._host.count("peerd_pubsub_publish_batches_total", way="direct")

@@ -223,6 +223,18 @@ def test_at_most_so_many_nodes_get_an_event_directly() -> None:
     assert all(isinstance(message, ProbePub) and message.remembered for _, message in sent)
 
 
+def test_of_the_roots_those_with_a_link_get_events_directly_first() -> None:
+    world = World(direct_max=1)
+    world.publish()
+    roots = [peer(key_of(Tree(SCHEMA, EVERY), cell)) for cell in (LEFT, RIGHT)]
+    world.answer([1], (EVERY, LEFT), source=roots[0])
+    world.answer([1], (EVERY, RIGHT), source=roots[1])
+    world.host.take_sent()
+    world.host.peer_version = lambda to: 1 if to == roots[1] else None  # type: ignore[method-assign]  # one link is up
+    world.publish()
+    assert [to for to, _ in world.host.take_sent()] == [roots[1], OTHER]
+
+
 def test_a_leaf_that_was_merged_sends_its_events_back_and_they_are_tried_as_guesses() -> None:
     world = World()
     world.publish()
