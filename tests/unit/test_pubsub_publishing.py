@@ -18,7 +18,7 @@ from protocols.pubsub.config import PubSubConfig
 from protocols.pubsub.messages import EventAck, ProbePub
 from protocols.pubsub.names import EVERY, EventId, Tree, key_of
 from protocols.pubsub.outcomes import PublishResult, PublishStatus
-from protocols.pubsub.patience import ALLOWANCE_MAX_S, EVENT_S
+from protocols.pubsub.patience import ALLOWANCE_MAX_S, EVENT_S, FIRST_S
 from protocols.pubsub.publishing import DOUBTS_MAX, UNDER_WAY_MAX, WAITERS_MAX
 from protocols.pubsub.spread import AttributeCell, places_of, trees_of
 from tests.support.pubsub_events import SCHEMA, Events, Forest, LineSchema, acknowledgement, unsigned
@@ -143,10 +143,10 @@ def test_a_batch_is_no_larger_than_a_message() -> None:
 
 
 def test_what_is_not_answered_is_tried_again_after_doubling_pauses_until_it_is_given_up() -> None:
-    world = World(publish_timeout=10.0)
+    world = World(publish_timeout=20.0, publish_retry=2.5)
     world.publish()
     assert world.sent() == [([1], [ROOT], 0)]
-    for pause, attempt in ((1.0, 1), (2.0, 2), (4.0, 3)):
+    for pause, attempt in ((2.5, 1), (5.0, 2), (10.0, 3)):
         world.wait(pause - 0.01)
         assert not world.sent()
         world.wait(0.01)
@@ -533,12 +533,28 @@ def test_slow_answers_make_it_more_patient_and_quick_ones_less() -> None:
 def test_an_answer_to_a_second_try_says_nothing_of_how_long_answers_take() -> None:
     world = World()
     [first] = world.publish()
-    world.wait(1.5)
+    world.wait(FIRST_S + 0.5)
     world.answer([first], ROOT)
     world.sent()
     [second] = world.publish()
-    world.wait(1.1)
+    world.wait(FIRST_S + 0.1)
     assert world.sent() == [([second], [ROOT], 0), ([second], [ROOT], 1)], "the first try may have been lost"
+
+
+def test_the_first_answers_are_given_the_time_to_open_links() -> None:
+    world = World(publish_retry=0.5)
+    world.publish()
+    world.sent()
+    world.wait(FIRST_S - 0.1)
+    assert world.sent() == []
+    world.answer([1], ROOT)
+    for number in range(2, 30):
+        world.publish()
+        world.answer([number], ROOT)
+    world.publish()
+    world.sent()
+    world.wait(0.6)
+    assert [attempt for _, _, attempt in world.sent()] == [1], "from then on it is known"
 
 
 def test_a_batch_of_many_events_is_given_more_time() -> None:
