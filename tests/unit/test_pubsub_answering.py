@@ -46,7 +46,7 @@ def node(at: PeerRef, *linked: PeerRef) -> tuple[FakeHost, Answers]:
     plugin = Answers(PubSubConfig())
     host = FakeHost(at.id, plugin)
     ids = {each.id for each in linked}
-    host.peer_version = lambda to: 1 if to.id in ids else None  # type: ignore[method-assign]  # only these have links
+    host.peer_version = lambda peer: 1 if peer.id in ids else None  # type: ignore[method-assign]  # only these have links
     return host, plugin
 
 
@@ -61,7 +61,7 @@ def carried(ack: EventAck = ACK) -> CarriedAck:
     host, plugin = node(LEAF)
     plugin.answering.came(batch(*ack.sequences, epoch=ack.epoch), HOP)
     refuse(plugin, lambda: plugin.answering.answer(PUBLISHER, ack))
-    [(to, message)] = [each for each in host.take_sent() if isinstance(each[1], CarriedAck)]
+    [(to, message)] = [(to, message) for to, message in host.take_sent() if isinstance(message, CarriedAck)]
     assert to == HOP
     return message
 

@@ -230,7 +230,7 @@ def test_of_the_roots_those_with_a_link_get_events_directly_first() -> None:
     world.answer([1], (EVERY, LEFT), source=roots[0])
     world.answer([1], (EVERY, RIGHT), source=roots[1])
     world.host.take_sent()
-    world.host.peer_version = lambda to: 1 if to == roots[1] else None  # type: ignore[method-assign]  # one link is up
+    world.host.peer_version = lambda peer: 1 if peer == roots[1] else None  # type: ignore[method-assign]  # one link is up
     world.publish()
     assert [to for to, _ in world.host.take_sent()] == [roots[1], OTHER]
 
