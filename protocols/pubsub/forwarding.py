@@ -70,6 +70,10 @@ class Forwarding(Part):
         self.on_sent: Callable[[int], None] = lambda size: None
         """Told how many bytes of events were sent on."""
         self.handing_over = HandingOver(host)
+        self.came: Callable[[Batch, PeerRef], None] = lambda batch, source: None
+        """Told from whom events came; set by the plugin, like the next (`protocols.pubsub.answering`)."""
+        self.answer: Callable[[PeerRef, EventAck], None] = host.send
+        """Tells a publisher about its events."""
         self._host = host
         self.config = config
         self._schemas = schemas
@@ -135,6 +139,7 @@ class Forwarding(Part):
             if wait > 0:
                 self._refuse(batch, places, f"more than {rate} events a second", wait)
                 return
+        self.came(batch, source)
         fresh = self._seen.new(key, places, probe.vouched)
         if fresh:
             how = probe.vouched, probe.remembered, probe.hops + 1
@@ -340,7 +345,7 @@ class Forwarding(Part):
         ack = EventAck(
             batch.schema, batch.events[0].epoch, numbers, trees_of(places), (), 0, why[:64], max(1, int(1000 * wait_s))
         )
-        self._host.send(batch.publisher, ack)
+        self.answer(batch.publisher, ack)
 
     def _count(self, what: str) -> None:
         self._host.count("peerd_pubsub_probes_total", what=what)

@@ -164,7 +164,7 @@ async def test_a_cloud_event_in_structured_mode(rig: Rig, data: dict[str, Any], 
 
 async def test_extensions_of_a_cloud_event_are_headers_as_text(rig: Rig) -> None:
     headers = {"Content-Type": "application/cloudevents+json"}
-    cloud = CONTEXT | {"retries": 3, "sampled": True, "subject": None, "data": {}}
+    cloud: dict[str, Any] = CONTEXT | {"retries": 3, "sampled": True, "subject": None, "data": {}}
     assert (await rig.http.post(EVENTS, content=json.dumps(cloud), headers=headers)).status_code == 200
     [(event, _)] = rig.asked("publish")
     assert event["_headers"] == [*OTHERS, ["ce-retries", "3"], ["ce-sampled", "true"]]

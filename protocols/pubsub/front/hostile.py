@@ -10,13 +10,15 @@ from dataclasses import replace
 from typing import ClassVar, Final
 
 from peerd.ids import NodeId
-from peerd.messages import Message, PeerRef
+from peerd.messages import Message, PeerRef, encode_body
 from peerd.sim.hostile.member import Behaviour, HostileNode
+from protocols.pubsub.answering import ack_statement
 from protocols.pubsub.bodies import id_of
 from protocols.pubsub.cells import LEVEL_LIMIT, SIDE, WHOLE, cell_at, children, level, parent
 from protocols.pubsub.messages import (
     EVENTS_MAX,
     SUBS_MAX,
+    CarriedAck,
     CellAnswer,
     CellOrder,
     CellQuestion,
@@ -299,7 +301,8 @@ class Strangers(PubSubBehaviour):
 
 
 class LyingAcks(PubSubBehaviour):
-    """Acknowledges events for cells that it is not the root of, refuses them, and puts them off."""
+    """Acknowledges events for cells that it is not the root of, also in their roots' names, refuses them, and puts
+    them off."""
 
     name = "lies in acknowledgements"
     gap_s: ClassVar[float] = 0.01
@@ -322,6 +325,19 @@ class LyingAcks(PubSubBehaviour):
             self.node.say(body.publisher, EventAck(*about, (0,), 2))
             self.node.say(body.publisher, EventAck(*about, (), 0, "no", 0))
             self.node.say(body.publisher, EventAck(*about, (), 0, "later", LONG_MS))
+            self._carry_a_lie(body.publisher, EventAck(*about, (0,), 2))
+
+    def _carry_a_lie(self, publisher: PeerRef, ack: EventAck) -> None:
+        """Bring an answer as if a leaf's root had said it, with a proof of its own."""
+        plugin = plugin_at(self.node)
+        claimed = [(each.attribute, cell) for each in ack.covered for cell in each.cells]
+        if plugin is None or not claimed:
+            return
+        simulation, (attribute, cell) = self.node.party.simulation, claimed[0]
+        root = simulation.find(simulation.oracle().root(CellAddress(Tree(ack.schema, attribute), cell).key)).peer
+        body = encode_body(ack)
+        proof = plugin.host.sign(ack_statement(publisher.id, root, body))
+        self.node.say(publisher, CarriedAck(publisher.id, root, body, proof))
 
     def _not_own(self, schema: str, attribute: int, cells: list[int]) -> tuple[int, ...]:
         """Those that it is not the root of: of its own it may say what it likes."""
