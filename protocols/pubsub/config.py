@@ -74,8 +74,8 @@ class PubSubConfig(PluginConfig):
     balancing: Balancing = setting(
         "adaptive",
         "adaptive: a node that sends hot_share times as many bytes for events as its neighbours on the ring do in the "
-        "mean has its busiest leaf split, also when it is not full, so that others do a part of it. static: only the "
-        "cut-off line spreads the load, as in the thesis.",
+        "mean has its busiest leaf split, also when it is not full, so that others do a part of it; if it publishes "
+        "much itself, others send its events on. static: only the cut-off line spreads the load, as in the thesis.",
         reloads=True,
     )
     hot_share: Annotated[float, Field(ge=1.5, le=100.0)] = setting(
@@ -115,6 +115,11 @@ class PubSubConfig(PluginConfig):
     )
     multicast: bool = setting(
         True, "Probes with a common next hop travel as one message (section 3.4.2). Off only to measure what it saves."
+    )
+    tree_maps: bool = setting(
+        True,
+        "A publishing node asks the root of a tree once for its leaves, in place of guessing cells for each event "
+        "(Program 3.3). Off only to measure what it saves.",
     )
     leaf_cache_max: Annotated[int, Field(ge=0, le=1_000_000)] = setting(
         4096,

@@ -21,6 +21,7 @@ from peerd.ids import NodeId
 from peerd.messages import Message, PeerRef
 from protocols.pubsub.cells import Target, lies_within
 from protocols.pubsub.config import PubSubConfig
+from protocols.pubsub.handing_over import LINKS_MIN, HandingOver
 from protocols.pubsub.messages import HOPS_MAX, EventAck, ProbePub
 from protocols.pubsub.names import Tree, key_of
 from protocols.pubsub.passing import PARKED_S, Journey, Parking, PassedBatches, Quotas, key_of_batch
@@ -68,6 +69,11 @@ class Forwarding(Part):
     def __init__(self, host: Host, config: PubSubConfig, schemas: Schemas) -> None:
         self.on_sent: Callable[[int], None] = lambda size: None
         """Told how many bytes of events were sent on."""
+        self.handing_over = HandingOver(host)
+        self.came: Callable[[Batch, PeerRef], None] = lambda batch, source: None
+        """Told from whom events came; set by the plugin, like the next (`protocols.pubsub.answering`)."""
+        self.answer: Callable[[PeerRef, EventAck], None] = host.send
+        """Tells a publisher about its events."""
         self._host = host
         self.config = config
         self._schemas = schemas
@@ -85,8 +91,30 @@ class Forwarding(Part):
 
     def begin(self, batch: Batch, places: Sequence[AttributeCell], *, remembered: bool) -> None:
         """Events of this node set out along the overlay."""
+        if self.hands_over(batch):
+            places = self._hand_over(batch, places, remembered)
         fresh = self._seen.new(key_of_batch(batch), places, vouched=False)
         self._take(self._journey(batch, fresh, remembered=remembered))
+
+    def hands_over(self, batch: Batch) -> bool:
+        """Whether another node is to send a batch on: in its first try, so that a node that drops it does no harm."""
+        return self.handing_over.is_on and not batch.attempt
+
+    def _hand_over(self, batch: Batch, places: Sequence[AttributeCell], remembered: bool) -> Sequence[AttributeCell]:
+        """Send a batch to a few neighbours, with the cells of all next hops; returns the cells that stay here.
+
+        They do not count as seen: the way from there to a cell may lead through this node.
+        """
+        ways = ways_to(batch.schema, places, self._host.next_hop)
+        if len(ways.onward) < LINKS_MIN:
+            return places
+        parts = list(self.handing_over.parts(ways.onward))
+        if not parts:
+            return places
+        for helper, part in parts:
+            self._send(helper, self._journey(batch, part, remembered=remembered))
+        self.handing_over.note_spared((len(ways.onward) - len(parts)) * batch.bytes)
+        return [*ways.here, *ways.unclear]
 
     def send_direct(self, owner: PeerRef, batch: Batch, places: Sequence[AttributeCell]) -> None:
         """Events of this node go at once to the root of these leaves, as far as this node remembers."""
@@ -111,6 +139,7 @@ class Forwarding(Part):
             if wait > 0:
                 self._refuse(batch, places, f"more than {rate} events a second", wait)
                 return
+        self.came(batch, source)
         fresh = self._seen.new(key, places, probe.vouched)
         if fresh:
             how = probe.vouched, probe.remembered, probe.hops + 1
@@ -275,6 +304,8 @@ class Forwarding(Part):
         for probe in journey.batch.probes(journey.places, *how):
             self._host.send(to, probe)
             self.on_sent(journey.batch.bytes)
+            if not journey.hops:
+                self.handing_over.note_own(journey.batch.bytes)
             self._count("sent")
 
     def send_refused(self, peer: PeerRef, message_type: type[Message], reason: SendRefusal, count: int) -> None:
@@ -314,7 +345,7 @@ class Forwarding(Part):
         ack = EventAck(
             batch.schema, batch.events[0].epoch, numbers, trees_of(places), (), 0, why[:64], max(1, int(1000 * wait_s))
         )
-        self._host.send(batch.publisher, ack)
+        self.answer(batch.publisher, ack)
 
     def _count(self, what: str) -> None:
         self._host.count("peerd_pubsub_probes_total", what=what)

@@ -6,8 +6,9 @@ later event of a publisher before an earlier one, whatever is lost and tried aga
 
 Two lanes may end at one leaf. Where one cell lies in the other, the lane of the later event waits for that of the
 earlier. A guess waits for all that the earlier events have outstanding in the tree, because it may be too deep, and end
-at the same leaf. A cell of which a leaf's own answer told is no guess. Should that leaf have been merged into a larger
-one since, it sends the event back instead of on (`ProbePub.remembered`), and the cell is a guess again.
+at the same leaf. A cell of which a leaf's own answer told, or the root of the tree (`tree_maps`), is no guess. Should
+that leaf have been merged into a larger one since, it sends the event back instead of on (`ProbePub.remembered`), and
+the cell is a guess until a leaf answers.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ class Lane:
 
     def __init__(self) -> None:
         self.is_leaf = False
-        """The leaf itself has told of it; else the cell is a guess."""
+        """The leaf itself has told of it, or the root of the tree; else the cell is a guess."""
         self.order: list[int] = []
         self.tries: dict[int, int] = {}
         """How often each was sent so far."""
@@ -205,6 +206,13 @@ class LaneBook:
         self._tidy(tree)
         return [(tree, cell) for cell in (*change.gone, *change.new)]
 
+    def is_a_leaf(self, tree: Tree, cell: int) -> None:
+        """A leaf has answered: what is to go there is no guess."""
+        lanes = self._trees.get(tree)
+        lane = None if lanes is None else lanes.cells.get(cell)
+        if lane is not None:
+            lane.is_leaf = True
+
     def near(self, tree: Tree, leaf: int) -> list[int]:
         """The events, by number, that have to visit cells above or below a leaf."""
         lanes = self._trees.get(tree)
@@ -228,7 +236,7 @@ class LaneBook:
                     yield tree, cell, numbers
 
     def is_leaf(self, tree: Tree, cell: int) -> bool:
-        """Whether the leaf itself has told of the cell, and it is no guess."""
+        """Whether the leaf itself or the root of the tree has told of the cell, and it is no guess."""
         lane = self._trees[tree].cells.get(cell)
         return lane is not None and lane.is_leaf
 

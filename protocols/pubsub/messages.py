@@ -32,6 +32,9 @@ SUBS_MAX: Final = 64
 ENTRIES_MAX: Final = 512
 """Leaves told of in one message."""
 HOPS_MAX: Final = 64
+CARRIED_HOPS_MAX: Final = 16
+"""An acknowledgement that is carried crosses at most so many links."""
+EVENT_ACK_BYTES_MAX: Final = 24 * KIB
 RETAIN_KEY_BYTES_MAX: Final = 256
 RATE_MAX: Final = (1 << 32) - 1
 HEADERS_MAX: Final = 32
@@ -398,7 +401,7 @@ class ProbePub(Message):
     so that it keeps its events in order: another cell of the same leaf may be on its way."""
 
 
-@message(0x020E, bytes_max=24 * KIB)
+@message(0x020E, bytes_max=EVENT_ACK_BYTES_MAX)
 class EventAck(Message):
     """Leaf to publisher: these events have visited these leaves, whose
     root I am, and are held by ``copies`` others.
@@ -570,9 +573,24 @@ class LoadAnswer(Message):
     rate: U32
 
 
+@message(0x021C, bytes_max=EVENT_ACK_BYTES_MAX + 3 * KIB)
+class CarriedAck(Message):
+    """An `EventAck` whose link was refused, back along the way of the events, from node to node.
+
+    ``leaf``: who says it, and proves it, as the nodes on the way need not be believed. ``ack``: its encoded body.
+    """
+
+    publisher: NodeId
+    leaf: PeerRef
+    ack: Annotated[bytes, annotated_types.MaxLen(EVENT_ACK_BYTES_MAX)]
+    proof: Proof
+    hops: Hops = 0
+
+
 MESSAGES: Final[tuple[type[Message], ...]] = (
     *(ProbeSub, Established, Confirm, Kept, InsertSub, InsertAnswer, EndSub, Arrived),
     *(TransferSub, Transferred, CellOrder, LeafUpdate, CellQuestion, CellAnswer, LoadQuestion, LoadAnswer),
     *(ProbePub, EventAck, EventDelivery, DeliveryAnswer, GroupDelivery, DeliveryNote, HoldEvents, Held, ReleaseEvents),
+    CarriedAck,
     *(ExplainQuestion, ExplainAnswer),
 )

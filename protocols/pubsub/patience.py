@@ -16,6 +16,9 @@ SPREAD_SHARE: Final = 1 / 4
 SPREADS: Final = 4.0
 EVENT_S: Final = 0.01
 """Each event of a batch may keep the leaf busy for so long."""
+FIRST_S: Final = 2.0
+"""The least pause before any answer has come. Each of the first answers may need a new link, which takes three round
+trips; to send the event again to hundreds of leaves that have it costs more than to wait for them."""
 ALLOWANCE_MAX_S: Final = 10.0
 """Slow answers make the pause no longer than this, so that one leaf that is slow on purpose holds up little."""
 
@@ -37,5 +40,5 @@ class Patience:
 
     def pause_s(self, least_s: float, events: int) -> float:
         """How long to wait before so many events are sent again; ``least_s``: one event, where answers are quick."""
-        usual_s = 0.0 if self._mean_s is None else self._mean_s + SPREADS * self._spread_s
+        usual_s = FIRST_S if self._mean_s is None else self._mean_s + SPREADS * self._spread_s
         return max(least_s, min(usual_s, ALLOWANCE_MAX_S)) + EVENT_S * (events - 1)

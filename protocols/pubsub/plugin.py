@@ -18,7 +18,7 @@ from peerd.ids import NodeId, format_id
 from peerd.lib.feed import Feed
 from peerd.lib.filter import FilterError, Node
 from peerd.messages import Message, PeerRef
-from protocols.pubsub import forwarding, ledger, publishing
+from protocols.pubsub import answering, forwarding, ledger, publishing
 from protocols.pubsub.cells import SIDE, Area, text
 from protocols.pubsub.config import PubSubConfig
 from protocols.pubsub.delivering.assembly import Delivering
@@ -87,7 +87,7 @@ class PubSub(Plugin):
 
     name: ClassVar[str] = "pubsub"
     messages: ClassVar[tuple[type[Message], ...]] = MESSAGES
-    metrics = (*ledger.METRICS, *publishing.METRICS, *forwarding.METRICS, *subscriptions.METRICS)
+    metrics = (*ledger.METRICS, *publishing.METRICS, *answering.METRICS, *forwarding.METRICS, *subscriptions.METRICS)
     events = EVENTS
     Config: ClassVar[type[PluginConfig]] = PubSubConfig
     takes_owned_records: ClassVar[bool] = False
@@ -98,7 +98,7 @@ class PubSub(Plugin):
         self._make_parts(host)
         self._connect_parts()
         own = self.schemas, self.forwarding, self.publishing, self.installer, self.subscriptions, self.inbox
-        self.add_parts(*self.keeper.parts, *self.delivering.parts, *own)
+        self.add_parts(*self.keeper.parts, *self.delivering.parts, *own, self.answering)
         self.schemas.start()
         self.keeper.start()
         self.delivering.ledger.start()
@@ -115,6 +115,7 @@ class PubSub(Plugin):
         )
         self.guide = LevelGuide(config)
         self.forwarding = Forwarding(host, config, self.schemas)
+        self.answering = answering.Answering(host)
         self.publishing = Publishing(host, config, self.forwarding, self.guide, event_statement)
         self.installer = Installer(host, config, self._levels)
         self.inbox = Inbox(host, self.schemas, self.local)
@@ -124,6 +125,10 @@ class PubSub(Plugin):
         self.keeper.events = self.forwarding.events = self.delivering.desk
         self.forwarding.leaves = self.keeper
         self.forwarding.on_sent = self.keeper.heat.note_sent
+        self.forwarding.handing_over = self.keeper.heat.handing_over
+        self.forwarding.came = self.answering.came
+        self.forwarding.answer = self.delivering.desk.answer = self.answering.answer
+        self.answering.take, self.answering.awaits = self.publishing.on_ack, self.publishing.awaits
         self.delivering.desk.tree_listeners.append(self.forwarding.tree_changed)
         self.delivering.multicast.received = self.inbox.received_group
         self.publishing.on_outcome = self._published
@@ -173,6 +178,7 @@ class PubSub(Plugin):
     def send_refused(self, peer: PeerRef, message_type: type[Message], reason: SendRefusal, count: int) -> None:
         self.publishing.send_refused(peer, message_type, reason)  # first: it forgets who is gone, and asks others
         self.forwarding.send_refused(peer, message_type, reason, count)
+        self.answering.send_refused(peer, message_type, reason, count)
 
     def reconfigured(self) -> None:
         self.keeper.reconfigured(self.config)
@@ -186,6 +192,7 @@ class PubSub(Plugin):
     def validate(self) -> None:
         self.keeper.validate()
         self.forwarding.validate()
+        self.answering.validate()
         self.publishing.validate()
         self.delivering.validate()
 

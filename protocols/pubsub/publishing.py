@@ -21,18 +21,20 @@ from itertools import takewhile
 from typing import Any, Final
 
 from peerd.api import Host, LookupResult, Metric, Part, SendRefusal, handles, on_timer
-from peerd.errors import ProtocolError, Unavailable
+from peerd.errors import Unavailable
 from peerd.ids import NodeId
 from peerd.messages import Message, PeerRef
+from protocols.pubsub.answering import check_ack
 from protocols.pubsub.bodies import event_bytes
 from protocols.pubsub.cells import level
 from protocols.pubsub.config import Ack, PubSubConfig
 from protocols.pubsub.coverage import Coverage
 from protocols.pubsub.forwarding import Forwarding
+from protocols.pubsub.handing_over import LINKS_MIN
 from protocols.pubsub.headers import Headers
 from protocols.pubsub.lanes import LaneBook, Spot
 from protocols.pubsub.leaf_cache import LeafCache
-from protocols.pubsub.messages import CELLS_MAX, EVENTS_BYTES_MAX, EVENTS_MAX, EventAck, EventBody, ProbePub
+from protocols.pubsub.messages import EVENTS_BYTES_MAX, EVENTS_MAX, EventAck, EventBody, ProbePub
 from protocols.pubsub.names import EventId, Tree, key_of
 from protocols.pubsub.nearness import is_near, may_be_root
 from protocols.pubsub.outcomes import OnResult, PendingPublish, PublishResult, PublishStatus
@@ -189,14 +191,17 @@ class Publishing(Part):
         for attribute in sorted(event.coverage.outstanding):
             tree, target = Tree(event.schema.name, attribute), event.coverage.target(attribute)
             assert target is not None
-            known, mapped = self.cache.known(tree, host.now()), self.maps.of(tree)
+            known, mapped = self.cache.known(tree, host.now()), self.maps.of(tree) if config.tree_maps else None
             levels = self._guide.range_of(tree)
             leaves, guesses = probe_region(target, host.rng, config.probe_probability, *levels, known, mapped)
-            if any(cell not in mapped for cell in guesses) and self.maps.may_ask(tree, host.now()):
+            is_asked_for = mapped is not None and any(cell not in mapped for cell in guesses)
+            if is_asked_for and self.maps.may_ask(tree, host.now()):
                 self.ask_leaves(tree, partial(self.maps.told, tree))
             event.coverage.expect(attribute, (*leaves, *guesses))
             spots += [self._lanes.add(tree, cell, event.number, is_leaf=True) for cell in leaves]
-            spots += [self._lanes.add(tree, cell, event.number) for cell in guesses]
+            for cell in guesses:
+                is_leaf = mapped is not None and bool(mapped.get(cell))
+                spots.append(self._lanes.add(tree, cell, event.number, is_leaf=is_leaf))
         if event.coverage.is_complete:  # there is no tree in which a subscription could match it
             self._finish(event, PublishStatus.RECEIVED)
         return spots
@@ -243,11 +248,14 @@ class Publishing(Part):
                 rest.append(place)
             else:
                 by_owner.setdefault(owner, []).append(place)
-        most_first = sorted(by_owner, key=lambda owner: -len(by_owner[owner]))
-        for owner in most_first[: self.config.direct_max]:
+        # Those with a link come first, so that events for more leaves than these do not open other links each time.
+        most_first = sorted(by_owner, key=lambda to: (self._host.peer_version(to) is None, -len(by_owner[to])))
+        is_heavy = len(by_owner) >= LINKS_MIN and self._forwarding.hands_over(batch)
+        direct_max = 0 if is_heavy else self.config.direct_max
+        for owner in most_first[:direct_max]:
             self._host.count("peerd_pubsub_publish_batches_total", way="direct")
             self._forwarding.send_direct(owner, batch, by_owner[owner])
-        for owner in most_first[self.config.direct_max :]:
+        for owner in most_first[direct_max:]:
             rest += by_owner[owner]
         if rest:
             self._host.count("peerd_pubsub_publish_batches_total", way="overlay")
@@ -258,16 +266,14 @@ class Publishing(Part):
     @handles(EventAck)
     def on_ack(self, ack: EventAck, source: PeerRef) -> None:
         """A leaf has these events, or some node does not take them."""
-        places = places_of(ack.covered)
-        if len(places) > CELLS_MAX or (not ack.failed and len(ack.matched) != len(ack.sequences)):
-            raise ProtocolError("bad_ack", "an acknowledgement of too many cells, or without the number of matches")
+        check_ack(ack)
         if ack.epoch != self._host.boot_epoch:
             return
         matched = dict(zip(ack.sequences, ack.matched, strict=True)) if not ack.failed else {}
         events = [self._under_way[number] for number in sorted(set(ack.sequences)) if number in self._under_way]
         events = [event for event in events if event.schema.name == ack.schema]
         spots: list[Spot] = []
-        for attribute, cell in places if events else ():
+        for attribute, cell in places_of(ack.covered) if events else ():
             tree = Tree(ack.schema, attribute)
             if ack.failed and ack.retry_ms:
                 self._put_off(tree, cell, events, ack)
@@ -280,6 +286,10 @@ class Publishing(Part):
                 spots += self._covered(tree, cell, events, source, matched, ack.copies)
         self._advance(spots)
         self._tell()
+
+    def awaits(self, ack: EventAck) -> bool:
+        """Whether an answer is about an event of this node that is not over."""
+        return any(number in self._under_way for number in ack.sequences)
 
     def _doubt(self, key: NodeId, ack: EventAck, source: PeerRef) -> None:
         """Someone nearer to a leaf's key is known than the node that answers for it. Find out whether that one lives.
@@ -332,7 +342,8 @@ class Publishing(Part):
         return [*spots, *self._refine(tree, leaf)]
 
     def _refine(self, tree: Tree, leaf: int) -> list[Spot]:
-        """Events that were to go to cells above or below a leaf go to the leaf, so that they need not wait for more."""
+        """Later events that were to go to a leaf, or to cells above or below it, go to the leaf, and are no guesses."""
+        self._lanes.is_a_leaf(tree, leaf)
         spots: list[Spot] = []
         for number in self._lanes.near(tree, leaf):
             change = self._under_way[number].coverage.refine(tree.attribute, leaf)
@@ -384,6 +395,7 @@ class Publishing(Part):
         spots = self._lanes.overdue(now)
         for tree, cell in spots:
             self.cache.forget(tree, cell)
+            self.maps.not_answered(tree, cell)
         for event in _expired(self._under_way.values(), now):
             spots += self._give_up(event)
         for event in _expired(self._queue, now):

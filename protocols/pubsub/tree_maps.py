@@ -5,8 +5,9 @@ is too deep a way up first, and all events pass through the same few inner nodes
 so a node that publishes asks it once (`CellQuestion`). From then on its events set out to all leaves from one place,
 which is where sending together (section 3.4.2) saves most.
 
-A map is a hint like any other guess, and nobody need keep it up to date. Where a leaf was split or merged meanwhile,
-the event is passed on, and the answer of the leaf that it ends at corrects the map.
+A map is a hint, and nobody need keep it up to date. Where a leaf was split meanwhile, the event is passed on; where it
+was merged into a larger one, the event is sent back (`ProbePub.remembered`). The answer of the leaf that it ends at
+corrects the map.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ class _TreeMap:
     __slots__ = ("cells", "may_ask_at")
 
     def __init__(self) -> None:
-        self.cells: CellMap[None] = CellMap()
+        self.cells: CellMap[bool] = CellMap()
         self.may_ask_at = -math.inf
 
 
@@ -44,8 +45,8 @@ class TreeMaps:
     def __len__(self) -> int:
         return len(self._maps)
 
-    def of(self, tree: Tree) -> CellMap[None]:
-        """The leaves of a tree that are known; perhaps none."""
+    def of(self, tree: Tree) -> CellMap[bool]:
+        """The leaves of a tree that are known; perhaps none. False: it is not clear whether the cell is one still."""
         found = self._maps.get(tree)
         if found is None:
             found = self._maps[tree] = _TreeMap()
@@ -67,17 +68,23 @@ class TreeMaps:
         known = self.of(tree)
         for cell in cells:
             if cell not in known and not known.related(cell) and len(known) < MAP_CELLS_MAX:
-                known.set(cell, None)
+                known.set(cell, True)
 
     def answered(self, tree: Tree, cell: int) -> None:
         """A leaf has answered: cells that overlap it are no leaves (any more)."""
         found = self._maps.get(tree)
-        if found is None or cell in found.cells:
+        if found is None or found.cells.get(cell):
             return
         for other in found.cells.related(cell):
             found.cells.pop(other)
-        if len(found.cells) < MAP_CELLS_MAX:
-            found.cells.set(cell, None)
+        if cell in found.cells or len(found.cells) < MAP_CELLS_MAX:
+            found.cells.set(cell, True)
+
+    def not_answered(self, tree: Tree, cell: int) -> None:
+        """No leaf has answered for a cell in time, or it lies in a larger one now: it is a guess until one answers."""
+        found = self._maps.get(tree)
+        if found is not None and cell in found.cells:
+            found.cells.set(cell, False)
 
     def validate(self) -> None:
         """Assert the invariants."""

@@ -6,6 +6,7 @@ import json
 import os
 import stat
 from pathlib import Path
+from typing import Any
 
 import pytest
 import typer
@@ -105,13 +106,22 @@ def test_no_logs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 class TestWithSpark:
     """The command with the shared session in place of one of its own."""
 
-    @pytest.fixture(autouse=True)
-    def shared_session(self, spark: object, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_json_and_tables(self, spark: object, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        """The tables are made once, and the report of it is shown in both ways."""
         from contextlib import nullcontext
 
-        monkeypatch.setattr("peerd.pipeline.session.spark_session", lambda *arguments, **options: nullcontext(spark))
+        from peerd.pipeline import job
 
-    def test_json(self, tmp_path: Path) -> None:
+        monkeypatch.setattr("peerd.pipeline.session.spark_session", lambda *arguments, **options: nullcontext(spark))
+        reports: list[job.Report] = []
+        run_job = job.run_job
+
+        def run_once(*arguments: Any, **options: Any) -> job.Report:
+            if not reports:
+                reports.append(run_job(*arguments, **options))
+            return reports[0]
+
+        monkeypatch.setattr(job, "run_job", run_once)
         write_log(tmp_path)
         result = run(str(tmp_path), "--out", str(tmp_path / "out"), "-o", Output.JSON)
         assert result.exit_code == ExitCode.OK
@@ -122,8 +132,6 @@ class TestWithSpark:
         assert set(os.listdir(tmp_path / "out")) >= ours
         assert all(name.startswith("pubsub_") for name in set(os.listdir(tmp_path / "out")) - ours)
 
-    def test_tables(self, tmp_path: Path) -> None:
-        write_log(tmp_path)
         result = run(str(tmp_path), "--out", str(tmp_path / "out"))
         assert result.exit_code == ExitCode.OK
         assert "1 events of 1 node boots from 1 files" in result.stdout

@@ -10,7 +10,7 @@ from peerd.api import LookupResult
 from peerd.errors import ProtocolError
 from peerd.ids import NodeId
 from peerd.node.node import SENT
-from peerd.overlay.messages import FailureNotice, JoinReply, JoinRequest
+from peerd.overlay.messages import FailureNotice, JoinReply, JoinRequest, LeafSetProbe
 from peerd.sim.checkers import QUIESCENT, LeafSetConsistency, RingUnity
 from peerd.sim.hostile.member import Behaviour, HostileNode, Party
 from peerd.sim.hostile.neighbours import Colluders, FalseDeaths, HalfDeaf
@@ -156,6 +156,17 @@ def test_a_party_that_has_not_begun_is_honest() -> None:
     simulation.run_for(READY_S)
     report = probed(simulation, party)
     assert report.right == report.sent and not simulation.misbehaviours
+
+
+def test_who_is_itself_the_root_that_it_would_ask_asks_nobody() -> None:
+    simulation, _ = ring_among(Behaviour, count=4)
+    liar, friend = simulation.nodes[LIAR].node, simulation.nodes[0].peer
+    assert isinstance(liar, HostileNode)
+    before = len(liar.requests)
+    liar.ask(liar.peer, LeafSetProbe(True, (), (), (), ()))
+    assert len(liar.requests) == before
+    liar.ask(friend, LeafSetProbe(True, (), (), (), ()))
+    assert len(liar.requests) == before + 1
 
 
 def test_protocols_bring_behaviours() -> None:

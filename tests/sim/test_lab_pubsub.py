@@ -17,7 +17,18 @@ from protocols.pubsub.front.lab.figures import STEPS, bytes_row, difference, dis
 from protocols.pubsub.front.lab.judge import MatchFinder, matches
 from protocols.pubsub.front.workload import ThesisWorkload, filter_of
 
-OF_SOME = ("leaf_cache_max", "cutoff", "multicast", "balancing", "cut", "cut_published", "cut_acknowledged", "whole_s")
+OF_SOME = (
+    "leaf_cache_max",
+    "burst",
+    "cutoff",
+    "multicast",
+    "tree_maps",
+    "balancing",
+    "cut",
+    "cut_published",
+    "cut_acknowledged",
+    "whole_s",
+)
 """Columns that not every run has."""
 TINY = Point("pubsub/delivery", 12, "square=euclidean@180ms", duration_s=20.0, lookups=60, settle_s=20.0, seed=3)
 
@@ -51,6 +62,14 @@ def test_figures_are_of_the_run(plain: Row) -> None:
     assert 0 < plain["probe_bytes_mean"] < plain["event_bytes_mean"] < plain["event_bytes_max"]
     for prefix, mean in (("install", "install_bytes_mean"), ("event", "event_bytes_mean")):
         assert sum(plain[f"{prefix}_by_message"].values()) == pytest.approx(plain[mean], abs=0.05)
+
+
+def test_as_many_nodes_publish_as_publish_so_often_in_the_thesis_or_few_in_a_burst(plain: Row) -> None:
+    burst = run_point(replace(TINY, experiment="pubsub/scale", variant={"burst": True}))
+    assert plain["publishers"] == 1, "each of the thesis's nodes publishes 10,000 / 12 events"
+    assert burst["publishers"] == TINY.nodes, "there are not twenty"
+    assert burst["acknowledged"] == burst["published"] == TINY.lookups
+    assert plain["simulated_s"] - burst["simulated_s"] > TINY.duration_s / 2
 
 
 def test_the_same_seed_is_the_same_row_and_another_one_is_not(plain: Row) -> None:

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
+
 from peerd.sim.simulation import Place
+from protocols.pubsub import forwarding, publishing
 from protocols.pubsub.front.judging import PublishedEvent, plugin_of
 from protocols.pubsub.front.workload import ThesisWorkload
 from tests.support.pubsub_rings import PubSubRing
@@ -39,7 +42,7 @@ def splitting(made: PubSubRing) -> list[Place]:
 
 
 def test_busy_leaves_are_split_while_events_come_and_merged_when_they_are_over() -> None:
-    made = skewed(0, merge_share=0.9, merge_after="30s", update_interval="10s")
+    made = skewed(0, leaf_capacity=60, merge_share=0.9, merge_after="30s", update_interval="10s")
     made.run_for(120.0)
     before = len(made.leaves())
     events = publish_for(made, ADAPT_S, "received")
@@ -75,3 +78,24 @@ def test_the_root_of_a_busy_leaf_may_die_while_it_is_split() -> None:
     assert made.offences(events) == []
     made.rest()
     assert made.lost() == []
+
+
+def test_a_node_that_publishes_everything_hands_its_events_over_until_it_publishes_no_more(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(forwarding, "LINKS_MIN", 8)  # so small a ring has no more links
+    monkeypatch.setattr(publishing, "LINKS_MIN", 8)
+    made = skewed(3, leaf_capacity=5, leaf_cache_max=4096)
+    made.run_for(120.0)
+    publisher = made.simulation.live_nodes()[5]
+    handing_over = plugin_of(publisher).forwarding.handing_over
+    events = made.publish(round(2 * ADAPT_S), [publisher], spacing_s=0.5, ack="replicated")
+    assert handing_over.is_on and handing_over.spared_rate(made.simulation.now) > 0
+    others = [place for place in made.simulation.live_nodes() if place is not publisher]
+    assert not any(plugin_of(place).forwarding.handing_over.is_on for place in others)
+    made.finish(events)
+    assert made.offences(events) == []
+    made.simulation.run_until(lambda: not handing_over.is_on, limit_s=900.0, poll_s=10.0)
+    later = made.publish(4, [publisher], ack="received")
+    made.finish(later)
+    assert made.offences(later) == []

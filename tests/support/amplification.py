@@ -44,6 +44,7 @@ from protocols.aggregation.statements import (
 from protocols.pubsub.names import EventId
 from tests.support import amplification_pubsub as pubsub
 from tests.support.aggregation import Round, aggregation_plugins
+from tests.support.branch import in_a_branch
 from tests.support.golden import all_messages
 
 NODES: Final = 12
@@ -172,6 +173,11 @@ def victim_of(simulation: Simulation, kind: type[Message]) -> Place:
 def caused_by(kind: type[Message], outer: type[Message] | None = None) -> Caused:
     """Send the smallest valid message of a kind to the node that it concerns, alone or in a `Route` or `Broadcast`."""
     is_pubsub = kind in pubsub.MESSAGES
+    background(is_pubsub)  # makes the ring
+    return in_a_branch(lambda: _measured(kind, outer, is_pubsub))
+
+
+def _measured(kind: type[Message], outer: type[Message] | None, is_pubsub: bool) -> Caused:
     simulation, message, victim = (_in_pubsub if is_pubsub else _in_general)(kind, outer)
     member = simulation.nodes[MEMBER]
     frame = encode_request(message, 1 << 20)
@@ -192,7 +198,7 @@ def caused_by(kind: type[Message], outer: type[Message] | None = None) -> Caused
 
 def _in_general(kind: type[Message], outer: type[Message] | None) -> tuple[Simulation, Message, Place]:
     """The ring, the message, and whom it is sent to."""
-    simulation, asked = quiet_ring()
+    simulation, asked = _quiet_general_ring()
     member, victim = simulation.nodes[MEMBER], victim_of(simulation, kind)
     words = _Words(member, victim.peer, asked.round_id)
     message = words.smallest(kind)
@@ -209,6 +215,13 @@ def _in_pubsub(kind: type[Message], outer: type[Message] | None) -> tuple[Simula
     return simulation, message, victim
 
 
+@cache
+def _quiet_general_ring() -> tuple[Simulation, Round]:
+    """Made once, and used in branches only."""
+    return quiet_ring()
+
+
+@cache
 def _quiet_pubsub_ring() -> tuple[Simulation, EventId]:
     return pubsub.quiet_pubsub_ring(NODES, OverlayConfig.model_validate(_QUIET), SETTLE_S)
 
@@ -216,11 +229,15 @@ def _quiet_pubsub_ring() -> tuple[Simulation, EventId]:
 @cache
 def background(is_pubsub: bool = False) -> Counter[tuple[NodeId, NodeId, int, int]]:
     """What is said in the window without any message: seldom more than nothing."""
-    simulation = _quiet_pubsub_ring()[0] if is_pubsub else quiet_ring()[0]
-    with overheard() as heard:
-        simulation.run_for(WINDOW_S)
-    assert not heard.streams
-    return Counter(_key(said) for said in heard.frames)
+    simulation = _quiet_pubsub_ring()[0] if is_pubsub else _quiet_general_ring()[0]
+
+    def listen() -> Counter[tuple[NodeId, NodeId, int, int]]:
+        with overheard() as heard:
+            simulation.run_for(WINDOW_S)
+        assert not heard.streams
+        return Counter(_key(said) for said in heard.frames)
+
+    return in_a_branch(listen)
 
 
 def _key(said: tuple[PeerRef, PeerRef, Frame]) -> tuple[NodeId, NodeId, int, int]:

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, Final
 
 from peerd.ids import NodeId
-from peerd.messages import Message, PeerRef
+from peerd.messages import Message, PeerRef, encode_body
 from peerd.overlay.config import OverlayConfig
 from peerd.services.records.config import RecordsConfig
 from peerd.sim.simulation import Place, Simulation
@@ -17,6 +17,7 @@ from protocols.pubsub.front.judging import Judge, plugin_of
 from protocols.pubsub.messages import (
     MESSAGES,
     Arrived,
+    CarriedAck,
     CellAnswer,
     CellOrder,
     CellQuestion,
@@ -121,6 +122,11 @@ class _Words:
         self.past = EventName(past.publisher, past.epoch, past.sequence)
         self.places = (TreeCells(TREE.attribute, (WHOLE,)),)
 
+    def carried(self) -> CarriedAck:
+        """An answer that is not the victim's to take: it has to find the way to somebody else."""
+        ack = EventAck(SCHEMA, self.past.epoch, (self.past.sequence,), self.places, (1,), 0)
+        return CarriedAck(self.past.publisher, self.member, encode_body(ack), b"")
+
 
 _CHILD: Final = children(WHOLE)[0]
 _MAKERS: Final[Mapping[type[Message], Callable[[_Words], Message]]] = {
@@ -141,6 +147,7 @@ _MAKERS: Final[Mapping[type[Message], Callable[[_Words], Message]]] = {
     CellAnswer: lambda it: CellAnswer(1, 0),
     ProbePub: lambda it: ProbePub(SCHEMA, it.member, (it.event,), it.places, 2),
     EventAck: lambda it: EventAck(SCHEMA, 1, (1,), it.places, (1,), 0),
+    CarriedAck: lambda it: it.carried(),
     EventDelivery: lambda it: EventDelivery(SCHEMA, 1, 1, (DeliveredEvent(it.event),)),
     DeliveryAnswer: lambda it: DeliveryAnswer(1),
     GroupDelivery: lambda it: GroupDelivery(SCHEMA, it.member, it.event, (NodeDelivery(it.victim.id),)),

@@ -32,6 +32,20 @@ def test_one_event_from_arguments(service: FakePubSub, capsys: Captured) -> None
     assert service.calls == [("publish", (event, None))]
 
 
+def test_headers_of_an_event(service: FakePubSub, capsys: Captured) -> None:
+    assert main(["publish", "stocks", "a=1", "-H", "trace=x=y", "--header", "trace=z"]) == 0
+    assert service.calls == [("publish", ({"a": 1, "_headers": [["trace", "x=y"], ["trace", "z"]]}, None))]
+    assert main(["publish", "stocks", "a=1", "--header", "=z"]) == 2
+    assert "is not NAME=TEXT" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("option", [["--payload", "x"], ["--header", "a=b"]])
+def test_what_is_for_one_event_is_refused_with_a_file(service: FakePubSub, option: list[str], capsys: Captured) -> None:
+    assert main(["publish", "stocks", "--file", "-", *option]) == 2
+    assert "for one event" in capsys.readouterr().err
+    assert not service.calls
+
+
 def test_an_uncertain_outcome_exits_with_3(service: FakePubSub, capsys: Captured) -> None:
     service.outcome = lambda number: published(number, "unknown", "a leaf is silent")
     assert main(["publish", "stocks", "a=1"]) == 3

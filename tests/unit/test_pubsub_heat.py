@@ -15,7 +15,7 @@ from protocols.pubsub.leaf_table import LeafTable
 from protocols.pubsub.messages import CellState, InsertSub, LeafEntry, LoadAnswer, LoadQuestion, SubObject
 from protocols.pubsub.names import key_of
 from protocols.pubsub.tree.cell_node import CellNode
-from protocols.pubsub.tree.heat import ANSWERS_MIN, HOT_PIECES_MIN, LOOK_S
+from protocols.pubsub.tree.heat import ANSWERS_MIN, HOT_PIECES_MIN, LOOK_S, MOVED_SHARE, OWN_SHARE
 from protocols.pubsub.tree.meter import METER_S, Meter
 from protocols.pubsub.tree.storage import CellAddress
 from tests.support.pubsub_tree import SCHEMA, TREE, TreePlugin
@@ -137,6 +137,101 @@ def test_what_goes_away_with_a_leaf_does_not_count_against_the_next_one() -> Non
     answer(questions(host), [500] * 6)
     left = 10 * SIZE / METER_S * math.exp(-host.time_s / METER_S)
     assert host.deliver(LoadQuestion(), NEIGHBOURS[0]) == LoadAnswer(round(left))
+
+
+@pytest.mark.parametrize(
+    ("others", "mean", "moves"),
+    [(1.1, 100, True), (0.9, 100, False), (1.1, 400, False)],
+    ids=["smaller part", "larger part", "not so hot"],
+)
+def test_a_leaf_with_one_copy_an_event_is_moved_where_it_is_the_smaller_part_of_a_large_load(
+    others: float, mean: int, moves: bool
+) -> None:
+    host, plugin = leaf()
+    events_come(plugin, copies=1)
+    plugin.keeper.heat.note_sent(round(others * (1 - MOVED_SHARE) / MOVED_SHARE * EVENTS * SIZE))
+    answer(questions(host), [mean] * 6)
+    assert (cell(plugin).split is not None) == moves
+
+
+def own_events(host: FakeHost, plugin: TreePlugin, sent: int, spared: int = 0) -> None:
+    """Events of this node itself have set out."""
+    heat = plugin.keeper.heat
+    heat.note_sent(sent)
+    heat.handing_over.note_own(sent)
+    heat.handing_over.note_spared(spared)
+
+
+def two_looks(host: FakeHost, plugin: TreePlugin, sent: int, spared: int = 0) -> None:
+    """It looks at its neighbours twice, and has published much before each."""
+    for _ in range(2):
+        host.time_s += LOOK_S
+        own_events(host, plugin, sent, spared)
+        answer(questions(host), [500] * 6)
+
+
+def test_a_node_that_publishes_much_more_than_others_send_hands_its_events_over() -> None:
+    host, plugin = leaf()
+    own_events(host, plugin, 300 * SIZE)
+    answer(questions(host), [500] * 6)
+    assert not plugin.keeper.heat.handing_over.is_on, "one event may do that"
+    host.time_s += LOOK_S
+    own_events(host, plugin, 300 * SIZE)
+    asked = questions(host)
+    assert not plugin.keeper.heat.handing_over.is_on, "nobody has answered yet"
+    answer(asked, [500] * 6)
+    assert plugin.keeper.heat.handing_over.is_on
+    assert cell(plugin).split is None, "one thing at a time"
+
+
+@pytest.mark.parametrize(
+    ("own", "others", "rates"),
+    [
+        (300, 0, [4000] * 6),
+        (300, 0, [500] * (ANSWERS_MIN - 1)),
+        (300 * OWN_SHARE * 0.9, 300 * (1 - OWN_SHARE * 0.9), [500] * 6),
+    ],
+    ids=["they send nearly as much", "too few have answered", "its own events are a small part"],
+)
+def test_nothing_is_handed_over_otherwise(own: float, others: float, rates: list[int]) -> None:
+    host, plugin = leaf()
+    for _ in range(2):
+        host.time_s += LOOK_S
+        own_events(host, plugin, round(own * SIZE))
+        plugin.keeper.heat.note_sent(round(others * SIZE))
+        answer(questions(host), rates)
+    assert not plugin.keeper.heat.handing_over.is_on
+
+
+@pytest.mark.parametrize(("share", "goes_on"), [(0.6, True), (0.9, False)], ids=["a little less", "cool"])
+def test_handing_over_goes_on_until_others_send_nearly_as_much(share: float, goes_on: bool) -> None:
+    """It begins at ``hot_share`` = 2 times the mean and ends at 1.5 times. What helpers send counts as its load."""
+    host, plugin = leaf()
+    two_looks(host, plugin, 30 * SIZE, 270 * SIZE)
+    assert plugin.keeper.heat.handing_over.is_on
+    host.time_s += LOOK_S
+    own_events(host, plugin, 30 * SIZE, 270 * SIZE)
+    answer(questions(host), [round(share * plugin.keeper.heat.load(host.time_s))] * 6)
+    assert plugin.keeper.heat.handing_over.is_on == goes_on
+
+
+def test_handing_over_ends_when_its_own_events_are_a_small_part_of_what_it_sends() -> None:
+    host, plugin = leaf()
+    two_looks(host, plugin, 300 * SIZE)
+    assert plugin.keeper.heat.handing_over.is_on
+    host.time_s += LOOK_S
+    plugin.keeper.heat.note_sent(3000 * SIZE)
+    questions(host)
+    assert not plugin.keeper.heat.handing_over.is_on
+
+
+def test_handing_over_ends_without_questions_when_nothing_is_published_any_more() -> None:
+    host, plugin = leaf()
+    two_looks(host, plugin, 300 * SIZE)
+    assert plugin.keeper.heat.handing_over.is_on
+    host.time_s += 10 * LOOK_S
+    assert questions(host) == []
+    assert not plugin.keeper.heat.handing_over.is_on
 
 
 @pytest.mark.parametrize(("load", "merges"), [(51, False), (50, True), (0, True)])

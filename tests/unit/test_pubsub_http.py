@@ -140,6 +140,8 @@ async def test_what_cannot_be_done_now_says_so(rig: Rig) -> None:
 # --- CloudEvents ----------------------------------------------------------------------------------------------------
 
 CONTEXT = {"specversion": "1.0", "id": "1", "source": "/exchange", "type": "trade"}
+OTHERS = [["ce-specversion", "1.0"], ["ce-id", "1"], ["ce-source", "/exchange"]]
+"""The context that is not in the schema."""
 
 
 @pytest.mark.parametrize(
@@ -157,7 +159,15 @@ async def test_a_cloud_event_in_structured_mode(rig: Rig, data: dict[str, Any], 
     headers = {"Content-Type": "application/cloudevents+json; charset=utf-8"}
     response = await rig.http.post(EVENTS, content=json.dumps(CONTEXT | data), headers=headers)
     assert response.status_code == 200
-    assert rig.asked("publish") == [({"type": "trade"} | event, None)], "id and source are not in the schema"
+    assert rig.asked("publish") == [({"type": "trade", "_headers": OTHERS} | event, None)]
+
+
+async def test_extensions_of_a_cloud_event_are_headers_as_text(rig: Rig) -> None:
+    headers = {"Content-Type": "application/cloudevents+json"}
+    cloud: dict[str, Any] = CONTEXT | {"retries": 3, "sampled": True, "subject": None, "data": {}}
+    assert (await rig.http.post(EVENTS, content=json.dumps(cloud), headers=headers)).status_code == 200
+    [(event, _)] = rig.asked("publish")
+    assert event["_headers"] == [*OTHERS, ["ce-retries", "3"], ["ce-sampled", "true"]]
 
 
 @pytest.mark.parametrize(
@@ -171,7 +181,7 @@ async def test_a_cloud_event_in_structured_mode(rig: Rig, data: dict[str, Any], 
 async def test_a_cloud_event_in_binary_mode(rig: Rig, kind: str, body: bytes, event: dict[str, Any]) -> None:
     headers = {f"ce-{name}": value for name, value in CONTEXT.items()} | {"Content-Type": kind}
     assert (await rig.http.post(EVENTS, content=body, headers=headers)).status_code == 200
-    assert rig.asked("publish") == [({"type": "trade"} | event, None)]
+    assert rig.asked("publish") == [({"type": "trade", "_headers": OTHERS} | event, None)]
 
 
 # --- many -----------------------------------------------------------------------------------------------------------

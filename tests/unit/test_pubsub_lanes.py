@@ -129,6 +129,17 @@ def test_known_leaves_do_not_wait_for_each_other_nor_for_guesses_elsewhere() -> 
     assert free(book, LEFT, RIGHT) == [(LEFT, [1]), (RIGHT, [2])]
 
 
+def test_a_guess_that_turns_out_to_be_a_leaf_does_not_wait_any_longer_for_events_elsewhere() -> None:
+    book = LaneBook()
+    book.add(TREE, LEFT, 1)
+    book.add(TREE, RIGHT, 2)
+    assert free(book, RIGHT) == [(LEFT, [1])]
+    book.is_a_leaf(TREE, RIGHT)
+    assert free(book, RIGHT) == [(RIGHT, [2]), (LEFT, [1])]
+    book.is_a_leaf(TREE, WHOLE)
+    book.validate()
+
+
 def test_a_guess_waits_for_earlier_events_at_known_leaves_for_these_may_have_been_merged() -> None:
     book = LaneBook()
     book.add(TREE, LEFT, 1, is_leaf=True)

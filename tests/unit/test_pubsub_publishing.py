@@ -18,7 +18,7 @@ from protocols.pubsub.config import PubSubConfig
 from protocols.pubsub.messages import EventAck, ProbePub
 from protocols.pubsub.names import EVERY, EventId, Tree, key_of
 from protocols.pubsub.outcomes import PublishResult, PublishStatus
-from protocols.pubsub.patience import ALLOWANCE_MAX_S, EVENT_S
+from protocols.pubsub.patience import ALLOWANCE_MAX_S, EVENT_S, FIRST_S
 from protocols.pubsub.publishing import DOUBTS_MAX, UNDER_WAY_MAX, WAITERS_MAX
 from protocols.pubsub.spread import AttributeCell, places_of, trees_of
 from tests.support.pubsub_events import SCHEMA, Events, Forest, LineSchema, acknowledgement, unsigned
@@ -143,10 +143,10 @@ def test_a_batch_is_no_larger_than_a_message() -> None:
 
 
 def test_what_is_not_answered_is_tried_again_after_doubling_pauses_until_it_is_given_up() -> None:
-    world = World(publish_timeout=10.0)
+    world = World(publish_timeout=20.0, publish_retry=2.5)
     world.publish()
     assert world.sent() == [([1], [ROOT], 0)]
-    for pause, attempt in ((1.0, 1), (2.0, 2), (4.0, 3)):
+    for pause, attempt in ((2.5, 1), (5.0, 2), (10.0, 3)):
         world.wait(pause - 0.01)
         assert not world.sent()
         world.wait(0.01)
@@ -223,6 +223,18 @@ def test_at_most_so_many_nodes_get_an_event_directly() -> None:
     assert all(isinstance(message, ProbePub) and message.remembered for _, message in sent)
 
 
+def test_of_the_roots_those_with_a_link_get_events_directly_first() -> None:
+    world = World(direct_max=1)
+    world.publish()
+    roots = [peer(key_of(Tree(SCHEMA, EVERY), cell)) for cell in (LEFT, RIGHT)]
+    world.answer([1], (EVERY, LEFT), source=roots[0])
+    world.answer([1], (EVERY, RIGHT), source=roots[1])
+    world.host.take_sent()
+    world.host.peer_version = lambda peer: 1 if peer == roots[1] else None  # type: ignore[method-assign]  # one link is up
+    world.publish()
+    assert [to for to, _ in world.host.take_sent()] == [roots[1], OTHER]
+
+
 def test_a_leaf_that_was_merged_sends_its_events_back_and_they_are_tried_as_guesses() -> None:
     world = World()
     world.publish()
@@ -237,6 +249,26 @@ def test_a_leaf_that_was_merged_sends_its_events_back_and_they_are_tried_as_gues
     assert world.ended[-1] == (2, PublishStatus.REPLICATED)
     world.publish()
     assert world.sent() == [([3], [ROOT], 0)], "the larger leaf has taken the place of both"
+
+
+def test_events_to_leaves_of_the_map_wait_only_for_earlier_ones_to_the_same_leaf() -> None:
+    world = World(leaf_cache_max=0, probe_probability=0.0)
+    maps = world.plugin.publishing.maps
+    maps.of(Tree(SCHEMA, EVERY))
+    maps.told(Tree(SCHEMA, EVERY), [LEFT, RIGHT])
+    world.publish(2)
+    [(_, message)] = world.host.take_sent()
+    assert isinstance(message, ProbePub) and message.remembered, "no other leaf takes it, so nothing comes out of order"
+    assert places_of(message.places) == [(EVERY, LEFT), (EVERY, RIGHT)]
+    world.answer([1], (EVERY, LEFT))
+    assert world.sent() == [([2], [(EVERY, LEFT)], 0)], "though the answer of the other leaf is still out"
+    world.answer([1], (EVERY, RIGHT), failed="it lies in a larger leaf now", retry_ms=1, matched=())
+    world.wait(0.01)
+    [(_, message)] = world.host.take_sent()
+    assert isinstance(message, ProbePub) and not message.remembered, (
+        "it is a guess now, and goes to whatever leaf there is"
+    )
+    assert ([event.sequence for event in message.events], message.attempt) == ([1, 2], 1)
 
 
 # Answers that do not count
@@ -501,12 +533,28 @@ def test_slow_answers_make_it_more_patient_and_quick_ones_less() -> None:
 def test_an_answer_to_a_second_try_says_nothing_of_how_long_answers_take() -> None:
     world = World()
     [first] = world.publish()
-    world.wait(1.5)
+    world.wait(FIRST_S + 0.5)
     world.answer([first], ROOT)
     world.sent()
     [second] = world.publish()
-    world.wait(1.1)
+    world.wait(FIRST_S + 0.1)
     assert world.sent() == [([second], [ROOT], 0), ([second], [ROOT], 1)], "the first try may have been lost"
+
+
+def test_the_first_answers_are_given_the_time_to_open_links() -> None:
+    world = World(publish_retry=0.5)
+    world.publish()
+    world.sent()
+    world.wait(FIRST_S - 0.1)
+    assert world.sent() == []
+    world.answer([1], ROOT)
+    for number in range(2, 30):
+        world.publish()
+        world.answer([number], ROOT)
+    world.publish()
+    world.sent()
+    world.wait(0.6)
+    assert [attempt for _, _, attempt in world.sent()] == [1], "from then on it is known"
 
 
 def test_a_batch_of_many_events_is_given_more_time() -> None:

@@ -38,6 +38,23 @@ def test_what_a_leaf_says_is_believed_rather_than_what_the_root_said() -> None:
     maps.validate()
 
 
+def test_a_leaf_that_has_not_answered_is_a_guess_until_it_does() -> None:
+    maps = TreeMaps()
+    leaf = cell_of_text("0")
+    maps.not_answered(TREE, leaf)
+    maps.of(TREE)
+    maps.told(TREE, [leaf])
+    assert maps.of(TREE).get(leaf) is True
+    maps.not_answered(TREE, leaf)
+    maps.not_answered(TREE, cell_of_text("1"))
+    maps.told(TREE, [leaf])
+    assert maps.of(TREE).get(leaf) is False, "the root of the tree may know no better"
+    assert set(maps.of(TREE)) == {leaf}
+    maps.answered(TREE, leaf)
+    assert maps.of(TREE).get(leaf) is True
+    maps.validate()
+
+
 def test_a_leaf_of_a_tree_that_nobody_publishes_to_is_not_remembered() -> None:
     maps = TreeMaps()
     maps.answered(TREE, WHOLE)

@@ -112,8 +112,8 @@ class HostileNode(ObservedNode):
             self.throw(peer, encode_reply(message, correlation))
 
     def ask(self, peer: PeerRef, message: Message) -> None:
-        """Send a request, whatever becomes of it."""
-        if not self.is_stopped:
+        """Send a request, whatever becomes of it. Whoever asks the root of a key may be it: then nobody is asked."""
+        if not self.is_stopped and peer.id != self.peer.id:
             host = self.hosts[self.overlay.name]
             host.request(peer, message, ASK_TIMEOUT_S, lambda *_: None, lambda: None, Priority.URGENT)
 

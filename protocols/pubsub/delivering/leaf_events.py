@@ -107,6 +107,8 @@ class LeafDesk:
         self._history = history
         self._replays = replays
         self._is_genuine = is_genuine
+        self.answer: Callable[[PeerRef, EventAck], None] = host.send
+        """Tells a publisher about its events; the plugin sets it (`protocols.pubsub.answering`)."""
         self.tree_listeners: list[Callable[[Tree, int], None]] = [holding.tree_changed]
         self._visits: OrderedDict[EventId, _Visit] = OrderedDict()
         deliverer.pending_changed = self._pending_changed
@@ -279,7 +281,7 @@ class LeafDesk:
             matched = tuple(self._pieces(id_of(event), places) for event in found)
             sequences = tuple(event.sequence for event in found)
             ack = EventAck(call.schema.name, epoch, sequences, as_trees(places), matched, copies)
-            self._host.send(call.publisher, ack)
+            self.answer(call.publisher, ack)
 
     def _pieces(self, event_id: EventId, places: Places) -> int:
         visit = self._visits.get(event_id)
@@ -291,7 +293,7 @@ class LeafDesk:
             # Somebody else may have sent a forged event: then the true one has only to come again.
             retry_ms = FORGED_RETRY_MS if why_not == FORGED else 0
             ack = EventAck(call.schema.name, epoch, tuple(sequences), as_trees(places), (), 0, why_not, retry_ms)
-            self._host.send(call.publisher, ack)
+            self.answer(call.publisher, ack)
 
 
 def _leaf_of(piece: SubObject, cells: Sequence[tuple[int, int]]) -> tuple[int, int]:

@@ -10,13 +10,15 @@ from dataclasses import replace
 from typing import ClassVar, Final
 
 from peerd.ids import NodeId
-from peerd.messages import Message, PeerRef
+from peerd.messages import Message, PeerRef, encode_body
 from peerd.sim.hostile.member import Behaviour, HostileNode
+from protocols.pubsub.answering import ack_statement
 from protocols.pubsub.bodies import id_of
 from protocols.pubsub.cells import LEVEL_LIMIT, SIDE, WHOLE, cell_at, children, level, parent
 from protocols.pubsub.messages import (
     EVENTS_MAX,
     SUBS_MAX,
+    CarriedAck,
     CellAnswer,
     CellOrder,
     CellQuestion,
@@ -57,7 +59,9 @@ from protocols.pubsub.tree.storage import CellAddress
 NOTHING: Final = "attr1 < -1"
 """A filter that no event matches, in the place of somebody's own."""
 SOME: Final = 12
-MANY: Final = 400
+FEW: Final = 4
+"""Of what is said to everybody several times: more at once shows nothing more, and takes long to simulate."""
+MANY: Final = 100
 LONG_MS: Final = 2**32 - 1
 
 
@@ -116,7 +120,7 @@ class PubSubBehaviour(Behaviour):
         """Events of others that are not acknowledged yet."""
         return [event for plugin in self.plugins() for event in plugin.publishing._under_way.values()]
 
-    def past_events(self) -> list[tuple[str, EventBody]]:
+    def past_events(self, most: int = SOME) -> list[tuple[str, EventBody]]:
         """Some events that others remember, and their schema."""
         found = [
             (past.schema, past.event)
@@ -124,7 +128,7 @@ class PubSubBehaviour(Behaviour):
             for number in range(*plugin.delivering.history.bounds)
             if (past := plugin.delivering.history.get(number)) is not None
         ]
-        return self.rng.sample(found, min(SOME, len(found)))
+        return self.rng.sample(found, min(most, len(found)))
 
     def everybody_in_turn(self, message: Message) -> int:
         """Say it to all, on their own links."""
@@ -297,7 +301,8 @@ class Strangers(PubSubBehaviour):
 
 
 class LyingAcks(PubSubBehaviour):
-    """Acknowledges events for cells that it is not the root of, refuses them, and puts them off."""
+    """Acknowledges events for cells that it is not the root of, also in their roots' names, refuses them, and puts
+    them off."""
 
     name = "lies in acknowledgements"
     gap_s: ClassVar[float] = 0.01
@@ -320,6 +325,19 @@ class LyingAcks(PubSubBehaviour):
             self.node.say(body.publisher, EventAck(*about, (0,), 2))
             self.node.say(body.publisher, EventAck(*about, (), 0, "no", 0))
             self.node.say(body.publisher, EventAck(*about, (), 0, "later", LONG_MS))
+            self._carry_a_lie(body.publisher, EventAck(*about, (0,), 2))
+
+    def _carry_a_lie(self, publisher: PeerRef, ack: EventAck) -> None:
+        """Bring an answer as if a leaf's root had said it, with a proof of its own."""
+        plugin = plugin_at(self.node)
+        claimed = [(each.attribute, cell) for each in ack.covered for cell in each.cells]
+        if plugin is None or not claimed:
+            return
+        simulation, (attribute, cell) = self.node.party.simulation, claimed[0]
+        root = simulation.find(simulation.oracle().root(CellAddress(Tree(ack.schema, attribute), cell).key)).peer
+        body = encode_body(ack)
+        proof = plugin.host.sign(ack_statement(publisher.id, root, body))
+        self.node.say(publisher, CarriedAck(publisher.id, root, body, proof))
 
     def _not_own(self, schema: str, attribute: int, cells: list[int]) -> tuple[int, ...]:
         """Those that it is not the root of: of its own it may say what it likes."""
@@ -368,7 +386,7 @@ class FalseEvents(PubSubBehaviour):
     name = "forges events"
 
     def strike(self) -> int:
-        events = self.past_events()
+        events = self.past_events(FEW)
         for schema, event in events:
             false = replace(event, sequence=event.sequence + 1, payload=b"forged")
             changed = replace(event, payload=b"changed")
@@ -417,7 +435,7 @@ class RepeatedEvents(PubSubBehaviour):
     name = "repeats events"
 
     def strike(self) -> int:
-        events = self.past_events()
+        events = self.past_events(FEW)
         for schema, event in events:
             everywhere = tuple(TreeCells(attribute, (WHOLE,)) for attribute in range(5))
             attempt, stream = self.rng.randrange(200), self.rng.getrandbits(63)

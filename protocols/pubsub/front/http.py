@@ -181,14 +181,25 @@ def _event_of(request: Request, kind: str, body: bytes) -> tuple[dict[str, Any],
 async def _with_context(
     service: PubSubService, schema: str, event: dict[str, Any], context: dict[str, Any]
 ) -> dict[str, Any]:
-    """Add the context attributes of a CloudEvent that the schema has; others, such as its ``id``, are left out."""
+    """Add the context of a CloudEvent: as attributes where the schema has them, else (its ``id``, say) as headers."""
 
     def ask(done: Callable[[dict[str, Any] | Exception], None]) -> None:
         service.schema_document(schema, done)
 
     document = await answer_of(ask)
     named = {each["name"] for each in document["attributes"]}
-    return {name: value for name, value in context.items() if name in named} | event
+    attributes = {name: value for name, value in context.items() if name in named}
+    headers = [
+        [CLOUD_HEADER + name, _as_text(value)]
+        for name, value in context.items()
+        if name not in named and value is not None
+    ]
+    return attributes | ({"_headers": headers} if headers else {}) | event
+
+
+def _as_text(value: Any) -> str:
+    """A context attribute as the HTTP binding of CloudEvents writes it."""
+    return value if isinstance(value, str) else json.dumps(value)
 
 
 def _object(body: bytes) -> dict[str, Any]:

@@ -30,6 +30,10 @@ def publish(
         str | None, typer.Option("--file", "-f", metavar="FILE", help="Many events: JSON lines. '-': standard input.")
     ] = None,
     payload: Annotated[str | None, typer.Option(metavar="TEXT", help="What filters do not look at.")] = None,
+    header: Annotated[
+        list[str] | None,
+        typer.Option("--header", "-H", metavar="NAME=TEXT", help="A text beside the payload. May be given many times."),
+    ] = None,
     rate: Annotated[float, typer.Option(min=0.0, metavar="N", help="At most so many a second. 0: no limit.")] = 0.0,
     ack: Annotated[
         str | None, typer.Option(metavar="received|replicated", help="What to wait for. Default: the configuration's.")
@@ -47,11 +51,15 @@ def publish(
     if (file is None) == (not attributes):
         raise typer.BadParameter("give one event as NAME=VALUE, or many with --file")
     if file is not None:
+        if payload is not None or header:
+            raise typer.BadParameter("--payload and --header are for one event; in a file, use _payload and _headers")
         _many(socket, schema, file, rate, ack, progress, output)
         return
     event = dict(_attribute(each) for each in attributes or ())
     if payload is not None:
         event["_payload"] = payload
+    if header:
+        event["_headers"] = [_header(each) for each in header]
     _one(socket, schema, event, ack, output)
 
 
@@ -63,6 +71,13 @@ def _attribute(text: str) -> tuple[str, Any]:
         return name, json.loads(value)
     except ValueError:
         return name, value
+
+
+def _header(text: str) -> tuple[str, str]:
+    name, sign, value = text.partition("=")
+    if not sign or not name:
+        raise typer.BadParameter(f"{text!r} is not NAME=TEXT", param_hint="--header")
+    return name, value
 
 
 def _one(socket: str | None, schema: str, event: dict[str, Any], ack: Any, output: Output) -> None:

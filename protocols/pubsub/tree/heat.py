@@ -16,6 +16,7 @@ from typing import Final
 
 from peerd.api import Part, handles
 from peerd.messages import Message, PeerRef
+from protocols.pubsub.handing_over import HandingOver
 from protocols.pubsub.messages import RATE_MAX, LoadAnswer, LoadQuestion
 from protocols.pubsub.tree.cell_node import CellNode
 from protocols.pubsub.tree.forest import Forest
@@ -29,7 +30,16 @@ LOAD_TIMEOUT_S: Final = 5.0
 ANSWERS_MIN: Final = 4
 """With fewer answers nothing is split: in so small a ring it would not help much."""
 COPIES_MIN: Final = 1.5
-"""A leaf is split only if it sends each event to so many nodes, in the mean: else its halves send as much as it did."""
+"""A leaf that sends each event to fewer nodes, in the mean, has a half that sends as much as it did."""
+MOVED_SHARE: Final = 0.5
+"""Such a leaf is split only if it sends at most so much of what its node does: then that half has at most as much to
+send on another node."""
+MOVED_FROM: Final = 2.0
+"""And only on a node that sends so many times what makes it hot: the whole load stays, with one more leaf to visit."""
+OWN_SHARE: Final = 0.25
+"""A node hands its own events over only if they are so much of what it sends for events."""
+COOL_SHARE: Final = 0.75
+"""A node goes on handing its events over until its load is below this share of what began it."""
 HOT_PIECES_MIN: Final = 2
 """A leaf with fewer subscriptions is not split because of its load."""
 
@@ -50,7 +60,11 @@ class Heat(Part):
         self._host = forest.host
         self._split = split
         self._sent = Meter()
+        self.handing_over = HandingOver(forest.host)
         self._look_at = 0.0
+        self._has_published_much = False
+        """At the last look it was too busy because of its own events. One event may do that for a minute, so it needs
+        two looks in a row before they are handed over."""
 
     def note_sent(self, size: int) -> None:
         """This node has sent so many bytes for events, of its own leaves or of others'."""
@@ -58,13 +72,28 @@ class Heat(Part):
 
     def tick(self) -> None:
         """Ask the neighbours, if there is a reason to and the last answers are old enough."""
-        config, now = self._forest.config, self._host.now()
-        if config.balancing != "adaptive" or now < self._look_at or self._sent.rate(now) < config.hot_rate:
+        config, now, helped = self._forest.config, self._host.now(), self.handing_over
+        if now < self._look_at:
             return
-        if self._hottest(now) is None:
+        is_calm = self.load(now) < config.hot_rate * (COOL_SHARE if helped.is_on else 1.0)
+        is_over = is_calm or config.balancing != "adaptive"
+        helped.is_on = helped.is_on and not is_over and self._publishes_much(now)
+        if is_over:
+            self._has_published_much = False
+            return
+        if not self._publishes_much(now) and self._hottest(now, and_movable=True) is None:
             return
         self._look_at = now + LOOK_S
         self._ask()
+
+    def _publishes_much(self, now: float) -> bool:
+        """Whether it would help to hand this node's own events over."""
+        share = OWN_SHARE * (COOL_SHARE if self.handing_over.is_on else 1.0)
+        return self.handing_over.own_rate(now) >= share * self.load(now)
+
+    def load(self, now: float) -> float:
+        """What this node sends for events, or would if it did not hand its own ones over."""
+        return self._sent.rate(now) + self.handing_over.spared_rate(now)
 
     def _ask(self) -> None:
         neighbours = self._host.leaf_set().members()
@@ -88,32 +117,47 @@ class Heat(Part):
         return LoadAnswer(min(RATE_MAX, round(self._sent.rate(self._host.now()))))
 
     def _decide(self, rates: list[float]) -> None:
-        """Split a leaf, if this node sends ``hot_share`` times the mean. No neighbour counts for more than this node
-        itself, so that one that claims too much changes little."""
-        now = self._host.now()
-        own = self._sent.rate(now)
+        """Do something about it, if this node sends ``hot_share`` times the mean. No neighbour counts for more than
+        this node itself, so that one that claims too much changes little."""
+        now, helped = self._host.now(), self.handing_over
         if len(rates) < ANSWERS_MIN:
             return
-        mean = (own + sum(min(rate, own) for rate in rates)) / (1 + len(rates))
-        node = self._hottest(now)
-        if node is not None and own >= self._forest.config.hot_share * mean:
+        load, sent = self.load(now), self._sent.rate(now)
+        mean = (sent + sum(min(rate, load) for rate in rates)) / (1 + len(rates))
+        much = self._forest.config.hot_share * mean
+        is_publisher = not helped.is_on and load >= much and self._publishes_much(now)
+        before, self._has_published_much = self._has_published_much, is_publisher
+        if is_publisher:
+            helped.is_on = before
+        elif helped.is_on and load < COOL_SHARE * much:
+            helped.is_on = False
+        elif sent >= much and (node := self._hottest(now, and_movable=sent >= MOVED_FROM * much)) is not None:
             node.hot_load = node.load(now)
             self._sent.take_out(node.sent, now)
             self._split(node)
 
-    def _hottest(self, now: float) -> CellNode | None:
+    def _hottest(self, now: float, *, and_movable: bool) -> CellNode | None:
         """The leaf that sends most, of those whose split can help."""
-        found = (node for node in self._forest.nodes() if self._can_help(node, now))
+        free = (node for node in self._forest.nodes() if self._is_free(node, now))
+        found = (node for node in free if self._can_share(node, now) or (and_movable and self._can_move(node, now)))
         return max(found, key=lambda node: node.sent.rate(now), default=None)
 
-    def _can_help(self, node: CellNode, now: float) -> bool:
+    def _is_free(self, node: CellNode, now: float) -> bool:
         return (
             node.is_leaf
             and node.split is None
             and node.move_up is None
             and now >= node.split_after
             and node.level < self._forest.config.level_max
-            and node.copies.rate(now) >= COPIES_MIN * node.events.rate(now) > 0
-            and node.kept_count() >= HOT_PIECES_MIN
-            and node.is_divisible()
         )
+
+    @staticmethod
+    def _can_share(node: CellNode, now: float) -> bool:
+        """Whether each half of the leaf would have less to deliver than the leaf has."""
+        copies, events = node.copies.rate(now), node.events.rate(now)
+        return copies >= COPIES_MIN * events > 0 and node.kept_count() >= HOT_PIECES_MIN and node.is_divisible()
+
+    def _can_move(self, node: CellNode, now: float) -> bool:
+        """Whether the leaf is one of several that weigh on this node. Its halves have other roots: even if one of them
+        has all to deliver, this node has it no more, and that one gets the smaller part of what this node sends."""
+        return 0 < node.sent.rate(now) <= MOVED_SHARE * self._sent.rate(now)

@@ -34,7 +34,8 @@ def _label(row: Row, by: str) -> str:
     if by == "nodes":
         return f"{row['nodes']:,} nodes"
     kind = f", {row['balancing']}" if row.get("balancing") else ""
-    return f"{by} = {row.get(by)}{kind}"
+    guessed = "" if row.get("tree_maps", True) else ", leaves guessed"
+    return f"{by} = {row.get(by)}{kind}{guessed}"
 
 
 def installation(found: Sequence[Row]) -> list[Chart]:
@@ -95,11 +96,17 @@ def most_loaded(name: str, by: str, title: str) -> Draw:
 
 
 def scale(found: Sequence[Row]) -> list[Chart]:
-    """Figures 4.9 and 4.10."""
+    """Figures 4.9 and 4.10, and beside them the same number of events in a burst of few nodes."""
     thesis = reference("thesis, mean", [(1000.0, 0.33), (5000.0, 0.43)])
-    mean = (*lines(found, "nodes", "delivery_mean_s", name="mean"), thesis)
-    sent = lines(found, "nodes", "event_bytes_mean", name="mean")
+    burst = [row for row in found if row.get("burst")]
+    paced = [row for row in found if not row.get("burst")]
+    title = "Time from publishing to a subscriber"
+
+    def mean(column: str) -> tuple[Line, ...]:
+        return *lines(paced, "nodes", column, name="mean"), *lines(burst, "nodes", column, name="mean, a burst")
+
+    sent = "What a node sends for an event"
     return [
-        Chart("scale-latency", "Time from publishing to a subscriber", "nodes", "seconds", mean),
-        Chart("scale-bytes", "What a node sends for an event", "nodes", "bytes an event", sent),
+        Chart("scale-latency", title, "nodes", "seconds", (*mean("delivery_mean_s"), thesis)),
+        Chart("scale-bytes", sent, "nodes", "bytes an event", mean("event_bytes_mean")),
     ]

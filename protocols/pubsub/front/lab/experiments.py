@@ -101,7 +101,14 @@ PROBED: Final = (
 )
 TOGETHER: Final = Column("multicast", "multicast", "probes that share a next hop are one message")
 CUTOFF: Final = Column("cutoff", "cut-off", "longest range kept as one point; 1: no cut-off line")
+MAPPED: Final = Column(
+    "tree_maps", "maps", "publishers ask for the leaves of a tree once; else they guess, as in the thesis"
+)
 BALANCING: Final = Column("balancing", "balancing", "adaptive: leaves are split also when their node is busy")
+PUBLISHERS: Final = (
+    Column("burst", "burst", "twenty nodes publish all events, five times as fast"),
+    Column("publishers", "publishers", "nodes that publish"),
+)
 CACHED: Final = Column("leaf_cache_max", "leaves remembered", "at most, by a publisher's node")
 LEAST: Final = (
     Column("direct_mean_s", "direct s", "mean latency straight from publisher to subscriber", 3),
@@ -127,6 +134,10 @@ SKEWED: Final[tuple[Values, ...]] = (
 """As many events as are counted are published before, so that balancing has had the time to follow. No node sends much
 at the rate of these experiments, so what counts as much is set as low."""
 CUTOFFS: Final = (0.25, 1.0)
+RING_GAP_S: Final = 1.0
+"""Each of the thesis's 5,000 nodes publishes every 5,000 s."""
+PACES: Final[tuple[Values, ...]] = ({}, {"burst": True})
+"""As in the thesis; and the same events in a burst of twenty nodes, each of which publishes every 4 s."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -179,24 +190,26 @@ FIGURES: Final = {
     "pubsub/multicast": Figure(
         "what sending probes together saves",
         f"{LI}, figures 4.5 and 4.6",
-        (TOGETHER, *PROBED, *JUDGED),
+        (TOGETHER, MAPPED, *PROBED, *JUDGED),
         charts.compared("multicast", "multicast", "Probes sent together or each alone"),
-        tuple({"multicast": is_on} for is_on in (True, False)),
+        tuple({"tree_maps": mapped, "multicast": is_on} for mapped in (True, False) for is_on in (True, False)),
     ),
     "pubsub/balancing": Figure(
         "what the cut-off line saves",
         f"{LI}, figures 4.7 and 4.8",
-        (CUTOFF, *PROBED, *JUDGED),
+        (CUTOFF, MAPPED, *PROBED, *JUDGED),
         charts.compared("balancing", "cutoff", "With the cut-off line and without"),
-        tuple({"cutoff": cutoff} for cutoff in CUTOFFS),
+        tuple({"tree_maps": mapped, "cutoff": cutoff} for mapped in (True, False) for cutoff in CUTOFFS),
     ),
     "pubsub/scale": Figure(
         "delivery in rings of several sizes",
         f"{LI}, figures 4.9 and 4.10, table 4.5",
-        (*JUDGED, *DELIVERING, *SENT),
+        (*PUBLISHERS, *JUDGED, LEAVES, *DELIVERING, *SENT),
         charts.scale,
+        PACES,
         nodes=(1000, 1740, 3000, 4000, 5000),
         quick_nodes=(15, 30),
+        gap_s=RING_GAP_S,
     ),
     "pubsub/warm": Figure(
         "delivery from publishers that remember leaves, beside the direct way plus one hop",

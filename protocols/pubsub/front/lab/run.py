@@ -36,8 +36,12 @@ from protocols.pubsub.models import AckWord, Published, ReceivedEvent, Subscript
 
 SUBSCRIPTIONS_A_NODE: Final = 5
 CAPACITY: Final = (10, 30)
-EVENTS_A_PUBLISHER: Final = 10
-"""Where there are fewer events than in the thesis, fewer nodes publish, so that each learns as much of the trees."""
+EVENTS_OF_ALL: Final = 10_000
+"""The thesis's events, which all nodes publish together. Where there are fewer, fewer nodes publish, so that each
+publishes as many as there, and learns as much of the trees: ten in a ring of 1,000 nodes, two in one of 5,000."""
+BURST_PUBLISHERS: Final = 20
+BURST_SHARE: Final = 0.2
+"""In a burst so many nodes publish all events, with pauses that are this share of the usual ones."""
 SUBSCRIBE_GAP_S: Final = 0.2
 """The mean pause between two subscriptions, in rings of up to `PACED_NODES`. In larger ones it is shorter, so that a
 node has as much to do in a second."""
@@ -46,9 +50,9 @@ DRAIN_S: Final = 60.0
 SCHEMA_S: Final = 10.0
 """For so long all nodes look up the schema, before anything is counted."""
 FAULTS: Final = frozenset({"session_min", "strikes", "cut"})
-OF_THE_RUN: Final = frozenset({"focus", "publishers", "warm", "ack", *FAULTS})
+OF_THE_RUN: Final = frozenset({"focus", "publishers", "burst", "warm", "ack", *FAULTS})
 """What a variant may say about the run; everything else that it says is a setting of publish/subscribe."""
-OF_EVENTS: Final = frozenset({"multicast", "leaf_cache_max", "delivery", "balancing", "hot_rate"})
+OF_EVENTS: Final = frozenset({"multicast", "tree_maps", "leaf_cache_max", "delivery", "balancing", "hot_rate"})
 """Settings that are of no importance before events are published."""
 ACKNOWLEDGED: Final = ("received", "replicated")
 THESIS: Final[dict[str, Any]] = {
@@ -56,6 +60,7 @@ THESIS: Final[dict[str, Any]] = {
     "cutoff": 0.25,
     "delivery": "direct",
     "multicast": True,
+    "tree_maps": True,
     "balancing": "static",
     "hot_rate": "64KiB",
     "leaf_cache_max": 0,
@@ -306,6 +311,8 @@ def measure_on(made: InstalledRing, point: Point, notify: Notify) -> Row:
     if outcome.report.failure is not None:
         return outcome.cost()
     gap_s = point.duration_s / max(point.lookups, 1)
+    if variant.get("burst"):
+        gap_s *= BURST_SHARE
     focus = variant.get("focus")
     thesis.workload.concentrate(float(focus) if focus else None)
     asked = PubSubConfig.model_validate(settings_of(point))
@@ -337,6 +344,7 @@ def measure_on(made: InstalledRing, point: Point, notify: Notify) -> Row:
         **_publishing(thesis, before, traffic(simulation)),
         **thesis.judged(),
         **halves,
+        "publishers": len(thesis.publishers) or point.nodes,
         "departures": departures.total,
         "pieces_lost": pieces_lost(simulation),
         **outcome.cost(),
@@ -360,7 +368,10 @@ def _publishers(thesis: Thesis, point: Point) -> list[Place]:
     if not FAULTS.isdisjoint(point.variant):
         return []
     live, wanted = thesis.simulation.live_nodes(), point.variant.get("publishers")
-    count = int(wanted) if isinstance(wanted, int | float) else max(1, point.lookups // EVENTS_A_PUBLISHER)
+    if point.variant.get("burst"):
+        wanted = BURST_PUBLISHERS
+    as_there = max(1, point.lookups * len(live) // EVENTS_OF_ALL)
+    count = int(wanted) if isinstance(wanted, int | float) else as_there
     return thesis.rng.sample(live, min(count, len(live)))
 
 
