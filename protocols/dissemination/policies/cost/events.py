@@ -13,7 +13,7 @@ class TreeAdapted(Event):
     KIND = "dissemination.tree_adapted"
     stream: str
     transformation: Text
-    node: str
+    moved: str
     moves: int
     is_complete: bool
     predicted: float
@@ -25,7 +25,7 @@ class AdaptationMeasured(Event):
     KIND = "dissemination.adaptation_measured"
     stream: str
     transformation: Text
-    node: str
+    moved: str
     predicted: float
     measured: float
 

@@ -353,7 +353,7 @@ class CostPolicy:
         event = TreeAdapted(
             stream=stream,
             transformation=kind,
-            node=node,
+            moved=node,
             moves=change.moved,
             is_complete=change.is_complete,
             predicted=change.predicted,
@@ -369,7 +369,7 @@ class CostPolicy:
         event = AdaptationMeasured(
             stream=format_id(self._tree.stream),
             transformation=change.transformation.kind.value,
-            node=format_id(change.transformation.moves[0].node),
+            moved=format_id(change.transformation.moves[0].node),
             predicted=change.predicted,
             measured=change.measured,
         )
