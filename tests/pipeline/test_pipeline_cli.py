@@ -130,7 +130,7 @@ class TestWithSpark:
         assert "warning: 1 of 2 lines are corrupt" in result.stderr
         ours = {"events", "levels", "messages", "rounds"}
         assert set(os.listdir(tmp_path / "out")) >= ours
-        assert all(name.startswith("pubsub_") for name in set(os.listdir(tmp_path / "out")) - ours)
+        assert all(name.startswith(("pubsub_", "stream_")) for name in set(os.listdir(tmp_path / "out")) - ours)
 
         result = run(str(tmp_path), "--out", str(tmp_path / "out"))
         assert result.exit_code == ExitCode.OK
