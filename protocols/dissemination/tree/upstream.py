@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from enum import Enum
-from typing import Final, Protocol
+from typing import Final, NoReturn, Protocol
 
 from peerd.errors import ProtocolError
 from peerd.ids import NodeId
@@ -358,7 +358,7 @@ class Upstream:
             return
         for item in message.items:
             if item.position <= link.through:
-                raise ProtocolError("out_of_order", f"{peer} sends {item.position} after {link.through}")
+                self._contradicts_itself(link, item.position)
             link.through = item.position
             if link.given is not None:
                 link.given.give(self._state.parsed(item))
@@ -392,7 +392,7 @@ class Upstream:
 
     def _went_on(self, peer: PeerRef, link: Uplink, through: StreamPosition) -> None:
         if through < link.through:
-            raise ProtocolError("out_of_order", f"{peer} is at {through} after {link.through}")
+            self._contradicts_itself(link, through)
         link.through = through
         self._state.through = max(self._state.through, through)
         self._catch_up(link)
@@ -405,6 +405,11 @@ class Upstream:
             late = link.late.pop(0)
             self._state.wants.widened(late.interests, late.since)
         self._below.answered()
+
+    def _contradicts_itself(self, link: Uplink, position: StreamPosition) -> NoReturn:
+        """No correct node sends this. What else it says is not to be relied on, so this node needs another parent."""
+        self._broken(link)
+        raise ProtocolError("out_of_order", f"{link.peer} is at {position} after {link.through}")
 
     def gap(self, peer: PeerRef, message: StreamGap) -> None:
         """Something is lost."""
