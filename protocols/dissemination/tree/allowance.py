@@ -1,4 +1,4 @@
-"""How much of the past a member may have looked through for it, so that many questions do not hold up the stream. Pure."""
+"""How much of the past a member may have looked through for it, so that its questions do not hold up others. Pure."""
 
 from __future__ import annotations
 
