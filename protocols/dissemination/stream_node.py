@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from typing import Final
 
 from peerd.api import Host
+from peerd.errors import ProtocolError
 from peerd.ids import NodeId, format_id
 from peerd.messages import Message, PeerRef
 from protocols.dissemination.access import NodeTree
@@ -71,6 +72,7 @@ class StreamNode:
         self._busy_s = 0.0
         """How long publishing has taken since the last `flush`."""
         self.tree = NodeTree(self)
+        self._policy_messages = frozenset(factory.messages)
         self.policy = factory.make(self.tree, factory.settings(record.settings))
         self.search = ParentSearch(self._move, host.rng.random)
         self._children: tuple[NodeId, ...] = ()
@@ -284,6 +286,8 @@ class StreamNode:
 
     def policy_received(self, peer: PeerRef, message: Message) -> None:
         """One of the policy's messages. Another policy's is a fault of its sender."""
+        if type(message) not in self._policy_messages:
+            raise ProtocolError("other_policy", f"{peer} sends a {type(message).__name__} for a stream without it")
         self.member.state.now = self.host.now()
         self.policy.received(peer, message)
 

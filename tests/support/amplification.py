@@ -42,7 +42,7 @@ from protocols.aggregation.statements import (
     stop_statement,
 )
 from protocols.pubsub.names import EventId
-from tests.support import amplification_pubsub as pubsub
+from tests.support import amplification_pubsub as pubsub, amplification_streams as streams
 from tests.support.aggregation import Round, aggregation_plugins
 from tests.support.branch import in_a_branch
 from tests.support.golden import all_messages
@@ -105,6 +105,10 @@ class Overheard:
 
     frames: list[tuple[PeerRef, PeerRef, Frame]] = dataclasses.field(default_factory=list)
     streams: list[PeerRef] = dataclasses.field(default_factory=list)
+
+
+_Sent = tuple[Simulation, Message, Place, Place]
+"""The ring, the message, who sends it, and whom to."""
 
 
 def verbs() -> list[tuple[type[Message] | None, type[Message]]]:
@@ -172,47 +176,77 @@ def victim_of(simulation: Simulation, kind: type[Message]) -> Place:
 
 def caused_by(kind: type[Message], outer: type[Message] | None = None) -> Caused:
     """Send the smallest valid message of a kind to the node that it concerns, alone or in a `Route` or `Broadcast`."""
-    is_pubsub = kind in pubsub.MESSAGES
-    background(is_pubsub)  # makes the ring
-    return in_a_branch(lambda: _measured(kind, outer, is_pubsub))
+    background(ring_of(kind))  # makes the ring
+    return in_a_branch(lambda: _measured(kind, outer))
 
 
-def _measured(kind: type[Message], outer: type[Message] | None, is_pubsub: bool) -> Caused:
-    simulation, message, victim = (_in_pubsub if is_pubsub else _in_general)(kind, outer)
-    member = simulation.nodes[MEMBER]
+def _without_beats(frames: list[tuple[PeerRef, PeerRef, Frame]]) -> list[tuple[PeerRef, PeerRef, Frame]]:
+    """Leave out what an edge of a stream's tree says each second, as long as it lasts; not more than that."""
+    left: Counter[tuple[NodeId, NodeId]] = Counter()
+    found = []
+    for source, to, frame in frames:
+        edge = source.id, to.id
+        if frame.type_id == streams.BEAT_ID and left[edge] <= WINDOW_S:
+            left[edge] += 1
+        else:
+            found.append((source, to, frame))
+    return found
+
+
+def ring_of(kind: type[Message]) -> str:
+    """The name of the ring in which a message means something."""
+    if kind in streams.MESSAGES:
+        return streams.policy_for(kind)
+    return "pubsub" if kind in pubsub.MESSAGES else "general"
+
+
+def _measured(kind: type[Message], outer: type[Message] | None) -> Caused:
+    name = ring_of(kind)
+    makers = {"general": _in_general, "pubsub": _in_pubsub}
+    simulation, message, member, victim = makers.get(name, _in_stream)(kind, outer)
     frame = encode_request(message, 1 << 20)
     with overheard() as heard:
         member.driver.send(victim.peer, frame, Priority.NORMAL)
         simulation.run_for(WINDOW_S)
-    expected = Counter(background(is_pubsub))
+    expected = Counter(background(name))
     frames = []
     for said in heard.frames:
         if expected[_key(said)] > 0:
             expected[_key(said)] -= 1
         else:
             frames.append(said)
+    frames = _without_beats(frames)
     back = tuple(each for _, to, each in frames if to.id == member.id)
     others = tuple(each for source, to, each in frames if member.id not in (source.id, to.id))
     return Caused(frame.size_bytes, back, others, sum(peer.id != member.id for peer in heard.streams))
 
 
-def _in_general(kind: type[Message], outer: type[Message] | None) -> tuple[Simulation, Message, Place]:
-    """The ring, the message, and whom it is sent to."""
+def _in_general(kind: type[Message], outer: type[Message] | None) -> _Sent:
+    """The ring, the message, who sends it, and whom to."""
     simulation, asked = _quiet_general_ring()
     member, victim = simulation.nodes[MEMBER], victim_of(simulation, kind)
     words = _Words(member, victim.peer, asked.round_id)
     message = words.smallest(kind)
-    return simulation, message if outer is None else words.around(outer, message), victim
+    return simulation, message if outer is None else words.around(outer, message), member, victim
 
 
-def _in_pubsub(kind: type[Message], outer: type[Message] | None) -> tuple[Simulation, Message, Place]:
+def _in_stream(kind: type[Message], outer: type[Message] | None) -> _Sent:
+    """The same for a stream: a node in the middle of its tree to the one above it, or below it."""
+    world = _quiet_stream_ring(streams.policy_for(kind))
+    victim, message = world.victim(kind), world.smallest(kind)
+    if outer is not None:
+        message = _Words(world.member, victim.peer, b"").around(outer, message)
+    return world.simulation, message, world.member, victim
+
+
+def _in_pubsub(kind: type[Message], outer: type[Message] | None) -> _Sent:
     """The same for publish/subscribe: the victim is the root of the leaf."""
     simulation, past = _quiet_pubsub_ring()
     member, victim = simulation.nodes[MEMBER], pubsub.owner_of(simulation)
     message = pubsub.smallest(kind, member, victim.peer, past)
     if outer is not None:
         message = _Words(member, victim.peer, b"").around(outer, message)
-    return simulation, message, victim
+    return simulation, message, member, victim
 
 
 @cache
@@ -227,9 +261,20 @@ def _quiet_pubsub_ring() -> tuple[Simulation, EventId]:
 
 
 @cache
-def background(is_pubsub: bool = False) -> Counter[tuple[NodeId, NodeId, int, int]]:
-    """What is said in the window without any message: seldom more than nothing."""
-    simulation = _quiet_pubsub_ring()[0] if is_pubsub else _quiet_general_ring()[0]
+def _quiet_stream_ring(policy: str) -> streams.StreamWorld:
+    return streams.quiet_stream_ring(policy, NODES, OverlayConfig.model_validate(_QUIET), SETTLE_S)
+
+
+def _simulation_of(name: str) -> Simulation:
+    if name == "general":
+        return _quiet_general_ring()[0]
+    return _quiet_pubsub_ring()[0] if name == "pubsub" else _quiet_stream_ring(name).simulation
+
+
+@cache
+def background(name: str = "general") -> Counter[tuple[NodeId, NodeId, int, int]]:
+    """What is said in the window without any message: seldom more than nothing, but for a stream's beats."""
+    simulation = _simulation_of(name)
 
     def listen() -> Counter[tuple[NodeId, NodeId, int, int]]:
         with overheard() as heard:

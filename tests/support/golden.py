@@ -48,6 +48,9 @@ def _value(annotation: Any, number: int) -> object:
         inner, *constraints = typing.get_args(annotation)
         least = max((getattr(rule, "min_length", 0) or 0 for rule in constraints), default=0)
         value = _value(inner, number)
+        most = min((rule.le for rule in constraints if hasattr(rule, "le")), default=value)
+        if isinstance(value, float) and value > typing.cast(float, most):
+            return typing.cast(float, most) / (number + 1)
         return value * least if isinstance(value, bytes) and least else value
     if origin is tuple:
         return (_value(typing.get_args(annotation)[0], number), _value(typing.get_args(annotation)[0], number + 1))

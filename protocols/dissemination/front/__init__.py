@@ -12,6 +12,7 @@ if TYPE_CHECKING:
 
     from peerd.client import Client
     from peerd.sim.checkers import Checker
+    from peerd.sim.hostile.member import Behaviour
     from peerd.sim.swarm.work import SwarmWork
     from protocols.dissemination.front.client import DisseminationClient
 
@@ -52,6 +53,11 @@ class DisseminationFront(Front):
         from protocols.dissemination.front.simulator import StreamTraffic
 
         return StreamTraffic
+
+    def behaviours(self) -> Mapping[str, type[Behaviour]]:
+        from protocols.dissemination.front.hostile import BEHAVIOURS
+
+        return BEHAVIOURS
 
     def panels(self) -> Sequence[Mapping[str, Any]]:
         from protocols.dissemination.front.panels import PANELS

@@ -32,6 +32,7 @@ from protocols.dissemination.messages import (
 )
 from protocols.dissemination.names import StreamPosition
 from protocols.dissemination.ports import Holder, Interest, ParsedItem
+from protocols.dissemination.tree.allowance import BEGIN_COST, PastAllowance
 from protocols.dissemination.tree.links import PARKED_MAX, PARKED_S, ChildStage, Downlink, EdgeMessage
 from protocols.dissemination.tree.state import BEAT_ITEMS, BEAT_S, MemberState, in_messages, mark
 
@@ -65,6 +66,7 @@ class Downstream:
         self._state = state
         self._needs = needs
         self._admit = admit
+        self._allowance = PastAllowance()
         self.children: dict[NodeId, Downlink] = {}
         self.is_member: Callable[[], bool] = lambda: state.is_source
         """Whether this node is in the tree; set by who makes the parts."""
@@ -80,6 +82,9 @@ class Downstream:
         before = self.children.get(peer.id)
         if before is not None and before.attempt >= message.attempt:
             return False  # it has been overtaken, or comes twice
+        if not self._allowance.take(peer.id, BEGIN_COST + len(self._state.buffer), self._state.now):
+            self._decline(peer, message.attempt, AttachRefusal.BUSY)
+            return False
         try:
             interests = [self._state.kind.parse(text) for text in message.wants]
         except InterestError as error:
@@ -223,6 +228,12 @@ class Downstream:
         if len(child.wants) + len(interests) > WANTS_MAX:
             raise ProtocolError("too_many_wants", f"{peer} wants more than {WANTS_MAX} things")
         after = None if message.is_new else message.after.position
+        looks = len(interests) * (1 if after is None else 1 + len(self._state.buffer))
+        if child.past_bytes > self._state.buffer.limits.bytes or not self._allowance.take(
+            peer.id, looks, self._state.now
+        ):
+            self.dismiss(peer.id)  # it attaches anew, and gets all that it wants at once
+            return
         self._needs.need(peer.id, interests, after, partial(self._widened, child, interests, after))
 
     def _widened(self, child: Downlink, interests: Sequence[Interest], after: StreamPosition | None) -> None:
@@ -391,10 +402,14 @@ class Downstream:
             child.slow_since = None
             child.number += 1
             message = child.outbox.popleft()
+            if isinstance(message, ReplayItems):
+                child.past_bytes -= sum(item.size for item in message.items)
             self._state.send(child.peer, replace(message, attempt=child.attempt, number=child.number))
 
     @staticmethod
     def _put(child: Downlink, message: EdgeMessage) -> None:
+        if isinstance(message, ReplayItems):
+            child.past_bytes += sum(item.size for item in message.items)
         child.outbox.append(message)
 
     def _pack(self, child: Downlink, end: StreamPosition, *, is_due: bool) -> None:

@@ -100,6 +100,8 @@ class Downlink:
     queue_bytes: int = 0
     outbox: deque[EdgeMessage] = field(default_factory=deque)
     """To be sent before the queue."""
+    past_bytes: int = 0
+    """Of items of the past in there."""
     lost_until: StreamPosition = START
     """Its queue was full, and everything up to here that it has not been told of is lost for it."""
     slow_since: float | None = None

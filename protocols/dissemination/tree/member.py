@@ -215,6 +215,12 @@ class StreamMember:
         for subscription in self.subscriptions.values():
             subscription.lose(since, until)
 
+    def fell_back(self) -> None:
+        """See `protocols.dissemination.tree.upstream.Below`."""
+        self.down.dismiss_all()  # they were told the same, and see it as this node did
+        for subscription in self.subscriptions.values():
+            subscription.fall_back(self.state.through)
+
     def orphaned(self) -> None:
         """See `protocols.dissemination.tree.upstream.Below`."""
         self.on_orphaned()

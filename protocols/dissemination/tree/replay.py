@@ -89,6 +89,12 @@ class ReplayBuffer:
             self._begin += 1
         self.floor = max(self.floor, through)
 
+    def clear(self, floor: StreamPosition) -> None:
+        """Forget everything, and begin anew at a mark."""
+        self._positions, self._held, self._at_s = [], [], []
+        self._begin = self.bytes = 0
+        self.floor = floor
+
     def validate(self) -> None:
         """Assert the invariants."""
         kept = self._positions[self._begin :]

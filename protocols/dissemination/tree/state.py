@@ -87,6 +87,12 @@ class MemberState:
             self.path = tuple(peer.id for peer in ancestors)
             self.path_version += 1
 
+    def fall_back(self, through: StreamPosition) -> None:
+        """The stream is only so far: whatever was said to come after that is not of it."""
+        self.through = through
+        self.buffer.clear(through)
+        self.wants.fall_back(through)
+
     def since(self, interests: Iterable[Interest], after: StreamPosition | None) -> StreamPosition:
         """From which mark on these can be served to somebody who needs them from a mark on."""
         if after is None:

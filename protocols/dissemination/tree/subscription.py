@@ -44,6 +44,11 @@ class OwnSubscription:
             self.through = held.position
             self.deliver(held)
 
+    def fall_back(self, through: StreamPosition) -> None:
+        """The stream is only so far. What this was given, or told to be lost, after that was not of it."""
+        if self.through is not None:
+            self.through = min(self.through, through)
+
     def lose(self, since: StreamPosition, until: StreamPosition) -> None:
         """Tell it of a loss, as far as that is one for it."""
         if self.through is not None and until > self.through:

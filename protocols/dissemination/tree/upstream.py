@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from enum import Enum
-from typing import Final, Protocol
+from typing import Final, NoReturn, Protocol
 
 from peerd.errors import ProtocolError
 from peerd.ids import NodeId
@@ -44,6 +44,9 @@ NARROW_AFTER_S: Final = 5.0
 """What nobody wants any more is still had for so long, in case it is wanted again."""
 ASK_AGAIN_S: Final = 5.0
 """What the parent was asked for and has not answered for so long is asked once more: it may have been lost."""
+BEHIND_S: Final = 12.0
+"""A parent that is behind this node for so long, without being orphaned itself, is right: somebody has run ahead of the
+stream, who was a parent before, and lied. No correct one is behind for longer than what waits for a slow child."""
 TELL_OFF_S: Final = 1.0
 """Between two answers to nodes that send this node a stream although they are not its parents."""
 
@@ -87,6 +90,9 @@ class Below(Protocol):
     def lost(self, since: StreamPosition, until: StreamPosition) -> None:
         """What came after ``since`` and up to ``until`` is lost, wholly or in part."""
 
+    def fell_back(self) -> None:
+        """The stream is not as far as this node was told before: it goes on from where the parent is."""
+
     def orphaned(self) -> None:
         """There is no parent any more, and none is under way."""
 
@@ -109,6 +115,7 @@ class Upstream:
         self._narrow_at: float | None = None
         self._tell_off_at = 0.0
         self._asked_at = 0.0
+        self._behind_since: float | None = None
         self._instead_of: NodeId | None = None
         climbing.in_circle = self._in_circle
 
@@ -358,7 +365,7 @@ class Upstream:
             return
         for item in message.items:
             if item.position <= link.through:
-                raise ProtocolError("out_of_order", f"{peer} sends {item.position} after {link.through}")
+                self._contradicts_itself(link, item.position)
             link.through = item.position
             if link.given is not None:
                 link.given.give(self._state.parsed(item))
@@ -392,7 +399,7 @@ class Upstream:
 
     def _went_on(self, peer: PeerRef, link: Uplink, through: StreamPosition) -> None:
         if through < link.through:
-            raise ProtocolError("out_of_order", f"{peer} is at {through} after {link.through}")
+            self._contradicts_itself(link, through)
         link.through = through
         self._state.through = max(self._state.through, through)
         self._catch_up(link)
@@ -405,6 +412,24 @@ class Upstream:
             late = link.late.pop(0)
             self._state.wants.widened(late.interests, late.since)
         self._below.answered()
+
+    def _contradicts_itself(self, link: Uplink, position: StreamPosition) -> NoReturn:
+        """No correct node sends this. What else it says is not to be relied on, so this node needs another parent."""
+        self._broken(link)
+        raise ProtocolError("out_of_order", f"{link.peer} is at {position} after {link.through}")
+
+    def _check_behind(self) -> None:
+        """Whether what this node was told before can be true."""
+        link, state = self.parent, self._state
+        if link is None or not link.has_begun or link.is_stale is not False or link.through >= state.through:
+            self._behind_since = None
+        elif self._behind_since is None:
+            self._behind_since = state.now
+        elif state.now - self._behind_since >= BEHIND_S:
+            self._behind_since = None
+            state.fall_back(link.through)
+            link.late.clear()
+            self._below.fell_back()
 
     def gap(self, peer: PeerRef, message: StreamGap) -> None:
         """Something is lost."""
@@ -478,6 +503,7 @@ class Upstream:
                 self._broken(link)
         if self.parent is not None and now - self.parent.heard_at >= SILENT_S:
             self._broken(self.parent)
+        self._check_behind()
         is_asking = self.parent is not None and self.next is None and self._state.wants.has_pending()
         if is_asking and now - self._asked_at >= ASK_AGAIN_S:
             self.ask(self._state.wants.ask_again())

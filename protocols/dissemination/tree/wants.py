@@ -176,6 +176,12 @@ class Wants:
             if want.since is not None and want.since < until:
                 want.since = until
 
+    def fall_back(self, through: StreamPosition) -> None:
+        """The stream is only so far: what was complete since a later mark is so from there on."""
+        for want in self._wants.values():
+            if want.since is not None:
+                want.since = through
+
     def release(self, holder: Holder, ids: Iterable[bytes] | None = None) -> bool:
         """Somebody wants these (or anything) no more; whether there is now something that nobody wants."""
         is_any = False

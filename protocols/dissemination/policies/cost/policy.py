@@ -28,6 +28,8 @@ UNMEASURED: Final = Costs(0.0001, 0.0001)
 """Of a node that has not sent anything yet."""
 RATE_GUESS: Final = 1.0
 """Of a newcomer, where nobody has measured anything yet."""
+REPORTS_BURST: Final = 6
+"""Reports to the parent at once, and one a second in the long run, whatever the children and the parent say."""
 NEEDS_ROOM: Final = (Kind.PARENT_CHILD_SWAP, Kind.UNCLE_NEPHEW_SWAP)
 """These put one more child below the node that decides before they take one away."""
 
@@ -51,6 +53,9 @@ class CostPolicy:
         self._involved: frozenset[NodeId] = frozenset()
         self._is_involved = False
         self._window_at = self._round_at = tree.now()
+        self._reports_left = float(REPORTS_BURST)
+        self._reported_at = tree.now()
+        self._is_report_due = False
         self._asks = 0
         rounds.add(tree.stream, self)
 
@@ -229,11 +234,17 @@ class CostPolicy:
         )
 
     def _report(self) -> None:
-        parent = self._tree.parent
+        parent, now = self._tree.parent, self._tree.now()
         if parent is None:
+            return
+        self._reports_left = min(REPORTS_BURST, self._reports_left + now - self._reported_at)
+        self._reported_at = now
+        self._is_report_due = self._reports_left < 1
+        if self._is_report_due:
             return
         report = self._relations.make_report(self._tree.stream, self._figures(), self._asked)
         if self._relations.is_news(report, self._settings.tau):
+            self._reports_left -= 1
             self._tree.send(parent, report)
 
     def _relatives(self, message: messages.CostRelatives) -> None:
@@ -276,6 +287,8 @@ class CostPolicy:
         self._orders.tick(now)
         if self._search is not None:
             self._search.tick(now)
+        if self._is_report_due:
+            self._report()
         if now - self._window_at >= self._settings.window:
             self._rates.end_window(now - self._window_at)
             self._window_at = now

@@ -1,0 +1,33 @@
+"""How much of the past a member may have looked through for it, so that its questions do not hold up others. Pure."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from peerd.ids import NodeId
+
+BURST_MAX: Final = 2_000_000
+"""Items looked through at once for one member: some hundred times all that a node remembers by default."""
+PER_SECOND: Final = 200_000
+"""And in each second, in the long run."""
+BEGIN_COST: Final = 10_000
+"""What one more beginning of a child counts for besides: it is looked after up the whole tree."""
+MEMBERS_MAX: Final = 1024
+"""Members whose use is remembered. Above it the one that has asked longest ago is forgotten."""
+
+
+class PastAllowance:
+    """The use that each member has made, which fades with time."""
+
+    def __init__(self) -> None:
+        self._used: dict[NodeId, tuple[float, float]] = {}
+
+    def take(self, peer: NodeId, items: int, now: float) -> bool:
+        """Look through so many items for a member; whether that is within its allowance. If not, nothing is counted."""
+        used, at_s = self._used.pop(peer, (0.0, now))
+        used = max(0.0, used - (now - at_s) * PER_SECOND)
+        is_within = used + items <= BURST_MAX
+        self._used[peer] = (used + items if is_within else used, now)
+        if len(self._used) > MEMBERS_MAX:
+            del self._used[next(iter(self._used))]
+        return is_within
