@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import json
+import math
 import sys
 from collections.abc import Iterator
 from contextlib import nullcontext
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, NoReturn
 
 import typer
 
@@ -16,6 +17,25 @@ STDIN: Final = "-"
 
 class BadLine(typer.BadParameter):
     """A line of a file is no JSON object."""
+
+
+def typed_value(text: str) -> Any:
+    """What stands behind ``NAME=``: JSON where it is some, else the text itself.
+
+    Raises ``typer.BadParameter`` for numbers that JSON does not have, since it is not clear what is meant by them.
+    """
+    try:
+        return json.loads(text, parse_constant=_no_number, parse_float=_finite)
+    except (ValueError, RecursionError):
+        return text
+
+
+def _finite(text: str) -> float:
+    return number if math.isfinite(number := float(text)) else _no_number(text)
+
+
+def _no_number(text: str) -> NoReturn:
+    raise typer.BadParameter(f"{text} is not a number that JSON has; as text it is written '\"{text}\"'")
 
 
 def objects_of(file: str) -> Iterator[dict[str, Any]]:

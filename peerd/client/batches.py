@@ -21,6 +21,9 @@ from peerd.models.streams import IngestAnswer
 QUIET_S: Final = 0.5
 """Without a line for so long the request is ended, and its answer says what became of the lines."""
 REQUEST_LINES_MAX: Final = 5_000
+REQUEST_S_MAX: Final = 2.0
+"""A request is ended after this, although lines go on coming: only its answer says what was refused, and the lines that
+have no answer yet are taken twice when the daemon is restarted."""
 AHEAD_MAX: Final = 256
 """So many lines are read ahead of what is sent."""
 ERRORS_TOLD_MAX: Final = 10
@@ -85,7 +88,11 @@ class _Sending:
     async def send_all(self) -> None:
         """Send until the source ends, or the daemon takes no more of it."""
         while self.total.is_complete and await self._next(None):
-            self._add(await (insist(self._send, self._backoff) if self._is_known else self._send()))
+            if self._is_known:
+                answer = await insist(self._send, self._backoff, waits_for_unknown=False)
+            else:
+                answer = await self._send()
+            self._add(answer)
         if self._source_failed is not None:
             raise self._source_failed
 
@@ -102,7 +109,10 @@ class _Sending:
         """Those that another attempt has not brought to an end, then what comes until there is a pause."""
         for item in tuple(self._request):
             yield item
-        while len(self._request) < REQUEST_LINES_MAX and await self._next(QUIET_S):
+        ends_at = asyncio.get_running_loop().time() + REQUEST_S_MAX
+        while len(self._request) < REQUEST_LINES_MAX and asyncio.get_running_loop().time() < ends_at:
+            if not await self._next(QUIET_S):
+                return
             yield self._request[-1]
 
     async def _next(self, patience_s: float | None) -> bool:

@@ -15,10 +15,13 @@ from peerd.errors import Unavailable
 T = TypeVar("T")
 
 
-async def insist(call: Callable[[], Awaitable[T]], backoff: Backoff | None = None) -> T:
+async def insist(
+    call: Callable[[], Awaitable[T]], backoff: Backoff | None = None, *, waits_for_unknown: bool = True
+) -> T:
     """Call again and again until it is done, however long a daemon that has just been started takes until it can.
 
-    Waited out are `Unavailable`, and the daemon's word that there is no such thing: it may have to find it first.
+    Waited out are `Unavailable` and, unless ``waits_for_unknown`` is false, the daemon's word that there is no such
+    thing: it may have to find it first.
     Raises anything else at once, and these after ``backoff.give_up_s``.
     """
     patience, failures, begun = backoff or Backoff(), 0, time.monotonic()
@@ -27,7 +30,9 @@ async def insist(call: Callable[[], Awaitable[T]], backoff: Backoff | None = Non
             return await call()
         except (RequestRefused, Unavailable) as error:
             is_over = patience.give_up_s is not None and time.monotonic() - begun >= patience.give_up_s
-            is_passing = isinstance(error, Unavailable) or error.problem.status == HTTPStatus.NOT_FOUND
+            is_passing = isinstance(error, Unavailable) or (
+                waits_for_unknown and error.problem.status == HTTPStatus.NOT_FOUND
+            )
             if is_over or not is_passing:
                 raise
         failures += 1

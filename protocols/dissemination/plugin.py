@@ -48,6 +48,8 @@ from protocols.dissemination.taking_part import StreamNodes, UsedNumbers
 JOIN_S: Final = 20.0
 """A subscription that has not begun after this is given up, and the client is told."""
 _ANSWERS: Final = "stream_answers"
+LEAVING: Final = "this node is leaving the ring"
+"""What clients are told meanwhile; they wait, and go on when it is back."""
 WAITING_MAX: Final = 1000
 """Publishers that wait at once until a stream takes more."""
 STORE_PREFIX: Final = "stream."
@@ -89,6 +91,7 @@ class Dissemination(Plugin):
         self.nodes.has_work = self._has_work
         self._publishers: list[tuple[StreamNode, Callable[[bool | Exception], None]]] = []
         self._drained: Callable[[], None] | None = None
+        self._is_leaving = False
         self._answers: list[Callable[[], None]] = []
         self.add_parts(self.registry, self.nodes)
         for kind in _POLICY_MESSAGES:
@@ -143,7 +146,7 @@ class Dissemination(Plugin):
         self._let_publish()
 
     def drain(self, done: Callable[[], None]) -> None:
-        self._drained = done
+        self._drained, self._is_leaving = done, True
         for node in self.nodes:
             if node.is_producer and node.record.producer_gone == "end":
                 self._end(node, lambda why: None)
@@ -201,6 +204,7 @@ class Dissemination(Plugin):
 
     def create(self, spec: StreamSpec, on_done: Callable[[StreamView | Exception], None]) -> None:
         """See `StreamService.create`."""
+        self._check_stays()
         on_done = self._later(on_done)
         try:
             record = StreamRecord.of(spec, self.host.peer)
@@ -278,8 +282,13 @@ class Dissemination(Plugin):
 
     def _produced(self, name: str) -> StreamNode:
         node = self.nodes.get(stream_key(name))
-        if node is None or not node.is_producer:
-            raise StreamRefused("unknown", f"this node produces no stream {name:.64}")
+        if node is None:
+            self._check_stays()
+            raise StreamRefused("unknown", f"this node produces no stream {name:.64}: create it, or ask its producer")
+        if not node.is_producer:
+            raise StreamRefused(
+                "unknown", f"the stream {name} is produced by node {node.record.producer.id:.8}: ask it"
+            )
         return node
 
     def streams(self) -> list[StreamView]:
@@ -338,9 +347,18 @@ class Dissemination(Plugin):
 
     def _stream_gone(self, node: StreamNode, reason: str) -> None:
         for each in self.clients.of(node.name):
-            each.end(reason)
-            self._tell(each, Unavailable(f"the stream {node.name} is over: {reason}"))
+            if self._is_leaving and reason == "left":
+                self.clients.remove(each)
+                each.feed.end(LEAVING)
+                self._tell(each, Unavailable(LEAVING))
+            else:
+                each.end(reason)
+                self._tell(each, Unavailable(f"the stream {node.name} is over: {reason}"))
         self._let_publish()
+
+    def _check_stays(self) -> None:
+        if self._is_leaving:
+            raise Unavailable(LEAVING)
 
     # Publishing
 
@@ -381,7 +399,8 @@ class Dissemination(Plugin):
         waiting, self._publishers = self._publishers, []
         for node, on_done in waiting:
             if self.nodes.get(node.record.key) is not node:
-                on_done(StreamRefused("unknown", f"the stream {node.name} is over"))
+                over = StreamRefused("unknown", f"the stream {node.name} is over")
+                on_done(Unavailable(LEAVING) if self._is_leaving else over)
             elif self._is_publishable(node):
                 on_done(True)
             else:
@@ -391,6 +410,7 @@ class Dissemination(Plugin):
 
     def subscribe(self, request: StreamSubscriptionRequest, on_done: Told) -> None:
         """See `StreamService.subscribe`."""
+        self._check_stays()
         on_done = self._later(on_done)
         self.clients.check_room()
         try:

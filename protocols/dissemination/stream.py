@@ -6,6 +6,7 @@ It takes the place of the system agent of the CoDD paper (section 2.1), which ha
 from __future__ import annotations
 
 import json
+from math import isfinite
 from typing import Annotated, Any, Final, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
@@ -22,6 +23,16 @@ RECORD_BYTES_MAX: Final = 8 * KIB
 SEEDS_MAX: Final = 8
 PluginName = Annotated[str, Field(pattern=r"^[a-z][a-z0-9_]{0,31}$")]
 Setting = bool | int | float | Annotated[str, Field(max_length=256)]
+
+
+def what_is_wrong(error: ValidationError, settings: type[BaseModel] | None = None) -> str:
+    """The first thing that is wrong, in one line for people. ``settings``: what was to be made of a policy's."""
+    first = error.errors(include_url=False)[0]
+    key = ".".join(map(str, first["loc"])) or "settings"
+    if first["type"] == "extra_forbidden" and settings is not None:
+        return f"{key}: the policy has no such setting; it has {', '.join(settings.model_fields)}"
+    reason = str(first.get("ctx", {}).get("error", first["msg"])).replace("Input should be", "expected")
+    return f"{key}: {reason}, not {first['input']!r:.60}"
 
 
 class SeedRef(BaseModel):
@@ -63,14 +74,20 @@ class StreamRecord(BaseModel):
     @classmethod
     def of(cls, spec: StreamSpec, producer: PeerRef) -> StreamRecord:
         """The record of a new stream. Raises ``ValueError`` for settings of no simple type, or too large."""
-        record = cls(
-            name=spec.name,
-            kind=spec.kind,
-            policy=spec.policy,
-            settings=spec.settings,
-            producer=SeedRef.of(producer),
-            producer_gone=spec.producer_gone,
-        )
+        for name, value in spec.settings.items():
+            if not isinstance(value, bool | int | float | str) or (isinstance(value, float) and not isfinite(value)):
+                raise ValueError(f"{name:.64}: a setting is a number, a text, or true or false")
+        try:
+            record = cls(
+                name=spec.name,
+                kind=spec.kind,
+                policy=spec.policy,
+                settings=spec.settings,
+                producer=SeedRef.of(producer),
+                producer_gone=spec.producer_gone,
+            )
+        except ValidationError as error:
+            raise ValueError(what_is_wrong(error)) from error
         record.encode()
         return record
 

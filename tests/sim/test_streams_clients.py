@@ -4,7 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from peerd.lib.feed import FeedItem
+import pytest
+
+from peerd.errors import Unavailable
+from peerd.lib.feed import FeedEnd, FeedItem
 from peerd.sim.simulation import Simulation
 from peerd.testing.simulation import ring
 from protocols.dissemination.config import DisseminationConfig
@@ -67,3 +70,28 @@ def test_a_publisher_goes_on_at_once_where_there_is_room() -> None:
     producer, told = plugin_of(made().nodes[0]), list[Any]()
     producer.when_publishable("news", told.append)
     assert told == [True]
+
+
+def test_clients_of_a_node_that_leaves_the_ring_are_asked_to_come_back() -> None:
+    simulation = made()
+    leaver, told = plugin_of(simulation.nodes[1]), list[Any]()
+    leaver.subscribe(StreamSubscriptionRequest(stream="news"), told.append)
+    simulation.run_until(lambda: bool(told), limit_s=30.0)
+    reader = leaver.reading(told[0].id)[1].reader("start")
+    leaver.drain(lambda: told.append("drained"))
+    simulation.run_until(lambda: told[1:] == ["drained"], limit_s=30.0)
+    end = reader.take()
+    assert isinstance(end, FeedEnd) and not end.is_final and "leaving" in end.reason
+    with pytest.raises(Unavailable):
+        leaver.subscribe(StreamSubscriptionRequest(stream="news"), told.append)
+
+
+def test_publishers_wait_while_the_producer_leaves_the_ring() -> None:
+    simulation = made()
+    producer, told = plugin_of(simulation.nodes[0]), list[Any]()
+    producer.drain(lambda: told.append("drained"))
+    simulation.run_until(lambda: told == ["drained"], limit_s=30.0)
+    with pytest.raises(Unavailable):
+        producer.publish("news", b"a")
+    with pytest.raises(Unavailable):
+        producer.when_publishable("news", told.append)

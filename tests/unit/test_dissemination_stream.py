@@ -29,6 +29,20 @@ RECORD = StreamRecord.of(SPEC, PEERS[0])
 KEY = stream_key("news")
 
 
+@pytest.mark.parametrize("value", [None, [1], {"a": 1}, float("nan"), float("inf"), "x" * 300])
+def test_a_setting_that_no_record_can_have_is_refused_in_one_line(value: object) -> None:
+    spec = SPEC.model_copy(update={"settings": {"delta": value}})
+    with pytest.raises(ValueError, match="delta") as refused:
+        StreamRecord.of(spec, PEERS[0])
+    assert "\n" not in str(refused.value)
+
+
+def test_a_setting_that_a_policy_does_not_have_is_named_with_those_that_it_has() -> None:
+    for policy in ("overlap", "cost"):
+        with pytest.raises(ValueError, match=r"^speed: the policy has no such setting; it has [a-z_]+, "):
+            load_policy(policy).settings({"speed": 1})
+
+
 def test_a_record_comes_back_as_it_was_written() -> None:
     with_seeds = RECORD.model_copy(update={"seeds": (SeedRef.of(PEERS[1]), SeedRef.of(PEERS[2]))})
     found = decode_record(with_seeds.encode(), KEY, PEERS[0].id)

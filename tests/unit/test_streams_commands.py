@@ -13,6 +13,7 @@ from peerd.cli.main import main
 from peerd.errors import ClientRefusal
 from peerd.lib.feed import Feed
 from protocols.dissemination.messages import PAYLOAD_BYTES_MAX
+from protocols.dissemination.models import ItemPublished
 from protocols.dissemination.service import StreamRefused
 from tests.support.fake_daemon import FakeDaemon, answer_commands
 from tests.support.fake_streams import PRODUCER, TREE, FakeStreams, item
@@ -195,6 +196,12 @@ def test_refused_items_are_named_and_counted(service: FakeStreams, tmp_path: Pat
         ["--everything"],
         ["-", "a.xml"],
         ["a=1", "none.xml"],
+        ["a=NaN"],
+        ["a=-Infinity"],
+        ["a=1e999"],
+        ['a={"b": NaN}'],
+        ["a=1", "--type", "text/plaén"],
+        ["a.xml", "--type", "x" * 200],
     ],
 )
 def test_publishing_nonsense_is_a_usage_error(
@@ -205,6 +212,30 @@ def test_publishing_nonsense_is_a_usage_error(
         Path(name).write_text("x")
     assert main(["stream", "publish", "news", *words]) == 2
     assert service.items == []
+
+
+def test_an_attribute_may_be_any_text(service: FakeStreams) -> None:
+    assert main(["stream", "publish", "news", 'a="NaN"', "b=[", "c=" + "[" * 10_000]) == 0
+    ((payload, _),) = service.items
+    assert json.loads(payload) == {"a": "NaN", "b": "[", "c": "[" * 10_000}
+
+
+def test_a_stream_that_ends_meanwhile_ends_publishing(
+    service: FakeStreams, typed: Callable[[bytes], None], monkeypatch: pytest.MonkeyPatch, capsys: Captured
+) -> None:
+    monkeypatch.setattr("peerd.client.batches.REQUEST_LINES_MAX", 1)
+    gone = StreamRefused("unknown", "this node produces no stream news")
+    publish = service.publish
+
+    def once(name: str, payload: bytes, content_type: str = "") -> ItemPublished:
+        service.refusal = gone
+        return publish(name, payload, content_type)
+
+    monkeypatch.setattr(service, "publish", once)
+    typed(b'{"n": 1}\n{"n": 2}\n{"n": 3}\n')
+    assert main(["stream", "publish", "news"]) == 1
+    told = capsys.readouterr().err
+    assert "1 items were published" in told and "this node produces no stream news" in told
 
 
 # --- subscribing ----------------------------------------------------------------------------------------------------
@@ -241,7 +272,7 @@ def test_what_is_lost_is_told_and_the_exit_code_says_so(service: FakeStreams, ca
     assert told.err.splitlines() == [
         "GAP after 7-1 up to 7-5: nobody remembers it",
         "STALE since 7-6: no news of its source",
-        "-- the stream has ended: ended",
+        "-- the stream has ended",
     ]
 
 

@@ -14,6 +14,7 @@ import httpx
 import pytest
 
 from peerd.client import Client, DaemonBusy, RequestRefused
+from peerd.client.batches import REQUEST_LINES_MAX
 from peerd.client.streams import Backoff, Gap
 from peerd.errors import Unavailable
 from peerd.front import scope_of
@@ -225,6 +226,21 @@ async def test_items_wait_while_a_daemon_that_was_there_is_away(rig: Rig) -> Non
     answer = await rig.streams.publish_many("news", slowly(), lambda total: answered.set(), Backoff(0.0, 0.0))
     assert (answer.accepted, answer.refused, answer.is_complete) == (3, 0, True)
     assert [payload for payload, _ in rig.service.items] == [b"first", b"first", b"second", b"third"]
+
+
+async def test_a_source_that_never_pauses_is_told_what_was_refused_all_the_same(
+    rig: Rig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("peerd.client.batches.REQUEST_S_MAX", 0.0)
+    monkeypatch.setattr("peerd.client.batches.AHEAD_MAX", 1)
+    answered = asyncio.Event()
+
+    async def endless() -> AsyncIterator[Any]:
+        while not answered.is_set():
+            yield wrapped(b"one")
+
+    answer = await rig.streams.publish_many("news", endless(), lambda total: answered.set())
+    assert 1 <= answer.accepted == len(rig.service.items) < REQUEST_LINES_MAX
 
 
 # --- subscriptions --------------------------------------------------------------------------------------------------

@@ -11,7 +11,6 @@ from pathlib import Path
 import pytest
 import typer
 
-from peerd.cli.lines import BadLine
 from protocols.dissemination.front import sources
 from protocols.dissemination.front.sources import FolderWatch, line_reader, of_folder, of_growing_file, paced
 from protocols.dissemination.messages import PAYLOAD_BYTES_MAX
@@ -23,6 +22,10 @@ WAIT_S = 20.0
 @pytest.fixture(autouse=True)
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sources, "LOOK_S", 0.001)
+
+
+def no_bad_line(why: str) -> None:
+    raise AssertionError(why)
 
 
 async def payload(items: AsyncGenerator[WrappedItem, None]) -> str:
@@ -39,7 +42,7 @@ def append(path: Path, text: str) -> None:
 async def test_lines_that_are_added_to_a_file_are_items(tmp_path: Path) -> None:
     log = tmp_path / "log"
     log.write_text("before\nhalf")
-    async with aclosing(of_growing_file(log, line_reader(True, ""), True)) as items:
+    async with aclosing(of_growing_file(log, line_reader(True, ""), True, no_bad_line)) as items:
         assert await payload(items) == '{"line":"before"}'
         append(log, " a line\n\n")
         assert await payload(items) == '{"line":"half a line"}'
@@ -48,7 +51,7 @@ async def test_lines_that_are_added_to_a_file_are_items(tmp_path: Path) -> None:
 async def test_what_was_there_before_is_left_out_unless_it_is_asked_for(tmp_path: Path) -> None:
     log = tmp_path / "log"
     log.write_text("before\n")
-    async with aclosing(of_growing_file(log, line_reader(False, "text/plain"), False)) as items:
+    async with aclosing(of_growing_file(log, line_reader(False, "text/plain"), False, no_bad_line)) as items:
         async with asyncio.TaskGroup() as group:
             first = group.create_task(payload(items))
             while not _is_open(log):  # noqa: ASYNC110  nothing tells when a file is opened
@@ -71,7 +74,7 @@ def _is_open(path: Path) -> bool:
 async def test_a_file_that_is_replaced_or_cut_is_read_from_its_beginning(tmp_path: Path) -> None:
     log = tmp_path / "log"
     log.write_text("one\n")
-    async with aclosing(of_growing_file(log, line_reader(False, "text/plain"), True)) as items:
+    async with aclosing(of_growing_file(log, line_reader(False, "text/plain"), True, no_bad_line)) as items:
         assert await payload(items) == "one"
         log.rename(tmp_path / "log.1")
         append(tmp_path / "log.1", "two\n")
@@ -81,13 +84,13 @@ async def test_a_file_that_is_replaced_or_cut_is_read_from_its_beginning(tmp_pat
         assert await payload(items) == "4"
 
 
-@pytest.mark.parametrize("text", ["x" * (2 * PAYLOAD_BYTES_MAX), "{no json}\n", "[1]\n"])
-async def test_a_line_that_is_no_item_ends_it(tmp_path: Path, text: str) -> None:
-    log = tmp_path / "log"
-    log.write_text(text)
-    async with aclosing(of_growing_file(log, line_reader(False, ""), True)) as items:
-        with pytest.raises(BadLine, match=r"log, line 1|a line has more than"):
-            await payload(items)
+@pytest.mark.parametrize("text", ["x" * (3 * PAYLOAD_BYTES_MAX), "{no json}", "[1]"])
+async def test_a_line_that_is_no_item_is_told_and_what_follows_it_is_taken(tmp_path: Path, text: str) -> None:
+    log, told = tmp_path / "log", list[str]()
+    log.write_text(f'{text}\n{{"n":1}}\n')
+    async with aclosing(of_growing_file(log, line_reader(False, ""), True, told.append)) as items:
+        assert await payload(items) == '{"n":1}'
+    assert len(told) == 1 and f"{log}, line 1 " in told[0]
 
 
 def test_a_file_is_taken_once_it_has_stopped_changing(tmp_path: Path) -> None:

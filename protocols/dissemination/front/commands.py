@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from peerd.cli.lines import typed_value
 from peerd.cli.options import Output, OutputOption, SocketOption, ask
 from peerd.cli.output import number, print_data, print_facts, print_table, stdout
 from protocols.dissemination.front.publish import publish
@@ -73,10 +74,7 @@ def _setting(text: str) -> tuple[str, Any]:
     name, sign, value = text.partition("=")
     if not sign or not name:
         raise typer.BadParameter(f"{text!r} is not NAME=VALUE", param_hint="--set")
-    try:
-        return name, json.loads(value)
-    except ValueError:
-        return name, value
+    return name, typed_value(value)
 
 
 @app.command()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 import sys
 import time
@@ -12,10 +11,11 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
-from peerd.cli.lines import STDIN, BadLine
+from peerd.cli.lines import STDIN, BadLine, typed_value
 from peerd.cli.options import Output, OutputOption, SocketOption, ask
 from peerd.cli.output import print_data, printable, seconds, size, stderr, stdout
 from peerd.errors import ExitCode
+from protocols.dissemination.models import CONTENT_TYPE_LENGTH_MAX
 
 if TYPE_CHECKING:
     from peerd.cli.output import Terminal
@@ -60,7 +60,8 @@ def publish(
 ) -> None:
     """Publish items in a stream. Exit code 1 when some were refused, 3 when the daemon did not take all.
 
-    With --follow and --watch it goes on until it is interrupted, and waits while the daemon is away.
+    With --follow and --watch it goes on until it is interrupted, and waits while the daemon is away. A line or a file
+    that cannot be an item is told on standard error and passed over.
 
     Examples: peerd stream publish news *.xml; peerd stream publish ticks symbol=IBM price=20.5;
     peerd stream publish log --follow /var/log/syslog --text; peerd stream publish news --watch incoming
@@ -70,20 +71,14 @@ def publish(
         raise typer.BadParameter("give items as arguments, or --follow, or --watch, and not two of them")
     if everything and follow is None and watch is None:
         raise typer.BadParameter("it needs --follow or --watch", param_hint="--everything")
+    _check_type(type)
     pairs = [found for each in given if (found := ATTRIBUTE.fullmatch(each))]
     if pairs and len(pairs) == len(given):
-        _one(socket, stream, {found[1]: _value(found[2]) for found in pairs}, type, output)
+        _one(socket, stream, {found[1]: typed_value(found[2]) for found in pairs}, type, output)
         return
     labels = [each for each in given if each != STDIN]
     items = _items(given, follow, watch, everything, text, type)
     _many(socket, stream, items, rate, labels, progress, output)
-
-
-def _value(text: str) -> Any:
-    try:
-        return json.loads(text)
-    except ValueError:
-        return text
 
 
 def _items(given: list[str], follow: Path | None, watch: Path | None, everything: bool, text: bool, type: str) -> Items:
@@ -93,12 +88,10 @@ def _items(given: list[str], follow: Path | None, watch: Path | None, everything
     read = sources.line_reader(text, type)
     if follow is not None:
         _check(follow, follow.is_file(), "--follow", "file")
-        return sources.of_growing_file(follow, read, everything)
+        return sources.of_growing_file(follow, read, everything, _not_published)
     if watch is not None:
         _check(watch, watch.is_dir(), "--watch", "folder")
-        return sources.of_folder(
-            watch, type, everything, lambda why: stderr().print(f"not published: {printable(why)}")
-        )
+        return sources.of_folder(watch, type, everything, _not_published)
     if given in ([], [STDIN]):
         if not given and sys.stdin.isatty():
             raise typer.BadParameter("give files, or one item as NAME=VALUE; '-' takes lines from the terminal")
@@ -108,6 +101,16 @@ def _items(given: list[str], follow: Path | None, watch: Path | None, everything
     paths = [Path(each) for each in given]
     sources.checked_files(paths)
     return sources.of_files(paths, type)
+
+
+def _not_published(why: str) -> None:
+    stderr().overwrite("")
+    stderr().print(f"not published: {printable(why)}")
+
+
+def _check_type(type: str) -> None:
+    if len(type) > CONTENT_TYPE_LENGTH_MAX or not (type.isascii() and type.isprintable()):
+        raise typer.BadParameter(f"{type!r:.60} is no content type, such as application/xml", param_hint="--type")
 
 
 def _check(path: Path, is_there: bool, option: str, what: str) -> None:
@@ -128,6 +131,7 @@ def _one(socket: str | None, stream: str, item: Any, type: str, output: Output) 
 def _many(
     socket: str | None, stream: str, items: Items, rate: float, labels: list[str], progress: bool, output: Output
 ) -> None:
+    from peerd.client import RequestRefused
     from protocols.dissemination.front.client import DisseminationClient
     from protocols.dissemination.front.sources import paced
 
@@ -142,15 +146,18 @@ def _many(
         answer = ask(socket, run, waiting="")
     except BadLine as bad:
         raise typer.BadParameter(f"{bad.message}; the {told.accepted:,} items before it were published") from bad
+    except (KeyboardInterrupt, RequestRefused):
+        stderr().overwrite("")
+        stderr().print(f"{told.accepted:,} items were published, {told.refused:,} refused")
+        raise
     finally:
         stderr().overwrite("")
     if output is not Output.TABLE:
         print_data(output, answer)
     else:
         stdout().print(f"{answer.accepted:,} items in {seconds(time.monotonic() - begun)}, {answer.refused:,} refused")
-    if answer.detail:
-        stderr().print(printable(answer.detail))
     if not answer.is_complete:
+        stderr().print(printable(answer.detail))
         raise typer.Exit(ExitCode.PARTIAL)
     if answer.refused:
         raise typer.Exit(ExitCode.FAILURE)
@@ -163,11 +170,11 @@ class _Telling:
         self._labels = labels
         self._terminal = terminal
         self._told = 0
-        self.accepted = 0
+        self.accepted = self.refused = 0
 
     def of(self, total: IngestAnswer) -> None:
         """What became of all items so far."""
-        self.accepted = total.accepted
+        self.accepted, self.refused = total.accepted, total.refused
         for error in total.errors[self._told :]:
             named = error.line <= len(self._labels)
             place = self._labels[error.line - 1] if named else f"item {error.line}"

@@ -99,7 +99,8 @@ async def of_stdin(read: ReadLine) -> Items:
         async for line in lines:
             number += 1
             if line.strip():
-                yield read(line, f"standard input, line {number}")
+                place = f"standard input, line {number}"
+                yield read(_short_enough(line, place), place)
 
 
 async def _stdin_chunks() -> AsyncGenerator[bytes, None]:
@@ -128,26 +129,38 @@ async def _stdin_chunks() -> AsyncGenerator[bytes, None]:
 
 
 async def _lines(chunks: AsyncGenerator[bytes, None]) -> AsyncGenerator[bytes, None]:
-    """Lines without their ends; the last one may lack it. Raises `BadLine` for one that is too long for an item."""
+    """Lines without their ends; the last one may lack it. Of one that is too long for an item so much that it shows."""
     rest = b""
     async for chunk in chunks:
         *whole, rest = (rest + chunk).split(b"\n")
         for line in whole:
             yield line.removesuffix(b"\r")
-        if len(rest) > PAYLOAD_BYTES_MAX:
-            raise BadLine(f"a line has more than {PAYLOAD_BYTES_MAX} bytes, which is the most for an item")
+        rest = rest[: PAYLOAD_BYTES_MAX + 1]
     if rest:
         yield rest
 
 
-async def of_growing_file(path: Path, read: ReadLine, from_start: bool) -> Items:
-    """Each line that is added to a file is an item, as with ``tail -F``: a file that is replaced is opened again."""
+def _short_enough(line: bytes, place: str) -> bytes:
+    if len(line) > PAYLOAD_BYTES_MAX:
+        raise BadLine(f"{place} has more than {PAYLOAD_BYTES_MAX:,} bytes, which is the most for an item")
+    return line
+
+
+async def of_growing_file(path: Path, read: ReadLine, from_start: bool, on_bad: Callable[[str], None]) -> Items:
+    """Each line that is added to a file is an item, as with ``tail -F``: a file that is replaced is opened again.
+
+    ``on_bad`` is told of a line that cannot be one: others write the file, and what follows may be fine.
+    """
     number = 0
     async with aclosing(_growth(path, from_start)) as chunks, aclosing(_lines(chunks)) as lines:
         async for line in lines:
             number += 1
-            if line.strip():
-                yield read(line, f"{path}, line {number} of those that were read")
+            place = f"{path}, line {number} of those that were read"
+            try:
+                if line.strip():
+                    yield read(_short_enough(line, place), place)
+            except BadLine as error:
+                on_bad(error.message)
 
 
 async def _growth(path: Path, from_start: bool) -> AsyncGenerator[bytes, None]:

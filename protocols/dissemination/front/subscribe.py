@@ -111,7 +111,8 @@ class _Reader:
         elif item.type == "stale":
             stderr().print(f"STALE since {item.since or item.id}: {printable(item.reason or 'no news of its source')}")
         else:
-            stderr().print(f"-- the stream has ended{printable(item.reason and ': ' + item.reason)}")
+            why = "" if item.reason in ("", "ended") else f": {printable(item.reason)}"
+            stderr().print(f"-- the stream has ended{why}")
 
     def tell(self, entry: StreamEntry) -> None:
         """A mark of the daemon's feed."""

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import json
 import time
 from collections.abc import AsyncGenerator, Iterator
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
-from peerd.cli.lines import BadLine, objects_of
+from peerd.cli.lines import BadLine, objects_of, typed_value
 from peerd.cli.options import Output, OutputOption, SocketOption, ask
 from peerd.cli.output import print_data, printable, seconds, stderr, stdout
 from peerd.errors import ExitCode
@@ -67,10 +66,7 @@ def _attribute(text: str) -> tuple[str, Any]:
     name, sign, value = text.partition("=")
     if not sign or not name:
         raise typer.BadParameter(f"{text!r} is not NAME=VALUE")
-    try:
-        return name, json.loads(value)
-    except ValueError:
-        return name, value
+    return name, typed_value(value)
 
 
 def _header(text: str) -> tuple[str, str]:

@@ -8,6 +8,7 @@ from typing import Annotated, Any
 from pydantic import Field, ValidationError
 
 from peerd.quantities import ConfigSection, Duration, between_durations, setting
+from protocols.dissemination.stream import what_is_wrong
 
 Period = Annotated[Duration, between_durations("1s", "1h")]
 
@@ -61,8 +62,7 @@ def read_settings(given: Mapping[str, Any]) -> CostSettings:
     try:
         found = CostSettings.model_validate(dict(given), strict=False)
     except ValidationError as error:
-        first = error.errors()[0]
-        raise ValueError(f"{'.'.join(map(str, first['loc'])) or 'settings'}: {first['msg']}") from error
+        raise ValueError(what_is_wrong(error, CostSettings)) from error
     if found.window * 2 > found.round:
         raise ValueError("window: at most half of round, or decisions are made on figures of the tree before")
     return found

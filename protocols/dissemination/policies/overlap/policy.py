@@ -36,6 +36,7 @@ from protocols.dissemination.policies.overlap.requesting import MoveRequester
 from protocols.dissemination.policies.overlap.settings import OverlapSettings
 from protocols.dissemination.ports import ParsedItem, TreeAccess
 from protocols.dissemination.statistics.received import ItemSet
+from protocols.dissemination.stream import what_is_wrong
 
 HISTORY_EVERY_S: Final = 1.0
 """A node tells its parent what it has needed at most so often."""
@@ -273,9 +274,7 @@ class OverlapFactory:
         try:
             return OverlapSettings.model_validate(dict(given))
         except ValidationError as error:
-            first = error.errors()[0]
-            key = ".".join(str(part) for part in first["loc"]) or "settings"
-            raise ValueError(f"{key}: {first['msg']}") from error
+            raise ValueError(what_is_wrong(error, OverlapSettings)) from error
 
     def make(self, tree: TreeAccess, settings: Any) -> OverlapPolicy:
         """See `protocols.dissemination.ports.PolicyFactory`."""
