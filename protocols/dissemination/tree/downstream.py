@@ -66,6 +66,8 @@ class Downstream:
         self._needs = needs
         self._admit = admit
         self.children: dict[NodeId, Downlink] = {}
+        self.wants_max = WANTS_MAX
+        """Interests of a child; more only where no messages are encoded, as in the lab."""
         self.is_member: Callable[[], bool] = lambda: state.is_source
         """Whether this node is in the tree; set by who makes the parts."""
         self.has_uplink: Callable[[NodeId], bool] = lambda peer: False
@@ -205,8 +207,8 @@ class Downstream:
             interests = [self._state.kind.parse(text) for text in message.wants]
         except InterestError as error:
             raise ProtocolError("bad_interest", str(error)[:256]) from error
-        if len(child.wants) + len(interests) > WANTS_MAX:
-            raise ProtocolError("too_many_wants", f"{peer} wants more than {WANTS_MAX} things")
+        if len(child.wants) + len(interests) > self.wants_max:
+            raise ProtocolError("too_many_wants", f"{peer} wants more than {self.wants_max} things")
         after = None if message.is_new else message.after.position
         self._needs.need(peer.id, interests, after, partial(self._widened, child, interests, after))
 
