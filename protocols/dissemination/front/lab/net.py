@@ -60,6 +60,8 @@ class NetNode:
     had_inner: int = 0
     """Of what it had, the part while it had children."""
     wanted_inner: int = 0
+    sends: int = 0
+    """Copies of items that it has sent to children."""
     depths: int = 0
     """The sum of its depths over the items that it had."""
     live_from: int | None = None
@@ -142,6 +144,7 @@ class NetNode:
             self.had_inner += 1
             self.wanted_inner += is_own
         self.depths += len(self.member.state.path)
+        self.sends += len(children)
         self.policy.passed(held, is_own, children)
 
     def look_at_children(self) -> None:
@@ -314,18 +317,21 @@ class DisseminationNet:
             node.look_at_children()
         self.run()
 
-    def publish(self) -> None:
-        """The next item of the workload."""
-        wanted = self.workload.draw()
-        self.published.append(wanted)
-        number = len(self.published)
-        payload = number.to_bytes(4, "big")
-        self.kind.met[payload] = frozenset([self.kind.everything.id, *(self._ids[each] for each in wanted)])
+    def publish(self, count: int = 1) -> None:
+        """The next items of the workload, at one moment: what goes to one child goes in one message."""
         source = self.nodes[self.peers[0].id]
-        source.member.publish(StreamItem(1, number, round(self.now * 1000), payload), self.now)
+        is_due = False
+        for _ in range(count):
+            wanted = self.workload.draw()
+            self.published.append(wanted)
+            number = len(self.published)
+            payload = number.to_bytes(4, "big")
+            self.kind.met[payload] = frozenset([self.kind.everything.id, *(self._ids[each] for each in wanted)])
+            source.member.publish(StreamItem(1, number, round(self.now * 1000), payload), self.now)
+            is_due = is_due or number % self._per_tick == 0
         source.member.flush(self.now)
         self.run()
-        if number % self._per_tick == 0:
+        if is_due:
             self.tick()
 
     def tick(self) -> None:
@@ -347,7 +353,7 @@ class DisseminationNet:
     def reset_counts(self) -> None:
         """Count from here."""
         for node in self.nodes.values():
-            node.had = node.wanted = node.depths = node.had_inner = node.wanted_inner = 0
+            node.had = node.wanted = node.depths = node.had_inner = node.wanted_inner = node.sends = 0
 
     def spurious_share(self, inner_only: bool = False) -> float:
         """The mean over members of what each had in vain, as a part of what it had.
@@ -370,6 +376,11 @@ class DisseminationNet:
     def depth(self) -> float:
         """The mean depth of members, weighted with what they had."""
         return sum(n.depths for n in self.members()) / max(1, sum(n.had for n in self.members()))
+
+    @property
+    def control(self) -> dict[type[Message], int]:
+        """Messages that were no items, by type."""
+        return {kind: count for kind, count in self.sent.items() if kind is not tree_messages.Carry}
 
     def depths(self) -> list[float]:
         """For each member, the mean of its depths weighted with what it had there (figure 9), deepest first."""

@@ -27,6 +27,10 @@ DRAWN_MAX: Final = 200
 """Queries that are drawn for a member, until one is neither too narrow nor too wide."""
 
 
+Wanted = Sequence[frozenset[int]]
+"""For each item the members that want it."""
+
+
 class Workload(Protocol):
     """A stream, and what its members want of it."""
 
