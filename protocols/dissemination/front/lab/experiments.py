@@ -1,4 +1,4 @@
-"""The experiments ``dissemination/...`` of ``peerd lab``: the evaluation of CoDD (section 5), and what it leaves open."""
+"""The experiments ``dissemination/...`` of ``peerd lab``: CoDD's evaluation (section 5), and what it leaves open."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ BOTH: Final = (CODD, CODD_NR)
 
 
 @dataclass(frozen=True, slots=True)
-class Figure:
+class StreamFigure:
     """One experiment: some figures of the paper, or one like them."""
 
     title: str
@@ -108,7 +108,7 @@ def xml_sets() -> tuple[str, ...]:
 
 FAN_OUT: Final = Column("fan_out", "fan-out", "most children of a node (f)")
 FIGURES: Final = {
-    "dissemination/default": Figure(
+    "dissemination/default": StreamFigure(
         "the default setting, beside rivals and the best trees that can be found",
         f"{PAPER}, figures 9, 11, 12, 17 and 18",
         (),
@@ -117,7 +117,7 @@ FIGURES: Final = {
         items=ITEMS,
         takes="4 min a seed; --quick: 20 s",
     ),
-    "dissemination/steady": Figure(
+    "dissemination/steady": StreamFigure(
         "interests that do not change, or seldom, beside the best trees that can be found",
         f"beyond {PAPER}",
         (Column("change_every", "change every", "items between two changes of classes; 0: none (cf)"),),
@@ -125,7 +125,7 @@ FIGURES: Final = {
         _each("change_every", (0, 1000, 500, 200), CODD, BOUND),
         items=4000,
     ),
-    "dissemination/nodes": Figure(
+    "dissemination/nodes": StreamFigure(
         "depth and spurious share in streams of several sizes",
         f"{PAPER}, figures 10 and 14",
         (FAN_OUT,),
@@ -135,14 +135,14 @@ FIGURES: Final = {
         nodes=(100, 200, 400, 700, 1000),
         quick_nodes=(20, 40),
     ),
-    "dissemination/fan-out": Figure(
+    "dissemination/fan-out": StreamFigure(
         "how many children a node may have",
         f"{PAPER}, figure 13",
         (FAN_OUT,),
         charts.over("fan-out", "fan_out", "How many children a node may have", "way"),
         _each("fan_out", (2, 3, 4, 6, 8), CODD, "siena", "siena-same"),
     ),
-    "dissemination/xml": Figure(
+    "dissemination/xml": StreamFigure(
         "random documents of document types, and random queries",
         f"{PAPER}, figure 16",
         (Column("dtd", "document type", "of all documents and queries"), FAN_OUT),
@@ -154,21 +154,21 @@ FIGURES: Final = {
             for way in (*BOTH, "siena")
         ),
     ),
-    "dissemination/frequency": Figure(
+    "dissemination/frequency": StreamFigure(
         "how often nodes may ask for moves",
         f"{PAPER}, figure 19",
         (Column("request_items", "r", "items that a node receives between two requests"),),
         charts.over("frequency", "request_items", "Items between two requests", moves=True),
         _each("request_items", (20, 50, 100, 200, 500, 1000)),
     ),
-    "dissemination/top": Figure(
+    "dissemination/top": StreamFigure(
         "how many requests of a batch are looked at",
         f"{PAPER}, figure 20",
         (Column("top", "top", "requests of a batch that are looked at (c)"),),
         charts.over("top", "top", "Requests of a batch that are looked at", moves=True),
         _each("top", (2, 10, 15, 20, 1000)),
     ),
-    "dissemination/threshold": Figure(
+    "dissemination/threshold": StreamFigure(
         "from which spurious share on a node asks for moves, for several selectivities",
         f"{PAPER}, figure 21",
         (
@@ -182,14 +182,14 @@ FIGURES: Final = {
             for threshold in (0.05, 0.1, 0.2, 0.4)
         ),
     ),
-    "dissemination/delta": Figure(
+    "dissemination/delta": StreamFigure(
         "what a move must save to be made",
         f"{PAPER}, figures 22 to 24",
         (Column("delta", "delta", "part of a place's overhead that a move must save"),),
         charts.over("delta", "delta", "What a move must save", moves=True),
         _each("delta", (0.0, 0.1, 0.2)),
     ),
-    "dissemination/pace": Figure(
+    "dissemination/pace": StreamFigure(
         "how fast items follow each other, while moves a minute are limited",
         f"beyond {PAPER}, which has no clock",
         (

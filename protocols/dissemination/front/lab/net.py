@@ -16,7 +16,7 @@ from peerd.ids import NodeId
 from peerd.messages import Message, PeerRef
 from peerd.telemetry.schema import Event
 from protocols.dissemination import messages as tree_messages
-from protocols.dissemination.front.lab.workloads import Workload
+from protocols.dissemination.front.lab.workloads import LabStream
 from protocols.dissemination.messages import AttachRefusal, StreamItem
 from protocols.dissemination.names import stream_key
 from protocols.dissemination.policies.overlap.policy import OverlapFactory
@@ -188,7 +188,7 @@ class UnlimitedWants(Wants):
 
 
 @dataclass(slots=True)
-class Faults:
+class DeliveryFaults:
     """What was found wrong with what members got; ``pairs``: so many items of members were looked at."""
 
     pairs: int = 0
@@ -211,7 +211,7 @@ class DisseminationNet:
     def __init__(
         self,
         members: int,
-        workload: Workload,
+        workload: LabStream,
         rng: random.Random,
         settings: Mapping[str, Any],
         fan_out: int = 6,
@@ -389,9 +389,9 @@ class DisseminationNet:
     def depth_max(self) -> int:
         return max(len(node.path) for node in self.members())
 
-    def faults(self) -> Faults:
+    def faults(self) -> DeliveryFaults:
         """What no run may have."""
-        found = Faults()
+        found = DeliveryFaults()
         for number, peer in enumerate(self.peers):
             node = self.nodes.get(peer.id)
             if node is None or node.is_producer or node.live_from is None:
@@ -410,7 +410,7 @@ class DisseminationNet:
     def check(self) -> None:
         """Assert that every member has had what it wanted, each item once and in order; and the tree is one."""
         found = self.faults()
-        assert found == Faults(pairs=found.pairs)
+        assert found == DeliveryFaults(pairs=found.pairs)
         for node in self.nodes.values():
             assert not node.losses, f"{node.me}"
             assert len(node.member.down.children) <= self._fan_out

@@ -15,7 +15,7 @@ from peerd.ids import parse_id
 from peerd.lab.experiment import Notify, Point, Row
 from protocols.dissemination.front.lab.net import DisseminationNet
 from protocols.dissemination.front.lab.rivals import RIVALS, StaticTree, annealed, balanced, bits, figures, grouped
-from protocols.dissemination.front.lab.workloads import ClassWorkload, Wanted, Workload, XmlWorkload
+from protocols.dissemination.front.lab.workloads import ClassWorkload, LabStream, Wanted, XmlWorkload
 from protocols.dissemination.policies.first_fit import FirstFitFactory
 from protocols.dissemination.policies.overlap.events import (
     ReorganisationAsked,
@@ -31,9 +31,9 @@ LEARNING: Final = ("dita", BOUND)
 """Ways that are made anew with full knowledge each time that classes change."""
 JOINING: Final = 2
 """So many members come with each item, until all are there; counting begins then."""
-EPOCHS_JUDGED: Final = 10
+EPOCHS_JUDGED: Final = 5
 """So many of the times between two changes are looked at, where a tree is made anew for each."""
-STEPS_EPOCH: Final = 100_000
+STEPS_EPOCH: Final = 50_000
 STEPS_STILL: Final = 150_000
 """Steps of simulated annealing."""
 COURSE_EVERY: Final = 200
@@ -74,7 +74,7 @@ def measure(point: Point, notify: Notify) -> Row:
     }
 
 
-def _workload(point: Point, setting: Row) -> Workload:
+def _workload(point: Point, setting: Row) -> LabStream:
     rng = random.Random(f"{point.seed} workload")
     if setting["dtd"] is not None:
         return XmlWorkload(point.nodes, rng, point.lookups, setting["dtd"])

@@ -31,7 +31,7 @@ Wanted = Sequence[frozenset[int]]
 """For each item the members that want it."""
 
 
-class Workload(Protocol):
+class LabStream(Protocol):
     """A stream, and what its members want of it."""
 
     kind: MembersKind
