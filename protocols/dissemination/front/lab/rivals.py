@@ -1,4 +1,4 @@
-"""Other ways to get the same items to the same members, and the least that a tree can cost: computed from who wants what.
+"""Other ways to get the same items to the same members, and the least that a tree can cost, from who wants what.
 
 A set of items is a whole number, one bit an item, so a tree of hundreds of nodes and ten thousand items takes
 milliseconds. The producer is 0, members are numbered from 1.
