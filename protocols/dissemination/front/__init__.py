@@ -34,6 +34,6 @@ class DisseminationFront(Front):
         return StreamTraffic
 
     def experiments(self) -> Sequence[Experiment]:
-        from protocols.dissemination.front.lab.experiments import EXPERIMENTS
+        from protocols.dissemination.front.lab import EXPERIMENTS
 
         return EXPERIMENTS
