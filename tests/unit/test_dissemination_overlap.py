@@ -11,6 +11,8 @@ from peerd.errors import ProtocolError
 from peerd.ids import NodeId
 from peerd.messages import Message, PeerRef, decode_body, encode_body
 from peerd.telemetry.schema import Event, union
+from protocols.dissemination.front.lab.net import STREAM
+from protocols.dissemination.front.lab.workloads import MembersKind
 from protocols.dissemination.interests.xpath.kind import XPathKind
 from protocols.dissemination.messages import AttachRefusal, StreamItem
 from protocols.dissemination.policies.overlap.events import EVENTS
@@ -31,13 +33,12 @@ from protocols.dissemination.policies.overlap.messages import (
 from protocols.dissemination.policies.overlap.policy import OverlapFactory, OverlapPolicy
 from protocols.dissemination.ports import ChildInfo, Interest, InterestKind, ItemWork, ParsedItem
 from protocols.dissemination.statistics.summary_tree import SUMMARY_EVERY
-from tests.support.dissemination_net import STREAM, MemberKind
 from tests.unit.test_dissemination_statistics import item_set
 
 FACTORY = OverlapFactory()
 PEERS = [PeerRef(NodeId(i), "127.0.0.1", 1000 + i) for i in range(1, 12)]
 ROOT, ME, ABOVE, X, Y, Z = PEERS[:6]
-KIND = MemberKind()
+KIND = MembersKind()
 
 
 class FakeTree:

@@ -9,9 +9,10 @@ from functools import cache
 
 import pytest
 
+from protocols.dissemination.front.lab.net import DisseminationNet
+from protocols.dissemination.front.lab.workloads import ClassWorkload
 from protocols.dissemination.policies.overlap.events import ReorganisationDecided, ReorganisationMeasured
 from protocols.dissemination.policies.overlap.messages import AddRequest, GetOverhead, MoveOrder
-from tests.support.dissemination_net import ClassWorkload, DisseminationNet
 
 MEMBERS, ITEMS, JOIN_ITEMS = 60, 2000, 200
 

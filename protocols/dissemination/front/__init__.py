@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from fastapi import APIRouter
 
     from peerd.client import Client
+    from peerd.lab.experiment import Experiment
     from peerd.sim.checkers import Checker
     from peerd.sim.hostile.member import Behaviour
     from peerd.sim.swarm.work import SwarmWork
@@ -68,3 +69,8 @@ class DisseminationFront(Front):
         from protocols.dissemination.front.tables import TABLES
 
         return TABLES
+
+    def experiments(self) -> Sequence[Experiment]:
+        from protocols.dissemination.front.lab import EXPERIMENTS
+
+        return EXPERIMENTS

@@ -68,6 +68,8 @@ class Downstream:
         self._admit = admit
         self._allowance = PastAllowance()
         self.children: dict[NodeId, Downlink] = {}
+        self.wants_max = WANTS_MAX
+        """Interests of a child; more only where no messages are encoded, as in the lab."""
         self.is_member: Callable[[], bool] = lambda: state.is_source
         """Whether this node is in the tree; set by who makes the parts."""
         self.has_uplink: Callable[[NodeId], bool] = lambda peer: False
@@ -225,8 +227,8 @@ class Downstream:
             interests = [self._state.kind.parse(text) for text in message.wants]
         except InterestError as error:
             raise ProtocolError("bad_interest", str(error)[:256]) from error
-        if len(child.wants) + len(interests) > WANTS_MAX:
-            raise ProtocolError("too_many_wants", f"{peer} wants more than {WANTS_MAX} things")
+        if len(child.wants) + len(interests) > self.wants_max:
+            raise ProtocolError("too_many_wants", f"{peer} wants more than {self.wants_max} things")
         after = None if message.is_new else message.after.position
         looks = len(interests) * (1 if after is None else 1 + len(self._state.buffer))
         if child.past_bytes > self._state.buffer.limits.bytes or not self._allowance.take(

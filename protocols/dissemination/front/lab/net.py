@@ -1,118 +1,46 @@
-"""A stream's tree under CoDD's policies without a network: many nodes in one process, messages handed over at once.
+"""A stream's tree without a network: many nodes in one process, messages handed over at once.
 
-It runs the very objects of the daemon (`StreamMember` and the policy) on CoDD's abstract data (section 5.1): nodes are
-in classes, an item is wanted by all members of some classes, and from time to time classes are split and merged. Made
-to be fast, so that hundreds of nodes and thousands of items take seconds.
+It runs the very objects of the daemon (`StreamMember` and a policy) on the lab's workloads. Made to be fast, so that
+hundreds of nodes and thousands of items take seconds. What it leaves out: time on the wire, encoding, connections.
 """
 
 from __future__ import annotations
 
 import random
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Final
 
 from peerd.ids import NodeId
 from peerd.messages import Message, PeerRef
 from peerd.telemetry.schema import Event
 from protocols.dissemination import messages as tree_messages
+from protocols.dissemination.front.lab.workloads import LabStream
 from protocols.dissemination.messages import AttachRefusal, StreamItem
-from protocols.dissemination.names import interest_id, stream_key
+from protocols.dissemination.names import stream_key
 from protocols.dissemination.policies.overlap.policy import OverlapFactory
-from protocols.dissemination.ports import ChildInfo, Interest, InterestKind, ItemWork, ParsedItem, TreePolicy
+from protocols.dissemination.ports import (
+    ChildInfo,
+    Interest,
+    InterestKind,
+    ItemWork,
+    ParsedItem,
+    PolicyFactory,
+    TreePolicy,
+)
 from protocols.dissemination.tree.links import ChildStage
 from protocols.dissemination.tree.member import StreamMember
 from protocols.dissemination.tree.replay import BufferLimits
 from protocols.dissemination.tree.subscription import Lost, StaleFrom
 from protocols.dissemination.tree.upstream import MoveEnd
+from protocols.dissemination.tree.wants import Wants
 
-STREAM = stream_key("net")
-LOOK_EVERY_S = 1.0
+STREAM: Final = stream_key("net")
+INNER_ITEMS_MIN: Final = 20
+"""A member counts as an inner node when it has had so many items while it had children."""
 _TREE_MESSAGES = frozenset(tree_messages.MESSAGES)
 _STREAM_MESSAGES = frozenset((tree_messages.Carry, tree_messages.Beat))
-
-
-class MemberKind:
-    """Interests are names of members; an item's payload is its number, and `wanted` says which members want it."""
-
-    name = "members"
-
-    def __init__(self) -> None:
-        self.wanted: dict[bytes, frozenset[bytes]] = {}
-        """By payload: the ids of the interests that an item meets."""
-
-    def parse(self, text: str) -> Interest:
-        return Interest(interest_id(self.name, text), text, text)
-
-    def content(self, item: StreamItem) -> Any:
-        return self.wanted[item.payload]
-
-    def make_set(self) -> MemberSet:
-        return MemberSet()
-
-    def matches(self, interest: Interest, content: Any) -> bool:
-        return interest.id in content
-
-    def covers(self, wide: Interest, narrow: Interest) -> bool:
-        return wide.id == narrow.id
-
-    def overlap(self, one: Interest, other: Interest) -> float:
-        return float(one.id == other.id)
-
-    def reduce(self, interests: Sequence[Interest], limit: int) -> list[Interest]:
-        return list(interests)
-
-
-class MemberSet:
-    def __init__(self) -> None:
-        self._known: set[bytes] = set()
-
-    def add(self, interest: Interest) -> None:
-        self._known.add(interest.id)
-
-    def remove(self, id: bytes) -> None:
-        self._known.discard(id)
-
-    def match(self, content: frozenset[bytes]) -> set[bytes]:
-        return self._known & content
-
-    def __len__(self) -> int:
-        return len(self._known)
-
-
-class ClassWorkload:
-    """Who wants which item: CoDD section 5.1. Members are numbered from 1."""
-
-    def __init__(
-        self, members: int, rng: random.Random, classes: int = 20, selectivity: float = 0.2, change_every: int = 200
-    ) -> None:
-        self._rng = rng
-        self._each = max(1, round(selectivity * classes))
-        self._change_every = change_every
-        self._drawn = 0
-        self.classes: list[list[int]] = [[] for _ in range(classes)]
-        for member in range(1, members + 1):
-            rng.choice(self.classes).append(member)
-
-    def draw(self) -> frozenset[int]:
-        """The members that want the next item."""
-        if self._drawn and self._change_every and self._drawn % self._change_every == 0:
-            self._change()
-        self._drawn += 1
-        return frozenset(member for each in self._rng.sample(self.classes, self._each) for member in each)
-
-    def _change(self) -> None:
-        """Split a fifth of the classes in two, and merge the halves in random pairs."""
-        rng = self._rng
-        rng.shuffle(self.classes)
-        count = len(self.classes) // 5
-        halves: list[list[int]] = []
-        for members in self.classes[:count]:
-            rng.shuffle(members)
-            halves += [members[: len(members) // 2], members[len(members) // 2 :]]
-        rng.shuffle(halves)
-        self.classes[:count] = [halves[at] + halves[at + 1] for at in range(0, len(halves), 2)]
 
 
 @dataclass(eq=False)
@@ -125,12 +53,15 @@ class NetNode:
     fan_out: int
     member: StreamMember = field(init=False)
     policy: TreePolicy = field(init=False)
-    own: frozenset[bytes] = frozenset()
-    """The ids of its own interests."""
     got: list[int] = field(default_factory=list)
     losses: int = 0
     had: int = 0
     wanted: int = 0
+    had_inner: int = 0
+    """Of what it had, the part while it had children."""
+    wanted_inner: int = 0
+    sends: int = 0
+    """Copies of items that it has sent to children."""
     depths: int = 0
     """The sum of its depths over the items that it had."""
     live_from: int | None = None
@@ -205,16 +136,16 @@ class NetNode:
         self.net.ends[end] = self.net.ends.get(end, 0) + 1
         self.policy.move_ended(peer, end.value, None if why is None else int(why), others)
 
-    def flow(self, held: ParsedItem, ids: set[bytes]) -> Any:
-        live = self.member.down.children.items()
-        sent = [id for id, child in live if child.stage is ChildStage.LIVE and not ids.isdisjoint(child.wants)]
-        found = self._flow(held, ids)
-        is_own = not self.own.isdisjoint(ids)
+    def passed(self, held: ParsedItem, is_own: bool, children: Sequence[NodeId]) -> None:
+        """An item has come."""
         self.had += 1
         self.wanted += is_own
+        if self.member.down.children:
+            self.had_inner += 1
+            self.wanted_inner += is_own
         self.depths += len(self.member.state.path)
-        self.policy.passed(held, is_own, sent)
-        return found
+        self.sends += len(children)
+        self.policy.passed(held, is_own, children)
 
     def look_at_children(self) -> None:
         """Tell the policy who has come and gone."""
@@ -232,31 +163,68 @@ class NetNode:
         elif isinstance(what, ParsedItem):
             self.got.append(what.item.sequence)
 
+    def went_live(self) -> None:
+        """Its subscription is served from here on."""
+        through = self.member.subscriptions[0].through
+        self.live_from = None if through is None else through.sequence
+
     def start(self, policy: TreePolicy) -> None:
         self.policy = policy
-        self._flow: Callable[[ParsedItem, set[bytes]], Any] = self.member.down.flow
-        self.member.down.flow = self.flow  # type: ignore[method-assign]  # counts what goes by
+        self.member.on_passed = self.passed
         self.member.on_ended = self.ended
 
 
+class UnlimitedWants(Wants):
+    """What a node wants where each member has an interest of its own and none covers another: without a limit."""
+
+    def _is_full(self, more: Interest) -> bool:
+        return False
+
+    def _covering(self, *_: object) -> None:
+        return None
+
+    def _riders(self, gone: object) -> list[Any]:
+        return []
+
+
+@dataclass(slots=True)
+class DeliveryFaults:
+    """What was found wrong with what members got; ``pairs``: so many items of members were looked at."""
+
+    pairs: int = 0
+    lost: int = 0
+    unwanted: int = 0
+    twice: int = 0
+    unordered: int = 0
+    """Members that had items in another order."""
+    outside: int = 0
+    """Members that are not in the tree in the end."""
+
+
 class DisseminationNet:
-    """A producer and its members. ``settings``: as in a stream's record."""
+    """A producer and its members. ``settings``: as in a stream's record.
+
+    ``items_a_second``: how fast items follow each other, on the clock by which policies wait.
+    ``is_limited``: whether the daemon's limit on a node's interests holds; for interests that cover each other.
+    """
 
     def __init__(
         self,
         members: int,
-        workload: ClassWorkload,
+        workload: LabStream,
         rng: random.Random,
         settings: Mapping[str, Any],
         fan_out: int = 6,
         items_a_second: int = 20,
         tick_s: float = 1.0,
         remembered: int = 2000,
+        policy: PolicyFactory | None = None,
+        is_limited: bool = False,
     ) -> None:
         self.rng = rng
         self.now = 0.0
-        self.kind = MemberKind()
         self.workload = workload
+        self.kind = workload.kind
         self.events: list[Event] = []
         self.ends: dict[MoveEnd, int] = {}
         self.sent: dict[type[Message], int] = {}
@@ -266,12 +234,13 @@ class DisseminationNet:
         self.published: list[frozenset[int]] = []
         self._fan_out = fan_out
         self._limits = BufferLimits(remembered, 1 << 30, 1e9)
-        self._factory = OverlapFactory()
+        self._factory: PolicyFactory = OverlapFactory() if policy is None else policy
         self._settings = self._factory.settings(settings)
         self._queue: deque[tuple[PeerRef, NodeId, Message]] = deque()
         self._per_tick = max(1, round(items_a_second * tick_s))
         self._tick_s = tick_s
-        self._interests = [self.kind.parse(f"m{number}") for number in range(members + 1)]
+        self._ids: list[bytes] = [b"", *(workload.interest(number).id for number in range(1, members + 1))]
+        self._is_limited = is_limited
         self._add(0)
 
     def _add(self, number: int) -> NetNode:
@@ -286,6 +255,9 @@ class DisseminationNet:
             lambda *asked: node.has_room(),
             is_source=node.is_producer,
         )
+        if not self._is_limited:
+            node.member.state.wants = UnlimitedWants(self.kind)
+            node.member.down.wants_max = 1 << 30
         self.nodes[peer.id] = node
         node.start(self._factory.make(node, self._settings))
         return node
@@ -315,9 +287,8 @@ class DisseminationNet:
     def join(self, number: int) -> NetNode:
         """A member comes."""
         node = self._add(number)
-        interest = self._interests[number]
-        node.own = frozenset((interest.id,))
-        node.member.subscribe(0, interest, None, node.deliver, self.now)
+        interest = self.workload.interest(number)
+        node.member.subscribe(0, interest, None, node.deliver, self.now, node.went_live)
         node.policy.look_for_parent()
         self.run()
         return node
@@ -346,18 +317,21 @@ class DisseminationNet:
             node.look_at_children()
         self.run()
 
-    def publish(self) -> None:
-        """The next item of the workload."""
-        wanted = self.workload.draw()
-        self.published.append(wanted)
-        number = len(self.published)
-        payload = number.to_bytes(4, "big")
-        self.kind.wanted[payload] = frozenset(self._interests[each].id for each in wanted)
+    def publish(self, count: int = 1) -> None:
+        """The next items of the workload, at one moment: what goes to one child goes in one message."""
         source = self.nodes[self.peers[0].id]
-        source.member.publish(StreamItem(1, number, round(self.now * 1000), payload), self.now)
+        is_due = False
+        for _ in range(count):
+            wanted = self.workload.draw()
+            self.published.append(wanted)
+            number = len(self.published)
+            payload = number.to_bytes(4, "big")
+            self.kind.met[payload] = frozenset([self.kind.everything.id, *(self._ids[each] for each in wanted)])
+            source.member.publish(StreamItem(1, number, round(self.now * 1000), payload), self.now)
+            is_due = is_due or number % self._per_tick == 0
         source.member.flush(self.now)
         self.run()
-        if number % self._per_tick == 0:
+        if is_due:
             self.tick()
 
     def tick(self) -> None:
@@ -369,9 +343,6 @@ class DisseminationNet:
             node.look_at_children()
             if not node.is_producer and node.member.up.is_orphan:
                 node.policy.look_for_parent()
-            elif node.live_from is None and node.member.subscriptions:
-                through = node.member.subscriptions[0].through
-                node.live_from = None if through is None else through.sequence
         self.run()
 
     # What came of it
@@ -380,13 +351,22 @@ class DisseminationNet:
         return [node for node in self.nodes.values() if not node.is_producer]
 
     def reset_counts(self) -> None:
+        """Count from here."""
         for node in self.nodes.values():
-            node.had = node.wanted = node.depths = 0
+            node.had = node.wanted = node.depths = node.had_inner = node.wanted_inner = node.sends = 0
 
     def spurious_share(self, inner_only: bool = False) -> float:
-        """The mean over members of what each had in vain, as a part of what it had."""
-        nodes = [node for node in self.members() if node.had and (not inner_only or node.children())]
-        return sum(1 - node.wanted / node.had for node in nodes) / max(1, len(nodes))
+        """The mean over members of what each had in vain, as a part of what it had.
+
+        ``inner_only``: over those that have had children, of what they had meanwhile.
+        """
+        if inner_only:
+            counts = [
+                (node.wanted_inner, node.had_inner) for node in self.members() if node.had_inner >= INNER_ITEMS_MIN
+            ]
+        else:
+            counts = [(node.wanted, node.had) for node in self.members() if node.had]
+        return sum(1 - wanted / had for wanted, had in counts) / max(1, len(counts))
 
     def vain_share(self) -> float:
         """Of all that members had, the part that they had in vain."""
@@ -397,19 +377,41 @@ class DisseminationNet:
         """The mean depth of members, weighted with what they had."""
         return sum(n.depths for n in self.members()) / max(1, sum(n.had for n in self.members()))
 
+    @property
+    def control(self) -> dict[type[Message], int]:
+        """Messages that were no items, by type."""
+        return {kind: count for kind, count in self.sent.items() if kind is not tree_messages.Carry}
+
+    def depths(self) -> list[float]:
+        """For each member, the mean of its depths weighted with what it had there (figure 9), deepest first."""
+        return sorted((node.depths / node.had for node in self.members() if node.had), reverse=True)
+
     def depth_max(self) -> int:
         return max(len(node.path) for node in self.members())
 
-    def check(self) -> None:
-        """Whether every member has had what it wanted, each item once and in order; and the tree is one."""
+    def faults(self) -> DeliveryFaults:
+        """What no run may have."""
+        found = DeliveryFaults()
         for number, peer in enumerate(self.peers):
             node = self.nodes.get(peer.id)
             if node is None or node.is_producer or node.live_from is None:
                 continue
             since = node.live_from
-            expected = [at for at, wanted in enumerate(self.published, start=1) if number in wanted and at > since]
-            assert [at for at in node.got if at > since] == expected, f"member {number}"
-            assert not node.losses, f"member {number}"
-            assert node.path and node.path[0] == self.peers[0].id, f"member {number} is not in the tree"
+            expected = {at for at, wanted in enumerate(self.published, start=1) if number in wanted and at > since}
+            got = [at for at in node.got if at > since]
+            found.pairs += len(expected)
+            found.lost += len(expected.difference(got))
+            found.unwanted += len(set(got) - expected)
+            found.twice += len(got) - len(set(got))
+            found.unordered += got != sorted(got)
+            found.outside += not node.path or node.path[0] != self.peers[0].id
+        return found
+
+    def check(self) -> None:
+        """Assert that every member has had what it wanted, each item once and in order; and the tree is one."""
+        found = self.faults()
+        assert found == DeliveryFaults(pairs=found.pairs)
+        for node in self.nodes.values():
+            assert not node.losses, f"{node.me}"
             assert len(node.member.down.children) <= self._fan_out
             node.member.validate()

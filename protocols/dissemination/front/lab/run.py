@@ -1,0 +1,307 @@
+"""One point of the experiments ``dissemination/...``: a stream under one way of disseminating it, and its row."""
+
+from __future__ import annotations
+
+import gc
+import random
+import time
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from statistics import fmean
+from typing import Any, Final
+
+from peerd.ids import parse_id
+from peerd.lab.experiment import Notify, Point, Row
+from protocols.dissemination.front.lab.net import DisseminationNet
+from protocols.dissemination.front.lab.rivals import RIVALS, StaticTree, annealed, balanced, bits, figures, grouped
+from protocols.dissemination.front.lab.workloads import ClassWorkload, LabStream, Wanted, XmlWorkload
+from protocols.dissemination.policies.first_fit import FirstFitFactory
+from protocols.dissemination.policies.overlap.events import (
+    ReorganisationAsked,
+    ReorganisationDecided,
+    ReorganisationMeasured,
+)
+from protocols.dissemination.policies.overlap.messages import GetOverhead
+from protocols.dissemination.policies.overlap.settings import OverlapSettings
+from protocols.dissemination.ports import PolicyFactory
+
+CODD, CODD_NR, RANDOM, BOUND, BOUND_STILL = "codd", "codd-nr", "random", "bound", "bound-still"
+LEARNING: Final = ("dita", BOUND)
+"""Ways that are made anew with full knowledge each time that classes change."""
+JOINING: Final = 2
+"""So many members come with each item, until all are there; counting begins then."""
+EPOCHS_JUDGED: Final = 5
+"""So many of the times between two changes are looked at, where a tree is made anew for each."""
+STEPS_EPOCH: Final = 50_000
+STEPS_STILL: Final = 150_000
+"""Steps of simulated annealing."""
+COURSE_EVERY: Final = 200
+"""Items of one point of a time course."""
+RANKED: Final = 100
+"""Figures over nodes in order have so many points."""
+TICK_S: Final = 1.0
+"""What is published within this time is sent at its beginning."""
+DEFAULTS: Final[Row] = {
+    "way": CODD,
+    "fan_out": 6,
+    "selectivity": 0.2,
+    "classes": 20,
+    "change_every": 200,
+    "pace": 10,
+    "dtd": None,
+}
+"""Of section 5.1. ``pace``: items a second, which the paper has no word on."""
+
+
+def measure(point: Point, notify: Notify) -> Row:
+    """Run one point. ``lookups`` is the number of items; the topology plays no part."""
+    begun = time.process_time()
+    setting = {**DEFAULTS, **point.variant}
+    gc.disable()  # there is next to nothing to collect, and looking for it takes a tenth of the time
+    try:
+        act = _run if setting["way"] in (CODD, CODD_NR, RANDOM) else _compute
+        row = act(point, setting, notify)
+    finally:
+        gc.enable()
+    used = {name: setting[name] for name in DEFAULTS}
+    return {
+        **used,
+        **row,
+        "simulated_s": point.lookups / setting["pace"],
+        "processor_s": round(time.process_time() - begun, 2),
+        "node_kib": None,
+    }
+
+
+def _workload(point: Point, setting: Row) -> LabStream:
+    rng = random.Random(f"{point.seed} workload")
+    if setting["dtd"] is not None:
+        return XmlWorkload(point.nodes, rng, point.lookups, setting["dtd"])
+    return ClassWorkload(point.nodes, rng, setting["classes"], setting["selectivity"], setting["change_every"])
+
+
+def _joining(point: Point) -> int:
+    """The items that are published while members come."""
+    return -(-point.nodes // JOINING)
+
+
+# Ways that the daemon has
+
+
+def _run(point: Point, setting: Row, notify: Notify) -> Row:
+    net = _net(point, setting)
+    notify("join", 0.0)
+    joined = 0
+    for _ in range(_joining(point)):
+        for _ in range(min(JOINING, point.nodes - joined)):
+            joined += 1
+            net.join(joined)
+        net.publish()
+    net.reset_counts()
+    begun = len(net.events)
+    notify("items", net.now)
+    course = _Course(net)
+    together = max(1, round(setting["pace"] * TICK_S))
+    for at in range(0, point.lookups, together):
+        net.publish(min(together, point.lookups - at))
+        if at // COURSE_EVERY != (at + together) // COURSE_EVERY:
+            course.look(min(at + together, point.lookups))
+    row = {**_tree_row(net), **course.row(), **_moves_row(net, begun, point.lookups), **_sent_row(net, point)}
+    for _ in range(10):
+        net.tick()
+    found = net.faults()
+    return {
+        **row,
+        "pairs": found.pairs,
+        "lost": found.lost,
+        "unwanted": found.unwanted,
+        "twice": found.twice,
+        "unordered": found.unordered,
+        "outside": found.outside,
+        "gaps": sum(node.losses for node in net.members()),
+    }
+
+
+def _net(point: Point, setting: Row) -> DisseminationNet:
+    names = set(OverlapSettings.model_fields)
+    settings: dict[str, Any] = {name: value for name, value in setting.items() if name in names}
+    policy: PolicyFactory | None = None
+    match setting["way"]:
+        case "codd-nr":
+            settings["reorganise"] = False
+        case "random":
+            policy, settings = FirstFitFactory(), {}
+    return DisseminationNet(
+        point.nodes,
+        _workload(point, setting),
+        random.Random(f"{point.seed} net"),
+        settings,
+        fan_out=int(setting["fan_out"]),
+        items_a_second=int(setting["pace"]),
+        tick_s=TICK_S,
+        policy=policy,
+        is_limited=setting["dtd"] is not None,
+    )
+
+
+def _tree_row(net: DisseminationNet) -> Row:
+    depths = net.depths()
+    had, wanted = (sum(getattr(node, name) for node in net.members()) for name in ("had", "wanted"))
+    shares = [1 - node.wanted / node.had for node in net.members() if node.had]
+    return {
+        "spurious": round(net.spurious_share(), 4),
+        "spurious_inner": round(net.spurious_share(inner_only=True), 4),
+        "in_vain": round(net.vain_share(), 4),
+        "copies_per_wanted": round(had / wanted, 4),
+        "depth": round(fmean(depths), 3),
+        "depth_max": net.depth_max(),
+        "depths_ranked": _ranked(depths),
+        "spurious_ranked": _ranked(shares),
+    }
+
+
+def _ranked(values: Sequence[float]) -> list[float]:
+    ordered = sorted(values, reverse=True)
+    count = min(RANKED, len(ordered))
+    return [round(ordered[at * len(ordered) // count], 3) for at in range(count)]
+
+
+def _sent_row(net: DisseminationNet, point: Point) -> Row:
+    source = net.nodes[net.peers[0].id]
+    return {
+        "producer_sends": round(source.sends / point.lookups, 3),
+        "member_sends_max": round(max(node.sends for node in net.members()) / point.lookups, 3),
+        "control_per_item": round(sum(net.control.values()) / len(net.published), 3),
+    }
+
+
+class _Course:
+    """The spurious share over time."""
+
+    def __init__(self, net: DisseminationNet) -> None:
+        self._net = net
+        self._before: dict[int, tuple[int, int, int, int]] = {}
+        self._items: list[int] = []
+        self._all: list[float] = []
+        self._inner: list[float] = []
+
+    def look(self, at: int) -> None:
+        """Take the next point."""
+        every: list[float] = []
+        inner: list[float] = []
+        for node in self._net.members():
+            now = (node.had, node.wanted, node.had_inner, node.wanted_inner)
+            before = self._before.get(node.me.id, (0, 0, 0, 0))
+            had, wanted, had_inner, wanted_inner = (new - old for new, old in zip(now, before, strict=True))
+            self._before[node.me.id] = now
+            if had:
+                every.append(1 - wanted / had)
+            if had_inner:
+                inner.append(1 - wanted_inner / had_inner)
+        self._items.append(at)
+        self._all.append(round(fmean(every or [0.0]), 4))
+        self._inner.append(round(fmean(inner or [0.0]), 4))
+
+    def row(self) -> Row:
+        """Columns, and what the last third of the run has."""
+        late = self._all[-max(1, len(self._all) // 3) :]
+        return {
+            "course_items": self._items,
+            "course": self._all,
+            "course_inner": self._inner,
+            "spurious_late": round(fmean(late or [0.0]), 4),
+        }
+
+
+def _moves_row(net: DisseminationNet, begun: int, items: int) -> Row:
+    events = net.events[begun:]
+    decided = [event for event in events if isinstance(event, ReorganisationDecided)]
+    outcomes = Counter(event.outcome for event in decided)
+    measured = [event for event in events if isinstance(event, ReorganisationMeasured)]
+    moved = max(1, outcomes["moved"])
+    return {
+        "asked": sum(isinstance(event, ReorganisationAsked) for event in events),
+        "looked_at": len(decided),
+        "moves": outcomes["moved"],
+        "moves_per_100": round(100 * outcomes["moved"] / items, 2),
+        "no_gain": outcomes["no_gain"],
+        "declined": outcomes["declined"] + outcomes["silent"],
+        "searched": round(net.sent.get(GetOverhead, 0) / max(1, len(decided)), 1),
+        "moved_again": round(moved / max(1, len({parse_id(e.child) for e in decided if e.outcome == "moved"})), 2),
+        "predicted": round(fmean([event.predicted for event in measured] or [0.0]), 4),
+        "measured": round(fmean([event.measured for event in measured] or [0.0]), 4),
+        "correlation": _correlation([(event.predicted, event.measured) for event in measured]),
+    }
+
+
+def _correlation(pairs: Sequence[tuple[float, float]]) -> float | None:
+    if len(pairs) < 3:
+        return None
+    one, other = fmean(x for x, _ in pairs), fmean(y for _, y in pairs)
+    both = sum((x - one) * (y - other) for x, y in pairs)
+    square = sum((x - one) ** 2 for x, _ in pairs) * sum((y - other) ** 2 for _, y in pairs)
+    return round(both / square**0.5, 3) if square else None
+
+
+# Ways that are computed
+
+
+@dataclass(frozen=True, slots=True)
+class _Judged:
+    """What a way that is computed is given."""
+
+    fan_out: int
+    rng: random.Random
+
+
+def _compute(point: Point, setting: Row, notify: Notify) -> Row:
+    workload = _workload(point, setting)
+    for _ in range(_joining(point)):
+        workload.draw()
+    notify("items", 0.0)
+    wanted = [workload.draw() for _ in range(point.lookups)]
+    judged = _Judged(int(setting["fan_out"]), random.Random(f"{point.seed} rivals"))
+    way = setting["way"]
+    found = [
+        _way(way)(bits(part, point.nodes), judged)
+        for part in (_epochs(wanted, setting, _joining(point)) if way in LEARNING else [wanted])
+    ]
+    names = dict.fromkeys(name for each in found for name in each)
+    return {name: round(fmean([each[name] for each in found]), 4) for name in names}
+
+
+def _epochs(wanted: Wanted, setting: Row, begun: int) -> list[Wanted]:
+    """The items between two changes of the classes, some of these times in equal distances."""
+    every = 0 if setting["dtd"] is not None else int(setting["change_every"])
+    if not every:
+        return [wanted]
+    first = -begun % every
+    starts = range(first, len(wanted) - every + 1, every)
+    step = max(1, len(starts) // EPOCHS_JUDGED)
+    return [wanted[start : start + every] for start in starts[::step]] or [wanted]
+
+
+def _way(name: str) -> Callable[[Sequence[int], _Judged], Row]:
+    if name == BOUND:
+        return _bound
+    if name == BOUND_STILL:
+        return _bound_still
+    return lambda wants, judged: RIVALS[name](wants, judged.fan_out, judged.rng)
+
+
+def _bound(wants: Sequence[int], judged: _Judged) -> Row:
+    """The best tree found for these items alone, as if moves cost nothing and the future were known."""
+    return _best(wants, judged, STEPS_EPOCH)
+
+
+def _bound_still(wants: Sequence[int], judged: _Judged) -> Row:
+    """The best tree found that stays as it is for all items."""
+    return _best(wants, judged, STEPS_STILL)
+
+
+def _best(wants: Sequence[int], judged: _Judged, steps: int) -> Row:
+    members = sorted(range(1, len(wants)), key=lambda node: (-wants[node].bit_count(), node))
+    starts = (grouped(wants, judged.fan_out), StaticTree(balanced(members, judged.fan_out)))
+    trees = [*starts, *(annealed(wants, judged.fan_out, start, steps, judged.rng) for start in starts)]
+    return min((figures(tree, wants) for tree in trees), key=lambda row: float(row["spurious"]))

@@ -1,0 +1,130 @@
+"""The experiments of streams at tiny sizes, the rivals that are computed, and the best trees that are searched for."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from random import Random
+
+import pytest
+from hypothesis import given, settings, strategies as st
+
+from peerd.lab.experiment import COST, Point, Row
+from peerd.lab.pool import run_point
+from peerd.lab.registry import find
+from protocols.dissemination.front.lab.codd_experiments import EXPERIMENTS, FIGURES, xml_sets
+from protocols.dissemination.front.lab.net import DisseminationNet
+from protocols.dissemination.front.lab.rivals import RIVALS, StaticTree, annealed, balanced, bits, figures, grouped
+from protocols.dissemination.front.lab.workloads import ClassWorkload, XmlWorkload
+
+TINY = Point("dissemination/default", 30, "constant", duration_s=60.0, lookups=600, settle_s=0.0, seed=2)
+OF_RUNS = ("spurious_late", "moves", "moves_per_100", "looked_at", "searched", "predicted", "measured", "correlation")
+"""Columns that only runs have."""
+
+
+def row_of(**variant: float | str) -> Row:
+    return run_point(replace(TINY, variant=variant))
+
+
+def without_cost(row: Row) -> Row:
+    return {name: value for name, value in row.items() if name not in COST}
+
+
+@pytest.fixture(scope="module")
+def codd() -> Row:
+    return row_of(way="codd")
+
+
+def test_nothing_is_lost_and_nothing_comes_that_was_not_wanted(codd: Row) -> None:
+    assert codd["pairs"] > 1000 and codd["moves"] > 0
+    for fault in ("lost", "unwanted", "twice", "unordered", "outside", "gaps"):
+        assert codd[fault] == 0, fault
+
+
+def test_reorganisation_saves_and_the_tree_without_it_never_changes(codd: Row) -> None:
+    without = row_of(way="codd-nr")
+    assert without["moves"] == 0 == without["lost"]
+    assert codd["in_vain"] < without["in_vain"]
+    assert codd["spurious_inner"] < 0.9 * without["spurious_inner"]
+    assert codd["pairs"] == without["pairs"], "both had the same items to bring to the same members"
+
+
+def test_the_same_seed_is_the_same_row(codd: Row) -> None:
+    assert without_cost(row_of(way="codd")) == without_cost(codd)
+
+
+def test_rivals_pay_as_they_must(codd: Row) -> None:
+    rows = {way: row_of(way=way) for way in RIVALS}
+    assert rows["flooding"]["spurious"] == pytest.approx(0.8, abs=0.05), "one item in five is wanted"
+    assert rows["mesh"]["copies_per_wanted"] > rows["flooding"]["copies_per_wanted"]
+    assert rows["source"]["spurious"] == rows["dita"]["spurious"] == 0
+    assert rows["source"]["producer_sends"] > rows["siena"]["producer_sends"] == pytest.approx(1.0, abs=0.05)
+    assert codd["in_vain"] < rows["siena"]["in_vain"]
+    assert rows["siena"]["spurious_inner"] > codd["spurious_inner"]
+
+
+def test_no_tree_is_better_than_the_bounds(codd: Row) -> None:
+    free, still = row_of(way="bound"), row_of(way="bound-still")
+    assert free["spurious"] <= still["spurious"] * 1.05
+    assert free["spurious"] < codd["spurious"]
+
+
+def test_what_a_tree_costs_is_what_its_nodes_would_get() -> None:
+    # 0 - 1 - 2, and 0 - 3: member 1 gets the second item only for member 2
+    tree = StaticTree([0, 0, 1, 0])
+    wants = bits([frozenset({1, 3}), frozenset({2})], 3)
+    assert tree.depths() == [0, 1, 2, 1] and tree.had(wants)[1:] == [0b11, 0b10, 0b01]
+    found = figures(tree, wants)
+    assert found["spurious"] == pytest.approx(0.5 / 3) and found["spurious_inner"] == 0.5
+    assert found["in_vain"] == pytest.approx(1 / 4) and found["producer_sends"] == 1.5
+
+
+@settings(max_examples=25)
+@given(st.integers(2, 40), st.integers(2, 6), st.integers(0, 1000))
+def test_searched_trees_are_trees_within_the_fan_out_and_never_worse(members: int, fan_out: int, seed: int) -> None:
+    rng = Random(seed)
+    workload = ClassWorkload(members, rng, classes=5, selectivity=0.4, change_every=0)
+    wants = bits([workload.draw() for _ in range(40)], members)
+    for start in (grouped(wants, fan_out), StaticTree(balanced(list(range(1, members + 1)), fan_out))):
+        best = annealed(wants, fan_out, start, 300, rng)
+        assert all(depth > 0 for depth in best.depths()[1:])
+        for tree in (start, best):
+            assert all(tree.parents[1:].count(node) <= fan_out for node in range(members + 1))
+        assert figures(best, wants)["spurious"] <= figures(start, wants)["spurious"] + 1e-9
+
+
+def test_documents_and_queries(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("PEERD_DATA", raising=False)
+    assert xml_sets() == ("news",)
+    workload = XmlWorkload(20, Random(1), 50)
+    assert 0.05 < workload.selectivity < 0.6
+    some = [workload.draw() for _ in range(60)]
+    assert all(1 <= member <= 20 for wanted in some for member in wanted)
+    row = run_point(replace(TINY, lookups=150, variant={"way": "codd", "dtd": "news", "fan_out": 4}))
+    assert row["lost"] == row["unwanted"] == row["twice"] == 0 < row["pairs"]
+
+
+def test_many_different_interests_are_no_limit_in_the_lab() -> None:
+    """Members of the abstract data have an interest each: more below one node than a daemon would list."""
+    net = DisseminationNet(210, ClassWorkload(210, Random(1)), Random(1), {}, fan_out=300)
+    net.nodes[net.peers[0].id].fan_out = 1
+    for number in range(1, 211):
+        if number % 40 == 0:
+            net.tick()  # a node helps a few newcomers a second
+        net.join(number)
+    for _ in range(20):
+        net.publish()
+    (head,) = (node for node in net.members() if len(node.path) == 1)
+    assert len(head.children()) == 209
+    assert head.had == sum(bool(wanted) for wanted in net.published) and len(head.wants) == 210
+    net.check()
+
+
+def test_experiments_are_found_and_drawn(codd: Row) -> None:
+    assert [each.name for each in EXPERIMENTS] == list(FIGURES)
+    assert set(FIGURES) <= {each.name for each in find(["dissemination"])}
+    for each in EXPERIMENTS:
+        found = [{**codd, **variant, "nodes": 30} for variant in each.variants]
+        charts = each.charts(found)
+        assert charts and not any(chart.is_empty for chart in charts), each.name
+        for column in each.columns:
+            assert column.cell(found[0]) != "-" or column.key in OF_RUNS, column.key
