@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from peerd.front import Front, ScenarioAction
 
 if TYPE_CHECKING:
+    from peerd.lab.experiment import Experiment
     from peerd.sim.checkers import Checker
     from peerd.sim.swarm.work import SwarmWork
 
@@ -31,3 +32,8 @@ class DisseminationFront(Front):
         from protocols.dissemination.front.simulator import StreamTraffic
 
         return StreamTraffic
+
+    def experiments(self) -> Sequence[Experiment]:
+        from protocols.dissemination.front.lab import EXPERIMENTS
+
+        return EXPERIMENTS

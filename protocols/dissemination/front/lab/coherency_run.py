@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from random import Random
 from statistics import fmean
 from typing import Final
@@ -115,12 +115,11 @@ def first_nodes(system: System) -> list[int]:
     return order[1 : 1 + SLOWED]
 
 
-def relative(rows: Sequence[Row], *by: str) -> list[Row]:
+def relative(rows: Sequence[Row], by: Sequence[str]) -> list[Row]:
     """Add the loss in multiples of the annealed tree's of the same parameters."""
+
     def key(row: Row) -> tuple[object, ...]:
         return tuple(row.get(name) for name in ("nodes", "topology", "seed", *by))
 
     base = {key(row): row["lost"] for row in rows if row["plan"] == "annealed" and not row.get("adaptive")}
-    return [
-        {**row, "relative": round(row["lost"] / base[key(row)], 3) if base.get(key(row)) else None} for row in rows
-    ]
+    return [{**row, "relative": round(row["lost"] / base[key(row)], 3) if base.get(key(row)) else None} for row in rows]

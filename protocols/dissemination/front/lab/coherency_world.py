@@ -13,6 +13,7 @@ from bisect import bisect_left
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
+from itertools import pairwise
 from pathlib import Path
 from random import Random
 from statistics import median
@@ -21,13 +22,13 @@ from typing import Final
 from peerd.errors import ConfigError
 from peerd.lab.topologies import SECTION, table_of
 from peerd.sim.scenario import parse_scenario
-from peerd.sim.topology.topology import Topology
 from protocols.dissemination.policies.cost.model import Costs
 
 DATA: Final = "PEERD_DATA"
 STOCKS: Final = "stocks/padres_stockquotes_100symbols_daily.csv.xz"
 INET: Final = "topology/inet-3000.txt"
-MEAN_DELAY_S: Final = 0.02
+MEAN_RTT: Final = "40ms"
+"""The mean delay between two servers is 20 ms."""
 FILTER_S: Final = (0.001, 0.005)
 """The least and the mean time to look whether a child wants a value."""
 SEND_S: Final = (0.000125, 0.001)
@@ -89,24 +90,16 @@ class World:
         return replace(self, costs=costs)
 
 
-def topology_path() -> str:
+def topology() -> str:
     """The Inet graph of `PEERD_DATA` where there is one, else random points of a square; the mean delay is the same."""
     path = Path(os.environ.get(DATA, "")) / INET
-    return f"inet-3000={path}" if DATA in os.environ and path.is_file() else "square=euclidean@40ms"
-
-
-def topology_of(text: str) -> Topology:
-    """Read the option ``--topology``, or an Inet graph."""
-    path = Path(text.partition("=")[2] or text)
-    if path.name.startswith("inet-"):
-        return Topology(model="inet", file=str(path), scale_mean_rtt=2 * MEAN_DELAY_S)
-    return parse_scenario({SECTION: table_of(text)}).topology
+    return f"inet-3000={path}@{MEAN_RTT}" if DATA in os.environ and path.is_file() else f"square=euclidean@{MEAN_RTT}"
 
 
 @lru_cache(maxsize=2)
 def delays_of(topology: str, seed: int, count: int) -> tuple[tuple[float, ...], ...]:
     """The one-way delays between all nodes."""
-    latency = topology_of(topology).build(seed)
+    latency = parse_scenario({SECTION: table_of(topology)}).topology.build(seed)
     return tuple(tuple(latency.latency_s(a, b) if a != b else 0.0 for b in range(count)) for a in range(count))
 
 
@@ -202,7 +195,7 @@ def stock_traces() -> tuple[tuple[float, ...], ...]:
     made = []
     for _, prices in sorted(read_stocks(path).items()):
         changing = [value for last, value in zip([None, *prices], prices, strict=False) if value != last]
-        steps = [abs(b - a) for a, b in zip(changing, changing[1:], strict=False)]
+        steps = [abs(b - a) for a, b in pairwise(changing)]
         if len(steps) >= 100:
             unit = STEP / median(steps)
             made.append(tuple(round(value * unit, 6) for value in changing))
