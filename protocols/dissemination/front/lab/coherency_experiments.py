@@ -180,7 +180,7 @@ FIGURES: Final = {
         "figure 4b",
         (*PLAN, LOAD, *HALVES, *RESULT),
         in_time("adapting", "One object: trees that adapt"),
-        [each for load in (1.0, 5.0) for each in variants(("annealed", "random+", "greedy+"), load=load)],
+        [each for load in (1.0, 5.0) for each in variants(("annealed", "random+"), load=load)],
         seconds=LONG_S,
         by=("load",),
     ),
