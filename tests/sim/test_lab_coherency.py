@@ -16,8 +16,8 @@ from protocols.dissemination.front.lab.coherency_run import relative
 from protocols.dissemination.front.lab.coherency_system import System
 from protocols.dissemination.front.lab.coherency_trees import PLANS, Shape, dita
 from protocols.dissemination.front.lab.coherency_world import (
+    CoherencyWorld,
     Update,
-    World,
     count_wanted,
     several_objects,
     single_object,
@@ -39,15 +39,15 @@ def without_cost(row: Row) -> Row:
     return {name: value for name, value in row.items() if name not in {*COST, "build_s"}}
 
 
-def of_one(tolerance: float, values: list[float], delay_s: float = 1.0, each_s: float = 10.0) -> World:
+def of_one(tolerance: float, values: list[float], delay_s: float = 1.0, each_s: float = 10.0) -> CoherencyWorld:
     """A source and one server, a link apart; the values come each ten seconds; filtering and sending take no time."""
     updates = tuple(Update(each_s * number, 0, value) for number, value in enumerate(values, 1))
     delays = ((0.0, delay_s), (delay_s, 0.0))
     costs = Costs(1e-9, 1e-9)
-    return World((costs, costs), delays, ({}, {0: tolerance}), ({0: 0.1}, {0: 0.1}), updates, (0.0,))
+    return CoherencyWorld((costs, costs), delays, ({}, {0: tolerance}), ({0: 0.1}, {0: 0.1}), updates, (0.0,))
 
 
-def lost_s(world: World, parents: dict[int, int], until_s: float) -> float:
+def lost_s(world: CoherencyWorld, parents: dict[int, int], until_s: float) -> float:
     system = System(world, (Shape((0,), parents),), Random(1))
     system.run(until_s)
     return until_s * system.fidelity.end_window(system.now)
@@ -79,7 +79,7 @@ def test_a_slow_server_makes_those_below_it_wait() -> None:
     costs = (Costs(1e-9, 1e-9), Costs(2.0, 1e-9), Costs(1e-9, 1e-9))
     delays = tuple(tuple(0.0 if a == b else 0.001 for b in range(3)) for a in range(3))
     updates = tuple(Update(10.0 * number, 0, float(number)) for number in range(1, 1000))
-    world = World(costs, delays, ({}, {0: 0.1}, {0: 0.1}), ({0: 0.1},) * 3, updates, (0.0,))
+    world = CoherencyWorld(costs, delays, ({}, {0: 0.1}, {0: 0.1}), ({0: 0.1},) * 3, updates, (0.0,))
     below, beside = (lost_s(world, parents, 10_000.0) for parents in ({1: 0, 2: 1}, {1: 0, 2: 0}))
     assert beside == pytest.approx(1.0, rel=0.05)
     # half of the two servers, each update 2 s late; 0.1 updates a second do not often wait for each other

@@ -8,7 +8,7 @@ from typing import Any, Final
 from peerd.ids import NodeId
 from peerd.messages import Message, PeerRef
 from peerd.telemetry.schema import Event
-from protocols.dissemination.front.lab.coherency_system import System, Watcher
+from protocols.dissemination.front.lab.coherency_system import System, TreeWatcher
 from protocols.dissemination.front.lab.coherency_trees import FAN_OUT, id_of, number_of
 from protocols.dissemination.front.lab.coherency_world import ADAPT_S, ROUND_S, WINDOW_S
 from protocols.dissemination.interests.coherency import CoherencyKind
@@ -93,7 +93,7 @@ class NodePlace:
         """Nobody reads the events of these nodes."""
 
 
-class AdaptingTrees(Watcher):
+class AdaptingTrees(TreeWatcher):
     """The policies of all nodes in all trees of a system."""
 
     def __init__(self, system: System) -> None:
@@ -119,10 +119,10 @@ class AdaptingTrees(Watcher):
         self.system.after(TICK_S, self._tick, policy)
 
     def passed(self, tree: int, node: int, held: ParsedItem, *, is_own: bool) -> None:
-        """See `Watcher`."""
+        """See `TreeWatcher`."""
         self.policies[tree, node].passed(held, is_own, ())
 
     def moved(self, tree: int, node: int, old: int, new: int) -> None:
-        """See `Watcher`."""
+        """See `TreeWatcher`."""
         self.policies[tree, old].child_went(id_of(node))
         self.policies[tree, new].child_came(id_of(node))

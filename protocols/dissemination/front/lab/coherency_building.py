@@ -6,9 +6,10 @@ import time
 from random import Random
 from typing import Final
 
+from peerd.ids import NodeId
 from peerd.lab.experiment import Notify, Point, Row
 from protocols.dissemination.front.lab.coherency_trees import ANNEALING, delay_of, id_of, servers_of
-from protocols.dissemination.front.lab.coherency_world import World, single_object
+from protocols.dissemination.front.lab.coherency_world import CoherencyWorld, single_object
 from protocols.dissemination.policies.cost.construction import Cooling, anneal, greedy, random_tree
 from protocols.dissemination.policies.cost.model import Branch, Costs, CostTree
 from protocols.dissemination.policies.cost.transformations import Family, Relative
@@ -30,7 +31,7 @@ def family_of(fan_out: int, rng: Random) -> Family:
         rate = rng.uniform(0.5, 1.5)
         return Branch(id_of(next(number)), rate, rate)
 
-    relatives: dict[int, Relative] = {}
+    relatives: dict[NodeId, Relative] = {}
     children = []
     for _ in range(fan_out):
         below = tuple(leaf() for _ in range(fan_out))
@@ -38,7 +39,7 @@ def family_of(fan_out: int, rng: Random) -> Family:
         children.append(child.id)
         relatives[child.id] = child
         relatives |= {each.node: Relative(each.node, costs, each.rate_max, ()) for each in below}
-    return Family(id_of(0), costs, 1.5, tuple(children), relatives, lambda one, other: 0.02)  # type: ignore[arg-type]
+    return Family(id_of(0), costs, 1.5, tuple(children), relatives, lambda one, other: 0.02)
 
 
 def measure_decisions(point: Point, notify: Notify) -> Row:
@@ -78,7 +79,7 @@ def measure_building(point: Point, notify: Notify) -> Row:
     }
 
 
-def _build(plan: str, world: World, rng: Random) -> CostTree:
+def _build(plan: str, world: CoherencyWorld, rng: Random) -> CostTree:
     source, servers, delay = id_of(0), servers_of(world, (0,)), delay_of(world)
     if plan == "greedy":
         return greedy(source, servers, delay)

@@ -100,7 +100,7 @@ def built(found: Sequence[Row]) -> list[Chart]:
 
 
 @dataclass(frozen=True, slots=True)
-class Figure:
+class CoherencyFigure:
     """One experiment."""
 
     title: str
@@ -151,7 +151,7 @@ ALL: Final = (*STATIC, "greedy+")
 LOADS: Final = (1.0, 3.0, 5.0)
 
 FIGURES: Final = {
-    "decisions": Figure(
+    "decisions": CoherencyFigure(
         "how often a node can afford to decide",
         "figure 3",
         (
@@ -167,7 +167,7 @@ FIGURES: Final = {
         quick_nodes=(1,),
         measure=measure_decisions,
     ),
-    "load": Figure(
+    "load": CoherencyFigure(
         "trees of one object, as servers become slower and less alike",
         "figure 4a",
         (*PLAN, LOAD, *RESULT),
@@ -175,7 +175,7 @@ FIGURES: Final = {
         [each for load in LOADS for each in variants(ALL, load=load)],
         by=("load",),
     ),
-    "adapting": Figure(
+    "adapting": CoherencyFigure(
         "a tree made by chance adapts",
         "figure 4b",
         (*PLAN, LOAD, *HALVES, *RESULT),
@@ -184,7 +184,7 @@ FIGURES: Final = {
         seconds=LONG_S,
         by=("load",),
     ),
-    "rate": Figure(
+    "rate": CoherencyFigure(
         "trees of one object that changes more often",
         "figure 4c",
         (*PLAN, FASTER, *RESULT),
@@ -193,7 +193,7 @@ FIGURES: Final = {
         seconds=200.0,
         by=("rate",),
     ),
-    "change": Figure(
+    "change": CoherencyFigure(
         "the first ten nodes become ten times as slow",
         "figure 5",
         (*PLAN, *HALVES, *RESULT),
@@ -201,7 +201,7 @@ FIGURES: Final = {
         variants(("dita", "annealed", "annealed+", "informed"), change=True),
         seconds=LONG_S,
     ),
-    "objects-load": Figure(
+    "objects-load": CoherencyFigure(
         "trees of 100 objects, as servers become slower",
         "figure 6a",
         (*PLAN, LOAD, *RESULT),
@@ -210,7 +210,7 @@ FIGURES: Final = {
         seconds=1000.0,
         by=("load",),
     ),
-    "objects-adapting": Figure(
+    "objects-adapting": CoherencyFigure(
         "a tree of 100 objects made by chance adapts",
         "figure 6b",
         (*PLAN, LOAD, *HALVES, *RESULT),
@@ -219,7 +219,7 @@ FIGURES: Final = {
         seconds=LONG_S,
         by=("load",),
     ),
-    "objects": Figure(
+    "objects": CoherencyFigure(
         "trees of more objects",
         "figure 6c",
         (*PLAN, OBJECTS, *RESULT),
@@ -228,7 +228,7 @@ FIGURES: Final = {
         seconds=1000.0,
         by=("objects",),
     ),
-    "trees": Figure(
+    "trees": CoherencyFigure(
         "one tree for all objects, or one for each",
         "figure 7",
         (*PLAN, LOAD, *RESULT),
@@ -237,7 +237,7 @@ FIGURES: Final = {
         seconds=1000.0,
         by=("load",),
     ),
-    "interest": Figure(
+    "interest": CoherencyFigure(
         "one tree or many, as servers want fewer of the objects",
         "figure 8",
         (*PLAN, INTEREST, *RESULT),
@@ -250,7 +250,7 @@ FIGURES: Final = {
         seconds=1000.0,
         by=("interest",),
     ),
-    "building": Figure(
+    "building": CoherencyFigure(
         "how long building a tree takes",
         "figure 9",
         (
@@ -265,7 +265,7 @@ FIGURES: Final = {
         quick_nodes=(8, 12),
         measure=measure_building,
     ),
-    "objects-change": Figure(
+    "objects-change": CoherencyFigure(
         "the first ten nodes of a tree of 100 objects become ten times as slow",
         "figure 10",
         (*PLAN, *HALVES, *RESULT),

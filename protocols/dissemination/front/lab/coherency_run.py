@@ -13,7 +13,7 @@ from peerd.lab.experiment import Notify, Point, Row
 from protocols.dissemination.front.lab.coherency_adapting import AdaptingTrees
 from protocols.dissemination.front.lab.coherency_system import System
 from protocols.dissemination.front.lab.coherency_trees import FAN_OUTS, PLANS, Plan, dita
-from protocols.dissemination.front.lab.coherency_world import World, several_objects, single_object
+from protocols.dissemination.front.lab.coherency_world import CoherencyWorld, several_objects, single_object
 
 WINDOWS: Final = 20
 TRIAL_SHARE: Final = 0.1
@@ -43,7 +43,7 @@ class Choice:
         """Read a point's variant."""
         return cls(**variant)  # type: ignore[arg-type]  # made by `coherency_experiments`
 
-    def world(self, point: Point) -> World:
+    def world(self, point: Point) -> CoherencyWorld:
         """What the run is about."""
         if self.objects:
             return several_objects(
@@ -89,7 +89,7 @@ def measure(point: Point, notify: Notify) -> Row:
     }
 
 
-def _plan(choice: Choice, world: World, rng: Random, point: Point) -> tuple[Plan, int]:
+def _plan(choice: Choice, world: CoherencyWorld, rng: Random, point: Point) -> tuple[Plan, int]:
     """The trees; of DiTA the fan-out, too, with which the least is lost in a trial."""
     if choice.plan == "informed":
         before = PLANS["annealed"](world, Random(f"{point.seed} plan"))

@@ -15,7 +15,7 @@ from random import Random
 from typing import Any, Final
 
 from protocols.dissemination.front.lab.coherency_trees import Plan, Shape
-from protocols.dissemination.front.lab.coherency_world import Update, World
+from protocols.dissemination.front.lab.coherency_world import CoherencyWorld, Update
 from protocols.dissemination.interests.coherency.given import GivenValues
 from protocols.dissemination.interests.coherency.tolerance import Divergence, ObjectValue, Tolerance
 from protocols.dissemination.messages import StreamItem
@@ -30,7 +30,7 @@ Wants = Mapping[int, float]
 class Fidelity:
     """For which share of the time values are farther from the source's than their holders tolerate (equation 1)."""
 
-    def __init__(self, world: World) -> None:
+    def __init__(self, world: CoherencyWorld) -> None:
         self._true = list(world.first)
         self._wanting: list[list[int]] = [[] for _ in world.first]
         self._held = [{object: world.first[object] for object in wants} for wants in world.tolerances]
@@ -89,10 +89,10 @@ class TreeNode:
     """What the parent knows that this node was given."""
 
 
-class Tree:
+class SimulatedTree:
     """One tree, and what all its nodes hold."""
 
-    def __init__(self, shape: Shape, world: World, first: Sequence[ParsedItem]) -> None:
+    def __init__(self, shape: Shape, world: CoherencyWorld, first: Sequence[ParsedItem]) -> None:
         self.objects = shape.objects
         held = [first[object] for object in shape.objects]
         self.nodes: dict[int, TreeNode] = {}
@@ -142,7 +142,7 @@ def interest_of(wants: Wants) -> Interest:
     return Interest(b"", "", needs)
 
 
-class Watcher:
+class TreeWatcher:
     """Whoever wants to know what happens in the trees: does nothing."""
 
     def passed(self, tree: int, node: int, held: ParsedItem, *, is_own: bool) -> None:
@@ -155,15 +155,15 @@ class Watcher:
 class System:
     """All servers, their queues and the links."""
 
-    def __init__(self, world: World, plan: Plan, rng: Random) -> None:
+    def __init__(self, world: CoherencyWorld, plan: Plan, rng: Random) -> None:
         self.world = world
         self.now = 0.0
         self.fidelity = Fidelity(world)
-        self.watcher = Watcher()
+        self.watcher = TreeWatcher()
         self.sent = 0
         self.moves = 0
         first = [_parsed(Update(0.0, object, value), object + 1) for object, value in enumerate(world.first)]
-        self.trees = [Tree(shape, world, first) for shape in plan]
+        self.trees = [SimulatedTree(shape, world, first) for shape in plan]
         self._tree_of = {object: number for number, tree in enumerate(self.trees) for object in tree.objects}
         self.costs = list(world.costs)
         self._free_at = [0.0] * len(world.costs)
@@ -215,7 +215,7 @@ class System:
         self.fidelity.got(node, int(held.content.object), held.content.value, self.now)
         return True
 
-    def _pass_on(self, tree: Tree, number: int, node: int, held: ParsedItem) -> None:
+    def _pass_on(self, tree: SimulatedTree, number: int, node: int, held: ParsedItem) -> None:
         """Look which children want a value, in a random order, and send it to these, one after another."""
         its = tree.nodes[node]
         children = its.children

@@ -11,7 +11,7 @@ from random import Random
 from typing import Final
 
 from peerd.ids import NodeId
-from protocols.dissemination.front.lab.coherency_world import World
+from protocols.dissemination.front.lab.coherency_world import CoherencyWorld
 from protocols.dissemination.policies.cost.construction import Cooling, anneal, greedy, random_tree, star
 from protocols.dissemination.policies.cost.model import Branch, Costs, CostTree, Server, message_s
 
@@ -56,7 +56,7 @@ def number_of(id: NodeId) -> int:
     return int(id) - 1
 
 
-def servers_of(world: World, objects: Iterable[int], costs: Sequence[Costs] | None = None) -> list[Server]:
+def servers_of(world: CoherencyWorld, objects: Iterable[int], costs: Sequence[Costs] | None = None) -> list[Server]:
     """The source and all that want one of these objects, with what is known of them."""
     chosen = tuple(objects)
     found = []
@@ -73,32 +73,32 @@ def shape_of(tree: CostTree, objects: Iterable[int]) -> Shape:
     return Shape(tuple(objects), parents)
 
 
-def source_based(world: World, rng: Random) -> Plan:
+def source_based(world: CoherencyWorld, rng: Random) -> Plan:
     """Everybody below the source."""
     objects = range(len(world.first))
     return (shape_of(star(id_of(0), servers_of(world, objects), delay_of(world)), objects),)
 
 
-def by_chance(world: World, rng: Random) -> Plan:
+def by_chance(world: CoherencyWorld, rng: Random) -> Plan:
     """Everybody below somebody."""
     objects = range(len(world.first))
     return (shape_of(random_tree(id_of(0), servers_of(world, objects), delay_of(world), rng), objects),)
 
 
-def greedy_plan(world: World, rng: Random) -> Plan:
+def greedy_plan(world: CoherencyWorld, rng: Random) -> Plan:
     """One tree by the greedy algorithm."""
     objects = range(len(world.first))
     return (shape_of(greedy(id_of(0), servers_of(world, objects), delay_of(world), FAN_OUT), objects),)
 
 
-def annealed_plan(world: World, rng: Random) -> Plan:
+def annealed_plan(world: CoherencyWorld, rng: Random) -> Plan:
     """One tree by simulated annealing, which begins with the greedy one."""
     objects = range(len(world.first))
     tree = greedy(id_of(0), servers_of(world, objects), delay_of(world), FAN_OUT)
     return (shape_of(anneal(tree, rng, ANNEALING, FAN_OUT), objects),)
 
 
-def tree_an_object(world: World, rng: Random) -> Plan:
+def tree_an_object(world: CoherencyWorld, rng: Random) -> Plan:
     """A greedy tree for each object. A node that is busy with earlier ones counts as so much slower."""
     busy = [0.0] * len(world.costs)
     made = []
@@ -117,7 +117,7 @@ def tree_an_object(world: World, rng: Random) -> Plan:
     return tuple(made)
 
 
-def dita(world: World, fan_out: int) -> Plan:
+def dita(world: CoherencyWorld, fan_out: int) -> Plan:
     """A tree for each object: who needs it most exactly first, each below the nearest node that has room."""
     made = []
     for object in range(len(world.first)):
@@ -135,13 +135,13 @@ def dita(world: World, fan_out: int) -> Plan:
     return tuple(made)
 
 
-def delay_of(world: World) -> Callable[[NodeId, NodeId], float]:
+def delay_of(world: CoherencyWorld) -> Callable[[NodeId, NodeId], float]:
     """The delays, by ids."""
     delays = world.delays
     return lambda one, other: delays[number_of(one)][number_of(other)]
 
 
-PLANS: Final[Mapping[str, Callable[[World, Random], Plan]]] = {
+PLANS: Final[Mapping[str, Callable[[CoherencyWorld, Random], Plan]]] = {
     "source": source_based,
     "random": by_chance,
     "greedy": greedy_plan,

@@ -61,7 +61,7 @@ class Update:
 
 
 @dataclass(frozen=True, slots=True)
-class World:
+class CoherencyWorld:
     """All that a run depends on, but the shape of the trees."""
 
     costs: tuple[Costs, ...]
@@ -80,7 +80,7 @@ class World:
         """All nodes, the source being 0."""
         return range(len(self.costs))
 
-    def slowed(self, nodes: Sequence[int], factor: float) -> World:
+    def slowed(self, nodes: Sequence[int], factor: float) -> CoherencyWorld:
         """The same with some nodes that take so many times as long for everything."""
         slow = set(nodes)
         costs = tuple(
@@ -153,7 +153,7 @@ def tolerance_for(share: float) -> float:
     return tolerances[at - 1] + part * (tolerances[at] - tolerances[at - 1])
 
 
-def single_object(topology: str, seed: int, servers: int, seconds: float, load: float, rate: float) -> World:
+def single_object(topology: str, seed: int, servers: int, seconds: float, load: float, rate: float) -> CoherencyWorld:
     """One object (section 5.3). ``rate``: how many times as often it changes, and everybody wants it."""
     rng = Random(f"single {seed}")
     costs = costs_of(servers + 1, load, rng)
@@ -167,7 +167,7 @@ def single_object(topology: str, seed: int, servers: int, seconds: float, load: 
     while (at_s := at_s + rng.expovariate(most)) < seconds:
         value += rng.gauss(0.0, 1.0)
         updates.append(Update(at_s, 0, value))
-    return World(costs, delays_of(topology, seed, servers + 1), tolerances, rates, tuple(updates), (0.0,))
+    return CoherencyWorld(costs, delays_of(topology, seed, servers + 1), tolerances, rates, tuple(updates), (0.0,))
 
 
 # Several objects: stock traces
@@ -214,7 +214,7 @@ def object_values(number: int, count: int, rng: Random) -> list[float]:
 
 def several_objects(
     topology: str, seed: int, servers: int, seconds: float, load: float, objects: int, interest: float
-) -> World:
+) -> CoherencyWorld:
     """Several objects (section 5.4), each of which a server wants with the probability ``interest``."""
     rng = Random(f"several {seed}")
     costs = costs_of(servers + 1, load, rng)
@@ -242,4 +242,4 @@ def several_objects(
         rates.append({object: count / seconds for object, count in counts.items()})
     updates = sorted((each for some in series for each in some), key=lambda each: (each.at_s, each.object))
     delays = delays_of(topology, seed, servers + 1)
-    return World(costs, delays, tuple(tolerances), tuple(rates), tuple(updates), tuple(first))
+    return CoherencyWorld(costs, delays, tuple(tolerances), tuple(rates), tuple(updates), tuple(first))
