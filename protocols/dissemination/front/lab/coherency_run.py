@@ -12,7 +12,7 @@ from typing import Final
 from peerd.lab.experiment import Notify, Point, Row
 from protocols.dissemination.front.lab.coherency_adapting import AdaptingTrees
 from protocols.dissemination.front.lab.coherency_system import System
-from protocols.dissemination.front.lab.coherency_trees import FAN_OUTS, PLANS, Plan, dita
+from protocols.dissemination.front.lab.coherency_trees import FAN_OUTS, PLANS, Plan, Shape, dita
 from protocols.dissemination.front.lab.coherency_world import CoherencyWorld, several_objects, single_object
 
 WINDOWS: Final = 20
@@ -59,7 +59,7 @@ def measure(point: Point, notify: Notify) -> Row:
     world = choice.world(point)
     notify("build", 0.0)
     rng = Random(f"{point.seed} plan")
-    plan, fan_out = _plan(choice, world, rng, point)
+    plan, fan_out, to_slow = _plan(choice, world, rng, point)
     built_s = time.process_time() - begun_s
     system = System(world, plan, Random(f"{point.seed} run"))
     trees = AdaptingTrees(system) if choice.adaptive else None
@@ -67,8 +67,7 @@ def measure(point: Point, notify: Notify) -> Row:
     for window in range(1, WINDOWS + 1):
         notify("run", system.now)
         if choice.change and window == WINDOWS // 2 + 1:
-            slowed = first_nodes(system)
-            system.costs = list(world.slowed(slowed, SLOWER).costs)
+            system.costs = list(world.slowed(to_slow or first_nodes(system.trees[0].shape()), SLOWER).costs)
         system.run(point.duration_s * window / WINDOWS)
         lost.append(PERCENT * system.fidelity.end_window(system.now))
     half = WINDOWS // 2
@@ -89,14 +88,14 @@ def measure(point: Point, notify: Notify) -> Row:
     }
 
 
-def _plan(choice: Choice, world: CoherencyWorld, rng: Random, point: Point) -> tuple[Plan, int]:
-    """The trees; of DiTA the fan-out, too, with which the least is lost in a trial."""
+def _plan(choice: Choice, world: CoherencyWorld, rng: Random, point: Point) -> tuple[Plan, int, list[int]]:
+    """The trees; of DiTA the fan-out with which the least is lost in a trial; the nodes whose slowness was foreseen."""
     if choice.plan == "informed":
         before = PLANS["annealed"](world, Random(f"{point.seed} plan"))
-        slowed = before[0].breadth_first()[1 : 1 + SLOWED]
-        return PLANS["annealed"](world.slowed(slowed, SLOWER), rng), 0
+        slowed = first_nodes(before[0])
+        return PLANS["annealed"](world.slowed(slowed, SLOWER), rng), 0, slowed
     if choice.plan != "dita":
-        return PLANS[choice.plan](world, rng), 0
+        return PLANS[choice.plan](world, rng), 0, []
 
     def loss(fan_out: int) -> float:
         system = System(world, dita(world, fan_out), Random(f"{point.seed} trial"))
@@ -104,15 +103,12 @@ def _plan(choice: Choice, world: CoherencyWorld, rng: Random, point: Point) -> t
         return system.fidelity.end_window(system.now)
 
     best = min(FAN_OUTS, key=loss)
-    return dita(world, best), best
+    return dita(world, best), best, []
 
 
-def first_nodes(system: System) -> list[int]:
-    """The first nodes of the first tree, the source's children first."""
-    order, nodes = [0], system.trees[0].nodes
-    for node in order:
-        order += nodes[node].children
-    return order[1 : 1 + SLOWED]
+def first_nodes(shape: Shape) -> list[int]:
+    """The first nodes of a tree, the source's children first."""
+    return shape.breadth_first()[1 : 1 + SLOWED]
 
 
 def relative(rows: Sequence[Row], by: Sequence[str]) -> list[Row]:

@@ -112,6 +112,10 @@ class SimulatedTree:
         for node in reversed(shape.breadth_first()):
             self.widen(node)
 
+    def shape(self) -> Shape:
+        """The tree as it is now."""
+        return Shape(self.objects, {child: node for node, its in self.nodes.items() for child in its.children})
+
     def widen(self, node: int) -> bool:
         """Work out what a node needs of its parent; whether that has changed."""
         its = self.nodes[node]

@@ -39,7 +39,7 @@ class Shape:
             below.setdefault(parent, []).append(node)
         order = [0]
         for node in order:
-            order += sorted(below.get(node, ()))
+            order += below.get(node, ())
         return order
 
 
