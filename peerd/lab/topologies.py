@@ -3,7 +3,8 @@
 ``NAME=`` before it sets its name in tables and charts. A file is a latency set (text or ``.npz``, the model ``matrix``)
 or, with the ending ``.toml``, has a table ``[topology]`` as in a scenario. ``@TIME`` behind a latency set or behind
 ``euclidean`` scales it, so that the mean round trip is that, and ``#N`` before it chooses a slice of an archive that
-has several: ``planetlab=rtt.npz#9@180ms``.
+has several: ``planetlab=rtt.npz#9@180ms``. A file whose name begins with ``inet-`` is a graph of routers, as Inet
+writes it, and always scaled: ``inet-3000.txt@40ms``.
 """
 
 from __future__ import annotations
@@ -23,6 +24,8 @@ ALONE: Final = tuple(name for name in MODELS if name not in ("matrix", "inet"))
 """The models of topologies that need nothing but their name."""
 SECTION: Final = "topology"
 OPTION: Final = "--topology"
+INET: Final = "inet-"
+"""So begin the names of files with graphs of routers, as Inet writes them; others are latency sets."""
 SQUARE_DISTANCE: Final = (2 + math.sqrt(2) + 5 * math.asinh(1)) / 15
 """The mean distance between two random points of a square whose side is 1."""
 
@@ -52,6 +55,10 @@ def table_of(topology: str) -> dict[str, Any]:
     path = Path(value)
     if not path.is_file():
         raise ConfigError(f"{value!r} is no file and no model{nearest(value, list(ALONE))}", key=OPTION)
+    if path.name.startswith(INET):
+        if mean_rtt_s is None:
+            raise ConfigError("lengths in an Inet graph have no unit: expected @TIME behind it", file=value, key=OPTION)
+        return {"model": "inet", "file": str(path.resolve()), "scale_mean_rtt": mean_rtt_s}
     if path.suffix != ".toml":
         scaled = {} if mean_rtt_s is None else {"scale_mean_rtt": mean_rtt_s}
         return {"model": "matrix", "file": str(path.resolve()), **chosen, **scaled}

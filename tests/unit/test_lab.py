@@ -93,6 +93,16 @@ def test_topologies_by_name_and_by_file(tmp_path: Path) -> None:
     check(str(table), seed=1)
 
 
+def test_a_graph_of_routers_is_told_by_its_name_and_is_scaled(tmp_path: Path) -> None:
+    graph = tmp_path / "inet-3.txt"
+    graph.write_text("3 2\nR 0 1 1\nR 1 2 2\nR 2 3 3\n0 1 5\n1 2 5\n")
+    table = table_of(f"three={graph}@40ms")
+    assert table == {"model": "inet", "file": str(graph), "scale_mean_rtt": 0.04}
+    check(f"three={graph}@40ms", 1)
+    with pytest.raises(ConfigError, match="expected @TIME"):
+        table_of(str(graph))
+
+
 def test_a_topology_is_scaled_to_a_mean_round_trip(tmp_path: Path) -> None:
     rtt = tmp_path / "rtt.txt"
     rtt.write_text("0.4\n62.1 0.5\n")
