@@ -54,8 +54,14 @@ class DisseminationConfig(PluginConfig):
 
     # This node's own subscribers
     subscriptions_max: Count = setting(1000, "Subscriptions that clients of this node may have together.")
-    feed_items: Count = setting(10_000, "Items that are kept for a slow or absent reader of one subscription.")
-    feed_bytes: Memory = setting("16MiB", "Bytes of items that are kept for a reader of one subscription.")
+    feed_items: Count = setting(
+        20_000,
+        "Items that are kept for a slow or absent reader of one subscription. More than replay_items: who begins at "
+        "the start gets all that is remembered at once, and what comes meanwhile.",
+    )
+    feed_bytes: Memory = setting(
+        "32MiB", "Bytes of items that are kept for a reader of one subscription. More than replay_bytes."
+    )
     unread_for: Interval = setting(
         "60s", "A subscription without a name is ended when nobody has read it for so long.", reloads=True
     )

@@ -58,7 +58,7 @@ class InterestKind(Protocol):
     name: str
 
     def parse(self, text: str) -> Interest:
-        """Read one. Raises `InterestError`: not valid, or it would cost too much to match."""
+        """Read one; no text at all means everything. Raises `InterestError`: not valid, or too costly to match."""
 
     def content(self, item: StreamItem) -> Any:
         """Parse an item. Raises `ItemError` for what is malformed or above a limit."""

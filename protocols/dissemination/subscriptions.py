@@ -143,8 +143,13 @@ class ClientSubscriptions:
         return [each for each in self._all.values() if each.stream == stream]
 
     def check_room(self) -> None:
-        """Raises `StreamRefused` where there are too many."""
-        if len(self._all) >= self._config().subscriptions_max:
+        """Raises `StreamRefused` where there are too many, and all of them are to streams that go on."""
+        if len(self._all) < self._config().subscriptions_max:
+            return
+        over = next((each for each in self._all.values() if each.is_ended and not each.feed.readers), None)
+        if over is not None:
+            self.remove(over)
+        else:
             raise StreamRefused("quota", f"clients of this node have {len(self._all)} subscriptions already")
 
     def add(

@@ -20,13 +20,14 @@ from protocols.dissemination.models import (
     StreamView,
 )
 from protocols.dissemination.plugin import Dissemination
+from protocols.dissemination.service import StreamRefused
 
 REMEMBERED = 5
 
 
-def made() -> Simulation:
+def made(**settings: Any) -> Simulation:
     """Three nodes, the first of which produces a stream and has published more than it remembers."""
-    config = DisseminationConfig(replay_items=REMEMBERED)
+    config = DisseminationConfig(replay_items=REMEMBERED, **settings)
     simulation = ring(3, 1, plugins=lambda index: [Dissemination(config)])
     producer, told = plugin_of(simulation.nodes[0]), list[Any]()
     producer.create(StreamSpec(name="news", kind="classes", policy="first_fit"), told.append)
@@ -95,3 +96,24 @@ def test_publishers_wait_while_the_producer_leaves_the_ring() -> None:
         producer.publish("news", b"a")
     with pytest.raises(Unavailable):
         producer.when_publishable("news", told.append)
+
+
+def test_subscriptions_to_a_stream_that_is_over_make_room_for_others() -> None:
+    simulation = made(subscriptions_max=1)
+    producer, told = plugin_of(simulation.nodes[0]), list[Any]()
+
+    def answer(count: int) -> Any:
+        simulation.run_until(lambda: len(told) == count, limit_s=30.0)
+        return told[-1]
+
+    producer.subscribe(StreamSubscriptionRequest(stream="news", name="audit"), told.append)
+    assert isinstance(answer(1), StreamSubscriptionView)
+    with pytest.raises(StreamRefused):
+        producer.subscribe(StreamSubscriptionRequest(stream="news"), told.append)
+    producer.remove("news", told.append)
+    answer(2)
+    producer.create(StreamSpec(name="other", kind="classes", policy="first_fit"), told.append)
+    answer(3)
+    producer.subscribe(StreamSubscriptionRequest(stream="other"), told.append)
+    assert isinstance(answer(4), StreamSubscriptionView)
+    assert [view.stream for view in producer.subscriptions()] == ["other"]

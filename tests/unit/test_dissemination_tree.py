@@ -12,14 +12,15 @@ from hypothesis import HealthCheck, example, given, settings, strategies as st
 from peerd.ids import NodeId
 from peerd.messages import Message, PeerRef
 from protocols.dissemination.interests.classes import ClassesKind
+from protocols.dissemination.loading import load_kind
 from protocols.dissemination.messages import StreamItem
-from protocols.dissemination.names import StreamPosition, stream_key
+from protocols.dissemination.names import START, StreamPosition, stream_key
 from protocols.dissemination.ports import Interest, ParsedItem
 from protocols.dissemination.tree.member import StreamMember
 from protocols.dissemination.tree.replay import BufferLimits
 from protocols.dissemination.tree.subscription import Lost, StaleFrom
 from protocols.dissemination.tree.upstream import MoveEnd
-from protocols.dissemination.tree.wants import SENT_MAX
+from protocols.dissemination.tree.wants import SENT_MAX, Wants
 
 STREAM = stream_key("test")
 TICK_S = 0.25
@@ -378,3 +379,17 @@ def test_nobody_loses_doubles_or_disorders_anything(seed: int, count: int, remem
         assert not len(member.state.wants)
         assert not len(member.state.matching)
         assert not any(child.wants for child in member.down.children.values())
+
+
+@pytest.mark.parametrize(
+    ("kind", "text"), [("attributes", "n = {}"), ("xpath", "//a[@n='{}']"), ("coherency", "o{} WITHIN 1")]
+)
+def test_what_comes_when_there_are_too_many_wants_is_covered_whatever_the_kind(kind: str, text: str) -> None:
+    language = load_kind(kind)
+    wants = Wants(language)
+    for number in range(2 * SENT_MAX):
+        wants.need(number, [language.parse(text.format(number))], None, START)
+    sent = wants.sent().values()
+    assert len(sent) == SENT_MAX + 1
+    uncovered = [each for each in wants.interests() if not any(language.covers(wide, each) for wide in sent)]
+    assert uncovered == []

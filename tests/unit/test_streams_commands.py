@@ -306,3 +306,16 @@ def test_a_place_that_is_none_subscribes_to_nothing(service: FakeStreams, tmp_pa
     (tmp_path / "file").write_text("")
     assert main(["stream", "subscribe", "news", "--into", str(tmp_path / "file" / "x")]) == 2
     assert service.calls == []
+
+
+def test_a_file_that_cannot_be_written_is_one_line_and_leaves_nothing_unfinished(
+    service: FakeStreams, tmp_path: Path, capsys: Captured
+) -> None:
+    (tmp_path / "news-7-2.txt").mkdir()
+    for number in (1, 2, 3):
+        service.feed.push(item(number))
+    service.feed.end("finished", is_final=True)
+    assert main(["stream", "subscribe", "news", "--into", str(tmp_path)]) == 1
+    told = capsys.readouterr().err
+    assert f"cannot write {tmp_path / 'news-7-2.txt'}: " in told and "nothing from 7-2 on is there" in told
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["news-7-1.txt", "news-7-2.txt"]

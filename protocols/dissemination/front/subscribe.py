@@ -14,7 +14,7 @@ import typer
 
 from peerd.cli.options import Output, OutputOption, SocketOption, ask
 from peerd.cli.output import RowWriter, printable, stderr
-from peerd.errors import ExitCode
+from peerd.errors import ExitCode, PeerdError
 
 if TYPE_CHECKING:
     from peerd.client import Client
@@ -182,8 +182,12 @@ class _Files:
             return
         path = self._folder / f"{item.stream}-{item.id}{_ending(item)}"
         unfinished = path.with_name(f".{path.name}.part")
-        unfinished.write_bytes(payload_of(item))
-        os.replace(unfinished, path)
+        try:
+            unfinished.write_bytes(payload_of(item))
+            os.replace(unfinished, path)
+        except OSError as error:  # the disk is full, say: what was written before stays, and the rest is not hidden
+            unfinished.unlink(missing_ok=True)
+            raise PeerdError(f"cannot write {path}: {error.strerror}; nothing from {item.id} on is there") from error
 
 
 def _ending(item: ReceivedItem) -> str:

@@ -121,7 +121,7 @@ class Wants:
             if _reaches(want.since, after, floor):
                 continue
             if self._everything is None and not want.is_sent and self._is_full(interest):
-                (self._everything,) = self._kind.reduce([each.interest for each in self._wants.values()], 1)
+                self._everything = self._kind.parse("")  # nothing less: it has to cover what comes later, too
             if self._everything is not None and not want.is_sent and holder is not EVERYTHING:
                 asks += self.need(EVERYTHING, [self._everything], after, floor)
             wider = self._covering(want, after, floor)
@@ -137,10 +137,11 @@ class Wants:
 
     def _rides(self, want: _Want) -> bool:
         """Whether it is complete as soon as everything is."""
-        return self._everything is not None and not want.is_sent and want.interest is not self._everything
+        return self._everything is not None and not want.is_sent and want.interest.id != self._everything.id
 
     def _covers(self, wide: _Want, narrow: _Want) -> bool:
-        return wide.interest is self._everything or self._kind.covers(wide.interest, narrow.interest)
+        is_everything = self._everything is not None and wide.interest.id == self._everything.id
+        return is_everything or self._kind.covers(wide.interest, narrow.interest)
 
     def _covering(self, want: _Want, after: StreamPosition | None, floor: StreamPosition) -> _Want | None:
         for other in self._wants.values():

@@ -66,7 +66,7 @@ class XPathKind:
         return bool(interest.meaning.evaluate(content.getroottree()))
 
     def covers(self, wide: Interest, narrow: Interest) -> bool:
-        if wide.id == narrow.id:
+        if wide.id == narrow.id or wide.text == EVERYTHING:
             return True
         may_cover = wide.meaning.is_exact and wide.meaning.required <= narrow.meaning.mentioned
         return may_cover and _covers(wide, narrow)
