@@ -27,8 +27,9 @@ PROTOCOLS = ("dissemination",)
     ("seed", "nodes"), [(0, None), (4, None), (5, None), (15, None), (18, 8), (84, None), (303, None)]
 )
 def test_seed(seed: int, nodes: int | None, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Some of these were red once. One policy, so that a seed stays the same run when others are installed."""
+    """Some of these were red once. One policy and kind, so that a seed stays the same run when others are installed."""
     monkeypatch.setattr(simulator, "usable_policies", lambda: ["first_fit"])
+    monkeypatch.setattr(simulator, "usable_kinds", lambda: ["classes"])
     result = run_seed(seed, nodes=nodes, protocols=PROTOCOLS)
     assert result.failure is None
 

@@ -7,9 +7,11 @@ What is judged from inside the nodes is in `protocols.dissemination.front.checke
 
 from __future__ import annotations
 
+import json
 from bisect import bisect_right
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from typing import Final
 
 from peerd.lib.feed import FeedEnd, FeedItem, Reader
 from peerd.sim.simulation import Place
@@ -27,6 +29,33 @@ from protocols.dissemination.stream_node import position_of
 OFFENCES_MAX = 20
 
 
+class ClassWriting:
+    """How items of a class, and wants for classes, are written for the kind ``classes``."""
+
+    def item(self, name: str) -> bytes:
+        """The payload of an item of a class."""
+        return name.encode()
+
+    def interest(self, wants: str) -> str:
+        """The interest in classes, which stand with commas between them; none: in everything."""
+        return wants
+
+
+class AttributeWriting(ClassWriting):
+    """The same for the kind ``attributes``."""
+
+    def item(self, name: str) -> bytes:
+        return json.dumps({"class": name}).encode()
+
+    def interest(self, wants: str) -> str:
+        names = ", ".join(f"'{name}'" for name in wants.split(","))
+        return f"class IN ({names})" if wants else "TRUE"
+
+
+WRITINGS: Final[Mapping[str, ClassWriting]] = {"classes": ClassWriting(), "attributes": AttributeWriting()}
+"""By kind of interests: all of these are judged in the same way."""
+
+
 def plugin_of(place: Place) -> Dissemination:
     """The plugin of a simulated node. Raises ``KeyError`` when the node runs without it."""
     plugin = place.node.plugins[Dissemination.name]
@@ -36,9 +65,10 @@ def plugin_of(place: Place) -> Dissemination:
 
 @dataclass
 class PublishedStream:
-    """What was published in one stream, in order. An item's payload begins with its class."""
+    """What was published in one stream, in order."""
 
     name: str
+    writing: ClassWriting = field(default_factory=ClassWriting)
     positions: list[StreamPosition] = field(default_factory=list)
     classes: list[str] = field(default_factory=list)
 
@@ -93,13 +123,13 @@ class StreamJudge:
 
     def create(self, place: Place, spec: StreamSpec, on_done: Callable[[StreamView | Exception], None]) -> None:
         """Create a stream. Raises what the plugin raises."""
-        self.streams.setdefault(spec.name, PublishedStream(spec.name))
+        self.streams.setdefault(spec.name, PublishedStream(spec.name, WRITINGS[spec.kind]))
         plugin_of(place).create(spec, on_done)
 
     def publish(self, place: Place, stream: str, name: str) -> None:
         """Publish an item of a class. Raises what the plugin raises."""
-        published = plugin_of(place).publish(stream, name.encode())
         of = self.streams[stream]
+        published = plugin_of(place).publish(stream, of.writing.item(name))
         of.positions.append(position_of(published.id))
         of.classes.append(name)
 
@@ -117,7 +147,9 @@ class StreamJudge:
             watched.reader = plugin.reading(answer.id)[1].reader("start")
             watched.through = published.last if after is None else position_of(after)
 
-        request = StreamSubscriptionRequest(stream=stream, interest=wants, after=after, name=f"w{len(self.watched)}")
+        request = StreamSubscriptionRequest(
+            stream=stream, interest=published.writing.interest(wants), after=after, name=f"w{len(self.watched)}"
+        )
         plugin.subscribe(request, done)
         self.watched.append(watched)
         return watched
@@ -149,12 +181,13 @@ class StreamJudge:
                 return
 
     def _took(self, watched: WatchedStream, item: ReceivedItem) -> None:
-        position, name = position_of(item.id), (item.payload or "")
+        position, payload = position_of(item.id), (item.payload or "")
         published = watched.stream.between(StreamPosition(position.epoch, position.sequence - 1), position)
         watched.received += 1
-        if published != [(position, name)]:
-            self._offend(watched, f"got {item.id} {name!r}, which was not published so")
-        if not watched.matches(name):
+        name = published[0][1] if published else ""
+        if [(position, payload)] != [(at, watched.stream.writing.item(each).decode()) for at, each in published]:
+            self._offend(watched, f"got {item.id} {payload!r}, which was not published so")
+        elif not watched.matches(name):
             self._offend(watched, f"precision: got {item.id} of class {name}, and wants {sorted(watched.wants)}")
         through = watched.through
         if through is None or position <= through:
