@@ -13,6 +13,7 @@ from peerd.sim.swarm.swarm import run_seed
 from protocols.dissemination.front import simulator
 from protocols.dissemination.front.checkers import NoCircles, NoOrphans, StreamBounds
 from protocols.dissemination.front.judging import plugin_of
+from protocols.dissemination.models import StreamSpec
 from protocols.dissemination.ports import ParsedItem
 from protocols.dissemination.tree.downstream import Downstream
 from protocols.dissemination.tree.links import Uplink
@@ -85,6 +86,19 @@ def test_the_judge_sees_a_gap_that_is_not_told(monkeypatch: pytest.MonkeyPatch) 
             self._state.through = type(through)(through.epoch, through.sequence + 5)
 
     assert offences_with(monkeypatch, Upstream, "_went_on", went_on)
+
+
+def test_the_judge_sees_a_value_that_is_not_current() -> None:
+    streams = Streams(6, spec=StreamSpec(name="news", kind="coherency", policy="first_fit"))
+    streams.subscribe_all()
+    streams.publish(20)
+    streams.settle()
+    streams.assert_complete()
+    some = next(each for each in streams.judge.watched if each.current)
+    name = next(iter(some.current))
+    some.current[name] = some.current[name].replace('"value": ', '"value": 10')
+    [told] = streams.judge.missing({"news": streams.judge.streams["news"].last})
+    assert "coherency" in told
 
 
 def test_a_circle_is_seen() -> None:
