@@ -35,6 +35,13 @@ def test_seed(seed: int, nodes: int | None, monkeypatch: pytest.MonkeyPatch) -> 
     assert result.failure is None
 
 
+def test_an_order_that_comes_late_is_no_fault(monkeypatch: pytest.MonkeyPatch) -> None:
+    """This seed was red with all policies: a node that had just been above another one ordered it to move."""
+    monkeypatch.setattr(simulator, "usable_policies", lambda: ["cost", "first_fit", "overlap"])
+    monkeypatch.setattr(simulator, "usable_kinds", lambda: ["classes", "attributes"])
+    assert run_seed(3037, without=frozenset({"liars"}), protocols=PROTOCOLS).failure is None
+
+
 def offences_with(monkeypatch: pytest.MonkeyPatch, owner: type, name: str, wrong: Callable[..., Any]) -> list[str]:
     """What the judge says of a calm ring with a bug in it."""
     streams = Streams(12)
