@@ -7,9 +7,11 @@ What is judged from inside the nodes is in `protocols.dissemination.front.checke
 
 from __future__ import annotations
 
+import json
 from bisect import bisect_right
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from typing import ClassVar, Final
 
 from peerd.lib.feed import FeedEnd, FeedItem, Reader
 from peerd.sim.simulation import Place
@@ -27,6 +29,54 @@ from protocols.dissemination.stream_node import position_of
 OFFENCES_MAX = 20
 
 
+class ClassWriting:
+    """How items of a class, and wants for classes, are written for the kind ``classes``."""
+
+    is_current: ClassVar[bool] = False
+    """Each class is an object, of which only the current value counts, within `TOLERANCE`."""
+
+    def item(self, name: str, number: int) -> bytes:
+        """The payload of an item of a class. ``number``: how many there were before it."""
+        return name.encode()
+
+    def interest(self, wants: str) -> str:
+        """The interest in classes, which stand with commas between them; none: in everything."""
+        return wants
+
+
+class AttributeWriting(ClassWriting):
+    """The same for the kind ``attributes``."""
+
+    def item(self, name: str, number: int) -> bytes:
+        return json.dumps({"class": name}).encode()
+
+    def interest(self, wants: str) -> str:
+        names = ", ".join(f"'{name}'" for name in wants.split(","))
+        return f"class IN ({names})" if wants else "TRUE"
+
+
+class ObjectWriting(ClassWriting):
+    """The same for the kind ``coherency``: a class is an object, and its value goes up and down."""
+
+    is_current: ClassVar[bool] = True
+
+    def item(self, name: str, number: int) -> bytes:
+        return json.dumps({"object": name, "value": number * STEP % VALUES}).encode()
+
+    def interest(self, wants: str) -> str:
+        return ",".join(f"{name} WITHIN {TOLERANCE}" for name in (wants or "*").split(","))
+
+
+TOLERANCE: Final = 2
+STEP, VALUES = 5, 13
+WRITINGS: Final[Mapping[str, ClassWriting]] = {
+    "classes": ClassWriting(),
+    "attributes": AttributeWriting(),
+    "coherency": ObjectWriting(),
+}
+"""By kind of interests."""
+
+
 def plugin_of(place: Place) -> Dissemination:
     """The plugin of a simulated node. Raises ``KeyError`` when the node runs without it."""
     plugin = place.node.plugins[Dissemination.name]
@@ -36,11 +86,22 @@ def plugin_of(place: Place) -> Dissemination:
 
 @dataclass
 class PublishedStream:
-    """What was published in one stream, in order. An item's payload begins with its class."""
+    """What was published in one stream, in order."""
 
     name: str
+    writing: ClassWriting = field(default_factory=ClassWriting)
     positions: list[StreamPosition] = field(default_factory=list)
     classes: list[str] = field(default_factory=list)
+    payloads: dict[StreamPosition, str] = field(default_factory=dict)
+
+    def current(self, name: str) -> str | None:
+        """The newest item of a class since the producer has last started; ``None``: there is none."""
+        for position, each in zip(reversed(self.positions), reversed(self.classes), strict=True):
+            if position.epoch != self.last.epoch:
+                return None
+            if each == name:
+                return self.payloads[position]
+        return None
 
     @property
     def last(self) -> StreamPosition:
@@ -66,6 +127,8 @@ class WatchedStream:
     through: StreamPosition | None = None
     """It has everything up to here, or knows that it has not; ``None``: it has not begun."""
     received: int = 0
+    current: dict[str, str] = field(default_factory=dict)
+    """The newest item of each object."""
     lost: int = 0
     """Items that it wanted, and was told to be lost."""
     is_counted: bool = False
@@ -93,15 +156,18 @@ class StreamJudge:
 
     def create(self, place: Place, spec: StreamSpec, on_done: Callable[[StreamView | Exception], None]) -> None:
         """Create a stream. Raises what the plugin raises."""
-        self.streams.setdefault(spec.name, PublishedStream(spec.name))
+        self.streams.setdefault(spec.name, PublishedStream(spec.name, WRITINGS[spec.kind]))
         plugin_of(place).create(spec, on_done)
 
     def publish(self, place: Place, stream: str, name: str) -> None:
         """Publish an item of a class. Raises what the plugin raises."""
-        published = plugin_of(place).publish(stream, name.encode())
         of = self.streams[stream]
-        of.positions.append(position_of(published.id))
+        payload = of.writing.item(name, len(of.positions))
+        published = plugin_of(place).publish(stream, payload)
+        position = position_of(published.id)
+        of.positions.append(position)
         of.classes.append(name)
+        of.payloads[position] = payload.decode()
 
     def subscribe(self, place: Place, stream: str, wants: str, after: str | None = None) -> WatchedStream:
         """Subscribe on a node. Raises what the plugin raises."""
@@ -117,7 +183,9 @@ class StreamJudge:
             watched.reader = plugin.reading(answer.id)[1].reader("start")
             watched.through = published.last if after is None else position_of(after)
 
-        request = StreamSubscriptionRequest(stream=stream, interest=wants, after=after, name=f"w{len(self.watched)}")
+        request = StreamSubscriptionRequest(
+            stream=stream, interest=published.writing.interest(wants), after=after, name=f"w{len(self.watched)}"
+        )
         plugin.subscribe(request, done)
         self.watched.append(watched)
         return watched
@@ -149,13 +217,17 @@ class StreamJudge:
                 return
 
     def _took(self, watched: WatchedStream, item: ReceivedItem) -> None:
-        position, name = position_of(item.id), (item.payload or "")
+        position, payload = position_of(item.id), (item.payload or "")
         published = watched.stream.between(StreamPosition(position.epoch, position.sequence - 1), position)
         watched.received += 1
-        if published != [(position, name)]:
-            self._offend(watched, f"got {item.id} {name!r}, which was not published so")
-        if not watched.matches(name):
+        name = published[0][1] if published else ""
+        if watched.stream.payloads.get(position) != payload:
+            self._offend(watched, f"got {item.id} {payload!r}, which was not published so")
+        elif not watched.matches(name):
             self._offend(watched, f"precision: got {item.id} of class {name}, and wants {sorted(watched.wants)}")
+        if watched.stream.writing.is_current:
+            watched.current[name] = payload  # whether that is the current value is judged in the end
+            return
         through = watched.through
         if through is None or position <= through:
             # What came between its beginning and the answer about it was not awaited yet.
@@ -190,9 +262,25 @@ class StreamJudge:
             until = through.get(watched.stream.name)
             if until is None or not watched.is_live or watched.is_over or watched.through is None:
                 continue
+            if watched.stream.writing.is_current:
+                found += _outdated(watched)
+                continue
             due = [at for at, each in watched.stream.between(watched.through, until) if watched.matches(each)]
             if due:
                 found.append(
                     f"recall: {len(due)} items from {due[0]} on of {watched.stream.name} are not at {watched.place}"
                 )
         return found
+
+
+def _outdated(watched: WatchedStream) -> list[str]:
+    """Which objects a subscription has not within its tolerance."""
+    found = []
+    for name in sorted(set(watched.stream.classes)):
+        current, had = watched.stream.current(name), watched.current.get(name)
+        if current is None or not watched.matches(name):
+            continue
+        value = json.loads(current)["value"]
+        if had is None or abs(json.loads(had)["value"] - value) > TOLERANCE:
+            found.append(f"coherency: {watched.place} has {had} of {watched.stream.name}, and {current} is current")
+    return found

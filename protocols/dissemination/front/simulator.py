@@ -13,7 +13,7 @@ from peerd.sim.simulation import Place, Simulation
 from peerd.sim.swarm.work import SwarmWork
 from protocols.dissemination.config import DisseminationConfig
 from protocols.dissemination.front.checkers import NoOrphans
-from protocols.dissemination.front.judging import StreamJudge, WatchedStream
+from protocols.dissemination.front.judging import WRITINGS, StreamJudge, WatchedStream
 from protocols.dissemination.loading import POLICIES, installed_names, load_policy
 from protocols.dissemination.models import StreamSpec, StreamView
 from protocols.dissemination.names import StreamPosition
@@ -59,6 +59,11 @@ def usable_policies() -> list[str]:
     return found
 
 
+def usable_kinds() -> list[str]:
+    """The kinds of interests that streams have."""
+    return list(WRITINGS)
+
+
 class StreamTraffic(SwarmWork):
     """Nodes create streams, publish, subscribe and leave. What arrives must be right, in order, and nothing may be
     missing that was not told to be lost; in the calm ring all must arrive."""
@@ -68,7 +73,7 @@ class StreamTraffic(SwarmWork):
     def __init__(self, simulation: Simulation, rng: Random) -> None:
         super().__init__(simulation, rng)
         self._judge = StreamJudge()
-        self._policies = usable_policies()
+        self._policies, self._kinds = usable_policies(), usable_kinds()
         self._producers: dict[str, Place] = {}
         self._proof: WatchedStream | None = None
         self._due: dict[str, StreamPosition] = {}
@@ -109,7 +114,8 @@ class StreamTraffic(SwarmWork):
     def _create(self, place: Place, on_done: Callable[[StreamView | Exception], None]) -> str:
         self._number += 1
         name = f"stream{self._number}"
-        spec = StreamSpec(name=name, kind="classes", policy=self.rng.choice(self._policies))
+        kind = self._kinds[0] if len(self._kinds) == 1 else self.rng.choice(self._kinds)
+        spec = StreamSpec(name=name, kind=kind, policy=self.rng.choice(self._policies))
         self._judge.create(place, spec, on_done)
         self._producers[name] = place
         return name

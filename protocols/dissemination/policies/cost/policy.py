@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Final
 from weakref import WeakValueDictionary
 
-from peerd.errors import Bug, ProtocolError
+from peerd.errors import Bug
 from peerd.ids import NodeId, format_id
 from peerd.messages import Message, PeerRef
 from protocols.dissemination.models import PastMove, PlannedMove
@@ -350,10 +350,9 @@ class CostPolicy:
         self._tree.send(node, messages.OrderToMove(self._tree.stream, order, to))
 
     def _ordered(self, peer: PeerRef, message: messages.OrderToMove) -> None:
-        """An order of the parent or of its parent; from anybody else it is not obeyed."""
-        if peer.id not in tuple(self._tree.path)[-2:]:
-            raise ProtocolError("no_right", f"{peer} is neither the parent nor the grandparent, and orders a move")
-        is_free = self._orders.mine is None and message.to.id != self.me.id
+        """An order of the parent or of its parent; from anybody else, who was that a moment ago perhaps, not obeyed."""
+        is_above = peer.id in tuple(self._tree.path)[-2:]
+        is_free = is_above and self._orders.mine is None and message.to.id != self.me.id
         if is_free and self._tree.move_to(message.to):
             self._orders.obey(peer, message.order, message.to.id)
         else:
