@@ -161,7 +161,7 @@ FIGURES: Final = {
             Column("round_s", "round s", "the shortest round in which decisions take 5 % of the time", 3),
         ),
         decided,
-        [{"children": count} for count in (2, 4, 6, 8, 12, 16)],
+        [{"children": count} for count in (2, 4, 6, 8, 12)],
         seconds=1.0,
         nodes=(1,),
         quick_nodes=(1,),
