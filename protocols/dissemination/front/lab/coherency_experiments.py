@@ -125,7 +125,7 @@ class CoherencyFigure:
             name,
             self.title,
             f"{ZHOU}, {self.figure}",
-            takes="--quick: 20 s",
+            takes="--quick: 30 s",
             full=settings(self.nodes, self.seconds),
             quick=settings(self.quick_nodes, min(self.seconds, QUICK_S)),
             columns=(*rows.POINT, *self.columns, *rows.COST),
