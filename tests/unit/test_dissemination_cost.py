@@ -114,3 +114,28 @@ def test_all_six_transformations_are_considered_as_often_as_equation_7_counts() 
         Kind.NEPHEW_ADOPTION: 3,
         Kind.UNCLE_NEPHEW_SWAP: 3,
     }
+
+
+@given(st.integers(0, 10_000), st.integers(2, 40), st.integers(1, 300))
+@settings(max_examples=60)
+def test_a_large_family_is_looked_at_in_part(seed: int, count: int, limit: int) -> None:
+    tree, rng = random_tree(seed, count), random.Random(seed)
+    family = family_of(tree, NodeId(0))
+    every = list(family.transformations())
+    assert family.count() == len(every)
+    some = list(family.some(limit, rng.random))
+    assert len(some) == min(limit, len(set(some))), "each once"
+    assert set(some) <= set(every)
+    if len(every) <= limit:
+        assert some == every
+
+
+def test_no_child_is_always_left_out() -> None:
+    tree = CostTree(NodeId(0), [Server(NodeId(i), Costs(0.001, 0.001), 1.0) for i in range(31)], lambda a, b: 0.01)
+    for i in range(1, 31):
+        tree.attach(NodeId(i), NodeId(0 if i <= 10 else (i - 1) % 10 + 1))
+    tree.refresh()
+    family, rng = family_of(tree, NodeId(0)), random.Random(1)
+    assert family.count() > 500
+    looked_at = {move.node for _ in range(20) for each in family.some(100, rng.random) for move in each.moves}
+    assert looked_at == {NodeId(i) for i in range(1, 31)}

@@ -28,6 +28,8 @@ UNMEASURED: Final = Costs(0.0001, 0.0001)
 """Of a node that has not sent anything yet."""
 RATE_GUESS: Final = 1.0
 """Of a newcomer, where nobody has measured anything yet."""
+CHANGES_MAX: Final = 500
+"""Transformations that a node considers in one round: some 50 ms in which it does nothing else."""
 REPORTS_BURST: Final = 6
 """Reports to the parent at once, and one a second in the long run, whatever the children and the parent say."""
 NEEDS_ROOM: Final = (Kind.PARENT_CHILD_SWAP, Kind.UNCLE_NEPHEW_SWAP)
@@ -324,7 +326,7 @@ class CostPolicy:
         if not self._relations.is_complete() or len(set(nodes)) < len(nodes) or self.me.id in nodes:
             return []
         found = []
-        for transformation in family.transformations():
+        for transformation in family.some(CHANGES_MAX, self._tree.random):
             gain = family.benefit(transformation)
             if gain > 0 and self._has_room_for(transformation):
                 found.append((transformation, gain))

@@ -10,9 +10,10 @@ told from the few nodes whose children change: in a time that does not depend on
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from enum import Enum
+from itertools import islice
 
 from peerd.ids import NodeId
 from protocols.dissemination.policies.cost.model import Branch, Costs, Delay, processing_s, step_loss
@@ -98,6 +99,26 @@ class Family:
                     for cousin in self.grandchildren(other) if child < other else ():
                         cousins = Move(grandchild, other), Move(cousin, child)
                         yield Transformation(Kind.COUSIN_SWAP, cousins)
+
+    def count(self) -> int:
+        """How many transformations there are."""
+        below = [len(self.grandchildren(child)) for child in self.children]
+        others, nephews = len(below) - 1, sum(below)
+        cousins = (nephews * nephews - sum(each * each for each in below)) // 2
+        return len(below) * others + nephews * (2 + 2 * others) + cousins
+
+    def some(self, limit: int, random: Callable[[], float]) -> Iterator[Transformation]:
+        """All of them where there are at most ``limit``; else those of a smaller family, drawn at random from this one.
+
+        Their number grows with the fourth power of the fan-out, and to look at one takes tens of microseconds.
+        """
+        shuffled = sorted(self.children, key=lambda child: random()) if self.count() > limit else list(self.children)
+        while self._part(shuffled).count() > limit and len(shuffled) > 2:
+            shuffled.pop()
+        yield from islice(self._part(shuffled).transformations(), limit)
+
+    def _part(self, children: Sequence[NodeId]) -> Family:
+        return replace(self, children=tuple(children))
 
     def benefit(self, transformation: Transformation) -> float:
         """How much less all nodes together would lose: minus the change of the sum of equation 6."""
