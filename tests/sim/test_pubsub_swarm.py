@@ -64,7 +64,8 @@ def test_seed(seed: int, nodes: int | None) -> None:
     a leaf while their parent had not caught up. 715: the checker of the order took events of two leaves for those of
     one, because the acknowledgement that told of the other was lost.
     726: a cell dropped the report of a leaf below, as what it is was being written just then, and held itself for the
-    leaf until the next report.
+    leaf until the next report. Later again, when all that knew an inner cell had died at once: the report of a leaf
+    below was dropped by the next root, because it had not caught up.
     """
     result = run_seed(seed, nodes=nodes, protocols=PROTOCOLS)
     assert result.passed, f"{result.plan}: {result.failure}"

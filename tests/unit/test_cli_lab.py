@@ -107,7 +107,7 @@ def test_a_simulation_that_fails_is_told_of_and_the_others_are_kept(
     ("words", "code", "told"),
     [
         (["overlay/hop"], 2, 'did you mean "overlay/hops"'),
-        (["nothing"], 2, "known: overlay"),
+        (["nothing"], 2, "overlay, overlay/churn"),
         ([], 2, "NAME"),
         (["overlay/hops", "--nodes", "10,x"], 2, "expected sizes"),
         (["overlay/hops", "--nodes", "0"], 2, "expected sizes"),

@@ -13,7 +13,8 @@ from peerd.ids import NodeId, short_id
 from peerd.messages import Message, PeerRef
 from peerd.sim.checkers import Checker
 from peerd.sim.simulation import Place, Simulation
-from protocols.pubsub.cells import are_related, text
+from peerd.sim.truth import RingOracle
+from protocols.pubsub.cells import WHOLE, are_related, text
 from protocols.pubsub.messages import CellState, EventDelivery
 from protocols.pubsub.names import EventId, SubscriptionKey
 from protocols.pubsub.outcomes import PublishStatus
@@ -117,6 +118,9 @@ class SubscriptionsConserved(Checker):
 class SubscriptionsInPlace(Checker):
     """In a calm ring: each subscription of a live node is in the leaf of its point, once; what was ended is nowhere.
 
+    All cells above such a leaf are inner nodes. Where all replicas of one have died at once, its next root takes it for
+    a leaf until one below reports; meanwhile subscriptions go to the one, and events to the other.
+
     What a node had that has died, or has started again, is left to its lease.
     """
 
@@ -138,7 +142,21 @@ class SubscriptionsInPlace(Checker):
                     found.append(f"{name} is at {short_id(copies[0].place.id)}, and {short_id(root)} is the root")
                 elif not copies[0].piece.is_kept:
                     found.append(f"{name} is in its leaf for a moment only")
+                else:
+                    found += self._torn(simulation, oracle, copies[0].node)
         return found + [told for key, copies in held.items() for told in self._zombies(simulation, key, copies)]
+
+    @staticmethod
+    def _torn(simulation: Simulation, oracle: RingOracle, leaf: CellNode) -> Iterator[str]:
+        """The first cell above a leaf that is no inner node."""
+        above = leaf.place
+        while above.cell != WHOLE:
+            above = above.above
+            plugin = pubsub_of(simulation.places[oracle.root(above.key)])
+            node = None if plugin is None else plugin.keeper.forest.cells.get(above)
+            if node is None or node.state is not CellState.INNER:
+                yield f"{text(above.cell) or 'the whole'} is no inner node, and above the leaf {text(leaf.cell)}"
+                return
 
     @staticmethod
     def _zombies(simulation: Simulation, key: SubscriptionKey, copies: list[HeldPiece]) -> Iterator[str]:

@@ -157,6 +157,7 @@ class Keeper(Part):
     def records_settled(self) -> None:
         """This node knows now what there is under the keys that it is the root of."""
         self.forest.settle()
+        self.reports.settled()
         self._resume()
 
     def neighbours_changed(self) -> None:

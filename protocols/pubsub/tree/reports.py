@@ -12,11 +12,13 @@ from protocols.pubsub.leaf_table import LeafTable
 from protocols.pubsub.messages import ENTRIES_MAX, CellState, LeafEntry, LeafUpdate
 from protocols.pubsub.names import Tree
 from protocols.pubsub.tree.cell_node import CellNode
-from protocols.pubsub.tree.forest import Forest
+from protocols.pubsub.tree.forest import Forest, Standing
 from protocols.pubsub.tree.storage import CellAddress
 
 REPORT_DELAY_S: Final = 0.2
 """Several changes of a cell within this time make one report."""
+UNSETTLED_MAX: Final = 512
+"""Reports that are kept while this node, the new root of a cell, catches up; each is at most some KiB."""
 HEARD_INTERVALS: Final = 3
 """A leaf that was not heard of for so many update intervals is forgotten."""
 
@@ -34,6 +36,8 @@ class TreeReports(Part):
         self._due: dict[CellAddress, float] = {}
         self._early: dict[CellAddress, dict[int, LeafUpdate]] = {}
         """By cell that is about to be something else, the last report from each of its halves."""
+        self._unsettled: dict[tuple[CellAddress, int], tuple[float, LeafUpdate]] = {}
+        """The last report from each half of cells whose next root this node may be, and when it came."""
 
     def changed(self, node: CellNode) -> None:
         """Tell the parent soon."""
@@ -88,10 +92,12 @@ class TreeReports(Part):
         place, below = CellAddress(Tree(message.schema, message.attribute), message.cell), message.below
         if not lies_within(below, place.cell) or below == place.cell:
             return  # routed: whoever made it up is not the one who passed it on
+        child = ancestor(below, place.cell.bit_length())
         node = self._forest.find(place)
         if node is None:
+            if self._forest.standing(place.key) is Standing.UNSETTLED and len(self._unsettled) < UNSETTLED_MAX:
+                self._unsettled[place, child] = self._host.now(), message
             return
-        child = ancestor(below, place.cell.bit_length())
         if node.is_switching:
             self._early.setdefault(place, {})[child] = message
             return
@@ -102,6 +108,17 @@ class TreeReports(Part):
                 self._send(node.place.above, below, message.entries)
         elif message.entries:
             self.claimed(node, child)
+
+    def settled(self) -> None:
+        """This node has caught up: reports for cells that are its own now are taken in before anything else comes.
+
+        Where all that knew an inner cell have died at once, only such a report tells that it is no empty leaf.
+        """
+        waiting, self._unsettled = self._unsettled, {}
+        since = self._host.now() - self._forest.config.update_interval
+        for at_s, message in waiting.values():
+            if at_s >= since:
+                self._updated(message, self._host.peer)
 
     def switched(self, node: CellNode) -> None:
         """It is known what a cell is now: what came too early is taken in. It would not be said again for an interval,
