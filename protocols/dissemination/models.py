@@ -11,7 +11,6 @@ from peerd.limits import NAME_LENGTH_MAX
 from protocols.dissemination.messages import INTEREST_BYTES_MAX
 from protocols.dissemination.names import StreamPosition
 
-INTERESTS_A_REQUEST_MAX: Final = 64
 CONTENT_TYPE_LENGTH_MAX: Final = 128
 ITEM_ID_LENGTH_MAX: Final = 41
 _ITEM_ID: Final = re.compile(r"([0-9]{1,20})-([0-9]{1,20})")

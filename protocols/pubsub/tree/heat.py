@@ -38,7 +38,7 @@ MOVED_FROM: Final = 2.0
 """And only on a node that sends so many times what makes it hot: the whole load stays, with one more leaf to visit."""
 OWN_SHARE: Final = 0.25
 """A node hands its own events over only if they are so much of what it sends for events."""
-COOL_SHARE: Final = 0.75
+CALM_SHARE: Final = 0.75
 """A node goes on handing its events over until its load is below this share of what began it."""
 HOT_PIECES_MIN: Final = 2
 """A leaf with fewer subscriptions is not split because of its load."""
@@ -75,7 +75,7 @@ class Heat(Part):
         config, now, helped = self._forest.config, self._host.now(), self.handing_over
         if now < self._look_at:
             return
-        is_calm = self.load(now) < config.hot_rate * (COOL_SHARE if helped.is_on else 1.0)
+        is_calm = self.load(now) < config.hot_rate * (CALM_SHARE if helped.is_on else 1.0)
         is_over = is_calm or config.balancing != "adaptive"
         helped.is_on = helped.is_on and not is_over and self._publishes_much(now)
         if is_over:
@@ -88,7 +88,7 @@ class Heat(Part):
 
     def _publishes_much(self, now: float) -> bool:
         """Whether it would help to hand this node's own events over."""
-        share = OWN_SHARE * (COOL_SHARE if self.handing_over.is_on else 1.0)
+        share = OWN_SHARE * (CALM_SHARE if self.handing_over.is_on else 1.0)
         return self.handing_over.own_rate(now) >= share * self.load(now)
 
     def load(self, now: float) -> float:
@@ -129,7 +129,7 @@ class Heat(Part):
         before, self._has_published_much = self._has_published_much, is_publisher
         if is_publisher:
             helped.is_on = before
-        elif helped.is_on and load < COOL_SHARE * much:
+        elif helped.is_on and load < CALM_SHARE * much:
             helped.is_on = False
         elif sent >= much and (node := self._hottest(now, and_movable=sent >= MOVED_FROM * much)) is not None:
             node.hot_load = node.load(now)
