@@ -280,6 +280,13 @@ class Host(Protocol):
         node is not in the ring, or whether its root lives is being found out.
         """
 
+    def next_hops(self, keys: Sequence[NodeId]) -> dict[NodeId, PeerRef | None]:
+        """Whom one message to all these keys would be given to: as `next_hop` of each, but keys share peers.
+
+        Keys that begin alike go by the same peer, the quickest for all of them, which need not be the quickest for
+        each. A key for which the message would be held is left out.
+        """
+
     # Distance
 
     def rtt(self, peer: PeerRef) -> float | None:

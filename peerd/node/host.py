@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterable
+from collections.abc import Callable, Hashable, Iterable, Sequence
 from functools import partial as bind
 from itertools import count
 from typing import Any, Final
@@ -167,6 +167,9 @@ class PluginHost:
 
     def next_hop(self, key: NodeId) -> PeerRef | None:
         return self._node.overlay.next_hop(key)
+
+    def next_hops(self, keys: Sequence[NodeId]) -> dict[NodeId, PeerRef | None]:
+        return self._node.overlay.next_hops(keys)
 
     def estimated_rtt(self, peer: PeerRef) -> float | None:
         return self._node.overlay.estimated_rtt(peer)

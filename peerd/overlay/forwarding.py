@@ -6,7 +6,7 @@ Each hop acknowledges to the one before it; silence means suspicion and another 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Container, Iterable
+from collections.abc import Callable, Container, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Final
 
@@ -18,7 +18,7 @@ from peerd.messages import Message, PeerRef, encode_body
 from peerd.overlay.dedupe import Window
 from peerd.overlay.membership import Membership
 from peerd.overlay.messages import KEYS_MAX, LookupProbe, Route, RouteAck, Trace, TraceHop
-from peerd.overlay.routing import Decision, Step, next_step
+from peerd.overlay.routing import Decision, Step, next_steps
 from peerd.overlay.state import OverlayState
 from peerd.overlay.vouching import Vouch
 
@@ -135,8 +135,9 @@ class Forwarder(Part):
         excluded = transit.excluded.union(state.suspects) if state.suspects else transit.excluded
         groups: dict[tuple[NodeId, bool], tuple[PeerRef, list[NodeId]]] = {}
         waiting: list[NodeId] = []
-        for key in transit.route.keys:
-            step, peer = next_step(key, state.leaves, state.table, excluded, state.way_s)
+        keys = transit.route.keys
+        decisions = next_steps(keys, state.leaves, state.table, excluded, state.way_s)
+        for key, (step, peer) in zip(keys, decisions, strict=True):
             is_detour = False
             if step is Step.DELIVER:
                 step, peer = self._step_at_root(key, transit, excluded)
@@ -186,19 +187,31 @@ class Forwarder(Part):
 
         Raises `Unavailable` when it would be held.
         """
+        hops = self.next_hops((key,))
+        if key not in hops:
+            raise Unavailable("not in the ring, or who the root is is being found out")
+        return hops[key]
+
+    def next_hops(self, keys: Sequence[NodeId]) -> dict[NodeId, PeerRef | None]:
+        """Where `_advance` would send a new message to all these keys; a key that it would hold is left out."""
         state = self.state
-        step, peer = next_step(key, state.leaves, state.table, state.suspects, state.way_s)
+        if not keys or not state.is_ready or state.is_leaving:
+            return {}
+        decisions = next_steps(keys, state.leaves, state.table, state.suspects, state.way_s)
+        found = ((key, self._unless_held(key, *decision)) for key, decision in zip(keys, decisions, strict=True))
+        return {key: peer for key, (step, peer) in found if step is not Step.WAIT}
+
+    def _unless_held(self, key: NodeId, step: Step, peer: PeerRef | None) -> Decision:
+        """What becomes of a decision to deliver here, given what neighbours vouch for."""
         if step is Step.DELIVER:
             vouch = self._vouch_for_closer(key)
             if vouch is None:
                 step, peer = self._sure_or_wait(key)
-            elif vouch.voucher.id in state.suspects:
+            elif vouch.voucher.id in self.state.suspects:
                 step = Step.WAIT
             else:
                 step, peer = Step.FORWARD, vouch.voucher
-        if step is Step.WAIT or not state.is_ready or state.is_leaving:
-            raise Unavailable("not in the ring, or who the root is is being found out")
-        return peer
+        return Decision(step, peer)
 
     def _upcall(self, transit: Transit, key: NodeId, hop: PeerRef) -> PeerRef | None:
         route = transit.route

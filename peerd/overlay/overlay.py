@@ -7,7 +7,7 @@ This module only ties the parts together: `leafset`, `table`, `proximity` and `r
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import ClassVar, cast
 
 from peerd.api import (
@@ -242,6 +242,10 @@ class Overlay(Plugin):
         Raises `Unavailable` when it would be held.
         """
         return self.forwarder.next_hop(key)
+
+    def next_hops(self, keys: Sequence[NodeId]) -> dict[NodeId, PeerRef | None]:
+        """What routing would do with one message to all these keys; one that it would hold is left out."""
+        return self.forwarder.next_hops(keys)
 
     def may_pass(self, peer: PeerRef, messages: int = 1) -> bool:
         """Whether a service may send this peer so many more messages of others: part of what routed ones may take."""

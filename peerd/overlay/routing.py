@@ -6,7 +6,7 @@ the message waits until the suspicion is settled instead of being delivered to t
 
 from __future__ import annotations
 
-from collections.abc import Callable, Container, Iterator
+from collections.abc import Callable, Container, Iterator, Sequence
 from enum import Enum
 from typing import NamedTuple
 
@@ -54,24 +54,62 @@ def next_step(
     covers the key as well, and delivers it. What peers say of their places only chooses among hops that all obey this.
     """
     if leaves.covers(key):
-        peer = leaves.closest(key)
-        if peer is None:
-            return _DELIVER
-        return _WAIT if peer.id in excluded else Decision(Step.FORWARD, peer)
-    peer = table.next_hop(key) if cost_s is None else _quickest(key, table, excluded, cost_s)
-    if peer is not None and peer.id not in excluded:
-        return Decision(Step.FORWARD, peer)
-    peer = _rare_case(key, leaves, table, excluded)
+        return _within_leaf_set(key, leaves, excluded)
+    peer = table.next_hop(key) if cost_s is None else _quickest((key,), table, excluded, cost_s)
+    return _by_table(key, peer, leaves, table, excluded)
+
+
+def next_steps(
+    keys: Sequence[NodeId], leaves: Leaves, table: RoutingTable, excluded: Container[NodeId], cost_s: CostS
+) -> list[Decision]:
+    """What to do with each key of one message, in their order.
+
+    It is what `next_step` says of each alone, but for this: keys of one cell of the table go by the same peer, the one
+    that is quickest for them together. So they stay one message, as in a multicast by prefix (Li 2008, Program 3.4),
+    and what is said of loops holds for them too.
+    """
+    if len(keys) == 1:
+        return [next_step(keys[0], leaves, table, excluded, cost_s)]
+    by_cell: dict[int, list[NodeId]] = {}
+    for key in keys:
+        if not leaves.covers(key):
+            by_cell.setdefault(table.cell(key), []).append(key)
+    shared = {cell: _quickest(some, table, excluded, cost_s) for cell, some in by_cell.items()}
+    return [
+        _within_leaf_set(key, leaves, excluded)
+        if leaves.covers(key)
+        else _by_table(key, shared[table.cell(key)], leaves, table, excluded)
+        for key in keys
+    ]
+
+
+def _within_leaf_set(key: NodeId, leaves: Leaves, excluded: Container[NodeId]) -> Decision:
+    peer = leaves.closest(key)
+    if peer is None:
+        return _DELIVER
+    return _WAIT if peer.id in excluded else Decision(Step.FORWARD, peer)
+
+
+def _by_table(
+    key: NodeId, peer: PeerRef | None, leaves: Leaves, table: RoutingTable, excluded: Container[NodeId]
+) -> Decision:
+    """Go by the peer that the table has, else by whoever is closer."""
+    if peer is None or peer.id in excluded:
+        peer = _rare_case(key, leaves, table, excluded)
     return _WAIT if peer is None else Decision(Step.FORWARD, peer)
 
 
-def _quickest(key: NodeId, table: RoutingTable, excluded: Container[NodeId], cost_s: CostS) -> PeerRef | None:
-    """Of those that share a longer prefix with the key; the entry where nothing is known of anybody."""
-    best = table.next_hop(key)
+def _quickest(
+    keys: Sequence[NodeId], table: RoutingTable, excluded: Container[NodeId], cost_s: CostS
+) -> PeerRef | None:
+    """Of those that share a longer prefix with these keys of one cell; the entry where nothing is known of anybody."""
+    best = table.next_hop(keys[0])
     best_s = float("inf")
-    for peer in table.next_hops(key):
+    for peer in table.next_hops(keys[0]):
         if peer.id not in excluded:
-            peer_s = cost_s(key, peer)
+            peer_s = 0.0
+            for key in keys:
+                peer_s += cost_s(key, peer)
             if peer_s < best_s:
                 best, best_s = peer, peer_s
     return best

@@ -9,8 +9,9 @@ Every message has been through the wire format, so one that does not fit its dec
 
 from __future__ import annotations
 
+import contextlib
 from collections import Counter
-from collections.abc import Callable, Hashable, Iterable, Iterator
+from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from random import Random
 from typing import Any, TypeVar
@@ -30,7 +31,7 @@ from peerd.api import (
     Value,
     WorkLimits,
 )
-from peerd.errors import Bug, PeerMisbehaved
+from peerd.errors import Bug, PeerMisbehaved, Unavailable
 from peerd.ids import NodeId, closeness
 from peerd.messages import Message, PeerRef, decode_body, encode_body
 from peerd.sim.driver import SimStore
@@ -222,6 +223,14 @@ class FakeHost:
         """The closest of the neighbours, unless this node is closer."""
         [closest] = self.replica_set(key, 1)
         return None if closest.id == self.id else closest
+
+    def next_hops(self, keys: Sequence[NodeId]) -> dict[NodeId, PeerRef | None]:
+        """The `next_hop` of each key that has one now."""
+        found: dict[NodeId, PeerRef | None] = {}
+        for key in keys:
+            with contextlib.suppress(Unavailable):
+                found[key] = self.next_hop(key)
+        return found
 
     def rtt(self, peer: PeerRef) -> float | None:
         """Return what the test has put into ``rtts``."""

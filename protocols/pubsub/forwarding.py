@@ -105,7 +105,7 @@ class Forwarding(Part):
 
         They do not count as seen: the way from there to a cell may lead through this node.
         """
-        ways = ways_to(batch.schema, places, self._host.next_hop)
+        ways = ways_to(batch.schema, places, self._next_hops)
         if len(ways.onward) < LINKS_MIN:
             return places
         parts = list(self.handing_over.parts(ways.onward))
@@ -157,7 +157,7 @@ class Forwarding(Part):
         targets = None if schema is None else _Targets(schema, batch)
         while waiting:
             some = waiting.pop()
-            ways = ways_to(batch.schema, some.places, self._host.next_hop)
+            ways = ways_to(batch.schema, some.places, self._next_hops)
             for hop, group in ways.onward.items():
                 onward.setdefault((hop, some.vouched), []).extend(group)
             unclear = ways.unclear
@@ -183,6 +183,12 @@ class Forwarding(Part):
             self._send(hop, replace(journey, places=tuple(group), vouched=vouched))
         if arrived and schema is not None:
             self.events.arrived(schema, batch.publisher, batch.events, arrived, batch.copies, batch.attempt)
+
+    def _next_hops(self, keys: Sequence[NodeId]) -> dict[NodeId, PeerRef | None]:
+        """As the host says. Without multicast each key is asked for alone, as a comparison (figure 4.5)."""
+        if self.config.multicast:
+            return self._host.next_hops(keys)
+        return {key: hop for each in keys for key, hop in self._host.next_hops((each,)).items()}
 
     def _decide(
         self, targets: _Targets, batch: Batch, place: AttributeCell, vouched: bool
@@ -293,7 +299,7 @@ class Forwarding(Part):
 
     def _go_on(self, journey: Journey) -> None:
         """Send on what was to wait, by the ways that there are now."""
-        ways = ways_to(journey.batch.schema, journey.places, self._host.next_hop)
+        ways = ways_to(journey.batch.schema, journey.places, self._next_hops)
         for hop, group in ways.onward.items():
             self._send_now(hop, replace(journey, places=tuple(group)))
         if ways.here:
@@ -320,7 +326,7 @@ class Forwarding(Part):
             self._reroute(journey, peer.id)
 
     def _reroute(self, journey: Journey, gone: NodeId) -> None:
-        ways = ways_to(journey.batch.schema, journey.places, self._host.next_hop)
+        ways = ways_to(journey.batch.schema, journey.places, self._next_hops)
         for hop, group in ways.onward.items():
             if hop.id != gone:
                 self._count("rerouted")

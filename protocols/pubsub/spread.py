@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Final, TypeAlias
 
-from peerd.errors import ProtocolError, Unavailable
+from peerd.errors import ProtocolError
 from peerd.ids import NodeId
 from peerd.limits import KIB
 from peerd.messages import PeerRef
@@ -98,6 +98,10 @@ def places_of(trees: Iterable[TreeCells]) -> list[AttributeCell]:
     return list(dict.fromkeys((each.attribute, cell) for each in trees for cell in each.cells))
 
 
+NextHops: TypeAlias = Callable[[Sequence[NodeId]], Mapping[NodeId, PeerRef | None]]
+"""By key its next hop, ``None`` for this node; without the keys of which nobody can say."""
+
+
 @dataclass(slots=True)
 class Ways:
     """Where cells are, seen from this node."""
@@ -109,20 +113,19 @@ class Ways:
     """Just now nobody can say."""
 
 
-def ways_to(schema: str, places: Iterable[AttributeCell], next_hop: Callable[[NodeId], PeerRef | None]) -> Ways:
+def ways_to(schema: str, places: Iterable[AttributeCell], next_hops: NextHops) -> Ways:
     """Group cells by their next hop (Program 3.4).
 
-    The thesis groups by the first digit that differs. Asking routing itself for each cell gives the same groups, and
+    The thesis groups by the first digit that differs. Asking routing itself for all cells gives the same groups, and
     the right ones also near the end of the way, where the leaf set decides.
     """
+    keys = {place: key_of(Tree(schema, place[0]), place[1]) for place in places}
+    hops = next_hops(list(keys.values()))
     ways = Ways()
-    for place in places:
-        try:
-            hop = next_hop(key_of(Tree(schema, place[0]), place[1]))
-        except Unavailable:
+    for place, key in keys.items():
+        if key not in hops:
             ways.unclear.append(place)
-            continue
-        if hop is None:
+        elif (hop := hops[key]) is None:
             ways.here.append(place)
         else:
             ways.onward.setdefault(hop, []).append(place)

@@ -9,7 +9,7 @@ from peerd.ids import RING, NodeId, closeness, closest, digit, shared_prefix_dig
 from peerd.messages import PeerRef
 from peerd.overlay.leafset import Leaves
 from peerd.overlay.outlook import Outlook
-from peerd.overlay.routing import Step, next_step
+from peerd.overlay.routing import Step, next_step, next_steps
 from peerd.overlay.spares import SPARES_MAX, SPARES_PER_CELL, Spares
 from peerd.overlay.table import RoutingTable
 
@@ -167,3 +167,52 @@ def test_the_quickest_way_is_taken_and_an_excluded_one_is_not() -> None:
     assert last is not None and closeness(key, last.id) < closeness(key, OWN)
     costs.update(dict.fromkeys(costs, float("inf")))
     assert hop() == entry, "nothing is known of anybody"
+
+
+def test_keys_of_one_cell_go_by_the_peer_that_is_quickest_for_all_of_them() -> None:
+    leaves, table = Leaves(OWN), RoutingTable(OWN)
+    for step in range(1, 30):
+        leaves.add(peer(OWN + step))
+        leaves.add(peer(OWN - step))
+    entry, spare, other = peer(0x9 << 124), peer(0x91 << 120), peer(0x92 << 120)
+    for each in (entry, spare, other, peer(0xA << 124)):
+        table.consider(each, lambda _: None)
+    low, high, elsewhere = NodeId(0x91F << 116), NodeId(0x92F << 116), NodeId(0xAF << 120)
+    costs = {(low, spare): 0.1, (low, other): 0.5, (high, spare): 0.4, (high, other): 0.1}
+
+    def cost_s(key: NodeId, each: PeerRef) -> float:
+        return costs.get((key, each), 0.31)
+
+    def hops(*keys: NodeId, excluded: set[NodeId] | None = None) -> list[PeerRef | None]:
+        return [decision.peer for decision in next_steps(keys, leaves, table, excluded or set(), cost_s)]
+
+    assert hops(low) == [spare]
+    assert hops(high) == [other]
+    assert hops(high, elsewhere, low) == [spare, peer(0xA << 124), spare], "0.5 for both, 0.6 by the other two"
+    assert hops(high, low, excluded={spare.id}) == [other, other]
+    assert hops(NodeId(OWN), high) == [None, other]
+
+
+@given(st.sets(ids, min_size=1, max_size=60), st.lists(ids, min_size=1, max_size=12), st.integers(0, 2**32), st.data())
+def test_each_key_of_a_message_makes_progress_and_few_messages_take_them(
+    found: set[NodeId], keys: list[NodeId], salt: int, data: st.DataObject
+) -> None:
+    own = data.draw(st.sampled_from(sorted(found)))
+    leaves, table = build(found)[own]
+
+    def cost_s(key: NodeId, each: PeerRef) -> float:
+        said = hash((salt, key, each.id)) % 5
+        return float("inf") if said == 0 else float(said)
+
+    decisions = next_steps(keys, leaves, table, (), cost_s)
+    by_cell: dict[int, set[PeerRef]] = {}
+    for key, decision in zip(keys, decisions, strict=True):
+        assert decision.step is next_step(key, leaves, table, (), cost_s).step
+        if decision.peer is None:
+            assert own == closest(key, found)
+        elif not leaves.covers(key):
+            before, after = shared_prefix_digits(key, own), shared_prefix_digits(key, decision.peer.id)
+            assert after > before or (after == before and closeness(key, decision.peer.id) < closeness(key, own))
+            if after > before:
+                by_cell.setdefault(table.cell(key), set()).add(decision.peer)
+    assert all(len(peers) == 1 for peers in by_cell.values())

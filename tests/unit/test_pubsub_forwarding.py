@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -9,7 +10,7 @@ import msgpack
 import pytest
 
 from peerd.api import LookupResult, SendRefusal
-from peerd.errors import ProtocolError, Unavailable
+from peerd.errors import ProtocolError
 from peerd.ids import NodeId
 from peerd.messages import PeerRef
 from peerd.testing.host import FakeHost, peer
@@ -79,14 +80,12 @@ def test_cells_with_a_common_next_hop_travel_together() -> None:
     hops = {place: peer(index % 2 + 1) for index, place in enumerate(places)}
     by_key = {key_of(Tree(SCHEMA, attribute), cell): hops[attribute, cell] for attribute, cell in places}
 
-    def next_hop(key: NodeId) -> PeerRef | None:
-        if key == key_of(Tree(SCHEMA, 0), LEAVES[0]):
-            return None
-        if key == key_of(Tree(SCHEMA, 0), LEAVES[1]):
-            raise Unavailable("not now")
-        return by_key[key]
+    here, unclear = (key_of(Tree(SCHEMA, 0), leaf) for leaf in LEAVES[:2])
 
-    ways = ways_to(SCHEMA, places, next_hop)
+    def next_hops(keys: Sequence[NodeId]) -> dict[NodeId, PeerRef | None]:
+        return {key: None if key == here else by_key[key] for key in keys if key != unclear}
+
+    ways = ways_to(SCHEMA, places, next_hops)
     assert ways.here == [(0, LEAVES[0])]
     assert ways.unclear == [(0, LEAVES[1])]
     assert ways.onward == {peer(1): [(0, LEAVES[2]), (1, LEAVES[1])], peer(2): [(1, LEAVES[0]), (1, LEAVES[2])]}

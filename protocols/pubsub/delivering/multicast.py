@@ -11,7 +11,6 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Final
 
 from peerd.api import Host, Part, handles, on_timer
-from peerd.errors import Unavailable
 from peerd.ids import NodeId
 from peerd.limits import KIB
 from peerd.messages import PeerRef
@@ -57,15 +56,14 @@ class Multicast(Part):
     def _spread(self, message: GroupDelivery, to: Iterable[NodeDelivery]) -> None:
         """Program 3.4: group by next hop. Whoever has no next hop now gets the event directly, a little later."""
         by_hop: dict[PeerRef, list[NodeDelivery]] = {}
-        for each in to:
-            try:
-                hop = self._host.next_hop(each.subscriber)
-            except Unavailable:
-                continue
+        nodes = list(to)
+        hops = self._host.next_hops([each.subscriber for each in nodes])
+        for each in nodes:
+            hop = hops.get(each.subscriber)
             if hop is not None:
                 by_hop.setdefault(hop, []).append(each)
-        for hop, nodes in by_hop.items():
-            for part in _parts(event_bytes(message.event), nodes):
+        for hop, group in by_hop.items():
+            for part in _parts(event_bytes(message.event), group):
                 self._host.send(
                     hop, GroupDelivery(message.schema, message.leaf, message.event, tuple(part), message.hops + 1)
                 )
