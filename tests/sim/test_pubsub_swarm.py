@@ -18,10 +18,11 @@ from peerd.sim.swarm.swarm import run_seed
 from peerd.sim.world import SimulationFailure
 from peerd.testing.host import peer
 from protocols.pubsub import publishing
+from protocols.pubsub.cells import WHOLE, text
 from protocols.pubsub.delivering.outbox import Outbox
 from protocols.pubsub.front.checkers import OrderAtLeaves, SubscriptionsConserved, SubscriptionsInPlace, held_pieces
 from protocols.pubsub.front.judging import plugin_of
-from protocols.pubsub.messages import DeliveredEvent, EventBody, EventDelivery, SubObject
+from protocols.pubsub.messages import CellState, DeliveredEvent, EventBody, EventDelivery, SubObject
 from protocols.pubsub.ports import SchemaView
 from protocols.pubsub.probing import probe_region
 from protocols.pubsub.subscribing.installation import InstallAction, Installation
@@ -206,3 +207,21 @@ def test_the_checkers_find_a_subscription_that_is_lost() -> None:
     subscriber = plugin_of(world.simulation.places[key.subscriber])
     subscriber.installer._pieces[key.sid, key.piece].due_at = math.inf
     assert "is lost, and not renewed" in "; ".join(conserved.check(world.simulation))
+
+
+def test_the_checker_finds_a_cell_above_a_leaf_that_is_no_inner_node() -> None:
+    """Subscriptions would go to the cell, and events to the leaf below it."""
+    world, checker = PubSubRing(8, 3, {"leaf_capacity": 2}), SubscriptionsInPlace()
+    world.subscribe(10)
+    world.rest()
+    copies = [copy for (copy,) in held_pieces(world.simulation).values() if copy.node.cell != WHOLE]
+    above = copies[0].node.place.above
+    forest = plugin_of(world.simulation.places[world.simulation.oracle().root(above.key)]).keeper.forest
+    node, told = forest.cells[above], f"is no inner node, and above the leaf {text(copies[0].node.cell)}"
+    assert checker.check(world.simulation) == []
+    node.state = CellState.LEAF
+    assert told in "; ".join(checker.check(world.simulation))
+    node.state = CellState.INNER
+    assert checker.check(world.simulation) == []
+    del forest.cells[above]
+    assert told in "; ".join(checker.check(world.simulation))
