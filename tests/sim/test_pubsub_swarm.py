@@ -73,14 +73,15 @@ def test_seed(seed: int, nodes: int | None) -> None:
     assert result.plan.startswith("pubsub, ")
 
 
-@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("seed", [0, 2, 4, 7, *(pytest.param(seed, marks=pytest.mark.long) for seed in (1, 3, 5, 6))])
 def test_seed_among_liars(seed: int) -> None:
     result = run_seed(seed, nodes=8, protocols=PROTOCOLS, attackers=Attackers(share=0.1))
     assert result.passed, f"{result.plan}: {result.failure}"
 
 
 def test_a_seed_is_one_run() -> None:
-    assert len({run_seed(6, protocols=PROTOCOLS).digest for _ in range(2)}) == 1
+    """Loss, copies, partitions, crashes, leaves and a liar."""
+    assert len({run_seed(7, nodes=8, protocols=PROTOCOLS).digest for _ in range(2)}) == 1
 
 
 # Bugs
