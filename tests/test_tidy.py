@@ -344,11 +344,14 @@ def _is_loop_spawn(call: ast.Call) -> bool:
 
 def check_suppressions(source: Source) -> Iterator[str]:
     """Silencing a tool, or skipping a test, names what and says why."""
-    for token in tokenize.generate_tokens(io.StringIO(source.text).readline):
+    is_silencing = SUPPRESSION.search(source.text)  # to find comments for sure takes long
+    for token in tokenize.generate_tokens(io.StringIO(source.text).readline) if is_silencing else ():
         if token.type != tokenize.COMMENT or not SUPPRESSION.search(token.string):
             continue
         if not SUPPRESSION_WITH_REASON.search(token.string):
             yield f"{source.path}:{token.start[0]}: {token.string}; name the code and add the reason after it"
+    if "pytest" not in source.text:
+        return
     called = {id(call.func) for _, _, call in calls(source)}
     for node in ast.walk(source.tree):
         if isinstance(node, ast.Attribute) and id(node) not in called and dotted(node) == "pytest.mark.skip":

@@ -45,7 +45,8 @@ class StreamLoad(Event):
     """Every minute and stream, where anything happened: what this node is in the tree, and what happened since then.
 
     ``spurious``: items that came and that no subscription of this node wanted. ``late_s``: how long after they were
-    published the others came, by the nodes' clocks, all together.
+    published the others came, by the nodes' clocks, all together. ``held_s``: how long subscriptions of this node held
+    values of objects, all together, and ``outdated_s``: for how much of that these were out of date, at most.
     """
 
     KIND = "dissemination.load"
@@ -60,6 +61,8 @@ class StreamLoad(Event):
     queued_bytes: int
     refused: int
     late_s: float = 0.0
+    held_s: float = 0.0
+    outdated_s: float = 0.0
 
 
 class StreamOver(Event):

@@ -24,6 +24,10 @@ class StreamCounts:
     """Nodes that were not taken as children."""
     late_ms: int = 0
     """How long after they were published the items came that subscriptions of this node wanted, all together."""
+    held_ms: int = 0
+    """How long subscriptions of this node held values of objects, all together; see `Freshness`."""
+    outdated_ms: int = 0
+    """For how much of that time these were out of date."""
 
     def minus(self, other: StreamCounts) -> StreamCounts:
         """What happened since the other counts were taken."""
@@ -57,6 +61,7 @@ class StreamMeter:
         """What people see."""
         counts, rates = self.counts, self.rates
         wanted = counts.items_in - counts.spurious
+        fidelity = {"fidelity": 1 - counts.outdated_ms / counts.held_ms} if counts.held_ms else {}
         return {
             "items_per_s": rates["items_in"],
             "bytes_per_s": rates["bytes_in"],
@@ -66,4 +71,5 @@ class StreamMeter:
             "items_out": counts.items_out,
             "spurious_share": counts.spurious / counts.items_in if counts.items_in else 0.0,
             "late_s": counts.late_ms / 1000 / wanted if wanted else 0.0,
+            **fidelity,
         }

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Final
 
 from peerd.api import Host, Metric
@@ -77,8 +78,8 @@ class StreamLedger:
 
     def _report(self, node: StreamNode) -> None:
         since = node.meter.counts.minus(self._reported.get(node, StreamCounts()))
-        if since == StreamCounts():
-            return
+        if replace(since, held_ms=0) == StreamCounts():
+            return  # nothing but that values were held: that is told with what happens next
         self._reported[node] = node.meter.counts.copy()
         self._host.emit(
             StreamLoad(
@@ -93,5 +94,7 @@ class StreamLedger:
                 queued_bytes=node.queued_bytes(),
                 refused=since.refused,
                 late_s=since.late_ms / 1000,
+                held_s=since.held_ms / 1000,
+                outdated_s=since.outdated_ms / 1000,
             )
         )

@@ -455,8 +455,7 @@ class Dissemination(Plugin):
         self.clients.check_room()
         made = self.clients.add(record.name, interest, record.kind, request.name, after)
         made.on_done = on_done
-        now = self.host.now()
-        node.member.subscribe(made.number, interest, after, made.deliver, now, partial(self._live, made))
+        node.subscribe(made.number, interest, after, made.deliver, partial(self._live, made))
         if node.member.up.is_new and node.member.up.is_orphan and not node.is_producer:
             node.join()
 
@@ -490,7 +489,7 @@ class Dissemination(Plugin):
         subscription.end("unsubscribed")
         node = self.nodes.get(stream_key(subscription.stream))
         if node is not None:
-            node.member.unsubscribe(subscription.number, self.host.now())
+            node.unsubscribe(subscription.number)
 
     def reading(self, id: str) -> tuple[StreamSubscriptionView, Feed[ReceivedItem]]:
         """See `StreamService.reading`."""

@@ -115,6 +115,8 @@ class RememberingKind(Protocol):
     """
 
     def make_given(self, *, is_source: bool = False) -> LastGiven: ...
+    def object_of(self, content: Any) -> Hashable:
+        """The object that an item's content is a value of."""
 
 
 Holder = Hashable

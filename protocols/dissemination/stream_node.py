@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Final
 
 from peerd.api import Host
@@ -12,16 +13,18 @@ from peerd.messages import Message, PeerRef
 from protocols.dissemination.access import NodeTree
 from protocols.dissemination.config import DisseminationConfig
 from protocols.dissemination.events import StreamJoined, StreamLoss, StreamMoved
+from protocols.dissemination.freshness import Freshness
 from protocols.dissemination.item_work import WorkMeter
 from protocols.dissemination.messages import ITEMS_MAX, AttachRefusal, Carry, Declined, ReplayItems, StreamItem
 from protocols.dissemination.meter import StreamMeter
 from protocols.dissemination.names import START, StreamPosition
-from protocols.dissemination.ports import Interest, InterestKind, ParsedItem, PolicyFactory
+from protocols.dissemination.ports import Interest, InterestKind, ParsedItem, PolicyFactory, RememberingKind
 from protocols.dissemination.stream import StreamRecord
 from protocols.dissemination.tree.links import ChildStage
 from protocols.dissemination.tree.member import StreamMember
 from protocols.dissemination.tree.replay import BufferLimits
 from protocols.dissemination.tree.search import ParentSearch
+from protocols.dissemination.tree.subscription import Lost, StaleFrom
 from protocols.dissemination.tree.upstream import MoveEnd
 
 LINGER_S: Final = 5.0
@@ -52,6 +55,7 @@ class StreamNode:
         settings = config()
         limits = BufferLimits(settings.replay_items, settings.replay_bytes, settings.replay_for)
         self.meter = StreamMeter(now)
+        self._freshness = Freshness(self._wall_ms())
         self.work = WorkMeter()
         self.member = StreamMember(
             host.peer,
@@ -168,12 +172,49 @@ class StreamNode:
             counts.bytes_in += held.item.size
             counts.spurious += not is_own
             if is_own:
-                counts.late_ms += max(0, round(self.host.wall_time() * 1000) - held.item.published_ms)
+                counts.late_ms += max(0, self._wall_ms() - held.item.published_ms)
         self.policy.passed(held, is_own, children)
 
     def _lost(self, since: StreamPosition, until: StreamPosition) -> None:
         self.gaps += 1
         self.host.emit(StreamLoss(stream=self.name, since=position_text(since), until=position_text(until)))
+
+    # Subscriptions of this node
+
+    def subscribe(
+        self,
+        number: int,
+        interest: Interest,
+        after: StreamPosition | None,
+        deliver: Callable[[ParsedItem | Lost | StaleFrom], None],
+        on_live: Callable[[], None],
+    ) -> None:
+        """See `StreamMember.subscribe`; of values it is noted for how long they are good."""
+        kind = self.kind
+        if isinstance(kind, RememberingKind):
+            deliver = partial(self._note_value, kind, number, deliver)
+        self.member.subscribe(number, interest, after, deliver, self.host.now(), on_live)
+
+    def _note_value(
+        self,
+        kind: RememberingKind,
+        number: int,
+        deliver: Callable[[ParsedItem | Lost | StaleFrom], None],
+        what: ParsedItem | Lost | StaleFrom,
+    ) -> None:
+        if isinstance(what, ParsedItem):
+            self._freshness.came(number, kind.object_of(what.content), what.item.published_ms, self._wall_ms())
+        elif isinstance(what, StaleFrom):
+            self._freshness.went_stale(number, self._wall_ms())
+        deliver(what)
+
+    def unsubscribe(self, number: int) -> None:
+        """Want it no more."""
+        self.member.unsubscribe(number, self.host.now())
+        self._freshness.ended(number, self._wall_ms())
+
+    def _wall_ms(self) -> int:
+        return round(self.host.wall_time() * 1000)
 
     # Getting a parent
 
@@ -323,6 +364,7 @@ class StreamNode:
         self._note_children()
         self.policy.tick()
         self._try_again(now)
+        self.meter.counts.held_ms, self.meter.counts.outdated_ms = self._freshness.until(self._wall_ms())
         self.meter.tick(now)
         if not self.is_unused:
             self._unused_since = None

@@ -59,14 +59,12 @@ class ClientSubscription:
             )
             return
         if isinstance(what, Lost):
-            if what.since == START:  # who begins at the start asks for what is remembered: the rest is not lost
-                return
             self.missed_gaps += 1
             mark = ReceivedItem(
                 type="lost",
                 stream=self.stream,
                 id=position_text(what.until),
-                since=position_text(what.since),
+                since=None if what.since == START else position_text(what.since),
                 reason="nobody remembers it any more",
             )
             self._push(mark, MARK_BYTES)

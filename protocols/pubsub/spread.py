@@ -35,6 +35,11 @@ class Batch:
     events: tuple[EventBody, ...]
     copies: int
     attempt: int
+    bytes: int = field(init=False, compare=False)
+    """How much the events take in a message, at most. Each node on the way asks for it several times."""
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "bytes", sum(event_bytes(event) for event in self.events))
 
     @classmethod
     def of(cls, probe: ProbePub) -> Batch:
@@ -47,16 +52,12 @@ class Batch:
                 raise ProtocolError("bad_probe", "events of several publishers in one probe")
         if any(later.sequence <= event.sequence for event, later in pairwise(events)):
             raise ProtocolError("bad_probe", "events out of order")
-        if sum(event_bytes(event) for event in events) > EVENTS_BYTES_MAX:
-            raise ProtocolError("bad_probe", f"more than {EVENTS_BYTES_MAX} bytes of events")
         if sum(len(each.cells) for each in probe.places) > CELLS_MAX:
             raise ProtocolError("bad_probe", f"more than {CELLS_MAX} cells")
-        return cls(probe.schema, probe.publisher, events, probe.copies, probe.attempt)
-
-    @property
-    def bytes(self) -> int:
-        """How much the events take in a message, at most."""
-        return sum(event_bytes(event) for event in self.events)
+        found = cls(probe.schema, probe.publisher, events, probe.copies, probe.attempt)
+        if found.bytes > EVENTS_BYTES_MAX:
+            raise ProtocolError("bad_probe", f"more than {EVENTS_BYTES_MAX} bytes of events")
+        return found
 
     def probes(
         self, places: Sequence[AttributeCell], hops: int, vouched: bool, remembered: bool, multicast: bool = True

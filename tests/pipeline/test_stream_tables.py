@@ -25,6 +25,8 @@ pytestmark = pytest.mark.spark
 NODES, ITEMS = 6, 90
 PREDICTED = ((0.5, 0.4), (0.3, -0.1))
 """Reorganisations, as a policy writes them: expected and measured."""
+VALUES = ((60.0, 0.6), (120.0, 0.0), (20.0, 3.4))
+"""A stream of values, as its nodes tell of it: for how long values were held, and were out of date."""
 
 
 def plugin_of(place: Any) -> Dissemination:
@@ -54,14 +56,39 @@ def simulated(directory: Path) -> None:
     sink.close()
 
 
+def add(directory: Path, like: str, some: list[dict[str, Any]]) -> None:
+    """Add events to the log that have these fields, and otherwise those of one that is there."""
+    [file] = [path for path in directory.iterdir() if f'"{like}"' in path.read_text()][:1]
+    first = next(json.loads(line) for line in file.read_text().splitlines() if f'"{like}"' in line)
+    with file.open("a") as log:
+        for fields in some:
+            log.write(json.dumps(first | fields) + "\n")
+
+
 def add_reorganisations(directory: Path) -> None:
     """What a policy that predicts adds to the log."""
-    [file] = [path for path in directory.iterdir() if "dissemination.moved" in path.read_text()][:1]
-    like = next(json.loads(line) for line in file.read_text().splitlines() if '"dissemination.moved"' in line)
-    with file.open("a") as log:
-        for number, (predicted, measured) in enumerate(PREDICTED, 1_000_000):  # no event has such a number
-            fields = {"id": number, "stream": "news", "child": "aa" * 16, "predicted": predicted, "measured": measured}
-            log.write(json.dumps(like | {"event": "dissemination.reorganisation_measured"} | fields) + "\n")
+    moved = {"event": "dissemination.reorganisation_measured", "stream": "news", "child": "aa" * 16}
+    some = [
+        moved | {"id": number, "predicted": predicted, "measured": measured}
+        for number, (predicted, measured) in enumerate(PREDICTED, 1_000_000)  # no event has such a number
+    ]
+    add(directory, "dissemination.moved", some)
+
+
+def add_values(directory: Path) -> None:
+    """A minute of a stream of values, in which one node had no parent for some seconds."""
+    some = [
+        {
+            "stream": "prices",
+            "ts": 600.0,
+            "node": f"{number:032x}",
+            "id": number,
+            "held_s": held,
+            "outdated_s": outdated,
+        }
+        for number, (held, outdated) in enumerate(VALUES, 2_000_000)
+    ]
+    add(directory, "dissemination.load", some)
 
 
 def test_the_tables_say_what_the_simulation_did(spark: SparkSession, tmp_path: Path) -> None:
@@ -71,12 +98,15 @@ def test_the_tables_say_what_the_simulation_did(spark: SparkSession, tmp_path: P
     log.mkdir()
     simulated(log)
     add_reorganisations(log)
+    add_values(log)
     run_job(spark, log, out, events=find_events(), plugin_tables=plugin_tables())
 
     def rows(name: str) -> list[dict[str, Any]]:
         return [row.asDict() for row in spark.read.parquet(str(out / name)).collect()]
 
-    [total] = rows("stream_totals")
+    total, values = sorted(rows("stream_totals"), key=lambda row: str(row["stream"]))
+    assert (values["stream"], values["nodes"], values["fidelity"]) == ("prices", 3, pytest.approx(0.98))
+    assert total["fidelity"] is None, "its items are no values"
     assert (total["stream"], total["nodes"], total["max_depth"]) == ("news", NODES, NODES - 1)
     # Items of class N go down N edges: 1 + 2 + ... of each six items, and only the last edge's end wants them.
     edges = ITEMS // NODES * sum(range(1, NODES))
@@ -84,6 +114,10 @@ def test_the_tables_say_what_the_simulation_did(spark: SparkSession, tmp_path: P
     assert total["spurious_share"] == pytest.approx(1 - ITEMS / NODES * (NODES - 1) / edges)
     assert 0 < total["mean_late_s"] < 5
     minutes = rows("stream_minutes")
+    [minute] = [row for row in minutes if row["stream"] == "prices"]
+    assert (minute["minute_s"], minute["fidelity"]) == (600, pytest.approx(0.98))
+    minutes = [row for row in minutes if row["stream"] == "news"]
+    assert all(row["fidelity"] is None for row in minutes)
     assert len(minutes) >= 2 and sum(row["items_in"] for row in minutes) == edges
     assert all(0 <= row["spurious_share"] <= 1 for row in minutes if row["items_in"])
     moved = {(row["why"], row["end"]): row["attempts"] for row in rows("stream_moves")}

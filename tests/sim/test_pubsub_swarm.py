@@ -18,10 +18,11 @@ from peerd.sim.swarm.swarm import run_seed
 from peerd.sim.world import SimulationFailure
 from peerd.testing.host import peer
 from protocols.pubsub import publishing
+from protocols.pubsub.cells import WHOLE, text
 from protocols.pubsub.delivering.outbox import Outbox
 from protocols.pubsub.front.checkers import OrderAtLeaves, SubscriptionsConserved, SubscriptionsInPlace, held_pieces
 from protocols.pubsub.front.judging import plugin_of
-from protocols.pubsub.messages import DeliveredEvent, EventBody, EventDelivery, SubObject
+from protocols.pubsub.messages import CellState, DeliveredEvent, EventBody, EventDelivery, SubObject
 from protocols.pubsub.ports import SchemaView
 from protocols.pubsub.probing import probe_region
 from protocols.pubsub.subscribing.installation import InstallAction, Installation
@@ -72,14 +73,15 @@ def test_seed(seed: int, nodes: int | None) -> None:
     assert result.plan.startswith("pubsub, ")
 
 
-@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("seed", [0, 2, 4, 7, *(pytest.param(seed, marks=pytest.mark.long) for seed in (1, 3, 5, 6))])
 def test_seed_among_liars(seed: int) -> None:
     result = run_seed(seed, nodes=8, protocols=PROTOCOLS, attackers=Attackers(share=0.1))
     assert result.passed, f"{result.plan}: {result.failure}"
 
 
 def test_a_seed_is_one_run() -> None:
-    assert len({run_seed(6, protocols=PROTOCOLS).digest for _ in range(2)}) == 1
+    """Loss, copies, partitions, crashes, leaves and a liar."""
+    assert len({run_seed(7, nodes=8, protocols=PROTOCOLS).digest for _ in range(2)}) == 1
 
 
 # Bugs
@@ -206,3 +208,21 @@ def test_the_checkers_find_a_subscription_that_is_lost() -> None:
     subscriber = plugin_of(world.simulation.places[key.subscriber])
     subscriber.installer._pieces[key.sid, key.piece].due_at = math.inf
     assert "is lost, and not renewed" in "; ".join(conserved.check(world.simulation))
+
+
+def test_the_checker_finds_a_cell_above_a_leaf_that_is_no_inner_node() -> None:
+    """Subscriptions would go to the cell, and events to the leaf below it."""
+    world, checker = PubSubRing(8, 3, {"leaf_capacity": 2}), SubscriptionsInPlace()
+    world.subscribe(10)
+    world.rest()
+    copies = [copy for (copy,) in held_pieces(world.simulation).values() if copy.node.cell != WHOLE]
+    above = copies[0].node.place.above
+    forest = plugin_of(world.simulation.places[world.simulation.oracle().root(above.key)]).keeper.forest
+    node, told = forest.cells[above], f"is no inner node, and above the leaf {text(copies[0].node.cell)}"
+    assert checker.check(world.simulation) == []
+    node.state = CellState.LEAF
+    assert told in "; ".join(checker.check(world.simulation))
+    node.state = CellState.INNER
+    assert checker.check(world.simulation) == []
+    del forest.cells[above]
+    assert told in "; ".join(checker.check(world.simulation))

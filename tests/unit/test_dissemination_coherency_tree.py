@@ -187,7 +187,7 @@ class Trial:
                 self.net.move(number, 0)
 
 
-@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(st.integers(0, 1 << 30), st.integers(3, 8))
 def test_without_delays_everybody_is_within_tolerance_at_every_instant(seed: int, count: int) -> None:
     trial = Trial(seed, count)
@@ -200,7 +200,7 @@ def test_without_delays_everybody_is_within_tolerance_at_every_instant(seed: int
         trial.net.check()
 
 
-@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(st.integers(0, 1 << 30), st.integers(3, 8))
 def test_whatever_the_order_of_messages_everybody_is_within_tolerance_when_they_have_come(
     seed: int, count: int

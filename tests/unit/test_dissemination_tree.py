@@ -307,7 +307,7 @@ def test_two_nodes_that_move_below_each_other_do_not_close_a_circle(seed: int) -
         assert net.delivered(number) == net.expected("a")
 
 
-@settings(max_examples=200, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(st.integers(0, 1 << 30), st.integers(4, 9), st.sampled_from([4, 10_000]), st.booleans())
 # A second attempt was declined, and the first one stayed.
 @example(seed=533, count=7, remembered=10_000, is_lossy=False)

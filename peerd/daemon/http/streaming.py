@@ -18,6 +18,7 @@ from http import HTTPStatus
 from typing import Annotated, Any, Final, Generic, TypeVar
 
 from fastapi import APIRouter, Depends, Header, HTTPException, Query, Request, Response, WebSocket, WebSocketDisconnect
+from pydantic import BaseModel
 from starlette.requests import HTTPConnection
 
 from peerd.daemon.http.access import TOKEN_ENDS, USE_KEY, TokenUse
@@ -64,6 +65,11 @@ class Source(Generic[T]):
     policy: Policy = Policy.DROP_OLDEST
     begin: Place = "now"
     """Where the stream starts for a client that does not ask for a place."""
+
+
+def json_line(item: BaseModel) -> bytes:
+    """An item as one line of JSON, without what is as it is by default: an `encode` for items that are models."""
+    return item.model_dump_json(exclude_defaults=True).encode()
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 from random import Random
-from typing import ClassVar
+from typing import ClassVar, Final
 
 from peerd.api import Plugin
+from peerd.errors import Unavailable
 from peerd.plugins import load_front, load_plugin
 from peerd.sim.rng import fork
 from peerd.sim.simulation import Place, Simulation
+
+AGAIN_S: Final = 1.0
+"""A client whose wish was refused for the moment tries again after this."""
+TRIES_MAX: Final = 8
 
 
 class SwarmWork:
@@ -20,10 +26,16 @@ class SwarmWork:
 
     gap_s: ClassVar[float] = 5.0
     """Mean time between two `act`, virtual seconds."""
+    rings: ClassVar[tuple[tuple[float, int, int], ...]] = ()
+    """Sizes of rings: up to this share of the seeds, the smallest, the largest. Empty: as without protocols."""
+    refusals: ClassVar[tuple[type[Exception], ...]] = (Unavailable,)
+    """What a node raises that refuses a client's wish for the moment."""
 
     def __init__(self, simulation: Simulation, rng: Random) -> None:
         self.simulation = simulation
         self.rng = rng
+        self.not_done: list[str] = []
+        """What was refused again and again, though the ring was calm: for the verdict."""
 
     @classmethod
     def plugin(cls, index: int) -> Plugin | None:
@@ -33,13 +45,24 @@ class SwarmWork:
     @classmethod
     def nodes(cls, rng: Random) -> int | None:
         """How many nodes the ring of a seed has; ``None``: as many as a seed without protocols."""
-        return None
+        share = rng.random()
+        return next((rng.randint(low, high) for below, low, high in cls.rings if share < below), None)
 
     def act(self, place: Place) -> None:
         """Do something while faults strike. Nothing needs to succeed, but what does must be right."""
 
     def prove(self, place: Place) -> None:
         """The ring is calm, and stays so: do what has to succeed within half a minute."""
+
+    def insist(self, place: Place, action: Callable[[Place], None], tries: int = 1) -> None:
+        """Do something in a calm ring as a client does it, which tries again what was refused for the moment."""
+        try:
+            action(place)
+        except self.refusals as error:
+            if tries == TRIES_MAX:
+                self.not_done.append(f"in a calm ring {place} says: {error}")
+            else:
+                self.simulation.after(AGAIN_S, partial(self.insist, place, action, tries + 1))
 
     def verdict(self) -> list[str]:
         """Half a minute after `prove`: what was wrong since the beginning, one sentence each. Any ends the seed red."""

@@ -14,7 +14,7 @@ from pydantic import TypeAdapter
 
 from peerd.daemon.http.answers import answer_of, http_error
 from peerd.daemon.http.ingest import LINES_BODY, LineRefused, ingest
-from peerd.daemon.http.streaming import Source, Wish, add_feed, wish
+from peerd.daemon.http.streaming import Source, Wish, add_feed, json_line, wish
 from peerd.errors import ClientRefusal
 from peerd.front import READS
 from peerd.lib.feed import Feed, FeedItem, Place, Position
@@ -57,11 +57,6 @@ AfterItem = Annotated[
     str | None,
     Query(max_length=ITEM_ID_LENGTH_MAX, description="Begin after the item with this id; `start`: all remembered."),
 ]
-
-
-def encode(item: ReceivedItem) -> bytes:
-    """An item as one line of JSON."""
-    return item.model_dump_json(exclude_defaults=True).encode()
 
 
 def router(service: StreamService) -> APIRouter:
@@ -224,7 +219,7 @@ def _source(service: StreamService, id: str, after_item: str | None = None) -> S
         _, feed = service.reading(id)
     except ClientRefusal as error:
         raise http_error(error) from error
-    return Source(feed, encode, begin=_place_after(feed, after_item))
+    return Source(feed, json_line, begin=_place_after(feed, after_item))
 
 
 def _place_after(feed: Feed[ReceivedItem], item: str | None) -> Place:

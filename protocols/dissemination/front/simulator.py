@@ -43,8 +43,6 @@ PROOF_ITEMS: Final = 12
 PROOF_DELAY_S: Final = 10.0
 """From the beginning of the calm to the items that must arrive."""
 PROOF_GAP_S: Final = 0.5
-AGAIN_S: Final = 1.0
-TRIES_MAX: Final = 8
 
 
 def usable_policies() -> list[str]:
@@ -69,6 +67,8 @@ class StreamTraffic(SwarmWork):
     missing that was not told to be lost; in the calm ring all must arrive."""
 
     gap_s: ClassVar[float] = 0.7
+    rings = RINGS
+    refusals = (Unavailable, StreamRefused)
 
     def __init__(self, simulation: Simulation, rng: Random) -> None:
         super().__init__(simulation, rng)
@@ -78,23 +78,17 @@ class StreamTraffic(SwarmWork):
         self._proof: WatchedStream | None = None
         self._due: dict[str, StreamPosition] = {}
         self._proof_watched: list[WatchedStream] = []
-        self._not_done: list[str] = []
         self._number = 0
 
     @classmethod
     def plugin(cls, index: int) -> Plugin:
         return Dissemination(DisseminationConfig.model_validate({**SETTINGS, "fan_out": 2 + index % 4}))
 
-    @classmethod
-    def nodes(cls, rng: Random) -> int:
-        share = rng.random()
-        return next(rng.randint(low, high) for below, low, high in RINGS if share < below)
-
     def act(self, place: Place) -> None:
         self._judge.read()
         try:
             self._act(place)
-        except (Unavailable, StreamRefused):
+        except self.refusals:
             return  # outside the ring, too busy, or not producing any more: an answer, too
 
     def _act(self, place: Place) -> None:
@@ -147,12 +141,12 @@ class StreamTraffic(SwarmWork):
 
         The streams that there are have their last items published, too.
         """
-        self._try(place, self._begin_proof)
+        self.insist(place, self._begin_proof)
 
     def _begin_proof(self, place: Place) -> None:
         def told(answer: StreamView | Exception) -> None:
             if isinstance(answer, Exception):
-                self._not_done.append(f"in a calm ring {place} cannot create a stream: {answer}")
+                self.not_done.append(f"in a calm ring {place} cannot create a stream: {answer}")
             else:
                 self._go_on(name)
 
@@ -161,7 +155,7 @@ class StreamTraffic(SwarmWork):
     def _go_on(self, name: str) -> None:
         honest = self.simulation.honest_nodes()
         for _ in range(PROOF_SUBSCRIPTIONS):
-            self._try(self.rng.choice(honest), partial(self._subscribe, name))
+            self.insist(self.rng.choice(honest), partial(self._subscribe, name))
         for at in range(PROOF_ITEMS):
             self.simulation.after(PROOF_DELAY_S + at * PROOF_GAP_S, partial(self._publish_all, name))
 
@@ -175,18 +169,9 @@ class StreamTraffic(SwarmWork):
                 if place.is_live:
                     self._judge.publish(place, name, self.rng.choice(CLASSES))
                     self._due[name] = self._judge.streams[name].last
-            except (Unavailable, StreamRefused) as error:
+            except self.refusals as error:
                 if name == proof:
-                    self._not_done.append(f"in a calm ring {place} cannot publish: {error}")
-
-    def _try(self, place: Place, action: Callable[[Place], None], tries: int = 1) -> None:
-        try:
-            action(place)
-        except (Unavailable, StreamRefused) as error:
-            if tries == TRIES_MAX:
-                self._not_done.append(f"in a calm ring {place} says: {error}")
-            else:
-                self.simulation.after(AGAIN_S, partial(self._try, place, action, tries + 1))
+                    self.not_done.append(f"in a calm ring {place} cannot publish: {error}")
 
     def verdict(self) -> list[str]:
         self._judge.read()
@@ -195,4 +180,4 @@ class StreamTraffic(SwarmWork):
         refused = [each for each in self._proof_watched if each.place.is_live and each.reader is None]
         told = [f"in a calm ring {each.place} is not subscribed: {each.why_not or 'no answer'}" for each in refused[:1]]
         orphans = NoOrphans().check(self.simulation)
-        return [*self._judge.offences, *self._not_done, *told, *orphans, *self._judge.missing(self._due)]
+        return [*self._judge.offences, *self.not_done, *told, *orphans, *self._judge.missing(self._due)]

@@ -25,10 +25,15 @@ def _mean_late_s() -> Column:
     return (F.sum("late_s") / F.nullif(wanted, F.lit(0))).alias("mean_late_s")
 
 
+def _fidelity() -> Column:
+    """Of the time for which subscriptions held values, the share in which these were good, at least."""
+    return (1 - F.sum("outdated_s") / F.nullif(F.sum("held_s"), F.lit(0))).alias("fidelity")
+
+
 def streams(events: DataFrame) -> DataFrame:
     """One row a stream: how many nodes it has had, what came to them, how much of it in vain, and how deep they were.
 
-    A producer has depth 0, and an orphan, which counts as no depth, -1.
+    Fidelity is there for streams of values only. A producer has depth 0, and an orphan, which counts as no depth, -1.
     """
     return (
         of_kind(events, "dissemination.load")
@@ -38,6 +43,7 @@ def streams(events: DataFrame) -> DataFrame:
             *(F.sum(name).alias(name) for name in ("items_in", "bytes_in", "items_out", "refused")),
             _spurious_share(),
             _mean_late_s(),
+            _fidelity(),
             F.avg(_depth()).alias("mean_depth"),
             F.max(_depth()).alias("max_depth"),
         )
@@ -59,6 +65,7 @@ def minutes(events: DataFrame) -> DataFrame:
             F.sum("items_in").alias("items_in"),
             _spurious_share(),
             _mean_late_s(),
+            _fidelity(),
             F.avg(_depth()).alias("mean_depth"),
             F.max(_depth()).alias("max_depth"),
             F.sum(F.when(F.col("depth") < 0, 1).otherwise(0)).alias("orphans"),
@@ -129,6 +136,8 @@ def _as_read(row: Row) -> Row:
     for name, value in row.items():
         if isinstance(value, float) and name.endswith("_share"):
             shown[name] = f"{value:.1%}"
+        elif isinstance(value, float) and name == "fidelity":
+            shown[name] = f"{value:.2%}"
         elif isinstance(value, float) and name in ("mean_predicted", "mean_measured", "error"):
             shown[name] = f"{value:.3g}"
     return shown
@@ -148,6 +157,7 @@ TABLES: Final = (
                 "bytes_in": "bytes",
                 "spurious_share": "spurious",
                 "mean_late_s": "mean delay",
+                "fidelity": "fidelity",
                 "mean_depth": "mean depth",
                 "max_depth": "deepest",
                 "refused": "refused",

@@ -69,9 +69,8 @@ class ClassesKind:
         return len(one.meaning & other.meaning) / len(one.meaning)
 
     def reduce(self, interests: Sequence[Interest], limit: int) -> list[Interest]:
-        kept = [
-            each for each in interests if not any(other is not each and self.covers(other, each) for other in interests)
-        ]
+        given = list({each.id: each for each in interests}.values())
+        kept = [each for each in given if not any(other is not each and self.covers(other, each) for other in given)]
         return kept if len(kept) <= limit else [self.parse("")]
 
 

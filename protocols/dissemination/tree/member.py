@@ -15,7 +15,7 @@ from peerd.ids import NodeId
 from peerd.messages import Message, PeerRef
 from protocols.dissemination import messages
 from protocols.dissemination.messages import AttachRefusal, StreamItem
-from protocols.dissemination.names import StreamPosition
+from protocols.dissemination.names import START, StreamPosition
 from protocols.dissemination.ports import Holder, Interest, InterestKind, ParsedItem
 from protocols.dissemination.tree.climbing import Climbing
 from protocols.dissemination.tree.downstream import Admit, Downstream
@@ -115,12 +115,13 @@ class StreamMember:
             return
         state = self.state
         since = state.since([found.interest], found.after)
-        found.through = since if found.after is None else found.after
+        # Who begins at the start asks for what is remembered, and has not lost the rest.
+        found.through = begun = since if found.after is None or found.after == START else found.after
         found.on_live()
         if state.given is not None:
             self.latest.begin(found)
             return
-        found.lose(found.through, since)
+        found.lose(begun, since)
         for held in list(state.buffer.after(since)):
             if state.kind.matches(found.interest, held.content):
                 found.give(held)

@@ -14,7 +14,7 @@ from fastapi.responses import JSONResponse
 
 from peerd.daemon.http.answers import ANSWER_S_MAX, answer_of, http_error
 from peerd.daemon.http.ingest import LINES_BODY, LineRefused, ingest
-from peerd.daemon.http.streaming import Source, Wish, add_feed, wish
+from peerd.daemon.http.streaming import Source, Wish, add_feed, json_line, wish
 from peerd.front import needs_scope
 from peerd.lib.feed import Policy, Position
 from peerd.models.admin import PROBLEM_TYPE, STREAM_TYPE
@@ -43,11 +43,6 @@ CLOUD_EVENT_TYPE: Final = "application/cloudevents+json"
 CLOUD_BATCH_TYPE: Final = "application/cloudevents-batch+json"
 CLOUD_HEADER: Final = "ce-"
 EVENT_BYTES_MAX: Final = 64 * 1024
-
-
-def encode(event: ReceivedEvent) -> bytes:
-    """An event as one line of JSON."""
-    return event.model_dump_json(exclude_defaults=True).encode()
 
 
 def router(service: PubSubService) -> APIRouter:
@@ -246,7 +241,7 @@ def _source(service: PubSubService, id: str) -> Source[ReceivedEvent]:
         view, feed = service.reading(id)
     except NotDone as error:
         raise http_error(error) from error
-    return Source(feed, encode, policy=Policy(view.policy), begin="start")
+    return Source(feed, json_line, policy=Policy(view.policy), begin="start")
 
 
 def _continued(service: PubSubService, asked: SubscriptionRequest, epoch: str) -> str | None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from functools import partial
 from random import Random
 from typing import Any, ClassVar, Final
@@ -38,9 +37,6 @@ PROOF_SUBSCRIPTIONS: Final = 5
 PROOF_DELAY_S: Final = 12.0
 """From the beginning of the calm to the events that must arrive: each lease is renewed meanwhile."""
 PROOF_EVENTS: Final = 10
-AGAIN_S: Final = 1.0
-"""A client that was told to try again, because the schema is being looked up, does so after this."""
-TRIES_MAX: Final = 8
 
 
 class PubSubTraffic(SwarmWork):
@@ -51,6 +47,8 @@ class PubSubTraffic(SwarmWork):
     """
 
     gap_s: ClassVar[float] = 0.7
+    rings = RINGS
+    refusals = (Unavailable, NotDone)
 
     def __init__(self, simulation: Simulation, rng: Random) -> None:
         super().__init__(simulation, rng)
@@ -58,23 +56,17 @@ class PubSubTraffic(SwarmWork):
         self._judge = Judge(lambda: simulation.now)
         self._proof: list[PublishedEvent] = []
         self._proof_subscriptions: list[Watched] = []
-        self._not_done: list[str] = []
         self._declared = False
 
     @classmethod
     def plugin(cls, index: int) -> Plugin:
         return PubSub(PubSubConfig.model_validate({**SETTINGS, "leaf_capacity": 4 + index % 5}))
 
-    @classmethod
-    def nodes(cls, rng: Random) -> int:
-        share = rng.random()
-        return next(rng.randint(low, high) for below, low, high in RINGS if share < below)
-
     def act(self, place: Place) -> None:
         self._judge.read()
         try:
             self._act(place)
-        except (Unavailable, NotDone):
+        except self.refusals:
             return  # outside the ring, too busy, or the schema is not known there yet: an answer, too
 
     def _act(self, place: Place) -> None:
@@ -108,7 +100,7 @@ class PubSubTraffic(SwarmWork):
 
         The schema is declared in any case: all who had it may have died.
         """
-        self._try(place, self._declare)
+        self.insist(place, self._declare)
 
     def _declare(self, place: Place) -> None:
         def told(answer: object) -> None:
@@ -116,17 +108,17 @@ class PubSubTraffic(SwarmWork):
             if self._declared:
                 self._go_on(place)
             else:
-                self._not_done.append(f"in a calm ring {place} cannot declare the schema: {answer}")
+                self.not_done.append(f"in a calm ring {place} cannot declare the schema: {answer}")
 
         plugin_of(place).declare(self._document(), told)
 
     def _go_on(self, place: Place) -> None:
         honest = self.simulation.honest_nodes()
         for _ in range(PROOF_SUBSCRIPTIONS):
-            self._try(self.rng.choice(honest), self._subscribe)
+            self.insist(self.rng.choice(honest), self._subscribe)
         for _ in range(PROOF_EVENTS):
             publisher = place if self.rng.random() < 0.5 else self.rng.choice(honest)
-            self.simulation.after(PROOF_DELAY_S, partial(self._try, publisher, self._publish))
+            self.simulation.after(PROOF_DELAY_S, partial(self.insist, publisher, self._publish))
 
     def _subscribe(self, place: Place) -> None:
         self._proof_subscriptions.append(
@@ -135,15 +127,6 @@ class PubSubTraffic(SwarmWork):
 
     def _publish(self, place: Place) -> None:
         self._proof.append(self._judge.publish(place, self._workload.schema, self._workload.event()))
-
-    def _try(self, place: Place, action: Callable[[Place], None], tries: int = 1) -> None:
-        try:
-            action(place)
-        except (Unavailable, NotDone) as error:
-            if tries == TRIES_MAX:
-                self._not_done.append(f"in a calm ring {place} says: {error}")
-            else:
-                self.simulation.after(AGAIN_S, partial(self._try, place, action, tries + 1))
 
     def verdict(self) -> list[str]:
         self._judge.read()
@@ -154,4 +137,4 @@ class PubSubTraffic(SwarmWork):
         unknown = [each for each in self._proof_subscriptions if each.is_live and each.established_at is None]
         told += [f"in a calm ring {each.filter!r} of {each.place} is not established" for each in unknown[:1]]
         misplaced = SubscriptionsInPlace().check(self.simulation)
-        return [*self._judge.offences, *self._not_done, *told, *self._judge.missing(self._proof), *misplaced]
+        return [*self._judge.offences, *self.not_done, *told, *self._judge.missing(self._proof), *misplaced]

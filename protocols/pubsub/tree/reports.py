@@ -66,6 +66,7 @@ class TreeReports(Part):
         self._due = {place: due for place, due in self._due.items() if place in self._forest.cells}
         switching = {node.place for node in self._forest.nodes() if node.is_switching}
         self._early = {place: early for place, early in self._early.items() if place in switching}
+        self._forget_old()
         for node in self._forest.nodes():
             if node.table is not None and node.table.forget(now - HEARD_INTERVALS * interval_s):
                 self.changed(node)
@@ -94,12 +95,9 @@ class TreeReports(Part):
             return  # routed: whoever made it up is not the one who passed it on
         child = ancestor(below, place.cell.bit_length())
         node = self._forest.find(place)
-        if node is None:
-            if self._forest.standing(place.key) is Standing.UNSETTLED and len(self._unsettled) < UNSETTLED_MAX:
-                self._unsettled[place, child] = self._host.now(), message
-            return
-        if node.is_switching:
-            self._early.setdefault(place, {})[child] = message
+        if node is None or node.is_switching:
+            if message.entries or below == child:  # that one part of a half has no leaf says nothing of the half
+                self._wait(place, child, message, node)
             return
         self.heard(node, child, bool(message.entries))
         if node.state is CellState.INNER:
@@ -109,16 +107,30 @@ class TreeReports(Part):
         elif message.entries:
             self.claimed(node, child)
 
+    def _wait(self, place: CellAddress, child: int, message: LeafUpdate, switching: CellNode | None) -> None:
+        """Keep a report until it is known what the cell is, or will be."""
+        if switching is not None:
+            self._early.setdefault(place, {})[child] = message
+        elif self._forest.standing(place.key) is Standing.UNSETTLED:
+            self._unsettled.pop((place, child), None)
+            if len(self._unsettled) >= UNSETTLED_MAX:  # the oldest is the first that will be said again
+                del self._unsettled[next(iter(self._unsettled))]
+            self._unsettled[place, child] = self._host.now(), message
+
     def settled(self) -> None:
         """This node has caught up: reports for cells that are its own now are taken in before anything else comes.
 
         Where all that knew an inner cell have died at once, only such a report tells that it is no empty leaf.
         """
+        self._forget_old()
         waiting, self._unsettled = self._unsettled, {}
+        for _, message in waiting.values():
+            self._updated(message, self._host.peer)
+
+    def _forget_old(self) -> None:
+        """Let go of reports that have been said again since, or are not true any more."""
         since = self._host.now() - self._forest.config.update_interval
-        for at_s, message in waiting.values():
-            if at_s >= since:
-                self._updated(message, self._host.peer)
+        self._unsettled = {where: kept for where, kept in self._unsettled.items() if kept[0] >= since}
 
     def switched(self, node: CellNode) -> None:
         """It is known what a cell is now: what came too early is taken in. It would not be said again for an interval,

@@ -45,6 +45,9 @@ class CoherencyKind:
     def make_given(self, *, is_source: bool = False) -> GivenValues:
         return GivenValues(is_source=is_source)
 
+    def object_of(self, content: ObjectValue) -> str:
+        return content.object
+
     def matches(self, interest: Interest, content: ObjectValue) -> bool:
         return content.object in interest.meaning or ANY_OBJECT in interest.meaning
 

@@ -47,7 +47,11 @@ _UNIT_MS: Final = {"ms": 1, "s": 1000, "m": 60_000, "h": 3_600_000}
 
 def read_interest(text: str) -> Needs:
     """Read an interest. Raises `InterestError` that says at which character, and what was expected."""
-    if len(text.encode()) > INTEREST_BYTES_MAX:
+    try:
+        size = len(text.encode())
+    except UnicodeEncodeError as error:
+        raise InterestError(f"character {error.start + 1} is half of one") from error
+    if size > INTEREST_BYTES_MAX:
         raise InterestError(f"an interest has at most {INTEREST_BYTES_MAX} bytes")
     return simplest(_Reader(text).needs()) if text.strip() else {ANY_OBJECT: (EXACT,)}
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, Final
@@ -128,11 +128,19 @@ def _interest(query: XPathQuery) -> Interest:
     return Interest(interest_id(XPathKind.name, query.text), query.text, meaning)
 
 
-def _compiled(text: str) -> Any:
+def _compiled(text: str) -> Callable[[Any], Any]:
     try:
-        return etree.XPath(text, regexp=False, smart_strings=False)
+        query = etree.XPath(text, regexp=False, smart_strings=False)
     except (etree.XPathError, ValueError) as error:
         raise InterestError(f"no valid XPath 1.0: {error}") from error
+
+    def evaluate(tree: Any) -> Any:
+        try:
+            return query(tree)
+        except etree.XPathEvalError:
+            return False  # what cannot be evaluated on a document is not met by it: the query is somebody else's
+
+    return evaluate
 
 
 @lru_cache(maxsize=COMPARED_MAX)

@@ -88,6 +88,7 @@ FUNCTIONS: Final = frozenset(
         "round",
     ]
 )
+LITERALS: Final = frozenset(["(string)", "(float)", "(decimal)", "(integer)"])
 PATHS: Final = {"/", "//", "|", "[", "(name)", "*", "child", "descendant", "text", "node"}
 """What a path begins with, as elementpath has it; ``.`` and attributes are one node only."""
 
@@ -169,10 +170,22 @@ def _check_opaque(token: Any) -> None:
     if functions > FUNCTIONS_MAX:
         raise InterestError(f"{functions} functions cost too much, limit {FUNCTIONS_MAX}")
     for each in _tokens(token):
+        paths = each[:2] if each.symbol == "|" else each[:1] if each.symbol in ("/", "//", "[") else ()
+        if not all(map(_has_nodes, paths)):
+            raise InterestError(f"what stands beside {each.symbol} is no path")
         if each.symbol == "[" and any(map(_is_absolute, _tokens(each[1]))):
             raise InterestError("a path in a predicate begins at its element, not with / or //")
         if each.symbol in COMPARISONS and each[0].symbol in PATHS and each[1].symbol in PATHS:
             raise InterestError(f"comparing two paths by {each.symbol} costs too much; compare with a constant")
+
+
+def _has_nodes(token: Any) -> bool:
+    """Whether this is a path, and no number, text or truth value: those have no steps and no conditions."""
+    if token.symbol == "(" and len(token) == 1:
+        return _has_nodes(token[0])
+    is_operator = token.symbol in ("and", "or", "not", "+", "-", "div", "mod", *COMPARISONS)
+    is_product = token.symbol == "*" and len(token) == 2
+    return not (is_operator or is_product or token.symbol in LITERALS or token.symbol in FUNCTIONS)
 
 
 def _is_absolute(token: Any) -> bool:

@@ -1,0 +1,59 @@
+"""Interests that were once taken and could not be used, or could not be refused: found by ``make fuzz``."""
+
+from __future__ import annotations
+
+import pytest
+
+from protocols.dissemination.interests.errors import InterestError
+from protocols.dissemination.loading import load_kind
+from protocols.dissemination.messages import StreamItem
+
+DOCUMENT = StreamItem(1, 1, 0, b"<a><b>x</b><c>2</c></a>")
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "1e999/a[not(b) or contains(c, 'x')][2]",
+        "'x'[1]",
+        "/a[1/b]",
+        "//a[position() + 1]|3",
+        "(1 = 1)/a",
+        "count(//a)/b",
+    ],
+)
+def test_a_step_below_a_number_or_a_text_is_refused(text: str) -> None:
+    with pytest.raises(InterestError):
+        load_kind("xpath").parse(text)
+
+
+@pytest.mark.parametrize("text", ["name(3) = 'a'", "count(1) > 0"])
+def test_what_cannot_be_evaluated_is_met_by_nothing_and_stops_nobody_elses_matching(text: str) -> None:
+    """Such an interest came from another node; what it did to this one's other children was that they got nothing."""
+    kind = load_kind("xpath")
+    bad, good = kind.parse(text), kind.parse("/a[b = 'x' and count(c) = 1]")
+    together, content = kind.make_set(), kind.content(DOCUMENT)
+    together.add(bad)
+    together.add(good)
+    assert together.match(content) == {good.id}
+    assert not kind.matches(bad, content) and kind.matches(good, content)
+
+
+@pytest.mark.parametrize("text", ["/a[position() * 2 = last()]", "(//b)[1]", "//b | /a/c[. > 1]", "/a[count(b/c) = 0]"])
+def test_steps_below_steps_are_as_good_as_before(text: str) -> None:
+    kind = load_kind("xpath")
+    interest = kind.parse(text)
+    assert kind.matches(interest, kind.content(DOCUMENT)) is ("position" not in text)
+
+
+def test_half_a_character_is_refused_wherever_it_stands() -> None:
+    for text in ("\ud800", "'a\udfff' WITHIN 1", "a WITHIN \ud800"):
+        with pytest.raises(InterestError, match="half of one"):
+            load_kind("coherency").parse(text)
+
+
+@pytest.mark.parametrize("kind", ["classes", "attributes", "coherency", "xpath"])
+def test_an_interest_that_is_there_twice_covers_itself_once(kind: str) -> None:
+    language = load_kind(kind)
+    some = [language.parse("")] * 2
+    assert [each.id for each in language.reduce(some, 4)] == [some[0].id]
