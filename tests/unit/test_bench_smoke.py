@@ -73,6 +73,13 @@ ALWAYS = {
         "peerd: 99 % delivered within",
         "peerd, replicated",
     },
+    "streams": {
+        "peerd: published",
+        "peerd: wanted documents",
+        "peerd: received for a wanted byte",
+        "peerd: sent for a published byte",
+        "peerd: 99 % delivered within",
+    },
     "rest": {"start-up to ready", "at rest: RSS", "at rest: CPU", "3 daemons up, ring complete"},
     "aggregation": {"2 daemons: round", "2 daemons: value bytes moved"},
 }
