@@ -142,9 +142,10 @@ class ReceivedItem(StreamsModel):
 
     ``lost``: what came after ``since`` and up to ``id`` is lost, wholly or in part.
     ``payload`` for text, ``payload_base64`` for anything else. ``stale``: the value is only known to have been this.
+    ``fresh``: after that, values are known to be so again, and all of them follow anew.
     """
 
-    type: Literal["item", "lost", "stale", "ended"] = "item"
+    type: Literal["item", "lost", "stale", "fresh", "ended"] = "item"
     stream: str
     id: str
     published_ms: int | None = None

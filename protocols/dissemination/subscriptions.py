@@ -17,7 +17,7 @@ from protocols.dissemination.names import START, StreamPosition
 from protocols.dissemination.ports import Interest, ParsedItem
 from protocols.dissemination.service import StreamRefused
 from protocols.dissemination.stream_node import position_text
-from protocols.dissemination.tree.subscription import Lost, StaleFrom
+from protocols.dissemination.tree.subscription import Delivered, FreshAgain, Lost, StaleFrom
 
 MARK_BYTES: Final = 256
 """What a mark, and what belongs to an item besides its payload, counts for in a feed."""
@@ -50,12 +50,18 @@ class ClientSubscription:
         """Its name for clients."""
         return format(self.number, "016x")
 
-    def deliver(self, what: ParsedItem | Lost | StaleFrom) -> None:
-        """The next item, a loss, or the end of anybody's vouching for the values."""
+    def deliver(self, what: Delivered) -> None:
+        """The next item, a loss, or whether anybody vouches for the values."""
         if isinstance(what, StaleFrom):
             reason = "no way leads to the producer: what came before may have changed"
             self._push(
                 ReceivedItem(type="stale", stream=self.stream, id=position_text(what.at), reason=reason), MARK_BYTES
+            )
+            return
+        if isinstance(what, FreshAgain):
+            reason = "a way leads to the producer again: all values follow anew"
+            self._push(
+                ReceivedItem(type="fresh", stream=self.stream, id=position_text(what.at), reason=reason), MARK_BYTES
             )
             return
         if isinstance(what, Lost):

@@ -110,6 +110,8 @@ class _Reader:
             self._gap(f"after {item.since or 'the beginning'} up to {item.id}: {item.reason or 'lost'}")
         elif item.type == "stale":
             stderr().print(f"STALE since {item.since or item.id}: {printable(item.reason or 'no news of its source')}")
+        elif item.type == "fresh":
+            stderr().print(f"FRESH from {item.id} on: {printable(item.reason or 'its source is heard again')}")
         else:
             why = "" if item.reason in ("", "ended") else f": {printable(item.reason)}"
             stderr().print(f"-- the stream has ended{why}")
