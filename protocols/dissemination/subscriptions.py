@@ -94,8 +94,9 @@ class ClientSubscription:
         elif self.feed.ended is None:  # a reader that blocks: what comes meanwhile is lost for all, and they are told
             self.feed.skip(1)
 
-    def view(self, *, is_orphaned: bool) -> StreamSubscriptionView:
-        """What clients see of it."""
+    def view(self, through: StreamPosition | None) -> StreamSubscriptionView:
+        """What clients see of it. ``through``: how far this node has come; ``None``: no way leads to the producer."""
+        is_orphaned = through is None
         state = "ended" if self.is_ended else "joining" if not self.is_live else "orphaned" if is_orphaned else "live"
         return StreamSubscriptionView.model_validate(
             {
@@ -108,7 +109,16 @@ class ClientSubscription:
                 "state": state,
                 "received": self.received,
                 "missed_gaps": self.missed_gaps,
+                "note": self._note(through),
             }
+        )
+
+    def _note(self, through: StreamPosition | None) -> str:
+        if through is None or self.after is None or not self.is_live or self.after <= through:
+            return ""
+        return (
+            f"the stream is at {position_text(through)}, before {position_text(self.after)}: "
+            "what comes until then is not given to you"
         )
 
 

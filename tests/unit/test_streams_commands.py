@@ -72,7 +72,9 @@ def test_creating_nonsense_is_a_usage_error(service: FakeStreams, words: list[st
 
 def test_what_the_daemon_refuses_is_one_line(service: FakeStreams, capsys: Captured) -> None:
     assert main(["stream", "create", "9lives"]) == 1
-    assert capsys.readouterr().err.startswith("peerd: error: name: ")
+    assert capsys.readouterr().err.startswith(
+        "peerd: error: name: '9lives' is no name of a stream: expected a letter, and up to 63 more letters"
+    )
     assert main(["stream", "show", "nowhere"]) == 1
     assert capsys.readouterr().err == "peerd: error: there is no stream nowhere\n"
 
@@ -276,6 +278,13 @@ def test_what_is_lost_is_told_and_the_exit_code_says_so(service: FakeStreams, ca
         "FRESH from 7-7 on: its source is heard again",
         "-- the stream has ended",
     ]
+
+
+def test_a_beginning_that_is_not_there_yet_is_told(service: FakeStreams, capsys: Captured) -> None:
+    service.note = "the stream is at 7-3, before 7-9"
+    service.feed.end("finished", is_final=True)
+    assert main(["stream", "subscribe", "news", "--after", "7-9"]) == 0
+    assert "-- the stream is at 7-3, before 7-9\n" in capsys.readouterr().err
 
 
 def test_items_that_nobody_read_in_time_are_a_gap(service: FakeStreams, capsys: Captured) -> None:

@@ -19,7 +19,7 @@ from peerd.errors import ExitCode, PeerdError
 if TYPE_CHECKING:
     from peerd.client import Client
     from peerd.client.streams import StreamEntry
-    from protocols.dissemination.models import ReceivedItem
+    from protocols.dissemination.models import ReceivedItem, StreamSubscriptionView
 
 ENDS: Final = {
     "application/xml": ".xml",
@@ -69,7 +69,9 @@ def subscribe(
     async def run(client: Client) -> None:
         from protocols.dissemination.front.client import DisseminationClient
 
-        entries = DisseminationClient(client).subscribe(stream, interest, name=name, after=after)
+        entries = DisseminationClient(client).subscribe(
+            stream, interest, name=name, after=after, on_subscribed=reader.begin
+        )
         async with aclosing(entries):
             async for entry in entries:
                 if isinstance(entry, ReceivedItem):
@@ -100,6 +102,11 @@ class _Reader:
     def __init__(self, writer: _Printer | _Files) -> None:
         self._writer = writer
         self.items = self.lost = 0
+
+    def begin(self, view: StreamSubscriptionView) -> None:
+        """The subscription has been made."""
+        if view.note:
+            stderr().print(f"-- {printable(view.note)}")
 
     def take(self, item: ReceivedItem) -> None:
         """An item, or a mark of the stream."""
