@@ -11,6 +11,7 @@ from typing import Any, Final
 from bench.measure import Bench, at_least, ratios
 from bench.pubsub.trades import DATA, DOCUMENT, TradeWork, draw
 from bench.rivals.systems import Sample, System, Systems, many_descriptors, usable_brokers
+from peerd.client import Client
 from protocols.pubsub.front.client import PubSubClient
 
 PEERD: Final = "peerd"
@@ -57,7 +58,10 @@ def run(bench: Bench) -> None:
 def _start(bench: Bench, systems: Systems, brokers: Sequence[str]) -> list[System]:
     nodes = bench.scale.of(32, 8, 3)
     bench.progress(f"{nodes} daemons{''.join(f', {name}' for name in brokers)}")
-    declare = lambda client: PubSubClient(client).declare(DOCUMENT)  # noqa: E731
+
+    async def declare(client: Client) -> None:
+        await PubSubClient(client).declare(DOCUMENT)
+
     return [systems.peerd(nodes, NODE_TABLES, declare, MOVED_METRIC), *map(systems.broker, brokers)]
 
 
