@@ -73,6 +73,8 @@ class LatestItems:
         if given is not None and self._state.given is not None:
             given.want([subscription.interest])
             self._give(subscription, self._state.given.newest())
+            if self._state.is_stale:
+                self._tell_stale(subscription)
 
     def unsettled(self) -> None:
         """From now on this node's items come from another parent."""
