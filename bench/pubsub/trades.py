@@ -9,13 +9,17 @@ from __future__ import annotations
 
 import csv
 import io
+import json
 import lzma
 import os
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from random import Random
 from typing import Any, Final
+
+from bench.rivals.work import Wants
 
 DATA: Final = "PEERD_DATA"
 FILES: Final = "stocks/*.csv.xz"
@@ -30,6 +34,8 @@ DOCUMENT: Final[dict[str, Any]] = {
     ],
 }
 SELECTIVITY: Final = 0.01
+SENT: Final = "sent"
+"""Member of a trade at brokers that says when it was published, monotonic nanoseconds: the clock of the machine."""
 SAMPLE: Final = 20_000
 """Trades from which the ranges of interests are drawn."""
 
@@ -67,7 +73,7 @@ class Interest:
 
 
 @dataclass(frozen=True, slots=True)
-class Work:
+class TradeWork:
     """What is published, and who wants what. ``is_real``: the trades are recorded ones."""
 
     trades: Sequence[Trade]
@@ -76,9 +82,27 @@ class Work:
 
     def due(self, subscribers: int, first: int, count: int) -> list[int]:
         """How many of these trades each of the first so many subscribers has to get."""
-        published = [self.trades[number % len(self.trades)] for number in range(first, first + count)]
+        published = [self.trade(number) for number in range(first, first + count)]
         wants = [interest.function() for interest in self.interests[:subscribers]]
         return [sum(map(want, published)) for want in wants]
+
+    def trade(self, number: int) -> Trade:
+        """One of them; they begin again where there are no more."""
+        return self.trades[number % len(self.trades)]
+
+    def payload(self, number: int) -> bytes:
+        """See `bench.rivals.work.Work.payload`."""
+        return json.dumps({**self.trade(number), SENT: time.monotonic_ns()}, separators=(",", ":")).encode()
+
+    def wants(self, subscriber: int) -> Wants:
+        """See `bench.rivals.work.Work.wants`."""
+        is_wanted = self.interests[subscriber].function()
+
+        def compare(payload: bytes) -> int | None:
+            trade = json.loads(payload)
+            return int(trade[SENT]) if is_wanted(trade) else None
+
+        return compare
 
     def to_json(self) -> dict[str, Any]:
         """For `work_of`."""
@@ -86,16 +110,16 @@ class Work:
         return {"trades": list(self.trades), "interests": interests, "is_real": self.is_real}
 
 
-def work_of(fields: dict[str, Any]) -> Work:
-    """What `Work.to_json` made, also after a way through JSON."""
+def work_of(fields: dict[str, Any]) -> TradeWork:
+    """What `TradeWork.to_json` made, also after a way through JSON."""
     interests = [
         Interest(symbol, price and (price[0], price[1]), volume and (volume[0], volume[1]))
         for symbol, price, volume in fields["interests"]
     ]
-    return Work(fields["trades"], interests, fields["is_real"])
+    return TradeWork(fields["trades"], interests, fields["is_real"])
 
 
-def draw(trades: int, subscribers: int) -> Work:
+def draw(trades: int, subscribers: int) -> TradeWork:
     """So many trades and interests: the same in every run."""
     rng = Random(11)
     sample, is_real = _recorded(rng), True
@@ -103,7 +127,7 @@ def draw(trades: int, subscribers: int) -> Work:
         sample, is_real = _made_up(rng), False
     prices, volumes = (sorted(trade[name] for trade in sample) for name in ("price", "volume"))
     interests = [_interest(rng, sample, prices, volumes) for _ in range(subscribers)]
-    return Work([dict(rng.choice(sample)) for _ in range(trades)], interests, is_real)
+    return TradeWork([dict(rng.choice(sample)) for _ in range(trades)], interests, is_real)
 
 
 def _recorded(rng: Random) -> list[Trade]:

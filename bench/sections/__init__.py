@@ -15,6 +15,7 @@ from bench.sections import (
     pubsub,
     rest,
     simulator,
+    streams,
     swap,
     xpath,
 )
@@ -30,5 +31,6 @@ SECTIONS: Final[tuple[Section, ...]] = (
     Section("forming", "rings of simulated nodes that form, and an hour of churn", forming.run),
     Section("rest", "a daemon at rest; 32 daemons up", rest.run),
     Section("pubsub", "1,000 subscriptions by content on 32 daemons, beside NATS and Mosquitto", pubsub.run),
+    Section("streams", "XML documents to 32 daemons that want a fifth each, beside NATS and Mosquitto", streams.run),
     Section("aggregation", "1 MiB of counters a node on 8 to 32 daemons, beside MPI Allreduce", aggregation.run),
 )

@@ -6,14 +6,15 @@ import tempfile
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 from bench.measure import Bench, at_least, ratios
-from bench.pubsub.systems import Sample, System, Systems, many_descriptors, why_not
-from bench.pubsub.trades import DATA, Work, draw
+from bench.pubsub.trades import DATA, DOCUMENT, TradeWork, draw
+from bench.rivals.systems import Sample, System, Systems, many_descriptors, usable_brokers
+from peerd.client import Client
+from protocols.pubsub.front.client import PubSubClient
 
 PEERD: Final = "peerd"
-BROKERS: Final = ("NATS", "Mosquitto")
 RUNS_MAX: Final = 3
 LATENCY_RATE: Final = 10.0
 """Trades a second while latencies are measured: what all systems can do on two cores."""
@@ -21,6 +22,12 @@ BYTES_RATIO_MIN: Final = 10.0
 AHEAD_FROM: Final = 256
 """From so many subscribers on, peerd should do more useful deliveries in a second of processor time."""
 PERCENTILES: Final = (50, 95, 99)
+MOVED_METRIC: Final = 'peerd_messages_received_bytes_total{message="Transferred"}'
+NODE_TABLES: Final[dict[str, Any]] = {
+    "node": {"profile": "lan"},
+    "telemetry": {"sink": ""},
+    "protocols": {"pubsub": {"publish_timeout": "5m"}},  # on a busy machine this many daemons are slow, but do not fail
+}
 
 Samples = Mapping[str, Sequence[Sample]]
 
@@ -30,13 +37,12 @@ def run(bench: Bench) -> None:
     sizes = bench.scale.of((16, 64, 256, 1000), (16, 100), (16, 48))
     trades = bench.scale.of(1000, 300, 40)
     work = draw(2 * trades, sizes[-1])
-    brokers = [name for name in BROKERS if not why_not(name)]
-    for name in BROKERS:
-        if name not in brokers:
-            bench.skip(f"comparison with {name}", why_not(name))
+    brokers = usable_brokers(bench)
     with ExitStack() as stack, many_descriptors():
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="peerd-bench-")))
-        systems = _start(bench, Systems(stack, folder, work, bench.scale.of(3.0, 3.0, 0.0)), brokers)
+        systems = _start(
+            bench, Systems(stack, folder, work, "bench.pubsub.child", bench.scale.of(3.0, 3.0, 0.0)), brokers
+        )
         for size in sizes:
             for system in systems:
                 bench.progress(f"{size:,} subscribers of {system.name}")
@@ -52,7 +58,11 @@ def run(bench: Bench) -> None:
 def _start(bench: Bench, systems: Systems, brokers: Sequence[str]) -> list[System]:
     nodes = bench.scale.of(32, 8, 3)
     bench.progress(f"{nodes} daemons{''.join(f', {name}' for name in brokers)}")
-    return [systems.peerd(nodes), *map(systems.broker, brokers)]
+
+    async def declare(client: Client) -> None:
+        await PubSubClient(client).declare(DOCUMENT)
+
+    return [systems.peerd(nodes, NODE_TABLES, declare, MOVED_METRIC), *map(systems.broker, brokers)]
 
 
 def _in_turns(bench: Bench, systems: Sequence[System], trades: int) -> Samples:
@@ -79,7 +89,7 @@ def _crossover(bench: Bench, size: int, samples: Samples) -> None:
             bench.row(f"{size:,} subscribers: {PEERD} / {name}", "x", ratios(each[PEERD], values), aim)
 
 
-def _largest(bench: Bench, samples: Samples, work: Work) -> None:
+def _largest(bench: Bench, samples: Samples, work: TradeWork) -> None:
     """Everything else, with all subscribers."""
     first = samples[PEERD][0]
     share = first.useful / first.events / len(work.interests)

@@ -8,6 +8,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
@@ -16,6 +17,7 @@ from bench.processes import Children, cpu_s, free_ports, resident_mb
 from peerd.client import Client, DaemonUnreachable, run_sync
 from peerd.cluster.layout import ClusterRecord, Layout, socket_file
 from peerd.cluster.local import LocalCluster
+from protocols.dissemination.front.client import DisseminationClient
 
 CLUSTER_NODES: Final = 32
 RESIDENT_AIM_MB: Final = 70.0
@@ -56,6 +58,7 @@ def _single(bench: Bench) -> None:
         commands = {"--help": ["--help"], "status": ["status", "--socket", str(socket_file(record, 0))]}
         took = {name: _command_s(words, bench.scale.of(10, 5, 2)) for name, words in commands.items()}
         asked = [resident_mb(process.pid) for process in processes]
+        idle_percents, idle = _with_streams(bench, record, processes)
     bench.row("start-up to ready", "s", ready, at_most(READY_AIM_S), "peerd run, TLS, joining the ring so far")
     bench.row(
         "at rest: RSS",
@@ -65,9 +68,27 @@ def _single(bench: Bench) -> None:
         f"{count} daemons, after {seconds:g} s of probes only",
     )
     bench.row("after a request of /v1: RSS", "MiB", asked, note="it loads the routes of the admin API, and keeps them")
+    bench.row("with an idle stream: RSS", "MiB", idle, note="it loads lxml, elementpath and pyroaring, and keeps them")
+    bench.row("with an idle stream: CPU", "%", idle_percents, note="of a core; its producer, without subscribers")
     for name, samples in took.items():
         bench.row(f"peerd {name}", "s", samples, at_most(COMMAND_AIM_S), "from start to end of the process")
     bench.row("at rest: CPU", "%", percents, at_most(CPU_AIM_PERCENT), f"of a core, over {seconds:g} s, each daemon")
+
+
+def _with_streams(
+    bench: Bench, record: ClusterRecord, processes: Sequence[subprocess.Popen[bytes]]
+) -> tuple[list[float], list[float]]:
+    """What each daemon costs when it produces a stream of XML documents in which nothing is published."""
+    for index in range(len(processes)):
+
+        async def create(client: Client, name: str = f"idle{index}") -> None:
+            await DisseminationClient(client).create(name, "xpath")
+
+        run_sync(create, socket_file(record, index))
+    seconds = bench.scale.of(60.0, 10.0, 0.2)
+    bench.progress(f"{len(processes)} daemons with a stream each rest for {seconds:g} s")
+    percents = _rest([process.pid for process in processes], seconds, bench.scale.of(SETTLE_S, SETTLE_S, 0.0))
+    return percents, [resident_mb(process.pid) for process in processes]
 
 
 def _command_s(words: list[str], times: int) -> list[float]:

@@ -6,6 +6,9 @@ command imports what it needs when it is the one that was asked for.
 
 from __future__ import annotations
 
+import contextlib
+import errno
+import os
 import sys
 from collections.abc import Sequence
 from typing import Final
@@ -14,6 +17,8 @@ from peerd.errors import Bug, ConfigError, ExitCode, PeerdError, Unavailable
 
 INTERRUPTED: Final = 130
 """The exit code after an interruption: 128 + SIGINT, as in shells."""
+NO_ROOM: Final = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
+"""Why what is written to a file may not arrive there. None of it is a mistake of ours."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -26,14 +31,30 @@ def main(arguments: Sequence[str] | None = None) -> int:
             return run(given[1:])
         from peerd.cli.app import run_command
 
-        return run_command(given)
+        code = run_command(given)
+        sys.stdout.flush()
+        return code
     except Bug:
         raise  # our own mistake: the traceback is the report
     except PeerdError as error:
         print(f"peerd: error: {error}", file=sys.stderr)
         return exit_code(error)
+    except OSError as error:
+        if error.errno not in NO_ROOM or error.filename is not None:
+            raise
+        _forget_output()
+        print(f"peerd: error: the output cannot be written: {error.strerror}", file=sys.stderr)
+        return ExitCode.FAILURE
     except KeyboardInterrupt:
         return INTERRUPTED
+
+
+def _forget_output() -> None:
+    """Send what is still buffered to nowhere: Python would try it once more at the end, and complain."""
+    nowhere = os.open(os.devnull, os.O_WRONLY)
+    with contextlib.suppress(OSError, ValueError):  # a standard output that is no file has no descriptor
+        os.dup2(nowhere, sys.stdout.fileno())
+    os.close(nowhere)
 
 
 def exit_code(error: PeerdError) -> int:

@@ -190,12 +190,12 @@ class _Column:
         self._cells = [printable(cell) for cell in cells]
         ids = [cell for cell in self._cells if cell != "-"]
         self.is_id = bool(ids) and all(_ID.fullmatch(cell) for cell in ids)
-        self._shown: list[list[str]] = [[cell] for cell in (heading, *self._cells)]
+        self._show([[cell] for cell in (heading, *self._cells)])
 
-    @property
-    def width(self) -> int:
-        """The width of its widest line."""
-        return max(width(line) for cell in self._shown for line in cell)
+    def _show(self, cells: list[list[str]]) -> None:
+        """Show these lines, the heading's first. The width of the widest is asked for with each cell: keep it."""
+        self._shown = cells
+        self.width = max(width(line) for cell in cells for line in cell)
 
     @property
     def can_fold(self) -> bool:
@@ -208,11 +208,11 @@ class _Column:
         different = len(set(self._cells))
         while len({cell[:digits] for cell in self._cells}) < different:
             digits += 1
-        self._shown = [[self.heading], *([cell[:digits]] for cell in self._cells)]
+        self._show([[self.heading], *([cell[:digits]] for cell in self._cells)])
 
     def fold(self, most: int) -> None:
         """Break lines at spaces so that they are no wider than this, if words allow."""
-        self._shown = [_folded(cell, most) for cell in (self.heading, *self._cells)]
+        self._show([_folded(cell, most) for cell in (self.heading, *self._cells)])
 
     def lines(self) -> list[list[str]]:
         """The heading's lines, then those of each cell."""

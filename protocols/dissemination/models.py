@@ -5,7 +5,8 @@ from __future__ import annotations
 import re
 from typing import Annotated, Any, Final, Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, WithJsonSchema
+from pydantic_core import PydanticCustomError
 
 from peerd.limits import NAME_LENGTH_MAX
 from protocols.dissemination.messages import INTEREST_BYTES_MAX
@@ -14,7 +15,38 @@ from protocols.dissemination.names import StreamPosition
 CONTENT_TYPE_LENGTH_MAX: Final = 128
 ITEM_ID_LENGTH_MAX: Final = 41
 _ITEM_ID: Final = re.compile(r"([0-9]{1,20})-([0-9]{1,20})")
-StreamName = Annotated[str, Field(pattern=r"^[A-Za-z][A-Za-z0-9_.-]{0,63}$")]
+STREAM_NAME: Final = r"[A-Za-z][A-Za-z0-9_.-]{0,63}"
+SUBSCRIPTION_NAME: Final = rf"[A-Za-z0-9_.-]{{0,{NAME_LENGTH_MAX}}}"
+
+
+def _stream_name(name: str) -> str:
+    if re.fullmatch(STREAM_NAME, name) is None:
+        raise PydanticCustomError(
+            "stream_name",
+            "{name} is no name of a stream: expected a letter, and up to 63 more letters without accents, digits, "
+            "dots, dashes and underscores",
+            {"name": repr(name[:70])},
+        )
+    return name
+
+
+def _subscription_name(name: str) -> str:
+    if re.fullmatch(SUBSCRIPTION_NAME, name) is None:
+        raise PydanticCustomError(
+            "subscription_name",
+            "{name} is no name of a subscription: expected at most {most} letters without accents, digits, dots, "
+            "dashes and underscores",
+            {"name": repr(name[:70]), "most": NAME_LENGTH_MAX},
+        )
+    return name
+
+
+StreamName = Annotated[
+    str, AfterValidator(_stream_name), WithJsonSchema({"type": "string", "pattern": f"^{STREAM_NAME}$"})
+]
+SubscriptionName = Annotated[
+    str, AfterValidator(_subscription_name), WithJsonSchema({"type": "string", "pattern": f"^{SUBSCRIPTION_NAME}$"})
+]
 InterestTextField = Annotated[str, Field(max_length=INTEREST_BYTES_MAX)]
 
 
@@ -111,7 +143,7 @@ class StreamWish(StreamsRequest):
     """In the language of the stream's kind. Empty: everything."""
     after: str | None = None
     """Resume after this item (an ``id``), or ``start``: everything that is still remembered. Default: from now on."""
-    name: Annotated[str, Field(max_length=NAME_LENGTH_MAX, pattern=r"^[A-Za-z0-9_.-]*$")] = ""
+    name: SubscriptionName = ""
     """A name keeps the subscription while no client reads it."""
 
 
@@ -129,6 +161,8 @@ class StreamSubscriptionView(StreamsModel):
     state: Literal["joining", "live", "orphaned", "ended"]
     received: int
     missed_gaps: int
+    note: str = ""
+    """What its client should know of it: that it wants to begin behind an item that is not there yet."""
 
 
 class StreamSubscriptionViews(StreamsModel):
@@ -142,9 +176,10 @@ class ReceivedItem(StreamsModel):
 
     ``lost``: what came after ``since`` and up to ``id`` is lost, wholly or in part.
     ``payload`` for text, ``payload_base64`` for anything else. ``stale``: the value is only known to have been this.
+    ``fresh``: after that, values are known to be so again, and all of them follow anew.
     """
 
-    type: Literal["item", "lost", "stale", "ended"] = "item"
+    type: Literal["item", "lost", "stale", "fresh", "ended"] = "item"
     stream: str
     id: str
     published_ms: int | None = None

@@ -465,7 +465,7 @@ class Dissemination(Plugin):
 
     def _told(self, subscription: ClientSubscription) -> StreamSubscriptionView:
         node = self.nodes.get(stream_key(subscription.stream))
-        return subscription.view(is_orphaned=node is None or node.depth is None)
+        return subscription.view(None if node is None or node.depth is None else node.member.state.through)
 
     @staticmethod
     def _tell(subscription: ClientSubscription, answer: StreamSubscriptionView | Exception) -> None:

@@ -17,7 +17,7 @@ from protocols.dissemination.names import START, StreamPosition
 from protocols.dissemination.ports import Interest, ParsedItem
 from protocols.dissemination.service import StreamRefused
 from protocols.dissemination.stream_node import position_text
-from protocols.dissemination.tree.subscription import Lost, StaleFrom
+from protocols.dissemination.tree.subscription import Delivered, FreshAgain, Lost, StaleFrom
 
 MARK_BYTES: Final = 256
 """What a mark, and what belongs to an item besides its payload, counts for in a feed."""
@@ -50,12 +50,18 @@ class ClientSubscription:
         """Its name for clients."""
         return format(self.number, "016x")
 
-    def deliver(self, what: ParsedItem | Lost | StaleFrom) -> None:
-        """The next item, a loss, or the end of anybody's vouching for the values."""
+    def deliver(self, what: Delivered) -> None:
+        """The next item, a loss, or whether anybody vouches for the values."""
         if isinstance(what, StaleFrom):
             reason = "no way leads to the producer: what came before may have changed"
             self._push(
                 ReceivedItem(type="stale", stream=self.stream, id=position_text(what.at), reason=reason), MARK_BYTES
+            )
+            return
+        if isinstance(what, FreshAgain):
+            reason = "a way leads to the producer again: all values follow anew"
+            self._push(
+                ReceivedItem(type="fresh", stream=self.stream, id=position_text(what.at), reason=reason), MARK_BYTES
             )
             return
         if isinstance(what, Lost):
@@ -86,8 +92,9 @@ class ClientSubscription:
         elif self.feed.ended is None:  # a reader that blocks: what comes meanwhile is lost for all, and they are told
             self.feed.skip(1)
 
-    def view(self, *, is_orphaned: bool) -> StreamSubscriptionView:
-        """What clients see of it."""
+    def view(self, through: StreamPosition | None) -> StreamSubscriptionView:
+        """What clients see of it. ``through``: how far this node has come; ``None``: no way leads to the producer."""
+        is_orphaned = through is None
         state = "ended" if self.is_ended else "joining" if not self.is_live else "orphaned" if is_orphaned else "live"
         return StreamSubscriptionView.model_validate(
             {
@@ -100,7 +107,16 @@ class ClientSubscription:
                 "state": state,
                 "received": self.received,
                 "missed_gaps": self.missed_gaps,
+                "note": self._note(through),
             }
+        )
+
+    def _note(self, through: StreamPosition | None) -> str:
+        if through is None or self.after is None or not self.is_live or self.after <= through:
+            return ""
+        return (
+            f"the stream is at {position_text(through)}, before {position_text(self.after)}: "
+            "what comes until then is not given to you"
         )
 
 

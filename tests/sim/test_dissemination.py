@@ -13,7 +13,7 @@ from peerd.sim.simulation import Place, Simulation
 from peerd.testing.simulation import ring
 from protocols.dissemination.config import DisseminationConfig
 from protocols.dissemination.front.judging import StreamJudge, WatchedStream, plugin_of
-from protocols.dissemination.models import StreamSpec, StreamTreeView, StreamView
+from protocols.dissemination.models import StreamSpec, StreamSubscriptionRequest, StreamTreeView, StreamView
 from protocols.dissemination.plugin import Dissemination
 from protocols.dissemination.service import StreamRefused
 
@@ -255,3 +255,26 @@ def test_a_scenario_makes_a_stream_and_reports_what_came() -> None:
     scenario = parse_scenario({"nodes": 4, "phases": phases, "protocols": {"dissemination": {}}})
     rows = [row for row in run_scenario(scenario).calls if "received" in row]
     assert [(row["received"], row["gaps"]) for row in rows] == [(20, 0)]
+
+
+def test_who_begins_behind_an_item_that_is_not_there_yet_is_told() -> None:
+    streams = Streams(4)
+    streams.publish(3)
+    for place in (streams.producer, streams.others[0]):
+        told: list[Any] = []
+        epoch = place_epoch(streams)
+        for after in (f"{epoch}-3", f"{epoch}-9", f"{epoch + 1}-1", "start"):
+            request = StreamSubscriptionRequest(stream="news", interest="a", after=after)
+            plugin_of(place).subscribe(request, told.append)
+            streams.simulation.run_for(5.0)
+        notes = [view.note for view in told]
+        assert notes[0] == notes[3] == ""
+        assert notes[1] == (f"the stream is at {epoch}-3, before {epoch}-9: what comes until then is not given to you")
+        assert notes[2].startswith(f"the stream is at {epoch}-3, before {epoch + 1}-1")
+
+
+def place_epoch(streams: Streams) -> int:
+    """The producer's boot, as ids of items have it."""
+    position = plugin_of(streams.producer).streams()[0].position
+    assert position is not None
+    return int(position.partition("-")[0])

@@ -104,6 +104,7 @@ class FakeStreams(Plugin):
             subscriptions=1,
         )
         self.held: list[StreamSubscriptionView] = []
+        self.note = ""
         self.answered_tree = TREE
         self.moves: tuple[list[PlannedMove], list[PastMove]] = ([PLANNED], [PAST])
 
@@ -171,6 +172,7 @@ class FakeStreams(Plugin):
             state="live",
             received=self.feed.last,
             missed_gaps=0,
+            note=self.note,
         )
         self.held.append(view)
         on_done(view)

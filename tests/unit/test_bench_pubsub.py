@@ -18,22 +18,22 @@ import pytest
 
 from bench.measure import BenchFailure
 from bench.processes import Conversation
-from bench.pubsub import systems
-from bench.pubsub.clients import tcp_received_bytes
-from bench.pubsub.systems import System, many_descriptors, why_not
-from bench.pubsub.trades import DATA, DOCUMENT, SELECTIVITY, Interest, Work, draw, work_of
+from bench.pubsub.trades import DATA, DOCUMENT, SELECTIVITY, Interest, TradeWork, draw, work_of
+from bench.rivals import systems
+from bench.rivals.clients import tcp_received_bytes
+from bench.rivals.systems import System, many_descriptors, why_not
 from protocols.pubsub.schema import EventSchema
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="the benchmark reads /proc")
 
 
 @pytest.fixture
-def made_up(monkeypatch: pytest.MonkeyPatch) -> Work:
+def made_up(monkeypatch: pytest.MonkeyPatch) -> TradeWork:
     monkeypatch.delenv(DATA, raising=False)
     return draw(trades=400, subscribers=120)
 
 
-def test_a_filter_and_the_function_for_brokers_want_the_same(made_up: Work) -> None:
+def test_a_filter_and_the_function_for_brokers_want_the_same(made_up: TradeWork) -> None:
     schema = EventSchema.read(DOCUMENT)
     for interest in made_up.interests:
         matches = schema.matcher(schema.parse_filter(interest.text()))
@@ -41,19 +41,19 @@ def test_a_filter_and_the_function_for_brokers_want_the_same(made_up: Work) -> N
         assert [matches(trade) for trade in made_up.trades] == [wants(trade) for trade in made_up.trades]
 
 
-def test_about_one_trade_in_a_hundred_is_wanted(made_up: Work) -> None:
+def test_about_one_trade_in_a_hundred_is_wanted(made_up: TradeWork) -> None:
     due = made_up.due(len(made_up.interests), 0, len(made_up.trades))
     assert 0.5 * SELECTIVITY < statistics.mean(due) / len(made_up.trades) < 2 * SELECTIVITY
     assert not made_up.is_real
 
 
-def test_work_is_the_same_in_every_run_and_after_a_way_through_json(made_up: Work) -> None:
+def test_work_is_the_same_in_every_run_and_after_a_way_through_json(made_up: TradeWork) -> None:
     assert draw(trades=400, subscribers=120) == made_up
     assert work_of(json.loads(json.dumps(made_up.to_json()))) == made_up
 
 
 def test_trades_begin_again_where_there_are_no_more() -> None:
-    work = Work([{"symbol": "A"}, {"symbol": "B"}], [Interest(symbol="A"), Interest(symbol="B")], False)
+    work = TradeWork([{"symbol": "A"}, {"symbol": "B"}], [Interest(symbol="A"), Interest(symbol="B")], False)
     assert work.due(2, first=1, count=4) == [2, 2]
     assert work.due(1, first=0, count=1) == [1]
 
@@ -116,12 +116,12 @@ class FakeClient:
 
 def a_system(found: dict[int, int], *, is_filtering: bool) -> tuple[System, FakeClient]:
     """Two subscribers in one process that found so many trades of those published: A, B, A."""
-    work = Work([{"symbol": symbol} for symbol in "ABA"], [Interest(symbol="A"), Interest(symbol="B")], False)
+    work = TradeWork([{"symbol": symbol} for symbol in "ABA"], [Interest(symbol="A"), Interest(symbol="B")], False)
     finish = {"found": list(found.items()), "received_bytes": 900, "last_at": 7.0, "latencies_ms": [1.0, 3.0, 2.0]}
     client = FakeClient(begin={"received_bytes": 600}, finish=finish)
     publisher = FakeClient(publish={"began_at": 5.0, "ended_at": 6.0})
     pretended = [cast(Conversation, client)], cast(Conversation, publisher)
-    system = System("fake", work, ["here"], [], is_filtering, *pretended)
+    system = System("fake", work, "here", ["here"], [], is_filtering, *pretended)
     system.join(2)
     return system, client
 
@@ -143,7 +143,7 @@ def test_a_subscriber_with_too_few_or_too_many_is_a_failure(found: dict[int, int
 
 def test_only_new_subscribers_join() -> None:
     system, client = a_system({}, is_filtering=True)
-    system.work = Work(system.work.trades, [Interest(symbol="A")] * 5, False)
+    system.work = TradeWork([{"symbol": "A"}], [Interest(symbol="A")] * 5, False)
     system.join(4)
     joins = [arguments["members"] for command, arguments in client.asked if command == "join"]
     assert joins == [[(0, "here"), (1, "here")], [(2, "here"), (3, "here")]]

@@ -73,7 +73,21 @@ ALWAYS = {
         "peerd: 99 % delivered within",
         "peerd, replicated",
     },
-    "rest": {"start-up to ready", "at rest: RSS", "at rest: CPU", "3 daemons up, ring complete"},
+    "streams": {
+        "peerd: published",
+        "peerd: wanted documents",
+        "peerd: received for a wanted byte",
+        "peerd: sent for a published byte",
+        "peerd: 99 % delivered within",
+    },
+    "rest": {
+        "start-up to ready",
+        "at rest: RSS",
+        "at rest: CPU",
+        "with an idle stream: RSS",
+        "with an idle stream: CPU",
+        "3 daemons up, ring complete",
+    },
     "aggregation": {"2 daemons: round", "2 daemons: value bytes moved"},
 }
 """Rows that every section has wherever it runs."""

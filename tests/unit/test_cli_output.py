@@ -168,6 +168,22 @@ def test_wide_shows_everything_anyway(monkeypatch: pytest.MonkeyPatch) -> None:
     assert IDS[0] in shown(40, monkeypatch, is_wide=True)[1]
 
 
+def test_a_long_table_is_measured_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = 0
+
+    def counted(text: str) -> int:
+        nonlocal asked
+        asked += 1
+        return width(text)
+
+    monkeypatch.setattr("peerd.cli.terminal.width", counted)
+    terminal = screen(60, monkeypatch)
+    print_table(terminal, HEADINGS, ROWS * 500)
+    assert len(written(terminal).splitlines()) > 1000
+    cells = 1001 * len(HEADINGS)
+    assert asked < 12 * cells, "not once more for each cell of a column with each of its cells"
+
+
 def test_ids_that_begin_alike_keep_more_digits(monkeypatch: pytest.MonkeyPatch) -> None:
     terminal = screen(30, monkeypatch)
     alike = ["0" * 32, "0" * 9 + "1" * 23]

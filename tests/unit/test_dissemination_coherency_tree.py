@@ -8,7 +8,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings, strategies as st
 
 from protocols.dissemination.ports import ParsedItem
-from protocols.dissemination.tree.subscription import StaleFrom
+from protocols.dissemination.tree.subscription import FreshAgain, StaleFrom
 from tests.support.coherency_net import ValueNet
 
 TEXTS = (
@@ -129,6 +129,25 @@ def test_subtrees_of_an_orphan_are_told_that_their_values_are_stale() -> None:
     net.settle(1.0)
     assert net.check(only_connected=False) == 2
     assert [each.content.value for each in net.got[3, 0][-1:]] == [7]
+    for number in (2, 3):
+        marks = [each for each in net.got[number, 0] if isinstance(each, StaleFrom | FreshAgain)]
+        assert [type(each) for each in marks] == [StaleFrom, FreshAgain], "each told once, and that it is over"
+        assert isinstance(net.got[number, 0][-2], FreshAgain), "before the values that hold from then on"
+
+
+def test_who_subscribes_where_values_are_stale_is_told() -> None:
+    net = ValueNet(3, random.Random(0))
+    net.publish("a", 1)
+    chain(net, ["a WITHIN 1", "a WITHIN 1"])
+    net.kill(1)
+    net.run()
+    net.subscribe(2, "a WITHIN 1", sub=1)
+    net.run()
+    value, mark = net.got[2, 1]
+    assert isinstance(value, ParsedItem) and value.content.value == 1 and isinstance(mark, StaleFrom)
+    net.move(2, 0)
+    net.settle(1.0)
+    assert [type(each) for each in net.got[2, 1][2:]] == [FreshAgain, ParsedItem]
 
 
 def test_a_parent_that_falls_silent_makes_the_values_stale_when_its_beats_end() -> None:

@@ -18,7 +18,7 @@ from protocols.dissemination.names import START, StreamPosition, stream_key
 from protocols.dissemination.ports import Interest, ParsedItem
 from protocols.dissemination.tree.member import StreamMember
 from protocols.dissemination.tree.replay import BufferLimits
-from protocols.dissemination.tree.subscription import Lost, StaleFrom
+from protocols.dissemination.tree.subscription import Delivered, Lost
 from protocols.dissemination.tree.upstream import MoveEnd
 from protocols.dissemination.tree.wants import SENT_MAX, Wants
 
@@ -42,7 +42,7 @@ class Net:
         self.links: dict[tuple[NodeId, NodeId], deque[Message]] = {}
         self.members: dict[NodeId, StreamMember] = {}
         self.peers = [PeerRef(NodeId(i + 1), "127.0.0.1", 1000 + i) for i in range(count)]
-        self.got: dict[tuple[NodeId, int], list[ParsedItem | Lost | StaleFrom]] = {}
+        self.got: dict[tuple[NodeId, int], list[Delivered]] = {}
         self.ends: list[MoveEnd] = []
         self.sequence = 0
         self.published: list[StreamItem] = []

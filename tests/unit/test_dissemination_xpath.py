@@ -18,6 +18,7 @@ from protocols.dissemination.front.lab.generators import (
     random_query as random_query_of,
 )
 from protocols.dissemination.interests.errors import InterestError, ItemError
+from protocols.dissemination.interests.xpath.automaton import Automaton
 from protocols.dissemination.interests.xpath.document import parse
 from protocols.dissemination.interests.xpath.kind import XPathKind
 from protocols.dissemination.interests.xpath.numbers import number_of
@@ -319,3 +320,42 @@ def test_a_removed_query_is_not_found_any_more() -> None:
     together.remove(one.id)
     together.remove(other.id)
     assert together.match(root) == set() and len(together) == 0
+
+
+@pytest.mark.parametrize(
+    ("fits", "is_too_much", "why"),
+    [
+        (b"<a>" * 64 + b"</a>" * 64, b"<a>" * 64 + b"<a/>" + b"</a>" * 64, "deeper than 64"),
+        (b"<a>" + b"<b/>" * 19_999 + b"</a>", b"<a>" + b"<b></b>" * 20_000 + b"</a>", "more than 20000 elements"),
+        (
+            b"<a " + b" ".join(b"x%d='='" % i for i in range(256)) + b"/>",
+            b"<a><b " + b" ".join(b"x%d=''" % i for i in range(257)) + b"/></a>",
+            "more than 256 attributes",
+        ),
+        (b"<a><![CDATA[" + b"</" * 20_001 + b"]]></a>", b"<a><b></a>", "no well-formed XML"),
+    ],
+)
+def test_a_document_may_reach_each_limit_and_not_pass_it(fits: bytes, is_too_much: bytes, why: str) -> None:
+    assert parse(fits) is not None
+    with pytest.raises(ItemError, match=why):
+        parse(is_too_much)
+
+
+def test_few_short_queries_are_asked_of_lxml_without_a_visit_to_each_element(monkeypatch: pytest.MonkeyPatch) -> None:
+    def forbidden(automaton: Automaton, root: Any) -> frozenset[bytes]:
+        raise AssertionError("all elements are visited")
+
+    monkeypatch.setattr(Automaton, "match", forbidden)
+    root: Any = parse(b"<a><b><c/></b></a>")
+    interests = [KIND.parse(text) for text in ("/a/b", "//c", "/a[b/c and not(d)]", "/a/d")]
+    together = KIND.make_set()
+    for each in interests:
+        together.add(each)
+    assert together.match(root) == {each.id for each in interests[:3]}
+    costly = [KIND.parse(text) for text in ("//b//c", "/a | /b", "/a[count(b) > 0]")]
+    for added in (*costly, KIND.parse("/b")):  # the last one is not costly, but one too many
+        together.add(added)
+        with pytest.raises(AssertionError, match="visited"):
+            together.match(root)
+        together.remove(added.id)
+        assert together.match(root) == {each.id for each in interests[:3]}

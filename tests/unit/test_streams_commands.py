@@ -72,7 +72,9 @@ def test_creating_nonsense_is_a_usage_error(service: FakeStreams, words: list[st
 
 def test_what_the_daemon_refuses_is_one_line(service: FakeStreams, capsys: Captured) -> None:
     assert main(["stream", "create", "9lives"]) == 1
-    assert capsys.readouterr().err.startswith("peerd: error: name: ")
+    assert capsys.readouterr().err.startswith(
+        "peerd: error: name: '9lives' is no name of a stream: expected a letter, and up to 63 more letters"
+    )
     assert main(["stream", "show", "nowhere"]) == 1
     assert capsys.readouterr().err == "peerd: error: there is no stream nowhere\n"
 
@@ -264,6 +266,7 @@ def test_items_as_rows_have_their_ids(service: FakeStreams, capsys: Captured) ->
 def test_what_is_lost_is_told_and_the_exit_code_says_so(service: FakeStreams, capsys: Captured) -> None:
     service.feed.push(item(5, type="lost", since="7-1", reason="nobody remembers it"))
     service.feed.push(item(6, type="stale"))
+    service.feed.push(item(7, type="fresh"))
     service.feed.push(item(7, type="ended", reason="ended"))
     service.feed.end("finished", is_final=True)
     assert main(["stream", "subscribe", "news"]) == 3
@@ -272,8 +275,16 @@ def test_what_is_lost_is_told_and_the_exit_code_says_so(service: FakeStreams, ca
     assert told.err.splitlines() == [
         "GAP after 7-1 up to 7-5: nobody remembers it",
         "STALE since 7-6: no news of its source",
+        "FRESH from 7-7 on: its source is heard again",
         "-- the stream has ended",
     ]
+
+
+def test_a_beginning_that_is_not_there_yet_is_told(service: FakeStreams, capsys: Captured) -> None:
+    service.note = "the stream is at 7-3, before 7-9"
+    service.feed.end("finished", is_final=True)
+    assert main(["stream", "subscribe", "news", "--after", "7-9"]) == 0
+    assert "-- the stream is at 7-3, before 7-9\n" in capsys.readouterr().err
 
 
 def test_items_that_nobody_read_in_time_are_a_gap(service: FakeStreams, capsys: Captured) -> None:
@@ -319,3 +330,17 @@ def test_a_file_that_cannot_be_written_is_one_line_and_leaves_nothing_unfinished
     told = capsys.readouterr().err
     assert f"cannot write {tmp_path / 'news-7-2.txt'}: " in told and "nothing from 7-2 on is there" in told
     assert sorted(path.name for path in tmp_path.iterdir()) == ["news-7-1.txt", "news-7-2.txt"]
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="there is no device that is always full")
+@pytest.mark.parametrize("output", ["table", "jsonl", "json", "csv"])
+def test_a_full_disk_below_the_output_is_one_line(
+    service: FakeStreams, monkeypatch: pytest.MonkeyPatch, capsys: Captured, output: str
+) -> None:
+    service.feed.push(item(1))
+    service.feed.end("finished", is_final=True)
+    for words in (["subscribe", "news"], ["list"]):  # item by item, and all in one go
+        with Path("/dev/full").open("w") as full:
+            monkeypatch.setattr("sys.stdout", full)
+            assert main(["stream", *words, "-o", output]) == 1
+        assert capsys.readouterr().err == "peerd: error: the output cannot be written: No space left on device\n"

@@ -19,7 +19,7 @@ from peerd.errors import ExitCode, PeerdError
 if TYPE_CHECKING:
     from peerd.client import Client
     from peerd.client.streams import StreamEntry
-    from protocols.dissemination.models import ReceivedItem
+    from protocols.dissemination.models import ReceivedItem, StreamSubscriptionView
 
 ENDS: Final = {
     "application/xml": ".xml",
@@ -69,7 +69,9 @@ def subscribe(
     async def run(client: Client) -> None:
         from protocols.dissemination.front.client import DisseminationClient
 
-        entries = DisseminationClient(client).subscribe(stream, interest, name=name, after=after)
+        entries = DisseminationClient(client).subscribe(
+            stream, interest, name=name, after=after, on_subscribed=reader.begin
+        )
         async with aclosing(entries):
             async for entry in entries:
                 if isinstance(entry, ReceivedItem):
@@ -101,6 +103,11 @@ class _Reader:
         self._writer = writer
         self.items = self.lost = 0
 
+    def begin(self, view: StreamSubscriptionView) -> None:
+        """The subscription has been made."""
+        if view.note:
+            stderr().print(f"-- {printable(view.note)}")
+
     def take(self, item: ReceivedItem) -> None:
         """An item, or a mark of the stream."""
         self._writer.write(item)
@@ -110,6 +117,8 @@ class _Reader:
             self._gap(f"after {item.since or 'the beginning'} up to {item.id}: {item.reason or 'lost'}")
         elif item.type == "stale":
             stderr().print(f"STALE since {item.since or item.id}: {printable(item.reason or 'no news of its source')}")
+        elif item.type == "fresh":
+            stderr().print(f"FRESH from {item.id} on: {printable(item.reason or 'its source is heard again')}")
         else:
             why = "" if item.reason in ("", "ended") else f": {printable(item.reason)}"
             stderr().print(f"-- the stream has ended{why}")

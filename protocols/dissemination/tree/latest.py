@@ -20,7 +20,7 @@ from protocols.dissemination.interests.errors import ItemError
 from protocols.dissemination.ports import ParsedItem
 from protocols.dissemination.tree.downstream import Downstream
 from protocols.dissemination.tree.state import MemberState
-from protocols.dissemination.tree.subscription import OwnSubscription, StaleFrom
+from protocols.dissemination.tree.subscription import FreshAgain, OwnSubscription, StaleFrom
 
 
 class LatestItems:
@@ -73,6 +73,8 @@ class LatestItems:
         if given is not None and self._state.given is not None:
             given.want([subscription.interest])
             self._give(subscription, self._state.given.newest())
+            if self._state.is_stale:
+                self._tell_stale(subscription)
 
     def unsettled(self) -> None:
         """From now on this node's items come from another parent."""
@@ -92,7 +94,14 @@ class LatestItems:
             if subscription.given is None:
                 continue
             if is_stale:
-                subscription.deliver(StaleFrom(state.through))
+                self._tell_stale(subscription)
             else:
+                if subscription.is_stale:
+                    subscription.is_stale = False
+                    subscription.deliver(FreshAgain(state.through))
                 subscription.given.clear()
                 self._give(subscription, state.given.newest())
+
+    def _tell_stale(self, subscription: OwnSubscription) -> None:
+        subscription.is_stale = True
+        subscription.deliver(StaleFrom(self._state.through))

@@ -23,7 +23,7 @@ from protocols.dissemination.tree.latest import LatestItems
 from protocols.dissemination.tree.links import EdgeMessage
 from protocols.dissemination.tree.replay import BufferLimits
 from protocols.dissemination.tree.state import MemberState
-from protocols.dissemination.tree.subscription import Lost, OwnSubscription, StaleFrom
+from protocols.dissemination.tree.subscription import Delivered, OwnSubscription
 from protocols.dissemination.tree.upstream import MoveEnd, Upstream
 
 
@@ -100,7 +100,7 @@ class StreamMember:
         number: int,
         interest: Interest,
         after: StreamPosition | None,
-        deliver: Callable[[ParsedItem | Lost | StaleFrom], None],
+        deliver: Callable[[Delivered], None],
         now: float,
         on_live: Callable[[], None] = lambda: None,
     ) -> None:

@@ -24,19 +24,31 @@ class StaleFrom:
     at: StreamPosition
 
 
+@dataclass(frozen=True, slots=True)
+class FreshAgain:
+    """Somebody vouches again for what a subscription is given from here on. ``at``: how far the stream is."""
+
+    at: StreamPosition
+
+
+Delivered = ParsedItem | Lost | StaleFrom | FreshAgain
+
+
 @dataclass(eq=False, slots=True)
 class OwnSubscription:
     """A subscription of this node. ``deliver`` is called in order, each item once."""
 
     number: int
     interest: Interest
-    deliver: Callable[[ParsedItem | Lost | StaleFrom], None]
+    deliver: Callable[[Delivered], None]
     after: StreamPosition | None
     on_live: Callable[[], None]
     through: StreamPosition | None = None
     """It has been given everything up to here; ``None``: it has not begun."""
     given: LastGiven | None = None
     """What it was last given of each object, where the kind of interests goes by that."""
+    is_stale: bool = False
+    """It was told that nobody vouches for that."""
 
     def give(self, held: ParsedItem) -> None:
         """Give it an item, unless it has got that already."""

@@ -32,7 +32,7 @@ from protocols.dissemination.ports import (
 from protocols.dissemination.tree.links import ChildStage
 from protocols.dissemination.tree.member import StreamMember
 from protocols.dissemination.tree.replay import BufferLimits
-from protocols.dissemination.tree.subscription import Lost, StaleFrom
+from protocols.dissemination.tree.subscription import Delivered, Lost
 from protocols.dissemination.tree.upstream import MoveEnd
 from protocols.dissemination.tree.wants import Wants
 
@@ -157,7 +157,7 @@ class NetNode:
                 self.policy.child_came(id)
             self._children = frozenset(live)
 
-    def deliver(self, what: ParsedItem | Lost | StaleFrom) -> None:
+    def deliver(self, what: Delivered) -> None:
         if isinstance(what, Lost):
             self.losses += 1
         elif isinstance(what, ParsedItem):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, Final
@@ -32,6 +32,9 @@ COMPARED_MAX: Final = 1 << 15
 """Comparisons of two interests whose outcome is remembered."""
 OPAQUE_GUESS: Final = 0.5
 """The assumed share of the documents of its pattern that a query lets through which is more than a pattern."""
+
+FEW: Final = 4
+"""So many queries are asked of lxml one by one where all are short: that takes less time than to visit all elements."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -156,10 +159,13 @@ class XPathSet:
         self._automaton = Automaton()
         self._inexact: dict[bytes, Interest] = {}
         """Interests that lxml evaluates once the document meets their pattern."""
+        self._few: tuple[Interest, ...] | None = None
+        """All of them, where they are few and short; worked out anew when they change."""
 
     def add(self, interest: Interest) -> None:
         if interest.id not in self._known:
             self._known[interest.id] = interest
+            self._few = _few_of(self._known)
             self._automaton.add(interest.id, interest.meaning.pattern)
             if not interest.meaning.is_exact:
                 self._inexact[interest.id] = interest
@@ -168,8 +174,13 @@ class XPathSet:
         if self._known.pop(id, None) is not None:
             self._automaton.remove(id)
             self._inexact.pop(id, None)
+            self._few = _few_of(self._known)
 
     def match(self, content: Document) -> set[bytes]:
+        if self._few is not None:
+            tree = content.getroottree()
+            return {each.id for each in self._few if each.meaning.evaluate(tree)}
+
         found = set(self._automaton.match(content))
         if self._inexact:
             tree = content.getroottree()
@@ -180,3 +191,15 @@ class XPathSet:
 
     def __len__(self) -> int:
         return len(self._known)
+
+
+def _few_of(interests: Mapping[bytes, Interest]) -> tuple[Interest, ...] | None:
+    """The interests, if there are few, and none can cost lxml more than a look at each part of a document.
+
+    A query that looks at all depths more than once, or joins several, may cost it the square of a document's size.
+    """
+    if len(interests) > FEW:
+        return None
+    few = tuple(interests.values())
+    is_short = all(each.meaning.is_exact and each.text.count("//") <= 1 and "|" not in each.text for each in few)
+    return few if is_short else None

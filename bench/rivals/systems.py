@@ -9,22 +9,21 @@ import resource
 import shutil
 import socket
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Coroutine, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Final
 
-from bench.measure import BenchFailure
+from bench.measure import Bench, BenchFailure
 from bench.processes import LOOPBACK, Children, Conversation, cpu_s, free_ports, wait_until
-from bench.pubsub.trades import DOCUMENT, Work
+from bench.rivals.work import Work
 from peerd.client import Client, run_sync
 from peerd.cluster.layout import socket_file
 from peerd.cluster.local import LocalCluster
-from protocols.pubsub.front.client import PubSubClient
-from protocols.pubsub.models import AckWord
 
+BROKERS: Final = ("NATS", "Mosquitto")
 CLIENT_PROCESSES: Final = 4
 """Processes that the subscribers of one system share; its publisher has one more."""
 DESCRIPTORS: Final = 8192
@@ -35,12 +34,7 @@ MEASURE_S: Final = 900.0
 ADMIN_FOLDERS: Final = "/usr/sbin:/usr/local/sbin"
 """Where brokers are installed, and what is not on everybody's path."""
 RECEIVED_METRIC: Final = "peerd_messages_received_bytes_total"
-MOVED_METRIC: Final = 'peerd_messages_received_bytes_total{message="Transferred"}'
-NODE_TABLES: Final[dict[str, Any]] = {
-    "node": {"profile": "lan"},
-    "telemetry": {"sink": ""},
-    "protocols": {"pubsub": {"publish_timeout": "5m"}},  # on a busy machine this many daemons are slow, but do not fail
-}
+SENT_METRIC: Final = "peerd_messages_sent_bytes_total"
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,6 +47,10 @@ class Sample:
     duration_s: float
     cpu_s: float
     """Processor time of servers and clients together."""
+    server_cpu_s: float
+    """And of the servers alone."""
+    source_bytes: int
+    """What the daemon or broker has sent that the publisher talks to: to other daemons, or to all subscribers."""
     received_bytes: int
     """What came to nodes or, from a broker, to clients over network connections."""
     client_bytes: int
@@ -66,14 +64,17 @@ class System:
 
     name: str
     work: Work
+    source: str
+    """Where the publisher publishes."""
     places: Sequence[str]
+    """Where subscribers are; they take turns."""
     server_pids: Sequence[int]
     is_filtering: bool
     """It sends subscribers what they want, not everything."""
     clients: Sequence[Conversation]
     publisher: Conversation
-    network_bytes: Callable[[], int] | None = None
-    """What servers have received from each other; ``None``: only clients' connections count."""
+    network_bytes: Callable[[], tuple[int, int]] | None = None
+    """What servers have received from each other, and what the source has sent; ``None``: see clients' connections."""
     wait_calm: Callable[[], None] = lambda: None
     """Waits until what new subscribers have set going is over."""
     subscribers: int = 0
@@ -91,30 +92,40 @@ class System:
     def _place(self, number: int) -> str:
         return self.places[number % len(self.places)]
 
-    def measure(self, first: int, count: int, rate: float = 0.0, ack: AckWord = "received") -> Sample:
-        """Publish trades and wait for all that is due. Raises `BenchFailure` unless everybody gets exactly that."""
+    def measure(self, first: int, count: int, rate: float = 0.0, **options: str) -> Sample:
+        """Publish messages and wait for all that is due. Raises `BenchFailure` unless everybody gets exactly that."""
         due = self.work.due(self.subscribers, first, count)
         before = sum(client.ask("begin")["received_bytes"] for client in self.clients)
-        network_before = 0 if self.network_bytes is None else self.network_bytes()
-        pids = [*self.server_pids, *(each.process.pid for each in (*self.clients, self.publisher))]
-        used_s = sum(map(cpu_s, pids))
+        network_before = (0, 0) if self.network_bytes is None else self.network_bytes()
+        client_pids = [each.process.pid for each in (*self.clients, self.publisher)]
+        server_s, client_s = (sum(map(cpu_s, pids)) for pids in (self.server_pids, client_pids))
         published = self.publisher.ask(
-            "publish", MEASURE_S, place=self.places[0], first=first, count=count, rate=rate, ack=ack
+            "publish", MEASURE_S, place=self.source, first=first, count=count, rate=rate, **options
         )
         answers = [
             client.ask("finish", MEASURE_S, received=self._expected(members, due, count))
             for client, members in zip(self.clients, self._members, strict=True)
         ]
-        used_s = sum(map(cpu_s, pids)) - used_s
-        network = None if self.network_bytes is None else self.network_bytes() - network_before
+        server_s, client_s = sum(map(cpu_s, self.server_pids)) - server_s, sum(map(cpu_s, client_pids)) - client_s
+        came = sum(answer["received_bytes"] for answer in answers) - before
+        received, sent = came, came
+        if self.network_bytes is not None:
+            received, sent = (now - then for now, then in zip(self.network_bytes(), network_before, strict=True))
         found = dict(entry for answer in answers for entry in answer["found"])
         if [found.get(number, 0) for number in range(self.subscribers)] != due:
             raise BenchFailure(f"{self.name}: not every subscriber got exactly what it wanted")
-        came = sum(answer["received_bytes"] for answer in answers) - before
         last_at = max(published["began_at"], *(answer["last_at"] for answer in answers))
-        latencies = [each for answer in answers for each in answer["latencies_ms"]]
-        duration_s = last_at - published["began_at"]
-        return Sample(count, sum(due), duration_s, used_s, came if network is None else network, came, latencies)
+        return Sample(
+            count,
+            sum(due),
+            last_at - published["began_at"],
+            server_s + client_s,
+            server_s,
+            sent,
+            received,
+            came,
+            [each for answer in answers for each in answer["latencies_ms"]],
+        )
 
     def _expected(self, members: Sequence[int], due: Sequence[int], count: int) -> int:
         return sum(due[number] for number in members) if self.is_filtering else count * len(members)
@@ -130,6 +141,14 @@ def many_descriptors() -> Iterator[None]:
         yield
     finally:
         resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+
+
+def usable_brokers(bench: Bench) -> list[str]:
+    """The brokers that peerd can be compared with here; what is missing for the others is said."""
+    for name in BROKERS:
+        if why := why_not(name):
+            bench.skip(f"comparison with {name}", why)
+    return [name for name in BROKERS if not why_not(name)]
 
 
 def why_not(name: str) -> str:
@@ -149,13 +168,19 @@ def _program(name: str) -> str | None:
     return shutil.which(name, path=f"{os.environ.get('PATH', '')}:{ADMIN_FOLDERS}")
 
 
+Prepare = Callable[[Client], Coroutine[Any, Any, object]]
+"""Makes what is needed before anybody can subscribe, at the publisher's daemon."""
+
+
 class Systems:
     """Starts systems below a folder; leaving the stack ends them.
 
-    ``calm_s``: the tree of subscriptions has grown to its size when none has moved for so long.
+    ``module``: what runs as a process of clients, see `bench.rivals.child`.
+    ``calm_s``: new subscribers have settled when the metric that tells of it has not changed for so long.
     """
 
-    def __init__(self, stack: ExitStack, folder: Path, work: Work, calm_s: float) -> None:
+    def __init__(self, stack: ExitStack, folder: Path, work: Work, module: str, calm_s: float) -> None:
+        self._module = module
         self._calm_s = calm_s
         self._stack = stack
         self._servers = stack.enter_context(Children())
@@ -164,29 +189,30 @@ class Systems:
         self._work_file = folder / "work.json"
         self._work_file.write_text(json.dumps(work.to_json()))
 
-    def peerd(self, nodes: int) -> System:
-        """Daemons with mutual TLS, as an operator starts them; subscribers are spread over all of them."""
+    def peerd(self, nodes: int, tables: dict[str, Any], prepare: Prepare, calm_metric: str) -> System:
+        """Daemons with mutual TLS, as an operator starts them. The first one is the publisher's."""
         cluster = self._stack.enter_context(LocalCluster(self._folder / "cluster"))
-        cluster.up(nodes, settings=lambda index: NODE_TABLES, timeout_s=FORM_S)
+        cluster.up(nodes, settings=lambda index: tables, timeout_s=FORM_S)
         record = cluster.record()
         places = [str(socket_file(record, index)) for index in range(nodes)]
-        run_sync(lambda client: PubSubClient(client).declare(DOCUMENT), places[0])
+        run_sync(prepare, places[0])
         pids = [node.process.pid for node in record.nodes if node.process is not None]
         clients, publisher = self._clients("peerd")
 
         def count(metric: str) -> int:
-            return sum(_metric(place, metric) for place in places)
+            return sum(metric_of(place, metric) for place in places)
 
         return System(
             "peerd",
             self._work,
+            places[0],
             places,
             pids,
             is_filtering=True,
             clients=clients,
             publisher=publisher,
-            network_bytes=lambda: count(RECEIVED_METRIC),
-            wait_calm=lambda: _wait_steady(lambda: count(MOVED_METRIC), self._calm_s),
+            network_bytes=lambda: (count(RECEIVED_METRIC), metric_of(places[0], SENT_METRIC)),
+            wait_calm=lambda: _wait_steady(lambda: count(calm_metric), self._calm_s),
         )
 
     def broker(self, name: str) -> System:
@@ -197,15 +223,14 @@ class Systems:
         server = self._servers.start(command, stdout=log, stderr=log)
         wait_until(lambda: _answers(port), START_S, f"{name} at port {port}")
         clients, publisher = self._clients(name)
-        return System(name, self._work, [f"{LOOPBACK}:{port}"], [server.pid], False, clients, publisher)
+        place = f"{LOOPBACK}:{port}"
+        return System(name, self._work, place, [place], [server.pid], False, clients, publisher)
 
     def _clients(self, system: str) -> tuple[list[Conversation], Conversation]:
         """Processes with subscribers, and the publisher's; they end before the servers."""
         children = self._stack.enter_context(Children())
         arguments = [system, str(self._work_file)]
-        *clients, publisher = [
-            Conversation(children, "bench.pubsub.child", arguments) for _ in range(CLIENT_PROCESSES + 1)
-        ]
+        *clients, publisher = [Conversation(children, self._module, arguments) for _ in range(CLIENT_PROCESSES + 1)]
         return clients, publisher
 
     @staticmethod
@@ -224,7 +249,7 @@ def _answers(port: int) -> bool:
     return False
 
 
-def _metric(place: str, name: str) -> int:
+def metric_of(place: str, name: str) -> int:
     """The sum of a daemon's metrics whose lines begin with this."""
 
     async def ask(client: Client) -> str:

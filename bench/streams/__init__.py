@@ -1,0 +1,1 @@
+"""Streams beside brokers: the same XML documents and XPath queries for peerd, NATS and Mosquitto."""
