@@ -128,8 +128,9 @@ class StreamMember:
     def unsubscribe(self, number: int, now: float) -> None:
         """Want it no more."""
         self.state.now = now
-        if self.subscriptions.pop(number, None) is not None:
-            self.release(("own", number))
+        found = self.subscriptions.pop(number, None)
+        if found is not None:
+            self.release(("own", number), [found.interest.id])
 
     # Needs
 

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Container, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
+from itertools import chain
 from typing import Final
 
 from peerd.limits import KIB
@@ -144,11 +145,17 @@ class Wants:
         return is_everything or self._kind.covers(wide.interest, narrow.interest)
 
     def _covering(self, want: _Want, after: StreamPosition | None, floor: StreamPosition) -> _Want | None:
-        for other in self._wants.values():
+        others: Iterable[_Want] = self._wants.values()
+        if (everything := self._asked_everything()) is not None:
+            others = chain((everything,), others)  # first: no comparison is needed then
+        for other in others:
             is_firm = other is not want and other.is_sent and _reaches(other.since, after, floor)
             if is_firm and self._covers(other, want):
                 return other
         return None
+
+    def _asked_everything(self) -> _Want | None:
+        return None if self._everything is None else self._wants.get(self._everything.id)
 
     def widened(self, ids: Sequence[bytes], since: StreamPosition) -> None:
         """The parent says that these are complete since a mark."""
@@ -203,12 +210,15 @@ class Wants:
         if self._everything is not None and sum(bool(want.holders) for want in self._wants.values()) <= SENT_MAX // 2:
             everything, self._everything = self._everything, None
             self.release(EVERYTHING, [everything.id])
+        waiting = [want for want in self._wants.values() if want.asked and want.holders]
         for id, want in list(self._wants.items()):
             if want.holders:
                 continue
             riders = self._riders(want) if want.is_sent else []
-            asks += [_ask(rider, through) for rider in riders if not rider.asked]
-            if not riders and not any(self._waits_on(want, other) for other in self._wants.values()):
+            late = [rider for rider in riders if not rider.asked]
+            asks += [_ask(rider, through) for rider in late]
+            waiting += late
+            if not riders and not any(self._covers(want, other) for other in waiting):
                 del self._wants[id]
                 self.version += 1
                 gone[id] = want.is_sent
@@ -216,6 +226,9 @@ class Wants:
 
     def _riders(self, gone: _Want) -> list[_Want]:
         """Those that are complete only because this one is sent."""
+        everything = self._asked_everything()
+        if everything is not None and everything is not gone and everything.is_sent and everything.holders:
+            return []
         return [
             want
             for want in self._wants.values()
@@ -228,9 +241,6 @@ class Wants:
                 if other is not want
             )
         ]
-
-    def _waits_on(self, gone: _Want, other: _Want) -> bool:
-        return other.asked > 0 and bool(other.holders) and self._covers(gone, other)
 
     def interests(self) -> Iterator[Interest]:
         """All of them, in the order in which they came."""
