@@ -142,11 +142,10 @@ class StreamMember:
         after = None if state.given is not None else after
         for interest in interests:
             state.matching.add(interest)
-        asks = state.wants.need(holder, interests, after, state.buffer.floor)
         ids = tuple(interest.id for interest in interests)
         if state.is_source:
-            state.wants.widened(ids, state.buffer.floor)
-        elif asks:
+            state.wants.hold(holder, interests, state.buffer.floor)
+        elif asks := state.wants.need(holder, interests, after, state.buffer.floor):
             self.up.ask(asks)
         if state.wants.is_answered(ids):
             then()

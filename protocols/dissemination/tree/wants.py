@@ -101,8 +101,7 @@ class Wants:
     def is_answered(self, ids: Iterable[bytes]) -> bool:
         """Whether all of these are as complete as they will be."""
         found = [self._wants.get(id) for id in ids]
-        everything = None if self._everything is None else self._wants.get(self._everything.id)
-        is_waiting = everything is not None and everything.asked > 0
+        is_waiting = self._is_everything_asked()
         return all(
             want is not None and want.since is not None and not want.asked and not (is_waiting and self._rides(want))
             for want in found
@@ -124,13 +123,26 @@ class Wants:
             if self._everything is None and not want.is_sent and self._is_full(interest):
                 self._everything = self._kind.parse("")  # nothing less: it has to cover what comes later, too
             if self._everything is not None and not want.is_sent and holder is not EVERYTHING:
-                asks += self.need(EVERYTHING, [self._everything], after, floor)
+                everything = self._asked_everything()
+                if everything is None or not everything.is_asked_for(after, floor):
+                    asks += self.need(EVERYTHING, [self._everything], after, floor)
+            if after is None and self._is_everything_asked() and self._rides(want):
+                continue  # what covers it by now does not matter: it has to wait in any case
             wider = self._covering(want, after, floor)
             if wider is not None:
                 want.since = wider.since if want.since is None else min(want.since, wider.since or want.since)
             elif not self._rides(want) and not want.is_asked_for(after, floor):
                 asks.append(_ask(want, after))
         return asks
+
+    def hold(self, holder: Holder, interests: Iterable[Interest], since: StreamPosition) -> None:
+        """Somebody wants these of the stream's producer. It has all of the stream, so there is nobody to ask."""
+        self.version += 1
+        for interest in interests:
+            want = self._wants.setdefault(interest.id, _Want(interest))
+            want.holders.add(holder)
+            want.is_sent = True
+            want.since = since if want.since is None else min(want.since, since)
 
     def _is_full(self, more: Interest) -> bool:
         sent = [want.interest.text for want in self._wants.values() if want.is_sent]
@@ -153,6 +165,11 @@ class Wants:
             if is_firm and self._covers(other, want):
                 return other
         return None
+
+    def _is_everything_asked(self) -> bool:
+        """Whether the parent has yet to answer that it sends everything."""
+        everything = self._asked_everything()
+        return everything is not None and everything.asked > 0
 
     def _asked_everything(self) -> _Want | None:
         return None if self._everything is None else self._wants.get(self._everything.id)
@@ -210,11 +227,12 @@ class Wants:
         if self._everything is not None and sum(bool(want.holders) for want in self._wants.values()) <= SENT_MAX // 2:
             everything, self._everything = self._everything, None
             self.release(EVERYTHING, [everything.id])
-        waiting = [want for want in self._wants.values() if want.asked and want.holders]
+        held = [want for want in self._wants.values() if want.holders]
+        waiting, unsent = [want for want in held if want.asked], [want for want in held if not want.is_sent]
         for id, want in list(self._wants.items()):
             if want.holders:
                 continue
-            riders = self._riders(want) if want.is_sent else []
+            riders = self._riders(want, unsent) if want.is_sent else []
             late = [rider for rider in riders if not rider.asked]
             asks += [_ask(rider, through) for rider in late]
             waiting += late
@@ -224,16 +242,15 @@ class Wants:
                 gone[id] = want.is_sent
         return gone, asks
 
-    def _riders(self, gone: _Want) -> list[_Want]:
+    def _riders(self, gone: _Want, unsent: Iterable[_Want]) -> list[_Want]:
         """Those that are complete only because this one is sent."""
         everything = self._asked_everything()
         if everything is not None and everything is not gone and everything.is_sent and everything.holders:
             return []
         return [
             want
-            for want in self._wants.values()
-            if want.holders
-            and not want.is_sent
+            for want in unsent
+            if not want.is_sent
             and self._covers(gone, want)
             and not any(
                 other is not gone and other.is_sent and other.holders and self._covers(other, want)
