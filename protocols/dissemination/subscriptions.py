@@ -144,6 +144,8 @@ class ClientSubscriptions:
     def __init__(self, host: Host, config: Callable[[], DisseminationConfig]) -> None:
         self._host, self._config = host, config
         self._all: dict[int, ClientSubscription] = {}
+        self._named: dict[str, ClientSubscription] = {}
+        """The newest of each name."""
         self._next = 1
 
     def __len__(self) -> int:
@@ -176,6 +178,8 @@ class ClientSubscriptions:
         )
         found = ClientSubscription(self._number(), stream, kind, interest, name, after, feed, asked_at=self._host.now())
         self._all[found.number] = found
+        if name:
+            self._named[name] = found
         return found
 
     def _number(self) -> int:
@@ -185,19 +189,24 @@ class ClientSubscriptions:
         return number
 
     def named(self, name: str) -> ClientSubscription | None:
-        """The one of this name."""
-        return next((each for each in self._all.values() if name and each.name == name), None)
+        """The one of this name; of an ended one and its successor, that."""
+        return self._named.get(name)
 
     def get(self, id: str) -> ClientSubscription:
         """By the name that clients use. Raises `StreamRefused`."""
-        found = next((each for each in self._all.values() if each.id == id), None)
-        if found is None:
+        try:
+            found = self._all.get(int(id, 16))
+        except ValueError:
+            found = None
+        if found is None or found.id != id:
             raise StreamRefused("unknown", f"there is no subscription {id:.40} of a stream here")
         return found
 
     def remove(self, subscription: ClientSubscription) -> None:
         """Forget one."""
         self._all.pop(subscription.number, None)
+        if self._named.get(subscription.name) is subscription:
+            del self._named[subscription.name]
 
     def unread(self, now: float) -> list[ClientSubscription]:
         """Those without a name that nobody has read for too long."""

@@ -191,7 +191,10 @@ class FakeStreams(Plugin):
     def reading(self, id: str) -> tuple[StreamSubscriptionView, Feed[ReceivedItem]]:
         """The one feed."""
         self._note("reading", id)
-        return next(each for each in self.held if each.id == id), self.feed
+        found = next((each for each in self.held if each.id == id), None)
+        if found is None:
+            raise StreamRefused("unknown", f"there is no subscription {id} of a stream here")
+        return found, self.feed
 
     def tree(self, name: str, on_done: Callable[[StreamTreeView | Exception], None]) -> None:
         """A tree of four nodes."""

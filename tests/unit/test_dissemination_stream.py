@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 import json
 from collections.abc import Callable, Sequence
+from random import Random
 from typing import Any
 
 import pytest
@@ -13,13 +14,15 @@ from hypothesis import given, strategies as st
 from peerd.errors import ConfigError, ProtocolError
 from peerd.ids import NodeId
 from peerd.messages import PeerRef
+from protocols.dissemination.config import DisseminationConfig
 from protocols.dissemination.loading import load_kind, load_policy
 from protocols.dissemination.models import StreamSpec
 from protocols.dissemination.names import START, StreamPosition, stream_key
 from protocols.dissemination.plugin import Dissemination
-from protocols.dissemination.service import StreamService
+from protocols.dissemination.service import StreamRefused, StreamService
 from protocols.dissemination.stream import RECORD_BYTES_MAX, SeedRef, StreamRecord, decode_record
 from protocols.dissemination.stream_node import position_of, position_text
+from protocols.dissemination.subscriptions import ClientSubscriptions
 from protocols.dissemination.tree.search import TRIES_MAX, ParentSearch
 from protocols.dissemination.tree.upstream import MoveEnd
 
@@ -169,3 +172,28 @@ def test_the_plugin_offers_what_clients_are_promised(name: str, value: Callable[
     wanted = [(each.name, each.kind, each.default) for each in inspect.signature(value).parameters.values()]
     offered = inspect.signature(getattr(Dissemination, name)).parameters.values()
     assert [(each.name, each.kind, each.default) for each in offered] == wanted
+
+
+def test_a_name_leads_to_the_newest_subscription_and_an_id_to_its_own() -> None:
+    class FixedHost:
+        rng = Random(1)
+
+        def new_epoch(self) -> str:
+            return "epoch"
+
+        def now(self) -> float:
+            return 0.0
+
+    host: Any = FixedHost()
+    clients = ClientSubscriptions(host, DisseminationConfig)
+    interest = load_kind("classes").parse("a")
+    old, new, other = [clients.add("news", interest, "classes", name, None) for name in ("n", "n", "")]
+    assert clients.named("n") is new and clients.named("") is None
+    assert [clients.get(each.id) for each in (old, new, other)] == [old, new, other]
+    clients.remove(old)
+    assert clients.named("n") is new
+    clients.remove(new)
+    assert clients.named("n") is None
+    for id in (new.id, "", "n", "-1", f"0x{other.id}", other.id.upper() + " ", "١"):
+        with pytest.raises(StreamRefused):
+            clients.get(id)

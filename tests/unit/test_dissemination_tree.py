@@ -5,6 +5,8 @@ from __future__ import annotations
 import random
 from collections import deque
 from collections.abc import Sequence
+from functools import partial
+from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, example, given, settings, strategies as st
@@ -15,7 +17,7 @@ from protocols.dissemination.interests.classes import ClassesKind
 from protocols.dissemination.loading import load_kind
 from protocols.dissemination.messages import StreamItem
 from protocols.dissemination.names import START, StreamPosition, stream_key
-from protocols.dissemination.ports import Interest, ParsedItem
+from protocols.dissemination.ports import Interest, InterestKind, ParsedItem
 from protocols.dissemination.tree.member import StreamMember
 from protocols.dissemination.tree.replay import BufferLimits
 from protocols.dissemination.tree.subscription import Delivered, Lost
@@ -393,3 +395,86 @@ def test_what_comes_when_there_are_too_many_wants_is_covered_whatever_the_kind(k
     assert len(sent) == SENT_MAX + 1
     uncovered = [each for each in wants.interests() if not any(language.covers(wide, each) for wide in sent)]
     assert uncovered == []
+
+
+def test_a_producer_whose_children_want_many_things_serves_all_of_them() -> None:
+    """It asks nobody for everything, so nobody has to wait until that is answered."""
+    each, children = SENT_MAX // 2, 6
+    net = Net(children + 1, random.Random(0))
+    for child in range(1, children + 1):
+        for number in range(each):
+            net.subscribe(child, f"c{child}x{number}", sub=number)
+        net.move(child, 0)
+        net.settle(1.0)
+    assert [end for end in net.ends if end is not MoveEnd.MOVED] == []
+    for child in range(1, children + 1):
+        net.publish(f"c{child}x{each - 1}")
+    net.run()
+    assert [net.delivered(child, each - 1) for child in range(1, children + 1)] == [[n + 1] for n in range(children)]
+
+
+class CountedKind:
+    """Another kind, whose comparisons of two interests are counted."""
+
+    def __init__(self, kind: InterestKind) -> None:
+        self.kind = kind
+        self.compared = 0
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.kind, name)
+
+    def covers(self, wide: Interest, narrow: Interest) -> bool:
+        self.compared += 1
+        return self.kind.covers(wide, narrow)
+
+
+COUNTED_KINDS = pytest.mark.parametrize(("kind", "text"), [("attributes", "n = {}"), ("xpath", "//a[@n='{}']")])
+
+
+def _first_member(kind: CountedKind, *, is_source: bool) -> StreamMember:
+    peer = PeerRef(NodeId(1), "127.0.0.1", 1)
+    return StreamMember(
+        peer, STREAM, kind, BufferLimits(10, 1 << 20, 60.0), lambda *_: None, _admit, is_source=is_source
+    )
+
+
+@COUNTED_KINDS
+def test_a_producer_compares_no_interests_however_many_there_are(kind: str, text: str) -> None:
+    counted = CountedKind(load_kind(kind))
+    member = _first_member(counted, is_source=True)
+    live: list[int] = []
+    for number in range(3 * SENT_MAX):
+        interest = counted.parse(text.format(number))
+        member.subscribe(number, interest, None, lambda what: None, 0.0, partial(live.append, number))
+    assert len(live) == 3 * SENT_MAX
+    for number in range(3 * SENT_MAX):
+        member.unsubscribe(number, 1.0)
+    for second in range(10):
+        member.tick(2.0 + second)
+    assert not len(member.state.wants) and not len(member.state.matching)
+    assert counted.compared == 0
+
+
+@COUNTED_KINDS
+def test_interests_above_the_limit_cost_no_comparisons(kind: str, text: str) -> None:
+    """Children that come one after the other, before and after the parent has answered that it sends everything."""
+    counted = CountedKind(load_kind(kind))
+    wants = Wants(counted)
+    first = [counted.parse(text.format(number)) for number in range(SENT_MAX)]
+    wants.need("first", first, None, START)
+    wants.widened([each.id for each in first], START)
+    compared = counted.compared
+    interests = [counted.parse(text.format(number)) for number in range(SENT_MAX, 10 * SENT_MAX)]
+    for child in range(1, 5):
+        wants.need(child, interests[child * SENT_MAX : (child + 1) * SENT_MAX], None, START)
+    [everything] = [each for each in wants.sent() if each not in {one.id for one in first}]
+    wants.widened([everything], START)
+    for child in range(5, 9):
+        wants.need(child, interests[child * SENT_MAX : (child + 1) * SENT_MAX], None, START)
+    assert all(wants.since(each.id) == START for each in interests[SENT_MAX : 9 * SENT_MAX])
+    assert counted.compared - compared <= SENT_MAX, "the interest in everything is compared with the others, once"
+    compared = counted.compared
+    for child in range(1, 8):
+        wants.release(child, [each.id for each in interests[child * SENT_MAX : (child + 1) * SENT_MAX]])
+    wants.give_up(START)
+    assert counted.compared == compared

@@ -208,9 +208,14 @@ def _of_feed(service: StreamService, stream: str, epoch: str) -> str | None:
 
 def _named(service: StreamService, stream: str, id: str) -> str:
     """The id of a subscription of this stream, by its id or its name. Raises ``HTTPException`` (404)."""
-    for view in service.subscriptions():
-        if view.stream == stream and id in (view.id, view.name):
-            return view.id
+    try:
+        view, _ = service.reading(id)  # most give the id, and then there is no need to look at all of them
+    except ClientRefusal:
+        found = next((each for each in service.subscriptions() if each.stream == stream and each.name == id), None)
+    else:
+        found = view if view.stream == stream else None
+    if found is not None:
+        return found.id
     raise HTTPException(HTTPStatus.NOT_FOUND, f"the stream {stream} has no subscription {id:.80} here")
 
 

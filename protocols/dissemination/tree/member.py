@@ -129,8 +129,9 @@ class StreamMember:
     def unsubscribe(self, number: int, now: float) -> None:
         """Want it no more."""
         self.state.now = now
-        if self.subscriptions.pop(number, None) is not None:
-            self.release(("own", number))
+        found = self.subscriptions.pop(number, None)
+        if found is not None:
+            self.release(("own", number), [found.interest.id])
 
     # Needs
 
@@ -142,11 +143,10 @@ class StreamMember:
         after = None if state.given is not None else after
         for interest in interests:
             state.matching.add(interest)
-        asks = state.wants.need(holder, interests, after, state.buffer.floor)
         ids = tuple(interest.id for interest in interests)
         if state.is_source:
-            state.wants.widened(ids, state.buffer.floor)
-        elif asks:
+            state.wants.hold(holder, interests, state.buffer.floor)
+        elif asks := state.wants.need(holder, interests, after, state.buffer.floor):
             self.up.ask(asks)
         if state.wants.is_answered(ids):
             then()

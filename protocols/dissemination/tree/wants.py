@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Container, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
+from itertools import chain
 from typing import Final
 
 from peerd.limits import KIB
@@ -100,8 +101,7 @@ class Wants:
     def is_answered(self, ids: Iterable[bytes]) -> bool:
         """Whether all of these are as complete as they will be."""
         found = [self._wants.get(id) for id in ids]
-        everything = None if self._everything is None else self._wants.get(self._everything.id)
-        is_waiting = everything is not None and everything.asked > 0
+        is_waiting = self._is_everything_asked()
         return all(
             want is not None and want.since is not None and not want.asked and not (is_waiting and self._rides(want))
             for want in found
@@ -123,13 +123,26 @@ class Wants:
             if self._everything is None and not want.is_sent and self._is_full(interest):
                 self._everything = self._kind.parse("")  # nothing less: it has to cover what comes later, too
             if self._everything is not None and not want.is_sent and holder is not EVERYTHING:
-                asks += self.need(EVERYTHING, [self._everything], after, floor)
+                everything = self._asked_everything()
+                if everything is None or not everything.is_asked_for(after, floor):
+                    asks += self.need(EVERYTHING, [self._everything], after, floor)
+            if after is None and self._is_everything_asked() and self._rides(want):
+                continue  # what covers it by now does not matter: it has to wait in any case
             wider = self._covering(want, after, floor)
             if wider is not None:
                 want.since = wider.since if want.since is None else min(want.since, wider.since or want.since)
             elif not self._rides(want) and not want.is_asked_for(after, floor):
                 asks.append(_ask(want, after))
         return asks
+
+    def hold(self, holder: Holder, interests: Iterable[Interest], since: StreamPosition) -> None:
+        """Somebody wants these of the stream's producer. It has all of the stream, so there is nobody to ask."""
+        self.version += 1
+        for interest in interests:
+            want = self._wants.setdefault(interest.id, _Want(interest))
+            want.holders.add(holder)
+            want.is_sent = True
+            want.since = since if want.since is None else min(want.since, since)
 
     def _is_full(self, more: Interest) -> bool:
         sent = [want.interest.text for want in self._wants.values() if want.is_sent]
@@ -144,11 +157,22 @@ class Wants:
         return is_everything or self._kind.covers(wide.interest, narrow.interest)
 
     def _covering(self, want: _Want, after: StreamPosition | None, floor: StreamPosition) -> _Want | None:
-        for other in self._wants.values():
+        others: Iterable[_Want] = self._wants.values()
+        if (everything := self._asked_everything()) is not None:
+            others = chain((everything,), others)  # first: no comparison is needed then
+        for other in others:
             is_firm = other is not want and other.is_sent and _reaches(other.since, after, floor)
             if is_firm and self._covers(other, want):
                 return other
         return None
+
+    def _is_everything_asked(self) -> bool:
+        """Whether the parent has yet to answer that it sends everything."""
+        everything = self._asked_everything()
+        return everything is not None and everything.asked > 0
+
+    def _asked_everything(self) -> _Want | None:
+        return None if self._everything is None else self._wants.get(self._everything.id)
 
     def widened(self, ids: Sequence[bytes], since: StreamPosition) -> None:
         """The parent says that these are complete since a mark."""
@@ -203,24 +227,30 @@ class Wants:
         if self._everything is not None and sum(bool(want.holders) for want in self._wants.values()) <= SENT_MAX // 2:
             everything, self._everything = self._everything, None
             self.release(EVERYTHING, [everything.id])
+        held = [want for want in self._wants.values() if want.holders]
+        waiting, unsent = [want for want in held if want.asked], [want for want in held if not want.is_sent]
         for id, want in list(self._wants.items()):
             if want.holders:
                 continue
-            riders = self._riders(want) if want.is_sent else []
-            asks += [_ask(rider, through) for rider in riders if not rider.asked]
-            if not riders and not any(self._waits_on(want, other) for other in self._wants.values()):
+            riders = self._riders(want, unsent) if want.is_sent else []
+            late = [rider for rider in riders if not rider.asked]
+            asks += [_ask(rider, through) for rider in late]
+            waiting += late
+            if not riders and not any(self._covers(want, other) for other in waiting):
                 del self._wants[id]
                 self.version += 1
                 gone[id] = want.is_sent
         return gone, asks
 
-    def _riders(self, gone: _Want) -> list[_Want]:
+    def _riders(self, gone: _Want, unsent: Iterable[_Want]) -> list[_Want]:
         """Those that are complete only because this one is sent."""
+        everything = self._asked_everything()
+        if everything is not None and everything is not gone and everything.is_sent and everything.holders:
+            return []
         return [
             want
-            for want in self._wants.values()
-            if want.holders
-            and not want.is_sent
+            for want in unsent
+            if not want.is_sent
             and self._covers(gone, want)
             and not any(
                 other is not gone and other.is_sent and other.holders and self._covers(other, want)
@@ -228,9 +258,6 @@ class Wants:
                 if other is not want
             )
         ]
-
-    def _waits_on(self, gone: _Want, other: _Want) -> bool:
-        return other.asked > 0 and bool(other.holders) and self._covers(gone, other)
 
     def interests(self) -> Iterator[Interest]:
         """All of them, in the order in which they came."""

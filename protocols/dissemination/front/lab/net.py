@@ -183,7 +183,7 @@ class UnlimitedWants(Wants):
     def _covering(self, *_: object) -> None:
         return None
 
-    def _riders(self, gone: object) -> list[Any]:
+    def _riders(self, *_: object) -> list[Any]:
         return []
 
 
