@@ -19,7 +19,7 @@ from protocols.dissemination.ports import Interest, ParsedItem
 from protocols.dissemination.tree.member import StreamMember
 from protocols.dissemination.tree.replay import BufferLimits
 from protocols.dissemination.tree.subscription import Lost, StaleFrom
-from protocols.dissemination.tree.upstream import MoveEnd
+from protocols.dissemination.tree.upstream import NARROW_AFTER_S, MoveEnd
 from protocols.dissemination.tree.wants import SENT_MAX, Wants
 
 STREAM = stream_key("test")
@@ -190,6 +190,44 @@ def test_a_move_loses_and_doubles_nothing() -> None:
     assert net.ends[-1] is MoveEnd.MOVED
     assert net.parents()[net.peers[3].id] == net.peers[1].id
     assert net.delivered(3) == net.expected("b")
+
+
+def _asked_for(net: Net, number: int) -> set[str]:
+    """What a node's parent knows that it wants."""
+    return {interest.text for interest in net.members[net.peers[number].id].state.wants.sent().values()}
+
+
+def test_after_a_move_the_nodes_above_the_old_parent_give_up_what_only_the_mover_wanted() -> None:
+    net = Net(4, random.Random(0))
+    chain(net, ["a", "a", "b"])
+    assert _asked_for(net, 1) == _asked_for(net, 2) == {"a", "b"}
+    assert net.move(3, 0)
+    net.run()
+    net.settle(2 * TICK_S)  # one for each level
+    assert _asked_for(net, 1) == _asked_for(net, 2) == {"a"}
+
+
+def test_after_a_death_what_only_the_dead_wanted_is_kept_for_its_children() -> None:
+    net = Net(4, random.Random(0))
+    chain(net, ["a", "a", "b"])
+    net.kill(3)
+    net.settle(NARROW_AFTER_S - 2 * TICK_S)
+    assert _asked_for(net, 1) == _asked_for(net, 2) == {"a", "b"}
+    net.settle(4 * TICK_S)  # those above need not wait for it once more
+    assert _asked_for(net, 1) == _asked_for(net, 2) == {"a"}
+
+
+def test_a_move_does_not_give_up_what_is_kept_after_a_death() -> None:
+    net = Net(5, random.Random(0))
+    chain(net, ["a", "b"])
+    for number, text in ((3, "c"), (4, "d")):
+        net.subscribe(number, text)
+        net.move(number, 1)
+        net.settle(1.0)
+    net.kill(3)
+    assert net.move(4, 0)
+    net.settle(4 * TICK_S)
+    assert _asked_for(net, 1) == {"a", "b", "c"}
 
 
 def test_a_parents_death_loses_nothing_that_others_remember() -> None:
@@ -372,7 +410,7 @@ def test_nobody_loses_doubles_or_disorders_anything(seed: int, count: int, remem
                 expected = [i for i in expected if not each.since.sequence < i <= each.until.sequence]
             assert net.delivered(number, sub) == expected, (number, sub)
             net.members[net.peers[number].id].unsubscribe(sub, net.now)
-    net.settle(6.0 * count)  # each level waits a while before it asks for less
+    net.settle(6.0 * count)  # what is wanted no more is kept for a while, and given up level by level
     for member in net.members.values():
         if is_lossy:  # a `Narrow` that was lost is not sent again
             break

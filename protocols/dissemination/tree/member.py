@@ -152,10 +152,10 @@ class StreamMember:
         else:
             self._waiting.append(_Waiting(ids, then))
 
-    def release(self, holder: Holder, ids: Sequence[bytes] | None = None) -> None:
+    def release(self, holder: Holder, ids: Sequence[bytes] | None = None, *, is_final: bool = False) -> None:
         """See `protocols.dissemination.tree.downstream.Needs`."""
-        if self.state.wants.release(holder, ids):
-            self.up.released()
+        if self.state.wants.release(holder, ids, is_final=is_final):
+            self.up.released(is_final=is_final)
 
     # What the upper end says
 
