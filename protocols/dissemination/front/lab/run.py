@@ -47,7 +47,8 @@ COURSE_EVERY: Final = 200
 RANKED: Final = 100
 """Figures over nodes in order have so many points."""
 TICK_S: Final = 0.2
-"""What is published within this time is sent at its beginning. So often nodes look at the clock (daemons: every 0.25 s)."""
+"""What is published within this time is sent at its beginning. Nodes look at the clock as often; daemons every 0.25 s.
+"""
 DEFAULTS: Final[Row] = {
     "way": CODD,
     "fan_out": 6,
