@@ -12,11 +12,11 @@ from protocols.dissemination.front.lab import charts
 from protocols.dissemination.front.lab.dtd import BUILT_IN, document_types
 from protocols.dissemination.front.lab.run import (
     BOUND,
-    BOUND_LEARNED,
     BOUND_STILL,
     CODD,
     CODD_NR,
     DEFAULTS,
+    LEARNED,
     RANDOM,
     measure,
 )
@@ -66,7 +66,7 @@ JUDGED: Final = (
     Column("twice", "twice", "arrived twice at a subscription"),
     Column("unordered", "unordered", "members that had items in another order"),
 )
-RIVALS: Final = ("siena", "siena-same", "flooding", "mesh", "source", "dita", BOUND, BOUND_LEARNED, BOUND_STILL)
+RIVALS: Final = ("siena", "siena-same", "flooding", "mesh", "source", "dita", BOUND, BOUND_STILL, LEARNED)
 BOTH: Final = (CODD, CODD_NR)
 
 

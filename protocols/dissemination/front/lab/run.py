@@ -27,7 +27,7 @@ from protocols.dissemination.policies.overlap.settings import OverlapSettings
 from protocols.dissemination.ports import PolicyFactory
 
 CODD, CODD_NR, RANDOM = "codd", "codd-nr", "random"
-BOUND, BOUND_LEARNED, BOUND_STILL = "bound", "bound-learned", "bound-still"
+BOUND, BOUND_STILL, LEARNED = "bound", "bound-still", "learned"
 LEARNING: Final = ("dita", BOUND)
 """Ways that are made anew with full knowledge each time that classes change."""
 JOINING: Final = 2
@@ -270,8 +270,8 @@ def _compute(point: Point, setting: Row, notify: Notify) -> Row:
     wanted = [workload.draw() for _ in range(point.lookups)]
     judged = _Judged(int(setting["fan_out"]), random.Random(f"{point.seed} rivals"))
     way = setting["way"]
-    if way == BOUND_LEARNED:
-        return _bound_learned(wanted, point.nodes, judged)
+    if way == LEARNED:
+        return _learned(wanted, point.nodes, judged)
     found = [
         _way(way)(bits(part, point.nodes), judged)
         for part in (_epochs(wanted, setting, _joining(point)) if way in LEARNING else [wanted])
@@ -309,10 +309,11 @@ def _bound_still(wants: Sequence[int], judged: _Judged) -> Row:
     return _best(wants, judged, STEPS_STILL)
 
 
-def _bound_learned(wanted: Wanted, nodes: int, judged: _Judged) -> Row:
+def _learned(wanted: Wanted, nodes: int, judged: _Judged) -> Row:
     """A tree made anew every second, the best found for the newest items, as if moves cost nothing.
 
-    It knows at once who wanted each item, and of the future nothing: what any policy that learns from items could know.
+    It knows at once who wanted each item, and of the future nothing: so much a policy that learns from items can know.
+    With few members a longer memory is better, so this is a rival with full knowledge and not a bound.
     It is judged by the items of the second after the next: for so long, items may still be on their way.
     """
     had, needed = [0] * (nodes + 1), [0] * (nodes + 1)
