@@ -349,6 +349,8 @@ def test_two_nodes_that_move_below_each_other_do_not_close_a_circle(seed: int) -
 @given(st.integers(0, 1 << 30), st.integers(4, 9), st.sampled_from([4, 10_000]), st.booleans())
 # A second attempt was declined, and the first one stayed.
 @example(seed=533, count=7, remembered=10_000, is_lossy=False)
+# What was kept after its last holder had gone was had only because of something wider, which was given up.
+@example(seed=2285, count=4, remembered=10_000, is_lossy=False)
 def test_nobody_loses_doubles_or_disorders_anything(seed: int, count: int, remembered: int, is_lossy: bool) -> None:
     """Random moves, deaths, subscriptions and publications, with every order of messages that links allow.
 
@@ -417,6 +419,27 @@ def test_nobody_loses_doubles_or_disorders_anything(seed: int, count: int, remem
         assert not len(member.state.wants)
         assert not len(member.state.matching)
         assert not any(child.wants for child in member.down.children.values())
+
+
+def test_what_was_had_because_of_something_wider_is_not_had_when_that_is_given_up() -> None:
+    wants, wide, narrow = Wants(KIND), KIND.parse("a,b"), KIND.parse("a")
+    wants.need("child", [wide], None, START)
+    wants.widened([wide.id], START)
+    assert not wants.need("own", [narrow], START, START), "the wider one brings it"
+    wants.release("own")
+    wants.release("child", is_final=True)
+    assert set(wants.give_up(START, is_late=False)[0]) == {wide.id, narrow.id}
+    assert [ask.interest for ask in wants.need("own", [narrow], START, START)] == [narrow]
+
+
+def test_what_is_being_asked_for_is_not_given_up_before_the_answer() -> None:
+    """Else the answer would be taken for that to the next question."""
+    wants, wide = Wants(KIND), KIND.parse("a,b")
+    assert wants.need("child", [wide], None, START)
+    wants.release("child", is_final=True)
+    assert not wants.give_up(START, is_late=False)[0] and wants.has_unwanted()
+    wants.widened([wide.id], START)
+    assert wants.give_up(START, is_late=False)[0] and not wants.has_unwanted()
 
 
 @pytest.mark.parametrize(

@@ -531,5 +531,5 @@ class Upstream:
             self._widen(self.parent, asks)
             if told:
                 self._narrow(self.parent, told)
-        if asks and self._narrow_at is None:
+        if self._narrow_at is None and self._state.wants.has_unwanted():
             self._narrow_at = self._state.now + NARROW_AFTER_S

@@ -87,6 +87,10 @@ class Wants:
         """Whether something has been asked for, and not been answered."""
         return any(want.asked for want in self._wants.values())
 
+    def has_unwanted(self) -> bool:
+        """Whether something is had that nobody wants any more."""
+        return any(not want.holders for want in self._wants.values())
+
     def ask_again(self) -> list[Ask]:
         """What has not been answered, to be asked of another parent, or once more of this one."""
         waiting = [want for want in self._wants.values() if want.asked]
@@ -203,7 +207,8 @@ class Wants:
     def give_up(self, through: StreamPosition, *, is_late: bool) -> tuple[dict[bytes, bool], list[Ask]]:
         """Forget what nobody wants. Returns that, with whether the parent knows of it, and what to ask it for first.
 
-        ``is_late``: also what was kept for a while.
+        ``is_late``: also what was kept for a while. Only what the parent knows of is: the rest is had because of
+        something wider, which may be given up now.
         An interest that others ride on stays until they are complete by themselves: call again when they are.
         """
         gone: dict[bytes, bool] = {}
@@ -212,7 +217,7 @@ class Wants:
             everything, self._everything = self._everything, None
             self.release(EVERYTHING, [everything.id], is_final=True)
         for id, want in list(self._wants.items()):
-            if want.holders or (want.is_kept and not is_late):
+            if want.holders or (not is_late and want.is_sent and (want.is_kept or want.asked)):
                 continue
             riders = self._riders(want) if want.is_sent else []
             asks += [_ask(rider, through) for rider in riders if not rider.asked]
