@@ -68,6 +68,11 @@ def test_no_tree_is_better_than_the_bounds(codd: Row) -> None:
     assert free["spurious"] < codd["spurious"]
 
 
+def test_what_is_learned_from_items_is_worse_than_what_is_foreseen_and_better_than_chance() -> None:
+    free, learned, random = row_of(way="bound"), row_of(way="learned"), row_of(way="random")
+    assert free["in_vain"] < learned["in_vain"] < 0.8 * random["in_vain"]
+
+
 def test_what_a_tree_costs_is_what_its_nodes_would_get() -> None:
     # 0 - 1 - 2, and 0 - 3: member 1 gets the second item only for member 2
     tree = StaticTree([0, 0, 1, 0])

@@ -327,6 +327,29 @@ def test_a_node_asks_for_the_child_with_the_least_overlap() -> None:
     assert not tree.take(Reorganise), "the next one only after so many items"
 
 
+def test_after_a_change_only_the_items_since_decide() -> None:
+    """X cost the node nothing until item 300, and costs it half of all items since."""
+    tree = FakeTree()
+    policy = policy_at(tree, [X], children=1)
+    feed(policy, tree, 300, own=1, to={X: 2})
+    feed(policy, tree, 100, own=0, to={X: 2}, begin=301)
+    policy.tick()
+    ((_, request),) = tree.take(Reorganise)
+    assert isinstance(request, Reorganise)
+    assert from_bits(request.items).since == 300 and list(request.costs) == pytest.approx([0.5])
+
+
+def test_a_child_that_stayed_is_asked_for_again_when_it_costs_more() -> None:
+    tree = FakeTree()
+    policy = policy_at(tree, [X, Y], children=1)
+    asked = []
+    for begin, to in ((1, {X: 5, Y: 10}), (401, {X: 5, Y: 10}), (801, {X: 2, Y: 10})):
+        feed(policy, tree, 400, own=0, to=to, begin=begin)
+        policy.tick()
+        asked += [message.child for _, message in tree.take(Reorganise) if isinstance(message, Reorganise)]
+    assert asked == [X, Y, X]
+
+
 def test_a_node_that_gets_little_in_vain_asks_for_nothing() -> None:
     for settings in ({"threshold": 0.5}, {"reorganise": False}, {"request_items": 500}):
         tree = FakeTree()

@@ -85,9 +85,12 @@ def test_in_a_steady_stream_the_tree_comes_to_rest() -> None:
     net = DisseminationNet(MEMBERS, ClassWorkload(MEMBERS, rng, change_every=0), rng, {})
     for number in range(1, MEMBERS + 1):
         net.join(number)
-    for _ in range(1500):
+    for _ in range(500):
         net.publish()
-    begun, before = net.sent[MoveOrder], net.vain_share()
+    before = net.vain_share()
+    for _ in range(1000):
+        net.publish()
+    begun = net.sent[MoveOrder]
     net.reset_counts()
     for _ in range(500):
         net.publish()

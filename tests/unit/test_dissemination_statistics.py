@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Iterable
 
 import pytest
 from hypothesis import given, strategies as st
@@ -18,6 +19,7 @@ from protocols.dissemination.names import StreamPosition
 from protocols.dissemination.policies.overlap.item_bits import from_bits, to_bits
 from protocols.dissemination.policies.overlap.messages import BITS_BYTES_MAX, SPAN_MAX, WINDOW_MAX, ItemBits
 from protocols.dissemination.ports import ParsedItem
+from protocols.dissemination.statistics.changes import ITEMS_MIN, since_change
 from protocols.dissemination.statistics.received import ItemSet, ReceivedItems, missing_share
 from protocols.dissemination.statistics.recent import RECENT_ITEMS_MAX, RecentItems
 from protocols.dissemination.statistics.summary_tree import SummaryTree
@@ -266,3 +268,41 @@ def test_recent_items_answer_for_any_kind() -> None:
     assert len(recent) == RECENT_ITEMS_MAX and found is not None
     assert (found.since, found.through) == (RECENT_ITEMS_MAX, 2 * RECENT_ITEMS_MAX)
     assert all(number % 3 == 0 for number in found.items) and found.share == pytest.approx(1 / 3, abs=0.01)
+
+
+# Whether something has changed
+
+
+def _costs(numbers: Iterable[int], through: int = 400) -> ItemSet:
+    return ItemSet(1, 0, through, BitMap64(numbers))
+
+
+def test_only_the_items_since_a_change_are_kept() -> None:
+    """Of the first 300 items none costs anything, of the newest 100 every other one."""
+    kept = since_change(_costs(range(302, 401, 2)), BitMap64())
+    assert (kept.since, kept.through) == (300, 400) and len(kept.items) == 50
+
+
+def test_what_has_become_cheaper_is_a_change_too() -> None:
+    kept = since_change(_costs(range(2, 301, 2)), BitMap64())
+    assert (kept.since, kept.through) == (300, 400) and not kept.items
+
+
+def test_items_that_cost_nothing_are_kept_and_are_no_change() -> None:
+    needed = range(301, 401)
+    kept = since_change(_costs(needed), BitMap64(needed))
+    assert kept.since == 0 and set(kept.items) == set(needed)
+
+
+@given(st.integers(0, 400), st.floats(0, 1), st.randoms(use_true_random=False))
+def test_what_is_kept_is_the_newest_and_enough(through: int, share: float, rng: random.Random) -> None:
+    items = _costs((n for n in range(1, through + 1) if rng.random() < share), through)
+    kept = since_change(items, BitMap64())
+    assert kept.through == through and set(kept.items) == {n for n in items.items if n > kept.since}
+    assert kept.since == 0 or kept.span >= ITEMS_MIN
+
+
+def test_a_steady_share_is_seldom_taken_for_a_change() -> None:
+    rng = random.Random(1)
+    found = [since_change(_costs(n for n in range(1, 401) if rng.random() < 0.2), BitMap64()) for _ in range(200)]
+    assert sum(each.since > 0 for each in found) <= 10

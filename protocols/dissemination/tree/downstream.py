@@ -51,8 +51,8 @@ class Needs(Protocol):
     ) -> None:
         """Have these complete; ``then`` is called when they are as complete as they will be, perhaps at once."""
 
-    def release(self, holder: Holder, ids: Sequence[bytes] | None = None) -> None:
-        """They (or all) are wanted no more."""
+    def release(self, holder: Holder, ids: Sequence[bytes] | None = None, *, is_final: bool = False) -> None:
+        """They (or all) are wanted no more. ``is_final``: the holder has said so, and will not come back for them."""
 
 
 Admit = Callable[[PeerRef, Sequence[Interest], NodeId | None], bool]
@@ -183,12 +183,12 @@ class Downstream:
         """A child goes."""
         child = self.children.get(peer.id)
         if child is not None and child.attempt == attempt:
-            self.remove(peer.id)
+            self.remove(peer.id, is_final=True)
 
-    def remove(self, peer: NodeId) -> None:
-        """Forget a child."""
+    def remove(self, peer: NodeId, *, is_final: bool = False) -> None:
+        """Forget a child. ``is_final``: it has another parent, so nobody will come for what only it wanted."""
         if self.children.pop(peer, None) is not None:
-            self._needs.release(peer)
+            self._needs.release(peer, is_final=is_final)
 
     def dismiss_all(self) -> None:
         """This node leaves the tree: its children have to look for other parents."""
@@ -266,7 +266,7 @@ class Downstream:
             for id in message.interests:
                 child.wants.pop(id, None)
             self._want(child)
-            self._needs.release(peer.id, message.interests)
+            self._needs.release(peer.id, message.interests, is_final=True)
 
     def _live(self, peer: PeerRef, message: Widen | Narrow) -> Downlink | None:
         """The child that changes what it wants; ``None``: it has to attach anew, or says what it has said before."""

@@ -153,10 +153,15 @@ class StreamMember:
         else:
             self._waiting.append(_Waiting(ids, then))
 
-    def release(self, holder: Holder, ids: Sequence[bytes] | None = None) -> None:
-        """See `protocols.dissemination.tree.downstream.Needs`."""
-        if self.state.wants.release(holder, ids):
-            self.up.released()
+    def release(self, holder: Holder, ids: Sequence[bytes] | None = None, *, is_final: bool = False) -> None:
+        """See `protocols.dissemination.tree.downstream.Needs`.
+
+        Where only the newest item of an object counts, everything is kept for a while: giving something up changes
+        what a node can promise those below it.
+        """
+        is_final = is_final and self.state.given is None
+        if self.state.wants.release(holder, ids, is_final=is_final):
+            self.up.released(is_final=is_final)
 
     # What the upper end says
 

@@ -41,7 +41,8 @@ from protocols.dissemination.tree.state import MOVE_S, SILENT_S, MemberState, ma
 from protocols.dissemination.tree.wants import Ask
 
 NARROW_AFTER_S: Final = 5.0
-"""What nobody wants any more is still had for so long, in case it is wanted again."""
+"""What nobody wants any more is still had for so long, in case it is wanted again: the children of a node that died
+come for it. What a child no longer wants because it has moved, or because it says so, is given up at once."""
 ASK_AGAIN_S: Final = 5.0
 """What the parent was asked for and has not answered for so long is asked once more: it may have been lost."""
 BEHIND_S: Final = 12.0
@@ -113,6 +114,8 @@ class Upstream:
         """This node has never had anything of the stream."""
         self._attempts = attempts_from
         self._narrow_at: float | None = None
+        self._is_narrow_due = False
+        """Something is wanted no more that need not be kept."""
         self._tell_off_at = 0.0
         self._asked_at = 0.0
         self._behind_since: float | None = None
@@ -486,9 +489,11 @@ class Upstream:
             link.late.append(Late(self._state.through, message.interests, message.since.position))
             self._went_on(peer, link, message.through.position)
 
-    def released(self) -> None:
-        """Something is wanted no more."""
-        if self._narrow_at is None:
+    def released(self, *, is_final: bool) -> None:
+        """Something is wanted no more. ``is_final``: nobody will come back for it."""
+        if is_final:
+            self._is_narrow_due = True
+        elif self._narrow_at is None:
             self._narrow_at = self._state.now + NARROW_AFTER_S
 
     # Time
@@ -507,17 +512,24 @@ class Upstream:
         is_asking = self.parent is not None and self.next is None and self._state.wants.has_pending()
         if is_asking and now - self._asked_at >= ASK_AGAIN_S:
             self.ask(self._state.wants.ask_again())
-        if self._narrow_at is not None and now >= self._narrow_at and self.next is None:
+        is_late = self._narrow_at is not None and now >= self._narrow_at
+        if (is_late or self._is_narrow_due) and self.next is None:
+            self._give_up_wants(is_late=is_late)
+
+    def _give_up_wants(self, *, is_late: bool) -> None:
+        """Tell the parent what nobody wants any more. ``is_late``: also what was kept in case it is wanted again."""
+        self._is_narrow_due = False
+        if is_late:
             self._narrow_at = None
-            gone, asks = self._state.wants.give_up(self._state.through)
-            told = [id for id, was_sent in gone.items() if was_sent]
-            for id in gone:
-                self._state.matching.remove(id)
-            if gone:
-                self._below.loosened()
-            if self.parent is not None:
-                self._widen(self.parent, asks)
-                if told:
-                    self._narrow(self.parent, told)
-            if asks:
-                self._narrow_at = now + NARROW_AFTER_S
+        gone, asks = self._state.wants.give_up(self._state.through, is_late=is_late)
+        told = [id for id, was_sent in gone.items() if was_sent]
+        for id in gone:
+            self._state.matching.remove(id)
+        if gone:
+            self._below.loosened()
+        if self.parent is not None:
+            self._widen(self.parent, asks)
+            if told:
+                self._narrow(self.parent, told)
+        if self._narrow_at is None and self._state.wants.has_unwanted():
+            self._narrow_at = self._state.now + NARROW_AFTER_S

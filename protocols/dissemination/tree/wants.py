@@ -46,6 +46,8 @@ class _Want:
     asked: int = 0
     """So many questions the parent has not answered yet."""
     asked_after: StreamPosition | None = None
+    is_kept: bool = True
+    """When nobody wants it: it is kept for a while, because its last holder may come back."""
 
     def is_asked_for(self, after: StreamPosition | None, floor: StreamPosition) -> bool:
         """Whether the parent has been asked for it from this mark on."""
@@ -85,6 +87,10 @@ class Wants:
     def has_pending(self) -> bool:
         """Whether something has been asked for, and not been answered."""
         return any(want.asked for want in self._wants.values())
+
+    def has_unwanted(self) -> bool:
+        """Whether something is had that nobody wants any more."""
+        return any(not want.holders for want in self._wants.values())
 
     def ask_again(self) -> list[Ask]:
         """What has not been answered, to be asked of another parent, or once more of this one."""
@@ -207,30 +213,37 @@ class Wants:
             if want.since is not None:
                 want.since = through
 
-    def release(self, holder: Holder, ids: Iterable[bytes] | None = None) -> bool:
-        """Somebody wants these (or anything) no more; whether there is now something that nobody wants."""
+    def release(self, holder: Holder, ids: Iterable[bytes] | None = None, *, is_final: bool = False) -> bool:
+        """Somebody wants these (or anything) no more; whether there is now something that nobody wants.
+
+        ``is_final``: the holder will not come back for them, so they need not be kept for a while.
+        """
         is_any = False
         for id in list(self._wants if ids is None else ids):
             want = self._wants.get(id)
             if want is not None:
-                want.holders.discard(holder)
+                if holder in want.holders:
+                    want.holders.discard(holder)
+                    want.is_kept = not is_final
                 is_any = is_any or not want.holders
         return is_any
 
-    def give_up(self, through: StreamPosition) -> tuple[dict[bytes, bool], list[Ask]]:
+    def give_up(self, through: StreamPosition, *, is_late: bool) -> tuple[dict[bytes, bool], list[Ask]]:
         """Forget what nobody wants. Returns that, with whether the parent knows of it, and what to ask it for first.
 
+        ``is_late``: also what was kept for a while. Only what the parent knows of is: the rest is had because of
+        something wider, which may be given up now.
         An interest that others ride on stays until they are complete by themselves: call again when they are.
         """
         gone: dict[bytes, bool] = {}
         asks: list[Ask] = []
         if self._everything is not None and sum(bool(want.holders) for want in self._wants.values()) <= SENT_MAX // 2:
             everything, self._everything = self._everything, None
-            self.release(EVERYTHING, [everything.id])
+            self.release(EVERYTHING, [everything.id], is_final=True)
         held = [want for want in self._wants.values() if want.holders]
         waiting, unsent = [want for want in held if want.asked], [want for want in held if not want.is_sent]
         for id, want in list(self._wants.items()):
-            if want.holders:
+            if want.holders or (not is_late and want.is_sent and (want.is_kept or want.asked)):
                 continue
             riders = self._riders(want, unsent) if want.is_sent else []
             late = [rider for rider in riders if not rider.asked]

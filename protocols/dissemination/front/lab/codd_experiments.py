@@ -10,7 +10,16 @@ from peerd.lab.experiment import Column, Experiment, Settings, Values
 from peerd.lab.overlay.rows import COST
 from protocols.dissemination.front.lab import charts
 from protocols.dissemination.front.lab.dtd import BUILT_IN, document_types
-from protocols.dissemination.front.lab.run import BOUND, BOUND_STILL, CODD, CODD_NR, DEFAULTS, RANDOM, measure
+from protocols.dissemination.front.lab.run import (
+    BOUND,
+    BOUND_STILL,
+    CODD,
+    CODD_NR,
+    DEFAULTS,
+    LEARNED,
+    RANDOM,
+    measure,
+)
 
 ITEMS: Final = 10_000
 """Of section 5.1."""
@@ -57,7 +66,7 @@ JUDGED: Final = (
     Column("twice", "twice", "arrived twice at a subscription"),
     Column("unordered", "unordered", "members that had items in another order"),
 )
-RIVALS: Final = ("siena", "siena-same", "flooding", "mesh", "source", "dita", BOUND, BOUND_STILL)
+RIVALS: Final = ("siena", "siena-same", "flooding", "mesh", "source", "dita", BOUND, BOUND_STILL, LEARNED)
 BOTH: Final = (CODD, CODD_NR)
 
 

@@ -18,10 +18,11 @@ from protocols.dissemination.ports import ChildInfo, Interest, ItemWork, ParsedI
 
 TICK_S: Final = 5.0
 """How often a policy looks at the time: a daemon's does so four times a second, and its windows are shorter."""
+TAU: Final = 0.2
+"""Of section 5.1."""
 SETTINGS: Final[Mapping[str, Any]] = {
     "window": f"{WINDOW_S:g}s",
     "round": f"{ROUND_S:g}s",
-    "tau": 0.2,
     "collect_s": f"{1e6 * ADAPT_S:g}us",
     "decide_s": f"{1e6 * ADAPT_S:g}us",
 }
@@ -96,7 +97,7 @@ class NodePlace:
 class AdaptingTrees(TreeWatcher):
     """The policies of all nodes in all trees of a system."""
 
-    def __init__(self, system: System) -> None:
+    def __init__(self, system: System, tau: float = TAU) -> None:
         self.system = system
         self.told = 0
         """Messages of the policies."""
@@ -104,7 +105,7 @@ class AdaptingTrees(TreeWatcher):
         self.streams = [stream_key(f"tree {number}") for number in range(len(system.trees))]
         self.policies: dict[tuple[int, int], CostPolicy] = {}
         factory = CostFactory()
-        settings = factory.settings(SETTINGS)
+        settings = factory.settings({**SETTINGS, "tau": tau})
         for number, tree in enumerate(system.trees):
             for node in sorted(tree.nodes):
                 self.policies[number, node] = factory.make(NodePlace(self, number, node), settings)

@@ -44,6 +44,7 @@ HALVES: Final = (
 LOAD: Final = Column("load", "load", "factor of the mean filtering and sending times")
 FASTER: Final = Column("rate", "rate", "factor of the rates of updates", 0)
 OBJECTS: Final = Column("objects", "objects", "that change")
+TAU: Final = Column("tau", "tau", "figures that have changed by less are not told to the parent")
 INTEREST: Final = Column("interest", "interest", "probability that a node wants an object")
 
 Charts = Callable[[Sequence[Row]], list[Chart]]
@@ -183,6 +184,14 @@ FIGURES: Final = {
         [each for load in (1.0, 5.0) for each in variants(("annealed", "random+"), load=load)],
         seconds=LONG_S,
         by=("load",),
+    ),
+    "tau": CoherencyFigure(
+        "a tree made by chance adapts by figures that are less exact",
+        "section 3.2.3, which has no figure for it",
+        (*PLAN, TAU, *HALVES, *RESULT),
+        over("tau", "tau", "One object: adapting by less exact figures", "tau"),
+        [each for tau in (0.05, 0.2, 1.0, 5.0) for each in variants(("random+",), tau=tau)],
+        seconds=LONG_S,
     ),
     "rate": CoherencyFigure(
         "trees of one object that changes more often",

@@ -10,7 +10,7 @@ from statistics import fmean
 from typing import Final
 
 from peerd.lab.experiment import Notify, Point, Row
-from protocols.dissemination.front.lab.coherency_adapting import AdaptingTrees
+from protocols.dissemination.front.lab.coherency_adapting import TAU, AdaptingTrees
 from protocols.dissemination.front.lab.coherency_system import System
 from protocols.dissemination.front.lab.coherency_trees import FAN_OUTS, PLANS, Plan, Shape, dita
 from protocols.dissemination.front.lab.coherency_world import CoherencyWorld, several_objects, single_object
@@ -27,7 +27,7 @@ PERCENT: Final = 100.0
 class Choice:
     """A variant. ``plan``: how the trees are built. ``change``: the first nodes become slower at half time.
 
-    ``objects``: 0 is a single one, which is a random walk.
+    ``objects``: 0 is a single one, which is a random walk. ``tau``: see `CostSettings`.
     """
 
     plan: str
@@ -37,6 +37,7 @@ class Choice:
     objects: int = 0
     interest: float = 0.6
     change: bool = False
+    tau: float = TAU
 
     @classmethod
     def of(cls, variant: Mapping[str, object]) -> Choice:
@@ -62,7 +63,7 @@ def measure(point: Point, notify: Notify) -> Row:
     plan, fan_out, to_slow = _plan(choice, world, rng, point)
     built_s = time.process_time() - begun_s
     system = System(world, plan, Random(f"{point.seed} run"))
-    trees = AdaptingTrees(system) if choice.adaptive else None
+    trees = AdaptingTrees(system, choice.tau) if choice.adaptive else None
     lost: list[float] = []
     for window in range(1, WINDOWS + 1):
         notify("run", system.now)

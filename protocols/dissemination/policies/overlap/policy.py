@@ -42,6 +42,8 @@ HISTORY_EVERY_S: Final = 1.0
 """A node tells its parent what it has needed at most so often."""
 HISTORY_TAKEN_S: Final = 0.5
 """A parent takes it from a child at most so often."""
+OUTCOME_ITEMS: Final = 50
+"""What came of a move is judged by so many items of the stream at least: fewer say next to nothing."""
 MOVED: Final = "moved"
 
 
@@ -213,7 +215,8 @@ class OverlapPolicy:
     def _tell_outcome(self) -> None:
         """Some items after a move: what this node has needed since, for its old parent and its new one to judge."""
         moved, tree, received = self._moved, self._tree, self.overlaps.received
-        if moved is None or tree.parent is None or 0 <= received.through - moved.number < self._settings.request_items:
+        enough = max(OUTCOME_ITEMS, self._settings.request_items)
+        if moved is None or tree.parent is None or 0 <= received.through - moved.number < enough:
             return
         self._moved = None
         items = received.needed().within(moved.number, received.through)

@@ -6,6 +6,8 @@ from collections import OrderedDict
 from dataclasses import replace
 from typing import Final
 
+from pyroaring import BitMap64
+
 from peerd.errors import ProtocolError
 from peerd.ids import NodeId, format_id
 from peerd.messages import PeerRef
@@ -16,10 +18,13 @@ from protocols.dissemination.policies.overlap.messages import Reorganise
 from protocols.dissemination.policies.overlap.overlaps import Overlaps
 from protocols.dissemination.policies.overlap.settings import OverlapSettings
 from protocols.dissemination.ports import TreeAccess
+from protocols.dissemination.statistics.changes import since_change
 from protocols.dissemination.statistics.received import ItemSet
 
 IN_VAIN_MAX: Final = 32
 """Children that were asked to be moved and stayed: others are asked for first."""
+ASKED_AGAIN: Final = 1.25
+"""Such a child is asked for again at once when it costs so many times what it did then."""
 PASSED_ON_EVERY_S: Final = 0.05
 """Requests of others are passed on up the tree with such a pause between them at least, in the mean."""
 PASSED_ON_BURST: Final = 64
@@ -34,8 +39,8 @@ class MoveRequester:
         self._overlaps = overlaps
         self._had = 0
         self._own = 0
-        self._asked: OrderedDict[NodeId, None] = OrderedDict()
-        """Children that were asked to be moved, newest last."""
+        self._asked: OrderedDict[NodeId, float] = OrderedDict()
+        """What children cost when they were asked to be moved, newest last."""
         self._allowance = float(PASSED_ON_BURST)
         self._at_s = 0.0
 
@@ -60,23 +65,29 @@ class MoveRequester:
         tree, now = self._tree, self._tree.now()
         found: list[tuple[float, PeerRef, ItemSet]] = []
         for child in tree.children():
-            sent = self._overlaps.received.sent_to(child.peer.id)
-            if sent is None or child.peer.id in self._asked:
-                continue
-            items = self._overlaps.settled(sent, now)
-            if items.items and (cost := self._overlaps.shared(items, child.peer.id)) > 0:
+            items = self._deciding(child.peer.id, now)
+            cost = self._overlaps.shared(items, child.peer.id) if items.items else 0.0
+            if cost > ASKED_AGAIN * self._asked.get(child.peer.id, 0.0):
                 found.append((cost, child.peer, items))
         if not found:
             self._asked.clear()  # all were asked for in vain; next time from the beginning
         found.sort(key=lambda each: (-each[0], each[1].id))
         for cost, peer, items in found[: self._settings.children]:
-            self._asked[peer.id] = None
+            self._asked[peer.id] = cost
             if len(self._asked) > IN_VAIN_MAX:
                 self._asked.popitem(last=False)
             rest = items.minus(self._overlaps.received.needed(peer.id).items)
             stream, mover = format_id(tree.stream), format_id(peer.id)
             tree.emit(ReorganisationAsked(stream=stream, child=mover, spurious_share=spurious, predicted=rest.share))
             self._pass_on(Reorganise(tree.stream, peer, to_bits(items), to_bits(rest), spurious, cost, (), ()), rest)
+
+    def _deciding(self, child: NodeId, now: float) -> ItemSet:
+        """Which of the newest items went to a child, since what it costs this node has last changed."""
+        received = self._overlaps.received
+        sent = received.sent_to(child)
+        if sent is None:
+            return ItemSet(received.epoch, received.through, received.through, BitMap64())
+        return since_change(self._overlaps.settled(sent, now), received.needed(child).items)
 
     def child_went(self, child: NodeId) -> None:
         """A child is gone: because it was asked to, perhaps."""

@@ -54,9 +54,9 @@ class OverlapSettings(BaseModel):
     # Reorganisation
     reorganise: bool = setting(True, "Whether the tree is ever reorganised (CoDD-R), or only grows (CoDD-NR).")
     request_items: Annotated[int, Field(ge=10, le=1_000_000)] = setting(
-        50,
-        "Items (r) that a node must receive between two requests. Lower it where interests change fast; below 20 it "
-        "gains nothing (figure 19) and costs messages. The paper's experiments have 200.",
+        20,
+        "Items (r) that a node must receive between two requests. 10 follows changes of interests sooner, and where "
+        "they are steady makes worse moves, because chance decides more. The paper's experiments have 200.",
     )
     children: Annotated[int, Field(ge=1, le=16)] = setting(
         2,
@@ -88,7 +88,7 @@ class OverlapSettings(BaseModel):
         "raise it to ask fewer nodes.",
     )
     moves_per_minute: Annotated[int, Field(ge=1, le=10_000)] = setting(
-        240,
+        600,
         "Moves that the producer orders in a minute at most, whoever asks for how many. Lower it where moving is "
-        "costly (many interests, slow links).",
+        "costly (many interests, slow links). 240 holds up a stream that 400 members join at once.",
     )
