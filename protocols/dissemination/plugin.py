@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable
 from functools import partial
 from typing import Any, ClassVar, Final
@@ -38,6 +37,7 @@ from protocols.dissemination.models import (
     StreamView,
 )
 from protocols.dissemination.names import stream_key
+from protocols.dissemination.produced import ProducedStreams
 from protocols.dissemination.registry import StreamRegistry
 from protocols.dissemination.service import StreamRefused
 from protocols.dissemination.stream import StreamRecord
@@ -52,7 +52,6 @@ LEAVING: Final = "this node is leaving the ring"
 """What clients are told meanwhile; they wait, and go on when it is back."""
 WAITING_MAX: Final = 1000
 """Publishers that wait at once until a stream takes more."""
-STORE_PREFIX: Final = "stream."
 _POLICY_MESSAGES: Final = policy_messages()
 _QUESTIONS: Final = (TreeQuestion, TreeAnswer, PlanQuestion, PlanAnswer)
 _OF_TREE: Final = tuple(kind for kind in messages.MESSAGES if kind not in _QUESTIONS)
@@ -93,11 +92,13 @@ class Dissemination(Plugin):
         self._drained: Callable[[], None] | None = None
         self._is_leaving = False
         self._answers: list[Callable[[], None]] = []
-        self.add_parts(self.registry, self.nodes)
+        self.produced = ProducedStreams(host, self._settings, self.nodes, self.registry)
+        self.nodes.on_room = self._let_publish
+        self.add_parts(self.registry, self.nodes, self.produced)
         for kind in _POLICY_MESSAGES:
             self.handlers.messages[kind] = self.nodes.policy_received
         host.when_over(self.clients.let_go)
-        self._produce_again()
+        self.produced.produce_again()
 
     def _settings(self) -> DisseminationConfig:
         return self.config
@@ -216,14 +217,15 @@ class Dissemination(Plugin):
         if known is not None:
             on_done(self._view(known))
             return
-        node = self.nodes.make(record)  # at once: newcomers may ask before the ring has confirmed the record
+        node = self.produced.make(record)  # at once: newcomers may ask before the ring has confirmed the record
 
         def done(why: Exception | None) -> None:
             if why is None:
-                self._remember(record)
+                self.produced.remember(record)
                 on_done(self._view(node))
             else:
                 self.nodes.give_up(node, "not created")
+                self.produced.forget_past(record)
                 self._forget_record(record, why)
                 on_done(why)
 
@@ -231,6 +233,7 @@ class Dissemination(Plugin):
             self.registry.create(record, done)
         except Unavailable:
             self.nodes.give_up(node, "not created")
+            self.produced.forget_past(record)
             raise
 
     def _forget_record(self, record: StreamRecord, why: Exception) -> None:
@@ -241,30 +244,10 @@ class Dissemination(Plugin):
             except Unavailable:
                 return  # it lapses
 
-    def _remember(self, record: StreamRecord) -> None:
-        try:
-            self.host.store.put(STORE_PREFIX + record.name, record.encode())
-        except Unavailable:
-            return  # it lives until this node stops, and has to be created again then
-
-    def _produce_again(self) -> None:
-        """Go on with the streams that this node produced before it was restarted."""
-        store = self.host.store
-        stored = [key for key in sorted(store.keys()) if key.startswith(STORE_PREFIX)]
-        for key in stored:
-            data = self.host.store.get(key)
-            try:
-                record = StreamRecord.model_validate(json.loads(data or b"{}"))
-                if record.producer.id == format_id(self.host.id):
-                    self.nodes.make(record)
-                    self.registry.keep(record, self.host.rng.uniform(0.5, 2.0))
-            except (ValueError, StreamRefused):
-                self.host.store.delete(key)
-
     def _name_lost(self, record: StreamRecord) -> None:
         node = self.nodes.get(record.key)
         self.registry.forget(record)
-        self.host.store.delete(STORE_PREFIX + record.name)
+        self.produced.forget(record)
         if node is not None:
             self.nodes.give_up(node, "another producer has the name")
 
@@ -277,13 +260,14 @@ class Dissemination(Plugin):
 
     def _end(self, node: StreamNode, on_done: Callable[[Exception | None], None]) -> None:
         self.registry.remove(node.record, on_done)
-        self.host.store.delete(STORE_PREFIX + node.name)
         self.nodes.give_up(node, "ended")
+        self.produced.forget(node.record)
 
     def _produced(self, name: str) -> StreamNode:
         node = self.nodes.get(stream_key(name))
         if node is None:
             self._check_stays()
+            self.produced.check_back(stream_key(name))
             raise StreamRefused("unknown", f"this node produces no stream {name:.64}: create it, or ask its producer")
         if not node.is_producer:
             raise StreamRefused(
@@ -327,6 +311,7 @@ class Dissemination(Plugin):
             depth=None,
             children=0,
             subscriptions=0,
+            durable=record.durable,
         )
 
     def _view(self, node: StreamNode) -> StreamView:
@@ -343,6 +328,8 @@ class Dissemination(Plugin):
             depth=node.depth,
             children=len(node.member.down.children),
             subscriptions=len(self.clients.of(node.name)),
+            durable=node.record.durable,
+            is_kept=None if node.keeping is None else node.keeping.is_kept,
         )
 
     def _stream_gone(self, node: StreamNode, reason: str) -> None:
@@ -379,21 +366,23 @@ class Dissemination(Plugin):
         self.nodes.flush_soon()
         return ItemPublished(stream=name, id=position_text(item.position), bytes=len(payload))
 
+    def when_kept(self, name: str, on_done: Callable[[bool | Exception], None]) -> None:
+        """See `StreamService.when_kept`."""
+        keeping = self._produced(name).keeping
+        if keeping is None:
+            on_done(False)
+        else:
+            keeping.when_kept(on_done)
+
     def when_publishable(self, name: str, on_done: Callable[[bool | Exception], None]) -> None:
         """See `StreamService.when_publishable`."""
         node = self._produced(name)
-        if self._is_publishable(node):
+        if node.is_publishable:
             on_done(True)  # at once, so that items that came together go out together
         elif len(self._publishers) >= WAITING_MAX:
             raise Unavailable(f"{WAITING_MAX} publishers are waiting already")
         else:
             self._publishers.append((node, self._later(on_done)))
-
-    @staticmethod
-    def _is_publishable(node: StreamNode) -> bool:
-        """Whether some child takes more: one that is slow alone does not hold up the others."""
-        children = node.member.down.children
-        return not children or any(child.slow_since is None and not child.outbox for child in children.values())
 
     def _let_publish(self) -> None:
         waiting, self._publishers = self._publishers, []
@@ -401,7 +390,7 @@ class Dissemination(Plugin):
             if self.nodes.get(node.record.key) is not node:
                 over = StreamRefused("unknown", f"the stream {node.name} is over")
                 on_done(Unavailable(LEAVING) if self._is_leaving else over)
-            elif self._is_publishable(node):
+            elif node.is_publishable:
                 on_done(True)
             else:
                 self._publishers.append((node, on_done))
@@ -439,6 +428,7 @@ class Dissemination(Plugin):
         record: StreamRecord,
         on_done: Told,
     ) -> None:
+        self.produced.check_back(record.key)
         if self.nodes.get(record.key) is None and self.nodes.is_own(record):
             raise StreamRefused("unknown", f"this node has produced {record.name}, and does so no more")
         node = self.nodes.make(record)
