@@ -19,7 +19,6 @@ from typing import Annotated, Final
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from peerd.api import Host, Log
-from peerd.errors import Unavailable
 from peerd.limits import KIB, LOG_BYTES_MAX, LOG_RECORD_OVERHEAD_BYTES, MIB
 from protocols.dissemination.messages import CONTENT_TYPE_MAX, PAYLOAD_BYTES_MAX, StreamItem
 from protocols.dissemination.names import StreamPosition
@@ -84,7 +83,7 @@ class _Place(BaseModel):
 
 
 class ProducerLog:
-    """The log of one stream. ``on_failed`` is told once when the disk refuses: then this object is of no use any more."""
+    """The log of one stream. When the disk refuses, ``on_failed`` is told once, and this object is over."""
 
     def __init__(self, log: Log, base: int, bytes_max: int, wall_time: Callable[[], float]) -> None:
         self._log = log
@@ -201,7 +200,7 @@ class ProducerLogs:
         """Which log each stream has, as the disk says."""
         if self._places is None:
             found = {}
-            for key in (key for key in self._host.store.keys() if key.startswith(_PREFIX)):  # noqa: SIM118
+            for key in (key for key in self._host.store.keys() if key.startswith(_PREFIX)):  # noqa: SIM118  a store is no mapping
                 try:
                     found[key.removeprefix(_PREFIX)] = _Place.model_validate_json(self._host.store.get(key) or b"")
                 except ValidationError:
@@ -214,7 +213,7 @@ class ProducerLogs:
         return sorted(self._known())
 
     def begin(self, name: str) -> ProducerLog:
-        """An empty log; `counts` has to be called once its first record is on disk. Raises `Unavailable`, `StreamRefused`."""
+        """An empty log; call `counts` once its first record is on disk. Raises `Unavailable`, `StreamRefused`."""
         known = self._known()
         self.remove(name)
         used = {place.slot for place in known.values()}

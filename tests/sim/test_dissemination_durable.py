@@ -117,7 +117,8 @@ def test_the_log_holds_what_the_stream_remembers_and_little_more() -> None:
     (disk,) = [disk for store in streams.producer.driver._stores.values() for disk in store.logs.values()]
     assert 200 <= len(disk.records) <= 200 * 4 // 3 + 100
     lose_power(streams)
-    assert len(plugin_of(streams.producer).nodes.get(KEY).member.state.buffer) == 200  # type: ignore[union-attr]
+    node = plugin_of(streams.producer).nodes.get(KEY)
+    assert node is not None and len(node.member.state.buffer) == 200
     late = streams.subscribe(streams.others[0], "a,b,c,d", "1-1300")
     streams.settle()
     streams.assert_complete()

@@ -50,7 +50,8 @@ def create(
         str, typer.Option(metavar="wait|end", help="What members do when the producer is gone for good.")
     ] = "wait",
     durable: Annotated[
-        bool, typer.Option("--durable", help="Items go out once they are on disk, and survive a restart of this daemon.")
+        bool,
+        typer.Option("--durable", help="Items go out once they are on disk, and survive a restart of this daemon."),
     ] = False,
     socket: SocketOption = None,
     output: OutputOption = Output.TABLE,

@@ -94,7 +94,7 @@ class PublishedStream:
     classes: list[str] = field(default_factory=list)
     payloads: dict[StreamPosition, str] = field(default_factory=dict)
     doubtful: set[StreamPosition] = field(default_factory=set)
-    """Items that wait for the producer's disk: where it loses its power now, they are in the stream, or they are not."""
+    """Items that wait for the producer's disk: if it loses its power now, they are in the stream or not."""
 
     def current(self, name: str) -> str | None:
         """The newest item of a class since the producer has last started; ``None``: there is none."""

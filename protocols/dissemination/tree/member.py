@@ -81,7 +81,7 @@ class StreamMember:
         self.state.buffer.forget(mark)
 
     def recall(self, floor: StreamPosition, items: Sequence[tuple[ParsedItem, float]], now: float) -> None:
-        """The producer has started anew, and has its past from disk: all after ``floor``, and when each item was kept."""
+        """The producer has started anew, with its past from disk: all after ``floor``, and when each item was kept."""
         self.begin_at(floor)
         state = self.state
         for held, at_s in items:
