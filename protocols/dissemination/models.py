@@ -136,6 +136,8 @@ class StreamSubscriptionView(StreamsModel):
     state: Literal["joining", "live", "orphaned", "ended"]
     received: int
     missed_gaps: int
+    is_kept: bool = False
+    """It has a name, is on disk, and so survives a restart of its daemon."""
 
 
 class StreamSubscriptionViews(StreamsModel):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import suppress
 from functools import partial
 from typing import Any, ClassVar, Final
 
@@ -36,7 +37,8 @@ from protocols.dissemination.models import (
     StreamTreeView,
     StreamView,
 )
-from protocols.dissemination.names import stream_key
+from protocols.dissemination.named import NamedSubscriptions
+from protocols.dissemination.names import START, stream_key
 from protocols.dissemination.produced import ProducedStreams
 from protocols.dissemination.registry import StreamRegistry
 from protocols.dissemination.service import StreamRefused
@@ -48,6 +50,9 @@ from protocols.dissemination.taking_part import StreamNodes, UsedNumbers
 JOIN_S: Final = 20.0
 """A subscription that has not begun after this is given up, and the client is told."""
 _ANSWERS: Final = "stream_answers"
+_RESUME: Final = "stream_resume"
+RESUME_S: Final = 1.0
+"""After a restart a named subscription is made again after this; where that fails, after twice as long, and so on."""
 LEAVING: Final = "this node is leaving the ring"
 """What clients are told meanwhile; they wait, and go on when it is back."""
 WAITING_MAX: Final = 1000
@@ -82,6 +87,7 @@ class Dissemination(Plugin):
         self.nodes = StreamNodes(host, self._settings, self.registry)
         self.nodes.numbers = self._used
         self.clients = ClientSubscriptions(host, self._settings)
+        self.named = NamedSubscriptions(host)
         self.questions = TreeQuestions(host, self._settings, self._answer)
         self.registry.seeds_of = self.nodes.with_seeds
         self.registry.on_conflict = self._name_lost
@@ -99,6 +105,9 @@ class Dissemination(Plugin):
             self.handlers.messages[kind] = self.nodes.policy_received
         host.when_over(self.clients.let_go)
         self.produced.produce_again()
+        self._resuming = dict.fromkeys(self.named.load(), RESUME_S)
+        for name in self._resuming:
+            self.host.set_timer(_RESUME, RESUME_S * host.rng.uniform(0.5, 1.0), name)
 
     def _settings(self) -> DisseminationConfig:
         return self.config
@@ -164,6 +173,7 @@ class Dissemination(Plugin):
             done()
 
     def stop(self) -> None:
+        self.named.save(list(self.clients), self.host.now(), is_last=True)
         for node in self.nodes:
             node.leave()
 
@@ -178,6 +188,7 @@ class Dissemination(Plugin):
                 self._tell(each, Unavailable(f"no parent was found for {each.stream} within {JOIN_S:.0f} s"))
         for each in self.clients.unread(now):
             self._forget(each)
+        self.named.save(list(self.clients), now)
         self._let_publish()
         self._check_drained()
 
@@ -339,6 +350,7 @@ class Dissemination(Plugin):
                 each.feed.end(LEAVING)
                 self._tell(each, Unavailable(LEAVING))
             else:
+                self.named.forget(each.name)
                 each.end(reason)
                 self._tell(each, Unavailable(f"the stream {node.name} is over: {reason}"))
         self._let_publish()
@@ -443,6 +455,9 @@ class Dissemination(Plugin):
             on_done(self._told(known))
             return
         self.clients.check_room()
+        if after is None and request.name:
+            at = self.named.after(request.name, request.stream, interest.text)
+            after = None if at is None else position_of(at)
         made = self.clients.add(record.name, interest, record.kind, request.name, after)
         made.on_done = on_done
         now = self.host.now()
@@ -450,8 +465,38 @@ class Dissemination(Plugin):
         if node.member.up.is_new and node.member.up.is_orphan and not node.is_producer:
             node.join()
 
+    @on_timer(_RESUME)
+    def on_resume(self, name: str) -> None:
+        """Make a named subscription again that this node had before it was restarted."""
+        saved = self.named.saved(name)
+        if saved is None or self.clients.named(name) is not None:
+            self._resuming.pop(name, None)
+            return
+
+        def done(answer: StreamSubscriptionView | Exception) -> None:
+            if not isinstance(answer, Exception):
+                self._resuming.pop(name, None)
+            elif isinstance(answer, StreamRefused) and self.named.is_hopeless(answer):
+                self._resuming.pop(name, None)
+                self.named.forget(name)
+            elif name in self._resuming and not self._is_leaving:
+                pause_s = self._resuming[name] = min(self.config.retry_max, 2 * self._resuming[name])
+                self.host.set_timer(_RESUME, pause_s * self.host.rng.uniform(0.8, 1.2), name)
+
+        request = StreamSubscriptionRequest(stream=saved.stream, interest=saved.interest, after=saved.after, name=name)
+        try:
+            self.subscribe(request, done)
+        except (StreamRefused, Unavailable) as error:
+            done(error)
+
     def _live(self, subscription: ClientSubscription) -> None:
         subscription.is_live = True
+        node = self.nodes.get(stream_key(subscription.stream))
+        if subscription.name and node is not None:
+            through = node.member.subscriptions[subscription.number].through
+            with suppress(Unavailable):  # then it ends with this daemon, which its view says
+                self.named.keep(subscription, position_text(START if through is None else through))
+                subscription.is_kept = True
         self._tell(subscription, self._told(subscription))
 
     def _told(self, subscription: ClientSubscription) -> StreamSubscriptionView:
@@ -471,6 +516,7 @@ class Dissemination(Plugin):
     def unsubscribe(self, id: str) -> StreamSubscriptionView:
         """See `StreamService.unsubscribe`."""
         found = self.clients.get(id)
+        self.named.forget(found.name)
         self._forget(found)
         self._tell(found, StreamRefused("unknown", "the subscription was ended"))
         return self._told(found)

@@ -8,7 +8,6 @@ from typing import Any
 import pytest
 
 from peerd.errors import Unavailable
-from peerd.sim.driver import SimStore
 from peerd.sim.logs import LogOnDisk
 from protocols.dissemination.front.judging import WatchedStream, plugin_of
 from protocols.dissemination.models import StreamView
@@ -42,9 +41,9 @@ def told_gaps(watched: list[WatchedStream]) -> int:
 
 def full_disk(monkeypatch: pytest.MonkeyPatch, streams: Streams, *, also_deleting: bool) -> None:
     """The producer's disk takes nothing more."""
-    place, stores = streams.producer, {id(store) for store in streams.producer.driver._stores.values()}
-    disks = {id(disk) for store in place.driver._stores.values() for disk in store.logs.values()}
-    write, put, delete = LogOnDisk.write, SimStore.put, SimStore.delete
+    store = plugin_of(streams.producer).host.store
+    disks = {id(disk) for store in streams.producer.driver._stores.values() for disk in store.logs.values()}
+    write = LogOnDisk.write
 
     def no_write(self: LogOnDisk, records: Any, first: int, done: Callable[[], None], failed: Any) -> None:
         if id(self._disk) in disks:
@@ -52,19 +51,10 @@ def full_disk(monkeypatch: pytest.MonkeyPatch, streams: Streams, *, also_deletin
         else:
             write(self, records, first, done, failed)
 
-    def no_put(self: SimStore, key: str, value: bytes) -> None:
-        if id(self) in stores:
-            raise Unavailable("No space left on device")
-        put(self, key, value)
-
-    def no_delete(self: SimStore, key: str) -> None:
-        if id(self) in stores and also_deleting:
-            raise Unavailable("No space left on device")
-        delete(self, key)
-
     monkeypatch.setattr(LogOnDisk, "write", no_write)
-    monkeypatch.setattr(SimStore, "put", no_put)
-    monkeypatch.setattr(SimStore, "delete", no_delete)
+    monkeypatch.setattr(store, "put", _refuse)
+    if also_deleting:
+        monkeypatch.setattr(store, "delete", _refuse)
 
 
 @pytest.mark.parametrize("seed", range(4))
@@ -204,5 +194,5 @@ def test_a_disk_that_refuses_from_the_beginning_refuses_the_stream(monkeypatch: 
     assert plugin.nodes.get(stream_key("other")) is None
 
 
-def _refuse(*arguments: Any) -> int:
+def _refuse(*arguments: Any) -> Any:
     raise Unavailable("no room")
