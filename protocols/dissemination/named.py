@@ -74,8 +74,9 @@ class NamedSubscriptions:
             for number, record in found:
                 after = number
                 with suppress(ValidationError, ValueError):
-                    places = _PLACES.validate_json(record)
-                    self._places.update({name: at for name, at in places.items() if position_of(at)})
+                    for name, at in _PLACES.validate_json(record).items():
+                        position_of(at)
+                        self._places[name] = at
 
     def _resumed(self, name: str) -> SavedNamed:
         saved = self._saved[name]

@@ -145,6 +145,9 @@ class Dissemination(Plugin):
         if message_type in _OF_TREE:
             self.nodes.send_refused(peer, message_type, reason)
 
+    def peer_down(self, peer: PeerRef, reason: str) -> None:
+        self.nodes.gone(peer.id)
+
     def neighbours_changed(self, change: NeighbourChange) -> None:
         missing = {each.peer.id for each in self.host.missing_members()} if change.removed and len(self.nodes) else ()
         for peer in change.removed:

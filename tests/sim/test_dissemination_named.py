@@ -31,7 +31,7 @@ def read(place: Place, count: int = 1000, name: str = "audit") -> list[ReceivedI
     """What a client gets that reads so many entries and goes away."""
     (view,) = [view for view in views(place) if view.name == name]
     reader = plugin_of(place).reading(view.id)[1].reader("start")
-    found = []
+    found: list[ReceivedItem] = []
     while len(found) < count and isinstance(entry := reader.take(), FeedItem):
         found.append(entry.value)
     reader.close()
