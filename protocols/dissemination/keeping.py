@@ -143,6 +143,10 @@ class Keeping:
             self._out(self._pending[-1].position)
         self._log = None
         self._pending.clear()
+        self.let_go(f"the stream {self._name} is over")
+
+    def let_go(self, reason: str) -> None:
+        """Nobody is told of the disk any more: the plugin ends, or is replaced."""
         waiting, self._waiting = self._waiting, deque()
         for _, on_done in waiting:
-            on_done(Unavailable(f"the stream {self._name} is over"))
+            on_done(Unavailable(reason))

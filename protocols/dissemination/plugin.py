@@ -104,6 +104,7 @@ class Dissemination(Plugin):
         for kind in _POLICY_MESSAGES:
             self.handlers.messages[kind] = self.nodes.policy_received
         host.when_over(self.clients.let_go)
+        host.when_over(self.nodes.let_go)
         self.produced.produce_again()
         self._resuming = dict.fromkeys(self.named.load(), RESUME_S)
         for name in self._resuming:

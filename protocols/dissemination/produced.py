@@ -74,6 +74,7 @@ class ProducedStreams(Part):
                 node.keeping.begin(node.member.state.through)
             except (Unavailable, StreamRefused):
                 self._nodes.give_up(node, "not created")
+                self.forget_past(record)
                 raise
         return node
 
@@ -125,8 +126,9 @@ class ProducedStreams(Part):
                     self._return(record)
             except (ValueError, StreamRefused):
                 store.delete(key)
-        for name in [name for name in self._logs.names() if name not in names]:
-            self._logs.remove(name)
+        with suppress(Unavailable):  # the disk refuses: they are in nobody's way
+            for name in [name for name in self._logs.names() if name not in names]:
+                self._logs.remove(name)
 
     def _return(self, record: StreamRecord) -> None:
         log = None
@@ -210,9 +212,12 @@ class ProducedStreams(Part):
         try:
             self._go_on(found.record, past, None if past is None else found.log)
         except StreamRefused:
-            self._host.store.delete(STORE_PREFIX + found.record.name)
+            with suppress(Unavailable):
+                self._host.store.delete(STORE_PREFIX + found.record.name)
 
     def _go_on(self, record: StreamRecord, past: Past | None, log: ProducerLog | None) -> None:
+        if record.durable and log is None:  # what may still be on the disk does not count, until a new log does
+            record = record.model_copy(update={"is_unkept": True})
         node = self._make(record, past, log)
         if node.keeping is not None and log is None:
             with suppress(Unavailable, StreamRefused):  # it goes out without, and `Keeping.tick` tries again

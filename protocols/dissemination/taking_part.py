@@ -132,6 +132,12 @@ class StreamNodes(Part):
         self._host.emit(StreamOver(stream=node.name, reason=reason))
         self.on_gone(node, reason)
 
+    def let_go(self, reason: str) -> None:
+        """The plugin ends or is replaced: publishers that wait for the disk are told nothing more."""
+        for node in self._nodes.values():
+            if node.keeping is not None:
+                node.keeping.let_go(reason)
+
     def _has_uplink(self) -> bool:
         limit = self._config().uplink
         return not limit or self.ledger.uplink_bytes_per_s < limit

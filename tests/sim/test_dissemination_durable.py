@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from peerd.errors import Unavailable
+from peerd.sim.driver import SimStore
 from peerd.sim.logs import LogOnDisk
 from protocols.dissemination.front.judging import WatchedStream, plugin_of
 from protocols.dissemination.models import StreamView
@@ -155,6 +156,37 @@ def test_a_full_disk_is_told_and_the_stream_goes_on_without_it(
     assert told_gaps(watched) == len(watched), "a past with a hole in it is none, and that is told"
 
 
+def test_a_log_that_could_not_be_removed_does_not_count_after_two_restarts_either(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    streams = Streams(8, 0, DURABLE)
+    watched = streams.subscribe_all()
+    streams.publish(20)
+    stores = {id(store) for store in streams.producer.driver._stores.values()}
+    delete = SimStore.delete
+
+    def no_delete(self: SimStore, key: str) -> None:
+        if id(self) in stores:
+            raise Unavailable("No space left on device")
+        delete(self, key)
+
+    with monkeypatch.context() as patch:
+        full_disk(patch, streams, also_deleting=True)
+        patch.setattr(SimStore, "delete", no_delete)
+        streams.publish(5)
+        lose_power(streams)
+        streams.publish(20)
+        streams.settle(20.0)
+        streams.simulation.kill(streams.producer)
+    streams.simulation.run_for(5.0)
+    streams.simulation.restart(streams.producer)
+    back(streams)
+    streams.publish(20)
+    streams.settle(20.0)
+    streams.assert_complete()
+    assert told_gaps(watched) == 2 * len(watched)
+
+
 def test_a_disk_that_has_room_again_keeps_the_stream_again(monkeypatch: pytest.MonkeyPatch) -> None:
     streams = Streams(8, 0, DURABLE)
     watched = streams.subscribe_all()
@@ -169,6 +201,16 @@ def test_a_disk_that_has_room_again_keeps_the_stream_again(monkeypatch: pytest.M
     streams.settle(20.0)
     streams.assert_complete()
     assert told_gaps(watched) == 0
+
+
+def test_who_waits_for_the_disk_is_told_when_the_plugin_is_replaced() -> None:
+    streams = Streams(4, 0, DURABLE)
+    told: list[bool | Exception] = []
+    plugin = plugin_of(streams.producer)
+    plugin.publish("news", b"a")
+    plugin.when_kept("news", told.append)
+    streams.producer.node.restart_plugin("dissemination")
+    assert len(told) == 1 and isinstance(told[0], Unavailable)
 
 
 def test_a_stream_that_is_removed_leaves_nothing_on_the_disk() -> None:
