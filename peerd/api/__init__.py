@@ -537,6 +537,13 @@ class Plugin(Part):
         plugin that overrides it is told, whoever filled the queue.
         """
 
+    def peer_down(self, peer: PeerRef, reason: str) -> None:
+        """A link to this peer was lost or could not be made, and dialling again has failed, too.
+
+        Any plugin that overrides it is told, of all peers, once for each time that they are dialled in vain. A peer
+        whose machine has stopped without closing its connections is noticed only when the link's own time limits end.
+        """
+
     def send_refused(self, peer: PeerRef, message_type: type[Message], reason: SendRefusal, count: int) -> None:
         """``count`` one-way messages of one type, sent to this peer since the last call, will not be handled there.
 

@@ -170,6 +170,8 @@ class Feed(Generic[T]):
         self.held_bytes = sum(self._held.values())
         self.dropped = 0
         """How many items were let go before a reader, who was there at the time, had taken them."""
+        self.taken = 0
+        """The largest number of an item that a reader has taken."""
         self.ended: FeedEnd | None = None
         self._readers: dict[Reader[T], None] = {}
         self._on_writable = on_writable
@@ -182,6 +184,10 @@ class Feed(Generic[T]):
     def position(self) -> Position:
         """Return the position of a reader that has read everything."""
         return Position(self.epoch, self.last)
+
+    def held(self, number: int) -> T | None:
+        """Return an item that is held still."""
+        return self._shelf[number] if number in self._held else None
 
     @property
     def readers(self) -> int:
@@ -348,6 +354,7 @@ class Reader(Generic[T]):
         if isinstance(entry, FeedEnd):
             self.close()
         elif isinstance(entry, FeedItem):
+            self.feed.taken = max(self.feed.taken, entry.number)
             self.feed._reader_moved()  # a producer may have waited for this item to be taken
         return entry
 

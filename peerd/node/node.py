@@ -255,6 +255,10 @@ class Node:
             return
         self.requests.peer_down(peer.id)
         self._run(self.overlay.name, self.overlay.peer_down, peer, reason)
+        for name, plugin in list(self.plugins.items()):
+            is_told = plugin is not self.overlay and type(plugin).peer_down is not Plugin.peer_down
+            if is_told and not self.is_stopped:
+                self._run(name, plugin.peer_down, peer, reason)
 
     def frame_refused(self, peer: PeerRef, frame: Frame, reason: SendRefusal) -> None:
         """Note that the driver will not send a frame. The driver may call this within a call of the node's own."""

@@ -73,6 +73,14 @@ class StreamOver(Event):
     reason: Text
 
 
+class StreamUnkept(Event):
+    """The producer's disk does not take the items of a durable stream: they go out without, from now on."""
+
+    KIND = "dissemination.unkept"
+    stream: Text
+    reason: Text
+
+
 EVENTS: Final[tuple[type[Event], ...]] = (
     StreamJoined,
     StreamMoved,
@@ -80,4 +88,5 @@ EVENTS: Final[tuple[type[Event], ...]] = (
     StreamLoad,
     StreamOver,
     *policy_events(),
+    StreamUnkept,
 )

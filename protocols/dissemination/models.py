@@ -82,6 +82,8 @@ class StreamSpec(StreamsRequest):
     """The policy's parameters, where they are to differ from its defaults."""
     producer_gone: Literal["end", "wait"] = "wait"
     """What members do when the producer is gone for good: end the stream, or wait for it to come back."""
+    durable: bool = False
+    """Items go out once they are on the producer's disk, so that they survive its restart."""
 
 
 class StreamView(StreamsModel):
@@ -100,6 +102,9 @@ class StreamView(StreamsModel):
     depth: int | None
     children: int
     subscriptions: int
+    durable: bool = False
+    is_kept: bool | None = None
+    """At the producer of a durable stream: whether its disk takes the items."""
 
 
 class StreamViews(StreamsModel):
@@ -114,6 +119,8 @@ class ItemPublished(StreamsModel):
     stream: str
     id: str
     bytes: int
+    is_kept: bool = False
+    """It is on the producer's disk, because the stream is durable."""
 
 
 class WrappedItem(StreamsRequest):
@@ -163,6 +170,8 @@ class StreamSubscriptionView(StreamsModel):
     missed_gaps: int
     note: str = ""
     """What its client should know of it: that it wants to begin behind an item that is not there yet."""
+    is_kept: bool = False
+    """It has a name, is on disk, and so survives a restart of its daemon."""
 
 
 class StreamSubscriptionViews(StreamsModel):

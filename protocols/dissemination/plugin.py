@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable
+from contextlib import suppress
 from functools import partial
 from typing import Any, ClassVar, Final
 
@@ -37,7 +37,9 @@ from protocols.dissemination.models import (
     StreamTreeView,
     StreamView,
 )
-from protocols.dissemination.names import stream_key
+from protocols.dissemination.named import NamedSubscriptions
+from protocols.dissemination.names import START, stream_key
+from protocols.dissemination.produced import ProducedStreams
 from protocols.dissemination.registry import StreamRegistry
 from protocols.dissemination.service import StreamRefused
 from protocols.dissemination.stream import StreamRecord
@@ -48,11 +50,13 @@ from protocols.dissemination.taking_part import StreamNodes, UsedNumbers
 JOIN_S: Final = 20.0
 """A subscription that has not begun after this is given up, and the client is told."""
 _ANSWERS: Final = "stream_answers"
+_RESUME: Final = "stream_resume"
+RESUME_S: Final = 1.0
+"""After a restart a named subscription is made again after this; where that fails, after twice as long, and so on."""
 LEAVING: Final = "this node is leaving the ring"
 """What clients are told meanwhile; they wait, and go on when it is back."""
 WAITING_MAX: Final = 1000
 """Publishers that wait at once until a stream takes more."""
-STORE_PREFIX: Final = "stream."
 _POLICY_MESSAGES: Final = policy_messages()
 _QUESTIONS: Final = (TreeQuestion, TreeAnswer, PlanQuestion, PlanAnswer)
 _OF_TREE: Final = tuple(kind for kind in messages.MESSAGES if kind not in _QUESTIONS)
@@ -83,6 +87,7 @@ class Dissemination(Plugin):
         self.nodes = StreamNodes(host, self._settings, self.registry)
         self.nodes.numbers = self._used
         self.clients = ClientSubscriptions(host, self._settings)
+        self.named = NamedSubscriptions(host)
         self.questions = TreeQuestions(host, self._settings, self._answer)
         self.registry.seeds_of = self.nodes.with_seeds
         self.registry.on_conflict = self._name_lost
@@ -93,11 +98,17 @@ class Dissemination(Plugin):
         self._drained: Callable[[], None] | None = None
         self._is_leaving = False
         self._answers: list[Callable[[], None]] = []
-        self.add_parts(self.registry, self.nodes)
+        self.produced = ProducedStreams(host, self._settings, self.nodes, self.registry)
+        self.nodes.on_room = self._let_publish
+        self.add_parts(self.registry, self.nodes, self.produced)
         for kind in _POLICY_MESSAGES:
             self.handlers.messages[kind] = self.nodes.policy_received
         host.when_over(self.clients.let_go)
-        self._produce_again()
+        host.when_over(self.nodes.let_go)
+        self.produced.produce_again()
+        self._resuming = dict.fromkeys(self.named.load(), RESUME_S)
+        for name in self._resuming:
+            self.host.set_timer(_RESUME, RESUME_S * host.rng.uniform(0.5, 1.0), name)
 
     def _settings(self) -> DisseminationConfig:
         return self.config
@@ -135,6 +146,9 @@ class Dissemination(Plugin):
         if message_type in _OF_TREE:
             self.nodes.send_refused(peer, message_type, reason)
 
+    def peer_down(self, peer: PeerRef, reason: str) -> None:
+        self.nodes.gone(peer.id)
+
     def neighbours_changed(self, change: NeighbourChange) -> None:
         missing = {each.peer.id for each in self.host.missing_members()} if change.removed and len(self.nodes) else ()
         for peer in change.removed:
@@ -163,6 +177,7 @@ class Dissemination(Plugin):
             done()
 
     def stop(self) -> None:
+        self.named.save(list(self.clients), self.host.now(), is_last=True)
         for node in self.nodes:
             node.leave()
 
@@ -177,6 +192,7 @@ class Dissemination(Plugin):
                 self._tell(each, Unavailable(f"no parent was found for {each.stream} within {JOIN_S:.0f} s"))
         for each in self.clients.unread(now):
             self._forget(each)
+        self.named.save(list(self.clients), now)
         self._let_publish()
         self._check_drained()
 
@@ -216,14 +232,15 @@ class Dissemination(Plugin):
         if known is not None:
             on_done(self._view(known))
             return
-        node = self.nodes.make(record)  # at once: newcomers may ask before the ring has confirmed the record
+        node = self.produced.make(record)  # at once: newcomers may ask before the ring has confirmed the record
 
         def done(why: Exception | None) -> None:
             if why is None:
-                self._remember(record)
+                self.produced.remember(record)
                 on_done(self._view(node))
             else:
                 self.nodes.give_up(node, "not created")
+                self.produced.forget_past(record)
                 self._forget_record(record, why)
                 on_done(why)
 
@@ -231,6 +248,7 @@ class Dissemination(Plugin):
             self.registry.create(record, done)
         except Unavailable:
             self.nodes.give_up(node, "not created")
+            self.produced.forget_past(record)
             raise
 
     def _forget_record(self, record: StreamRecord, why: Exception) -> None:
@@ -241,30 +259,10 @@ class Dissemination(Plugin):
             except Unavailable:
                 return  # it lapses
 
-    def _remember(self, record: StreamRecord) -> None:
-        try:
-            self.host.store.put(STORE_PREFIX + record.name, record.encode())
-        except Unavailable:
-            return  # it lives until this node stops, and has to be created again then
-
-    def _produce_again(self) -> None:
-        """Go on with the streams that this node produced before it was restarted."""
-        store = self.host.store
-        stored = [key for key in sorted(store.keys()) if key.startswith(STORE_PREFIX)]
-        for key in stored:
-            data = self.host.store.get(key)
-            try:
-                record = StreamRecord.model_validate(json.loads(data or b"{}"))
-                if record.producer.id == format_id(self.host.id):
-                    self.nodes.make(record)
-                    self.registry.keep(record, self.host.rng.uniform(0.5, 2.0))
-            except (ValueError, StreamRefused):
-                self.host.store.delete(key)
-
     def _name_lost(self, record: StreamRecord) -> None:
         node = self.nodes.get(record.key)
         self.registry.forget(record)
-        self.host.store.delete(STORE_PREFIX + record.name)
+        self.produced.forget(record)
         if node is not None:
             self.nodes.give_up(node, "another producer has the name")
 
@@ -277,13 +275,14 @@ class Dissemination(Plugin):
 
     def _end(self, node: StreamNode, on_done: Callable[[Exception | None], None]) -> None:
         self.registry.remove(node.record, on_done)
-        self.host.store.delete(STORE_PREFIX + node.name)
         self.nodes.give_up(node, "ended")
+        self.produced.forget(node.record)
 
     def _produced(self, name: str) -> StreamNode:
         node = self.nodes.get(stream_key(name))
         if node is None:
             self._check_stays()
+            self.produced.check_back(stream_key(name))
             raise StreamRefused("unknown", f"this node produces no stream {name:.64}: create it, or ask its producer")
         if not node.is_producer:
             raise StreamRefused(
@@ -327,6 +326,7 @@ class Dissemination(Plugin):
             depth=None,
             children=0,
             subscriptions=0,
+            durable=record.durable,
         )
 
     def _view(self, node: StreamNode) -> StreamView:
@@ -343,6 +343,8 @@ class Dissemination(Plugin):
             depth=node.depth,
             children=len(node.member.down.children),
             subscriptions=len(self.clients.of(node.name)),
+            durable=node.record.durable,
+            is_kept=None if node.keeping is None else node.keeping.is_kept,
         )
 
     def _stream_gone(self, node: StreamNode, reason: str) -> None:
@@ -352,6 +354,7 @@ class Dissemination(Plugin):
                 each.feed.end(LEAVING)
                 self._tell(each, Unavailable(LEAVING))
             else:
+                self.named.forget(each.name)
                 each.end(reason)
                 self._tell(each, Unavailable(f"the stream {node.name} is over: {reason}"))
         self._let_publish()
@@ -379,21 +382,23 @@ class Dissemination(Plugin):
         self.nodes.flush_soon()
         return ItemPublished(stream=name, id=position_text(item.position), bytes=len(payload))
 
+    def when_kept(self, name: str, on_done: Callable[[bool | Exception], None]) -> None:
+        """See `StreamService.when_kept`."""
+        keeping = self._produced(name).keeping
+        if keeping is None:
+            on_done(False)
+        else:
+            keeping.when_kept(on_done)
+
     def when_publishable(self, name: str, on_done: Callable[[bool | Exception], None]) -> None:
         """See `StreamService.when_publishable`."""
         node = self._produced(name)
-        if self._is_publishable(node):
+        if node.is_publishable:
             on_done(True)  # at once, so that items that came together go out together
         elif len(self._publishers) >= WAITING_MAX:
             raise Unavailable(f"{WAITING_MAX} publishers are waiting already")
         else:
             self._publishers.append((node, self._later(on_done)))
-
-    @staticmethod
-    def _is_publishable(node: StreamNode) -> bool:
-        """Whether some child takes more: one that is slow alone does not hold up the others."""
-        children = node.member.down.children
-        return not children or any(child.slow_since is None and not child.outbox for child in children.values())
 
     def _let_publish(self) -> None:
         waiting, self._publishers = self._publishers, []
@@ -401,7 +406,7 @@ class Dissemination(Plugin):
             if self.nodes.get(node.record.key) is not node:
                 over = StreamRefused("unknown", f"the stream {node.name} is over")
                 on_done(Unavailable(LEAVING) if self._is_leaving else over)
-            elif self._is_publishable(node):
+            elif node.is_publishable:
                 on_done(True)
             else:
                 self._publishers.append((node, on_done))
@@ -439,6 +444,7 @@ class Dissemination(Plugin):
         record: StreamRecord,
         on_done: Told,
     ) -> None:
+        self.produced.check_back(record.key)
         if self.nodes.get(record.key) is None and self.nodes.is_own(record):
             raise StreamRefused("unknown", f"this node has produced {record.name}, and does so no more")
         node = self.nodes.make(record)
@@ -453,14 +459,47 @@ class Dissemination(Plugin):
             on_done(self._told(known))
             return
         self.clients.check_room()
+        if after is None and request.name:
+            at = self.named.after(request.name, request.stream, interest.text)
+            after = None if at is None else position_of(at)
         made = self.clients.add(record.name, interest, record.kind, request.name, after)
         made.on_done = on_done
         node.subscribe(made.number, interest, after, made.deliver, partial(self._live, made))
         if node.member.up.is_new and node.member.up.is_orphan and not node.is_producer:
             node.join()
 
+    @on_timer(_RESUME)
+    def on_resume(self, name: str) -> None:
+        """Make a named subscription again that this node had before it was restarted."""
+        saved = self.named.saved(name)
+        if saved is None or self.clients.named(name) is not None:
+            self._resuming.pop(name, None)
+            return
+
+        def done(answer: StreamSubscriptionView | Exception) -> None:
+            if not isinstance(answer, Exception):
+                self._resuming.pop(name, None)
+            elif isinstance(answer, StreamRefused) and self.named.is_hopeless(answer):
+                self._resuming.pop(name, None)
+                self.named.forget(name)
+            elif name in self._resuming and not self._is_leaving:
+                pause_s = self._resuming[name] = min(self.config.retry_max, 2 * self._resuming[name])
+                self.host.set_timer(_RESUME, pause_s * self.host.rng.uniform(0.8, 1.2), name)
+
+        request = StreamSubscriptionRequest(stream=saved.stream, interest=saved.interest, after=saved.after, name=name)
+        try:
+            self.subscribe(request, done)
+        except (StreamRefused, Unavailable) as error:
+            done(error)
+
     def _live(self, subscription: ClientSubscription) -> None:
         subscription.is_live = True
+        node = self.nodes.get(stream_key(subscription.stream))
+        if subscription.name and node is not None:
+            through = node.member.subscriptions[subscription.number].through
+            with suppress(Unavailable):  # then it ends with this daemon, which its view says
+                self.named.keep(subscription, position_text(START if through is None else through))
+                subscription.is_kept = True
         self._tell(subscription, self._told(subscription))
 
     def _told(self, subscription: ClientSubscription) -> StreamSubscriptionView:
@@ -480,6 +519,7 @@ class Dissemination(Plugin):
     def unsubscribe(self, id: str) -> StreamSubscriptionView:
         """See `StreamService.unsubscribe`."""
         found = self.clients.get(id)
+        self.named.forget(found.name)
         self._forget(found)
         self._tell(found, StreamRefused("unknown", "the subscription was ended"))
         return self._told(found)

@@ -63,6 +63,11 @@ class StreamRegistry(Part):
         self._own[record.key] = _Own(record)
         self._host.set_timer(_RENEWAL, in_s, record.key)
 
+    def change(self, record: StreamRecord) -> None:
+        """One of this node's records says something else now: the ring is told at once."""
+        if record.key in self._own:
+            self.keep(record, 0.0)
+
     def remove(self, record: StreamRecord, on_done: Callable[[Exception | None], None]) -> None:
         """Delete a record. Raises `Unavailable`."""
 

@@ -47,6 +47,12 @@ class StreamService(Protocol):
     ) -> ItemPublished:
         """The next item of a stream that this node produces. It goes out at once; nobody acknowledges it."""
 
+    def when_kept(self, name: str, on_done: Callable[[bool | Exception], None]) -> None:
+        """Wait until all that was published in a durable stream is on disk; ``False``: it cannot be.
+
+        At once ``False`` for a stream that is not durable.
+        """
+
     def when_publishable(self, name: str, on_done: Callable[[bool | Exception], None]) -> None:
         """Wait until the stream takes another item, by its limits of rate and memory.
 

@@ -68,6 +68,10 @@ class StreamRecord(BaseModel):
     )
     producer: SeedRef
     producer_gone: Literal["end", "wait"] = "wait"
+    durable: bool = False
+    """The producer has items on disk before it sends them."""
+    is_unkept: bool = False
+    """Items of a durable stream have gone out that are not on the producer's disk, because that refused them."""
     seeds: Annotated[tuple[SeedRef, ...], Field(max_length=SEEDS_MAX)] = ()
     """Members for newcomers to begin at, besides the producer."""
 
@@ -85,6 +89,7 @@ class StreamRecord(BaseModel):
                 settings=spec.settings,
                 producer=SeedRef.of(producer),
                 producer_gone=spec.producer_gone,
+                durable=spec.durable,
             )
         except ValidationError as error:
             raise ValueError(what_is_wrong(error)) from error
@@ -103,7 +108,7 @@ class StreamRecord(BaseModel):
 
     def says_the_same(self, other: StreamRecord) -> bool:
         """Whether it is the same stream, whoever its seeds are at the moment."""
-        ignored: Any = {"seeds": ()}
+        ignored: Any = {"seeds": (), "is_unkept": False}
         return self.model_copy(update=ignored) == other.model_copy(update=ignored)
 
     def encode(self) -> bytes:

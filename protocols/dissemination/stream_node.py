@@ -15,6 +15,7 @@ from protocols.dissemination.config import DisseminationConfig
 from protocols.dissemination.events import StreamJoined, StreamLoss, StreamMoved
 from protocols.dissemination.freshness import Freshness
 from protocols.dissemination.item_work import WorkMeter
+from protocols.dissemination.keeping import Keeping, Past
 from protocols.dissemination.messages import ITEMS_MAX, AttachRefusal, Carry, Declined, ReplayItems, StreamItem
 from protocols.dissemination.meter import StreamMeter
 from protocols.dissemination.names import START, StreamPosition
@@ -47,6 +48,8 @@ class StreamNode:
         has_uplink: Callable[[], bool],
         attempts_from: int,
         sequence: int,
+        past: Past | None = None,
+        keeping: Keeping | None = None,
     ) -> None:
         self.host, self._config, self.record, self.kind = host, config, record, kind
         self._has_uplink = has_uplink
@@ -68,10 +71,13 @@ class StreamNode:
             attempts_from=attempts_from,
         )
         self._connect()
-        if self.is_producer:
-            self.member.begin_at(StreamPosition(host.boot_epoch, sequence))
+        self.epoch = host.boot_epoch
         self.sequence = sequence
         """The number of the newest item: in one boot no stream has a number twice, also when it is created again."""
+        self.keeping = keeping
+        """Of a durable stream, at its producer."""
+        if self.is_producer:
+            self._begin_producing(past)
         self._unsent = 0
         self._busy_s = 0.0
         """How long publishing has taken since the last `flush`."""
@@ -95,8 +101,19 @@ class StreamNode:
         self.gaps = 0
         self.on_over: Callable[[str], None] = lambda reason: None
         """The stream ends for this node; set by who makes this."""
+        self.on_room: Callable[[], None] = lambda: None
+        """The disk has taken what waited for it; set by who makes this."""
         self.on_lookup: Callable[[], None] = lambda: None
         """The record may have changed: the producer is not reached; set by who makes this."""
+
+    def _begin_producing(self, past: Past | None) -> None:
+        if past is None:
+            self.member.begin_at(StreamPosition(self.epoch, self.sequence))
+        else:
+            self.member.recall(past.floor, past.items, self.host.now())
+        if self.keeping is not None:
+            self.keeping.release = self._release
+            self.keeping.released = self._released
 
     def _connect(self) -> None:
         member = self.member
@@ -334,15 +351,36 @@ class StreamNode:
 
     def publish(self, payload: bytes, content_type: str, published_ms: int) -> StreamItem:
         """The producer's next item."""
+        item = StreamItem(self.epoch, self.sequence + 1, published_ms, payload, content_type)
         now = self.host.now()
-        item = StreamItem(self.host.boot_epoch, self.sequence + 1, published_ms, payload, content_type)
-        self.member.publish(item, now)
+        held = ParsedItem(item, self.kind.content(item))
         self._busy_s += self.host.now() - now
+        if self.keeping is None:
+            self._release(held)
+        else:
+            self.keeping.publish(held)
         self.sequence += 1
+        return item
+
+    def _release(self, held: ParsedItem) -> None:
+        now = self.host.now()
+        self.member.release_item(held, now)
+        self._busy_s += self.host.now() - now
         self._unsent += 1
         if self._unsent >= ITEMS_MAX:
             self.flush()
-        return item
+
+    def _released(self) -> None:
+        self.flush()
+        self.on_room()
+
+    @property
+    def is_publishable(self) -> bool:
+        """Whether some child takes more, and the disk: a child that is slow alone does not hold up the others."""
+        if self.keeping is not None and self.keeping.is_busy:
+            return False
+        children = self.member.down.children
+        return not children or any(child.slow_since is None and not child.outbox for child in children.values())
 
     def gone(self, peer: NodeId) -> None:
         """A node is out of reach, or something that was sent to it was lost."""
@@ -366,6 +404,8 @@ class StreamNode:
         self._try_again(now)
         self.meter.counts.held_ms, self.meter.counts.outdated_ms = self._freshness.until(self._wall_ms())
         self.meter.tick(now)
+        if self.keeping is not None:
+            self.keeping.tick(now, self.member.state.through, self.member.state.buffer.floor)
         if not self.is_unused:
             self._unused_since = None
         elif self._unused_since is None:
@@ -407,6 +447,8 @@ class StreamNode:
         """Leave the tree now. ``is_over``: the stream has ended, for those below, too."""
         self.search.stop()
         self.leaving_since = self.host.now()
+        if self.keeping is not None:
+            self.keeping.stop(is_over=is_over)
         if is_over:
             self.member.state.now = self.host.now()
             self.member.down.end_all()

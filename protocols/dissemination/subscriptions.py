@@ -41,6 +41,8 @@ class ClientSubscription:
     missed_gaps: int = 0
     is_live: bool = False
     is_ended: bool = False
+    is_kept: bool = False
+    """It survives a restart of its daemon."""
     unread_since: float | None = None
     on_done: Told | None = None
     asked_at: float = 0.0
@@ -78,6 +80,12 @@ class ClientSubscription:
         self.received += 1
         self._push(received_item(self.stream, what), MARK_BYTES + len(what.item.payload))
 
+    def taken(self) -> str | None:
+        """The place up to which a reader has taken everything; ``None``: nothing was taken, or it is not known."""
+        feed = self.feed
+        item = feed.held(feed.taken) if feed.taken else None
+        return item.id if item is not None and item.id and item.type not in ("stale", "fresh") else None
+
     def end(self, reason: str) -> None:
         """Nothing comes any more."""
         if not self.is_ended:
@@ -108,6 +116,7 @@ class ClientSubscription:
                 "received": self.received,
                 "missed_gaps": self.missed_gaps,
                 "note": self._note(through),
+                "is_kept": self.is_kept,
             }
         )
 

@@ -12,6 +12,7 @@ from peerd.ids import NodeId, format_id
 from peerd.messages import Message, PeerRef
 from protocols.dissemination.config import DisseminationConfig
 from protocols.dissemination.events import StreamOver
+from protocols.dissemination.keeping import Keeping, Past
 from protocols.dissemination.loading import load_kind, load_policy
 from protocols.dissemination.messages import (
     Attach,
@@ -64,6 +65,7 @@ class StreamNodes(Part):
         self.on_gone: Callable[[StreamNode, str], None] = lambda node, reason: None
         self.on_tick: Callable[[], None] = lambda: None
         self.has_work: Callable[[], bool] = lambda: False
+        self.on_room: Callable[[], None] = lambda: None
         self._is_ticking = self._is_flushing = False
         self._told_off = 0
         self.numbers = UsedNumbers()
@@ -79,8 +81,8 @@ class StreamNodes(Part):
         """A stream that this node takes part in."""
         return self._nodes.get(key)
 
-    def make(self, record: StreamRecord) -> StreamNode:
-        """Take part in a stream. Raises `StreamRefused`."""
+    def make(self, record: StreamRecord, past: Past | None = None, keeping: Keeping | None = None) -> StreamNode:
+        """Take part in a stream. Raises `StreamRefused`. ``past`` and ``keeping`` are for the producer."""
         found = self._nodes.get(record.key)
         if found is not None:
             return found
@@ -96,15 +98,23 @@ class StreamNodes(Part):
                 factory,
                 self._has_uplink,
                 self._attempts(),
-                self.numbers.sequence,
+                self._sequence(past),
+                past,
+                keeping,
             )
         except (ConfigError, ValueError) as error:
             raise StreamRefused("invalid", f"{record.name}: {error}") from error
         node.on_over = lambda reason: self.give_up(node, reason)
         node.on_lookup = lambda: self._look_up(node)
+        node.on_room = self.on_room
         self._nodes[record.key] = node
         self.wake()
         return node
+
+    def _sequence(self, past: Past | None) -> int:
+        """The last number that was used in this boot, perhaps by an instance of the plugin that this one replaces."""
+        is_of_boot = past is not None and past.last.epoch == self._host.boot_epoch
+        return max(self.numbers.sequence, past.last.sequence if past is not None and is_of_boot else 0)
 
     def _attempts(self) -> int:
         """Where the numbers of attempts begin: above those of earlier boots, and of this stream in this boot."""
@@ -121,6 +131,12 @@ class StreamNodes(Part):
         node.leave(is_over=reason == "ended")
         self._host.emit(StreamOver(stream=node.name, reason=reason))
         self.on_gone(node, reason)
+
+    def let_go(self, reason: str) -> None:
+        """The plugin ends or is replaced: publishers that wait for the disk are told nothing more."""
+        for node in self._nodes.values():
+            if node.keeping is not None:
+                node.keeping.let_go(reason)
 
     def _has_uplink(self) -> bool:
         limit = self._config().uplink

@@ -63,6 +63,7 @@ async def test_an_address_where_nobody_is_refuses(tmp_path: Path) -> None:
         one.ask(stranger)
         await until(lambda: one.refused and one.timeouts)
         assert one.refused == [(stranger, Say, SendRefusal.PEER_DOWN, 1)]
+        assert set(one.downs) == {stranger}
         one.host.send(stranger, Say(2))  # while the next dial waits, or at once: told all the same
         await until(lambda: len(one.refused) == 2)
 

@@ -209,6 +209,23 @@ async def test_a_producer_that_comes_back_goes_on_with_its_stream(cluster: Local
                     reading.check([*before, *after])
 
 
+async def test_a_durable_producer_that_is_killed_loses_nothing(cluster: LocalCluster, tmp_path: Path) -> None:
+    async with cluster.client(0) as here:
+        producer = DisseminationClient(here)
+        await producer.create("news", KIND, POLICY, durable=True)
+        async with readings(cluster, {1: "", 2: "1"}) as found:
+            before = await publish(producer, range(20))
+            cluster.kill(0)
+            with restarted(tmp_path / "cluster" / "nodes" / "0"):
+                await here.wait_ready(WAIT_S)
+                after = await publish(producer, range(20, 30))
+                for reading in found.values():
+                    wanted = [id for id, text in after if not reading.interest or text_class(text) == reading.interest]
+                    await reading.reaches(wanted[-1])
+                    reading.check([*before, *after])
+                    assert all(getattr(entry, "type", "") != "lost" for entry in reading.entries)
+
+
 async def test_a_websocket_of_a_data_client_goes_on_where_its_connection_was_lost(cluster: LocalCluster) -> None:
     async with cluster.client(0) as here, cluster.client(2) as there:
         producer = DisseminationClient(here)

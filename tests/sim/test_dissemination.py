@@ -107,6 +107,21 @@ def test_killed_nodes_cost_their_subtrees_nothing(seed: int) -> None:
     assert sum(each.lost for each in streams.judge.watched if each.is_live) == 0
 
 
+@pytest.mark.parametrize("seed", range(3))
+def test_the_end_of_a_parents_process_is_noticed_at_once(seed: int) -> None:
+    """Its connections are closed, and new ones refused: nobody waits for its silence, or for the ring."""
+    streams = Streams(16, seed)
+    streams.subscribe_all()
+    streams.publish(20)
+    victim = streams.rng.choice([place for place in streams.others if _children(place)])
+    nodes = [node for place in streams.others for node in plugin_of(place).nodes]
+    orphans = [node for node in nodes if node.parent is not None and node.parent.id == victim.peer.id]
+    assert orphans
+    streams.simulation.kill(victim)
+    streams.simulation.run_for(1.0)
+    assert all(node.parent is not None and node.parent.id != victim.peer.id for node in orphans)
+
+
 def _children(place: Place) -> int:
     return sum(len(node.member.down.children) for node in plugin_of(place).nodes)
 

@@ -125,6 +125,17 @@ def test_what_waits_for_a_peer_that_is_gone_is_refused_and_the_queue_counts_as_w
     assert talker(one).writables == [two.peer] and host.queued_bytes(two.peer) == 0
 
 
+def test_a_peer_whose_process_ends_is_told_to_be_down_although_nothing_was_sent_to_it() -> None:
+    simulation = pair([Talker, Talker, Talker])
+    one, two, three = simulation.nodes
+    talker(one).host.send(two.peer, Say(1))
+    simulation.run_for(1.0)
+    assert talker(one).downs == []
+    simulation.kill(two)
+    simulation.run_for(1.0)
+    assert set(talker(one).downs) == set(talker(three).downs) == {two.peer} and talker(one).refused == []
+
+
 def test_an_address_where_nobody_is_refuses() -> None:
     simulation = pair([Talker, Talker])
     stranger = PeerRef(NodeId(9), "10.200.0.1", 1)
@@ -132,6 +143,7 @@ def test_an_address_where_nobody_is_refuses() -> None:
     talker(simulation.nodes[0]).ask(stranger)
     simulation.run_for(10.0)
     assert talker(simulation.nodes[0]).refused == [(stranger, Say, SendRefusal.PEER_DOWN, 1)]
+    assert set(talker(simulation.nodes[0]).downs) == {stranger}
     assert len(talker(simulation.nodes[0]).timeouts) == 1
 
 

@@ -89,6 +89,7 @@ class FakeStreams(Plugin):
         self.refusal: Exception | None = None
         self.refused_item: Callable[[bytes], Exception | None] = lambda payload: None
         self.items: list[tuple[bytes, str]] = []
+        self.is_kept: bool | Exception = False
         self.feed: Feed[ReceivedItem] = Feed("fake.1")
         self.view = StreamView(
             name="news",
@@ -116,6 +117,11 @@ class FakeStreams(Plugin):
     def asked(self, name: str) -> list[Any]:
         """The arguments of all calls of a method."""
         return [argument for called, argument in self.calls if called == name]
+
+    def when_kept(self, name: str, on_done: Callable[[bool | Exception], None]) -> None:
+        """As `is_kept` says."""
+        self.calls.append(("when_kept", name))
+        on_done(self.is_kept)
 
     def create(self, spec: StreamSpec, on_done: Callable[[StreamView | Exception], None]) -> None:
         """Done."""

@@ -36,6 +36,7 @@ class Talker(Plugin):
         self.heard: list[int] = []
         self.refused: list[tuple[PeerRef, type[Message], SendRefusal, int]] = []
         self.writables: list[PeerRef] = []
+        self.downs: list[PeerRef] = []
         self.replies: list[Message] = []
         self.timeouts: list[float] = []
 
@@ -48,6 +49,10 @@ class Talker(Plugin):
     def on_ask(self, ask: Ask, source: PeerRef) -> Say:
         """Answer."""
         return Say(ask.number)
+
+    def peer_down(self, peer: PeerRef, reason: str) -> None:
+        """Note it."""
+        self.downs.append(peer)
 
     def writable(self, peer: PeerRef) -> None:
         """Note it."""

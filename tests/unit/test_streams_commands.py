@@ -57,11 +57,25 @@ def test_a_stream_is_created_with_settings_of_its_policy(service: FakeStreams, c
         "mode=slow",
         "--producer-gone",
         "end",
+        "--durable",
     ]
     assert main(["stream", "create", "news", *words]) == 0
     assert capsys.readouterr().out == "news  xpath  shaped by cost; this daemon publishes it\n"
     [spec] = service.asked("create")
     assert (spec.kind, spec.settings, spec.producer_gone) == ("xpath", {"period_s": 5, "mode": "slow"}, "end")
+    assert spec.durable
+
+
+@pytest.mark.parametrize(
+    ("durable", "is_kept", "told"),
+    [(False, None, "no: a restart"), (True, True, "yes\n"), (True, False, "yes, but the disk refuses")],
+)
+def test_whether_a_stream_is_durable_is_shown(
+    service: FakeStreams, capsys: Captured, durable: bool, is_kept: bool | None, told: str
+) -> None:
+    service.view = service.view.model_copy(update={"durable": durable, "is_kept": is_kept})
+    assert main(["stream", "show", "news"]) == 0
+    assert told in capsys.readouterr().out
 
 
 @pytest.mark.parametrize("words", [["--set", "period"], ["--set", "=5"], ["--producer-gone", "cry"]])

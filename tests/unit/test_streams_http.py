@@ -134,6 +134,19 @@ async def test_one_item_is_the_body_as_it_is(rig: Rig, given: Any, kind: str, ta
     assert rig.service.items == [taken]
 
 
+@pytest.mark.parametrize("is_kept", [True, False])
+async def test_publishing_in_a_durable_stream_is_answered_once_the_disk_has_it(rig: Rig, is_kept: bool) -> None:
+    rig.service.is_kept = is_kept
+    assert (await rig.streams.publish("news", "text")).is_kept is is_kept
+    answer = await rig.streams.publish_many("news", [wrapped(b"a"), wrapped(b"b")])
+    assert (answer.accepted, len(rig.service.asked("when_kept"))) == (2, 2)
+
+
+async def test_what_was_taken_of_a_stream_that_is_over_is_answered(rig: Rig) -> None:
+    rig.service.is_kept = Unavailable("the stream is over")
+    assert (await rig.streams.publish_many("news", [wrapped(b"a")])).accepted == 1
+
+
 async def test_what_curl_says_of_a_body_by_itself_is_passed_over(rig: Rig) -> None:
     headers = {"Content-Type": "application/x-www-form-urlencoded"}
     assert (await rig.http.post(ITEMS, content=b"a=1", headers=headers)).status_code == 200

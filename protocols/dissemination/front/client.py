@@ -58,10 +58,16 @@ class DisseminationClient:
         settings: Mapping[str, Any] | None = None,
         *,
         producer_gone: Literal["end", "wait"] = "wait",
+        durable: bool = False,
     ) -> StreamView:
-        """Create a stream; the daemon becomes its producer."""
+        """Create a stream; the daemon becomes its producer. ``durable``: items are on its disk before they go out."""
         spec = StreamSpec.model_construct(  # without a check: the daemon says what is wrong with it, in words
-            name=name, kind=kind, policy=policy, settings=dict(settings or {}), producer_gone=producer_gone
+            name=name,
+            kind=kind,
+            policy=policy,
+            settings=dict(settings or {}),
+            producer_gone=producer_gone,
+            durable=durable,
         )
         return await self._client.call("POST", PATH, StreamView, spec)
 

@@ -49,6 +49,10 @@ def create(
     producer_gone: Annotated[
         str, typer.Option(metavar="wait|end", help="What members do when the producer is gone for good.")
     ] = "wait",
+    durable: Annotated[
+        bool,
+        typer.Option("--durable", help="Items go out once they are on disk, and survive a restart of this daemon."),
+    ] = False,
     socket: SocketOption = None,
     output: OutputOption = Output.TABLE,
 ) -> None:
@@ -61,7 +65,7 @@ def create(
     settings = dict(_setting(each) for each in setting or ())
 
     def call(client: Client) -> Any:
-        return _of(client).create(stream, kind, policy, settings, producer_gone=producer_gone)
+        return _of(client).create(stream, kind, policy, settings, producer_gone=producer_gone, durable=durable)
 
     view = ask(socket, call, "putting the stream's record on the ring")
     if output is not Output.TABLE:
@@ -103,6 +107,12 @@ def _row(view: StreamView) -> tuple[str, ...]:
     return view.name, view.kind, view.policy, view.role, view.position or "-", view.parent or "-", *counts
 
 
+def _durable(view: StreamView) -> str:
+    if not view.durable:
+        return "no: a restart of the producer loses what it remembers"
+    return "yes, but the disk refuses: see the log" if view.is_kept is False else "yes"
+
+
 def _count(value: int | None) -> str:
     return "-" if value is None else f"{value:,}"
 
@@ -130,6 +140,7 @@ def show(stream: StreamArgument, socket: SocketOption = None, output: OutputOpti
         "parent": view.parent or "-",
         "depth": _count(view.depth),
         "children": str(view.children),
+        "durable": _durable(view),
     }
     print_facts(stdout(), list(facts.items()))
     if held:

@@ -6,6 +6,7 @@ import base64
 import binascii
 import json
 from collections.abc import Callable
+from contextlib import suppress
 from http import HTTPStatus
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
@@ -15,7 +16,7 @@ from pydantic import TypeAdapter
 from peerd.daemon.http.answers import answer_of, http_error
 from peerd.daemon.http.ingest import LINES_BODY, LineRefused, ingest
 from peerd.daemon.http.streaming import Source, Wish, add_feed, json_line, wish
-from peerd.errors import ClientRefusal
+from peerd.errors import ClientRefusal, Unavailable
 from peerd.front import READS
 from peerd.lib.feed import Feed, FeedItem, Place, Position
 from peerd.models.admin import STREAM_TYPE
@@ -134,7 +135,10 @@ def _add_items(routes: APIRouter, service: StreamService) -> None:
         stream: StreamName,
         wrapped: Annotated[bool, Query(description="Lines have payload and content_type, and are no items.")] = False,
     ) -> ItemPublished | Response:
-        """Publish one item, the body as it is; or many, as JSON lines. They go out at once, unacknowledged."""
+        """Publish one item, the body as it is; or many, as JSON lines. They go out at once, unacknowledged.
+
+        Of a durable stream they are on disk when this answers, as far as the disk takes them.
+        """
         kind = request.headers.get("content-type", "")[:CONTENT_TYPE_LENGTH_MAX].strip()
         if kind.partition(";")[0].strip().lower() != STREAM_TYPE:
             return await _publish_one(service, stream, await request.body(), "" if kind == FORM_TYPE else kind)
@@ -146,7 +150,10 @@ def _add_items(routes: APIRouter, service: StreamService) -> None:
             except ClientRefusal as error:
                 raise LineRefused(str(error)) from error
 
-        return await ingest(request, _WrappedLine() if wrapped else _JsonLine(), accept)
+        answer = await ingest(request, _WrappedLine() if wrapped else _JsonLine(), accept)
+        with suppress(HTTPException, Unavailable):  # the stream is over: what was taken has gone out
+            await _until_kept(service, stream)
+        return answer
 
     async def subscribed(
         stream: StreamName,
@@ -172,15 +179,25 @@ async def _publish_one(service: StreamService, stream: str, body: bytes, kind: s
         raise HTTPException(HTTPStatus.UNPROCESSABLE_ENTITY, "the body is empty; an item is the body as it is")
     await _until_publishable(service, stream)
     try:
-        return _publish(service, stream, body, kind)
+        published = _publish(service, stream, body, kind)
     except ClientRefusal as error:
         raise http_error(error) from error
+    return published.model_copy(update={"is_kept": True}) if await _until_kept(service, stream) else published
 
 
 def _publish(service: StreamService, stream: str, payload: bytes, kind: str) -> ItemPublished:
     if len(payload) > PAYLOAD_BYTES_MAX:
         raise StreamRefused("invalid", f"an item has at most {PAYLOAD_BYTES_MAX} bytes, this one {len(payload)}")
     return service.publish(stream, payload, kind)
+
+
+async def _until_kept(service: StreamService, stream: str) -> bool:
+    """Wait for the disk, if the stream is durable; whether what was published is on it."""
+
+    def ask(done: Callable[[bool | Exception], None]) -> None:
+        service.when_kept(stream, done)
+
+    return await answer_of(ask)
 
 
 async def _until_publishable(service: StreamService, stream: str) -> None:

@@ -93,6 +93,8 @@ class PublishedStream:
     positions: list[StreamPosition] = field(default_factory=list)
     classes: list[str] = field(default_factory=list)
     payloads: dict[StreamPosition, str] = field(default_factory=dict)
+    doubtful: set[StreamPosition] = field(default_factory=set)
+    """Items that wait for the producer's disk: if it loses its power now, they are in the stream or not."""
 
     def current(self, name: str) -> str | None:
         """The newest item of a class since the producer has last started; ``None``: there is none."""
@@ -112,6 +114,10 @@ class PublishedStream:
         """What was published behind one mark and before another."""
         first, last = bisect_right(self.positions, since), bisect_right(self.positions, until)
         return list(zip(self.positions[first:last], self.classes[first:last], strict=True))
+
+    def due(self, since: StreamPosition, until: StreamPosition) -> list[tuple[StreamPosition, str]]:
+        """The same, without what the producer may have lost before anybody had it."""
+        return [each for each in self.between(since, until) if each[0] not in self.doubtful]
 
 
 @dataclass
@@ -168,6 +174,13 @@ class StreamJudge:
         of.positions.append(position)
         of.classes.append(name)
         of.payloads[position] = payload.decode()
+        of.doubtful.add(position)
+
+        def kept(answer: bool | Exception) -> None:
+            if not isinstance(answer, Exception):
+                of.doubtful.discard(position)
+
+        plugin_of(place).when_kept(stream, kept)
 
     def subscribe(self, place: Place, stream: str, wants: str, after: str | None = None) -> WatchedStream:
         """Subscribe on a node. Raises what the plugin raises."""
@@ -234,7 +247,7 @@ class StreamJudge:
             if through is not None and watched.is_counted:
                 self._offend(watched, f"order: got {item.id} after {through}")
             return
-        missing = [at for at, each in watched.stream.between(through, position)[:-1] if watched.matches(each)]
+        missing = [at for at, each in watched.stream.due(through, position) if watched.matches(each) and at != position]
         if missing:
             self._offend(watched, f"silent loss: got {item.id} after {through}, and not {missing[0]}")
         watched.through = position
@@ -245,7 +258,7 @@ class StreamJudge:
         through = START if watched.through is None else watched.through
         if until <= through:
             return
-        missing = [at for at, each in watched.stream.between(through, since) if watched.matches(each)]
+        missing = [at for at, each in watched.stream.due(through, since) if watched.matches(each)]
         if missing:
             self._offend(watched, f"silent loss: told of a loss after {since}, and did not get {missing[0]}")
         watched.lost += sum(watched.matches(each) for _, each in watched.stream.between(max(through, since), until))
@@ -265,7 +278,7 @@ class StreamJudge:
             if watched.stream.writing.is_current:
                 found += _outdated(watched)
                 continue
-            due = [at for at, each in watched.stream.between(watched.through, until) if watched.matches(each)]
+            due = [at for at, each in watched.stream.due(watched.through, until) if watched.matches(each)]
             if due:
                 found.append(
                     f"recall: {len(due)} items from {due[0]} on of {watched.stream.name} are not at {watched.place}"

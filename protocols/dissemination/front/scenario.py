@@ -17,14 +17,28 @@ from protocols.dissemination.models import StreamSpec, StreamSubscriptionRequest
 from protocols.dissemination.service import StreamRefused
 
 DOINGS = ("create", "publish", "subscribe", "received")
-KNOWN = {"do", "name", "kind", "policy", "settings", "interest", "after", "payloads", "rate", "count", "seed"}
+KNOWN = {
+    "do",
+    "name",
+    "kind",
+    "policy",
+    "settings",
+    "durable",
+    "interest",
+    "after",
+    "payloads",
+    "rate",
+    "count",
+    "seed",
+}
 
 
 def stream(place: Place, arguments: Mapping[str, Any], report: Reporter) -> None:
     """Action ``stream``, by ``do``.
 
-    create: ``kind``, ``policy``, ``settings``. publish: ``payloads``, of which ``count`` are drawn at random, one every
-    ``rate``, such as "100ms". subscribe: ``interest``, ``after``. received: a row for each subscription of this node.
+    create: ``kind``, ``policy``, ``settings``, ``durable``. publish: ``payloads``, of which ``count`` are drawn at
+    random, one every ``rate``, such as "100ms". subscribe: ``interest``, ``after``. received: a row for each
+    subscription of this node.
     """
     for name in sorted(set(arguments) - KNOWN):
         raise ConfigError(f"unknown argument; known here: {', '.join(sorted(KNOWN))}", key=f"arguments.{name}")
@@ -51,6 +65,7 @@ def _create(place: Place, name: str, arguments: Mapping[str, Any], report: Repor
         kind=arguments.get("kind", "classes"),
         policy=arguments.get("policy", "first_fit"),
         settings=dict(arguments.get("settings", {})),
+        durable=bool(arguments.get("durable", False)),
     )
 
     def done(answer: StreamView | Exception) -> None:

@@ -33,6 +33,7 @@ RINGS: Final = ((0.10, 1, 3), (0.85, 6, 16), (0.98, 17, 32), (1.0, 33, 80))
 """Sizes of rings: up to this share of the seeds, the smallest, the largest."""
 CLASSES: Final = "abcdef"
 STREAMS_MAX: Final = 3
+DURABLE_EVERY: Final = 2
 CREATE_SHARE: Final = 0.05
 SUBSCRIBE_SHARE: Final = 0.30
 END_SHARE: Final = 0.08
@@ -60,6 +61,11 @@ def usable_policies() -> list[str]:
 def usable_kinds() -> list[str]:
     """The kinds of interests that streams have."""
     return list(WRITINGS)
+
+
+def is_durable(number: int) -> bool:
+    """Whether a run's stream of this number, from 1, is kept on its producer's disk."""
+    return number % DURABLE_EVERY == 0
 
 
 class StreamTraffic(SwarmWork):
@@ -109,7 +115,9 @@ class StreamTraffic(SwarmWork):
         self._number += 1
         name = f"stream{self._number}"
         kind = self._kinds[0] if len(self._kinds) == 1 else self.rng.choice(self._kinds)
-        spec = StreamSpec(name=name, kind=kind, policy=self.rng.choice(self._policies))
+        spec = StreamSpec(
+            name=name, kind=kind, policy=self.rng.choice(self._policies), durable=is_durable(self._number)
+        )
         self._judge.create(place, spec, on_done)
         self._producers[name] = place
         return name

@@ -8,12 +8,14 @@ it has come; it changes parents by naming that mark to the new one, and drops wh
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 
 from peerd.errors import Bug
 from peerd.ids import NodeId
 from peerd.messages import Message, PeerRef
 from protocols.dissemination import messages
+from protocols.dissemination.interests.errors import ItemError
 from protocols.dissemination.messages import AttachRefusal, StreamItem
 from protocols.dissemination.names import START, StreamPosition
 from protocols.dissemination.ports import Holder, Interest, InterestKind, ParsedItem
@@ -78,14 +80,28 @@ class StreamMember:
         self.state.through = mark
         self.state.buffer.forget(mark)
 
+    def recall(self, floor: StreamPosition, items: Sequence[tuple[ParsedItem, float]], now: float) -> None:
+        """The producer has started anew, with its past from disk: all after ``floor``, and when each item was kept."""
+        self.begin_at(floor)
+        state = self.state
+        for held, at_s in items:
+            state.through = held.position
+            state.buffer.add(held, at_s)
+            with suppress(ItemError):  # it was refused in the end, when it was published, too
+                self.latest.have(held)
+        state.buffer.trim(now)
+
     def publish(self, item: StreamItem, now: float) -> None:
         """The producer's next item; `flush` sends it. Raises `ItemError` for what the kind of interests cannot read."""
+        self.release_item(ParsedItem(item, self.state.kind.content(item)), now)
+
+    def release_item(self, held: ParsedItem, now: float) -> None:
+        """The same for an item that is parsed already."""
         self.state.now = now
-        if item.position <= self.state.through:
-            raise Bug(f"the stream is at {self.state.through} already, not before {item.position}")
-        held = ParsedItem(item, self.state.kind.content(item))
+        if held.position <= self.state.through:
+            raise Bug(f"the stream is at {self.state.through} already, not before {held.position}")
         self.latest.have(held)
-        self.state.through = item.position
+        self.state.through = held.position
         self._flow(held)
 
     def flush(self, now: float) -> None:

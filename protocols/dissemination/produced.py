@@ -1,0 +1,225 @@
+"""The streams that this node produces, over restarts: their records, and the past of durable ones, read from disk."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from dataclasses import dataclass, field
+from typing import Final
+
+from peerd.api import Host, Part, on_timer
+from peerd.errors import ConfigError, Unavailable
+from peerd.ids import NodeId
+from protocols.dissemination.config import DisseminationConfig
+from protocols.dissemination.events import StreamUnkept
+from protocols.dissemination.interests.errors import ItemError
+from protocols.dissemination.keeping import Keeping, Past
+from protocols.dissemination.loading import load_kind
+from protocols.dissemination.names import StreamPosition
+from protocols.dissemination.ports import InterestKind, ParsedItem
+from protocols.dissemination.producer_log import KeptItem, ProducerLog, ProducerLogs
+from protocols.dissemination.registry import StreamRegistry
+from protocols.dissemination.service import StreamRefused
+from protocols.dissemination.stream import StreamRecord
+from protocols.dissemination.stream_node import StreamNode
+from protocols.dissemination.taking_part import StreamNodes
+
+STORE_PREFIX: Final = "stream."
+LOOK_AGAIN_S: Final = 0.5
+LOOKS_MAX: Final = 40
+"""Before its past counts, a durable stream's record is looked for so often; a node that is alone goes on without."""
+SETTLE_S: Final = 0.05
+_RETURNING: Final = "stream_returning"
+
+
+@dataclass(slots=True)
+class _Returning:
+    """A durable stream whose past is being read."""
+
+    record: StreamRecord
+    kind: InterestKind
+    log: ProducerLog
+    looks: int = 0
+    is_checked: bool = False
+    slices: Iterator[list[KeptItem]] | None = None
+    floor: StreamPosition | None = None
+    items: list[tuple[ParsedItem, float]] = field(default_factory=list)
+
+
+class ProducedStreams(Part):
+    """``on_over`` is told of a stream that another node has taken over meanwhile."""
+
+    def __init__(
+        self, host: Host, config: Callable[[], DisseminationConfig], nodes: StreamNodes, registry: StreamRegistry
+    ) -> None:
+        self._host, self._nodes, self._registry = host, nodes, registry
+        self._logs = ProducerLogs(host, lambda: config().replay_bytes)
+        self._returning: dict[NodeId, _Returning] = {}
+
+    def check_back(self, key: NodeId) -> None:
+        """Raise `Unavailable` for a stream of this node's whose past is still being read."""
+        found = self._returning.get(key)
+        if found is not None:
+            raise Unavailable(f"the past of {found.record.name} is being read from disk")
+
+    # A new stream
+
+    def make(self, record: StreamRecord) -> StreamNode:
+        """Begin to produce. Raises `StreamRefused`, and `Unavailable` where a durable stream cannot be kept."""
+        self.check_back(record.key)
+        node = self._make(record, None, None)
+        if node.keeping is not None:
+            try:
+                node.keeping.begin(node.member.state.through)
+            except (Unavailable, StreamRefused):
+                self._nodes.give_up(node, "not created")
+                self.forget_past(record)
+                raise
+        return node
+
+    def _make(self, record: StreamRecord, past: Past | None, log: ProducerLog | None) -> StreamNode:
+        if not record.durable:
+            return self._nodes.make(record)
+        keeping = Keeping(record.name, self._logs, log)
+        node = self._nodes.make(record, past, keeping)
+        keeping.on_change = lambda is_kept, why: self._kept_or_not(node, is_kept, why)
+        return node
+
+    def _kept_or_not(self, node: StreamNode, is_kept: bool, why: str) -> None:
+        """Say so, here and in the ring: a log that does not count any more may still be on the disk."""
+        if not is_kept:
+            self._host.count("peerd_dissemination_unkept_total")
+            self._host.emit(StreamUnkept(stream=node.name, reason=why[:200]))
+        if node.record.is_unkept == is_kept:
+            node.record = node.record.model_copy(update={"is_unkept": not is_kept})
+            self._registry.change(node.record)
+
+    # What is on disk of it
+
+    def remember(self, record: StreamRecord) -> None:
+        """This node produces the stream from now on, also when it is started again."""
+        with suppress(Unavailable):  # then it lives until this node stops, and has to be created again
+            self._host.store.put(STORE_PREFIX + record.name, record.encode())
+
+    def forget(self, record: StreamRecord) -> None:
+        """It does so no more. Raises `Unavailable`."""
+        self._host.store.delete(STORE_PREFIX + record.name)
+        self._logs.remove(record.name)
+
+    def forget_past(self, record: StreamRecord) -> None:
+        """What was kept of a stream that has not come about."""
+        with suppress(Unavailable):
+            self._logs.remove(record.name)
+
+    # A restart
+
+    def produce_again(self) -> None:
+        """Go on with the streams that this node produced before it was restarted."""
+        store = self._host.store
+        names = set()
+        for key in [key for key in sorted(store.keys()) if key.startswith(STORE_PREFIX)]:
+            try:
+                record = StreamRecord.model_validate(json.loads(store.get(key) or b"{}"))
+                if self._nodes.is_own(record):
+                    names.add(record.name)
+                    self._return(record)
+            except (ValueError, StreamRefused):
+                store.delete(key)
+        with suppress(Unavailable):  # the disk refuses: they are in nobody's way
+            for name in [name for name in self._logs.names() if name not in names]:
+                self._logs.remove(name)
+
+    def _return(self, record: StreamRecord) -> None:
+        log = None
+        if record.durable:
+            with suppress(Unavailable):
+                log = self._logs.open(record.name)
+        if log is None:
+            self._go_on(record, None, None)
+            return
+        try:
+            kind = load_kind(record.kind)
+        except (ConfigError, ValueError) as error:
+            raise StreamRefused("invalid", f"{record.name}: {error}") from error
+        self._returning[record.key] = _Returning(record, kind, log)
+        self._host.set_timer(_RETURNING, 0.0, record.key)
+
+    @on_timer(_RETURNING)
+    def on_returning(self, key: NodeId) -> None:
+        """The next step: ask the ring whether the past counts, then read some of it."""
+        found = self._returning[key]
+        if not found.is_checked:
+            self._check(found)
+        elif not found.log.is_settled:
+            self._host.set_timer(_RETURNING, SETTLE_S, key)
+        elif self._read(found):
+            self._host.set_timer(_RETURNING, 0.0, key)
+
+    def _check(self, found: _Returning) -> None:
+        key = found.record.key
+
+        def told(answer: StreamRecord | Exception) -> None:
+            if self._returning.get(key) is not found:
+                return
+            found.looks += 1
+            if isinstance(answer, Unavailable) and found.looks < LOOKS_MAX:
+                self._host.set_timer(_RETURNING, LOOK_AGAIN_S, key)
+                return
+            found.is_checked = True
+            if isinstance(answer, StreamRecord) and answer.is_unkept and self._nodes.is_own(answer):
+                self._came_back(found, None)
+            else:
+                self._host.set_timer(_RETURNING, 0.0, key)
+
+        try:
+            self._registry.find(found.record.name, told)
+        except Unavailable as error:
+            told(error)
+
+    def _read(self, found: _Returning) -> bool:
+        """Read some; whether there is more to be done."""
+        if found.slices is None:
+            found.slices = found.log.read()
+        try:
+            some = next(found.slices, None)
+        except Unavailable:
+            some = []
+        if some:
+            self._take(found, some)
+            return True
+        is_whole = some is None and found.floor is not None
+        past = Past(found.floor, tuple(found.items)) if is_whole and found.floor is not None else None
+        self._came_back(found, past)
+        return False
+
+    def _take(self, found: _Returning, some: list[KeptItem]) -> None:
+        now, wall_ms = self._host.now(), self._host.wall_time() * 1000
+        for kept in some:
+            if found.floor is None:
+                sequence = kept.at.sequence if kept.item is None else kept.at.sequence - 1
+                found.floor = StreamPosition(kept.at.epoch, sequence)
+            if kept.item is None:
+                continue
+            with suppress(ItemError):
+                age_s = max(0.0, (wall_ms - kept.kept_ms) / 1000)
+                found.items.append((ParsedItem(kept.item, found.kind.content(kept.item)), now - age_s))
+
+    def _came_back(self, found: _Returning, past: Past | None) -> None:
+        del self._returning[found.record.key]
+        if past is not None and past.last.epoch > self._host.boot_epoch:
+            past = None  # it was written by a boot that came later: somebody has put an old state directory back
+        try:
+            self._go_on(found.record, past, None if past is None else found.log)
+        except StreamRefused:
+            with suppress(Unavailable):
+                self._host.store.delete(STORE_PREFIX + found.record.name)
+
+    def _go_on(self, record: StreamRecord, past: Past | None, log: ProducerLog | None) -> None:
+        if record.durable and log is None:  # what may still be on the disk does not count, until a new log does
+            record = record.model_copy(update={"is_unkept": True})
+        node = self._make(record, past, log)
+        if node.keeping is not None and log is None:
+            with suppress(Unavailable, StreamRefused):  # it goes out without, and `Keeping.tick` tries again
+                node.keeping.begin(node.member.state.through)
+        self._registry.keep(node.record, self._host.rng.uniform(0.5, 2.0))

@@ -1,0 +1,254 @@
+"""The past of durable streams on the producer's disk, so that it survives a restart.
+
+An item of such a stream is written to a log first, and goes to the children once it is on disk: so nobody ever has an
+item that a restarted producer does not know, and the numbers go on without a gap. Items that come while the disk works
+are written together, which is what the log does by itself (`peerd.api.Log`).
+
+Under the key ``past.NAME`` stands which log is used and which of its records count. Where a write failed the key is
+deleted: then items have gone out that are not in the log, and a past with holes is none.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from struct import Struct, error as StructError
+from typing import Annotated, Final
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from peerd.api import Host, Log
+from peerd.limits import KIB, LOG_BYTES_MAX, LOG_RECORD_OVERHEAD_BYTES, MIB
+from protocols.dissemination.messages import CONTENT_TYPE_MAX, PAYLOAD_BYTES_MAX, StreamItem
+from protocols.dissemination.names import StreamPosition
+from protocols.dissemination.service import StreamRefused
+
+DURABLE_MAX: Final = 128
+"""Durable streams that one node produces; each has a log, of which a plugin may have `limits.LOGS_PER_PLUGIN_MAX`."""
+WAITING_BYTES_MAX: Final = 4 * MIB
+"""Publishers wait while this much is on its way to the disk."""
+READ_RECORDS: Final = 256
+"""Records that are read in one go after a restart, before other work gets its turn."""
+TRIM_MIN: Final = 64
+"""So many records that are not needed any more are removed together: removing costs a write."""
+LOG_ROOM_BYTES: Final = LOG_BYTES_MAX - 8 * MIB
+"""A stream's log takes no more, whatever `replay_bytes` says; the rest is for what is not removed yet."""
+_PREFIX: Final = "past."
+_HEAD: Final = Struct(">BQQQQH")
+_MARK, _ITEM = range(2)
+
+
+@dataclass(frozen=True, slots=True)
+class KeptItem:
+    """A record: an item, or (``item`` is ``None``) the place where the stream stood when the log was begun."""
+
+    at: StreamPosition
+    kept_ms: int
+    """When it was written, in milliseconds since 1970."""
+    item: StreamItem | None
+
+
+def encode_kept(kept: KeptItem) -> bytes:
+    """As bytes."""
+    if kept.item is None:
+        return _HEAD.pack(_MARK, kept.kept_ms, kept.at.epoch, kept.at.sequence, 0, 0)
+    kind = kept.item.content_type.encode()
+    head = _HEAD.pack(_ITEM, kept.kept_ms, kept.at.epoch, kept.at.sequence, kept.item.published_ms, len(kind))
+    return head + kind + kept.item.payload
+
+
+def decode_kept(record: bytes) -> KeptItem:
+    """From bytes. Raises ``ValueError`` for what this never wrote."""
+    try:
+        what, kept_ms, epoch, sequence, published_ms, length = _HEAD.unpack_from(record)
+    except StructError as error:
+        raise ValueError("the record is too short") from error
+    at, rest = StreamPosition(epoch, sequence), record[_HEAD.size :]
+    if what == _MARK:
+        return KeptItem(at, kept_ms, None)
+    kind, payload = rest[:length].decode(), rest[length:]
+    if what != _ITEM or len(rest) < length or len(kind) > CONTENT_TYPE_MAX or len(payload) > PAYLOAD_BYTES_MAX:
+        raise ValueError("the record is no item")
+    return KeptItem(at, kept_ms, StreamItem(epoch, sequence, published_ms, payload, kind))
+
+
+class _Place(BaseModel):
+    """Records of the log ``slot`` count from the one after ``base`` on."""
+
+    model_config = ConfigDict(frozen=True, extra="ignore")
+
+    slot: Annotated[int, Field(ge=0, lt=DURABLE_MAX)]
+    base: Annotated[int, Field(ge=0)]
+
+
+class ProducerLog:
+    """The log of one stream. When the disk refuses, ``on_failed`` is told once, and this object is over."""
+
+    def __init__(self, log: Log, base: int, bytes_max: int, wall_time: Callable[[], float]) -> None:
+        self._log = log
+        self._wall_time = wall_time
+        self._bytes_max = min(bytes_max, LOG_ROOM_BYTES)
+        self._kept: deque[StreamPosition] = deque()
+        """Where the records stand in the stream, oldest first."""
+        self._first = max(log.first, base + 1)
+        """The number of the oldest of them."""
+        self._is_failed = False
+        self.waiting_bytes = 0
+        """What is on its way to the disk."""
+
+    @property
+    def is_busy(self) -> bool:
+        """Whether publishers should wait for the disk."""
+        return self.waiting_bytes > WAITING_BYTES_MAX
+
+    def append(
+        self,
+        at: StreamPosition,
+        item: StreamItem | None,
+        on_durable: Callable[[], None],
+        on_failed: Callable[[str], None],
+    ) -> None:
+        """Write an item, or a mark. Raises `Unavailable` where the log takes none."""
+        record = encode_kept(KeptItem(at, round(self._wall_time() * 1000), item))
+        size = len(record) + LOG_RECORD_OVERHEAD_BYTES
+        while len(self._kept) > 1 and self._log.bytes_used + size > self._bytes_max:
+            self._remove(max(1, len(self._kept) // 8))
+
+        def durable(number: int) -> None:
+            self.waiting_bytes -= size
+            on_durable()
+
+        def failed(number: int, why: str) -> None:
+            self.waiting_bytes -= size
+            if not self._is_failed:
+                self._is_failed = True
+                on_failed(why)
+
+        number = self._log.append(record, durable, failed)
+        if not self._kept:
+            self._first = number
+        self._kept.append(at)
+        self.waiting_bytes += size
+
+    def read(self) -> Iterator[list[KeptItem]]:
+        """What was kept before a restart, some at a time, in order. Raises `Unavailable` as the disk.
+
+        It ends early, with an empty list, where a record is missing or cannot be read: nothing after that counts.
+        """
+        after = self._first - 1
+        while after + 1 < self._log.next:
+            found = self._log.read(after, READ_RECORDS)
+            some = []
+            for number, record in found:
+                try:
+                    kept = decode_kept(record)
+                except (ValueError, UnicodeDecodeError):
+                    kept = None
+                is_next = kept is not None and (not self._kept or kept.at > self._kept[-1])
+                if number != after + 1 or kept is None or not is_next:
+                    yield []
+                    return
+                after = number
+                self._kept.append(kept.at)
+                some.append(kept)
+            yield some
+
+    @property
+    def durable_through(self) -> StreamPosition:
+        """Everything up to here is on disk."""
+        return self._kept[max(0, min(len(self._kept) - 1, self._log.durable - self._first))]
+
+    @property
+    def is_settled(self) -> bool:
+        """Whether all records are on disk: a plugin that was replaced may have left some on their way."""
+        return self._log.durable >= self._log.next - 1
+
+    def trim(self, floor: StreamPosition) -> None:
+        """Remove what the stream does not remember any more.
+
+        The record at the floor stays: it says that what comes next follows it without a gap.
+        """
+        kept = self._kept
+        if len(kept) <= TRIM_MIN or kept[len(kept) // 4] >= floor:
+            return
+        gone = 0
+        while gone + 1 < len(kept) and kept[gone] < floor:
+            gone += 1
+        self._remove(gone)
+
+    def _remove(self, count: int) -> None:
+        for _ in range(count):
+            self._kept.popleft()
+        self._first += count
+        self._log.truncate(self._first - 1)
+
+    def clear(self) -> None:
+        """Remove everything."""
+        self._kept.clear()
+        self._log.truncate(self._log.next - 1)
+
+
+class ProducerLogs:
+    """The logs of this node's durable streams, by the streams' names."""
+
+    def __init__(self, host: Host, bytes_max: Callable[[], int]) -> None:
+        self._host, self._bytes_max = host, bytes_max
+        self._places: dict[str, _Place] | None = None
+
+    def _known(self) -> dict[str, _Place]:
+        """Which log each stream has, as the disk says."""
+        if self._places is None:
+            found = {}
+            for key in (key for key in self._host.store.keys() if key.startswith(_PREFIX)):  # noqa: SIM118  a store is no mapping
+                try:
+                    found[key.removeprefix(_PREFIX)] = _Place.model_validate_json(self._host.store.get(key) or b"")
+                except ValidationError:
+                    self._host.store.delete(key)
+            self._places = found
+        return self._places
+
+    def names(self) -> list[str]:
+        """The streams that have a past on disk."""
+        return sorted(self._known())
+
+    def begin(self, name: str) -> ProducerLog:
+        """An empty log; call `counts` once its first record is on disk. Raises `Unavailable`, `StreamRefused`."""
+        known = self._known()
+        self.remove(name)
+        used = {place.slot for place in known.values()}
+        slot = next((slot for slot in range(DURABLE_MAX) if slot not in used), None)
+        if slot is None:
+            raise StreamRefused("quota", f"this node has {DURABLE_MAX} durable streams, which is the limit")
+        log = self._log(slot)
+        log.truncate(log.next - 1)
+        base = log.next - 1
+        known[name] = _Place(slot=slot, base=base)
+        return self._opened(log, base)
+
+    def counts(self, name: str) -> None:
+        """From now on a restart reads this log. Raises `Unavailable`."""
+        self._host.store.put(_PREFIX + name, self._known()[name].model_dump_json().encode())
+
+    def open(self, name: str) -> ProducerLog | None:
+        """The past of a stream, to be read; ``None``: there is none. Raises `Unavailable`."""
+        place = self._known().get(name)
+        if place is None:
+            return None
+        log = self._log(place.slot)
+        return self._opened(log, min(place.base, log.next - 1))
+
+    def _log(self, slot: int) -> Log:
+        return self._host.store.log(f"stream-{slot:03}")
+
+    def _opened(self, log: Log, base: int) -> ProducerLog:
+        return ProducerLog(log, base, self._bytes_max() + 64 * KIB, self._host.wall_time)
+
+    def remove(self, name: str) -> None:
+        """What is on disk of a stream counts no more. Raises `Unavailable`: then it still does."""
+        place = self._known().get(name)
+        if place is not None:
+            self._host.store.delete(_PREFIX + name)
+            del self._known()[name]
+            log = self._log(place.slot)
+            log.truncate(log.next - 1)
