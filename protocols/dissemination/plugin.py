@@ -7,7 +7,18 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any, ClassVar, Final
 
-from peerd.api import Host, NeighbourChange, Plugin, PluginConfig, SendRefusal, handles, on_timer
+from peerd.api import (
+    AcceptSwap,
+    Host,
+    NeighbourChange,
+    Plugin,
+    PluginConfig,
+    RefuseSwap,
+    SendRefusal,
+    SwapRequest,
+    handles,
+    on_timer,
+)
 from peerd.errors import ProtocolError, Unavailable
 from peerd.ids import NodeId, format_id
 from peerd.lib.feed import Feed
@@ -15,6 +26,10 @@ from peerd.messages import Message, PeerRef
 from protocols.dissemination import messages
 from protocols.dissemination.asking import TreeQuestions, describe, told_moves
 from protocols.dissemination.config import DisseminationConfig
+from protocols.dissemination.documents import messages as document_messages
+from protocols.dissemination.documents.drafts import Documents
+from protocols.dissemination.documents.exchange import DocumentExchange
+from protocols.dissemination.documents.manifest import Attachment
 from protocols.dissemination.events import EVENTS
 from protocols.dissemination.interests.errors import InterestError, ItemError
 from protocols.dissemination.loading import policy_messages
@@ -62,7 +77,11 @@ class Dissemination(Plugin):
     """Implements `protocols.dissemination.service.StreamService`."""
 
     name: ClassVar[str] = "dissemination"
-    messages: ClassVar[tuple[type[Message], ...]] = (*messages.MESSAGES, *_POLICY_MESSAGES)
+    messages: ClassVar[tuple[type[Message], ...]] = (
+        *messages.MESSAGES,
+        *document_messages.MESSAGES,
+        *_POLICY_MESSAGES,
+    )
     metrics = METRICS
     events = EVENTS
     Config: ClassVar[type[PluginConfig]] = DisseminationConfig
@@ -93,7 +112,10 @@ class Dissemination(Plugin):
         self._drained: Callable[[], None] | None = None
         self._is_leaving = False
         self._answers: list[Callable[[], None]] = []
-        self.add_parts(self.registry, self.nodes)
+        self.exchange = DocumentExchange(host, self._settings, self.nodes.above, self.nodes.wake)
+        self.documents = Documents(host, self._settings, self.exchange, self._kind_of, self.publish)
+        self.nodes.on_document = self.exchange.begin
+        self.add_parts(self.registry, self.nodes, self.exchange)
         for kind in _POLICY_MESSAGES:
             self.handlers.messages[kind] = self.nodes.policy_received
         host.when_over(self.clients.let_go)
@@ -131,7 +153,12 @@ class Dissemination(Plugin):
 
     # Upcalls
 
+    def swap_requested(self, request: SwapRequest) -> AcceptSwap | RefuseSwap:
+        return self.exchange.swap_requested(request)
+
     def send_refused(self, peer: PeerRef, message_type: type[Message], reason: SendRefusal, count: int) -> None:
+        if message_type in document_messages.MESSAGES:
+            self.exchange.gone(peer.id)
         if message_type in _OF_TREE:
             self.nodes.send_refused(peer, message_type, reason)
 
@@ -140,6 +167,7 @@ class Dissemination(Plugin):
         for peer in change.removed:
             if peer.id in missing:
                 self.nodes.gone(peer.id)
+                self.exchange.gone(peer.id)
 
     def writable(self, peer: PeerRef) -> None:
         self.nodes.writable()
@@ -168,6 +196,7 @@ class Dissemination(Plugin):
 
     def validate(self) -> None:
         self.nodes.validate()
+        self.exchange.validate()
 
     def _tick(self) -> None:
         now = self.host.now()
@@ -177,11 +206,12 @@ class Dissemination(Plugin):
                 self._tell(each, Unavailable(f"no parent was found for {each.stream} within {JOIN_S:.0f} s"))
         for each in self.clients.unread(now):
             self._forget(each)
+        self.exchange.tick()
         self._let_publish()
         self._check_drained()
 
     def _has_work(self) -> bool:
-        return bool(len(self.clients) or self._publishers or self._drained)
+        return bool(len(self.clients) or self._publishers or self._drained or self.exchange.has_work())
 
     def _later(self, on_done: Callable[[Any], None]) -> Callable[[Any], None]:
         """Answers that are known at once come after the caller's own call has returned."""
@@ -346,6 +376,7 @@ class Dissemination(Plugin):
         )
 
     def _stream_gone(self, node: StreamNode, reason: str) -> None:
+        self.exchange.stream_gone(node.record.key)
         for each in self.clients.of(node.name):
             if self._is_leaving and reason == "left":
                 self.clients.remove(each)
@@ -362,18 +393,28 @@ class Dissemination(Plugin):
 
     # Publishing
 
+    def _kind_of(self, name: str) -> str:
+        return self._produced(name).record.kind
+
     def publish(
-        self, name: str, payload: bytes, content_type: str = "", published_ms: int | None = None
+        self,
+        name: str,
+        payload: bytes,
+        content_type: str = "",
+        published_ms: int | None = None,
+        attachment: Attachment | None = None,
     ) -> ItemPublished:
         """See `StreamService.publish`."""
         node = self._produced(name)
-        if len(payload) > PAYLOAD_BYTES_MAX:
-            raise StreamRefused("invalid", f"an item of {len(payload)} bytes: {PAYLOAD_BYTES_MAX} is the limit")
+        size = len(payload) + (0 if attachment is None else attachment.message_bytes)
+        if size > PAYLOAD_BYTES_MAX:
+            what = "an item" if attachment is None else "an item with the manifest of its document"
+            raise StreamRefused("invalid", f"{what} of {size} bytes: {PAYLOAD_BYTES_MAX} is the limit")
         if len(content_type) > messages.CONTENT_TYPE_MAX:
             raise StreamRefused("invalid", "the content type is too long")
         at_ms = round(self.host.wall_time() * 1000) if published_ms is None else published_ms
         try:
-            item = node.publish(payload, content_type, max(0, at_ms))
+            item = node.publish(payload, content_type, max(0, at_ms), attachment)
         except ItemError as error:
             raise StreamRefused("invalid", str(error)) from error
         self.nodes.flush_soon()

@@ -11,6 +11,7 @@ from peerd.ids import NodeId, format_id
 from peerd.messages import Message, PeerRef
 from protocols.dissemination.access import NodeTree
 from protocols.dissemination.config import DisseminationConfig
+from protocols.dissemination.documents.manifest import Attachment
 from protocols.dissemination.events import StreamJoined, StreamLoss, StreamMoved
 from protocols.dissemination.item_work import WorkMeter
 from protocols.dissemination.messages import ITEMS_MAX, AttachRefusal, Carry, Declined, ReplayItems, StreamItem
@@ -91,6 +92,8 @@ class StreamNode:
         self.gaps = 0
         self.on_over: Callable[[str], None] = lambda reason: None
         """The stream ends for this node; set by who makes this."""
+        self.on_document: Callable[[StreamItem, Attachment], None] = lambda item, attachment: None
+        """An item has come to which a document is attached; set by who makes this."""
         self.on_lookup: Callable[[], None] = lambda: None
         """The record may have changed: the producer is not reached; set by who makes this."""
 
@@ -127,6 +130,12 @@ class StreamNode:
     def is_unused(self) -> bool:
         """Whether nobody here or below wants anything of the stream."""
         return not (self.is_producer or self.member.subscriptions or self.member.down.children)
+
+    def above(self) -> list[PeerRef]:
+        """The nodes above this one: the parent first, and the producer last."""
+        up = [] if self.parent is None else [self.parent]
+        up += [*self.member.state.ancestors[-2::-1], self.record.producer.peer]
+        return list(dict.fromkeys(up))
 
     def queued_bytes(self) -> int:
         """What waits to be sent to the children."""
@@ -170,6 +179,8 @@ class StreamNode:
             if is_own:
                 counts.late_ms += max(0, round(self.host.wall_time() * 1000) - held.item.published_ms)
         self.policy.passed(held, is_own, children)
+        if held.item.attachment is not None and not self.is_producer:
+            self.on_document(held.item, held.item.attachment)
 
     def _lost(self, since: StreamPosition, until: StreamPosition) -> None:
         self.gaps += 1
@@ -291,10 +302,12 @@ class StreamNode:
         self.member.state.now = self.host.now()
         self.policy.received(peer, message)
 
-    def publish(self, payload: bytes, content_type: str, published_ms: int) -> StreamItem:
+    def publish(
+        self, payload: bytes, content_type: str, published_ms: int, attachment: Attachment | None = None
+    ) -> StreamItem:
         """The producer's next item."""
         now = self.host.now()
-        item = StreamItem(self.host.boot_epoch, self.sequence + 1, published_ms, payload, content_type)
+        item = StreamItem(self.host.boot_epoch, self.sequence + 1, published_ms, payload, content_type, attachment)
         self.member.publish(item, now)
         self._busy_s += self.host.now() - now
         self.sequence += 1
