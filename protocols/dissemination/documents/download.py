@@ -19,6 +19,8 @@ ASKED_MAX: Final = 8
 """Chunks of one document that are under way to this node at once."""
 ASKED_PEER_MAX: Final = 2
 """Of those, from one neighbour: one that comes, and one that follows without a pause."""
+FEW_NEIGHBOURS: Final = 4
+"""With more neighbours than this one chunk from each is enough: then what others need more is not kept waiting."""
 NEIGHBOURS_MAX: Final = 24
 """Nodes with which this one exchanges one document."""
 SILENCE_S: Final = 15.0
@@ -36,6 +38,8 @@ class Neighbour:
     peer: PeerRef
     have: int
     heard_at: float
+    coming_there: int = 0
+    """Chunks that it has asked for, as far as it has said: to be left to it, as long as there are others."""
     asked: dict[int, float] = field(default_factory=dict)
     """Chunks that it was asked for, and when."""
     coming: set[int] = field(default_factory=set)
@@ -83,12 +87,15 @@ class Download:
         known.peer, known.have, known.heard_at = peer, have | known.have, now
         return True
 
-    def has(self, id: NodeId, chunk: int, now: float) -> None:
-        """A neighbour has got a chunk."""
+    def has(self, id: NodeId, chunk: int, now: float, *, is_here: bool = True) -> None:
+        """A neighbour has got a chunk, or has asked for it."""
         known = self.neighbours.get(id)
         if known is not None:
-            known.have |= 1 << chunk
             known.heard_at = now
+            if is_here:
+                known.have |= 1 << chunk
+            else:
+                known.coming_there |= 1 << chunk
 
     def gone(self, id: NodeId) -> None:
         """A neighbour is no more: what it was asked for is asked elsewhere."""
@@ -170,7 +177,8 @@ class Download:
     def next_asks(self, now: float) -> list[tuple[PeerRef, int]]:
         """What to ask for now, of whom."""
         asks: list[tuple[PeerRef, int]] = []
-        free = {id: each for id, each in self.neighbours.items() if len(each.asked) < ASKED_PEER_MAX}
+        most = ASKED_PEER_MAX if len(self.neighbours) <= FEW_NEIGHBOURS else 1
+        free = {id: each for id, each in self.neighbours.items() if len(each.asked) < most}
         while free and self.asked < ASKED_MAX:
             # The least busy first, so that all uplinks are used.
             each = min(free.values(), key=lambda each: (len(each.asked), self._draw()))
@@ -181,7 +189,7 @@ class Download:
             each.asked[chunk] = now
             self._under_way[chunk] = self._under_way.get(chunk, 0) + 1
             asks.append((each.peer, chunk))
-            if len(each.asked) >= ASKED_PEER_MAX:
+            if len(each.asked) >= most:
                 del free[each.peer.id]
         return asks
 
@@ -202,13 +210,13 @@ class Download:
         return bits
 
     def _rarest(self, chunks: int) -> int:
-        """Those of these chunks that fewest neighbours have: all are counted at once, a plane for each binary digit.
+        """Those of these chunks that fewest neighbours have or get: all are counted at once, a plane for each binary digit.
 
         A document may have a thousand chunks, and this is asked for each of them.
         """
         planes: list[int] = []
         for each in self.neighbours.values():
-            carry = each.have & chunks
+            carry = (each.have | each.coming_there) & chunks
             for digit, plane in enumerate(planes):
                 planes[digit], carry = plane ^ carry, plane & carry
             if carry:

@@ -48,8 +48,10 @@ ACTIVE_MAX: Final = 128
 """Documents that this node exchanges at once: those that it fetches, and those that others have asked for lately."""
 FETCHING_MAX: Final = 4
 """Of those that it fetches, so many are asked for at once: in the order in which they came."""
-WANTED_NEIGHBOURS: Final = 6
-"""A node that has fewer meets those that others name."""
+WANTED_NEIGHBOURS: Final = 12
+"""A node that has fewer meets those that its neighbours name, and asks one of them for more names now and then."""
+NAMES_S: Final = 0.5
+"""How often."""
 IDLE_S: Final = 120.0
 """A complete document that nobody has asked for in this time is kept on disk only."""
 MEET_S: Final = 1.0
@@ -84,6 +86,7 @@ class Active:
     sources_tried: int = 0
     meet_at: float = 0.0
     meet_pause_s: float = MEET_S
+    names_at: float = 0.0
     paused_until: float = 0.0
     used_at: float = 0.0
 
@@ -273,6 +276,13 @@ class DocumentExchange(Part):
         have = bitmap(active.download.have, active.attachment.count)
         self._host.send(peer, DocumentMeet(active.kept.id, have))
 
+    def _ask_for_names(self, active: Active, now: float) -> None:
+        """Few neighbours are few uplinks: look for more of them among the neighbours of one."""
+        known = list(active.download.neighbours.values())
+        if known and len(known) < WANTED_NEIGHBOURS and now >= active.names_at:
+            active.names_at = now + NAMES_S
+            self._meet(active, self._host.rng.choice(known).peer)
+
     @handles(DocumentMeet)
     def on_meet(self, message: DocumentMeet, source: PeerRef) -> None:
         """Somebody takes part, too."""
@@ -281,7 +291,8 @@ class DocumentExchange(Part):
             self._host.send(source, DocumentNot(message.document, is_all=True))
             return
         have = read_bitmap(message.have, active.attachment.count)
-        others = [each.peer for each in active.download.neighbours.values() if each.peer.id != source.id]
+        hidden = {source.id, *(peer.id for stream in active.streams for peer in self._sources(stream))}
+        others = [each.peer for each in active.download.neighbours.values() if each.peer.id not in hidden]
         if len(others) > OTHERS_MAX:
             others = self._host.rng.sample(others, OTHERS_MAX)
         is_met = source.id not in active.banned and active.download.met(source, have, self._host.now())
@@ -313,7 +324,7 @@ class DocumentExchange(Part):
         active = self._active.get(message.document)
         if active is not None:
             self._check_chunk(active, message.chunk)
-            active.download.has(source.id, message.chunk, self._host.now())
+            active.download.has(source.id, message.chunk, self._host.now(), is_here=message.is_here)
             self._ask(active)
 
     @handles(DocumentNot)
@@ -359,6 +370,14 @@ class DocumentExchange(Part):
             return
         for peer, chunk in active.download.next_asks(now):
             self._host.send(peer, DocumentAsk(active.kept.id, chunk))
+            self._tell(active, chunk, is_here=False)
+
+    def _tell(self, active: Active, chunk: int, *, is_here: bool) -> None:
+        """Tell those to whom it matters that a chunk is here, or on its way."""
+        news = DocumentHave(active.kept.id, chunk, is_here)
+        for each in active.download.neighbours.values():
+            if not each.have >> chunk & 1:
+                self._host.send(each.peer, news)
 
     def swap_requested(self, request: SwapRequest) -> AcceptSwap | RefuseSwap:
         """A neighbour sends a chunk: take it if it was asked for."""
@@ -429,10 +448,7 @@ class DocumentExchange(Part):
         download = active.download
         download.kept(chunk)
         active.meet_pause_s = MEET_S
-        news = DocumentHave(active.kept.id, chunk)
-        for each in download.neighbours.values():
-            if not each.have >> chunk & 1:
-                self._host.send(each.peer, news)
+        self._tell(active, chunk, is_here=True)
         for on_done in active.waiting.pop(chunk, ()):
             self._read_for(active.kept, chunk, on_done)
         if download.is_complete:
@@ -553,6 +569,7 @@ class DocumentExchange(Part):
                 active.download.gone(silent.peer.id)
             if now >= active.meet_at and not active.is_checking and active.download.is_starved():
                 self._meet_source(active)
+            self._ask_for_names(active, now)
             self._ask(active)
         self._host.gauge("peerd_dissemination_documents_bytes", self.shelf.bytes)
 

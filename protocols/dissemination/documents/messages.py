@@ -40,10 +40,11 @@ class DocumentMet(Message):
 
 @message(0x0342, bytes_max=64)
 class DocumentHave(Message):
-    """I have this chunk now, verified."""
+    """I have this chunk now, verified; or (not ``is_here``) I have asked for it, so ask for others yourself."""
 
     document: DocumentId
     chunk: Chunk
+    is_here: bool = True
 
 
 @message(0x0343, bytes_max=64)

@@ -12,9 +12,10 @@ from typing import Final
 from peerd.ids import NodeId
 from peerd.messages import PeerRef
 
-UPLOADS_MAX: Final = 8
+UPLOADS_MAX: Final = 4
 """Chunks that this node sends at once. Each needs a slot of the swap layer and a chunk's size of memory."""
 UPLOADS_PEER_MAX: Final = 2
+"""Of those, to one neighbour; a second one only as long as nobody else waits."""
 WAITING_PEER_MAX: Final = 16
 """Chunks that one neighbour may wait for. A correct one waits for two of each of a few documents."""
 WAITING_MAX: Final = 1024
@@ -56,14 +57,15 @@ class UploadQueue:
         """What to send now, if anything. Call `ended` when it is sent, or cannot be."""
         if self.active >= UPLOADS_MAX:
             return None
-        for id, orders in self._waiting.items():
-            if len(self._active.get(id, ())) < UPLOADS_PEER_MAX:
-                upload = orders.popleft()
-                del self._waiting[id]
-                if orders:
-                    self._waiting[id] = orders  # at the end of the line
-                self._active.setdefault(id, []).append(upload)
-                return upload
+        for busy in range(UPLOADS_PEER_MAX):
+            for id, orders in self._waiting.items():
+                if len(self._active.get(id, ())) == busy:
+                    upload = orders.popleft()
+                    del self._waiting[id]
+                    if orders:
+                        self._waiting[id] = orders  # at the end of the line
+                    self._active.setdefault(id, []).append(upload)
+                    return upload
         return None
 
     def ended(self, upload: Upload) -> None:
