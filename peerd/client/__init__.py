@@ -26,7 +26,7 @@ from urllib.parse import quote, urlencode
 from pydantic import BaseModel, ConfigDict, TypeAdapter, ValidationError
 
 from peerd.client.problems import problem_of
-from peerd.client.transport import ClientTransport, OpenAnswer, TransportFailed, UnixTransport
+from peerd.client.transport import Body, ClientTransport, OpenAnswer, TransportFailed, UnixTransport
 from peerd.errors import ConfigError, PeerdError, Unavailable
 from peerd.limits import MIB
 from peerd.models.admin import (
@@ -463,7 +463,7 @@ class Client:
         content = None if body is None else body.model_dump_json().encode()
         return await self.send(method, path, model, content, JSON_TYPE)
 
-    async def send(self, method: str, path: str, model: type[Model], content: bytes | None, kind: str) -> Model:
+    async def send(self, method: str, path: str, model: type[Model], content: Body, kind: str) -> Model:
         """Send one request with any body, of the content type ``kind``; otherwise as `call`."""
         async with self._exchange(method, path, content, kind, ANSWER_TIMEOUT_S) as exchange:
             answer = await self._whole(exchange, method, path)
@@ -494,6 +494,14 @@ class Client:
                 if len(rest) > LINE_BYTES_MAX:
                     raise Unavailable(f"the daemon sent a line of more than {LINE_BYTES_MAX} bytes")
 
+    async def fetch(self, path: str, silence_s: float = PROGRESS_TIMEOUT_S) -> AsyncGenerator[bytes, None]:
+        """The bytes of an answer as they come. Raises what `call` raises."""
+        async with self._exchange("GET", path, None, JSON_TYPE, silence_s) as exchange:
+            if exchange.status >= 400:
+                (await self._whole(exchange, "GET", path)).raise_for_problem()
+            async for chunk in exchange.chunks():
+                yield chunk
+
     # Inside
 
     async def _checked(self, entries: AsyncGenerator[StreamEntry, None]) -> AsyncGenerator[StreamEntry, None]:
@@ -523,7 +531,7 @@ class Client:
 
     @asynccontextmanager
     async def _exchange(
-        self, method: str, path: str, body: bytes | AsyncIterable[bytes] | None, kind: str, silence_s: float
+        self, method: str, path: str, body: Body, kind: str, silence_s: float
     ) -> AsyncGenerator[OpenAnswer, None]:
         headers = {} if body is None else {"Content-Type": kind}
         try:

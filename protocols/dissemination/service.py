@@ -7,6 +7,7 @@ from typing import Protocol
 
 from peerd.errors import ClientRefusal
 from peerd.lib.feed import Feed
+from protocols.dissemination.documents.service import DocumentService
 from protocols.dissemination.models import (
     ItemPublished,
     ReceivedItem,
@@ -66,6 +67,10 @@ class StreamService(Protocol):
 
     def reading(self, id: str) -> tuple[StreamSubscriptionView, Feed[ReceivedItem]]:
         """A subscription and its feed."""
+
+    @property
+    def documents(self) -> DocumentService:
+        """Large documents, which belong to items."""
 
     def tree(self, name: str, on_done: Callable[[StreamTreeView | Exception], None]) -> None:
         """The whole tree of a stream, asked of its nodes."""

@@ -210,7 +210,7 @@ class Download:
         return bits
 
     def _rarest(self, chunks: int) -> int:
-        """Those of these chunks that fewest neighbours have or get: all are counted at once, a plane for each binary digit.
+        """Those of these chunks that fewest neighbours have or get: counted all at once, a plane for each binary digit.
 
         A document may have a thousand chunks, and this is asked for each of them.
         """
