@@ -497,7 +497,9 @@ class Dissemination(Plugin):
         made = self.clients.add(record.name, interest, record.kind, request.name, after)
         made.on_done = on_done
         now = self.host.now()
-        node.member.subscribe(made.number, interest, after, made.deliver, now, partial(self._live, made))
+        node.member.subscribe(
+            made.number, interest, after, node.with_documents(made.deliver), now, partial(self._live, made)
+        )
         if node.member.up.is_new and node.member.up.is_orphan and not node.is_producer:
             node.join()
 

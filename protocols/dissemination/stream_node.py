@@ -23,12 +23,14 @@ from protocols.dissemination.tree.links import ChildStage
 from protocols.dissemination.tree.member import StreamMember
 from protocols.dissemination.tree.replay import BufferLimits
 from protocols.dissemination.tree.search import ParentSearch
+from protocols.dissemination.tree.subscription import Lost, StaleFrom
 from protocols.dissemination.tree.upstream import MoveEnd
 
 LINGER_S: Final = 5.0
 """A member that neither has subscriptions nor children leaves the tree after this."""
 DRAIN_S: Final = 5.0
 """A node that leaves waits for so long until its children have gone elsewhere."""
+Deliver = Callable[[ParsedItem | Lost | StaleFrom], None]
 NO_PARENT: Final = "-"
 
 
@@ -179,8 +181,21 @@ class StreamNode:
             if is_own:
                 counts.late_ms += max(0, round(self.host.wall_time() * 1000) - held.item.published_ms)
         self.policy.passed(held, is_own, children)
+        self._note_document(held)
+
+    def _note_document(self, held: ParsedItem) -> None:
         if held.item.attachment is not None and not self.is_producer:
             self.on_document(held.item, held.item.attachment)
+
+    def with_documents(self, deliver: Deliver) -> Deliver:
+        """Have the documents fetched that belong to what a subscription gets, be it of the past."""
+
+        def delivered(what: ParsedItem | Lost | StaleFrom) -> None:
+            if isinstance(what, ParsedItem):
+                self._note_document(what)
+            deliver(what)
+
+        return delivered
 
     def _lost(self, since: StreamPosition, until: StreamPosition) -> None:
         self.gaps += 1
