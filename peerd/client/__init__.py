@@ -104,6 +104,7 @@ TOKEN_VARIABLE: Final = "PEERD_ACCESS_TOKEN"
 """An access token for a daemon's data port over TCP; in the environment, since command lines are seen by all."""
 JSON_TYPE: Final = "application/json"
 ANSWER_TIMEOUT_S: Final = 30.0
+Exchange = AsyncGenerator[OpenAnswer, None]
 PROGRESS_TIMEOUT_S: Final = 90_000.0
 """A stream of progress may be silent for as long as one round of a query may last (a day), and a little more."""
 LINE_BYTES_MAX: Final = 256 * MIB
@@ -478,14 +479,9 @@ class Client:
     ) -> AsyncGenerator[bytes, None]:
         """The lines of the answer as they come, without their ends. Raises what `call` raises."""
         content = None if body is None else json.dumps(body).encode()
-        async with self._exchange(method, path, content, JSON_TYPE, silence_s) as exchange:
-            if exchange.status >= 400:
-                (await self._whole(exchange, method, path)).raise_for_problem()
-            is_stream = exchange.content_type.startswith(STREAM_TYPE)
-            if method == "GET" and not is_stream:  # else `follow` would come back to it for ever
-                raise self._strange("it sent no stream")
+        async with aclosing(self.fetch(path, content, method, silence_s, is_stream=True)) as chunks:
             rest = bytearray()
-            async for chunk in exchange.chunks():
+            async for chunk in chunks:
                 first, *others = chunk.split(b"\n")
                 rest += first
                 for following in others:
@@ -494,11 +490,21 @@ class Client:
                 if len(rest) > LINE_BYTES_MAX:
                     raise Unavailable(f"the daemon sent a line of more than {LINE_BYTES_MAX} bytes")
 
-    async def fetch(self, path: str, silence_s: float = PROGRESS_TIMEOUT_S) -> AsyncGenerator[bytes, None]:
+    async def fetch(
+        self,
+        path: str,
+        body: Body = None,
+        method: str = "GET",
+        silence_s: float = PROGRESS_TIMEOUT_S,
+        *,
+        is_stream: bool = False,
+    ) -> AsyncGenerator[bytes, None]:
         """The bytes of an answer as they come. Raises what `call` raises."""
-        async with self._exchange("GET", path, None, JSON_TYPE, silence_s) as exchange:
+        async with self._exchange(method, path, body, JSON_TYPE, silence_s) as exchange:
             if exchange.status >= 400:
-                (await self._whole(exchange, "GET", path)).raise_for_problem()
+                (await self._whole(exchange, method, path)).raise_for_problem()
+            if is_stream and method == "GET" and not exchange.content_type.startswith(STREAM_TYPE):
+                raise self._strange("it sent no stream")  # else `follow` would come back to it for ever
             async for chunk in exchange.chunks():
                 yield chunk
 
@@ -530,9 +536,7 @@ class Client:
         return _Answer(exchange.status, exchange.reason, exchange.content_type, content, has_none)
 
     @asynccontextmanager
-    async def _exchange(
-        self, method: str, path: str, body: Body, kind: str, silence_s: float
-    ) -> AsyncGenerator[OpenAnswer, None]:
+    async def _exchange(self, method: str, path: str, body: Body, kind: str, silence_s: float) -> Exchange:
         headers = {} if body is None else {"Content-Type": kind}
         try:
             async with self._transport.exchange(method, path, body, headers, silence_s) as exchange:

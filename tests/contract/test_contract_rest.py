@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import cast
+
 import pytest
 
 from peerd.api import Metric, WorkLimits
@@ -202,8 +204,8 @@ async def test_files_are_written_by_pieces_in_any_order_and_read_as_they_were_wr
     told: list[object] = []
     files.write("one", 4, memoryview(b"5678"), lambda: told.append("second"), unexpected)
     files.write("one", 0, b"1234", lambda: told.append("first"), unexpected)
-    files.read("one", 0, 4, lambda piece: told.append(bytes(piece)), unexpected)  # type: ignore[arg-type]  # no padding
-    files.read("one", 4, 4, lambda piece: told.append(bytes(piece)), unexpected)  # type: ignore[arg-type]
+    files.read("one", 0, 4, lambda piece: told.append(bytes(cast(bytes, piece))), unexpected)
+    files.read("one", 4, 4, lambda piece: told.append(bytes(cast(bytes, piece))), unexpected)
     assert told == [], "nothing is called before the call has returned"
     await rig.until(lambda: len(told) == 4)
     assert told == ["second", "first", b"1234", b"5678"]

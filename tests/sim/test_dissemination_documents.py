@@ -1,4 +1,4 @@
-"""Large documents on a simulated ring: they reach everybody, whatever dies, lies or is full, and near the links' speed."""
+"""Large documents on a simulated ring: they reach everybody, whatever dies, lies or is full, as fast as links are."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from peerd.sim.network import NetworkConfig
 from peerd.sim.simulation import Place, Simulation
 from peerd.testing.simulation import ring
 from protocols.dissemination.config import DisseminationConfig
-from protocols.dissemination.documents.shelf import Kept
+from protocols.dissemination.documents.shelf import KeptDocument
 from protocols.dissemination.front.judging import plugin_of
 from protocols.dissemination.models import StreamSpec, StreamSubscriptionRequest
 from protocols.dissemination.plugin import Dissemination
@@ -52,6 +52,9 @@ class Documents:
         """Keep what the nodes tell."""
         self.records.append(record)
 
+    def close(self) -> None:
+        """Nothing is open."""
+
     @property
     def others(self) -> list[Place]:
         return [place for place in self.simulation.nodes[1:] if place.is_live]
@@ -77,7 +80,7 @@ class Documents:
         [kept] = [kept for kept in plugin_of(self.producer).exchange.shelf if kept.attachment.size == size]
         return kept.id
 
-    def kept(self, place: Place, id: bytes) -> Kept | None:
+    def kept(self, place: Place, id: bytes) -> KeptDocument | None:
         return plugin_of(place).exchange.shelf.get(id)
 
     def having(self, id: bytes) -> list[Place]:

@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given, settings, strategies as st
 
 from peerd.errors import ProtocolError
+from peerd.ids import NodeId
 from peerd.limits import MIB
 from peerd.testing import peer
 from protocols.dissemination.documents.download import (
@@ -111,7 +112,7 @@ def test_the_rarest_chunk_is_asked_for_and_what_another_node_gets_is_left_to_it(
     download.met(SIBLING, 0b0111, 0.0)
     download.has(SIBLING.id, 3, 0.0, is_here=False)
     download.met(THIRD, 0b0001, 0.0)
-    asked_of_parent = {chunk for peer, chunk in download.next_asks(0.0) if peer == PARENT}
+    asked_of_parent = {chunk for asked, chunk in download.next_asks(0.0) if asked == PARENT}
     assert asked_of_parent <= {1, 2, 3} and asked_of_parent
     download.validate()
 
@@ -172,36 +173,36 @@ class Swarm:
             for other in rng.sample(self.peers[:number], min(number, 3)):
                 self.meet(each.id, other.id)
 
-    def meet(self, one: int, other: int) -> None:
+    def meet(self, one: NodeId, other: NodeId) -> None:
         by_id = {each.id: each for each in self.peers}
         for here, there in ((one, other), (other, one)):
-            self.downloads[here].met(by_id[there], self.downloads[there].have, 0.0)  # type: ignore[index]
+            self.downloads[here].met(by_id[there], self.downloads[there].have, 0.0)
 
     def step(self, now: float, broken: float) -> None:
         for id, download in list(self.downloads.items()):
             asks = download.next_asks(now)
             assert len(asks) <= ASKED_MAX
-            for peer, chunk in asks:
+            for sender, chunk in asks:
                 download.validate()
-                self._answer(id, download, peer.id, chunk, now, broken)
+                self._answer(id, download, sender.id, chunk, now, broken)
                 download.validate()
 
-    def _answer(self, id: int, download: Download, sender: int, chunk: int, now: float, broken: float) -> None:
-        source = self.downloads.get(sender)  # type: ignore[call-overload]
+    def _answer(self, id: NodeId, download: Download, sender: NodeId, chunk: int, now: float, broken: float) -> None:
+        source = self.downloads.get(sender)
         if source is None:
-            download.gone(sender)  # type: ignore[arg-type]
+            download.gone(sender)
         elif self.rng.random() < broken:
-            download.broke_off(sender, chunk)  # type: ignore[arg-type]
+            download.broke_off(sender, chunk)
         else:
             assert source.have >> chunk & 1, "nobody is asked for what it does not have"
-            assert download.arrived(sender, chunk, now)  # type: ignore[arg-type]
+            assert download.arrived(sender, chunk, now)
             if self.rng.random() < broken:
                 download.not_kept(chunk)
                 return
             download.kept(chunk)
             self.sent += 1
             for other in self.downloads.values():
-                other.has(id, chunk, now)  # type: ignore[arg-type]
+                other.has(id, chunk, now)
 
     def die(self) -> None:
         """Any but the first one; those that are cut off by it meet the first one, as the tree above them says."""

@@ -20,7 +20,7 @@ from protocols.dissemination.documents.manifest import (
     chunks_of,
     digest,
 )
-from protocols.dissemination.documents.shelf import DRAFT_PREFIX, Kept
+from protocols.dissemination.documents.shelf import DRAFT_PREFIX, KeptDocument
 from protocols.dissemination.messages import CONTENT_TYPE_MAX
 from protocols.dissemination.models import DocumentView, ItemPublished
 from protocols.dissemination.service import StreamRefused
@@ -29,14 +29,14 @@ DRAFTS_MAX: Final = 16
 """Documents that clients send to this node at the same time."""
 
 
-class Publish(Protocol):
+class PublishAttached(Protocol):
     """Publishes an item: `protocols.dissemination.service.StreamService.publish`."""
 
     def __call__(self, name: str, payload: bytes, content_type: str, *, attachment: Attachment) -> ItemPublished: ...
 
 
 class DocumentDraft:
-    """Implements `protocols.dissemination.documents.service.Draft`."""
+    """Implements `protocols.dissemination.documents.service.ArrivingDocument`."""
 
     def __init__(
         self, owner: Documents, host: Host, stream: str, size: int, name: str, content_type: str, number: int
@@ -52,11 +52,11 @@ class DocumentDraft:
 
     @property
     def piece_bytes(self) -> int:
-        """See `Draft`."""
+        """See `ArrivingDocument`."""
         return min(self._chunk_bytes, self.size - self._taken)
 
     def add(self, piece: Value, on_done: Callable[[bool | Exception], None]) -> None:
-        """See `Draft`."""
+        """See `ArrivingDocument`."""
         size = value_size_bytes(piece)
         if self.is_over or self._is_busy or not size or size != self.piece_bytes:
             raise StreamRefused("invalid", f"a piece of {size} bytes, expected {self.piece_bytes}")
@@ -81,7 +81,7 @@ class DocumentDraft:
         self._host.offload(digest, piece, done=known, failed=failed)
 
     def publish(self, payload: bytes | None, content_type: str) -> ItemPublished:
-        """See `Draft`."""
+        """See `ArrivingDocument`."""
         if self.is_over or self._taken < self.size:
             raise StreamRefused("invalid", f"{self._taken} of {self.size} bytes have come")
         attachment = Attachment(self._name, self.size, self._chunk_bytes, self._digests, self._content_type)
@@ -94,7 +94,7 @@ class DocumentDraft:
         return published
 
     def drop(self) -> None:
-        """See `Draft`."""
+        """See `ArrivingDocument`."""
         if not self.is_over:
             self._owner.ended(self)
             self._owner.exchange.shelf.files.delete(self.file)
@@ -109,7 +109,7 @@ class Documents:
         config: Callable[[], DisseminationConfig],
         exchange: DocumentExchange,
         kind_of: Callable[[str], str],
-        publish: Publish,
+        publish: PublishAttached,
     ) -> None:
         self._host, self._config, self.exchange = host, config, exchange
         self._kind_of, self._publish = kind_of, publish
@@ -174,7 +174,7 @@ class Documents:
             raise StreamRefused("invalid", f"the document has {kept.attachment.count} chunks")
         self.exchange.read(kept, chunk, on_done)
 
-    def _find(self, id: str) -> Kept:
+    def _find(self, id: str) -> KeptDocument:
         try:
             name = bytes.fromhex(id) if len(id) == 2 * DOCUMENT_ID_BYTES else b""
         except ValueError:
@@ -184,7 +184,7 @@ class Documents:
             raise StreamRefused("unknown", f"there is no document {id:.40} here")
         return found
 
-    def _view(self, kept: Kept) -> DocumentView:
+    def _view(self, kept: KeptDocument) -> DocumentView:
         active, attachment = self.exchange.active(kept.id), kept.attachment
         have = 0 if active is None else active.download.have
         here = sum(attachment.size_of(chunk) for chunk in chunks_of(have))

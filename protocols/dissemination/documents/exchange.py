@@ -41,7 +41,7 @@ from protocols.dissemination.documents.messages import (
     DocumentMet,
     DocumentNot,
 )
-from protocols.dissemination.documents.shelf import Kept, Shelf
+from protocols.dissemination.documents.shelf import DocumentShelf, KeptDocument
 from protocols.dissemination.documents.uploads import Upload, UploadQueue
 
 ACTIVE_MAX: Final = 128
@@ -71,7 +71,7 @@ _CHUNK_NUMBER_BYTES: Final = 4
 class Active:
     """A document that is exchanged now."""
 
-    kept: Kept
+    kept: KeptDocument
     download: Download
     begun_at: float
     streams: dict[NodeId, None] = field(default_factory=dict)
@@ -107,7 +107,7 @@ class DocumentExchange(Part):
         wake: Callable[[], None],
     ) -> None:
         self._host, self._config, self._sources, self._wake = host, config, sources, wake
-        self.shelf = Shelf(host, lambda: config().documents_max_bytes)
+        self.shelf = DocumentShelf(host, lambda: config().documents_max_bytes)
         self.shelf.is_used = self._is_used
         self.shelf.on_evicted = self._evicted
         self.uploads = UploadQueue()
@@ -137,7 +137,7 @@ class DocumentExchange(Part):
             active.is_checking = True
             self._check(active, 0)
 
-    def _why_not(self, attachment: Attachment, kept: Kept | None) -> str | None:
+    def _why_not(self, attachment: Attachment, kept: KeptDocument | None) -> str | None:
         if attachment.size > self._config().document_max_bytes:
             return "too_large"
         if not self._has_room_for_active():
@@ -153,7 +153,7 @@ class DocumentExchange(Part):
             del self._active[min(idle, key=lambda each: each.used_at).kept.id]
         return True
 
-    def _make(self, kept: Kept, have: int) -> Active:
+    def _make(self, kept: KeptDocument, have: int) -> Active:
         now = self._host.now()
         download = Download(kept.attachment.count, have, self._host.rng.random)
         active = self._active[kept.id] = Active(kept, download, begun_at=now, used_at=now)
@@ -248,7 +248,7 @@ class DocumentExchange(Part):
         active = self._active.get(id)
         return (active is not None and not active.download.is_complete) or self.uploads.uses(id)
 
-    def _evicted(self, kept: Kept) -> None:
+    def _evicted(self, kept: KeptDocument) -> None:
         self._active.pop(kept.id, None)
         self._host.count("peerd_dissemination_documents_total", outcome="evicted")
         size = kept.attachment.size
@@ -516,7 +516,7 @@ class DocumentExchange(Part):
         self.uploads.ended(upload)
         self._send_next()
 
-    def _unreadable(self, upload: Upload, kept: Kept, why: Unavailable) -> None:
+    def _unreadable(self, upload: Upload, kept: KeptDocument, why: Unavailable) -> None:
         """The file is not what it was: do not offer it any more, and fetch it again if it is wanted again."""
         if self.shelf.get(kept.id) is kept and kept.is_complete:
             self.shelf.incomplete(kept)
@@ -529,14 +529,14 @@ class DocumentExchange(Part):
         self._send_next()
 
     def _read(
-        self, kept: Kept, chunk: int, done: Callable[[Value], None], failed: Callable[[Unavailable], None]
+        self, kept: KeptDocument, chunk: int, done: Callable[[Value], None], failed: Callable[[Unavailable], None]
     ) -> None:
         offset = chunk * kept.attachment.chunk_bytes
         self.shelf.files.read(kept.file, offset, kept.attachment.size_of(chunk), done, failed)
 
     # Clients that read
 
-    def read(self, kept: Kept, chunk: int, on_done: Callable[[Value | Exception], None]) -> None:
+    def read(self, kept: KeptDocument, chunk: int, on_done: Callable[[Value | Exception], None]) -> None:
         """A chunk, at once or when it has come. Raises `Unavailable`: it is not on its way, or too many wait."""
         active = self._active.get(kept.id)
         if kept.is_complete or (active is not None and active.download.have >> chunk & 1):
@@ -548,7 +548,7 @@ class DocumentExchange(Part):
         else:
             active.waiting.setdefault(chunk, []).append(on_done)
 
-    def _read_for(self, kept: Kept, chunk: int, on_done: Callable[[Value | Exception], None]) -> None:
+    def _read_for(self, kept: KeptDocument, chunk: int, on_done: Callable[[Value | Exception], None]) -> None:
         self._read(kept, chunk, on_done, on_done)
 
     # Time

@@ -9,7 +9,7 @@ from peerd.api import Value
 from protocols.dissemination.models import DocumentView, ItemPublished
 
 
-class Draft(Protocol):
+class ArrivingDocument(Protocol):
     """A document that a client is sending. Its pieces come one after the other."""
 
     @property
@@ -32,7 +32,7 @@ class Draft(Protocol):
 class DocumentService(Protocol):
     """Every method may raise `StreamRefused` and `Unavailable` at once; callbacks are called once, later."""
 
-    def draft(self, stream: str, size: int, name: str, content_type: str) -> Draft:
+    def draft(self, stream: str, size: int, name: str, content_type: str) -> ArrivingDocument:
         """Begin to take a document for a stream that this node produces."""
 
     def documents(self) -> list[DocumentView]:

@@ -24,7 +24,7 @@ FILE_PREFIX: Final = "document-"
 
 
 @dataclass(slots=True, eq=False)
-class Kept:
+class KeptDocument:
     """One document. ``at``: when it came, by the wall clock, in milliseconds: the oldest goes first."""
 
     attachment: Attachment
@@ -40,23 +40,23 @@ class Kept:
         return FILE_PREFIX + self.id.hex()
 
 
-class Shelf:
+class DocumentShelf:
     """``is_used``: documents that must stay. ``on_evicted`` is told of each that had to go."""
 
     def __init__(self, host: Host, bytes_max: Callable[[], int]) -> None:
         self._host, self._bytes_max = host, bytes_max
         self.files = host.store.files()
-        self._kept: dict[bytes, Kept] = {}
+        self._kept: dict[bytes, KeptDocument] = {}
         self.drafted_bytes = 0
         """What documents that are being published will take."""
         self.is_used: Callable[[bytes], bool] = lambda id: False
-        self.on_evicted: Callable[[Kept], None] = lambda kept: None
+        self.on_evicted: Callable[[KeptDocument], None] = lambda kept: None
         self._load()
 
-    def __iter__(self) -> Iterator[Kept]:
+    def __iter__(self) -> Iterator[KeptDocument]:
         return iter(sorted(self._kept.values(), key=lambda kept: (kept.at, kept.id)))
 
-    def get(self, id: bytes) -> Kept | None:
+    def get(self, id: bytes) -> KeptDocument | None:
         """A document by its id."""
         return self._kept.get(id)
 
@@ -80,24 +80,24 @@ class Shelf:
                 self.on_evicted(kept)
         return self.bytes + size <= limit and len(self._kept) < KEPT_MAX
 
-    def add(self, attachment: Attachment, stream: str, item: str, *, is_complete: bool = False) -> Kept:
+    def add(self, attachment: Attachment, stream: str, item: str, *, is_complete: bool = False) -> KeptDocument:
         """Put a document on the shelf; ask `make_room` before."""
-        kept = Kept(attachment, stream, item, round(self._host.wall_time() * 1000), is_complete, attachment.id)
+        kept = KeptDocument(attachment, stream, item, round(self._host.wall_time() * 1000), is_complete, attachment.id)
         self._kept[kept.id] = kept
         self._save(kept)
         return kept
 
-    def completed(self, kept: Kept) -> None:
+    def completed(self, kept: KeptDocument) -> None:
         """All of it is here."""
         kept.is_complete = True
         self._save(kept)
 
-    def incomplete(self, kept: Kept) -> None:
+    def incomplete(self, kept: KeptDocument) -> None:
         """A part of it cannot be read any more."""
         kept.is_complete = False
         self._save(kept)
 
-    def remove(self, kept: Kept) -> None:
+    def remove(self, kept: KeptDocument) -> None:
         """Let go of one."""
         self._kept.pop(kept.id, None)
         self.files.delete(kept.file)
@@ -106,7 +106,7 @@ class Shelf:
         except Unavailable:
             return  # the next start finds no file for it, and forgets it
 
-    def _save(self, kept: Kept) -> None:
+    def _save(self, kept: KeptDocument) -> None:
         attachment = kept.attachment
         data = {
             "name": attachment.name,
@@ -145,8 +145,8 @@ class Shelf:
                 self.files.delete(name)
 
 
-def _read(data: bytes) -> Kept | None:
-    """What `Shelf` has saved; ``None`` for what it has not."""
+def _read(data: bytes) -> KeptDocument | None:
+    """What `DocumentShelf` has saved; ``None`` for what it has not."""
     try:
         saved = json.loads(data)
         attachment = Attachment(
@@ -157,7 +157,9 @@ def _read(data: bytes) -> Kept | None:
             str(saved["content_type"]),
         )
         attachment.check()
-        kept = Kept(attachment, str(saved["stream"]), str(saved["item"]), int(saved["at"]), bool(saved["is_complete"]))
+        kept = KeptDocument(
+            attachment, str(saved["stream"]), str(saved["item"]), int(saved["at"]), bool(saved["is_complete"])
+        )
     except (ValueError, KeyError, TypeError, PeerdError):
         return None
     kept.id = attachment.id

@@ -7,6 +7,7 @@ import json
 import mimetypes
 from collections.abc import AsyncGenerator, AsyncIterable, Callable, Iterable, Mapping
 from contextlib import aclosing, suppress
+from functools import partial
 from http import HTTPStatus
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Literal
@@ -148,7 +149,7 @@ class DisseminationClient:
         view = await self._client.get(_path(name, "documents", id, "state"), DocumentView)
         if begin < view.size:
             path = f"{_path(name, 'documents', id)}?begin={begin}"
-            async with aclosing(self._client.fetch(path, DOCUMENT_SILENCE_S)) as pieces:
+            async with aclosing(self._client.fetch(path, silence_s=DOCUMENT_SILENCE_S)) as pieces:
                 async for piece in pieces:
                     yield piece
 
@@ -156,7 +157,7 @@ class DisseminationClient:
         self, name: str, document: AttachedDocument, path: str | Path, progress: Progress = lambda done, size: None
     ) -> str:
         """Write a document to a file, which appears when it is whole; returns its SHA-256. Goes on after a break."""
-        return await write_document(self, name, document, Path(path), progress)
+        return await write_document(partial(self.read_document, name, document.id), document, Path(path), progress)
 
     # Subscriptions
 

@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, Final
 from peerd.errors import PeerdError
 
 if TYPE_CHECKING:
-    from protocols.dissemination.front.client import DisseminationClient
     from protocols.dissemination.models import AttachedDocument
 
 READ_BYTES: Final = 1 << 20
@@ -50,18 +49,19 @@ def safe_name(name: str) -> str:
 
 
 async def write_document(
-    client: DisseminationClient, stream: str, document: AttachedDocument, path: Path, progress: Progress
+    read: Callable[[int], AsyncGenerator[bytes, None]], document: AttachedDocument, path: Path, progress: Progress
 ) -> str:
     """Write a document to a file, which appears under its name when it is whole. Returns its SHA-256.
 
-    What an earlier, interrupted call has written is gone on with. Raises `PeerdError` when the disk refuses.
+    ``read(begin)`` gives the document's bytes from there on; what an earlier, interrupted call has written is gone on
+    with. Raises `PeerdError` when the disk refuses.
     """
     unfinished = path.with_name(f".{path.name}.part")
     found = hashlib.sha256()
     try:
         begin = await asyncio.to_thread(_already, unfinished, found, document.size)
         with unfinished.open("ab") as file:
-            async with aclosing(client.read_document(stream, document.id, begin)) as pieces:
+            async with aclosing(read(begin)) as pieces:
                 async for piece in pieces:
                     await asyncio.to_thread(file.write, piece)
                     found.update(piece)

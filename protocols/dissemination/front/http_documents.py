@@ -22,7 +22,7 @@ from protocols.dissemination.models import (
 )
 
 if TYPE_CHECKING:
-    from protocols.dissemination.documents.service import DocumentService, Draft
+    from protocols.dissemination.documents.service import ArrivingDocument, DocumentService
 
 FILE_BODY: Final[dict[str, Any]] = {"requestBody": {"content": {"*/*": {}}, "required": True}}
 BINARY_TYPE: Final = "application/octet-stream"
@@ -99,7 +99,7 @@ def add_documents(routes: APIRouter, service: DocumentService) -> None:
         return file_answer(request, view.size, view.chunk_bytes, piece, headers, BINARY_TYPE, begin)
 
 
-async def _take(request: Request, draft: Draft) -> None:
+async def _take(request: Request, draft: ArrivingDocument) -> None:
     async with aclosing(body_pieces(request, lambda: draft.piece_bytes)) as pieces:
         async for piece in pieces:
 

@@ -90,7 +90,7 @@ def subscribe(
 
 async def _save(streams: DisseminationClient, item: ReceivedItem, folder: Path) -> None:
     """Write the document of an item beside the item, when all of it has come."""
-    from protocols.dissemination.front.document_files import safe_name, write_document
+    from protocols.dissemination.front.document_files import safe_name
     from protocols.dissemination.front.publish import ByteProgress
 
     document = item.document
@@ -98,7 +98,7 @@ async def _save(streams: DisseminationClient, item: ReceivedItem, folder: Path) 
     shown = ByteProgress(document.name, stderr())
     path = folder / f"{item.stream}-{item.id}-{safe_name(document.name)}"
     try:
-        await write_document(streams, item.stream, document, path, shown.show)
+        await streams.save_document(item.stream, document, path, shown.show)
     finally:
         shown.clear()
 
