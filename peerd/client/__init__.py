@@ -25,7 +25,7 @@ from urllib.parse import quote, urlencode
 
 from pydantic import BaseModel, ConfigDict, TypeAdapter, ValidationError
 
-from peerd.client.problems import problem_of
+from peerd.client.problems import problem_of, why_unreachable
 from peerd.client.transport import Body, ClientTransport, OpenAnswer, TransportFailed, UnixTransport
 from peerd.errors import ConfigError, PeerdError, Unavailable
 from peerd.limits import MIB
@@ -104,7 +104,6 @@ TOKEN_VARIABLE: Final = "PEERD_ACCESS_TOKEN"
 """An access token for a daemon's data port over TCP; in the environment, since command lines are seen by all."""
 JSON_TYPE: Final = "application/json"
 ANSWER_TIMEOUT_S: Final = 30.0
-Exchange = AsyncGenerator[OpenAnswer, None]
 PROGRESS_TIMEOUT_S: Final = 90_000.0
 """A stream of progress may be silent for as long as one round of a query may last (a day), and a little more."""
 LINE_BYTES_MAX: Final = 256 * MIB
@@ -536,7 +535,9 @@ class Client:
         return _Answer(exchange.status, exchange.reason, exchange.content_type, content, has_none)
 
     @asynccontextmanager
-    async def _exchange(self, method: str, path: str, body: Body, kind: str, silence_s: float) -> Exchange:
+    async def _exchange(
+        self, method: str, path: str, body: Body, kind: str, silence_s: float
+    ) -> AsyncGenerator[OpenAnswer, None]:
         headers = {} if body is None else {"Content-Type": kind}
         try:
             async with self._transport.exchange(method, path, body, headers, silence_s) as exchange:
@@ -545,7 +546,7 @@ class Client:
             raise self._unreachable(error) from error
 
     def _unreachable(self, error: TransportFailed) -> DaemonUnreachable:
-        return DaemonUnreachable(f"no daemon answers at {self.address} ({_why(self.address, error)})")
+        return DaemonUnreachable(f"no daemon answers at {self.address} ({why_unreachable(self.address, error)})")
 
     def _not_ours(self, error: ValidationError) -> RequestRefused:
         return self._strange(error.errors(include_url=False)[0]["msg"])
@@ -587,21 +588,3 @@ class _Answer:
 def _failing(health: Health, timeout_s: float) -> str:
     failing = "; ".join(f"{check.name}: {check.detail}" for check in health.checks if not check.ok)
     return f"the daemon is up but not ready after {timeout_s:g} s ({failing})"
-
-
-def _why(address: str, error: TransportFailed) -> str:
-    """Say in one phrase why nobody answers, and what to do."""
-    start = "start one with `peerd run`, or name its socket with --socket or PEERD_ADMIN__SOCKET"
-    if address.startswith("http"):
-        return f"{error}; {start}"
-    try:
-        Path(address).lstat()
-    except FileNotFoundError:
-        return f"there is no such socket; {start}"
-    except PermissionError:
-        return "you may not look there; join the socket's group, or become its owner"
-    if not os.access(address, os.R_OK | os.W_OK):
-        return "you may not open that socket; join its group, or become its owner"
-    if error.is_refused:
-        return f"nobody listens on that socket, so the daemon has died or is starting; {start}"
-    return str(error)
