@@ -7,6 +7,7 @@ from typing import Protocol
 
 from peerd.errors import ClientRefusal
 from peerd.lib.feed import Feed
+from protocols.dissemination.documents.manifest import Attachment
 from protocols.dissemination.documents.service import DocumentService
 from protocols.dissemination.models import (
     ItemPublished,
@@ -44,9 +45,17 @@ class StreamService(Protocol):
         """A stream by its name, wherever it is produced."""
 
     def publish(
-        self, name: str, payload: bytes, content_type: str = "", published_ms: int | None = None
+        self,
+        name: str,
+        payload: bytes,
+        content_type: str = "",
+        published_ms: int | None = None,
+        attachment: Attachment | None = None,
     ) -> ItemPublished:
-        """The next item of a stream that this node produces. It goes out at once; nobody acknowledges it."""
+        """The next item of a stream that this node produces. It goes out at once; nobody acknowledges it.
+
+        ``attachment``: a document that is here; `documents` takes it.
+        """
 
     def when_publishable(self, name: str, on_done: Callable[[bool | Exception], None]) -> None:
         """Wait until the stream takes another item, by its limits of rate and memory.
