@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any, Protocol
 
-from peerd.api import KeyValues, Log, Metric, Priority, Rng, WorkHandle, WorkLimits
+from peerd.api import Files, KeyValues, Log, Metric, Priority, Rng, WorkHandle, WorkLimits
 from peerd.errors import PeerMisbehaved
 from peerd.ids import NodeId
 from peerd.messages import PeerRef
@@ -186,6 +186,9 @@ class Storage(Protocol):
 
     def log(self, plugin: str, name: str) -> Log:
         """A log of one plugin, always the same object for a name; errors as of `peerd.api.Store.log`."""
+
+    def files(self, plugin: str) -> Files:
+        """The large files of one plugin; what is in them survives a restart of the node."""
 
 
 class Telemetry(Protocol):

@@ -111,6 +111,14 @@ LOG_WAITING_BYTES_MAX: Final = 8 * MIB
 LOG_READ_BYTES_MAX: Final = 1 * MIB
 """One read returns at most this much, but always at least one record."""
 
+# Plugin files
+FILES_PER_PLUGIN_MAX: Final = 4096
+FILE_BYTES_MAX: Final = 64 * 1024 * MIB
+FILE_PIECE_BYTES_MAX: Final = 16 * MIB
+"""A file is written and read in pieces of at most this size, one after the other, so that none keeps others waiting."""
+FILES_FREE_BYTES_MIN: Final = 256 * MIB
+"""No file grows where less than this is free: the rest of the disk is for the daemon's own state, and for others."""
+
 # Event log
 EVENT_QUEUE_RECORDS_MAX: Final = 10_000
 EVENT_TEXT_LENGTH_MAX: Final = 1024

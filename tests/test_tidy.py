@@ -109,7 +109,12 @@ PLUGIN_MAY_IMPORT = (
 PLUGIN_FRONT_MAY_IMPORT = (
     *PLUGIN_MAY_IMPORT,
     *("peerd.front", "peerd.models", "peerd.client", "peerd.cli", "peerd.cluster"),
-    *("peerd.daemon.http.streaming", "peerd.daemon.http.ingest", "peerd.daemon.http.answers"),
+    *(
+        "peerd.daemon.http.streaming",
+        "peerd.daemon.http.files",
+        "peerd.daemon.http.ingest",
+        "peerd.daemon.http.answers",
+    ),
     *("peerd.sim", "peerd.lab", "peerd.pipeline"),
 )
 TYPES_ONLY = "peerd/front.py"

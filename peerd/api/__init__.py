@@ -49,6 +49,7 @@ from peerd.api.parts import (
 )
 from peerd.api.services import (
     NO_VERSION as NO_VERSION,
+    Files as Files,
     GroupOutcome as GroupOutcome,
     Groups as Groups,
     KeyValues as KeyValues,

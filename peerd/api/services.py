@@ -10,6 +10,8 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Literal, Protocol
 
+from peerd.api.bulk import Value
+from peerd.errors import Unavailable
 from peerd.ids import NodeId
 from peerd.messages import U64, Message, PeerRef, struct
 
@@ -296,8 +298,52 @@ class Log(Protocol):
         """Remove the records up to this number. That is durable a little later: after a crash some may be back."""
 
 
+class Files(Protocol):
+    """Large files of one plugin, read and written by pieces while the node does other things. They survive a restart.
+
+    What is asked for is done in the order in which it was asked for. Exactly one of ``done`` and ``failed`` is called,
+    once, later, unless the node ends first; ``failed`` gets an `Unavailable` that says why. A crash of the machine may
+    lose what was written last, or leave a part of it: what has to be right is verified by who reads it. A piece is read
+    as it was written: at the same place, with the same size.
+    """
+
+    def sizes(self) -> dict[str, int]:
+        """Every file with its size in bytes, by name. It reads a folder, so ask when the plugin starts.
+
+        Raises `Unavailable` when the disk refuses.
+        """
+
+    def write(
+        self,
+        name: str,
+        offset: int,
+        piece: Value,
+        done: Callable[[], None],
+        failed: Callable[[Unavailable], None],
+    ) -> None:
+        """Write a piece of a file, which is made if there is none; what lies before it may come later.
+
+        Names are lower-case letters, digits, ``-`` and ``_``, at most 64. A piece has at most
+        `limits.FILE_PIECE_BYTES_MAX` bytes. Fails where less than `limits.FILES_FREE_BYTES_MIN` of the disk is free.
+        """
+
+    def read(
+        self, name: str, offset: int, size: int, done: Callable[[Value], None], failed: Callable[[Unavailable], None]
+    ) -> None:
+        """Read a piece. Fails where there is less."""
+
+    def rename(self, name: str, to: str, done: Callable[[], None], failed: Callable[[Unavailable], None]) -> None:
+        """Give a file another name, in place of a file of that name."""
+
+    def delete(self, name: str) -> None:
+        """Remove a file. Harmless when there is none; one that the disk refuses to remove stays."""
+
+
 class Store(KeyValues, Protocol):
     """What a plugin keeps on disk."""
+
+    def files(self) -> Files:
+        """This plugin's large files; always the same object."""
 
     def log(self, name: str) -> Log:
         """The log of that name (lower-case letters, digits, ``-`` and ``_``); always the same one.

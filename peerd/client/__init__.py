@@ -25,8 +25,8 @@ from urllib.parse import quote, urlencode
 
 from pydantic import BaseModel, ConfigDict, TypeAdapter, ValidationError
 
-from peerd.client.problems import problem_of
-from peerd.client.transport import ClientTransport, OpenAnswer, TransportFailed, UnixTransport
+from peerd.client.problems import problem_of, why_unreachable
+from peerd.client.transport import Body, ClientTransport, OpenAnswer, TransportFailed, UnixTransport
 from peerd.errors import ConfigError, PeerdError, Unavailable
 from peerd.limits import MIB
 from peerd.models.admin import (
@@ -463,7 +463,7 @@ class Client:
         content = None if body is None else body.model_dump_json().encode()
         return await self.send(method, path, model, content, JSON_TYPE)
 
-    async def send(self, method: str, path: str, model: type[Model], content: bytes | None, kind: str) -> Model:
+    async def send(self, method: str, path: str, model: type[Model], content: Body, kind: str) -> Model:
         """Send one request with any body, of the content type ``kind``; otherwise as `call`."""
         async with self._exchange(method, path, content, kind, ANSWER_TIMEOUT_S) as exchange:
             answer = await self._whole(exchange, method, path)
@@ -478,14 +478,9 @@ class Client:
     ) -> AsyncGenerator[bytes, None]:
         """The lines of the answer as they come, without their ends. Raises what `call` raises."""
         content = None if body is None else json.dumps(body).encode()
-        async with self._exchange(method, path, content, JSON_TYPE, silence_s) as exchange:
-            if exchange.status >= 400:
-                (await self._whole(exchange, method, path)).raise_for_problem()
-            is_stream = exchange.content_type.startswith(STREAM_TYPE)
-            if method == "GET" and not is_stream:  # else `follow` would come back to it for ever
-                raise self._strange("it sent no stream")
+        async with aclosing(self.fetch(path, content, method, silence_s, is_stream=True)) as chunks:
             rest = bytearray()
-            async for chunk in exchange.chunks():
+            async for chunk in chunks:
                 first, *others = chunk.split(b"\n")
                 rest += first
                 for following in others:
@@ -493,6 +488,24 @@ class Client:
                     rest = bytearray(following)
                 if len(rest) > LINE_BYTES_MAX:
                     raise Unavailable(f"the daemon sent a line of more than {LINE_BYTES_MAX} bytes")
+
+    async def fetch(
+        self,
+        path: str,
+        body: Body = None,
+        method: str = "GET",
+        silence_s: float = PROGRESS_TIMEOUT_S,
+        *,
+        is_stream: bool = False,
+    ) -> AsyncGenerator[bytes, None]:
+        """The bytes of an answer as they come. Raises what `call` raises."""
+        async with self._exchange(method, path, body, JSON_TYPE, silence_s) as exchange:
+            if exchange.status >= 400:
+                (await self._whole(exchange, method, path)).raise_for_problem()
+            if is_stream and method == "GET" and not exchange.content_type.startswith(STREAM_TYPE):
+                raise self._strange("it sent no stream")  # else `follow` would come back to it for ever
+            async for chunk in exchange.chunks():
+                yield chunk
 
     # Inside
 
@@ -523,7 +536,7 @@ class Client:
 
     @asynccontextmanager
     async def _exchange(
-        self, method: str, path: str, body: bytes | AsyncIterable[bytes] | None, kind: str, silence_s: float
+        self, method: str, path: str, body: Body, kind: str, silence_s: float
     ) -> AsyncGenerator[OpenAnswer, None]:
         headers = {} if body is None else {"Content-Type": kind}
         try:
@@ -533,7 +546,7 @@ class Client:
             raise self._unreachable(error) from error
 
     def _unreachable(self, error: TransportFailed) -> DaemonUnreachable:
-        return DaemonUnreachable(f"no daemon answers at {self.address} ({_why(self.address, error)})")
+        return DaemonUnreachable(f"no daemon answers at {self.address} ({why_unreachable(self.address, error)})")
 
     def _not_ours(self, error: ValidationError) -> RequestRefused:
         return self._strange(error.errors(include_url=False)[0]["msg"])
@@ -575,21 +588,3 @@ class _Answer:
 def _failing(health: Health, timeout_s: float) -> str:
     failing = "; ".join(f"{check.name}: {check.detail}" for check in health.checks if not check.ok)
     return f"the daemon is up but not ready after {timeout_s:g} s ({failing})"
-
-
-def _why(address: str, error: TransportFailed) -> str:
-    """Say in one phrase why nobody answers, and what to do."""
-    start = "start one with `peerd run`, or name its socket with --socket or PEERD_ADMIN__SOCKET"
-    if address.startswith("http"):
-        return f"{error}; {start}"
-    try:
-        Path(address).lstat()
-    except FileNotFoundError:
-        return f"there is no such socket; {start}"
-    except PermissionError:
-        return "you may not look there; join the socket's group, or become its owner"
-    if not os.access(address, os.R_OK | os.W_OK):
-        return "you may not open that socket; join its group, or become its owner"
-    if error.is_refused:
-        return f"nobody listens on that socket, so the daemon has died or is starting; {start}"
-    return str(error)

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import os
+from pathlib import Path
 from typing import Final
 
+from peerd.client.transport import TransportFailed
 from peerd.models.admin import PROBLEM_TYPE, Problem
 
 NO_ROUTE: Final = {404: "Not Found", 405: "Method Not Allowed"}
@@ -21,3 +24,21 @@ def problem_of(status: int, reason: str, content_type: str, content: bytes, has_
         return problem
     why = "it is older than this command, runs without that protocol, or this is not the operators' address"
     return problem.model_copy(update={"detail": f"{has_none}: {why}"})
+
+
+def why_unreachable(address: str, error: TransportFailed) -> str:
+    """Say in one phrase why nobody answers, and what to do."""
+    start = "start one with `peerd run`, or name its socket with --socket or PEERD_ADMIN__SOCKET"
+    if address.startswith("http"):
+        return f"{error}; {start}"
+    try:
+        Path(address).lstat()
+    except FileNotFoundError:
+        return f"there is no such socket; {start}"
+    except PermissionError:
+        return "you may not look there; join the socket's group, or become its owner"
+    if not os.access(address, os.R_OK | os.W_OK):
+        return "you may not open that socket; join its group, or become its owner"
+    if error.is_refused:
+        return f"nobody listens on that socket, so the daemon has died or is starting; {start}"
+    return str(error)

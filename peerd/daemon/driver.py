@@ -11,7 +11,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final, Protocol
 
-from peerd.api import KeyValues, Log, Metric, Priority, Rng, WorkHandle, WorkLimits
+from peerd.api import Files, KeyValues, Log, Metric, Priority, Rng, WorkHandle, WorkLimits
 from peerd.daemon.links.buffers import allocate
 from peerd.daemon.links.links import LinkEvents, Links
 from peerd.daemon.links.settings import monotonic_s
@@ -40,6 +40,8 @@ DRIVER_METRICS: Final = (
 )
 LOG_WRITES_MAX: Final = 4096
 """Bound on writes that wait: each log has at most one under way, and there are few logs."""
+FILE_JOBS_MAX: Final = 1024
+"""Bound on pieces of files that wait to be read or written. More are refused, as the disk is too slow for them."""
 
 
 class DriverMetrics(Protocol):
@@ -60,6 +62,7 @@ class Stores(Protocol):
     def path(self) -> Path: ...
     def plugin_store(self, plugin: str) -> KeyValues: ...
     def plugin_log(self, plugin: str, name: str, work: Work) -> Log: ...
+    def plugin_files(self, plugin: str, work: Work) -> Files: ...
 
 
 class DrivenNode(LinkEvents, SupervisedNode, Protocol):
@@ -97,6 +100,7 @@ class AsyncioDriver:
         self.processes = ProcessPool()
         self._spill_threshold_bytes = spill_threshold_bytes
         self._log_writer: OffloadPool | None = None
+        self._file_worker: OffloadPool | None = None
         self._loop = asyncio.get_running_loop()
         metrics.declare(DRIVER_METRICS)
         self.now = monotonic_s  # type: ignore[method-assign]  # the functions themselves: these two are called a lot
@@ -194,8 +198,16 @@ class AsyncioDriver:
             self._log_writer = OffloadPool(workers=1, queued_max=LOG_WRITES_MAX)
         return self._stores.plugin_log(plugin, name, self._log_writer.submit)
 
+    def files(self, plugin: str) -> Files:
+        """The files of a plugin. One thread of their own works for all of them, so that their order stays."""
+        if self._file_worker is None:
+            self._file_worker = OffloadPool(workers=1, queued_max=FILE_JOBS_MAX)
+        return self._stores.plugin_files(plugin, self._file_worker.submit)
+
     def stop_logs(self) -> None:
         """No more writes begin; what is left is written when the state directory is closed."""
+        if self._file_worker is not None:
+            self._file_worker.close()
         if self._log_writer is not None:
             self._log_writer.close()
 

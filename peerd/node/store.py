@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from peerd.api import KeyValues, Log
+from peerd.api import Files, KeyValues, Log, Value
 from peerd.driver import Storage
+from peerd.errors import Unavailable
 
 Run = Callable[..., None]
 """``run(callback, *arguments)`` runs the callback as the plugin's code, unless the plugin is out of service."""
@@ -19,12 +20,44 @@ class BoundStore:
         self._storage = storage
         self._plugin = plugin
         self._run = run
+        self._files: BoundFiles | None = None
         values: KeyValues = storage.store(plugin)
         self.get, self.put, self.delete, self.keys = values.get, values.put, values.delete, values.keys
 
     def log(self, name: str) -> Log:
         """See `peerd.api.Store.log`."""
         return BoundLog(self._storage.log(self._plugin, name), self._run)
+
+    def files(self) -> Files:
+        """See `peerd.api.Store.files`."""
+        if self._files is None:
+            self._files = BoundFiles(self._storage.files(self._plugin), self._run)
+        return self._files
+
+
+class BoundFiles:
+    """Implements `peerd.api.Files`."""
+
+    def __init__(self, files: Files, run: Run) -> None:
+        self._files = files
+        self._run = run
+        self.sizes, self.delete = files.sizes, files.delete
+
+    def write(
+        self, name: str, offset: int, piece: Value, done: Callable[[], None], failed: Callable[[Unavailable], None]
+    ) -> None:
+        """See `peerd.api.Files`."""
+        self._files.write(name, offset, piece, lambda: self._run(done), lambda why: self._run(failed, why))
+
+    def read(
+        self, name: str, offset: int, size: int, done: Callable[[Value], None], failed: Callable[[Unavailable], None]
+    ) -> None:
+        """See `peerd.api.Files`."""
+        self._files.read(name, offset, size, lambda piece: self._run(done, piece), lambda why: self._run(failed, why))
+
+    def rename(self, name: str, to: str, done: Callable[[], None], failed: Callable[[Unavailable], None]) -> None:
+        """See `peerd.api.Files`."""
+        self._files.rename(name, to, lambda: self._run(done), lambda why: self._run(failed, why))
 
 
 class BoundLog:

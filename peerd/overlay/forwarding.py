@@ -135,9 +135,8 @@ class Forwarder(Part):
         excluded = transit.excluded.union(state.suspects) if state.suspects else transit.excluded
         groups: dict[tuple[NodeId, bool], tuple[PeerRef, list[NodeId]]] = {}
         waiting: list[NodeId] = []
-        keys = transit.route.keys
-        decisions = next_steps(keys, state.leaves, state.table, excluded, state.way_s)
-        for key, (step, peer) in zip(keys, decisions, strict=True):
+        decisions = next_steps(transit.route.keys, state.leaves, state.table, excluded, state.way_s)
+        for key, (step, peer) in zip(transit.route.keys, decisions, strict=True):
             is_detour = False
             if step is Step.DELIVER:
                 step, peer = self._step_at_root(key, transit, excluded)

@@ -12,7 +12,7 @@ from random import Random
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from peerd import limits
-from peerd.api import KeyValues, Log, Metric, Priority, SendRefusal, WorkHandle, WorkLimits
+from peerd.api import Files, KeyValues, Log, Metric, Priority, SendRefusal, WorkHandle, WorkLimits
 from peerd.driver import StreamHandler
 from peerd.errors import Bug, PeerMisbehaved, Unavailable
 from peerd.ids import NodeId, format_id
@@ -22,6 +22,7 @@ from peerd.linking.policy import LinkPolicy
 from peerd.messages import PeerRef
 from peerd.sim.clock import WALL_TIME_START_S
 from peerd.sim.engine import Engine, Timer, mark_of
+from peerd.sim.files import FileDisk, SimFiles
 from peerd.sim.identity import SimulatedKeys
 from peerd.sim.links import SimLink
 from peerd.sim.logs import LogDisk, open_log
@@ -46,6 +47,7 @@ TIMER_MARK: Final = 0x54494D
 END_MARK: Final = 0x454E44
 WORK_MARK: Final = 0x574F52
 LOG_MARK: Final = 0x4C4F47
+FILE_MARK: Final = 0x46494C
 
 
 class Surroundings(Protocol):
@@ -75,6 +77,7 @@ class SimStore:
     def __init__(self) -> None:
         self._values: dict[str, bytes] = {}
         self.logs: dict[str, LogDisk] = {}
+        self.files_on_disk: FileDisk = {}
 
     def get(self, key: str) -> bytes | None:
         """The value, if there is one."""
@@ -444,6 +447,11 @@ class SimDriver:
                 disk, lambda delay_s, callback: self._later(delay_s, LOG_MARK, callback)
             )
         return log
+
+    def files(self, plugin: str) -> Files:
+        """Return a plugin's files, which survive restarts."""
+        disk = self._stores.setdefault(plugin, SimStore()).files_on_disk
+        return SimFiles(disk, lambda delay_s, callback: self._later(delay_s, FILE_MARK, callback))
 
     def record(self, record: dict[str, object]) -> None:
         """Give a record to the simulation's sink."""

@@ -18,6 +18,7 @@ from typing import Any, TypeVar
 
 from peerd.api import (
     Coordinate,
+    Files,
     GroupOutcome,
     LeafSet,
     LocalRecord,
@@ -35,6 +36,7 @@ from peerd.errors import Bug, PeerMisbehaved, Unavailable
 from peerd.ids import NodeId, closeness
 from peerd.messages import Message, PeerRef, decode_body, encode_body
 from peerd.sim.driver import SimStore
+from peerd.sim.files import SimFiles
 from peerd.sim.identity import SimulatedKeys
 from peerd.sim.logs import LogDisk, open_log
 from peerd.telemetry.schema import Event
@@ -501,6 +503,10 @@ class FakeStore(SimStore):
             disk = self.logs.setdefault(name, LogDisk())
             self._open[name] = open_log(disk, lambda delay_s, callback: self._host.later.append(callback))
         return self._open[name]
+
+    def files(self) -> Files:
+        """Return the files, which live as long as the test's host; what is asked of them is done after the handler."""
+        return SimFiles(self.files_on_disk, lambda delay_s, callback: self._host.later.append(callback))
 
 
 def _is_callback(value: object) -> bool:

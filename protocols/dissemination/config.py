@@ -11,6 +11,7 @@ from peerd.quantities import Count, Duration, Interval, Size, between_durations,
 from protocols.dissemination.messages import FAN_OUT_MAX
 
 Memory = Annotated[Size, between_sizes("64KiB", "64GiB")]
+Disk = Annotated[Size, between_sizes("0B", "64TiB")]
 FanOut = Annotated[int, Field(ge=0, le=FAN_OUT_MAX)]
 Lease = Annotated[Duration, between_durations("10s", "1d")]
 
@@ -84,6 +85,20 @@ class DisseminationConfig(PluginConfig):
         "1s", "First pause of a member that finds no parent before it looks again; it doubles, up to retry_max."
     )
     retry_max: Interval = setting("30s", "Longest pause of a member that finds no parent.")
+
+    # Documents that are attached to items
+    document_max_bytes: Disk = setting(
+        "4GiB",
+        "Largest document that this node takes, from its clients or from others. A larger one is left out here, and "
+        "the nodes below get it from elsewhere. At most 16 GiB.",
+        reloads=True,
+    )
+    documents_max_bytes: Disk = setting(
+        "8GiB",
+        "Bytes of documents that this node keeps in node.state_dir, to read them and for others. Above it the oldest "
+        "ones go. At least document_max_bytes, for a document of that size to have room.",
+        reloads=True,
+    )
 
     # Questions
     ask_timeout: Interval = setting("2s", "How long one node of the tree may take to answer `peerd stream tree`.")

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Final
 
 from peerd.telemetry.schema import Event, Text
+from protocols.dissemination.documents.events import DOCUMENT_EVENTS
 from protocols.dissemination.loading import policy_events
 
 
@@ -87,6 +88,7 @@ EVENTS: Final[tuple[type[Event], ...]] = (
     StreamLoss,
     StreamLoad,
     StreamOver,
+    *DOCUMENT_EVENTS,
     *policy_events(),
     StreamUnkept,
 )

@@ -17,13 +17,14 @@ import annotated_types
 from peerd.ids import NodeId
 from peerd.limits import KIB
 from peerd.messages import U8, U32, U64, Message, PeerRef, Text, message, struct
+from protocols.dissemination.documents.manifest import Attachment
 from protocols.dissemination.names import INTEREST_ID_BYTES, StreamPosition
 
 INTEREST_BYTES_MAX: Final = 8 * KIB
 WANTS_MAX: Final = 256
 """Interests in one message, and of one child."""
 PAYLOAD_BYTES_MAX: Final = 40 * KIB
-"""An item that is larger travels in chunks over bulk connections."""
+"""Payload and manifest of an item together. What is larger is attached to an item, and travels in chunks."""
 ITEMS_BYTES_MAX: Final = 48 * KIB
 """Items in one message, counted with their envelopes."""
 ITEMS_MAX: Final = 256
@@ -66,6 +67,8 @@ class StreamItem:
     published_ms: U64
     payload: Annotated[bytes, annotated_types.MaxLen(PAYLOAD_BYTES_MAX)]
     content_type: Annotated[str, annotated_types.MaxLen(CONTENT_TYPE_MAX)] = ""
+    attachment: Attachment | None = None
+    """A document that belongs to the item, and is fetched by itself."""
 
     @property
     def position(self) -> StreamPosition:
@@ -75,7 +78,15 @@ class StreamItem:
     @property
     def size(self) -> int:
         """What it counts for in buffers and messages."""
-        return ENVELOPE_BYTES + len(self.payload)
+        attached = 0 if self.attachment is None else self.attachment.message_bytes
+        return ENVELOPE_BYTES + len(self.payload) + attached
+
+
+def check_attachments(message: ReplayItems | Carry) -> None:
+    """Raises `ProtocolError` for a manifest that no correct producer makes."""
+    for item in message.items:
+        if item.attachment is not None:
+            item.attachment.check()
 
 
 Items = Annotated[tuple[StreamItem, ...], annotated_types.MaxLen(ITEMS_MAX)]

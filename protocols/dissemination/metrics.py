@@ -24,6 +24,10 @@ METRICS: Final[tuple[Metric, ...]] = (
     Metric("peerd_dissemination_orphans", "gauge", "Streams for which this node has no parent at the moment."),
     Metric("peerd_dissemination_depth_max", "gauge", "The most edges between this node and a producer."),
     Metric("peerd_dissemination_queued_bytes", "gauge", "What waits to be sent to children."),
+    Metric("peerd_dissemination_documents_total", "counter", "Documents, by what became of them.", ("outcome",)),
+    Metric("peerd_dissemination_document_bytes_total", "counter", "Bytes of documents, by direction.", ("direction",)),
+    Metric("peerd_dissemination_chunks_refused_total", "counter", "Chunks that were not what the manifest says."),
+    Metric("peerd_dissemination_documents_bytes", "gauge", "What the documents take that are kept here."),
 )
 REPORT_S: Final = 60.0
 

@@ -180,6 +180,40 @@ class StreamSubscriptionViews(StreamsModel):
     subscriptions: list[StreamSubscriptionView]
 
 
+class DocumentView(StreamsModel):
+    """A document, as this daemon has it."""
+
+    id: str
+    stream: str
+    item: str
+    """The id of the item that it is attached to."""
+    name: str
+    """As its publisher has given it: text from elsewhere, and no path."""
+    size: int
+    content_type: str
+    chunk_bytes: int
+    state: Literal["complete", "arriving", "partial"]
+    """``partial``: a part is here, and nothing more comes at the moment."""
+    here_bytes: int
+    neighbours: int
+    """Nodes with which it is exchanged now."""
+
+
+class DocumentViews(StreamsModel):
+    """Several documents, oldest first."""
+
+    documents: list[DocumentView]
+
+
+class AttachedDocument(StreamsModel):
+    """The document that belongs to an item."""
+
+    id: str
+    name: str
+    size: int
+    content_type: str = ""
+
+
 class ReceivedItem(StreamsModel):
     """What a subscription gets: an item, or a mark.
 
@@ -197,6 +231,8 @@ class ReceivedItem(StreamsModel):
     payload_base64: str | None = None
     since: str | None = None
     reason: str = ""
+    document: AttachedDocument | None = None
+    """It may still be on its way when the item is here."""
 
 
 class StreamTreeNode(StreamsModel):

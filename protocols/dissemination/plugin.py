@@ -7,14 +7,29 @@ from contextlib import suppress
 from functools import partial
 from typing import Any, ClassVar, Final
 
-from peerd.api import Host, NeighbourChange, Plugin, PluginConfig, SendRefusal, handles, on_timer
+from peerd.api import (
+    AcceptSwap,
+    Host,
+    NeighbourChange,
+    Plugin,
+    PluginConfig,
+    RefuseSwap,
+    SendRefusal,
+    SwapRequest,
+    handles,
+    on_timer,
+)
 from peerd.errors import ProtocolError, Unavailable
-from peerd.ids import NodeId, format_id
+from peerd.ids import NodeId
 from peerd.lib.feed import Feed
 from peerd.messages import Message, PeerRef
 from protocols.dissemination import messages
 from protocols.dissemination.asking import TreeQuestions, describe, told_moves
 from protocols.dissemination.config import DisseminationConfig
+from protocols.dissemination.documents import messages as document_messages
+from protocols.dissemination.documents.drafts import Documents
+from protocols.dissemination.documents.exchange import DocumentExchange
+from protocols.dissemination.documents.manifest import Attachment
 from protocols.dissemination.events import EVENTS
 from protocols.dissemination.interests.errors import InterestError, ItemError
 from protocols.dissemination.loading import policy_messages
@@ -46,6 +61,7 @@ from protocols.dissemination.stream import StreamRecord
 from protocols.dissemination.stream_node import StreamNode, position_of, position_text
 from protocols.dissemination.subscriptions import ClientSubscription, ClientSubscriptions, Told
 from protocols.dissemination.taking_part import StreamNodes, UsedNumbers
+from protocols.dissemination.views import view_of_node, view_of_record
 
 JOIN_S: Final = 20.0
 """A subscription that has not begun after this is given up, and the client is told."""
@@ -66,7 +82,11 @@ class Dissemination(Plugin):
     """Implements `protocols.dissemination.service.StreamService`."""
 
     name: ClassVar[str] = "dissemination"
-    messages: ClassVar[tuple[type[Message], ...]] = (*messages.MESSAGES, *_POLICY_MESSAGES)
+    messages: ClassVar[tuple[type[Message], ...]] = (
+        *messages.MESSAGES,
+        *document_messages.MESSAGES,
+        *_POLICY_MESSAGES,
+    )
     metrics = METRICS
     events = EVENTS
     Config: ClassVar[type[PluginConfig]] = DisseminationConfig
@@ -100,7 +120,10 @@ class Dissemination(Plugin):
         self._answers: list[Callable[[], None]] = []
         self.produced = ProducedStreams(host, self._settings, self.nodes, self.registry)
         self.nodes.on_room = self._let_publish
-        self.add_parts(self.registry, self.nodes, self.produced)
+        self.exchange = DocumentExchange(host, self._settings, self.nodes.above, self.nodes.wake)
+        self.documents = Documents(host, self._settings, self.exchange, self._kind_of, self.publish)
+        self.nodes.on_document = self.exchange.begin
+        self.add_parts(self.registry, self.nodes, self.produced, self.exchange)
         for kind in _POLICY_MESSAGES:
             self.handlers.messages[kind] = self.nodes.policy_received
         host.when_over(self.clients.let_go)
@@ -142,7 +165,12 @@ class Dissemination(Plugin):
 
     # Upcalls
 
+    def swap_requested(self, request: SwapRequest) -> AcceptSwap | RefuseSwap:
+        return self.exchange.swap_requested(request)
+
     def send_refused(self, peer: PeerRef, message_type: type[Message], reason: SendRefusal, count: int) -> None:
+        if message_type in document_messages.MESSAGES:
+            self.exchange.gone(peer.id)
         if message_type in _OF_TREE:
             self.nodes.send_refused(peer, message_type, reason)
 
@@ -154,6 +182,7 @@ class Dissemination(Plugin):
         for peer in change.removed:
             if peer.id in missing:
                 self.nodes.gone(peer.id)
+                self.exchange.gone(peer.id)
 
     def writable(self, peer: PeerRef) -> None:
         self.nodes.writable()
@@ -183,6 +212,7 @@ class Dissemination(Plugin):
 
     def validate(self) -> None:
         self.nodes.validate()
+        self.exchange.validate()
 
     def _tick(self) -> None:
         now = self.host.now()
@@ -193,11 +223,12 @@ class Dissemination(Plugin):
         for each in self.clients.unread(now):
             self._forget(each)
         self.named.save(list(self.clients), now)
+        self.exchange.tick()
         self._let_publish()
         self._check_drained()
 
     def _has_work(self) -> bool:
-        return bool(len(self.clients) or self._publishers or self._drained)
+        return bool(len(self.clients) or self._publishers or self._drained or self.exchange.has_work())
 
     def _later(self, on_done: Callable[[Any], None]) -> Callable[[Any], None]:
         """Answers that are known at once come after the caller's own call has returned."""
@@ -314,40 +345,13 @@ class Dissemination(Plugin):
         node = self.nodes.get(record.key)
         if node is not None:
             return self._view(node)
-        return StreamView(
-            name=record.name,
-            kind=record.kind,
-            policy=record.policy,
-            settings=dict(record.settings),
-            producer=record.producer.id,
-            role="none",
-            position=None,
-            parent=None,
-            depth=None,
-            children=0,
-            subscriptions=0,
-            durable=record.durable,
-        )
+        return view_of_record(record)
 
     def _view(self, node: StreamNode) -> StreamView:
-        parent = node.parent
-        return StreamView(
-            name=node.name,
-            kind=node.record.kind,
-            policy=node.record.policy,
-            settings=dict(node.record.settings),
-            producer=node.record.producer.id,
-            role="producer" if node.is_producer else "subscriber",
-            position=position_text(node.member.state.through),
-            parent=None if parent is None else format_id(parent.id),
-            depth=node.depth,
-            children=len(node.member.down.children),
-            subscriptions=len(self.clients.of(node.name)),
-            durable=node.record.durable,
-            is_kept=None if node.keeping is None else node.keeping.is_kept,
-        )
+        return view_of_node(node, len(self.clients.of(node.name)))
 
     def _stream_gone(self, node: StreamNode, reason: str) -> None:
+        self.exchange.stream_gone(node.record.key)
         for each in self.clients.of(node.name):
             if self._is_leaving and reason == "left":
                 self.clients.remove(each)
@@ -365,18 +369,28 @@ class Dissemination(Plugin):
 
     # Publishing
 
+    def _kind_of(self, name: str) -> str:
+        return self._produced(name).record.kind
+
     def publish(
-        self, name: str, payload: bytes, content_type: str = "", published_ms: int | None = None
+        self,
+        name: str,
+        payload: bytes,
+        content_type: str = "",
+        published_ms: int | None = None,
+        attachment: Attachment | None = None,
     ) -> ItemPublished:
         """See `StreamService.publish`."""
         node = self._produced(name)
-        if len(payload) > PAYLOAD_BYTES_MAX:
-            raise StreamRefused("invalid", f"an item of {len(payload)} bytes: {PAYLOAD_BYTES_MAX} is the limit")
+        size = len(payload) + (0 if attachment is None else attachment.message_bytes)
+        if size > PAYLOAD_BYTES_MAX:
+            what = "an item" if attachment is None else "an item with the manifest of its document"
+            raise StreamRefused("invalid", f"{what} of {size} bytes: {PAYLOAD_BYTES_MAX} is the limit")
         if len(content_type) > messages.CONTENT_TYPE_MAX:
             raise StreamRefused("invalid", "the content type is too long")
         at_ms = round(self.host.wall_time() * 1000) if published_ms is None else published_ms
         try:
-            item = node.publish(payload, content_type, max(0, at_ms))
+            item = node.publish(payload, content_type, max(0, at_ms), attachment)
         except ItemError as error:
             raise StreamRefused("invalid", str(error)) from error
         self.nodes.flush_soon()
@@ -464,7 +478,8 @@ class Dissemination(Plugin):
             after = None if at is None else position_of(at)
         made = self.clients.add(record.name, interest, record.kind, request.name, after)
         made.on_done = on_done
-        node.subscribe(made.number, interest, after, made.deliver, partial(self._live, made))
+        deliver = node.with_documents(made.deliver)
+        node.subscribe(made.number, interest, after, deliver, partial(self._live, made))
         if node.member.up.is_new and node.member.up.is_orphan and not node.is_producer:
             node.join()
 

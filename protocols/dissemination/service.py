@@ -7,6 +7,8 @@ from typing import Protocol
 
 from peerd.errors import ClientRefusal
 from peerd.lib.feed import Feed
+from protocols.dissemination.documents.manifest import Attachment
+from protocols.dissemination.documents.service import DocumentService
 from protocols.dissemination.models import (
     ItemPublished,
     ReceivedItem,
@@ -43,9 +45,17 @@ class StreamService(Protocol):
         """A stream by its name, wherever it is produced."""
 
     def publish(
-        self, name: str, payload: bytes, content_type: str = "", published_ms: int | None = None
+        self,
+        name: str,
+        payload: bytes,
+        content_type: str = "",
+        published_ms: int | None = None,
+        attachment: Attachment | None = None,
     ) -> ItemPublished:
-        """The next item of a stream that this node produces. It goes out at once; nobody acknowledges it."""
+        """The next item of a stream that this node produces. It goes out at once; nobody acknowledges it.
+
+        ``attachment``: a document that is here; `documents` takes it.
+        """
 
     def when_kept(self, name: str, on_done: Callable[[bool | Exception], None]) -> None:
         """Wait until all that was published in a durable stream is on disk; ``False``: it cannot be.
@@ -72,6 +82,10 @@ class StreamService(Protocol):
 
     def reading(self, id: str) -> tuple[StreamSubscriptionView, Feed[ReceivedItem]]:
         """A subscription and its feed."""
+
+    @property
+    def documents(self) -> DocumentService:
+        """Large documents, which belong to items."""
 
     def tree(self, name: str, on_done: Callable[[StreamTreeView | Exception], None]) -> None:
         """The whole tree of a stream, asked of its nodes."""

@@ -12,6 +12,7 @@ from peerd.ids import NodeId, format_id
 from peerd.messages import Message, PeerRef
 from protocols.dissemination.access import NodeTree
 from protocols.dissemination.config import DisseminationConfig
+from protocols.dissemination.documents.manifest import Attachment
 from protocols.dissemination.events import StreamJoined, StreamLoss, StreamMoved
 from protocols.dissemination.freshness import Freshness
 from protocols.dissemination.item_work import WorkMeter
@@ -25,13 +26,14 @@ from protocols.dissemination.tree.links import ChildStage
 from protocols.dissemination.tree.member import StreamMember
 from protocols.dissemination.tree.replay import BufferLimits
 from protocols.dissemination.tree.search import ParentSearch
-from protocols.dissemination.tree.subscription import Lost, StaleFrom
+from protocols.dissemination.tree.subscription import Delivered, StaleFrom
 from protocols.dissemination.tree.upstream import MoveEnd
 
 LINGER_S: Final = 5.0
 """A member that neither has subscriptions nor children leaves the tree after this."""
 DRAIN_S: Final = 5.0
 """A node that leaves waits for so long until its children have gone elsewhere."""
+Deliver = Callable[[Delivered], None]
 NO_PARENT: Final = "-"
 
 
@@ -103,6 +105,8 @@ class StreamNode:
         """The stream ends for this node; set by who makes this."""
         self.on_room: Callable[[], None] = lambda: None
         """The disk has taken what waited for it; set by who makes this."""
+        self.on_document: Callable[[StreamItem, Attachment], None] = lambda item, attachment: None
+        """An item has come to which a document is attached; set by who makes this."""
         self.on_lookup: Callable[[], None] = lambda: None
         """The record may have changed: the producer is not reached; set by who makes this."""
 
@@ -149,6 +153,12 @@ class StreamNode:
         """Whether nobody here or below wants anything of the stream."""
         return not (self.is_producer or self.member.subscriptions or self.member.down.children)
 
+    def above(self) -> list[PeerRef]:
+        """The nodes above this one: the parent first, and the producer last."""
+        up = [] if self.parent is None else [self.parent]
+        up += [*self.member.state.ancestors[-2::-1], self.record.producer.peer]
+        return list(dict.fromkeys(up))
+
     def queued_bytes(self) -> int:
         """What waits to be sent to the children."""
         return sum(self.queued_for(child) for child in self.member.down.children)
@@ -191,6 +201,21 @@ class StreamNode:
             if is_own:
                 counts.late_ms += max(0, self._wall_ms() - held.item.published_ms)
         self.policy.passed(held, is_own, children)
+        self._note_document(held)
+
+    def _note_document(self, held: ParsedItem) -> None:
+        if held.item.attachment is not None and not self.is_producer:
+            self.on_document(held.item, held.item.attachment)
+
+    def with_documents(self, deliver: Deliver) -> Deliver:
+        """Have the documents fetched that belong to what a subscription gets, be it of the past."""
+
+        def delivered(what: Delivered) -> None:
+            if isinstance(what, ParsedItem):
+                self._note_document(what)
+            deliver(what)
+
+        return delivered
 
     def _lost(self, since: StreamPosition, until: StreamPosition) -> None:
         self.gaps += 1
@@ -203,7 +228,7 @@ class StreamNode:
         number: int,
         interest: Interest,
         after: StreamPosition | None,
-        deliver: Callable[[ParsedItem | Lost | StaleFrom], None],
+        deliver: Callable[[Delivered], None],
         on_live: Callable[[], None],
     ) -> None:
         """See `StreamMember.subscribe`; of values it is noted for how long they are good."""
@@ -216,8 +241,8 @@ class StreamNode:
         self,
         kind: RememberingKind,
         number: int,
-        deliver: Callable[[ParsedItem | Lost | StaleFrom], None],
-        what: ParsedItem | Lost | StaleFrom,
+        deliver: Callable[[Delivered], None],
+        what: Delivered,
     ) -> None:
         if isinstance(what, ParsedItem):
             self._freshness.came(number, kind.object_of(what.content), what.item.published_ms, self._wall_ms())
@@ -349,9 +374,11 @@ class StreamNode:
         self.member.state.now = self.host.now()
         self.policy.received(peer, message)
 
-    def publish(self, payload: bytes, content_type: str, published_ms: int) -> StreamItem:
+    def publish(
+        self, payload: bytes, content_type: str, published_ms: int, attachment: Attachment | None = None
+    ) -> StreamItem:
         """The producer's next item."""
-        item = StreamItem(self.epoch, self.sequence + 1, published_ms, payload, content_type)
+        item = StreamItem(self.epoch, self.sequence + 1, published_ms, payload, content_type, attachment)
         now = self.host.now()
         held = ParsedItem(item, self.kind.content(item))
         self._busy_s += self.host.now() - now

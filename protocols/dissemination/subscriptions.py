@@ -12,7 +12,7 @@ from peerd.lib.feed import Feed
 from peerd.limits import KIB
 from protocols.dissemination.config import DisseminationConfig
 from protocols.dissemination.messages import PAYLOAD_BYTES_MAX
-from protocols.dissemination.models import ReceivedItem, StreamSubscriptionView
+from protocols.dissemination.models import AttachedDocument, ReceivedItem, StreamSubscriptionView
 from protocols.dissemination.names import START, StreamPosition
 from protocols.dissemination.ports import Interest, ParsedItem
 from protocols.dissemination.service import StreamRefused
@@ -137,7 +137,13 @@ def received_item(stream: str, held: ParsedItem) -> ReceivedItem:
         text = item.payload.decode()
     except UnicodeDecodeError:
         encoded = b64encode(item.payload).decode()
+    attached = item.attachment
     return ReceivedItem(
+        document=None
+        if attached is None
+        else AttachedDocument(
+            id=attached.id.hex(), name=attached.name, size=attached.size, content_type=attached.content_type
+        ),
         stream=stream,
         id=position_text(item.position),
         published_ms=item.published_ms,

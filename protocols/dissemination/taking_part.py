@@ -11,6 +11,7 @@ from peerd.errors import ConfigError, Unavailable
 from peerd.ids import NodeId, format_id
 from peerd.messages import Message, PeerRef
 from protocols.dissemination.config import DisseminationConfig
+from protocols.dissemination.documents.manifest import Attachment
 from protocols.dissemination.events import StreamOver
 from protocols.dissemination.keeping import Keeping, Past
 from protocols.dissemination.loading import load_kind, load_policy
@@ -25,13 +26,15 @@ from protocols.dissemination.messages import (
     DetachFromParent,
     ReplayItems,
     StreamGap,
+    StreamItem,
     Widened,
+    check_attachments,
 )
 from protocols.dissemination.metrics import StreamLedger
 from protocols.dissemination.registry import StreamRegistry
 from protocols.dissemination.service import StreamRefused
 from protocols.dissemination.stream import SEEDS_MAX, SeedRef, StreamRecord
-from protocols.dissemination.stream_node import StreamNode
+from protocols.dissemination.stream_node import StreamNode, position_text
 
 TICK_S: Final = 0.25
 _TICK: Final = "streams"
@@ -63,6 +66,7 @@ class StreamNodes(Part):
         self._nodes: dict[NodeId, StreamNode] = {}
         self.ledger = StreamLedger(host)
         self.on_gone: Callable[[StreamNode, str], None] = lambda node, reason: None
+        self.on_document: Callable[[NodeId, str, str, Attachment], None] = lambda stream, name, item, attachment: None
         self.on_tick: Callable[[], None] = lambda: None
         self.has_work: Callable[[], bool] = lambda: False
         self.on_room: Callable[[], None] = lambda: None
@@ -105,6 +109,7 @@ class StreamNodes(Part):
         except (ConfigError, ValueError) as error:
             raise StreamRefused("invalid", f"{record.name}: {error}") from error
         node.on_over = lambda reason: self.give_up(node, reason)
+        node.on_document = lambda item, attachment: self._document_came(node, item, attachment)
         node.on_lookup = lambda: self._look_up(node)
         node.on_room = self.on_room
         self._nodes[record.key] = node
@@ -137,6 +142,14 @@ class StreamNodes(Part):
         for node in self._nodes.values():
             if node.keeping is not None:
                 node.keeping.let_go(reason)
+
+    def _document_came(self, node: StreamNode, item: StreamItem, attachment: Attachment) -> None:
+        self.on_document(node.record.key, node.name, position_text(item.position), attachment)
+
+    def above(self, stream: NodeId) -> list[PeerRef]:
+        """Whom to ask for what belongs to a stream: the parent first, the producer last."""
+        node = self._nodes.get(stream)
+        return [] if node is None else node.above()
 
     def _has_uplink(self) -> bool:
         limit = self._config().uplink
@@ -208,6 +221,8 @@ class StreamNodes(Part):
 
     def received(self, message: Message, source: PeerRef) -> None:
         """One of the tree's messages, or of a policy's: all have a ``stream``."""
+        if isinstance(message, Carry | ReplayItems):
+            check_attachments(message)
         node = self._nodes.get(_stream_of(message))
         if node is None:
             self._tell_off(message, source)

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from typing import cast
+
 import pytest
 
 from peerd.api import Metric, WorkLimits
 from peerd.errors import Bug, Unavailable
-from peerd.limits import STORE_VALUE_BYTES_MAX
+from peerd.limits import FILE_PIECE_BYTES_MAX, STORE_VALUE_BYTES_MAX
 from tests.support.contract import ContractRig, on_both_hosts
 
 COUNTER = Metric("peerd_contract_calls_total", "counter", "Calls.", ("kind",))
@@ -190,3 +192,50 @@ async def test_metrics_are_declared_and_then_used(rig: ContractRig) -> None:
         one.driver.gauge(COUNTER.name, 1.0, {"kind": "x"})
     with pytest.raises(Bug):
         one.driver.declare_metrics((Metric(COUNTER.name, "counter", "Otherwise."),))
+
+
+# Files
+
+
+@on_both_hosts
+async def test_files_are_written_by_pieces_in_any_order_and_read_as_they_were_written(rig: ContractRig) -> None:
+    files = rig.add(1).driver.files("contract")
+    assert files.sizes() == {}
+    told: list[object] = []
+    files.write("one", 4, memoryview(b"5678"), lambda: told.append("second"), unexpected)
+    files.write("one", 0, b"1234", lambda: told.append("first"), unexpected)
+    files.read("one", 0, 4, lambda piece: told.append(bytes(cast(bytes, piece))), unexpected)
+    files.read("one", 4, 4, lambda piece: told.append(bytes(cast(bytes, piece))), unexpected)
+    assert told == [], "nothing is called before the call has returned"
+    await rig.until(lambda: len(told) == 4)
+    assert told == ["second", "first", b"1234", b"5678"]
+    assert files.sizes() == {"one": 8}
+
+
+@on_both_hosts
+async def test_a_file_is_renamed_and_deleted_in_the_order_of_the_calls(rig: ContractRig) -> None:
+    driver = rig.add(1).driver
+    files, others = driver.files("contract"), driver.files("another")
+    told: list[object] = []
+    files.write("old", 0, b"1234", lambda: told.append("written"), unexpected)
+    files.rename("old", "new", lambda: told.append("renamed"), unexpected)
+    files.read("old", 0, 4, unexpected, lambda why: told.append(type(why)))
+    files.read("new", 4, 4, unexpected, lambda why: told.append(type(why)))
+    files.rename("nobody", "new", lambda: unexpected("renamed"), lambda why: told.append(type(why)))
+    files.delete("new")
+    files.delete("never-there")
+    files.read("new", 0, 4, unexpected, lambda why: told.append("gone"))
+    await rig.until(lambda: told[-1:] == ["gone"])
+    assert told == ["written", "renamed", Unavailable, Unavailable, Unavailable, "gone"]
+    assert files.sizes() == {} and others.sizes() == {}
+
+
+@on_both_hosts
+async def test_names_and_sizes_of_files_are_the_callers_to_get_right(rig: ContractRig) -> None:
+    files = rig.add(1).driver.files("contract")
+    for name in ("", "../up", "Large", "a/b"):
+        with pytest.raises(Bug):
+            files.write(name, 0, b"x", lambda: None, unexpected)
+    for piece in (b"", bytes(FILE_PIECE_BYTES_MAX + 1)):
+        with pytest.raises(Bug):
+            files.write("one", 0, piece, lambda: None, unexpected)

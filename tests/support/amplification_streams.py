@@ -19,6 +19,7 @@ from peerd.sim.simulation import Place, Simulation
 from peerd.testing.simulation import ring
 from protocols.dissemination import messages as tree
 from protocols.dissemination.config import DisseminationConfig
+from protocols.dissemination.documents import messages as documents
 from protocols.dissemination.front.judging import StreamJudge, WatchedStream, plugin_of
 from protocols.dissemination.interests.classes import ClassesKind
 from protocols.dissemination.messages import StreamItem, StreamMark
@@ -29,7 +30,14 @@ from protocols.dissemination.policies.cost import messages as cost
 from protocols.dissemination.policies.overlap import messages as overlap
 from protocols.dissemination.stream_node import StreamNode
 
-MESSAGES: Final[tuple[type[Message], ...]] = (*tree.MESSAGES, *overlap.MESSAGES, *cost.MESSAGES)
+MESSAGES: Final[tuple[type[Message], ...]] = (
+    *tree.MESSAGES,
+    *overlap.MESSAGES,
+    *cost.MESSAGES,
+    *documents.MESSAGES,
+)
+DOCUMENT: Final = bytes(16)
+"""No document has this id."""
 BEAT_ID: Final = tree.Beat.TYPE_ID
 NAME: Final = "s"
 STREAM: Final = stream_key(NAME)
@@ -147,6 +155,11 @@ class _Words:
 
 
 _MAKERS: Final[Mapping[type[Message], Callable[[_Words], Message]]] = {
+    documents.DocumentMeet: lambda it: documents.DocumentMeet(DOCUMENT, b"\0"),
+    documents.DocumentMet: lambda it: documents.DocumentMet(DOCUMENT, b"\0"),
+    documents.DocumentHave: lambda it: documents.DocumentHave(DOCUMENT, 0),
+    documents.DocumentAsk: lambda it: documents.DocumentAsk(DOCUMENT, 0),
+    documents.DocumentNot: lambda it: documents.DocumentNot(DOCUMENT),
     tree.Attach: lambda it: tree.Attach(STREAM, it.attempt + 1, (WANTS,), it.start, is_new=True, is_orphan=True),
     tree.Ready: lambda it: tree.Ready(STREAM, it.attempt, it.mark, it.mark),
     tree.Declined: lambda it: tree.Declined(STREAM, it.attempt, 0),

@@ -22,8 +22,13 @@ STATUS: Final[Mapping[str, HTTPStatus]] = {
 T = TypeVar("T")
 
 
-async def answer_of(ask: Callable[[Callable[[T | Exception], None]], object]) -> T:
-    """Wait for what ``ask`` calls back with. Raises what it was told, as an answer of HTTP."""
+async def answer_of(
+    ask: Callable[[Callable[[T | Exception], None]], object], limit_s: float | None = ANSWER_S_MAX
+) -> T:
+    """Wait for what ``ask`` calls back with. Raises what it was told, as an answer of HTTP.
+
+    ``limit_s``: ``None`` where the client waits for something that takes as long as it takes.
+    """
     future: asyncio.Future[T] = asyncio.get_running_loop().create_future()
 
     def done(answer: T | Exception) -> None:
@@ -38,7 +43,7 @@ async def answer_of(ask: Callable[[Callable[[T | Exception], None]], object]) ->
         ask(done)
         if future.done():  # at once, so that of many events in one request each need not wait for the event loop
             return future.result()
-        return await asyncio.wait_for(future, ANSWER_S_MAX)
+        return await asyncio.wait_for(future, limit_s)
     except ClientRefusal as error:
         raise http_error(error) from error
     except TimeoutError as error:

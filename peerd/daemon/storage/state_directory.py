@@ -31,6 +31,7 @@ from peerd.daemon.storage.database import (
 )
 from peerd.daemon.storage.log_files import Work, open_log
 from peerd.daemon.storage.old_files import DamagedFile, old_files, old_rows, store_rows
+from peerd.daemon.storage.plugin_files import PluginFiles
 from peerd.daemon.storage.plugin_store import PluginStore
 from peerd.daemon.storage.state_table import StateTable
 from peerd.daemon.storage.tables import NUMBERS, PEERS, TRUSTED_TABLES, Row, TableSchema
@@ -157,6 +158,12 @@ class StateDirectory:
             self.warnings += warnings
             self._logs[plugin, name] = log
         return log
+
+    def plugin_files(self, plugin: str, work: Work) -> PluginFiles:
+        """The large files of one plugin. ``work`` runs a job after the other in a thread."""
+        if not _PLUGIN_NAME.fullmatch(plugin):
+            raise Bug(f"not a plugin name: {plugin!r}")
+        return PluginFiles(self.path / "files" / plugin, work)
 
     # Files ----------------------------------------------------------------------------------------------
 

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import base64
 import json
+import mimetypes
 from collections.abc import AsyncGenerator, AsyncIterable, Callable, Iterable, Mapping
 from contextlib import aclosing, suppress
+from functools import partial
 from http import HTTPStatus
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Literal
-from urllib.parse import quote
+from urllib.parse import quote, urlencode
 
 from peerd.client import Client, RequestRefused
 from peerd.client.patience import insist
@@ -16,7 +19,11 @@ from peerd.client.streams import Item, StreamEntry
 from peerd.errors import Unavailable
 from peerd.models.admin import API_PREFIX
 from peerd.models.streams import IngestAnswer
+from protocols.dissemination.front.document_files import Progress, pieces_of, write_document
 from protocols.dissemination.models import (
+    AttachedDocument,
+    DocumentView,
+    DocumentViews,
     ItemPublished,
     ReceivedItem,
     StreamHistoryView,
@@ -36,6 +43,8 @@ from protocols.dissemination.names import StreamPosition
 if TYPE_CHECKING:
     from peerd.client.streams import Backoff
 
+DOCUMENT_SILENCE_S: Final = 3600.0
+"""A chunk may be long in coming: whoever has it may be away."""
 PATH: Final = f"{API_PREFIX}/streams"
 
 
@@ -114,6 +123,47 @@ class DisseminationClient:
                     yield item.model_dump(exclude_none=True)
 
         return await send_in_batches(self._client, f"{_path(name, 'items')}?wrapped=1", lines(), on_progress, backoff)
+
+    # Documents
+
+    async def attach(
+        self,
+        name: str,
+        path: str | Path,
+        item: bytes | str | Any = None,
+        content_type: str = "",
+        progress: Progress = lambda done, size: None,
+    ) -> ItemPublished:
+        """Publish an item with a file of any size. Without an ``item`` it is a description of the file."""
+        file = Path(path)
+        size = file.stat().st_size
+        asked = {"size": str(size)}
+        if item is not None:
+            payload, asked["payload_type"] = payload_of(item)
+            asked["payload"] = payload.decode()
+        kind = content_type or mimetypes.guess_type(file.name)[0] or "application/octet-stream"
+        target = f"{_path(name, 'documents', file.name)}?{urlencode(asked)}"
+        async with aclosing(pieces_of(file, size, progress)) as pieces:
+            return await self._client.send("PUT", target, ItemPublished, pieces, kind)
+
+    async def documents(self, name: str) -> list[DocumentView]:
+        """The documents of a stream that the daemon has, wholly or in part."""
+        return (await self._client.get(_path(name, "documents"), DocumentViews)).documents
+
+    async def read_document(self, name: str, id: str, begin: int = 0) -> AsyncGenerator[bytes, None]:
+        """The bytes of a document from ``begin`` on; waits for those that are still to come."""
+        view = await self._client.get(_path(name, "documents", id, "state"), DocumentView)
+        if begin < view.size:
+            path = f"{_path(name, 'documents', id)}?begin={begin}"
+            async with aclosing(self._client.fetch(path, silence_s=DOCUMENT_SILENCE_S)) as pieces:
+                async for piece in pieces:
+                    yield piece
+
+    async def save_document(
+        self, name: str, document: AttachedDocument, path: str | Path, progress: Progress = lambda done, size: None
+    ) -> str:
+        """Write a document to a file, which appears when it is whole; returns its SHA-256. Goes on after a break."""
+        return await write_document(partial(self.read_document, name, document.id), document, Path(path), progress)
 
     # Subscriptions
 

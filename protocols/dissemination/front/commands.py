@@ -10,11 +10,11 @@ import typer
 
 from peerd.cli.lines import typed_value
 from peerd.cli.options import Output, OutputOption, SocketOption, ask
-from peerd.cli.output import number, print_data, print_facts, print_table, stdout
+from peerd.cli.output import number, print_data, print_facts, print_table, printable, size, stdout
 from protocols.dissemination.front.publish import publish
 from protocols.dissemination.front.subscribe import subscribe
 from protocols.dissemination.front.tree import tree
-from protocols.dissemination.models import PastMove, PlannedMove, StreamSubscriptionView, StreamView
+from protocols.dissemination.models import DocumentView, PastMove, PlannedMove, StreamSubscriptionView, StreamView
 
 if TYPE_CHECKING:
     from peerd.client import Client
@@ -167,6 +167,27 @@ def unsubscribe(
         print_data(output, view)
     else:
         stdout().print(f"{view.id}  {view.state}  {view.interest or '*'}")
+
+
+@app.command()
+def documents(stream: StreamArgument, socket: SocketOption = None, output: OutputOption = Output.TABLE) -> None:
+    """List the documents of a stream that this daemon has, wholly or in part."""
+    views = ask(socket, lambda client: _of(client).documents(stream))
+    if output is not Output.TABLE:
+        print_data(output, [view.model_dump(mode="json") for view in views], row_type=DocumentView)
+        return
+    rows = [
+        (
+            view.id,
+            view.item,
+            printable(view.name),
+            size(view.size),
+            view.state,
+            f"{100 * view.here_bytes // view.size} %",
+        )
+        for view in views
+    ]
+    print_table(stdout(), ("id", "item", "name", "size", "state", "here"), rows, numbers=("size", "here"))
 
 
 @app.command()

@@ -20,6 +20,7 @@ from peerd.errors import ClientRefusal, Unavailable
 from peerd.front import READS
 from peerd.lib.feed import Feed, FeedItem, Place, Position
 from peerd.models.admin import STREAM_TYPE
+from protocols.dissemination.front.http_documents import add_documents
 from protocols.dissemination.messages import PAYLOAD_BYTES_MAX
 from protocols.dissemination.models import (
     CONTENT_TYPE_LENGTH_MAX,
@@ -63,6 +64,7 @@ AfterItem = Annotated[
 def router(service: StreamService) -> APIRouter:
     """The routes; ``service`` is the running plugin of the daemon."""
     routes = APIRouter(prefix="/streams")
+    add_documents(routes, service.documents)
     _add_streams(routes, service)
     _add_items(routes, service)
     _add_subscriptions(routes, service)

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 
 ATTRIBUTE: Final = re.compile(r"([A-Za-z_][A-Za-z0-9_.]*)=(.*)", re.DOTALL)
 SHOW_EVERY_S: Final = 0.2
+BAR_LENGTH: Final = 30
 
 
 def publish(
@@ -49,6 +50,13 @@ def publish(
     text: Annotated[
         bool, typer.Option("--text", help='Lines are text: each becomes {"line": TEXT}, so that filters can use it.')
     ] = False,
+    attach: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="Publish a file of any size; NAME=VALUE or --payload say what filters see."),
+    ] = None,
+    payload: Annotated[
+        str | None, typer.Option(metavar="TEXT", help="With --attach: the item itself, such as a JSON object.")
+    ] = None,
     type: Annotated[
         str,
         typer.Option(metavar="TYPE", help="What items are, such as application/xml. Default: files by their names."),
@@ -72,6 +80,10 @@ def publish(
     if everything and follow is None and watch is None:
         raise typer.BadParameter("it needs --follow or --watch", param_hint="--everything")
     _check_type(type)
+    if attach is not None or payload is not None:
+        attached = _attached(attach, given, payload, [follow, watch])
+        _attach(socket, stream, *attached, type, progress, output)
+        return
     pairs = [found for each in given if (found := ATTRIBUTE.fullmatch(each))]
     if pairs and len(pairs) == len(given):
         _one(socket, stream, {found[1]: typed_value(found[2]) for found in pairs}, type, output)
@@ -79,6 +91,67 @@ def publish(
     labels = [each for each in given if each != STDIN]
     items = _items(given, follow, watch, everything, text, type)
     _many(socket, stream, items, rate, labels, progress, output)
+
+
+def _attached(
+    attach: Path | None, given: list[str], payload: str | None, others: list[Path | None]
+) -> tuple[Path, Any]:
+    """The file and its item. Raises ``typer.BadParameter``."""
+    if attach is None:
+        raise typer.BadParameter("it needs --attach", param_hint="--payload")
+    _check(attach, attach.is_file(), "--attach", "file")
+    if not attach.stat().st_size:
+        raise typer.BadParameter(f"{attach} is empty", param_hint="--attach")
+    if any(each is not None for each in others):
+        raise typer.BadParameter("it does not go together with --follow and --watch", param_hint="--attach")
+    pairs = [found for each in given if (found := ATTRIBUTE.fullmatch(each))]
+    if len(pairs) != len(given) or (pairs and payload is not None):
+        raise typer.BadParameter(
+            "beside it give the attributes of its item as NAME=VALUE, or --payload", param_hint="--attach"
+        )
+    return attach, {found[1]: typed_value(found[2]) for found in pairs} if pairs else payload
+
+
+def _attach(socket: str | None, stream: str, path: Path, item: Any, type: str, progress: bool, output: Output) -> None:
+    from protocols.dissemination.front.client import DisseminationClient
+
+    shown = ByteProgress(path.name, stderr() if progress else None)
+    try:
+        done = ask(
+            socket,
+            lambda client: DisseminationClient(client).attach(stream, path, item, type, shown.show),
+            waiting="",
+        )
+    finally:
+        shown.clear()
+    if output is not Output.TABLE:
+        print_data(output, done)
+    else:
+        stdout().print(f"{done.stream}  {done.id}  {printable(path.name)}, {size(path.stat().st_size)}")
+
+
+class ByteProgress:
+    """Shows on a terminal how much of a file has gone, or come."""
+
+    def __init__(self, name: str, terminal: Terminal | None) -> None:
+        self._name, self._terminal = name, terminal
+        self._begun = self._shown = time.monotonic()
+
+    def show(self, done: int, whole: int) -> None:
+        """So many bytes of so many."""
+        now = time.monotonic()
+        if self._terminal is None or not self._terminal.is_terminal or now - self._shown < SHOW_EVERY_S:
+            return
+        self._shown = now
+        filled = BAR_LENGTH * done // max(1, whole)
+        bar = "#" * filled + "-" * (BAR_LENGTH - filled)
+        rate = size(round(done / max(0.001, now - self._begun)))
+        self._terminal.overwrite(f"{printable(self._name)} [{bar}] {100 * done // max(1, whole)} %, {rate}/s")
+
+    def clear(self) -> None:
+        """Take it away."""
+        if self._terminal is not None:
+            self._terminal.overwrite("")
 
 
 def _items(given: list[str], follow: Path | None, watch: Path | None, everything: bool, text: bool, type: str) -> Items:

@@ -19,6 +19,7 @@ from peerd.errors import ExitCode, PeerdError
 if TYPE_CHECKING:
     from peerd.client import Client
     from peerd.client.streams import StreamEntry
+    from protocols.dissemination.front.client import DisseminationClient
     from protocols.dissemination.models import ReceivedItem, StreamSubscriptionView
 
 ENDS: Final = {
@@ -47,7 +48,8 @@ def subscribe(
         typer.Option(metavar="ID", help="Resume after this item; 'start': all that is remembered. Default: from now."),
     ] = None,
     into: Annotated[
-        Path | None, typer.Option(metavar="DIR", help="Write each item into a file of its own in this folder.")
+        Path | None,
+        typer.Option(metavar="DIR", help="Write each item, and its document if it has one, into files in this folder."),
     ] = None,
     count: Annotated[int, typer.Option("-n", "--count", min=0, help="End after so many items. 0: never.")] = 0,
     socket: SocketOption = None,
@@ -75,6 +77,8 @@ def subscribe(
         async with aclosing(entries):
             async for entry in entries:
                 if isinstance(entry, ReceivedItem):
+                    if into is not None and entry.document is not None:
+                        await _save(DisseminationClient(client), entry, into)
                     reader.take(entry)
                 else:
                     reader.tell(entry)
@@ -84,6 +88,21 @@ def subscribe(
     ask(socket, run, waiting="")
     if reader.lost:
         raise typer.Exit(ExitCode.PARTIAL)
+
+
+async def _save(streams: DisseminationClient, item: ReceivedItem, folder: Path) -> None:
+    """Write the document of an item beside the item, when all of it has come."""
+    from protocols.dissemination.front.document_files import safe_name
+    from protocols.dissemination.front.publish import ByteProgress
+
+    document = item.document
+    assert document is not None
+    shown = ByteProgress(document.name, stderr())
+    path = folder / f"{item.stream}-{item.id}-{safe_name(document.name)}"
+    try:
+        await streams.save_document(item.stream, document, path, shown.show)
+    finally:
+        shown.clear()
 
 
 def _check_id(after: str) -> None:

@@ -1,0 +1,1 @@
+"""Large documents: an item of a stream may have one attached, which travels in chunks over bulk connections."""

@@ -1,0 +1,217 @@
+"""Documents that clients of this node publish, and read."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from typing import Final, Protocol
+from xml.sax.saxutils import quoteattr
+
+from peerd.api import Host, Value, value_size_bytes
+from peerd.errors import Unavailable
+from protocols.dissemination.config import DisseminationConfig
+from protocols.dissemination.documents.exchange import DocumentExchange
+from protocols.dissemination.documents.manifest import (
+    DOCUMENT_BYTES_MAX,
+    DOCUMENT_ID_BYTES,
+    FILE_NAME_MAX,
+    Attachment,
+    chunk_bytes_for,
+    chunks_of,
+    digest,
+)
+from protocols.dissemination.documents.shelf import DRAFT_PREFIX, KeptDocument
+from protocols.dissemination.messages import CONTENT_TYPE_MAX
+from protocols.dissemination.models import DocumentView, ItemPublished
+from protocols.dissemination.service import StreamRefused
+
+DRAFTS_MAX: Final = 16
+"""Documents that clients send to this node at the same time."""
+
+
+class PublishAttached(Protocol):
+    """Publishes an item: `protocols.dissemination.service.StreamService.publish`."""
+
+    def __call__(self, name: str, payload: bytes, content_type: str, *, attachment: Attachment) -> ItemPublished: ...
+
+
+class DocumentDraft:
+    """Implements `protocols.dissemination.documents.service.ArrivingDocument`."""
+
+    def __init__(
+        self, owner: Documents, host: Host, stream: str, size: int, name: str, content_type: str, number: int
+    ) -> None:
+        self._owner, self._host = owner, host
+        self._stream, self.size, self._name, self._content_type = stream, size, name, content_type
+        self.file = f"{DRAFT_PREFIX}{number}"
+        self._chunk_bytes = chunk_bytes_for(size)
+        self._digests = b""
+        self._taken = 0
+        self._is_busy = False
+        self.is_over = False
+
+    @property
+    def piece_bytes(self) -> int:
+        """See `ArrivingDocument`."""
+        return min(self._chunk_bytes, self.size - self._taken)
+
+    def add(self, piece: Value, on_done: Callable[[bool | Exception], None]) -> None:
+        """See `ArrivingDocument`."""
+        size = value_size_bytes(piece)
+        if self.is_over or self._is_busy or not size or size != self.piece_bytes:
+            raise StreamRefused("invalid", f"a piece of {size} bytes, expected {self.piece_bytes}")
+        self._is_busy = True
+
+        def failed(why: BaseException) -> None:
+            self.drop()
+            on_done(why if isinstance(why, Unavailable) else Unavailable(str(why)))
+
+        def written() -> None:
+            self._taken += size
+            self._is_busy = False
+            on_done(True)
+
+        def known(found: bytes) -> None:
+            if self.is_over:
+                on_done(Unavailable("the document was given up"))
+                return
+            self._digests += found
+            self._owner.exchange.shelf.files.write(self.file, self._taken, piece, written, failed)
+
+        self._host.offload(digest, piece, done=known, failed=failed)
+
+    def publish(self, payload: bytes | None, content_type: str) -> ItemPublished:
+        """See `ArrivingDocument`."""
+        if self.is_over or self._taken < self.size:
+            raise StreamRefused("invalid", f"{self._taken} of {self.size} bytes have come")
+        attachment = Attachment(self._name, self.size, self._chunk_bytes, self._digests, self._content_type)
+        try:
+            published = self._owner.publish(self._stream, payload, content_type, attachment)
+        except (StreamRefused, Unavailable):
+            self.drop()
+            raise
+        self._owner.keep(self, attachment, published)
+        return published
+
+    def drop(self) -> None:
+        """See `ArrivingDocument`."""
+        if not self.is_over:
+            self._owner.ended(self)
+            self._owner.exchange.shelf.files.delete(self.file)
+
+
+class Documents:
+    """Implements `protocols.dissemination.documents.service.DocumentService`."""
+
+    def __init__(
+        self,
+        host: Host,
+        config: Callable[[], DisseminationConfig],
+        exchange: DocumentExchange,
+        kind_of: Callable[[str], str],
+        publish: PublishAttached,
+    ) -> None:
+        self._host, self._config, self.exchange = host, config, exchange
+        self._kind_of, self._publish = kind_of, publish
+        self._drafts: list[DocumentDraft] = []
+        self._number = 0
+
+    def draft(self, stream: str, size: int, name: str, content_type: str) -> DocumentDraft:
+        """See `DocumentService.draft`."""
+        self._kind_of(stream)  # it has to be one that is produced here
+        largest = min(DOCUMENT_BYTES_MAX, self._config().document_max_bytes)
+        if not 0 < size <= largest:
+            raise StreamRefused("invalid", f"a document of {size} bytes: it has to have 1 to {largest}")
+        if not name or len(name) > FILE_NAME_MAX or len(content_type) > CONTENT_TYPE_MAX:
+            raise StreamRefused("invalid", f"a document needs a name of 1 to {FILE_NAME_MAX} characters")
+        if len(self._drafts) >= DRAFTS_MAX:
+            raise Unavailable(f"{DRAFTS_MAX} documents are being published already")
+        if not self.exchange.shelf.make_room(size):
+            raise StreamRefused("quota", f"{self._config().documents_max_bytes} bytes of documents is the limit here")
+        self._number += 1
+        made = DocumentDraft(self, self._host, stream, size, name, content_type, self._number)
+        self._drafts.append(made)
+        self.exchange.shelf.drafted_bytes += size
+        return made
+
+    def publish(self, stream: str, payload: bytes | None, content_type: str, attachment: Attachment) -> ItemPublished:
+        """Publish the item that it is attached to. Raises `StreamRefused`, `Unavailable`."""
+        if payload is None:
+            payload, content_type = description(self._kind_of(stream), attachment)
+        return self._publish(stream, payload, content_type, attachment=attachment)
+
+    def ended(self, draft: DocumentDraft) -> None:
+        """It was published or given up."""
+        draft.is_over = True
+        self._drafts.remove(draft)
+        self.exchange.shelf.drafted_bytes -= draft.size
+
+    def keep(self, draft: DocumentDraft, attachment: Attachment, published: ItemPublished) -> None:
+        """A published document goes onto the shelf. Whoever asks for it is served after the file has its name."""
+        shelf = self.exchange.shelf
+        self.ended(draft)
+        known = shelf.get(attachment.id)
+        if known is not None and known.is_complete:
+            shelf.files.delete(draft.file)
+            return
+        kept = shelf.add(attachment, published.stream, published.id, is_complete=True)
+        shelf.files.rename(draft.file, kept.file, lambda: None, lambda why: shelf.remove(kept))
+
+    # What clients ask
+
+    def documents(self) -> list[DocumentView]:
+        """See `DocumentService.documents`."""
+        return [self._view(kept) for kept in self.exchange.shelf]
+
+    def document(self, id: str) -> DocumentView:
+        """See `DocumentService.document`."""
+        return self._view(self._find(id))
+
+    def read(self, id: str, chunk: int, on_done: Callable[[Value | Exception], None]) -> None:
+        """See `DocumentService.read`."""
+        kept = self._find(id)
+        if not 0 <= chunk < kept.attachment.count:
+            raise StreamRefused("invalid", f"the document has {kept.attachment.count} chunks")
+        self.exchange.read(kept, chunk, on_done)
+
+    def _find(self, id: str) -> KeptDocument:
+        try:
+            name = bytes.fromhex(id) if len(id) == 2 * DOCUMENT_ID_BYTES else b""
+        except ValueError:
+            name = b""
+        found = self.exchange.shelf.get(name)
+        if found is None:
+            raise StreamRefused("unknown", f"there is no document {id:.40} here")
+        return found
+
+    def _view(self, kept: KeptDocument) -> DocumentView:
+        active, attachment = self.exchange.active(kept.id), kept.attachment
+        have = 0 if active is None else active.download.have
+        here = sum(attachment.size_of(chunk) for chunk in chunks_of(have))
+        return DocumentView(
+            id=kept.id.hex(),
+            stream=kept.stream,
+            item=kept.item,
+            name=attachment.name,
+            size=attachment.size,
+            content_type=attachment.content_type,
+            chunk_bytes=attachment.chunk_bytes,
+            state="complete" if kept.is_complete else "partial" if active is None else "arriving",
+            here_bytes=attachment.size if kept.is_complete else here,
+            neighbours=0 if active is None else len(active.download.neighbours),
+        )
+
+
+def description(kind: str, attachment: Attachment) -> tuple[bytes, str]:
+    """The item that a document is attached to, where its publisher has given none: so filters can look at it."""
+    if kind == "xpath":
+        values = (quoteattr(_printable(each)) for each in (attachment.name, attachment.content_type))
+        text = '<document name={} type={} size="{}"/>'.format(*values, attachment.size)
+        return text.encode(), "application/xml"
+    found = {"name": attachment.name, "type": attachment.content_type, "size": attachment.size}
+    return json.dumps(found, ensure_ascii=False, separators=(",", ":")).encode(), "application/json"
+
+
+def _printable(text: str) -> str:
+    """XML has no control characters at all, not even escaped ones."""
+    return "".join(each if each.isprintable() else "?" for each in text)

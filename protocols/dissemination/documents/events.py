@@ -1,0 +1,68 @@
+"""What large documents record in the event log. ONLY APPEND. ``document`` is its id, ``stream`` the stream's name."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from peerd.telemetry.schema import Event, Text
+
+
+class DocumentBegun(Event):
+    """This node begins to fetch a document. ``kept``: bytes of it that are here from an earlier try."""
+
+    KIND = "dissemination.document_begun"
+    stream: Text
+    item: Text
+    document: Text
+    bytes: int
+    kept: int
+
+
+class DocumentFinished(Event):
+    """All chunks of a document are here, verified. ``senders``: how many nodes sent some of them."""
+
+    KIND = "dissemination.document_finished"
+    stream: Text
+    document: Text
+    bytes: int
+    senders: int
+    duration_s: float
+
+
+class DocumentStopped(Event):
+    """This node does not go on with a document for now.
+
+    ``reason``: too_large, no_room, busy (too many documents at once), disk, not_wanted.
+    """
+
+    KIND = "dissemination.document_stopped"
+    stream: Text
+    document: Text
+    reason: Text
+
+
+class ChunkRefused(Event):
+    """A chunk was not what the manifest says: ``sender`` is asked for nothing more of this document."""
+
+    KIND = "dissemination.chunk_refused"
+    document: Text
+    chunk: int
+    sender: str
+
+
+class DocumentEvicted(Event):
+    """A document had to go, because newer ones need the room."""
+
+    KIND = "dissemination.document_evicted"
+    stream: Text
+    document: Text
+    bytes: int
+
+
+DOCUMENT_EVENTS: Final[tuple[type[Event], ...]] = (
+    DocumentBegun,
+    DocumentFinished,
+    DocumentStopped,
+    ChunkRefused,
+    DocumentEvicted,
+)

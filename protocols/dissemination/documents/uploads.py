@@ -1,0 +1,85 @@
+"""Chunks that others have asked for, and whose turn it is. Pure.
+
+Neighbours take turns, so that one that asks for much, or takes it slowly, does not keep the others waiting.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from dataclasses import dataclass
+from typing import Final
+
+from peerd.ids import NodeId
+from peerd.messages import PeerRef
+
+UPLOADS_MAX: Final = 4
+"""Chunks that this node sends at once. Each needs a slot of the swap layer and a chunk's size of memory."""
+UPLOADS_PEER_MAX: Final = 2
+"""Of those, to one neighbour; a second one only as long as nobody else waits."""
+WAITING_PEER_MAX: Final = 16
+"""Chunks that one neighbour may wait for. A correct one waits for two of each of a few documents."""
+WAITING_MAX: Final = 1024
+
+
+@dataclass(frozen=True, slots=True)
+class Upload:
+    """A chunk for somebody."""
+
+    peer: PeerRef
+    document: bytes
+    chunk: int
+
+
+class UploadQueue:
+    """Who waits for what."""
+
+    def __init__(self) -> None:
+        self._waiting: dict[NodeId, deque[Upload]] = {}
+        """Who is served next comes first."""
+        self._active: dict[NodeId, list[Upload]] = {}
+
+    @property
+    def active(self) -> int:
+        """How many chunks are being sent."""
+        return sum(map(len, self._active.values()))
+
+    def add(self, upload: Upload) -> bool:
+        """Take an order; ``False``: there are too many. One that waits already, or is under way, is taken as it is."""
+        own = self._waiting.get(upload.peer.id, ())
+        if upload in own or upload in self._active.get(upload.peer.id, ()):
+            return True
+        if len(own) >= WAITING_PEER_MAX or sum(map(len, self._waiting.values())) >= WAITING_MAX:
+            return False
+        self._waiting.setdefault(upload.peer.id, deque()).append(upload)
+        return True
+
+    def next(self) -> Upload | None:
+        """What to send now, if anything. Call `ended` when it is sent, or cannot be."""
+        if self.active >= UPLOADS_MAX:
+            return None
+        for busy in range(UPLOADS_PEER_MAX):
+            for id, orders in self._waiting.items():
+                if len(self._active.get(id, ())) == busy:
+                    upload = orders.popleft()
+                    del self._waiting[id]
+                    if orders:
+                        self._waiting[id] = orders  # at the end of the line
+                    self._active.setdefault(id, []).append(upload)
+                    return upload
+        return None
+
+    def ended(self, upload: Upload) -> None:
+        """It is sent, or was given up."""
+        own = self._active[upload.peer.id]
+        own.remove(upload)
+        if not own:
+            del self._active[upload.peer.id]
+
+    def gone(self, id: NodeId) -> None:
+        """Nobody waits there any more."""
+        self._waiting.pop(id, None)
+
+    def uses(self, document: bytes) -> bool:
+        """Whether somebody waits for this document."""
+        everything = [*self._waiting.values(), *self._active.values()]
+        return any(upload.document == document for orders in everything for upload in orders)

@@ -1,0 +1,109 @@
+"""HTTP routes of large documents, below ``/v1/streams``; docs/streams.md has examples of each."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import aclosing
+from http import HTTPStatus
+from typing import TYPE_CHECKING, Annotated, Any, Final
+from urllib.parse import quote
+
+from fastapi import APIRouter, HTTPException, Query, Request, Response
+
+from peerd.daemon.http.answers import answer_of, http_error
+from peerd.daemon.http.files import body_pieces, file_answer
+from peerd.errors import ClientRefusal
+from protocols.dissemination.models import (
+    CONTENT_TYPE_LENGTH_MAX,
+    DocumentView,
+    DocumentViews,
+    ItemPublished,
+    StreamName,
+)
+
+if TYPE_CHECKING:
+    from protocols.dissemination.documents.service import ArrivingDocument, DocumentService
+
+FILE_BODY: Final[dict[str, Any]] = {"requestBody": {"content": {"*/*": {}}, "required": True}}
+BINARY_TYPE: Final = "application/octet-stream"
+PAYLOAD_LENGTH_MAX: Final = 8192
+"""A payload travels in the request's address, which has a limit of its own."""
+
+
+def add_documents(routes: APIRouter, service: DocumentService) -> None:
+    """The routes; ``service`` is that of the running plugin."""
+
+    @routes.put("/{stream}/documents/{name}", openapi_extra=FILE_BODY, status_code=HTTPStatus.CREATED)
+    async def publish(
+        request: Request,
+        stream: StreamName,
+        name: str,
+        size: Annotated[int | None, Query(ge=1, description="Bytes, where there is no Content-Length.")] = None,
+        payload: Annotated[
+            str | None,
+            Query(max_length=PAYLOAD_LENGTH_MAX, description="The item that the file belongs to. Default: name, size."),
+        ] = None,
+        payload_type: Annotated[str, Query(max_length=CONTENT_TYPE_LENGTH_MAX)] = "",
+    ) -> ItemPublished:
+        """Publish an item with a file, the body as it is. It is published when the whole file is here."""
+        kind = request.headers.get("content-type", "")[:CONTENT_TYPE_LENGTH_MAX].strip() or BINARY_TYPE
+        length = size if size is not None else int(request.headers.get("content-length", "0"))
+        if not length:
+            raise HTTPException(HTTPStatus.LENGTH_REQUIRED, "say how long the file is: Content-Length, or ?size=")
+        try:
+            draft = service.draft(stream, length, name, kind)
+        except ClientRefusal as error:
+            raise http_error(error) from error
+        try:
+            await _take(request, draft)
+            return draft.publish(None if payload is None else payload.encode(), payload_type)
+        except ClientRefusal as error:
+            raise http_error(error) from error
+        finally:
+            draft.drop()
+
+    @routes.get("/{stream}/documents")
+    async def documents(stream: StreamName) -> DocumentViews:
+        """The documents of a stream that this daemon has, wholly or in part, oldest first."""
+        return DocumentViews(documents=[view for view in service.documents() if view.stream == stream])
+
+    @routes.get("/{stream}/documents/{id}/state")
+    async def state(stream: StreamName, id: str) -> DocumentView:
+        """What a document is, and how much of it is here."""
+        try:
+            return service.document(id)
+        except ClientRefusal as error:
+            raise http_error(error) from error
+
+    @routes.get("/{stream}/documents/{id}", response_class=Response)
+    async def read(
+        request: Request,
+        stream: StreamName,
+        id: str,
+        begin: Annotated[int, Query(ge=0, description="The first byte, instead of a Range header.")] = 0,
+    ) -> Response:
+        """A document, or a `Range` of it; what is still to come is waited for."""
+        view = await state(stream, id)
+
+        async def piece(number: int) -> bytes:
+            def ask(done: Callable[[Any], None]) -> None:
+                service.read(id, number, done)
+
+            return bytes(await answer_of(ask, limit_s=None))
+
+        headers = {
+            "content-disposition": f"attachment; filename*=UTF-8''{quote(view.name, safe='')}",
+            "etag": f'"{view.id}"',
+            "x-content-type-options": "nosniff",
+        }
+        return file_answer(request, view.size, view.chunk_bytes, piece, headers, BINARY_TYPE, begin)
+
+
+async def _take(request: Request, draft: ArrivingDocument) -> None:
+    async with aclosing(body_pieces(request, lambda: draft.piece_bytes)) as pieces:
+        async for piece in pieces:
+
+            def add(done: Callable[[bool | Exception], None], piece: bytes = piece) -> None:
+                draft.add(piece, done)
+
+            await answer_of(add)

@@ -1,0 +1,46 @@
+"""What users see of a stream: of one that this node takes part in, and of one that it knows by its record only."""
+
+from __future__ import annotations
+
+from peerd.ids import format_id
+from protocols.dissemination.models import StreamView
+from protocols.dissemination.stream import StreamRecord
+from protocols.dissemination.stream_node import StreamNode, position_text
+
+
+def view_of_record(record: StreamRecord) -> StreamView:
+    """A stream that this node takes no part in."""
+    return StreamView(
+        name=record.name,
+        kind=record.kind,
+        policy=record.policy,
+        settings=dict(record.settings),
+        producer=record.producer.id,
+        role="none",
+        position=None,
+        parent=None,
+        depth=None,
+        children=0,
+        subscriptions=0,
+        durable=record.durable,
+    )
+
+
+def view_of_node(node: StreamNode, subscriptions: int) -> StreamView:
+    """A stream that this node produces, or is a member of, with so many subscriptions of clients here."""
+    parent = node.parent
+    return StreamView(
+        name=node.name,
+        kind=node.record.kind,
+        policy=node.record.policy,
+        settings=dict(node.record.settings),
+        producer=node.record.producer.id,
+        role="producer" if node.is_producer else "subscriber",
+        position=position_text(node.member.state.through),
+        parent=None if parent is None else format_id(parent.id),
+        depth=node.depth,
+        children=len(node.member.down.children),
+        subscriptions=subscriptions,
+        durable=node.record.durable,
+        is_kept=None if node.keeping is None else node.keeping.is_kept,
+    )
