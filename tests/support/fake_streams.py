@@ -5,10 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from peerd.api import Plugin
+from peerd.api import Plugin, Value
 from peerd.lib.feed import Feed
+from protocols.dissemination.documents.manifest import Attachment
+from protocols.dissemination.documents.service import ArrivingDocument, DocumentService
 from protocols.dissemination.front.http import router
 from protocols.dissemination.models import (
+    DocumentView,
     ItemPublished,
     PastMove,
     PlannedMove,
@@ -77,6 +80,26 @@ def item(number: int, payload: str = "", type: Any = "item", **more: Any) -> Rec
     )
 
 
+class NoDocuments:
+    """Implements `protocols.dissemination.documents.service.DocumentService`: there are none, and none is taken."""
+
+    def draft(self, stream: str, size: int, name: str, content_type: str) -> ArrivingDocument:
+        """Refuse it."""
+        raise StreamRefused("quota", "there is no room")
+
+    def documents(self) -> list[DocumentView]:
+        """Return nothing."""
+        return []
+
+    def document(self, id: str) -> DocumentView:
+        """Refuse it."""
+        raise StreamRefused("unknown", f"there is no document {id}")
+
+    def read(self, id: str, chunk: int, on_done: Callable[[Value | Exception], None]) -> None:
+        """Refuse it."""
+        self.document(id)
+
+
 class FakeStreams(Plugin):
     """Implements `protocols.dissemination.service.StreamService`. ``refusal`` is raised by whatever is asked."""
 
@@ -86,6 +109,7 @@ class FakeStreams(Plugin):
     def __init__(self) -> None:
         super().__init__(self.Config())
         self.calls: list[tuple[str, Any]] = []
+        self.documents: DocumentService = NoDocuments()
         self.refusal: Exception | None = None
         self.refused_item: Callable[[bytes], Exception | None] = lambda payload: None
         self.items: list[tuple[bytes, str]] = []
@@ -146,7 +170,12 @@ class FakeStreams(Plugin):
         return self.view if name == "news" else StreamRefused("unknown", f"there is no stream {name}")
 
     def publish(
-        self, name: str, payload: bytes, content_type: str = "", published_ms: int | None = None
+        self,
+        name: str,
+        payload: bytes,
+        content_type: str = "",
+        published_ms: int | None = None,
+        attachment: Attachment | None = None,
     ) -> ItemPublished:
         """Taken, unless the test refuses it."""
         if (refused := self.refused_item(payload)) is not None:

@@ -15,6 +15,7 @@ from typing import Any, NoReturn
 
 from peerd.api import (
     AcceptSwap,
+    Files,
     KeyValues,
     Log,
     Metric,
@@ -353,6 +354,9 @@ class MemoryNode:
         self._unused()
 
     def log(self, plugin: str, name: str) -> Log:
+        return self._unused()
+
+    def files(self, plugin: str) -> Files:
         return self._unused()
 
     def queued_bytes(self, peer: PeerRef) -> int:

@@ -107,7 +107,10 @@ async def test_the_tree_the_plan_and_the_history(rig: Rig) -> None:
 def test_reading_needs_less_than_publishing() -> None:
     routes: list[Any] = list(router(FakeStreams()).routes)
     needed = {(method, route.path): scope_of(route) for route in routes for method in methods(route)}
-    writing = {("POST", "/streams"), ("DELETE", "/streams/{stream}"), ("POST", "/streams/{stream}/items")}
+    writing = {
+        *(("POST", "/streams"), ("DELETE", "/streams/{stream}"), ("POST", "/streams/{stream}/items")),
+        ("PUT", "/streams/{stream}/documents/{name}"),
+    }
     assert {what for what, scope in needed.items() if scope == "write" and what[0] != "WEBSOCKET"} == writing
     assert needed["POST", "/streams/{stream}/subscriptions"] == needed["GET", "/streams/{stream}/items"] == "read"
 
