@@ -23,7 +23,7 @@ Kept = Callable[[bool | Exception], None]
 
 
 @dataclass(frozen=True, slots=True)
-class Past:
+class PastItems:
     """What a producer had on disk when it was restarted: all that came after ``floor``, and when each was kept."""
 
     floor: StreamPosition

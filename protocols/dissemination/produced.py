@@ -14,7 +14,7 @@ from peerd.ids import NodeId
 from protocols.dissemination.config import DisseminationConfig
 from protocols.dissemination.events import StreamUnkept
 from protocols.dissemination.interests.errors import ItemError
-from protocols.dissemination.keeping import Keeping, Past
+from protocols.dissemination.keeping import Keeping, PastItems
 from protocols.dissemination.loading import load_kind
 from protocols.dissemination.names import StreamPosition
 from protocols.dissemination.ports import InterestKind, ParsedItem
@@ -78,7 +78,7 @@ class ProducedStreams(Part):
                 raise
         return node
 
-    def _make(self, record: StreamRecord, past: Past | None, log: ProducerLog | None) -> StreamNode:
+    def _make(self, record: StreamRecord, past: PastItems | None, log: ProducerLog | None) -> StreamNode:
         if not record.durable:
             return self._nodes.make(record)
         keeping = Keeping(record.name, self._logs, log)
@@ -189,7 +189,7 @@ class ProducedStreams(Part):
             self._take(found, some)
             return True
         is_whole = some is None and found.floor is not None
-        past = Past(found.floor, tuple(found.items)) if is_whole and found.floor is not None else None
+        past = PastItems(found.floor, tuple(found.items)) if is_whole and found.floor is not None else None
         self._came_back(found, past)
         return False
 
@@ -205,7 +205,7 @@ class ProducedStreams(Part):
                 age_s = max(0.0, (wall_ms - kept.kept_ms) / 1000)
                 found.items.append((ParsedItem(kept.item, found.kind.content(kept.item)), now - age_s))
 
-    def _came_back(self, found: _Returning, past: Past | None) -> None:
+    def _came_back(self, found: _Returning, past: PastItems | None) -> None:
         del self._returning[found.record.key]
         if past is not None and past.last.epoch > self._host.boot_epoch:
             past = None  # it was written by a boot that came later: somebody has put an old state directory back
@@ -215,7 +215,7 @@ class ProducedStreams(Part):
             with suppress(Unavailable):
                 self._host.store.delete(STORE_PREFIX + found.record.name)
 
-    def _go_on(self, record: StreamRecord, past: Past | None, log: ProducerLog | None) -> None:
+    def _go_on(self, record: StreamRecord, past: PastItems | None, log: ProducerLog | None) -> None:
         if record.durable and log is None:  # what may still be on the disk does not count, until a new log does
             record = record.model_copy(update={"is_unkept": True})
         node = self._make(record, past, log)

@@ -16,7 +16,7 @@ from protocols.dissemination.documents.manifest import Attachment
 from protocols.dissemination.events import StreamJoined, StreamLoss, StreamMoved
 from protocols.dissemination.freshness import Freshness
 from protocols.dissemination.item_work import WorkMeter
-from protocols.dissemination.keeping import Keeping, Past
+from protocols.dissemination.keeping import Keeping, PastItems
 from protocols.dissemination.messages import ITEMS_MAX, AttachRefusal, Carry, Declined, ReplayItems, StreamItem
 from protocols.dissemination.meter import StreamMeter
 from protocols.dissemination.names import START, StreamPosition
@@ -50,7 +50,7 @@ class StreamNode:
         has_uplink: Callable[[], bool],
         attempts_from: int,
         sequence: int,
-        past: Past | None = None,
+        past: PastItems | None = None,
         keeping: Keeping | None = None,
     ) -> None:
         self.host, self._config, self.record, self.kind = host, config, record, kind
@@ -110,7 +110,7 @@ class StreamNode:
         self.on_lookup: Callable[[], None] = lambda: None
         """The record may have changed: the producer is not reached; set by who makes this."""
 
-    def _begin_producing(self, past: Past | None) -> None:
+    def _begin_producing(self, past: PastItems | None) -> None:
         if past is None:
             self.member.begin_at(StreamPosition(self.epoch, self.sequence))
         else:

@@ -13,7 +13,7 @@ from peerd.messages import Message, PeerRef
 from protocols.dissemination.config import DisseminationConfig
 from protocols.dissemination.documents.manifest import Attachment
 from protocols.dissemination.events import StreamOver
-from protocols.dissemination.keeping import Keeping, Past
+from protocols.dissemination.keeping import Keeping, PastItems
 from protocols.dissemination.loading import load_kind, load_policy
 from protocols.dissemination.messages import (
     Attach,
@@ -85,7 +85,7 @@ class StreamNodes(Part):
         """A stream that this node takes part in."""
         return self._nodes.get(key)
 
-    def make(self, record: StreamRecord, past: Past | None = None, keeping: Keeping | None = None) -> StreamNode:
+    def make(self, record: StreamRecord, past: PastItems | None = None, keeping: Keeping | None = None) -> StreamNode:
         """Take part in a stream. Raises `StreamRefused`. ``past`` and ``keeping`` are for the producer."""
         found = self._nodes.get(record.key)
         if found is not None:
@@ -116,7 +116,7 @@ class StreamNodes(Part):
         self.wake()
         return node
 
-    def _sequence(self, past: Past | None) -> int:
+    def _sequence(self, past: PastItems | None) -> int:
         """The last number that was used in this boot, perhaps by an instance of the plugin that this one replaces."""
         is_of_boot = past is not None and past.last.epoch == self._host.boot_epoch
         return max(self.numbers.sequence, past.last.sequence if past is not None and is_of_boot else 0)
