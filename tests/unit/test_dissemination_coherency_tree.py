@@ -117,6 +117,24 @@ def test_a_parent_that_is_asked_for_less_tells_its_children_before_what_it_knows
     assert values(net, 2)[:2] == [10.0, 10.35]
 
 
+def test_who_wants_an_object_again_gets_what_has_changed_meanwhile() -> None:
+    """Nobody counts changes of an object while nobody wants it."""
+    net = ValueNet(2, random.Random(0))
+    chain(net, ["b"])
+    net.subscribe(1, "a CHANGES 2", 1)
+    net.publish("a", 0)
+    net.run()
+    net.unsubscribe(1, 1)
+    net.settle(20.0)
+    for value in range(1, 9):
+        net.publish("a", value)
+        net.run()
+    net.subscribe(1, "a CHANGES 2", 2)
+    net.settle(1.0)
+    net.check()
+    assert values(net, 1, 1) == [0] and values(net, 1, 2)[-1] == 8
+
+
 def test_subtrees_of_an_orphan_are_told_that_their_values_are_stale() -> None:
     net = ValueNet(4, random.Random(0))
     net.publish("a", 1)

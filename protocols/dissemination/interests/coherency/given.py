@@ -50,6 +50,9 @@ class GivenValues:
         for interest in interests:
             for name, some in interest.meaning.items():
                 found.setdefault(name, []).extend(some)
+        for name, last in self._given.items():
+            if not self._tolerances(name):
+                last.changes = math.inf  # nobody counted while it was not wanted
         self._needs = {name: tuple(some) for name, some in found.items()}
         self._of.clear()
 
