@@ -231,7 +231,7 @@ def test_documents_are_kept_within_a_limit_and_the_oldest_go() -> None:
     assert len(documents.events("document_evicted")) == 3
 
 
-def test_a_document_that_is_too_large_for_one_node_reaches_those_below_it() -> None:
+def test_a_document_that_is_too_large_for_a_node_is_left_out_which_is_told_once() -> None:
     documents = Documents(2)
     small = documents.others[0]
     plugin_of(small).config = DisseminationConfig.model_validate(

@@ -62,6 +62,8 @@ DISK_PAUSE_S: Final = 30.0
 CHUNK_S_MAX: Final = 600.0
 """Longest transfer of one chunk."""
 WAITING_READERS_MAX: Final = 256
+LEFT_OUT_MAX: Final = 256
+"""Documents of which it is remembered that they were left out, and why, so that it is told once."""
 _DIGEST_BYTES_PER_S: Final = 1e9
 """In the simulator, how fast chunks are verified."""
 _CHUNK_NUMBER_BYTES: Final = 4
@@ -112,11 +114,12 @@ class DocumentExchange(Part):
         self.shelf.on_evicted = self._evicted
         self.uploads = UploadQueue()
         self._active: dict[bytes, Active] = {}
+        self._left_out: dict[bytes, str] = {}
 
     # Documents
 
     def begin(self, stream: NodeId, name: str, item: str, attachment: Attachment) -> None:
-        """An item with this document has come: fetch it, unless it is here."""
+        """An item with this document has come, for one or more subscriptions: fetch it, unless it is here."""
         id = attachment.id
         active, kept = self._active.get(id), self.shelf.get(id)
         if active is not None:
@@ -125,8 +128,9 @@ class DocumentExchange(Part):
             return
         why = self._why_not(attachment, kept)
         if why is not None:
-            self._host.emit(DocumentStopped(stream=name, document=id.hex(), reason=why))
+            self._leave_out(name, id, why)
             return
+        self._left_out.pop(id, None)
         is_new = kept is None
         found = self.shelf.add(attachment, name, item) if kept is None else kept
         active = self._make(found, 0)
@@ -136,6 +140,14 @@ class DocumentExchange(Part):
         else:
             active.is_checking = True
             self._check(active, 0)
+
+    def _leave_out(self, name: str, id: bytes, why: str) -> None:
+        if self._left_out.get(id) == why:
+            return
+        self._left_out[id] = why
+        if len(self._left_out) > LEFT_OUT_MAX:
+            del self._left_out[next(iter(self._left_out))]
+        self._host.emit(DocumentStopped(stream=name, document=id.hex(), reason=why))
 
     def _why_not(self, attachment: Attachment, kept: KeptDocument | None) -> str | None:
         if attachment.size > self._config().document_max_bytes:
@@ -579,3 +591,4 @@ class DocumentExchange(Part):
             active.download.validate()
             assert active.kept.is_complete == active.download.is_complete or not active.download.is_complete
         assert len(self._active) <= ACTIVE_MAX
+        assert len(self._left_out) <= LEFT_OUT_MAX
