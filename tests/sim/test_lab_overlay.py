@@ -76,7 +76,7 @@ def test_a_root_that_is_none_counts_as_wrong(calm: Row, monkeypatch: pytest.Monk
     def notify(phase: str, now_s: float) -> None:
         is_lying[0] = phase == "lookups"
 
-    monkeypatch.setattr("peerd.overlay.forwarding.next_step", next_step)
+    monkeypatch.setattr("peerd.overlay.routing.next_step", next_step)
     row = run_point(TINY, notify)
     assert row["lookups"] == calm["lookups"] and row["lost"] == 0
     assert row["wrong"] > 0.1 * row["lookups"]
@@ -93,7 +93,7 @@ def test_a_message_that_nobody_passes_on_counts_as_lost(monkeypatch: pytest.Monk
     def notify(phase: str, now_s: float) -> None:
         is_on[0] = phase in ("lookups", "drain")
 
-    monkeypatch.setattr("peerd.overlay.forwarding.next_step", next_step)
+    monkeypatch.setattr("peerd.overlay.routing.next_step", next_step)
     row = run_point(TINY, notify)
     assert row["lost"] > 0.1 * row["lookups"] and row["wrong"] == 0
     assert row["correct"] + row["lost"] == row["lookups"]
