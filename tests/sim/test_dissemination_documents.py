@@ -138,17 +138,18 @@ def test_nodes_that_die_on_the_way_cost_the_others_no_chunk(seed: int) -> None:
 def test_a_document_goes_on_without_its_producer_when_its_members_have_it_all_together() -> None:
     documents = Documents(6)
     id = documents.publish(16 * MIB)
-    documents.some_way(id, documents.others[0], 0.9)
-    known = 0
-    for place in documents.others:
-        active = plugin_of(place).exchange.active(id)
-        known |= 0 if active is None else active.download.have
+
+    def have_it_together() -> bool:
+        found = [plugin_of(place).exchange.active(id) for place in documents.others]
+        known = 0
+        for active in found:
+            known |= 0 if active is None else active.download.have
+        return known.bit_count() == 64
+
+    documents.simulation.run_until(have_it_together, limit_s=60.0)
+    assert len(documents.having(id)) < len(documents.others), "somebody still lacks something"
     documents.simulation.kill(documents.producer)
-    documents.simulation.run_for(60.0)
-    if known.bit_count() == 64:
-        assert len(documents.having(id)) == len(documents.others)
-    else:
-        assert not documents.having(id), "what nobody has is not made up"
+    documents.until_all_have(id, limit_s=60.0)
 
 
 def test_a_node_that_is_restarted_goes_on_with_what_it_had() -> None:
@@ -195,6 +196,7 @@ def test_a_chunk_that_is_wrong_is_thrown_away_and_asked_of_another() -> None:
     correct = draft_files._disk[kept.file]
     assert files_of(last)._disk[kept.file] == correct
     refused = documents.events("chunk_refused")
+    assert refused, "somebody must have sent a wrong chunk"
     assert {record["sender"] for record in refused} <= {
         format(place.id, "032x") for place in (liar, documents.others[1])
     }
