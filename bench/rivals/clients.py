@@ -111,11 +111,8 @@ class Comparing:
         self._on_received()
 
 
-# NATS
-
-
-class NatsSubscribers:
-    """Each has a connection of its own."""
+class _BrokerSubscribers:
+    """Clients of a broker that get everything, and compare it themselves."""
 
     def __init__(self, work: Work, on_found: OnFound, on_received: OnReceived) -> None:
         self._work = work
@@ -123,10 +120,24 @@ class NatsSubscribers:
         self._on_received = on_received
         self._clients: list[Any] = []
 
+    def _comparing(self, number: int) -> Comparing:
+        return Comparing(self._work, number, self._on_found, self._on_received)
+
+    def received_bytes(self) -> int:
+        """See `Subscribers.received_bytes`."""
+        return tcp_received_bytes()
+
+
+# NATS
+
+
+class NatsSubscribers(_BrokerSubscribers):
+    """Each has a connection of its own."""
+
     async def join(self, place: str, number: int) -> None:
         """See `Subscribers.join`."""
         client = await _nats(place)
-        comparing = Comparing(self._work, number, self._on_found, self._on_received)
+        comparing = self._comparing(number)
 
         async def on_message(message: Any) -> None:
             comparing.take(message.data)
@@ -134,10 +145,6 @@ class NatsSubscribers:
         await client.subscribe(TOPIC, cb=on_message)
         await client.flush()
         self._clients.append(client)
-
-    def received_bytes(self) -> int:
-        """See `Subscribers.received_bytes`."""
-        return tcp_received_bytes()
 
 
 class NatsPublisher:
@@ -164,18 +171,12 @@ async def _nats(place: str) -> Any:
 # Mosquitto
 
 
-class MqttSubscribers:
+class MqttSubscribers(_BrokerSubscribers):
     """Each has a connection of its own; the library's calls are made by this process's event loop, not by threads."""
-
-    def __init__(self, work: Work, on_found: OnFound, on_received: OnReceived) -> None:
-        self._work = work
-        self._on_found = on_found
-        self._on_received = on_received
-        self._clients: list[Any] = []
 
     async def join(self, place: str, number: int) -> None:
         """See `Subscribers.join`."""
-        comparing = Comparing(self._work, number, self._on_found, self._on_received)
+        comparing = self._comparing(number)
         subscribed = asyncio.get_running_loop().create_future()
         client = await _mqtt(place)
         client.on_message = lambda client, userdata, message: comparing.take(message.payload)
@@ -183,10 +184,6 @@ class MqttSubscribers:
         client.subscribe(TOPIC, qos=0)
         await asyncio.wait_for(subscribed, CONNECT_S)
         self._clients.append(client)
-
-    def received_bytes(self) -> int:
-        """See `Subscribers.received_bytes`."""
-        return tcp_received_bytes()
 
 
 class MqttPublisher:
