@@ -6,7 +6,6 @@ Parsed with argparse and not typer: this process becomes the daemon, and what it
 from __future__ import annotations
 
 import argparse
-import importlib
 import os
 import shlex
 import sys
@@ -29,7 +28,6 @@ def run(arguments: Sequence[str]) -> int:
     ignore_hangups()
     read_again = reader(arguments)
     loaded = read_again()
-    _import_structlog()
     from peerd.daemon.service import serve
     from peerd.telemetry.logs import configure_logging
 
@@ -93,18 +91,6 @@ def _parser() -> argparse.ArgumentParser:
     add("--bootstrap", metavar="HOST:PORT", nargs="+", action="extend", help="node.bootstrap")
     add("--state-dir", metavar="DIR", help="node.state_dir")
     return parser
-
-
-def _import_structlog() -> None:
-    """Import structlog without rich, which it would load for tracebacks that our logs never print (3 MB for ever)."""
-    hidden = "rich" not in sys.modules
-    if hidden:
-        sys.modules["rich"] = None  # type: ignore[assignment]  # the documented way to make an import fail
-    try:
-        importlib.import_module("structlog")
-    finally:
-        if hidden:
-            del sys.modules["rich"]
 
 
 def _check_identity(loaded: LoadedConfig) -> None:

@@ -18,13 +18,14 @@ import pytest
 from peerd.daemon.links.telemetry import REASONS
 from peerd.identity.authority import ClusterAuthority
 from peerd.ids import NodeId
+from peerd.limits import FRAME_HEADER_BYTES
 from peerd.messages import PeerRef
 from peerd.telemetry.schema import LinkDown, LinkRefused, LinkUp, PeerMisbehaviour
 from peerd.wire.codec import encode
-from peerd.wire.frames import HEADER, MAGIC
+from peerd.wire.frames import HEADER, MAGIC, parse_header
 from peerd.wire.handshake import Goodbye, Hello, HelloAck, LinkHeartbeat
 from tests.support.both_loops import both_loops
-from tests.support.link_rig import CLUSTER, FAST, Note, Peer, Rig, linked, until
+from tests.support.link_rig import CLUSTER, FAST, CollectingHandler, Note, Peer, Rig, linked, until
 
 STRANGER = PeerRef(NodeId(77), "127.0.0.1", 1)
 HELLO = encode(Hello(1, 1, 0, CLUSTER, STRANGER, 1)).to_bytes()
@@ -350,6 +351,30 @@ async def test_a_peer_that_never_answers_is_a_timeout() -> None:
         one.note(mute, 1)
         await until(lambda: one.node.down)
         assert one.node.down == [(mute, "timeout")]
+        server.close()
+
+
+@both_loops
+async def test_a_bulk_connection_that_is_given_up_ends_without_a_frame_that_no_stream_knows() -> None:
+    """The other end may have accepted it, and would blame this node for a Goodbye on a stream."""
+    heard: list[bytes] = []
+
+    async def listen(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        with suppress(ConnectionResetError):
+            while data := await reader.read(1000):
+                heard.append(data)
+        heard.append(b"")
+        writer.close()
+
+    async with Rig(settings=replace(FAST, dial_timeout_s=0.2)) as rig:
+        one = rig.add(1)
+        server = await asyncio.start_server(listen, "127.0.0.1", 0)
+        handler = CollectingHandler()
+        one.links.open_stream(PeerRef(NodeId(5), "127.0.0.1", server.sockets[0].getsockname()[1]), handler)
+        await until(lambda: handler.reasons and heard and not heard[-1])
+        assert handler.reasons == ["timeout"]
+        (type_id, _, length) = parse_header(b"".join(heard), 0, 1 << 16)
+        assert type_id == Hello.TYPE_ID and len(b"".join(heard)) == FRAME_HEADER_BYTES + length
         server.close()
 
 

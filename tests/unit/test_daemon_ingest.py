@@ -108,6 +108,31 @@ async def test_the_owner_may_give_up(rig: Rig) -> None:
     assert rig.notes.taken == ["a"]
 
 
+async def test_a_client_that_sends_slowly_hears_that_its_lines_are_not_taken_here_any_more(rig: Rig) -> None:
+    """As where a stream is handed over: the answer comes when the rest of the body was read, and is not lost."""
+
+    async def slowly() -> AsyncIterator[dict[str, str]]:
+        for text in ("a", "b", "elsewhere"):
+            yield {"text": text}
+        await rig.notes.waiting.wait()
+        for _ in range(100):
+            await asyncio.sleep(0)
+            yield {"text": "c"}
+
+    async with rig.client() as client:
+        with pytest.raises(IngestRefused) as refused:
+            await client.send_lines("/v1/notes", slowly())
+    told = refused.value
+    assert (told.problem.status, told.answer.accepted, told.answer.is_complete) == (404, 2, False)
+    assert told.answer.detail == "notes are taken elsewhere" and rig.notes.taken == ["a", "b"]
+
+
+async def test_where_no_line_was_taken_the_refusal_is_the_answer(rig: Rig) -> None:
+    response = await post(rig, notes("elsewhere", "a"))
+    assert (response.status_code, response.json()["detail"]) == (404, "notes are taken elsewhere")
+    assert "accepted" not in response.json() and rig.notes.taken == []
+
+
 async def test_another_content_type_is_refused_before_the_body_is_read(rig: Rig) -> None:
     reader, writer = await rig.connect(
         "POST /v1/notes HTTP/1.1", "Content-Type: text/plain", "Content-Length: 500", "Expect: 100-continue"

@@ -6,6 +6,8 @@ import asyncio
 import os
 import resource
 import socket
+import subprocess
+import sys
 from importlib.metadata import EntryPoint
 from pathlib import Path
 
@@ -172,3 +174,13 @@ def test_http_listeners_and_peers_have_descriptors_of_their_own(monkeypatch: pyt
     assert room_for(100, [64] * 2 + [16_384] * 2).sockets == 1024 - 4 * (64 + 16) - 64
     monkeypatch.setattr("resource.getrlimit", lambda kind: (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
     assert http_requests_room(16_384) == 16_384 and room_for(100, [16_384]).links == 100
+
+
+def test_a_daemon_loads_nothing_that_draws_on_terminals_and_may_do_so_later() -> None:
+    code = (
+        "import sys, peerd.daemon.service; "
+        "print([name for name in ('rich', 'pygments') if name in sys.modules]); "
+        "import rich.console, structlog; print(structlog.dev.rich is None)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60)
+    assert done.stdout.split("\n")[:2] == ["[]", "True"]

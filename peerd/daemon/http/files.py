@@ -8,16 +8,18 @@ from __future__ import annotations
 
 import asyncio
 import re
-from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
 from contextlib import aclosing
 from http import HTTPStatus
 from typing import Final
 
 from fastapi import HTTPException, Request, Response
-from fastapi.responses import StreamingResponse
+from starlette.types import Receive, Scope, Send
 
+from peerd.daemon.http.caller import hang_up
 from peerd.daemon.http.guard import BODY_LIMIT
 from peerd.daemon.http.ingest import IDLE_MAX_S
+from peerd.errors import PeerdError
 
 RANGE: Final = re.compile(r"bytes=(\d{0,18})-(\d{0,18})")
 WRITE_BYTES: Final = 256 * 1024
@@ -70,24 +72,59 @@ def file_answer(
 ) -> Response:
     """An answer with a file, or the part of it that a ``Range`` header asks for.
 
-    ``read(number)`` gives the piece of that number, and may wait for it. ``begin_at``: where a client that cannot send
-    headers wants to begin. Raises ``HTTPException`` (416) for a range that lies behind the end. Where a piece fails
-    later, the connection ends before the announced length.
+    ``read(number)`` gives the piece of that number, and may wait for it; it raises `PeerdError` or ``HTTPException``
+    where it cannot, and says so in the event log itself. ``begin_at``: where a client that cannot send headers wants to
+    begin. Raises ``HTTPException`` (416) for a range that lies behind the end.
     """
     wanted = request.headers.get("range", "") or (f"bytes={begin_at}-" if begin_at else "")
     begin, end, status = _range(wanted, size)
-    told = {**headers, "accept-ranges": "bytes", "content-length": str(end - begin)}
+    told = {**headers, "content-type": media_type, "accept-ranges": "bytes", "content-length": str(end - begin)}
     if status is HTTPStatus.PARTIAL_CONTENT:
         told["content-range"] = f"bytes {begin}-{end - 1}/{size}"
+    pieces = [
+        (number, max(0, begin - number * piece_bytes), end - number * piece_bytes)
+        for number in range(begin // piece_bytes, -(-end // piece_bytes))
+    ]
+    return FileAnswer(pieces, read, int(status), told)
 
-    async def content() -> AsyncGenerator[bytes, None]:
-        for number in range(begin // piece_bytes, -(-end // piece_bytes)):
-            offset = number * piece_bytes
-            piece = memoryview(await read(number))[max(0, begin - offset) : end - offset]
+
+class FileAnswer(Response):
+    """Pieces of a file, each read when the client has taken the one before.
+
+    A piece that fails can only cut the connection off, before the announced length: the status has been sent, and the
+    client sees that something is missing.
+    """
+
+    def __init__(
+        self,
+        pieces: Sequence[tuple[int, int, int]],
+        read: Callable[[int], Awaitable[bytes]],
+        status: int,
+        headers: Mapping[str, str],
+    ) -> None:
+        super().__init__(None, status)
+        self._pieces, self._read = pieces, read
+        self.raw_headers = [(name.encode("latin-1"), value.encode("latin-1")) for name, value in headers.items()]
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        async with asyncio.TaskGroup() as group:
+            writing = group.create_task(self._write(scope, send))
+            while (await receive())["type"] != "http.disconnect":  # comes after the last byte, too
+                pass
+            writing.cancel()
+
+    async def _write(self, scope: Scope, send: Send) -> None:
+        await send({"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers})
+        for number, begin, end in self._pieces:
+            try:
+                piece = memoryview(await self._read(number))[begin:end]
+            except (PeerdError, HTTPException):
+                hang_up(scope)
+                return
             for start in range(0, len(piece), WRITE_BYTES):
-                yield bytes(piece[start : start + WRITE_BYTES])
-
-    return StreamingResponse(content(), int(status), told, media_type)
+                body = bytes(piece[start : start + WRITE_BYTES])
+                await send({"type": "http.response.body", "body": body, "more_body": True})
+        await send({"type": "http.response.body", "body": b"", "more_body": False})
 
 
 def _range(header: str, size: int) -> tuple[int, int, HTTPStatus]:

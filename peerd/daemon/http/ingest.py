@@ -16,7 +16,7 @@ from contextlib import aclosing
 from http import HTTPStatus
 from typing import Any, Final, Protocol, TypeVar
 
-from fastapi import Request, Response
+from fastapi import HTTPException, Request, Response
 from fastapi.responses import JSONResponse
 from pydantic import TypeAdapter, ValidationError
 from starlette.requests import ClientDisconnect
@@ -74,11 +74,11 @@ async def ingest(
     line_bytes_max: int = LINE_BYTES_MAX,
 ) -> Response:
     """Read each line as ``line_type`` and hand it to ``accept``, which may wait, raise `LineRefused`, or raise
-    `Unavailable` to give up. Blank lines are skipped, and counted as lines.
+    `Unavailable` or ``HTTPException`` to give up. Blank lines are skipped, and counted as lines.
 
     Answers 200 with an `IngestAnswer` when every line was accepted; else a problem with the same fields: 422 when
     lines were refused, 413 for a line that is too long, 408 for a client that stopped sending, 503 for `Unavailable`,
-    415 for another content type.
+    the status of an ``HTTPException``, 415 for another content type. ``HTTPException`` at the first line is raised.
     """
     if request.headers.get("content-type", "").partition(";")[0].strip().lower() != STREAM_TYPE:
         return problem(HTTPStatus.UNSUPPORTED_MEDIA_TYPE, f"send JSON lines as {STREAM_TYPE}")
@@ -90,14 +90,24 @@ async def ingest(
                 async with aclosing(_lines(body, line_bytes_max)) as lines:
                     async for number, line in lines:
                         await taking.take(number, line)
-            except (_GivenUp, Unavailable) as error:
-                answer = taking.answer(getattr(error, "status", HTTPStatus.SERVICE_UNAVAILABLE), str(error))
-                if not await _read_out(body):
+            except (_GivenUp, Unavailable, HTTPException) as error:
+                is_read = await _read_out(body)
+                if isinstance(error, HTTPException) and not taking.has_begun:
+                    raise  # as any other route answers
+                answer = taking.answer(*_given_up(error))
+                if not is_read:
                     answer.headers["connection"] = "close"
                 return answer
         except ClientDisconnect:
             return Response()  # nobody reads it
     return taking.answer()
+
+
+def _given_up(error: _GivenUp | Unavailable | HTTPException) -> tuple[HTTPStatus, str]:
+    """The status and the text of the answer."""
+    if isinstance(error, HTTPException):
+        return HTTPStatus(error.status_code), error.detail
+    return getattr(error, "status", HTTPStatus.SERVICE_UNAVAILABLE), str(error)
 
 
 def _reader_of(line_type: Any) -> LineReader[Any]:
@@ -113,6 +123,11 @@ class _Taking:
         self._accepted = 0
         self._refused = 0
         self._errors: list[IngestError] = []
+
+    @property
+    def has_begun(self) -> bool:
+        """Whether something has become of a line already, which the client has to be told."""
+        return bool(self._accepted or self._refused)
 
     async def take(self, number: int, line: bytes) -> None:
         """Raises `_GivenUp` after too many refusals, and what ``accept`` raises."""

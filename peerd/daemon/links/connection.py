@@ -130,12 +130,21 @@ class PendingConnection(asyncio.Protocol):
             self._fail(self._handshake.refuse(reason, detail))
 
     def abandon(self, reason: str) -> None:
-        """Give the connection up: the peer, which may count it as established, reads a Goodbye."""
+        """Give the connection up: the peer, which may count it as established, reads a Goodbye, or sees a reset."""
         if not self.outcome.done():
             self.outcome.cancel()
-        if self.transport is not None and not self._is_lost and not self.transport.is_closing():
+        if self.transport is None or self._is_lost or self.transport.is_closing():
+            return
+        if self._may_be_stream_there:
+            self.transport.abort()
+        else:
             self.transport.write(encode(Goodbye(reason)).to_bytes())
             self.transport.close()
+
+    @property
+    def _may_be_stream_there(self) -> bool:
+        """Whether the peer may have made a stream of this, on which a frame of ours would be a breach of protocol."""
+        return self.dialled and self._purpose is Purpose.BULK
 
     def _step(self) -> None:
         buffer = self._received
@@ -196,7 +205,7 @@ class PendingConnection(asyncio.Protocol):
         if self.transport is None or self._is_lost:
             return
         refusal = self._handshake.refusal
-        if refusal is not None and isinstance(error, HandshakeRefused):
+        if refusal is not None and isinstance(error, HandshakeRefused) and not self._may_be_stream_there:
             self.transport.write(refusal.to_bytes())
             self.transport.close()
         else:
