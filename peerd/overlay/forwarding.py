@@ -18,7 +18,7 @@ from peerd.messages import Message, PeerRef, encode_body
 from peerd.overlay.dedupe import Window
 from peerd.overlay.membership import Membership
 from peerd.overlay.messages import KEYS_MAX, LookupProbe, Route, RouteAck, Trace, TraceHop
-from peerd.overlay.routing import Decision, Step, next_steps
+from peerd.overlay.routing import Decision, Step, next_step, next_steps
 from peerd.overlay.state import OverlayState
 from peerd.overlay.vouching import Vouch
 
@@ -138,6 +138,9 @@ class Forwarder(Part):
         decisions = next_steps(transit.route.keys, state.leaves, state.table, excluded, state.way_s)
         for key, (step, peer) in zip(transit.route.keys, decisions, strict=True):
             is_detour = False
+            if step is Step.FORWARD and peer is not None and self._is_sent_back(key, transit, peer):
+                excluded_too = {*transit.excluded, *state.suspects, peer.id}
+                step, peer = next_step(key, state.leaves, state.table, excluded_too, state.way_s)
             if step is Step.DELIVER:
                 step, peer = self._step_at_root(key, transit, excluded)
                 is_detour = peer is not None
@@ -157,6 +160,15 @@ class Forwarder(Part):
             self._send(hop, transit, tuple(keys), is_detour=is_detour)
         if waiting:
             self._hold(transit, tuple(waiting))
+
+    def _is_sent_back(self, key: NodeId, transit: Transit, hop: PeerRef) -> bool:
+        """Whether the table would return a message to the neighbour that sent it here because of this node's vouch.
+
+        Whom this node vouches for may be the last of its leaf set, with the key beyond: then it does not go by its leaf
+        set, and the neighbour is the entry of its table. Whoever is closest of all others is the one that was meant.
+        """
+        is_from_detour = transit.route.detours > 0 and not transit.is_tried
+        return is_from_detour and hop.id == transit.previous.id and not self.state.leaves.covers(key)
 
     def _step_at_root(self, key: NodeId, transit: Transit, excluded: Container[NodeId]) -> Decision:
         """This node knows nobody closer that it can reach: deliver, when it may; pass on, when others can reach one."""

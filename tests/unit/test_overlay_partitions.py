@@ -118,6 +118,29 @@ def test_a_message_for_a_peer_that_only_others_reach_goes_through_them() -> None
     assert recorder(other).count(3) == 1
 
 
+def test_a_message_goes_through_a_voucher_whose_leaf_set_ends_with_that_peer() -> None:
+    """The key is beyond that leaf set, and the table's way to it is the node that asked for help."""
+    ring = ring_of(28, seed=6)
+    nodes = sorted(ring.nodes, key=lambda place: place.id)
+    digits = [place.id >> 124 for place in nodes]
+    for at in range(len(nodes) - 9):
+        one, other, last = nodes[at], nodes[at + 1], nodes[at + 9]
+        key = NodeId((one.id + other.id) // 2 + 1)
+        if digits.count(one.id >> 124) == 1 and key >> 124 == one.id >> 124:
+            break
+    ring.network.cut(one.index, other.index)
+    ring.network.cut(other.index, one.index)
+    ring.run_for(90.0)
+    leaves, vouches = last.node.overlay.state.leaves, one.node.overlay.state.vouches
+    assert other.id in leaves and not leaves.covers(key)
+    assert last.node.overlay.forwarder.next_hop(key) == one.peer
+    vouches.heard(last.peer, tuple(leaves), ring.now)
+    assert vouches.voucher_of(other.id, ring.now) == last.peer
+    one.node.hosts["recorder"].route(key, Note(4))
+    ring.run_for(5.0)
+    assert recorder(other).count(4) == 1
+
+
 @pytest.mark.parametrize("pause_s", [30.0, 120.0])
 def test_a_node_that_wakes_asks_before_it_serves(pause_s: float) -> None:
     sink = ListSink()
