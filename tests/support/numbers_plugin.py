@@ -48,8 +48,8 @@ class Numbers(Plugin):
         @routes.get("/numbers/stream")
         async def stream() -> StreamingResponse:
             async def lines() -> AsyncIterator[bytes]:
-                yield b"0\n"
                 try:
+                    yield b"0\n"
                     await asyncio.Event().wait()
                 finally:
                     service.ended.set()
