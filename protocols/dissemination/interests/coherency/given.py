@@ -28,9 +28,11 @@ OBJECTS_MAX: Final = 4096
 
 @dataclass(eq=False, slots=True)
 class _Given:
-    """``seen``: the newest value that was offered. ``changes``: so many the holder may lack by then, at most."""
+    """``at``: where ``held`` stands in the stream. ``seen``: the newest value that was offered. ``changes``: so many
+    the holder may lack by then, at most."""
 
     held: ParsedItem
+    at: StreamPosition
     seen: StreamPosition
     changes: float = 0.0
 
@@ -61,18 +63,19 @@ class GivenValues:
         content: ObjectValue = held.content
         last = self._given.get(content.object)
         wanted = self._tolerances(content.object)
+        position = held.position
         if last is None:
             if wanted:
-                self._given[content.object] = _Given(held, held.position)
+                self._given[content.object] = _Given(held, position, position)
             return bool(wanted)
-        if held.position == last.held.position:
+        if position == last.at:
             return False
-        if held.position != last.seen:
-            last.seen = held.position
+        if position != last.seen:
+            last.seen = position
             last.changes += here.promise(Divergence.CHANGES, content) + 1
         if not any(self._is_due(each, last, content, here) for each in wanted):
             return False
-        last.held, last.changes = held, 0.0
+        last.held, last.at, last.changes = held, position, 0.0
         return True
 
     @staticmethod
@@ -110,12 +113,13 @@ class GivenValues:
         name = held.content.object
         if name not in self._given and len(self._given) >= OBJECTS_MAX:
             raise ItemError(f"a stream has at most {OBJECTS_MAX} objects")
-        self._given[name] = _Given(held, held.position)
+        position = held.position
+        self._given[name] = _Given(held, position, position)
 
     def has(self, held: ParsedItem) -> bool:
         """Whether this is the value that the holder has."""
         last = self._given.get(held.content.object)
-        return last is not None and last.held.position == held.position
+        return last is not None and last.at == held.position
 
     def newest(self) -> list[ParsedItem]:
         """What the holder has, in the order of the stream."""

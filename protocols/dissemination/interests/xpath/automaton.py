@@ -1,18 +1,22 @@
 """Many patterns on one document: one pass over it, from the leaves up, whatever their number.
 
-Each distinct step of all patterns is a bit. An element's bits say which steps it meets; they follow from its label, its
-values, and the bits of its children and of all below it. Elements that agree in those have the same bits, and documents
-of one kind are full of such elements, so what was worked out once is remembered: a bottom-up tree automaton that is
-made while it runs. Only those bits of its children count for an element that some step of its label asks for, so that
-many elements agree.
+Each step of each pattern is a bit. An element's bits say which steps it meets; they follow from its label, its values,
+and the bits of its children and of all below it. What follows from an element and all below it is its state. Documents
+of one kind are full of elements with the same label whose children have the same states, so the state is looked up by
+these, and worked out only where such an element has not been seen: a bottom-up tree automaton, made while it runs.
+
+To work a state out takes some operations on bits, for all patterns at once. A step comes right after the steps that it
+needs (its children in the pattern), so one shift brings its first need's bit to its own place, a longer shift its
+second one's, and so on. It is met where all of them are there. Eight patterns of one length share their bytes, a bit of
+each byte for each pattern, so a shift by one step is one by eight bits, and their last steps are one byte.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
-from itertools import chain
-from typing import Final
+from itertools import compress
+from typing import Final, TypeAlias
 
 from peerd.lib.filter.column import positions
 from peerd.limits import MIB
@@ -35,147 +39,74 @@ from protocols.dissemination.interests.xpath.value_tests import ValueTests
 
 STATES_BYTES_MAX: Final = 16 * MIB
 """What is remembered of elements takes so much memory; then all is forgotten, and worked out again where needed."""
-STATE_BYTES: Final = 400
-"""What a remembered element takes besides its bits."""
-PORTION_BITS: Final = 16
-"""So many bits are looked up at once."""
-PORTIONS_MAX: Final = 64
-"""Values of a portion for which it is remembered what was found, on average."""
-HEADS_MAX: Final = 1 << 14
-"""Lots of queries that are met together, of which it is remembered which they are."""
+STATE_BYTES: Final = 600
+"""What a remembered element takes besides its bits, and besides its children."""
+CHILD_BYTES: Final = 64
+"""What each of its children takes."""
+NEEDS_MAX: Final = 4
+"""A step with more needs is looked at by itself, as one with ``or`` and ``not`` is."""
+SHIFT_MAX: Final = 16
+"""So is a step that comes more than this many places after one that it needs."""
+LANES: Final = 8
+"""So many patterns share their bytes."""
+VALUES_MAX: Final = 1024
+"""Comparisons that are met together, of which it is remembered what needs they are."""
 TAGS_MAX: Final = 4096
 """Labels of elements that are remembered; publishers may make up any number of them."""
+ANSWERS_MAX: Final = 64
+"""Documents of which it is remembered which queries they meet."""
 REMOVED_MIN: Final = 64
 """Removed patterns are forgotten when there are more than this many, and more than there are patterns left."""
 
+_Test: TypeAlias = Callable[[int, int, int], bool]
+"""Whether a condition holds, by the bits of comparisons, of children, and of all that is below."""
 
-@dataclass(frozen=True, slots=True)
-class _Needs:
-    """A step whose condition is that all of these are there: bits of children, of what is below, and of values."""
 
-    bit: int
-    children: int
+@dataclass(frozen=True, slots=True, eq=False)
+class _State:
+    """What follows from an element, or attribute, and all below it."""
+
+    met: int
+    """The steps that it meets."""
     below: int
-    values: int
+    """The steps that it or anything below it meets, of those that may be asked for at any depth."""
 
 
 @dataclass(slots=True)
-class _Sources:
-    """Steps by one of the bits that they need: only where it is there are they looked at.
+class _Move:
+    """The bits that are brought to the steps that need them by one shift."""
 
-    Bits are looked up a portion at a time. Only a few bits of a portion concern one label, so the same portions come
-    again and again.
-    """
-
-    mask: int = 0
-    alone: dict[int, int] = field(default_factory=dict)
-    """Steps that need nothing else, by the number of their bit."""
-    among: dict[int, list[_Needs]] = field(default_factory=dict)
-    """Steps that need more."""
-    portions: list[int] = field(default_factory=list)
-    """The numbers of the portions that have bits of the mask."""
-    found: dict[int, _Found] = field(default_factory=dict)
-    """What was found for a portion."""
-
-    def add(self, bit: int, needs: _Needs, *, is_alone: bool) -> None:
-        """One more step, with the bit that it is found by."""
-        self.found.clear()
-        position = bit.bit_length() - 1
-        self.mask |= bit
-        if is_alone:
-            self.alone[position] = self.alone.get(position, 0) | needs.bit
-        else:
-            self.among.setdefault(position, []).append(needs)
-        if position // PORTION_BITS not in self.portions:
-            self.portions.append(position // PORTION_BITS)
-
-    def met(self, bits: int, children: int, below: int, values: int) -> int:
-        """The steps that are met, of those that are found by ``bits``."""
-        bits &= self.mask
-        if not bits:
-            return 0
-        met = 0
-        no_children, not_below, no_values = ~children, ~below, ~values
-        view = memoryview(bits.to_bytes(_size(self.mask), "little")).cast("H")
-        for number in self.portions:
-            portion = view[number]
-            if portion:
-                found = self.found.get(number << PORTION_BITS | portion)
-                alone, of_children, others = found or self._find(number, portion)
-                met |= alone
-                for needed, bit in of_children:
-                    if not needed & no_children:
-                        met |= bit
-                for needs in others:
-                    if not (needs.children & no_children or needs.below & not_below or needs.values & no_values):
-                        met |= needs.bit
-        return met
-
-    def _find(self, number: int, portion: int) -> _Found:
-        alone = 0
-        of_children: list[tuple[int, int]] = []
-        others: list[_Needs] = []
-        for position in positions(portion << number * PORTION_BITS):
-            alone |= self.alone.get(position, 0)
-            for needs in self.among.get(position, ()):
-                if needs.below or needs.values:
-                    others.append(needs)
-                else:
-                    of_children.append((needs.children, needs.bit))
-        if len(self.found) >= PORTIONS_MAX * len(self.portions):
-            self.found.clear()
-        found = self.found[number << PORTION_BITS | portion] = alone, of_children, others
-        return found
+    children: int = 0
+    """Of steps that are needed of children."""
+    below: int = 0
+    """Of steps that are needed at any depth."""
 
 
-_Found = tuple[int, list[tuple[int, int]], list[_Needs]]
-"""Of one portion: the steps that need nothing else; those that need more children; those that need something else."""
+@dataclass(slots=True)
+class _Column:
+    """The first needs of all steps, or the second ones, and so on."""
 
-
-def _size(bits: int) -> int:
-    """In bytes, whole portions."""
-    return -(-bits.bit_length() // PORTION_BITS) * PORTION_BITS // 8
+    steps: int = 0
+    """The steps that have such a need."""
+    moves: dict[int, _Move] = field(default_factory=dict)
+    """By how far they shift."""
 
 
 @dataclass(slots=True)
 class _Label:
     """The steps of one label."""
 
-    free: int = 0
-    """Steps that need nothing."""
-    children: _Sources = field(default_factory=_Sources)
-    below: _Sources = field(default_factory=_Sources)
-    values: _Sources = field(default_factory=_Sources)
-    others: list[tuple[int, Condition]] = field(default_factory=list)
-    """Steps with ``or`` and ``not``."""
-    needs_children: int = 0
-    needs_below: int = 0
+    mask: int = 0
+    """The steps that are met where all their needs are."""
+    others: list[tuple[int, _Test]] = field(default_factory=list)
+    """Steps with ``or`` and ``not``, or with very many needs."""
     numbers: dict[Value, int] = field(default_factory=dict)
     """The bits of comparisons, which are this label's own."""
     tests: dict[Of, ValueTests] = field(default_factory=dict)
-    known: dict[tuple[int, int, int], int] = field(default_factory=dict)
-    """What was worked out, by the bits of values, of children, and of what is below."""
-
-    def add(self, needs: _Needs) -> None:
-        """One more step without ``or`` and ``not``."""
-        self.needs_children |= needs.children
-        self.needs_below |= needs.below
-        is_alone = (needs.children.bit_count() + needs.below.bit_count() + needs.values.bit_count()) == 1
-        for bits, sources in (
-            (needs.values, self.values),
-            (needs.children, self.children),
-            (needs.below, self.below),
-        ):
-            if bits:  # inner steps have lower bits than the steps that they are in, so the highest says most
-                sources.add(1 << (bits.bit_length() - 1), needs, is_alone=is_alone)
-                return
-        self.free |= needs.bit
-
-    def met(self, values: int, children: int, below: int) -> int:
-        """The steps that are met; those of `others` are not among them."""
-        met = self.free | self.children.met(children, children, below, values)
-        met |= self.below.met(below, children, below, values)
-        return met | self.values.met(values, children, below, values) if values else met
+    needs: dict[int, list[tuple[int, int]]] = field(default_factory=dict)
+    """Which need of which step a comparison is, by the number of its bit."""
+    needs_met: dict[int, tuple[int, ...]] = field(default_factory=dict)
+    """The steps whose first, second, ... need is among comparisons that are met together."""
 
     def number(self, value: Value) -> int:
         """The bit of a comparison."""
@@ -197,67 +128,78 @@ class _Label:
         return met
 
 
-_NO_VALUES: Final[tuple[int, ...]] = ()
-_State = tuple[int, int]
-"""The steps that an element meets, and those of them that some step may ask for at any depth."""
-
-
 @dataclass(slots=True)
 class _Tag:
     """What is asked of elements with one name: the steps with this label, and those with any."""
 
     labels: tuple[_Label, ...]
-    children: int
-    """The bits of children that count."""
-    below: int
     tested: tuple[_Label, ...]
     """The labels with comparisons."""
     leaf: _State | None = None
-    """What those meet that have nothing in them that counts, where there are no comparisons."""
-    states: dict[tuple[tuple[int, ...], tuple[int, int]], _State] = field(default_factory=dict)
+    """The state of those that have nothing in them, where there are no comparisons."""
+    plain_states: dict[frozenset[_State], _State] = field(default_factory=dict)
+    """By the states of children and attributes, where there are no comparisons."""
+    states: dict[tuple[tuple[int, ...], frozenset[_State]], _State] = field(default_factory=dict)
+    """By the comparisons that are met, too."""
+
+
+_FLAGS: Final = [bytes(value >> lane & 1 for lane in range(LANES)) for value in range(256)]
+"""The bits of a byte, each as a byte, the lowest first."""
+_NO_VALUES: Final[tuple[int, ...]] = ()
+_NO_CHILDREN: Final[frozenset[_State]] = frozenset()
 
 
 class Automaton:
     """The conditions of many queries, on the document."""
 
-    def __init__(self) -> None:
+    def __init__(self, states_bytes_max: int | None = None) -> None:
+        self._states_bytes_max = STATES_BYTES_MAX if states_bytes_max is None else states_bytes_max
         self._patterns: dict[bytes, Condition] = {}
         self._removed = 0
         self._clear()
 
     def _clear(self) -> None:
-        self._steps: dict[PatternStep, int] = {}
         self._labels: dict[str, _Label] = {}
+        self._root_labels: dict[str, _Label] = {}
+        """The steps that some query asks of the root. Only there do they count."""
+        self._columns: list[_Column] = []
+        self._bytes = 0
+        """How many bytes of bits there are."""
+        self._lanes: dict[int, list[int]] = {}
+        """The bits where a pattern of some length may begin, by the length."""
+        self._next = 0
+        """The number of the bit that the next step gets."""
         self._free_steps = 0
         """The steps that some step, or some query, asks for at any depth."""
-        self._ids: dict[Condition, list[bytes]] = {}
-        """The queries with each condition; of a condition with ``or`` at its head, with each of its parts."""
-        self._free_heads: dict[int, list[bytes]] = {}
-        """The queries that ask for one step at any depth, by the number of its bit."""
-        self._free_heads_mask = 0
-        self._roots: dict[PatternStep, int] = {}
-        """The steps that some query asks of the root. Only there do they count, so they have bits of their own."""
-        self._root_labels: dict[str, _Label] = {}
-        self._root_heads: dict[int, list[bytes]] = {}
-        """The queries that ask for one step of the root, by the number of its bit."""
-        self._other_heads: list[tuple[Condition, list[bytes]]] = []
-        self._has_attributes = False
+        self._head_bytes: list[int] = []
+        """The numbers of the bytes with steps that queries ask for."""
+        self._ids: list[bytes] = []
+        """The queries that ask for them, eight a byte."""
+        self._slots: dict[int, int] = {}
+        """By the number of such a byte: where its queries begin in this list."""
+        self._heads: dict[bytes, int] = {}
+        """The steps that each query asks for, of the root or at any depth; one of them has to be met."""
+        self._all_heads = 0
+        self._other_heads: dict[bytes, list[_Test]] = {}
+        """Conditions of queries that are no steps."""
+        self._has_attributes = self._has_others = False
         self._forget()
 
     def _forget(self) -> None:
+        self._forget_states()
         self._tags: dict[str, _Tag] = {}
-        self._head_ids: dict[int, tuple[bytes, ...]] = {}
-        self._count = 0
         for label in (*self._labels.values(), *self._root_labels.values()):
-            label.known.clear()
+            label.needs_met.clear()
+
+    def _forget_states(self) -> None:
+        self._states: dict[tuple[int, int], _State] = {}
+        self._states_bytes = 0
+        self._answers: dict[tuple[str, tuple[int, ...], frozenset[_State]], frozenset[bytes]] = {}
 
     def __len__(self) -> int:
         return len(self._patterns)
 
-    @property
-    def step_count(self) -> int:
-        """How many distinct steps there are."""
-        return len(self._steps) + len(self._roots)
+    # Patterns come and go
 
     def add(self, id: bytes, condition: Condition) -> None:
         """One more query; harmless when it is there already."""
@@ -269,12 +211,11 @@ class Automaton:
 
     def remove(self, id: bytes) -> None:
         """One query less. Its steps stay until there are many such."""
-        condition = self._patterns.pop(id, None)
-        if condition is None:
+        if self._patterns.pop(id, None) is None:
             return
-        for part in _heads_of(condition):
-            self._ids[part].remove(id)
-        self._head_ids.clear()
+        self._all_heads &= ~self._heads.pop(id, 0)
+        self._other_heads.pop(id, None)
+        self._answers.clear()
         self._removed += 1
         if self._removed > max(REMOVED_MIN, len(self._patterns)):
             self._removed = 0
@@ -283,224 +224,230 @@ class Automaton:
                 self._add(each, pattern)
 
     def _add(self, id: bytes, condition: Condition) -> None:
-        for part in _heads_of(condition):
-            if part not in self._ids:
-                self._ids[part] = []
-                self._add_head(part, self._ids[part])
-            self._ids[part].append(id)
+        for head in condition.parts if isinstance(condition, Some) else (condition,):
+            self._add_head(id, head)
 
-    def _add_steps(self, condition: Condition) -> None:
-        for step in steps_of(condition):
-            if step not in self._steps:
-                bit = self._steps[step] = 1 << len(self._steps)
-                self._has_attributes |= step.label.startswith(ATTRIBUTE)
-                self._place(step, bit, self._labels.setdefault(step.label, _Label()))
+    def _add_head(self, id: bytes, head: Condition) -> None:
+        start = self._next = self._lane(_size(head))
+        if not isinstance(head, Has) or (head.axis is StepAxis.CHILD and head.step.label.startswith(ATTRIBUTE)):
+            self._other_heads.setdefault(id, []).append(self._test(head, None))
+            self._free_steps |= sum(1 << each for each in range(start, self._next, LANES))
+            return
+        is_root = head.axis is StepAxis.CHILD
+        bit = self._place(head.step, self._root_labels if is_root else self._labels)
+        self._free_steps |= 0 if is_root else bit
+        self._all_heads |= bit
+        self._heads[id] = self._heads.get(id, 0) | bit
+        number, lane = divmod(bit.bit_length() - 1, LANES)
+        self._ids[self._slots[number] + lane] = id
 
-    def _place(self, step: PatternStep, bit: int, label: _Label) -> None:
-        children = below = values = 0
-        is_plain = True
-        for part in step.condition.parts if isinstance(step.condition, All) else (step.condition,):
-            match part:
-                case Has(axis=StepAxis.CHILD, step=inner):
-                    children |= self._steps[inner]
-                case Has(step=inner):
-                    below |= self._steps[inner]
-                case Value():
-                    values |= label.number(part)
-                case _:
-                    is_plain = False
-                    self._add_needs(label, part)
-        self._free_steps |= below
-        if is_plain:
-            label.add(_Needs(bit, children, below, values))
-        else:
-            label.needs_children |= children
-            label.needs_below |= below
-            label.others.append((bit, step.condition))
+    def _lane(self, length: int) -> int:
+        """The bit where a pattern with so many steps may begin."""
+        lanes = self._lanes.setdefault(length, [])
+        if not lanes:
+            start = self._bytes * 8
+            lanes.extend(range(start + LANES - 1, start - 1, -1))
+            self._bytes += length
+            if length:
+                self._head_bytes.append(self._bytes - 1)
+                self._slots[self._bytes - 1] = len(self._ids)
+                self._ids += [b""] * LANES
+        return lanes.pop()
 
-    def _add_needs(self, label: _Label, condition: Condition) -> None:
+    def _place(self, step: PatternStep, labels: dict[str, _Label] | None = None) -> int:
+        """Give a step a bit, after those of the steps that it needs."""
+        self._has_attributes |= step.label.startswith(ATTRIBUTE)
+        label = (self._labels if labels is None else labels).setdefault(step.label, _Label())
+        parts = list(step.condition.parts) if isinstance(step.condition, All) else [step.condition]
+        inner = sorted((part for part in parts if isinstance(part, Has)), key=_size)
+        values = [part for part in parts if isinstance(part, Value)]
+        is_near = sum(map(_size, inner[:-1])) < SHIFT_MAX
+        if len(inner) + len(values) < len(parts) or len(parts) > NEEDS_MAX or not is_near:
+            test = self._test(step.condition, label)
+            bit = self._new_bit()
+            self._has_others = True
+            label.others.append((bit, test))
+            return bit
+        needed = [self._place(part.step) for part in reversed(inner)][::-1]
+        bit = self._new_bit()
+        while len(self._columns) < len(parts):
+            self._columns.append(_Column())
+        for column in self._columns[: len(parts)]:
+            column.steps |= bit
+        for at, (part, each) in enumerate(zip(inner, needed, strict=True)):
+            move = self._columns[at].moves.setdefault(bit.bit_length() - each.bit_length(), _Move())
+            if part.axis is StepAxis.CHILD:
+                move.children |= each
+            else:
+                move.below |= each
+                self._free_steps |= each
+        for at, value in enumerate(values, len(inner)):
+            label.needs.setdefault(label.number(value).bit_length() - 1, []).append((at, bit))
+        label.mask |= bit
+        return bit
+
+    def _new_bit(self) -> int:
+        self._next += LANES
+        return 1 << (self._next - LANES)
+
+    def _test(self, condition: Condition, label: _Label | None) -> _Test:
+        """A condition that is looked at by itself; the steps in it are given their bits."""
         match condition:
-            case Has(axis=StepAxis.CHILD, step=step):
-                label.needs_children |= self._steps[step]
-            case Has(step=step):
-                label.needs_below |= self._steps[step]
-                self._free_steps |= self._steps[step]
-            case Value():
-                label.number(condition)
-            case All(parts=parts) | Some(parts=parts):
-                for part in parts:
-                    self._add_needs(label, part)
+            case Has(axis=axis, step=step):
+                bit = self._place(step)
+                if axis is StepAxis.CHILD:
+                    return lambda values, children, below: bool(children & bit)
+                self._free_steps |= bit
+                return lambda values, children, below: bool(below & bit)
+            case All(parts=parts):
+                every = [self._test(part, label) for part in parts]
+                return lambda *bits: all(test(*bits) for test in every)
+            case Some(parts=parts):
+                some = [self._test(part, label) for part in parts]
+                return lambda *bits: any(test(*bits) for test in some)
             case NoneOf(part=part):
-                self._add_needs(label, part)
+                denied = self._test(part, label)
+                return lambda *bits: not denied(*bits)
+            case Value():
+                number = label.number(condition) if label is not None else 0
+                return lambda values, children, below: bool(values & number)
 
-    def _add_head(self, head: Condition, ids: list[bytes]) -> None:
-        match head:
-            case Has(axis=StepAxis.CHILD, step=step) if not step.label.startswith(ATTRIBUTE):
-                self._add_steps(step.condition)
-                bit = self._roots[step] = 1 << len(self._roots)
-                self._root_heads[bit.bit_length() - 1] = ids
-                self._place(step, bit, self._root_labels.setdefault(step.label, _Label()))
-            case Has(axis=StepAxis.DESCENDANT, step=step):
-                self._add_steps(head)
-                self._free_heads[self._steps[step].bit_length() - 1] = ids
-                self._free_heads_mask |= self._steps[step]
-                self._free_steps |= self._steps[step]
-            case _:
-                self._add_steps(head)
-                self._other_heads.append((head, ids))
-                for step in steps_of(head):
-                    self._free_steps |= self._steps[step]
+    # A document
 
-    def match(self, root: Document) -> frozenset[bytes]:
+    def match(self, root: Document) -> set[bytes]:
         """The ids of the queries that a document meets."""
-        visit = self._visitor()
-        children = below = 0
-        for child in root:
-            met, deeper = visit(child)
-            children |= met
-            below |= deeper
-        attributes = self._attributes(root.items()) if self._has_attributes else 0
-        children, below = children | attributes, below | attributes & self._free_steps
-        at_root = self._met_at(self._root_labels, root, children, below)
-        met = self._met_at(self._labels, root, children, below)
-        below |= met & self._free_steps
+        children = frozenset(map(self._visitor(), root))
+        if self._has_attributes:
+            children |= self._attributes(root.items())
+        labels = tuple(label for name in (root.tag, ANY) if (label := self._root_labels.get(name)) is not None)
+        at_root = _Tag(labels, tuple(label for label in labels if label.numbers))
+        own = self._tags.get(root.tag) or self._tag(root.tag)
+        values = tuple([label.values_of(root) for label in (*own.tested, *at_root.tested)])
+        known = self._answers.get((root.tag, values, children))
+        if known is None:
+            if len(self._answers) >= ANSWERS_MAX:
+                self._answers.clear()
+            known = self._answers[root.tag, values, children] = self._answer(own, at_root, values, children)
+        return set(known)
+
+    def _answer(
+        self, own: _Tag, at_root: _Tag, values: tuple[int, ...], children: frozenset[_State]
+    ) -> frozenset[bytes]:
+        count = len(own.tested)
+        met, below = self._met(own, values[:count], children)
+        heads = self._met(at_root, values[count:], children)[0] | below
+        met_bytes = (heads & self._all_heads).to_bytes(self._bytes, "little")
+        flags = b"".join([_FLAGS[met_bytes[number]] for number in self._head_bytes])
+        found = frozenset(compress(self._ids, flags))
         if self._other_heads:
-            return self._met_by(at_root, below).union(*self._others(met, below))
-        return self._met_by(at_root, below)
-
-    def _met_at(self, labels: dict[str, _Label], root: Document, children: int, below: int) -> int:
-        met = 0
-        for name in (root.tag, ANY):
-            if (label := labels.get(name)) is not None:
-                values = label.values_of(root) if label.numbers else 0
-                met |= self._meets(label, values, children, below)
-        return met
-
-    def _others(self, met: int, below: int) -> list[list[bytes]]:
-        return [ids for head, ids in self._other_heads if self._holds(head, None, 0, met, below)]
-
-    def _met_by(self, at_root: int, below: int) -> frozenset[bytes]:
-        known = self._head_ids
-        found: list[tuple[bytes, ...]] = []
-        for is_free, bits in enumerate((at_root, below & self._free_heads_mask)):
-            for number, portion in enumerate(memoryview(bits.to_bytes(_size(bits), "little")).cast("H")):
-                if portion:
-                    key = number << 17 | portion << 1 | is_free
-                    ids = known.get(key)
-                    if ids is None:
-                        ids = known[key] = self._ids_of(bool(is_free), portion << 16 * number)
-                    found.append(ids)
-        if len(known) > HEADS_MAX:
-            known.clear()
-        return frozenset(chain.from_iterable(found))
-
-    def _ids_of(self, is_free: bool, bits: int) -> tuple[bytes, ...]:
-        """The queries that ask for one of these steps."""
-        heads = self._free_heads if is_free else self._root_heads
-        found = (heads.get(position, ()) for position in positions(bits))
-        return tuple(chain.from_iterable(found))
+            return found.union(
+                id for id, tests in self._other_heads.items() if any(test(0, met, below) for test in tests)
+            )
+        return found
 
     def _visitor(self) -> Callable[[Document], _State]:
-        """The function that visits an element and all below it. Its result: the bits that the element meets, and those
-        that it or something below it does, of the steps that may be asked for at any depth."""
-        tags, tag_of, work_out, attributes_of = self._tags, self._tag, self._work_out, self._attributes
-        has_attributes, free_steps = self._has_attributes, self._free_steps
+        """The function that visits an element and all below it, and returns its state."""
+        tags, tag_of, state_of, attributes_of = self._tags, self._tag, self._state, self._attributes
+        has_attributes = self._has_attributes
 
         def visit(element: Document) -> _State:
             name = element.tag
-            tag = tags.get(name)
-            if tag is None:
-                tag = tag_of(name)
-            children = below = 0
-            if len(element):
-                for child in element:
-                    met, deeper = visit(child)
-                    children |= met
-                    below |= deeper
+            tag = tags.get(name) or tag_of(name)
+            children = frozenset(map(visit, element)) if len(element) else _NO_CHILDREN
             if has_attributes and (items := element.items()):
-                met = attributes_of(items)
-                children |= met
-                below |= met & free_steps
+                children |= attributes_of(items)
             if tag.tested:
                 values = tuple([label.values_of(element) for label in tag.tested])
-            elif not children and not below:
-                return tag.leaf or work_out(tag, _NO_VALUES, 0, 0)
+            elif not children:
+                return tag.leaf or state_of(tag, _NO_VALUES, children)
             else:
-                values = _NO_VALUES
-            seen = children & tag.children, below & tag.below
-            state = tag.states.get((values, seen))
-            if state is None:
-                state = work_out(tag, values, *seen)
-            return (state[0], below | state[1]) if below else state
+                return tag.plain_states.get(children) or state_of(tag, _NO_VALUES, children)
+            return tag.states.get((values, children)) or state_of(tag, values, children)
 
         return visit
 
+    def _attributes(self, items: list[tuple[str, str]]) -> frozenset[_State]:
+        found = []
+        for name, text in items:
+            if (ATTRIBUTE + name) in self._labels:
+                tag = self._tags.get(ATTRIBUTE + name) or self._tag(ATTRIBUTE + name)
+                values = tuple([label.tests[Of.NODE].met_by(text) for label in tag.tested])
+                known = tag.states.get((values, _NO_CHILDREN)) if values else tag.leaf
+                found.append(known or self._state(tag, values, _NO_CHILDREN))
+        return frozenset(found)
+
     def _tag(self, name: str) -> _Tag:
-        labels = tuple(self._labels[each] for each in (name, ANY) if each in self._labels)
-        children = below = 0
-        for label in labels:
-            children |= label.needs_children
-            below |= label.needs_below
-        tag = _Tag(labels, children, below, tuple(label for label in labels if label.numbers))
+        names = (name,) if name.startswith(ATTRIBUTE) else (name, ANY)
+        labels = tuple(self._labels[each] for each in names if each in self._labels)
+        tag = _Tag(labels, tuple(label for label in labels if label.numbers))
         if len(self._tags) < TAGS_MAX:
             self._tags[name] = tag
         return tag
 
-    def _work_out(self, tag: _Tag, values: tuple[int, ...], children: int, below: int) -> _State:
-        by_label = dict(zip(map(id, tag.tested), values, strict=True))
-        met = 0
-        for label in tag.labels:
-            met |= self._meets(label, by_label.get(id(label), 0), children, below)
-        self._remember()
-        state = tag.states[values, (children, below)] = met, met & self._free_steps
-        if not tag.tested and not children and not below:
+    # Elements that have not been seen
+
+    def _state(self, tag: _Tag, values: tuple[int, ...], children: frozenset[_State]) -> _State:
+        """Work out the state of an element, and remember it."""
+        met_and_below = self._met(tag, values, children)
+        state = self._states.setdefault(met_and_below, _State(*met_and_below))
+        self._states_bytes += STATE_BYTES + 2 * self._bytes + CHILD_BYTES * len(children)
+        if self._states_bytes > self._states_bytes_max:
+            self._forget_states()
+            for each in self._tags.values():
+                each.states.clear()
+                each.plain_states.clear()
+                each.leaf = None
+        if values:
+            tag.states[values, children] = state
+        elif children:
+            tag.plain_states[children] = state
+        else:
             tag.leaf = state
         return state
 
-    def _remember(self) -> None:
-        self._count += 1
-        if self._count * (STATE_BYTES + len(self._steps) // 2) > STATES_BYTES_MAX:
-            self._count = 0
-            for tag in self._tags.values():
-                tag.states.clear()
-            for label in (*self._labels.values(), *self._root_labels.values()):
-                label.known.clear()
+    def _met(self, tag: _Tag, values: tuple[int, ...], states: Iterable[_State]) -> tuple[int, int]:
+        """The steps that an element meets; those that it, or anything below it, meets and that are free steps."""
+        children = below = met = 0
+        for state in states:
+            children |= state.met
+            below |= state.below
+        for label in tag.labels:
+            met |= label.mask
+        needs_met = [self._needs_met(*each) for each in zip(tag.tested, values, strict=True)]
+        for at, column in enumerate(self._columns):
+            missing = met & column.steps
+            if not missing:
+                continue
+            met ^= missing
+            have = 0
+            for shift, move in column.moves.items():
+                if found := children & move.children | below & move.below:
+                    have |= found << shift
+            for each in needs_met:
+                have |= each[at]
+            met |= missing & have
+        if self._has_others:
+            numbers = dict(zip(map(id, tag.tested), values, strict=True))
+            for label in tag.labels:
+                for bit, test in label.others:
+                    if test(numbers.get(id(label), 0), children, below):
+                        met |= bit
+        return met, below | met & self._free_steps
 
-    def _attributes(self, items: list[tuple[str, str]]) -> int:
-        met = 0
-        for name, text in items:
-            label = self._labels.get(ATTRIBUTE + name)
-            if label is not None:
-                tests = label.tests.get(Of.NODE)
-                met |= self._meets(label, tests.met_by(text) if tests is not None else 0, 0, 0)
-        return met
-
-    def _meets(self, label: _Label, values: int, children: int, below: int) -> int:
-        key = values, children & label.needs_children, below & label.needs_below
-        met = label.known.get(key)
-        if met is None:
-            met = label.met(*key)
-            for bit, condition in label.others:
-                if self._holds(condition, label, *key):
-                    met |= bit
-            self._remember()
-            label.known[key] = met
-        return met
-
-    def _holds(self, condition: Condition, label: _Label | None, values: int, children: int, below: int) -> bool:
-        match condition:
-            case Has(axis=axis, step=step):
-                return bool(self._steps[step] & (children if axis is StepAxis.CHILD else below))
-            case All(parts=parts):
-                return all(self._holds(part, label, values, children, below) for part in parts)
-            case Some(parts=parts):
-                return any(self._holds(part, label, values, children, below) for part in parts)
-            case NoneOf(part=part):
-                return not self._holds(part, label, values, children, below)
-            case Value():
-                return label is not None and bool(values & label.numbers[condition])
+    def _needs_met(self, label: _Label, values: int) -> tuple[int, ...]:
+        """The steps whose first, second, ... need is among these comparisons."""
+        known = label.needs_met.get(values)
+        if known is None:
+            needs = [0 for _ in self._columns]
+            for position in positions(values):
+                for at, bit in label.needs.get(position, ()):
+                    needs[at] |= bit
+            if len(label.needs_met) >= VALUES_MAX:
+                label.needs_met.clear()
+            known = label.needs_met[values] = tuple(needs)
+        return known
 
 
-def _heads_of(condition: Condition) -> tuple[Condition, ...]:
-    """The conditions of which one has to hold."""
-    return tuple(condition.parts) if isinstance(condition, Some) else (condition,)
+def _size(part: Condition) -> int:
+    """How many steps there are in a part of a pattern."""
+    return sum(1 for _ in steps_of(part))

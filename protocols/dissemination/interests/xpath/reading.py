@@ -12,7 +12,9 @@ from typing import Any, Final
 from elementpath import ElementPathError, XPath1Parser
 
 from protocols.dissemination.interests.errors import InterestError
+from protocols.dissemination.interests.xpath import opaque
 from protocols.dissemination.interests.xpath.numbers import number_of
+from protocols.dissemination.interests.xpath.opaque import COMPARISONS, tokens_of
 from protocols.dissemination.interests.xpath.pattern import (
     ALWAYS,
     ANY,
@@ -36,13 +38,7 @@ DEPTH_MAX: Final = 16
 """Brackets in brackets, and the like."""
 STEPS_DEEP_MAX: Final = 32
 """Steps inside each other."""
-FREE_STEPS_MAX: Final = 2
-"""Steps of any depth (//), in a query that only lxml can evaluate: each multiplies what it costs."""
-FUNCTIONS_MAX: Final = 8
-"""Calls of functions, in a query that only lxml can evaluate: each may read all text of the document."""
 
-COMPARISONS: Final = {"=": "=", "!=": "!=", "<": ">", "<=": ">=", ">": "<", ">=": "<="}
-"""Each with the one that means the same with its sides exchanged."""
 COSTLY: Final = frozenset(
     [
         "following",
@@ -62,48 +58,19 @@ COSTLY: Final = frozenset(
         "$",
     ]
 )
-FUNCTIONS: Final = frozenset(
-    [
-        "contains",
-        "starts-with",
-        "count",
-        "position",
-        "last",
-        "string",
-        "string-length",
-        "number",
-        "sum",
-        "normalize-space",
-        "substring",
-        "substring-before",
-        "substring-after",
-        "concat",
-        "name",
-        "local-name",
-        "boolean",
-        "true",
-        "false",
-        "floor",
-        "ceiling",
-        "round",
-    ]
-)
-LITERALS: Final = frozenset(["(string)", "(float)", "(decimal)", "(integer)"])
-PATHS: Final = {"/", "//", "|", "[", "(name)", "*", "child", "descendant", "text", "node"}
-"""What a path begins with, as elementpath has it; ``.`` and attributes are one node only."""
 
 
 @dataclass(frozen=True, slots=True)
 class XPathQuery:
     """A query that was read.
 
-    ``text`` is canonical. ``pattern``: of the document; every document that meets the query meets it. ``is_exact``:
-    every document that meets the pattern meets the query, too; else lxml has to evaluate it.
+    ``text`` is canonical. ``pattern``: of the document; every document that meets the query meets it. ``asked``:
+    what lxml is asked of documents that meet the pattern; ``None``: nothing, as every such document meets the query.
     """
 
     text: str
     pattern: Condition
-    is_exact: bool
+    asked: str | None = None
 
 
 class _NoPattern(Exception):
@@ -126,24 +93,15 @@ def read(text: str) -> XPathQuery:
         raise InterestError(f"the query has more than {STEPS_DEEP_MAX} steps inside each other")
     if reader.is_exact:
         try:
-            return XPathQuery(write(pattern), pattern, True)
+            return XPathQuery(write(pattern), pattern)
         except Unwritable:
             pass
-    _check_opaque(token)
-    return XPathQuery(stripped, pattern, False)
-
-
-def _tokens(token: Any) -> Iterator[Any]:
-    """A token and all inside it."""
-    waiting = [token]
-    while waiting:
-        each = waiting.pop()
-        yield each
-        waiting.extend(each)
+    opaque.check(token)
+    return XPathQuery(stripped, pattern, opaque.existence(stripped, token))
 
 
 def _check_cost(token: Any) -> None:
-    for count, each in enumerate(_tokens(token)):
+    for count, each in enumerate(tokens_of(token)):
         if count >= TOKENS_MAX:
             raise InterestError(f"the query has more than {TOKENS_MAX} parts")
         if each.symbol in COSTLY:
@@ -157,39 +115,6 @@ def _check_cost(token: Any) -> None:
 def _bracket_depth(token: Any) -> int:
     inside = max((_bracket_depth(child) for child in token), default=0)
     return inside + (token.symbol in ("[", "(", "not"))
-
-
-def _check_opaque(token: Any) -> None:
-    """Bound what lxml needs for a query to a small multiple of the document's size."""
-    if token.symbol not in ("/", "//", "|", "[", "(", "and", "or", "not", *COMPARISONS):
-        raise InterestError("a subscription is a path that begins with / or //, or a condition on such paths")
-    free = sum(each.symbol in ("//", "descendant", "descendant-or-self") for each in _tokens(token))
-    if free > FREE_STEPS_MAX:
-        raise InterestError(f"{free} steps of any depth (//) cost too much in such a query, limit {FREE_STEPS_MAX}")
-    functions = sum(each.symbol in FUNCTIONS for each in _tokens(token))
-    if functions > FUNCTIONS_MAX:
-        raise InterestError(f"{functions} functions cost too much, limit {FUNCTIONS_MAX}")
-    for each in _tokens(token):
-        paths = each[:2] if each.symbol == "|" else each[:1] if each.symbol in ("/", "//", "[") else ()
-        if not all(map(_has_nodes, paths)):
-            raise InterestError(f"what stands beside {each.symbol} is no path")
-        if each.symbol == "[" and any(map(_is_absolute, _tokens(each[1]))):
-            raise InterestError("a path in a predicate begins at its element, not with / or //")
-        if each.symbol in COMPARISONS and each[0].symbol in PATHS and each[1].symbol in PATHS:
-            raise InterestError(f"comparing two paths by {each.symbol} costs too much; compare with a constant")
-
-
-def _has_nodes(token: Any) -> bool:
-    """Whether this is a path, and no number, text or truth value: those have no steps and no conditions."""
-    if token.symbol == "(" and len(token) == 1:
-        return _has_nodes(token[0])
-    is_operator = token.symbol in ("and", "or", "not", "+", "-", "div", "mod", *COMPARISONS)
-    is_product = token.symbol == "*" and len(token) == 2
-    return not (is_operator or is_product or token.symbol in LITERALS or token.symbol in FUNCTIONS)
-
-
-def _is_absolute(token: Any) -> bool:
-    return token.symbol in ("/", "//") and len(token) < 2
 
 
 # Patterns
