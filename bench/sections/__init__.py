@@ -8,6 +8,7 @@ from bench.measure import Section
 from bench.sections import (
     aggregation,
     control,
+    documents,
     filter as filter_,
     forming,
     matching,
@@ -32,5 +33,6 @@ SECTIONS: Final[tuple[Section, ...]] = (
     Section("rest", "a daemon at rest; 32 daemons up", rest.run),
     Section("pubsub", "1,000 subscriptions by content on 32 daemons, beside NATS and Mosquitto", pubsub.run),
     Section("streams", "XML documents to 32 daemons that want a fifth each, beside NATS and Mosquitto", streams.run),
+    Section("documents", "a file to 16 daemons behind slow links, beside one link's time", documents.run),
     Section("aggregation", "1 MiB of counters a node on 8 to 32 daemons, beside MPI Allreduce", aggregation.run),
 )

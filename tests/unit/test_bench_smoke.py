@@ -6,6 +6,7 @@ import functools
 import importlib.util
 import json
 import math
+import os
 import shutil
 import subprocess
 import sys
@@ -13,7 +14,7 @@ from collections.abc import Callable
 
 import pytest
 
-from bench import command
+from bench import command, namespaces
 from bench.measure import Aim, Bench, BenchFailure, Recorder, Row, Scale, Section, at_least, at_most, ratios
 from bench.processes import Children, Conversation, cpu_s, free_ports, resident_mb
 from bench.sections import SECTIONS, aggregation
@@ -88,6 +89,7 @@ ALWAYS = {
         "with an idle stream: CPU",
         "3 daemons up, ring complete",
     },
+    "documents": {"the last has the file", "the producer sends", "all daemons"},
     "aggregation": {"2 daemons: round", "2 daemons: value bytes moved"},
 }
 """Rows that every section has wherever it runs."""
@@ -113,11 +115,30 @@ def test_every_section_is_expected_here() -> None:
     assert {section.name for section in SECTIONS} == set(ALWAYS)
 
 
-@pytest.mark.parametrize("name", sorted(ALWAYS))
+@pytest.mark.parametrize("name", sorted(set(ALWAYS) - {"documents"}))
 def test_a_section_reports_its_rows(name: str) -> None:
     # The swap section takes seconds: once is enough where iperf3 is missing in any case.
     is_same = name == "swap" and shutil.which("iperf3") is None
-    recorder = swap_without_iperf3() if is_same else run_section(name)
+    check_rows(name, swap_without_iperf3() if is_same else run_section(name))
+
+
+@pytest.mark.long
+@pytest.mark.skipif(bool(namespaces.why_not()), reason="needs root, ip and tc, for network namespaces")
+def test_a_file_reaches_daemons_behind_slow_links() -> None:
+    check_rows("documents", run_section("documents"))
+
+
+def test_without_root_or_tools_no_namespaces_are_made(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(shutil, "which", lambda name: None if name == "tc" else f"/usr/sbin/{name}")
+    recorder = run_section("documents")
+    assert recorder.rows == [] and [skip.why for skip in recorder.skips] == ["needs tc (iproute2)"]
+    monkeypatch.setattr(shutil, "which", lambda name: f"/usr/sbin/{name}")
+    monkeypatch.setattr(os, "geteuid", lambda: 1000)
+    assert [skip.why for skip in run_section("documents").skips] == ["needs root, for network namespaces"]
+
+
+def check_rows(name: str, recorder: Recorder) -> None:
+    """What every section's rows are like."""
     assert {row.name for row in recorder.rows} >= ALWAYS[name]
     assert {row.section for row in recorder.rows} == {name}
     for row in recorder.rows:

@@ -1,0 +1,153 @@
+"""A file to all daemons of a ring, each behind a slow link of its own, beside the time that one link needs for it."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+import tempfile
+import time
+from collections.abc import AsyncIterator, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from random import Random
+from subprocess import Popen
+from typing import Final
+
+from bench.measure import Bench, BenchFailure, at_most
+from bench.namespaces import Namespaces, why_not
+from bench.processes import Children, cpu_s
+from peerd.client import Client
+from peerd.limits import MIB
+from protocols.dissemination.front.client import DisseminationClient
+
+STREAM: Final = "files"
+PORT: Final = 7420
+AIM: Final = 1.3
+"""Until the last daemon has the whole file, as a multiple of the time that one link needs for it."""
+READY_S: Final = 180.0
+SETTLE_S: Final = 2.0
+TIMES_MAX: Final = 20.0
+POLL_S: Final = 0.25
+QUIET: Final = {"PEERD_TELEMETRY__SINK": ""}
+
+
+@dataclass(frozen=True, slots=True)
+class Delivery:
+    """One file that has come everywhere."""
+
+    link_s: float
+    took_s: float
+    first_s: float
+    cpu_s: float
+    sent: Sequence[float]
+    """What each daemon sent, in files; first the producer."""
+
+
+def run(bench: Bench) -> None:
+    """The same file size over the same links, with a new ring each time."""
+    reason = why_not()
+    if reason is not None:
+        bench.skip("a file to daemons behind slow links", reason)
+        return
+    nodes = bench.scale.of(16, 16, 2)
+    size = bench.scale.of(64, 16, 1) * MIB
+    megabits = bench.scale.of(20.0, 5.0, 20.0)
+    found: list[Delivery] = []
+    for number in range(bench.runs):
+        bench.progress(f"run {number + 1}: {nodes + 1} daemons, {size // MIB} MiB, {megabits:g} Mb/s a link")
+        found.append(_deliver(nodes, size, megabits))
+    note = f"{size // MIB} MiB to {nodes} daemons, {megabits:g} Mb/s a link: {found[0].link_s:.1f} s"
+    bench.row("the last has the file", "x link", [each.took_s / each.link_s for each in found], at_most(AIM), note)
+    bench.row("the first has the file", "x link", [each.first_s / each.link_s for each in found])
+    bench.row("the producer sends", "files", [each.sent[0] for each in found], note="with all headers")
+    bench.row("of the others, who sends most", "files", [max(each.sent[1:]) for each in found])
+    bench.row("all daemons", "CPU s", [each.cpu_s for each in found], note="while the file is on its way")
+
+
+def _deliver(nodes: int, size: int, megabits: float) -> Delivery:
+    with tempfile.TemporaryDirectory(prefix="peerd-bench-") as text, Children() as children:
+        folder = Path(text)
+        with Namespaces(nodes + 1, megabits) as machines:
+            processes = []
+            for index in range(nodes + 1):
+                _init(children, machines, folder, index)
+                command = [sys.executable, "-m", "peerd", "run", "--config", str(_folder(folder, index) / "peerd.toml")]
+                log = (folder / f"{index}.log").open("wb")
+                processes.append(
+                    children.start(machines.command(index, *command), stdout=log, stderr=log, environment=QUIET)
+                )
+            try:
+                return asyncio.run(_measure(machines, processes, folder, size, megabits))
+            finally:
+                children.end_all()  # before their machines are deleted
+
+
+def _folder(folder: Path, index: int) -> Path:
+    return folder / f"node{index}"
+
+
+def _init(children: Children, machines: Namespaces, folder: Path, index: int) -> None:
+    own, first = _folder(folder, index), _folder(folder, 0)
+    command = ["init", "--dir", str(own), "--cluster", "bench", "--listen", f"{machines.address(index)}:{PORT}"]
+    if index:
+        command += ["--ca", str(first / "ca"), "--bootstrap", f"{machines.address(0)}:{PORT}"]
+    made = children.start([sys.executable, "-m", "peerd", *command])
+    if made.wait():
+        raise BenchFailure(f"peerd init ended with status {made.returncode}")
+    children.end(made)
+
+
+@asynccontextmanager
+async def _subscribed(streams: Sequence[DisseminationClient]) -> AsyncIterator[None]:
+    """A subscriber at each of these daemons."""
+    live = [asyncio.Event() for _ in streams]
+
+    async def take(stream: DisseminationClient, is_live: asyncio.Event) -> None:
+        async for _ in stream.subscribe(STREAM, on_subscribed=lambda view: is_live.set()):
+            pass
+
+    async with asyncio.TaskGroup() as group:
+        tasks = [group.create_task(take(*each)) for each in zip(streams, live, strict=True)]
+        async with asyncio.timeout(READY_S):
+            for each in live:
+                await each.wait()
+        await asyncio.sleep(SETTLE_S)
+        yield
+        for task in tasks:
+            task.cancel()
+
+
+async def _measure(
+    machines: Namespaces, processes: Sequence[Popen[bytes]], folder: Path, size: int, megabits: float
+) -> Delivery:
+    file = folder / "file.bin"
+    file.write_bytes(Random(size).randbytes(size))
+    async with AsyncExitStack() as stack:
+        clients = [Client(str(_folder(folder, index) / "admin.sock")) for index in range(len(processes))]
+        for client in clients:
+            await stack.enter_async_context(client)
+            await client.wait_ready(READY_S)
+        producer, *others = [DisseminationClient(client) for client in clients]
+        await producer.create(STREAM, "attributes", "first_fit")
+        await stack.enter_async_context(_subscribed(others))
+        cpu, sent = sum(cpu_s(each.pid) for each in processes), machines.sent_bytes()
+        await producer.attach(STREAM, file)
+        link_s = size * 8 / (megabits * 1e6)
+        ends = await _ends(others, link_s)
+        cpu = sum(cpu_s(each.pid) for each in processes) - cpu
+        files = [(now - before) / size for before, now in zip(sent, machines.sent_bytes(), strict=True)]
+    return Delivery(link_s, max(ends), min(ends), cpu, files)
+
+
+async def _ends(streams: Sequence[DisseminationClient], link_s: float) -> list[float]:
+    """When each daemon has the whole file, seconds from now."""
+    began, ends = time.monotonic(), dict[int, float]()
+    while len(ends) < len(streams):
+        if time.monotonic() - began > TIMES_MAX * link_s:
+            raise BenchFailure(f"{len(ends)} of {len(streams)} daemons have the file after {TIMES_MAX * link_s:.0f} s")
+        await asyncio.sleep(POLL_S)
+        for index, stream in enumerate(streams):
+            if index not in ends and any(view.state == "complete" for view in await stream.documents(STREAM)):
+                ends[index] = time.monotonic() - began
+    return list(ends.values())
