@@ -20,6 +20,10 @@ BENCH_ARGS ?=
 FUZZ_ARGS ?=
 LAB_ARGS ?=
 
+# A person may have told Python to write no bytecode, and containers often do. Then each of the hundreds of processes that
+# the tests start compiles all that it imports; so here it is written, and `make clean` removes it.
+export PYTHONDONTWRITEBYTECODE :=
+
 BIN := .venv/bin
 # Installed once for one pyproject.toml in one place: content and path, not times, which a checkout changes.
 STATE := $(shell { pwd; cat pyproject.toml; } | cksum | tr ' ' '-')

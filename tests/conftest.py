@@ -14,6 +14,7 @@ import gc
 import logging
 import os
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -93,14 +94,34 @@ def run_together(node_id: str) -> str:
     """What one worker has to run, test after test, has the same name here.
 
     A file of real processes, whose fixtures are expensive, runs beside other files: their daemons, ports and folders
-    are their own. All that needs Spark shares one session, and all attacks one ring of daemons. Any other test runs
-    wherever there is room.
+    are their own. All that needs Spark shares one session, all attacks one ring of daemons, and all that reads our code
+    its syntax trees. Any other test runs wherever there is room.
     """
     file = node_id.partition("::")[0]
     folder = file.split("/")[-2:-1]
-    if folder in (["pipeline"], ["hostile"]):
+    if folder in (["pipeline"], ["hostile"], ["tests"]):
         return folder[0]
     return file if folder == ["cluster"] else node_id
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_runtest_teardown(item: pytest.Item, nextitem: pytest.Item | None) -> None:
+    """Let go of the syntax trees of all our files once nobody needs them.
+
+    While they live, a full run of Python's collector takes a second, and simulated runs ask for some.
+    """
+    here = Path(__file__).parent
+    if item.path.parent == here and (nextitem is None or nextitem.path.parent != here):
+        from tests.test_tidy import code
+
+        code.cache_clear()
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_auto_num_workers() -> int:
+    """One worker more than there are cores: tests of real processes spend much of their time waiting for them."""
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    return cores + 1
 
 
 @pytest.hookimpl(optionalhook=True)

@@ -11,7 +11,7 @@ from pydantic import TypeAdapter, ValidationError
 
 from peerd.api import Host
 from peerd.errors import Unavailable
-from peerd.ids import NodeId, format_id
+from peerd.ids import NodeId, format_id, parse_id
 from peerd.messages import Message, PeerRef
 from protocols.dissemination.config import DisseminationConfig
 from protocols.dissemination.messages import (
@@ -24,6 +24,7 @@ from protocols.dissemination.messages import (
     TreeQuestion,
 )
 from protocols.dissemination.models import PastMove, PlannedMove, StreamTreeNode, StreamTreeView
+from protocols.dissemination.service import StreamRefused
 from protocols.dissemination.stream import StreamRecord
 from protocols.dissemination.stream_node import StreamNode
 
@@ -51,6 +52,7 @@ def describe(node: StreamNode, fan_out: int) -> TreeAnswer:
         children=len(children),
         fan_out=fan_out,
         figures=dict(sorted(node.figures().items())[:FIGURES_TOLD_MAX]),
+        second_parent=None if node.member.second.peer is None else format_id(node.member.second.peer.id),
     )
     data = told.model_dump_json().encode()
     if len(data) > NODE_BYTES_MAX:
@@ -64,6 +66,20 @@ def told_moves(moves: Sequence[PlannedMove] | Sequence[PastMove]) -> bytes:
     while len(data := json.dumps(found, separators=(",", ":")).encode()) > MOVES_BYTES_MAX:
         del found[len(found) // 2 :]
     return data
+
+
+def node_in_tree(view: StreamTreeView, wanted: str) -> PeerRef:
+    """The node of a tree that a client means, by its address or the beginning of its id. Raises `StreamRefused`."""
+    found = [each for each in view.nodes if wanted and (each.address == wanted or each.node.startswith(wanted))]
+    if len(found) == 1:
+        host, _, port = found[0].address.rpartition(":")
+        return PeerRef(parse_id(found[0].node), host.strip("[]"), int(port))
+    if found:
+        raise StreamRefused("invalid", f"{len(found)} nodes of the tree of {view.stream} begin with {wanted:.40}")
+    raise StreamRefused(
+        "unknown",
+        f"no node in the tree of {view.stream} has the address or id {wanted:.80}: subscribe there first",
+    )
 
 
 class TreeQuestions:
@@ -104,6 +120,17 @@ class TreeQuestions:
             on_done(view)
 
         _Walk(self, record, done).begin()
+
+    def moves_view(self, record: StreamRecord, is_past: bool, view: type[Any], on_done: Callable[[Any], None]) -> None:
+        """The same as `moves`, as clients get it."""
+
+        def told(moves: list[Any] | Exception) -> None:
+            if isinstance(moves, Exception):
+                on_done(moves)
+            else:
+                on_done(view(stream=record.name, policy=record.policy, moves=moves))
+
+        self.moves(record, is_past, told)
 
     def moves(self, record: StreamRecord, is_past: bool, on_done: Callable[[list[Any] | Exception], None]) -> None:
         """What the producer's policy plans, or has done."""

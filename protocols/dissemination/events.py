@@ -21,7 +21,8 @@ class StreamJoined(Event):
 class StreamMoved(Event):
     """An attempt to get another parent is over.
 
-    ``end``: moved, declined, circle, silent, not_now. ``why``: new, orphan, policy, leaving (of the parent).
+    ``end``: moved, declined, circle, silent. ``why``: new, policy, leaving (of the parent), orphan, second (an
+    orphan attaches to the node that has kept a place for it).
     """
 
     KIND = "dissemination.moved"
@@ -82,6 +83,38 @@ class StreamUnkept(Event):
     reason: Text
 
 
+class StreamHandedOver(Event):
+    """This node was the producer of a stream, and has handed it over to another one.
+
+    ``paused_s``: for so long nothing could be published.
+    """
+
+    KIND = "dissemination.handed_over"
+    stream: Text
+    successor: str
+    term: int
+    paused_s: float
+
+
+class StreamSteppedDown(Event):
+    """This node believed to be the producer of a stream, and has learned that another one is, of a later term."""
+
+    KIND = "dissemination.stepped_down"
+    stream: Text
+    producer: str
+    term: int
+
+
+class StreamTakenOver(Event):
+    """This node is the producer of a stream from now on, which another one has handed over to it."""
+
+    KIND = "dissemination.taken_over"
+    stream: Text
+    predecessor: str
+    term: int
+    position: Text
+
+
 EVENTS: Final[tuple[type[Event], ...]] = (
     StreamJoined,
     StreamMoved,
@@ -91,4 +124,7 @@ EVENTS: Final[tuple[type[Event], ...]] = (
     *DOCUMENT_EVENTS,
     *policy_events(),
     StreamUnkept,
+    StreamHandedOver,
+    StreamTakenOver,
+    StreamSteppedDown,
 )

@@ -10,6 +10,7 @@ from typing import Final
 
 from peerd.errors import Unavailable
 from protocols.dissemination.interests.errors import ItemError
+from protocols.dissemination.messages import StreamItem
 from protocols.dissemination.names import StreamPosition
 from protocols.dissemination.ports import ParsedItem
 from protocols.dissemination.producer_log import ProducerLog, ProducerLogs
@@ -27,7 +28,7 @@ class PastItems:
     """What a producer had on disk when it was restarted: all that came after ``floor``, and when each was kept."""
 
     floor: StreamPosition
-    items: tuple[tuple[ParsedItem, float], ...]
+    items: tuple[tuple[StreamItem, float], ...]
 
     @property
     def last(self) -> StreamPosition:
@@ -56,6 +57,11 @@ class Keeping:
     def is_busy(self) -> bool:
         """Whether publishers should wait for the disk."""
         return self._log is not None and self._log.is_busy
+
+    @property
+    def is_waiting(self) -> bool:
+        """Whether something that was published has still to get to the disk, and has not gone out."""
+        return bool(self._pending)
 
     def begin(self, at: StreamPosition) -> None:
         """Begin with an empty past: what comes after this mark is kept. Raises `Unavailable`, `StreamRefused`."""

@@ -32,6 +32,8 @@ DEPTH_MAX: Final = 64
 """Nodes between the producer and a member."""
 FAN_OUT_MAX: Final = 256
 """Children of one node."""
+PLACES_TOLD_MAX: Final = 4
+"""Children that a node names to who asks it for a place that it has not."""
 CONTENT_TYPE_MAX: Final = 128
 NODE_BYTES_MAX: Final = 8 * KIB
 MOVES_BYTES_MAX: Final = 56 * KIB
@@ -341,6 +343,78 @@ class StreamEnds(Message):
     attempt: U64
 
 
+@message(0x0315, bytes_max=64)
+class Reserve(Message):
+    """Would you take me if this parent of mine died? `Reserved` comes back. Nothing is sent on before that."""
+
+    stream: NodeId
+    parent: NodeId
+
+
+@message(0x0316, bytes_max=1 * KIB)
+class Reserved(Message):
+    """I keep a place for you, in case this parent of yours dies; or (``is_kept`` is false) I do not, or not any more.
+
+    ``children``: where to ask instead.
+    """
+
+    stream: NodeId
+    parent: NodeId
+    is_kept: bool
+    children: Annotated[tuple[PeerRef, ...], annotated_types.MaxLen(PLACES_TOLD_MAX)] = ()
+
+
+@message(0x0317, bytes_max=64)
+class Unreserve(Message):
+    """I do not need the place any more that you keep for me."""
+
+    stream: NodeId
+
+
+class HandOverStep(IntEnum):
+    """What a producer asks of the node that is to take its place."""
+
+    PREPARE = 0
+    """Have everything that the stream remembers, up to a mark."""
+    TAKE = 1
+    """The record is deleted: write yours, and go on."""
+    ASK = 2
+    """Have you taken the stream over, although this node has not heard of it?"""
+
+
+class HandOverState(IntEnum):
+    """What that node answers."""
+
+    PREPARING = 0
+    READY = 1
+    TAKING = 2
+    """Its record is on its way to the ring."""
+    PRODUCING = 3
+    REFUSED = 4
+
+
+@message(0x0318, bytes_max=128)
+class HandOver(Message):
+    """Producer to the next one: `HandOverAnswer` comes back at once, and the question again until all is done.
+
+    ``term``: the producer's own. ``through``: the next one has to have everything up to here.
+    """
+
+    stream: NodeId
+    step: U8
+    term: U32
+    through: StreamMark
+
+
+@message(0x0319, bytes_max=1 * KIB)
+class HandOverAnswer(Message):
+    """How far the next producer is. ``detail``: why it refuses."""
+
+    stream: NodeId
+    state: U8
+    detail: Text = ""
+
+
 MESSAGES: Final = (
     *(
         Attach,
@@ -359,4 +433,6 @@ MESSAGES: Final = (
         Climbed,
     ),
     *(Dismiss, MoveAway, TreeQuestion, TreeAnswer, PlanQuestion, PlanAnswer, StreamEnds),
+    *(Reserve, Reserved, Unreserve),
+    *(HandOver, HandOverAnswer),
 )

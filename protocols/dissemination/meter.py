@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, fields
 from math import exp
+from operator import attrgetter, sub
 from typing import Final
 
 TAU_S: Final = 10.0
@@ -31,11 +33,16 @@ class StreamCounts:
 
     def minus(self, other: StreamCounts) -> StreamCounts:
         """What happened since the other counts were taken."""
-        return StreamCounts(*(getattr(self, each.name) - getattr(other, each.name) for each in fields(self)))
+        return StreamCounts(*map(sub, _numbers(self), _numbers(other)))
 
     def copy(self) -> StreamCounts:
         """As they are now."""
-        return self.minus(StreamCounts())
+        return StreamCounts(*_numbers(self))
+
+
+_NAMES: Final = tuple(each.name for each in fields(StreamCounts))
+_numbers: Final[Callable[[StreamCounts], tuple[int, ...]]] = attrgetter(*_NAMES)
+"""All of them, in the order in which they are declared: this runs four times a second in every stream."""
 
 
 class StreamMeter:
@@ -45,7 +52,7 @@ class StreamMeter:
         self.counts = StreamCounts()
         self._before = StreamCounts()
         self._at_s = now
-        self.rates: dict[str, float] = dict.fromkeys((each.name for each in fields(StreamCounts)), 0.0)
+        self.rates: dict[str, float] = dict.fromkeys(_NAMES, 0.0)
 
     def tick(self, now: float) -> None:
         """Time has passed."""
@@ -54,8 +61,8 @@ class StreamMeter:
             return
         since, self._before, self._at_s = self.counts.minus(self._before), self.counts.copy(), now
         kept = exp(-passed_s / TAU_S)
-        for name, rate in self.rates.items():
-            self.rates[name] = rate * kept + getattr(since, name) / passed_s * (1 - kept)
+        for (name, rate), count in zip(self.rates.items(), _numbers(since), strict=True):
+            self.rates[name] = rate * kept + count / passed_s * (1 - kept)
 
     def figures(self) -> dict[str, float]:
         """What people see."""

@@ -38,6 +38,7 @@ class StreamLedger:
     def __init__(self, host: Host) -> None:
         self._host = host
         self._taken: dict[StreamNode, StreamCounts] = {}
+        self._shown: dict[str, float] = {}
         self._reported: dict[StreamNode, StreamCounts] = {}
         self._report_at = host.now() + REPORT_S
         self.uplink_bytes_per_s = 0.0
@@ -52,16 +53,21 @@ class StreamLedger:
             del self._taken[gone]
             self._reported.pop(gone, None)
         self.uplink_bytes_per_s = sum(node.meter.rates["bytes_out"] for node in nodes)
-        gauge = self._host.gauge
-        gauge("peerd_dissemination_streams", len(nodes))
-        gauge("peerd_dissemination_children", sum(len(node.member.down.children) for node in nodes))
-        gauge("peerd_dissemination_orphans", sum(node.depth is None for node in nodes))
-        gauge("peerd_dissemination_depth_max", max((node.depth or 0 for node in nodes), default=0))
-        gauge("peerd_dissemination_queued_bytes", sum(node.queued_bytes() for node in nodes))
+        self._show("peerd_dissemination_streams", len(nodes))
+        self._show("peerd_dissemination_children", sum(len(node.member.down.children) for node in nodes))
+        self._show("peerd_dissemination_orphans", sum(node.depth is None for node in nodes))
+        self._show("peerd_dissemination_depth_max", max((node.depth or 0 for node in nodes), default=0))
+        self._show("peerd_dissemination_queued_bytes", sum(node.queued_bytes() for node in nodes))
         if self._host.now() >= self._report_at:
             self._report_at = self._host.now() + REPORT_S
             for node in nodes:
                 self._report(node)
+
+    def _show(self, gauge: str, value: float) -> None:
+        """Set a gauge, unless it has this value already, as it mostly has."""
+        if self._shown.get(gauge) != value:
+            self._shown[gauge] = value
+            self._host.gauge(gauge, value)
 
     def _count(self, node: StreamNode, since: StreamCounts) -> None:
         amounts: tuple[tuple[str, int, dict[str, str]], ...] = (

@@ -86,6 +86,13 @@ class StreamSpec(StreamsRequest):
     """Items go out once they are on the producer's disk, so that they survive its restart."""
 
 
+class StreamHandOver(StreamsRequest):
+    """The producer that a stream is to have."""
+
+    to: Annotated[str, Field(min_length=1, max_length=300)]
+    """A node of the stream's tree: its address, or the beginning of its id."""
+
+
 class StreamView(StreamsModel):
     """A stream, as this daemon knows it."""
 
@@ -105,6 +112,8 @@ class StreamView(StreamsModel):
     durable: bool = False
     is_kept: bool | None = None
     """At the producer of a durable stream: whether its disk takes the items."""
+    term: int = 0
+    """How often the stream was handed over."""
 
 
 class StreamViews(StreamsModel):
@@ -247,6 +256,8 @@ class StreamTreeNode(StreamsModel):
     fan_out: int
     figures: dict[str, float]
     """``items_per_s``, ``bytes_per_s``, ``spurious_share`` and what the policy counts."""
+    second_parent: str | None = None
+    """Who has promised to take the node when its parent dies; ``None``: nobody yet, or the parent is the producer."""
 
 
 class StreamTreeView(StreamsModel):

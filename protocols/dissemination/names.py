@@ -11,8 +11,19 @@ from peerd.ids import NodeId, id_from_bytes
 INTEREST_ID_BYTES: Final = 16
 
 
+TERM_SHIFT: Final = 44
+"""A boot is told by milliseconds since 1970, which have 42 bits until the year 2109."""
+TERM_MAX: Final = (1 << 19) - 1
+"""So often a stream can be handed over; positions fit into 63 bits then."""
+
+
+def epoch_of(term: int, boot: int) -> int:
+    """What the items of a producer are numbered in: later terms have larger ones, whatever the machines' clocks say."""
+    return (term << TERM_SHIFT) + boot
+
+
 class StreamPosition(NamedTuple):
-    """A place in a stream: the producer's boot, and the number of the item in it, from 1. Without gaps at the producer.
+    """A place in a stream: the producer's epoch, and the item's number in it, from 1. Without gaps at the producer.
 
     As a mark it means "everything up to here".
     """

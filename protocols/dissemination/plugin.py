@@ -24,7 +24,7 @@ from peerd.ids import NodeId
 from peerd.lib.feed import Feed
 from peerd.messages import Message, PeerRef
 from protocols.dissemination import messages
-from protocols.dissemination.asking import TreeQuestions, describe, told_moves
+from protocols.dissemination.asking import TreeQuestions, describe, node_in_tree, told_moves
 from protocols.dissemination.config import DisseminationConfig
 from protocols.dissemination.documents import messages as document_messages
 from protocols.dissemination.documents.drafts import Documents
@@ -35,6 +35,8 @@ from protocols.dissemination.interests.errors import InterestError, ItemError
 from protocols.dissemination.loading import policy_messages
 from protocols.dissemination.messages import (
     PAYLOAD_BYTES_MAX,
+    HandOver,
+    HandOverAnswer,
     PlanAnswer,
     PlanQuestion,
     TreeAnswer,
@@ -55,11 +57,13 @@ from protocols.dissemination.models import (
 from protocols.dissemination.named import NamedSubscriptions
 from protocols.dissemination.names import START, stream_key
 from protocols.dissemination.produced import ProducedStreams
+from protocols.dissemination.publishing import Publishers, produced_elsewhere
 from protocols.dissemination.registry import StreamRegistry
 from protocols.dissemination.service import StreamRefused
 from protocols.dissemination.stream import StreamRecord
 from protocols.dissemination.stream_node import StreamNode, position_of, position_text
 from protocols.dissemination.subscriptions import ClientSubscription, ClientSubscriptions, Told
+from protocols.dissemination.succession import Succession
 from protocols.dissemination.taking_part import StreamNodes, UsedNumbers
 from protocols.dissemination.views import view_of_node, view_of_record
 
@@ -71,10 +75,8 @@ RESUME_S: Final = 1.0
 """After a restart a named subscription is made again after this; where that fails, after twice as long, and so on."""
 LEAVING: Final = "this node is leaving the ring"
 """What clients are told meanwhile; they wait, and go on when it is back."""
-WAITING_MAX: Final = 1000
-"""Publishers that wait at once until a stream takes more."""
 _POLICY_MESSAGES: Final = policy_messages()
-_QUESTIONS: Final = (TreeQuestion, TreeAnswer, PlanQuestion, PlanAnswer)
+_QUESTIONS: Final = (TreeQuestion, TreeAnswer, PlanQuestion, PlanAnswer, HandOver, HandOverAnswer)
 _OF_TREE: Final = tuple(kind for kind in messages.MESSAGES if kind not in _QUESTIONS)
 
 
@@ -110,20 +112,22 @@ class Dissemination(Plugin):
         self.named = NamedSubscriptions(host)
         self.questions = TreeQuestions(host, self._settings, self._answer)
         self.registry.seeds_of = self.nodes.with_seeds
-        self.registry.on_conflict = self._name_lost
         self.nodes.on_gone = self._stream_gone
         self.nodes.on_tick = self._tick
         self.nodes.has_work = self._has_work
-        self._publishers: list[tuple[StreamNode, Callable[[bool | Exception], None]]] = []
+        self.publishers = Publishers(self.nodes, lambda: LEAVING if self._is_leaving else "")
         self._drained: Callable[[], None] | None = None
         self._is_leaving = False
         self._answers: list[Callable[[], None]] = []
         self.produced = ProducedStreams(host, self._settings, self.nodes, self.registry)
-        self.nodes.on_room = self._let_publish
+        self.succession = Succession(host, self._settings, self.nodes, self.registry, self.produced)
+        self.succession.on_change = self.publishers.let
+        self.succession.is_leaving = lambda: self._is_leaving
+        self.nodes.on_room = self.publishers.let
         self.exchange = DocumentExchange(host, self._settings, self.nodes.above, self.nodes.wake)
         self.documents = Documents(host, self._settings, self.exchange, self._kind_of, self.publish)
         self.nodes.on_document = self.exchange.begin
-        self.add_parts(self.registry, self.nodes, self.produced, self.exchange)
+        self.add_parts(self.registry, self.nodes, self.produced, self.succession, self.exchange)
         for kind in _POLICY_MESSAGES:
             self.handlers.messages[kind] = self.nodes.policy_received
         host.when_over(self.clients.let_go)
@@ -186,7 +190,7 @@ class Dissemination(Plugin):
 
     def writable(self, peer: PeerRef) -> None:
         self.nodes.writable()
-        self._let_publish()
+        self.publishers.let()
 
     def drain(self, done: Callable[[], None]) -> None:
         self._drained, self._is_leaving = done, True
@@ -224,11 +228,11 @@ class Dissemination(Plugin):
             self._forget(each)
         self.named.save(list(self.clients), now)
         self.exchange.tick()
-        self._let_publish()
+        self.publishers.let()
         self._check_drained()
 
     def _has_work(self) -> bool:
-        return bool(len(self.clients) or self._publishers or self._drained or self.exchange.has_work())
+        return bool(len(self.clients) or len(self.publishers) or self._drained or self.exchange.has_work())
 
     def _later(self, on_done: Callable[[Any], None]) -> Callable[[Any], None]:
         """Answers that are known at once come after the caller's own call has returned."""
@@ -290,17 +294,31 @@ class Dissemination(Plugin):
             except Unavailable:
                 return  # it lapses
 
-    def _name_lost(self, record: StreamRecord) -> None:
-        node = self.nodes.get(record.key)
-        self.registry.forget(record)
-        self.produced.forget(record)
-        if node is not None:
-            self.nodes.give_up(node, "another producer has the name")
+    def hand_over(self, name: str, to: str, on_done: Callable[[StreamView | Exception], None]) -> None:
+        """See `StreamService.hand_over`."""
+        self._check_stays()
+        on_done = self._later(on_done)
+        node = self._produced(name)
+
+        def done(why: Exception | None) -> None:
+            on_done(self._view(node) if why is None else why)
+
+        def asked(view: StreamTreeView | Exception) -> None:
+            try:
+                if isinstance(view, Exception):
+                    raise view
+                self.succession.hand_over(node, node_in_tree(view, to), done)
+            except (StreamRefused, Unavailable) as error:
+                on_done(error)
+
+        self.succession.check_stays(node)
+        self.questions.tree(node.record, asked)
 
     def remove(self, name: str, on_done: Callable[[StreamView | Exception], None]) -> None:
         """See `StreamService.remove`."""
         on_done = self._later(on_done)
         node = self._produced(name)
+        self.succession.check_stays(node)
         view = self._view(node)
         self._end(node, lambda why: on_done(view if why is None else why))
 
@@ -316,9 +334,7 @@ class Dissemination(Plugin):
             self.produced.check_back(stream_key(name))
             raise StreamRefused("unknown", f"this node produces no stream {name:.64}: create it, or ask its producer")
         if not node.is_producer:
-            raise StreamRefused(
-                "unknown", f"the stream {name} is produced by node {node.record.producer.id:.8}: ask it"
-            )
+            raise produced_elsewhere(node)
         return node
 
     def streams(self) -> list[StreamView]:
@@ -361,7 +377,7 @@ class Dissemination(Plugin):
                 self.named.forget(each.name)
                 each.end(reason)
                 self._tell(each, Unavailable(f"the stream {node.name} is over: {reason}"))
-        self._let_publish()
+        self.publishers.let()
 
     def _check_stays(self) -> None:
         if self._is_leaving:
@@ -382,6 +398,8 @@ class Dissemination(Plugin):
     ) -> ItemPublished:
         """See `StreamService.publish`."""
         node = self._produced(name)
+        if node.is_paused:
+            self.succession.check_stays(node)
         size = len(payload) + (0 if attachment is None else attachment.message_bytes)
         if size > PAYLOAD_BYTES_MAX:
             what = "an item" if attachment is None else "an item with the manifest of its document"
@@ -409,21 +427,8 @@ class Dissemination(Plugin):
         node = self._produced(name)
         if node.is_publishable:
             on_done(True)  # at once, so that items that came together go out together
-        elif len(self._publishers) >= WAITING_MAX:
-            raise Unavailable(f"{WAITING_MAX} publishers are waiting already")
         else:
-            self._publishers.append((node, self._later(on_done)))
-
-    def _let_publish(self) -> None:
-        waiting, self._publishers = self._publishers, []
-        for node, on_done in waiting:
-            if self.nodes.get(node.record.key) is not node:
-                over = StreamRefused("unknown", f"the stream {node.name} is over")
-                on_done(Unavailable(LEAVING) if self._is_leaving else over)
-            elif node.is_publishable:
-                on_done(True)
-            else:
-                self._publishers.append((node, on_done))
+            self.publishers.wait(node, self._later(on_done))
 
     # Subscribing
 
@@ -582,14 +587,7 @@ class Dissemination(Plugin):
         def found(record: StreamRecord | Exception) -> None:
             if isinstance(record, Exception):
                 on_done(record)
-                return
-
-            def told(moves: list[Any] | Exception) -> None:
-                if isinstance(moves, Exception):
-                    on_done(moves)
-                else:
-                    on_done(view(stream=record.name, policy=record.policy, moves=moves))
-
-            self.questions.moves(record, is_past, told)
+            else:
+                self.questions.moves_view(record, is_past, view, on_done)
 
         self._find(name, found)

@@ -28,7 +28,7 @@ class Interest:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ParsedItem:
-    """An item as a node holds it: parsed once, for all interests."""
+    """An item on its way through a node, parsed once for all interests. Parsed it is large: nobody keeps many."""
 
     item: StreamItem
     content: Any

@@ -16,8 +16,9 @@ from protocols.dissemination.events import StreamUnkept
 from protocols.dissemination.interests.errors import ItemError
 from protocols.dissemination.keeping import Keeping, PastItems
 from protocols.dissemination.loading import load_kind
-from protocols.dissemination.names import StreamPosition
-from protocols.dissemination.ports import InterestKind, ParsedItem
+from protocols.dissemination.messages import StreamItem
+from protocols.dissemination.names import StreamPosition, epoch_of
+from protocols.dissemination.ports import InterestKind
 from protocols.dissemination.producer_log import KeptItem, ProducerLog, ProducerLogs
 from protocols.dissemination.registry import StreamRegistry
 from protocols.dissemination.service import StreamRefused
@@ -44,7 +45,7 @@ class _Returning:
     is_checked: bool = False
     slices: Iterator[list[KeptItem]] | None = None
     floor: StreamPosition | None = None
-    items: list[tuple[ParsedItem, float]] = field(default_factory=list)
+    items: list[tuple[StreamItem, float]] = field(default_factory=list)
 
 
 class ProducedStreams(Part):
@@ -94,6 +95,22 @@ class ProducedStreams(Part):
         if node.record.is_unkept == is_kept:
             node.record = node.record.model_copy(update={"is_unkept": not is_kept})
             self._registry.change(node.record)
+
+    # A stream that another node has produced until now, or will from now on
+
+    def keep_on(self, node: StreamNode) -> Keeping | None:
+        """What holds the items of a durable stream back until they are on this node's disk; see `keep_from_now_on`."""
+        return Keeping(node.name, self._logs) if node.record.durable else None
+
+    def keep_from_now_on(self, node: StreamNode) -> None:
+        """Begin to keep what comes. Where the disk refuses, it goes out without, and `Keeping.tick` tries again."""
+        keeping = node.keeping
+        if keeping is not None:
+            keeping.on_change = lambda is_kept, why: self._kept_or_not(node, is_kept, why)
+            try:
+                keeping.begin(node.member.state.through)
+            except (Unavailable, StreamRefused) as error:
+                self._kept_or_not(node, False, str(error))
 
     # What is on disk of it
 
@@ -203,11 +220,12 @@ class ProducedStreams(Part):
                 continue
             with suppress(ItemError):
                 age_s = max(0.0, (wall_ms - kept.kept_ms) / 1000)
-                found.items.append((ParsedItem(kept.item, found.kind.content(kept.item)), now - age_s))
+                found.kind.content(kept.item)  # only to see that it can be read
+                found.items.append((kept.item, now - age_s))
 
     def _came_back(self, found: _Returning, past: PastItems | None) -> None:
         del self._returning[found.record.key]
-        if past is not None and past.last.epoch > self._host.boot_epoch:
+        if past is not None and past.last.epoch > epoch_of(found.record.term, self._host.boot_epoch):
             past = None  # it was written by a boot that came later: somebody has put an old state directory back
         try:
             self._go_on(found.record, past, None if past is None else found.log)

@@ -7,13 +7,14 @@ hears of a conflict.
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from typing import Final
 
 from peerd.api import Host, Part, RecordOutcome, RecordResult, on_timer
 from peerd.errors import ProtocolError, Unavailable
-from peerd.ids import NodeId, short_id
+from peerd.ids import NodeId, format_id, short_id
 from protocols.dissemination.config import DisseminationConfig
 from protocols.dissemination.names import stream_key
 from protocols.dissemination.service import StreamRefused
@@ -78,6 +79,11 @@ class StreamRegistry(Part):
         self._host.records.delete(record.key, done, item=RECORD_ITEM)
         self.forget(record)
 
+    def withdraw(self, record: StreamRecord) -> None:
+        """Delete a record that another one has overtaken; where that cannot be done now, it lapses."""
+        with suppress(Unavailable):
+            self.remove(record, lambda why: None)
+
     def forget(self, record: StreamRecord) -> None:
         """Renew it no more: it lapses."""
         if self._own.pop(record.key, None) is not None:
@@ -101,14 +107,32 @@ class StreamRegistry(Part):
 
     def _renewed(self, key: NodeId, result: RecordResult) -> None:
         own = self._own.get(key)
-        if own is None or result.outcome is RecordOutcome.STORED:
+        if own is None:
+            return
+        if result.outcome is RecordOutcome.STORED:
+            self._look_for_rival(own)
             return
         if result.outcome in (RecordOutcome.OWNED, RecordOutcome.CONFLICT) and result.owner != self._host.id:
-            if result.owner is not None and not own.is_lost:
-                own.is_lost = True
-                self.on_conflict(own.record)
+            if result.owner is not None:
+                self._lost(own)
             return
         self._soon(key)
+
+    def _look_for_rival(self, own: _Own) -> None:
+        """Two parts of a divided ring each let a node create the name, and then renew both records: the ring never says
+        so by itself. Of the two producers the one whose record others are not given has to end its stream."""
+
+        def found(answer: StreamRecord | Exception) -> None:
+            if isinstance(answer, StreamRecord) and answer.producer.id != format_id(self._host.id):
+                self._lost(own)
+
+        with suppress(Unavailable):  # the next renewal looks again
+            self.find(own.record.name, found)
+
+    def _lost(self, own: _Own) -> None:
+        if self._own.get(own.record.key) is own and not own.is_lost:
+            own.is_lost = True
+            self.on_conflict(own.record)
 
     def _soon(self, key: NodeId) -> None:
         self._host.cancel_timer(_RENEWAL, key)
@@ -132,13 +156,16 @@ class StreamRegistry(Part):
 
     # Anybody's
 
-    def find(self, name: str, on_found: Found) -> None:
-        """Look a stream up. Raises `Unavailable`; ``on_found`` gets that, or `StreamRefused`, too."""
+    def find(self, name: str, on_found: Found, owner: NodeId | None = None) -> None:
+        """Look a stream up. Raises `Unavailable`; ``on_found`` gets that, or `StreamRefused`, too.
+
+        ``owner``: whose record it is to be, where two nodes have written one in two parts of a divided ring.
+        """
 
         def done(result: RecordResult) -> None:
             on_found(self._read(name, result))
 
-        self._host.records.get(stream_key(name), done, item=RECORD_ITEM)
+        self._host.records.get(stream_key(name), done, item=RECORD_ITEM, owner=owner)
 
     @staticmethod
     def _read(name: str, result: RecordResult) -> StreamRecord | Exception:

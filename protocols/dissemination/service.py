@@ -38,6 +38,12 @@ class StreamService(Protocol):
     def remove(self, name: str, on_done: Callable[[StreamView | Exception], None]) -> None:
         """End a stream that this node produces."""
 
+    def hand_over(self, name: str, to: str, on_done: Callable[[StreamView | Exception], None]) -> None:
+        """Make another node of the tree the producer of a stream that this node produces; this one is a member then.
+
+        ``to``: its address, or the beginning of its id.
+        """
+
     def streams(self) -> list[StreamView]:
         """The streams that this node takes part in, by name."""
 

@@ -16,7 +16,7 @@ from peerd.ids import NodeId, format_id, parse_id
 from peerd.limits import KIB
 from peerd.messages import PeerRef
 from protocols.dissemination.models import StreamName, StreamSpec
-from protocols.dissemination.names import stream_key
+from protocols.dissemination.names import TERM_MAX, stream_key
 
 SETTINGS_MAX: Final = 64
 RECORD_BYTES_MAX: Final = 8 * KIB
@@ -72,6 +72,8 @@ class StreamRecord(BaseModel):
     """The producer has items on disk before it sends them."""
     is_unkept: bool = False
     """Items of a durable stream have gone out that are not on the producer's disk, because that refused them."""
+    term: Annotated[int, Field(ge=0, le=TERM_MAX)] = 0
+    """How often the stream was handed over: of two records of one stream the one with the larger term is right."""
     seeds: Annotated[tuple[SeedRef, ...], Field(max_length=SEEDS_MAX)] = ()
     """Members for newcomers to begin at, besides the producer."""
 
@@ -105,6 +107,20 @@ class StreamRecord(BaseModel):
     def seed_peers(self) -> tuple[PeerRef, ...]:
         """Where newcomers begin: the producer where it names nobody."""
         return tuple(seed.peer for seed in self.seeds) or (self.producer.peer,)
+
+    def handed_to(self, producer: PeerRef) -> StreamRecord:
+        """The record that the next producer writes."""
+        changed: Any = {"producer": SeedRef.of(producer), "seeds": (), "term": self.term + 1, "is_unkept": False}
+        return self.model_copy(update=changed)
+
+    def taken_back(self) -> StreamRecord:
+        """The record of a producer that goes on after the next one has written its own, and is gone."""
+        return self.model_copy(update={"term": self.term + 2})
+
+    def succeeds(self, other: StreamRecord) -> bool:
+        """Whether it is the same stream, which was handed over since the other record."""
+        ignored: Any = {"producer": other.producer, "term": other.term}
+        return self.term > other.term and self.model_copy(update=ignored).says_the_same(other)
 
     def says_the_same(self, other: StreamRecord) -> bool:
         """Whether it is the same stream, whoever its seeds are at the moment."""

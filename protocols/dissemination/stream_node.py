@@ -19,7 +19,7 @@ from protocols.dissemination.item_work import WorkMeter
 from protocols.dissemination.keeping import Keeping, PastItems
 from protocols.dissemination.messages import ITEMS_MAX, AttachRefusal, Carry, Declined, ReplayItems, StreamItem
 from protocols.dissemination.meter import StreamMeter
-from protocols.dissemination.names import START, StreamPosition
+from protocols.dissemination.names import START, StreamPosition, epoch_of
 from protocols.dissemination.ports import Interest, InterestKind, ParsedItem, PolicyFactory, RememberingKind
 from protocols.dissemination.stream import StreamRecord
 from protocols.dissemination.tree.links import ChildStage
@@ -39,6 +39,11 @@ NO_PARENT: Final = "-"
 
 class StreamNode:
     """``position_text`` in events and answers is "EPOCH-NUMBER"."""
+
+    is_paused = False
+    """Nothing is published for the moment, because the stream is being handed over."""
+    predecessor: PeerRef | None = None
+    """Who has handed the stream over to this node, and goes on below it."""
 
     def __init__(
         self,
@@ -73,7 +78,7 @@ class StreamNode:
             attempts_from=attempts_from,
         )
         self._connect()
-        self.epoch = host.boot_epoch
+        self.epoch = epoch_of(record.term, host.boot_epoch)
         self.sequence = sequence
         """The number of the newest item: in one boot no stream has a number twice, also when it is created again."""
         self.keeping = keeping
@@ -84,7 +89,7 @@ class StreamNode:
         self._busy_s = 0.0
         """How long publishing has taken since the last `flush`."""
         self.tree = NodeTree(self)
-        self._policy_messages = frozenset(factory.messages)
+        self._factory, self._policy_messages = factory, frozenset(factory.messages)
         self.policy = factory.make(self.tree, factory.settings(record.settings))
         self.search = ParentSearch(self._move, host.rng.random)
         self._children: tuple[NodeId, ...] = ()
@@ -115,13 +120,57 @@ class StreamNode:
             self.member.begin_at(StreamPosition(self.epoch, self.sequence))
         else:
             self.member.recall(past.floor, past.items, self.host.now())
+        self._connect_keeping()
+
+    def _connect_keeping(self) -> None:
         if self.keeping is not None:
             self.keeping.release = self._release
             self.keeping.released = self._released
 
+    # Another producer
+
+    def become_producer(
+        self, record: StreamRecord, predecessor: PeerRef, everything: Interest, sequence: int, keeping: Keeping | None
+    ) -> None:
+        """Go on with the stream in the place of its producer. ``everything`` is what this node has had of it."""
+        self.search.stop()
+        self.member.become_producer(everything, self.host.now())
+        self.is_producer, self.record, self.predecessor = True, record, predecessor
+        self.epoch, self.sequence = epoch_of(record.term, self.host.boot_epoch), sequence
+        self.keeping = keeping
+        self._connect_keeping()
+        self.orphan_since = self._again_at = None
+        self._begin_anew()
+
+    def begin_term(self, record: StreamRecord) -> None:
+        """Go on as the producer, after another one has been it for a while and is gone: what it sent is not here."""
+        self.record, self.epoch = record, epoch_of(record.term, self.host.boot_epoch)
+        self.member.begin_again_at(StreamPosition(self.epoch, self.sequence), self.host.now())
+
+    def become_member(self, record: StreamRecord) -> None:
+        """The producer of this record has the stream now: go on below it."""
+        self.flush()
+        if self.keeping is not None:
+            self.keeping.stop(is_over=False)
+        producer = record.producer.peer
+        self.member.become_member(producer.id, self.host.now())
+        self.is_producer, self.is_paused, self.record, self.keeping = False, False, record, None
+        self.predecessor, self.orphan_since = None, self.host.now()
+        self._begin_anew()
+        self._instead_of = None
+        self.search.begin([producer], self._searched)
+
+    def _begin_anew(self) -> None:
+        """The policy of a producer does other things than that of a member."""
+        self.policy = self._factory.make(self.tree, self._factory.settings(self.record.settings))
+        self._children = ()
+        self._note_children()
+
     def _connect(self) -> None:
         member = self.member
         member.down.is_slow = self._is_slow
+        member.second.draw = self.host.rng.random
+        member.places.room = self._room_after
         member.on_orphaned = self._orphaned
         member.on_ended = self._ended
         member.on_passed = self._passed
@@ -154,7 +203,12 @@ class StreamNode:
         return not (self.is_producer or self.member.subscriptions or self.member.down.children)
 
     def above(self) -> list[PeerRef]:
-        """The nodes above this one: the parent first, and the producer last."""
+        """The nodes above this one: the parent first, and the producer last. At that: who was it before.
+
+        They have what belongs to the stream.
+        """
+        if self.is_producer and self.predecessor is not None:
+            return [self.predecessor]
         up = [] if self.parent is None else [self.parent]
         up += [*self.member.state.ancestors[-2::-1], self.record.producer.peer]
         return list(dict.fromkeys(up))
@@ -183,10 +237,15 @@ class StreamNode:
         return self.host.queued_bytes(peer) > self._config().slow_bytes
 
     def _admit(self, peer: PeerRef, wants: Sequence[Interest], instead_of: NodeId | None) -> bool:
-        if self.leaving_since is not None:
-            return False
+        is_predecessor = self.predecessor is not None and peer.id == self.predecessor.id
+        return is_predecessor or self._room_after(instead_of) > 0
+
+    def _room_after(self, gone: NodeId | None) -> int:
+        """How many children more this node would take, once one of them has gone."""
+        if self.leaving_since is not None or not self._has_uplink():
+            return 0
         children = self.member.down.children
-        return len(children) < self._config().fan_out + (instead_of in children) and self._has_uplink()
+        return self._config().fan_out + (gone in children) - len(children)
 
     def has_room(self) -> bool:
         """Whether one more child would be taken."""
@@ -273,7 +332,12 @@ class StreamNode:
         return self._begin_move(peer, "new" if self._joined_at is None else "policy", None)
 
     def _move(self, peer: PeerRef) -> bool:
-        return self._begin_move(peer, "orphan" if self._instead_of is None else "leaving", self._instead_of)
+        if self.parent is not None:
+            return self._begin_move(peer, "leaving", self._instead_of)
+        second = self.member.second
+        is_second = second.peer is not None and second.peer.id == peer.id
+        # Whoever keeps the place of the parent that has died may not have noticed yet that it has.
+        return self._begin_move(peer, "second" if is_second else "orphan", self.member.up.died)
 
     def _begin_move(self, peer: PeerRef, why: str, instead_of: NodeId | None) -> bool:
         parent = self.parent
@@ -312,13 +376,14 @@ class StreamNode:
             self.host.emit(StreamJoined(stream=self.name, parent=format_id(peer.id), duration_s=duration_s))
 
     def _orphaned(self) -> None:
-        """Ask the nodes above the parent that is gone: what they send covers what this node wants."""
+        """Ask the second parent, then those above the one that is gone: what they send covers what this node wants."""
         if self.leaving_since is not None:
             return
         self.orphan_since = self.host.now()
         self._instead_of = None
+        second = self.member.second.peer
         above = self.member.state.ancestors[-2::-1]
-        self.search.begin(above, self._searched)
+        self.search.begin(above if second is None else (second, *above), self._searched)
 
     def _searched(self, is_found: bool) -> None:
         self._instead_of = None
@@ -404,7 +469,7 @@ class StreamNode:
     @property
     def is_publishable(self) -> bool:
         """Whether some child takes more, and the disk: a child that is slow alone does not hold up the others."""
-        if self.keeping is not None and self.keeping.is_busy:
+        if self.is_paused or (self.keeping is not None and self.keeping.is_busy):
             return False
         children = self.member.down.children
         return not children or any(child.slow_since is None and not child.outbox for child in children.values())

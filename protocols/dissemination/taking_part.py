@@ -25,12 +25,15 @@ from protocols.dissemination.messages import (
     Declined,
     DetachFromParent,
     ReplayItems,
+    Reserve,
+    Reserved,
     StreamGap,
     StreamItem,
     Widened,
     check_attachments,
 )
 from protocols.dissemination.metrics import StreamLedger
+from protocols.dissemination.names import epoch_of
 from protocols.dissemination.registry import StreamRegistry
 from protocols.dissemination.service import StreamRefused
 from protocols.dissemination.stream import SEEDS_MAX, SeedRef, StreamRecord
@@ -102,7 +105,7 @@ class StreamNodes(Part):
                 factory,
                 self._has_uplink,
                 self._attempts(),
-                self._sequence(past),
+                self._sequence(past, epoch_of(record.term, self._host.boot_epoch)),
                 past,
                 keeping,
             )
@@ -116,9 +119,9 @@ class StreamNodes(Part):
         self.wake()
         return node
 
-    def _sequence(self, past: PastItems | None) -> int:
+    def _sequence(self, past: PastItems | None, epoch: int) -> int:
         """The last number that was used in this boot, perhaps by an instance of the plugin that this one replaces."""
-        is_of_boot = past is not None and past.last.epoch == self._host.boot_epoch
+        is_of_boot = past is not None and past.last.epoch == epoch
         return max(self.numbers.sequence, past.last.sequence if past is not None and is_of_boot else 0)
 
     def _attempts(self) -> int:
@@ -183,7 +186,14 @@ class StreamNodes(Part):
             self.wake()
 
     def _check_producer(self, node: StreamNode) -> None:
-        """Where the stream ends with its producer, and it is gone for long: so says its record, or the lack of it."""
+        """Where the stream ends with its producer, and it is gone for long: so says its record, or the lack of it.
+
+        And where another node is at the top of the tree than the record says: then the stream was handed over.
+        """
+        top = node.member.state.ancestors[:1]
+        if top and top[0].id != node.record.producer.peer.id and not node.is_producer:
+            self._looked_at.setdefault(node.record.key, self._host.now() - LOOKUP_S * self._host.rng.random())
+            self._look_up(node)
         since = node.orphan_since
         if node.record.producer_gone != "end" or since is None:
             return
@@ -200,7 +210,11 @@ class StreamNodes(Part):
             if self._nodes.get(key) is not node or node.is_producer:
                 return
             if isinstance(answer, StreamRecord):
-                if answer.producer.id != node.record.producer.id:
+                if answer.succeeds(node.record):
+                    node.record = answer
+                elif answer.term < node.record.term:
+                    return  # what a producer before has written, on the other side of a partition
+                elif answer.producer.id != node.record.producer.id:
                     self.give_up(node, "another producer has the name")
                 elif answer.kind == node.record.kind and answer.policy == node.record.policy:
                     node.record = answer
@@ -246,6 +260,8 @@ class StreamNodes(Part):
                 answer = Declined(message.stream, message.attempt, AttachRefusal.NOT_A_MEMBER)
             case Climb():
                 answer, to = Climbed(message.stream, message.attempt, is_clear=False, hops=message.hops), message.mover
+            case Reserve():
+                answer = Reserved(message.stream, message.parent, is_kept=False)
             case Carry() | Beat() | ReplayItems() | Widened() | StreamGap():
                 answer = DetachFromParent(message.stream, message.attempt)
         if answer is not None:

@@ -23,6 +23,7 @@ def view_of_record(record: StreamRecord) -> StreamView:
         children=0,
         subscriptions=0,
         durable=record.durable,
+        term=record.term,
     )
 
 
@@ -42,5 +43,6 @@ def view_of_node(node: StreamNode, subscriptions: int) -> StreamView:
         children=len(node.member.down.children),
         subscriptions=subscriptions,
         durable=node.record.durable,
+        term=node.record.term,
         is_kept=None if node.keeping is None else node.keeping.is_kept,
     )

@@ -23,6 +23,7 @@ from protocols.pubsub.front.client import PubSubClient
 from protocols.pubsub.models import ReceivedEvent, SubscriptionRequest, SubscriptionView
 from tests.support.daemon_process import clean_environment
 from tests.support.pages import blocks
+from tests.support.sockets import next_entry
 
 pytestmark = pytest.mark.cluster
 
@@ -41,10 +42,24 @@ STOCKS: dict[str, Any] = {
 }
 
 
+@contextmanager
+def daemons(folder: Path) -> Iterator[LocalCluster]:
+    with LocalCluster(folder, name="test") as found:
+        found.up(NODES, settings=lambda index: {"data": {"http": "127.0.0.1:0"}})
+        yield found
+
+
 @pytest.fixture
 def cluster(tmp_path: Path) -> Iterator[LocalCluster]:
-    with LocalCluster(tmp_path / "cluster", name="test") as found:
-        found.up(NODES, settings=lambda index: {"data": {"http": "127.0.0.1:0"}})
+    """Daemons of one test alone, of which it may kill one."""
+    with daemons(tmp_path / "cluster") as found:
+        yield found
+
+
+@pytest.fixture(scope="module")
+def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
+    """Daemons of all tests that kill none: each subscribes anew, and gets what is published from then on."""
+    with daemons(tmp_path_factory.mktemp("shared") / "cluster") as found:
         yield found
 
 
@@ -96,8 +111,8 @@ def node_js() -> str:
     return node
 
 
-async def test_what_matches_comes_and_an_explanation_says_why_the_rest_does_not(cluster: LocalCluster) -> None:
-    async with cluster.client(0) as here, cluster.client(2) as there:
+async def test_what_matches_comes_and_an_explanation_says_why_the_rest_does_not(shared: LocalCluster) -> None:
+    async with shared.client(0) as here, shared.client(2) as there:
         await PubSubClient(here).declare(STOCKS)
         view = await install(there, "price > 20 AND symbol STARTS WITH 'IB'")
         assert view.state in ("received", "replicated")
@@ -110,7 +125,7 @@ async def test_what_matches_comes_and_an_explanation_says_why_the_rest_does_not(
             (done[0].event, "20.5"),
             (done[2].event, "30"),
         ]
-        where = cluster.node(2).id
+        where = shared.node(2).id
         assert (await publisher.explain(done[0].event, where))["verdict"] == "arrived"
         missed = await publisher.explain(done[1].event, where)
         assert missed["verdict"] == "did not arrive"
@@ -134,8 +149,8 @@ async def test_a_durable_subscription_is_there_after_sigkill(cluster: LocalClust
                 assert [event.event for event in found] == [first.event, second.event]
 
 
-async def test_a_websocket_goes_on_where_its_connection_was_lost(cluster: LocalCluster) -> None:
-    async with cluster.client(0) as here, cluster.client(2) as there:
+async def test_a_websocket_goes_on_where_its_connection_was_lost(shared: LocalCluster) -> None:
+    async with shared.client(0) as here, shared.client(2) as there:
         publisher = PubSubClient(here)
         await publisher.declare(STOCKS)
         [address] = (await there.status()).data_addresses
@@ -149,7 +164,7 @@ async def test_a_websocket_goes_on_where_its_connection_was_lost(cluster: LocalC
                 for price in prices if not last else prices[1:]:
                     await publisher.publish("stocks", {"symbol": "A", "price": price})
                 for _ in prices:
-                    entry = json.loads(await socket.recv())
+                    entry = await next_entry(socket)
                     found.append(entry["data"]["values"]["price"])
                     last = f"&after={entry['id']}"
         assert found == ["21", "22", "23", "24"]
@@ -171,8 +186,8 @@ async def test_the_iterator_outlives_a_daemon_that_is_killed(cluster: LocalClust
                 assert isinstance(second, ReceivedEvent) and second.event == later.event
 
 
-async def test_each_event_goes_to_one_of_a_group(cluster: LocalCluster) -> None:
-    async with cluster.client(0) as here, cluster.client(1) as one, cluster.client(2) as other:
+async def test_each_event_goes_to_one_of_a_group(shared: LocalCluster) -> None:
+    async with shared.client(0) as here, shared.client(1) as one, shared.client(2) as other:
         await PubSubClient(here).declare(STOCKS)
         members = [(PubSubClient(one), await install(one, "price > 20", group="g"))]
         members += [(PubSubClient(other), await install(other, "price > 20", group="g"))]
@@ -196,10 +211,10 @@ async def test_each_event_goes_to_one_of_a_group(cluster: LocalCluster) -> None:
         assert sorted(taken) == sorted(wanted)
 
 
-async def test_the_example_in_javascript(cluster: LocalCluster, tmp_path: Path) -> None:
+async def test_the_example_in_javascript(shared: LocalCluster, tmp_path: Path) -> None:
     node = node_js()
     [text] = [block.text for block in blocks(PAGE) if block.language == "javascript"]
-    async with cluster.client(1) as client:
+    async with shared.client(1) as client:
         await PubSubClient(client).declare(STOCKS)
         [address] = (await client.status()).data_addresses
     file = tmp_path / "example.mjs"

@@ -17,12 +17,20 @@ from peerd.limits import MIB
 from protocols.dissemination.front.client import DisseminationClient
 from protocols.dissemination.front.document_files import safe_name
 from protocols.dissemination.models import ReceivedItem
+from tests.cluster.stream_trees import whole_tree
 
 pytestmark = pytest.mark.cluster
 
 NODES = 5
 WAIT_S = 90.0
 SIZE = 20 * MIB
+
+
+@pytest.fixture
+def alone(tmp_path: Path) -> Iterator[LocalCluster]:
+    with LocalCluster(tmp_path / "cluster", name="test") as found:
+        found.up(1)
+        yield found
 
 
 @pytest.fixture
@@ -67,7 +75,7 @@ async def test_a_file_reaches_everybody_although_a_node_in_the_middle_is_killed(
             for reader in readers.values():
                 await reader.is_live.wait()
             indices = {cluster.node(index).id: index for index in range(NODES)}
-            tree = await producer.tree("files")
+            tree = await whole_tree(producer, "files", NODES)
             inner = indices[next(node.node for node in tree.nodes if node.parent is not None and node.children)]
             published = await producer.attach("files", source, {"arch": "arm64"})
             cluster.kill(inner)
@@ -81,11 +89,11 @@ async def test_a_file_reaches_everybody_although_a_node_in_the_middle_is_killed(
 
 
 async def test_a_part_of_a_file_is_read_by_its_range_and_a_wrong_upload_leaves_nothing(
-    cluster: LocalCluster, tmp_path: Path
+    alone: LocalCluster, tmp_path: Path
 ) -> None:
     source = tmp_path / "small.txt"
     source.write_bytes(b"0123456789")
-    async with cluster.client(0) as client:
+    async with alone.client(0) as client:
         streams = DisseminationClient(client)
         await streams.create("files", "attributes", "first_fit")
         await streams.attach("files", source)

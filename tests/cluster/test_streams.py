@@ -13,13 +13,15 @@ from pathlib import Path
 import pytest
 from websockets.asyncio.client import connect
 
-from peerd.client import Client
+from peerd.client import Client, RequestRefused
 from peerd.client.streams import StreamEntry
 from peerd.cluster.local import LocalCluster
 from peerd.models.admin import API_PREFIX
 from protocols.dissemination.front.client import DisseminationClient
-from protocols.dissemination.models import ReceivedItem, StreamTreeView, item_order
+from protocols.dissemination.models import ReceivedItem, item_order
+from tests.cluster.stream_trees import whole_tree
 from tests.support.daemon_process import clean_environment
+from tests.support.sockets import next_entry
 
 pytestmark = pytest.mark.cluster
 
@@ -126,23 +128,12 @@ async def publish(streams: DisseminationClient, numbers: range) -> list[tuple[st
     return [((await streams.publish("news", text)).id, text) for text in texts]
 
 
-async def whole_tree(streams: DisseminationClient, count: int) -> StreamTreeView:
-    """Wait until so many nodes hang together. The shape may be another one later."""
-    async with asyncio.timeout(WAIT_S):
-        while True:
-            view = await streams.tree("news")
-            ids = {node.node for node in view.nodes}
-            if len(ids) == count and sum(node.parent not in ids for node in view.nodes) == 1:
-                return view
-            await asyncio.sleep(0.1)
-
-
 async def test_everything_arrives_or_is_told_as_lost_when_an_inner_node_is_killed(cluster: LocalCluster) -> None:
     async with cluster.client(0) as here:
         producer = DisseminationClient(here)
         await producer.create("news", KIND, POLICY)
         async with readings(cluster, {1: "1", 2: "", 3: "0", 4: ""}) as found:
-            view = await whole_tree(producer, NODES)
+            view = await whole_tree(producer, "news", NODES)
             indices = {cluster.node(index).id: index for index in range(NODES)}
             inner = next(node.node for node in view.nodes if node.parent is not None and node.children)
             published = await publish(producer, range(100))
@@ -239,8 +230,37 @@ async def test_a_websocket_of_a_data_client_goes_on_where_its_connection_was_los
                 if not last:
                     assert json.loads(await socket.recv())["type"] == "heartbeat"  # it is subscribed
                     await publish(producer, range(2))
-                entry = json.loads(await socket.recv())
+                entry = await next_entry(socket)
                 assert entry["type"] == "item"
                 found.append(entry["data"]["payload"])
                 last = f"&after={entry['id']}"
         assert found == ["1 item 1", "1 item 11", "1 item 21"]
+
+
+async def test_a_stream_is_handed_over_under_load_and_its_old_machine_may_go(cluster: LocalCluster) -> None:
+    """The publisher goes on where the refusal sends it. Nobody loses an item, gets one twice or in another order."""
+    async with cluster.client(0) as here, cluster.client(3) as there:
+        old, new = DisseminationClient(here), DisseminationClient(there)
+        await old.create("news", KIND, POLICY)
+        async with readings(cluster, {1: "1", 2: "", 3: "0", 4: ""}) as found:
+            await whole_tree(old, "news", NODES)
+            published = await publish(old, range(50))
+            refused = ""
+            async with asyncio.TaskGroup() as group:
+                handing = group.create_task(old.hand_over("news", cluster.node(3).id[:12]))
+                while not refused:
+                    try:
+                        published += await publish(old, range(len(published), len(published) + 1))
+                    except RequestRefused as error:
+                        refused = str(error)
+            view = handing.result()
+            assert view.producer == cluster.node(3).id and view.role == "subscriber"
+            assert "publish there" in refused and cluster.node(3).id[:8] in refused
+            published += await publish(new, range(len(published), len(published) + 50))
+            cluster.kill(0)
+            published += await publish(new, range(len(published), len(published) + 50))
+            for reading in found.values():
+                wanted = [id for id, text in published if not reading.interest or text_class(text) == reading.interest]
+                await reading.reaches(wanted[-1])
+                reading.check(published)
+                assert len(reading.entries) == len(reading.items) == len(wanted), "nothing is lost"

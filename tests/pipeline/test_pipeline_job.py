@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from peerd.cli.analyze import plugin_tables
 from peerd.errors import Unavailable
 from peerd.plugins import find_events
 from peerd.telemetry.schema import (
@@ -23,6 +22,7 @@ from peerd.telemetry.schema import (
 )
 from peerd.telemetry.sinks import EventFiles, encode_record
 from protocols.aggregation.events import LevelFinished, RoundFinished, RoundStarted
+from tests.support.tables import tables_of
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -174,10 +174,10 @@ def write_ring(directory: Path) -> int:
 
 
 def analyse(spark: SparkSession, directory: Path, out: Path) -> Report:
-    """As ``peerd analyze`` does, with what is installed."""
+    """As ``peerd analyze`` does, with the tables of one plugin."""
     from peerd.pipeline.job import run_job
 
-    return run_job(spark, directory, out, events=find_events(), plugin_tables=plugin_tables())
+    return run_job(spark, directory, out, events=find_events(), plugin_tables=tables_of("aggregation"))
 
 
 @pytest.fixture(scope="module")

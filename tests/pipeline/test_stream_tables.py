@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from peerd.cli.analyze import plugin_tables
 from peerd.plugins import find_events
 from peerd.sim.records import NdjsonSink
 from peerd.testing.simulation import ring
 from protocols.dissemination.config import DisseminationConfig
 from protocols.dissemination.models import StreamSpec, StreamSubscriptionRequest
 from protocols.dissemination.plugin import Dissemination
+from tests.support.tables import tables_of
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -91,6 +91,25 @@ def add_values(directory: Path) -> None:
     add(directory, "dissemination.load", some)
 
 
+def add_documents(directory: Path) -> None:
+    """Two nodes that have fetched a document, one of them in part from the other, and a swap that is no chunk's."""
+    document = "ab" * 16
+    finished = {"event": "dissemination.document_finished", "stream": "files", "document": document, "bytes": 300}
+    swap = {"event": "swap.finished", "plugin": "dissemination", "peer": "", "received_bytes": 0, "initiated": True}
+    sent = swap | {"tag": document + "00000001", "outcome": "done", "sent_bytes": 100, "duration_s": 1.0}
+    some = [
+        finished | {"senders": 1, "duration_s": 2.0, "again": 0},
+        finished | {"senders": 2, "duration_s": 4.0, "again": 3},
+        *(sent | {"node": "01" * 16} for _ in range(4)),
+        sent | {"node": "02" * 16},
+        sent | {"node": "02" * 16, "outcome": "refused:not_asked"},
+        sent | {"node": "02" * 16, "initiated": False},
+        sent | {"node": "02" * 16, "plugin": "aggregation"},
+        sent | {"node": "02" * 16, "tag": "01"},
+    ]
+    add(directory, "dissemination.load", [fields | {"id": id} for id, fields in enumerate(some, 3_000_000)])
+
+
 def test_the_tables_say_what_the_simulation_did(spark: SparkSession, tmp_path: Path) -> None:
     from peerd.pipeline.job import run_job
 
@@ -99,7 +118,8 @@ def test_the_tables_say_what_the_simulation_did(spark: SparkSession, tmp_path: P
     simulated(log)
     add_reorganisations(log)
     add_values(log)
-    run_job(spark, log, out, events=find_events(), plugin_tables=plugin_tables())
+    add_documents(log)
+    run_job(spark, log, out, events=find_events(), plugin_tables=tables_of("dissemination"))
 
     def rows(name: str) -> list[dict[str, Any]]:
         return [row.asDict() for row in spark.read.parquet(str(out / name)).collect()]
@@ -123,6 +143,11 @@ def test_the_tables_say_what_the_simulation_did(spark: SparkSession, tmp_path: P
     moved = {(row["why"], row["end"]): row["attempts"] for row in rows("stream_moves")}
     assert moved["new", "moved"] == NODES - 1
     assert rows("stream_losses") == []
+    [document] = rows("stream_documents")
+    assert (document["nodes"], document["bytes"], document["again"]) == (2, 300, 3)
+    assert (document["mean_s"], document["max_s"], document["mean_senders"]) == (3.0, 4.0, 1.5)
+    served = sorted((row["node"][:2], row["chunks"], row["bytes"]) for row in rows("stream_document_senders"))
+    assert served == [("01", 4, 400), ("02", 1, 100)]
     reorganised = rows("stream_reorganisations")
     events = find_events()
     if "dissemination.reorganisation_measured" in events:

@@ -27,6 +27,7 @@ from protocols.aggregation.messages import AskStart, StartRound
 from protocols.dissemination.messages import (
     Attach,
     Carry,
+    DetachFromParent,
     Dismiss,
     MoveAway,
     StreamGap,
@@ -56,6 +57,8 @@ ON_THE_WAY_MAX: Final = 4
 """Messages to others for one that is routed: it and its acknowledgement, at each hop of a small ring."""
 NEW_PARENT: Final = 12
 """Messages of a node that loses its parent, to those that it tries: question, answer, and a check of the way up."""
+NEW_SECOND: Final = 6
+"""And of looking for another second parent, once it has a parent: question and answer, and what the old one is told."""
 FAN_OUT: Final[dict[type[Message], int]] = {
     Publish: 2 * NODES,
     Anycast: 4 * NODES,
@@ -64,8 +67,9 @@ FAN_OUT: Final[dict[type[Message], int]] = {
     ProbePub: 4 * NODES,
     HoldEvents: 4 * NODES,
     TransferSub: 2 * ON_THE_WAY_MAX,
-    **dict.fromkeys((Carry, StreamGap, Dismiss, MoveAway, MoveOrder, GetOverhead), NEW_PARENT),
-    Attach: 3 * ON_THE_WAY_MAX,
+    **dict.fromkeys((Carry, StreamGap, Dismiss, MoveAway, MoveOrder, GetOverhead), NEW_PARENT + NEW_SECOND),
+    DetachFromParent: NEW_PARENT,
+    Attach: 3 * ON_THE_WAY_MAX + NEW_SECOND,  # a new child can take the room for a place that was promised
     Widen: 3 * ON_THE_WAY_MAX,
     Reorganise: 2 * NODES,
 }

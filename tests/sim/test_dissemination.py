@@ -12,8 +12,15 @@ from peerd.sim.scenario import parse_scenario
 from peerd.sim.simulation import Place, Simulation
 from peerd.testing.simulation import ring
 from protocols.dissemination.config import DisseminationConfig
+from protocols.dissemination.front.checkers import OneProducer
 from protocols.dissemination.front.judging import StreamJudge, WatchedStream, plugin_of
-from protocols.dissemination.models import StreamSpec, StreamSubscriptionRequest, StreamTreeView, StreamView
+from protocols.dissemination.models import (
+    StreamSpec,
+    StreamSubscriptionRequest,
+    StreamSubscriptionView,
+    StreamTreeView,
+    StreamView,
+)
 from protocols.dissemination.plugin import Dissemination
 from protocols.dissemination.service import StreamRefused
 
@@ -162,6 +169,36 @@ def test_a_name_has_one_producer() -> None:
     plugin_of(streams.others[0]).create(SPEC, told.append)
     streams.simulation.run_until(lambda: bool(told), limit_s=30.0)
     assert isinstance(told[0], StreamRefused) and told[0].kind == "conflict"
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_of_two_streams_of_one_name_one_is_left_when_a_divided_ring_is_one_again(seed: int) -> None:
+    """Each part has let a node create the name. Publishers and subscribers of the other one are told so."""
+    simulation: Simulation = ring(
+        10, seed, plugins=lambda index: [Dissemination(DisseminationConfig.model_validate({"lease": "30s"}))]
+    )
+    sides = simulation.nodes[:5], simulation.nodes[5:]
+    simulation.partition(*sides)
+    simulation.run_for(60.0)
+    told: list[StreamView | StreamSubscriptionView | Exception] = []
+    for side in sides:
+        plugin_of(side[1]).create(SPEC, told.append)
+        simulation.run_for(10.0)
+        plugin_of(side[2]).subscribe(StreamSubscriptionRequest(stream="news", name="audit"), told.append)
+        simulation.run_for(10.0)
+    assert len(told) == 4 and not any(isinstance(answer, Exception) for answer in told)
+    simulation.heal()
+    assert OneProducer().check(simulation)
+    simulation.run_for(120.0)
+    assert not OneProducer().check(simulation)
+    left = [node for place in simulation.nodes for node in plugin_of(place).nodes]
+    assert sum(node.is_producer for node in left) == 1
+    assert len({node.record.producer.id for node in left}) == 1
+    over = next(side for side in sides if not len(plugin_of(side[1]).nodes))
+    with pytest.raises(StreamRefused, match="produces no stream"):
+        plugin_of(over[1]).publish("news", b"a")
+    [subscription] = plugin_of(over[2]).subscriptions()
+    assert subscription.state == "ended"
 
 
 def test_a_stream_that_ends_ends_its_subscriptions() -> None:

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from peerd.api import SizedBlob
+from peerd.errors import Unavailable
 from peerd.limits import MIB
 from peerd.sim.files import SimFiles
 from peerd.sim.latency import ConstantLatency
@@ -15,6 +16,7 @@ from peerd.sim.network import NetworkConfig
 from peerd.sim.simulation import Place, Simulation
 from peerd.testing.simulation import ring
 from protocols.dissemination.config import DisseminationConfig
+from protocols.dissemination.documents.exchange import IDLE_S
 from protocols.dissemination.documents.shelf import KeptDocument
 from protocols.dissemination.front.judging import plugin_of
 from protocols.dissemination.models import StreamSpec, StreamSubscriptionRequest
@@ -27,15 +29,23 @@ LINK_BYTES_PER_S = 12.5e6
 class Documents:
     """A ring in which everybody subscribes to one stream of the first node."""
 
-    def __init__(self, count: int, seed: int = 1, policy: str = "first_fit", **settings: Any) -> None:
+    def __init__(
+        self,
+        count: int,
+        seed: int = 1,
+        policy: str = "first_fit",
+        link: float = LINK_BYTES_PER_S,
+        latency_s: float = 0.001,
+        **settings: Any,
+    ) -> None:
         config = DisseminationConfig.model_validate({"fan_out": 3, "unread_for": "1h", **settings})
         self.records: list[dict[str, object]] = []
         self.simulation: Simulation = ring(
             count,
             seed,
             plugins=lambda index: [Dissemination(config)],
-            network=NetworkConfig(up_bytes_per_s=LINK_BYTES_PER_S, down_bytes_per_s=LINK_BYTES_PER_S),
-            latency=ConstantLatency(0.001),
+            network=NetworkConfig(up_bytes_per_s=link, down_bytes_per_s=link),
+            latency=ConstantLatency(latency_s),
             sink=self,
             check_every=200,
         )
@@ -123,6 +133,14 @@ def test_a_document_reaches_all_near_the_speed_of_one_link() -> None:
     assert len(documents.events("document_finished")) == 16
 
 
+@pytest.mark.long
+def test_a_document_is_not_much_slower_where_queues_make_every_way_long() -> None:
+    link = 625_000.0  # 5 Mb/s: a chunk takes four one-way latencies
+    documents = Documents(17, link=link, latency_s=0.1, fan_out=6)
+    took_s = documents.until_all_have(documents.publish(16 * MIB), limit_s=100.0)
+    assert took_s <= 1.75 * 16 * MIB / link, "1.94 with four chunks at once: links are idle while connections begin"
+
+
 @pytest.mark.parametrize("seed", range(4))
 def test_nodes_that_die_on_the_way_cost_the_others_no_chunk(seed: int) -> None:
     documents = Documents(18, seed)
@@ -146,7 +164,7 @@ def test_a_document_goes_on_without_its_producer_when_its_members_have_it_all_to
             known |= 0 if active is None else active.download.have
         return known.bit_count() == 64
 
-    documents.simulation.run_until(have_it_together, limit_s=60.0)
+    documents.simulation.run_until(have_it_together, limit_s=60.0, poll_s=0.002)
     assert len(documents.having(id)) < len(documents.others), "somebody still lacks something"
     documents.simulation.kill(documents.producer)
     documents.until_all_have(id, limit_s=60.0)
@@ -165,6 +183,22 @@ def test_a_node_that_is_restarted_goes_on_with_what_it_had() -> None:
     documents.until_all_have(id, limit_s=60.0)
     begun = [record for record in documents.events("document_begun") if record["kept"]]
     assert len(begun) == 1 and int(str(begun[0]["kept"])) >= 0.4 * 30 * MIB
+
+
+def test_a_client_that_reads_what_does_not_come_is_refused_with_an_event() -> None:
+    documents = Documents(3)
+    id = documents.publish(16 * MIB)
+    place = documents.others[1]
+    documents.some_way(id, place, 0.3)
+    documents.simulation.kill(place)
+    documents.simulation.run_for(5.0)
+    documents.simulation.restart(place)
+    documents.simulation.run_for(10.0)
+    told: list[object] = []
+    with pytest.raises(Unavailable, match="in part only"):
+        plugin_of(place).documents.read(id.hex(), 5, told.append)
+    [event] = documents.events("document_not_read")
+    assert (event["document"], event["chunk"], told) == (id.hex(), 5, []) and "in part only" in str(event["reason"])
 
 
 def test_a_chunk_that_is_wrong_is_thrown_away_and_asked_of_another() -> None:
@@ -231,6 +265,24 @@ def test_documents_are_kept_within_a_limit_and_the_oldest_go() -> None:
         assert plugin_of(place).exchange.shelf.bytes == 19 * MIB
         assert sum(files_of(place).sizes().values()) == 19 * MIB
     assert len(documents.events("document_evicted")) == 3
+
+
+def test_a_document_that_somebody_has_asked_for_lately_goes_after_one_that_nobody_has() -> None:
+    documents = Documents(2, documents_max_bytes="20MiB", document_max_bytes="16MiB")
+    [member] = documents.others
+    old = documents.publish(8 * MIB)
+    new = documents.publish(9 * MIB)
+    documents.until_all_have(old, limit_s=30.0)
+    documents.until_all_have(new, limit_s=30.0)
+    documents.simulation.run_for(IDLE_S + 5.0)
+    shelf, kept = plugin_of(member).exchange.shelf, documents.kept(member, old)
+    assert kept is not None and plugin_of(documents.producer).exchange.active(old) is None
+    shelf.remove(kept)
+    documents.subscribe(member, "start")
+    documents.until_all_have(old, limit_s=30.0)
+    documents.publish(10 * MIB)
+    assert documents.kept(documents.producer, old) is not None
+    assert documents.kept(documents.producer, new) is None
 
 
 def test_a_document_that_is_too_large_for_a_node_is_left_out_which_is_told_once() -> None:

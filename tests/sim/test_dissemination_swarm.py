@@ -12,10 +12,13 @@ from peerd.messages import PeerRef
 from peerd.sim.swarm.swarm import run_seed
 from protocols.dissemination.front import simulator
 from protocols.dissemination.front.checkers import NoCircles, NoOrphans, StreamBounds
-from protocols.dissemination.front.judging import plugin_of
+from protocols.dissemination.front.judging import STALE_S, plugin_of
 from protocols.dissemination.models import StreamSpec
+from protocols.dissemination.named import NamedSubscriptions, SavedNamed
 from protocols.dissemination.ports import ParsedItem
+from protocols.dissemination.subscriptions import ClientSubscription
 from protocols.dissemination.tree.downstream import Downstream
+from protocols.dissemination.tree.latest import LatestItems
 from protocols.dissemination.tree.links import Uplink
 from protocols.dissemination.tree.subscription import OwnSubscription
 from protocols.dissemination.tree.upstream import Upstream
@@ -108,6 +111,134 @@ def test_the_judge_sees_a_value_that_is_not_current() -> None:
     some.current[name] = some.current[name].replace('"value": ', '"value": 10')
     [told] = streams.judge.missing({"news": streams.judge.streams["news"].last})
     assert "coherency" in told
+
+
+def told_of_loss(streams: Streams) -> list[str]:
+    """What the judge says when nodes give up an item in a calm ring, and tell of it."""
+    streams.judge.calm_since = {name: stream.last for name, stream in streams.judge.streams.items()}
+    streams.publish(10)
+    streams.settle()
+    return streams.judge.offences
+
+
+def test_the_judge_sees_a_loss_that_is_told_without_need(monkeypatch: pytest.MonkeyPatch) -> None:
+    right = OwnSubscription.give
+
+    def give(self: OwnSubscription, held: ParsedItem) -> None:
+        if held.position.sequence % 7 == 0:
+            self.lose(self.through or held.position, held.position)
+        right(self, held)
+
+    streams = Streams(8)
+    streams.subscribe_all()
+    streams.publish(10)
+    assert not told_of_loss(streams)
+    monkeypatch.setattr(OwnSubscription, "give", give)
+    assert any("told in a calm ring" in told for told in told_of_loss(streams))
+
+
+def test_the_judge_sees_values_that_are_held_back(monkeypatch: pytest.MonkeyPatch) -> None:
+    streams = Streams(6, spec=StreamSpec(name="news", kind="coherency", policy="first_fit"))
+    streams.subscribe_all()
+    streams.publish(20)
+    streams.settle()
+    assert not streams.judge.outdated(2)
+    monkeypatch.setattr(ClientSubscription, "_push", lambda self, item, size: None)
+    streams.publish(30)
+    streams.judge.read()
+    assert any("coherency" in told for told in streams.judge.outdated(2))
+
+
+def values_without_a_producer() -> Streams:
+    streams = Streams(8, spec=StreamSpec(name="news", kind="coherency", policy="first_fit"))
+    streams.subscribe_all()
+    streams.publish(20)
+    streams.simulation.kill(streams.producer)
+    streams.simulation.run_for(STALE_S + 1.0)
+    streams.judge.read()
+    return streams
+
+
+def test_the_judge_sees_values_of_which_nobody_says_that_they_are_stale(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert not (right := values_without_a_producer()).judge.unmarked(right.simulation)
+    monkeypatch.setattr(LatestItems, "_tell_stale", lambda self, subscription: None)
+    wrong = values_without_a_producer()
+    told = wrong.judge.unmarked(wrong.simulation)
+    assert len(told) == 7 and "stale" in told[0]
+
+
+def test_the_judge_sees_values_that_stay_stale(monkeypatch: pytest.MonkeyPatch) -> None:
+    streams = values_without_a_producer()
+    assert len(streams.judge.stale({"news"})) == 7 and not streams.judge.stale({"other"})
+    right = LatestItems.freshened
+
+    def freshened(self: LatestItems, *, is_stale: bool) -> None:
+        if is_stale:
+            right(self, is_stale=True)
+
+    with monkeypatch.context() as wrong:
+        wrong.setattr(LatestItems, "freshened", freshened)
+        streams.simulation.restart(streams.producer)
+        streams.settle(40.0)
+        assert len(streams.judge.stale({"news"})) == 7
+    streams.settle()
+    assert not streams.judge.stale({"news"})
+
+
+def test_the_judge_sees_a_stream_that_ends_by_itself() -> None:
+    streams = Streams(6)
+    streams.subscribe_all()
+    streams.publish(5)
+    assert not streams.judge.ended()
+    next(iter(plugin_of(streams.others[2]).clients)).end("nobody said so")
+    streams.settle()
+    [told] = streams.judge.ended()
+    assert "nobody said so" in told
+
+
+@pytest.mark.parametrize("is_forgotten", [False, True])
+def test_the_judge_reads_on_where_a_node_was_restarted(is_forgotten: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What was published while it was away comes, or the judge sees that it does not."""
+    streams = Streams(8)
+    watched = streams.subscribe_all()
+    streams.publish(10)
+    streams.settle()
+    here = watched[-1]
+    place = here.place
+    streams.simulation.kill(place)
+    streams.publish(20)
+    if is_forgotten:
+
+        def begin_now(self: NamedSubscriptions, name: str) -> SavedNamed:
+            return self._saved[name].model_copy(update={"after": None})
+
+        monkeypatch.setattr(NamedSubscriptions, "_resumed", begin_now)
+
+    def has_come_back() -> bool:
+        streams.judge.read()
+        return here.resumed > 0
+
+    streams.simulation.restart(place)
+    streams.simulation.run_until(has_come_back, limit_s=60.0)
+    streams.publish(20)
+    streams.settle()
+    through = {name: stream.last for name, stream in streams.judge.streams.items()}
+    assert bool([*streams.judge.offences, *streams.judge.missing(through)]) == is_forgotten
+
+
+def test_where_somebody_is_hostile_disorder_is_an_offence_all_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+    streams = Streams(6)
+    streams.subscribe_all()
+    streams.publish(5)
+
+    def give(self: OwnSubscription, held: ParsedItem) -> None:
+        self.deliver(held)
+        self.deliver(held)
+
+    monkeypatch.setattr(OwnSubscription, "give", give)
+    streams.publish(5)
+    streams.settle()
+    assert any("order" in told for told in streams.judge.certain)
 
 
 def test_a_circle_is_seen() -> None:

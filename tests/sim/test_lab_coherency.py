@@ -119,7 +119,9 @@ def test_a_tree_that_adapts_becomes_better_and_stays_right() -> None:
     world = single_object(SQUARE, 4, 16, 3000.0, 3.0, 1.0)
     chain = Shape((0,), {node: node - 1 for node in range(1, 17)})
     system = System(world, (chain,), Random(1))
-    trees = AdaptingTrees(system)
+    trees = AdaptingTrees(system, Random(2))
+    draws = {policy._tree.random() for policy in trees.policies.values()}
+    assert len(draws) == 17, "of a large family, other changes are looked at in each round"
     system.run(600.0)
     before = system.fidelity.end_window(system.now)
     system.run(2400.0)

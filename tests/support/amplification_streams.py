@@ -48,7 +48,8 @@ _TO_CHILD: Final = frozenset(
     {
         *(tree.Ready, tree.Declined, tree.ReplayItems, tree.Widened, tree.Carry, tree.Beat, tree.StreamGap),
         *(tree.Climbed, tree.Dismiss, tree.MoveAway, tree.StreamEnds, tree.TreeAnswer, tree.PlanAnswer),
-        *(overlap.AddResult, overlap.GetOverhead, overlap.MoveOrder),
+        tree.Reserved,
+        *(overlap.AddResult, overlap.GetOverhead, overlap.MoveOrder, overlap.RoomAbove, overlap.MoveToGrandparent),
         *(cost.CostRelatives, cost.CostToken, cost.AskToHold, cost.Yields, cost.OrderToMove, cost.PlaceOffered),
     }
 )
@@ -181,6 +182,11 @@ _MAKERS: Final[Mapping[type[Message], Callable[[_Words], Message]]] = {
     tree.PlanQuestion: lambda it: tree.PlanQuestion(STREAM),
     tree.PlanAnswer: lambda it: tree.PlanAnswer(STREAM),
     tree.StreamEnds: lambda it: tree.StreamEnds(STREAM, it.attempt),
+    tree.Reserve: lambda it: tree.Reserve(STREAM, it.other().id),
+    tree.Reserved: lambda it: tree.Reserved(STREAM, it.parent.id, False),
+    tree.Unreserve: lambda it: tree.Unreserve(STREAM),
+    tree.HandOver: lambda it: tree.HandOver(STREAM, tree.HandOverStep.PREPARE, 0, it.start),
+    tree.HandOverAnswer: lambda it: tree.HandOverAnswer(STREAM, tree.HandOverState.READY),
     overlap.AddRequest: lambda it: overlap.AddRequest(STREAM, it.member, 1, it.victim.id, (WANTS,)),
     overlap.AddResult: lambda it: overlap.AddResult(STREAM, 1, it.victim.id, True),
     overlap.Reorganise: lambda it: it.reorganise(),
@@ -190,6 +196,8 @@ _MAKERS: Final[Mapping[type[Message], Callable[[_Words], Message]]] = {
     overlap.MoveReport: lambda it: overlap.MoveReport(STREAM, 1, True),
     overlap.MoveOutcome: lambda it: overlap.MoveOutcome(STREAM, 1, it.own, it.bits),
     overlap.ChildHistory: lambda it: overlap.ChildHistory(STREAM, it.bits),
+    overlap.RoomAbove: lambda it: overlap.RoomAbove(STREAM),
+    overlap.MoveToGrandparent: lambda it: overlap.MoveToGrandparent(STREAM, it.parent),
     cost.CostReport: lambda it: cost.CostReport(STREAM, it.figures, (), ()),
     cost.CostRelatives: lambda it: cost.CostRelatives(STREAM, 0.0, (it.other(),)),
     cost.CostToken: lambda it: cost.CostToken(STREAM, False),

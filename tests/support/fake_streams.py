@@ -157,6 +157,12 @@ class FakeStreams(Plugin):
         self._note("remove", name)
         on_done(self._known(name))
 
+    def hand_over(self, name: str, to: str, on_done: Callable[[StreamView | Exception], None]) -> None:
+        """Done."""
+        self._note("hand_over", (name, to))
+        known = self._known(name)
+        on_done(known.model_copy(update={"producer": to}) if isinstance(known, StreamView) else known)
+
     def streams(self) -> list[StreamView]:
         """One."""
         return [self.view]

@@ -5,10 +5,11 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from http import HTTPStatus
 from pathlib import Path
 from typing import Any
 
-from fastapi import APIRouter, Request, Response
+from fastapi import APIRouter, HTTPException, Request, Response
 from pydantic import BaseModel
 
 from peerd.api import Plugin
@@ -51,6 +52,9 @@ class Notes(Plugin):
             raise LineRefused("this text is not wanted")
         if note.text == "full":
             raise Unavailable("there is no room")
+        if note.text == "elsewhere":
+            self.waiting.set()
+            raise HTTPException(HTTPStatus.NOT_FOUND, "notes are taken elsewhere")
         self.taken.append(note.text)
 
     @staticmethod

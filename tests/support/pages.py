@@ -15,6 +15,7 @@ import re
 import shlex
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 
 from markdown_it import MarkdownIt
@@ -64,6 +65,7 @@ def pages() -> list[Path]:
     return [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
 
 
+@cache
 def blocks(page: Path) -> list[Block]:
     """The fenced blocks of one page. An indented block is a mistake: it has no language and no mark."""
     name, found = page.relative_to(ROOT).as_posix(), []

@@ -337,7 +337,7 @@ def test_a_built_in_command_imports_nothing_of_a_protocol(command: str) -> None:
 
 
 def test_the_daemon_imports_nothing_of_the_command_line() -> None:
-    code = "from peerd.cli.run import _import_structlog; _import_structlog()\nimport peerd.daemon.service"
+    code = "import peerd.cli.run, peerd.daemon.service"
     loaded = modules_after(
         f"import peerd.cli.main\n{code}\nimport peerd.daemon.admin.api, protocols.aggregation.front.http"
     )
@@ -346,7 +346,7 @@ def test_the_daemon_imports_nothing_of_the_command_line() -> None:
 
 
 def test_a_daemon_that_is_only_probed_does_not_load_the_admin_api() -> None:
-    code = "from peerd.cli.run import _import_structlog; _import_structlog()\nimport peerd.daemon.service"
+    code = "import peerd.cli.run, peerd.daemon.service"
     find = "import peerd.plugins; peerd.plugins.find_plugins()"
     loaded = modules_after(
         f"import peerd.cli.main\n{code}\n{find}\nimport peerd.daemon.admin.server, peerd.daemon.http.gate"

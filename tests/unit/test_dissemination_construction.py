@@ -135,6 +135,7 @@ def test_equation_7_by_hand() -> None:
     tree = CostTree(SOURCE, servers, delay)
     for node, parent in ((1, 0), (2, 0), (3, 0), (4, 1), (5, 1), (6, 2)):
         tree.attach(NodeId(node), NodeId(parent))
+    tree.refresh()
     branches = [tree.servers[NodeId(id)].branch for id in (1, 2, 3)]
     possible = 3 + 3 * 2 + (2 * 1 + 1 * 2 + 0 * 3) + 2 * (1 + 2 + 3)
     assert adaptation_s(Costs(0, 0, 0.5, 0.25), branches) == pytest.approx(0.5 * 6 + 0.25 * possible)

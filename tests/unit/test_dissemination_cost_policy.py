@@ -17,8 +17,10 @@ from protocols.dissemination.policies.cost.construction import Cooling, anneal, 
 from protocols.dissemination.policies.cost.events import AdaptationMeasured, TreeAdapted
 from protocols.dissemination.policies.cost.holding import Stance
 from protocols.dissemination.policies.cost.model import Costs
+from protocols.dissemination.policies.cost.pace import DECISIONS_AT_ONCE, ORDERS_A_ROUND, ORDERS_AT_ONCE
 from protocols.dissemination.policies.cost.policy import CostPolicy
 from protocols.dissemination.policies.cost.settings import read_settings
+from tests.support import cost_net
 from tests.support.coherency_net import STREAM
 from tests.support.cost_net import Access, CostNet
 
@@ -109,6 +111,19 @@ def test_a_plan_tells_what_the_next_round_does() -> None:
     net.live(2.0)
     (past, *_) = net.policies[net.peers[0].id].history()
     assert (past.what, past.node, past.to_parent) == (first.what, first.node, first.to_parent)
+
+
+def test_a_gain_that_is_little_beside_what_a_large_family_loses_is_worth_a_move(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Node 12 has a detour of 3 ms by way of node 1: about 1 % of what is lost at the source's many steps."""
+    monkeypatch.setitem(cost_net.SETTINGS, "decide_s", "0s")
+    spots = {NodeId(number): 20.0 for number in range(2, 13)} | {NodeId(1): 0.0, NodeId(13): 18.5}
+    costs = [Costs(0.00001, 0.00001)] * 13
+    net = CostNet([1] * 13, costs, lambda a, b: abs(spots[a] - spots[b]) / 1000, random.Random(0))
+    place(net, dict.fromkeys(range(1, 12), 0) | {12: 1})
+    net.live(12.0)
+    assert net.access[net.peers[12].id].parent == net.peers[0]
 
 
 def test_a_newcomer_takes_the_place_where_all_lose_least() -> None:
@@ -218,6 +233,69 @@ def test_while_a_node_holds_still_in_one_stream_it_adapts_no_other() -> None:
     assert sorted(adapted) == ["one", "other"]
     elsewhere = net.factory.make(net.access[net.peers[2].id], net.factory.settings({}))
     assert elsewhere._rounds is not one._rounds is other._rounds
+
+
+def test_tokens_without_end_make_nobody_decide_more_often_than_once_a_round() -> None:
+    net = net_of(5, 11)
+    chain(net)
+    net.live(6.0)
+    turns, victim = net.count_turns(), net.peers[1].id
+    for _ in range(120):
+        for _ in range(10):
+            net.policies[victim].received(net.peers[0], messages.AskToHold(STREAM))
+            net.policies[victim].received(net.peers[0], messages.CostToken(STREAM, False))
+        net.live(0.25)
+    rounds = 30 // 5
+    for id, count in turns.items():
+        assert rounds - 2 <= count <= rounds + DECISIONS_AT_ONCE, f"{id:x} has decided {count} times"
+    assert stance(net.policies[victim]) is not Stance.HOLD, "a token that is passed over lets it go, too"
+
+
+def test_orders_without_end_move_a_node_at_most_twice_a_round() -> None:
+    net = net_of(5, 11)
+    chain(net)
+    net.live(6.0)
+    place(net, {4: 2})  # now 2 is the parent of 3 and of 4
+    giver, last, moves, refused = net.peers[2], net.peers[4], 0, 0
+    for number in range(200):
+        before = net.access[last.id].parent
+        to = net.peers[3] if before == giver else giver
+        net.policies[last.id].received(giver, messages.OrderToMove(STREAM, number, to))
+        net.run()
+        moves += net.access[last.id].parent == to
+        refused += net.access[last.id].parent == before
+        net.now += 0.25
+    rounds = 200 * 0.25 / 5
+    assert ORDERS_A_ROUND * rounds - 2 <= moves <= ORDERS_A_ROUND * rounds + ORDERS_AT_ONCE
+    assert refused > 100
+
+
+def test_a_member_that_lies_about_its_figures_holds_nobody_up_and_moves_nobody_without_end() -> None:
+    """It says that it is a thousand times faster than it is, then slower, and that those below want all or nothing."""
+    net = net_of(8, 1)
+    chain(net)
+    net.live(10.0)
+    liar, rng = net.policies[net.peers[2].id], random.Random(1)
+    honest = liar._figures
+
+    def lies() -> messages.NodeFigures:
+        figures, fast = honest(), rng.random() < 0.5
+        wrong = [replace(each, rate_max=rng.choice((0.0, 1e6)), rate_sum=1e6) for each in figures.children]
+        costs = (0.0, 0.0) if fast else (3600.0, 3600.0)
+        return replace(figures, filter_s=costs[0], send_s=costs[1], rate=1e6 * fast, children=tuple(wrong))
+
+    liar._figures = lies  # type: ignore[method-assign]  # it lies
+    parents = {peer.id: net.access[peer.id].parent for peer in net.peers}
+    moves = 0
+    for _ in range(120):
+        net.live(0.25)
+        now = {peer.id: net.access[peer.id].parent for peer in net.peers}
+        moves += sum(now[id] != parents[id] for id in parents)
+        parents = now
+    rounds, deciding = 30 // 5, 7
+    assert 0 < moves <= 2 * deciding * (rounds + DECISIONS_AT_ONCE)
+    assert len(net.model().bottom_up()) == 8
+    assert net.check(only_connected=False) == 7
 
 
 def test_only_ancestors_give_orders() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from random import Random
 
 import pytest
@@ -14,6 +15,7 @@ from peerd.testing import peer
 from protocols.dissemination.documents.download import (
     ASKED_MAX,
     LAST_S,
+    LATE_FACTOR,
     NEIGHBOURS_MAX,
     SILENCE_S,
     Download,
@@ -38,6 +40,7 @@ from protocols.dissemination.documents.uploads import (
     UploadQueue,
 )
 from protocols.dissemination.messages import PAYLOAD_BYTES_MAX
+from protocols.dissemination.service import StreamRefused
 
 PARENT, SIBLING, THIRD = peer(2), peer(3), peer(4)
 
@@ -97,6 +100,15 @@ def test_a_file_with_any_name_has_a_description_that_is_valid() -> None:
     xml, kind = description("xpath", made)
     assert kind == "application/xml" and etree.fromstring(xml).get("size") == "5"
     assert description("attributes", made)[1] == "application/json"
+
+
+@pytest.mark.parametrize("kind", ["application/xml", "text/xml; charset=utf-8", "Image/SVG+XML"])
+def test_xml_attached_in_a_stream_of_xml_needs_an_item_as_queries_do_not_look_into_it(kind: str) -> None:
+    made = Attachment("a.xml", 5, 1 * MIB, bytes(32), kind)
+    with pytest.raises(StreamRefused, match="not into the XML attached"):
+        description("xpath", made)
+    assert description("attributes", made)[1] == "application/json"
+    assert description("xpath", replace(made, content_type="text/xml-like"))[1] == "application/xml"
 
 
 # What to ask of whom
@@ -230,6 +242,33 @@ def test_all_who_live_get_every_chunk_once_whoever_dies_and_whatever_breaks(
     assert swarm.sent <= count * (nodes - 1)
 
 
+def test_over_slow_links_a_chunk_is_late_after_twice_the_time_that_chunks_take() -> None:
+    download = Download(2, 0, Random(1).random)
+    download.met(PARENT, 0b11, 0.0)
+    [(_, first), (_, last)] = download.next_asks(0.0)
+    download.arrived(PARENT.id, first, 4.0)
+    download.kept(first)
+    download.met(SIBLING, 0b11, 4.0)
+    assert LAST_S < LATE_FACTOR * 4.0
+    assert download.next_asks(LATE_FACTOR * 4.0 - 0.1) == []
+    assert download.next_asks(LATE_FACTOR * 4.0) == [(SIBLING, last)]
+    download.validate()
+
+
+def test_a_chunk_that_two_are_sending_is_over_for_both_when_one_has_sent_it() -> None:
+    download = Download(1, 0, Random(1).random)
+    download.met(PARENT, 1, 0.0)
+    download.met(SIBLING, 1, 0.0)
+    [(first, _)] = download.next_asks(0.0)
+    [(second, _)] = download.next_asks(LAST_S)
+    assert download.expects(first.id, 0) and download.expects(second.id, 0)
+    assert download.arrived(first.id, 0, LAST_S + 1)
+    download.validate()
+    assert not download.arrived(second.id, 0, LAST_S + 2)
+    download.kept(0)
+    download.validate()
+
+
 def test_there_is_room_for_a_stated_number_of_neighbours() -> None:
     download = Download(8, 0, Random(1).random)
     met = [download.met(peer(100 + number), 0, 0.0) for number in range(NEIGHBOURS_MAX + 1)]
@@ -242,9 +281,9 @@ def test_there_is_room_for_a_stated_number_of_neighbours() -> None:
 def test_neighbours_take_turns_and_nobody_has_more_than_its_share() -> None:
     queue = UploadQueue()
     for chunk in range(WAITING_PEER_MAX):
-        assert queue.add(Upload(PARENT, b"d", chunk))
-    assert not queue.add(Upload(PARENT, b"d", 999)), "above its limit"
-    assert queue.add(Upload(SIBLING, b"d", 7))
+        assert queue.add(Upload(PARENT, b"d", chunk, MIB))
+    assert not queue.add(Upload(PARENT, b"d", 999, MIB)), "above its limit"
+    assert queue.add(Upload(SIBLING, b"d", 7, MIB))
     first, second, third = queue.next(), queue.next(), queue.next()
     assert first is not None and second is not None and third is not None
     assert [each.peer for each in (first, second, third)] == [PARENT, SIBLING, PARENT]
@@ -259,15 +298,24 @@ def test_neighbours_take_turns_and_nobody_has_more_than_its_share() -> None:
 def test_a_node_sends_a_stated_number_of_chunks_at_once() -> None:
     queue = UploadQueue()
     for number in range(UPLOADS_MAX + 3):
-        queue.add(Upload(peer(50 + number), b"d", 0))
+        queue.add(Upload(peer(50 + number), b"d", 0, MIB))
     taken = [queue.next() for _ in range(UPLOADS_MAX + 3)]
     assert sum(each is not None for each in taken) == UPLOADS_MAX == queue.active
     assert queue.uses(b"d") and not queue.uses(b"e")
 
 
+@pytest.mark.parametrize(("size", "at_once"), [(256 * 1024, UPLOADS_MAX), (2 * MIB, 8), (4 * MIB, 4), (16 * MIB, 4)])
+def test_fewer_large_chunks_are_sent_at_once(size: int, at_once: int) -> None:
+    queue = UploadQueue()
+    for number in range(UPLOADS_MAX):
+        queue.add(Upload(peer(50 + number), b"d", 0, size))
+    taken = [queue.next() for _ in range(UPLOADS_MAX)]
+    assert [each is not None for each in taken] == [True] * at_once + [False] * (UPLOADS_MAX - at_once)
+
+
 def test_who_asks_twice_for_a_chunk_gets_it_once() -> None:
     queue = UploadQueue()
-    upload = Upload(PARENT, b"d", 1)
+    upload = Upload(PARENT, b"d", 1, MIB)
     assert queue.add(upload) and queue.add(upload)
     assert queue.next() == upload
     assert queue.add(upload) and queue.next() is None

@@ -57,6 +57,9 @@ anything: st.SearchStrategy[Message] = st.one_of(
     st.builds(messages.Dismiss, st.just(STREAM), attempts),
     st.builds(messages.MoveAway, st.just(STREAM), attempts, some, st.booleans()),
     st.builds(messages.StreamEnds, st.just(STREAM), attempts),
+    st.builds(messages.Reserve, st.just(STREAM), peers.map(lambda peer: peer.id)),
+    st.builds(messages.Reserved, st.just(STREAM), peers.map(lambda peer: peer.id), st.booleans(), some),
+    st.builds(messages.Unreserve, st.just(STREAM)),
 )
 steps = st.one_of(
     st.tuples(st.just("receive"), peers, anything),

@@ -13,6 +13,7 @@ from protocols.dissemination.front.lab.net import DisseminationNet
 from protocols.dissemination.front.lab.workloads import ClassWorkload
 from protocols.dissemination.policies.overlap.events import ReorganisationDecided, ReorganisationMeasured
 from protocols.dissemination.policies.overlap.messages import AddRequest, GetOverhead, MoveOrder
+from protocols.dissemination.tree import allowance
 
 MEMBERS, ITEMS, JOIN_ITEMS = 60, 2000, 200
 
@@ -61,6 +62,23 @@ def test_the_tree_stays_low(reorganise: bool) -> None:
     net = experiment(1, reorganise)
     assert net.depth() <= 1.5 * math.log(MEMBERS, 6) + 1
     assert net.depth_max() <= 4 * math.log(MEMBERS, 6)
+
+
+def test_what_is_looked_through_for_a_child_is_not_limited_where_its_wants_are_not(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Otherwise inner nodes of a large tree, with interests that none covers, are sent away when something moves."""
+    monkeypatch.setattr(allowance, "BURST_MAX", 1000)
+    net = make(1, members=20)
+    for number in range(1, 21):
+        net.join(number)
+        net.publish()
+    for _ in range(200):
+        net.publish()
+    for _ in range(5):
+        net.tick()
+    assert all(node.live_from is not None for node in net.members())
+    net.check()
 
 
 def test_joining_costs_a_message_for_each_level() -> None:

@@ -66,6 +66,17 @@ def test_a_stream_is_created_with_settings_of_its_policy(service: FakeStreams, c
     assert spec.durable
 
 
+def test_a_stream_is_handed_over_and_shown_so(service: FakeStreams, capsys: Captured) -> None:
+    assert main(["stream", "hand-over", "news", "--to", "192.0.2.7:7420"]) == 0
+    assert capsys.readouterr().out == "news  is published by 192.0.2.7:7420 from now on\n"
+    assert service.asked("hand_over") == [("news", "192.0.2.7:7420")]
+    service.view = service.view.model_copy(update={"term": 2})
+    assert main(["stream", "show", "news"]) == 0
+    assert "(handed over 2 times)" in capsys.readouterr().out
+    assert main(["stream", "hand-over", "nonesuch", "--to", "x"]) == 1
+    assert "there is no stream nonesuch" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize(
     ("durable", "is_kept", "told"),
     [(False, None, "no: a restart"), (True, True, "yes\n"), (True, False, "yes, but the disk refuses")],

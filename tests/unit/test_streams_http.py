@@ -68,6 +68,18 @@ async def test_a_stream_is_created_found_listed_and_removed(rig: Rig) -> None:
     assert (await rig.http.post("/v1/streams", json={"name": "news"})).status_code == 201
 
 
+async def test_a_stream_is_handed_over_by_address_or_id(rig: Rig) -> None:
+    assert (await rig.streams.hand_over("news", "abc")).producer == "abc"
+    assert rig.service.asked("hand_over") == [("news", "abc")]
+    with pytest.raises(RequestRefused, match="there is no stream other"):
+        await rig.streams.hand_over("other", "abc")
+    rig.service.refusal = Unavailable("it is being handed over")
+    with pytest.raises(DaemonBusy, match="it is being handed over"):
+        await rig.streams.hand_over("news", "abc")
+    for body in ({}, {"to": ""}, {"to": "x", "now": True}):
+        assert (await rig.http.post("/v1/streams/news/hand-over", json=body)).status_code == 422
+
+
 @pytest.mark.parametrize("body", [{}, {"name": "9lives"}, {"name": "a b"}, {"name": "a", "fan_out": 3}, [1]])
 async def test_a_stream_that_cannot_be_is_refused(rig: Rig, body: Any) -> None:
     assert (await rig.http.post("/v1/streams", json=body)).status_code == 422
@@ -109,7 +121,7 @@ def test_reading_needs_less_than_publishing() -> None:
     needed = {(method, route.path): scope_of(route) for route in routes for method in methods(route)}
     writing = {
         *(("POST", "/streams"), ("DELETE", "/streams/{stream}"), ("POST", "/streams/{stream}/items")),
-        ("PUT", "/streams/{stream}/documents/{name}"),
+        *(("PUT", "/streams/{stream}/documents/{name}"), ("POST", "/streams/{stream}/hand-over")),
     }
     assert {what for what, scope in needed.items() if scope == "write" and what[0] != "WEBSOCKET"} == writing
     assert needed["POST", "/streams/{stream}/subscriptions"] == needed["GET", "/streams/{stream}/items"] == "read"

@@ -28,7 +28,10 @@ SILENCE_S: Final = 15.0
 ASK_S_MAX: Final = 300.0
 """Nor does one that has not sent it after this, whatever else it says."""
 LAST_S: Final = 2.0
-"""When nothing else is left to ask, what is under way for longer than this is asked of a second neighbour, too."""
+LATE_FACTOR: Final = 2.0
+"""When nothing else is left to ask, what is under way for longer than this, and than so many times what chunks have
+taken of late, is asked of a second neighbour, too."""
+_USUAL_SHARE: Final = 0.2
 
 
 @dataclass(eq=False, slots=True)
@@ -52,6 +55,8 @@ class Download:
     def __init__(self, count: int, have: int, draw: Callable[[], float]) -> None:
         self.count, self.have, self._draw = count, have, draw
         self.neighbours: dict[NodeId, Neighbour] = {}
+        self._usual_s = 0.0
+        """How long chunks take of late, from asking to having them."""
         self._under_way: dict[int, int] = {}
         """How many neighbours were asked for a chunk; 0: it is here, and is being verified and written."""
 
@@ -144,10 +149,14 @@ class Download:
         known = self.neighbours.get(id)
         if known is not None:
             known.heard_at = now
+            if chunk in known.asked:
+                took_s = now - known.asked[chunk]
+                self._usual_s += (took_s - self._usual_s) * (_USUAL_SHARE if self._usual_s else 1.0)
             self._forget(known, chunk)
         if is_needed:
             for other in self.neighbours.values():
                 other.asked.pop(chunk, None)
+                other.coming.discard(chunk)
             self._under_way[chunk] = 0
         return is_needed
 
@@ -234,7 +243,8 @@ class Download:
         """Whether one other neighbour, and only one, was asked for it long ago."""
         if self._under_way.get(chunk) != 1 or chunk in of.asked:
             return False
-        return all(now - each.asked.get(chunk, now - LAST_S) >= LAST_S for each in self.neighbours.values())
+        late_at = now - max(LAST_S, LATE_FACTOR * self._usual_s)
+        return all(each.asked.get(chunk, late_at) <= late_at for each in self.neighbours.values())
 
     def validate(self) -> None:
         """Assert the invariants."""
@@ -242,6 +252,7 @@ class Download:
             assert self.missing >> chunk & 1, "a chunk that is here is not asked for"
             assert count == sum(chunk in each.asked for each in self.neighbours.values())
         for each in self.neighbours.values():
-            assert each.coming <= set(each.asked) and set(each.asked) <= set(self._under_way)
+            assert each.coming <= set(each.asked), "what comes was asked for"
+            assert set(each.asked) <= set(self._under_way)
             assert len(each.asked) <= ASKED_PEER_MAX
         assert len(self.neighbours) <= NEIGHBOURS_MAX

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable
 from typing import Final, Protocol
 from xml.sax.saxutils import quoteattr
@@ -10,6 +11,7 @@ from xml.sax.saxutils import quoteattr
 from peerd.api import Host, Value, value_size_bytes
 from peerd.errors import Unavailable
 from protocols.dissemination.config import DisseminationConfig
+from protocols.dissemination.documents.events import DocumentNotRead
 from protocols.dissemination.documents.exchange import DocumentExchange
 from protocols.dissemination.documents.manifest import (
     DOCUMENT_BYTES_MAX,
@@ -21,7 +23,7 @@ from protocols.dissemination.documents.manifest import (
     digest,
 )
 from protocols.dissemination.documents.shelf import DRAFT_PREFIX, KeptDocument
-from protocols.dissemination.messages import CONTENT_TYPE_MAX
+from protocols.dissemination.messages import CONTENT_TYPE_MAX, PAYLOAD_BYTES_MAX
 from protocols.dissemination.models import DocumentView, ItemPublished
 from protocols.dissemination.service import StreamRefused
 
@@ -172,7 +174,21 @@ class Documents:
         kept = self._find(id)
         if not 0 <= chunk < kept.attachment.count:
             raise StreamRefused("invalid", f"the document has {kept.attachment.count} chunks")
-        self.exchange.read(kept, chunk, on_done)
+
+        def read(piece: Value | Exception) -> None:
+            if isinstance(piece, Exception):
+                self._not_read(kept, chunk, piece)
+            on_done(piece)
+
+        try:
+            self.exchange.read(kept, chunk, read)
+        except Unavailable as why:
+            self._not_read(kept, chunk, why)
+            raise
+
+    def _not_read(self, kept: KeptDocument, chunk: int, why: Exception) -> None:
+        document = kept.id.hex()
+        self._host.emit(DocumentNotRead(stream=kept.stream, document=document, chunk=chunk, reason=str(why)))
 
     def _find(self, id: str) -> KeptDocument:
         try:
@@ -202,9 +218,21 @@ class Documents:
         )
 
 
+_XML_TYPE: Final = re.compile(r"\s*(?:(?:application|text)/xml|[^;]*\+xml)\s*(?:;.*)?", re.IGNORECASE | re.DOTALL)
+
+
 def description(kind: str, attachment: Attachment) -> tuple[bytes, str]:
-    """The item that a document is attached to, where its publisher has given none: so filters can look at it."""
+    """The item that a document is attached to, where its publisher has given none: so filters can look at it.
+
+    Raises `StreamRefused` for XML in a stream of XML: its publisher may think that queries look into it.
+    """
     if kind == "xpath":
+        if _XML_TYPE.fullmatch(attachment.content_type):
+            raise StreamRefused(
+                "invalid",
+                f"XPath queries look at an item, of at most {PAYLOAD_BYTES_MAX} bytes, and not into the XML attached "
+                "to it; give an item in XML that describes the file",
+            )
         values = (quoteattr(_printable(each)) for each in (attachment.name, attachment.content_type))
         text = '<document name={} type={} size="{}"/>'.format(*values, attachment.size)
         return text.encode(), "application/xml"

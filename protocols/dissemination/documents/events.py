@@ -19,7 +19,10 @@ class DocumentBegun(Event):
 
 
 class DocumentFinished(Event):
-    """All chunks of a document are here, verified. ``senders``: how many nodes sent some of them."""
+    """All chunks of a document are here, verified. ``senders``: how many nodes sent some of them.
+
+    ``again``: chunks that came in vain, in part or as a whole: they broke off, were wrong, or came from two.
+    """
 
     KIND = "dissemination.document_finished"
     stream: Text
@@ -27,6 +30,7 @@ class DocumentFinished(Event):
     bytes: int
     senders: int
     duration_s: float
+    again: int = 0
 
 
 class DocumentStopped(Event):
@@ -59,10 +63,21 @@ class DocumentEvicted(Event):
     bytes: int
 
 
+class DocumentNotRead(Event):
+    """A client that read a document was cut off at this chunk, which does not come or cannot be read."""
+
+    KIND = "dissemination.document_not_read"
+    stream: Text
+    document: Text
+    chunk: int
+    reason: Text
+
+
 DOCUMENT_EVENTS: Final[tuple[type[Event], ...]] = (
     DocumentBegun,
     DocumentFinished,
     DocumentStopped,
     ChunkRefused,
     DocumentEvicted,
+    DocumentNotRead,
 )

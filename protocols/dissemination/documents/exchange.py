@@ -81,6 +81,8 @@ class Active:
     is_checking: bool = False
     """What is left of an earlier try is being read first."""
     senders: dict[NodeId, None] = field(default_factory=dict)
+    again: int = 0
+    """Chunks that came in vain, in part or as a whole."""
     banned: dict[NodeId, None] = field(default_factory=dict)
     """Those that have sent a chunk that was not what it should be."""
     waiting: dict[int, list[Callable[[Value | Exception], None]]] = field(default_factory=dict)
@@ -111,6 +113,7 @@ class DocumentExchange(Part):
         self._host, self._config, self._sources, self._wake = host, config, sources, wake
         self.shelf = DocumentShelf(host, lambda: config().documents_max_bytes)
         self.shelf.is_used = self._is_used
+        self.shelf.is_being_fetched = lambda id: id in self._active
         self.shelf.on_evicted = self._evicted
         self.uploads = UploadQueue()
         self._active: dict[bytes, Active] = {}
@@ -233,6 +236,7 @@ class DocumentExchange(Part):
                 document=active.kept.id.hex(),
                 bytes=active.attachment.size,
                 senders=len(active.senders),
+                again=active.again,
                 duration_s=self._host.now() - active.begun_at,
             )
         )
@@ -409,6 +413,7 @@ class DocumentExchange(Part):
         )
 
     def _broke_off(self, active: Active, peer: PeerRef, chunk: int, reason: str) -> None:
+        active.again += 1
         active.download.broke_off(peer.id, chunk)
         if self._is_on(active):
             self._ask(active)
@@ -420,6 +425,7 @@ class DocumentExchange(Part):
         self._host.count("peerd_dissemination_document_bytes_total", active.attachment.size_of(chunk), direction="in")
         self._ask(active)
         if not is_needed:
+            active.again += 1
             return
 
         def verified(found: bytes) -> None:
@@ -469,6 +475,7 @@ class DocumentExchange(Part):
             self._ask(active)
 
     def _bad(self, active: Active, peer: PeerRef, chunk: int) -> None:
+        active.again += 1
         active.download.not_kept(chunk)
         active.banned[peer.id] = None
         active.download.gone(peer.id)
@@ -499,7 +506,7 @@ class DocumentExchange(Part):
             self._host.send(source, DocumentNot(message.document, message.chunk, is_all=True))
             return
         self._check_chunk(active, message.chunk)
-        upload = Upload(source, message.document, message.chunk)
+        upload = Upload(source, message.document, message.chunk, active.attachment.size_of(message.chunk))
         if not active.download.have >> message.chunk & 1 or not self.uploads.add(upload):
             self._host.send(source, DocumentNot(message.document, message.chunk))
             return
@@ -516,15 +523,13 @@ class DocumentExchange(Part):
     def _send(self, upload: Upload, piece: Value) -> None:
         tag = upload.document + upload.chunk.to_bytes(_CHUNK_NUMBER_BYTES, "big")
         callbacks = SwapCallbacks(
-            done=partial(self._sent, upload, len(piece) if isinstance(piece, bytes) else 0),
+            done=partial(self._sent, upload),
             failed=lambda reason: self._not_sent(upload, False),
         )
         self._host.swap(upload.peer, tag, piece, callbacks, CHUNK_S_MAX)
 
-    def _sent(self, upload: Upload, size: int, nothing: Value) -> None:
-        kept = self.shelf.get(upload.document)
-        sent = size if kept is None else kept.attachment.size_of(upload.chunk)
-        self._host.count("peerd_dissemination_document_bytes_total", sent, direction="out")
+    def _sent(self, upload: Upload, nothing: Value) -> None:
+        self._host.count("peerd_dissemination_document_bytes_total", upload.size, direction="out")
         self.uploads.ended(upload)
         self._send_next()
 

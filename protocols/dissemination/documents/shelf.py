@@ -50,6 +50,8 @@ class DocumentShelf:
         self.drafted_bytes = 0
         """What documents that are being published will take."""
         self.is_used: Callable[[bytes], bool] = lambda id: False
+        self.is_being_fetched: Callable[[bytes], bool] = lambda id: False
+        """Documents that others have asked for lately: of the complete ones they go last."""
         self.on_evicted: Callable[[KeptDocument], None] = lambda kept: None
         self._load()
 
@@ -70,8 +72,12 @@ class DocumentShelf:
         limit = self._bytes_max()
         if size > limit:
             return False
+
         # What is not complete, and is not going on either, is worth least.
-        order = sorted(self._kept.values(), key=lambda kept: (kept.is_complete, kept.at, kept.id))
+        def worth(kept: KeptDocument) -> tuple[bool, bool, int, bytes]:
+            return self.is_being_fetched(kept.id), kept.is_complete, kept.at, kept.id
+
+        order = sorted(self._kept.values(), key=worth)
         for kept in order:
             if self.bytes + size <= limit and len(self._kept) < KEPT_MAX:
                 return True

@@ -10,10 +10,17 @@ from dataclasses import dataclass
 from typing import Final
 
 from peerd.ids import NodeId
+from peerd.limits import MIB
 from peerd.messages import PeerRef
 
-UPLOADS_MAX: Final = 4
-"""Chunks that this node sends at once. Each needs a slot of the swap layer and a chunk's size of memory."""
+UPLOADS_MAX: Final = 8
+"""Chunks that this node sends at once. Each needs a slot of the swap layer and a chunk's size of memory.
+
+Fewer leave the link idle: a connection takes several round trips to begin, and some neighbours are slow to take.
+"""
+UPLOADS_LARGE_MAX: Final = 4
+UPLOADS_BYTES_MAX: Final = 16 * MIB
+"""Above the first number, only as long as all chunks that are being sent have at most so many bytes together."""
 UPLOADS_PEER_MAX: Final = 2
 """Of those, to one neighbour; a second one only as long as nobody else waits."""
 WAITING_PEER_MAX: Final = 16
@@ -28,6 +35,7 @@ class Upload:
     peer: PeerRef
     document: bytes
     chunk: int
+    size: int
 
 
 class UploadQueue:
@@ -60,13 +68,21 @@ class UploadQueue:
         for busy in range(UPLOADS_PEER_MAX):
             for id, orders in self._waiting.items():
                 if len(self._active.get(id, ())) == busy:
-                    upload = orders.popleft()
-                    del self._waiting[id]
-                    if orders:
-                        self._waiting[id] = orders  # at the end of the line
-                    self._active.setdefault(id, []).append(upload)
-                    return upload
+                    return self._begin(orders[0]) if self._has_room(orders[0]) else None
         return None
+
+    def _has_room(self, upload: Upload) -> bool:
+        under_way = [each.size for own in self._active.values() for each in own]
+        return len(under_way) < UPLOADS_LARGE_MAX or sum(under_way) + upload.size <= UPLOADS_BYTES_MAX
+
+    def _begin(self, upload: Upload) -> Upload:
+        id = upload.peer.id
+        orders = self._waiting.pop(id)
+        orders.popleft()
+        if orders:
+            self._waiting[id] = orders  # at the end of the line
+        self._active.setdefault(id, []).append(upload)
+        return upload
 
     def ended(self, upload: Upload) -> None:
         """It is sent, or was given up."""

@@ -116,3 +116,16 @@ class NoOrphans(Checker):
             if parent is not None and id not in parent.member.down.children:
                 found.append(f"{name}: {short_id(node.parent.id)} does not know its child {short_id(id)}")
         return found
+
+
+class OneProducer(Checker):
+    """In a calm ring: no two nodes produce streams of one name."""
+
+    name = "streams have one producer"
+
+    def check(self, simulation: Simulation) -> list[str]:
+        producers: dict[str, list[str]] = {}
+        for place, node in _honest(simulation):
+            if node.is_producer:
+                producers.setdefault(node.name, []).append(short_id(place.id))
+        return [f"{name}: {' and '.join(ids)} produce it" for name, ids in producers.items() if len(ids) > 1]

@@ -26,6 +26,7 @@ from protocols.dissemination.models import (
     DocumentViews,
     ItemPublished,
     ReceivedItem,
+    StreamHandOver,
     StreamHistoryView,
     StreamPlanView,
     StreamSpec,
@@ -45,6 +46,8 @@ if TYPE_CHECKING:
 
 DOCUMENT_SILENCE_S: Final = 3600.0
 """A chunk may be long in coming: whoever has it may be away."""
+HAND_OVER_S: Final = 150.0
+"""The next producer may have to be sent all that the stream remembers."""
 PATH: Final = f"{API_PREFIX}/streams"
 
 
@@ -83,6 +86,12 @@ class DisseminationClient:
     async def remove(self, name: str) -> StreamView:
         """End a stream that the daemon produces."""
         return await self._client.call("DELETE", _path(name), StreamView)
+
+    async def hand_over(self, name: str, to: str) -> StreamView:
+        """Make another node of the tree the producer, by its address or the beginning of its id; nothing is lost."""
+        body = StreamHandOver.model_construct(to=to).model_dump_json().encode()
+        async with aclosing(self._client.fetch(_path(name, "hand-over"), body, "POST", HAND_OVER_S)) as chunks:
+            return StreamView.model_validate_json(b"".join([chunk async for chunk in chunks]))
 
     async def streams(self) -> list[StreamView]:
         """The streams that the daemon takes part in."""

@@ -91,6 +91,27 @@ def remove(stream: StreamArgument, socket: SocketOption = None, output: OutputOp
         stdout().print(f"{view.name}  ended")
 
 
+@app.command()
+def hand_over(
+    stream: StreamArgument,
+    to: Annotated[
+        str,
+        typer.Option(metavar="NODE", help="A node of the stream's tree: its address, or the beginning of its id."),
+    ],
+    socket: SocketOption = None,
+    output: OutputOption = Output.TABLE,
+) -> None:
+    """Make another node the producer of a stream that this daemon publishes. Subscribers lose nothing.
+
+    Example: peerd stream hand-over news --to 192.0.2.7:7420
+    """
+    view = ask(socket, lambda client: _of(client).hand_over(stream, to), "bringing the stream to its next producer")
+    if output is not Output.TABLE:
+        print_data(output, view)
+    else:
+        stdout().print(f"{view.name}  is published by {view.producer} from now on")
+
+
 @app.command("list")
 def list_streams(socket: SocketOption = None, output: OutputOption = Output.TABLE) -> None:
     """List the streams that this daemon publishes, receives or passes on."""
@@ -134,7 +155,7 @@ def show(stream: StreamArgument, socket: SocketOption = None, output: OutputOpti
         "stream": view.name,
         "kind": view.kind,
         "policy": f"{view.policy} ({settings or 'as it is by default'})",
-        "producer": view.producer,
+        "producer": view.producer + (f" (handed over {view.term} times)" if view.term else ""),
         "this daemon": view.role,
         "position": view.position or "-",
         "parent": view.parent or "-",

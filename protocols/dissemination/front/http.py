@@ -28,6 +28,7 @@ from protocols.dissemination.models import (
     InterestTextField,
     ItemPublished,
     ReceivedItem,
+    StreamHandOver,
     StreamHistoryView,
     StreamName,
     StreamPlanView,
@@ -92,6 +93,14 @@ def _add_streams(routes: APIRouter, service: StreamService) -> None:
     async def remove(stream: StreamName) -> StreamView:
         """End a stream that this daemon produces."""
         return await answer_of(lambda done: service.remove(stream, done))
+
+    @routes.post("/{stream}/hand-over")
+    async def hand_over(stream: StreamName, body: StreamHandOver) -> StreamView:
+        """Make another node of the tree the producer; it takes as long as that node needs to have what is remembered.
+
+        Nothing is lost; publishers wait a moment meanwhile, and are told then where the producer is.
+        """
+        return await answer_of(lambda done: service.hand_over(stream, body.to, done), limit_s=None)
 
 
 # Items
@@ -189,7 +198,8 @@ async def _publish_one(service: StreamService, stream: str, body: bytes, kind: s
 
 def _publish(service: StreamService, stream: str, payload: bytes, kind: str) -> ItemPublished:
     if len(payload) > PAYLOAD_BYTES_MAX:
-        raise StreamRefused("invalid", f"an item has at most {PAYLOAD_BYTES_MAX} bytes, this one {len(payload)}")
+        what = f"an item has at most {PAYLOAD_BYTES_MAX} bytes, this one {len(payload)}"
+        raise StreamRefused("invalid", f"{what}; attach what is larger to an item that describes it")
     return service.publish(stream, payload, kind)
 
 

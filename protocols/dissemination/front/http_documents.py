@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 
 FILE_BODY: Final[dict[str, Any]] = {"requestBody": {"content": {"*/*": {}}, "required": True}}
 BINARY_TYPE: Final = "application/octet-stream"
+NOTHING_COMES: Final = "the document is here in part only, and nothing more comes: subscribe to its stream"
 PAYLOAD_LENGTH_MAX: Final = 8192
 """A payload travels in the request's address, which has a limit of its own."""
 
@@ -84,6 +85,8 @@ def add_documents(routes: APIRouter, service: DocumentService) -> None:
     ) -> Response:
         """A document, or a `Range` of it; what is still to come is waited for."""
         view = await state(stream, id)
+        if view.state == "partial":
+            raise HTTPException(HTTPStatus.SERVICE_UNAVAILABLE, NOTHING_COMES)
 
         async def piece(number: int) -> bytes:
             def ask(done: Callable[[Any], None]) -> None:

@@ -63,4 +63,19 @@ PANELS: Final = (
         {"all": f"sum({P}queued_bytes)", "most at one node": f"max({P}queued_bytes)"},
         "What waits to be sent: a slow child, or an uplink that is too small.",
     ),
+    panel(
+        "Documents",
+        "Bps",
+        {"{{direction}}": a_second(f"{P}document_bytes_total", by="direction")},
+        "Bytes of documents that nodes send to each other, a second. They travel beside the stream, not in it.",
+    ),
+    panel(
+        "What became of documents",
+        "short",
+        {
+            "{{outcome}} in an hour": f"sum by (outcome) (increase({P}documents_total[1h]))",
+            "wrong chunks in an hour": f"sum(increase({P}chunks_refused_total[1h]))",
+        },
+        "Documents that nodes have fetched or have stopped fetching, and chunks that were not what they should be.",
+    ),
 )

@@ -12,8 +12,8 @@ from peerd.errors import ConfigError, Unavailable
 from peerd.sim.simulation import Place, Simulation
 from peerd.sim.swarm.work import SwarmWork
 from protocols.dissemination.config import DisseminationConfig
-from protocols.dissemination.front.checkers import NoOrphans
-from protocols.dissemination.front.judging import WRITINGS, StreamJudge, WatchedStream
+from protocols.dissemination.front.checkers import NoOrphans, OneProducer
+from protocols.dissemination.front.judging import WRITINGS, StreamJudge, WatchedStream, plugin_of
 from protocols.dissemination.loading import POLICIES, installed_names, load_policy
 from protocols.dissemination.models import StreamSpec, StreamView
 from protocols.dissemination.names import StreamPosition
@@ -34,6 +34,7 @@ RINGS: Final = ((0.10, 1, 3), (0.85, 6, 16), (0.98, 17, 32), (1.0, 33, 80))
 CLASSES: Final = "abcdef"
 STREAMS_MAX: Final = 3
 DURABLE_EVERY: Final = 2
+TOLD_MAX: Final = 20
 CREATE_SHARE: Final = 0.05
 SUBSCRIBE_SHARE: Final = 0.30
 END_SHARE: Final = 0.08
@@ -44,6 +45,8 @@ PROOF_ITEMS: Final = 12
 PROOF_DELAY_S: Final = 10.0
 """From the beginning of the calm to the items that must arrive."""
 PROOF_GAP_S: Final = 0.5
+LATE_ITEMS_MAX: Final = 8
+"""In a calm ring a value is within its tolerance of one that was current while this many items were published: 4 s."""
 
 
 def usable_policies() -> list[str]:
@@ -91,11 +94,16 @@ class StreamTraffic(SwarmWork):
         return Dissemination(DisseminationConfig.model_validate({**SETTINGS, "fan_out": 2 + index % 4}))
 
     def act(self, place: Place) -> None:
-        self._judge.read()
+        self._read()
         try:
             self._act(place)
         except self.refusals:
             return  # outside the ring, too busy, or not producing any more: an answer, too
+
+    def _read(self) -> None:
+        self._judge.read()
+        if len(self.not_done) < TOLD_MAX:
+            self.not_done += self._judge.unmarked(self.simulation)
 
     def _act(self, place: Place) -> None:
         chance = self.rng.random()
@@ -162,16 +170,37 @@ class StreamTraffic(SwarmWork):
 
     def _go_on(self, name: str) -> None:
         honest = self.simulation.honest_nodes()
-        for _ in range(PROOF_SUBSCRIPTIONS):
-            self.insist(self.rng.choice(honest), partial(self._subscribe, name))
+        chosen = [self.rng.choice(honest) for _ in range(PROOF_SUBSCRIPTIONS)]
+        rivals = [place for place in honest if place not in chosen and place is not self._producers[name]]
+        for place in rivals[-1:]:
+            self.insist(place, partial(self._take_name, name))
+        for place in chosen:
+            self.insist(place, partial(self._subscribe, name))
         for at in range(PROOF_ITEMS):
             self.simulation.after(PROOF_DELAY_S + at * PROOF_GAP_S, partial(self._publish_all, name))
+
+    def _take_name(self, name: str, place: Place) -> None:
+        """Create a stream of a name that is taken, which has to be refused."""
+
+        def told(answer: StreamView | Exception) -> None:
+            is_right = isinstance(answer, Unavailable) or (
+                isinstance(answer, StreamRefused) and answer.kind == "conflict"
+            )
+            if not is_right:
+                self.not_done.append(f"in a calm ring {place} creates {name}, which another one produces: {answer}")
+
+        plugin_of(place).create(StreamSpec(name=name, kind=self._kinds[0], policy="first_fit"), told)
 
     def _subscribe(self, name: str, place: Place) -> None:
         self._proof_watched.append(self._judge.subscribe(place, name, self._wants()))
 
     def _publish_all(self, proof: str) -> None:
-        """An item of the new stream, and of each whose producer still is one."""
+        """An item of the new stream, and of each whose producer still is one. Values are as good as they have to be."""
+        self._read()
+        if not self._judge.calm_since:
+            self._judge.calm_since = {name: stream.last for name, stream in self._judge.streams.items()}
+        elif len(self.not_done) < TOLD_MAX:
+            self.not_done += self._judge.outdated(LATE_ITEMS_MAX)
         for name, place in sorted(self._producers.items()):
             try:
                 if place.is_live:
@@ -182,10 +211,12 @@ class StreamTraffic(SwarmWork):
                     self.not_done.append(f"in a calm ring {place} cannot publish: {error}")
 
     def verdict(self) -> list[str]:
-        self._judge.read()
+        self._read()
         if self.simulation.hostile:
-            return []
+            return self._judge.certain
         refused = [each for each in self._proof_watched if each.place.is_live and each.reader is None]
         told = [f"in a calm ring {each.place} is not subscribed: {each.why_not or 'no answer'}" for each in refused[:1]]
         orphans = NoOrphans().check(self.simulation)
-        return [*self._judge.offences, *self.not_done, *told, *orphans, *self._judge.missing(self._due)]
+        seen = [*self._judge.offences, *self._judge.ended(), *self._judge.missing(self._due)]
+        seen += self._judge.stale(self._due)
+        return [*seen, *self.not_done, *told, *orphans, *OneProducer().check(self.simulation)]

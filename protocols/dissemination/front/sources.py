@@ -52,7 +52,10 @@ def checked_files(paths: Sequence[Path]) -> None:
         except OSError as error:
             raise typer.BadParameter(f"cannot read {path}: {error.strerror}") from error
         if not 0 < size_bytes <= PAYLOAD_BYTES_MAX:
-            raise typer.BadParameter(f"{path} has {size_bytes} bytes; an item has 1 to {PAYLOAD_BYTES_MAX}")
+            raise typer.BadParameter(
+                f"{path} has {size_bytes} bytes; an item has 1 to {PAYLOAD_BYTES_MAX}, and a larger file is attached "
+                "to one (--attach)"
+            )
 
 
 def of_file(path: Path, content_type: str) -> WrappedItem:

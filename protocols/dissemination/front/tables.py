@@ -9,9 +9,13 @@ from pyspark.sql import Column, DataFrame, functions as F
 
 from peerd.front import Row, Shown, SparkTable
 from peerd.pipeline.tables import of_kind
+from protocols.dissemination.documents.manifest import DOCUMENT_ID_BYTES
 
 MEASURED: Final = r"^dissemination\.\w+_measured$"
 """The kinds of events that policies write once they have measured what came of a change that they had predicted."""
+
+DOCUMENT_ID_DIGITS: Final = 2 * DOCUMENT_ID_BYTES
+"""The tag of a chunk's swap begins with the document's id."""
 
 
 def _spurious_share() -> Column:
@@ -110,6 +114,38 @@ def reorganisations(events: DataFrame) -> DataFrame:
     )
 
 
+def documents(events: DataFrame) -> DataFrame:
+    """One row a document: how many nodes have fetched it, how long that took, and how many chunks came in vain."""
+    return (
+        of_kind(events, "dissemination.document_finished")
+        .groupBy("stream", "document")
+        .agg(
+            F.count(F.lit(1)).alias("nodes"),
+            F.max("bytes").alias("bytes"),
+            F.avg("duration_s").alias("mean_s"),
+            F.max("duration_s").alias("max_s"),
+            F.avg("senders").alias("mean_senders"),
+            F.sum("again").alias("again"),
+        )
+    )
+
+
+def document_senders(events: DataFrame) -> DataFrame:
+    """One row a document and node that has served chunks of it: how many, and how many bytes."""
+    is_chunk = (
+        (F.col("plugin") == "dissemination")
+        & F.col("initiated")
+        & (F.col("outcome") == "done")
+        & (F.length("tag") > DOCUMENT_ID_DIGITS)
+    )
+    return (
+        of_kind(events, "swap.finished")
+        .where(is_chunk)
+        .groupBy(F.substring("tag", 1, DOCUMENT_ID_DIGITS).alias("document"), "node")
+        .agg(F.count(F.lit(1)).alias("chunks"), F.sum("sent_bytes").alias("bytes"))
+    )
+
+
 def _build_streams(events: DataFrame, built: Mapping[str, DataFrame]) -> DataFrame:
     return streams(events)
 
@@ -130,6 +166,14 @@ def _build_reorganisations(events: DataFrame, built: Mapping[str, DataFrame]) ->
     return reorganisations(events)
 
 
+def _build_documents(events: DataFrame, built: Mapping[str, DataFrame]) -> DataFrame:
+    return documents(events)
+
+
+def _build_document_senders(events: DataFrame, built: Mapping[str, DataFrame]) -> DataFrame:
+    return document_senders(events)
+
+
 def _as_read(row: Row) -> Row:
     """Shares in percent, and measures of policies with three digits."""
     shown = dict(row)
@@ -143,7 +187,6 @@ def _as_read(row: Row) -> Row:
     return shown
 
 
-_NAMED: Final = {name: name for name in ("stream", "why", "end")}
 TABLES: Final = (
     SparkTable(
         "stream_totals",
@@ -203,6 +246,33 @@ TABLES: Final = (
             },
             ("stream",),
             _as_read,
+        ),
+    ),
+    SparkTable(
+        "stream_documents",
+        _build_documents,
+        Shown(
+            "Documents of streams",
+            {
+                "stream": "stream",
+                "document": "document",
+                "nodes": "nodes",
+                "bytes": "bytes",
+                "mean_s": "mean",
+                "max_s": "longest",
+                "mean_senders": "senders",
+                "again": "chunks in vain",
+            },
+            ("stream", "document"),
+        ),
+    ),
+    SparkTable(
+        "stream_document_senders",
+        _build_document_senders,
+        Shown(
+            "Who served documents",
+            {"document": "document", "node": "node", "chunks": "chunks", "bytes": "bytes"},
+            ("document", "node"),
         ),
     ),
 )

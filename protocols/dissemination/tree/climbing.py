@@ -26,7 +26,8 @@ class Climbing:
 
     def __init__(self, me: PeerRef, is_source: bool, send: Callable[[PeerRef, Message], None]) -> None:
         self._me = me
-        self._is_source = is_source
+        self.is_source = is_source
+        """The way up ends here."""
         self._send = send
         self.is_moving = False
         """Whether a move of this node is under way: from its first message to its end."""
@@ -50,7 +51,7 @@ class Climbing:
         """Let a check pass, hold it back, or answer it. ``parent``: the one that this node has for good."""
         if climb.mover.id == self._me.id:
             self.in_circle(climb.attempt)
-        elif self._is_source:
+        elif self.is_source:
             self._answer(climb, is_clear=True)
         elif self.is_moving and climb.mover.id < self._me.id:
             if len(self._parked) < PARKED_MAX:

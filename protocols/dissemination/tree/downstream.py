@@ -27,12 +27,13 @@ from protocols.dissemination.messages import (
     ReplayItems,
     StreamEnds,
     StreamGap,
+    StreamItem,
     Widen,
     Widened,
 )
 from protocols.dissemination.names import StreamPosition
-from protocols.dissemination.ports import Holder, Interest, ParsedItem
-from protocols.dissemination.tree.allowance import BEGIN_COST, PastAllowance
+from protocols.dissemination.ports import Holder, Interest, ParsedItem, total_bytes
+from protocols.dissemination.tree.allowance import BEGIN_COST, BYTES_A_LOOK, PastAllowance
 from protocols.dissemination.tree.links import PARKED_MAX, PARKED_S, ChildStage, Downlink, EdgeMessage
 from protocols.dissemination.tree.state import BEAT_ITEMS, BEAT_S, MemberState, in_messages, mark
 
@@ -66,7 +67,7 @@ class Downstream:
         self._state = state
         self._needs = needs
         self._admit = admit
-        self._allowance = PastAllowance()
+        self.allowance = PastAllowance()
         self.children: dict[NodeId, Downlink] = {}
         self.wants_max = WANTS_MAX
         """Interests of a child; more only where no messages are encoded, as in the lab."""
@@ -84,7 +85,8 @@ class Downstream:
         before = self.children.get(peer.id)
         if before is not None and before.attempt >= message.attempt:
             return False  # it has been overtaken, or comes twice
-        if not self._allowance.take(peer.id, BEGIN_COST + len(self._state.buffer), self._state.now):
+        after = None if message.is_new or self._state.given is not None else message.after.position
+        if not self._may_look(peer.id, BEGIN_COST + len(self._state.buffer), after):
             self._decline(peer, message.attempt, AttachRefusal.BUSY)
             return False
         try:
@@ -95,7 +97,6 @@ class Downstream:
         if (why := self._why_not(peer, interests, message.instead_of)) is not None:
             self._decline(peer, message.attempt, why)
             return False
-        after = None if message.is_new or self._state.given is not None else message.after.position
         wants = {each.id: each for each in interests}
         child = Downlink(peer, message.attempt, self._state.now, wants, after, message.is_orphan)
         self.children[peer.id] = child
@@ -103,6 +104,13 @@ class Downstream:
             self._needs.release(peer.id, [id for id in before.wants if id not in wants])
         self._needs.need(peer.id, interests, after, partial(self._complete, child))
         return True
+
+    def _may_look(self, peer: NodeId, looks: int, after: StreamPosition | None) -> bool:
+        """Whether so much may be looked through for a node, and what came after a mark be parsed again."""
+        state = self._state
+        if after is not None and state.given is None:
+            looks += state.buffer.bytes_after(after) // BYTES_A_LOOK
+        return self.allowance.take(peer, looks, state.now)
 
     def _why_not(self, peer: PeerRef, interests: Sequence[Interest], instead_of: NodeId | None) -> AttachRefusal | None:
         state = self._state
@@ -144,6 +152,9 @@ class Downstream:
         if child.stage is not ChildStage.OFFERED:
             raise ProtocolError("not_offered", f"{peer} begins what was not offered to it")
         child.after = message.after.position
+        if not self._may_look(peer.id, 0, child.after):
+            self.dismiss(peer.id)
+            return
         self._go_live(child, self._state.since(list(child.wants.values()), child.after))
 
     def _go_live(self, child: Downlink, since: StreamPosition) -> None:
@@ -155,8 +166,8 @@ class Downstream:
         if child.after is not None and since > child.after:
             self._put(child, StreamGap(state.stream, mark(child.after), mark(since)))
         child.told = min(since, state.through)
-        child.queue = [held for held in state.buffer.after(since) if self._is_wanted(child, held)]
-        child.queue_bytes = sum(held.item.size for held in child.queue)
+        child.queue = [held.item for held in state.past(since, child.wants.values())]
+        child.queue_bytes = total_bytes(child.queue)
         self._flush(child, is_due=True)
 
     def _give_newest(self, child: Downlink) -> None:
@@ -173,11 +184,8 @@ class Downstream:
         if child.given is not None:
             child.given.want(child.wants.values())
 
-    def _due(self, child: Downlink, some: Iterable[ParsedItem]) -> list[ParsedItem]:
-        return [held for held in some if self._state.is_for(child.given, held)]
-
-    def _is_wanted(self, child: Downlink, held: ParsedItem) -> bool:
-        return any(self._state.kind.matches(interest, held.content) for interest in child.wants.values())
+    def _due(self, child: Downlink, some: Iterable[ParsedItem]) -> list[StreamItem]:
+        return [held.item for held in some if self._state.is_for(child.given, held)]
 
     def detach(self, peer: PeerRef, attempt: int) -> None:
         """A child goes."""
@@ -231,9 +239,7 @@ class Downstream:
             raise ProtocolError("too_many_wants", f"{peer} wants more than {self.wants_max} things")
         after = None if message.is_new else message.after.position
         looks = len(interests) * (1 if after is None else 1 + len(self._state.buffer))
-        if child.past_bytes > self._state.buffer.limits.bytes or not self._allowance.take(
-            peer.id, looks, self._state.now
-        ):
+        if child.past_bytes > self._state.buffer.limits.bytes or not self._may_look(peer.id, looks, after):
             self.dismiss(peer.id)  # it attaches anew, and gets all that it wants at once
             return
         self._needs.need(peer.id, interests, after, partial(self._widened, child, interests, after))
@@ -249,13 +255,9 @@ class Downstream:
             self._want(child)
             past = self._due(child, state.given.newest())
         else:
-            past = [
-                held
-                for held in state.buffer.after(since)
-                if any(state.kind.matches(interest, held.content) for interest in interests)
-            ]
+            past = [held.item for held in state.past(since, interests)]
         for some in in_messages(past):
-            self._put(child, ReplayItems(state.stream, tuple(held.item for held in some)))
+            self._put(child, ReplayItems(state.stream, some))
         ids = tuple(each.id for each in interests)
         self._put(child, Widened(state.stream, ids, mark(since), mark(state.through)))
 
@@ -308,15 +310,15 @@ class Downstream:
                     child.passed += 1
                 else:
                     wanting.append(child.peer.id)
-                    self._enqueue(child, held)
+                    self._enqueue(child, held.item)
         return wanting
 
-    def _enqueue(self, child: Downlink, held: ParsedItem) -> None:
-        child.queue.append(held)
-        child.queue_bytes += held.item.size
+    def _enqueue(self, child: Downlink, item: StreamItem) -> None:
+        child.queue.append(item)
+        child.queue_bytes += item.size
         limits = self._state.buffer.limits
         if len(child.queue) > limits.items or child.queue_bytes > limits.bytes:  # as much as this node remembers itself
-            child.lost_until = held.position
+            child.lost_until = item.position
             child.queue, child.queue_bytes = [], 0
 
     def offer(self, some: Sequence[ParsedItem]) -> None:
@@ -328,7 +330,7 @@ class Downstream:
     def _offer(self, child: Downlink, some: Sequence[ParsedItem]) -> None:
         for part in in_messages(self._due(child, some)):
             self._pack(child, self._state.through, is_due=False)
-            self._put(child, ReplayItems(self._state.stream, tuple(held.item for held in part)))
+            self._put(child, ReplayItems(self._state.stream, part))
 
     def _is_behind(self, child: Downlink) -> bool:
         """Whether a child still has to take what it was sent: then it gets the newest items when it has."""
@@ -425,7 +427,7 @@ class Downstream:
         for at, some in enumerate(parts):
             is_last = at == len(parts) - 1
             through = end if is_last else some[-1].position
-            self._put(child, Carry(state.stream, tuple(held.item for held in some), mark(through)))
+            self._put(child, Carry(state.stream, some, mark(through)))
             child.told, child.passed, child.beat_at = through, 0, state.now
         is_path_new = child.path_told != state.path_version
         if (is_due and not parts) or is_path_new:

@@ -8,9 +8,9 @@ from enum import Enum
 from typing import Final
 
 from peerd.messages import PeerRef
-from protocols.dissemination.messages import Beat, Carry, Narrow, ReplayItems, StreamGap, Widen, Widened
+from protocols.dissemination.messages import Beat, Carry, Narrow, ReplayItems, StreamGap, StreamItem, Widen, Widened
 from protocols.dissemination.names import START, StreamPosition
-from protocols.dissemination.ports import Interest, LastGiven, ParsedItem
+from protocols.dissemination.ports import Interest, LastGiven
 
 EdgeMessage = Carry | Beat | ReplayItems | Widened | StreamGap
 """What a parent sends on an edge once it has begun, numbered."""
@@ -95,7 +95,7 @@ class Downlink:
     """It has been told that it has everything up to here."""
     passed: int = 0
     """Items since then that it did not want."""
-    queue: list[ParsedItem] = field(default_factory=list)
+    queue: list[StreamItem] = field(default_factory=list)
     """To be sent at the end of the current call, or when the child has taken what was sent before."""
     queue_bytes: int = 0
     outbox: deque[EdgeMessage] = field(default_factory=deque)

@@ -24,6 +24,7 @@ from protocols.dissemination.tree.downstream import Admit, Downstream
 from protocols.dissemination.tree.latest import LatestItems
 from protocols.dissemination.tree.links import EdgeMessage
 from protocols.dissemination.tree.replay import BufferLimits
+from protocols.dissemination.tree.second import Places, SecondParent
 from protocols.dissemination.tree.state import MemberState
 from protocols.dissemination.tree.subscription import Delivered, OwnSubscription
 from protocols.dissemination.tree.upstream import MoveEnd, Upstream
@@ -61,8 +62,10 @@ class StreamMember:
         self.up = Upstream(self.state, self.climbing, self, attempts_from)
         self.subscriptions: dict[int, OwnSubscription] = {}
         self.latest = LatestItems(self.state, self.down, self.subscriptions)
-        self.down.is_member = lambda: is_source or not self.up.is_orphan
+        self.down.is_member = lambda: self.state.is_source or not self.up.is_orphan
         self.down.has_uplink = self.up.knows
+        self.second = SecondParent(self.state)
+        self.places = Places(self.state, self.down.children, self.down.is_member, self.up.knows)
         self.on_orphaned: Callable[[], None] = lambda: None
         self.on_ended: Callable[[PeerRef, MoveEnd, AttachRefusal | None, Sequence[PeerRef]], None] = lambda *_: None
         self.on_passed: Callable[[ParsedItem, bool, Sequence[NodeId]], None] = lambda *_: None
@@ -80,15 +83,16 @@ class StreamMember:
         self.state.through = mark
         self.state.buffer.forget(mark)
 
-    def recall(self, floor: StreamPosition, items: Sequence[tuple[ParsedItem, float]], now: float) -> None:
+    def recall(self, floor: StreamPosition, items: Sequence[tuple[StreamItem, float]], now: float) -> None:
         """The producer has started anew, with its past from disk: all after ``floor``, and when each item was kept."""
         self.begin_at(floor)
         state = self.state
-        for held, at_s in items:
-            state.through = held.position
-            state.buffer.add(held, at_s)
-            with suppress(ItemError):  # it was refused in the end, when it was published, too
-                self.latest.have(held)
+        for item, at_s in items:
+            state.through = item.position
+            state.buffer.add(item, at_s)
+            if state.given is not None:
+                with suppress(ItemError):  # it was refused in the end, when it was published, too
+                    self.latest.have(ParsedItem(item, state.kind.content(item)))
         state.buffer.trim(now)
 
     def publish(self, item: StreamItem, now: float) -> None:
@@ -108,6 +112,46 @@ class StreamMember:
         """Send on what waits, as far as children take it."""
         self.state.now = now
         self.down.flush()
+
+    # Another producer
+
+    def has_all(self, interest: Interest, through: StreamPosition) -> bool:
+        """Whether this node has had all of the stream up to a mark. ``interest``: in everything, which it holds."""
+        is_whole = self.state.wants.is_answered([interest.id])
+        return is_whole and not self.up.is_orphan and self.state.through >= through
+
+    def become_producer(self, everything: Interest, now: float) -> None:
+        """Go on as the producer, with what this node remembers since it has had everything."""
+        state = self.state
+        state.now = now
+        since = state.wants.since(everything.id)
+        if since is None:
+            raise Bug("a node that has not had all of the stream cannot go on with it")
+        state.buffer.forget(since)
+        self.second.leave()
+        self.up.at_producer()
+        state.change_role(is_source=True)
+        state.wants.at_producer(state.buffer.floor)
+        self.latest.freshened(is_stale=False)
+        self.answered()
+        self.down.flush()
+
+    def begin_again_at(self, mark: StreamPosition, now: float) -> None:
+        """This producer goes on behind a mark. What came before that from another one it does not know."""
+        state = self.state
+        state.now = now
+        since, state.through = state.through, mark
+        state.wants.lost(mark)
+        self.lost(since, mark)
+        self.down.flush()
+
+    def become_member(self, successor: NodeId, now: float) -> None:
+        """The stream is another's now: go on below it. This node needs a parent."""
+        self.state.now = now
+        self.state.change_role(is_source=False)
+        self.state.wants.at_member()
+        self.down.remove(successor)
+        self.up.at_member()
 
     # Subscriptions of this node
 
@@ -138,9 +182,8 @@ class StreamMember:
             self.latest.begin(found)
             return
         found.lose(begun, since)
-        for held in list(state.buffer.after(since)):
-            if state.kind.matches(found.interest, held.content):
-                found.give(held)
+        for held in state.past(since, [found.interest]):
+            found.give(held)
 
     def unsubscribe(self, number: int, now: float) -> None:
         """Want it no more."""
@@ -188,7 +231,7 @@ class StreamMember:
     def _flow(self, held: ParsedItem) -> None:
         state = self.state
         self.latest.have(held)
-        state.buffer.add(held, state.now)
+        state.buffer.add(held.item, state.now)
         ids = state.matching.match(held.content)
         children = self.down.flow(held, ids)
         own = [each for each in self.subscriptions.values() if each.interest.id in ids]
@@ -200,7 +243,7 @@ class StreamMember:
     def remembered(self, item: StreamItem) -> None:
         """See `protocols.dissemination.tree.upstream.Below`."""
         held = self.state.parsed(item)
-        self.state.buffer.add(held, self.state.now)
+        self.state.buffer.add(item, self.state.now)
         if self.state.given is not None:
             self.latest.arrived(held)
 
@@ -290,6 +333,12 @@ class StreamMember:
                 self.on_stream_over()
             case messages.MoveAway() | messages.StreamEnds():
                 pass  # it has not heard yet that it is not the parent any more
+            case messages.Reserve():
+                self.places.asked(peer, message)
+            case messages.Reserved():
+                self.second.answered(peer, message)
+            case messages.Unreserve():
+                self.places.released(peer.id)
             case messages.Climb():
                 self.climbing.check(message, self._parent(), now)
             case _:
@@ -326,12 +375,16 @@ class StreamMember:
         """A node is out of reach."""
         self.state.now = now
         self.down.remove(peer)
+        self.second.gone(peer)
+        self.places.released(peer)
         self.up.gone(peer)
         self.down.flush()
 
     def leave(self, now: float) -> None:
         """Leave the tree. Promoting a child is the policy's part, before this."""
         self.state.now = now
+        self.second.leave()
+        self.places.leave()
         self.up.leave()
         self.down.dismiss_all()
 
@@ -340,10 +393,13 @@ class StreamMember:
         self.state.now = now
         self.state.buffer.trim(now)
         self.up.tick()
+        self.second.tick(self._parent(), is_moving=self.up.next is not None)
         self.down.beat()
+        self.places.check()
         self.down.flush()
 
     def validate(self) -> None:
         """Assert the invariants."""
         self.state.buffer.validate()
         self.down.validate()
+        self.places.validate()

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Iterator
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
+from protocols.dissemination.messages import StreamItem
 from protocols.dissemination.names import START, StreamPosition
-from protocols.dissemination.ports import ParsedItem
 
 TRIM_AFTER: Final = 1024
 """So many forgotten entries are taken out of the lists at once, so that each costs next to nothing."""
@@ -24,7 +24,10 @@ class BufferLimits:
 
 
 class ReplayBuffer:
-    """Items of one stream in order, the newest ones.
+    """Items of one stream in order, the newest ones, as they came.
+
+    They are not kept parsed: that would take some 12 times the memory for XML, and more processor time for each item,
+    because what is let go of late is not in the processor's cache any more. Who asks for the past has it parsed again.
 
     ``floor``: every item that this node has had after it is in here.
     """
@@ -34,21 +37,21 @@ class ReplayBuffer:
         self.floor = floor
         self.bytes = 0
         self._positions: list[StreamPosition] = []
-        self._held: list[ParsedItem] = []
+        self._items: list[StreamItem] = []
         self._at_s: list[float] = []
         self._begin = 0
 
     def __len__(self) -> int:
-        return len(self._held) - self._begin
+        return len(self._items) - self._begin
 
     @property
     def last(self) -> StreamPosition:
         """The newest item's place, or the floor when there is none."""
         return self._positions[-1] if len(self) else self.floor
 
-    def add(self, held: ParsedItem, now: float) -> bool:
+    def add(self, item: StreamItem, now: float) -> bool:
         """Remember an item; whether it is new. One that comes late is put in its place."""
-        position = held.position
+        position = item.position
         if position <= self.floor:
             return False
         if position > self.last:
@@ -58,16 +61,20 @@ class ReplayBuffer:
             if at > self._begin and self._positions[at - 1] == position:
                 return False
         self._positions.insert(at, position)
-        self._held.insert(at, held)
+        self._items.insert(at, item)
         self._at_s.insert(at, now)
-        self.bytes += held.item.size
+        self.bytes += item.size
         self.trim(now)
         return True
 
-    def after(self, mark: StreamPosition) -> Iterator[ParsedItem]:
-        """What stands behind a mark, in order."""
-        for at in range(bisect_right(self._positions, mark, self._begin), len(self._held)):
-            yield self._held[at]
+    def after(self, mark: StreamPosition) -> Sequence[StreamItem]:
+        """What stands behind a mark now, in order."""
+        return self._items[bisect_right(self._positions, mark, self._begin) :]
+
+    def bytes_after(self, mark: StreamPosition) -> int:
+        """What stands behind a mark, as if all items had the same size: so it takes no time to ask."""
+        behind = len(self._items) - bisect_right(self._positions, mark, self._begin)
+        return self.bytes * behind // len(self) if behind else 0
 
     def trim(self, now: float) -> None:
         """Forget what is above the limits."""
@@ -76,22 +83,22 @@ class ReplayBuffer:
             len(self) > limits.items or self.bytes > limits.bytes or now - self._at_s[self._begin] > limits.seconds
         ):
             self.floor = self._positions[self._begin]
-            self.bytes -= self._held[self._begin].item.size
+            self.bytes -= self._items[self._begin].size
             self._begin += 1
-        if self._begin >= TRIM_AFTER or self._begin == len(self._held):
-            del self._positions[: self._begin], self._held[: self._begin], self._at_s[: self._begin]
+        if self._begin >= TRIM_AFTER or self._begin == len(self._items):
+            del self._positions[: self._begin], self._items[: self._begin], self._at_s[: self._begin]
             self._begin = 0
 
     def forget(self, through: StreamPosition) -> None:
         """Forget everything up to a mark: it is not complete there."""
         while len(self) and self._positions[self._begin] <= through:
-            self.bytes -= self._held[self._begin].item.size
+            self.bytes -= self._items[self._begin].size
             self._begin += 1
         self.floor = max(self.floor, through)
 
     def clear(self, floor: StreamPosition) -> None:
         """Forget everything, and begin anew at a mark."""
-        self._positions, self._held, self._at_s = [], [], []
+        self._positions, self._items, self._at_s = [], [], []
         self._begin = self.bytes = 0
         self.floor = floor
 
@@ -100,5 +107,5 @@ class ReplayBuffer:
         kept = self._positions[self._begin :]
         assert kept == sorted(set(kept)), "in order, each once"
         assert not kept or kept[0] > self.floor
-        assert self.bytes == sum(held.item.size for held in self._held[self._begin :])
+        assert self.bytes == sum(item.size for item in self._items[self._begin :])
         assert len(self) <= self.limits.items

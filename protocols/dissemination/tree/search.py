@@ -23,8 +23,11 @@ class ParentSearch:
     ``on_over(found)`` is called once for each `begin`.
     """
 
-    def __init__(self, move_to: Callable[[PeerRef], bool], draw: Callable[[], float]) -> None:
+    def __init__(
+        self, move_to: Callable[[PeerRef], bool], draw: Callable[[], float], tries_max: int = TRIES_MAX
+    ) -> None:
         self._move_to = move_to
+        self._tries_max = tries_max
         self._draw = draw
         self._queue: deque[PeerRef] = deque()
         self._tried: set[NodeId] = set()
@@ -48,7 +51,7 @@ class ParentSearch:
         self._on_over = self.current = None
 
     def _next(self) -> None:
-        while self._queue and len(self._tried) < TRIES_MAX:
+        while self._queue and len(self._tried) < self._tries_max:
             peer = self._queue.popleft()
             if peer.id not in self._tried:
                 self._tried.add(peer.id)

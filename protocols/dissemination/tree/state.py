@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from typing import Final
 
-from peerd.errors import ProtocolError
+from peerd.errors import Bug, ProtocolError
 from peerd.ids import NodeId
 from peerd.messages import Message, PeerRef
 from protocols.dissemination.interests.errors import ItemError
@@ -60,6 +60,18 @@ class MemberState:
         self.is_stale = False
         """Nobody vouches for what this node has: it, or a node above it, has no parent."""
 
+    def change_role(self, *, is_source: bool) -> None:
+        """This node is the producer from now on, or is it no more. What it has stays."""
+        self.is_source = is_source
+        before, given = self.given, self.make_given(is_source=is_source)
+        if before is not None and given is not None:
+            for held in before.newest():
+                given.give(held)
+        self.given = given
+        self._promised = -1
+        self.ancestors, self.path = (), ()
+        self.path_version += 1
+
     def make_given(self, *, is_source: bool = False) -> LastGiven | None:
         """What a new holder was given: nothing yet. ``None`` for kinds in which each item stands by itself."""
         return self.kind.make_given(is_source=is_source) if isinstance(self.kind, RememberingKind) else None
@@ -79,6 +91,25 @@ class MemberState:
             return ParsedItem(item, self.kind.content(item))
         except ItemError as error:
             raise ProtocolError("bad_item", str(error)[:256]) from error
+
+    def past(self, since: StreamPosition, interests: Iterable[Interest]) -> Iterator[ParsedItem]:
+        """What this node remembers after a mark that meets one of these; not parsed where one of them wants everything.
+
+        Matched with all of them together, and let go of one by one: the past may be long, and parsed it is large.
+        """
+        wanted, everything = self.kind.make_set(), self.kind.parse("").id
+        items = self.buffer.after(since)
+        for interest in interests:
+            if interest.id == everything:
+                return (ParsedItem(item, None) for item in items)
+            wanted.add(interest)
+        return (held for held in map(self._parsed_again, items) if wanted.match(held.content))
+
+    def _parsed_again(self, item: StreamItem) -> ParsedItem:
+        try:
+            return ParsedItem(item, self.kind.content(item))
+        except ItemError as error:
+            raise Bug(f"the item {item.position} was parsed when it came, and cannot be any more: {error}") from error
 
     def set_path(self, ancestors: tuple[PeerRef, ...]) -> None:
         """The way from the producer has changed."""
@@ -108,15 +139,15 @@ def mark(position: StreamPosition) -> StreamMark:
     return StreamMark(position.epoch, position.sequence)
 
 
-def in_messages(held: Sequence[ParsedItem]) -> Iterator[list[ParsedItem]]:
-    """Cut items into lists that fit into one message each."""
-    some: list[ParsedItem] = []
+def in_messages(items: Iterable[StreamItem]) -> Iterator[tuple[StreamItem, ...]]:
+    """Cut items into parts that fit into one message each."""
+    some: list[StreamItem] = []
     size = 0
-    for each in held:
-        if some and (size + each.item.size > ITEMS_BYTES_MAX or len(some) == ITEMS_MAX):
-            yield some
+    for each in items:
+        if some and (size + each.size > ITEMS_BYTES_MAX or len(some) == ITEMS_MAX):
+            yield tuple(some)
             some, size = [], 0
         some.append(each)
-        size += each.item.size
+        size += each.size
     if some:
-        yield some
+        yield tuple(some)

@@ -60,8 +60,6 @@ class MoveEnd(Enum):
     CIRCLE = "circle"
     """The new parent is below this node, or it cannot be known whether it is."""
     SILENT = "silent"
-    NOT_NOW = "not_now"
-    """Another node's check has just passed here."""
 
 
 class Below(Protocol):
@@ -112,6 +110,8 @@ class Upstream:
         self.next: Uplink | None = None
         self.is_new = True
         """This node has never had anything of the stream."""
+        self.died: NodeId | None = None
+        """The parent that this orphan has lost because it is out of reach; ``None``: it was not lost in that way."""
         self._attempts = attempts_from
         self._narrow_at: float | None = None
         self._is_narrow_due = False
@@ -216,7 +216,7 @@ class Upstream:
         link, old = self.next, self.parent
         if link is None or not link.has_begun or not link.is_clear:
             return
-        self.parent, self.next = link, None
+        self.parent, self.next, self.died = link, None, None
         self._take_over(link)
         if link.path is not None:
             self._state.set_path(link.path)
@@ -272,7 +272,7 @@ class Upstream:
         if self.next is not None and self.next.peer.id == peer:
             self._give_up(MoveEnd.SILENT)
         if self.parent is not None and self.parent.peer.id == peer:
-            self._drop_parent()
+            self._drop_parent(died=peer)
 
     def dismissed(self, peer: PeerRef, attempt: int) -> None:
         """The parent says that it is none."""
@@ -281,8 +281,8 @@ class Upstream:
         elif self.is_parent(peer, attempt):
             self._drop_parent()
 
-    def _drop_parent(self) -> None:
-        self.parent = None
+    def _drop_parent(self, died: NodeId | None = None) -> None:
+        self.parent, self.died = None, died
         self._below.freshened()
         if self.next is None:
             self._below.orphaned()
@@ -297,6 +297,22 @@ class Upstream:
             if link is not None:
                 self._state.send(link.peer, DetachFromParent(self._state.stream, link.attempt))
         self.parent = self.next = None
+
+    # Becoming the producer, and being it no more
+
+    def at_producer(self) -> None:
+        """Nobody is above this node from now on."""
+        self._climbing.is_source = True
+        self.leave()
+        self.died = self._behind_since = self._narrow_at = None
+        self._is_narrow_due = True
+        self._climbing.moved(None, self._state.now)
+
+    def at_member(self) -> None:
+        """This node has had the stream, as its producer, and needs a parent now."""
+        self._climbing.is_source = False
+        self.is_new = False
+        self._below.freshened()
 
     # The stream
 
@@ -354,12 +370,12 @@ class Upstream:
             self._tell_off_at = self._state.now + TELL_OFF_S
             self._state.send(peer, DetachFromParent(self._state.stream, attempt))
 
-    def _broken(self, link: Uplink) -> None:
+    def _broken(self, link: Uplink, *, is_silent: bool = False) -> None:
         if link is self.next:
             self._give_up(MoveEnd.SILENT)
         else:
             self._state.send(link.peer, DetachFromParent(self._state.stream, link.attempt))
-            self._drop_parent()
+            self._drop_parent(died=link.peer.id if is_silent else None)
 
     def carry(self, peer: PeerRef, message: Carry) -> None:
         """The next items."""
@@ -507,7 +523,7 @@ class Upstream:
             if link is not None and link.parked and now - link.parked_at >= PARKED_S:
                 self._broken(link)
         if self.parent is not None and now - self.parent.heard_at >= SILENT_S:
-            self._broken(self.parent)
+            self._broken(self.parent, is_silent=True)
         self._check_behind()
         is_asking = self.parent is not None and self.next is None and self._state.wants.has_pending()
         if is_asking and now - self._asked_at >= ASK_AGAIN_S:

@@ -150,6 +150,29 @@ class Wants:
             want.is_sent = True
             want.since = since if want.since is None else min(want.since, since)
 
+    def at_producer(self, since: StreamPosition) -> None:
+        """This node is the producer from now on, and remembers all that came after a mark: nobody need be asked."""
+        self.version += 1
+        if self._everything is not None:
+            everything, self._everything = self._everything, None
+            self.release(EVERYTHING, [everything.id], is_final=True)
+        for want in self._wants.values():
+            want.is_sent, want.asked, want.asked_after, want.since = True, 0, None, since
+
+    def at_member(self) -> None:
+        """This node is not the producer any more: a parent has to be told of its wants. If there are many, of all."""
+        self.version += 1
+        texts = [want.interest.text for want in self._wants.values()]
+        if len(texts) <= SENT_MAX and sum(map(_size, texts)) <= SENT_BYTES_MAX:
+            return
+        sinces = [want.since for want in self._wants.values() if want.since is not None]
+        self._everything = self._kind.parse("")
+        wanted = self._wants.setdefault(self._everything.id, _Want(self._everything))
+        for want in self._wants.values():
+            want.is_sent = want is wanted
+        wanted.holders.add(EVERYTHING)
+        wanted.since = max(sinces)
+
     def _is_full(self, more: Interest) -> bool:
         sent = [want.interest.text for want in self._wants.values() if want.is_sent]
         return len(sent) >= SENT_MAX or sum(map(_size, sent)) + _size(more.text) > SENT_BYTES_MAX

@@ -53,6 +53,7 @@ TREE: Final = (
 MOVES: Final = (
     Column("moves", "moves", "made while it was measured"),
     Column("moves_per_100", "moves/100", "made in 100 items", 1),
+    Column("moved_up", "moved up", "moves to a grandparent that had room; the producer does not order them"),
     Column("looked_at", "looked at", "requests that the producer searched a better place for"),
     Column("searched", "asked", "nodes in one search, mean", 1),
     Column("predicted", "predicted", "saving of a move for the parents, items in vain for each item, mean", 4),
@@ -171,10 +172,10 @@ FIGURES: Final = {
         _each("request_items", (20, 50, 100, 200, 500, 1000)),
     ),
     "dissemination/top": StreamFigure(
-        "how many requests of a batch are looked at",
+        "how many moves of a batch are made",
         f"{PAPER}, figure 20",
-        (Column("top", "top", "requests of a batch that are looked at (c)"),),
-        charts.over("top", "top", "Requests of a batch that are looked at", moves=True),
+        (Column("top", "top", "moves that are made of a batch (c); twice as many requests are looked at"),),
+        charts.over("top", "top", "Moves that are made of a batch", moves=True),
         _each("top", (2, 10, 15, 20, 1000)),
     ),
     "dissemination/threshold": StreamFigure(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from random import Random
 from typing import Any, Final
 
 from peerd.ids import NodeId
@@ -68,7 +69,7 @@ class NodePlace:
         return self._system.now
 
     def random(self) -> float:
-        return 0.5
+        return self._trees.rng.random()
 
     def work(self) -> ItemWork | None:
         costs = self._system.costs[self._node]
@@ -97,8 +98,9 @@ class NodePlace:
 class AdaptingTrees(TreeWatcher):
     """The policies of all nodes in all trees of a system."""
 
-    def __init__(self, system: System, tau: float = TAU) -> None:
+    def __init__(self, system: System, rng: Random, tau: float = TAU) -> None:
         self.system = system
+        self.rng = rng
         self.told = 0
         """Messages of the policies."""
         self.peers = [PeerRef(id_of(node), "127.0.0.1", 1 + node) for node in system.world.nodes]

@@ -63,7 +63,7 @@ def measure(point: Point, notify: Notify) -> Row:
     plan, fan_out, to_slow = _plan(choice, world, rng, point)
     built_s = time.process_time() - begun_s
     system = System(world, plan, Random(f"{point.seed} run"))
-    trees = AdaptingTrees(system, choice.tau) if choice.adaptive else None
+    trees = AdaptingTrees(system, Random(f"{point.seed} decisions"), choice.tau) if choice.adaptive else None
     lost: list[float] = []
     for window in range(1, WINDOWS + 1):
         notify("run", system.now)

@@ -137,8 +137,8 @@ def dita(world: CoherencyWorld, fan_out: int) -> Plan:
 
 def delay_of(world: CoherencyWorld) -> Callable[[NodeId, NodeId], float]:
     """The delays, by ids."""
-    delays = world.delays
-    return lambda one, other: delays[number_of(one)][number_of(other)]
+    delays = {id_of(node): {id_of(to): its[to] for to in world.nodes} for node, its in enumerate(world.delays)}
+    return lambda one, other: delays[one][other]
 
 
 PLANS: Final[Mapping[str, Callable[[CoherencyWorld, Random], Plan]]] = {

@@ -99,6 +99,12 @@ class HoldStill:
             self.tokens.append(tree)
         self._go_on()
 
+    def passed_over(self, tree: TreeName) -> None:
+        """The token of a tree has come before this node may decide again: it takes no turn, and need not hold still."""
+        if self.held is not None and tree == self.held.tree:
+            self.held = None
+        self._go_on()
+
     def requested(self, request: HoldRequest) -> None:
         """A parent asks this node to hold still."""
         if len(self.requests) < QUEUE_MAX and request not in self.requests:

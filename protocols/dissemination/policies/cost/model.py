@@ -104,11 +104,11 @@ class Server:
     rate_max: float = 0.0
     rate_sum: float = 0.0
     processing_s: float = 0.0
+    branch: Branch = field(init=False)
+    """It and all below it, as the node above sees them."""
 
-    @property
-    def branch(self) -> Branch:
-        """It and all below it, as the node above sees them."""
-        return Branch(self.id, self.rate_max, self.rate_sum, len(self.children))
+    def __post_init__(self) -> None:
+        self.branch = Branch(self.id, self.rate_max, self.rate_sum, len(self.children))
 
 
 class CostTree:
@@ -143,6 +143,7 @@ class CostTree:
         if server.id == self.source:
             server.rate_sum -= server.rate  # it has every value at once
         server.processing_s = processing_s(server.costs, server.rate_max, branches)
+        server.branch = Branch(server.id, server.rate_max, server.rate_sum, len(branches))
 
     def bottom_up(self) -> list[NodeId]:
         """All nodes that hang on the source, each after those below it."""

@@ -10,7 +10,7 @@ from peerd.errors import Bug
 from peerd.ids import NodeId, format_id
 from peerd.messages import Message, PeerRef
 from protocols.dissemination.models import PastMove, PlannedMove
-from protocols.dissemination.policies.cost import messages
+from protocols.dissemination.policies.cost import messages, pace
 from protocols.dissemination.policies.cost.events import EVENTS, AdaptationMeasured, TreeAdapted
 from protocols.dissemination.policies.cost.family import Relations, branch_figures
 from protocols.dissemination.policies.cost.joining import PlaceSearch
@@ -59,6 +59,9 @@ class CostPolicy:
         self._reported_at = tree.now()
         self._is_report_due = False
         self._asks = 0
+        now, round_s = tree.now(), settings.round
+        self._decisions = pace.Pace(pace.DECISIONS_AT_ONCE, round_s / pace.DECISIONS_A_ROUND, now)
+        self._obeys = pace.Pace(pace.ORDERS_AT_ONCE, round_s / pace.ORDERS_A_ROUND, now)
         rounds.add(tree.stream, self)
 
     # The place in the tree (`FamilyPlace`)
@@ -191,8 +194,7 @@ class CostPolicy:
                     self._relatives(message)
             case messages.CostToken():
                 if is_parent:
-                    self._is_involved = message.is_involved
-                    self._rounds.hold.token(stream)
+                    self._token(message)
             case messages.OrderToMove():
                 self._ordered(peer, message)
             case messages.OrderEnded():
@@ -208,6 +210,13 @@ class CostPolicy:
                 self._rounds.received(peer, message, stream, None if parent is None else parent.id)
             case _:
                 raise Bug(f"{type(message).__name__} is no message of the cost-based policy")
+
+    def _token(self, message: messages.CostToken) -> None:
+        if self._decisions.take(self._tree.now()):
+            self._is_involved = message.is_involved
+            self._rounds.hold.token(self._tree.stream)
+        else:
+            self._rounds.hold.passed_over(self._tree.stream)
 
     def tell(self, node: NodeId, message: Message) -> None:
         """See `Adapting`."""
@@ -355,7 +364,7 @@ class CostPolicy:
         """An order of the parent or of its parent; from anybody else, who was that a moment ago perhaps, not obeyed."""
         is_above = peer.id in tuple(self._tree.path)[-2:]
         is_free = is_above and self._orders.mine is None and message.to.id != self.me.id
-        if is_free and self._tree.move_to(message.to):
+        if is_free and self._obeys.take(self._tree.now()) and self._tree.move_to(message.to):
             self._orders.obey(peer, message.order, message.to.id)
         else:
             self._tree.send(peer, messages.OrderEnded(self._tree.stream, message.order, False))

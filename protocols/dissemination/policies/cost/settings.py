@@ -32,7 +32,7 @@ class CostSettings(ConfigSection):
         "decides on figures that are not settled yet.",
     )
     gain_min: Annotated[float, Field(ge=0.0, le=1.0)] = setting(
-        0.02,
+        0.002,
         "A change is made when it is thought to spare this share of what is lost at the steps that it touches. Higher "
         "means fewer moves; 0 follows every fluctuation.",
     )

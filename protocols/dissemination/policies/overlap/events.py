@@ -50,4 +50,14 @@ class ReorganisationMeasured(Event):
     measured: float
 
 
-EVENTS: Final = (OverlapJoined, ReorganisationAsked, ReorganisationDecided, ReorganisationMeasured)
+class MovedUp(Event):
+    """A node has left its parent for its grandparent, which had room; ``children``: so many came with it."""
+
+    KIND = "dissemination.moved_up"
+    stream: Text
+    from_parent: Text
+    parent: Text
+    children: int
+
+
+EVENTS: Final = (OverlapJoined, ReorganisationAsked, ReorganisationDecided, ReorganisationMeasured, MovedUp)

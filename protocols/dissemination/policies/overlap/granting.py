@@ -33,6 +33,8 @@ from protocols.dissemination.statistics.received import ItemSet
 
 BATCH_MAX: Final = 256
 """Requests that are collected; above it, the one with the least overhead is dropped."""
+LOOKED_AT_MAX: Final = 2
+"""So many requests of a batch are looked at for each move that may be ordered, at most: some find no better place."""
 REQUESTERS_MAX: Final = 4096
 """Nodes of which the producer remembers when they asked last, and movers of which it remembers when they moved."""
 HISTORY_MAX: Final = 256
@@ -114,6 +116,8 @@ class Granter:
         self._batch: dict[NodeId, _Request] = {}
         self._batch_at = 0.0
         self._chosen: deque[_Request] = deque()
+        self._grants = 0
+        """Moves that may still be ordered of the batch that was chosen last."""
         self._looking: _Looking | None = None
         self._ordered: dict[int, _Ordered] = {}
         self._number = 0
@@ -155,7 +159,8 @@ class Granter:
                 self._decided(number, "silent")
         if self._batch and now - self._batch_at >= settings.batch_interval:
             best = sorted(self._batch.values(), key=_by_cost, reverse=True)
-            self._chosen = deque(best[: settings.top])
+            self._chosen = deque(best[: settings.top * LOOKED_AT_MAX])
+            self._grants = settings.top
             self._batch.clear()
         self._look()
 
@@ -207,6 +212,9 @@ class Granter:
             self._emit(request, request.asker, "no_gain", 0.0, looking.search.asked)
             return
         now = self._tree.now()
+        self._grants -= 1
+        if not self._grants:
+            self._chosen.clear()
         self._orders.append(now)
         gain = request.cost - best.cost
         self._ordered[looking.number] = _Ordered(request, best.peer, gain, best.shared, looking.search.asked, now)

@@ -24,6 +24,11 @@ def to_bits(known: ItemSet) -> ItemBits:
     return ItemBits(known.epoch, since, items.through, bytes(bits), every.bit_length() - 1)
 
 
+def newest(known: ItemSet) -> ItemSet:
+    """So many of the newest items as can be told without leaving any out."""
+    return known.within(known.through - (BITS_BYTES_MAX * 8 - 1), known.through)
+
+
 def from_bits(told: ItemBits) -> ItemSet:
     """As it is used. Raises `ProtocolError` where its parts do not fit together."""
     every = 1 << told.every_log2

@@ -175,6 +175,23 @@ class ChildHistory(Message):
 
     stream: NodeId
     needed: ItemBits
+    children: U16 = 0
+    """How many I have."""
+
+
+@message(0x032A, bytes_max=64)
+class RoomAbove(Message):
+    """Parent to child: I have room for one of your children. Tell it by `MoveToGrandparent`."""
+
+    stream: NodeId
+
+
+@message(0x032B, bytes_max=256)
+class MoveToGrandparent(Message):
+    """Parent to child: my own parent has room; leave me for it."""
+
+    stream: NodeId
+    to_parent: PeerRef
 
 
 MESSAGES: Final = (
@@ -187,4 +204,6 @@ MESSAGES: Final = (
     MoveReport,
     MoveOutcome,
     ChildHistory,
+    RoomAbove,
+    MoveToGrandparent,
 )

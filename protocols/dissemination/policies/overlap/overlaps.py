@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Final
 
 from peerd.ids import NodeId
+from protocols.dissemination.policies.overlap.messages import WINDOW_MAX
 from protocols.dissemination.ports import ChildInfo, Interest, InterestKind, ParsedItem
 from protocols.dissemination.statistics.received import ItemSet, ReceivedItems, missing_share
 from protocols.dissemination.statistics.recent import RecentItems
@@ -25,6 +26,9 @@ STRUCTURAL_CHILD_MAX: Final = 64
 SETTLED_S: Final = 1.0
 """What is newer may still be on its way to other nodes, so it is not compared with what they have had."""
 TICKS_KEPT: Final = 16
+RECALLED_S: Final = 5.0
+"""Beside the window, what came in so many seconds is remembered: an item waits to be settled, then for the batch at the
+producer and for the search, and must still be known where the search comes by."""
 
 
 class Overlaps:
@@ -32,6 +36,7 @@ class Overlaps:
 
     def __init__(self, kind: InterestKind, window: int, compared: int, young: int, *, is_seed: bool) -> None:
         self.received = ReceivedItems(window)
+        self._window = window
         self._kind = kind
         self._compared = compared
         self._young = young
@@ -50,7 +55,12 @@ class Overlaps:
 
     def tick(self, now: float) -> None:
         """Time passes."""
-        self._ticks.append((now, self.received.epoch, self.received.through))
+        received = self.received
+        self._ticks.append((now, received.epoch, received.through))
+        at, epoch, number = self._ticks[0]
+        if epoch == received.epoch and now > at:
+            recalled = round((received.through - number) / (now - at) * RECALLED_S)
+            received.window = min(WINDOW_MAX, self._window + recalled)
 
     def settled(self, items: ItemSet, now: float) -> ItemSet:
         """The newest items that decide about a move, without those that may still be on their way to others."""

@@ -15,8 +15,9 @@ from peerd.telemetry.schema import Event
 from protocols.dissemination.models import PastMove, PlannedMove
 from protocols.dissemination.policies.overlap.events import EVENTS
 from protocols.dissemination.policies.overlap.granting import Granter
-from protocols.dissemination.policies.overlap.item_bits import from_bits, to_bits
+from protocols.dissemination.policies.overlap.item_bits import from_bits, newest, to_bits
 from protocols.dissemination.policies.overlap.joining import Greeter, ParentFinder
+from protocols.dissemination.policies.overlap.lifting import Lifter
 from protocols.dissemination.policies.overlap.messages import (
     CHILDREN_TOLD_MAX,
     MESSAGES,
@@ -28,8 +29,10 @@ from protocols.dissemination.policies.overlap.messages import (
     MoveOrder,
     MoveOutcome,
     MoveReport,
+    MoveToGrandparent,
     OverheadAnswer,
     Reorganise,
+    RoomAbove,
 )
 from protocols.dissemination.policies.overlap.overlaps import Overlaps
 from protocols.dissemination.policies.overlap.requesting import MoveRequester
@@ -69,6 +72,7 @@ class OverlapPolicy:
         self._greeter = Greeter(tree, self.overlaps)
         self._requester = MoveRequester(tree, settings, self.overlaps)
         self._granter = Granter(tree, settings, self.overlaps, self._places)
+        self._lifter = Lifter(tree, settings, self.overlaps)
         self._order: MoveOrder | None = None
         self._left = tree.me
         """The parent that the order says to leave."""
@@ -101,6 +105,7 @@ class OverlapPolicy:
             if is_done:
                 self._moved = _Moved(order.number, self._left, self.overlaps.received.through)
         self._joiner.move_ended(peer, is_done, others)
+        self._lifter.move_ended(peer, is_done)
         if is_done:
             self._is_history_due = True
             self._history_at = float("-inf")
@@ -108,10 +113,14 @@ class OverlapPolicy:
     def child_came(self, child: NodeId) -> None:
         """See `protocols.dissemination.ports.TreePolicy`."""
         self.overlaps.received.child_came(child)
+        self._lifter.child_came(child)
+        if self._lifter.children == 1:
+            self._is_history_due = True
 
     def child_went(self, child: NodeId) -> None:
         """See `protocols.dissemination.ports.TreePolicy`."""
         self._requester.child_went(child)
+        self._lifter.child_went(child)
         self.overlaps.received.child_went(child)
         self._taken_at.pop(child, None)
         self._is_history_due = True
@@ -123,6 +132,7 @@ class OverlapPolicy:
         self._requester.tick()
         if self._tree.is_producer:
             self._granter.tick()
+        self._lifter.tick()
         self._tell_history()
         self._tell_outcome()
 
@@ -168,6 +178,11 @@ class OverlapPolicy:
                 self._child_told(peer, message)
             case GetOverhead() | MoveOrder():
                 self._from_producer(peer, message)
+            case RoomAbove():
+                self._lifter.offered(peer)
+            case MoveToGrandparent():
+                if self._order is None and not self._joiner.is_busy:
+                    self._lifter.ordered(peer, message.to_parent)
             case MoveOutcome():
                 self._outcome(peer, message)
             case OverheadAnswer() | MoveReport():
@@ -178,7 +193,7 @@ class OverlapPolicy:
     def _from_producer(self, peer: PeerRef, message: GetOverhead | MoveOrder) -> None:
         tree = self._tree
         if peer.id != tree.producer.id:
-            raise ProtocolError("not_producer", f"{peer} gives orders in a stream that it does not produce")
+            return  # the stream may have been handed over, and this node has still to hear of that
         if isinstance(message, GetOverhead):
             items = from_bits(message.items)
             has_room = tree.has_room() and tree.parent is not None
@@ -203,7 +218,7 @@ class OverlapPolicy:
 
     def _to_producer(self, peer: PeerRef, message: OverheadAnswer | MoveReport) -> None:
         if not self._tree.is_producer:
-            raise ProtocolError("not_producer", f"{peer} answers what this node never asks")
+            return  # it may have been the producer when it asked
         match message:
             case OverheadAnswer():
                 self._granter.answered(peer, message)
@@ -228,9 +243,8 @@ class OverlapPolicy:
     def _outcome(self, peer: PeerRef, message: MoveOutcome) -> None:
         tree = self._tree
         if message.items is None:
-            if not tree.is_producer:
-                raise ProtocolError("not_producer", f"{peer} answers what this node never asks")
-            self._granter.measured(peer.id, message)
+            if tree.is_producer:  # or else it was, when the move was made
+                self._granter.measured(peer.id, message)
         elif peer.id != message.mover:
             raise ProtocolError("bad_outcome", f"{peer} tells what {message.mover:032x} has needed")
         elif tree.is_producer:  # it needs every item, so nothing costs it anything
@@ -251,6 +265,7 @@ class OverlapPolicy:
         if not is_child or now - self._taken_at.get(peer.id, float("-inf")) < HISTORY_TAKEN_S:
             return
         self._taken_at[peer.id] = now
+        self._lifter.child_told(peer.id, message.children)
         if self.overlaps.received.child_told(peer.id, from_bits(message.needed)):
             self._is_history_due = True
 
@@ -258,11 +273,12 @@ class OverlapPolicy:
         tree, now = self._tree, self._tree.now()
         if not self._is_history_due or tree.parent is None or now - self._history_at < HISTORY_EVERY_S:
             return
-        self._is_history_due = False
         self._history_at = now
-        needed = self.overlaps.received.needed()
+        needed = newest(self.overlaps.received.needed())
         if not needed.is_empty:
-            tree.send(tree.parent, ChildHistory(tree.stream, to_bits(needed)))
+            self._is_history_due = False
+            told = ChildHistory(tree.stream, to_bits(needed), self._lifter.children)
+            tree.send(tree.parent, told)
 
 
 class OverlapFactory:

@@ -71,12 +71,13 @@ class OverlapSettings(BaseModel):
     delta: Share = setting(
         0.1,
         "The part of a place's overhead that a move must save: gain = (overhead here - overhead there) / overhead "
-        "here. 0: every move that gains anything. Raise it for fewer moves: 0.2 saves about a third (figure 22).",
+        "here. 0: every move that gains anything. Raise it for fewer moves (figure 22).",
     )
     top: Annotated[int, Field(ge=1, le=1000)] = setting(
         15,
-        "Requests of one batch that are looked at, those with the greatest overhead first (c of top-c). Raise it to "
-        "repair the tree faster after a change; 10 to 20 come close to no limit (figure 20).",
+        "Moves that are made of one batch of requests, those with the greatest overhead first (c of top-c); twice as "
+        "many requests are looked at, at most. Raise it to repair the tree faster after a change; 10 to 20 come "
+        "close to no limit (figure 20).",
     )
     batch_interval: Interval = setting(
         "1s", "How long the producer collects requests before it looks at the best of them. Lower: sooner, less choice."

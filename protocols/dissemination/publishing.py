@@ -1,0 +1,56 @@
+"""Publishers that wait until their stream takes more."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Final
+
+from peerd.errors import Unavailable
+from protocols.dissemination.service import StreamRefused
+from protocols.dissemination.stream_node import StreamNode
+from protocols.dissemination.taking_part import StreamNodes
+
+WAITING_MAX: Final = 1000
+"""Publishers that wait at once."""
+
+Room = Callable[[bool | Exception], None]
+
+
+def produced_elsewhere(node: StreamNode) -> StreamRefused:
+    """What a publisher is told that is not at the producer (any more)."""
+    producer = node.record.producer
+    return StreamRefused(
+        "unknown",
+        f"the stream {node.name} is produced by node {producer.id:.8} at {producer.peer.address}: publish there",
+    )
+
+
+class Publishers:
+    """``why_unavailable`` says why nobody can publish at all at the moment; empty where they can."""
+
+    def __init__(self, nodes: StreamNodes, why_unavailable: Callable[[], str]) -> None:
+        self._nodes, self._why_unavailable = nodes, why_unavailable
+        self._waiting: list[tuple[StreamNode, Room]] = []
+
+    def __len__(self) -> int:
+        return len(self._waiting)
+
+    def wait(self, node: StreamNode, on_done: Room) -> None:
+        """Call back when the stream takes more, or will not. Raises `Unavailable`."""
+        if len(self._waiting) >= WAITING_MAX:
+            raise Unavailable(f"{WAITING_MAX} publishers are waiting already")
+        self._waiting.append((node, on_done))
+
+    def let(self) -> None:
+        """Let those publish whose stream takes more by now."""
+        waiting, self._waiting = self._waiting, []
+        for node, on_done in waiting:
+            why = self._why_unavailable()
+            if self._nodes.get(node.record.key) is not node:
+                on_done(Unavailable(why) if why else StreamRefused("unknown", f"the stream {node.name} is over"))
+            elif not node.is_producer:
+                on_done(produced_elsewhere(node))
+            elif node.is_publishable:
+                on_done(True)
+            else:
+                self._waiting.append((node, on_done))

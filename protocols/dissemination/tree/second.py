@@ -1,0 +1,207 @@
+"""The second parent: who takes a node when its parent dies, asked before that happens. Pure.
+
+Without it an orphan searches: its grandparent has the one place that the dead node leaves, and most of the siblings are
+sent on from there, a round trip for each try. So each node asks for a place while nothing is wrong (`SecondParent`),
+and who has promised one says so by itself when it can keep it no longer (`Places`). At rest nothing is sent.
+
+A place is kept for the death of one parent. Children of other parents are promised the same place, because they would
+not come at the same time; and it is no obstacle for a node that joins now. So places cost the tree no room.
+
+Nothing about the tree depends on what is promised here: the orphan attaches as any other, with the same check for
+circles, and where the promise was empty it goes on with its search.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from peerd.ids import NodeId
+from peerd.messages import PeerRef
+from protocols.dissemination.messages import DEPTH_MAX, PLACES_TOLD_MAX, Reserve, Reserved, Unreserve
+from protocols.dissemination.tree.links import ChildStage, Downlink
+from protocols.dissemination.tree.search import ParentSearch
+from protocols.dissemination.tree.state import MemberState
+from protocols.dissemination.tree.upstream import MoveEnd
+
+SETTLED_S: Final = 5.0
+"""A node that has a new parent looks for a second one after this: many a newcomer moves on, and who is made to change
+its parent again and again does not search each time."""
+ASK_S: Final = 2.0
+"""A node that does not answer for so long has no place."""
+ASKED_MAX: Final = 16
+"""Nodes that are asked for a place in one search."""
+AGAIN_S: Final = 5.0
+AGAIN_MAX_S: Final = 600.0
+"""From one search to the next, if nobody has had a place or it was taken back at once: doubled each time."""
+HELD_S: Final = 60.0
+"""A place that was kept for so long was a good one: when it is lost, the next search does not have to wait."""
+PLACES_MAX: Final = 64
+"""Places that one node promises in one stream."""
+
+
+class SecondParent:
+    """The lower end: whom this node turns to when its parent dies."""
+
+    def __init__(self, state: MemberState) -> None:
+        self._state = state
+        self.draw: Callable[[], float] = lambda: 0.5
+        """A random number from 0 to 1; set by who makes the parts."""
+        self.peer: PeerRef | None = None
+        """Who has promised a place."""
+        self.of: NodeId | None = None
+        """The parent whose death it is for."""
+        self._search = ParentSearch(self._ask, lambda: self.draw(), ASKED_MAX)
+        self._asked_at = 0.0
+        self._had_at = 0.0
+        self._next_at = 0.0
+        self._pause_s = AGAIN_S
+
+    def tick(self, parent: PeerRef | None, *, is_moving: bool) -> None:
+        """Time has passed. An orphan keeps what it has: this is the moment that it was for."""
+        now = self._state.now
+        if parent is None:
+            return
+        if parent.id != self.of:
+            self._begin_anew(parent)
+        current = self._search.current
+        if current is not None and now - self._asked_at >= ASK_S:
+            self._search.ended(current, MoveEnd.SILENT, ())
+        is_due = self.peer is None and not self._search.is_active and now >= self._next_at
+        above = self._state.ancestors[-2::-1]
+        if is_due and above and not is_moving:
+            self._next_at = now + self._pause_s
+            self._pause_s = min(2 * self._pause_s, AGAIN_MAX_S)
+            self._search.begin(above, lambda is_found: None)
+
+    def _begin_anew(self, parent: PeerRef) -> None:
+        self.leave(except_for=parent.id)
+        self.of = parent.id
+        self._next_at, self._pause_s = self._state.now + SETTLED_S, AGAIN_S
+
+    def _ask(self, peer: PeerRef) -> bool:
+        if self.of is None or peer.id in (self._state.me.id, self.of):
+            return False
+        self._asked_at = self._state.now
+        self._state.send(peer, Reserve(self._state.stream, self.of))
+        return True
+
+    def answered(self, peer: PeerRef, message: Reserved) -> None:
+        """A node promises a place, or does not, or not any more."""
+        if message.parent != self.of:
+            return
+        if self._search.current is not None and self._search.current.id == peer.id:
+            if message.is_kept:
+                self.peer, self._had_at = peer, self._state.now
+            self._search.ended(peer, MoveEnd.MOVED if message.is_kept else MoveEnd.DECLINED, message.children)
+        elif not message.is_kept and self.peer is not None and self.peer.id == peer.id:
+            self._lost()
+
+    def gone(self, peer: NodeId) -> None:
+        """A node is out of reach."""
+        if self._search.current is not None and self._search.current.id == peer:
+            self._search.ended(self._search.current, MoveEnd.SILENT, ())
+        if self.peer is not None and self.peer.id == peer:
+            self._lost()
+
+    def _lost(self) -> None:
+        self.peer = None
+        if self._state.now - self._had_at >= HELD_S:
+            self._next_at, self._pause_s = self._state.now + SETTLED_S, AGAIN_S
+
+    def leave(self, except_for: NodeId | None = None) -> None:
+        """The place is not needed any more. ``except_for``: this node has it now."""
+        asked = [peer for peer in (self.peer, self._search.current) if peer is not None and peer.id != except_for]
+        for peer in asked:
+            self._state.send(peer, Unreserve(self._state.stream))
+        self._search.stop()
+        self.peer = self.of = None
+
+
+@dataclass(frozen=True, slots=True)
+class _Place:
+    peer: PeerRef
+    parent: NodeId
+
+
+class Places:
+    """The upper end: the places that this node has promised."""
+
+    def __init__(
+        self,
+        state: MemberState,
+        children: Mapping[NodeId, Downlink],
+        is_member: Callable[[], bool],
+        has_uplink: Callable[[NodeId], bool],
+    ) -> None:
+        self._state = state
+        self._children = children
+        self._is_member, self._has_uplink = is_member, has_uplink
+        self.room: Callable[[NodeId], int] = lambda parent: PLACES_MAX
+        """For how many children there is room once this one has died; set by who makes the parts."""
+        self._kept: dict[NodeId, _Place] = {}
+
+    def __len__(self) -> int:
+        return len(self._kept)
+
+    def keeps(self, peer: NodeId, parent: NodeId) -> bool:
+        """Whether a node has a place here for when this parent of its dies."""
+        place = self._kept.get(peer)
+        return place is not None and place.parent == parent
+
+    def asked(self, peer: PeerRef, message: Reserve) -> None:
+        """A node asks for a place in case its parent dies."""
+        self._kept.pop(peer.id, None)
+        place = _Place(peer, message.parent)
+        others = sum(each.parent == place.parent for each in self._kept.values())
+        is_kept = len(self._kept) < PLACES_MAX and self._may(place) and others < self.room(place.parent)
+        if is_kept:
+            self._kept[peer.id] = place
+        self._answer(place, is_kept=is_kept)
+
+    def _may(self, place: _Place) -> bool:
+        """Whether this node's own way to the producer leads by neither of the two."""
+        state = self._state
+        way = (*state.path, state.me.id)
+        is_free = place.parent not in way and place.peer.id not in way and not self._has_uplink(place.peer.id)
+        return is_free and self._is_member() and len(way) < DEPTH_MAX
+
+    def _answer(self, place: _Place, *, is_kept: bool) -> None:
+        near: Sequence[PeerRef] = ()
+        if not is_kept:
+            near = [child.peer for child in self._children.values() if child.stage is ChildStage.LIVE]
+            near = [peer for peer in near if peer.id not in (place.peer.id, place.parent)][:PLACES_TOLD_MAX]
+        self._state.send(place.peer, Reserved(self._state.stream, place.parent, is_kept, tuple(near)))
+
+    def released(self, peer: NodeId) -> None:
+        """A node needs its place no more, or is out of reach."""
+        self._kept.pop(peer, None)
+
+    def check(self) -> None:
+        """Take back what cannot be kept, the newest first."""
+        for child in [child for child in self._kept if child in self._children]:
+            del self._kept[child]
+        if not self._kept:
+            return
+        counts = Counter(each.parent for each in self._kept.values())
+        room = {parent: self.room(parent) for parent in counts}
+        for place in reversed(list(self._kept.values())):
+            if counts[place.parent] > room[place.parent] or not self._may(place):
+                counts[place.parent] -= 1
+                self._take_back(place)
+
+    def _take_back(self, place: _Place) -> None:
+        del self._kept[place.peer.id]
+        self._answer(place, is_kept=False)
+
+    def validate(self) -> None:
+        """Assert the invariants."""
+        assert len(self._kept) <= PLACES_MAX
+        assert self._state.me.id not in self._kept
+
+    def leave(self) -> None:
+        """This node leaves the tree."""
+        for place in list(self._kept.values()):
+            self._take_back(place)

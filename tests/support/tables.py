@@ -1,0 +1,17 @@
+"""The tables that one plugin makes of the log of events.
+
+Spark makes each table anew for each test, whether its events are in the log or not. So a test takes those that it looks
+at; tests/pipeline/test_pipeline_cli.py makes all of them together.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from peerd.front import SparkTable
+from peerd.plugins import find_fronts
+
+
+def tables_of(plugin: str) -> list[Sequence[SparkTable]]:
+    """Return them as `run_job` takes them."""
+    return [find_fronts()[plugin].tables()]
