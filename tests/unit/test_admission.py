@@ -226,7 +226,8 @@ async def test_a_stream_ends_when_its_token_is_revoked(tmp_path: Path) -> None:
                 assert await anext(lines) == "0"
                 site.daemon.access.revoke("program")
                 await asyncio.wait_for(anext(lines), 5)
-        assert site.plugin.ended.is_set() and site.refused("data_http", "token_over") == 1
+        await asyncio.wait_for(site.plugin.ended.wait(), 5)
+        assert site.refused("data_http", "token_over") == 1
         await site.running("data_http", 0)
 
 
