@@ -59,6 +59,8 @@ class Probe:
     """The driver could not get a link: this is more than silence."""
     is_confirmed: bool = False
     """Another member has removed it meanwhile."""
+    is_announced: bool = False
+    """That member was its neighbour, and has told the rest of the leaf set."""
     is_search: bool = False
     """The probe looks for a peer that was removed."""
     is_return: bool = False
@@ -301,7 +303,7 @@ class Membership(Part):
         elif state.is_isolated:
             self._withhold(peer, probe.evidence)
         else:
-            self.remove(peer, probe.evidence, is_told=not probe.is_reported)
+            self.remove(peer, probe.evidence, is_told=not (probe.is_reported and probe.is_announced))
         self._check_drained()
 
     def _is_early(self, probe: Probe) -> bool:
@@ -437,10 +439,14 @@ class Membership(Part):
             self.state.lease.disclaim(source.id, self._host.now())
             self.exchange(source)
         else:
-            self.check_reported(message.failed, source)
+            self.check_reported(message.failed, source, is_announced=True)
 
-    def check_reported(self, failed: Iterable[NodeId], accuser: PeerRef) -> None:
-        """``accuser`` removed these: probe those of ours that have been silent for a heartbeat."""
+    def check_reported(self, failed: Iterable[NodeId], accuser: PeerRef, *, is_announced: bool = False) -> None:
+        """``accuser`` removed these: probe those of ours that have been silent for a heartbeat.
+
+        ``is_announced``: it has told the rest, too. Otherwise it only says so in an exchange, and a neighbour of the
+        removed peer that learns of it in this way is the one who has to tell: the accuser was none, or may have died.
+        """
         state = self.state
         for node_id in failed:
             probe = self._probes.get(node_id)
@@ -452,6 +458,9 @@ class Membership(Part):
                 if peer is not None:
                     state.history.note(node_id, "accused", "reported", state.silence_s(node_id), accuser.id)
                     self.suspect(peer, "reported", is_reported=True)
+                    probe = self._probes.get(node_id)
+            if probe is not None and is_announced:
+                probe.is_announced = True
 
     def _check_unlisted(self, peer: PeerRef, message: LeafSetProbe | LeafSetReply) -> None:
         """Members that lie among the peer's, and that it does not have: ask them, for it may have seen them die.

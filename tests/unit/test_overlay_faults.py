@@ -34,6 +34,23 @@ def test_a_killed_process_is_found_at_once() -> None:
     assert ring.settle() < 3.0
 
 
+def test_a_neighbour_that_learns_of_a_death_in_an_exchange_tells_everybody() -> None:
+    """In the swarm's seed 155 who had found out was no neighbour, told one in an exchange, and died; nobody told the
+    others, and a newcomer had taken the place of the neighbour that would have missed the heartbeats."""
+    ring = OverlayRing(seed=2)
+    ring.grow(30, spacing_s=0.05)
+    ring.run_for(20.0)
+    order = sorted(ring.nodes, key=lambda place: place.id)
+    finder, dead, neighbour = order[8], order[12], order[13]
+    ring.silence(dead)
+    ring.run_for(4.0)
+    neighbour.node.overlay.membership.check_reported((dead.id,), finder.peer)
+    ring.run_for(3.0)
+    for place in ring.live_nodes():
+        state = place.node.overlay.state
+        assert dead.id not in state.leaves or dead.id in state.suspects
+
+
 @pytest.mark.parametrize("seed", range(3))
 def test_ten_percent_lose_power_at_once(seed: int) -> None:
     ring = OverlayRing(seed=seed)
