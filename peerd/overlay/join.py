@@ -1,10 +1,10 @@
 """Getting into the ring, and becoming ready.
 
 A round dials every contact (configured addresses, peers remembered from before, peers met in an earlier round or that
-have asked this node). The first that is in a ring starts the walk: each node on the way to this node's own id contributes table rows and names the
-next hop, until one knows nobody closer. Its leaf set is where probing starts; when probing names nobody new and the
-leaf set is complete, the node is ready. The newcomer drives every step itself (an iterative join), so no other node
-holds state for it.
+have asked this node). The first that is in a ring starts the walk: each node on the way to this node's own id
+contributes table rows and names the next hop, until one knows nobody closer. Its leaf set is where probing starts; when
+probing names nobody new and the leaf set is complete, the node is ready. The newcomer drives every step itself (an
+iterative join), so no other node holds state for it.
 """
 
 from __future__ import annotations
@@ -111,8 +111,8 @@ class Joiner(Part):
         self._host.cancel_timer("join_round")
         self._host.set_timer("join_round", self.state.config.join_round)
         rng, round_number = self._host.rng, self._round
-        # Also those that it has met since, or that have asked it: those that it was told of may be dead, or wait for the
-        # ring themselves, and who asked while it was outside, too, may have got in by another way.
+        # Also those that it has met since, or that have asked it: those that it was told of may be dead, or wait for
+        # the ring themselves, and who asked while it was outside, too, may have got in by another way.
         met = {peer.id: peer for peer in (*self._recent, *self.state.known_peers())}
         addresses, known = list(self._addresses), list({**self._known, **met}.values())
         if len(addresses) > CONTACTS_MAX:

@@ -484,12 +484,14 @@ class Membership(Part):
 
     @handles(Leave)
     def _left(self, message: Leave, peer: PeerRef) -> None:
-        """A peer said goodbye: believe it at once."""
+        """A peer said goodbye: believe it at once, unless it is back already and its goodbye comes late."""
+        if message.epoch and message.epoch < self.state.epochs.get(peer.id, 0):
+            return
         probe = self._probes.get(peer.id)
         if probe is not None:
             self._finish(probe)
         self.remove(peer, LEFT, is_told=False)
-        self.state.member_left(peer)
+        self.state.member_left(peer, message.epoch)
         self.consider((*message.smaller, *message.larger), peer.id)
         self._check_drained()
 
@@ -507,6 +509,7 @@ class Membership(Part):
         last_heard = state.lease.last_heard(peer.id, self._host.now())
         member = state.leaves.remove(peer.id)
         entry = state.table.remove(peer.id)
+        epoch = state.epochs.pop(peer.id, 0)
         state.heard.pop(peer.id, None)
         state.suspects.pop(peer.id, None)
         state.proximity.forget(peer.id)
@@ -516,7 +519,7 @@ class Membership(Part):
         was_known = member is not None or entry is not None
         state.note_departed(peer, was_known=was_known, was_member=member is not None, has_left=evidence in SENT_AWAY)
         if member is not None and evidence not in SENT_AWAY:
-            state.member_lost(peer, last_heard)
+            state.member_lost(peer, last_heard, epoch)
         if member is None and entry is None:
             return
         self._host.emit(PeerFailed(peer=format_id(peer.id), evidence=evidence))

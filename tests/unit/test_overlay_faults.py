@@ -8,6 +8,7 @@ from peerd.ids import RING, NodeId, clockwise_distance
 from peerd.messages import PeerRef
 from peerd.overlay.config import OverlayConfig
 from peerd.overlay.leafset import HALF
+from peerd.overlay.messages import Leave
 from peerd.sim.checkers import DeadMembers, LeafSetConsistency, RingOracle, RingUnity
 from peerd.sim.network import NetworkConfig
 from peerd.sim.simulation import Place
@@ -118,6 +119,18 @@ def test_a_graceful_leave_is_known_at_once_and_stays_known() -> None:
         assert ring.is_exact()
     assert not leaver.node.is_ready
     assert not ring.wrong_lookups(50)
+
+
+def test_a_goodbye_that_comes_after_the_return_is_not_heeded() -> None:
+    ring = OverlayRing()
+    ring.grow(5)
+    hearer, leaver = ring.nodes[2], ring.nodes[3]
+    hearer.node.overlay.membership._left(Leave((), (), epoch=1), leaver.peer)
+    assert leaver.id not in hearer.node.overlay.state.leaves, "this is the life that it speaks of"
+    ring.restart(leaver)
+    ring.settle()
+    hearer.node.overlay.membership._left(Leave((), (), epoch=1), leaver.peer)
+    assert leaver.id in hearer.node.overlay.state.leaves
 
 
 def test_everybody_leaves() -> None:

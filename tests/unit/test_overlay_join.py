@@ -69,7 +69,7 @@ def test_seeds_that_start_minutes_apart_find_each_other_soon(
 
 
 def test_whose_whole_list_is_dead_gets_in_through_a_node_that_asked_it() -> None:
-    """In the swarm's seed 851 all three whom a newcomer was told of had left for good; whom it was told of is all it had."""
+    """In the swarm's seed 851 all three whom a newcomer was told of had left for good."""
     ring = OverlayRing(contacts=lambda ring, place: CONTACTS_BY_INDEX[place.index](ring))
     ring.grow(3)
     stranded, other = (ring.add_node(delay_s=0.0) for _ in range(2))
