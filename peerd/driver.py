@@ -137,6 +137,9 @@ class Transport(Protocol):
         What was sent before waited until then.
         """
 
+    def boot_epoch_of(self, peer: PeerRef) -> int | None:
+        """The boot epoch that the peer gave in the handshake of the link that is up; ``None``: there is none."""
+
     def charge(self, peer: PeerRef, messages: int) -> None:
         """The message that is being handled stands for so many more than one: they count for the peer's message rate.
 

@@ -137,6 +137,9 @@ class AsyncioDriver:
     def linked_at(self, peer: PeerRef) -> float | None:
         return self.links.linked_at(peer)
 
+    def boot_epoch_of(self, peer: PeerRef) -> int | None:
+        return self.links.boot_epoch_of(peer)
+
     def queued_bytes(self, peer: PeerRef) -> int:
         return self.links.queued_bytes(peer)
 

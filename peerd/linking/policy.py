@@ -117,6 +117,11 @@ class LinkPolicy(Generic[L]):
         """Since when there has been a link to this peer without a break; ``None`` when none is up."""
         return self.channels[peer_id].linked_at if self.is_linked(peer_id) else None
 
+    def boot_epoch_of(self, peer_id: NodeId) -> int | None:
+        """The boot epoch that the peer gave in the handshake of the link that is up; ``None``: there is none."""
+        link = self.links.get(peer_id)
+        return link.boot_epoch if link is not None and link.is_up else None
+
     def introduced(self, peer_id: NodeId) -> Mapping[str, tuple[int, int]] | None:
         """What the peer said of its plugins in the handshake of the link that is up; ``None``: there is none."""
         link = self.links.get(peer_id)

@@ -303,6 +303,9 @@ class PluginHost:
     def linked_at(self, peer: PeerRef) -> float | None:
         return self._driver.linked_at(peer)
 
+    def boot_epoch_of(self, peer: PeerRef) -> int | None:
+        return self._driver.boot_epoch_of(peer)
+
     def charge(self, peer: PeerRef, messages: int) -> None:
         self._driver.charge(peer, messages)
 

@@ -17,7 +17,7 @@ from peerd.errors import ProtocolError, Unavailable
 from peerd.ids import NodeId, format_id, ring_distance
 from peerd.messages import Message, PeerRef, decode_body, encode_body
 from peerd.overlay.broadcast import Broadcaster
-from peerd.overlay.expectations import CLAIMS_PER_INFORMANT_MAX, DISMISSALS_MAX, INFORMANTS_MIN, Absent
+from peerd.overlay.expectations import CLAIMS_PER_INFORMANT_MAX, DISMISSALS_MAX, INFORMANTS_MIN, Absent, Dismissed
 from peerd.overlay.messages import Absence, Absences, Dismissal, Forget, ForgetOrder
 from peerd.overlay.orders import AHEAD_MAX_S, statement
 from peerd.overlay.state import OverlayState
@@ -114,18 +114,19 @@ class AbsenceKeeper(Part):
         if peer.id in self.state.leaves and self._host.now() - told_at > TOLD_LATELY_S:
             self._send(peer)
 
-    def lost(self, peer: PeerRef, last_heard: float) -> None:
+    def lost(self, peer: PeerRef, last_heard: float, epoch: int) -> None:
         """A member was removed after silence."""
-        if self._known.lost(peer, last_heard, self._host.now()):
+        if self._known.lost(peer, last_heard, self._host.now(), epoch=epoch):
             self._tell_missing(self._known.get(peer.id), "silent")
             self._asks_next = True
         self._save_soon()
 
-    def left(self, peer: PeerRef) -> None:
+    def left(self, peer: PeerRef, epoch: int) -> None:
         """A node said goodbye, and is in no table any more."""
         if peer.id not in self._known and not self._is_near(peer.id):
             return
-        self._dismiss(peer.id, self.state.lease.earliest_writing(self._host.now()), "left", peer.id)
+        at = self.state.lease.earliest_writing(self._host.now())
+        self._dismiss(peer.id, Dismissed(at, epoch), "left", peer.id)
         self._save_soon()
 
     def deny(self, denied: frozenset[NodeId]) -> None:
@@ -161,7 +162,7 @@ class AbsenceKeeper(Part):
         now = self._host.now()
         nearest = sorted(self._known, key=lambda absent: ring_distance(absent.peer.id, peer.id))
         missing = tuple(
-            Absence(absent.peer, max(0.0, now - absent.lost_at), absent.is_dated)
+            Absence(absent.peer, max(0.0, now - absent.lost_at), absent.is_dated, absent.epoch)
             for absent in nearest[:CLAIMS_PER_INFORMANT_MAX]
             if absent.peer.id != peer.id
         )
@@ -182,10 +183,11 @@ class AbsenceKeeper(Part):
             peer, lost_at = absence.peer, written_at - absence.age_s
             if peer.id in leaves or peer.id == self.state.own:
                 continue
-            is_news = self._known.claimed(peer, lost_at, source.id, now, is_dated=absence.is_dated)
-            dismissed_at = self._known.dismissed_at(peer.id)
-            if not is_news and dismissed_at is not None:
-                stale.append(Dismissal(peer.id, max(0.0, now - dismissed_at)))
+            is_dated, epoch = absence.is_dated, absence.epoch
+            is_news = self._known.claimed(peer, lost_at, source.id, now, is_dated=is_dated, epoch=epoch)
+            dismissed = self._known.dismissal(peer.id)
+            if not is_news and dismissed is not None:
+                stale.append(Dismissal(peer.id, max(0.0, now - dismissed.at), dismissed.epoch))
         if stale:
             self._host.send(source, Forget(tuple(stale)))
         self._settle()
@@ -196,8 +198,8 @@ class AbsenceKeeper(Part):
         """A member says that nodes have left or were forgotten, which counts when another one says so, too."""
         written_at, leaves = self.state.lease.earliest_writing(self._host.now()), self.state.leaves
         for dismissal in message.dismissed:
-            at = written_at - dismissal.age_s
-            absent = self._known.dismissal_claimed(dismissal.node, at, source.id, leaves, len(leaves))
+            dismissed = Dismissed(written_at - dismissal.age_s, dismissal.epoch)
+            absent = self._known.dismissal_claimed(dismissal.node, dismissed, source.id, leaves, len(leaves))
             if absent is not None:
                 self._tell_forgotten(absent, "forgotten", source.id)
         self._save_soon()
@@ -211,7 +213,7 @@ class AbsenceKeeper(Part):
             host.count("peerd_overlay_orders_refused_total")
             return
         for node_id in order.nodes:
-            self._dismiss(node_id, host.now() - max(0.0, age_s), "forgotten", source.id)
+            self._dismiss(node_id, Dismissed(host.now() - max(0.0, age_s)), "forgotten", source.id)
         self._save_soon()
 
     def _settle(self) -> None:
@@ -228,7 +230,7 @@ class AbsenceKeeper(Part):
         wanted = tuple(dict.fromkeys(node_ids))
         now = self._host.now()
         for node_id in wanted:
-            self._dismiss(node_id, now, "forgotten", None)
+            self._dismiss(node_id, Dismissed(now), "forgotten", None)
         said_at = self._host.wall_time()
         for start in range(0, len(wanted), DISMISSALS_MAX):
             nodes = wanted[start : start + DISMISSALS_MAX]
@@ -236,8 +238,8 @@ class AbsenceKeeper(Part):
             self._broadcaster.originate(ForgetOrder(nodes, said_at, proof))
         self._save_soon()
 
-    def _dismiss(self, node_id: NodeId, at: float, reason: str, told_by: NodeId | None) -> None:
-        absent = self._known.dismiss(node_id, at)
+    def _dismiss(self, node_id: NodeId, dismissed: Dismissed, reason: str, told_by: NodeId | None) -> None:
+        absent = self._known.dismiss(node_id, dismissed)
         if absent is not None:
             self._tell_forgotten(absent, reason, told_by)
 
@@ -271,8 +273,12 @@ class AbsenceKeeper(Part):
         absent, down_s = self._load(_ABSENT, Absences)
         dismissed, also_down_s = self._load(_DISMISSED, Forget)
         self._known.restore(
-            [Absent(each.peer, now - each.age_s - down_s, each.is_dated) for each in absent.missing] if absent else (),
-            [(each.node, now - each.age_s - also_down_s) for each in dismissed.dismissed] if dismissed else (),
+            [Absent(each.peer, now - each.age_s - down_s, each.is_dated, each.epoch) for each in absent.missing]
+            if absent
+            else (),
+            [(each.node, Dismissed(now - each.age_s - also_down_s, each.epoch)) for each in dismissed.dismissed]
+            if dismissed
+            else (),
             now,
         )
         self._saved = self._known.changes
@@ -300,9 +306,14 @@ class AbsenceKeeper(Part):
         if self._known.changes == self._saved:
             return
         now, wall = self._host.now(), _WALL_S.pack(self._host.wall_time())
-        absent = Absences(tuple(Absence(each.peer, now - each.lost_at, each.is_dated) for each in self._known))
+        absent = Absences(
+            tuple(Absence(each.peer, now - each.lost_at, each.is_dated, each.epoch) for each in self._known)
+        )
         dismissed = Forget(
-            tuple(Dismissal(node_id, max(0.0, now - at)) for node_id, at in self._known.dismissals().items())
+            tuple(
+                Dismissal(node_id, max(0.0, now - each.at), each.epoch)
+                for node_id, each in self._known.dismissals().items()
+            )
         )
         try:
             self._host.store.put(_ABSENT, wall + encode_body(absent))

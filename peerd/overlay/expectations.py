@@ -7,7 +7,8 @@ make up an expected node.
 
 The word of a member that a node was dismissed counts in the same way, so nobody alone can have others forget, either.
 What was dismissed is remembered, too (a *dismissal*), so that a node that missed the news cannot bring it back. An
-absence that began after the dismissal is a new one. Clocks differ, so only ages travel, never times.
+absence that began after the dismissal is a new one. A goodbye ends the life that said it and those before, which their
+boot epochs tell; where those are not known, the times decide. Clocks differ, so only ages travel, never times.
 """
 
 from __future__ import annotations
@@ -34,24 +35,35 @@ OUTSIDE_MAX_S: Final = 600.0
 """How long a missing node is kept that would not be a member here any more: others watch its place now."""
 
 
+@dataclass(frozen=True, order=True, slots=True)
+class Dismissed:
+    """When a node was dismissed. ``epoch``: of the life that said goodbye; 0: it did not, or nobody knows."""
+
+    at: float
+    epoch: int = 0
+
+    def ends(self, lost_at: float, *, is_dated: bool, epoch: int) -> bool:
+        """Whether an absence that began then, in the life of that epoch, is over by this."""
+        if self.epoch and epoch:
+            return epoch <= self.epoch
+        return not is_dated or lost_at <= self.at + DISMISSAL_SLACK_S
+
+
 @dataclass(slots=True)
 class Absent:
     """A missing member. ``lost_at``: when it was last heard, monotonic seconds of this node (an estimate when told).
 
-    ``is_dated``: that time is known; otherwise any dismissal is newer.
+    ``is_dated``: that time is known; otherwise any dismissal is newer. ``epoch``: the boot epoch of the life that
+    ended, 0 when not known.
     """
 
     peer: PeerRef
     lost_at: float
     is_dated: bool = True
+    epoch: int = 0
     outside_since: float | None = None
-    dismissed_by: dict[NodeId, float] = field(default_factory=dict)
-    """Members that say that it was dismissed, and the time that each gives."""
-
-
-def _is_later(absent: Absent, dismissed_at: float) -> bool:
-    """Whether this absence is a new one, which began after that dismissal."""
-    return absent.is_dated and absent.lost_at > dismissed_at + DISMISSAL_SLACK_S
+    dismissed_by: dict[NodeId, Dismissed] = field(default_factory=dict)
+    """Members that say that it was dismissed, and what each says."""
 
 
 @dataclass(slots=True)
@@ -61,6 +73,8 @@ class Claim:
     peer: PeerRef
     lost_at: float
     is_dated: bool
+    epoch: int
+    """The earliest that anybody names: nobody alone can make an absence outlast a goodbye."""
     informants: dict[NodeId, None] = field(default_factory=dict)
 
 
@@ -75,7 +89,7 @@ class Expectations:
         self._absent: dict[NodeId, Absent] = {}
         self._claims: dict[NodeId, Claim] = {}
         self._claimed_by: dict[NodeId, int] = {}
-        self._dismissed: dict[NodeId, float] = {}
+        self._dismissed: dict[NodeId, Dismissed] = {}
         self._denied: frozenset[NodeId] = frozenset()
 
     def __len__(self) -> int:
@@ -91,7 +105,7 @@ class Expectations:
         """The missing member of that id, if it is one."""
         return self._absent.get(node_id)
 
-    def dismissals(self) -> dict[NodeId, float]:
+    def dismissals(self) -> dict[NodeId, Dismissed]:
         """Who was dismissed, and when."""
         return dict(self._dismissed)
 
@@ -102,22 +116,22 @@ class Expectations:
 
     # First-hand
 
-    def lost(self, peer: PeerRef, lost_at: float, now: float, *, is_dated: bool = True) -> bool:
+    def lost(self, peer: PeerRef, lost_at: float, now: float, *, is_dated: bool = True, epoch: int = 0) -> bool:
         """A member went without goodbye. Returns whether it is missing from now on, and was not before."""
-        if peer.id in self._absent or not self._is_possible(peer.id, lost_at, now, is_dated=is_dated):
+        if peer.id in self._absent or not self._is_possible(peer.id, lost_at, now, is_dated=is_dated, epoch=epoch):
             return False
         self._drop_claim(peer.id)
         while len(self._absent) >= ABSENT_MAX:
             del self._absent[next(iter(self._absent))]
-        self._absent[peer.id] = Absent(peer, lost_at, is_dated)
+        self._absent[peer.id] = Absent(peer, lost_at, is_dated, epoch)
         self.changes += 1
         return True
 
-    def _is_possible(self, node_id: NodeId, lost_at: float, now: float, *, is_dated: bool) -> bool:
+    def _is_possible(self, node_id: NodeId, lost_at: float, now: float, *, is_dated: bool, epoch: int) -> bool:
         if node_id == self.own or node_id in self._denied or now - lost_at >= self._expect_for_s:
             return False
-        dismissed_at = self._dismissed.get(node_id)
-        return dismissed_at is None or (is_dated and lost_at > dismissed_at + DISMISSAL_SLACK_S)
+        dismissed = self._dismissed.get(node_id)
+        return dismissed is None or not dismissed.ends(lost_at, is_dated=is_dated, epoch=epoch)
 
     def returned(self, node_id: NodeId) -> Absent | None:
         """The node is back: what was said of it before does not count. Returns its entry among the missing, if any."""
@@ -128,9 +142,11 @@ class Expectations:
 
     # Hearsay
 
-    def claimed(self, peer: PeerRef, lost_at: float, informant: NodeId, now: float, *, is_dated: bool = True) -> bool:
+    def claimed(
+        self, peer: PeerRef, lost_at: float, informant: NodeId, now: float, *, is_dated: bool = True, epoch: int = 0
+    ) -> bool:
         """``informant`` says that ``peer`` is missing. Returns false when this node knows better: it was dismissed."""
-        if not self._is_possible(peer.id, lost_at, now, is_dated=is_dated):
+        if not self._is_possible(peer.id, lost_at, now, is_dated=is_dated, epoch=epoch):
             return peer.id not in self._dismissed
         known = self._absent.get(peer.id)
         if known is not None:
@@ -143,10 +159,11 @@ class Expectations:
         if not is_new or count >= CLAIMS_PER_INFORMANT_MAX or (claim is None and len(self._claims) >= CLAIMS_MAX):
             return True
         if claim is None:
-            claim = self._claims[peer.id] = Claim(peer, lost_at, is_dated)
+            claim = self._claims[peer.id] = Claim(peer, lost_at, is_dated, epoch)
         self._claimed_by[informant] = count + 1
         claim.informants[informant] = None
         claim.lost_at, claim.is_dated = min(claim.lost_at, lost_at), claim.is_dated or is_dated
+        claim.epoch = min(claim.epoch or epoch, epoch or claim.epoch)
         return True
 
     def settle(self, members: Container[NodeId], count: int, now: float) -> list[Absent]:
@@ -158,7 +175,7 @@ class Expectations:
             if claim.peer.id in members or not needed or backing < needed:
                 continue
             self._drop_claim(claim.peer.id)
-            if self.lost(claim.peer, claim.lost_at, now, is_dated=claim.is_dated):
+            if self.lost(claim.peer, claim.lost_at, now, is_dated=claim.is_dated, epoch=claim.epoch):
                 found.append(self._absent[claim.peer.id])
         return found
 
@@ -171,42 +188,44 @@ class Expectations:
 
     # Dismissal
 
-    def dismiss(self, node_id: NodeId, at: float) -> Absent | None:
-        """Absences that began before ``at`` do not count any more. Returns the entry that this ended, if any."""
+    def dismiss(self, node_id: NodeId, dismissed: Dismissed) -> Absent | None:
+        """Absences from before that do not count any more. Returns the entry that this ended, if any."""
         if node_id == self.own:
             return None
         before = self._dismissed.pop(node_id, None)
-        self._dismissed[node_id] = at if before is None else max(before, at)
+        self._dismissed[node_id] = dismissed if before is None else max(before, dismissed)
         while len(self._dismissed) > DISMISSALS_MAX:
             del self._dismissed[next(iter(self._dismissed))]
-        self.changes += before is None or at > before
+        self.changes += before is None or dismissed > before
         claim = self._claims.get(node_id)
-        if claim is not None and claim.lost_at <= at + DISMISSAL_SLACK_S:
+        if claim is not None and dismissed.ends(claim.lost_at, is_dated=claim.is_dated, epoch=claim.epoch):
             self._drop_claim(node_id)
         absent = self._absent.get(node_id)
-        if absent is None or _is_later(absent, at):
+        if absent is None or not dismissed.ends(absent.lost_at, is_dated=absent.is_dated, epoch=absent.epoch):
             return None
         return self._take(node_id)
 
     def dismissal_claimed(
-        self, node_id: NodeId, at: float, informant: NodeId, members: Container[NodeId], count: int
+        self, node_id: NodeId, dismissed: Dismissed, informant: NodeId, members: Container[NodeId], count: int
     ) -> Absent | None:
-        """A member says that a missing node was dismissed at that time. Returns the entry, if enough members say so.
+        """A member says that a missing node was dismissed. Returns the entry, if enough members say so.
 
         What does not end an absence here is not kept.
         """
         absent = self._absent.get(node_id)
-        if absent is None or informant not in members or _is_later(absent, at):
+        if absent is None or informant not in members:
             return None
-        said = {each: time for each, time in absent.dismissed_by.items() if each in members}
-        said[informant] = max(at, said.get(informant, at))
+        if not dismissed.ends(absent.lost_at, is_dated=absent.is_dated, epoch=absent.epoch):
+            return None
+        said = {each: word for each, word in absent.dismissed_by.items() if each in members}
+        said[informant] = max(dismissed, said.get(informant, dismissed))
         absent.dismissed_by = said
         if len(said) < min(INFORMANTS_MIN, count):
             return None
         return self.dismiss(node_id, sorted(said.values())[-min(INFORMANTS_MIN, count)])
 
-    def dismissed_at(self, node_id: NodeId) -> float | None:
-        """When the node was dismissed last, if it was and has not been back since."""
+    def dismissal(self, node_id: NodeId) -> Dismissed | None:
+        """How the node was dismissed last, if it was and has not been back since."""
         return self._dismissed.get(node_id)
 
     def deny(self, denied: frozenset[NodeId]) -> list[Absent]:
@@ -220,7 +239,7 @@ class Expectations:
 
     def expire(self, now: float) -> list[Absent]:
         """Stop expecting the members that have been missing for all of ``expect_for``; returns them."""
-        for node_id in [key for key, at in self._dismissed.items() if now - at >= self._expect_for_s]:
+        for node_id in [key for key, each in self._dismissed.items() if now - each.at >= self._expect_for_s]:
             del self._dismissed[node_id]
         for node_id in [key for key, claim in self._claims.items() if now - claim.lost_at >= self._expect_for_s]:
             self._drop_claim(node_id)
@@ -244,13 +263,13 @@ class Expectations:
 
     # Persistence
 
-    def restore(self, absent: Iterable[Absent], dismissed: Iterable[tuple[NodeId, float]], now: float) -> None:
+    def restore(self, absent: Iterable[Absent], dismissed: Iterable[tuple[NodeId, Dismissed]], now: float) -> None:
         """Take over what was kept from before a restart."""
-        for node_id, at in dismissed:
+        for node_id, each in dismissed:
             if len(self._dismissed) < DISMISSALS_MAX and node_id != self.own:
-                self._dismissed[node_id] = at
-        for each in absent:
-            self.lost(each.peer, each.lost_at, now, is_dated=each.is_dated)
+                self._dismissed[node_id] = each
+        for lost in absent:
+            self.lost(lost.peer, lost.lost_at, now, is_dated=lost.is_dated, epoch=lost.epoch)
 
     def validate(self) -> None:
         """Assert the bounds, and that the tables agree with each other."""

@@ -1,10 +1,10 @@
 """Getting into the ring, and becoming ready.
 
-A round dials every contact (configured addresses, peers remembered from before, peers met in an earlier round). The
-first that is in a ring starts the walk: each node on the way to this node's own id contributes table rows and names the
-next hop, until one knows nobody closer. Its leaf set is where probing starts; when probing names nobody new and the
-leaf set is complete, the node is ready. The newcomer drives every step itself (an iterative join), so no other node
-holds state for it.
+A round dials every contact (configured addresses, peers remembered from before, peers met in an earlier round or that
+have asked this node). The first that is in a ring starts the walk: each node on the way to this node's own id
+contributes table rows and names the next hop, until one knows nobody closer. Its leaf set is where probing starts; when
+probing names nobody new and the leaf set is complete, the node is ready. The newcomer drives every step itself (an
+iterative join), so no other node holds state for it.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from peerd.api import Part, Priority, handles, on_timer
 from peerd.ids import NodeId, closeness, digit, shared_prefix_digits
 from peerd.messages import Message, PeerRef
 from peerd.overlay.membership import Membership
-from peerd.overlay.messages import AVOID_MAX, PATH_PEERS_MAX, Announce, JoinReply, JoinRequest
+from peerd.overlay.messages import AVOID_MAX, PATH_PEERS_MAX, Announce, JoinReply, JoinRequest, Ping, Pong
 from peerd.overlay.near_search import NearSearch
 from peerd.overlay.routing import join_step, known_peers
 from peerd.overlay.state import OverlayState
@@ -31,6 +31,8 @@ RECENT_MAX: Final = 64
 OFFERS_PER_SLOT: Final = 1
 CONTACTS_MAX: Final = 32
 """Contacts tried in one round; a longer list is sampled."""
+ASKERS_MAX: Final = 8
+"""Peers that have asked this node, and are tried in one round: they are no contacts of anybody's choice."""
 
 
 class Phase(Enum):
@@ -111,18 +113,24 @@ class Joiner(Part):
         self._host.cancel_timer("join_round")
         self._host.set_timer("join_round", self.state.config.join_round)
         rng, round_number = self._host.rng, self._round
-        # Also those that it has met since: those that it was told of may be dead, or wait for the ring themselves.
+        # Also those that it has met since, or that have asked it: those that it was told of may be dead, or wait for
+        # the ring themselves, and who asked while it was outside, too, may have got in by another way.
         met = {peer.id: peer for peer in self.state.known_peers()}
         addresses, known = list(self._addresses), list({**self._known, **met}.values())
+        askers = [peer for peer in self._recent if peer.id not in self._known and peer.id not in met]
         if len(addresses) > CONTACTS_MAX:
             addresses = rng.sample(addresses, CONTACTS_MAX)
         if len(known) > CONTACTS_MAX:
             known = rng.sample(known, CONTACTS_MAX)
-        self._waiting = len(addresses) + len(known)
+        if len(askers) > ASKERS_MAX:
+            askers = rng.sample(askers, ASKERS_MAX)
+        self._waiting = len(addresses) + len(known) + len(askers)
         for host, port in addresses:
             self._host.dial(host, port, lambda peer: self._dialled(round_number, peer))
         for peer in known:
             self._ask_contact(round_number, peer, is_address=False)
+        for peer in askers:
+            self._ask_back(round_number, peer)
 
     def _dialled(self, round_number: int, peer: PeerRef | None) -> None:
         if round_number != self._round or self.state.is_leaving:
@@ -152,6 +160,22 @@ class Joiner(Part):
         self._host.request(
             peer, JoinRequest(), timeout_s, answered, lambda: self._contact_done(round_number), Priority.URGENT
         )
+
+    def _ask_back(self, round_number: int, peer: PeerRef) -> None:
+        """Contact a peer that has asked this node, if it is in the ring by now.
+
+        One that is not gets no `JoinRequest`: it would take that for a sign that this node lists it (see `_may_found`).
+        """
+
+        def answered(reply: Message, source: PeerRef) -> None:
+            is_current = round_number == self._round and self.phase is Phase.CONTACTING
+            if is_current and isinstance(reply, Pong) and reply.is_ready:
+                self._ask_contact(round_number, source, is_address=False)
+            else:
+                self._contact_done(round_number)
+
+        timeout_s = self.state.config.ack_timeout_max
+        self._host.request(peer, Ping(), timeout_s, answered, lambda: self._contact_done(round_number), Priority.URGENT)
 
     def _contact_done(self, round_number: int) -> None:
         """One contact did not lead to a ring; after the last one, found a ring or try again later."""

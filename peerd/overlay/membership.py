@@ -59,6 +59,8 @@ class Probe:
     """The driver could not get a link: this is more than silence."""
     is_confirmed: bool = False
     """Another member has removed it meanwhile."""
+    is_announced: bool = False
+    """That member was its neighbour, and has told the rest of the leaf set."""
     is_search: bool = False
     """The probe looks for a peer that was removed."""
     is_return: bool = False
@@ -301,7 +303,7 @@ class Membership(Part):
         elif state.is_isolated:
             self._withhold(peer, probe.evidence)
         else:
-            self.remove(peer, probe.evidence, is_told=not probe.is_reported)
+            self.remove(peer, probe.evidence, is_told=not (probe.is_reported and probe.is_announced))
         self._check_drained()
 
     def _is_early(self, probe: Probe) -> bool:
@@ -437,10 +439,14 @@ class Membership(Part):
             self.state.lease.disclaim(source.id, self._host.now())
             self.exchange(source)
         else:
-            self.check_reported(message.failed, source)
+            self.check_reported(message.failed, source, is_announced=True)
 
-    def check_reported(self, failed: Iterable[NodeId], accuser: PeerRef) -> None:
-        """``accuser`` removed these: probe those of ours that have been silent for a heartbeat."""
+    def check_reported(self, failed: Iterable[NodeId], accuser: PeerRef, *, is_announced: bool = False) -> None:
+        """``accuser`` removed these: probe those of ours that have been silent for a heartbeat.
+
+        ``is_announced``: it has told the rest, too. Otherwise it only says so in an exchange, and a neighbour of the
+        removed peer that learns of it in this way is the one who has to tell: the accuser was none, or may have died.
+        """
         state = self.state
         for node_id in failed:
             probe = self._probes.get(node_id)
@@ -452,6 +458,9 @@ class Membership(Part):
                 if peer is not None:
                     state.history.note(node_id, "accused", "reported", state.silence_s(node_id), accuser.id)
                     self.suspect(peer, "reported", is_reported=True)
+                    probe = self._probes.get(node_id)
+            if probe is not None and is_announced:
+                probe.is_announced = True
 
     def _check_unlisted(self, peer: PeerRef, message: LeafSetProbe | LeafSetReply) -> None:
         """Members that lie among the peer's, and that it does not have: ask them, for it may have seen them die.
@@ -475,12 +484,14 @@ class Membership(Part):
 
     @handles(Leave)
     def _left(self, message: Leave, peer: PeerRef) -> None:
-        """A peer said goodbye: believe it at once."""
+        """A peer said goodbye: believe it at once, unless it is back already and its goodbye comes late."""
+        if message.epoch and message.epoch < self.state.epochs.get(peer.id, 0):
+            return
         probe = self._probes.get(peer.id)
         if probe is not None:
             self._finish(probe)
         self.remove(peer, LEFT, is_told=False)
-        self.state.member_left(peer)
+        self.state.member_left(peer, message.epoch)
         self.consider((*message.smaller, *message.larger), peer.id)
         self._check_drained()
 
@@ -498,6 +509,7 @@ class Membership(Part):
         last_heard = state.lease.last_heard(peer.id, self._host.now())
         member = state.leaves.remove(peer.id)
         entry = state.table.remove(peer.id)
+        epoch = state.epochs.pop(peer.id, 0)
         state.heard.pop(peer.id, None)
         state.suspects.pop(peer.id, None)
         state.proximity.forget(peer.id)
@@ -507,7 +519,7 @@ class Membership(Part):
         was_known = member is not None or entry is not None
         state.note_departed(peer, was_known=was_known, was_member=member is not None, has_left=evidence in SENT_AWAY)
         if member is not None and evidence not in SENT_AWAY:
-            state.member_lost(peer, last_heard)
+            state.member_lost(peer, last_heard, epoch)
         if member is None and entry is None:
             return
         self._host.emit(PeerFailed(peer=format_id(peer.id), evidence=evidence))

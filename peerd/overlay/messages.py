@@ -215,19 +215,24 @@ class FailureNotice(Message):
 
 @message(0x0024, bytes_max=_STATE)
 class Leave(Message):
-    """The sender leaves the ring now; its leaf set tells who closes the gap."""
+    """The sender leaves the ring now; its leaf set tells who closes the gap. ``epoch``: the boot that ends."""
 
     smaller: Side
     larger: Side
+    epoch: U64 = 0
 
 
 @struct
 class Absence:
-    """A member that went without goodbye, and how long ago it was last heard; undated: nobody knows that."""
+    """A member that went without goodbye, and how long ago it was last heard; undated: nobody knows that.
+
+    ``epoch``: its boot that ended; 0: not known.
+    """
 
     peer: PeerRef
     age_s: Age
     is_dated: bool = True
+    epoch: U64 = 0
 
 
 Missing = Annotated[tuple[Absence, ...], annotated_types.MaxLen(ABSENT_MAX)]
@@ -347,10 +352,14 @@ class Absences(Message):
 
 @struct
 class Dismissal:
-    """A node that is not expected any more, and since how long."""
+    """A node that is not expected any more, and since how long.
+
+    ``epoch``: the boot in which it said goodbye, so that a later one is expected; 0: it did not, or nobody knows.
+    """
 
     node: NodeId
     age_s: Age
+    epoch: U64 = 0
 
 
 @message(0x0031, bytes_max=_STATE)

@@ -302,7 +302,7 @@ class Overlay(Plugin):
             return
         state.is_leaving = True
         leaves = state.leaves.snapshot()
-        message = Leave(leaves.smaller, leaves.larger)
+        message = Leave(leaves.smaller, leaves.larger, self._host.boot_epoch)
         told: set[NodeId] = set()
         for peer in known_peers(state.leaves, state.table):
             if peer.id not in told:

@@ -25,6 +25,9 @@ class OverlayHost(Host, Protocol):
     def linked_at(self, peer: PeerRef) -> float | None:
         """Since when a control link to this peer is up: what was sent before waited until then. ``None``: it is not."""
 
+    def boot_epoch_of(self, peer: PeerRef) -> int | None:
+        """The boot epoch of the peer at the other end of the control link; ``None``: there is no link."""
+
     def charge(self, peer: PeerRef, messages: int) -> None:
         """The message that is being handled stands for so many more. Raises `ProtocolError` above the peer's rate."""
 

@@ -67,6 +67,8 @@ class OverlayState:
         self.is_leaving = False
         self.heard: dict[NodeId, float] = {}
         """When each member or entry was last heard."""
+        self.epochs: dict[NodeId, int] = {}
+        """The boot epochs of members, as of the last exchange with each."""
         self.suspects: dict[NodeId, str] = {}
         """Peers that must not be routed through now, and the evidence."""
         self.departed = DepartedPeers(config.failed_memory, config.departed_memory, config.departed_interval)
@@ -79,8 +81,8 @@ class OverlayState:
         """Peers being probed that are not members yet."""
         self.leaves_changed: Callable[[], None] = lambda: None
         self.member_admitted: Callable[[PeerRef], None] = lambda peer: None
-        self.member_lost: Callable[[PeerRef, float], None] = lambda peer, last_heard: None
-        self.member_left: Callable[[PeerRef], None] = lambda peer: None
+        self.member_lost: Callable[[PeerRef, float, int], None] = lambda peer, last_heard, epoch: None
+        self.member_left: Callable[[PeerRef, int], None] = lambda peer, epoch: None
         self._sequence = 0
 
     def next_sequence(self) -> int:
@@ -125,6 +127,7 @@ class OverlayState:
         """
         if self.leaves.by_id.get(peer.id) == peer:
             self.heard[peer.id] = self.host.now()
+            self._note_epoch(peer)
             return False  # nearly always
         added, evicted = self.leaves.add(
             peer,
@@ -135,9 +138,15 @@ class OverlayState:
         if evicted is not None:
             self.forget_unless_known(evicted.id)
         if added:
+            self._note_epoch(peer)
             self.member_admitted(peer)
             self.tell_change((peer,), () if evicted is None else (evicted,))
         return added
+
+    def _note_epoch(self, peer: PeerRef) -> None:
+        epoch = self.host.boot_epoch_of(peer)
+        if epoch is not None:
+            self.epochs[peer.id] = epoch
 
     def _can_be(self, node_id: NodeId, is_larger: bool, witnesses: Iterable[PeerRef]) -> bool:
         """Whether fewer nodes than fill a side are known between this node and that one on that side.
@@ -242,6 +251,8 @@ class OverlayState:
 
     def forget_unless_known(self, node_id: NodeId) -> None:
         """Drop the bookkeeping of a peer that is in no table any more."""
+        if node_id not in self.leaves:
+            self.epochs.pop(node_id, None)
         if not self.is_known(node_id):
             self.heard.pop(node_id, None)
             self.suspects.pop(node_id, None)

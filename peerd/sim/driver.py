@@ -361,6 +361,10 @@ class SimDriver:
         """The same, and since when."""
         return self.policy.linked_at(peer.id)
 
+    def boot_epoch_of(self, peer: PeerRef) -> int | None:
+        """The boot epoch of the process at the other end."""
+        return self.policy.boot_epoch_of(peer.id)
+
     def queued_bytes(self, peer: PeerRef) -> int:
         """How many bytes wait here, for a link or for the peer to read."""
         return self.policy.queued_bytes(peer.id)

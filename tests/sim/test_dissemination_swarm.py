@@ -47,6 +47,13 @@ def test_an_order_that_comes_late_is_no_fault(monkeypatch: pytest.MonkeyPatch) -
     assert run_seed(3037, without=frozenset({"liars"}), protocols=PROTOCOLS).failure is None
 
 
+@pytest.mark.parametrize("seed", [155, 631, 851])
+def test_seed_in_which_the_overlay_was_at_fault(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A death that only non-neighbours found, an absence after a quick restart, and a newcomer that nobody let in."""
+    monkeypatch.setattr(simulator, "usable_policies", lambda: ["cost", "first_fit", "overlap"])
+    assert run_seed(seed, without=frozenset({"liars"}), protocols=PROTOCOLS).failure is None
+
+
 def offences_with(monkeypatch: pytest.MonkeyPatch, owner: type, name: str, wrong: Callable[..., Any]) -> list[str]:
     """What the judge says of a calm ring with a bug in it."""
     streams = Streams(12)

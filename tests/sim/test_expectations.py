@@ -127,6 +127,26 @@ def test_a_stopped_process_that_wakes_only_to_leave_is_dropped() -> None:
     assert everybody_misses(simulation)
 
 
+def test_who_heard_a_goodbye_and_not_the_return_ends_no_later_absence() -> None:
+    """In the swarm's seed 631 a node left, came back within a second and died soon, while some were down."""
+    simulation = aggregating(9, seed=25)
+    victim, *absent = simulation.nodes[4:7]
+    simulation.stop(victim)
+    simulation.run_until(lambda: not victim.is_live, limit_s=30)
+    for place in absent:
+        assert place.node.overlay.state.expectations.dismissal(victim.id) is not None
+        simulation.pause(place)
+    simulation.restart(victim)
+    others = [place for place in simulation.live_nodes() if place is not victim]
+    simulation.run_until(lambda: all(victim.id in place.node.overlay.state.leaves for place in others), limit_s=1.5)
+    simulation.silence(victim)
+    simulation.run_until(lambda: all(victim.id in missing(place) for place in simulation.live_nodes()), limit_s=120)
+    for place in absent:
+        simulation.resume(place)
+    simulation.run_for(60)
+    assert everybody_misses(simulation, victim)
+
+
 def test_a_denied_node_is_not_expected_anywhere() -> None:
     simulation = aggregating(9, seed=7)
     denied, lost = simulation.nodes[3:5]

@@ -374,6 +374,9 @@ class MemoryNode:
     def linked_at(self, peer: PeerRef) -> float | None:
         self._unused()
 
+    def boot_epoch_of(self, peer: PeerRef) -> int | None:
+        self._unused()
+
     def offload(
         self,
         function: Callable[..., Any],

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import random
+from collections import deque
 
 import pytest
 from hypothesis import HealthCheck, given, settings, strategies as st
 
+from protocols.dissemination.messages import Climbed
 from protocols.dissemination.ports import ParsedItem
 from protocols.dissemination.tree.subscription import FreshAgain, StaleFrom
 from tests.support.coherency_net import ValueNet
@@ -151,6 +153,28 @@ def test_subtrees_of_an_orphan_are_told_that_their_values_are_stale() -> None:
         marks = [each for each in net.got[number, 0] if isinstance(each, StaleFrom | FreshAgain)]
         assert [type(each) for each in marks] == [StaleFrom, FreshAgain], "each told once, and that it is over"
         assert isinstance(net.got[number, 0][-2], FreshAgain), "before the values that hold from then on"
+
+
+def test_an_orphan_that_loses_its_next_parent_and_tries_another_at_once_is_told() -> None:
+    """In the swarm's seed 9 a node without any parent held its values for fresh until its producer was back."""
+    net = ValueNet(3, random.Random(0))
+    net.publish("a", 1)
+    chain(net, ["a WITHIN 1", "a WITHIN 1"])
+    net.kill(1)
+    orphan, up, down = net.members[net.peers[2].id], *((net.peers[a].id, net.peers[b].id) for a, b in ((2, 0), (0, 2)))
+    net.move(2, 0)
+    net.run_link(*up)
+    answers = net.links[down]
+    net.links[down] = deque(each for each in answers if not isinstance(each, Climbed))
+    assert len(net.links[down]) < len(answers), "the way up is not known to be clear"
+    net.run_link(*down)
+    net.tick()
+    net.run_link(*down)
+    assert isinstance(net.got[2, 0][-2], FreshAgain)
+    orphan.on_ended = lambda *_: None if net.move(2, 0) else pytest.fail("it has no other parent under way")
+    orphan.gone(net.peers[0].id, net.now)
+    assert orphan.up.next is not None
+    assert isinstance(net.got[2, 0][-1], StaleFrom)
 
 
 def test_who_subscribes_where_values_are_stale_is_told() -> None:

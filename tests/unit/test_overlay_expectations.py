@@ -15,6 +15,7 @@ from peerd.overlay.expectations import (
     DISMISSALS_MAX,
     OUTSIDE_MAX_S,
     Absent,
+    Dismissed,
     Expectations,
 )
 
@@ -97,13 +98,13 @@ def test_claims_and_losses_are_bounded() -> None:
         expectations.lost(peer(number), 0.0, 1.0)
     assert missing(expectations)[0] == 10_000 + ABSENT_MAX, "the latest stay"
     for number in range(2 * DISMISSALS_MAX):
-        expectations.dismiss(NodeId(50_000 + number), 1.0)
+        expectations.dismiss(NodeId(50_000 + number), Dismissed(1.0))
     expectations.validate()
 
 
 def test_a_dismissal_is_not_undone_by_who_has_not_heard_it() -> None:
     expectations = expecting(2)
-    gone = expectations.dismiss(NodeId(2), 10.0)
+    gone = expectations.dismiss(NodeId(2), Dismissed(10.0))
     assert gone is not None
     assert not expectations.claimed(peer(2), 3.0, NodeId(5), 20.0)
     assert not expectations.lost(peer(2), 10.0 + DISMISSAL_SLACK_S, 20.0)
@@ -115,7 +116,7 @@ def test_a_dismissal_that_one_member_claims_is_not_enough() -> None:
     expectations, members = expecting(9, at=10.0), {NodeId(5), NodeId(6), NodeId(7)}
 
     def claim(informant: int, at: float) -> bool:
-        return expectations.dismissal_claimed(NodeId(9), at, NodeId(informant), members, len(members)) is not None
+        return expectations.dismissal_claimed(NodeId(9), Dismissed(at), NodeId(informant), members, 3) is not None
 
     assert not claim(5, 20.0) and not claim(5, 21.0), "one that says it twice is one"
     assert not claim(99, 20.0), "no member"
@@ -123,21 +124,43 @@ def test_a_dismissal_that_one_member_claims_is_not_enough() -> None:
     members.remove(NodeId(5))
     assert not claim(6, 20.0), "the other one is gone"
     assert claim(7, 30.0)
-    assert missing(expectations) == [] and expectations.dismissed_at(NodeId(9)) == 20.0, "what both say"
+    assert missing(expectations) == [] and expectations.dismissal(NodeId(9)) == Dismissed(20.0), "what both say"
     assert not claim(7, 30.0), "nothing is kept of who is not missing"
 
 
 def test_a_loss_after_a_dismissal_is_a_new_one() -> None:
     expectations = expecting(2)
-    expectations.dismiss(NodeId(2), 10.0)
+    expectations.dismiss(NodeId(2), Dismissed(10.0))
     assert expectations.lost(peer(2), 30.0, 31.0)
-    assert expectations.dismiss(NodeId(2), 11.0) is None, "old news"
+    assert expectations.dismiss(NodeId(2), Dismissed(11.0)) is None, "old news"
     assert missing(expectations) == [2]
+
+
+def test_a_goodbye_ends_its_own_life_and_none_after_it() -> None:
+    """Whatever the times say: a restart takes less than `DISMISSAL_SLACK_S`, and goodbyes may come late."""
+    expectations = Expectations(OWN, LIFE_S)
+    expectations.dismiss(NodeId(2), Dismissed(10.0, epoch=7))
+    assert not expectations.lost(peer(2), 15.0, 16.0, epoch=7)
+    assert not expectations.claimed(peer(2), 15.0, NodeId(5), 16.0, epoch=6)
+    assert expectations.lost(peer(2), 10.5, 16.0, epoch=8)
+    assert expectations.dismiss(NodeId(2), Dismissed(11.0, epoch=7)) is None
+    members = {NodeId(5), NodeId(6)}
+    for informant in members:
+        assert expectations.dismissal_claimed(NodeId(2), Dismissed(11.0, epoch=7), informant, members, 2) is None
+    assert expectations.dismiss(NodeId(2), Dismissed(10.5)) is not None, "an operator's order goes by time"
+
+
+def test_no_informant_alone_makes_an_absence_outlast_a_goodbye() -> None:
+    expectations = Expectations(OWN, LIFE_S)
+    expectations.claimed(peer(2), 1.0, NodeId(5), 2.0, epoch=99)
+    expectations.claimed(peer(2), 1.0, NodeId(6), 2.0, epoch=7)
+    expectations.claimed(peer(2), 1.0, NodeId(7), 2.0)
+    assert [found.epoch for found in expectations.settle({NodeId(5), NodeId(6)}, 2, 2.0)] == [7]
 
 
 def test_coming_back_ends_a_dismissal() -> None:
     expectations = expecting(2)
-    expectations.dismiss(NodeId(2), 10.0)
+    expectations.dismiss(NodeId(2), Dismissed(10.0))
     expectations.returned(NodeId(2))
     assert expectations.lost(peer(2), 11.0, 11.5)
 
@@ -175,7 +198,7 @@ def test_a_place_that_others_watch_is_left_to_them() -> None:
 
 def test_a_restart_loses_nothing() -> None:
     before = expecting(2, 3)
-    before.dismiss(NodeId(4), 7.0)
+    before.dismiss(NodeId(4), Dismissed(7.0))
     after = Expectations(OWN, LIFE_S)
     after.restore(list(before), before.dismissals().items(), 50.0)
     assert missing(after) == [2, 3]
@@ -220,7 +243,7 @@ class ExpectationsMachine(RuleBasedStateMachine):
     @rule(number=NUMBERS, age=st.floats(0, 20))
     def dismiss(self, number: int, age: float) -> None:
         at = self.now - age
-        self.real.dismiss(NodeId(number), at)
+        self.real.dismiss(NodeId(number), Dismissed(at))
         self.dismissed_at[number] = max(at, self.dismissed_at.get(number, at))
         if number in self.lost_at and self.lost_at[number] <= at + DISMISSAL_SLACK_S:
             del self.lost_at[number]

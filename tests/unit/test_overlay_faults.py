@@ -8,6 +8,7 @@ from peerd.ids import RING, NodeId, clockwise_distance
 from peerd.messages import PeerRef
 from peerd.overlay.config import OverlayConfig
 from peerd.overlay.leafset import HALF
+from peerd.overlay.messages import Leave
 from peerd.sim.checkers import DeadMembers, LeafSetConsistency, RingOracle, RingUnity
 from peerd.sim.network import NetworkConfig
 from peerd.sim.simulation import Place
@@ -32,6 +33,23 @@ def test_a_killed_process_is_found_at_once() -> None:
     ring.grow(20)
     ring.kill(ring.nodes[7])
     assert ring.settle() < 3.0
+
+
+def test_a_neighbour_that_learns_of_a_death_in_an_exchange_tells_everybody() -> None:
+    """In the swarm's seed 155 who had found out was no neighbour, told one in an exchange, and died; nobody told the
+    others, and a newcomer had taken the place of the neighbour that would have missed the heartbeats."""
+    ring = OverlayRing(seed=2)
+    ring.grow(30, spacing_s=0.05)
+    ring.run_for(20.0)
+    order = sorted(ring.nodes, key=lambda place: place.id)
+    finder, dead, neighbour = order[8], order[12], order[13]
+    ring.silence(dead)
+    ring.run_for(4.0)
+    neighbour.node.overlay.membership.check_reported((dead.id,), finder.peer)
+    ring.run_for(3.0)
+    for place in ring.live_nodes():
+        state = place.node.overlay.state
+        assert dead.id not in state.leaves or dead.id in state.suspects
 
 
 @pytest.mark.parametrize("seed", range(3))
@@ -101,6 +119,18 @@ def test_a_graceful_leave_is_known_at_once_and_stays_known() -> None:
         assert ring.is_exact()
     assert not leaver.node.is_ready
     assert not ring.wrong_lookups(50)
+
+
+def test_a_goodbye_that_comes_after_the_return_is_not_heeded() -> None:
+    ring = OverlayRing()
+    ring.grow(5)
+    hearer, leaver = ring.nodes[2], ring.nodes[3]
+    hearer.node.overlay.membership._left(Leave((), (), epoch=1), leaver.peer)
+    assert leaver.id not in hearer.node.overlay.state.leaves, "this is the life that it speaks of"
+    ring.restart(leaver)
+    ring.settle()
+    hearer.node.overlay.membership._left(Leave((), (), epoch=1), leaver.peer)
+    assert leaver.id in hearer.node.overlay.state.leaves
 
 
 def test_everybody_leaves() -> None:

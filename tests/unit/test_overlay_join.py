@@ -68,6 +68,29 @@ def test_seeds_that_start_minutes_apart_find_each_other_soon(
     ring.settle(limit_s=60.0)
 
 
+def test_whose_whole_list_is_dead_gets_in_through_a_node_that_asked_it() -> None:
+    """In the swarm's seed 851 all three whom a newcomer was told of had left for good."""
+    ring = OverlayRing(contacts=lambda ring, place: CONTACTS_BY_INDEX[place.index](ring))
+    ring.grow(3)
+    stranded, other = (ring.add_node(delay_s=0.0) for _ in range(2))
+    ring.run_for(60.0)
+    assert not stranded.node.is_ready
+    assert not other.node.is_ready
+    ring.add_node(delay_s=0.0)
+    ring.settle()
+
+
+CONTACTS_BY_INDEX: list[Callable[[OverlayRing], list[Address]]] = [
+    lambda ring: [],
+    lambda ring: [address(ring.nodes[0])],
+    lambda ring: [address(ring.nodes[0])],
+    lambda ring: DEAD,
+    lambda ring: [address(ring.nodes[3]), ("10.0.0.5", ring.nodes[3].peer.port)],
+    lambda ring: [address(ring.nodes[0])],
+]
+"""The fourth node knows only dead ones; the fifth one knows that one, and the sixth, which comes a minute later."""
+
+
 def test_who_is_listed_by_nobody_that_it_lists_founds_nothing() -> None:
     """A circle is no agreement: each asks the next one, and is asked by the one before."""
     ring = OverlayRing(contacts=lambda ring, place: [address(ring.nodes[(place.index + 1) % 3])])

@@ -170,6 +170,10 @@ class Links:
         """See `peerd.driver.Transport.linked_at`."""
         return self.policy.linked_at(peer.id)
 
+    def boot_epoch_of(self, peer: PeerRef) -> int | None:
+        """See `peerd.driver.Transport.boot_epoch_of`."""
+        return self.policy.boot_epoch_of(peer.id)
+
     def queued_bytes(self, peer: PeerRef) -> int:
         """See `peerd.driver.Transport.queued_bytes`."""
         return self.policy.queued_bytes(peer.id)

@@ -246,9 +246,9 @@ class SeedRun:
             return
         for place in core:
             known = (other for other in simulation.introducers[place.index] if other.index not in simulation.hostile)
-            if not place.node.is_ready and not any(other.is_live for other in known):
+            if not place.node.is_ready and not any(map(_stays, known)):
                 self._states.count("start repeated")
-                self.faults.note(f"start {place.index} again: nobody that it was told of lives")
+                self.faults.note(f"start {place.index} again: nobody that it was told of lives on")
                 simulation.restart(place)
         for place in _strangers([place for place in core if place.node.is_ready]):
             self._states.count("start repeated")
@@ -446,6 +446,11 @@ class SwarmSummary:
     def never(self) -> list[str]:
         """States of `SOMETIMES` that no seed reached."""
         return [state for state in SOMETIMES if not self.states[state]]
+
+
+def _stays(place: Place) -> bool:
+    """Whether a node lives, and is not leaving just now."""
+    return place.is_live and place.node.draining is None
 
 
 def _strangers(places: list[Place]) -> list[Place]:

@@ -253,9 +253,10 @@ class Upstream:
             self._widen(self.parent, self._state.wants.ask_again())
         parent = None if self.parent is None else self.parent.peer
         self._climbing.moved(parent, self._state.now)
+        if link.has_begun:
+            self._below.freshened()  # before the next attempt, which `ended` may begin at once
         self._below.ended(link.peer, end, why, children)
         if link.has_begun and not self._has_link():
-            self._below.freshened()
             self._below.orphaned()
 
     def _has_link(self) -> bool:
