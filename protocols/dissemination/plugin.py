@@ -34,7 +34,7 @@ from protocols.dissemination.events import EVENTS
 from protocols.dissemination.interests.errors import InterestError, ItemError
 from protocols.dissemination.loading import policy_messages
 from protocols.dissemination.messages import (
-    PAYLOAD_BYTES_MAX,
+    ITEM_BYTES_MAX,
     HandOver,
     HandOverAnswer,
     PlanAnswer,
@@ -400,10 +400,8 @@ class Dissemination(Plugin):
         node = self._produced(name)
         if node.is_paused:
             self.succession.check_stays(node)
-        size = len(payload) + (0 if attachment is None else attachment.message_bytes)
-        if size > PAYLOAD_BYTES_MAX:
-            what = "an item" if attachment is None else "an item with the manifest of its document"
-            raise StreamRefused("invalid", f"{what} of {size} bytes: {PAYLOAD_BYTES_MAX} is the limit")
+        if len(payload) > ITEM_BYTES_MAX:
+            raise StreamRefused("invalid", f"an item of {len(payload)} bytes: {ITEM_BYTES_MAX} is the limit")
         if len(content_type) > messages.CONTENT_TYPE_MAX:
             raise StreamRefused("invalid", "the content type is too long")
         at_ms = round(self.host.wall_time() * 1000) if published_ms is None else published_ms

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Final
+from typing import Any, Final
 
 from peerd.api import Host
 from peerd.errors import ProtocolError
@@ -17,7 +18,15 @@ from protocols.dissemination.events import StreamJoined, StreamLoss, StreamMoved
 from protocols.dissemination.freshness import Freshness
 from protocols.dissemination.item_work import WorkMeter
 from protocols.dissemination.keeping import Keeping, PastItems
-from protocols.dissemination.messages import ITEMS_MAX, AttachRefusal, Carry, Declined, ReplayItems, StreamItem
+from protocols.dissemination.messages import (
+    ITEMS_MAX,
+    AttachRefusal,
+    Carry,
+    Declined,
+    ItemPart,
+    ReplayItems,
+    StreamItem,
+)
 from protocols.dissemination.meter import StreamMeter
 from protocols.dissemination.names import START, StreamPosition, epoch_of
 from protocols.dissemination.ports import Interest, InterestKind, ParsedItem, PolicyFactory, RememberingKind
@@ -35,6 +44,8 @@ DRAIN_S: Final = 5.0
 """A node that leaves waits for so long until its children have gone elsewhere."""
 Deliver = Callable[[Delivered], None]
 NO_PARENT: Final = "-"
+LARGE_ITEM_S: Final = 0.05
+"""What a large item takes to be read and matched in the simulator: a guess at what one of 500 KB takes a daemon."""
 
 
 class StreamNode:
@@ -86,6 +97,9 @@ class StreamNode:
         if self.is_producer:
             self._begin_producing(past)
         self._unsent = 0
+        self._releasing: deque[ParsedItem] = deque()
+        """Items that wait until a large one is matched, which is the first."""
+        self._is_over = False
         self._busy_s = 0.0
         """How long publishing has taken since the last `flush`."""
         self.tree = NodeTree(self)
@@ -112,6 +126,8 @@ class StreamNode:
         """The disk has taken what waited for it; set by who makes this."""
         self.on_document: Callable[[StreamItem, Attachment], None] = lambda item, attachment: None
         """An item has come to which a document is attached; set by who makes this."""
+        self.on_more: Callable[[], None] = lambda: None
+        """`go_on` is to be called soon; set by who makes this."""
         self.on_lookup: Callable[[], None] = lambda: None
         """The record may have changed: the producer is not reached; set by who makes this."""
 
@@ -149,6 +165,7 @@ class StreamNode:
 
     def become_member(self, record: StreamRecord) -> None:
         """The producer of this record has the stream now: go on below it."""
+        self._release_all()
         self.flush()
         if self.keeping is not None:
             self.keeping.stop(is_over=False)
@@ -168,6 +185,9 @@ class StreamNode:
 
     def _connect(self) -> None:
         member = self.member
+        member.state.blame = self.host.misbehaved
+        member.state.call_again = lambda: self.on_more()
+        member.state.matching.offload = self._offload
         member.down.is_slow = self._is_slow
         member.second.draw = self.host.rng.random
         member.places.room = self._room_after
@@ -229,6 +249,8 @@ class StreamNode:
         if isinstance(message, Carry | ReplayItems):
             counts.items_out += len(message.items)
             counts.bytes_out += sum(item.size for item in message.items)
+        elif isinstance(message, ItemPart):
+            counts.bytes_out += len(message.data)
         elif isinstance(message, Declined):
             counts.refused += 1
         self.host.send(peer, message)
@@ -455,6 +477,38 @@ class StreamNode:
         return item
 
     def _release(self, held: ParsedItem) -> None:
+        """Send an item on, after those before it."""
+        state = self.member.state
+        if self._releasing or (state.given is None and state.matching.is_for_aside(held.item)):
+            self._releasing.append(held)
+            if len(self._releasing) == 1:
+                state.matching.prepare(held, self._matched, self._not_matched)
+        else:
+            self._let_out(held)
+
+    def _matched(self, held: ParsedItem) -> None:
+        if not self._releasing:
+            return  # the stream has ended, or has another producer
+        self._releasing[0] = held
+        while self._releasing:
+            first, matching = self._releasing[0], self.member.state.matching
+            if first.met is None and matching.is_for_aside(first.item):
+                matching.prepare(first, self._matched, self._not_matched)
+                break
+            self._releasing.popleft()
+            self._let_out(first)
+        self._released()
+
+    @staticmethod
+    def _not_matched(error: BaseException) -> None:
+        raise error
+
+    def _release_all(self) -> None:
+        """Send on what still waits to be matched, now."""
+        while self._releasing:
+            self._let_out(self._releasing.popleft())
+
+    def _let_out(self, held: ParsedItem) -> None:
         now = self.host.now()
         self.member.release_item(held, now)
         self._busy_s += self.host.now() - now
@@ -467,9 +521,37 @@ class StreamNode:
         self.on_room()
 
     @property
+    def is_sending(self) -> bool:
+        """Whether something that was published has not gone out: it is being matched, or on its way to the disk."""
+        return bool(self._releasing) or (self.keeping is not None and self.keeping.is_waiting)
+
+    def _offload(
+        self,
+        function: Callable[..., Any],
+        arguments: tuple[Any, ...],
+        done: Callable[[Any], None],
+        failed: Callable[[BaseException], None],
+    ) -> None:
+        """Give work on one item away; see `protocols.dissemination.tree.matching`."""
+
+        def ended(callback: Callable[[Any], None], outcome: Any) -> None:
+            if not self._is_over:
+                self.member.state.now = self.host.now()
+                callback(outcome)
+                self._note_children()
+
+        self.host.offload(
+            function, *arguments, done=partial(ended, done), failed=partial(ended, failed), cost_s=LARGE_ITEM_S
+        )
+
+    def go_on(self) -> None:
+        """Some more of what is done in turns."""
+        self.member.go_on(self.host.now())
+
+    @property
     def is_publishable(self) -> bool:
         """Whether some child takes more, and the disk: a child that is slow alone does not hold up the others."""
-        if self.is_paused or (self.keeping is not None and self.keeping.is_busy):
+        if self.is_paused or self._releasing or (self.keeping is not None and self.keeping.is_busy):
             return False
         children = self.member.down.children
         return not children or any(child.slow_since is None and not child.outbox for child in children.values())
@@ -539,12 +621,16 @@ class StreamNode:
         """Leave the tree now. ``is_over``: the stream has ended, for those below, too."""
         self.search.stop()
         self.leaving_since = self.host.now()
+        if is_over:
+            self._release_all()
         if self.keeping is not None:
             self.keeping.stop(is_over=is_over)
         if is_over:
             self.member.state.now = self.host.now()
+            self._release_all()
             self.member.down.end_all()
         self.member.leave(self.host.now())
+        self._is_over = True
 
     def figures(self) -> dict[str, float]:
         """Numbers for ``peerd stream tree`` and metrics."""

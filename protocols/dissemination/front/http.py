@@ -21,7 +21,7 @@ from peerd.front import READS
 from peerd.lib.feed import Feed, FeedItem, Place, Position
 from peerd.models.admin import STREAM_TYPE
 from protocols.dissemination.front.http_documents import add_documents
-from protocols.dissemination.messages import PAYLOAD_BYTES_MAX
+from protocols.dissemination.messages import ITEM_BYTES_MAX
 from protocols.dissemination.models import (
     CONTENT_TYPE_LENGTH_MAX,
     ITEM_ID_LENGTH_MAX,
@@ -197,8 +197,8 @@ async def _publish_one(service: StreamService, stream: str, body: bytes, kind: s
 
 
 def _publish(service: StreamService, stream: str, payload: bytes, kind: str) -> ItemPublished:
-    if len(payload) > PAYLOAD_BYTES_MAX:
-        what = f"an item has at most {PAYLOAD_BYTES_MAX} bytes, this one {len(payload)}"
+    if len(payload) > ITEM_BYTES_MAX:
+        what = f"an item has at most {ITEM_BYTES_MAX} bytes, this one {len(payload)}"
         raise StreamRefused("invalid", f"{what}; attach what is larger to an item that describes it")
     return service.publish(stream, payload, kind)
 
