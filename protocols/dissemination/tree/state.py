@@ -62,7 +62,7 @@ class MemberState:
         """What this node has of each object, where the kind of interests goes by that: see `tree/latest.py`."""
         self._promised = -1
         self.blame: Callable[[PeerRef, ProtocolError], None] = _raise
-        """A node has sent what is wrong, and that was found after its message was handled; set by who makes the parts."""
+        """A node has sent what is wrong, which was found after its message was handled; set by who makes the parts."""
         self.is_stale = False
         """Nobody vouches for what this node has: it, or a node above it, has no parent."""
 

@@ -82,7 +82,7 @@ class OwnSubscription:
         self.waiting_bytes = 0
 
     def give(self, held: ParsedItem, bytes_max: int) -> None:
-        """Give it an item, unless it has got that already. ``bytes_max``: the most that may wait until the past is over.
+        """Give it an item, unless it has got that already. ``bytes_max``: at most so much waits until the past is over.
 
         What has to wait is parsed again, because parsed it is large.
         """
