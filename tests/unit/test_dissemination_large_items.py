@@ -1,4 +1,4 @@
-"""Items that do not fit into a message: cut into parts on each edge, put together, matched aside, and never run over."""
+"""Items that do not fit into a message: cut into parts, put together, matched aside, and never run over."""
 
 from __future__ import annotations
 
@@ -479,6 +479,31 @@ def test_a_large_item_of_the_past_is_matched_aside() -> None:
     aside.do()
     node.member.go_on(0.0)
     assert carried(node.sent) == [2]
+
+
+def test_nobody_turns_in_circles_while_an_item_of_the_past_is_looked_at_aside() -> None:
+    aside = Aside()
+    node = Node(is_source=True, aside=aside)
+    node.member.publish(large(1, ASIDE_BYTES + 1), 0.0)
+    node.member.publish(large(2, ASIDE_BYTES + 1), 0.0)
+    again: list[str] = []
+    node.member.state.call_again = lambda: again.append("again")
+    node.hears(CHILD, Attach(STREAM, 1, ("a",), mark(START), is_orphan=True))
+    node.member.subscribe(1, KIND.parse("a"), START, node.got.append, 0.0)
+    again.clear()
+    for _ in range(5):
+        node.member.go_on(0.0)
+        node.member.flush(0.0)
+    assert again == [] and len(aside.jobs) == 2
+    aside.do()
+    aside.do()
+    assert again == ["again", "again"]
+    while aside.jobs or again:
+        again.clear()
+        node.member.go_on(0.0)
+        if aside.jobs:
+            aside.do()
+    assert node.numbers == [1, 2] == sorted(set(carried(node.sent)))
 
 
 # Everything together

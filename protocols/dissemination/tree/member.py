@@ -188,14 +188,14 @@ class StreamMember:
 
     def _look_on(self, found: OwnSubscription, bytes_max: int) -> None:
         found.look_on(bytes_max)
-        if found.is_waiting:
+        if found.may_look_on:
             self.state.call_again()
 
     def go_on(self, now: float) -> None:
         """Look through some more of the past for those who wait for it; soon after `MemberState.call_again`."""
         self.state.now = now
         self.down.go_on()
-        waiting = [each for each in self.subscriptions.values() if each.is_waiting]
+        waiting = [each for each in self.subscriptions.values() if each.may_look_on]
         for each in waiting:
             self._look_on(each, SLICE_BYTES // len(waiting))
 

@@ -58,9 +58,10 @@ class OwnSubscription:
     """Of items that have come meanwhile."""
 
     @property
-    def is_waiting(self) -> bool:
-        """Whether there is something that it is to be given still."""
-        return bool(self.waiting)
+    def may_look_on(self) -> bool:
+        """Whether there is something that it is to be given still, and that is not being looked at aside."""
+        first = self.waiting[0] if self.waiting else None
+        return first is not None and not (isinstance(first, Past) and first.is_busy)
 
     def begin_with(self, past: Past) -> None:
         """Give it the past first, by `look_on`."""
