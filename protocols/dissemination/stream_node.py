@@ -8,7 +8,7 @@ from functools import partial
 from typing import Any, Final
 
 from peerd.api import Host
-from peerd.errors import ProtocolError
+from peerd.errors import ProtocolError, Unavailable
 from peerd.ids import NodeId, format_id
 from peerd.messages import Message, PeerRef
 from protocols.dissemination.access import NodeTree
@@ -44,6 +44,8 @@ DRAIN_S: Final = 5.0
 """A node that leaves waits for so long until its children have gone elsewhere."""
 Deliver = Callable[[Delivered], None]
 NO_PARENT: Final = "-"
+RELEASING_MAX: Final = 256
+"""Items that wait until a large one before them is matched. Publishers that ask before they publish have one each."""
 LARGE_ITEM_S: Final = 0.05
 """What a large item takes to be read and matched in the simulator: a guess at what one of 500 KB takes a daemon."""
 
@@ -466,6 +468,8 @@ class StreamNode:
     ) -> StreamItem:
         """The producer's next item."""
         item = StreamItem(self.epoch, self.sequence + 1, published_ms, payload, content_type, attachment)
+        if len(self._releasing) >= RELEASING_MAX:
+            raise Unavailable(f"{RELEASING_MAX} items wait until a large one is matched")
         now = self.host.now()
         held = ParsedItem(item, self.kind.content(item))
         self._busy_s += self.host.now() - now
@@ -487,8 +491,8 @@ class StreamNode:
             self._let_out(held)
 
     def _matched(self, held: ParsedItem) -> None:
-        if not self._releasing:
-            return  # the stream has ended, or has another producer
+        if not self._releasing or self._releasing[0].item is not held.item:
+            return  # it has gone out, because the stream has got another producer
         self._releasing[0] = held
         while self._releasing:
             first, matching = self._releasing[0], self.member.state.matching
@@ -627,8 +631,7 @@ class StreamNode:
             self.keeping.stop(is_over=is_over)
         if is_over:
             self.member.state.now = self.host.now()
-            self._release_all()
-            self.member.down.end_all()
+            self.member.finish()
         self.member.leave(self.host.now())
         self._is_over = True
 

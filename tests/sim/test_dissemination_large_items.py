@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 from lxml import etree
 
+from peerd.errors import Unavailable
 from peerd.lib.feed import FeedItem
 from peerd.sim.latency import ConstantLatency
 from peerd.sim.network import NetworkConfig
@@ -151,3 +152,31 @@ def test_a_stream_of_large_documents_is_handed_over_and_nobody_loses_one() -> No
         papers.publish(size)
     papers.simulation.run_for(10.0)
     papers.assert_all_have_what_lxml_says()
+
+
+def test_what_is_published_behind_a_large_document_goes_out_behind_it() -> None:
+    papers = Papers(2, 1, "first_fit")
+    other = papers.simulation.nodes[1]
+    papers.subscribe(other, "")
+    plugin = plugin_of(papers.producer)
+    for size in (ITEM_BYTES_MAX, 300, 70_000, 400):
+        data = document(papers.rng, size)
+        papers.published.append((plugin.publish("papers", data).id, data))
+    told: list[object] = []
+    plugin.when_publishable("papers", told.append)
+    papers.simulation.run_for(0.01)
+    assert told == [], "publishers wait meanwhile"
+    with pytest.raises(Unavailable, match="wait until a large one"):
+        while True:
+            data = document(papers.rng, 300)
+            papers.published.append((plugin.publish("papers", data).id, data))
+    papers.simulation.run_for(5.0)
+    assert told == [True]
+    papers.assert_all_have_what_lxml_says()
+    publish_and_end = document(papers.rng, 70_000)
+    papers.published.append((plugin.publish("papers", publish_and_end).id, publish_and_end))
+    plugin.remove("papers", lambda answer: None)
+    papers.simulation.run_for(5.0)
+    [(_, _, id, _)] = papers.subscribed
+    came = papers.received(other, id)
+    assert [each.id for each in came if each.type == "item"] == [name for name, _ in papers.published]

@@ -82,6 +82,8 @@ class Uplink:
     """So much of it is still to come."""
     is_busy: bool = False
     """A large item is being read and matched. What came after it waits."""
+    has_ended: bool = False
+    """It has said meanwhile that the stream is over."""
 
     @property
     def may_begin(self) -> bool:

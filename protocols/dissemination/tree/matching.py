@@ -176,6 +176,8 @@ class Matching:
     def _end(self, tell: Callable[[_Job], None]) -> None:
         job = self._jobs.popleft()
         self._is_running = False
-        tell(job)
-        if self._jobs and not self._is_running:
-            self._next()
+        try:
+            tell(job)
+        finally:
+            if self._jobs and not self._is_running:
+                self._next()

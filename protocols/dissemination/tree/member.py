@@ -266,6 +266,8 @@ class StreamMember:
         for each in self.up.waiting(peer):
             self._of_edge(peer, each)
         self.down.flush()
+        if self.up.is_over():
+            self.on_stream_over()
 
     def arrived(self, held: ParsedItem) -> None:
         """See `protocols.dissemination.tree.upstream.Below`."""
@@ -357,7 +359,8 @@ class StreamMember:
             case messages.MoveAway() if self.up.is_parent(peer, message.attempt):
                 self.on_asked_to_move(message.parents, message.is_successor)
             case messages.StreamEnds() if self.up.is_parent(peer, message.attempt):
-                self.on_stream_over()
+                if self.up.may_end():
+                    self.on_stream_over()
             case messages.MoveAway() | messages.StreamEnds():
                 pass  # it has not heard yet that it is not the parent any more
             case messages.Reserve():
@@ -417,6 +420,12 @@ class StreamMember:
         self.up.leave()
         self.down.dismiss_all()
 
+    def finish(self) -> None:
+        """The stream is over: give all what is still there for them."""
+        for subscription in self.subscriptions.values():
+            subscription.finish(self.state.through)
+        self.down.end_all()
+
     def tick(self, now: float) -> None:
         """Time has passed: call it a few times a second."""
         self.state.now = now
@@ -431,5 +440,6 @@ class StreamMember:
     def validate(self) -> None:
         """Assert the invariants."""
         self.state.buffer.validate()
+        self.up.validate()
         self.down.validate()
         self.places.validate()

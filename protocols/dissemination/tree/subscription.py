@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 from protocols.dissemination.names import START, StreamPosition
 from protocols.dissemination.ports import Interest, LastGiven, ParsedItem
-from protocols.dissemination.tree.past import Past
+from protocols.dissemination.tree.past import SLICE_BYTES, Past
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,6 +81,14 @@ class OwnSubscription:
                 return
             self.waiting.popleft()
         self.waiting_bytes = 0
+
+    def finish(self, through: StreamPosition) -> None:
+        """The stream ends at a mark: what cannot be given any more is lost."""
+        while self.may_look_on:
+            self.look_on(SLICE_BYTES)
+        if self.waiting:
+            self.waiting.clear()
+            self._lose(self.through or START, through)
 
     def give(self, held: ParsedItem, bytes_max: int) -> None:
         """Give it an item, unless it has got that already. ``bytes_max``: at most so much waits until the past is over.

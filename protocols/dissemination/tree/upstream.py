@@ -424,6 +424,18 @@ class Upstream:
         if items is not message.items:
             self._state.send(link.peer, ItemTaken(self._state.stream, link.attempt, message.number))
 
+    def may_end(self) -> bool:
+        """The parent says that the stream is over; whether all that it sent before was taken in."""
+        link = self.parent
+        if link is not None and link.is_busy:
+            link.has_ended = True
+            return False
+        return True
+
+    def is_over(self) -> bool:
+        """Whether the parent has said so, and all that it sent before was taken in by now."""
+        return self.parent is not None and self.parent.has_ended and not self.parent.is_busy
+
     # Large items
 
     def part(self, peer: PeerRef, message: ItemPart) -> None:
@@ -623,6 +635,13 @@ class Upstream:
         is_late = self._narrow_at is not None and now >= self._narrow_at
         if (is_late or self._is_narrow_due) and self.next is None:
             self._give_up_wants(is_late=is_late)
+
+    def validate(self) -> None:
+        """Assert the invariants."""
+        for link in (self.parent, self.next):
+            if link is not None:
+                assert len(link.parked) <= PARKED_MAX
+                assert link.left + sum(map(len, link.parts)) <= ITEM_BYTES_MAX
 
     def _give_up_wants(self, *, is_late: bool) -> None:
         """Tell the parent what nobody wants any more. ``is_late``: also what was kept in case it is wanted again."""
