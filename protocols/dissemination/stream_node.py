@@ -102,6 +102,8 @@ class StreamNode:
         self._releasing: deque[ParsedItem] = deque()
         """Items that wait until a large one is matched, which is the first."""
         self._is_over = False
+        self._ended_at: float | None = None
+        """When the producer ended the stream."""
         self._busy_s = 0.0
         """How long publishing has taken since the last `flush`."""
         self.tree = NodeTree(self)
@@ -198,7 +200,7 @@ class StreamNode:
         member.on_passed = self._passed
         member.on_lost = self._lost
         member.on_asked_to_move = self._asked_to_move
-        member.on_stream_over = lambda: self.on_over("ended")
+        member.on_stream_over = self._stream_over
 
     # What it is
 
@@ -438,6 +440,13 @@ class StreamNode:
         self._instead_of = self.parent.id if is_successor and self.parent is not None else None
         self.search.begin(parents, self._left)
 
+    def _stream_over(self) -> None:
+        """The producer has ended the stream; the children still get what was sent before."""
+        if self._ended_at is None:
+            self._ended_at = self.host.now()
+        if self.has_sent_all() or self.host.now() - self._ended_at >= DRAIN_S:
+            self.on_over("ended")
+
     def _left(self, is_found: bool) -> None:
         self._instead_of = None
 
@@ -529,6 +538,11 @@ class StreamNode:
         """Whether something that was published has not gone out: it is being matched, or on its way to the disk."""
         return bool(self._releasing) or (self.keeping is not None and self.keeping.is_waiting)
 
+    def has_sent_all(self) -> bool:
+        """Whether all that was published is on its way to the children, as far as these take anything."""
+        down = self.member.down
+        return not self.is_sending and not any(child.outbox for child in down.children.values())
+
     def _offload(
         self,
         function: Callable[..., Any],
@@ -584,7 +598,9 @@ class StreamNode:
         self.meter.tick(now)
         if self.keeping is not None:
             self.keeping.tick(now, self.member.state.through, self.member.state.buffer.floor)
-        if not self.is_unused:
+        if self._ended_at is not None:
+            self._stream_over()
+        elif not self.is_unused:
             self._unused_since = None
         elif self._unused_since is None:
             self._unused_since = now

@@ -17,7 +17,13 @@ from peerd.testing.simulation import ring
 from protocols.dissemination.config import DisseminationConfig
 from protocols.dissemination.front.judging import plugin_of
 from protocols.dissemination.messages import ITEM_BYTES_MAX
-from protocols.dissemination.models import ReceivedItem, StreamSpec, StreamSubscriptionRequest, StreamSubscriptionView
+from protocols.dissemination.models import (
+    ReceivedItem,
+    StreamSpec,
+    StreamSubscriptionRequest,
+    StreamSubscriptionView,
+    StreamView,
+)
 from protocols.dissemination.plugin import Dissemination
 
 LINK_BYTES_PER_S = 12.5e6
@@ -155,9 +161,9 @@ def test_a_stream_of_large_documents_is_handed_over_and_nobody_loses_one() -> No
 
 
 def test_what_is_published_behind_a_large_document_goes_out_behind_it() -> None:
-    papers = Papers(2, 1, "first_fit")
-    other = papers.simulation.nodes[1]
-    papers.subscribe(other, "")
+    papers = Papers(4, 1, "first_fit", fan_out=1)
+    for place in papers.simulation.nodes[1:]:
+        papers.subscribe(place, "")
     plugin = plugin_of(papers.producer)
     for size in (ITEM_BYTES_MAX, 300, 70_000, 400):
         data = document(papers.rng, size)
@@ -173,10 +179,13 @@ def test_what_is_published_behind_a_large_document_goes_out_behind_it() -> None:
     papers.simulation.run_for(5.0)
     assert told == [True]
     papers.assert_all_have_what_lxml_says()
-    publish_and_end = document(papers.rng, 70_000)
-    papers.published.append((plugin.publish("papers", publish_and_end).id, publish_and_end))
-    plugin.remove("papers", lambda answer: None)
+    for size in (70_000, ITEM_BYTES_MAX, ITEM_BYTES_MAX, ITEM_BYTES_MAX):
+        data = document(papers.rng, size)
+        papers.published.append((plugin.publish("papers", data).id, data))
+    plugin.remove("papers", told.append)
     papers.simulation.run_for(5.0)
-    [(_, _, id, _)] = papers.subscribed
-    came = papers.received(other, id)
-    assert [each.id for each in came if each.type == "item"] == [name for name, _ in papers.published]
+    assert isinstance(told[1], StreamView)
+    for place, _, id, _ in papers.subscribed:
+        came = papers.received(place, id)
+        assert [each.id for each in came if each.type == "item"] == [name for name, _ in papers.published]
+        assert came[-1].type == "ended"
