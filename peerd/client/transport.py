@@ -15,6 +15,8 @@ from typing import Final, Protocol
 import h11
 
 CONNECT_TIMEOUT_S: Final = 5.0
+CONTINUE_S: Final = 2.0
+"""Whether a file is wanted is waited for so long; a daemon that says nothing for so long is sent it."""
 READ_BYTES: Final = 64 * 1024
 
 Body = bytes | AsyncIterable[bytes] | None
@@ -96,6 +98,8 @@ class _Answer:
         self._http = h11.Connection(h11.CLIENT)
         self._reader = reader
         self._silence_s = silence_s
+        self._early: object = None
+        """What came in the place of the word that the body is wanted."""
         self.status = 0
         self.reason = ""
         self.content_type = ""
@@ -105,20 +109,24 @@ class _Answer:
     ) -> None:
         """Send the request, and read the head of the answer."""
         length = {} if body is None else {"Content-Length": str(len(body))} if isinstance(body, bytes) else _CHUNKED
-        every = {"Host": "localhost", "Connection": "close", "Accept": "*/*", **length, **headers}
+        # Nothing of a file is sent before the daemon wants it: it may have a reason to refuse it that it knows by now.
+        is_file = method == "PUT" and length is _CHUNKED
+        expects = {"Expect": "100-continue"} if is_file else {}
+        every = {"Host": "localhost", "Connection": "close", "Accept": "*/*", **length, **expects, **headers}
         head = self._http.send(h11.Request(method=method, target=path, headers=list(every.items()))) or b""
         # A server that answers before it has the whole request closes the connection; its answer tells why.
         with suppress(BrokenPipeError, ConnectionResetError):
             if isinstance(body, bytes):  # with the head in one write: a second one would fail after such an answer
                 head += self._http.send(h11.Data(data=body)) or b""
             writer.write(head)
-            if body is not None and not isinstance(body, bytes):
-                async for part in body:
-                    writer.write(self._http.send(h11.Data(data=part)) or b"")
-                    await writer.drain()
-            writer.write(self._http.send(h11.EndOfMessage()) or b"")
-            await writer.drain()
-        answer = await self._next()
+            if not is_file or await self._is_wanted():
+                if body is not None and not isinstance(body, bytes):
+                    async for part in body:
+                        writer.write(self._http.send(h11.Data(data=part)) or b"")
+                        await writer.drain()
+                writer.write(self._http.send(h11.EndOfMessage()) or b"")
+                await writer.drain()
+        answer = self._early if self._early is not None else await self._next()
         while isinstance(answer, h11.InformationalResponse):
             answer = await self._next()
         if not isinstance(answer, h11.Response):
@@ -126,6 +134,16 @@ class _Answer:
         self.status = answer.status_code
         self.reason = answer.reason.decode("latin-1")
         self.content_type = dict(answer.headers).get(b"content-type", b"").decode("latin-1")
+
+    async def _is_wanted(self) -> bool:
+        """Whether the body is to be sent: so says the daemon, or it says nothing. Else what it says is its answer."""
+        with suppress(TimeoutError):
+            async with asyncio.timeout(CONTINUE_S):
+                event = await self._next()
+            if not isinstance(event, h11.InformationalResponse):
+                self._early = event
+                return False
+        return True
 
     async def chunks(self) -> AsyncIterator[bytes]:
         """As `OpenAnswer.chunks`."""

@@ -23,8 +23,12 @@ from protocols.dissemination.names import INTEREST_ID_BYTES, StreamPosition
 INTEREST_BYTES_MAX: Final = 8 * KIB
 WANTS_MAX: Final = 256
 """Interests in one message, and of one child."""
+ITEM_BYTES_MAX: Final = 1024 * KIB
+"""Payload of an item. What is larger is attached to an item, travels in chunks, and is not looked into."""
 PAYLOAD_BYTES_MAX: Final = 40 * KIB
-"""Payload and manifest of an item together. What is larger is attached to an item, and travels in chunks."""
+"""Payload and manifest of an item together, in one message. The payload of a larger one comes in parts before it."""
+PART_BYTES: Final = PAYLOAD_BYTES_MAX
+"""Every part of a payload has so many bytes, but for one with which it ends."""
 ITEMS_BYTES_MAX: Final = 48 * KIB
 """Items in one message, counted with their envelopes."""
 ITEMS_MAX: Final = 256
@@ -39,6 +43,8 @@ NODE_BYTES_MAX: Final = 8 * KIB
 MOVES_BYTES_MAX: Final = 56 * KIB
 ENVELOPE_BYTES: Final = 64
 """What an item takes in a message besides its payload, at most."""
+LARGE_FROM_BYTES: Final = ENVELOPE_BYTES + PAYLOAD_BYTES_MAX
+"""An item that takes more does not fit into a message."""
 
 InterestId = Annotated[bytes, annotated_types.MinLen(INTEREST_ID_BYTES), annotated_types.MaxLen(INTEREST_ID_BYTES)]
 InterestIds = Annotated[tuple[InterestId, ...], annotated_types.MaxLen(WANTS_MAX)]
@@ -82,6 +88,11 @@ class StreamItem:
         """What it counts for in buffers and messages."""
         attached = 0 if self.attachment is None else self.attachment.message_bytes
         return ENVELOPE_BYTES + len(self.payload) + attached
+
+    @property
+    def is_large(self) -> bool:
+        """Whether it does not fit into a message, so that its payload goes before it, in parts."""
+        return self.size > LARGE_FROM_BYTES
 
 
 def check_attachments(message: ReplayItems | Carry) -> None:
@@ -415,6 +426,33 @@ class HandOverAnswer(Message):
     detail: Text = ""
 
 
+@message(0x031A, bytes_max=48 * KIB)
+class ItemPart(Message):
+    """Parent to child: the next part of the payload of a large item.
+
+    ``left``: so much of the payload comes after this part. The last bytes, if any are left, are the payload of the one
+    item of the `Carry` or `ReplayItems` that follows. Nothing else comes on the edge in between.
+    """
+
+    stream: NodeId
+    data: Annotated[bytes, annotated_types.MinLen(1), annotated_types.MaxLen(PART_BYTES)]
+    left: U32
+    attempt: U64 = 0
+    number: U64 = 0
+
+
+@message(0x031B, bytes_max=64)
+class ItemTaken(Message):
+    """Child to parent: I have taken in the large item that ended with your message of this number.
+
+    To read and match one takes a while, and what comes meanwhile has to wait; so a parent does not run ahead of that.
+    """
+
+    stream: NodeId
+    attempt: U64
+    number: U64
+
+
 MESSAGES: Final = (
     *(
         Attach,
@@ -435,4 +473,5 @@ MESSAGES: Final = (
     *(Dismiss, MoveAway, TreeQuestion, TreeAnswer, PlanQuestion, PlanAnswer, StreamEnds),
     *(Reserve, Reserved, Unreserve),
     *(HandOver, HandOverAnswer),
+    *(ItemPart, ItemTaken),
 )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import suppress
+from dataclasses import dataclass
 from functools import partial
 from typing import Any, ClassVar, Final
 
@@ -34,7 +35,7 @@ from protocols.dissemination.events import EVENTS
 from protocols.dissemination.interests.errors import InterestError, ItemError
 from protocols.dissemination.loading import policy_messages
 from protocols.dissemination.messages import (
-    PAYLOAD_BYTES_MAX,
+    ITEM_BYTES_MAX,
     HandOver,
     HandOverAnswer,
     PlanAnswer,
@@ -61,7 +62,7 @@ from protocols.dissemination.publishing import Publishers, produced_elsewhere
 from protocols.dissemination.registry import StreamRegistry
 from protocols.dissemination.service import StreamRefused
 from protocols.dissemination.stream import StreamRecord
-from protocols.dissemination.stream_node import StreamNode, position_of, position_text
+from protocols.dissemination.stream_node import DRAIN_S, StreamNode, position_of, position_text
 from protocols.dissemination.subscriptions import ClientSubscription, ClientSubscriptions, Told
 from protocols.dissemination.succession import Succession
 from protocols.dissemination.taking_part import StreamNodes, UsedNumbers
@@ -78,6 +79,15 @@ LEAVING: Final = "this node is leaving the ring"
 _POLICY_MESSAGES: Final = policy_messages()
 _QUESTIONS: Final = (TreeQuestion, TreeAnswer, PlanQuestion, PlanAnswer, HandOver, HandOverAnswer)
 _OF_TREE: Final = tuple(kind for kind in messages.MESSAGES if kind not in _QUESTIONS)
+
+
+@dataclass(frozen=True, slots=True)
+class _Ending:
+    """A stream that is to end once its children have what was published."""
+
+    node: StreamNode
+    since: float
+    on_done: Callable[[Exception | None], None]
 
 
 class Dissemination(Plugin):
@@ -118,6 +128,7 @@ class Dissemination(Plugin):
         self.publishers = Publishers(self.nodes, lambda: LEAVING if self._is_leaving else "")
         self._drained: Callable[[], None] | None = None
         self._is_leaving = False
+        self._endings: list[_Ending] = []
         self._answers: list[Callable[[], None]] = []
         self.produced = ProducedStreams(host, self._settings, self.nodes, self.registry)
         self.succession = Succession(host, self._settings, self.nodes, self.registry, self.produced)
@@ -228,6 +239,7 @@ class Dissemination(Plugin):
             self._forget(each)
         self.named.save(list(self.clients), now)
         self.exchange.tick()
+        self._go_on_ending()
         self.publishers.let()
         self._check_drained()
 
@@ -319,8 +331,30 @@ class Dissemination(Plugin):
         on_done = self._later(on_done)
         node = self._produced(name)
         self.succession.check_stays(node)
+        if any(ending.node is node for ending in self._endings):
+            raise StreamRefused("conflict", f"the stream {name} is being ended already")
         view = self._view(node)
-        self._end(node, lambda why: on_done(view if why is None else why))
+        ending = _Ending(node, self.host.now(), lambda why: on_done(view if why is None else why))
+        if node.has_sent_all():
+            self._end(node, ending.on_done)
+        else:
+            node.is_paused = True
+            self._endings.append(ending)
+
+    def _go_on_ending(self) -> None:
+        """End streams whose children have taken what was published, or have had their time."""
+        for ending in list(self._endings):
+            node, is_late = ending.node, self.host.now() - ending.since >= DRAIN_S
+            if self.nodes.get(node.record.key) is not node:
+                self._endings.remove(ending)
+                ending.on_done(None)
+            elif node.has_sent_all() or is_late:
+                self._endings.remove(ending)
+                node.is_paused = False
+                try:
+                    self._end(node, ending.on_done)
+                except Unavailable as error:
+                    ending.on_done(error)
 
     def _end(self, node: StreamNode, on_done: Callable[[Exception | None], None]) -> None:
         self.registry.remove(node.record, on_done)
@@ -400,10 +434,8 @@ class Dissemination(Plugin):
         node = self._produced(name)
         if node.is_paused:
             self.succession.check_stays(node)
-        size = len(payload) + (0 if attachment is None else attachment.message_bytes)
-        if size > PAYLOAD_BYTES_MAX:
-            what = "an item" if attachment is None else "an item with the manifest of its document"
-            raise StreamRefused("invalid", f"{what} of {size} bytes: {PAYLOAD_BYTES_MAX} is the limit")
+        if len(payload) > ITEM_BYTES_MAX:
+            raise StreamRefused("invalid", f"an item of {len(payload)} bytes: {ITEM_BYTES_MAX} is the limit")
         if len(content_type) > messages.CONTENT_TYPE_MAX:
             raise StreamRefused("invalid", "the content type is too long")
         at_ms = round(self.host.wall_time() * 1000) if published_ms is None else published_ms

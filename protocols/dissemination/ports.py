@@ -32,6 +32,8 @@ class ParsedItem:
 
     item: StreamItem
     content: Any
+    met: set[bytes] | None = None
+    """The interests of this node that it meets, where it was matched before it is its turn."""
 
     @property
     def position(self) -> StreamPosition:

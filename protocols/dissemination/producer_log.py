@@ -20,7 +20,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from peerd.api import Host, Log
 from peerd.limits import KIB, LOG_BYTES_MAX, LOG_RECORD_OVERHEAD_BYTES, MIB
-from protocols.dissemination.messages import CONTENT_TYPE_MAX, PAYLOAD_BYTES_MAX, StreamItem
+from protocols.dissemination.messages import CONTENT_TYPE_MAX, ITEM_BYTES_MAX, StreamItem
 from protocols.dissemination.names import StreamPosition
 from protocols.dissemination.service import StreamRefused
 
@@ -68,7 +68,7 @@ def decode_kept(record: bytes) -> KeptItem:
     if what == _MARK:
         return KeptItem(at, kept_ms, None)
     kind, payload = rest[:length].decode(), rest[length:]
-    if what != _ITEM or len(rest) < length or len(kind) > CONTENT_TYPE_MAX or len(payload) > PAYLOAD_BYTES_MAX:
+    if what != _ITEM or len(rest) < length or len(kind) > CONTENT_TYPE_MAX or len(payload) > ITEM_BYTES_MAX:
         raise ValueError("the record is no item")
     return KeptItem(at, kept_ms, StreamItem(epoch, sequence, published_ms, payload, kind))
 

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Final
+from typing import Any, Final
 
 from peerd.api import Host
-from peerd.errors import ProtocolError
+from peerd.errors import ProtocolError, Unavailable
 from peerd.ids import NodeId, format_id
 from peerd.messages import Message, PeerRef
 from protocols.dissemination.access import NodeTree
@@ -17,7 +18,15 @@ from protocols.dissemination.events import StreamJoined, StreamLoss, StreamMoved
 from protocols.dissemination.freshness import Freshness
 from protocols.dissemination.item_work import WorkMeter
 from protocols.dissemination.keeping import Keeping, PastItems
-from protocols.dissemination.messages import ITEMS_MAX, AttachRefusal, Carry, Declined, ReplayItems, StreamItem
+from protocols.dissemination.messages import (
+    ITEMS_MAX,
+    AttachRefusal,
+    Carry,
+    Declined,
+    ItemPart,
+    ReplayItems,
+    StreamItem,
+)
 from protocols.dissemination.meter import StreamMeter
 from protocols.dissemination.names import START, StreamPosition, epoch_of
 from protocols.dissemination.ports import Interest, InterestKind, ParsedItem, PolicyFactory, RememberingKind
@@ -35,6 +44,10 @@ DRAIN_S: Final = 5.0
 """A node that leaves waits for so long until its children have gone elsewhere."""
 Deliver = Callable[[Delivered], None]
 NO_PARENT: Final = "-"
+RELEASING_MAX: Final = 256
+"""Items that wait until a large one before them is matched. Publishers that ask before they publish have one each."""
+LARGE_ITEM_S: Final = 0.05
+"""What a large item takes to be read and matched in the simulator: a guess at what one of 500 KB takes a daemon."""
 
 
 class StreamNode:
@@ -86,6 +99,11 @@ class StreamNode:
         if self.is_producer:
             self._begin_producing(past)
         self._unsent = 0
+        self._releasing: deque[ParsedItem] = deque()
+        """Items that wait until a large one is matched, which is the first."""
+        self._is_over = False
+        self._ended_at: float | None = None
+        """When the producer ended the stream."""
         self._busy_s = 0.0
         """How long publishing has taken since the last `flush`."""
         self.tree = NodeTree(self)
@@ -112,6 +130,8 @@ class StreamNode:
         """The disk has taken what waited for it; set by who makes this."""
         self.on_document: Callable[[StreamItem, Attachment], None] = lambda item, attachment: None
         """An item has come to which a document is attached; set by who makes this."""
+        self.on_more: Callable[[], None] = lambda: None
+        """`go_on` is to be called soon; set by who makes this."""
         self.on_lookup: Callable[[], None] = lambda: None
         """The record may have changed: the producer is not reached; set by who makes this."""
 
@@ -149,6 +169,7 @@ class StreamNode:
 
     def become_member(self, record: StreamRecord) -> None:
         """The producer of this record has the stream now: go on below it."""
+        self._release_all()
         self.flush()
         if self.keeping is not None:
             self.keeping.stop(is_over=False)
@@ -168,6 +189,9 @@ class StreamNode:
 
     def _connect(self) -> None:
         member = self.member
+        member.state.blame = self.host.misbehaved
+        member.state.call_again = lambda: self.on_more()
+        member.state.matching.offload = self._offload
         member.down.is_slow = self._is_slow
         member.second.draw = self.host.rng.random
         member.places.room = self._room_after
@@ -176,7 +200,7 @@ class StreamNode:
         member.on_passed = self._passed
         member.on_lost = self._lost
         member.on_asked_to_move = self._asked_to_move
-        member.on_stream_over = lambda: self.on_over("ended")
+        member.on_stream_over = self._stream_over
 
     # What it is
 
@@ -229,6 +253,8 @@ class StreamNode:
         if isinstance(message, Carry | ReplayItems):
             counts.items_out += len(message.items)
             counts.bytes_out += sum(item.size for item in message.items)
+        elif isinstance(message, ItemPart):
+            counts.bytes_out += len(message.data)
         elif isinstance(message, Declined):
             counts.refused += 1
         self.host.send(peer, message)
@@ -414,6 +440,13 @@ class StreamNode:
         self._instead_of = self.parent.id if is_successor and self.parent is not None else None
         self.search.begin(parents, self._left)
 
+    def _stream_over(self) -> None:
+        """The producer has ended the stream; the children still get what was sent before."""
+        if self._ended_at is None:
+            self._ended_at = self.host.now()
+        if self.has_sent_all() or self.host.now() - self._ended_at >= DRAIN_S:
+            self.on_over("ended")
+
     def _left(self, is_found: bool) -> None:
         self._instead_of = None
 
@@ -444,6 +477,8 @@ class StreamNode:
     ) -> StreamItem:
         """The producer's next item."""
         item = StreamItem(self.epoch, self.sequence + 1, published_ms, payload, content_type, attachment)
+        if len(self._releasing) >= RELEASING_MAX:
+            raise Unavailable(f"{RELEASING_MAX} items wait until a large one is matched")
         now = self.host.now()
         held = ParsedItem(item, self.kind.content(item))
         self._busy_s += self.host.now() - now
@@ -455,6 +490,38 @@ class StreamNode:
         return item
 
     def _release(self, held: ParsedItem) -> None:
+        """Send an item on, after those before it."""
+        state = self.member.state
+        if self._releasing or (state.given is None and state.matching.is_for_aside(held.item)):
+            self._releasing.append(held)
+            if len(self._releasing) == 1:
+                state.matching.prepare(held, self._matched, self._not_matched)
+        else:
+            self._let_out(held)
+
+    def _matched(self, held: ParsedItem) -> None:
+        if not self._releasing or self._releasing[0].item is not held.item:
+            return  # it has gone out, because the stream has got another producer
+        self._releasing[0] = held
+        while self._releasing:
+            first, matching = self._releasing[0], self.member.state.matching
+            if first.met is None and matching.is_for_aside(first.item):
+                matching.prepare(first, self._matched, self._not_matched)
+                break
+            self._releasing.popleft()
+            self._let_out(first)
+        self._released()
+
+    @staticmethod
+    def _not_matched(error: BaseException) -> None:
+        raise error
+
+    def _release_all(self) -> None:
+        """Send on what still waits to be matched, now."""
+        while self._releasing:
+            self._let_out(self._releasing.popleft())
+
+    def _let_out(self, held: ParsedItem) -> None:
         now = self.host.now()
         self.member.release_item(held, now)
         self._busy_s += self.host.now() - now
@@ -467,9 +534,42 @@ class StreamNode:
         self.on_room()
 
     @property
+    def is_sending(self) -> bool:
+        """Whether something that was published has not gone out: it is being matched, or on its way to the disk."""
+        return bool(self._releasing) or (self.keeping is not None and self.keeping.is_waiting)
+
+    def has_sent_all(self) -> bool:
+        """Whether all that was published is on its way to the children, as far as these take anything."""
+        down = self.member.down
+        return not self.is_sending and not any(child.outbox for child in down.children.values())
+
+    def _offload(
+        self,
+        function: Callable[..., Any],
+        arguments: tuple[Any, ...],
+        done: Callable[[Any], None],
+        failed: Callable[[BaseException], None],
+    ) -> None:
+        """Give work on one item away; see `protocols.dissemination.tree.matching`."""
+
+        def ended(callback: Callable[[Any], None], outcome: Any) -> None:
+            if not self._is_over:
+                self.member.state.now = self.host.now()
+                callback(outcome)
+                self._note_children()
+
+        self.host.offload(
+            function, *arguments, done=partial(ended, done), failed=partial(ended, failed), cost_s=LARGE_ITEM_S
+        )
+
+    def go_on(self) -> None:
+        """Some more of what is done in turns."""
+        self.member.go_on(self.host.now())
+
+    @property
     def is_publishable(self) -> bool:
         """Whether some child takes more, and the disk: a child that is slow alone does not hold up the others."""
-        if self.is_paused or (self.keeping is not None and self.keeping.is_busy):
+        if self.is_paused or self._releasing or (self.keeping is not None and self.keeping.is_busy):
             return False
         children = self.member.down.children
         return not children or any(child.slow_since is None and not child.outbox for child in children.values())
@@ -498,7 +598,9 @@ class StreamNode:
         self.meter.tick(now)
         if self.keeping is not None:
             self.keeping.tick(now, self.member.state.through, self.member.state.buffer.floor)
-        if not self.is_unused:
+        if self._ended_at is not None:
+            self._stream_over()
+        elif not self.is_unused:
             self._unused_since = None
         elif self._unused_since is None:
             self._unused_since = now
@@ -539,12 +641,15 @@ class StreamNode:
         """Leave the tree now. ``is_over``: the stream has ended, for those below, too."""
         self.search.stop()
         self.leaving_since = self.host.now()
+        if is_over:
+            self._release_all()
         if self.keeping is not None:
             self.keeping.stop(is_over=is_over)
         if is_over:
             self.member.state.now = self.host.now()
-            self.member.down.end_all()
+            self.member.finish()
         self.member.leave(self.host.now())
+        self._is_over = True
 
     def figures(self) -> dict[str, float]:
         """Numbers for ``peerd stream tree`` and metrics."""

@@ -11,7 +11,7 @@ from peerd.api import Host
 from peerd.lib.feed import Feed
 from peerd.limits import KIB
 from protocols.dissemination.config import DisseminationConfig
-from protocols.dissemination.messages import PAYLOAD_BYTES_MAX
+from protocols.dissemination.messages import ITEM_BYTES_MAX
 from protocols.dissemination.models import AttachedDocument, ReceivedItem, StreamSubscriptionView
 from protocols.dissemination.names import START, StreamPosition
 from protocols.dissemination.ports import Interest, ParsedItem
@@ -21,7 +21,7 @@ from protocols.dissemination.tree.subscription import Delivered, FreshAgain, Los
 
 MARK_BYTES: Final = 256
 """What a mark, and what belongs to an item besides its payload, counts for in a feed."""
-FEED_BYTES_MIN: Final = PAYLOAD_BYTES_MAX + KIB
+FEED_BYTES_MIN: Final = ITEM_BYTES_MAX + KIB
 
 Told = Callable[[StreamSubscriptionView | Exception], None]
 

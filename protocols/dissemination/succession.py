@@ -178,7 +178,7 @@ class Succession(Part):
 
     def _ask(self, going: _Going) -> None:
         node, stage = going.node, going.stage
-        if stage is _Stage.PAUSED and node.keeping is not None and node.keeping.is_waiting:
+        if stage is _Stage.PAUSED and node.is_sending:
             self._again(going, ASK_EVERY_S)  # for the disk: what waits for it goes out, too
             return
         if stage is _Stage.PAUSED:

@@ -24,6 +24,8 @@ from protocols.dissemination.messages import (
     Climbed,
     Declined,
     DetachFromParent,
+    ItemPart,
+    ItemTaken,
     ReplayItems,
     Reserve,
     Reserved,
@@ -115,6 +117,7 @@ class StreamNodes(Part):
         node.on_document = lambda item, attachment: self._document_came(node, item, attachment)
         node.on_lookup = lambda: self._look_up(node)
         node.on_room = self.on_room
+        node.on_more = self.flush_soon
         self._nodes[record.key] = node
         self.wake()
         return node
@@ -242,6 +245,8 @@ class StreamNodes(Part):
             self._tell_off(message, source)
         else:
             node.received(source, message)
+            if isinstance(message, ItemTaken):
+                self.on_room()
 
     def policy_received(self, message: Message, source: PeerRef) -> None:
         """One of a policy's messages. Where this node is not in the stream, its policy is silent."""
@@ -262,7 +267,7 @@ class StreamNodes(Part):
                 answer, to = Climbed(message.stream, message.attempt, is_clear=False, hops=message.hops), message.mover
             case Reserve():
                 answer = Reserved(message.stream, message.parent, is_kept=False)
-            case Carry() | Beat() | ReplayItems() | Widened() | StreamGap():
+            case Carry() | Beat() | ReplayItems() | Widened() | StreamGap() | ItemPart():
                 answer = DetachFromParent(message.stream, message.attempt)
         if answer is not None:
             self._told_off += 1
@@ -294,7 +299,10 @@ class StreamNodes(Part):
     def flush(self, payload: None) -> None:
         """Send it."""
         self._is_flushing = False
-        self.writable()
+        for node in self:
+            node.go_on()
+            node.flush()
+        self.on_room()
 
     # Seeds
 

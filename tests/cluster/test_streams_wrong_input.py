@@ -11,7 +11,7 @@ import pytest
 
 from peerd.cluster.layout import socket_file
 from peerd.cluster.local import LocalCluster
-from protocols.dissemination.messages import INTEREST_BYTES_MAX, PAYLOAD_BYTES_MAX
+from protocols.dissemination.messages import INTEREST_BYTES_MAX, ITEM_BYTES_MAX
 
 pytestmark = pytest.mark.cluster
 
@@ -72,7 +72,7 @@ PUBLISHING: Final[tuple[Wrong, ...]] = (
     ("POST", f"{NEWS}/items", {"content": b"<a>"}, 422, "no well-formed XML"),
     ("POST", f"{NEWS}/items", {"content": b"\0"}, 422, "zero bytes"),
     ("POST", f"{NEWS}/items", {"content": b"<!DOCTYPE a><a/>"}, 422, "DOCTYPE"),
-    ("POST", f"{NEWS}/items", {"content": b"<a>" + b"x" * PAYLOAD_BYTES_MAX + b"</a>"}, 422, str(PAYLOAD_BYTES_MAX)),
+    ("POST", f"{NEWS}/items", {"content": b"<a>" + b"x" * ITEM_BYTES_MAX + b"</a>"}, 422, str(ITEM_BYTES_MAX)),
     ("POST", f"{NEWS}/items?wrapped=perhaps", {"content": b"<a/>"}, 422, "wrapped: "),
     ("POST", f"{STREAMS}/nowhere/items", {"content": b"<a/>"}, 404, "nowhere"),
     ("POST", f"{STREAMS}/nowhere/items", {"content": b"{}\n", "headers": LINES}, 404, "nowhere"),

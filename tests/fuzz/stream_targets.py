@@ -14,7 +14,7 @@ from peerd.ids import NodeId
 from peerd.messages import PeerRef, decode_body, encode_body
 from protocols.dissemination.interests.errors import InterestError, ItemError
 from protocols.dissemination.loading import load_kind, load_policy
-from protocols.dissemination.messages import PAYLOAD_BYTES_MAX, StreamItem
+from protocols.dissemination.messages import ITEM_BYTES_MAX, StreamItem
 from protocols.dissemination.models import (
     PastMove,
     PlannedMove,
@@ -158,11 +158,11 @@ def _item(kind: str) -> Callable[[Random], bytes]:
     def make(rng: Random) -> bytes:
         valid = rng.choice(ITEMS[kind])
         if rng.random() < 0.2:
-            return mutate.damaged(rng, valid.encode())[:PAYLOAD_BYTES_MAX]
+            return mutate.damaged(rng, valid.encode())[:ITEM_BYTES_MAX]
         words = XML_WORDS if kind == "xpath" else ("NaN", "1e999", "{", "[", '"', "\\ud800")
         is_json = kind in ("attributes", "coherency") and rng.random() < 0.7
         text = mutate.json_text(rng, valid) if is_json else mutate.text(rng, valid, words)
-        return text.encode("utf-8", "surrogatepass")[:PAYLOAD_BYTES_MAX]
+        return text.encode("utf-8", "surrogatepass")[:ITEM_BYTES_MAX]
 
     return make
 

@@ -29,6 +29,7 @@ from protocols.dissemination.messages import (
     Carry,
     DetachFromParent,
     Dismiss,
+    ItemPart,
     MoveAway,
     StreamGap,
     TreeAnswer,
@@ -67,7 +68,7 @@ FAN_OUT: Final[dict[type[Message], int]] = {
     ProbePub: 4 * NODES,
     HoldEvents: 4 * NODES,
     TransferSub: 2 * ON_THE_WAY_MAX,
-    **dict.fromkeys((Carry, StreamGap, Dismiss, MoveAway, MoveOrder, GetOverhead), NEW_PARENT + NEW_SECOND),
+    **dict.fromkeys((Carry, ItemPart, StreamGap, Dismiss, MoveAway, MoveOrder, GetOverhead), NEW_PARENT + NEW_SECOND),
     DetachFromParent: NEW_PARENT,
     Attach: 3 * ON_THE_WAY_MAX + NEW_SECOND,  # a new child can take the room for a place that was promised
     Widen: 3 * ON_THE_WAY_MAX,

@@ -86,7 +86,7 @@ class Documents:
             self.simulation.run_until(lambda told=told: bool(told), limit_s=10.0)  # type: ignore[misc]  # bound early
             assert told == [True]
             number += 1
-        draft.publish(None, "")
+        draft.publish()
         [kept] = [kept for kept in plugin_of(self.producer).exchange.shelf if kept.attachment.size == size]
         return kept.id
 

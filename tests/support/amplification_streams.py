@@ -47,6 +47,7 @@ FAN_OUT: Final = 2
 _TO_CHILD: Final = frozenset(
     {
         *(tree.Ready, tree.Declined, tree.ReplayItems, tree.Widened, tree.Carry, tree.Beat, tree.StreamGap),
+        tree.ItemPart,
         *(tree.Climbed, tree.Dismiss, tree.MoveAway, tree.StreamEnds, tree.TreeAnswer, tree.PlanAnswer),
         tree.Reserved,
         *(overlap.AddResult, overlap.GetOverhead, overlap.MoveOrder, overlap.RoomAbove, overlap.MoveToGrandparent),
@@ -187,6 +188,8 @@ _MAKERS: Final[Mapping[type[Message], Callable[[_Words], Message]]] = {
     tree.Unreserve: lambda it: tree.Unreserve(STREAM),
     tree.HandOver: lambda it: tree.HandOver(STREAM, tree.HandOverStep.PREPARE, 0, it.start),
     tree.HandOverAnswer: lambda it: tree.HandOverAnswer(STREAM, tree.HandOverState.READY),
+    tree.ItemPart: lambda it: tree.ItemPart(STREAM, b"x", 0, it.attempt, it.number),
+    tree.ItemTaken: lambda it: tree.ItemTaken(STREAM, it.attempt, it.number),
     overlap.AddRequest: lambda it: overlap.AddRequest(STREAM, it.member, 1, it.victim.id, (WANTS,)),
     overlap.AddResult: lambda it: overlap.AddResult(STREAM, 1, it.victim.id, True),
     overlap.Reorganise: lambda it: it.reorganise(),

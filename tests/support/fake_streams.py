@@ -83,7 +83,9 @@ def item(number: int, payload: str = "", type: Any = "item", **more: Any) -> Rec
 class NoDocuments:
     """Implements `protocols.dissemination.documents.service.DocumentService`: there are none, and none is taken."""
 
-    def draft(self, stream: str, size: int, name: str, content_type: str) -> ArrivingDocument:
+    def draft(
+        self, stream: str, size: int, name: str, content_type: str, payload: bytes | None = None, payload_type: str = ""
+    ) -> ArrivingDocument:
         """Refuse it."""
         raise StreamRefused("quota", "there is no room")
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from typing import Any
 
 from hypothesis import HealthCheck, given, settings, strategies as st
@@ -11,8 +12,16 @@ from peerd.ids import NodeId
 from peerd.messages import Message, PeerRef, encode_body
 from protocols.dissemination import messages
 from protocols.dissemination.interests.classes import ClassesKind
-from protocols.dissemination.messages import DEPTH_MAX, WANTS_MAX, StreamItem, StreamMark
+from protocols.dissemination.messages import (
+    DEPTH_MAX,
+    ITEM_BYTES_MAX,
+    PART_BYTES,
+    WANTS_MAX,
+    StreamItem,
+    StreamMark,
+)
 from protocols.dissemination.names import interest_id, stream_key
+from protocols.dissemination.tree.matching import ASIDE_BYTES, at_once
 from protocols.dissemination.tree.member import StreamMember
 from protocols.dissemination.tree.replay import BufferLimits
 
@@ -32,10 +41,16 @@ ids = st.lists(st.sampled_from(["a", "b", "a,b", ""]), max_size=3).map(
 )
 items = st.lists(
     st.builds(
-        StreamItem, st.integers(0, 2), st.integers(0, 12), st.just(0), st.sampled_from([b"a", b"b", b"\xff", b"!"])
+        StreamItem,
+        st.integers(0, 2),
+        st.integers(0, 12),
+        st.just(0),
+        st.sampled_from([b"a", b"b", b"\xff", b"!", b"a " + bytes(ASIDE_BYTES), bytes(ASIDE_BYTES)]),
     ),
     max_size=3,
 ).map(tuple)
+parts = st.sampled_from([b"a", b"\xff", b"a " + bytes(PART_BYTES - 2), bytes(PART_BYTES)])
+lefts = st.sampled_from([0, 1, PART_BYTES, PART_BYTES + 1, ITEM_BYTES_MAX - PART_BYTES, (1 << 32) - 1])
 peers = st.sampled_from(PEERS)
 paths = st.none() | st.lists(peers, max_size=3).map(tuple) | st.just(tuple(PEERS[:2]) * (DEPTH_MAX // 2))
 some = st.lists(peers, max_size=3).map(tuple)
@@ -60,12 +75,15 @@ anything: st.SearchStrategy[Message] = st.one_of(
     st.builds(messages.Reserve, st.just(STREAM), peers.map(lambda peer: peer.id)),
     st.builds(messages.Reserved, st.just(STREAM), peers.map(lambda peer: peer.id), st.booleans(), some),
     st.builds(messages.Unreserve, st.just(STREAM)),
+    st.builds(messages.ItemPart, st.just(STREAM), parts, lefts, attempts, numbers),
+    st.builds(messages.ItemTaken, st.just(STREAM), attempts, numbers),
 )
 steps = st.one_of(
     st.tuples(st.just("receive"), peers, anything),
     st.tuples(st.just("move"), peers, st.none()),
     st.tuples(st.just("tick"), st.none(), st.none()),
     st.tuples(st.just("gone"), peers, st.none()),
+    st.tuples(st.just("work"), st.none(), st.none()),
 )
 
 
@@ -87,6 +105,8 @@ def test_a_member_bears_whatever_comes(steps: list[tuple[str, Any, Any]], is_sou
         lambda peer, wants, gone: len(member.down.children) < FAN_OUT,
         is_source=is_source,
     )
+    aside: list[tuple[Any, ...]] = []
+    member.state.matching.offload = lambda *job: aside.append(job)
     got: list[Any] = []
     member.subscribe(1, KIND.parse("a"), None, got.append, 0.0)
     now = 0.0
@@ -94,6 +114,9 @@ def test_a_member_bears_whatever_comes(steps: list[tuple[str, Any, Any]], is_sou
         if what == "tick":
             now += 0.25
             member.tick(now)
+        elif what == "work" and aside:
+            with suppress(ProtocolError):
+                at_once(*aside.pop(0))
         elif what == "gone":
             member.gone(peer.id, now)
         elif what == "move" and not is_source:

@@ -12,7 +12,7 @@ import pytest
 from peerd.cli.main import main
 from peerd.errors import ClientRefusal
 from peerd.lib.feed import Feed
-from protocols.dissemination.messages import PAYLOAD_BYTES_MAX
+from protocols.dissemination.messages import ITEM_BYTES_MAX
 from protocols.dissemination.models import ItemPublished
 from protocols.dissemination.service import StreamRefused
 from tests.support.fake_daemon import FakeDaemon, answer_commands
@@ -167,7 +167,7 @@ def test_each_file_is_an_item(service: FakeStreams, tmp_path: Path, capsys: Capt
 
 def test_no_file_is_published_when_one_cannot_be(service: FakeStreams, tmp_path: Path, capsys: Captured) -> None:
     (good := tmp_path / "a.xml").write_text("<a/>")
-    (large := tmp_path / "b.xml").write_bytes(b"x" * (PAYLOAD_BYTES_MAX + 1))
+    (large := tmp_path / "b.xml").write_bytes(b"x" * (ITEM_BYTES_MAX + 1))
     (empty := tmp_path / "c.xml").write_text("")
     for bad in (large, empty, tmp_path / "none.xml", tmp_path):
         assert main(["stream", "publish", "news", str(good), str(bad)]) == 2

@@ -22,7 +22,7 @@ from peerd.lib.feed import Feed
 from peerd.models.streams import IngestAnswer
 from protocols.dissemination.front.client import DisseminationClient, wrapped
 from protocols.dissemination.front.http import router
-from protocols.dissemination.messages import PAYLOAD_BYTES_MAX
+from protocols.dissemination.messages import ITEM_BYTES_MAX
 from protocols.dissemination.models import ReceivedItem, StreamSubscriptionRequest, StreamSubscriptionView, StreamWish
 from protocols.dissemination.service import StreamRefused
 from tests.support.fake_daemon import LOCAL_OPERATOR, FakeDaemon
@@ -170,8 +170,8 @@ async def test_what_curl_says_of_a_body_by_itself_is_passed_over(rig: Rig) -> No
 
 async def test_items_that_are_empty_or_too_large_are_refused(rig: Rig) -> None:
     assert (await rig.http.post(ITEMS, content=b"")).json()["detail"].startswith("the body is empty")
-    large = await rig.http.post(ITEMS, content=b"x" * (PAYLOAD_BYTES_MAX + 1))
-    assert large.status_code == 422 and str(PAYLOAD_BYTES_MAX) in large.json()["detail"]
+    large = await rig.http.post(ITEMS, content=b"x" * (ITEM_BYTES_MAX + 1))
+    assert large.status_code == 422 and str(ITEM_BYTES_MAX) in large.json()["detail"]
     assert (await rig.http.post("/v1/streams/nowhere/items", content=b"x")).status_code == 404
     assert rig.service.items == []
 

@@ -13,7 +13,7 @@ import typer
 
 from protocols.dissemination.front import sources
 from protocols.dissemination.front.sources import FolderWatch, line_reader, of_folder, of_growing_file, paced
-from protocols.dissemination.messages import PAYLOAD_BYTES_MAX
+from protocols.dissemination.messages import ITEM_BYTES_MAX
 from protocols.dissemination.models import WrappedItem
 
 WAIT_S = 20.0
@@ -84,7 +84,7 @@ async def test_a_file_that_is_replaced_or_cut_is_read_from_its_beginning(tmp_pat
         assert await payload(items) == "4"
 
 
-@pytest.mark.parametrize("text", ["x" * (3 * PAYLOAD_BYTES_MAX), "{no json}", "[1]"])
+@pytest.mark.parametrize("text", ["x" * (3 * ITEM_BYTES_MAX), "{no json}", "[1]"])
 async def test_a_line_that_is_no_item_is_told_and_what_follows_it_is_taken(tmp_path: Path, text: str) -> None:
     log, told = tmp_path / "log", list[str]()
     log.write_text(f'{text}\n{{"n":1}}\n')
@@ -135,7 +135,7 @@ def test_files_that_come_together_are_taken_in_the_order_of_their_times(tmp_path
 
 
 async def test_a_file_that_cannot_be_an_item_is_told_and_the_rest_goes_on(tmp_path: Path) -> None:
-    (tmp_path / "a.xml").write_bytes(b"x" * (PAYLOAD_BYTES_MAX + 1))
+    (tmp_path / "a.xml").write_bytes(b"x" * (ITEM_BYTES_MAX + 1))
     (tmp_path / "b.xml").write_text("<b/>")
     told: list[str] = []
     async with aclosing(of_folder(tmp_path, "", True, told.append)) as items:

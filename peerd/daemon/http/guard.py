@@ -23,6 +23,8 @@ from peerd.limits import KIB
 from peerd.models.admin import PROBLEM_TYPE, STREAM_TYPE, Problem
 
 REQUEST_BODY_BYTES_MAX: Final = 64 * KIB
+ROUTE_BODY_BYTES_MAX: Final = 1088 * KIB
+"""A route that takes large bodies may raise its bound to this, before it reads: `BodyLimit`."""
 BODY_LIMIT_S: Final = 15.0
 """How many seconds a bounded body may take to arrive."""
 RETRY_AFTER_S: Final = 1
@@ -33,8 +35,10 @@ BODY_LIMIT: Final = "peerd.body_limit"
 
 @dataclass(slots=True)
 class BodyLimit:
-    """How many bytes a request's body may have. A route that bounds its body in another way sets ``None``, which also
-    switches `BODY_LIMIT_S` off.
+    """How many bytes a request's body may have.
+
+    A route may set another bound before it reads, up to `ROUTE_BODY_BYTES_MAX`. One that bounds its body in another way
+    sets ``None``, which also switches `BODY_LIMIT_S` off.
     """
 
     bytes_max: int | None
@@ -58,18 +62,22 @@ class RequestGuard:
         is_lines = (
             is_file or headers.get(b"content-type", b"").partition(b";")[0].strip().lower() == STREAM_TYPE.encode()
         )
-        if not length.isdigit() or len(length) > 18 or (not is_lines and int(length) > self.body_bytes_max):
-            await refuse(send, HTTPStatus.REQUEST_ENTITY_TOO_LARGE, self._too_large())
+        largest = max(self.body_bytes_max, ROUTE_BODY_BYTES_MAX)
+        if not length.isdigit() or len(length) > 18 or (not is_lines and int(length) > largest):
+            await refuse(send, HTTPStatus.REQUEST_ENTITY_TOO_LARGE, _too_large(largest))
             return
-        await self._run_bounded(scope, receive, send)
+        await self._run_bounded(scope, receive, send, 0 if is_lines else int(length))
 
-    async def _run_bounded(self, scope: Scope, receive: Receive, send: Send) -> None:
+    async def _run_bounded(self, scope: Scope, receive: Receive, send: Send, announced: int) -> None:
+        """``announced``: the length of the body, as its header says."""
         limit, received, is_whole = BodyLimit(self.body_bytes_max), 0, False
         scope[BODY_LIMIT] = limit
         due_at = asyncio.get_running_loop().time() + BODY_LIMIT_S
 
         async def bounded_receive() -> MutableMapping[str, Any]:
             nonlocal received, is_whole
+            if limit.bytes_max is not None and announced > limit.bytes_max:  # nobody catches this
+                raise HTTPException(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, _too_large(limit.bytes_max))
             try:
                 async with asyncio.timeout_at(None if is_whole or limit.bytes_max is None else due_at):
                     event = await receive()
@@ -78,14 +86,15 @@ class RequestGuard:
                 raise HTTPException(HTTPStatus.REQUEST_TIMEOUT, detail, {"connection": "close"}) from error
             received += len(event.get("body", b""))
             is_whole = not event.get("more_body", False)
-            if limit.bytes_max is not None and received > limit.bytes_max:  # nobody catches this
-                raise HTTPException(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, self._too_large())
+            if limit.bytes_max is not None and received > limit.bytes_max:
+                raise HTTPException(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, _too_large(limit.bytes_max))
             return event
 
         await self.app(scope, bounded_receive, send)
 
-    def _too_large(self) -> str:
-        return f"a request body has at most {self.body_bytes_max} bytes"
+
+def _too_large(bytes_max: int) -> str:
+    return f"a request body has at most {bytes_max} bytes"
 
 
 def problem(status: int, detail: str, title: str = "", headers: Mapping[str, str] | None = None) -> JSONResponse:

@@ -23,7 +23,9 @@ from protocols.dissemination.documents.manifest import (
     digest,
 )
 from protocols.dissemination.documents.shelf import DRAFT_PREFIX, KeptDocument
-from protocols.dissemination.messages import CONTENT_TYPE_MAX, PAYLOAD_BYTES_MAX
+from protocols.dissemination.interests.errors import ItemError
+from protocols.dissemination.loading import load_kind
+from protocols.dissemination.messages import CONTENT_TYPE_MAX, ITEM_BYTES_MAX, StreamItem
 from protocols.dissemination.models import DocumentView, ItemPublished
 from protocols.dissemination.service import StreamRefused
 
@@ -41,9 +43,17 @@ class DocumentDraft:
     """Implements `protocols.dissemination.documents.service.ArrivingDocument`."""
 
     def __init__(
-        self, owner: Documents, host: Host, stream: str, size: int, name: str, content_type: str, number: int
+        self,
+        owner: Documents,
+        host: Host,
+        stream: str,
+        size: int,
+        name: str,
+        content_type: str,
+        item: tuple[bytes, str],
+        number: int,
     ) -> None:
-        self._owner, self._host = owner, host
+        self._owner, self._host, self._item = owner, host, item
         self._stream, self.size, self._name, self._content_type = stream, size, name, content_type
         self.file = f"{DRAFT_PREFIX}{number}"
         self._chunk_bytes = chunk_bytes_for(size)
@@ -82,13 +92,13 @@ class DocumentDraft:
 
         self._host.offload(digest, piece, done=known, failed=failed)
 
-    def publish(self, payload: bytes | None, content_type: str) -> ItemPublished:
+    def publish(self) -> ItemPublished:
         """See `ArrivingDocument`."""
         if self.is_over or self._taken < self.size:
             raise StreamRefused("invalid", f"{self._taken} of {self.size} bytes have come")
         attachment = Attachment(self._name, self.size, self._chunk_bytes, self._digests, self._content_type)
         try:
-            published = self._owner.publish(self._stream, payload, content_type, attachment)
+            published = self._owner.publish(self._stream, *self._item, attachment=attachment)
         except (StreamRefused, Unavailable):
             self.drop()
             raise
@@ -114,33 +124,33 @@ class Documents:
         publish: PublishAttached,
     ) -> None:
         self._host, self._config, self.exchange = host, config, exchange
-        self._kind_of, self._publish = kind_of, publish
+        self._kind_of, self.publish = kind_of, publish
         self._drafts: list[DocumentDraft] = []
         self._number = 0
 
-    def draft(self, stream: str, size: int, name: str, content_type: str) -> DocumentDraft:
+    def draft(
+        self, stream: str, size: int, name: str, content_type: str, payload: bytes | None = None, payload_type: str = ""
+    ) -> DocumentDraft:
         """See `DocumentService.draft`."""
-        self._kind_of(stream)  # it has to be one that is produced here
+        kind = self._kind_of(stream)  # it has to be one that is produced here
         largest = min(DOCUMENT_BYTES_MAX, self._config().document_max_bytes)
         if not 0 < size <= largest:
             raise StreamRefused("invalid", f"a document of {size} bytes: it has to have 1 to {largest}")
         if not name or len(name) > FILE_NAME_MAX or len(content_type) > CONTENT_TYPE_MAX:
             raise StreamRefused("invalid", f"a document needs a name of 1 to {FILE_NAME_MAX} characters")
+        item = (payload, payload_type)
+        if payload is None:
+            item = description(kind, Attachment(name, size, chunk_bytes_for(size), b"", content_type))
+        check_item(kind, *item)
         if len(self._drafts) >= DRAFTS_MAX:
             raise Unavailable(f"{DRAFTS_MAX} documents are being published already")
         if not self.exchange.shelf.make_room(size):
             raise StreamRefused("quota", f"{self._config().documents_max_bytes} bytes of documents is the limit here")
         self._number += 1
-        made = DocumentDraft(self, self._host, stream, size, name, content_type, self._number)
+        made = DocumentDraft(self, self._host, stream, size, name, content_type, item, self._number)
         self._drafts.append(made)
         self.exchange.shelf.drafted_bytes += size
         return made
-
-    def publish(self, stream: str, payload: bytes | None, content_type: str, attachment: Attachment) -> ItemPublished:
-        """Publish the item that it is attached to. Raises `StreamRefused`, `Unavailable`."""
-        if payload is None:
-            payload, content_type = description(self._kind_of(stream), attachment)
-        return self._publish(stream, payload, content_type, attachment=attachment)
 
     def ended(self, draft: DocumentDraft) -> None:
         """It was published or given up."""
@@ -230,14 +240,24 @@ def description(kind: str, attachment: Attachment) -> tuple[bytes, str]:
         if _XML_TYPE.fullmatch(attachment.content_type):
             raise StreamRefused(
                 "invalid",
-                f"XPath queries look at an item, of at most {PAYLOAD_BYTES_MAX} bytes, and not into the XML attached "
-                "to it; give an item in XML that describes the file",
+                "XPath queries look at an item, and not into the XML attached to it: publish XML of at most "
+                f"{ITEM_BYTES_MAX} bytes as an item, and to a larger file give an item in XML that describes it",
             )
         values = (quoteattr(_printable(each)) for each in (attachment.name, attachment.content_type))
         text = '<document name={} type={} size="{}"/>'.format(*values, attachment.size)
         return text.encode(), "application/xml"
     found = {"name": attachment.name, "type": attachment.content_type, "size": attachment.size}
     return json.dumps(found, ensure_ascii=False, separators=(",", ":")).encode(), "application/json"
+
+
+def check_item(kind: str, payload: bytes, content_type: str) -> None:
+    """Raises `StreamRefused` for an item that cannot be published in a stream of this kind."""
+    if len(payload) > ITEM_BYTES_MAX or len(content_type) > CONTENT_TYPE_MAX:
+        raise StreamRefused("invalid", f"an item has at most {ITEM_BYTES_MAX} bytes")
+    try:
+        load_kind(kind).content(StreamItem(0, 0, 0, payload, content_type))
+    except ItemError as error:
+        raise StreamRefused("invalid", str(error)) from error
 
 
 def _printable(text: str) -> str:

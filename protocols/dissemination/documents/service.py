@@ -19,11 +19,8 @@ class ArrivingDocument(Protocol):
     def add(self, piece: Value, on_done: Callable[[bool | Exception], None]) -> None:
         """Take the next piece. ``on_done``, with ``True``: the one after it may come."""
 
-    def publish(self, payload: bytes | None, content_type: str) -> ItemPublished:
-        """All is here: publish the item that it is attached to. Raises `StreamRefused`, `Unavailable`.
-
-        Without a payload the item is a description of the document, in the language of the stream's kind.
-        """
+    def publish(self) -> ItemPublished:
+        """All is here: publish the item that it is attached to. Raises `StreamRefused`, `Unavailable`."""
 
     def drop(self) -> None:
         """Nothing comes of it. Harmless when it was published."""
@@ -32,8 +29,14 @@ class ArrivingDocument(Protocol):
 class DocumentService(Protocol):
     """Every method may raise `StreamRefused` and `Unavailable` at once; callbacks are called once, later."""
 
-    def draft(self, stream: str, size: int, name: str, content_type: str) -> ArrivingDocument:
-        """Begin to take a document for a stream that this node produces."""
+    def draft(
+        self, stream: str, size: int, name: str, content_type: str, payload: bytes | None = None, payload_type: str = ""
+    ) -> ArrivingDocument:
+        """Begin to take a document for a stream that this node produces.
+
+        ``payload``: the item that it is attached to; without, that is a description of the document, in the language of
+        the stream's kind. An item that would be refused in the end is refused now, before the document comes.
+        """
 
     def documents(self) -> list[DocumentView]:
         """The documents that are here, wholly or in part, oldest first."""

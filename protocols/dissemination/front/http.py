@@ -14,14 +14,16 @@ from fastapi import APIRouter, Depends, HTTPException, Query, Request, Response
 from pydantic import TypeAdapter
 
 from peerd.daemon.http.answers import answer_of, http_error
+from peerd.daemon.http.guard import BODY_LIMIT, ROUTE_BODY_BYTES_MAX
 from peerd.daemon.http.ingest import LINES_BODY, LineRefused, ingest
 from peerd.daemon.http.streaming import Source, Wish, add_feed, json_line, wish
 from peerd.errors import ClientRefusal, Unavailable
 from peerd.front import READS
 from peerd.lib.feed import Feed, FeedItem, Place, Position
+from peerd.limits import KIB
 from peerd.models.admin import STREAM_TYPE
 from protocols.dissemination.front.http_documents import add_documents
-from protocols.dissemination.messages import PAYLOAD_BYTES_MAX
+from protocols.dissemination.messages import ITEM_BYTES_MAX
 from protocols.dissemination.models import (
     CONTENT_TYPE_LENGTH_MAX,
     ITEM_ID_LENGTH_MAX,
@@ -52,6 +54,8 @@ if TYPE_CHECKING:
 JSON_TYPE: Final = "application/json"
 FORM_TYPE: Final = "application/x-www-form-urlencoded"
 """What curl says of a body when its user says nothing. It is passed over: the stream's kind knows what it takes."""
+LINE_BYTES_MAX: Final = 2 * ITEM_BYTES_MAX + 4 * KIB
+"""A line with an item, in which characters may be escaped, and what stands beside it."""
 ITEM_BODIES: Final[dict[str, Any]] = {
     "requestBody": {"content": {"*/*": {}, **LINES_BODY["requestBody"]["content"]}, "required": True}
 }
@@ -152,6 +156,7 @@ def _add_items(routes: APIRouter, service: StreamService) -> None:
         """
         kind = request.headers.get("content-type", "")[:CONTENT_TYPE_LENGTH_MAX].strip()
         if kind.partition(";")[0].strip().lower() != STREAM_TYPE:
+            request.scope[BODY_LIMIT].bytes_max = ROUTE_BODY_BYTES_MAX
             return await _publish_one(service, stream, await request.body(), "" if kind == FORM_TYPE else kind)
 
         async def accept(item: tuple[bytes, str]) -> None:
@@ -161,7 +166,8 @@ def _add_items(routes: APIRouter, service: StreamService) -> None:
             except ClientRefusal as error:
                 raise LineRefused(str(error)) from error
 
-        answer = await ingest(request, _WrappedLine() if wrapped else _JsonLine(), accept)
+        lines = _WrappedLine() if wrapped else _JsonLine()
+        answer = await ingest(request, lines, accept, line_bytes_max=LINE_BYTES_MAX)
         with suppress(HTTPException, Unavailable):  # the stream is over: what was taken has gone out
             await _until_kept(service, stream)
         return answer
@@ -197,8 +203,8 @@ async def _publish_one(service: StreamService, stream: str, body: bytes, kind: s
 
 
 def _publish(service: StreamService, stream: str, payload: bytes, kind: str) -> ItemPublished:
-    if len(payload) > PAYLOAD_BYTES_MAX:
-        what = f"an item has at most {PAYLOAD_BYTES_MAX} bytes, this one {len(payload)}"
+    if len(payload) > ITEM_BYTES_MAX:
+        what = f"an item has at most {ITEM_BYTES_MAX} bytes, this one {len(payload)}"
         raise StreamRefused("invalid", f"{what}; attach what is larger to an item that describes it")
     return service.publish(stream, payload, kind)
 

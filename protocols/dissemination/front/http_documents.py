@@ -52,12 +52,13 @@ def add_documents(routes: APIRouter, service: DocumentService) -> None:
         if not length:
             raise HTTPException(HTTPStatus.LENGTH_REQUIRED, "say how long the file is: Content-Length, or ?size=")
         try:
-            draft = service.draft(stream, length, name, kind)
+            item = None if payload is None else payload.encode()
+            draft = service.draft(stream, length, name, kind, item, payload_type)
         except ClientRefusal as error:
             raise http_error(error) from error
         try:
             await _take(request, draft)
-            return draft.publish(None if payload is None else payload.encode(), payload_type)
+            return draft.publish()
         except ClientRefusal as error:
             raise http_error(error) from error
         finally:

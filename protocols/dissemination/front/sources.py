@@ -18,7 +18,7 @@ import typer
 
 from peerd.cli.lines import BadLine, object_of
 from protocols.dissemination.front.client import wrapped
-from protocols.dissemination.messages import PAYLOAD_BYTES_MAX
+from protocols.dissemination.messages import ITEM_BYTES_MAX
 from protocols.dissemination.models import WrappedItem
 
 LOOK_S: Final = 0.2
@@ -51,9 +51,9 @@ def checked_files(paths: Sequence[Path]) -> None:
                 pass
         except OSError as error:
             raise typer.BadParameter(f"cannot read {path}: {error.strerror}") from error
-        if not 0 < size_bytes <= PAYLOAD_BYTES_MAX:
+        if not 0 < size_bytes <= ITEM_BYTES_MAX:
             raise typer.BadParameter(
-                f"{path} has {size_bytes} bytes; an item has 1 to {PAYLOAD_BYTES_MAX}, and a larger file is attached "
+                f"{path} has {size_bytes} bytes; an item has 1 to {ITEM_BYTES_MAX}, and a larger file is attached "
                 "to one (--attach)"
             )
 
@@ -138,14 +138,14 @@ async def _lines(chunks: AsyncGenerator[bytes, None]) -> AsyncGenerator[bytes, N
         *whole, rest = (rest + chunk).split(b"\n")
         for line in whole:
             yield line.removesuffix(b"\r")
-        rest = rest[: PAYLOAD_BYTES_MAX + 1]
+        rest = rest[: ITEM_BYTES_MAX + 1]
     if rest:
         yield rest
 
 
 def _short_enough(line: bytes, place: str) -> bytes:
-    if len(line) > PAYLOAD_BYTES_MAX:
-        raise BadLine(f"{place} has more than {PAYLOAD_BYTES_MAX:,} bytes, which is the most for an item")
+    if len(line) > ITEM_BYTES_MAX:
+        raise BadLine(f"{place} has more than {ITEM_BYTES_MAX:,} bytes, which is the most for an item")
     return line
 
 

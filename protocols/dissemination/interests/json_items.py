@@ -7,10 +7,9 @@ import math
 from collections.abc import Mapping
 from typing import Any, Final, NoReturn
 
-from peerd.limits import KIB
 from protocols.dissemination.interests.errors import ItemError
+from protocols.dissemination.messages import ITEM_BYTES_MAX
 
-ITEM_BYTES_MAX: Final = 1024 * KIB
 DEPTH_MAX: Final = 32
 """Objects and lists inside each other."""
 MEMBERS_MAX: Final = 10_000

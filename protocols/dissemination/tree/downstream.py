@@ -13,6 +13,8 @@ from peerd.messages import PeerRef
 from protocols.dissemination.interests.errors import InterestError
 from protocols.dissemination.messages import (
     DEPTH_MAX,
+    LARGE_FROM_BYTES,
+    PART_BYTES,
     WANTS_MAX,
     Attach,
     AttachRefusal,
@@ -21,6 +23,8 @@ from protocols.dissemination.messages import (
     Carry,
     Declined,
     Dismiss,
+    ItemPart,
+    ItemTaken,
     MoveAway,
     Narrow,
     Ready,
@@ -34,12 +38,15 @@ from protocols.dissemination.messages import (
 from protocols.dissemination.names import StreamPosition
 from protocols.dissemination.ports import Holder, Interest, ParsedItem, total_bytes
 from protocols.dissemination.tree.allowance import BEGIN_COST, BYTES_A_LOOK, PastAllowance
-from protocols.dissemination.tree.links import PARKED_MAX, PARKED_S, ChildStage, Downlink, EdgeMessage
+from protocols.dissemination.tree.links import PARKED_MAX, PARKED_S, ChildPast, ChildStage, Downlink, EdgeMessage
+from protocols.dissemination.tree.past import SLICE_BYTES
 from protocols.dissemination.tree.state import BEAT_ITEMS, BEAT_S, MemberState, in_messages, mark
 
 OFFER_S: Final = 10.0
 """A child that does not begin for so long is forgotten."""
 CHILDREN_TOLD_MAX: Final = 32
+PASTS_MAX: Final = 16
+"""Questions of one child for the past that are looked through at a time. One that asks for more has to attach anew."""
 SLOW_S: Final = 10.0
 """A child that takes nothing for so long is sent away: it may find a parent that is nearer to it, or faster."""
 
@@ -166,9 +173,30 @@ class Downstream:
         if child.after is not None and since > child.after:
             self._put(child, StreamGap(state.stream, mark(child.after), mark(since)))
         child.told = min(since, state.through)
-        child.queue = [held.item for held in state.past(since, child.wants.values())]
-        child.queue_bytes = total_bytes(child.queue)
+        past = state.past(since, child.wants.values())
+        found = [held.item for held in past.look(SLICE_BYTES)]
+        if past.is_over:
+            child.queue, child.queue_bytes = found, total_bytes(found)
+        else:
+            self._put_past(child, found, ChildPast(past, self._carries))
+            child.told = state.through
         self._flush(child, is_due=True)
+
+    def _carries(self, items: Sequence[StreamItem]) -> Iterator[EdgeMessage]:
+        for some in in_messages(items):
+            yield Carry(self._state.stream, some, mark(some[-1].position))
+
+    def _replays(self, items: Sequence[StreamItem]) -> Iterator[EdgeMessage]:
+        for some in in_messages(items):
+            yield ReplayItems(self._state.stream, some)
+
+    def _put_past(self, child: Downlink, found: Sequence[StreamItem], past: ChildPast) -> None:
+        """What was found of the past so far, and then the rest of it."""
+        for message in past.messages(found):
+            self._put(child, message)
+        if not past.past.is_over:
+            child.outbox.append(past)
+            self._state.call_again()
 
     def _give_newest(self, child: Downlink) -> None:
         """A child begins with what this node has of each object: how old that is does not matter."""
@@ -239,7 +267,9 @@ class Downstream:
             raise ProtocolError("too_many_wants", f"{peer} wants more than {self.wants_max} things")
         after = None if message.is_new else message.after.position
         looks = len(interests) * (1 if after is None else 1 + len(self._state.buffer))
-        if child.past_bytes > self._state.buffer.limits.bytes or not self._may_look(peer.id, looks, after):
+        waiting = sum(isinstance(each, ChildPast) for each in child.outbox)
+        is_behind = child.past_bytes > self._state.buffer.limits.bytes or waiting >= PASTS_MAX
+        if is_behind or not self._may_look(peer.id, looks, after):
             self.dismiss(peer.id)  # it attaches anew, and gets all that it wants at once
             return
         self._needs.need(peer.id, interests, after, partial(self._widened, child, interests, after))
@@ -253,11 +283,12 @@ class Downstream:
         child.wants.update((each.id, each) for each in interests if state.wants.is_held(each.id, child.peer.id))
         if state.given is not None:
             self._want(child)
-            past = self._due(child, state.given.newest())
+            for message in self._replays(self._due(child, state.given.newest())):
+                self._put(child, message)
         else:
-            past = [held.item for held in state.past(since, interests)]
-        for some in in_messages(past):
-            self._put(child, ReplayItems(state.stream, some))
+            past = state.past(since, interests)
+            found = [held.item for held in past.look(SLICE_BYTES)]
+            self._put_past(child, found, ChildPast(past, self._replays))
         ids = tuple(each.id for each in interests)
         self._put(child, Widened(state.stream, ids, mark(since), mark(state.through)))
 
@@ -297,7 +328,7 @@ class Downstream:
     def end_all(self) -> None:
         """The stream is over."""
         for child in list(self.children.values()):
-            self._flush(child, is_due=True)
+            self._flush(child, is_due=True, past_bytes=self._state.buffer.bytes + 1)
             self._state.send(child.peer, StreamEnds(self._state.stream, child.attempt))
             self.remove(child.peer.id)
 
@@ -317,7 +348,8 @@ class Downstream:
         child.queue.append(item)
         child.queue_bytes += item.size
         limits = self._state.buffer.limits
-        if len(child.queue) > limits.items or child.queue_bytes > limits.bytes:  # as much as this node remembers itself
+        is_long = child.queue_bytes > limits.bytes and len(child.queue) > 1
+        if len(child.queue) > limits.items or is_long:  # as much as this node remembers itself
             child.lost_until = item.position
             child.queue, child.queue_bytes = [], 0
 
@@ -390,8 +422,8 @@ class Downstream:
             elif child.stage is ChildStage.OFFERED and now - child.since_s >= OFFER_S:
                 self.remove(child.peer.id)
 
-    def _flush(self, child: Downlink, *, is_due: bool) -> None:
-        self._send(child)
+    def _flush(self, child: Downlink, *, is_due: bool, past_bytes: int = 0) -> None:
+        self._send(child, past_bytes)
         if child.outbox:
             if child.slow_since is None:
                 child.slow_since = self._state.now
@@ -401,20 +433,72 @@ class Downstream:
             self._pack(child, self._state.through, is_due=is_due)
             self._send(child)
 
-    def _send(self, child: Downlink) -> None:
-        while child.outbox and not self.is_slow(child.peer):
+    def _send(self, child: Downlink, past_bytes: int = 0) -> None:
+        while child.outbox and not child.is_untaken and not self.is_slow(child.peer):
+            first = child.outbox[0]
+            if isinstance(first, ChildPast):
+                if first.past.is_busy:
+                    return
+                if past_bytes <= 0 and not first.past.is_over:
+                    self._state.call_again()
+                    return
+                past_bytes = self._look_on(child, first, past_bytes)
+                continue
             child.slow_since = None
             child.number += 1
-            message = child.outbox.popleft()
-            if isinstance(message, ReplayItems):
-                child.past_bytes -= sum(item.size for item in message.items)
+            message = self._next(child, first)
             self._state.send(child.peer, replace(message, attempt=child.attempt, number=child.number))
+
+    def _look_on(self, child: Downlink, first: ChildPast, past_bytes: int) -> int:
+        """Put what is found in a slice of the past before the rest of it; how much may be looked through still."""
+        child.outbox.popleft()
+        if not first.past.is_over:
+            found = [held.item for held in first.past.look(past_bytes)]
+            messages = list(first.messages(found))
+            child.past_bytes += sum(map(_past_bytes, messages))
+            child.outbox.appendleft(first)
+            child.outbox.extendleft(reversed(messages))
+            child.slow_since = None
+        return 0
+
+    def _next(self, child: Downlink, first: EdgeMessage) -> EdgeMessage:
+        """The next message: the first of the outbox, or a part of the large item in it."""
+        if isinstance(first, Carry | ReplayItems) and first.items and first.items[0].is_large:
+            item = first.items[0]
+            left = len(item.payload) - child.parted
+            if left and item.size - child.parted > LARGE_FROM_BYTES:
+                data = item.payload[child.parted : child.parted + PART_BYTES]
+                child.parted += len(data)
+                return ItemPart(self._state.stream, data, left - len(data))
+            if child.parted:
+                rest = replace(item, payload=item.payload[child.parted :])
+                child.parted = 0
+                child.untaken.append(child.number)
+                child.outbox.popleft()
+                child.past_bytes -= _past_bytes(first)
+                return replace(first, items=(rest,))
+        child.outbox.popleft()
+        child.past_bytes -= _past_bytes(first)
+        return first
 
     @staticmethod
     def _put(child: Downlink, message: EdgeMessage) -> None:
-        if isinstance(message, ReplayItems):
-            child.past_bytes += sum(item.size for item in message.items)
+        child.past_bytes += _past_bytes(message)
         child.outbox.append(message)
+
+    def taken(self, peer: PeerRef, message: ItemTaken) -> None:
+        """A child has taken in a large item."""
+        child = self.children.get(peer.id)
+        if child is None or child.attempt != message.attempt:
+            return
+        while child.untaken and child.untaken[0] <= message.number:
+            child.untaken.popleft()
+
+    def go_on(self) -> None:
+        """Look through some more of the past for children that wait for it; all of them together not for too long."""
+        waiting = [child for child in self.children.values() if child.outbox and isinstance(child.outbox[0], ChildPast)]
+        for child in waiting:
+            self._flush(child, is_due=True, past_bytes=SLICE_BYTES // len(waiting))
 
     def _pack(self, child: Downlink, end: StreamPosition, *, is_due: bool) -> None:
         """Make messages of what waits; there is nothing else up to ``end``."""
@@ -446,3 +530,8 @@ class Downstream:
         for child in self.children.values():
             assert child.stage is ChildStage.LIVE or not child.queue
             assert child.told <= max(self._state.through, child.told)
+
+
+def _past_bytes(message: EdgeMessage) -> int:
+    """What a message counts for as one of the past."""
+    return total_bytes(message.items) if isinstance(message, ReplayItems) else 0

@@ -3,21 +3,35 @@
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 from typing import Final
 
 from peerd.messages import PeerRef
-from protocols.dissemination.messages import Beat, Carry, Narrow, ReplayItems, StreamGap, StreamItem, Widen, Widened
+from protocols.dissemination.messages import (
+    Beat,
+    Carry,
+    ItemPart,
+    Narrow,
+    ReplayItems,
+    StreamGap,
+    StreamItem,
+    Widen,
+    Widened,
+)
 from protocols.dissemination.names import START, StreamPosition
 from protocols.dissemination.ports import Interest, LastGiven
+from protocols.dissemination.tree.past import Past
 
-EdgeMessage = Carry | Beat | ReplayItems | Widened | StreamGap
+EdgeMessage = Carry | Beat | ReplayItems | Widened | StreamGap | ItemPart
 """What a parent sends on an edge once it has begun, numbered."""
 PARKED_MAX: Final = 64
 """Messages of one edge and direction that wait for one that was sent earlier."""
 PARKED_S: Final = 1.0
 """How long they wait; then it is lost, and the child attaches anew."""
+UNTAKEN_MAX: Final = PARKED_MAX // 2
+"""Messages that a parent sends after a large item before the child has taken that in: they wait there."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,6 +76,14 @@ class Uplink:
     """While another node is the parent: what this one has sent, for when it is."""
     is_stale: bool | None = None
     """Whether nobody vouches for what it sends; ``None``: that is not known before its first beat."""
+    parts: list[bytes] = field(default_factory=list)
+    """What has come of the payload of a large item."""
+    left: int = 0
+    """So much of it is still to come."""
+    is_busy: bool = False
+    """A large item is being read and matched. What came after it waits."""
+    has_ended: bool = False
+    """It has said meanwhile that the stream is over."""
 
     @property
     def may_begin(self) -> bool:
@@ -77,6 +99,15 @@ class ChildStage(Enum):
     OFFERED = "offered"
     """The child says when to begin."""
     LIVE = "live"
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class ChildPast:
+    """The part of the past that a child has asked for and that was not looked through yet."""
+
+    past: Past
+    messages: Callable[[Sequence[StreamItem]], Iterator[EdgeMessage]]
+    """Makes messages of what goes out of it."""
 
 
 @dataclass(eq=False, slots=True)
@@ -98,8 +129,12 @@ class Downlink:
     queue: list[StreamItem] = field(default_factory=list)
     """To be sent at the end of the current call, or when the child has taken what was sent before."""
     queue_bytes: int = 0
-    outbox: deque[EdgeMessage] = field(default_factory=deque)
-    """To be sent before the queue."""
+    outbox: deque[EdgeMessage | ChildPast] = field(default_factory=deque)
+    """To be sent before the queue. Items in there are whole: a large one is cut into parts as it is sent."""
+    parted: int = 0
+    """So much has been sent of the payload of the large item that is the first in there."""
+    untaken: deque[int] = field(default_factory=deque)
+    """The numbers of messages with which large items ended that the child has not taken in."""
     past_bytes: int = 0
     """Of items of the past in there."""
     lost_until: StreamPosition = START
@@ -118,3 +153,8 @@ class Downlink:
     is_behind: bool = False
     """It missed items while it took nothing; it is to have the newest ones instead."""
     beat_at: float = 0.0
+
+    @property
+    def is_untaken(self) -> bool:
+        """Whether so much was sent after a large item that this end waits until the child has taken that in."""
+        return bool(self.untaken) and self.number - self.untaken[0] >= UNTAKEN_MAX

@@ -23,6 +23,7 @@ from protocols.dissemination.tree.climbing import Climbing
 from protocols.dissemination.tree.downstream import Admit, Downstream
 from protocols.dissemination.tree.latest import LatestItems
 from protocols.dissemination.tree.links import EdgeMessage
+from protocols.dissemination.tree.past import SLICE_BYTES
 from protocols.dissemination.tree.replay import BufferLimits
 from protocols.dissemination.tree.second import Places, SecondParent
 from protocols.dissemination.tree.state import MemberState
@@ -182,8 +183,21 @@ class StreamMember:
             self.latest.begin(found)
             return
         found.lose(begun, since)
-        for held in state.past(since, [found.interest]):
-            found.give(held)
+        found.begin_with(state.past(since, [found.interest]))
+        self._look_on(found, SLICE_BYTES)
+
+    def _look_on(self, found: OwnSubscription, bytes_max: int) -> None:
+        found.look_on(bytes_max)
+        if found.may_look_on:
+            self.state.call_again()
+
+    def go_on(self, now: float) -> None:
+        """Look through some more of the past for those who wait for it; soon after `MemberState.call_again`."""
+        self.state.now = now
+        self.down.go_on()
+        waiting = [each for each in self.subscriptions.values() if each.may_look_on]
+        for each in waiting:
+            self._look_on(each, SLICE_BYTES // len(waiting))
 
     def unsubscribe(self, number: int, now: float) -> None:
         """Want it no more."""
@@ -224,28 +238,36 @@ class StreamMember:
 
     # What the upper end says
 
-    def carried(self, item: StreamItem) -> None:
+    def carried(self, item: StreamItem, held: ParsedItem | None) -> None:
         """See `protocols.dissemination.tree.upstream.Below`."""
-        self._flow(self.state.parsed(item))
+        self._flow(self.state.parsed(item) if held is None else held)
 
     def _flow(self, held: ParsedItem) -> None:
         state = self.state
         self.latest.have(held)
         state.buffer.add(held.item, state.now)
-        ids = state.matching.match(held.content)
+        ids = state.matching.match(held)
         children = self.down.flow(held, ids)
         own = [each for each in self.subscriptions.values() if each.interest.id in ids]
         own = [each for each in own if state.is_for(each.given, held)]
         for subscription in own:
-            subscription.give(held)
+            subscription.give(held, state.buffer.limits.bytes)
         self.on_passed(held, bool(own), children)
 
-    def remembered(self, item: StreamItem) -> None:
+    def remembered(self, item: StreamItem, held: ParsedItem | None) -> None:
         """See `protocols.dissemination.tree.upstream.Below`."""
-        held = self.state.parsed(item)
+        held = self.state.parsed(item) if held is None else held
         self.state.buffer.add(item, self.state.now)
         if self.state.given is not None:
             self.latest.arrived(held)
+
+    def went_on(self, peer: PeerRef) -> None:
+        """See `protocols.dissemination.tree.upstream.Below`."""
+        for each in self.up.waiting(peer):
+            self._of_edge(peer, each)
+        self.down.flush()
+        if self.up.is_over():
+            self.on_stream_over()
 
     def arrived(self, held: ParsedItem) -> None:
         """See `protocols.dissemination.tree.upstream.Below`."""
@@ -301,13 +323,18 @@ class StreamMember:
         self.state.now = now
         match message:
             case (
-                messages.Carry() | messages.Beat() | messages.ReplayItems() | messages.Widened() | messages.StreamGap()
+                messages.Carry()
+                | messages.Beat()
+                | messages.ReplayItems()
+                | messages.Widened()
+                | messages.StreamGap()
+                | messages.ItemPart()
             ):
                 for each in self.up.in_order(peer, message):
                     self._of_edge(peer, each)
             case messages.Ready():
                 self.up.ready(peer, message)
-                for each in self.up.waiting():
+                for each in self.up.waiting(peer):
                     self._of_edge(peer, each)
             case messages.Declined():
                 self.up.declined(peer, message)
@@ -323,6 +350,8 @@ class StreamMember:
                         self.down.widen(peer, wish)
                     else:
                         self.down.narrow(peer, wish)
+            case messages.ItemTaken():
+                self.down.taken(peer, message)
             case messages.DetachFromParent():
                 self.down.detach(peer, message.attempt)
             case messages.Dismiss():
@@ -330,7 +359,8 @@ class StreamMember:
             case messages.MoveAway() if self.up.is_parent(peer, message.attempt):
                 self.on_asked_to_move(message.parents, message.is_successor)
             case messages.StreamEnds() if self.up.is_parent(peer, message.attempt):
-                self.on_stream_over()
+                if self.up.may_end():
+                    self.on_stream_over()
             case messages.MoveAway() | messages.StreamEnds():
                 pass  # it has not heard yet that it is not the parent any more
             case messages.Reserve():
@@ -349,6 +379,8 @@ class StreamMember:
         match message:
             case messages.Carry():
                 self.up.carry(peer, message)
+            case messages.ItemPart():
+                self.up.part(peer, message)
             case messages.Beat():
                 self.up.beat(peer, message)
             case messages.ReplayItems():
@@ -388,11 +420,18 @@ class StreamMember:
         self.up.leave()
         self.down.dismiss_all()
 
+    def finish(self) -> None:
+        """The stream is over: give all what is still there for them."""
+        for subscription in self.subscriptions.values():
+            subscription.finish(self.state.through)
+        self.down.end_all()
+
     def tick(self, now: float) -> None:
         """Time has passed: call it a few times a second."""
         self.state.now = now
         self.state.buffer.trim(now)
         self.up.tick()
+        self.go_on(now)
         self.second.tick(self._parent(), is_moving=self.up.next is not None)
         self.down.beat()
         self.places.check()
@@ -401,5 +440,6 @@ class StreamMember:
     def validate(self) -> None:
         """Assert the invariants."""
         self.state.buffer.validate()
+        self.up.validate()
         self.down.validate()
         self.places.validate()

@@ -5,13 +5,15 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 from typing import Final
 
-from peerd.errors import Bug, ProtocolError
+from peerd.errors import ProtocolError
 from peerd.ids import NodeId
 from peerd.messages import Message, PeerRef
 from protocols.dissemination.interests.errors import ItemError
-from protocols.dissemination.messages import ITEMS_BYTES_MAX, ITEMS_MAX, StreamItem, StreamMark
+from protocols.dissemination.messages import ITEMS_BYTES_MAX, ITEMS_MAX, LARGE_FROM_BYTES, StreamItem, StreamMark
 from protocols.dissemination.names import START, StreamPosition
-from protocols.dissemination.ports import Interest, InterestKind, LastGiven, ParsedItem, RememberingKind
+from protocols.dissemination.ports import Interest, InterestKind, InterestSet, LastGiven, ParsedItem, RememberingKind
+from protocols.dissemination.tree.matching import Matching, read_item
+from protocols.dissemination.tree.past import Past
 from protocols.dissemination.tree.replay import BufferLimits, ReplayBuffer
 from protocols.dissemination.tree.wants import Wants
 
@@ -48,7 +50,9 @@ class MemberState:
         """This node has had everything that it wanted up to here."""
         self.buffer = ReplayBuffer(limits)
         self.wants = Wants(kind)
-        self.matching = kind.make_set()
+        self.matching = Matching(kind)
+        self.call_again: Callable[[], None] = lambda: None
+        """There is more to be done, by `StreamMember.go_on`; set by who makes the parts."""
         self.path: tuple[NodeId, ...] = ()
         """The nodes from the producer to this node's parent."""
         self.ancestors: tuple[PeerRef, ...] = ()
@@ -57,6 +61,8 @@ class MemberState:
         self.given = self.make_given(is_source=is_source)
         """What this node has of each object, where the kind of interests goes by that: see `tree/latest.py`."""
         self._promised = -1
+        self.blame: Callable[[PeerRef, ProtocolError], None] = _raise
+        """A node has sent what is wrong, which was found after its message was handled; set by who makes the parts."""
         self.is_stale = False
         """Nobody vouches for what this node has: it, or a node above it, has no parent."""
 
@@ -88,28 +94,24 @@ class MemberState:
     def parsed(self, item: StreamItem) -> ParsedItem:
         """Return an item that came, parsed. Raises `ProtocolError`."""
         try:
-            return ParsedItem(item, self.kind.content(item))
+            return read_item(self.kind, item)
         except ItemError as error:
-            raise ProtocolError("bad_item", str(error)[:256]) from error
+            raise bad_item(error) from error
 
-    def past(self, since: StreamPosition, interests: Iterable[Interest]) -> Iterator[ParsedItem]:
+    def past(self, since: StreamPosition, interests: Iterable[Interest]) -> Past:
         """What this node remembers after a mark that meets one of these; not parsed where one of them wants everything.
 
         Matched with all of them together, and let go of one by one: the past may be long, and parsed it is large.
         """
         wanted, everything = self.kind.make_set(), self.kind.parse("").id
-        items = self.buffer.after(since)
         for interest in interests:
             if interest.id == everything:
-                return (ParsedItem(item, None) for item in items)
+                return self._past(since, None)
             wanted.add(interest)
-        return (held for held in map(self._parsed_again, items) if wanted.match(held.content))
+        return self._past(since, wanted)
 
-    def _parsed_again(self, item: StreamItem) -> ParsedItem:
-        try:
-            return ParsedItem(item, self.kind.content(item))
-        except ItemError as error:
-            raise Bug(f"the item {item.position} was parsed when it came, and cannot be any more: {error}") from error
+    def _past(self, since: StreamPosition, wanted: InterestSet | None) -> Past:
+        return Past(self.kind, self.matching.offload, self.buffer.after(since), wanted, lambda: self.call_again())
 
     def set_path(self, ancestors: tuple[PeerRef, ...]) -> None:
         """The way from the producer has changed."""
@@ -134,20 +136,32 @@ class MemberState:
         return max(found)
 
 
+def bad_item(error: ItemError) -> ProtocolError:
+    """What the node has done that sent it."""
+    return ProtocolError("bad_item", str(error)[:256])
+
+
+def _raise(peer: PeerRef, error: ProtocolError) -> None:
+    raise error
+
+
 def mark(position: StreamPosition) -> StreamMark:
     """Return a place in the stream as messages have it."""
     return StreamMark(position.epoch, position.sequence)
 
 
 def in_messages(items: Iterable[StreamItem]) -> Iterator[tuple[StreamItem, ...]]:
-    """Cut items into parts that fit into one message each."""
+    """Share items out to messages, as many in each as fit. A large one is alone, and is cut as it is sent."""
     some: list[StreamItem] = []
     size = 0
     for each in items:
-        if some and (size + each.size > ITEMS_BYTES_MAX or len(some) == ITEMS_MAX):
+        own = each.size
+        if own > LARGE_FROM_BYTES:
+            own = ITEMS_BYTES_MAX
+        if some and (size + own > ITEMS_BYTES_MAX or len(some) == ITEMS_MAX):
             yield tuple(some)
             some, size = [], 0
         some.append(each)
-        size += each.size
+        size += own
     if some:
         yield tuple(some)

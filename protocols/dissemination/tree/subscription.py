@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
-from protocols.dissemination.names import StreamPosition
+from protocols.dissemination.names import START, StreamPosition
 from protocols.dissemination.ports import Interest, LastGiven, ParsedItem
+from protocols.dissemination.tree.past import SLICE_BYTES, Past
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,8 +52,62 @@ class OwnSubscription:
     is_stale: bool = False
     """It was told that nobody vouches for that."""
 
-    def give(self, held: ParsedItem) -> None:
-        """Give it an item, unless it has got that already."""
+    waiting: deque[Past | Lost] = field(default_factory=deque)
+    """What it is to be given still: the past, and what has come while that was looked through."""
+    waiting_bytes: int = 0
+    """Of items that have come meanwhile."""
+
+    @property
+    def may_look_on(self) -> bool:
+        """Whether there is something that it is to be given still, and that is not being looked at aside."""
+        first = self.waiting[0] if self.waiting else None
+        return first is not None and not (isinstance(first, Past) and first.is_busy)
+
+    def begin_with(self, past: Past) -> None:
+        """Give it the past first, by `look_on`."""
+        self.waiting.append(past)
+
+    def look_on(self, bytes_max: int) -> None:
+        """Give it what is found in so many bytes of the past."""
+        while self.waiting:
+            first = self.waiting[0]
+            if isinstance(first, Lost):
+                self.waiting.popleft()
+                self._lose(first.since, first.until)
+                continue
+            for held in first.look(bytes_max):
+                self._give(held)
+            if not first.is_over or not self.waiting or self.waiting[0] is not first:
+                return
+            self.waiting.popleft()
+        self.waiting_bytes = 0
+
+    def finish(self, through: StreamPosition) -> None:
+        """The stream ends at a mark: what cannot be given any more is lost."""
+        while self.may_look_on:
+            self.look_on(SLICE_BYTES)
+        if self.waiting:
+            self.waiting.clear()
+            self._lose(self.through or START, through)
+
+    def give(self, held: ParsedItem, bytes_max: int) -> None:
+        """Give it an item, unless it has got that already. ``bytes_max``: at most so much waits until the past is over.
+
+        What has to wait is parsed again, because parsed it is large.
+        """
+        if not self.waiting:
+            self._give(held)
+            return
+        self.waiting_bytes += held.item.size
+        last = self.waiting[-1]
+        if self.waiting_bytes > bytes_max:
+            self.waiting_bytes = 0
+            self.waiting.clear()
+            self._lose(self.through or START, held.position)
+        elif isinstance(last, Past):
+            last.add(held.item)
+
+    def _give(self, held: ParsedItem) -> None:
         if self.through is not None and held.position > self.through:
             self.through = held.position
             self.deliver(held)
@@ -60,9 +116,20 @@ class OwnSubscription:
         """The stream is only so far. What this was given, or told to be lost, after that was not of it."""
         if self.through is not None:
             self.through = min(self.through, through)
+            self.waiting = deque(each for each in self.waiting if isinstance(each, Past) or each.until <= through)
+            for each in self.waiting:
+                if isinstance(each, Past):
+                    each.cut(through)
 
     def lose(self, since: StreamPosition, until: StreamPosition) -> None:
         """Tell it of a loss, as far as that is one for it."""
+        if self.waiting:
+            past = next(each for each in self.waiting if isinstance(each, Past))
+            self.waiting += [Lost(since, until), past.another()]
+        else:
+            self._lose(since, until)
+
+    def _lose(self, since: StreamPosition, until: StreamPosition) -> None:
         if self.through is not None and until > self.through:
             lost = Lost(max(since, self.through), until)
             self.through = until

@@ -9,13 +9,17 @@ lose, and takes the stream from its new parent before the way up is known to be 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from enum import Enum
 from typing import Final, NoReturn, Protocol
 
 from peerd.errors import ProtocolError
 from peerd.ids import NodeId
 from peerd.messages import PeerRef
+from protocols.dissemination.interests.errors import ItemError
 from protocols.dissemination.messages import (
+    ITEM_BYTES_MAX,
+    PART_BYTES,
     WANTS_MAX,
     Attach,
     AttachRefusal,
@@ -25,6 +29,8 @@ from protocols.dissemination.messages import (
     Climbed,
     Declined,
     DetachFromParent,
+    ItemPart,
+    ItemTaken,
     Narrow,
     Ready,
     ReplayItems,
@@ -37,7 +43,7 @@ from protocols.dissemination.names import START, StreamPosition
 from protocols.dissemination.ports import ParsedItem
 from protocols.dissemination.tree.climbing import Climbing
 from protocols.dissemination.tree.links import PARKED_MAX, PARKED_S, EdgeMessage, Late, Uplink
-from protocols.dissemination.tree.state import MOVE_S, SILENT_S, MemberState, mark
+from protocols.dissemination.tree.state import MOVE_S, SILENT_S, MemberState, bad_item, mark
 from protocols.dissemination.tree.wants import Ask
 
 NARROW_AFTER_S: Final = 5.0
@@ -65,11 +71,14 @@ class MoveEnd(Enum):
 class Below(Protocol):
     """What this part tells the rest of the node."""
 
-    def carried(self, item: StreamItem) -> None:
-        """The next item of the stream."""
+    def carried(self, item: StreamItem, held: ParsedItem | None) -> None:
+        """The next item of the stream. ``held``: it was parsed and matched before."""
 
-    def remembered(self, item: StreamItem) -> None:
-        """An item of the past, for interests that are about to be complete."""
+    def remembered(self, item: StreamItem, held: ParsedItem | None) -> None:
+        """An item of the past, for interests that are about to be complete. ``held``: it was parsed before."""
+
+    def went_on(self, peer: PeerRef) -> None:
+        """An item was taken in that had held up what this node has sent since."""
 
     def arrived(self, held: ParsedItem) -> None:
         """The item that this node has of an object from now on, of whatever time it is."""
@@ -339,6 +348,8 @@ class Upstream:
 
     def _parked(self, link: Uplink) -> Iterator[EdgeMessage]:
         while self._link(link.peer, link.attempt) is link and (link is self.parent or link.may_begin):
+            if link.is_busy:
+                return
             found = link.parked.pop(link.number + 1, None)
             if found is None:
                 return
@@ -346,10 +357,10 @@ class Upstream:
             link.parked_at = self._state.now
             yield found
 
-    def waiting(self) -> Iterator[EdgeMessage]:
-        """What came before its parent was known to have begun, and can be taken in now."""
+    def waiting(self, peer: PeerRef) -> Iterator[EdgeMessage]:
+        """What came too early, such as before this parent was known to have begun, and can be taken in now."""
         for link in (self.parent, self.next):
-            if link is not None and link.parked:
+            if link is not None and link.peer.id == peer.id and link.parked:
                 yield from self._parked(link)
 
     def _heard(self, peer: PeerRef, message: EdgeMessage) -> Uplink | None:
@@ -357,6 +368,9 @@ class Upstream:
         link = self._link(peer, message.attempt)
         if link is not None and link is self.next and not link.has_begun:
             self._begun(link)
+        if link is not None and link.parts and not isinstance(message, ItemPart | Carry | ReplayItems):
+            self._broken(link)
+            raise ProtocolError("bad_parts", f"{link.peer} sends a {type(message).__name__} before {link.left} bytes")
         return link
 
     def _link(self, peer: PeerRef, attempt: int) -> Uplink | None:
@@ -383,18 +397,101 @@ class Upstream:
         link = self._heard(peer, message)
         if link is None:
             return
-        for item in message.items:
+        items = self._whole(link, message.items)
+        for item in items:
             if item.position <= link.through:
                 self._contradicts_itself(link, item.position)
             link.through = item.position
-            if link.given is not None:
-                link.given.give(self._state.parsed(item))
-            elif item.position > self._state.through:
-                self._state.through = item.position
-                self._below.carried(item)
-            else:  # it came from the parent before; or nobody here wanted it until now
-                self._below.remembered(item)
-        self._went_on(peer, link, message.through.position)
+            if self._is_for_aside(link, item):
+                self._look_aside(link, item, message)
+                return
+            self._take(link, item, None)
+        self._taken(link, message, items)
+
+    def _take(self, link: Uplink, item: StreamItem, held: ParsedItem | None) -> None:
+        """An item is in turn. ``held``: it was parsed, and if it is the next of the stream matched, before."""
+        if link.given is not None:
+            link.given.give(self._state.parsed(item))
+        elif item.position > self._state.through:
+            self._state.through = item.position
+            self._below.carried(item, held)
+        else:  # it came from the parent before; or nobody here wanted it until now
+            self._below.remembered(item, held)
+
+    def _taken(self, link: Uplink, message: Carry | ReplayItems, items: Sequence[StreamItem]) -> None:
+        """All of a message was taken in."""
+        if isinstance(message, Carry):
+            self._went_on(link.peer, link, message.through.position)
+        if items is not message.items:
+            self._state.send(link.peer, ItemTaken(self._state.stream, link.attempt, message.number))
+
+    def may_end(self) -> bool:
+        """The parent says that the stream is over; whether all that it sent before was taken in."""
+        link = self.parent
+        if link is not None and link.is_busy:
+            link.has_ended = True
+            return False
+        return True
+
+    def is_over(self) -> bool:
+        """Whether the parent has said so, and all that it sent before was taken in by now."""
+        return self.parent is not None and self.parent.has_ended and not self.parent.is_busy
+
+    # Large items
+
+    def part(self, peer: PeerRef, message: ItemPart) -> None:
+        """The next part of a payload."""
+        link = self._heard(peer, message)
+        if link is None:
+            return
+        size = len(message.data)
+        is_next = message.left == link.left - size if link.parts else message.left + size <= ITEM_BYTES_MAX
+        if not is_next or (size < PART_BYTES and message.left):
+            self._broken(link)
+            raise ProtocolError("bad_parts", f"{link.peer} sends {size} bytes and leaves {message.left} of {link.left}")
+        link.parts.append(message.data)
+        link.left = message.left
+
+    def _whole(self, link: Uplink, items: Sequence[StreamItem]) -> Sequence[StreamItem]:
+        """The items of a message, one of which may have come in parts but for its end."""
+        if not link.parts:
+            return items
+        if len(items) != 1 or len(items[0].payload) != link.left:
+            self._broken(link)
+            raise ProtocolError("bad_parts", f"{link.peer} has begun an item that does not end so")
+        payload = b"".join((*link.parts, items[0].payload))
+        link.parts, link.left = [], 0
+        return (replace(items[0], payload=payload),)
+
+    def _is_for_aside(self, link: Uplink, item: StreamItem) -> bool:
+        return self._state.given is None and self._state.matching.is_for_aside(item)
+
+    def _look_aside(self, link: Uplink, item: StreamItem, message: Carry | ReplayItems) -> None:
+        """Have an item read, and matched if it is the next of the stream, while the loop goes on."""
+        matching = self._state.matching
+        is_next = isinstance(message, Carry) and item.position > self._state.through
+        link.is_busy = True
+
+        def done(held: ParsedItem) -> None:
+            if link not in (self.parent, self.next):
+                return  # whoever is the parent now sends it again
+            link.is_busy = False
+            link.heard_at = link.parked_at = self._state.now
+            if isinstance(message, Carry):
+                self._take(link, item, held)
+            else:
+                self._below.remembered(item, held)
+            self._taken(link, message, (item,))
+            self._below.went_on(link.peer)
+
+        def failed(error: BaseException) -> None:
+            if not isinstance(error, ItemError):
+                raise error
+            if link in (self.parent, self.next):
+                self._broken(link)
+            self._state.blame(link.peer, bad_item(error))
+
+        (matching.prepare if is_next else matching.read)(item, done, failed)
 
     def beat(self, peer: PeerRef, message: Beat) -> None:
         """Nothing for this node, up to a mark."""
@@ -493,11 +590,18 @@ class Upstream:
     def replay(self, peer: PeerRef, message: ReplayItems) -> None:
         """Items of the past."""
         link = self._heard(peer, message)
-        for item in () if link is None else message.items:
-            if link is not None and link.given is not None:
+        if link is None:
+            return
+        items = self._whole(link, message.items)
+        for item in items:
+            if link.given is not None:
                 link.given.give(self._state.parsed(item))
+            elif self._is_for_aside(link, item):
+                self._look_aside(link, item, message)
+                return
             else:
-                self._below.remembered(item)
+                self._below.remembered(item, None)
+        self._taken(link, message, items)
 
     def widened(self, peer: PeerRef, message: Widened) -> None:
         """The parent has begun to send more."""
@@ -521,9 +625,9 @@ class Upstream:
         if self.next is not None and now - self.next.asked_at >= MOVE_S:
             self._give_up(MoveEnd.SILENT)
         for link in (self.next, self.parent):
-            if link is not None and link.parked and now - link.parked_at >= PARKED_S:
+            if link is not None and link.parked and not link.is_busy and now - link.parked_at >= PARKED_S:
                 self._broken(link)
-        if self.parent is not None and now - self.parent.heard_at >= SILENT_S:
+        if self.parent is not None and not self.parent.is_busy and now - self.parent.heard_at >= SILENT_S:
             self._broken(self.parent, is_silent=True)
         self._check_behind()
         is_asking = self.parent is not None and self.next is None and self._state.wants.has_pending()
@@ -532,6 +636,13 @@ class Upstream:
         is_late = self._narrow_at is not None and now >= self._narrow_at
         if (is_late or self._is_narrow_due) and self.next is None:
             self._give_up_wants(is_late=is_late)
+
+    def validate(self) -> None:
+        """Assert the invariants."""
+        for link in (self.parent, self.next):
+            if link is not None:
+                assert len(link.parked) <= PARKED_MAX
+                assert link.left + sum(map(len, link.parts)) <= ITEM_BYTES_MAX
 
     def _give_up_wants(self, *, is_late: bool) -> None:
         """Tell the parent what nobody wants any more. ``is_late``: also what was kept in case it is wanted again."""

@@ -8,8 +8,8 @@ from typing import Any, Final, TypeAlias
 from lxml import etree
 
 from protocols.dissemination.interests.errors import ItemError
+from protocols.dissemination.messages import ITEM_BYTES_MAX
 
-DOCUMENT_BYTES_MAX: Final = 1 << 20
 DEPTH_MAX: Final = 64
 NODES_MAX: Final = 20_000
 ATTRIBUTES_MAX: Final = 256
@@ -36,8 +36,8 @@ Document: TypeAlias = Any
 
 def parse(data: bytes) -> Document:
     """Parse a document. Raises `ItemError` for one that is malformed, has a DOCTYPE, or is above a limit."""
-    if len(data) > DOCUMENT_BYTES_MAX:
-        raise ItemError(f"a document of {len(data)} bytes is too large: at most {DOCUMENT_BYTES_MAX}")
+    if len(data) > ITEM_BYTES_MAX:
+        raise ItemError(f"a document of {len(data)} bytes is too large: at most {ITEM_BYTES_MAX}")
     _check_prologue(data)
     try:
         root = etree.fromstring(data, _PARSER)

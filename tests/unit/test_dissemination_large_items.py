@@ -1,0 +1,615 @@
+"""Items that do not fit into a message: cut into parts, put together, matched aside, and never run over."""
+
+from __future__ import annotations
+
+import random
+from collections import deque
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings, strategies as st
+
+from peerd.errors import ProtocolError, Unavailable
+from peerd.ids import NodeId
+from peerd.messages import Message, PeerRef
+from protocols.dissemination.documents.manifest import Attachment, chunk_bytes_for
+from protocols.dissemination.interests.classes import ClassesKind
+from protocols.dissemination.messages import (
+    ITEM_BYTES_MAX,
+    ITEMS_BYTES_MAX,
+    PART_BYTES,
+    Attach,
+    Beat,
+    Carry,
+    Climbed,
+    DetachFromParent,
+    Dismiss,
+    ItemPart,
+    ItemTaken,
+    Ready,
+    ReplayItems,
+    StreamItem,
+    Widen,
+    Widened,
+)
+from protocols.dissemination.names import START, StreamPosition, stream_key
+from protocols.dissemination.ports import ParsedItem
+from protocols.dissemination.tree.links import UNTAKEN_MAX
+from protocols.dissemination.tree.matching import ASIDE_BYTES
+from protocols.dissemination.tree.member import StreamMember
+from protocols.dissemination.tree.past import SLICE_BYTES
+from protocols.dissemination.tree.replay import BufferLimits
+from protocols.dissemination.tree.state import in_messages, mark
+from protocols.dissemination.tree.subscription import Delivered, Lost
+from protocols.dissemination.tree.upstream import PARKED_S, SILENT_S
+
+STREAM = stream_key("s")
+PARENT, ME, CHILD = (PeerRef(NodeId(number), "127.0.0.1", number) for number in (1, 2, 3))
+KIND = ClassesKind()
+
+
+class Aside:
+    """Work that was given away and is done when the test says so."""
+
+    def __init__(self) -> None:
+        self.jobs: deque[tuple[Callable[..., Any], tuple[Any, ...], Callable[[Any], None], Any]] = deque()
+
+    def offload(
+        self, function: Callable[..., Any], arguments: tuple[Any, ...], done: Callable[[Any], None], failed: Any
+    ) -> None:
+        self.jobs.append((function, arguments, done, failed))
+
+    def do(self) -> None:
+        function, arguments, done, failed = self.jobs.popleft()
+        try:
+            outcome = function(*arguments)
+        except Exception as error:
+            failed(error)
+        else:
+            done(outcome)
+
+    def refuse(self) -> None:
+        self.jobs.popleft()[3](Unavailable("256 jobs are waiting"))
+
+
+def large(number: int, size: int, name: str = "a") -> StreamItem:
+    """An item of a class, with a payload that tells its places apart."""
+    rng = random.Random(number * 1_000_003 + size)
+    body = name.encode() + b" " + rng.randbytes(64).hex().encode() * (size // 128 + 1)
+    return StreamItem(1, number, 0, body[:size])
+
+
+class Node:
+    """One member and what it sends. ``is_source``: it publishes, else `PARENT` is its parent by attempt 1."""
+
+    def __init__(self, *, is_source: bool, aside: Aside | None = None, buffer_bytes: int = 1 << 30) -> None:
+        self.sent: list[tuple[PeerRef, Message]] = []
+        self.now = 0.0
+        self.blamed: list[str] = []
+        limits = BufferLimits(10_000, buffer_bytes, 1e9)
+        self.member = StreamMember(
+            ME,
+            STREAM,
+            KIND,
+            limits,
+            lambda peer, message: self.sent.append((peer, message)),
+            lambda *_: True,
+            is_source=is_source,
+        )
+        self.member.state.blame = lambda peer, error: self.blamed.append(error.reason)
+        if aside is not None:
+            self.member.state.matching.offload = aside.offload
+        self.number = 0
+        self.got: list[Delivered] = []
+
+    def hears(self, peer: PeerRef, message: Message) -> list[Message]:
+        self.sent.clear()
+        self.member.received(peer, message, self.now)
+        return [message for _, message in self.sent]
+
+    def joins(self, text: str = "a") -> None:
+        """Have the parent, and a subscription that gets what comes from now on."""
+        self.member.subscribe(1, KIND.parse(text), None, self.got.append, self.now)
+        self.member.move_to(PARENT, self.now)
+        self.hears(PARENT, Ready(STREAM, 1, mark(START), mark(START)))
+        self.hears(PARENT, Climbed(STREAM, 1, is_clear=True))
+        assert self.member.up.parent is not None
+
+    def edge(self, message: Any) -> list[Message]:
+        """The parent's next message on the edge."""
+        self.number += 1
+        return self.hears(PARENT, replace(message, attempt=1, number=self.number))
+
+    def carries(self, item: StreamItem) -> list[Message]:
+        """The parent sends an item, in parts where it is large."""
+        answers: list[Message] = []
+        for message in cut(item):
+            answers += self.edge(message)
+        return answers
+
+    @property
+    def numbers(self) -> list[int]:
+        return [each.item.sequence for each in self.got if isinstance(each, ParsedItem)]
+
+
+def cut(item: StreamItem) -> list[ItemPart | Carry]:
+    """What a parent sends of an item, as docs/protocols/dissemination-tree.md has it."""
+    found: list[ItemPart | Carry] = []
+    rest = item.payload
+    while len(rest) > PART_BYTES:
+        found.append(ItemPart(STREAM, rest[:PART_BYTES], len(rest) - PART_BYTES))
+        rest = rest[PART_BYTES:]
+    return [*found, Carry(STREAM, (replace(item, payload=rest),), mark(item.position))]
+
+
+def of_edge(sent: Sequence[tuple[PeerRef, Message]], peer: PeerRef) -> list[Message]:
+    return [each for to, each in sent if to == peer and isinstance(each, ItemPart | Carry | ReplayItems | Widened)]
+
+
+# Above
+
+
+def source_with_child(**more: Any) -> Node:
+    node = Node(is_source=True, **more)
+    node.hears(CHILD, Attach(STREAM, 1, ("a",), mark(START), is_orphan=True))
+    node.sent.clear()
+    return node
+
+
+def test_an_item_that_does_not_fit_goes_before_its_message_in_parts() -> None:
+    node = source_with_child()
+    item = large(1, 2 * PART_BYTES + 100)
+    node.member.publish(item, 0.0)
+    node.member.flush(0.0)
+    first, second, last = of_edge(node.sent, CHILD)
+    assert isinstance(first, ItemPart) and isinstance(second, ItemPart) and isinstance(last, Carry)
+    assert (first.left, second.left) == (PART_BYTES + 100, 100)
+    assert first.data + second.data + last.items[0].payload == item.payload
+    assert [each.number for each in (first, second, last)] == list(range(first.number, first.number + 3))
+    assert node.member.state.buffer.after(START) == [item], "it is remembered whole"
+
+
+def test_an_item_with_a_long_manifest_ends_with_a_short_part() -> None:
+    node = source_with_child()
+    size = 1 << 32
+    chunk_bytes = chunk_bytes_for(size)
+    document = Attachment("f", size, chunk_bytes, bytes(32 * -(-size // chunk_bytes)), "")
+    item = StreamItem(1, 1, 0, b"a " + bytes(PART_BYTES - 10), "", document)
+    node.member.publish(item, 0.0)
+    node.member.flush(0.0)
+    part, last = of_edge(node.sent, CHILD)
+    assert isinstance(part, ItemPart) and isinstance(last, Carry)
+    assert part.data == item.payload and part.left == 0
+    assert last.items[0].payload == b"" and last.items[0].attachment == document
+
+
+@given(st.lists(st.integers(1, 5 * PART_BYTES), max_size=12))
+def test_large_items_are_alone_in_their_messages(sizes: list[int]) -> None:
+    items = [StreamItem(1, number, 0, bytes(size)) for number, size in enumerate(sizes, 1)]
+    messages = list(in_messages(items))
+    assert [item for some in messages for item in some] == items
+    for some in messages:
+        assert len(some) == 1 or sum(item.size for item in some) <= ITEMS_BYTES_MAX
+        assert len(some) == 1 or not any(item.is_large for item in some)
+
+
+def test_a_parent_does_not_run_far_ahead_of_a_child_that_takes_in_a_large_item() -> None:
+    node = source_with_child()
+    node.member.publish(large(1, ITEM_BYTES_MAX), 0.0)
+    for number in range(2, 2 + 3 * UNTAKEN_MAX):
+        node.member.publish(large(number, PART_BYTES), 0.0)
+        node.member.flush(0.0)
+    sent = of_edge(node.sent, CHILD)
+    end = next(at for at, each in enumerate(sent) if isinstance(each, Carry))
+    assert len(sent) == end + 1 + UNTAKEN_MAX
+    last = sent[end]
+    assert isinstance(last, Carry)
+    node.hears(CHILD, ItemTaken(STREAM, 1, last.number - 1))
+    assert not of_edge(node.sent, CHILD), "that was not the end of it"
+    node.hears(CHILD, ItemTaken(STREAM, 1, last.number))
+    assert len(of_edge(node.sent, CHILD)) == 2 * UNTAKEN_MAX
+
+
+def test_a_child_that_never_takes_a_large_item_in_is_sent_away() -> None:
+    node = source_with_child()
+    for number in range(1, 4):
+        node.member.publish(large(number, ITEM_BYTES_MAX), 0.0)
+        node.member.flush(0.0)
+    for tick in range(60):
+        node.member.tick(0.25 * tick)
+    assert any(isinstance(each, Dismiss) for to, each in node.sent if to == CHILD)
+    assert not node.member.down.children
+
+
+def test_a_slow_child_gets_its_parts_as_it_takes_them() -> None:
+    node = source_with_child()
+    room = 3
+    node.member.down.is_slow = lambda peer: len(of_edge(node.sent, CHILD)) >= room
+    item = large(1, 10 * PART_BYTES)
+    node.member.publish(item, 0.0)
+    node.member.flush(0.0)
+    assert len(of_edge(node.sent, CHILD)) == 3
+    room = 7
+    node.member.publish(large(2, 10), 0.0)
+    node.member.flush(0.0)
+    assert len(of_edge(node.sent, CHILD)) == 7
+    room = 100
+    node.member.flush(0.0)
+    found = of_edge(node.sent, CHILD)
+    payload = b"".join(each.data for each in found if isinstance(each, ItemPart))
+    carried = [each for each in found if isinstance(each, Carry)]
+    assert payload + carried[0].items[0].payload == item.payload
+    assert [each.items[0].sequence for each in carried] == [1, 2]
+
+
+def test_one_item_may_be_larger_than_what_is_remembered() -> None:
+    node = source_with_child(buffer_bytes=64 * 1024)
+    item = large(1, 200_000)
+    node.member.publish(item, 0.0)
+    node.member.flush(0.0)
+    assert sum(isinstance(each, Carry) for each in of_edge(node.sent, CHILD)) == 1
+    assert not node.member.state.buffer.after(START)
+
+
+# Below
+
+
+def test_parts_are_put_together_and_the_parent_is_told() -> None:
+    node = Node(is_source=False)
+    node.joins()
+    item = large(1, 3 * PART_BYTES + 1)
+    answers = node.carries(item)
+    assert node.numbers == [1]
+    [held] = [each for each in node.got if isinstance(each, ParsedItem)]
+    assert held.item == item
+    assert [each for each in answers if isinstance(each, ItemTaken)] == [ItemTaken(STREAM, 1, node.number)]
+    node.carries(large(2, 100))
+    assert node.numbers == [1, 2]
+
+
+Bad = Callable[[list[Any]], list[Any]]
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        pytest.param(lambda cut: [*cut[:1], Beat(STREAM, mark(START))], id="something else in between"),
+        pytest.param(lambda cut: [cut[0], cut[0]], id="the same part twice"),
+        pytest.param(lambda cut: [cut[0], cut[2]], id="a part left out"),
+        pytest.param(lambda cut: [ItemPart(STREAM, bytes(PART_BYTES), ITEM_BYTES_MAX)], id="too large"),
+        pytest.param(lambda cut: [ItemPart(STREAM, b"x", 100)], id="a short part that is not the last"),
+        pytest.param(lambda cut: [ItemPart(STREAM, b"x", 0), ItemPart(STREAM, b"x", 0)], id="a part after the last"),
+        pytest.param(lambda cut: [*cut[:2], Carry(STREAM, (), mark(START))], id="no item"),
+        pytest.param(lambda cut: [*cut[:2], Carry(STREAM, cut[2].items * 2, mark(START))], id="two items"),
+        pytest.param(lambda cut: [*cut[:2], Carry(STREAM, (large(1, 7),), mark(START))], id="another end"),
+    ],
+)
+def test_parts_that_no_correct_parent_sends_cost_it_the_child(wrong: Bad) -> None:
+    node = Node(is_source=False)
+    node.joins()
+    *first, last = wrong(cut(large(1, 2 * PART_BYTES + 5)))
+    for message in first:
+        node.edge(message)
+    with pytest.raises(ProtocolError) as caught:
+        node.edge(last)
+    assert caught.value.reason == "bad_parts"
+    assert not node.got and node.member.up.parent is None
+    assert any(isinstance(each, DetachFromParent) for _, each in node.sent)
+
+
+def test_an_edge_that_is_cut_in_the_middle_leaves_nothing_behind() -> None:
+    node = Node(is_source=False)
+    node.joins()
+    item = large(1, 3 * PART_BYTES)
+    node.edge(cut(item)[0])
+    node.member.gone(PARENT.id, 0.0)
+    node.member.move_to(PARENT, 0.0)
+    attach = next(each for _, each in reversed(node.sent) if isinstance(each, Attach))
+    assert attach.after.position == START, "it has not had it"
+    node.hears(PARENT, Ready(STREAM, attach.attempt, mark(START), mark(START)))
+    for number, message in enumerate(cut(item), 1):
+        node.hears(PARENT, replace(message, attempt=attach.attempt, number=number))
+    assert node.numbers == [1]
+
+
+# Aside
+
+
+def test_what_comes_after_a_large_item_waits_until_it_is_matched() -> None:
+    aside = Aside()
+    node = Node(is_source=False, aside=aside)
+    node.joins()
+    node.carries(large(1, ASIDE_BYTES + 1))
+    node.carries(large(2, 100))
+    assert node.numbers == [] and node.member.state.through == START
+    node.now = SILENT_S + PARKED_S
+    node.member.tick(node.now)
+    assert node.member.up.parent is not None, "a parent is not silent while this node is busy with what it sent"
+    node.sent.clear()
+    aside.do()
+    assert node.numbers == [1, 2] and node.member.state.through == StreamPosition(1, 2)
+    assert [each.number for _, each in node.sent if isinstance(each, ItemTaken)] == [node.number - 1]
+
+
+def test_a_large_item_that_cannot_be_read_is_the_fault_of_who_sent_it() -> None:
+    aside = Aside()
+    node = Node(is_source=False, aside=aside)
+    node.joins()
+    node.carries(StreamItem(1, 1, 0, b"\xff" * (ASIDE_BYTES + 1)))
+    assert node.blamed == []
+    aside.do()
+    assert node.blamed == ["bad_item"] and node.member.up.parent is None
+
+
+def test_what_was_matched_of_a_parent_that_is_gone_counts_no_more() -> None:
+    aside = Aside()
+    node = Node(is_source=False, aside=aside)
+    node.joins()
+    node.carries(large(1, ASIDE_BYTES + 1))
+    node.member.gone(PARENT.id, 0.0)
+    aside.do()
+    assert node.numbers == [] and node.member.state.through == START
+
+
+def test_where_too_much_waits_for_a_worker_it_is_done_here() -> None:
+    aside = Aside()
+    node = Node(is_source=False, aside=aside)
+    node.joins()
+    node.carries(large(1, ASIDE_BYTES + 1))
+    aside.refuse()
+    assert node.numbers == [1]
+
+
+def test_who_asks_for_more_while_an_item_is_matched_gets_it() -> None:
+    aside = Aside()
+    node = Node(is_source=True, aside=aside)
+    got: list[ParsedItem] = []
+    node.member.state.matching.add(KIND.parse("x"))
+    node.member.state.matching.prepare(large(1, ASIDE_BYTES + 1, "a"), got.append, print)
+    node.member.state.matching.add(KIND.parse("a"))
+    node.member.state.matching.remove(KIND.parse("x").id)
+    aside.do()
+    assert not got and len(aside.jobs) == 1
+    node.member.state.matching.add(KIND.parse("a,b"))
+    aside.do()
+    aside.do()
+    assert [each.met for each in got] == [{KIND.parse("a").id, KIND.parse("a,b").id}]
+    node.member.state.matching.prepare(large(2, ASIDE_BYTES + 1, "b"), got.append, print)
+    aside.do()
+    assert got[1].met == {KIND.parse("a,b").id}, "the set of all knows what has come and gone"
+
+
+# The past
+
+
+def small_past(node: Node, count: int) -> list[int]:
+    """Publish items of two classes; returns the numbers of those of the first."""
+    for number in range(1, count + 1):
+        node.member.publish(large(number, 30_000, "ab"[number % 2]), 0.0)
+    return [number for number in range(1, count + 1) if number % 2 == 0]
+
+
+def carried(sent: Sequence[tuple[PeerRef, Message]]) -> list[int]:
+    messages = [each for to, each in sent if to == CHILD and isinstance(each, Carry | ReplayItems)]
+    return [item.sequence for each in messages for item in each.items]
+
+
+def test_a_long_past_is_looked_through_in_slices_and_in_order() -> None:
+    node = Node(is_source=True)
+    again = 0
+
+    def call_again() -> None:
+        nonlocal again
+        again += 1
+
+    node.member.state.call_again = call_again
+    wanted = small_past(node, 40)
+    node.hears(CHILD, Attach(STREAM, 1, ("a",), mark(START), is_orphan=True))
+    first = carried(node.sent)
+    assert 0 < len(first) <= SLICE_BYTES // 30_000 and again
+    node.member.publish(large(41, 100), 0.0)
+    node.member.flush(0.0)
+    assert carried(node.sent) == first, "what comes now is sent after the past"
+    turns = 0
+    while node.member.down.children[CHILD.id].outbox:
+        node.member.go_on(0.0)
+        turns += 1
+    assert turns >= 40 * 30_000 // SLICE_BYTES - 1
+    assert carried(node.sent) == [*wanted, 41]
+
+
+def test_a_child_that_asks_for_more_of_the_past_is_told_when_that_was_all() -> None:
+    node = Node(is_source=True)
+    small_past(node, 40)
+    node.hears(CHILD, Attach(STREAM, 1, ("c",), mark(START), is_new=True, is_orphan=True))
+    node.hears(CHILD, Widen(STREAM, ("b",), mark(START), False, 1, 1))
+    sent = list(node.sent)
+    assert not any(isinstance(each, Widened) for _, each in sent)
+    for _ in range(20):
+        node.sent.clear()
+        node.member.go_on(0.0)
+        sent += node.sent
+    replayed = [type(each) for _, each in sent if isinstance(each, ReplayItems | Widened)]
+    assert replayed[-1] is Widened and replayed.count(Widened) == 1
+    assert carried(sent) == list(range(1, 41, 2))
+
+
+def test_a_subscription_gets_the_past_in_slices_then_what_came_meanwhile_and_what_was_lost() -> None:
+    node = Node(is_source=True)
+    wanted = small_past(node, 40)
+    node.member.subscribe(1, KIND.parse("a"), START, node.got.append, 0.0)
+    assert 0 < len(node.numbers) < len(wanted)
+    node.member.publish(large(41, 100), 0.0)
+    node.member.lost(StreamPosition(1, 41), StreamPosition(1, 45))
+    node.member.state.through = StreamPosition(1, 45)
+    node.member.publish(large(46, ASIDE_BYTES + 5), 0.0)
+    for _ in range(10):
+        node.member.go_on(0.0)
+    assert node.numbers == [*wanted, 41, 46]
+    assert node.got[-2] == Lost(StreamPosition(1, 41), StreamPosition(1, 45))
+
+
+def test_what_waits_behind_the_past_is_bounded_and_its_loss_is_told() -> None:
+    node = Node(is_source=True, buffer_bytes=2_000_000)
+    small_past(node, 40)
+    node.member.subscribe(1, KIND.parse("a"), START, node.got.append, 0.0)
+    had = node.numbers[-1]
+    for number in range(41, 44):
+        node.member.publish(large(number, ITEM_BYTES_MAX), 0.0)
+    for _ in range(10):
+        node.member.go_on(0.0)
+    assert Lost(StreamPosition(1, had), StreamPosition(1, 42)) in node.got
+    assert node.numbers[-1] == 43
+
+
+def test_a_large_item_of_the_past_is_matched_aside() -> None:
+    aside = Aside()
+    node = Node(is_source=True)
+    node.member.publish(large(1, ASIDE_BYTES + 1, "b"), 0.0)
+    node.member.publish(large(2, ASIDE_BYTES + 1, "a"), 0.0)
+    node.member.state.matching.offload = aside.offload
+    node.hears(CHILD, Attach(STREAM, 1, ("a",), mark(START), is_orphan=True))
+    for _ in range(5):
+        node.member.go_on(0.0)
+    assert carried(node.sent) == []
+    aside.do()
+    node.member.go_on(0.0)
+    aside.do()
+    node.member.go_on(0.0)
+    assert carried(node.sent) == [2]
+
+
+def test_nobody_turns_in_circles_while_an_item_of_the_past_is_looked_at_aside() -> None:
+    aside = Aside()
+    node = Node(is_source=True, aside=aside)
+    node.member.publish(large(1, ASIDE_BYTES + 1), 0.0)
+    node.member.publish(large(2, ASIDE_BYTES + 1), 0.0)
+    again: list[str] = []
+    node.member.state.call_again = lambda: again.append("again")
+    node.hears(CHILD, Attach(STREAM, 1, ("a",), mark(START), is_orphan=True))
+    node.member.subscribe(1, KIND.parse("a"), START, node.got.append, 0.0)
+    again.clear()
+    for _ in range(5):
+        node.member.go_on(0.0)
+        node.member.flush(0.0)
+    assert again == [] and len(aside.jobs) == 2
+    aside.do()
+    aside.do()
+    assert again == ["again", "again"]
+    while aside.jobs or again:
+        again.clear()
+        node.member.go_on(0.0)
+        if aside.jobs:
+            aside.do()
+    assert node.numbers == [1, 2] == sorted(set(carried(node.sent)))
+
+
+# Everything together
+
+
+class Chain:
+    """A producer, a member below it, and one below that; work aside and messages happen in any order."""
+
+    def __init__(self, rng: random.Random, buffer_bytes: int) -> None:
+        self.rng, self.aside = rng, Aside()
+        self.peers = (PARENT, ME, CHILD)
+        self.links: dict[tuple[NodeId, NodeId], deque[Message]] = {}
+        self.now = 0.0
+        self.again: set[NodeId] = set()
+        self.got: list[Delivered] = []
+        self.members = {peer.id: self._member(peer, buffer_bytes, is_source=peer is PARENT) for peer in self.peers}
+
+    def _member(self, peer: PeerRef, buffer_bytes: int, *, is_source: bool) -> StreamMember:
+        def send(to: PeerRef, message: Message) -> None:
+            self.links.setdefault((peer.id, to.id), deque()).append(message)
+
+        limits = BufferLimits(10_000, buffer_bytes, 1e9)
+        member = StreamMember(peer, STREAM, KIND, limits, send, lambda *_: True, is_source=is_source)
+        member.state.matching.offload = self.aside.offload
+        member.state.call_again = lambda: self.again.add(peer.id)
+        return member
+
+    def step(self) -> bool:
+        choices: list[Callable[[], None]] = []
+        for (sender, to), queue in self.links.items():
+            if queue:
+                choices.append(lambda sender=sender, to=to, queue=queue: self._deliver(sender, to, queue))  # type: ignore[misc]
+        if self.aside.jobs:
+            choices.append(self._work)
+        choices += [lambda id=id: self._go_on(id) for id in sorted(self.again)]  # type: ignore[misc]
+        if choices:
+            self.rng.choice(choices)()
+        return bool(choices)
+
+    def _deliver(self, sender: NodeId, to: NodeId, queue: deque[Message]) -> None:
+        peer = next(each for each in self.peers if each.id == sender)
+        self.members[to].received(peer, queue.popleft(), self.now)
+
+    def _work(self) -> None:
+        self.aside.jobs.rotate(self.rng.randrange(len(self.aside.jobs)))
+        self.aside.do()
+
+    def _go_on(self, id: NodeId) -> None:
+        self.again.discard(id)
+        self.members[id].go_on(self.now)
+
+    def run(self, steps: int = 1 << 30) -> None:
+        while steps > 0 and self.step():
+            steps -= 1
+
+    def settle(self) -> None:
+        for _ in range(24):
+            self.now += 0.25
+            for member in self.members.values():
+                member.tick(self.now)
+            self.run()
+
+
+SIZES = st.one_of(
+    st.integers(3, 300),
+    st.sampled_from([PART_BYTES, PART_BYTES + 1, 2 * PART_BYTES, ASIDE_BYTES - 64, ASIDE_BYTES - 63, ITEM_BYTES_MAX]),
+    st.integers(3, 6 * PART_BYTES),
+)
+
+
+@settings(max_examples=30, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(
+    items=st.lists(st.tuples(st.sampled_from("ab"), SIZES), min_size=1, max_size=12),
+    seed=st.integers(0, 1 << 32),
+    begin=st.integers(0, 12),
+    is_cut=st.booleans(),
+)
+def test_sizes_and_orders_of_events_do_not_change_what_is_delivered(
+    items: list[tuple[str, int]], seed: int, begin: int, is_cut: bool
+) -> None:
+    rng = random.Random(seed)
+    net = Chain(rng, 1 << 30)
+    middle, leaf = net.members[ME.id], net.members[CHILD.id]
+    middle.subscribe(1, KIND.parse("b"), None, lambda what: None, 0.0)
+    middle.move_to(PARENT, 0.0)
+    net.run()
+    published = []
+    for number, (name, size) in enumerate(items, 1):
+        if number == min(begin + 1, len(items)):
+            leaf.subscribe(1, KIND.parse("a"), START, net.got.append, net.now)
+            leaf.move_to(ME, net.now)
+        item = large(number, size, name)
+        published.append(item)
+        net.members[PARENT.id].publish(item, net.now)
+        net.members[PARENT.id].flush(net.now)
+        net.run(rng.randrange(8))
+    if is_cut:  # what was on the links is lost, and both ends notice
+        net.links.pop((PARENT.id, ME.id), None)
+        net.members[PARENT.id].gone(ME.id, net.now)
+        middle.gone(PARENT.id, net.now)
+        middle.move_to(PARENT, net.now)
+    net.settle()
+    assert [each.item for each in net.got if isinstance(each, ParsedItem)] == [
+        item for item in published if item.payload[:1] == b"a"
+    ]
+    assert not any(isinstance(each, Lost) for each in net.got)
+    for member in net.members.values():
+        member.validate()
+        assert not member.state.matching._jobs
