@@ -41,7 +41,7 @@ class StreamNode:
     """``position_text`` in events and answers is "EPOCH-NUMBER"."""
 
     is_paused = False
-    """Nothing is published for the moment, because the stream is being handed over."""
+    """Nothing is published for the moment, because the stream is being handed over, or was taken over just now."""
     predecessor: PeerRef | None = None
     """Who has handed the stream over to this node, and goes on below it."""
 
@@ -112,6 +112,8 @@ class StreamNode:
         """The disk has taken what waited for it; set by who makes this."""
         self.on_document: Callable[[StreamItem, Attachment], None] = lambda item, attachment: None
         """An item has come to which a document is attached; set by who makes this."""
+        self.is_held: Callable[[], bool] = lambda: True
+        """Whether the producer's record is safe from its standbys; set by who makes this."""
         self.on_lookup: Callable[[], None] = lambda: None
         """The record may have changed: the producer is not reached; set by who makes this."""
 
@@ -198,6 +200,11 @@ class StreamNode:
         return None if self.member.up.is_orphan else len(self.member.state.path)
 
     @property
+    def is_adrift(self) -> bool:
+        """Whether this node has no way to the producer: it, or a node above it, has no parent."""
+        return not self.is_producer and self.member.up.is_stale
+
+    @property
     def is_unused(self) -> bool:
         """Whether nobody here or below wants anything of the stream."""
         return not (self.is_producer or self.member.subscriptions or self.member.down.children)
@@ -261,6 +268,16 @@ class StreamNode:
                 counts.late_ms += max(0, self._wall_ms() - held.item.published_ms)
         self.policy.passed(held, is_own, children)
         self._note_document(held)
+
+    def seek(self, producer: PeerRef) -> None:
+        """Another node is the producer now: an orphan begins its search there."""
+        if self.is_producer or not self.member.up.is_orphan or self.leaving_since is not None:
+            return
+        self._pause_s, self._again_at = self._config().retry, self.host.now()
+        if self.search.is_active:
+            self.search.prefer(producer)
+        elif self.member.up.next is None:
+            self.search.begin([producer, *self.record.seed_peers], self._searched)
 
     def _note_document(self, held: ParsedItem) -> None:
         if held.item.attachment is not None and not self.is_producer:
@@ -469,7 +486,7 @@ class StreamNode:
     @property
     def is_publishable(self) -> bool:
         """Whether some child takes more, and the disk: a child that is slow alone does not hold up the others."""
-        if self.is_paused or (self.keeping is not None and self.keeping.is_busy):
+        if self.is_paused or not self.is_held() or (self.keeping is not None and self.keeping.is_busy):
             return False
         children = self.member.down.children
         return not children or any(child.slow_since is None and not child.outbox for child in children.values())

@@ -72,7 +72,7 @@ def test_a_stream_is_handed_over_and_shown_so(service: FakeStreams, capsys: Capt
     assert service.asked("hand_over") == [("news", "192.0.2.7:7420")]
     service.view = service.view.model_copy(update={"term": 2})
     assert main(["stream", "show", "news"]) == 0
-    assert "(handed over 2 times)" in capsys.readouterr().out
+    assert "(term 2)" in capsys.readouterr().out
     assert main(["stream", "hand-over", "nonesuch", "--to", "x"]) == 1
     assert "there is no stream nonesuch" in capsys.readouterr().err
 
