@@ -49,6 +49,8 @@ class Coming:
     asked_at: float
     is_standby: bool = False
     """It waits for the producer to be gone."""
+    adrift_at: float = 0.0
+    """A standby had no way to the producer then, and may be needed."""
     lapsed_at: float | None = None
     """The ring has had no record of the stream since then; ``None``: it has one, or it is not known."""
     is_writing: bool = False
@@ -160,10 +162,8 @@ class NextProducer(Part):
         coming = self._coming.get(key)
         if coming is None:
             return
-        rest_s = coming.asked_at + UNASKED_S - self._host.now()
-        is_here = self._nodes.get(key) is coming.node
-        is_waiting = coming.is_writing or (coming.is_standby and coming.node.is_adrift)
-        if is_here and (rest_s > 0 or is_waiting):
+        rest_s = max(coming.asked_at, coming.adrift_at) + UNASKED_S - self._host.now()
+        if self._nodes.get(key) is coming.node and (rest_s > 0 or coming.is_writing):
             self._host.set_timer(_FORGET, max(rest_s, BACK_EVERY_S), key)
             return
         self._drop(coming)

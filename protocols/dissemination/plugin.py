@@ -376,7 +376,7 @@ class Dissemination(Plugin):
         def found(answer: StreamRecord | Exception) -> None:
             on_done(answer if isinstance(answer, Exception) else self._view_of(answer))
 
-        self._find(name, found)
+        self._find_now(name, found)
 
     def _find(self, name: str, on_found: Callable[[StreamRecord | Exception], None]) -> None:
         node = self.nodes.get(stream_key(name))
@@ -384,6 +384,19 @@ class Dissemination(Plugin):
             on_found(node.record)
         else:
             self.registry.find(name, on_found)
+
+    def _find_now(self, name: str, on_found: Callable[[StreamRecord | Exception], None]) -> None:
+        """The same, with the standbys of this moment, which a member knows only if it has looked lately."""
+        node = self.nodes.get(stream_key(name))
+        if node is None or node.is_producer or not node.record.has_standbys:
+            self._find(name, on_found)
+            return
+
+        def found(answer: StreamRecord | Exception) -> None:
+            self.nodes.found(node, answer)
+            on_found(node.record)
+
+        self.registry.find(name, found)
 
     def _view_of(self, record: StreamRecord) -> StreamView:
         node = self.nodes.get(record.key)
@@ -600,7 +613,7 @@ class Dissemination(Plugin):
             except Unavailable as error:
                 on_done(error)
 
-        self._find(name, found)
+        self._find_now(name, found)
 
     def plan(self, name: str, on_done: Callable[[StreamPlanView | Exception], None]) -> None:
         """See `StreamService.plan`."""

@@ -76,11 +76,10 @@ class TakeOver(Part):
             if self._nodes.get(coming.node.record.key) is not coming.node or coming.is_writing:
                 continue
             if coming.node.is_adrift:
+                coming.adrift_at = now
                 self._look(coming)
-            else:
-                coming.lapsed_at = None
-                if coming.node.record.rank_of(self._host.id) is None:
-                    self._nodes.look_up(coming.node)  # it may say so by now
+            elif coming.node.record.rank_of(self._host.id) is None:
+                self._nodes.look_up(coming.node)  # it may say so by now
 
     def _look(self, coming: Coming) -> None:
         node = coming.node
