@@ -20,6 +20,8 @@ from tests.sim.test_dissemination import CLASSES
 from tests.sim.test_dissemination_hand_over import Handing, node_at
 
 SPEC = StreamSpec(name="news", kind="classes", policy="first_fit", producer_gone="hand-over")
+SEEDS = (1, *(pytest.param(seed, marks=pytest.mark.long) for seed in (0, 2, 3)))
+"""With seed 1 a standby is taken for a member of the tree again and again, by orphans below itself."""
 LEASE_S = 30.0
 LATEST_S = LEASE_S + 2 * RANK_S + SETTLE_S + 10.0
 """A take-over by one of two standbys is over by then; a record lives a little longer at replicas."""
@@ -76,14 +78,23 @@ class TakingOver(Handing):
         assert not any(each.why_ended for each in self.judge.watched)
 
 
-@pytest.mark.parametrize("policy", ["first_fit", "overlap", "cost"])
-@pytest.mark.parametrize("kind", ["classes", "coherency"])
+@pytest.mark.parametrize(
+    ("kind", "policy"),
+    [
+        ("classes", "first_fit"),
+        ("coherency", "overlap"),
+        pytest.param("classes", "cost", marks=pytest.mark.long),
+        pytest.param("classes", "overlap", marks=pytest.mark.long),
+        pytest.param("coherency", "cost", marks=pytest.mark.long),
+        pytest.param("coherency", "first_fit", marks=pytest.mark.long),
+    ],
+)
 def test_the_first_standby_goes_on_when_the_producer_is_killed(kind: str, policy: str) -> None:
     streams = TakingOver(12, 1, SPEC.model_copy(update={"kind": kind, "policy": policy}))
     streams.subscribe_all()
     streams.publish(20)
     first, second = streams.standbys()
-    assert WHOLE_STREAM in node_at(first).member.subscriptions
+    assert all(WHOLE_STREAM in node_at(place).member.subscriptions for place in (first, second))
     streams.publish(20)
     streams.simulation.kill(streams.producer)
     streams.run_watched(0.7 * LEASE_S)
@@ -159,7 +170,7 @@ def test_a_producer_that_comes_back_late_is_a_member(durable: bool) -> None:
     streams.goes_on_at(first)
 
 
-@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("seed", SEEDS)
 def test_a_producer_that_is_cut_off_stops_before_a_standby_goes_on_and_steps_down_when_the_ring_is_healed(
     seed: int,
 ) -> None:
