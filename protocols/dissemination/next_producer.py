@@ -91,13 +91,16 @@ class NextProducer(Part):
             return self._refuse(message, "it is not in the tree any more")
         known = node.record
         if node.is_producer and message.term > known.term:
-            self._rivals.overtaken(node, source)
+            self._rivals.overtaken(node, source, message.term)
             return HandOverAnswer(message.stream, HandOverState.PREPARING)
         if node.is_producer:
-            is_done = known.term == message.term + 1 and (node.predecessor is None or node.predecessor.id == source.id)
-            if not is_done:
-                return self._refuse(message, "it produces the stream itself")
-            return HandOverAnswer(message.stream, HandOverState.PRODUCING)
+            is_after = node.predecessor is None or node.predecessor.id == source.id
+            if is_after and known.term == message.term + 1:
+                return HandOverAnswer(message.stream, HandOverState.PRODUCING)
+            if is_after and known.term > message.term:
+                self._rivals.claim(message.stream, source)
+                return HandOverAnswer(message.stream, HandOverState.PREPARING)
+            return self._refuse(message, "it produces the stream itself")
         if message.step == HandOverStep.TAKEN and message.term > known.term:
             self._nodes.look_up_now(node, source.id)
         if (known.producer.peer.id, known.term) != (source.id, message.term):

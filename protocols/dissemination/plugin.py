@@ -145,7 +145,7 @@ class Dissemination(Plugin):
         self.succession = Succession(*parts, self.rivals)
         self.next_producer = NextProducer(*parts, self.rivals)
         self.take_over = TakeOver(*parts, self.rivals, self.next_producer)
-        self.standbys = Standbys(host, self._settings, self.nodes, self.registry, self.questions)
+        self.standbys = Standbys(*parts, self.questions)
         for part in (self.rivals, self.succession, self.next_producer, self.take_over):
             part.on_change = self.publishers.let
             self.add_parts(part)

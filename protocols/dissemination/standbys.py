@@ -20,6 +20,7 @@ from protocols.dissemination.messages import HandOver, HandOverAnswer, HandOverS
 from protocols.dissemination.models import StreamTreeView
 from protocols.dissemination.names import START
 from protocols.dissemination.next_producer import UNASKED_S
+from protocols.dissemination.produced import ProducedStreams
 from protocols.dissemination.registry import StreamRegistry
 from protocols.dissemination.service import StreamRefused
 from protocols.dissemination.stream import SeedRef
@@ -66,10 +67,11 @@ class Standbys:
         config: Callable[[], DisseminationConfig],
         nodes: StreamNodes,
         registry: StreamRegistry,
+        produced: ProducedStreams,
         questions: TreeQuestions,
     ) -> None:
         self._host, self._config, self._nodes = host, config, nodes
-        self._registry, self._questions = registry, questions
+        self._registry, self._produced, self._questions = registry, produced, questions
         self._streams: dict[NodeId, _Chosen] = {}
         self._due_at = 0.0
 
@@ -82,8 +84,16 @@ class Standbys:
         for key in [key for key, chosen in self._streams.items() if not self._is_current(chosen)]:
             del self._streams[key]
         for node in self._nodes:
-            if node.is_producer and node.record.has_standbys and not node.is_paused:
-                self._look(self._streams.setdefault(node.record.key, _Chosen(node)), now)
+            if node.is_producer and node.record.has_standbys and not node.is_paused and node.is_held():
+                if node.record.key not in self._streams:
+                    self._streams[node.record.key] = self._begun(node, now)
+                self._look(self._streams[node.record.key], now)
+
+    @staticmethod
+    def _begun(node: StreamNode, now: float) -> _Chosen:
+        """After a restart those that were standbys before stay so, if they answer."""
+        before = [each.peer for each in node.record.standbys]
+        return _Chosen(node, {peer.id: _Standby(peer, now, is_ready=True) for peer in before})
 
     def _is_current(self, chosen: _Chosen) -> bool:
         node = chosen.node
@@ -146,6 +156,7 @@ class Standbys:
         if standbys != node.record.standbys:
             node.record = node.record.model_copy(update={"standbys": standbys})
             self._registry.change(node.record)
+            self._produced.remember(node.record)  # after a restart they are asked whether they have taken over
 
     def _find_named(self, chosen: _Chosen, now: float) -> None:
         """Look through the tree for nodes that are named and not known: each has to be a member."""

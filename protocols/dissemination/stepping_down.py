@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import suppress
+from dataclasses import dataclass
 from typing import Final
 
 from peerd.api import Host, Part, on_timer
@@ -16,10 +17,11 @@ from peerd.messages import Message, PeerRef
 from protocols.dissemination.config import DisseminationConfig
 from protocols.dissemination.events import StreamSteppedDown
 from protocols.dissemination.messages import HandOver, HandOverAnswer, HandOverState, HandOverStep
-from protocols.dissemination.names import START
-from protocols.dissemination.produced import ProducedStreams
+from protocols.dissemination.names import START, TERM_MAX
+from protocols.dissemination.produced import LOOK_AGAIN_S, LOOKS_MAX, ProducedStreams
 from protocols.dissemination.registry import RENEWALS_PER_LEASE, StreamRegistry
-from protocols.dissemination.stream import StreamRecord
+from protocols.dissemination.service import StreamRefused
+from protocols.dissemination.stream import AFTER_STANDBYS, StreamRecord
 from protocols.dissemination.stream_node import StreamNode
 from protocols.dissemination.taking_part import StreamNodes
 from protocols.dissemination.tree.state import mark
@@ -28,6 +30,17 @@ BACK_EVERY_S: Final = 2.0
 """Pause between two attempts to write a record again, and between two looks at the ring where a node claims a later
 term."""
 _WATCH: Final = "stream_rival"
+_RETURNED: Final = "stream_returned"
+
+
+@dataclass(slots=True)
+class _Returned:
+    """A stream with standbys whose producer, this node, was restarted."""
+
+    node: StreamNode
+    looks: int = 0
+    has_asked: bool = False
+    """The standbys were asked, because the ring has no record."""
 
 
 class Rivals(Part):
@@ -46,14 +59,72 @@ class Rivals(Part):
         self._rivals: dict[NodeId, PeerRef] = {}
         """Who may produce a stream of this node's in another part of a divided ring, unheard."""
         self._look_at = 0.0
+        self._returned: dict[NodeId, _Returned] = {}
         self.is_busy: Callable[[NodeId], bool] = lambda key: False
         self.on_change: Callable[[], None] = lambda: None
         registry.on_conflict = self.name_lost
+        produced.on_returned = self.returned
 
     def watch(self, key: NodeId, rival: PeerRef) -> None:
         """Ask another node now and then whether it produces this node's stream."""
         self._rivals[key] = rival
         self._again(key)
+
+    def claim(self, key: NodeId, rival: PeerRef) -> None:
+        """The producer before asks: tell it that this node has taken its stream over."""
+        self._rivals[key] = rival
+        self.on_watch(key)
+
+    # After a restart
+
+    def returned(self, node: StreamNode) -> None:
+        """See whether a standby has taken over, before the record is written again. Until then nothing is published."""
+        self._returned[node.record.key] = _Returned(node)
+        self._host.set_timer(_RETURNED, 0.0, node.record.key)
+
+    @on_timer(_RETURNED)
+    def on_returned(self, key: NodeId) -> None:
+        """Ask the ring."""
+        back = self._returned.get(key)
+        if back is None or self._nodes.get(key) is not back.node or not back.node.is_producer:
+            self._returned.pop(key, None)
+            return
+        back.looks += 1
+        try:
+            self._registry.find(back.node.name, lambda answer: self._looked(key, back, answer))
+        except Unavailable as error:
+            self._looked(key, back, error)
+
+    def _looked(self, key: NodeId, back: _Returned, answer: StreamRecord | Exception) -> None:
+        node = back.node
+        if self._returned.get(key) is not back or self._nodes.get(key) is not node or not node.is_producer:
+            return
+        if isinstance(answer, Unavailable) and back.looks < LOOKS_MAX:
+            self._host.set_timer(_RETURNED, LOOK_AGAIN_S, key)
+            return
+        is_gone = isinstance(answer, StreamRefused) and answer.kind == "unknown"
+        if is_gone and node.record.standbys and not back.has_asked:
+            back.has_asked = True
+            self._ask_standbys(node)
+            self._host.set_timer(_RETURNED, self._config().ask_timeout + LOOK_AGAIN_S, key)
+            return
+        del self._returned[key]
+        if isinstance(answer, StreamRecord) and answer.succeeds(node.record):
+            self.step_down(node, answer)
+            return
+        if is_gone and node.record.standbys and node.record.term + AFTER_STANDBYS <= TERM_MAX:
+            # One may have had the stream, and be gone by now: what it has sent is of another term than this node's.
+            node.begin_term(node.record.model_copy(update={"term": node.record.term + AFTER_STANDBYS}))
+            self._produced.remember(node.record)
+        self._registry.keep(node.record, 0.0)
+
+    def _ask_standbys(self, node: StreamNode) -> None:
+        """Whoever has taken over says so (`claim`)."""
+        question = HandOver(node.record.key, HandOverStep.ASK, node.record.term, mark(START))
+        for each in node.record.standbys:
+            self._host.request(each.peer, question, self._config().ask_timeout, lambda *_: None, lambda: None)
+
+    # While it produces
 
     def _again(self, key: NodeId) -> None:
         node = self._nodes.get(key)
@@ -119,11 +190,17 @@ class Rivals(Part):
         except Unavailable:
             self._registry.keep(record, BACK_EVERY_S)
 
-    def overtaken(self, node: StreamNode, source: PeerRef) -> None:
+    def overtaken(self, node: StreamNode, source: PeerRef, term: int) -> None:
         """Another node says that it is the producer, of a later term: that is so if the ring says it, too.
 
-        Anybody may say so, therefore the ring is not asked each time.
+        Anybody may say so, therefore the ring is not asked each time. A standby that this node has named itself is
+        believed at once: it may just be unable to renew its record.
         """
+        rank = node.record.rank_of(source.id)
+        if rank is not None and not self.is_busy(node.record.key):
+            self._registry.withdraw(node.record)
+            self.step_down(node, node.record.taken_over(source, rank).model_copy(update={"term": term}))
+            return
         now = self._host.now()
         if now < self._look_at:
             return

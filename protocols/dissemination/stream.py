@@ -25,6 +25,8 @@ STANDBYS_MAX: Final = 4
 """Nodes that may take a stream over when its producer dies."""
 TAKE_OVER_TERMS: Final = 3
 """A standby takes a term that is larger by so much than any that a hand-over in order, or its failure, has reached."""
+AFTER_STANDBYS: Final = TAKE_OVER_TERMS + STANDBYS_MAX
+"""A producer that comes back, and finds nobody, begins a term later than any of its standbys can have taken."""
 PluginName = Annotated[str, Field(pattern=r"^[a-z][a-z0-9_]{0,31}$")]
 NodeText = Annotated[str, Field(min_length=1, max_length=300)]
 Setting = bool | int | float | Annotated[str, Field(max_length=256)]
@@ -92,6 +94,8 @@ class StreamRecord(BaseModel):
         for name, value in spec.settings.items():
             if not isinstance(value, bool | int | float | str) or (isinstance(value, float) and not isfinite(value)):
                 raise ValueError(f"{name:.64}: a setting is a number, a text, or true or false")
+        if spec.successors and spec.producer_gone != "hand-over":
+            raise ValueError("successors: they need producer_gone = 'hand-over'")
         try:
             record = cls(
                 name=spec.name,

@@ -110,6 +110,8 @@ class Succession(Part):
     def hand_over(self, node: StreamNode, to: PeerRef, on_done: Done) -> None:
         """Make another node the producer. Raises `StreamRefused` and `Unavailable`."""
         self.check_stays(node)
+        if node.is_paused:
+            raise Unavailable(f"the stream {node.name} has just been taken over, and goes on in a moment")
         if to.id == self._host.id:
             raise StreamRefused("conflict", f"this node produces {node.name} already")
         if node.record.term + 2 > TERM_MAX:  # one for the next producer, and one to take the stream back from it

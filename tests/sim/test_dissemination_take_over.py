@@ -14,7 +14,7 @@ from protocols.dissemination.front.judging import plugin_of
 from protocols.dissemination.models import StreamSpec
 from protocols.dissemination.next_producer import UNASKED_S, WHOLE_STREAM
 from protocols.dissemination.service import StreamRefused
-from protocols.dissemination.stream import TAKE_OVER_TERMS
+from protocols.dissemination.stream import AFTER_STANDBYS, TAKE_OVER_TERMS
 from protocols.dissemination.take_over import SETTLE_S
 from tests.sim.test_dissemination import CLASSES
 from tests.sim.test_dissemination_hand_over import Handing, node_at
@@ -249,3 +249,46 @@ def test_a_producer_that_leaves_in_order_hands_its_stream_to_the_first_standby()
     assert streams.producers == [first]
     streams.goes_on_at(first)
     streams.assert_nothing_lost()
+
+
+def test_a_producer_that_comes_back_while_the_new_one_cannot_renew_its_record_believes_the_standby_it_has_named(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Found on real daemons: the ring had no record, the old one wrote its own, and published into the void."""
+    streams = TakingOver(10, 10)
+    streams.subscribe_all()
+    first, _ = streams.standbys()
+    old = streams.producer
+    streams.simulation.kill(old)
+    streams.run_watched(LATEST_S)
+    assert streams.publishable == [first]
+    registry: Any = plugin_of(first).registry
+    real = registry._put
+    monkeypatch.setattr(registry, "_put", lambda record, on_result: None)
+    streams.run_watched(1.5 * LEASE_S)
+    assert streams.publishable == []
+    streams.simulation.restart(old)
+    streams.simulation.run_until(lambda: old.is_live and old.node.is_ready, limit_s=60.0)
+    streams.run_watched(15.0)
+    assert streams.producers == [first]
+    monkeypatch.setattr(registry, "_put", real)
+    streams.run_watched(LEASE_S)
+    streams.goes_on_at(first)
+
+
+def test_a_producer_that_comes_back_when_all_that_took_over_are_gone_begins_a_term_that_members_take() -> None:
+    streams = TakingOver(10, 11)
+    streams.subscribe_all()
+    streams.publish(20)
+    first, _ = streams.standbys()
+    old = streams.producer
+    streams.simulation.kill(old)
+    streams.simulation.run_until(lambda: first in streams.publishable, limit_s=LATEST_S)
+    streams.simulation.kill(first)  # before anybody stands by for it
+    streams.run_watched(2 * LATEST_S)
+    assert streams.producers == []
+    streams.simulation.restart(old)
+    streams.simulation.run_until(lambda: old.is_live and old.node.is_ready, limit_s=60.0)
+    streams.run_watched(60.0)
+    streams.goes_on_at(old)
+    assert node_at(old).record.term == AFTER_STANDBYS

@@ -85,6 +85,11 @@ def test_a_record_that_was_written_before_there_were_standbys_is_read_and_has_no
     assert not found.has_standbys and found.standbys == () == found.successors
 
 
+def test_successors_of_a_stream_that_nobody_takes_over_are_refused() -> None:
+    with pytest.raises(ValueError, match="hand-over"):
+        StreamRecord.of(SPEC.model_copy(update={"producer_gone": "wait"}), PEERS[0])
+
+
 @pytest.mark.parametrize("count", [STANDBYS_MAX, STANDBYS_MAX + 1])
 def test_so_many_may_be_named_and_no_more(count: int) -> None:
     spec = SPEC.model_copy(update={"successors": tuple(format_id(peer.id) for peer in PEERS[:count])})
