@@ -56,18 +56,14 @@ from protocols.dissemination.models import (
 )
 from protocols.dissemination.named import NamedSubscriptions
 from protocols.dissemination.names import START, stream_key
-from protocols.dissemination.next_producer import NextProducer
 from protocols.dissemination.produced import ProducedStreams
-from protocols.dissemination.publishing import Publishers, check_now, produced_elsewhere
+from protocols.dissemination.producer_changes import ProducerChanges
+from protocols.dissemination.publishing import Publishers, produced_elsewhere
 from protocols.dissemination.registry import StreamRegistry
 from protocols.dissemination.service import StreamRefused
-from protocols.dissemination.standbys import Standbys
-from protocols.dissemination.stepping_down import Rivals
 from protocols.dissemination.stream import StreamRecord
 from protocols.dissemination.stream_node import StreamNode, position_of, position_text
 from protocols.dissemination.subscriptions import ClientSubscription, ClientSubscriptions, Told
-from protocols.dissemination.succession import Succession
-from protocols.dissemination.take_over import TakeOver
 from protocols.dissemination.taking_part import StreamNodes, UsedNumbers
 from protocols.dissemination.views import view_of_node, view_of_record
 
@@ -124,12 +120,13 @@ class Dissemination(Plugin):
         self._is_leaving = False
         self._answers: list[Callable[[], None]] = []
         self.produced = ProducedStreams(host, self._settings, self.nodes, self.registry)
-        self._add_succession(host)
+        shared = (host, self._settings, self.nodes, self.registry, self.produced)
+        self.changes = ProducerChanges(*shared, self.questions, self.publishers.let, lambda: self._is_leaving)
         self.nodes.on_room = self.publishers.let
         self.exchange = DocumentExchange(host, self._settings, self.nodes.above, self.nodes.wake)
         self.documents = Documents(host, self._settings, self.exchange, self._kind_of, self.publish)
         self.nodes.on_document = self.exchange.begin
-        self.add_parts(self.registry, self.nodes, self.produced, self.exchange)
+        self.add_parts(self.registry, self.nodes, self.produced, self.exchange, *self.changes.parts)
         for kind in _POLICY_MESSAGES:
             self.handlers.messages[kind] = self.nodes.policy_received
         host.when_over(self.clients.let_go)
@@ -138,18 +135,6 @@ class Dissemination(Plugin):
         self._resuming = dict.fromkeys(self.named.load(), RESUME_S)
         for name in self._resuming:
             self.host.set_timer(_RESUME, RESUME_S * host.rng.uniform(0.5, 1.0), name)
-
-    def _add_succession(self, host: Host) -> None:
-        parts = (host, self._settings, self.nodes, self.registry, self.produced)
-        self.rivals = Rivals(*parts)
-        self.succession = Succession(*parts, self.rivals)
-        self.next_producer = NextProducer(*parts, self.rivals)
-        self.take_over = TakeOver(*parts, self.rivals, self.next_producer)
-        self.standbys = Standbys(*parts, self.questions)
-        for part in (self.rivals, self.succession, self.next_producer, self.take_over):
-            part.on_change = self.publishers.let
-            self.add_parts(part)
-        self.next_producer.is_leaving = lambda: self._is_leaving
 
     def _settings(self) -> DisseminationConfig:
         return self.config
@@ -212,19 +197,8 @@ class Dissemination(Plugin):
             if node.is_producer and node.record.producer_gone == "end":
                 self._end(node, lambda why: None)
             else:
-                self._leave(node)
+                self.changes.begin_leaving(node)
         self._check_drained()
-
-    def _leave(self, node: StreamNode) -> None:
-        """In order: a stream that has standbys goes to the first of them, before this node leaves its tree."""
-        successor = self.standbys.first(node) if node.is_producer else None
-        if successor is None:
-            node.begin_leaving()
-            return
-        try:
-            self.succession.hand_over(node, successor, lambda why: node.begin_leaving())
-        except (StreamRefused, Unavailable):
-            node.begin_leaving()
 
     def _check_drained(self) -> None:
         for node in self.nodes:
@@ -253,8 +227,7 @@ class Dissemination(Plugin):
             self._forget(each)
         self.named.save(list(self.clients), now)
         self.exchange.tick()
-        self.standbys.tick()
-        self.take_over.tick()
+        self.changes.tick()
         self.publishers.let()
         self._check_drained()
 
@@ -334,24 +307,24 @@ class Dissemination(Plugin):
             try:
                 if isinstance(view, Exception):
                     raise view
-                self.succession.hand_over(node, node_in_tree(view, to), done)
+                self.changes.succession.hand_over(node, node_in_tree(view, to), done)
             except (StreamRefused, Unavailable) as error:
                 on_done(error)
 
-        self.succession.check_stays(node)
+        self.changes.succession.check_stays(node)
         self.questions.tree(node.record, asked)
 
     def remove(self, name: str, on_done: Callable[[StreamView | Exception], None]) -> None:
         """See `StreamService.remove`."""
         on_done = self._later(on_done)
         node = self._produced(name)
-        self.succession.check_stays(node)
+        self.changes.succession.check_stays(node)
         view = self._view(node)
         self._end(node, lambda why: on_done(view if why is None else why))
 
     def _end(self, node: StreamNode, on_done: Callable[[Exception | None], None]) -> None:
         self.registry.remove(node.record, on_done)
-        self.standbys.release(node)
+        self.changes.standbys.release(node)
         self.nodes.give_up(node, "ended")
         self.produced.forget(node.record)
 
@@ -388,21 +361,14 @@ class Dissemination(Plugin):
     def _find_now(self, name: str, on_found: Callable[[StreamRecord | Exception], None]) -> None:
         """The same, with the standbys of this moment, which a member knows only if it has looked lately."""
         node = self.nodes.get(stream_key(name))
-        if node is None or node.is_producer or not node.record.has_standbys:
+        if node is None:
             self._find(name, on_found)
-            return
-
-        def found(answer: StreamRecord | Exception) -> None:
-            self.nodes.found(node, answer)
-            on_found(node.record)
-
-        self.registry.find(name, found)
+        else:
+            self.nodes.refreshed(node, on_found)
 
     def _view_of(self, record: StreamRecord) -> StreamView:
         node = self.nodes.get(record.key)
-        if node is not None:
-            return self._view(node)
-        return view_of_record(record)
+        return view_of_record(record) if node is None else self._view(node)
 
     def _view(self, node: StreamNode) -> StreamView:
         return view_of_node(node, len(self.clients.of(node.name)))
@@ -439,9 +405,7 @@ class Dissemination(Plugin):
     ) -> ItemPublished:
         """See `StreamService.publish`."""
         node = self._produced(name)
-        if node.is_paused:
-            self.succession.check_stays(node)
-        check_now(node)
+        self.changes.check_now(node)
         size = len(payload) + (0 if attachment is None else attachment.message_bytes)
         if size > PAYLOAD_BYTES_MAX:
             what = "an item" if attachment is None else "an item with the manifest of its document"

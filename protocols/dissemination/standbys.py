@@ -183,10 +183,6 @@ class Standbys:
         for each in node.record.standbys:
             self._host.request(each.peer, question, self._config().ask_timeout, _heard, lambda: None)
 
-    def first(self, node: StreamNode) -> PeerRef | None:
-        """The one to hand the stream to when this node leaves in order."""
-        return node.record.standbys[0].peer if node.record.standbys else None
-
 
 def _heard(reply: Message, source: PeerRef) -> None:
     """It stands by no more."""

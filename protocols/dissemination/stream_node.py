@@ -112,8 +112,6 @@ class StreamNode:
         """The disk has taken what waited for it; set by who makes this."""
         self.on_document: Callable[[StreamItem, Attachment], None] = lambda item, attachment: None
         """An item has come to which a document is attached; set by who makes this."""
-        self.is_held: Callable[[], bool] = lambda: True
-        """Whether the producer's record is safe from its standbys; set by who makes this."""
         self.on_lookup: Callable[[], None] = lambda: None
         """The record may have changed: the producer is not reached; set by who makes this."""
 
@@ -169,6 +167,8 @@ class StreamNode:
         self._note_children()
 
     def _connect(self) -> None:
+        self.is_held: Callable[[], bool] = lambda: True
+        """Whether the producer's record is safe from its standbys; set by who makes this."""
         member = self.member
         member.down.is_slow = self._is_slow
         member.second.draw = self.host.rng.random

@@ -215,6 +215,21 @@ class StreamNodes(Part):
         if self._host.now() - self._looked_at.get(node.record.key, -TOLD_S) >= TOLD_S:
             self._ask(node, producer)
 
+    def refreshed(self, node: StreamNode, on_record: Callable[[StreamRecord], None]) -> None:
+        """The record of a stream, with the standbys of this moment: a member knows those that it has looked at last.
+
+        Raises `Unavailable`.
+        """
+        if node.is_producer or not node.record.has_standbys:
+            on_record(node.record)
+            return
+
+        def found(answer: StreamRecord | Exception) -> None:
+            self.found(node, answer)
+            on_record(node.record)
+
+        self._registry.find(node.name, found)
+
     def _ask(self, node: StreamNode, producer: NodeId | None) -> None:
         self._looked_at[node.record.key] = self._host.now()
         with suppress(Unavailable):  # asked again later
