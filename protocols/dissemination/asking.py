@@ -183,7 +183,11 @@ class _Walk:
             nodes = sorted(self._nodes, key=lambda node: (node.depth, node.node))
             self._on_done(
                 StreamTreeView(
-                    stream=self._record.name, policy=self._record.policy, nodes=nodes, missing=sorted(self._missing)
+                    stream=self._record.name,
+                    policy=self._record.policy,
+                    nodes=nodes,
+                    missing=sorted(self._missing),
+                    standbys=[each.id for each in self._record.standbys],
                 )
             )
 

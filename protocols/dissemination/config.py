@@ -75,6 +75,13 @@ class DisseminationConfig(PluginConfig):
         "records.ttl_max.",
         at_most="records.ttl_max",
     )
+    standby_lease: Lease = setting(
+        "60s",
+        "The same as lease, for streams that standbys take over when the producer is gone: one that has not come back "
+        "within this, or cannot renew its record, is replaced. Lower replaces it sooner, at more messages. The same on "
+        "all nodes. At most records.ttl_max.",
+        at_most="records.ttl_max",
+    )
     producer_gone_after: Interval = setting(
         "5m",
         "Where the stream says that it ends with its producer: how long the producer is to be silent, and its record "

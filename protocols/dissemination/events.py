@@ -115,6 +115,21 @@ class StreamTakenOver(Event):
     position: Text
 
 
+class StreamProducerReplaced(Event):
+    """This node was a standby of a stream whose producer is gone, and is its producer from now on.
+
+    ``rank``: 0 for the first of the standbys. ``silent_s``: so long after the old producer was last heard here.
+    """
+
+    KIND = "dissemination.producer_replaced"
+    stream: Text
+    predecessor: str
+    term: int
+    rank: int
+    silent_s: float
+    position: Text
+
+
 EVENTS: Final[tuple[type[Event], ...]] = (
     StreamJoined,
     StreamMoved,
@@ -127,4 +142,5 @@ EVENTS: Final[tuple[type[Event], ...]] = (
     StreamHandedOver,
     StreamTakenOver,
     StreamSteppedDown,
+    StreamProducerReplaced,
 )

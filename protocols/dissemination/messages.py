@@ -383,7 +383,7 @@ class Unreserve(Message):
 
 
 class HandOverStep(IntEnum):
-    """What a producer asks of the node that is to take its place."""
+    """What a producer asks of the node that is to take its place, and tells others once it is the producer."""
 
     PREPARE = 0
     """Have everything that the stream remembers, up to a mark."""
@@ -391,6 +391,12 @@ class HandOverStep(IntEnum):
     """The record is deleted: write yours, and go on."""
     ASK = 2
     """Have you taken the stream over, although this node has not heard of it?"""
+    STAND_BY = 3
+    """Have everything, and go on with it: you are to take the stream over when this node is gone."""
+    RELEASE = 4
+    """Be a standby no more: there are others, or the stream is over."""
+    TAKEN = 5
+    """This node has taken the stream over, its producer being gone: so says the ring."""
 
 
 class HandOverState(IntEnum):

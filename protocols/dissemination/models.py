@@ -80,10 +80,13 @@ class StreamSpec(StreamsRequest):
     """What decides the shape of its tree: ``overlap`` (CoDD), ``cost`` (Zhou, Ooi and Tan), ``first_fit``."""
     settings: dict[str, Any] = Field(default_factory=dict)
     """The policy's parameters, where they are to differ from its defaults."""
-    producer_gone: Literal["end", "wait"] = "wait"
-    """What members do when the producer is gone for good: end the stream, or wait for it to come back."""
+    producer_gone: Literal["end", "wait", "hand-over"] = "wait"
+    """When the producer is gone for good: end the stream, wait for it to come back, or have a standby go on with it."""
     durable: bool = False
     """Items go out once they are on the producer's disk, so that they survive its restart."""
+    successors: tuple[str, ...] = ()
+    """With ``hand-over``: the standbys in their order, each an address or the beginning of an id. Default: the producer
+    chooses among its children."""
 
 
 class StreamHandOver(StreamsRequest):
@@ -113,7 +116,10 @@ class StreamView(StreamsModel):
     is_kept: bool | None = None
     """At the producer of a durable stream: whether its disk takes the items."""
     term: int = 0
-    """How often the stream was handed over."""
+    """Grows each time that the stream gets another producer."""
+    producer_gone: str = "wait"
+    standbys: list[str] = Field(default_factory=list)
+    """The ids of the nodes that take the stream over when its producer is gone, in their order."""
 
 
 class StreamViews(StreamsModel):
@@ -267,6 +273,8 @@ class StreamTreeView(StreamsModel):
     policy: str
     nodes: list[StreamTreeNode]
     missing: list[str]
+    standbys: list[str] = Field(default_factory=list)
+    """Who takes the stream over when its producer is gone, in this order."""
 
 
 class PlannedMove(StreamsModel):

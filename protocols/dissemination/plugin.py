@@ -58,13 +58,13 @@ from protocols.dissemination.models import (
 from protocols.dissemination.named import NamedSubscriptions
 from protocols.dissemination.names import START, stream_key
 from protocols.dissemination.produced import ProducedStreams
+from protocols.dissemination.producer_changes import ProducerChanges
 from protocols.dissemination.publishing import Publishers, produced_elsewhere
 from protocols.dissemination.registry import StreamRegistry
 from protocols.dissemination.service import StreamRefused
 from protocols.dissemination.stream import StreamRecord
 from protocols.dissemination.stream_node import DRAIN_S, StreamNode, position_of, position_text
 from protocols.dissemination.subscriptions import ClientSubscription, ClientSubscriptions, Told
-from protocols.dissemination.succession import Succession
 from protocols.dissemination.taking_part import StreamNodes, UsedNumbers
 from protocols.dissemination.views import view_of_node, view_of_record
 
@@ -131,14 +131,13 @@ class Dissemination(Plugin):
         self._endings: list[_Ending] = []
         self._answers: list[Callable[[], None]] = []
         self.produced = ProducedStreams(host, self._settings, self.nodes, self.registry)
-        self.succession = Succession(host, self._settings, self.nodes, self.registry, self.produced)
-        self.succession.on_change = self.publishers.let
-        self.succession.is_leaving = lambda: self._is_leaving
+        shared = (host, self._settings, self.nodes, self.registry, self.produced)
+        self.changes = ProducerChanges(*shared, self.questions, self.publishers.let, lambda: self._is_leaving)
         self.nodes.on_room = self.publishers.let
         self.exchange = DocumentExchange(host, self._settings, self.nodes.above, self.nodes.wake)
         self.documents = Documents(host, self._settings, self.exchange, self._kind_of, self.publish)
         self.nodes.on_document = self.exchange.begin
-        self.add_parts(self.registry, self.nodes, self.produced, self.succession, self.exchange)
+        self.add_parts(self.registry, self.nodes, self.produced, self.exchange, *self.changes.parts)
         for kind in _POLICY_MESSAGES:
             self.handlers.messages[kind] = self.nodes.policy_received
         host.when_over(self.clients.let_go)
@@ -209,7 +208,7 @@ class Dissemination(Plugin):
             if node.is_producer and node.record.producer_gone == "end":
                 self._end(node, lambda why: None)
             else:
-                node.begin_leaving()
+                self.changes.begin_leaving(node)
         self._check_drained()
 
     def _check_drained(self) -> None:
@@ -240,6 +239,7 @@ class Dissemination(Plugin):
         self.named.save(list(self.clients), now)
         self.exchange.tick()
         self._go_on_ending()
+        self.changes.tick()
         self.publishers.let()
         self._check_drained()
 
@@ -319,18 +319,18 @@ class Dissemination(Plugin):
             try:
                 if isinstance(view, Exception):
                     raise view
-                self.succession.hand_over(node, node_in_tree(view, to), done)
+                self.changes.succession.hand_over(node, node_in_tree(view, to), done)
             except (StreamRefused, Unavailable) as error:
                 on_done(error)
 
-        self.succession.check_stays(node)
+        self.changes.succession.check_stays(node)
         self.questions.tree(node.record, asked)
 
     def remove(self, name: str, on_done: Callable[[StreamView | Exception], None]) -> None:
         """See `StreamService.remove`."""
         on_done = self._later(on_done)
         node = self._produced(name)
-        self.succession.check_stays(node)
+        self.changes.succession.check_stays(node)
         if any(ending.node is node for ending in self._endings):
             raise StreamRefused("conflict", f"the stream {name} is being ended already")
         view = self._view(node)
@@ -358,6 +358,7 @@ class Dissemination(Plugin):
 
     def _end(self, node: StreamNode, on_done: Callable[[Exception | None], None]) -> None:
         self.registry.remove(node.record, on_done)
+        self.changes.standbys.release(node)
         self.nodes.give_up(node, "ended")
         self.produced.forget(node.record)
 
@@ -382,7 +383,7 @@ class Dissemination(Plugin):
         def found(answer: StreamRecord | Exception) -> None:
             on_done(answer if isinstance(answer, Exception) else self._view_of(answer))
 
-        self._find(name, found)
+        self._find_now(name, found)
 
     def _find(self, name: str, on_found: Callable[[StreamRecord | Exception], None]) -> None:
         node = self.nodes.get(stream_key(name))
@@ -391,11 +392,17 @@ class Dissemination(Plugin):
         else:
             self.registry.find(name, on_found)
 
+    def _find_now(self, name: str, on_found: Callable[[StreamRecord | Exception], None]) -> None:
+        """The same, with the standbys of this moment, which a member knows only if it has looked lately."""
+        node = self.nodes.get(stream_key(name))
+        if node is None:
+            self._find(name, on_found)
+        else:
+            self.nodes.refreshed(node, on_found)
+
     def _view_of(self, record: StreamRecord) -> StreamView:
         node = self.nodes.get(record.key)
-        if node is not None:
-            return self._view(node)
-        return view_of_record(record)
+        return view_of_record(record) if node is None else self._view(node)
 
     def _view(self, node: StreamNode) -> StreamView:
         return view_of_node(node, len(self.clients.of(node.name)))
@@ -432,8 +439,7 @@ class Dissemination(Plugin):
     ) -> ItemPublished:
         """See `StreamService.publish`."""
         node = self._produced(name)
-        if node.is_paused:
-            self.succession.check_stays(node)
+        self.changes.check_now(node)
         if len(payload) > ITEM_BYTES_MAX:
             raise StreamRefused("invalid", f"an item of {len(payload)} bytes: {ITEM_BYTES_MAX} is the limit")
         if len(content_type) > messages.CONTENT_TYPE_MAX:
@@ -603,7 +609,7 @@ class Dissemination(Plugin):
             except Unavailable as error:
                 on_done(error)
 
-        self._find(name, found)
+        self._find_now(name, found)
 
     def plan(self, name: str, on_done: Callable[[StreamPlanView | Exception], None]) -> None:
         """See `StreamService.plan`."""

@@ -49,14 +49,14 @@ class _Returning:
 
 
 class ProducedStreams(Part):
-    """``on_over`` is told of a stream that another node has taken over meanwhile."""
-
     def __init__(
         self, host: Host, config: Callable[[], DisseminationConfig], nodes: StreamNodes, registry: StreamRegistry
     ) -> None:
         self._host, self._nodes, self._registry = host, nodes, registry
         self._logs = ProducerLogs(host, lambda: config().replay_bytes)
         self._returning: dict[NodeId, _Returning] = {}
+        self.on_returned: Callable[[StreamNode], None] = lambda node: None
+        """A stream that standbys may have taken over is produced again, and has to be looked for in the ring first."""
 
     def check_back(self, key: NodeId) -> None:
         """Raise `Unavailable` for a stream of this node's whose past is still being read."""
@@ -240,4 +240,7 @@ class ProducedStreams(Part):
         if node.keeping is not None and log is None:
             with suppress(Unavailable, StreamRefused):  # it goes out without, and `Keeping.tick` tries again
                 node.keeping.begin(node.member.state.through)
-        self._registry.keep(node.record, self._host.rng.uniform(0.5, 2.0))
+        if record.has_standbys:
+            self.on_returned(node)
+        else:
+            self._registry.keep(node.record, self._host.rng.uniform(0.5, 2.0))

@@ -25,6 +25,16 @@ def produced_elsewhere(node: StreamNode) -> StreamRefused:
     )
 
 
+def check_now(node: StreamNode) -> None:
+    """Raise `Unavailable` where the producer must not go on at the moment, so that there is never a second one."""
+    if node.is_paused:
+        raise Unavailable(f"the stream {node.name} has just been taken over, and goes on in a moment")
+    if not node.is_held():
+        raise Unavailable(
+            f"the record of {node.name} could not be renewed lately, so a standby may go on with the stream: try again"
+        )
+
+
 class Publishers:
     """``why_unavailable`` says why nobody can publish at all at the moment; empty where they can."""
 

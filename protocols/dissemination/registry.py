@@ -16,6 +16,7 @@ from peerd.api import Host, Part, RecordOutcome, RecordResult, on_timer
 from peerd.errors import ProtocolError, Unavailable
 from peerd.ids import NodeId, format_id, short_id
 from protocols.dissemination.config import DisseminationConfig
+from protocols.dissemination.fencing import stops_at
 from protocols.dissemination.names import stream_key
 from protocols.dissemination.service import StreamRefused
 from protocols.dissemination.stream import StreamRecord, decode_record
@@ -34,6 +35,8 @@ class _Own:
     record: StreamRecord
     is_lost: bool = False
     """Another node has the name now."""
+    held_until: float = 0.0
+    """Where a standby waits for the record to lapse: this node may publish until then."""
 
 
 class StreamRegistry(Part):
@@ -50,18 +53,34 @@ class StreamRegistry(Part):
 
     def create(self, record: StreamRecord, on_done: Callable[[Exception | None], None]) -> None:
         """Write a new record. Raises `Unavailable`."""
-        self._put(record, partial(self._created, record, on_done))
+        self._put(record, partial(self._created, record, on_done, self._host.now()))
 
-    def _created(self, record: StreamRecord, on_done: Callable[[Exception | None], None], result: RecordResult) -> None:
+    def _created(
+        self, record: StreamRecord, on_done: Callable[[Exception | None], None], sent_at: float, result: RecordResult
+    ) -> None:
         why = self._why_not(record, result)
         if why is None:
-            self.keep(record, self._pause_s())
+            self.keep(record, self._pause_s(record))
+            self._holds(self._own[record.key], sent_at)
         on_done(why)
+
+    def is_held(self, record: StreamRecord) -> bool:
+        """Whether this node may publish. Where a standby waits for the record to lapse, the ring has to have confirmed
+        it lately: see `protocols.dissemination.fencing`."""
+        if not record.has_standbys:
+            return True
+        own = self._own.get(record.key)
+        return own is not None and self._host.now() < own.held_until
+
+    def _holds(self, own: _Own, sent_at: float) -> None:
+        own.held_until = max(own.held_until, stops_at(sent_at, self.lease_s(own.record)))
 
     def keep(self, record: StreamRecord, in_s: float) -> None:
         """Renew a record from now on, first after so long."""
         self._host.cancel_timer(_RENEWAL, record.key)
-        self._own[record.key] = _Own(record)
+        before = self._own.get(record.key)
+        is_same = before is not None and before.record.term == record.term
+        self._own[record.key] = _Own(record, held_until=before.held_until if before is not None and is_same else 0.0)
         self._host.set_timer(_RENEWAL, in_s, record.key)
 
     def change(self, record: StreamRecord) -> None:
@@ -89,8 +108,12 @@ class StreamRegistry(Part):
         if self._own.pop(record.key, None) is not None:
             self._host.cancel_timer(_RENEWAL, record.key)
 
-    def _pause_s(self) -> float:
-        return self._config().lease / RENEWALS_PER_LEASE * self._host.rng.uniform(0.8, 1.2)
+    def lease_s(self, record: StreamRecord) -> float:
+        """How long a record lives that is not renewed."""
+        return self._config().standby_lease if record.has_standbys else self._config().lease
+
+    def _pause_s(self, record: StreamRecord) -> float:
+        return self.lease_s(record) / RENEWALS_PER_LEASE * self._host.rng.uniform(0.8, 1.2)
 
     @on_timer(_RENEWAL)
     def renew(self, key: NodeId) -> None:
@@ -98,18 +121,19 @@ class StreamRegistry(Part):
         own = self._own.get(key)
         if own is None:
             return
-        self._host.set_timer(_RENEWAL, self._pause_s(), key)
+        self._host.set_timer(_RENEWAL, self._pause_s(own.record), key)
         own.record = self.seeds_of(own.record)
         try:
-            self._put(own.record, partial(self._renewed, key))
+            self._put(own.record, partial(self._renewed, key, self._host.now()))
         except Unavailable:
             self._soon(key)
 
-    def _renewed(self, key: NodeId, result: RecordResult) -> None:
+    def _renewed(self, key: NodeId, sent_at: float, result: RecordResult) -> None:
         own = self._own.get(key)
         if own is None:
             return
         if result.outcome is RecordOutcome.STORED:
+            self._holds(own, sent_at)
             self._look_for_rival(own)
             return
         if result.outcome in (RecordOutcome.OWNED, RecordOutcome.CONFLICT) and result.owner != self._host.id:
@@ -139,7 +163,16 @@ class StreamRegistry(Part):
         self._host.set_timer(_RENEWAL, AGAIN_S * self._host.rng.uniform(0.8, 1.2), key)
 
     def _put(self, record: StreamRecord, on_result: Callable[[RecordResult], None]) -> None:
-        self._host.records.put(record.key, record.encode(), self._config().lease, on_result, item=RECORD_ITEM)
+        """Where a standby waits for the record to lapse, every replica has to have it, so that it does not lapse early;
+        and an attempt that nobody answers is given up soon enough for others within the lease."""
+        lease_s, records = self.lease_s(record), self._host.records
+        if record.has_standbys:
+            limit_s = lease_s / (2 * RENEWALS_PER_LEASE)
+            records.put(
+                record.key, record.encode(), lease_s, on_result, item=RECORD_ITEM, ack="replicated", timeout_s=limit_s
+            )
+        else:
+            records.put(record.key, record.encode(), lease_s, on_result, item=RECORD_ITEM)
 
     @staticmethod
     def _why_not(record: StreamRecord, result: RecordResult) -> Exception | None:

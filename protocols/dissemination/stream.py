@@ -21,7 +21,14 @@ from protocols.dissemination.names import TERM_MAX, stream_key
 SETTINGS_MAX: Final = 64
 RECORD_BYTES_MAX: Final = 8 * KIB
 SEEDS_MAX: Final = 8
+STANDBYS_MAX: Final = 4
+"""Nodes that may take a stream over when its producer dies."""
+TAKE_OVER_TERMS: Final = 3
+"""A standby takes a term that is larger by so much than any that a hand-over in order, or its failure, has reached."""
+AFTER_STANDBYS: Final = TAKE_OVER_TERMS + STANDBYS_MAX
+"""A producer that comes back, and finds nobody, begins a term later than any of its standbys can have taken."""
 PluginName = Annotated[str, Field(pattern=r"^[a-z][a-z0-9_]{0,31}$")]
+NodeText = Annotated[str, Field(min_length=1, max_length=300)]
 Setting = bool | int | float | Annotated[str, Field(max_length=256)]
 
 
@@ -67,7 +74,7 @@ class StreamRecord(BaseModel):
         default_factory=dict
     )
     producer: SeedRef
-    producer_gone: Literal["end", "wait"] = "wait"
+    producer_gone: Literal["end", "wait", "hand-over"] = "wait"
     durable: bool = False
     """The producer has items on disk before it sends them."""
     is_unkept: bool = False
@@ -76,6 +83,10 @@ class StreamRecord(BaseModel):
     """How often the stream was handed over: of two records of one stream the one with the larger term is right."""
     seeds: Annotated[tuple[SeedRef, ...], Field(max_length=SEEDS_MAX)] = ()
     """Members for newcomers to begin at, besides the producer."""
+    successors: Annotated[tuple[NodeText, ...], Field(max_length=STANDBYS_MAX)] = ()
+    """Who is to be a standby, as the stream's creator has named them; nobody: the producer chooses."""
+    standbys: Annotated[tuple[SeedRef, ...], Field(max_length=STANDBYS_MAX)] = ()
+    """Who takes the stream over when the producer is gone, in this order. They have all of it."""
 
     @classmethod
     def of(cls, spec: StreamSpec, producer: PeerRef) -> StreamRecord:
@@ -83,6 +94,8 @@ class StreamRecord(BaseModel):
         for name, value in spec.settings.items():
             if not isinstance(value, bool | int | float | str) or (isinstance(value, float) and not isfinite(value)):
                 raise ValueError(f"{name:.64}: a setting is a number, a text, or true or false")
+        if spec.successors and spec.producer_gone != "hand-over":
+            raise ValueError("successors: they need producer_gone = 'hand-over'")
         try:
             record = cls(
                 name=spec.name,
@@ -92,6 +105,7 @@ class StreamRecord(BaseModel):
                 producer=SeedRef.of(producer),
                 producer_gone=spec.producer_gone,
                 durable=spec.durable,
+                successors=spec.successors,
             )
         except ValidationError as error:
             raise ValueError(what_is_wrong(error)) from error
@@ -104,14 +118,31 @@ class StreamRecord(BaseModel):
         return stream_key(self.name)
 
     @property
+    def has_standbys(self) -> bool:
+        """Whether other nodes take the stream over when its producer is gone."""
+        return self.producer_gone == "hand-over"
+
+    @property
     def seed_peers(self) -> tuple[PeerRef, ...]:
         """Where newcomers begin: the producer where it names nobody."""
         return tuple(seed.peer for seed in self.seeds) or (self.producer.peer,)
 
     def handed_to(self, producer: PeerRef) -> StreamRecord:
         """The record that the next producer writes."""
-        changed: Any = {"producer": SeedRef.of(producer), "seeds": (), "term": self.term + 1, "is_unkept": False}
-        return self.model_copy(update=changed)
+        return self._of_producer(producer, self.term + 1)
+
+    def taken_over(self, producer: PeerRef, rank: int) -> StreamRecord:
+        """The record that a standby writes. Two standbys in two parts of a divided ring have two terms."""
+        return self._of_producer(producer, self.term + TAKE_OVER_TERMS + rank)
+
+    def _of_producer(self, producer: PeerRef, term: int) -> StreamRecord:
+        now: Any = {"producer": SeedRef.of(producer), "seeds": (), "standbys": (), "term": term, "is_unkept": False}
+        return self.model_copy(update=now)
+
+    def rank_of(self, node: NodeId) -> int | None:
+        """The place of a node among the standbys, from 0; ``None``: it is none."""
+        ids = [each.id for each in self.standbys]
+        return ids.index(format_id(node)) if format_id(node) in ids else None
 
     def taken_back(self) -> StreamRecord:
         """The record of a producer that goes on after the next one has written its own, and is gone."""
@@ -123,8 +154,8 @@ class StreamRecord(BaseModel):
         return self.term > other.term and self.model_copy(update=ignored).says_the_same(other)
 
     def says_the_same(self, other: StreamRecord) -> bool:
-        """Whether it is the same stream, whoever its seeds are at the moment."""
-        ignored: Any = {"seeds": (), "is_unkept": False}
+        """Whether it is the same stream, whoever its seeds and standbys are at the moment."""
+        ignored: Any = {"seeds": (), "standbys": (), "is_unkept": False}
         return self.model_copy(update=ignored) == other.model_copy(update=ignored)
 
     def encode(self) -> bytes:

@@ -54,7 +54,7 @@ class StreamNode:
     """``position_text`` in events and answers is "EPOCH-NUMBER"."""
 
     is_paused = False
-    """Nothing is published for the moment, because the stream is being handed over."""
+    """Nothing is published for the moment, because the stream is being handed over, or was taken over just now."""
     predecessor: PeerRef | None = None
     """Who has handed the stream over to this node, and goes on below it."""
 
@@ -188,6 +188,8 @@ class StreamNode:
         self._note_children()
 
     def _connect(self) -> None:
+        self.is_held: Callable[[], bool] = lambda: True
+        """Whether the producer's record is safe from its standbys; set by who makes this."""
         member = self.member
         member.state.blame = self.host.misbehaved
         member.state.call_again = lambda: self.on_more()
@@ -220,6 +222,11 @@ class StreamNode:
         if self.is_producer:
             return 0
         return None if self.member.up.is_orphan else len(self.member.state.path)
+
+    @property
+    def is_adrift(self) -> bool:
+        """Whether this node has no way to the producer: it, or a node above it, has no parent."""
+        return not self.is_producer and self.member.up.is_stale
 
     @property
     def is_unused(self) -> bool:
@@ -287,6 +294,16 @@ class StreamNode:
                 counts.late_ms += max(0, self._wall_ms() - held.item.published_ms)
         self.policy.passed(held, is_own, children)
         self._note_document(held)
+
+    def seek(self, producer: PeerRef) -> None:
+        """Another node is the producer now: an orphan begins its search there."""
+        if self.is_producer or not self.member.up.is_orphan or self.leaving_since is not None:
+            return
+        self._pause_s, self._again_at = self._config().retry, self.host.now()
+        if self.search.is_active:
+            self.search.prefer(producer)
+        elif self.member.up.next is None:
+            self.search.begin([producer, *self.record.seed_peers], self._searched)
 
     def _note_document(self, held: ParsedItem) -> None:
         if held.item.attachment is not None and not self.is_producer:
@@ -569,7 +586,7 @@ class StreamNode:
     @property
     def is_publishable(self) -> bool:
         """Whether some child takes more, and the disk: a child that is slow alone does not hold up the others."""
-        if self.is_paused or self._releasing or (self.keeping is not None and self.keeping.is_busy):
+        if self.is_paused or not self.is_held() or self._releasing or (self.keeping is not None and self.keeping.is_busy):
             return False
         children = self.member.down.children
         return not children or any(child.slow_since is None and not child.outbox for child in children.values())

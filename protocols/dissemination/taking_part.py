@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -51,6 +52,8 @@ TOLD_OFF_MAX: Final = 64
 """Answers a tick to nodes that take this one for a member of a stream that it is not in."""
 LOOKUP_S: Final = 5.0
 """Least time between two looks at the record of a stream whose producer is not reached."""
+TOLD_S: Final = 0.5
+"""The same, where a node says that it is the producer now."""
 
 
 @dataclass(slots=True)
@@ -115,7 +118,8 @@ class StreamNodes(Part):
             raise StreamRefused("invalid", f"{record.name}: {error}") from error
         node.on_over = lambda reason: self.give_up(node, reason)
         node.on_document = lambda item, attachment: self._document_came(node, item, attachment)
-        node.on_lookup = lambda: self._look_up(node)
+        node.on_lookup = lambda: self.look_up(node)
+        node.is_held = lambda: self._registry.is_held(node.record)
         node.on_room = self.on_room
         node.on_more = self.flush_soon
         self._nodes[record.key] = node
@@ -196,38 +200,60 @@ class StreamNodes(Part):
         top = node.member.state.ancestors[:1]
         if top and top[0].id != node.record.producer.peer.id and not node.is_producer:
             self._looked_at.setdefault(node.record.key, self._host.now() - LOOKUP_S * self._host.rng.random())
-            self._look_up(node)
+            self.look_up(node)
         since = node.orphan_since
         if node.record.producer_gone != "end" or since is None:
             return
         if self._host.now() - since >= self._config().producer_gone_after:
-            self._look_up(node)
+            self.look_up(node)
 
-    def _look_up(self, node: StreamNode) -> None:
-        key, now = node.record.key, self._host.now()
-        if now - self._looked_at.get(key, -LOOKUP_S) < LOOKUP_S:
+    def look_up(self, node: StreamNode) -> None:
+        """Read the record again, if that was not done lately."""
+        if self._host.now() - self._looked_at.get(node.record.key, -LOOKUP_S) >= LOOKUP_S:
+            self._ask(node, None)
+
+    def look_up_now(self, node: StreamNode, producer: NodeId) -> None:
+        """A node says that it is the producer now. Anybody may say so: what the ring has counts, and it is not asked
+        each time."""
+        if self._host.now() - self._looked_at.get(node.record.key, -TOLD_S) >= TOLD_S:
+            self._ask(node, producer)
+
+    def refreshed(self, node: StreamNode, on_record: Callable[[StreamRecord], None]) -> None:
+        """The record of a stream, with the standbys of this moment: a member knows those that it has looked at last.
+
+        Raises `Unavailable`.
+        """
+        if node.is_producer or not node.record.has_standbys:
+            on_record(node.record)
             return
-        self._looked_at[key] = now
 
         def found(answer: StreamRecord | Exception) -> None:
-            if self._nodes.get(key) is not node or node.is_producer:
-                return
-            if isinstance(answer, StreamRecord):
-                if answer.succeeds(node.record):
-                    node.record = answer
-                elif answer.term < node.record.term:
-                    return  # what a producer before has written, on the other side of a partition
-                elif answer.producer.id != node.record.producer.id:
-                    self.give_up(node, "another producer has the name")
-                elif answer.kind == node.record.kind and answer.policy == node.record.policy:
-                    node.record = answer
-            elif isinstance(answer, StreamRefused) and answer.kind == "unknown" and self._is_late(node):
-                self.give_up(node, "ended")
+            self.found(node, answer)
+            on_record(node.record)
 
-        try:
-            self._registry.find(node.name, found)
-        except Unavailable:
-            return  # asked again later
+        self._registry.find(node.name, found)
+
+    def _ask(self, node: StreamNode, producer: NodeId | None) -> None:
+        self._looked_at[node.record.key] = self._host.now()
+        with suppress(Unavailable):  # asked again later
+            self._registry.find(node.name, lambda answer: self.found(node, answer), producer)
+
+    def found(self, node: StreamNode, answer: StreamRecord | Exception) -> None:
+        """What the ring has as the record of a stream that this node is a member of."""
+        if self._nodes.get(node.record.key) is not node or node.is_producer:
+            return
+        if isinstance(answer, StreamRecord):
+            if answer.succeeds(node.record):
+                node.record = answer
+                node.seek(answer.producer.peer)
+            elif answer.term < node.record.term:
+                return  # what a producer before has written, on the other side of a partition
+            elif answer.producer.id != node.record.producer.id:
+                self.give_up(node, "another producer has the name")
+            elif answer.kind == node.record.kind and answer.policy == node.record.policy:
+                node.record = answer
+        elif isinstance(answer, StreamRefused) and answer.kind == "unknown" and self._is_late(node):
+            self.give_up(node, "ended")
 
     def _is_late(self, node: StreamNode) -> bool:
         since = node.orphan_since

@@ -24,6 +24,8 @@ def view_of_record(record: StreamRecord) -> StreamView:
         subscriptions=0,
         durable=record.durable,
         term=record.term,
+        producer_gone=record.producer_gone,
+        standbys=[each.id for each in record.standbys],
     )
 
 
@@ -44,5 +46,7 @@ def view_of_node(node: StreamNode, subscriptions: int) -> StreamView:
         subscriptions=subscriptions,
         durable=node.record.durable,
         term=node.record.term,
+        producer_gone=node.record.producer_gone,
+        standbys=[each.id for each in node.record.standbys],
         is_kept=None if node.keeping is None else node.keeping.is_kept,
     )

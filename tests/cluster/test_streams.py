@@ -13,9 +13,10 @@ from pathlib import Path
 import pytest
 from websockets.asyncio.client import connect
 
-from peerd.client import Client, RequestRefused
+from peerd.client import Client, DaemonBusy, RequestRefused
 from peerd.client.streams import StreamEntry
 from peerd.cluster.local import LocalCluster
+from peerd.errors import Unavailable
 from peerd.models.admin import API_PREFIX
 from protocols.dissemination.front.client import DisseminationClient
 from protocols.dissemination.models import ReceivedItem, item_order
@@ -30,6 +31,7 @@ WAIT_S = 60.0
 FAN_OUT = 2
 """So low that five nodes make a tree of two levels."""
 KIND, POLICY = "classes", "first_fit"
+STANDBY_LEASE_S = 10.0
 
 
 @pytest.fixture
@@ -81,6 +83,10 @@ class Reading:
             while not self.items or item_order(self.items[-1].id) < item_order(id):
                 self._changed.clear()
                 await self._changed.wait()
+
+    def wants(self, text: str) -> bool:
+        """Whether it is to get an item."""
+        return not self.interest or text_class(text) == self.interest
 
     def check(self, published: Sequence[tuple[str, str]]) -> None:
         """All that it wanted came once and in order, or it was told that it is lost."""
@@ -215,6 +221,69 @@ async def test_a_durable_producer_that_is_killed_loses_nothing(cluster: LocalClu
                     await reading.reaches(wanted[-1])
                     reading.check([*before, *after])
                     assert all(getattr(entry, "type", "") != "lost" for entry in reading.entries)
+
+
+@pytest.fixture
+def short_leases(tmp_path: Path) -> Iterator[LocalCluster]:
+    protocols = {"dissemination": {"fan_out": FAN_OUT, "standby_lease": f"{STANDBY_LEASE_S:.0f}s"}}
+    settings = {"data": {"http": "127.0.0.1:0"}, "protocols": protocols}
+    with LocalCluster(tmp_path / "cluster", name="test") as found:
+        found.up(NODES, settings=lambda index: settings)
+        yield found
+
+
+async def test_a_standby_goes_on_when_the_producer_is_killed(short_leases: LocalCluster, tmp_path: Path) -> None:
+    cluster = short_leases
+    async with cluster.client(0) as here:
+        producer = DisseminationClient(here)
+        await producer.create("news", KIND, POLICY, producer_gone="hand-over")
+        async with readings(cluster, {1: "1", 2: "", 3: "0", 4: ""}) as found:
+            await whole_tree(producer, "news", NODES)
+            async with asyncio.timeout(WAIT_S):
+                while len(standbys := (await producer.stream("news")).standbys) < FAN_OUT:
+                    await asyncio.sleep(0.2)
+            published = await publish(producer, range(50))
+            indices = {cluster.node(index).id: index for index in range(NODES)}
+            cluster.kill(0)
+            async with cluster.client(indices[standbys[0]]) as there:
+                published += await publish_when_possible(DisseminationClient(there), range(50, 100))
+                view = await DisseminationClient(there).stream("news")
+                assert (view.role, view.term) == ("producer", 3)
+                for reading in found.values():
+                    await reading.reaches([id for id, text in published if reading.wants(text)][-1])
+                    reading.check(published)
+                with restarted(tmp_path / "cluster" / "nodes" / "0"):
+                    await here.wait_ready(WAIT_S)
+                    await refuses_to_publish(producer)
+                    more = await publish(DisseminationClient(there), range(100, 120))
+                for reading in found.values():
+                    await reading.reaches([id for id, text in more if reading.wants(text)][-1])
+                    reading.check([*published, *more])
+
+
+async def publish_when_possible(streams: DisseminationClient, numbers: range) -> list[tuple[str, str]]:
+    """Publish as a client does it that asks again until the node is the producer, and is sure of it."""
+    async with asyncio.timeout(WAIT_S):
+        while True:
+            try:
+                return await publish(streams, numbers)
+            except (RequestRefused, Unavailable):
+                await asyncio.sleep(0.2)
+
+
+async def refuses_to_publish(streams: DisseminationClient) -> None:
+    """A node that was the producer says that it is not any more; until it knows, it takes nothing."""
+    async with asyncio.timeout(WAIT_S):
+        while True:
+            try:
+                await streams.publish("news", "0 not any more")
+            except DaemonBusy:
+                await asyncio.sleep(0.2)
+            except RequestRefused as error:
+                assert "publish there" in str(error) or "produces no stream" in str(error)
+                return
+            else:
+                raise AssertionError("it has published without the ring's consent")
 
 
 async def test_a_websocket_of_a_data_client_goes_on_where_its_connection_was_lost(cluster: LocalCluster) -> None:

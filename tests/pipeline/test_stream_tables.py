@@ -110,6 +110,17 @@ def add_documents(directory: Path) -> None:
     add(directory, "dissemination.load", [fields | {"id": id} for id, fields in enumerate(some, 3_000_000)])
 
 
+def add_producers(directory: Path) -> None:
+    """A stream that was handed over once, and taken over twice."""
+    some = [
+        {"event": "dissemination.handed_over", "successor": "01" * 16, "term": 1, "paused_s": 0.5},
+        {"event": "dissemination.producer_replaced", "term": 4, "rank": 0, "silent_s": 50.0},
+        {"event": "dissemination.producer_replaced", "term": 8, "rank": 1, "silent_s": 70.0},
+    ]
+    some = [fields | {"stream": "news", "id": id} for id, fields in enumerate(some, 4_000_000)]
+    add(directory, "dissemination.load", some)
+
+
 def test_the_tables_say_what_the_simulation_did(spark: SparkSession, tmp_path: Path) -> None:
     from peerd.pipeline.job import run_job
 
@@ -119,6 +130,7 @@ def test_the_tables_say_what_the_simulation_did(spark: SparkSession, tmp_path: P
     add_reorganisations(log)
     add_values(log)
     add_documents(log)
+    add_producers(log)
     run_job(spark, log, out, events=find_events(), plugin_tables=tables_of("dissemination"))
 
     def rows(name: str) -> list[dict[str, Any]]:
@@ -143,6 +155,10 @@ def test_the_tables_say_what_the_simulation_did(spark: SparkSession, tmp_path: P
     moved = {(row["why"], row["end"]): row["attempts"] for row in rows("stream_moves")}
     assert moved["new", "moved"] == NODES - 1
     assert rows("stream_losses") == []
+    handed, replaced = sorted(rows("stream_producers"), key=lambda row: str(row["how"]))
+    assert (handed["how"], handed["times"], handed["mean_pause_s"], handed["term"]) == ("handed over", 1, 0.5, 1)
+    assert (replaced["times"], replaced["mean_pause_s"], replaced["max_pause_s"]) == (2, 60.0, 70.0)
+    assert replaced["term"] == 8
     [document] = rows("stream_documents")
     assert (document["nodes"], document["bytes"], document["again"]) == (2, 300, 3)
     assert (document["mean_s"], document["max_s"], document["mean_senders"]) == (3.0, 4.0, 1.5)

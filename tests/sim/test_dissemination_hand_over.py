@@ -9,7 +9,7 @@ import pytest
 from peerd.errors import Unavailable
 from peerd.limits import MIB
 from peerd.sim.simulation import Place
-from protocols.dissemination import succession
+from protocols.dissemination import next_producer
 from protocols.dissemination.front.checkers import NoCircles
 from protocols.dissemination.front.judging import plugin_of
 from protocols.dissemination.messages import HandOver, HandOverAnswer, HandOverState, HandOverStep, StreamMark
@@ -77,7 +77,7 @@ def node_at(place: Place) -> StreamNode:
 
 def deafen(old: Place, monkeypatch: pytest.MonkeyPatch) -> None:
     """The old producer does not hear any more what the next one answers, once its record is deleted."""
-    side: Any = plugin_of(old).succession
+    side: Any = plugin_of(old).changes.succession
     hear = side._answered
     monkeypatch.setattr(side, "_answered", lambda it, answer: None if it.stage.value == "taking" else hear(it, answer))
 
@@ -194,7 +194,7 @@ def test_where_the_next_producer_dies_before_it_has_the_record_the_stream_stays(
     streams.publish(10)
     new = deepest(streams)
     told = streams.hand_over(new)
-    going = plugin_of(streams.producer).succession._going
+    going = plugin_of(streams.producer).changes.succession._going
     streams.simulation.run_until(lambda: any(each.stage.value == "deleting" for each in going.values()), limit_s=30.0)
     streams.simulation.kill(new)
     streams.simulation.run_until(lambda: bool(told), limit_s=60.0)
@@ -298,12 +298,12 @@ def test_a_next_producer_that_is_not_asked_any_more_wants_the_whole_stream_no_mo
     streams.subscribe_all()
     new = deepest(streams)
     streams.hand_over(new)
-    streams.simulation.run_until(lambda: succession.WHOLE_STREAM in node_at(new).member.subscriptions, limit_s=10.0)
-    going: Any = plugin_of(streams.producer).succession._going
+    streams.simulation.run_until(lambda: next_producer.WHOLE_STREAM in node_at(new).member.subscriptions, limit_s=10.0)
+    going: Any = plugin_of(streams.producer).changes.succession._going
     going.clear()
-    streams.simulation.run_for(2 * succession.UNASKED_S)
-    assert succession.WHOLE_STREAM not in node_at(new).member.subscriptions
-    assert not plugin_of(new).succession._coming
+    streams.simulation.run_for(2 * next_producer.UNASKED_S)
+    assert next_producer.WHOLE_STREAM not in node_at(new).member.subscriptions
+    assert not plugin_of(new).changes.next_producer._coming
 
 
 def test_who_claims_a_stream_without_a_record_is_not_believed_and_costs_one_lookup_in_two_seconds(
@@ -312,7 +312,7 @@ def test_who_claims_a_stream_without_a_record_is_not_believed_and_costs_one_look
     streams = Handing(6, 11)
     streams.subscribe_all()
     producer, claimant = streams.producer, streams.others[0]
-    side: Any = plugin_of(producer).succession
+    side: Any = plugin_of(producer).changes.next_producer
     finds: list[float] = []
     real = side._registry.find
 
@@ -330,5 +330,7 @@ def test_who_claims_a_stream_without_a_record_is_not_believed_and_costs_one_look
     assert streams.producers == [producer]
     for step in HandOverStep:
         message = HandOver(node_at(claimant).record.key, step, 0, StreamMark(0, 0))
-        plugin_of(claimant).succession.on_hand_over(message, streams.others[1].peer)  # which is not its producer
-    assert succession.WHOLE_STREAM not in node_at(claimant).member.subscriptions
+        plugin_of(claimant).changes.next_producer.on_hand_over(
+            message, streams.others[1].peer
+        )  # which is not its producer
+    assert next_producer.WHOLE_STREAM not in node_at(claimant).member.subscriptions

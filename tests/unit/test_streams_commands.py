@@ -72,9 +72,24 @@ def test_a_stream_is_handed_over_and_shown_so(service: FakeStreams, capsys: Capt
     assert service.asked("hand_over") == [("news", "192.0.2.7:7420")]
     service.view = service.view.model_copy(update={"term": 2})
     assert main(["stream", "show", "news"]) == 0
-    assert "(handed over 2 times)" in capsys.readouterr().out
+    assert "(term 2)" in capsys.readouterr().out
     assert main(["stream", "hand-over", "nonesuch", "--to", "x"]) == 1
     assert "there is no stream nonesuch" in capsys.readouterr().err
+
+
+def test_a_stream_that_standbys_take_over_is_created_and_shown_with_them(
+    service: FakeStreams, capsys: Captured
+) -> None:
+    words = ["--producer-gone", "hand-over", "--successor", "192.0.2.7:7420", "--successor", "5ea2"]
+    assert main(["stream", "create", "news", *words]) == 0
+    [spec] = service.asked("create")
+    assert (spec.producer_gone, spec.successors) == ("hand-over", ("192.0.2.7:7420", "5ea2"))
+    service.view = service.view.model_copy(update={"producer_gone": "hand-over", "standbys": ["5ea2" * 8]})
+    assert main(["stream", "show", "news"]) == 0
+    assert f"goes on at {'5ea2' * 8}" in capsys.readouterr().out
+    assert main(["stream", "create", "news", "--successor", "5ea2"]) == 2
+    assert "it needs --producer-gone hand-over" in capsys.readouterr().err
+    assert main(["stream", "create", "news", "--producer-gone", "cry"]) == 2
 
 
 @pytest.mark.parametrize(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import base64
 import json
 import mimetypes
-from collections.abc import AsyncGenerator, AsyncIterable, Callable, Iterable, Mapping
+from collections.abc import AsyncGenerator, AsyncIterable, Callable, Iterable, Mapping, Sequence
 from contextlib import aclosing, suppress
 from functools import partial
 from http import HTTPStatus
@@ -69,10 +69,14 @@ class DisseminationClient:
         policy: str = "overlap",
         settings: Mapping[str, Any] | None = None,
         *,
-        producer_gone: Literal["end", "wait"] = "wait",
+        producer_gone: Literal["end", "wait", "hand-over"] = "wait",
         durable: bool = False,
+        successors: Sequence[str] = (),
     ) -> StreamView:
-        """Create a stream; the daemon becomes its producer. ``durable``: items are on its disk before they go out."""
+        """Create a stream; the daemon becomes its producer. ``durable``: items are on its disk before they go out.
+
+        ``successors``: who goes on with it when the producer is gone, where it is created with ``hand-over``.
+        """
         spec = StreamSpec.model_construct(  # without a check: the daemon says what is wrong with it, in words
             name=name,
             kind=kind,
@@ -80,6 +84,7 @@ class DisseminationClient:
             settings=dict(settings or {}),
             producer_gone=producer_gone,
             durable=durable,
+            successors=tuple(successors),
         )
         return await self._client.call("POST", PATH, StreamView, spec)
 

@@ -24,6 +24,7 @@ app = typer.Typer(
     no_args_is_help=True,
 )
 StreamArgument = Annotated[str, typer.Argument(metavar="STREAM", help="Its name.")]
+PRODUCER_GONE = ("wait", "end", "hand-over")
 NODE_DIGITS = 8
 """So much of a node's id is shown, as elsewhere."""
 
@@ -47,8 +48,19 @@ def create(
         typer.Option("--set", metavar="NAME=VALUE", help="A parameter of the policy. Repeatable. Values are JSON."),
     ] = None,
     producer_gone: Annotated[
-        str, typer.Option(metavar="wait|end", help="What members do when the producer is gone for good.")
+        str,
+        typer.Option(
+            metavar="wait|end|hand-over", help="When the producer is gone: wait for it, end, or let a standby go on."
+        ),
     ] = "wait",
+    successor: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="NODE",
+            help="Who goes on, with hand-over: an address, or the beginning of an id. Repeatable, in order. Without it "
+            "the producer chooses two of its children.",
+        ),
+    ] = None,
     durable: Annotated[
         bool,
         typer.Option("--durable", help="Items go out once they are on disk, and survive a restart of this daemon."),
@@ -60,12 +72,16 @@ def create(
 
     Examples: peerd stream create news --kind xpath; peerd stream create ticks --policy cost --set period_s=5
     """
-    if producer_gone not in ("wait", "end"):
-        raise typer.BadParameter(f"{producer_gone!r} is not wait or end", param_hint="--producer-gone")
+    if producer_gone not in PRODUCER_GONE:
+        raise typer.BadParameter(f"{producer_gone!r} is not wait, end or hand-over", param_hint="--producer-gone")
+    if successor and producer_gone != "hand-over":
+        raise typer.BadParameter("it needs --producer-gone hand-over", param_hint="--successor")
     settings = dict(_setting(each) for each in setting or ())
 
     def call(client: Client) -> Any:
-        return _of(client).create(stream, kind, policy, settings, producer_gone=producer_gone, durable=durable)
+        return _of(client).create(
+            stream, kind, policy, settings, producer_gone=producer_gone, durable=durable, successors=successor or ()
+        )
 
     view = ask(socket, call, "putting the stream's record on the ring")
     if output is not Output.TABLE:
@@ -119,13 +135,31 @@ def list_streams(socket: SocketOption = None, output: OutputOption = Output.TABL
     if output is not Output.TABLE:
         print_data(output, [view.model_dump(mode="json") for view in views], row_type=StreamView)
         return
-    columns = ("stream", "kind", "policy", "role", "position", "parent", "depth", "children", "subscriptions")
+    columns = (
+        "stream",
+        "kind",
+        "policy",
+        "role",
+        "position",
+        "parent",
+        "depth",
+        "children",
+        "subscriptions",
+        "standbys",
+    )
     print_table(stdout(), columns, [_row(view) for view in views], numbers=("depth", "children", "subscriptions"))
 
 
 def _row(view: StreamView) -> tuple[str, ...]:
     counts = (_count(view.depth), str(view.children), str(view.subscriptions))
-    return view.name, view.kind, view.policy, view.role, view.position or "-", view.parent or "-", *counts
+    standbys = ", ".join(id[:NODE_DIGITS] for id in view.standbys) or "-"
+    return view.name, view.kind, view.policy, view.role, view.position or "-", view.parent or "-", *counts, standbys
+
+
+def _when_gone(view: StreamView) -> str:
+    if view.producer_gone != "hand-over":
+        return {"end": "the stream ends"}.get(view.producer_gone, "members wait for the producer")
+    return f"goes on at {', '.join(view.standbys)}" if view.standbys else "nobody stands by yet"
 
 
 def _durable(view: StreamView) -> str:
@@ -155,13 +189,14 @@ def show(stream: StreamArgument, socket: SocketOption = None, output: OutputOpti
         "stream": view.name,
         "kind": view.kind,
         "policy": f"{view.policy} ({settings or 'as it is by default'})",
-        "producer": view.producer + (f" (handed over {view.term} times)" if view.term else ""),
+        "producer": view.producer + (f" (term {view.term})" if view.term else ""),
         "this daemon": view.role,
         "position": view.position or "-",
         "parent": view.parent or "-",
         "depth": _count(view.depth),
         "children": str(view.children),
         "durable": _durable(view),
+        "producer gone": _when_gone(view),
     }
     print_facts(stdout(), list(facts.items()))
     if held:

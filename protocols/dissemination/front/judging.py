@@ -22,7 +22,7 @@ from protocols.dissemination.models import (
     StreamSubscriptionView,
     StreamView,
 )
-from protocols.dissemination.names import START, StreamPosition
+from protocols.dissemination.names import START, StreamPosition, stream_key
 from protocols.dissemination.plugin import Dissemination
 from protocols.dissemination.stream_node import position_of
 
@@ -105,6 +105,18 @@ def plugin_of(place: Place) -> Dissemination:
     return plugin
 
 
+def producer_now(simulation: Simulation, stream: str) -> Place | None:
+    """The live node that produces a stream; of two in two parts of a divided ring, that of the later term."""
+    found = [
+        (node.record.term, -place.index, place)
+        for place in simulation.live_nodes()
+        if Dissemination.name in place.node.plugins
+        and (node := plugin_of(place).nodes.get(stream_key(stream))) is not None
+        and node.is_producer
+    ]
+    return max(found)[2] if found else None
+
+
 @dataclass
 class PublishedStream:
     """What was published in one stream, in order."""
@@ -117,6 +129,8 @@ class PublishedStream:
     payloads: dict[StreamPosition, str] = field(default_factory=dict)
     is_refused: bool = False
     """Its creation has failed in the end."""
+    has_standbys: bool = False
+    """Another node goes on with it when the producer has ended."""
     doubtful: set[StreamPosition] = field(default_factory=set)
     """Items that wait for the producer's disk: if it loses its power now, they are in the stream or not."""
 
@@ -209,6 +223,7 @@ class StreamJudge:
     def create(self, place: Place, spec: StreamSpec, on_done: Callable[[StreamView | Exception], None]) -> None:
         """Create a stream. Raises what the plugin raises."""
         stream = self.streams.setdefault(spec.name, PublishedStream(spec.name, WRITINGS[spec.kind], place))
+        stream.has_standbys = spec.producer_gone == "hand-over"
 
         def done(answer: StreamView | Exception) -> None:
             stream.is_refused = isinstance(answer, Exception)
@@ -222,8 +237,9 @@ class StreamJudge:
         payload = of.writing.item(name, len(of.positions))
         published = plugin_of(place).publish(stream, payload)
         position = position_of(published.id)
-        of.positions.append(position)
-        of.classes.append(name)
+        at = bisect_right(of.positions, position)  # at the end, but where two parts of a ring have a producer each
+        of.positions.insert(at, position)
+        of.classes.insert(at, name)
         of.payloads[position] = payload.decode()
         of.doubtful.add(position)
 
@@ -349,7 +365,7 @@ class StreamJudge:
         if until <= through:
             return
         missing = [at for at, each in watched.stream.due(through, since) if watched.matches(each)]
-        if missing:
+        if missing and not watched.stream.writing.is_current:  # of values, those within the tolerance are left out
             self._offend(watched, f"silent loss: told of a loss after {since}, and did not get {missing[0]}")
         lost = [at for at, each in watched.stream.between(max(through, since), until) if watched.matches(each)]
         watched.lost += len(lost)
@@ -383,7 +399,13 @@ class StreamJudge:
         found, now, truth = [], simulation.now, simulation.truth
         for watched in self.watched:
             producer = watched.stream.producer
-            if producer is None or not watched.is_live or watched.is_over or not watched.stream.writing.is_current:
+            if (
+                producer is None
+                or watched.stream.has_standbys
+                or not watched.is_live
+                or watched.is_over
+                or not watched.stream.writing.is_current
+            ):
                 continue
             ended_s, runs_since_s = truth.ended.get(producer.id), truth.since.get(watched.place.id)
             if ended_s is None or runs_since_s is None or watched.place.index in truth.paused:

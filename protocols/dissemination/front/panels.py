@@ -43,8 +43,9 @@ PANELS: Final = (
         {
             "gaps in an hour": f"sum(increase({P}gaps_total[1h]))",
             "refused children a second": a_second(f"{P}refusals_total"),
+            "producers replaced in an hour": f"sum(increase({P}take_overs_total[1h]))",
         },
-        "Parts of streams that nodes have lost, and newcomers that found no room at a node.",
+        "Parts of streams that nodes have lost, newcomers that found no room, and producers that a standby replaced.",
     ),
     panel(
         "Trees",

@@ -24,6 +24,7 @@ KNOWN = {
     "policy",
     "settings",
     "durable",
+    "producer_gone",
     "interest",
     "after",
     "payloads",
@@ -36,9 +37,9 @@ KNOWN = {
 def stream(place: Place, arguments: Mapping[str, Any], report: Reporter) -> None:
     """Action ``stream``, by ``do``.
 
-    create: ``kind``, ``policy``, ``settings``, ``durable``. publish: ``payloads``, of which ``count`` are drawn at
-    random, one every ``rate``, such as "100ms". subscribe: ``interest``, ``after``. received: a row for each
-    subscription of this node.
+    create: ``kind``, ``policy``, ``settings``, ``durable``, ``producer_gone``. publish: ``payloads``, of which
+    ``count`` are drawn at random, one every ``rate``, such as "100ms". subscribe: ``interest``, ``after``. received: a
+    row for each subscription of this node.
     """
     for name in sorted(set(arguments) - KNOWN):
         raise ConfigError(f"unknown argument; known here: {', '.join(sorted(KNOWN))}", key=f"arguments.{name}")
@@ -65,6 +66,7 @@ def _create(place: Place, name: str, arguments: Mapping[str, Any], report: Repor
         kind=arguments.get("kind", "classes"),
         policy=arguments.get("policy", "first_fit"),
         settings=dict(arguments.get("settings", {})),
+        producer_gone=arguments.get("producer_gone", "wait"),
         durable=bool(arguments.get("durable", False)),
     )
 

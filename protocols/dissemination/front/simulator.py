@@ -13,7 +13,7 @@ from peerd.sim.simulation import Place, Simulation
 from peerd.sim.swarm.work import SwarmWork
 from protocols.dissemination.config import DisseminationConfig
 from protocols.dissemination.front.checkers import NoOrphans, OneProducer
-from protocols.dissemination.front.judging import WRITINGS, StreamJudge, WatchedStream, plugin_of
+from protocols.dissemination.front.judging import WRITINGS, StreamJudge, WatchedStream, plugin_of, producer_now
 from protocols.dissemination.loading import POLICIES, installed_names, load_policy
 from protocols.dissemination.models import StreamSpec, StreamView
 from protocols.dissemination.names import StreamPosition
@@ -27,6 +27,7 @@ SETTINGS: Final[dict[str, Any]] = {
     "retry": "1s",
     "retry_max": "4s",
     "producer_gone_after": "20s",
+    "standby_lease": "20s",
 }
 """Short times, so that a seed sees what takes hours, and a short memory, so that some of it is lost and told."""
 RINGS: Final = ((0.10, 1, 3), (0.85, 6, 16), (0.98, 17, 32), (1.0, 33, 80))
@@ -34,6 +35,8 @@ RINGS: Final = ((0.10, 1, 3), (0.85, 6, 16), (0.98, 17, 32), (1.0, 33, 80))
 CLASSES: Final = "abcdef"
 STREAMS_MAX: Final = 3
 DURABLE_EVERY: Final = 2
+STANDBYS_EVERY: Final = 3
+"""Every so many streams one is created that a standby takes over when its producer is gone."""
 TOLD_MAX: Final = 20
 CREATE_SHARE: Final = 0.05
 SUBSCRIBE_SHARE: Final = 0.30
@@ -124,7 +127,11 @@ class StreamTraffic(SwarmWork):
         name = f"stream{self._number}"
         kind = self._kinds[0] if len(self._kinds) == 1 else self.rng.choice(self._kinds)
         spec = StreamSpec(
-            name=name, kind=kind, policy=self.rng.choice(self._policies), durable=is_durable(self._number)
+            name=name,
+            kind=kind,
+            policy=self.rng.choice(self._policies),
+            producer_gone="wait" if self._number % STANDBYS_EVERY else "hand-over",
+            durable=is_durable(self._number),
         )
         self._judge.create(place, spec, on_done)
         self._producers[name] = place
@@ -146,7 +153,7 @@ class StreamTraffic(SwarmWork):
             self._judge.end(self.rng.choice(live))
 
     def _publish(self, stream: str) -> None:
-        place = self._producers[stream]
+        place = self._producers[stream] = producer_now(self.simulation, stream) or self._producers[stream]
         if place.is_live:
             self._judge.publish(place, stream, self.rng.choice(CLASSES))
 
@@ -202,6 +209,7 @@ class StreamTraffic(SwarmWork):
         elif len(self.not_done) < TOLD_MAX:
             self.not_done += self._judge.outdated(LATE_ITEMS_MAX)
         for name, place in sorted(self._producers.items()):
+            place = producer_now(self.simulation, name) or place
             try:
                 if place.is_live:
                     self._judge.publish(place, name, self.rng.choice(CLASSES))

@@ -96,6 +96,26 @@ def losses(events: DataFrame) -> DataFrame:
     return of_kind(events, "dissemination.loss").groupBy("stream", "node").agg(F.count(F.lit(1)).alias("gaps"))
 
 
+def producers(events: DataFrame) -> DataFrame:
+    """One row a stream and way in which it got another producer: handed over, or replaced because it was gone.
+
+    ``mean_pause_s``, ``max_pause_s``: for so long nothing could be published; of a producer that was gone, how long
+    the standby had not heard of it.
+    """
+    found = events.where(F.col("event").isin("dissemination.handed_over", "dissemination.producer_replaced"))
+    for name in ("paused_s", "silent_s", "term"):
+        if name not in found.columns:
+            found = found.withColumn(name, F.lit(None).cast("double"))
+    pause_s = F.coalesce("paused_s", "silent_s")
+    how = F.when(F.col("event") == "dissemination.handed_over", "handed over").otherwise("replaced")
+    return found.groupBy("stream", how.alias("how")).agg(
+        F.count(F.lit(1)).alias("times"),
+        F.avg(pause_s).alias("mean_pause_s"),
+        F.max(pause_s).alias("max_pause_s"),
+        F.max("term").cast("long").alias("term"),
+    )
+
+
 def reorganisations(events: DataFrame) -> DataFrame:
     """One row a stream: what changes were expected to bring, beside what they have brought, by the policy's measure.
 
@@ -160,6 +180,10 @@ def _build_moves(events: DataFrame, built: Mapping[str, DataFrame]) -> DataFrame
 
 def _build_losses(events: DataFrame, built: Mapping[str, DataFrame]) -> DataFrame:
     return losses(events)
+
+
+def _build_producers(events: DataFrame, built: Mapping[str, DataFrame]) -> DataFrame:
+    return producers(events)
 
 
 def _build_reorganisations(events: DataFrame, built: Mapping[str, DataFrame]) -> DataFrame:
@@ -230,6 +254,22 @@ TABLES: Final = (
         "stream_losses",
         _build_losses,
         Shown("Lost parts of streams", {"stream": "stream", "node": "node", "gaps": "gaps"}, ("stream", "node")),
+    ),
+    SparkTable(
+        "stream_producers",
+        _build_producers,
+        Shown(
+            "Other producers of streams",
+            {
+                "stream": "stream",
+                "how": "how",
+                "times": "times",
+                "mean_pause_s": "mean pause",
+                "max_pause_s": "longest",
+                "term": "last term",
+            },
+            ("stream", "how"),
+        ),
     ),
     SparkTable(
         "stream_reorganisations",

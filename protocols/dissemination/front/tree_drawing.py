@@ -79,6 +79,8 @@ def as_text(view: StreamTreeView, *, is_wide: bool = False) -> str:
     shares = [share for node in view.nodes if (share := node.figures.get("spurious_share")) is not None]
     mean = f", mean spurious share {sum(shares) / len(shares):.1%}" if shares else ""
     lines.append(f"{_plural(len(places), 'node')}, depth {depth}{mean}")
+    if view.standbys:
+        lines.append(f"if the producer dies: {', '.join(node[:NODE_DIGITS] for node in view.standbys)}")
     if view.missing:
         names = ", ".join(node[:NODE_DIGITS] for node in view.missing)
         lines.append(f"{_plural(len(view.missing), 'node')} did not answer: {names}")

@@ -121,6 +121,10 @@ class StreamMember:
         is_whole = self.state.wants.is_answered([interest.id])
         return is_whole and not self.up.is_orphan and self.state.through >= through
 
+    def has_whole(self, interest: Interest) -> bool:
+        """Whether this node has had all of the stream since some mark, up to where it is."""
+        return self.state.wants.since(interest.id) is not None
+
     def become_producer(self, everything: Interest, now: float) -> None:
         """Go on as the producer, with what this node remembers since it has had everything."""
         state = self.state

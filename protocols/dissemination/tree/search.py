@@ -46,6 +46,11 @@ class ParentSearch:
         self.current = None
         self._next()
 
+    def prefer(self, peer: PeerRef) -> None:
+        """Try this node next, in a search that is under way."""
+        self._queue.appendleft(peer)
+        self._tried.discard(peer.id)
+
     def stop(self) -> None:
         """Forget what was begun; ``on_over`` is not called."""
         self._on_over = self.current = None
