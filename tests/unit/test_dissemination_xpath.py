@@ -471,6 +471,8 @@ def test_a_pattern_may_be_written_without_a_path(text: str, asked: str) -> None:
 def test_tags_are_counted_in_pieces_without_missing_any(seed: int) -> None:
     rng = random.Random(seed)
     text = rng.choice(["", "<?xml version='1.0'?>", "<?p i?>", "\n"]) + "<a>"
+    others = ["", "", "?>", "!", "x" * rng.randint(0, 40), "<b c='/>'/>", "<!-- </a> -->", "<?x </?>"]
+    between = rng.sample(others, 2)
     opened = deepest = 1
     for _ in range(rng.randint(0, 300)):
         if rng.random() < 0.65:
@@ -479,9 +481,7 @@ def test_tags_are_counted_in_pieces_without_missing_any(seed: int) -> None:
             text, opened = text + "</a>", opened - 1
         deepest = max(deepest, opened)
         if opened < document.DEPTH_MAX:
-            text += rng.choice(
-                ["", "", "?>", "!", "x" * rng.randint(0, 40), "<b c='/>'/>", "<!-- </a> -->", "<?x </?>"]
-            )
+            text += rng.choice(between)
     text += "</a>" * opened
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(document, "PIECE_BYTES", rng.choice([1, 2, 3, 7, 64, 768]))

@@ -168,7 +168,7 @@ _DEEP_FROM_MANY: Final = re.compile(r"(?<!^)(?<![\[( ]\.)//")
 
 
 def _short(text: str, pattern: Condition) -> str | None:
-    """What lxml is asked for a pattern with this canonical text, if it looks at each part of a document only some times.
+    """What lxml is asked for a pattern with this canonical text, if that makes it look at each part only some times.
 
     A path that looks at all depths from many elements, or a join of several, may cost it the square of a document's
     size, as it compares what it finds from each; each comparison may read all texts once for each level of the
