@@ -6,7 +6,6 @@ import json
 import re
 from collections.abc import Callable
 from typing import Final, Protocol
-from xml.sax.saxutils import quoteattr
 
 from peerd.api import Host, Value, value_size_bytes
 from peerd.errors import Unavailable
@@ -233,6 +232,8 @@ def description(kind: str, attachment: Attachment) -> tuple[bytes, str]:
                 f"XPath queries look at an item, of at most {PAYLOAD_BYTES_MAX} bytes, and not into the XML attached "
                 "to it; give an item in XML that describes the file",
             )
+        from xml.sax.saxutils import quoteattr  # late: it loads a client of HTTP, 1.5 MiB
+
         values = (quoteattr(_printable(each)) for each in (attachment.name, attachment.content_type))
         text = '<document name={} type={} size="{}"/>'.format(*values, attachment.size)
         return text.encode(), "application/xml"
