@@ -237,9 +237,9 @@ def test_the_first_node_looks_up_what_the_newcomer_would_have_wanted() -> None:
     policy = policy_at(tree, [X, Y], young=10)
     new = KIND.parse("new")
     for number in range(1, 101):
-        content = frozenset({new.id} if number % 4 == 0 else ())
-        item = ParsedItem(StreamItem(1, number, 0, b""), content)
-        policy.passed(item, False, [X.id] if number % 2 else [Y.id])
+        item = StreamItem(1, number, 0, str(number).encode())
+        content = KIND.met[item.payload] = frozenset({new.id} if number % 4 == 0 else ())
+        policy.passed(ParsedItem(item, content), False, [X.id] if number % 2 else [Y.id])
     policy.received(Z, request_of(Z))
     ((to, handed),) = tree.take(AddRequest)
     assert to == Y and isinstance(handed, AddRequest) and handed.items is not None

@@ -18,7 +18,6 @@ from protocols.dissemination.messages import StreamItem
 from protocols.dissemination.names import StreamPosition
 from protocols.dissemination.policies.overlap.item_bits import from_bits, to_bits
 from protocols.dissemination.policies.overlap.messages import BITS_BYTES_MAX, SPAN_MAX, WINDOW_MAX, ItemBits
-from protocols.dissemination.ports import ParsedItem
 from protocols.dissemination.statistics.changes import ITEMS_MIN, since_change
 from protocols.dissemination.statistics.received import ItemSet, ReceivedItems, missing_share
 from protocols.dissemination.statistics.recent import RECENT_ITEMS_MAX, RecentItems
@@ -262,8 +261,7 @@ def test_recent_items_answer_for_any_kind() -> None:
     recent = RecentItems(XPATH)
     assert recent.wanted_by([XPATH.parse("/a")]) is None
     for number in range(1, 2 * RECENT_ITEMS_MAX + 1):
-        item = StreamItem(1, number, 0, b"<a/>" if number % 3 else b"<b/>")
-        recent.add(ParsedItem(item, XPATH.content(item)))
+        recent.add(StreamItem(1, number, 0, b"<a/>" if number % 3 else b"<b/>"))
     found = recent.wanted_by([XPATH.parse("/b"), XPATH.parse("count(/b) > 0")])
     assert len(recent) == RECENT_ITEMS_MAX and found is not None
     assert (found.since, found.through) == (RECENT_ITEMS_MAX, 2 * RECENT_ITEMS_MAX)

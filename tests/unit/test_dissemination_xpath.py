@@ -20,11 +20,12 @@ from protocols.dissemination.front.lab.generators import (
     random_query as random_query_of,
 )
 from protocols.dissemination.interests.errors import InterestError, ItemError
-from protocols.dissemination.interests.xpath import automaton, kind as xpath, opaque
+from protocols.dissemination.interests.xpath import automaton, document, kind as xpath, opaque
 from protocols.dissemination.interests.xpath.automaton import Automaton
 from protocols.dissemination.interests.xpath.document import parse
 from protocols.dissemination.interests.xpath.kind import XPathKind
 from protocols.dissemination.interests.xpath.numbers import number_of
+from protocols.dissemination.interests.xpath.writing import write
 from protocols.dissemination.ports import Interest
 
 KIND = XPathKind()
@@ -413,13 +414,82 @@ def test_few_short_queries_are_asked_of_lxml_without_a_visit_to_each_element(mon
     for each in interests:
         together.add(each)
     assert together.match(root) == {each.id for each in interests[:3]}
-    costly = [KIND.parse(text) for text in ("//b//c", "/a | /b", "/a[count(b) > 0]")]
+    texts = ("//a//b//c", "//a[.//b[d] and .//c and .//d and .//e]", "//b//c[. = 1]", "/a | /b", "/a[count(b) > 0]")
+    costly = [KIND.parse(text) for text in texts]
     for added in (*costly, KIND.parse("/b")):  # the last one is not costly, but one too many
         together.add(added)
         with pytest.raises(AssertionError, match="visited"):
             together.match(root)
         together.remove(added.id)
         assert together.match(root) == {each.id for each in interests[:3]}
+
+
+def test_few_queries_have_few_steps_below_others_that_lxml_is_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Automaton, "match", lambda self, root: pytest.fail("all elements are visited"))
+    root: Any = parse(b"<a><b><c/></b></a>")
+    interests = [KIND.parse(text) for text in ("//b//c", "//a[.//c and .//d]", "/a/b//c", "//a//b/c")]
+    together = KIND.make_set()
+    for each in interests:
+        together.add(each)
+    assert together.match(root) == {each.id for each in interests} - {interests[1].id}
+    one_too_many = KIND.parse("//b//d")
+    together.add(one_too_many)
+    with pytest.raises(pytest.fail.Exception, match="visited"):
+        together.match(root)
+    together.remove(one_too_many.id)
+    assert together.match(root)
+
+
+@settings(max_examples=200, deadline=None)
+@given(st.integers(0, 1 << 30))
+def test_what_lxml_is_asked_for_a_short_query_collects_no_elements_and_has_its_answers(seed: int) -> None:
+    rng = random.Random(seed)
+    interests = [KIND.parse(random_query(rng)) for _ in range(20)]
+    short = [each for each in interests if each.meaning.is_short]
+    for _ in range(4):
+        root = parse(random_document(rng).encode())
+        for each in short:
+            assert KIND.matches(each, root) == lxml_finds(each.text, root), (each.text, etree.tostring(root))
+
+
+@pytest.mark.parametrize(
+    ("text", "asked"),
+    [
+        ("/a/b//c", "/a[b[.//c]]"),
+        ("//a//b[d]/c", "//a[.//b[c][d]]"),
+        ("//a[x//y]//*", "//a[.//*][x[.//y]]"),
+        ("/a[not(b//c) and (d or e/@f)]", "/a[d or e[@f]][not(b[.//c])]"),
+    ],
+)
+def test_a_pattern_may_be_written_without_a_path(text: str, asked: str) -> None:
+    pattern = KIND.parse(text).meaning.pattern
+    assert write(pattern, in_brackets=True) == asked and KIND.parse(asked).meaning.pattern == pattern
+
+
+@settings(max_examples=300, deadline=None)
+@given(st.integers(0, 1 << 30))
+def test_tags_are_counted_in_pieces_without_missing_any(seed: int) -> None:
+    rng = random.Random(seed)
+    text = rng.choice(["", "<?xml version='1.0'?>", "<?p i?>", "\n"]) + "<a>"
+    others = ["", "", "?>", "!", "x" * rng.randint(0, 40), "<b c='/>'/>", "<!-- </a> -->", "<?x </?>"]
+    between = rng.sample(others, 2)
+    opened = deepest = 1
+    for _ in range(rng.randint(0, 300)):
+        if rng.random() < 0.65:
+            text, opened = text + "<a>", opened + 1
+        elif opened > 1:
+            text, opened = text + "</a>", opened - 1
+        deepest = max(deepest, opened)
+        if opened < document.DEPTH_MAX:
+            text += rng.choice(between)
+    text += "</a>" * opened
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(document, "PIECE_BYTES", rng.choice([1, 2, 3, 7, 64, 768]))
+        if deepest > document.DEPTH_MAX:
+            with pytest.raises(ItemError, match="deeper"):
+                parse(text.encode())
+        else:
+            parse(text.encode())
 
 
 def random_opaque_query(rng: random.Random) -> str:
@@ -475,7 +545,7 @@ def test_no_nodes_are_compared_where_only_their_being_there_matters(text: str, a
     ("text", "is_met"),
     [
         ("//*//*//x", False),
-        ("/a/b//c", True),
+        ("//a//b[. = 1]", True),
         ("//a | //b", True),
         ("//a[" + " or ".join(f". = {n}" for n in range(9)) + "]", True),
     ],

@@ -6,7 +6,6 @@ import json
 import re
 from collections.abc import Callable
 from typing import Final, Protocol
-from xml.sax.saxutils import quoteattr
 
 from peerd.api import Host, Value, value_size_bytes
 from peerd.errors import Unavailable
@@ -243,6 +242,8 @@ def description(kind: str, attachment: Attachment) -> tuple[bytes, str]:
                 "XPath queries look at an item, and not into the XML attached to it: publish XML of at most "
                 f"{ITEM_BYTES_MAX} bytes as an item, and to a larger file give an item in XML that describes it",
             )
+        from xml.sax.saxutils import quoteattr  # late: it loads a client of HTTP, 1.5 MiB
+
         values = (quoteattr(_printable(each)) for each in (attachment.name, attachment.content_type))
         text = '<document name={} type={} size="{}"/>'.format(*values, attachment.size)
         return text.encode(), "application/xml"

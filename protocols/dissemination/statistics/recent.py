@@ -1,4 +1,7 @@
-"""A few of the newest items, kept as they are, so that somebody's interests can be tried on them. Pure."""
+"""A few of the newest items, kept as they came, so that somebody's interests can be tried on them. Pure.
+
+They are parsed again for that: it is seldom, and parsed items are large (some 12 times for XML).
+"""
 
 from __future__ import annotations
 
@@ -8,7 +11,8 @@ from typing import Final
 
 from pyroaring import BitMap64
 
-from protocols.dissemination.ports import Interest, InterestKind, ParsedItem
+from protocols.dissemination.messages import StreamItem
+from protocols.dissemination.ports import Interest, InterestKind
 from protocols.dissemination.statistics.received import ItemSet
 
 RECENT_ITEMS_MAX: Final = 128
@@ -21,21 +25,21 @@ class RecentItems:
 
     def __init__(self, kind: InterestKind) -> None:
         self._kind = kind
-        self._items: deque[ParsedItem] = deque()
+        self._items: deque[StreamItem] = deque()
         self._bytes = 0
 
     def __len__(self) -> int:
         return len(self._items)
 
-    def add(self, item: ParsedItem) -> None:
+    def add(self, item: StreamItem) -> None:
         """Remember one more."""
-        if self._items and self._items[-1].position.epoch != item.position.epoch:
+        if self._items and self._items[-1].epoch != item.epoch:
             self._items.clear()
             self._bytes = 0
         self._items.append(item)
-        self._bytes += item.item.size
+        self._bytes += item.size
         while len(self._items) > RECENT_ITEMS_MAX or (self._bytes > RECENT_BYTES_MAX and len(self._items) > 1):
-            self._bytes -= self._items.popleft().item.size
+            self._bytes -= self._items.popleft().size
 
     def wanted_by(self, interests: Sequence[Interest]) -> ItemSet | None:
         """Which of them meet one of the interests; ``None``: there are none yet."""
@@ -44,6 +48,7 @@ class RecentItems:
         wanted = self._kind.make_set()
         for interest in interests:
             wanted.add(interest)
-        numbers = BitMap64(each.position.sequence for each in self._items if wanted.match(each.content))
-        first, last = self._items[0].position, self._items[-1].position
+        content = self._kind.content
+        numbers = BitMap64(each.sequence for each in self._items if wanted.match(content(each)))
+        first, last = self._items[0], self._items[-1]
         return ItemSet(first.epoch, first.sequence - 1, last.sequence, numbers)

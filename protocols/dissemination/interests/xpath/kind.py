@@ -18,7 +18,9 @@ from protocols.dissemination.interests.xpath.containment import covers, overlap_
 from protocols.dissemination.interests.xpath.document import Document, parse
 from protocols.dissemination.interests.xpath.pattern import (
     Condition,
+    Has,
     depth_of,
+    free_steps_of,
     labels_mentioned,
     labels_required,
 )
@@ -39,6 +41,11 @@ FEW: Final = 16
 Measured, the two are even at 20 queries of small flat documents, at 28 of news, and at more of large documents."""
 SHORT_COMPARISONS_MAX: Final = 8
 """A query with more comparisons is not short."""
+FREE_STEPS_MAX: Final = 4
+"""A query with more steps of any depth is not short."""
+FREE_BELOW_MAX: Final = 4
+"""Steps of any depth below others of any depth, in few short queries. For each of them lxml looks at a part of a
+document once for each element around it, at most 64 times: that takes it twice as long as one visit to all elements."""
 ALONE_MAX: Final = 64
 """Patterns asked alone, of which lxml is not asked, whose automata are kept."""
 ALONE_STATES_BYTES_MAX: Final = 256 * KIB
@@ -49,13 +56,14 @@ ALONE_STATES_BYTES_MAX: Final = 256 * KIB
 class XPathMeaning:
     """A query: its pattern, and what is evaluated. See `protocols.dissemination.interests.xpath.reading.XPathQuery`.
 
-    ``is_short``: lxml answers it in less time than it takes to visit all elements. Whatever ``pattern`` covers mentions
-    all of ``required``.
+    ``is_short``: lxml answers it in less time than it takes to visit all elements; ``free_below``: if there are not too
+    many steps of any depth below others. Whatever ``pattern`` covers mentions all of ``required``.
     """
 
     pattern: Condition
     is_exact: bool
     is_short: bool
+    free_below: int
     evaluate: Callable[[Document], bool]
     required: frozenset[str]
     mentioned: frozenset[str]
@@ -136,12 +144,21 @@ def _parsed(text: str) -> Interest:
 def _interest(query: XPathQuery) -> Interest:
     pattern = query.pattern
     by_lxml = _compiled(query.text)  # elementpath takes some texts that XPath 1.0 does not have
-    if query.asked is not None:
-        by_lxml = _compiled(query.asked)
     is_exact = query.asked is None
-    is_short = is_exact and _is_short(query.text)
-    evaluate = by_lxml if is_short or not is_exact else _by_automaton(query.text)
-    meaning = XPathMeaning(pattern, is_exact, is_short, evaluate, labels_required(pattern), labels_mentioned(pattern))
+    asked = _short(query.text, pattern) if is_exact else query.asked
+    if asked is None:
+        evaluate = _by_automaton(query.text)
+    else:
+        evaluate = by_lxml if asked == query.text else _compiled(asked)
+    meaning = XPathMeaning(
+        pattern,
+        is_exact,
+        is_exact and asked is not None,
+        free_steps_of(pattern).below,
+        evaluate,
+        labels_required(pattern),
+        labels_mentioned(pattern),
+    )
     return Interest(interest_id(XPathKind.name, query.text), query.text, meaning)
 
 
@@ -150,14 +167,19 @@ _DEEP_FROM_MANY: Final = re.compile(r"(?<!^)(?<![\[( ]\.)//")
 """A step of any depth that is neither the first one, nor the first one of a predicate."""
 
 
-def _is_short(text: str) -> bool:
-    """Whether lxml looks at each part of a document only some times to answer a pattern with this canonical text.
+def _short(text: str, pattern: Condition) -> str | None:
+    """What lxml is asked for a pattern with this canonical text, if that makes it look at each part only some times.
 
-    A query that looks at all depths more than once, from many elements, or joins several, may cost it the square of a
-    document's size; each comparison may read all texts once for each level of the document.
+    A path that looks at all depths from many elements, or a join of several, may cost it the square of a document's
+    size, as it compares what it finds from each; each comparison may read all texts once for each level of the
+    document. In brackets nothing is compared.
     """
-    is_simple = text.count("//") <= 1 and "|" not in text and not _DEEP_FROM_MANY.search(text)
-    return is_simple and len(_COMPARISON.findall(text)) <= SHORT_COMPARISONS_MAX
+    comparisons = len(_COMPARISON.findall(text))
+    if text.count("//") <= 1 and "|" not in text and not _DEEP_FROM_MANY.search(text):
+        return text if comparisons <= SHORT_COMPARISONS_MAX else None
+    free = free_steps_of(pattern)
+    is_short = free.count <= FREE_STEPS_MAX and free.depth <= 2 and not comparisons and isinstance(pattern, Has)
+    return write(pattern, in_brackets=True) if is_short else None
 
 
 def _by_automaton(text: str) -> Callable[[Document], bool]:
@@ -236,4 +258,5 @@ def _few_of(interests: Mapping[bytes, Interest]) -> tuple[Interest, ...] | None:
     if len(interests) > FEW:
         return None
     few = tuple(interests.values())
-    return few if all(each.meaning.is_short for each in few) else None
+    are_short = all(each.meaning.is_short for each in few)
+    return few if are_short and sum(each.meaning.free_below for each in few) <= FREE_BELOW_MAX else None

@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 from enum import Enum
-from typing import TypeAlias
+from typing import NamedTuple, TypeAlias
 
 ANY: str = "*"
 """The label of a step that meets every element."""
@@ -154,3 +154,27 @@ def depth_of(condition: Condition) -> int:
         case NoneOf(part=part):
             return depth_of(part)
     return 0
+
+
+class FreeSteps(NamedTuple):
+    """Steps of any depth: how many there are, how many of them below others, and how many inside each other."""
+
+    count: int
+    below: int
+    depth: int
+
+
+def free_steps_of(condition: Condition) -> FreeSteps:
+    """Those of a condition."""
+    match condition:
+        case Has(axis=axis, step=step):
+            inside = free_steps_of(step.condition)
+            if axis is StepAxis.CHILD:
+                return inside
+            return FreeSteps(inside.count + 1, inside.count, inside.depth + 1)
+        case All(parts=parts) | Some(parts=parts) if parts:
+            counts, below, depths = zip(*map(free_steps_of, parts), strict=True)
+            return FreeSteps(sum(counts), sum(below), max(depths))
+        case NoneOf(part=part):
+            return free_steps_of(part)
+    return FreeSteps(0, 0, 0)

@@ -26,15 +26,19 @@ class Unwritable(Exception):
     """A pattern that no text of an XPath query says."""
 
 
-def write(condition: Condition) -> str:
-    """The text of a condition on a document. Raises `Unwritable`."""
-    return _Writer().document(condition)
+def write(condition: Condition, *, in_brackets: bool = False) -> str:
+    """The text of a condition on a document. Raises `Unwritable`.
+
+    ``in_brackets``: as no path, ``/a[b[.//c]]`` for ``/a/b//c``, so that who evaluates it collects no elements.
+    """
+    return _Writer(in_brackets=in_brackets).document(condition)
 
 
 class _Writer:
     """Writes one pattern. Each part is written once for each use of it: else nested branches would take for ever."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, in_brackets: bool) -> None:
+        self._in_brackets = in_brackets
         self._steps: dict[tuple[int, bool], str] = {}
 
     def document(self, condition: Condition) -> str:
@@ -62,7 +66,9 @@ class _Writer:
         parts = list(condition.parts) if isinstance(condition, All) else [condition]
         # A path reads better than brackets; any of the children may be its next step, so take the deepest.
         ways = [part for part in parts if isinstance(part, Has) and not part.step.label.startswith(ATTRIBUTE)]
-        way = max(ways, key=lambda part: (depth_of(part), self._predicate(part)), default=None)
+        way = None
+        if not self._in_brackets:
+            way = max(ways, key=lambda part: (depth_of(part), self._predicate(part)), default=None)
         brackets = sorted(self._predicate(part) for part in parts if part is not way)
         text = step.label + "".join(f"[{bracket}]" for bracket in brackets)
         if way is None:

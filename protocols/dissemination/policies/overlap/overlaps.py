@@ -49,7 +49,7 @@ class Overlaps:
         """An item has come, and has gone on."""
         self.received.passed(item.position, is_own, children)
         if self._recent is not None:
-            self._recent.add(item)
+            self._recent.add(item.item)
         if self._summary is not None:
             self._summary.add(item.position, item.content)
 
