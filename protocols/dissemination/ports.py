@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Hashable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Protocol, runtime_checkable
 
 from peerd.ids import NodeId
@@ -32,11 +32,11 @@ class ParsedItem:
 
     item: StreamItem
     content: Any
+    position: StreamPosition = field(init=False)
+    """Where it stands in its stream: worked out once, as it is looked at for every child."""
 
-    @property
-    def position(self) -> StreamPosition:
-        """Where it stands in its stream."""
-        return self.item.position
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "position", self.item.position)
 
 
 class InterestSet(Protocol):
