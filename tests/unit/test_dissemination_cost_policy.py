@@ -117,7 +117,7 @@ def test_a_plan_tells_what_the_next_round_does() -> None:
 def test_a_gain_that_is_little_beside_what_a_large_family_loses_is_worth_a_move(
     monkeypatch: pytest.MonkeyPatch, spot: float
 ) -> None:
-    """Node 12 has a detour of 3 ms by way of node 1, about 1 % of what is lost at the source's many steps; or a tenth."""
+    """Node 12 has a detour of 3 ms by way of node 1, about 1 % of what is lost at the source's steps; or a tenth."""
     monkeypatch.setitem(cost_net.SETTINGS, "decide_s", "0s")
     spots = {NodeId(number): 20.0 for number in range(2, 13)} | {NodeId(1): 0.0, NodeId(13): spot}
     costs = [Costs(0.00001, 0.00001)] * 13
