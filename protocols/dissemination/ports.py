@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Hashable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Protocol, runtime_checkable
 
 from peerd.ids import NodeId
@@ -34,11 +34,11 @@ class ParsedItem:
     content: Any
     met: set[bytes] | None = None
     """The interests of this node that it meets, where it was matched before it is its turn."""
+    position: StreamPosition = field(init=False)
+    """Where it stands in its stream: worked out once, as it is looked at for every child."""
 
-    @property
-    def position(self) -> StreamPosition:
-        """Where it stands in its stream."""
-        return self.item.position
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "position", self.item.position)
 
 
 class InterestSet(Protocol):

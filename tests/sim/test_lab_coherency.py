@@ -11,7 +11,7 @@ from peerd.lab.experiment import COST, Point, Row
 from peerd.lab.pool import run_point
 from peerd.lab.registry import find
 from protocols.dissemination.front.lab.coherency_adapting import AdaptingTrees
-from protocols.dissemination.front.lab.coherency_experiments import EXPERIMENTS
+from protocols.dissemination.front.lab.coherency_experiments import EXPERIMENTS, in_time
 from protocols.dissemination.front.lab.coherency_run import relative
 from protocols.dissemination.front.lab.coherency_system import System
 from protocols.dissemination.front.lab.coherency_trees import PLANS, Shape, dita
@@ -167,3 +167,12 @@ def test_every_experiment_has_a_variant_that_runs_and_charts(name: str) -> None:
     rows = found.derive([run_point(first)])
     assert {column.key for column in found.columns if column.key in rows[0]} >= {"processor_s", "seed"}
     assert all(not chart.is_empty for chart in found.charts(rows))
+
+
+def test_seeds_are_one_line_of_a_chart_over_time() -> None:
+    row = {"plan": "random", "adaptive": True, "simulated_s": 40.0, "load": 1.0}
+    first, other = {**row, "lost_windows": [4.0, 2.0]}, {**row, "lost_windows": [2.0, 1.0]}
+    (chart,) = in_time("adapting", "")([first, other])
+    (line,) = chart.lines
+    assert line.label == "random + adaptive"
+    assert line.points == ((2.0, 3.0, 2.0, 4.0), (4.0, 1.5, 1.0, 2.0))

@@ -9,6 +9,8 @@ import pytest
 from hypothesis import given, settings, strategies as st
 
 from peerd.ids import NodeId
+from protocols.dissemination.config import DisseminationConfig
+from protocols.dissemination.front.lab.coherency_building import family_of as family_with
 from protocols.dissemination.policies.cost.model import (
     Branch,
     Costs,
@@ -18,6 +20,7 @@ from protocols.dissemination.policies.cost.model import (
     processing_s,
     queueing,
 )
+from protocols.dissemination.policies.cost.policy import CHANGES_MAX
 from protocols.dissemination.policies.cost.transformations import Family, Kind, Relative
 
 
@@ -128,6 +131,12 @@ def test_a_large_family_is_looked_at_in_part(seed: int, count: int, limit: int) 
     assert set(some) <= set(every)
     if len(every) <= limit:
         assert some == every
+
+
+def test_a_family_of_the_default_fan_out_is_looked_at_whole_in_each_round() -> None:
+    fan_out = DisseminationConfig().fan_out
+    family = family_with(fan_out, random.Random(1))
+    assert family.count() == len(list(family.some(CHANGES_MAX, random.random))) > 500
 
 
 def test_no_child_is_always_left_out() -> None:

@@ -45,11 +45,11 @@ def family_of(fan_out: int, rng: Random) -> Family:
 def measure_decisions(point: Point, notify: Notify) -> Row:
     """How long it takes to work out what each possible change of a family brings."""
     begun_s = time.process_time()
-    family = family_of(int(point.variant["children"] or 0), Random(point.seed))
-    possible = list(family.transformations())
     notify("decide", 0.0)
-    took_s = []
+    took_s, possible = [], []
     for _ in range(REPEATS):
+        family = family_of(int(point.variant["children"] or 0), Random(point.seed))
+        possible = list(family.transformations())
         start_s = time.process_time()
         for each in possible:
             family.benefit(each)

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import partial
+from statistics import fmean
 from typing import Any, Final
 
 from peerd.lab.charts import Chart, Line, lines
@@ -64,15 +65,19 @@ def over(name: str, by: str, title: str, x: str) -> Charts:
 
 
 def in_time(name: str, title: str) -> Charts:
-    """Draw the loss of each window."""
+    """Draw the loss of each window: the mean over seeds, the least and the greatest."""
 
     def draw(found: Sequence[Row]) -> list[Chart]:
         several = len({row["load"] for row in found if "load" in row}) > 1
-        made = []
+        labelled: dict[str, list[Row]] = {}
         for row in _named(found):
             label = row["tree"] + (f", load {row['load']:g}" if several else "")
-            step_s = row["simulated_s"] / WINDOWS
-            points = tuple((step_s * at, y, y, y) for at, y in enumerate(row["lost_windows"], 1))
+            labelled.setdefault(label, []).append(row)
+        made = []
+        for label, alike in labelled.items():
+            step_s = alike[0]["simulated_s"] / WINDOWS
+            windows = zip(*(row["lost_windows"] for row in alike), strict=True)
+            points = tuple((step_s * at, fmean(ys), min(ys), max(ys)) for at, ys in enumerate(windows, 1))
             made.append(Line(label, points))
         return [Chart(f"coherency-{name}", title, "seconds", LOST, tuple(made))]
 

@@ -32,8 +32,8 @@ class Fidelity:
 
     def __init__(self, world: CoherencyWorld) -> None:
         self._true = list(world.first)
-        self._wanting: list[list[int]] = [[] for _ in world.first]
-        self._held = [{object: world.first[object] for object in wants} for wants in world.tolerances]
+        self._held: list[dict[int, float]] = [{} for _ in world.first]
+        """Of each object, the value that each node has that wants it."""
         self._wants = world.tolerances
         self._bad_since: dict[tuple[int, int], float] = {}
         self._weight = [1 / len(wants) if wants else 0.0 for wants in world.tolerances]
@@ -42,21 +42,20 @@ class Fidelity:
         self._from_s = 0.0
         for node, wants in enumerate(world.tolerances):
             for object in wants:
-                self._wanting[object].append(node)
+                self._held[object][node] = world.first[object]
 
     def changed(self, object: int, value: float, now: float) -> None:
         """The source has a new value."""
         self._true[object] = value
-        for node in self._wanting[object]:
-            self._judge(node, object, now)
+        for node, held in self._held[object].items():
+            self._judge(node, object, abs(value - held) > self._wants[node][object], now)
 
     def got(self, node: int, object: int, value: float, now: float) -> None:
         """A subscription was given a value."""
-        self._held[node][object] = value
-        self._judge(node, object, now)
+        self._held[object][node] = value
+        self._judge(node, object, abs(self._true[object] - value) > self._wants[node][object], now)
 
-    def _judge(self, node: int, object: int, now: float) -> None:
-        is_bad = abs(self._true[object] - self._held[node][object]) > self._wants[node][object]
+    def _judge(self, node: int, object: int, is_bad: bool, now: float) -> None:
         if is_bad:
             self._bad_since.setdefault((node, object), now)
         elif self._bad_since:

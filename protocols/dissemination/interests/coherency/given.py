@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from protocols.dissemination.interests.coherency.reading import ANY_OBJECT, Needs
-from protocols.dissemination.interests.coherency.tolerance import Divergence, ObjectValue, Tolerance, apart
+from protocols.dissemination.interests.coherency.tolerance import Divergence, ObjectValue, Scalar, Tolerance, apart
 from protocols.dissemination.interests.errors import ItemError
 from protocols.dissemination.names import StreamPosition
 from protocols.dissemination.ports import Interest, ParsedItem
@@ -37,6 +37,15 @@ class _Given:
     changes: float = 0.0
 
 
+@dataclass(frozen=True, slots=True)
+class _Wanted:
+    """What is wanted of one object. ``promised``: see `GivenValues.promise`, by divergence; ``None`` where that differs
+    from value to value."""
+
+    tolerances: tuple[Tolerance, ...]
+    promised: tuple[float | None, ...]
+
+
 class GivenValues:
     """Implements `protocols.dissemination.ports.LastGiven`."""
 
@@ -44,7 +53,7 @@ class GivenValues:
         self._is_source = is_source
         self._given: dict[str, _Given] = {}
         self._needs: Needs = {}
-        self._of: Needs = {}
+        self._of: dict[str, _Wanted] = {}
 
     def want(self, interests: Iterable[Interest]) -> None:
         """What the holder wants from now on; for a node's own values: what its parent keeps it within."""
@@ -53,7 +62,7 @@ class GivenValues:
             for name, some in interest.meaning.items():
                 found.setdefault(name, []).extend(some)
         for name, last in self._given.items():
-            if not self._tolerances(name):
+            if not self._wanted(name).tolerances:
                 last.changes = math.inf  # nobody counted while it was not wanted
         self._needs = {name: tuple(some) for name, some in found.items()}
         self._of.clear()
@@ -61,22 +70,23 @@ class GivenValues:
     def offer(self, held: ParsedItem, here: GivenValues) -> bool:
         """Whether the holder has to get this value, which the node has now; if so it counts as given."""
         content: ObjectValue = held.content
-        last = self._given.get(content.object)
-        wanted = self._tolerances(content.object)
-        position = held.position
+        name, position = content.object, held.position
+        last = self._given.get(name)
+        wanted = self._wanted(name).tolerances
         if last is None:
             if wanted:
-                self._given[content.object] = _Given(held, position, position)
+                self._given[name] = _Given(held, position, position)
             return bool(wanted)
         if position == last.at:
             return False
         if position != last.seen:
             last.seen = position
             last.changes += here.promise(Divergence.CHANGES, content) + 1
-        if not any(self._is_due(each, last, content, here) for each in wanted):
-            return False
-        last.held, last.at, last.changes = held, position, 0.0
-        return True
+        for each in wanted:
+            if self._is_due(each, last, content, here):
+                last.held, last.at, last.changes = held, position, 0.0
+                return True
+        return False
 
     @staticmethod
     def _is_due(wanted: Tolerance, last: _Given, now: ObjectValue, here: GivenValues) -> bool:
@@ -90,22 +100,21 @@ class GivenValues:
         """How far the source may be from this value of the node's own without its learning of that, at most."""
         if self._is_source:
             return 0.0
-        found = math.inf
-        for each in self._tolerances(value.object):
-            if each.is_exact:
-                return 0.0
-            if each.divergence is divergence or (_is_value(each.divergence) and _is_value(divergence)):
-                found = min(found, each.amount(value.value))
-            elif divergence is Divergence.EDITS and each.divergence is Divergence.VALUE and each.limit == 0:
-                found = 0.0
-        return found
+        wanted = self._wanted(value.object)
+        promised = wanted.promised[divergence]
+        return _promised(wanted.tolerances, divergence, value.value) if promised is None else promised
 
-    def _tolerances(self, name: str) -> tuple[Tolerance, ...]:
+    def _wanted(self, name: str) -> _Wanted:
         found = self._of.get(name)
         if found is None:
             if len(self._of) >= OBJECTS_MAX:
                 self._of.clear()
-            found = self._of[name] = (*self._needs.get(name, ()), *self._needs.get(ANY_OBJECT, ()))
+            tolerances = (*self._needs.get(name, ()), *self._needs.get(ANY_OBJECT, ()))
+            is_relative = any(each.divergence is Divergence.PERCENT for each in tolerances)
+            promised = (
+                None if is_relative and _is_value(each) else _promised(tolerances, each, None) for each in Divergence
+            )
+            found = self._of[name] = _Wanted(tolerances, tuple(promised))
         return found
 
     def give(self, held: ParsedItem) -> None:
@@ -133,6 +142,18 @@ class GivenValues:
     def clear(self) -> None:
         """Nothing that was given counts any more."""
         self._given.clear()
+
+
+def _promised(tolerances: Iterable[Tolerance], divergence: Divergence, value: Scalar) -> float:
+    found = math.inf
+    for each in tolerances:
+        if each.is_exact:
+            return 0.0
+        if each.divergence is divergence or (_is_value(each.divergence) and _is_value(divergence)):
+            found = min(found, each.amount(value))
+        elif divergence is Divergence.EDITS and each.divergence is Divergence.VALUE and each.limit == 0:
+            found = 0.0
+    return found
 
 
 def _is_value(divergence: Divergence) -> bool:

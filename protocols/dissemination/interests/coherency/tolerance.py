@@ -17,6 +17,7 @@ EDIT_TEXT_MAX: Final = 128
 EDITS_MAX: Final = 16
 
 Scalar = int | float | str | bool | None
+NUMBERS: Final = frozenset((int, float))
 
 
 class Divergence(IntEnum):
@@ -100,7 +101,7 @@ def number_text(number: float) -> str:
 
 def is_number(value: Scalar) -> TypeGuard[int | float]:
     """Whether differences can be taken. JSON's true and false are no numbers."""
-    return isinstance(value, (int, float)) and not isinstance(value, bool)
+    return type(value) in NUMBERS
 
 
 def apart(divergence: Divergence, one: ObjectValue, other: ObjectValue, limit: float) -> float:

@@ -28,7 +28,7 @@ UNMEASURED: Final = Costs(0.0001, 0.0001)
 """Of a node that has not sent anything yet."""
 RATE_GUESS: Final = 1.0
 """Of a newcomer, where nobody has measured anything yet."""
-CHANGES_MAX: Final = 500
+CHANGES_MAX: Final = 2000
 """Transformations that a node considers in one round: some 50 ms in which it does nothing else."""
 REPORTS_BURST: Final = 6
 """Reports to the parent at once, and one a second in the long run, whatever the children and the parent say."""

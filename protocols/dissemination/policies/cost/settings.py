@@ -32,7 +32,7 @@ class CostSettings(ConfigSection):
         "decides on figures that are not settled yet.",
     )
     gain_min: Annotated[float, Field(ge=0.0, le=1.0)] = setting(
-        0.002,
+        0.0005,
         "A change is made when it is thought to spare this share of what is lost at the steps that it touches. Higher "
         "means fewer moves; 0 follows every fluctuation.",
     )
@@ -51,8 +51,8 @@ class CostSettings(ConfigSection):
         "limits the fan-out.",
     )
     decide_s: Annotated[Duration, between_durations("0s", "1s")] = setting(
-        "90us",
-        "What it takes to work out one possible change (t^d of equation 7); `peerd lab` measures it: 90us for a node "
+        "25us",
+        "What it takes to work out one possible change (t^d of equation 7); `peerd lab` measures it: 25us for a node "
         "with 6 children that have 6 each. Higher limits the fan-out.",
     )
 

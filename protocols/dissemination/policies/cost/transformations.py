@@ -11,7 +11,7 @@ told from the few nodes whose children change: in a time that does not depend on
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from enum import Enum
 from itertools import islice
 
@@ -60,16 +60,19 @@ class Relative:
     costs: Costs
     rate: float
     children: tuple[Branch, ...]
+    branch: Branch = field(init=False)
+    """It and all below it."""
 
-    @property
-    def branch(self) -> Branch:
-        """It and all below it."""
-        return branch_of(self.id, self.rate, self.children)
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "branch", branch_of(self.id, self.rate, self.children))
 
 
 @dataclass(frozen=True, slots=True)
 class Family:
-    """A node with its children and grandchildren. ``relatives``: both of them; ``costs`` and ``rate``: its own."""
+    """A node with its children and grandchildren. ``relatives``: both of them; ``costs`` and ``rate``: its own.
+
+    What is lost as the tree is now, is worked out once for each node: hundreds of changes are compared with it.
+    """
 
     node: NodeId
     costs: Costs
@@ -77,6 +80,16 @@ class Family:
     children: tuple[NodeId, ...]
     relatives: Mapping[NodeId, Relative]
     delay: Delay
+    _lost: dict[NodeId, float] = field(default_factory=dict, init=False, repr=False, compare=False)
+    """At the steps down from a node, now."""
+    _branches: dict[NodeId, Branch] = field(default_factory=dict, init=False, repr=False, compare=False)
+    _parents: dict[NodeId, NodeId] = field(default_factory=dict, init=False, repr=False, compare=False)
+    """Of the grandchildren."""
+
+    def __post_init__(self) -> None:
+        for child in self.children:
+            for grandchild in self.grandchildren(child):
+                self._parents.setdefault(grandchild, child)
 
     def grandchildren(self, child: NodeId) -> tuple[NodeId, ...]:
         """The children of a child."""
@@ -122,32 +135,32 @@ class Family:
 
     def benefit(self, transformation: Transformation) -> float:
         """How much less all nodes together would lose: minus the change of the sum of equation 6."""
-        before = {id: self._children_of(id) for id in self.touched(transformation)}
-        after = {id: list(children) for id, children in before.items()}
+        touched = self.touched(transformation)
+        after = {id: self._children_of(id) for id in touched}
         for move in transformation.moves:
             for children in after.values():
                 if move.node in children:
                     children.remove(move.node)
             after[move.to].append(move.node)
-        return self._loss(before) - self._loss(after)
+        return self._loss_now(touched) - self._loss(after)
 
     def loss_of(self, nodes: Iterable[NodeId]) -> float | None:
         """What is lost at the steps down from these nodes now; ``None``: not all of them are (still) known here."""
         known = set(nodes)
         if not all(id == self.node or id in self.relatives for id in known):
             return None
-        return self._loss({id: self._children_of(id) for id in sorted(known)})
+        return self._loss_now(sorted(known))
 
     def old_parent(self, node: NodeId) -> NodeId:
         """The parent of a child or grandchild."""
-        return next((child for child in self.children if node in self.grandchildren(child)), self.node)
+        return self._parents.get(node, self.node)
 
     def touched(self, transformation: Transformation) -> set[NodeId]:
         """The nodes whose children change, or whose children's rates do."""
         touched = {self.node}
         for move in transformation.moves:
             touched.add(move.to)
-            touched.update(child for child in self.children if move.node in self.grandchildren(child))
+            touched.add(self.old_parent(move.node))
         return touched
 
     def _children_of(self, id: NodeId) -> list[NodeId]:
@@ -155,41 +168,57 @@ class Family:
             return list(self.children)
         return [branch.node for branch in self.relatives[id].children]
 
+    def _loss_now(self, nodes: Iterable[NodeId]) -> float:
+        total = 0.0
+        for id in nodes:
+            lost = self._lost.get(id)
+            if lost is None:
+                below = [self._branch(child) for child in self._children_of(id)]
+                lost = self._lost[id] = self._step_loss(id, below)
+            total += lost
+        return total
+
     def _loss(self, families: Mapping[NodeId, Sequence[NodeId]]) -> float:
         """What is lost at the steps down from these nodes, when they have these children."""
         known: dict[NodeId, Branch] = {}
 
         def branch(id: NodeId) -> Branch:
+            if id not in families or id == self.node:
+                return self._branch(id)
             if id not in known:
-                if id in families and id != self.node:
-                    known[id] = branch_of(id, self.relatives[id].rate, [branch(child) for child in families[id]])
-                else:
-                    known[id] = self._branch(id)
+                known[id] = branch_of(id, self.relatives[id].rate, [branch(child) for child in families[id]])
             return known[id]
 
-        total = 0.0
-        for id, children in families.items():
-            below = [branch(child) for child in children]
-            costs, rate = (self.costs, self.rate) if id == self.node else self._own(id)
-            delay_s = processing_s(costs, rate_max(rate, below), below)
-            total += step_loss(id, delay_s, below, self.delay)
-        return total
+        return sum(self._step_loss(id, [branch(child) for child in below]) for id, below in families.items())
+
+    def _step_loss(self, id: NodeId, below: Sequence[Branch]) -> float:
+        costs, rate = (self.costs, self.rate) if id == self.node else self._own(id)
+        return step_loss(id, processing_s(costs, rate_max(rate, below), below), below, self.delay)
 
     def _own(self, id: NodeId) -> tuple[Costs, float]:
         return self.relatives[id].costs, self.relatives[id].rate
 
     def _branch(self, id: NodeId) -> Branch:
-        found = self.relatives.get(id)
-        if found is not None:
-            return found.branch
-        return next(each for other in self.relatives.values() for each in other.children if each.node == id)
+        found = self._branches.get(id)
+        if found is None:
+            found = self._branches[id] = self._whole_branch(id)
+        return found
+
+    def _whole_branch(self, id: NodeId) -> Branch:
+        its = self.relatives.get(id)
+        if its is None:
+            return next(each for other in self.relatives.values() for each in other.children if each.node == id)
+        if id not in self.children:
+            return its.branch
+        below = [self.relatives[each.node].branch if each.node in self.relatives else each for each in its.children]
+        return branch_of(id, its.rate, below)
 
 
 def branch_of(id: NodeId, rate: float, children: Sequence[Branch]) -> Branch:
     """A node, and all below it."""
-    return Branch(id, rate_max(rate, children), rate + sum(child.rate_sum for child in children), len(children))
+    return Branch(id, rate_max(rate, children), rate + sum([child.rate_sum for child in children]), len(children))
 
 
 def rate_max(rate: float, children: Sequence[Branch]) -> float:
     """The rate of what a node gets: of the one that wants most, of it and all below it."""
-    return max([rate, *(child.rate_max for child in children)])
+    return max([rate, *[child.rate_max for child in children]])
