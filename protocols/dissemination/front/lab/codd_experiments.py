@@ -195,9 +195,14 @@ FIGURES: Final = {
     "dissemination/delta": StreamFigure(
         "what a move must save to be made",
         f"{PAPER}, figures 22 to 24",
-        (Column("delta", "delta", "part of a place's overhead that a move must save"),),
-        charts.over("delta", "delta", "What a move must save", moves=True),
-        _each("delta", (0.0, 0.1, 0.2)),
+        (
+            Column("delta", "delta", "part of a place's overhead that a move must save"),
+            Column("most_classes", "classes", "classes that a member is in: from one to so many"),
+        ),
+        charts.over("delta", "delta", "What a move must save", "most_classes", moves=True),
+        tuple(
+            {"way": CODD, "delta": delta, "most_classes": most} for most in (1, 2, 3) for delta in (0.0, 0.1, 0.2)
+        ),
     ),
     "dissemination/pace": StreamFigure(
         "how fast items follow each other, while moves a minute are limited",

@@ -56,6 +56,7 @@ DEFAULTS: Final[Row] = {
     "selectivity": 0.2,
     "classes": 20,
     "change_every": 200,
+    "most_classes": 1,
     "pace": 10,
     "dtd": None,
 }
@@ -86,7 +87,14 @@ def _workload(point: Point, setting: Row) -> LabStream:
     rng = random.Random(f"{point.seed} workload")
     if setting["dtd"] is not None:
         return XmlWorkload(point.nodes, rng, point.lookups, setting["dtd"])
-    return ClassWorkload(point.nodes, rng, setting["classes"], setting["selectivity"], setting["change_every"])
+    return ClassWorkload(
+        point.nodes,
+        rng,
+        setting["classes"],
+        setting["selectivity"],
+        setting["change_every"],
+        setting["most_classes"],
+    )
 
 
 def _joining(point: Point) -> int:
