@@ -146,9 +146,7 @@ class ClassWorkload:
             rng.shuffle(members)
             halves += [members[: len(members) // 2], members[len(members) // 2 :]]
         rng.shuffle(halves)
-        self.classes[:count] = [
-            list(dict.fromkeys(halves[at] + halves[at + 1])) for at in range(0, len(halves), 2)
-        ]
+        self.classes[:count] = [list(dict.fromkeys(halves[at] + halves[at + 1])) for at in range(0, len(halves), 2)]
 
 
 class XmlWorkload:

@@ -119,7 +119,7 @@ class Lifter:
         return {child.peer.id: child.peer for child in self._tree.children() if child.peer.id in self._known}
 
     def _part_for(self, child: NodeId) -> float:
-        """The part of what a child needs that this node gets for it and others below; infinite where nothing is known."""
+        """The part of what a child needs that this node does not want itself; infinite where nothing is known."""
         sent = self._overlaps.received.sent_to(child)
         items = None if sent is None else self._overlaps.settled(sent, self._tree.now())
         if items is None or not items.items:
@@ -141,7 +141,7 @@ class Lifter:
     def _to_send_up(self) -> PeerRef | None:
         """The child that had better be one level higher.
 
-        One that this node gets much for, so that it is rid of that; else the one with the most children, if any has some.
+        One that this node gets much for, which it is rid of then; else the one with the most children, if any has some.
         """
         best: tuple[bool, int, NodeId] | None = None
         peers = self._peers()
