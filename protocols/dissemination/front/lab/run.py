@@ -18,6 +18,7 @@ from protocols.dissemination.front.lab.rivals import RIVALS, StaticTree, anneale
 from protocols.dissemination.front.lab.workloads import ClassWorkload, LabStream, Wanted, XmlWorkload
 from protocols.dissemination.policies.first_fit import FirstFitFactory
 from protocols.dissemination.policies.overlap.events import (
+    MovedDown,
     MovedUp,
     ReorganisationAsked,
     ReorganisationDecided,
@@ -56,6 +57,7 @@ DEFAULTS: Final[Row] = {
     "selectivity": 0.2,
     "classes": 20,
     "change_every": 200,
+    "most_classes": 1,
     "pace": 10,
     "dtd": None,
 }
@@ -86,7 +88,14 @@ def _workload(point: Point, setting: Row) -> LabStream:
     rng = random.Random(f"{point.seed} workload")
     if setting["dtd"] is not None:
         return XmlWorkload(point.nodes, rng, point.lookups, setting["dtd"])
-    return ClassWorkload(point.nodes, rng, setting["classes"], setting["selectivity"], setting["change_every"])
+    return ClassWorkload(
+        point.nodes,
+        rng,
+        setting["classes"],
+        setting["selectivity"],
+        setting["change_every"],
+        setting["most_classes"],
+    )
 
 
 def _joining(point: Point) -> int:
@@ -234,6 +243,7 @@ def _moves_row(net: DisseminationNet, begun: int, items: int) -> Row:
         "moves": outcomes["moved"],
         "moves_per_100": round(100 * outcomes["moved"] / items, 2),
         "moved_up": sum(isinstance(event, MovedUp) for event in events),
+        "moved_down": sum(isinstance(event, MovedDown) for event in events),
         "no_gain": outcomes["no_gain"],
         "declined": outcomes["declined"] + outcomes["silent"],
         "searched": round(net.sent.get(GetOverhead, 0) / max(1, len(decided)), 1),

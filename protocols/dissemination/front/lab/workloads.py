@@ -106,7 +106,13 @@ class ClassWorkload:
     """CoDD's abstract data: an item is wanted by all members of some classes, which are split and merged at times."""
 
     def __init__(
-        self, members: int, rng: random.Random, classes: int = 20, selectivity: float = 0.2, change_every: int = 200
+        self,
+        members: int,
+        rng: random.Random,
+        classes: int = 20,
+        selectivity: float = 0.2,
+        change_every: int = 200,
+        most_classes: int = 1,
     ) -> None:
         self.kind = MembersKind()
         self._rng = rng
@@ -115,7 +121,9 @@ class ClassWorkload:
         self._drawn = 0
         self.classes: list[list[int]] = [[] for _ in range(classes)]
         for member in range(1, members + 1):
-            rng.choice(self.classes).append(member)
+            some = rng.randint(1, most_classes) if most_classes > 1 else 1
+            for each in rng.sample(self.classes, some) if some > 1 else [rng.choice(self.classes)]:
+                each.append(member)
 
     def interest(self, member: int) -> Interest:
         """Its name."""
@@ -138,7 +146,7 @@ class ClassWorkload:
             rng.shuffle(members)
             halves += [members[: len(members) // 2], members[len(members) // 2 :]]
         rng.shuffle(halves)
-        self.classes[:count] = [halves[at] + halves[at + 1] for at in range(0, len(halves), 2)]
+        self.classes[:count] = [list(dict.fromkeys(halves[at] + halves[at + 1])) for at in range(0, len(halves), 2)]
 
 
 class XmlWorkload:
