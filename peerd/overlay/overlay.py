@@ -336,6 +336,8 @@ class Overlay(Plugin):
             raise Bug("the peers whose silence is watched are not those in the tables")
         if not state.suspects.keys() <= known:
             raise Bug("suspected peers that are in no table")
+        if not state.epochs.keys() <= state.leaves.by_id.keys():
+            raise Bug("boot epochs of peers that are no members")
         sees_both_sides = state.leaves.left_neighbour() is not None and state.leaves.right_neighbour() is not None
         if state.is_ready and not state.leaves.is_gapless and not sees_both_sides:
             raise Bug("ready without a neighbour on each side")
