@@ -19,6 +19,9 @@ from protocols.dissemination.ports import Interest, InterestKind, InterestSet, P
 ASIDE_BYTES: Final = 64 * KIB
 """Items above this are read and matched aside."""
 
+CHANGES_MAX: Final = 4096
+"""Interests that came and went since the last large item, above which the set for large items is forgotten."""
+
 Offload: TypeAlias = Callable[
     [Callable[..., Any], tuple[Any, ...], Callable[[Any], None], Callable[[BaseException], None]], None
 ]
@@ -107,13 +110,20 @@ class Matching:
         if interest.id not in self._interests:
             self._interests[interest.id] = interest
             self._set.add(interest)
-            self._changes[interest.id] = interest
+            self._note(interest.id, interest)
 
     def remove(self, id: bytes) -> None:
         """Remove one."""
         if self._interests.pop(id, None) is not None:
             self._set.remove(id)
-            self._changes[id] = None
+            self._note(id, None)
+
+    def _note(self, id: bytes, interest: Interest | None) -> None:
+        if self._aside is None:
+            return
+        self._changes[id] = interest
+        if len(self._changes) > CHANGES_MAX and not self._is_running:
+            self._aside, self._changes = None, {}  # large items are rare here: it is made anew for the next one
 
     def match(self, held: ParsedItem) -> set[bytes]:
         """The ids of the interests that an item meets."""
