@@ -36,14 +36,13 @@ from protocols.dissemination.messages import (
 )
 from protocols.dissemination.names import START, StreamPosition, stream_key
 from protocols.dissemination.ports import ParsedItem
-from protocols.dissemination.tree.links import UNTAKEN_MAX
+from protocols.dissemination.tree.links import PARKED_S, UNTAKEN_MAX
 from protocols.dissemination.tree.matching import ASIDE_BYTES, CHANGES_MAX
 from protocols.dissemination.tree.member import StreamMember
 from protocols.dissemination.tree.past import SLICE_BYTES
 from protocols.dissemination.tree.replay import BufferLimits
-from protocols.dissemination.tree.state import in_messages, mark
+from protocols.dissemination.tree.state import SILENT_S, in_messages, mark
 from protocols.dissemination.tree.subscription import Delivered, Lost
-from protocols.dissemination.tree.upstream import PARKED_S, SILENT_S
 
 STREAM = stream_key("s")
 PARENT, ME, CHILD = (PeerRef(NodeId(number), "127.0.0.1", number) for number in (1, 2, 3))
