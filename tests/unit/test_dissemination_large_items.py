@@ -36,14 +36,13 @@ from protocols.dissemination.messages import (
 )
 from protocols.dissemination.names import START, StreamPosition, stream_key
 from protocols.dissemination.ports import ParsedItem
-from protocols.dissemination.tree.links import UNTAKEN_MAX
-from protocols.dissemination.tree.matching import ASIDE_BYTES
+from protocols.dissemination.tree.links import PARKED_S, UNTAKEN_MAX
+from protocols.dissemination.tree.matching import ASIDE_BYTES, CHANGES_MAX
 from protocols.dissemination.tree.member import StreamMember
 from protocols.dissemination.tree.past import SLICE_BYTES
 from protocols.dissemination.tree.replay import BufferLimits
-from protocols.dissemination.tree.state import in_messages, mark
+from protocols.dissemination.tree.state import SILENT_S, in_messages, mark
 from protocols.dissemination.tree.subscription import Delivered, Lost
-from protocols.dissemination.tree.upstream import PARKED_S, SILENT_S
 
 STREAM = stream_key("s")
 PARENT, ME, CHILD = (PeerRef(NodeId(number), "127.0.0.1", number) for number in (1, 2, 3))
@@ -379,6 +378,19 @@ def test_who_asks_for_more_while_an_item_is_matched_gets_it() -> None:
     node.member.state.matching.prepare(large(2, ASIDE_BYTES + 1, "b"), got.append, print)
     aside.do()
     assert got[1].met == {KIND.parse("a,b").id}, "the set of all knows what has come and gone"
+
+
+def test_interests_that_come_and_go_without_large_items_leave_nothing_behind() -> None:
+    matching = Node(is_source=True).member.state.matching
+    got: list[ParsedItem] = []
+    for large_items in range(2):
+        for number in range(2 * CHANGES_MAX):
+            matching.add(KIND.parse(f"c{number}"))
+            matching.remove(KIND.parse(f"c{number}").id)
+            assert len(matching._changes) <= CHANGES_MAX + 1
+        matching.add(KIND.parse("a"))
+        matching.prepare(large(large_items, ASIDE_BYTES + 1), got.append, print)
+        assert got[-1].met == {KIND.parse("a").id}
 
 
 # The past

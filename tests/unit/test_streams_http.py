@@ -16,6 +16,7 @@ import pytest
 from peerd.client import Client, DaemonBusy, RequestRefused
 from peerd.client.batches import REQUEST_LINES_MAX
 from peerd.client.streams import Backoff, Gap
+from peerd.daemon.http.guard import ROUTE_BODY_BYTES_MAX
 from peerd.errors import Unavailable
 from peerd.front import scope_of
 from peerd.lib.feed import Feed
@@ -174,6 +175,21 @@ async def test_items_that_are_empty_or_too_large_are_refused(rig: Rig) -> None:
     assert large.status_code == 422 and str(ITEM_BYTES_MAX) in large.json()["detail"]
     assert (await rig.http.post("/v1/streams/nowhere/items", content=b"x")).status_code == 404
     assert rig.service.items == []
+
+
+async def test_an_item_may_have_a_megabyte_alone_and_in_a_line(rig: Rig) -> None:
+    text = '<a b="' + "x" * (ITEM_BYTES_MAX - 10) + '"/>'
+    assert len(text) == ITEM_BYTES_MAX - 1
+    assert (await rig.http.post(ITEMS, content=text.encode())).status_code == 200
+    line = json.dumps({"payload": text, "content_type": "application/xml"}).encode()
+    assert (await rig.http.post(f"{ITEMS}?wrapped=1", content=line, headers=LINES)).status_code == 200
+    quotes = json.dumps({"payload": '"' * ITEM_BYTES_MAX}).encode()
+    assert (await rig.http.post(f"{ITEMS}?wrapped=1", content=quotes, headers=LINES)).status_code == 200
+    assert [len(payload) for payload, _ in rig.service.items] == [len(text), len(text), ITEM_BYTES_MAX]
+    too_large = await rig.http.post(ITEMS, content=bytes(ROUTE_BODY_BYTES_MAX + 1))
+    assert too_large.status_code == 413 and str(ROUTE_BODY_BYTES_MAX) in too_large.json()["detail"]
+    other = await rig.http.post("/v1/streams", json={"name": "x" * 70_000})
+    assert other.status_code == 413, "only the route of items takes so much"
 
 
 async def test_many_items_are_lines_which_are_passed_on_as_they_were_written(rig: Rig) -> None:

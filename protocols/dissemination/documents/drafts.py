@@ -137,9 +137,10 @@ class Documents:
             raise StreamRefused("invalid", f"a document of {size} bytes: it has to have 1 to {largest}")
         if not name or len(name) > FILE_NAME_MAX or len(content_type) > CONTENT_TYPE_MAX:
             raise StreamRefused("invalid", f"a document needs a name of 1 to {FILE_NAME_MAX} characters")
-        item = (payload, payload_type)
         if payload is None:
             item = description(kind, Attachment(name, size, chunk_bytes_for(size), b"", content_type))
+        else:
+            item = payload, payload_type
         check_item(kind, *item)
         if len(self._drafts) >= DRAFTS_MAX:
             raise Unavailable(f"{DRAFTS_MAX} documents are being published already")

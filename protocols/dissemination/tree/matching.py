@@ -19,6 +19,9 @@ from protocols.dissemination.ports import Interest, InterestKind, InterestSet, P
 ASIDE_BYTES: Final = 64 * KIB
 """Items above this are read and matched aside."""
 
+CHANGES_MAX: Final = 4096
+"""Interests that came and went since the last large item, above which the set for large items is forgotten."""
+
 Offload: TypeAlias = Callable[
     [Callable[..., Any], tuple[Any, ...], Callable[[Any], None], Callable[[BaseException], None]], None
 ]
@@ -107,13 +110,20 @@ class Matching:
         if interest.id not in self._interests:
             self._interests[interest.id] = interest
             self._set.add(interest)
-            self._changes[interest.id] = interest
+            self._note(interest.id, interest)
 
     def remove(self, id: bytes) -> None:
         """Remove one."""
         if self._interests.pop(id, None) is not None:
             self._set.remove(id)
-            self._changes[id] = None
+            self._note(id, None)
+
+    def _note(self, id: bytes, interest: Interest | None) -> None:
+        if self._aside is None:
+            return
+        self._changes[id] = interest
+        if len(self._changes) > CHANGES_MAX and not self._is_running:
+            self._aside, self._changes = None, {}  # large items are rare here: it is made anew for the next one
 
     def match(self, held: ParsedItem) -> set[bytes]:
         """The ids of the interests that an item meets."""
@@ -138,40 +148,37 @@ class Matching:
         if self._aside is None:
             self._aside = self._kind.make_set()
             self._changes = dict(self._interests)
-        self._run(self._aside, job.item, set())
-
-    def _run(self, interests: InterestSet, item: StreamItem | ParsedItem, met: set[bytes]) -> None:
-        self._is_running = True
         changes, self._changes = self._changes, {}
+        self._run(self._aside, changes, job.item, set())
+
+    def _run(
+        self,
+        interests: InterestSet,
+        changes: Mapping[bytes, Interest | None],
+        item: StreamItem | ParsedItem,
+        met: set[bytes],
+    ) -> None:
+        """Match an item with a set that is changed first. ``met``: what it is known to meet already."""
+        self._is_running = True
+        untold, self._changes = self._changes, {}
+
+        def tell_later() -> None:
+            self._changes = {**untold, **self._changes}
+
+        def failed(error: BaseException) -> None:
+            tell_later()
+            self._end(lambda job: job.failed(error))
 
         def done(held: ParsedItem) -> None:
             found = met | (held.met or set())
             came = {id: each for id, each in self._changes.items() if each is not None}
+            tell_later()
             if came:  # while it was matched somebody has asked for more, and counts on getting this item
-                self._run_again(came, held, found)
+                self._run(self._kind.make_set(), came, held, found)
             else:
                 self._end(lambda job: job.done(replace(held, met=found)))
 
-        look_aside(self.offload, _changed_and_matched, (self._kind, interests, changes, item), done, self._failed)
-
-    def _run_again(self, came: Mapping[bytes, Interest | None], held: ParsedItem, met: set[bytes]) -> None:
-        """Match it with interests that came meanwhile. The set of all is told of them with the next item."""
-        untold, self._changes = self._changes, {}
-
-        def done(again: ParsedItem) -> None:
-            found = met | (again.met or set())
-            more = {id: each for id, each in self._changes.items() if each is not None}
-            self._changes = {**untold, **self._changes}
-            if more:
-                self._run_again(more, held, found)
-            else:
-                self._end(lambda job: job.done(replace(held, met=found)))
-
-        interests = self._kind.make_set()
-        look_aside(self.offload, _changed_and_matched, (self._kind, interests, came, held), done, self._failed)
-
-    def _failed(self, error: BaseException) -> None:
-        self._end(lambda job: job.failed(error))
+        look_aside(self.offload, _changed_and_matched, (self._kind, interests, changes, item), done, failed)
 
     def _end(self, tell: Callable[[_Job], None]) -> None:
         job = self._jobs.popleft()

@@ -187,7 +187,7 @@ class StreamMember:
             self.latest.begin(found)
             return
         found.lose(begun, since)
-        found.begin_with(state.past(since, [found.interest]))
+        found.begin_with(state.past(since, [found.interest]), state.buffer.limits.bytes)
         self._look_on(found, SLICE_BYTES)
 
     def _look_on(self, found: OwnSubscription, bytes_max: int) -> None:
@@ -255,7 +255,7 @@ class StreamMember:
         own = [each for each in self.subscriptions.values() if each.interest.id in ids]
         own = [each for each in own if state.is_for(each.given, held)]
         for subscription in own:
-            subscription.give(held, state.buffer.limits.bytes)
+            subscription.give(held)
         self.on_passed(held, bool(own), children)
 
     def remembered(self, item: StreamItem, held: ParsedItem | None) -> None:

@@ -56,6 +56,7 @@ class OwnSubscription:
     """What it is to be given still: the past, and what has come while that was looked through."""
     waiting_bytes: int = 0
     """Of items that have come meanwhile."""
+    waiting_max: int = 0
 
     @property
     def may_look_on(self) -> bool:
@@ -63,9 +64,10 @@ class OwnSubscription:
         first = self.waiting[0] if self.waiting else None
         return first is not None and not (isinstance(first, Past) and first.is_busy)
 
-    def begin_with(self, past: Past) -> None:
-        """Give it the past first, by `look_on`."""
+    def begin_with(self, past: Past, waiting_max: int) -> None:
+        """Give it the past first, by `look_on`. ``waiting_max``: so many bytes of items may wait meanwhile."""
         self.waiting.append(past)
+        self.waiting_max = waiting_max
 
     def look_on(self, bytes_max: int) -> None:
         """Give it what is found in so many bytes of the past."""
@@ -90,17 +92,17 @@ class OwnSubscription:
             self.waiting.clear()
             self._lose(self.through or START, through)
 
-    def give(self, held: ParsedItem, bytes_max: int) -> None:
-        """Give it an item, unless it has got that already. ``bytes_max``: at most so much waits until the past is over.
+    def give(self, held: ParsedItem) -> None:
+        """Give it an item, unless it has got that already, in its turn.
 
-        What has to wait is parsed again, because parsed it is large.
+        What has to wait is parsed again then, because parsed it is large.
         """
         if not self.waiting:
             self._give(held)
             return
         self.waiting_bytes += held.item.size
         last = self.waiting[-1]
-        if self.waiting_bytes > bytes_max:
+        if self.waiting_bytes > self.waiting_max:
             self.waiting_bytes = 0
             self.waiting.clear()
             self._lose(self.through or START, held.position)
