@@ -178,7 +178,7 @@ def _short(text: str, pattern: Condition) -> str | None:
     if text.count("//") <= 1 and "|" not in text and not _DEEP_FROM_MANY.search(text):
         return text if comparisons <= SHORT_COMPARISONS_MAX else None
     free = free_steps_of(pattern)
-    is_short = free.count <= FREE_STEPS_MAX and free.depth <= 2 and not comparisons and isinstance(pattern, Has)
+    is_short = free.number <= FREE_STEPS_MAX and free.depth <= 2 and not comparisons and isinstance(pattern, Has)
     return write(pattern, in_brackets=True) if is_short else None
 
 

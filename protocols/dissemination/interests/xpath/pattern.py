@@ -159,7 +159,7 @@ def depth_of(condition: Condition) -> int:
 class FreeSteps(NamedTuple):
     """Steps of any depth: how many there are, how many of them below others, and how many inside each other."""
 
-    count: int
+    number: int
     below: int
     depth: int
 
@@ -171,10 +171,10 @@ def free_steps_of(condition: Condition) -> FreeSteps:
             inside = free_steps_of(step.condition)
             if axis is StepAxis.CHILD:
                 return inside
-            return FreeSteps(inside.count + 1, inside.count, inside.depth + 1)
+            return FreeSteps(inside.number + 1, inside.number, inside.depth + 1)
         case All(parts=parts) | Some(parts=parts) if parts:
-            counts, below, depths = zip(*map(free_steps_of, parts), strict=True)
-            return FreeSteps(sum(counts), sum(below), max(depths))
+            numbers, below, depths = zip(*map(free_steps_of, parts), strict=True)
+            return FreeSteps(sum(numbers), sum(below), max(depths))
         case NoneOf(part=part):
             return free_steps_of(part)
     return FreeSteps(0, 0, 0)
