@@ -199,7 +199,7 @@ _MAKERS: Final[Mapping[type[Message], Callable[[_Words], Message]]] = {
     overlap.ChildHistory: lambda it: overlap.ChildHistory(STREAM, it.bits),
     overlap.RoomAbove: lambda it: overlap.RoomAbove(STREAM),
     overlap.MoveToGrandparent: lambda it: overlap.MoveToGrandparent(STREAM, it.parent),
-    overlap.RoomWanted: lambda it: overlap.RoomWanted(STREAM, True),
+    overlap.RoomBelow: lambda it: overlap.RoomBelow(STREAM),
     overlap.MoveToSibling: lambda it: overlap.MoveToSibling(STREAM, it.other()),
     cost.CostReport: lambda it: cost.CostReport(STREAM, it.figures, (), ()),
     cost.CostRelatives: lambda it: cost.CostRelatives(STREAM, 0.0, (it.other(),)),

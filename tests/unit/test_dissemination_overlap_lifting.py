@@ -19,7 +19,7 @@ from protocols.dissemination.policies.overlap.messages import (
     MoveToGrandparent,
     MoveToSibling,
     RoomAbove,
-    RoomWanted,
+    RoomBelow,
 )
 from protocols.dissemination.policies.overlap.policy import OverlapPolicy
 from tests.unit.test_dissemination_overlap import ABOVE, PEERS, ROOT, FakeTree, X, Y, Z, every, feed, policy_at
@@ -166,31 +166,31 @@ def test_a_node_tells_its_parent_how_many_children_it_has() -> None:
     assert isinstance(told, ChildHistory) and told.children == 2
 
 
-@pytest.mark.parametrize("room", [False, True])
-def test_a_node_with_somebody_to_send_up_tells_its_parent(room: bool) -> None:
-    tree, policy = with_room(room, z_wants=4)
+def test_a_node_with_room_and_somebody_to_send_up_tells_its_parent() -> None:
+    tree, policy = with_room(z_wants=4)
     tell(policy, tree, {X: 0})
-    assert not tree.take(RoomWanted)
-    for _ in range(7):
+    tree.at_s += OFFER_AGAIN_S
+    tell(policy, tree, {X: 0})
+    assert not tree.take(RoomBelow), "nobody to send up"
+    tree.at_s += OFFER_AGAIN_S
+    for _ in range(5):
         tell(policy, tree, {X: 1})
-    assert tree.take(RoomWanted) == [(ABOVE, RoomWanted(STREAM, room))], "once in five seconds"
+    assert tree.take(RoomBelow) == [(ABOVE, RoomBelow(STREAM))], "once in five seconds"
+    tree.at_s += OFFER_AGAIN_S
+    tree.room = False
+    policy.tick()
+    assert not tree.take(RoomBelow), "no room any more"
 
 
-def test_a_full_node_sends_a_child_without_children_below_the_one_that_wants_room() -> None:
+def test_a_full_node_sends_a_child_without_children_below_the_one_with_room() -> None:
     tree, policy = with_room(room=False)
     tell(policy, tree, {X: 2})
     for _ in range(3):
-        policy.received(X, RoomWanted(STREAM, True))
+        policy.received(X, RoomBelow(STREAM))
     assert tree.take(MoveToSibling) == [(Y, MoveToSibling(STREAM, X))], "once a second; X gets all that Y wants, not Z"
     tell(policy, tree, {Y: 1})
-    policy.received(X, RoomWanted(STREAM, True))
+    policy.received(X, RoomBelow(STREAM))
     assert not tree.take(MoveToSibling), "Y has children now"
-
-
-def test_where_the_one_that_wants_room_has_none_a_leaf_goes_below_another_leaf() -> None:
-    tree, policy = with_room(room=False, z_wants=8)
-    policy.received(X, RoomWanted(STREAM, False))
-    assert tree.take(MoveToSibling) == [(Z, MoveToSibling(STREAM, Y))]
 
 
 @pytest.mark.parametrize(
@@ -201,7 +201,7 @@ def test_where_the_one_that_wants_room_has_none_a_leaf_goes_below_another_leaf()
 def test_nobody_is_sent_down(room: bool, settings: Mapping[str, object], asking: PeerRef) -> None:
     tree, policy = with_room(room, **settings)
     policy.received(X, ChildHistory(STREAM, to_bits(item_set(every(2), 0, 400)), int(asking != X)))
-    policy.received(asking, RoomWanted(STREAM, True))
+    policy.received(asking, RoomBelow(STREAM))
     assert not tree.take(MoveToSibling)
 
 
@@ -221,22 +221,20 @@ def test_a_node_goes_down_on_the_word_of_its_parent_and_without_children() -> No
 
 
 @pytest.mark.parametrize("reorganise", [False, True])
-def test_a_full_node_exchanges_children_until_the_large_ones_are_near_the_producer(reorganise: bool) -> None:
+def test_a_full_node_gives_a_leaf_for_a_branch(reorganise: bool) -> None:
     rng = random.Random(1)
-    workload = ClassWorkload(MEMBERS, rng, classes=1, selectivity=1.0, change_every=0)
-    net = DisseminationNet(MEMBERS, workload, rng, {"reorganise": reorganise}, fan_out=4)
-    net.nodes[net.peers[0].id].fan_out = 3
-    for number in range(1, MEMBERS + 1):
-        net.join(number).fan_out = 0 if number in (2, 3) else 3
-    for _ in range(100):
-        net.tick()
-    for node in net.members():
-        node.fan_out = 4
-    before = sum(len(node.path) for node in net.members())
+    workload = ClassWorkload(6, rng, classes=1, selectivity=1.0, change_every=0)
+    net = DisseminationNet(6, workload, rng, {"reorganise": reorganise}, fan_out=3)
+    for number in range(1, 7):
+        net.join(number)
+    for number, parent in ((4, 1), (5, 4), (6, 4)):
+        net.nodes[net.peers[number].id].member.move_to(net.peers[parent], net.now)
+        net.run()
+    assert sorted(len(node.path) for node in net.members()) == [1, 1, 1, 2, 3, 3]
     for _ in range(400):
         net.publish()
-    after = sum(len(node.path) for node in net.members())
-    assert after < before if reorganise else after == before
+    depths = [1, 1, 1, 2, 2, 2] if reorganise else [1, 1, 1, 2, 3, 3]
+    assert sorted(len(node.path) for node in net.members()) == depths
     assert any(isinstance(event, MovedDown) for event in net.events) == reorganise
     net.check()
 

@@ -4,8 +4,8 @@ Moves by overlap put a node, with all below it, where it costs least; where its 
 the tree grows deeper with each of them. Whoever is moved to its grandparent costs nobody anything: the grandparent gets
 what it needs already, and the parent in between is rid of it. So this needs no search, and nobody's leave.
 
-Near the producer most nodes are full. There a child without children goes below a sibling that gets the same, to
-make room: it is one level lower then, and the one that comes in its place is higher, with all below it.
+Near the producer most nodes are full. There a child without children goes below a sibling that has room and
+gets the same, and a child of that one comes in its place, with all below it.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from protocols.dissemination.policies.overlap.messages import (
     MoveToGrandparent,
     MoveToSibling,
     RoomAbove,
-    RoomWanted,
+    RoomBelow,
 )
 from protocols.dissemination.policies.overlap.overlaps import Overlaps
 from protocols.dissemination.policies.overlap.settings import OverlapSettings
@@ -30,7 +30,7 @@ from protocols.dissemination.ports import TreeAccess
 OFFER_EVERY_S: Final = 1.0
 """Room is offered so often at most; and a child is sent up or down so often at most, however often room is offered."""
 OFFER_AGAIN_S: Final = 5.0
-"""To one child, room is offered so often at most: it has nobody to send, perhaps. So often room above is asked for."""
+"""To one child, room is offered so often at most: it has nobody to send, perhaps. So often room is offered to the parent."""
 COUNTED_MAX: Final = 0xFFFF
 
 
@@ -59,7 +59,7 @@ class Lifter:
         self._overlaps = overlaps
         self._known: dict[NodeId, _Child] = {}
         self._offered_at = float("-inf")
-        self._asked_above_at = float("-inf")
+        self._offered_above_at = float("-inf")
         self._sent_up_at = float("-inf")
         self._sent_down_at = float("-inf")
         self._going: _Going | None = None
@@ -83,17 +83,16 @@ class Lifter:
             self._known[child].children = children
 
     def tick(self) -> None:
-        """Offer room to the children, and ask the parent for some."""
+        """Offer room, to the children and to the parent."""
         tree, now = self._tree, self._tree.now()
-        if not self._settings.reorganise or (tree.parent is None and not tree.is_producer):
+        if not self._settings.reorganise or (tree.parent is None and not tree.is_producer) or not tree.has_room():
             return
-        has_room = tree.has_room()
-        if has_room and now - self._offered_at >= OFFER_EVERY_S:
+        if now - self._offered_at >= OFFER_EVERY_S:
             self._offer_to_child(now)
-        if tree.parent is not None and now - self._asked_above_at >= OFFER_AGAIN_S:
-            self._asked_above_at = now
+        if tree.parent is not None and now - self._offered_above_at >= OFFER_AGAIN_S:
+            self._offered_above_at = now
             if self._to_send_up() is not None:
-                tree.send(tree.parent, RoomWanted(tree.stream, has_room))
+                tree.send(tree.parent, RoomBelow(tree.stream))
 
     def _offer_to_child(self, now: float) -> None:
         """Offer room to one of the children that have children, and want what this node wants.
@@ -162,21 +161,21 @@ class Lifter:
 
     # Down
 
-    def room_wanted(self, peer: PeerRef, has_room: bool) -> None:
-        """A child has one to send up. Where this node is full, send one without children below a sibling of it."""
+    def offered_below(self, peer: PeerRef) -> None:
+        """A child has room, and a child to send up. Where this node is full, send it one that has no children.
+
+        Not below another leaf: the more nodes have children, the more get something in vain when interests change.
+        """
         tree, now = self._tree, self._tree.now()
         if peer.id not in self._known or tree.has_room() or now - self._sent_down_at < OFFER_EVERY_S:
             return
         if not self._settings.reorganise or self._part_for(peer.id) > self._settings.threshold:
             return
-        peers = self._peers()
-        leaves = [child for child in peers if child != peer.id and not self._known[child].children]
-        for below in ([peer.id] if has_room else []) + leaves:
-            for child in leaves:
-                if child != below and self._gets(below, child):
-                    self._sent_down_at = now
-                    tree.send(peers[child], MoveToSibling(tree.stream, peers[below]))
-                    return
+        for child, ref in self._peers().items():
+            if child != peer.id and not self._known[child].children and self._gets(peer.id, child):
+                self._sent_down_at = now
+                tree.send(ref, MoveToSibling(tree.stream, peer))
+                return
 
     def _gets(self, child: NodeId, other: NodeId) -> bool:
         """Whether a child gets nearly all that another one needs."""

@@ -195,12 +195,10 @@ class MoveToGrandparent(Message):
 
 
 @message(0x032C, bytes_max=64)
-class RoomWanted(Message):
-    """Child to parent: one of my children had better be yours. Where you are full, send one without children down."""
+class RoomBelow(Message):
+    """Child to parent: I have room, and a child that had better be yours. Where you are full, send me one without."""
 
     stream: NodeId
-    has_room: bool
-    """Whether it may come to me."""
 
 
 @message(0x032D, bytes_max=256)
@@ -223,6 +221,6 @@ MESSAGES: Final = (
     ChildHistory,
     RoomAbove,
     MoveToGrandparent,
-    RoomWanted,
+    RoomBelow,
     MoveToSibling,
 )

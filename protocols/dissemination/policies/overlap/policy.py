@@ -34,7 +34,7 @@ from protocols.dissemination.policies.overlap.messages import (
     OverheadAnswer,
     Reorganise,
     RoomAbove,
-    RoomWanted,
+    RoomBelow,
 )
 from protocols.dissemination.policies.overlap.overlaps import Overlaps
 from protocols.dissemination.policies.overlap.requesting import MoveRequester
@@ -185,8 +185,8 @@ class OverlapPolicy:
             case MoveToGrandparent():
                 if self._order is None and not self._joiner.is_busy:
                     self._lifter.ordered_up(peer, message.to_parent)
-            case RoomWanted():
-                self._lifter.room_wanted(peer, message.has_room)
+            case RoomBelow():
+                self._lifter.offered_below(peer)
             case MoveToSibling():
                 if self._order is None and not self._joiner.is_busy:
                     self._lifter.ordered_down(peer, message.to_parent)
