@@ -30,7 +30,7 @@ from protocols.dissemination.ports import TreeAccess
 OFFER_EVERY_S: Final = 1.0
 """Room is offered so often at most; and a child is sent up or down so often at most, however often room is offered."""
 OFFER_AGAIN_S: Final = 5.0
-"""To one child, room is offered so often at most: it has nobody to send, perhaps. So often room is offered to the parent."""
+"""To one child, room is offered so often at most: it has nobody to send, perhaps. The same to the parent."""
 COUNTED_MAX: Final = 0xFFFF
 
 
