@@ -201,7 +201,7 @@ FIGURES: Final = {
             Column("most_classes", "classes", "classes that a member is in: from one to so many"),
         ),
         charts.over("delta", "delta", "What a move must save", "most_classes", moves=True),
-        tuple({"way": CODD, "delta": delta, "most_classes": most} for most in (1, 2, 3) for delta in (0.0, 0.1, 0.2)),
+        tuple({"way": CODD, "delta": delta, "most_classes": most} for most in (1, 2) for delta in (0.0, 0.1, 0.2, 0.4)),
     ),
     "dissemination/pace": StreamFigure(
         "how fast items follow each other, while moves a minute are limited",
