@@ -53,8 +53,7 @@ TREE: Final = (
 MOVES: Final = (
     Column("moves", "moves", "made while it was measured"),
     Column("moves_per_100", "moves/100", "made in 100 items", 1),
-    Column("moved_up", "moved up", "moves to a grandparent; the producer does not order them"),
-    Column("moved_down", "moved down", "moves to a sibling, to make room for one with children; the same"),
+    Column("moved_up", "moved up", "moves to a grandparent that had room; the producer does not order them"),
     Column("looked_at", "looked at", "requests that the producer searched a better place for"),
     Column("searched", "asked", "nodes in one search, mean", 1),
     Column("predicted", "predicted", "saving of a move for the parents, items in vain for each item, mean", 4),

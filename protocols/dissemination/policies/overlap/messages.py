@@ -194,21 +194,6 @@ class MoveToGrandparent(Message):
     to_parent: PeerRef
 
 
-@message(0x032C, bytes_max=64)
-class RoomBelow(Message):
-    """Child to parent: I have room, and a child that had better be yours. Where you are full, send me one without."""
-
-    stream: NodeId
-
-
-@message(0x032D, bytes_max=256)
-class MoveToSibling(Message):
-    """Parent to child: leave me for this other child of mine, so that there is room here for one with children."""
-
-    stream: NodeId
-    to_parent: PeerRef
-
-
 MESSAGES: Final = (
     AddRequest,
     AddResult,
@@ -221,6 +206,4 @@ MESSAGES: Final = (
     ChildHistory,
     RoomAbove,
     MoveToGrandparent,
-    RoomBelow,
-    MoveToSibling,
 )
