@@ -133,3 +133,15 @@ def test_experiments_are_found_and_drawn(codd: Row) -> None:
         assert charts and not any(chart.is_empty for chart in charts), each.name
         for column in each.columns:
             assert column.cell(found[0]) != "-" or column.key in OF_RUNS, column.key
+
+
+@given(st.integers(0, 1 << 30), st.integers(1, 3))
+@settings(max_examples=20)
+def test_a_member_is_in_one_class_to_the_most_there_may_be_and_never_twice_in_one(seed: int, most: int) -> None:
+    workload = ClassWorkload(100, Random(seed), classes=10, change_every=5, most_classes=most)
+    counts = [sum(member in each for each in workload.classes) for member in range(1, 101)]
+    assert set(counts) == set(range(1, most + 1))
+    for _ in range(50):
+        workload.draw()
+    assert all(len(set(each)) == len(each) for each in workload.classes)
+    assert {member for each in workload.classes for member in each} == set(range(1, 101)), "a change loses nobody"

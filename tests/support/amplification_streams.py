@@ -51,7 +51,6 @@ _TO_CHILD: Final = frozenset(
         *(tree.Climbed, tree.Dismiss, tree.MoveAway, tree.StreamEnds, tree.TreeAnswer, tree.PlanAnswer),
         tree.Reserved,
         *(overlap.AddResult, overlap.GetOverhead, overlap.MoveOrder, overlap.RoomAbove, overlap.MoveToGrandparent),
-        overlap.MoveToSibling,
         *(cost.CostRelatives, cost.CostToken, cost.AskToHold, cost.Yields, cost.OrderToMove, cost.PlaceOffered),
     }
 )
@@ -202,8 +201,6 @@ _MAKERS: Final[Mapping[type[Message], Callable[[_Words], Message]]] = {
     overlap.ChildHistory: lambda it: overlap.ChildHistory(STREAM, it.bits),
     overlap.RoomAbove: lambda it: overlap.RoomAbove(STREAM),
     overlap.MoveToGrandparent: lambda it: overlap.MoveToGrandparent(STREAM, it.parent),
-    overlap.RoomWanted: lambda it: overlap.RoomWanted(STREAM, True),
-    overlap.MoveToSibling: lambda it: overlap.MoveToSibling(STREAM, it.other()),
     cost.CostReport: lambda it: cost.CostReport(STREAM, it.figures, (), ()),
     cost.CostRelatives: lambda it: cost.CostRelatives(STREAM, 0.0, (it.other(),)),
     cost.CostToken: lambda it: cost.CostToken(STREAM, False),

@@ -53,8 +53,7 @@ TREE: Final = (
 MOVES: Final = (
     Column("moves", "moves", "made while it was measured"),
     Column("moves_per_100", "moves/100", "made in 100 items", 1),
-    Column("moved_up", "moved up", "moves to a grandparent; the producer does not order them"),
-    Column("moved_down", "moved down", "moves to a sibling, to make room for one with children; the same"),
+    Column("moved_up", "moved up", "moves to a grandparent that had room; the producer does not order them"),
     Column("looked_at", "looked at", "requests that the producer searched a better place for"),
     Column("searched", "asked", "nodes in one search, mean", 1),
     Column("predicted", "predicted", "saving of a move for the parents, items in vain for each item, mean", 4),
@@ -201,7 +200,7 @@ FIGURES: Final = {
             Column("most_classes", "classes", "classes that a member is in: from one to so many"),
         ),
         charts.over("delta", "delta", "What a move must save", "most_classes", moves=True),
-        tuple({"way": CODD, "delta": delta, "most_classes": most} for most in (1, 2, 3) for delta in (0.0, 0.1, 0.2)),
+        tuple({"way": CODD, "delta": delta, "most_classes": most} for most in (1, 2) for delta in (0.0, 0.1, 0.2, 0.4)),
     ),
     "dissemination/pace": StreamFigure(
         "how fast items follow each other, while moves a minute are limited",

@@ -18,7 +18,6 @@ from protocols.dissemination.front.lab.rivals import RIVALS, StaticTree, anneale
 from protocols.dissemination.front.lab.workloads import ClassWorkload, LabStream, Wanted, XmlWorkload
 from protocols.dissemination.policies.first_fit import FirstFitFactory
 from protocols.dissemination.policies.overlap.events import (
-    MovedDown,
     MovedUp,
     ReorganisationAsked,
     ReorganisationDecided,
@@ -243,7 +242,6 @@ def _moves_row(net: DisseminationNet, begun: int, items: int) -> Row:
         "moves": outcomes["moved"],
         "moves_per_100": round(100 * outcomes["moved"] / items, 2),
         "moved_up": sum(isinstance(event, MovedUp) for event in events),
-        "moved_down": sum(isinstance(event, MovedDown) for event in events),
         "no_gain": outcomes["no_gain"],
         "declined": outcomes["declined"] + outcomes["silent"],
         "searched": round(net.sent.get(GetOverhead, 0) / max(1, len(decided)), 1),

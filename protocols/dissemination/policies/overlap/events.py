@@ -60,20 +60,4 @@ class MovedUp(Event):
     children: int
 
 
-class MovedDown(Event):
-    """A node without children has left its parent for a sibling, to make room for one with children."""
-
-    KIND = "dissemination.moved_down"
-    stream: Text
-    from_parent: Text
-    parent: Text
-
-
-EVENTS: Final = (
-    OverlapJoined,
-    ReorganisationAsked,
-    ReorganisationDecided,
-    ReorganisationMeasured,
-    MovedUp,
-    MovedDown,
-)
+EVENTS: Final = (OverlapJoined, ReorganisationAsked, ReorganisationDecided, ReorganisationMeasured, MovedUp)

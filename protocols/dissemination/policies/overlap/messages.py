@@ -194,23 +194,6 @@ class MoveToGrandparent(Message):
     to_parent: PeerRef
 
 
-@message(0x032C, bytes_max=64)
-class RoomWanted(Message):
-    """Child to parent: one of my children had better be yours. Where you are full, send one without children down."""
-
-    stream: NodeId
-    has_room: bool
-    """Whether it may come to me."""
-
-
-@message(0x032D, bytes_max=256)
-class MoveToSibling(Message):
-    """Parent to child: leave me for this other child of mine, so that there is room here for one with children."""
-
-    stream: NodeId
-    to_parent: PeerRef
-
-
 MESSAGES: Final = (
     AddRequest,
     AddResult,
@@ -223,6 +206,4 @@ MESSAGES: Final = (
     ChildHistory,
     RoomAbove,
     MoveToGrandparent,
-    RoomWanted,
-    MoveToSibling,
 )

@@ -30,11 +30,9 @@ from protocols.dissemination.policies.overlap.messages import (
     MoveOutcome,
     MoveReport,
     MoveToGrandparent,
-    MoveToSibling,
     OverheadAnswer,
     Reorganise,
     RoomAbove,
-    RoomWanted,
 )
 from protocols.dissemination.policies.overlap.overlaps import Overlaps
 from protocols.dissemination.policies.overlap.requesting import MoveRequester
@@ -184,12 +182,7 @@ class OverlapPolicy:
                 self._lifter.offered(peer)
             case MoveToGrandparent():
                 if self._order is None and not self._joiner.is_busy:
-                    self._lifter.ordered_up(peer, message.to_parent)
-            case RoomWanted():
-                self._lifter.room_wanted(peer, message.has_room)
-            case MoveToSibling():
-                if self._order is None and not self._joiner.is_busy:
-                    self._lifter.ordered_down(peer, message.to_parent)
+                    self._lifter.ordered(peer, message.to_parent)
             case MoveOutcome():
                 self._outcome(peer, message)
             case OverheadAnswer() | MoveReport():
