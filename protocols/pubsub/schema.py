@@ -20,6 +20,7 @@ from peerd.lib.filter.values import Key, parse_network
 from protocols.pubsub.cells import SIDE, Target
 from protocols.pubsub.document import AttributeDocument, SchemaDocument, document_from_json, read_document
 from protocols.pubsub.messages import FILTER_BYTES_MAX, VALUES_BYTES_MAX
+from protocols.pubsub.models import RESERVED
 from protocols.pubsub.names import EVERY
 from protocols.pubsub.ports import Values
 from protocols.pubsub.space import Axis, RealAxis, TextAxis, WholeAxis
@@ -165,6 +166,14 @@ class EventSchema:
             elif self.absent_matches:
                 found[each.number] = Target(None, each.length_max)
         return found
+
+    def has_all(self, event: Mapping[str, Any]) -> bool:
+        """Whether there is an attribute for every member of a client's event that has to be one."""
+        members = {name: value for name, value in event.items() if not name.startswith(RESERVED)}
+        try:
+            return all(name in self.attributes for name, _ in _flat(members, self.attributes, "", 0))
+        except EventError:  # no later version makes it good
+            return True
 
     def read_values(self, values: Mapping[str, Any]) -> Values:
         """Return a client's values as filters read them, with defaults. Raises `EventError`.

@@ -91,13 +91,13 @@ def _add_events(routes: APIRouter, service: PubSubService) -> None:
         event, context = _event_of(request, kind, await request.body())
         if context:
             event = await _with_context(service, schema, event, context)
-        await _until_publishable(service, schema)
+        await _until_publishable(service, schema, event)
         return await answer_of(lambda done: service.publish(schema, event, done, ack))
 
 
-async def _until_publishable(service: PubSubService, schema: str) -> None:
+async def _until_publishable(service: PubSubService, schema: str, event: dict[str, Any]) -> None:
     def ask(done: Callable[[bool | Exception], None]) -> None:
-        service.when_publishable(schema, done)
+        service.when_publishable(schema, event, done)
 
     await answer_of(ask)
 
@@ -107,7 +107,7 @@ async def _publish_lines(request: Request, service: PubSubService, schema: str, 
     lines = _Lines()
 
     async def accept(event: dict[str, Any]) -> None:
-        await _until_publishable(service, schema)
+        await _until_publishable(service, schema, event)
         try:
             lines.begin(lambda done: service.publish(schema, event, done, ack))
         except NotDone as error:
