@@ -32,8 +32,9 @@ NESTED_MAX: Final = 8
 """How deep an event's objects may be nested."""
 SCHEMAS_KEPT: Final = 16
 """Documents whose schemas are kept, for who reads the same again: all nodes of a simulation do."""
-FORMS_KEPT: Final = 512
-"""Normal forms of filters that a schema remembers, the newest ones: twice as many as a new filter is compared with."""
+FORMS_KEPT: Final = 320
+"""Normal forms of filters that a schema remembers, of 1.5 KB each: the newest ones, some more than a new filter is
+compared with."""
 _ALL_ADDRESSES: Final = "0.0.0.0/0"
 
 
