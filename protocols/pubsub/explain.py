@@ -138,7 +138,8 @@ _UNKNOWN: Final[_Word] = "unknown"
 TAKEN: Final = "taken"
 """Of a subscriber's report: the event was given to a subscription."""
 UNSEEN: Final = "unseen"
-"""Of a publisher's or a subscriber's report: it knows of no such event."""
+"""Of a subscriber's report: it knows of no such event."""
+NO_SUCH_EVENT: Final = "the publisher's node knows of no such event: it was never published, or too long ago"
 
 
 def verdict(
@@ -160,6 +161,8 @@ def verdict(
         word, why = _ARRIVED, "the subscriber's node has taken the event"
     elif at_subscriber is None and any("delivered" in report.outcomes for report in known):
         word, why = _ARRIVED, "the subscriber's node confirmed the event"
+    elif publisher is not None and at_publisher is None and not any(report.has_event for report in known):
+        word, why = _UNKNOWN, NO_SUCH_EVENT
     else:
         why = _why_not(at_publisher, at_subscriber, known)
         word = _ABSENT if at_subscriber is not None and why else _UNKNOWN
@@ -177,8 +180,6 @@ def _why_not(
         return f"it came to the subscriber's node and was dropped there: {at_subscriber.fate}"
     if at_subscriber is not None and not at_subscriber.subscriptions:
         return "the node has no subscription of this schema"
-    if at_publisher is not None and at_publisher.outcome == UNSEEN:
-        return "the publisher's node knows of no such event: it was never published, or too long ago"
     if dropped:
         return f"a leaf has dropped it: {dropped[0]}"
     if any(report.is_pending for report in leaves):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Final, Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field
 
 from peerd.limits import NAME_LENGTH_MAX
 from protocols.pubsub.messages import FILTER_BYTES_MAX, RETAIN_KEY_BYTES_MAX
@@ -16,6 +16,16 @@ EVENT_ID_LENGTH_MAX: Final = 80
 
 SchemaName = Annotated[str, Field(pattern=r"^[A-Za-z][A-Za-z0-9_.-]{0,63}$")]
 FilterText = Annotated[str, Field(max_length=FILTER_BYTES_MAX)]
+
+
+def _not_too_long(filter: str | dict[str, Any] | list[Any]) -> str | dict[str, Any] | list[Any]:
+    if isinstance(filter, str) and len(filter) > FILTER_BYTES_MAX:
+        raise ValueError(f"a filter has at most {FILTER_BYTES_MAX} characters, not {len(filter)} (FILTER_BYTES_MAX)")
+    return filter
+
+
+AnyFilter = Annotated[str | dict[str, Any] | list[Any], AfterValidator(_not_too_long)]
+"""Text, or one of its JSON forms."""
 AckWord = Literal["received", "replicated"]
 PolicyWord = Literal["block", "drop_oldest", "disconnect"]
 
@@ -104,7 +114,7 @@ class SubscriptionRequest(ClientRequest):
     """A subscription to be. Without ``name`` it ends a while after its last reader has gone; with one it stays."""
 
     schema_name: SchemaName = Field(alias="schema")
-    filter: FilterText | dict[str, Any] | list[Any] = Field("TRUE", description="Text, or one of its JSON forms.")
+    filter: AnyFilter = Field("TRUE", description="Text, or one of its JSON forms.")
     name: Annotated[str, Field(max_length=SUBSCRIPTION_NAME_MAX, pattern=r"^[A-Za-z0-9_.-]*$")] = Field(
         "", description="Durable: it is kept under this name, with its events, until it is ended."
     )
@@ -127,7 +137,7 @@ class SubscriptionRequest(ClientRequest):
 class SubscriptionChange(ClientRequest):
     """Another filter for a subscription that goes on: nothing is lost, nothing doubled."""
 
-    filter: FilterText | dict[str, Any] | list[Any]
+    filter: AnyFilter
 
 
 class SubscriptionView(PubSubModel):

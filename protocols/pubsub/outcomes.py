@@ -34,12 +34,11 @@ class PublishStatus(Enum):
 
 @dataclass(frozen=True, slots=True)
 class LeafAnswer:
-    """A leaf that has the event: the cell of an attribute's tree, its root, and how many pieces matched there."""
+    """A leaf that has the event: the cell of an attribute's tree, and its root."""
 
     attribute: int
     cell: int
     owner: PeerRef
-    matched: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,7 +97,7 @@ class PendingPublish:
         self.matched += matched
         self.copies_held = min(self.copies_held, copies)
         if len(self.answers) < ANSWERS_MAX:
-            self.answers.append(LeafAnswer(attribute, leaf, owner, matched))
+            self.answers.append(LeafAnswer(attribute, leaf, owner))
 
     def outcome(self, status: PublishStatus, now: float, missing: Sequence[tuple[int, int]]) -> PublishResult:
         """What its client is told at the end."""

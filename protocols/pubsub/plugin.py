@@ -266,7 +266,9 @@ class PubSub(Plugin):
         except (EventError, ValueError) as error:
             raise NotDone("invalid", str(error)) from error
 
-    def when_publishable(self, schema: str, on_done: Callable[[bool | Exception], None]) -> None:
+    def when_publishable(
+        self, schema: str, event: Mapping[str, Any], on_done: Callable[[bool | Exception], None]
+    ) -> None:
         def found(known: EventSchema | None, why: str) -> None:
             if known is None:
                 on_done(NotDone("unknown", why))
@@ -278,7 +280,11 @@ class PubSub(Plugin):
                 except Unavailable as error:
                     on_done(error)
 
-        self.schemas.fetch(schema, found)
+        known = self.schemas.get(schema)
+        if known is None or known.has_all(event):
+            self.schemas.fetch(schema, found)
+        else:
+            self.schemas.refresh(schema, found)
 
     def _published(self, outcome: PublishResult) -> None:
         self.delivering.ledger.published(outcome.event, outcome.schema)
@@ -402,6 +408,8 @@ class PubSub(Plugin):
 
     def _subscriber_view(self, schema: str, event: EventId) -> SubscriberReport | None:
         given = self.local.window.given(event)
+        if given is None and not schema:  # nobody who was asked knows the event, so which subscriptions are meant?
+            return None
         checks, places = [], []
         for subscription in self.subscriptions.of_schema(schema):
             checks.append(

@@ -70,6 +70,9 @@ class Schemas(Protocol):
     def fetch(self, name: str, on_done: Callable[[SchemaView | None, str], None]) -> None:
         """Look it up on the ring, if need be; ``on_done(schema, why_not)`` is called once, perhaps at once."""
 
+    def look_again(self, name: str, on_done: Callable[[bool], None]) -> None:
+        """Something does not fit what is known: ``on_done`` is called once, with whether there is a later version."""
+
 
 # What the tree says about a cell
 

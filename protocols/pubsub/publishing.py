@@ -317,10 +317,10 @@ class Publishing(Part):
         leaf: int,
         events: list[PendingPublish],
         owner: PeerRef,
-        matched: Mapping[int, int],
+        matched: dict[int, int],
         copies: int,
     ) -> list[Spot]:
-        """A leaf of the tree has these events."""
+        """A leaf of the tree has these events. ``matched`` is of all leaves of an answer: the first one takes it."""
         self.cache.answered(tree, leaf, owner, self._host.now())
         self.maps.answered(tree, leaf)
         self._guide.saw(tree, level(leaf))
@@ -335,7 +335,7 @@ class Publishing(Part):
                 self._lanes.remove(tree, leaf, event.number)
             else:
                 spots += self._lanes.change(tree, event.number, change, leaf)
-            event.answered(tree.attribute, leaf, owner, matched[event.number], copies)
+            event.answered(tree.attribute, leaf, owner, matched.pop(event.number, 0), copies)
             if event.coverage.is_complete:
                 is_replicated = event.copies > 0 and event.copies_held > 0
                 self._finish(event, PublishStatus.REPLICATED if is_replicated else PublishStatus.RECEIVED)

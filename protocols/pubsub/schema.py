@@ -20,6 +20,7 @@ from peerd.lib.filter.values import Key, parse_network
 from protocols.pubsub.cells import SIDE, Target
 from protocols.pubsub.document import AttributeDocument, SchemaDocument, document_from_json, read_document
 from protocols.pubsub.messages import FILTER_BYTES_MAX, VALUES_BYTES_MAX
+from protocols.pubsub.models import RESERVED
 from protocols.pubsub.names import EVERY
 from protocols.pubsub.ports import Values
 from protocols.pubsub.space import Axis, RealAxis, TextAxis, WholeAxis
@@ -31,8 +32,9 @@ NESTED_MAX: Final = 8
 """How deep an event's objects may be nested."""
 SCHEMAS_KEPT: Final = 16
 """Documents whose schemas are kept, for who reads the same again: all nodes of a simulation do."""
-FORMS_KEPT: Final = 512
-"""Normal forms of filters that a schema remembers, the newest ones: twice as many as a new filter is compared with."""
+FORMS_KEPT: Final = 320
+"""Normal forms of filters that a schema remembers, of 1.5 KB each: the newest ones, some more than a new filter is
+compared with."""
 _ALL_ADDRESSES: Final = "0.0.0.0/0"
 
 
@@ -165,6 +167,14 @@ class EventSchema:
             elif self.absent_matches:
                 found[each.number] = Target(None, each.length_max)
         return found
+
+    def has_all(self, event: Mapping[str, Any]) -> bool:
+        """Whether there is an attribute for every member of a client's event that has to be one."""
+        members = {name: value for name, value in event.items() if not name.startswith(RESERVED)}
+        try:
+            return all(name in self.attributes for name, _ in _flat(members, self.attributes, "", 0))
+        except EventError:  # no later version makes it good
+            return True
 
     def read_values(self, values: Mapping[str, Any]) -> Values:
         """Return a client's values as filters read them, with defaults. Raises `EventError`.

@@ -140,6 +140,15 @@ class SchemaBook(Part):
         else:
             self._look_up(name, on_done)
 
+    def look_again(self, name: str, on_done: Callable[[bool], None]) -> None:
+        """See `protocols.pubsub.ports.Schemas`."""
+        before = self.get(name)
+
+        def refreshed(schema: EventSchema | None, why: str) -> None:
+            on_done(schema is not None and (before is None or schema.version > before.version))
+
+        self.refresh(name, refreshed)
+
     def _look_up(self, name: str, on_done: Done) -> None:
         waiting = self._waiting.get(name)
         is_full = waiting is None and len(self._waiting) >= LOOKUPS_MAX

@@ -53,8 +53,11 @@ class PubSubService(Protocol):
     ) -> EventId:
         """Publish one event: its attributes, and members that begin with ``_`` (`protocols.pubsub.models.RESERVED`)."""
 
-    def when_publishable(self, schema: str, on_done: Callable[[bool | Exception], None]) -> None:
-        """Wait until this node knows the schema and has room for another event: then `publish` takes one at once."""
+    def when_publishable(
+        self, schema: str, event: Mapping[str, Any], on_done: Callable[[bool | Exception], None]
+    ) -> None:
+        """Wait until this node knows the schema, in the version that has the event's attributes if there is one, and
+        has room for another event: then `publish` takes it at once."""
 
     def subscribe(
         self, request: SubscriptionRequest, on_done: Callable[[SubscriptionView | Exception], None]

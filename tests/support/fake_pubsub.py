@@ -108,7 +108,9 @@ class FakePubSub(PubSub):
         on_done(self.outcome(number))
         return EventId(OWN.id, 1, number)
 
-    def when_publishable(self, schema: str, on_done: Callable[[bool | Exception], None]) -> None:
+    def when_publishable(
+        self, schema: str, event: Mapping[str, Any], on_done: Callable[[bool | Exception], None]
+    ) -> None:
         """At once, for a schema that there is."""
         self.rooms += 1
         on_done(True if schema == "stocks" else NotDone("unknown", f"there is no schema {schema}"))

@@ -83,6 +83,10 @@ class OneSchema:
         """Look it up."""
         return self.schema if self.known and name == self.schema.name else None
 
+    def look_again(self, name: str, on_done: Callable[[bool], None]) -> None:
+        """There is no later version."""
+        on_done(False)
+
     def fetch(self, name: str, on_done: Callable[[SchemaView | None, str], None]) -> None:
         """Keep the question for the test to answer."""
         self.asked.append(on_done)

@@ -74,6 +74,10 @@ class FakeSchemas:
         """The one."""
         return SCHEMA if name == SCHEMA.name else None
 
+    def look_again(self, name: str, on_done: Callable[[bool], None]) -> None:
+        """There is no later version."""
+        on_done(False)
+
     def fetch(self, name: str, on_done: Callable[[SchemaView | None, str], None]) -> None:
         """At once."""
         on_done(self.get(name), "there is no other")

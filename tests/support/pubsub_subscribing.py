@@ -95,6 +95,10 @@ class PlainSchemas:
     def get(self, name: str) -> SchemaView | None:
         return self.known.get(name)
 
+    def look_again(self, name: str, on_done: Callable[[bool], None]) -> None:
+        """There is no later version."""
+        on_done(False)
+
     def fetch(self, name: str, on_done: Callable[[SchemaView | None, str], None]) -> None:
         found = self.known.get(name) if self.is_reachable else None
         if not self.is_silent:

@@ -108,6 +108,10 @@ class FakeSchemas:
         """The schema, if it is known."""
         return self.known.get(name)
 
+    def look_again(self, name: str, on_done: Callable[[bool], None]) -> None:
+        """There is no later version."""
+        on_done(False)
+
     def fetch(self, name: str, on_done: Callable[[SchemaView | None, str], None]) -> None:
         """Look it up, at once."""
         if name in self.remote:

@@ -267,7 +267,7 @@ async def test_a_subscription_is_made_changed_and_ended(rig: Rig) -> None:
         ({"fliter": "x"}, "fliter"),
         ({"name": "a b"}, "name"),
         ({"since_s": -1}, "since_s"),
-        ({"filter": "x" * 10_000}, "filter"),
+        ({"filter": "x" * 10_000}, "a filter has at most 8192 characters"),
     ],
 )
 async def test_what_is_no_subscription_is_refused(rig: Rig, wrong: dict[str, Any], words: str) -> None:
@@ -322,6 +322,9 @@ async def test_whoever_comes_back_to_a_one_request_subscription_goes_on(rig: Rig
     [
         ("application/json", '{"symbol": "A", "price": NaN}', "NaN is no number in JSON"),
         ("application/cloudevents-batch+json", "[]", "not in batches"),
+        ("application/cloudevents+json", '{"symbol": "A"}', "there is no specversion, id, source, type"),
+        ("application/cloudevents+json", json.dumps(CONTEXT | {"id": 1}), "there is no id"),
+        ("application/cloudevents+json", json.dumps(CONTEXT | {"specversion": "0.3"}), "not '0.3'"),
     ],
 )
 async def test_what_is_no_event_is_refused_with_what_to_do(rig: Rig, kind: str, body: str, words: str) -> None:
@@ -329,6 +332,12 @@ async def test_what_is_no_event_is_refused_with_what_to_do(rig: Rig, kind: str, 
     assert response.status_code == 422
     assert words in response.json()["detail"]
     assert rig.asked("publish") == []
+
+
+async def test_a_cloud_event_in_binary_mode_without_its_context_is_refused(rig: Rig) -> None:
+    headers = {"ce-specversion": "1.0", "ce-id": "1", "Content-Type": "application/json"}
+    response = await rig.http.post(EVENTS, content='{"symbol": "A"}', headers=headers)
+    assert response.status_code == 422 and "there is no source, type" in response.json()["detail"]
 
 
 async def test_the_client_yields_events_and_ends_its_subscription(rig: Rig) -> None:

@@ -83,6 +83,14 @@ def _but_values(options: dict[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in options.items() if name != "values"}
 
 
+def test_what_matched_in_several_leaves_of_one_root_is_counted_once() -> None:
+    world = World(attributes=1)
+    world.publish()
+    world.answer([1], (0, WHOLE), (1, WHOLE), matched=(3,), copies=2)
+    [outcome] = world.plugin.outcomes
+    assert (outcome.leaves, outcome.matched) == (2, 3)
+
+
 def test_a_publish_is_done_when_the_leaves_that_answered_cover_its_target() -> None:
     world = World(attributes=1)
     assert world.publish() == [1]

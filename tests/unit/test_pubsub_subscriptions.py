@@ -361,8 +361,8 @@ def test_a_change_to_what_no_filter_is_is_refused_at_once() -> None:
     node = Node1()
     id = node.subscribe("price > 5").id
     node.install()
-    with pytest.raises(NotDone, match="did you mean price"):
-        node.change(id, "prize < 7")
+    node.change(id, "prize < 7")
+    assert isinstance(node.told[-1], NotDone) and "did you mean price" in str(node.told[-1])
     node.change(id, "price < 7")
 
 

@@ -65,3 +65,12 @@ def test_a_subscription_is_back_soon_after_its_schema_is() -> None:
     again.pass_time(4 * AGAIN_MIN_S)
     again.install()
     assert again.view(id).state == "replicated"
+
+
+def test_the_end_of_one_that_was_covered_does_not_say_that_nothing_matches_it() -> None:
+    node = Node1()
+    node.subscribe("price > 5")
+    node.install()
+    narrow = node.subscribe("price > 8").id
+    assert node.view(narrow).state == "covered"
+    assert node.plugin.subscriptions.end(narrow).detail == ""

@@ -40,6 +40,7 @@ if TYPE_CHECKING:
 
 JSON_TYPE: Final = "application/json"
 CLOUD_EVENT_TYPE: Final = "application/cloudevents+json"
+CLOUD_REQUIRED: Final = ("specversion", "id", "source", "type")
 CLOUD_BATCH_TYPE: Final = "application/cloudevents-batch+json"
 CLOUD_HEADER: Final = "ce-"
 EVENT_BYTES_MAX: Final = 64 * 1024
@@ -91,13 +92,13 @@ def _add_events(routes: APIRouter, service: PubSubService) -> None:
         event, context = _event_of(request, kind, await request.body())
         if context:
             event = await _with_context(service, schema, event, context)
-        await _until_publishable(service, schema)
+        await _until_publishable(service, schema, event)
         return await answer_of(lambda done: service.publish(schema, event, done, ack))
 
 
-async def _until_publishable(service: PubSubService, schema: str) -> None:
+async def _until_publishable(service: PubSubService, schema: str, event: dict[str, Any]) -> None:
     def ask(done: Callable[[bool | Exception], None]) -> None:
-        service.when_publishable(schema, done)
+        service.when_publishable(schema, event, done)
 
     await answer_of(ask)
 
@@ -107,7 +108,7 @@ async def _publish_lines(request: Request, service: PubSubService, schema: str, 
     lines = _Lines()
 
     async def accept(event: dict[str, Any]) -> None:
-        await _until_publishable(service, schema)
+        await _until_publishable(service, schema, event)
         try:
             lines.begin(lambda done: service.publish(schema, event, done, ack))
         except NotDone as error:
@@ -167,10 +168,22 @@ def _event_of(request: Request, kind: str, body: bytes) -> tuple[dict[str, Any],
     context = {
         name[len(CLOUD_HEADER) :]: value for name, value in request.headers.items() if name.startswith(CLOUD_HEADER)
     }
-    if context:
-        return _of_binary(kind, body), context
-    event = _object(body)
-    return _of_structured(event) if kind == CLOUD_EVENT_TYPE else (event, {})
+    if not context and kind != CLOUD_EVENT_TYPE:
+        return _object(body), {}
+    event, context = (_of_binary(kind, body), context) if context else _of_structured(_object(body))
+    _check_context(context)
+    return event, context
+
+
+def _check_context(context: dict[str, Any]) -> None:
+    """Raise ``HTTPException`` for what is no CloudEvent: a plain event sent with the wrong content type, say."""
+    missing = [name for name in CLOUD_REQUIRED if not isinstance(context.get(name), str) or not context[name]]
+    if missing:
+        detail = f"a CloudEvent has {', '.join(CLOUD_REQUIRED)}, which are text; there is no {', '.join(missing)}"
+        raise HTTPException(HTTPStatus.UNPROCESSABLE_ENTITY, detail)
+    if not context["specversion"].startswith("1."):
+        detail = f"CloudEvents of version 1.0 are taken, not {context['specversion']!r:.20}"
+        raise HTTPException(HTTPStatus.UNPROCESSABLE_ENTITY, detail)
 
 
 async def _with_context(

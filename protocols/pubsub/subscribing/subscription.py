@@ -166,7 +166,9 @@ class Subscription:
     def _matches_nothing(self, pieces: int) -> bool:
         """Whether its filter contradicts itself, so that it has no place in the ring."""
         form = self.current
-        return form is not None and form.cover is None and form.progress is InstallProgress.REPLICATED and not pieces
+        if form is None or form.cover is not None or self.is_ending:
+            return False
+        return form.progress is InstallProgress.REPLICATED and not pieces
 
     def _state(self) -> str:
         if self.is_ending:

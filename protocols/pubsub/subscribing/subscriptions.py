@@ -137,9 +137,27 @@ class Subscriptions(Part):
         old = subscription.current
         if old is None or subscription.coming is not None:
             raise Unavailable("the subscription is being installed or changed; try again when that is done")
-        form = self._form(subscription, self._schemas.get(subscription.schema) or old.schema, filter)
+        try:
+            form = self._form(subscription, self._schemas.get(subscription.schema) or old.schema, filter)
+        except NotDone as error:
+            self._change_again(id, filter, on_done, error)
+            return
         subscription.coming, subscription.waiting_change = form, on_done
         self._covering.place(form)
+
+    def _change_again(self, id: str, filter: object, on_done: Callable[[Told], None], error: NotDone) -> None:
+        """The filter does not fit the schema that is known; a later version may have what it names."""
+
+        def looked(is_later: bool) -> None:
+            if not is_later:
+                on_done(error)
+                return
+            try:
+                self.change(id, filter, on_done)
+            except (NotDone, Unavailable) as why:
+                on_done(why)
+
+        self._schemas.look_again(self.get(id).schema, looked)
 
     def end(self, id: str) -> SubscriptionView:
         """See `PubSubService.end`."""
@@ -305,18 +323,32 @@ class Subscriptions(Part):
         def fetched(schema: SchemaView | None, why_not: str) -> None:
             if self._all.get(subscription.id) is not subscription or subscription.current is not None:
                 return
+            if schema is None:
+                self._cannot_begin(subscription, NotDone("unknown", why_not))
+                return
             try:
-                if schema is None:
-                    raise NotDone("unknown", why_not)
                 form = self._form(subscription, schema, subscription.document)
             except NotDone as error:
-                self._cannot_begin(subscription, error)
+                self._begin_again(subscription, error)
                 return
             subscription.current, subscription.document, subscription.detail = form, form.text, ""
             form.entry = self._local.add(subscription, schema, form.sid, form.text, is_current=True)
             self._covering.place(form)
 
         self._schemas.fetch(subscription.schema, fetched)
+
+    def _begin_again(self, subscription: Subscription, error: NotDone) -> None:
+        """The filter does not fit the schema that is known; a later version may have what it names."""
+
+        def looked(is_later: bool) -> None:
+            if self._all.get(subscription.id) is not subscription:
+                return
+            if is_later:
+                self._begin(subscription)
+            else:
+                self._cannot_begin(subscription, error)
+
+        self._schemas.look_again(subscription.schema, looked)
 
     def _form(self, subscription: Subscription, schema: SchemaView, document: object) -> Form:
         """A filter with an entry of its own, if it is not the first. Raises `NotDone`."""

@@ -82,6 +82,8 @@ class Forest:
         self.members: Counter[NodeId] = Counter()
         """How many pieces each subscriber has here."""
         self.events: ForestEvents
+        self.misread: Callable[[str], None] = lambda schema: None
+        """Told that a record has a filter that does not fit what is known of its schema."""
         self._index_of = index_of
         self._by_key: dict[NodeId, CellAddress] = {}
         self._unstored: dict[tuple[CellAddress, SubscriptionKey], None] = {}
@@ -222,7 +224,8 @@ class Forest:
                 continue
             try:
                 piece = self.add(node, stored.sub, stored.remaining_s)
-            except ValueError:  # for another version of the schema: nothing to match
+            except ValueError:  # for a later version of the schema, which another root has known
+                self.misread(node.place.tree.schema)
                 continue
             piece.is_kept, piece.stored = True, stored.sub.version
             if not storage.is_near(self.host, node.key, stored.writer, storage.REWRITE_BEYOND):

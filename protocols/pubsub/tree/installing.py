@@ -149,8 +149,7 @@ class Installing(Part):
             if known is None or not known.is_kept:  # what is kept is not replaced by what somebody may have made up
                 self._forest.add(node, sub, message.lasts_s)
         except ValueError as error:
-            self._refusals.count(sub.subscriber.id, error, is_proved=False)
-            self._tell(node, sub, PieceStatus.REFUSED, str(error))
+            self._refuse(node, message, error)
             return
         is_new = known is None or not known.is_kept
         self._asking.add(question)
@@ -158,6 +157,18 @@ class Installing(Part):
         done = partial(self._confirmed, node, message, is_new)
         if not self._subscribers.ask(node, sub, is_new=is_new, done=done):
             done(None)
+
+    def _refuse(self, node: CellNode, message: ProbeSub, error: ValueError) -> None:
+        """The filter does not fit the schema, unless there is a later version of it, with more attributes."""
+
+        def looked(is_later: bool) -> None:
+            if is_later:
+                self.take(replace(message, hops=min(HOPS_MAX, message.hops + 1)))
+            else:
+                self._refusals.count(message.sub.subscriber.id, error, is_proved=False)
+                self._tell(node, message.sub, PieceStatus.REFUSED, str(error))
+
+        self._schemas.look_again(node.place.tree.schema, looked)
 
     def _confirmed(self, node: CellNode, message: ProbeSub, is_new: bool, confirm: Confirm | None) -> None:
         sub, key = message.sub, key_of_sub(message.sub)
@@ -259,6 +270,7 @@ class Installing(Part):
             self._keep(node, sub, message.lasts_s, is_new)
         except ValueError as error:
             self._refusals.count(source.id, error, is_proved=True)
+            self._schemas.look_again(message.schema, lambda is_later: None)  # the next try may find a later version
             return InsertAnswer(PieceStatus.REFUSED, node.cell, detail=str(error)[:DETAIL_LENGTH_MAX])
         return InsertAnswer(PieceStatus.KEPT, node.cell, is_new)
 

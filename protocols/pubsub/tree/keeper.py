@@ -55,7 +55,7 @@ class Keeper(Part):
         self.questions = Questions(self.forest)
         self.reports = TreeReports(self.forest)
         self.installing = Installing(self.forest, schemas, self.subscribers)
-        self.transfers = Transfers(self.forest, self.subscribers, self.installing)
+        self.transfers = Transfers(self.forest, schemas, self.subscribers, self.installing)
         self.growth = Growth(self.forest, self.questions, self.reports, self.installing, self.transfers)
         self.heat = Heat(self.forest, self.growth.split_hot)
         self.parts: tuple[Part, ...] = (
@@ -68,9 +68,13 @@ class Keeper(Part):
             self.growth,
         )
         self._host = host
+        self._schemas = schemas
+        self._looking: set[str] = set()
+        """Schemas of which later versions are being looked for, because there are records that do not fit."""
         self._waiting: dict[CellAddress, None] = {}
         self._tick_at = 0.0
         self.forest.events = self.growth
+        self.forest.misread = self._misread
         self.growth.changed = self._changed
         self.growth.began = self.wake
         self.installing.installed = lambda place, sub: self.events.installed(place.tree, place.cell, sub)
@@ -84,6 +88,19 @@ class Keeper(Part):
     def reconfigured(self, config: PubSubConfig) -> None:
         """Follow a configuration that was read again."""
         self.forest.config = config
+
+    def _misread(self, schema: str) -> None:
+        """Read the records once more when there is a later version of the schema."""
+        if schema in self._looking:
+            return
+        self._looking.add(schema)
+
+        def looked(is_later: bool) -> None:
+            self._looking.discard(schema)
+            if is_later:
+                self.forest.settle()
+
+        self._schemas.look_again(schema, looked)
 
     # `LeafCells`
 

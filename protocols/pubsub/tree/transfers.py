@@ -24,6 +24,7 @@ from protocols.pubsub.messages import (
 )
 from protocols.pubsub.names import Tree
 from protocols.pubsub.nearness import may_be_root
+from protocols.pubsub.ports import Schemas
 from protocols.pubsub.tree.asking import SubscriberQuestions
 from protocols.pubsub.tree.cell_node import CellNode
 from protocols.pubsub.tree.copying import Copying
@@ -42,13 +43,16 @@ UNPROVED_MAX: Final = 64
 class Transfers(Part):
     """Takes copies in, and the answers to those that were sent."""
 
-    def __init__(self, forest: Forest, subscribers: SubscriberQuestions, installing: Installing) -> None:
+    def __init__(
+        self, forest: Forest, schemas: Schemas, subscribers: SubscriberQuestions, installing: Installing
+    ) -> None:
         self.ask_parent: Callable[[CellAddress], bool] = lambda place: False
         """Ask the parent of a cell what it is; `proved` is called with what it says. Whether it could be asked."""
         self.moved: Callable[[CellNode], None] = lambda node: None
         """Copies of a cell have arrived, or it has got copies."""
         self._forest = forest
         self._host = forest.host
+        self._schemas = schemas
         self._subscribers = subscribers
         self._installing = installing
         self._results: dict[tuple[PeerRef, CellAddress, int], list[TransferResult]] = {}
@@ -116,12 +120,23 @@ class Transfers(Part):
         try:
             piece = self._forest.add(node, sub, remaining_s)
         except ValueError:
-            self.result(node, giver, sub, PieceStatus.REFUSED)
+            self._store_later(node, sub, remaining_s, giver)
             return
         piece.giver = giver
         self._forest.keep(node, key_of_sub(sub))
         if node.is_leaf:
             self.tell_subscriber(node, piece)
+
+    def _store_later(self, node: CellNode, sub: SubObject, remaining_s: int, giver: tuple[PeerRef, int]) -> None:
+        """The filter does not fit the schema, unless there is a later version of it, with more attributes."""
+
+        def looked(is_later: bool) -> None:
+            if not is_later:
+                self.result(node, giver, sub, PieceStatus.REFUSED)
+            elif self._forest.is_current(node):
+                self._store(node, sub, remaining_s, giver)
+
+        self._schemas.look_again(node.place.tree.schema, looked)
 
     def _is_over_quota(self, sub: SubObject) -> bool:
         return self._forest.members[sub.subscriber.id] >= self._forest.config.subscriptions_per_member
