@@ -97,7 +97,7 @@ class NextProducer(Part):
             is_after = node.predecessor is None or node.predecessor.id == source.id
             if is_after and known.term == message.term + 1:
                 return HandOverAnswer(message.stream, HandOverState.PRODUCING)
-            if is_after and known.term > message.term:
+            if node.predecessor is not None and is_after and known.term > message.term:
                 self._rivals.claim(message.stream, source)
                 return HandOverAnswer(message.stream, HandOverState.PREPARING)
             return self._refuse(message, "it produces the stream itself")

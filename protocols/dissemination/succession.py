@@ -250,11 +250,11 @@ class Succession(Part):
         def found(answer: StreamRecord | Exception) -> None:
             if self._going.get(record.key) is not going:
                 return
-            is_taken = isinstance(answer, StreamRecord) and answer.succeeds(record)
-            if is_taken and answer.producer.peer.id != going.to.id:  # a standby has found neither record
-                self._finish(going, Unavailable(f"node {answer.producer.id:.8} has taken {record.name} over"))
-                self._rivals.step_down(going.node, answer)
-            elif is_taken:
+            taken = answer if isinstance(answer, StreamRecord) and answer.succeeds(record) else None
+            if taken is not None and taken.producer.peer.id != going.to.id:  # a standby has found neither record
+                self._finish(going, Unavailable(f"node {taken.producer.id:.8} has taken {record.name} over"))
+                self._rivals.step_down(going.node, taken)
+            elif taken is not None:
                 going.was_taken = True
                 on_done, going.on_done = going.on_done, _nobody
                 on_done(Unavailable(f"{going.who} has the record of {record.name}, and has not said that it goes on"))

@@ -11,6 +11,7 @@ from peerd.sim.simulation import Place
 from protocols.dissemination.fencing import RANK_S, STOP_SHARE
 from protocols.dissemination.front.checkers import NoCircles, OneProducer
 from protocols.dissemination.front.judging import plugin_of
+from protocols.dissemination.messages import HandOver, HandOverAnswer, HandOverState, HandOverStep, StreamMark
 from protocols.dissemination.models import StreamSpec
 from protocols.dissemination.next_producer import UNASKED_S, WHOLE_STREAM
 from protocols.dissemination.service import StreamRefused
@@ -208,6 +209,25 @@ def test_a_producer_whose_record_is_not_renewed_takes_nothing_more(monkeypatch: 
     monkeypatch.setattr(registry, "_put", real)
     streams.simulation.run_for(LEASE_S)
     streams.goes_on_at(streams.producer)
+
+
+def test_only_the_producer_before_is_told_who_has_taken_over_and_nobody_else_becomes_a_rival() -> None:
+    """A rival is asked whether it produces the stream, and believed: a member must not become one by asking."""
+    streams = TakingOver(8, 12)
+    streams.subscribe_all()
+    first, _ = streams.standbys()
+    old, changes = streams.producer, plugin_of(first).changes
+    streams.handed_over(first)
+    question = HandOver(node_at(first).record.key, HandOverStep.ASK, -1 + node_at(first).record.term, StreamMark(0, 0))
+    for predecessor in (node_at(first).predecessor, None):
+        node_at(first).predecessor = predecessor
+        node_at(first).record = node_at(first).record.model_copy(update={"term": 2})
+        answer = changes.next_producer.on_hand_over(question, streams.others[4].peer)
+        assert isinstance(answer, HandOverAnswer) and answer.state == HandOverState.REFUSED
+        assert not changes.rivals._rivals
+    node_at(first).predecessor = old.peer
+    changes.next_producer.on_hand_over(question, old.peer)
+    assert changes.rivals._rivals == {question.stream: old.peer}
 
 
 def test_who_is_named_stands_by_in_that_order_and_nobody_else() -> None:
