@@ -586,7 +586,12 @@ class StreamNode:
     @property
     def is_publishable(self) -> bool:
         """Whether some child takes more, and the disk: a child that is slow alone does not hold up the others."""
-        if self.is_paused or not self.is_held() or self._releasing or (self.keeping is not None and self.keeping.is_busy):
+        if (
+            self.is_paused
+            or not self.is_held()
+            or self._releasing
+            or (self.keeping is not None and self.keeping.is_busy)
+        ):
             return False
         children = self.member.down.children
         return not children or any(child.slow_since is None and not child.outbox for child in children.values())

@@ -177,7 +177,7 @@ async def test_stop_ends_streams_that_are_under_way(tmp_path: Path) -> None:
     ):
         lines = response.aiter_lines()
         assert await anext(lines) == "first"
-        await asyncio.wait_for(server.stop(), 5)
+        await asyncio.wait_for(server.stop(), 30)
         assert plugin.ended == [True]
 
 
@@ -187,7 +187,7 @@ async def test_idle_connections_give_way_to_those_who_ask(tmp_path: Path) -> Non
     idle = [await asyncio.open_unix_connection(str(path)) for _ in range(HTTP_REQUESTS_MAX + HTTP_CONNECTIONS_SPARE)]
     async with Client(path) as client:
         assert (await client.status()).is_ready
-    assert await asyncio.wait_for(idle[0][0].read(), 5) == b"", "the one that had waited longest has gone"
+    assert await asyncio.wait_for(idle[0][0].read(), 30) == b"", "the one that had waited longest has gone"
     assert daemon.metrics.counts["admin_socket", "connections_max"] == 1
     await server.stop()
     for _, writer in idle:

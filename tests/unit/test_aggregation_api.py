@@ -200,7 +200,7 @@ async def test_hanging_up_ends_the_round(rig: Rig, when: str) -> None:
         "server": None,
         "client": None,
     }
-    await asyncio.wait_for(app(scope, receive, send), 5)
+    await asyncio.wait_for(app(scope, receive, send), 30)
     assert rig.service.cancelled == [b"1"]
     rig.service.calls[0].listener.finished(ANSWER)  # late: nobody listens, nothing happens
 

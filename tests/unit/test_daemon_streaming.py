@@ -175,7 +175,7 @@ async def test_stopping_the_server_lets_streams_end_with_their_reason(rig: Rig) 
         found = response.aiter_lines()
         await anext(found)
         rig.notes.feed.end("daemon stopping")
-        await asyncio.wait_for(rig.server.stop(), 5)
+        await asyncio.wait_for(rig.server.stop(), 30)
         end = {"type": "end", "id": "e1-0", "reason": "daemon stopping", "is_final": False}
         assert [json.loads(line) async for line in found] == [end]
 

@@ -38,7 +38,7 @@ class Plugins:
         self.calls.append(f"disable {name}")
 
     async def next_event(self) -> PluginRestarted:
-        await asyncio.wait_for(self.changed.wait(), 5.0)
+        await asyncio.wait_for(self.changed.wait(), 30.0)
         self.changed.clear()
         return self.events[-1]
 

@@ -51,7 +51,7 @@ async def test_a_task_that_nobody_holds_survives_garbage_collection() -> None:
 
     spawn(wait_on_an_object_only_this_task_knows(), name="lonely")
     assert [task.get_name() for task in running_tasks()] == ["lonely"]
-    await asyncio.wait_for(done.wait(), 5)
+    await asyncio.wait_for(done.wait(), 30)
 
 
 async def test_cancelling_is_no_error_and_waits_for_cleanup() -> None:
