@@ -6,7 +6,7 @@ What a hostile node says of its place is its own affair, so edges are judged amo
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import ClassVar
+from typing import ClassVar, Final
 
 from peerd.ids import NodeId, short_id
 from peerd.sim.checkers import Checker
@@ -15,6 +15,10 @@ from protocols.dissemination.config import DisseminationConfig
 from protocols.dissemination.messages import DEPTH_MAX, ITEMS_BYTES_MAX
 from protocols.dissemination.plugin import Dissemination
 from protocols.dissemination.stream_node import StreamNode
+from protocols.dissemination.taking_part import TICK_S
+
+TAKEN_AGAIN_S: Final = 1.0
+"""A connection that takes more again is given what waits within this: four times a second it is looked at."""
 
 
 def streams_of(place: Place) -> Iterator[StreamNode]:
@@ -88,6 +92,27 @@ class StreamBounds(Checker):
                 if child.queue_bytes > config.replay_bytes or len(child.queue) > config.replay_items
             ]
         return found
+
+
+class SiblingsFlow(Checker):
+    """F19: nothing waits for a child whose connection takes more, whoever else is slow."""
+
+    name = "slow children hold nobody up"
+    holds_always: ClassVar[bool] = True
+
+    def check_node(self, simulation: Simulation, place: Place) -> list[str]:
+        now = place.driver.now()
+        if place.index in simulation.truth.paused:
+            return []
+        return [
+            f"{node.name}: {child.peer} gets nothing from {place} for {now - child.slow_since:.1f} s, and would take it"
+            for node in streams_of(place)
+            for child in node.member.down.children.values()
+            if child.slow_since is not None
+            and now - child.slow_since >= TAKEN_AGAIN_S
+            and not node.member.down.is_slow(child.peer)
+            and now - node.member.state.now < TICK_S
+        ]
 
 
 def _config_of(place: Place) -> DisseminationConfig:
