@@ -57,6 +57,9 @@ IDLE_S: Final = 120.0
 MEET_S: Final = 1.0
 MEET_S_MAX: Final = 30.0
 """Pauses of a node that finds nobody with what it lacks, before it asks the next node above it; they double."""
+STUCK_S: Final = 10.0
+"""A node that gets no chunk for so long meets those above it, too, whatever its neighbours promise: they may lie, and
+keep each other's company."""
 DISK_PAUSE_S: Final = 30.0
 """After the disk has refused a chunk, nothing is asked for this long."""
 CHUNK_S_MAX: Final = 600.0
@@ -92,6 +95,8 @@ class Active:
     meet_pause_s: float = MEET_S
     names_at: float = 0.0
     paused_until: float = 0.0
+    came_at: float = 0.0
+    """When the last chunk was kept."""
     used_at: float = 0.0
 
     @property
@@ -171,7 +176,7 @@ class DocumentExchange(Part):
     def _make(self, kept: KeptDocument, have: int) -> Active:
         now = self._host.now()
         download = Download(kept.attachment.count, have, self._host.rng.random)
-        active = self._active[kept.id] = Active(kept, download, begun_at=now, used_at=now)
+        active = self._active[kept.id] = Active(kept, download, begun_at=now, came_at=now, used_at=now)
         self._wake()
         return active
 
@@ -355,7 +360,7 @@ class DocumentExchange(Part):
                 active.meet_at = min(active.meet_at, self._host.now())  # the next tick asks further up
         else:
             self._check_chunk(active, message.chunk)
-            active.download.refused(source.id, message.chunk)
+            active.download.refused(source.id, message.chunk, self._host.now())
         self._ask(active)
 
     @staticmethod
@@ -465,7 +470,7 @@ class DocumentExchange(Part):
             return
         download = active.download
         download.kept(chunk)
-        active.meet_pause_s = MEET_S
+        active.came_at, active.meet_pause_s = self._host.now(), MEET_S
         self._tell(active, chunk, is_here=True)
         for on_done in active.waiting.pop(chunk, ()):
             self._read_for(active.kept, chunk, on_done)
@@ -584,9 +589,12 @@ class DocumentExchange(Part):
                 continue
             for silent in active.download.late(now):
                 active.download.gone(silent.peer.id)
-            if now >= active.meet_at and not active.is_checking and active.download.is_starved():
+            is_stuck = active.download.is_starved() or now - active.came_at >= STUCK_S
+            if now >= active.meet_at and not active.is_checking and is_stuck:
                 self._meet_source(active)
             self._ask_for_names(active, now)
+            for peer, chunk in active.download.asks_again(now):
+                self._host.send(peer, DocumentAsk(active.kept.id, chunk))
             self._ask(active)
         self._host.gauge("peerd_dissemination_documents_bytes", self.shelf.bytes)
 

@@ -15,10 +15,9 @@ from protocols.dissemination.config import DisseminationConfig
 from protocols.dissemination.messages import DEPTH_MAX, ITEMS_BYTES_MAX
 from protocols.dissemination.plugin import Dissemination
 from protocols.dissemination.stream_node import StreamNode
-from protocols.dissemination.taking_part import TICK_S
 
 TAKEN_AGAIN_S: Final = 1.0
-"""A connection that takes more again is given what waits within this: four times a second it is looked at."""
+"""A connection that takes more again is given what waits within this: it is looked at four times a second."""
 
 
 def streams_of(place: Place) -> Iterator[StreamNode]:
@@ -100,19 +99,20 @@ class SiblingsFlow(Checker):
     name = "slow children hold nobody up"
     holds_always: ClassVar[bool] = True
 
+    def __init__(self) -> None:
+        self._free_since: dict[tuple[int, int, NodeId, NodeId], float] = {}
+        """Since when something waits for a child that would take it: by node, boot, stream and child."""
+
     def check_node(self, simulation: Simulation, place: Place) -> list[str]:
-        now = place.driver.now()
-        if place.index in simulation.truth.paused:
-            return []
-        return [
-            f"{node.name}: {child.peer} gets nothing from {place} for {now - child.slow_since:.1f} s, and would take it"
-            for node in streams_of(place)
-            for child in node.member.down.children.values()
-            if child.slow_since is not None
-            and now - child.slow_since >= TAKEN_AGAIN_S
-            and not node.member.down.is_slow(child.peer)
-            and now - node.member.state.now < TICK_S
-        ]
+        found = []
+        for node in streams_of(place):
+            for child in node.member.down.children.values():
+                key = place.index, place.boot_epoch, node.record.key, child.peer.id
+                if not child.outbox or node.member.down.is_slow(child.peer) or place.index in simulation.truth.paused:
+                    self._free_since.pop(key, None)
+                elif simulation.now - self._free_since.setdefault(key, simulation.now) >= TAKEN_AGAIN_S:
+                    found.append(f"{node.name}: {child.peer} would take what waits for it at {place}, and gets nothing")
+        return found
 
 
 def _config_of(place: Place) -> DisseminationConfig:

@@ -358,7 +358,8 @@ class StreamJudge:
 
         Nothing is asked of subscriptions that know that nobody vouches for their values.
         """
-        readable = (each for each in self.watched if each.is_live and not each.is_over and not each.is_stale)
+        known = (each for each in self.watched if each.is_live and not each.is_over and not each.is_stale)
+        readable = (each for each in known if not each.was_slow)
         begun = (each for each in readable if each.through is not None and each.stream.writing.is_current)
         return [told for watched in begun for told in _outdated(watched, behind)]
 
@@ -370,7 +371,7 @@ class StreamJudge:
             producer, since_s = watched.stream.producer, watched.stream.without_producer_since
             if producer is None or not watched.is_live or watched.is_over or not watched.stream.writing.is_current:
                 continue
-            if since_s is None or now < watched.unread_until:
+            if since_s is None or watched.was_slow:
                 continue
             ended_s, runs_since_s = truth.ended.get(producer.id), truth.since.get(watched.place.id)
             if ended_s is None or runs_since_s is None or watched.place.index in truth.paused:
