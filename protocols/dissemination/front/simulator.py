@@ -33,6 +33,8 @@ SETTINGS: Final[dict[str, Any]] = {
     "producer_gone_after": "20s",
 }
 """Short times, so that a seed sees what takes hours, and a short memory, so that some of it is lost and told."""
+SHORT_MEMORY: Final[dict[str, Any]] = {"replay_items": 60, "feed_items": 80, "slow_bytes": "64KiB"}
+"""Besides, where troubles strike: a burst of items is more than nodes, feeds and connections hold."""
 RINGS: Final = ((0.10, 1, 3), (0.85, 6, 16), (0.98, 17, 32), (1.0, 33, 80))
 """Sizes of rings: up to this share of the seeds, the smallest, the largest."""
 CLASSES: Final = "abcdef"
@@ -107,7 +109,8 @@ class StreamTraffic(SwarmWork):
 
     @classmethod
     def plugin(cls, index: int) -> Plugin:
-        return Dissemination(DisseminationConfig.model_validate({**SETTINGS, "fan_out": 2 + index % 4}))
+        settings = {**SETTINGS, **SHORT_MEMORY} if TROUBLE_SHARE else SETTINGS
+        return Dissemination(DisseminationConfig.model_validate({**settings, "fan_out": 2 + index % 4}))
 
     def act(self, place: Place) -> None:
         self._read()
@@ -123,8 +126,8 @@ class StreamTraffic(SwarmWork):
 
     def _act(self, place: Place) -> None:
         if self._trouble_rng.random() < TROUBLE_SHARE and self._judge.streams:
-            if self._is_slow_due:
-                self._is_slow_due = not self._troubles.slow_down()
+            if self._is_slow_due and self._troubles.slow_down():
+                self._is_slow_due = False
             else:
                 self._troubles.strike(place, CLASSES)
             return

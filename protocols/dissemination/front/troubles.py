@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import suppress
+from functools import partial
 from random import Random
 from typing import Final
 
+from peerd.errors import Unavailable
 from peerd.limits import KIB
 from peerd.sim.simulation import Place, Simulation, Watcher
 from peerd.telemetry.schema import Event
@@ -14,15 +17,19 @@ from protocols.dissemination.front.attached import DocumentJudge
 from protocols.dissemination.front.judging import StreamJudge, WatchedStream, node_of, plugin_of, producing
 from protocols.dissemination.models import StreamView
 from protocols.dissemination.names import stream_key
+from protocols.dissemination.service import StreamRefused
 
 UNREAD_MAX_S: Final = 30.0
 """A client that is slow reads nothing for up to this time."""
 SLOW_S: Final = 15.0
-SLOW_BYTES_PER_S: Final = 60_000.0
+SLOW_BYTES_PER_S: Final = 40_000.0
 """What a slow link takes; more than the overlay needs, and much less than the burst of items."""
-BURST_ITEMS: Final = 30
-BURST_BYTES: Final = 16 * KIB
-"""An item of the burst. All together are more than the kernels at both ends of a link hold, and `slow_bytes`."""
+BURST_ITEMS: Final = 10
+BURST_PARTS: Final = 12
+BURST_S: Final = 6.0
+BURST_BYTES: Final = 6 * KIB
+"""The burst: more items than nodes remember in the swarm, and than its feeds hold, and more bytes than the kernels at
+both ends of a link hold, and `slow_bytes`."""
 ANSWERED_S: Final = 150.0
 """Whoever asks for a hand-over is answered within this: 60 s to prepare, 10 s of pause, 20 s to take, and a lease."""
 
@@ -108,12 +115,17 @@ class Troubles:
     def _read_slowly(self) -> None:
         """A client reads nothing for a while."""
         if live := self._live():
-            slow = self._rng.choice(live)
-            slow.unread_until = self._simulation.now + self._rng.uniform(1.0, UNREAD_MAX_S)
-            slow.was_slow = True
+            self._stop_reading(self._rng.choice(live), self._rng.uniform(1.0, UNREAD_MAX_S))
+
+    def _stop_reading(self, watched: WatchedStream, duration_s: float) -> None:
+        watched.unread_until = self._simulation.now + duration_s
+        watched.was_slow = True
 
     def slow_down(self) -> bool:
-        """A subscriber's link takes little for a while, and much is published that it wants; whether that can be."""
+        """A subscriber's link takes little for a while, its client nothing, and much is published that it wants.
+
+        Returns whether there was somebody to do it to.
+        """
         found = [each for each in self._live() if each.stream.writing.takes_padding]
         if not found:
             return False
@@ -122,10 +134,18 @@ class Troubles:
         if not producers or slow.place in producers:
             return False
         self._limit(slow.place)
-        for _ in range(BURST_ITEMS):
-            name = self._rng.choice(sorted(slow.wants) or ["a"])
-            self._judge.publish(producers[-1], self._judge.label(slow.stream), name, BURST_BYTES)
+        self._stop_reading(slow, SLOW_S)
+        for part in range(BURST_PARTS):
+            self._simulation.after(part * BURST_S / BURST_PARTS, partial(self._publish_some, slow))
         return True
+
+    def _publish_some(self, slow: WatchedStream) -> None:
+        self._judge.read()  # those who read all the time do not fall behind
+        label = self._judge.label(slow.stream)
+        for place in producing(self._simulation, slow.stream)[-1:]:
+            with suppress(StreamRefused, Unavailable):  # it is being handed over, or outside the ring
+                for _ in range(BURST_ITEMS):
+                    self._judge.publish(place, label, self._rng.choice(sorted(slow.wants) or ["a"]), BURST_BYTES)
 
     def _limit(self, place: Place) -> None:
         simulation = self._simulation
