@@ -50,8 +50,11 @@ TROUBLE_SHARE: float = 0.15
 """Of what is done besides plain use; a test of one seed of the past sets it to 0."""
 SLOW_SHARE: Final = 0.4
 """Of the seeds that slow one subscriber's link down once."""
-MOVES: Final[dict[str, dict[str, Any]]] = {"overlap": {"moves_per_minute": 12}}
-"""Settings of streams by policy: limits on moves that are reached now and then."""
+RESTLESS: Final[dict[str, dict[str, Any]]] = {
+    "overlap": {"moves_per_minute": 2, "request_items": 10, "threshold": 0.02, "delta": 0.0, "young": 1},
+    "cost": {"round": "5s", "window": "2s"},
+}
+"""Settings of streams by policy, where troubles strike: many moves are asked for, so the limits on them are reached."""
 PROOF_SUBSCRIPTIONS: Final = 5
 PROOF_ITEMS: Final = 12
 PROOF_DELAY_S: Final = 10.0
@@ -149,7 +152,7 @@ class StreamTraffic(SwarmWork):
         name = f"stream{self._number}"
         kind = self._kinds[0] if len(self._kinds) == 1 else self.rng.choice(self._kinds)
         policy = self.rng.choice(self._policies)
-        settings = MOVES.get(policy, {}) if TROUBLE_SHARE else {}
+        settings = RESTLESS.get(policy, {}) if TROUBLE_SHARE else {}
         spec = StreamSpec(name=name, kind=kind, policy=policy, durable=is_durable(self._number), settings=settings)
         self._judge.create(place, spec, on_done)
         self._producers[name] = place
