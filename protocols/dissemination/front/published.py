@@ -137,15 +137,17 @@ class PublishedStream:
             self.disputed.add(position)
 
     def in_force(self, name: str, behind: int = 0) -> list[str]:
-        """The newest item of a class since the producer has last started, first; none: there is none.
+        """The newest item of a class since a producer has last begun anew, first; none: there is none.
 
         Then those that were the newest at some time while the last so many items of the stream were published.
         """
         found: list[str] = []
+        epoch = self.last.epoch
         newest = zip(reversed(self.positions), reversed(self.classes), strict=True)
         for number, (position, each) in enumerate(newest):
-            if position.epoch != self.last.epoch:
+            if position.epoch != epoch and epoch not in self.whole_epochs:
                 break
+            epoch = position.epoch
             if each == name:
                 found.append(self.payloads[position])
                 if number >= behind:
