@@ -256,3 +256,9 @@ def test_the_judge_sees_a_document_that_is_left_out(monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr(DocumentExchange, "_why_not", lambda self, attachment, kept: "busy")
     streams, documents = read_documents()
     assert "is told of document" in documents.verdict(streams.simulation)[0]
+
+
+def test_a_mark_in_one_of_two_streams_of_a_name_says_nothing_in_the_other(monkeypatch: pytest.MonkeyPatch) -> None:
+    """This seed was red: the judge took the marks of one stream for marks of the other."""
+    monkeypatch.setattr(simulator, "usable_policies", lambda: ["cost", "first_fit", "overlap"])
+    assert run_seed(308, without=frozenset({"liars"}), protocols=("dissemination",)).failure is None

@@ -232,7 +232,9 @@ class StreamJudge:
         if again is None or again.state not in ("live", "orphaned"):
             return
         watched.boot, watched.id = place.boot_epoch, again.id
-        watched.stream = self.streams[self.label_of(place, watched.stream.name)]
+        if self.streams[self.label_of(place, watched.stream.name)] is not watched.stream:
+            watched.is_over = True  # its mark is one of another stream of the name, and says nothing in this one
+            return
         watched.reader = plugin.reading(again.id)[1].reader("start")
         watched.is_counted = watched.is_stale = False
         watched.newest = START

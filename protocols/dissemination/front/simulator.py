@@ -48,6 +48,8 @@ PAST_SHARE: Final = 0.2
 BURST_MAX: Final = 6
 TROUBLE_SHARE: float = 0.15
 """Of what is done besides plain use; a test of one seed of the past sets it to 0."""
+DIVIDED_FACTOR: Final = 3.0
+"""So much more of it while the ring is divided: two streams of one name come about then only."""
 SLOW_SHARE: Final = 0.4
 """Of the seeds that slow one subscriber's link down once."""
 RESTLESS: Final[dict[str, dict[str, Any]]] = {
@@ -128,7 +130,8 @@ class StreamTraffic(SwarmWork):
             self.not_done += self._judge.unmarked(self.simulation)
 
     def _act(self, place: Place) -> None:
-        if self._trouble_rng.random() < TROUBLE_SHARE and self._judge.streams:
+        share = TROUBLE_SHARE * (DIVIDED_FACTOR if self.simulation.network.is_faulty else 1.0)
+        if self._trouble_rng.random() < share and self._judge.streams:
             if self._is_slow_due and self._troubles.slow_down():
                 self._is_slow_due = False
             else:
@@ -162,7 +165,8 @@ class StreamTraffic(SwarmWork):
         return ",".join(sorted(self.rng.sample(CLASSES, self.rng.randint(1, 4))))
 
     def _after(self, stream: str) -> str | None:
-        positions = self._judge.streams[stream].positions
+        published = self._judge.streams[stream]
+        positions = [] if self._judge.rivals(published) else published.positions  # whose would the mark be?
         if not positions or self.rng.random() >= PAST_SHARE:
             return None
         epoch, sequence = self.rng.choice(positions[-50:])
@@ -275,4 +279,5 @@ class StreamTraffic(SwarmWork):
     def _calm_hand_over(self) -> list[str]:
         if self._handed_over is None or any(isinstance(each, StreamView) for each in self._handed_over):
             return []
-        return [f"in a calm ring a stream is not handed over: {(self._handed_over or ['no answer'])[0]}"]
+        why = self._handed_over[0] if self._handed_over else "no answer"
+        return [f"in a calm ring a stream is not handed over: {why}"]

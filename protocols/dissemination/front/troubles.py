@@ -49,7 +49,7 @@ class Takeovers(Watcher):
 
 
 class Troubles:
-    """Each method does one thing if it can now; ``live``: the subscriptions that are read."""
+    """Each method does one thing, if it can be done now."""
 
     def __init__(self, simulation: Simulation, rng: Random, judge: StreamJudge) -> None:
         self._simulation, self._rng, self._judge = simulation, rng, judge
@@ -65,9 +65,8 @@ class Troubles:
             lambda: self._attach_one(classes),
             lambda: self._attach_one(classes),
         ]
-        if self._simulation.network.is_faulty:
-            acts += [lambda: self._take_name(place)] * 4
-        self._rng.choice(acts)()
+        if not (self._simulation.network.is_faulty and self._take_name(place)):
+            self._rng.choice(acts)()
 
     # Another producer
 
@@ -92,8 +91,8 @@ class Troubles:
         self._asked.append((producers[-1], producers[-1].boot_epoch, self._simulation.now, told))
         return told
 
-    def _take_name(self, place: Place) -> None:
-        """Create a stream of a name that is taken in another part of the divided ring."""
+    def _take_name(self, place: Place) -> bool:
+        """Create a stream of a name that is taken in another part of the divided ring; whether there is such a name."""
         for label, stream in list(self._judge.streams.items()):
             if not stream.is_created or self._judge.rivals(stream) or place.id in stream.producers:
                 continue
@@ -101,7 +100,8 @@ class Troubles:
             is_apart = producers and all(self._is_cut(each, place) for each in producers)
             if is_apart and plugin_of(place).nodes.get(stream_key(stream.name)) is None:
                 self._judge.create(place, stream.spec, lambda answer: None, f"{label} at {place.index}")
-                return
+                return True
+        return False
 
     def _is_cut(self, one: Place, other: Place) -> bool:
         network = self._simulation.network
