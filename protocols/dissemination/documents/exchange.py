@@ -47,7 +47,7 @@ from protocols.dissemination.documents.uploads import Upload, UploadQueue
 ACTIVE_MAX: Final = 128
 """Documents that this node exchanges at once: those that it fetches, and those that others have asked for lately."""
 FETCHING_MAX: Final = 4
-"""Of those that it fetches, so many are asked for at once: in the order in which they came."""
+"""Of those that it fetches, so many are asked for at once: in the order in which they came; last what does not come."""
 WANTED_NEIGHBOURS: Final = 12
 """A node that has fewer meets those that its neighbours name, and asks one of them for more names now and then."""
 NAMES_S: Final = 0.5
@@ -379,9 +379,15 @@ class DocumentExchange(Part):
     # Asking, and what comes
 
     def _fetching(self) -> list[Active]:
-        """The documents whose turn it is, the oldest first."""
-        lacking = (each for each in self._active.values() if not each.download.is_complete)
-        return [each for each, _ in zip(lacking, range(FETCHING_MAX), strict=False)]
+        """The documents whose turn it is, the oldest first; last those that do not come, so that no other one waits."""
+        lacking = [each for each in self._active.values() if not each.download.is_complete]
+        if len(lacking) > FETCHING_MAX:
+            lacking.sort(key=self._is_stuck)
+        return lacking[:FETCHING_MAX]
+
+    def _is_stuck(self, active: Active) -> bool:
+        """Whether nothing of it comes from the neighbours that there are."""
+        return active.download.is_starved() or self._host.now() - active.came_at >= STUCK_S
 
     def _ask(self, active: Active) -> None:
         now = self._host.now()
@@ -589,8 +595,7 @@ class DocumentExchange(Part):
                 continue
             for silent in active.download.late(now):
                 active.download.gone(silent.peer.id)
-            is_stuck = active.download.is_starved() or now - active.came_at >= STUCK_S
-            if now >= active.meet_at and not active.is_checking and is_stuck:
+            if now >= active.meet_at and not active.is_checking and self._is_stuck(active):
                 self._meet_source(active)
             self._ask_for_names(active, now)
             for peer, chunk in active.download.asks_again(now):
