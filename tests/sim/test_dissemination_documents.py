@@ -16,7 +16,7 @@ from peerd.sim.network import NetworkConfig
 from peerd.sim.simulation import Place, Simulation
 from peerd.testing.simulation import ring
 from protocols.dissemination.config import DisseminationConfig
-from protocols.dissemination.documents.exchange import IDLE_S
+from protocols.dissemination.documents.exchange import FETCHING_MAX, IDLE_S
 from protocols.dissemination.documents.shelf import KeptDocument
 from protocols.dissemination.front.judging import plugin_of
 from protocols.dissemination.models import StreamSpec, StreamSubscriptionRequest
@@ -283,6 +283,17 @@ def test_a_document_that_somebody_has_asked_for_lately_goes_after_one_that_nobod
     documents.publish(10 * MIB)
     assert documents.kept(documents.producer, old) is not None
     assert documents.kept(documents.producer, new) is None
+
+
+def test_documents_that_nobody_has_any_more_do_not_keep_others_waiting() -> None:
+    documents = Documents(3)
+    shelf = plugin_of(documents.producer).exchange.shelf
+    for number in range(FETCHING_MAX):
+        kept = shelf.get(documents.publish(MIB + number))
+        assert kept is not None
+        shelf.remove(kept)
+    documents.simulation.run_for(5.0)
+    documents.until_all_have(documents.publish(2 * MIB), limit_s=30.0)
 
 
 def test_a_document_that_is_too_large_for_a_node_is_left_out_which_is_told_once() -> None:

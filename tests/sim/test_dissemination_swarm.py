@@ -35,6 +35,7 @@ def test_seed(seed: int, nodes: int | None, monkeypatch: pytest.MonkeyPatch) -> 
     monkeypatch.setattr(simulator, "usable_policies", lambda: ["first_fit"])
     monkeypatch.setattr(simulator, "usable_kinds", lambda: ["classes"])
     monkeypatch.setattr(simulator, "is_durable", lambda number: False)
+    monkeypatch.setattr(simulator, "TROUBLE_SHARE", 0.0)
     result = run_seed(seed, nodes=nodes, protocols=PROTOCOLS)
     assert result.failure is None
 
@@ -44,6 +45,7 @@ def test_an_order_that_comes_late_is_no_fault(monkeypatch: pytest.MonkeyPatch) -
     monkeypatch.setattr(simulator, "usable_policies", lambda: ["cost", "first_fit", "overlap"])
     monkeypatch.setattr(simulator, "usable_kinds", lambda: ["classes", "attributes"])
     monkeypatch.setattr(simulator, "is_durable", lambda number: False)
+    monkeypatch.setattr(simulator, "TROUBLE_SHARE", 0.0)
     assert run_seed(3037, without=frozenset({"liars"}), protocols=PROTOCOLS).failure is None
 
 
@@ -196,10 +198,10 @@ def test_the_judge_sees_a_stream_that_ends_by_itself() -> None:
     streams = Streams(6)
     streams.subscribe_all()
     streams.publish(5)
-    assert not streams.judge.ended()
+    assert not streams.judge.ended(streams.simulation)
     next(iter(plugin_of(streams.others[2]).clients)).end("nobody said so")
     streams.settle()
-    [told] = streams.judge.ended()
+    [told] = streams.judge.ended(streams.simulation)
     assert "nobody said so" in told
 
 

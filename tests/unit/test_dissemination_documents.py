@@ -13,10 +13,12 @@ from peerd.ids import NodeId
 from peerd.limits import MIB
 from peerd.testing import peer
 from protocols.dissemination.documents.download import (
+    ASK_AGAIN_S,
     ASKED_MAX,
     LAST_S,
     LATE_FACTOR,
     NEIGHBOURS_MAX,
+    REFUSED_S,
     SILENCE_S,
     Download,
 )
@@ -137,7 +139,7 @@ def test_a_chunk_is_asked_for_once_and_at_the_end_a_second_time() -> None:
     assert download.next_asks(LAST_S / 2) == []
     [(second, again)] = download.next_asks(LAST_S)
     assert chunk == again == 0 and {first, second} == {PARENT, SIBLING}
-    assert download.next_asks(10 * LAST_S) == []
+    assert download.next_asks(2 * LAST_S) == [], "there is no third neighbour"
     assert download.expects(first.id, 0) and download.expects(second.id, 0)
     assert download.arrived(second.id, 0, 3.0) and not download.arrived(first.id, 0, 3.5)
     assert not download.expects(first.id, 0)
@@ -154,11 +156,44 @@ def test_what_a_neighbour_does_not_send_is_asked_of_another() -> None:
     [late] = download.late(SILENCE_S)
     download.gone(late.peer.id)
     assert sorted(download.next_asks(SILENCE_S), key=lambda ask: ask[1]) == [(SIBLING, 0), (SIBLING, 1)]
-    download.refused(SIBLING.id, 0)
+    download.refused(SIBLING.id, 0, SILENCE_S)
     assert not download.is_starved() and download.next_asks(SILENCE_S) == []
-    download.refused(SIBLING.id, 1)
+    download.refused(SIBLING.id, 1, SILENCE_S)
     assert download.is_starved()
     download.validate()
+
+
+def test_at_the_end_a_chunk_is_asked_of_more_neighbours_the_longer_it_does_not_come() -> None:
+    download = Download(1, 0, Random(1).random)
+    for each in (PARENT, SIBLING, THIRD):
+        download.met(each, 1, 0.0)
+    asked = [whom for now in (0.0, LAST_S, 2 * LAST_S, 3 * LAST_S) for whom, _ in download.next_asks(now)]
+    assert len(asked) == 3 and set(asked) == {PARENT, SIBLING, THIRD}
+    assert download.next_asks(100 * LAST_S) == []
+    download.validate()
+
+
+def test_a_question_that_was_lost_is_asked_again_though_the_neighbour_says_other_things() -> None:
+    """Seed 15 of the swarm, when hand-overs and documents came to it: its neighbours' names kept it from being late."""
+    download = Download(2, 0, Random(1).random)
+    download.met(PARENT, 0b11, 0.0)
+    asked = download.next_asks(0.0)
+    assert download.expects(PARENT.id, 0)
+    download.met(PARENT, 0b11, ASK_AGAIN_S)
+    assert not download.asks_again(0.9 * ASK_AGAIN_S)
+    assert download.asks_again(ASK_AGAIN_S) == [(PARENT, 1)] and (PARENT, 1) in asked
+    assert not download.asks_again(1.5 * ASK_AGAIN_S)
+    assert download.asks_again(2 * ASK_AGAIN_S) == [(PARENT, 1)]
+
+
+def test_a_neighbour_that_refuses_what_it_promises_is_left_alone_for_a_moment() -> None:
+    download = Download(1, 0, Random(1).random)
+    download.met(PARENT, 1, 0.0)
+    for now in (0.0, REFUSED_S):
+        assert download.next_asks(now) == [(PARENT, 0)]
+        download.refused(PARENT.id, 0, now)
+        download.has(PARENT.id, 0, now)
+        assert download.next_asks(now + 0.9 * REFUSED_S) == []
 
 
 def test_a_chunk_that_comes_slowly_is_not_late() -> None:

@@ -27,10 +27,16 @@ SILENCE_S: Final = 15.0
 """A neighbour of which nothing comes for so long does not send what it was asked for."""
 ASK_S_MAX: Final = 300.0
 """Nor does one that has not sent it after this, whatever else it says."""
+ASK_AGAIN_S: Final = 5.0
+"""What was asked for and does not begin to come is asked for again so often: the question, or a refusal, may be lost.
+A neighbour that has it in its queue takes that for the same question."""
+REFUSED_S: Final = 1.0
+"""A neighbour that has refused a chunk is asked for nothing for so long: else one that promises what it then refuses
+would cost a question each time, and a word to all neighbours."""
 LAST_S: Final = 2.0
 LATE_FACTOR: Final = 2.0
 """When nothing else is left to ask, what is under way for longer than this, and than so many times what chunks have
-taken of late, is asked of a second neighbour, too."""
+taken of late, is asked of a second neighbour, too; of a third one after twice that, and so on."""
 _USUAL_SHARE: Final = 0.2
 
 
@@ -47,6 +53,9 @@ class Neighbour:
     """Chunks that it was asked for, and when."""
     coming: set[int] = field(default_factory=set)
     """Of those, the ones whose swap has begun: swaps have their own limits of time."""
+    asked_again_at: float = float("-inf")
+    rests_until: float = 0.0
+    """It has refused a chunk, and is asked for nothing before then."""
 
 
 class Download:
@@ -108,10 +117,11 @@ class Download:
         for chunk in known.asked if known is not None else ():
             self._not_coming(chunk)
 
-    def refused(self, id: NodeId, chunk: int) -> None:
+    def refused(self, id: NodeId, chunk: int, now: float) -> None:
         """A neighbour does not send a chunk (any more)."""
         known = self.neighbours.get(id)
         if known is not None:
+            known.rests_until = now + REFUSED_S
             known.have &= ~(1 << chunk)
             self._forget(known, chunk)
 
@@ -183,11 +193,23 @@ class Download:
             )
         ]
 
+    def asks_again(self, now: float) -> list[tuple[PeerRef, int]]:
+        """What does not come, and is to be asked for again of whom."""
+        asks: list[tuple[PeerRef, int]] = []
+        for each in self.neighbours.values():
+            before = now - ASK_AGAIN_S
+            late = [chunk for chunk, at in each.asked.items() if at <= before and chunk not in each.coming]
+            if late and each.asked_again_at <= before:
+                each.asked_again_at = now
+                asks += [(each.peer, chunk) for chunk in late]
+        return asks
+
     def next_asks(self, now: float) -> list[tuple[PeerRef, int]]:
         """What to ask for now, of whom."""
         asks: list[tuple[PeerRef, int]] = []
         most = ASKED_PEER_MAX if len(self.neighbours) <= FEW_NEIGHBOURS else 1
-        free = {id: each for id, each in self.neighbours.items() if len(each.asked) < most}
+        rested = ((id, each) for id, each in self.neighbours.items() if now >= each.rests_until)
+        free = {id: each for id, each in rested if len(each.asked) < most}
         while free and self.asked < ASKED_MAX:
             # The least busy first, so that all uplinks are used.
             each = min(free.values(), key=lambda each: (len(each.asked), self._draw()))
@@ -240,10 +262,11 @@ class Download:
         return next(iter(chunks_of(behind or chunks)))
 
     def _is_late(self, of: Neighbour, chunk: int, now: float) -> bool:
-        """Whether one other neighbour, and only one, was asked for it long ago."""
-        if self._under_way.get(chunk) != 1 or chunk in of.asked:
+        """Whether all other neighbours that were asked for it were asked long ago: the longer, the more they are."""
+        count = self._under_way.get(chunk, 0)
+        if not count or chunk in of.asked:
             return False
-        late_at = now - max(LAST_S, LATE_FACTOR * self._usual_s)
+        late_at = now - max(LAST_S, LATE_FACTOR * self._usual_s) * 2.0 ** (count - 1)
         return all(each.asked.get(chunk, late_at) <= late_at for each in self.neighbours.values())
 
     def validate(self) -> None:

@@ -47,7 +47,7 @@ from protocols.dissemination.documents.uploads import Upload, UploadQueue
 ACTIVE_MAX: Final = 128
 """Documents that this node exchanges at once: those that it fetches, and those that others have asked for lately."""
 FETCHING_MAX: Final = 4
-"""Of those that it fetches, so many are asked for at once: in the order in which they came."""
+"""Of those that it fetches, so many are asked for at once: in the order in which they came; last what does not come."""
 WANTED_NEIGHBOURS: Final = 12
 """A node that has fewer meets those that its neighbours name, and asks one of them for more names now and then."""
 NAMES_S: Final = 0.5
@@ -57,6 +57,9 @@ IDLE_S: Final = 120.0
 MEET_S: Final = 1.0
 MEET_S_MAX: Final = 30.0
 """Pauses of a node that finds nobody with what it lacks, before it asks the next node above it; they double."""
+STUCK_S: Final = 10.0
+"""A node that gets no chunk for so long meets those above it, too, whatever its neighbours promise: they may lie, and
+keep each other's company."""
 DISK_PAUSE_S: Final = 30.0
 """After the disk has refused a chunk, nothing is asked for this long."""
 CHUNK_S_MAX: Final = 600.0
@@ -92,6 +95,8 @@ class Active:
     meet_pause_s: float = MEET_S
     names_at: float = 0.0
     paused_until: float = 0.0
+    came_at: float = 0.0
+    """When the last chunk was kept."""
     used_at: float = 0.0
 
     @property
@@ -171,7 +176,7 @@ class DocumentExchange(Part):
     def _make(self, kept: KeptDocument, have: int) -> Active:
         now = self._host.now()
         download = Download(kept.attachment.count, have, self._host.rng.random)
-        active = self._active[kept.id] = Active(kept, download, begun_at=now, used_at=now)
+        active = self._active[kept.id] = Active(kept, download, begun_at=now, came_at=now, used_at=now)
         self._wake()
         return active
 
@@ -355,7 +360,7 @@ class DocumentExchange(Part):
                 active.meet_at = min(active.meet_at, self._host.now())  # the next tick asks further up
         else:
             self._check_chunk(active, message.chunk)
-            active.download.refused(source.id, message.chunk)
+            active.download.refused(source.id, message.chunk, self._host.now())
         self._ask(active)
 
     @staticmethod
@@ -374,9 +379,15 @@ class DocumentExchange(Part):
     # Asking, and what comes
 
     def _fetching(self) -> list[Active]:
-        """The documents whose turn it is, the oldest first."""
-        lacking = (each for each in self._active.values() if not each.download.is_complete)
-        return [each for each, _ in zip(lacking, range(FETCHING_MAX), strict=False)]
+        """The documents whose turn it is, the oldest first; last those that do not come, so that no other one waits."""
+        lacking = [each for each in self._active.values() if not each.download.is_complete]
+        if len(lacking) > FETCHING_MAX:
+            lacking.sort(key=self._is_stuck)
+        return lacking[:FETCHING_MAX]
+
+    def _is_stuck(self, active: Active) -> bool:
+        """Whether nothing of it comes from the neighbours that there are."""
+        return active.download.is_starved() or self._host.now() - active.came_at >= STUCK_S
 
     def _ask(self, active: Active) -> None:
         now = self._host.now()
@@ -465,7 +476,7 @@ class DocumentExchange(Part):
             return
         download = active.download
         download.kept(chunk)
-        active.meet_pause_s = MEET_S
+        active.came_at, active.meet_pause_s = self._host.now(), MEET_S
         self._tell(active, chunk, is_here=True)
         for on_done in active.waiting.pop(chunk, ()):
             self._read_for(active.kept, chunk, on_done)
@@ -584,9 +595,11 @@ class DocumentExchange(Part):
                 continue
             for silent in active.download.late(now):
                 active.download.gone(silent.peer.id)
-            if now >= active.meet_at and not active.is_checking and active.download.is_starved():
+            if now >= active.meet_at and not active.is_checking and self._is_stuck(active):
                 self._meet_source(active)
             self._ask_for_names(active, now)
+            for peer, chunk in active.download.asks_again(now):
+                self._host.send(peer, DocumentAsk(active.kept.id, chunk))
             self._ask(active)
         self._host.gauge("peerd_dissemination_documents_bytes", self.shelf.bytes)
 

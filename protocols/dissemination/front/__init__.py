@@ -46,9 +46,14 @@ class DisseminationFront(Front):
         return {"stream": stream}
 
     def checkers(self) -> Mapping[str, type[Checker]]:
-        from protocols.dissemination.front.checkers import NoCircles, NoOrphans, StreamBounds
+        from protocols.dissemination.front.checkers import NoCircles, NoOrphans, SiblingsFlow, StreamBounds
 
-        return {"stream_circles": NoCircles, "stream_limits": StreamBounds, "stream_orphans": NoOrphans}
+        return {
+            "stream_circles": NoCircles,
+            "stream_limits": StreamBounds,
+            "stream_orphans": NoOrphans,
+            "stream_siblings": SiblingsFlow,
+        }
 
     def swarm_work(self) -> type[SwarmWork]:
         from protocols.dissemination.front.simulator import StreamTraffic

@@ -6,7 +6,7 @@ What a hostile node says of its place is its own affair, so edges are judged amo
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import ClassVar
+from typing import ClassVar, Final
 
 from peerd.ids import NodeId, short_id
 from peerd.sim.checkers import Checker
@@ -15,6 +15,9 @@ from protocols.dissemination.config import DisseminationConfig
 from protocols.dissemination.messages import DEPTH_MAX, ITEMS_BYTES_MAX
 from protocols.dissemination.plugin import Dissemination
 from protocols.dissemination.stream_node import StreamNode
+
+TAKEN_AGAIN_S: Final = 1.0
+"""A connection that takes more again is given what waits within this: it is looked at four times a second."""
 
 
 def streams_of(place: Place) -> Iterator[StreamNode]:
@@ -87,6 +90,28 @@ class StreamBounds(Checker):
                 for child in children.values()
                 if child.queue_bytes > config.replay_bytes or len(child.queue) > config.replay_items
             ]
+        return found
+
+
+class SiblingsFlow(Checker):
+    """F19: nothing waits for a child whose connection takes more, whoever else is slow."""
+
+    name = "slow children hold nobody up"
+    holds_always: ClassVar[bool] = True
+
+    def __init__(self) -> None:
+        self._free_since: dict[tuple[int, int, NodeId, NodeId], float] = {}
+        """Since when something waits for a child that would take it: by node, boot, stream and child."""
+
+    def check_node(self, simulation: Simulation, place: Place) -> list[str]:
+        found = []
+        for node in streams_of(place):
+            for child in node.member.down.children.values():
+                key = place.index, place.boot_epoch, node.record.key, child.peer.id
+                if not child.outbox or node.member.down.is_slow(child.peer) or place.index in simulation.truth.paused:
+                    self._free_since.pop(key, None)
+                elif simulation.now - self._free_since.setdefault(key, simulation.now) >= TAKEN_AGAIN_S:
+                    found.append(f"{node.name}: {child.peer} would take what waits for it at {place}, and gets nothing")
         return found
 
 

@@ -7,12 +7,14 @@ another parent; nothing else may follow from it.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
-from typing import ClassVar, Final
+from typing import Final
 
 from peerd.messages import Message, PeerRef
-from peerd.sim.hostile.member import Behaviour, HostileNode
+from peerd.sim.hostile.member import Behaviour
+from protocols.dissemination.front.hostile_base import StreamBehaviour as StreamBehaviour
+from protocols.dissemination.front.hostile_documents import EXCHANGING as EXCHANGING, AbsurdManifests
 from protocols.dissemination.messages import (
     Attach,
     Beat,
@@ -32,7 +34,6 @@ from protocols.dissemination.messages import (
     Widen,
     Widened,
 )
-from protocols.dissemination.plugin import Dissemination
 from protocols.dissemination.policies.cost.messages import (
     AskToHold,
     CostRelatives,
@@ -51,65 +52,13 @@ from protocols.dissemination.policies.overlap.messages import (
     OverheadAnswer,
     Reorganise,
 )
-from protocols.dissemination.stream_node import StreamNode
 
 START: Final = StreamMark(0, 0)
 FLOOD: Final = 40
 """Messages at once of one kind."""
-SOME: Final = 12
 MANY_WANTS: Final = 200
 FAR: Final = 1 << 40
 """So far ahead of the stream that it never comes there."""
-
-
-def plugin_at(node: object) -> Dissemination | None:
-    """The plugin of a node, unless it runs without it."""
-    plugin = getattr(node, "plugins", {}).get(Dissemination.name)
-    return plugin if isinstance(plugin, Dissemination) else None
-
-
-class StreamBehaviour(Behaviour):
-    """Base: knows what all nodes know."""
-
-    gap_s: ClassVar[float] = 1.0
-
-    def __init__(self, node: HostileNode) -> None:
-        super().__init__(node)
-        self.said = 0
-        """How often it has struck: a test of a behaviour that never does would show nothing."""
-
-    def act(self) -> None:
-        self.said += self.strike()
-
-    def strike(self) -> int:
-        """Do harm; how much was said."""
-        return 0
-
-    def tells(self, peer: PeerRef, message: Message) -> Message | None:
-        told = self.twists(peer, message)
-        self.said += told is not message
-        return told
-
-    def twists(self, peer: PeerRef, message: Message) -> Message | None:
-        """What is sent instead of a message; ``None``: nothing is."""
-        return message
-
-    def victims(self) -> list[StreamNode]:
-        """Some of the streams' members at other nodes."""
-        found = list(self._others())
-        return self.rng.sample(found, min(SOME, len(found)))
-
-    def _others(self) -> Iterator[StreamNode]:
-        for place in self.node.party.simulation.live_nodes():
-            plugin = plugin_at(place.node)
-            if plugin is not None and place.id != self.node.peer.id and place.node.is_ready:
-                yield from plugin.nodes
-
-    def say(self, victim: StreamNode, *messages: Message) -> int:
-        """Send them to it; how many they are."""
-        for message in messages:
-            self.node.say(victim.host.peer, message)
-        return len(messages)
 
 
 class FalseItems(StreamBehaviour):
@@ -334,7 +283,8 @@ LEAVES: Final[tuple[type[StreamBehaviour], ...]] = (
 """What a member can do that is nobody's parent: it must cost nobody else anything."""
 PARENTS: Final[tuple[type[StreamBehaviour], ...]] = (
     *(FalseItems, UnreadableItems, RepeatsItems, Withholds, LeavesOut, RunsAhead, InventsLosses, FalsePaths),
+    *(AbsurdManifests,),
 )
 """What a parent can do to its children."""
-KINDS: Final = (*LEAVES, *PARENTS)
+KINDS: Final = (*LEAVES, *PARENTS, *EXCHANGING)
 BEHAVIOURS: Final[Mapping[str, type[Behaviour]]] = {kind.name: kind for kind in KINDS}

@@ -8,14 +8,16 @@ What is judged from inside the nodes is in `protocols.dissemination.front.checke
 from __future__ import annotations
 
 import json
-from bisect import bisect_right
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
-from typing import ClassVar, Final
+from typing import Final
 
-from peerd.lib.feed import FeedEnd, FeedItem, Reader
+from peerd.ids import parse_id
+from peerd.lib.feed import FeedDropped, FeedEnd, FeedItem, Reader
 from peerd.sim.simulation import Place, Simulation
+from protocols.dissemination.front.published import TOLERANCE, WRITINGS, PublishedStream
 from protocols.dissemination.models import (
+    ItemPublished,
     ReceivedItem,
     StreamSpec,
     StreamSubscriptionRequest,
@@ -24,78 +26,14 @@ from protocols.dissemination.models import (
 )
 from protocols.dissemination.names import START, StreamPosition, stream_key
 from protocols.dissemination.plugin import Dissemination
-from protocols.dissemination.stream_node import position_of
+from protocols.dissemination.stream_node import StreamNode, position_of
 
-OFFENCES_MAX = 20
+OFFENCES_MAX: Final = 20
+RIVAL: Final = "another producer has the name"
+"""What the subscriptions to one of two streams of a name are told."""
 STALE_S: Final = 15.0
 """So long after the producer has ended, every subscription with values knows that nobody vouches for them. The nodes
 below the producer notice after 3.5 s (`SILENT_S`), and tell those below them; the rest is for marks that are lost."""
-
-
-class ClassWriting:
-    """How items of a class, and wants for classes, are written for the kind ``classes``."""
-
-    is_current: ClassVar[bool] = False
-    """Each class is an object, of which only the current value counts, within `TOLERANCE`."""
-
-    def item(self, name: str, number: int) -> bytes:
-        """The payload of an item of a class. ``number``: how many there were before it."""
-        return name.encode()
-
-    def class_of(self, payload: str) -> str:
-        """The class of an item, by its payload alone; empty when that cannot be read."""
-        return payload
-
-    def interest(self, wants: str) -> str:
-        """The interest in classes, which stand with commas between them; none: in everything."""
-        return wants
-
-
-class AttributeWriting(ClassWriting):
-    """The same for the kind ``attributes``."""
-
-    def item(self, name: str, number: int) -> bytes:
-        return json.dumps({"class": name}).encode()
-
-    def class_of(self, payload: str) -> str:
-        return _member(payload, "class")
-
-    def interest(self, wants: str) -> str:
-        names = ", ".join(f"'{name}'" for name in wants.split(","))
-        return f"class IN ({names})" if wants else "TRUE"
-
-
-class ObjectWriting(ClassWriting):
-    """The same for the kind ``coherency``: a class is an object, and its value goes up and down."""
-
-    is_current: ClassVar[bool] = True
-
-    def item(self, name: str, number: int) -> bytes:
-        return json.dumps({"object": name, "value": number * STEP % VALUES}).encode()
-
-    def class_of(self, payload: str) -> str:
-        return _member(payload, "object")
-
-    def interest(self, wants: str) -> str:
-        return ",".join(f"{name} WITHIN {TOLERANCE}" for name in (wants or "*").split(","))
-
-
-def _member(payload: str, name: str) -> str:
-    try:
-        found = json.loads(payload)
-    except ValueError:
-        return ""
-    return str(found.get(name, "")) if isinstance(found, dict) else ""
-
-
-TOLERANCE: Final = 2
-STEP, VALUES = 5, 13
-WRITINGS: Final[Mapping[str, ClassWriting]] = {
-    "classes": ClassWriting(),
-    "attributes": AttributeWriting(),
-    "coherency": ObjectWriting(),
-}
-"""By kind of interests."""
 
 
 def plugin_of(place: Place) -> Dissemination:
@@ -105,64 +43,9 @@ def plugin_of(place: Place) -> Dissemination:
     return plugin
 
 
-def producer_now(simulation: Simulation, stream: str) -> Place | None:
-    """The live node that produces a stream; of two in two parts of a divided ring, that of the later term."""
-    found = [
-        (node.record.term, -place.index, place)
-        for place in simulation.live_nodes()
-        if Dissemination.name in place.node.plugins
-        and (node := plugin_of(place).nodes.get(stream_key(stream))) is not None
-        and node.is_producer
-    ]
-    return max(found)[2] if found else None
-
-
-@dataclass
-class PublishedStream:
-    """What was published in one stream, in order."""
-
-    name: str
-    writing: ClassWriting = field(default_factory=ClassWriting)
-    producer: Place | None = None
-    positions: list[StreamPosition] = field(default_factory=list)
-    classes: list[str] = field(default_factory=list)
-    payloads: dict[StreamPosition, str] = field(default_factory=dict)
-    is_refused: bool = False
-    """Its creation has failed in the end."""
-    has_standbys: bool = False
-    """Another node goes on with it when the producer has ended."""
-    doubtful: set[StreamPosition] = field(default_factory=set)
-    """Items that wait for the producer's disk: if it loses its power now, they are in the stream or not."""
-
-    def in_force(self, name: str, behind: int = 0) -> list[str]:
-        """The newest item of a class since the producer has last started, first; none: there is none.
-
-        Then those that were the newest at some time while the last so many items of the stream were published.
-        """
-        found: list[str] = []
-        newest = zip(reversed(self.positions), reversed(self.classes), strict=True)
-        for number, (position, each) in enumerate(newest):
-            if position.epoch != self.last.epoch:
-                break
-            if each == name:
-                found.append(self.payloads[position])
-                if number >= behind:
-                    break
-        return found
-
-    @property
-    def last(self) -> StreamPosition:
-        """The newest item's place."""
-        return self.positions[-1] if self.positions else START
-
-    def between(self, since: StreamPosition, until: StreamPosition) -> list[tuple[StreamPosition, str]]:
-        """What was published behind one mark and before another."""
-        first, last = bisect_right(self.positions, since), bisect_right(self.positions, until)
-        return list(zip(self.positions[first:last], self.classes[first:last], strict=True))
-
-    def due(self, since: StreamPosition, until: StreamPosition) -> list[tuple[StreamPosition, str]]:
-        """The same, without what the producer may have lost before anybody had it."""
-        return [each for each in self.between(since, until) if each[0] not in self.doubtful]
+def node_of(place: Place, name: str) -> StreamNode | None:
+    """What a simulated node knows of a stream that it takes part in."""
+    return plugin_of(place).nodes.get(stream_key(name)) if place.is_live else None
 
 
 @dataclass
@@ -192,6 +75,14 @@ class WatchedStream:
     """How often it was read on after a restart of its node."""
     is_counted: bool = False
     """An item that was awaited has come: from then on numbers must grow."""
+    unread_until: float = 0.0
+    """Its client does not read before then."""
+    was_slow: bool = False
+    """Its client has not read for a while, and has not caught up yet."""
+    dropped: int = 0
+    """Entries that its feed has let go of since the newest item that was read."""
+    gaps: list[int] = field(default_factory=list)
+    """How many items that it wanted each loss has cost it."""
     name: str = ""
     why_not: str = ""
     why_ended: str = ""
@@ -213,45 +104,86 @@ class StreamJudge:
 
     def __init__(self) -> None:
         self.streams: dict[str, PublishedStream] = {}
+        """By label: their names, and something else for a second stream of one name."""
         self.watched: list[WatchedStream] = []
         self.offences: list[str] = []
         self.certain: list[str] = []
         """Those of them that no hostile member can bring about: disorder, and what was not wanted."""
         self.calm_since: dict[str, StreamPosition] = {}
-        """By stream: what came behind this mark was published in a calm ring. No loss of it may be told."""
+        """By label: what came behind this mark was published in a calm ring. No loss of it may be told."""
+        self.on_document: Callable[[WatchedStream, ReceivedItem, StreamPosition], None] = lambda watched, item, at: None
+        """Is told of each item that comes with a document."""
 
-    def create(self, place: Place, spec: StreamSpec, on_done: Callable[[StreamView | Exception], None]) -> None:
-        """Create a stream. Raises what the plugin raises."""
-        stream = self.streams.setdefault(spec.name, PublishedStream(spec.name, WRITINGS[spec.kind], place))
-        stream.has_standbys = spec.producer_gone == "hand-over"
+    def create(
+        self, place: Place, spec: StreamSpec, on_done: Callable[[StreamView | Exception], None], label: str = ""
+    ) -> None:
+        """Create a stream. Raises what the plugin raises. ``label``: its name among several streams of one name."""
+        made = PublishedStream(spec, WRITINGS[spec.kind], place, {place.id: place})
+        stream = self.streams.setdefault(label or spec.name, made)
 
         def done(answer: StreamView | Exception) -> None:
             stream.is_refused = isinstance(answer, Exception)
+            stream.is_created = not stream.is_refused
             on_done(answer)
 
         plugin_of(place).create(spec, done)
 
-    def publish(self, place: Place, stream: str, name: str) -> None:
+    def publish(self, place: Place, stream: str, name: str, padding: int = 0) -> None:
         """Publish an item of a class. Raises what the plugin raises."""
         of = self.streams[stream]
-        payload = of.writing.item(name, len(of.positions))
-        published = plugin_of(place).publish(stream, payload)
-        position = position_of(published.id)
-        at = bisect_right(of.positions, position)  # at the end, but where two parts of a ring have a producer each
-        of.positions.insert(at, position)
-        of.classes.insert(at, name)
-        of.payloads[position] = payload.decode()
+        payload = of.writing.item(name, len(of.positions), padding)
+        self.published(place, of, name, payload, plugin_of(place).publish(of.name, payload))
+
+    @staticmethod
+    def published(
+        place: Place, of: PublishedStream, name: str, payload: bytes, answer: ItemPublished
+    ) -> StreamPosition:
+        """A node has published an item of a class. Returns its place."""
+        position = position_of(answer.id)
+        of.add(position, name, payload, place.driver.engine.now)
         of.doubtful.add(position)
 
         def kept(answer: bool | Exception) -> None:
             if not isinstance(answer, Exception):
                 of.doubtful.discard(position)
 
-        plugin_of(place).when_kept(stream, kept)
+        plugin_of(place).when_kept(of.name, kept)
+        return position
+
+    def label_of(self, place: Place, name: str) -> str:
+        """Which stream of a name a node takes part in."""
+        labels = [label for label, stream in self.streams.items() if stream.name == name]
+        node = node_of(place, name) if len(labels) > 1 else None
+        if node is None:
+            return labels[0]
+        producer = node.record.producer.peer.id
+        return next((label for label in labels if producer in self.streams[label].producers), labels[0])
+
+    def rivals(self, stream: PublishedStream) -> list[PublishedStream]:
+        """The other streams of its name."""
+        others = (each for each in self.streams.values() if each is not stream and each.is_created)
+        return [each for each in others if each.name == stream.name]
+
+    def untold(self, simulation: Simulation) -> list[str]:
+        """Which subscriptions to a stream that has given way to another one of its name were not told so."""
+        return [
+            f"{each.place} was not told that another producer has the name {each.stream.name}"
+            for each in self.watched
+            if each.is_live and not each.is_over and self._has_rival(each.stream, simulation)
+            if any(producer.is_live for producer in each.stream.producers.values())
+        ]
+
+    def taken_over(self, place: Place, name: str, predecessor: str, *, is_whole: bool) -> None:
+        """A node has become a stream's producer. ``is_whole``: it had everything of the one before."""
+        node = node_of(place, name)
+        for stream in self.streams.values():
+            if node is not None and stream.name == name and parse_id(predecessor) in stream.producers:
+                stream.producer = stream.producers[place.id] = place
+                stream.begins(node.epoch, is_whole=is_whole)
 
     def subscribe(self, place: Place, stream: str, wants: str, after: str | None = None) -> WatchedStream:
         """Subscribe on a node. Raises what the plugin raises."""
-        published = self.streams[stream]
+        published = self.streams[self.label_of(place, stream)]
         wanted = frozenset(wants.split(",") if wants else ())
         watched = WatchedStream(place, place.boot_epoch, published, wanted, name=f"w{len(self.watched)}")
         plugin = plugin_of(place)
@@ -261,6 +193,7 @@ class StreamJudge:
                 watched.why_not, watched.is_over = str(answer), True
                 return
             watched.id = answer.id
+            watched.stream = published = self.streams[self.label_of(place, stream)]
             watched.reader = plugin.reading(answer.id)[1].reader("start")
             watched.through = published.last if after is None else position_of(after)
             watched.begun_s = place.driver.engine.now
@@ -283,11 +216,10 @@ class StreamJudge:
         for watched in self.watched:
             if not watched.is_over:
                 self._go_on(watched)
-            if watched.is_live and not watched.is_over:
+            if watched.is_live and not watched.is_over and watched.place.driver.engine.now >= watched.unread_until:
                 self._read(watched)
 
-    @staticmethod
-    def _go_on(watched: WatchedStream) -> None:
+    def _go_on(self, watched: WatchedStream) -> None:
         """A restarted node makes its named subscriptions again: read on there, as a client does.
 
         What was read lately may come twice then; nothing may be missing that is not told.
@@ -300,9 +232,13 @@ class StreamJudge:
         if again is None or again.state not in ("live", "orphaned"):
             return
         watched.boot, watched.id = place.boot_epoch, again.id
+        if self.streams[self.label_of(place, watched.stream.name)] is not watched.stream:
+            watched.is_over = True  # its mark is one of another stream of the name, and says nothing in this one
+            return
         watched.reader = plugin.reading(again.id)[1].reader("start")
         watched.is_counted = watched.is_stale = False
         watched.newest = START
+        watched.was_slow, watched.dropped = False, 0
         watched.begun_s = place.driver.engine.now
         watched.resumed += 1
 
@@ -310,6 +246,8 @@ class StreamJudge:
         while watched.reader is not None and (entry := watched.reader.take()) is not None:
             if isinstance(entry, FeedEnd):  # the node stops: clients come back to another one
                 watched.is_over = True
+            elif isinstance(entry, FeedDropped) and watched.was_slow:
+                watched.dropped += entry.count
             elif not isinstance(entry, FeedItem):
                 self._offend(watched, f"its feed says {entry} although it is read all the time")
             elif entry.value.type == "item":
@@ -322,6 +260,7 @@ class StreamJudge:
                 return
             else:
                 watched.is_stale = entry.value.type == "stale"
+        watched.was_slow = False
 
     def _took(self, watched: WatchedStream, item: ReceivedItem) -> None:
         position, payload = position_of(item.id), (item.payload or "")
@@ -333,6 +272,8 @@ class StreamJudge:
             self._offend(watched, f"got {item.id} {payload!r}, which was not published so")
         elif not watched.matches(name):
             self._offend(watched, f"precision: got {item.id} of class {name}, and wants {sorted(watched.wants)}")
+        if item.document is not None:
+            self.on_document(watched, item, position)
         if watched.stream.writing.is_current:
             watched.current[name] = payload  # whether that is the current value is judged in the end
             return
@@ -343,7 +284,8 @@ class StreamJudge:
                 self._offend(watched, f"order: got {item.id} after {through}")
             return
         missing = [at for at, each in watched.stream.due(through, position) if watched.matches(each) and at != position]
-        if missing:
+        dropped, watched.dropped = watched.dropped, 0
+        if len(missing) > dropped:
             self._offend(watched, f"silent loss: got {item.id} after {through}, and not {missing[0]}")
         watched.through = position
         watched.is_counted = True
@@ -365,14 +307,32 @@ class StreamJudge:
         if until <= through:
             return
         missing = [at for at, each in watched.stream.due(through, since) if watched.matches(each)]
-        if missing and not watched.stream.writing.is_current:  # of values, those within the tolerance are left out
+        dropped, watched.dropped = watched.dropped, 0
+        # Of values, those within the tolerance were left out.
+        if len(missing) > dropped and not watched.stream.writing.is_current:
             self._offend(watched, f"silent loss: told of a loss after {since}, and did not get {missing[0]}")
-        lost = [at for at, each in watched.stream.between(max(through, since), until) if watched.matches(each)]
+        lost = [at for at, each in watched.stream.due(max(through, since), until) if watched.matches(each)]
         watched.lost += len(lost)
-        calm_since = self.calm_since.get(watched.stream.name)
+        watched.gaps.append(len(lost))
+        self._judge_gap(watched, since, until, lost)
+        calm_since = self.calm_since.get(self.label(watched.stream))
         if lost and calm_since is not None and lost[-1] > calm_since:
             self._offend(watched, f"told in a calm ring that {lost[-1]} is lost, which was published in it")
         watched.through = until
+
+    def _judge_gap(
+        self, watched: WatchedStream, since: StreamPosition, until: StreamPosition, lost: list[StreamPosition]
+    ) -> None:
+        """Nothing may be called lost that somebody is bound to remember."""
+        config, now = plugin_of(watched.place).config, watched.place.driver.engine.now
+        kept = [at for at in lost if not watched.stream.may_lack(at, since, until, config, now)]
+        if kept:
+            told = f"a gap of {len(lost)} items after {since}, up to {until}, of which {len(kept)} are remembered"
+            self._offend(watched, f"{told}: {kept[0]}")
+
+    def label(self, stream: PublishedStream) -> str:
+        """What a stream is called here."""
+        return next(label for label, each in self.streams.items() if each is stream)
 
     def _offend(self, watched: WatchedStream, what: str, *, is_certain: bool = False) -> None:
         told = f"{watched.stream.name} at {watched.place}: {what}"
@@ -380,55 +340,74 @@ class StreamJudge:
             if len(offences) < OFFENCES_MAX:
                 offences.append(told)
 
-    def ended(self) -> list[str]:
-        """Which subscriptions were told that a stream is over, of those that were created."""
+    def ended(self, simulation: Simulation) -> list[str]:
+        """Which subscriptions were told that a stream is over, of those that were created and have no rival that lives.
+
+        Of two streams of a name one is over, and those who have its items are told so.
+        """
         over = (each for each in self.watched if each.why_ended and not each.stream.is_refused)
-        return [f"{each.stream.name} is over, says {each.place}: {each.why_ended}" for each in over]
+        return [
+            f"{each.stream.name} is over, says {each.place}: {each.why_ended}"
+            for each in over
+            if not (each.why_ended == RIVAL and self._has_rival(each.stream, simulation))
+        ]
+
+    def _has_rival(self, stream: PublishedStream, simulation: Simulation) -> bool:
+        """Whether there is, or was, another stream of the name, and this one has no producer any more."""
+        return bool(self.rivals(stream)) and not producing(simulation, stream)
 
     def outdated(self, behind: int) -> list[str]:
         """Which values are out of tolerance of all that were current while the last so many items were published.
 
         Nothing is asked of subscriptions that know that nobody vouches for their values.
         """
-        readable = (each for each in self.watched if each.is_live and not each.is_over and not each.is_stale)
+        known = (each for each in self.watched if each.is_live and not each.is_over and not each.is_stale)
+        readable = (each for each in known if not each.was_slow)
         begun = (each for each in readable if each.through is not None and each.stream.writing.is_current)
         return [told for watched in begun for told in _outdated(watched, behind)]
 
     def unmarked(self, simulation: Simulation) -> list[str]:
         """Which subscriptions with values were not told that their producer is gone, though it has long ended."""
         found, now, truth = [], simulation.now, simulation.truth
+        self._note_producers(simulation)
         for watched in self.watched:
-            producer = watched.stream.producer
-            if (
-                producer is None
-                or watched.stream.has_standbys
-                or not watched.is_live
-                or watched.is_over
-                or not watched.stream.writing.is_current
-            ):
+            producer, since_s = watched.stream.producer, watched.stream.without_producer_since
+            if producer is None or not watched.is_live or watched.is_over or not watched.stream.writing.is_current:
+                continue
+            if since_s is None or watched.was_slow:
                 continue
             ended_s, runs_since_s = truth.ended.get(producer.id), truth.since.get(watched.place.id)
             if ended_s is None or runs_since_s is None or watched.place.index in truth.paused:
                 continue
-            if now - max(ended_s, runs_since_s, watched.begun_s) >= STALE_S and not watched.is_stale:
+            if now - max(ended_s, since_s, runs_since_s, watched.begun_s) >= STALE_S and not watched.is_stale:
                 told = f"{watched.place} was not told that the values of {watched.stream.name} are stale"
                 found.append(f"coherency: {told}, {now - ended_s:.1f} s after its producer ended")
         return found
 
-    def stale(self, names: Collection[str]) -> list[str]:
+    def _note_producers(self, simulation: Simulation) -> None:
+        ended = simulation.truth.ended
+        for stream in self.streams.values():
+            if now := producing(simulation, stream):
+                stream.producer, stream.without_producer_since = now[-1], None
+            elif stream.without_producer_since is None:
+                all_ended = not any(each.is_live for each in stream.producers.values())
+                ends = [ended.get(id, 0.0) for id in stream.producers]
+                stream.without_producer_since = max(ends) if all_ended else simulation.now
+
+    def stale(self, labels: Collection[str]) -> list[str]:
         """Which subscriptions to these streams, whose producers live in a calm ring, hold values as stale."""
         readable = [each for each in self.watched if each.is_live and not each.is_over and each.is_stale]
         return [
             f"coherency: {each.place} takes {each.stream.name} for stale"
             for each in readable
-            if each.stream.name in names
+            if self.label(each.stream) in labels
         ]
 
     def missing(self, through: dict[str, StreamPosition]) -> list[str]:
         """Which subscriptions have not had, up to a mark of each stream, what they want (or were told of a loss)."""
         found = []
         for watched in self.watched:
-            until = through.get(watched.stream.name)
+            until = through.get(self.label(watched.stream))
             if until is None or not watched.is_live or watched.is_over or watched.through is None:
                 continue
             if watched.stream.writing.is_current:
@@ -440,6 +419,19 @@ class StreamJudge:
                     f"recall: {len(due)} items from {due[0]} on of {watched.stream.name} are not at {watched.place}"
                 )
         return found
+
+
+def producing(simulation: Simulation, stream: PublishedStream) -> list[Place]:
+    """The nodes that take themselves for a stream's producer now, the one of the latest term last.
+
+    In a divided ring there may be two.
+    """
+    found: list[tuple[int, int, Place]] = []
+    for place in stream.producers.values():
+        node = node_of(place, stream.name)
+        if node is not None and node.is_producer and not simulation.is_hostile(place.id):
+            found.append((node.epoch, place.index, place))
+    return [place for _, _, place in sorted(found)]
 
 
 def _outdated(watched: WatchedStream, behind: int = 0) -> list[str]:
