@@ -178,7 +178,11 @@ class Rivals(Part):
                 return
             if isinstance(answer, StreamRecord) and answer.succeeds(record):
                 self.step_down(node, answer)
-            elif isinstance(answer, StreamRecord) and not self._nodes.is_own(answer) and answer.term >= record.term:
+            elif (
+                isinstance(answer, StreamRecord)
+                and not self._nodes.is_own(answer)
+                and not answer.is_earlier_than(record)
+            ):
                 self._registry.withdraw(record)
                 self._produced.forget(record)
                 self._nodes.give_up(node, "another producer has the name")

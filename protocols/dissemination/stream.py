@@ -74,6 +74,9 @@ class StreamRecord(BaseModel):
         default_factory=dict
     )
     producer: SeedRef
+    creator: Annotated[str, Field(pattern=r"^([0-9a-f]{32})?$")] = ""
+    """The node that has created it. Two nodes may create a name in two parts of a divided ring: two streams, whatever
+    their terms."""
     producer_gone: Literal["end", "wait", "hand-over"] = "wait"
     durable: bool = False
     """The producer has items on disk before it sends them."""
@@ -103,6 +106,7 @@ class StreamRecord(BaseModel):
                 policy=spec.policy,
                 settings=spec.settings,
                 producer=SeedRef.of(producer),
+                creator=format_id(producer.id),
                 producer_gone=spec.producer_gone,
                 durable=spec.durable,
                 successors=spec.successors,
@@ -152,6 +156,10 @@ class StreamRecord(BaseModel):
         """Whether it is the same stream, which was handed over since the other record."""
         ignored: Any = {"producer": other.producer, "term": other.term}
         return self.term > other.term and self.model_copy(update=ignored).says_the_same(other)
+
+    def is_earlier_than(self, other: StreamRecord) -> bool:
+        """Whether it is of an earlier term of the same stream."""
+        return self.creator == other.creator and self.term < other.term
 
     def says_the_same(self, other: StreamRecord) -> bool:
         """Whether it is the same stream, whoever its seeds and standbys are at the moment."""

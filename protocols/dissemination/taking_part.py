@@ -246,7 +246,7 @@ class StreamNodes(Part):
             if answer.succeeds(node.record):
                 node.record = answer
                 node.seek(answer.producer.peer)
-            elif answer.term < node.record.term:
+            elif answer.is_earlier_than(node.record):
                 return  # what a producer before has written, on the other side of a partition
             elif answer.producer.id != node.record.producer.id:
                 self.give_up(node, "another producer has the name")

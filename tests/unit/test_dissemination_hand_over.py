@@ -49,6 +49,16 @@ def test_a_record_is_followed_if_it_is_the_same_stream_and_its_term_is_larger() 
     assert not handed.model_copy(update={"term": 0}).succeeds(RECORD), "another stream of the same name"
 
 
+def test_streams_of_one_name_that_two_nodes_have_created_have_nothing_to_do_with_each_other_whatever_their_terms() -> (
+    None
+):
+    """Seed 114 of the swarm: the members of one went on in the other, which had been handed over, and were not told."""
+    rival = StreamRecord.of(StreamSpec(name="news", kind="classes", policy="first_fit"), OTHER).handed_to(ONE)
+    assert not rival.succeeds(RECORD) and not RECORD.is_earlier_than(rival)
+    handed = RECORD.handed_to(OTHER)
+    assert RECORD.is_earlier_than(handed) and not handed.is_earlier_than(RECORD)
+
+
 @pytest.mark.parametrize("count", [SENT_MAX, SENT_MAX + 1, 3 * WANTS_MAX])
 def test_who_was_the_producer_tells_its_parent_of_what_one_message_has_room_for(count: int) -> None:
     wants, floor = Wants(KIND), StreamPosition(1, 7)
