@@ -220,9 +220,9 @@ class AckingLeaves:
 def acknowledgement(
     schema: str, events: Sequence[EventBody], cells: Sequence[AttributeCell], copies: int = 0, matched: int = 1
 ) -> EventAck:
-    """What a leaf's root says when it has these events."""
+    """What the root of leaves says when it has these events, which match so many pieces in each leaf."""
     numbers = tuple(event.sequence for event in events)
-    return EventAck(schema, events[0].epoch, numbers, trees_of(cells), (matched,) * len(numbers), copies)
+    return EventAck(schema, events[0].epoch, numbers, trees_of(cells), (matched * len(cells),) * len(numbers), copies)
 
 
 def unsigned(schema: str, event: EventBody) -> bytes:
