@@ -152,7 +152,7 @@ def test_the_judge_sees_a_producer_that_does_not_pause(goes_on: bool, monkeypatc
         streams.simulation.run_for(0.1)
         node = node_of(new, "news")
         if node is not None and node.is_producer:
-            streams.judge.taken_over(new, "news", format(old.id, "032x"), is_whole=True)
+            streams.judge.taken_over(new, "news", is_whole=True)
     streams.producer = new
     streams.publish(20)
     streams.settle()

@@ -12,7 +12,7 @@ from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
 from typing import Final
 
-from peerd.ids import parse_id
+from peerd.ids import format_id
 from peerd.lib.feed import FeedDropped, FeedEnd, FeedItem, Reader
 from peerd.sim.simulation import Place, Simulation
 from protocols.dissemination.front.published import TOLERANCE, WRITINGS, PublishedStream
@@ -118,7 +118,7 @@ class StreamJudge:
         self, place: Place, spec: StreamSpec, on_done: Callable[[StreamView | Exception], None], label: str = ""
     ) -> None:
         """Create a stream. Raises what the plugin raises. ``label``: its name among several streams of one name."""
-        made = PublishedStream(spec, WRITINGS[spec.kind], place, {place.id: place})
+        made = PublishedStream(spec, WRITINGS[spec.kind], place, {place.id: place}, format_id(place.id))
         stream = self.streams.setdefault(label or spec.name, made)
 
         def done(answer: StreamView | Exception) -> None:
@@ -156,8 +156,7 @@ class StreamJudge:
         node = node_of(place, name) if len(labels) > 1 else None
         if node is None:
             return labels[0]
-        producer = node.record.producer.peer.id
-        return next((label for label in labels if producer in self.streams[label].producers), labels[0])
+        return next((label for label in labels if self.streams[label].creator == node.record.creator), labels[0])
 
     def rivals(self, stream: PublishedStream) -> list[PublishedStream]:
         """The other streams of its name."""
@@ -173,11 +172,11 @@ class StreamJudge:
             if any(producer.is_live for producer in each.stream.producers.values())
         ]
 
-    def taken_over(self, place: Place, name: str, predecessor: str, *, is_whole: bool) -> None:
+    def taken_over(self, place: Place, name: str, *, is_whole: bool) -> None:
         """A node has become a stream's producer. ``is_whole``: it had everything of the one before."""
         node = node_of(place, name)
         for stream in self.streams.values():
-            if node is not None and stream.name == name and parse_id(predecessor) in stream.producers:
+            if node is not None and stream.name == name and stream.creator == node.record.creator:
                 stream.producer = stream.producers[place.id] = place
                 stream.begins(node.epoch, is_whole=is_whole)
 
@@ -429,7 +428,8 @@ def producing(simulation: Simulation, stream: PublishedStream) -> list[Place]:
     found: list[tuple[int, int, Place]] = []
     for place in stream.producers.values():
         node = node_of(place, stream.name)
-        if node is not None and node.is_producer and not simulation.is_hostile(place.id):
+        is_it = node is not None and node.is_producer and node.record.creator == stream.creator
+        if node is not None and is_it and not simulation.is_hostile(place.id):
             found.append((node.epoch, place.index, place))
     return [place for _, _, place in sorted(found)]
 

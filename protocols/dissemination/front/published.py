@@ -94,7 +94,9 @@ class PublishedStream:
     producer: Place | None = None
     """Who has created it, or taken it over last."""
     producers: dict[NodeId, Place] = field(default_factory=dict)
-    """All who ever were its producer. Streams of one name, made in two parts of a divided ring, have none in common."""
+    """All who ever were its producer."""
+    creator: str = ""
+    """As its record names it: what tells it from another stream of the name, made in another part of a divided ring."""
     positions: list[StreamPosition] = field(default_factory=list)
     classes: list[str] = field(default_factory=list)
     payloads: dict[StreamPosition, str] = field(default_factory=dict)

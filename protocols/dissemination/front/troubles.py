@@ -46,7 +46,7 @@ class Takeovers(Watcher):
         """A node records an event."""
         if isinstance(event, StreamTakenOver | StreamProducerReplaced):
             is_whole = isinstance(event, StreamTakenOver)
-            self._judge.taken_over(place, str(event.stream), event.predecessor, is_whole=is_whole)
+            self._judge.taken_over(place, str(event.stream), is_whole=is_whole)
 
 
 class Troubles:
