@@ -255,7 +255,8 @@ class StreamJudge:
                 self._told_of_loss(watched, entry.value)
             elif entry.value.type == "ended":
                 watched.is_over = True
-                watched.why_ended = entry.value.reason or "ended"
+                if watched.stream.is_created:  # else it was not, and is perhaps with another attempt
+                    watched.why_ended = entry.value.reason or "ended"
                 return
             else:
                 watched.is_stale = entry.value.type == "stale"
