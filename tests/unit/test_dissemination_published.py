@@ -46,6 +46,18 @@ def test_what_may_be_called_lost(stream: PublishedStream, is_right: bool) -> Non
     assert may_lack(stream) == is_right
 
 
+@pytest.mark.parametrize("sequence", [2, 3])
+def test_what_is_on_the_disk_of_who_was_the_producer_before_may_be_called_lost(sequence: int) -> None:
+    """Seed 104 of the swarm was red once: of a durable stream, up to the hand-over, where the new one was restarted."""
+    stream, last = published(HANDED_OVER, is_whole=True, durable=True), StreamPosition(FIRST, 3)
+    since, until = StreamPosition(FIRST, 0), StreamPosition(FIRST, sequence)
+    assert not stream.may_lack(until, since, until, CONFIG, 2.0)
+    stream.seen_epochs.add(epoch_of(1, 2))
+    assert stream.may_lack(until, since, until, CONFIG, 2.0) == (until == last)
+    assert stream.may_lack(until, since, StreamPosition(HANDED_OVER, 2), CONFIG, 2.0)
+    assert not stream.may_lack(StreamPosition(HANDED_OVER, 1), since, StreamPosition(HANDED_OVER, 1), CONFIG, 2.0)
+
+
 def test_what_is_too_old_may_be_called_lost() -> None:
     stream = published(HANDED_OVER, is_whole=True)
     assert not may_lack(stream, now=59.0) and may_lack(stream, now=61.0)

@@ -113,6 +113,8 @@ class PublishedStream:
     newest_epoch: int = 0
     whole_epochs: set[int] = field(default_factory=set)
     """Those that begin where the one before has ended: with nothing lost in between."""
+    seen_epochs: set[int] = field(default_factory=set)
+    """Those of everybody who was its producer when subscriptions were read."""
     without_producer_since: float | None = None
     """Nobody has been its producer since then."""
 
@@ -183,6 +185,8 @@ class PublishedStream:
         """
         if now - self.published_s[at] >= config.replay_for or self._has_forgotten(at.epoch, until.epoch):
             return True
+        if self._is_on_old_disk(at, until):
+            return True
         count = len(self.positions)
         behind = count - bisect_right(self.positions, at)
         at_once = bisect_right(self.positions, until) - bisect_right(self.positions, since)
@@ -195,5 +199,16 @@ class PublishedStream:
         for earlier, epoch in zip([before, *begun], begun, strict=False):
             is_same_term = earlier >> TERM_SHIFT == epoch >> TERM_SHIFT
             if epoch not in self.whole_epochs and not (self.spec.durable and is_same_term):
+                return True
+        return False
+
+    def _is_on_old_disk(self, at: StreamPosition, until: StreamPosition) -> bool:
+        """Whether it is from before a hand-over, and the producer since then was restarted: what the old producer's
+        disk has of a durable stream does not move with it. The loss goes up to the hand-over at least."""
+        epochs = {*self.seen_epochs, *self.whole_epochs, *(each.epoch for each in self.positions)}
+        for term in {epoch >> TERM_SHIFT for epoch in self.whole_epochs}:
+            is_restarted = sum(epoch >> TERM_SHIFT == term for epoch in epochs) > 1
+            begin = StreamPosition(term << TERM_SHIFT, 0)
+            if self.spec.durable and is_restarted and at < begin and not self.due(until, begin):
                 return True
         return False
