@@ -78,6 +78,20 @@ def test_values_stay_current_when_a_stream_is_handed_over(is_whole: bool, curren
     assert published(HANDED_OVER, is_whole=is_whole).in_force("a") == current
 
 
+def test_while_the_first_value_is_on_its_way_none_is_current() -> None:
+    """Seed 282 of the swarm was red once: half a second after the first value of an object somebody had none."""
+    stream = published(HANDED_OVER, is_whole=True, count=3)
+    assert stream.in_force("b", behind=2) == ["new", "new", "new"]
+    assert stream.in_force("b", behind=3) == ["new", "new", "new", None]
+    assert stream.in_force("a", behind=3) == ["old"]
+
+
+def test_values_from_before_a_restart_are_current_while_the_first_new_ones_are_on_their_way() -> None:
+    stream = published(RESTARTED, count=3)
+    assert stream.in_force("a", behind=2) == [None]
+    assert stream.in_force("a", behind=4) == ["old", "old"]
+
+
 def test_what_a_producer_publishes_that_another_has_followed_is_disputed() -> None:
     stream = published(HANDED_OVER, is_whole=True)
     late = StreamPosition(FIRST, 4)

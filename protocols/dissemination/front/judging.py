@@ -443,9 +443,9 @@ def _outdated(watched: WatchedStream, behind: int = 0) -> list[str]:
     found = []
     for name in sorted(set(watched.stream.classes)):
         in_force, had = watched.stream.in_force(name, behind), watched.current.get(name)
-        if not in_force or not watched.matches(name):
+        values = [json.loads(payload)["value"] for payload in in_force if payload is not None]
+        if not values or not watched.matches(name) or (had is None and None in in_force):
             continue
-        values = [json.loads(payload)["value"] for payload in in_force]
         if had is None or all(abs(json.loads(had)["value"] - value) > TOLERANCE for value in values):
             found.append(f"coherency: {watched.place} has {had} of {watched.stream.name}, and {in_force[0]} is current")
     return found

@@ -140,23 +140,24 @@ class PublishedStream:
         if position.epoch < self.newest_epoch:
             self.disputed.add(position)
 
-    def in_force(self, name: str, behind: int = 0) -> list[str]:
-        """The newest item of a class since a producer has last begun anew, first; none: there is none.
+    def in_force(self, name: str, behind: int = 0) -> list[str | None]:
+        """The newest item of a class since a producer has last begun anew, first; nothing: there is none.
 
-        Then those that were the newest at some time while the last so many items of the stream were published.
+        Then those that were the newest at some time while the last so many items of the stream were published; ``None``
+        for none at all.
         """
-        found: list[str] = []
+        found: list[str | None] = []
         epoch = self.last.epoch
         newest = zip(reversed(self.positions), reversed(self.classes), strict=True)
         for number, (position, each) in enumerate(newest):
-            if position.epoch != epoch and epoch not in self.whole_epochs:
+            if number >= behind and position.epoch != epoch and epoch not in self.whole_epochs:
                 break
             epoch = position.epoch
             if each == name:
                 found.append(self.payloads[position])
                 if number >= behind:
-                    break
-        return found
+                    return found
+        return [*found, None] if behind else found
 
     @property
     def last(self) -> StreamPosition:
