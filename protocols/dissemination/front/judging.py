@@ -213,7 +213,7 @@ class StreamJudge:
     def read(self) -> None:
         """Take what has come to every subscription, and compare it."""
         for stream in self.streams.values():
-            stream.seen_epochs |= {node.epoch for _, node in _producers(stream)}
+            stream.epochs |= {node.epoch for _, node in _producers(stream)}
         for watched in self.watched:
             if not watched.is_over:
                 self._go_on(watched)
@@ -443,9 +443,9 @@ def _outdated(watched: WatchedStream, behind: int = 0) -> list[str]:
     found = []
     for name in sorted(set(watched.stream.classes)):
         in_force, had = watched.stream.in_force(name, behind), watched.current.get(name)
-        values = [json.loads(payload)["value"] for payload in in_force if payload is not None]
-        if not values or not watched.matches(name) or (had is None and None in in_force):
+        if not in_force or not watched.matches(name):
             continue
+        values = [json.loads(payload)["value"] for payload in in_force]
         if had is None or all(abs(json.loads(had)["value"] - value) > TOLERANCE for value in values):
             found.append(f"coherency: {watched.place} has {had} of {watched.stream.name}, and {in_force[0]} is current")
     return found
