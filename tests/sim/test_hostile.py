@@ -192,7 +192,7 @@ def test_a_leaf_set_may_lack_a_hostile_node_but_no_honest_one() -> None:
 
 
 def test_a_leaf_set_stays_open_where_only_a_hostile_node_could_close_it() -> None:
-    """Seed 9001 of the streams' swarm: 16 honest nodes and two that are half deaf, which come and go for each of them."""
+    """Seed 9001 of the streams' swarm: 16 honest nodes and two half-deaf ones, which come and go for each of them."""
     simulation, _ = ring_among(BlackHole, count=18)
     first = simulation.honest_nodes()[0]
     leaves, checker = first.node.overlay.state.leaves, LeafSetConsistency()
