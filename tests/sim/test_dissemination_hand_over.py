@@ -16,6 +16,7 @@ from protocols.dissemination.messages import HandOver, HandOverAnswer, HandOverS
 from protocols.dissemination.models import StreamSpec, StreamView
 from protocols.dissemination.names import TERM_SHIFT
 from protocols.dissemination.service import StreamRefused
+from protocols.dissemination.stream import TAKE_BACK_TERMS
 from protocols.dissemination.stream_node import StreamNode
 from tests.sim.test_dissemination import CLASSES, SPEC, Streams
 from tests.sim.test_dissemination_documents import Documents
@@ -221,7 +222,7 @@ def test_where_nobody_hears_that_the_record_is_stored_the_store_decides(monkeypa
     streams.simulation.run_until(lambda: bool(told), limit_s=90.0)
     assert isinstance(told[0], Unavailable) and "has not said" in str(told[0])
     streams.simulation.run_until(lambda: node_at(old).is_publishable, limit_s=120.0)
-    assert streams.producers == [old] and node_at(old).record.term == 2
+    assert streams.producers == [old] and node_at(old).record.term == TAKE_BACK_TERMS
     streams.publish(20)
     streams.settle(40.0)
     streams.assert_complete()
@@ -251,7 +252,7 @@ def test_of_two_producers_in_a_divided_ring_the_one_of_the_smaller_term_steps_do
     streams.simulation.run_until(lambda: bool(told) and node_at(old).is_publishable, limit_s=300.0)
     assert isinstance(told[0], Unavailable)
     assert len(streams.producers) == 2
-    assert node_at(old).record.term == (2 if is_heard_of else 0)
+    assert node_at(old).record.term == (TAKE_BACK_TERMS if is_heard_of else 0)
     for _ in range(10):
         streams.judge.publish(old, "news", "a")
         streams.simulation.run_for(0.5)

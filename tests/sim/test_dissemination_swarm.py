@@ -56,6 +56,12 @@ def test_seed_in_which_the_overlay_was_at_fault(seed: int, monkeypatch: pytest.M
     assert run_seed(seed, without=frozenset({"liars"}), protocols=PROTOCOLS).failure is None
 
 
+def test_seed_in_which_two_producers_had_one_term(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One took its stream back from another one, which had handed it on, and that one had the same term."""
+    monkeypatch.setattr(simulator, "usable_policies", lambda: ["cost", "first_fit", "overlap"])
+    assert run_seed(999, without=frozenset({"liars"}), protocols=PROTOCOLS).failure is None
+
+
 def offences_with(monkeypatch: pytest.MonkeyPatch, owner: type, name: str, wrong: Callable[..., Any]) -> list[str]:
     """What the judge says of a calm ring with a bug in it."""
     streams = Streams(12)

@@ -191,6 +191,21 @@ def test_a_leaf_set_may_lack_a_hostile_node_but_no_honest_one() -> None:
     assert not any("misses" in text for text in checker.check(simulation))
 
 
+def test_a_leaf_set_stays_open_where_only_a_hostile_node_could_close_it() -> None:
+    """Seed 9001 of the streams' swarm: 16 honest nodes and two half-deaf ones, which come and go for each of them."""
+    simulation, _ = ring_among(BlackHole, count=18)
+    first = simulation.honest_nodes()[0]
+    leaves, checker = first.node.overlay.state.leaves, LeafSetConsistency()
+    beyond = next(place for place in simulation.nodes if place.id not in leaves and place is not first)
+    end = simulation.places[leaves.larger()[-1].id]
+    leaves.remove(end.id)
+    for hostile, is_told in ((end, True), (beyond, False)):
+        simulation.hostile[hostile.index] = simulation.hostile[LIAR]
+        assert any("not complete" in text for text in checker.check(simulation)) == is_told
+    leaves.remove(leaves.smaller()[-2].id)
+    assert any("not complete" in text for text in checker.check(simulation))
+
+
 def test_a_ring_that_lacks_an_honest_node_is_told_though_hostile_ones_are_passed_over() -> None:
     simulation, _ = ring_among(BlackHole)
     assert RingUnity().check(simulation) == []

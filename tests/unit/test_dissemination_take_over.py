@@ -69,6 +69,10 @@ def test_two_standbys_never_have_one_term_and_both_are_later_than_any_planned_ha
     taken = [RECORD.taken_over(PEERS[rank + 1], rank) for rank in range(STANDBYS_MAX)]
     assert [each.term for each in taken] == [TAKE_OVER_TERMS + rank for rank in range(STANDBYS_MAX)]
     assert all(each.term > other.term for each in taken for other in planned)
+    again = RECORD
+    for _ in range(5):  # while a producer asks on, the stream may have been handed on, each time in order
+        again = again.handed_to(PEERS[4])
+    assert again.term < RECORD.taken_back().term
     assert all(each.succeeds(RECORD) and not each.standbys and each.successors == SPEC.successors for each in taken)
 
 

@@ -170,6 +170,7 @@ class StreamJudge:
             for each in self.watched
             if each.is_live and not each.is_over and self._has_rival(each.stream, simulation)
             if any(producer.is_live for producer in each.stream.producers.values())
+            if any(producing(simulation, rival) for rival in self.rivals(each.stream))  # else the ring knows neither
         ]
 
     def taken_over(self, place: Place, name: str, *, is_whole: bool) -> None:
@@ -361,11 +362,13 @@ class StreamJudge:
     def outdated(self, behind: int) -> list[str]:
         """Which values are out of tolerance of all that were current while the last so many items were published.
 
-        Nothing is asked of subscriptions that know that nobody vouches for their values.
+        Nothing is asked of subscriptions that know that nobody vouches for their values, and of streams whose producer
+        is behind.
         """
         known = (each for each in self.watched if each.is_live and not each.is_over and not each.is_stale)
         readable = (each for each in known if not each.was_slow)
         begun = (each for each in readable if each.through is not None and each.stream.writing.is_current)
+        begun = (each for each in begun if not _is_behind(each.stream))
         return [told for watched in begun for told in _outdated(watched, behind)]
 
     def unmarked(self, simulation: Simulation) -> list[str]:
@@ -391,6 +394,8 @@ class StreamJudge:
         for stream in self.streams.values():
             if now := producing(simulation, stream):
                 stream.producer, stream.without_producer_since = now[-1], None
+                if node := node_of(now[-1], stream.name):
+                    stream.begins(node.epoch)  # it may have begun anew, and has published nothing since
             elif stream.without_producer_since is None:
                 all_ended = not any(each.is_live for each in stream.producers.values())
                 ends = [ended.get(id, 0.0) for id in stream.producers]
@@ -437,6 +442,13 @@ def _producers(stream: PublishedStream) -> Iterator[tuple[Place, StreamNode]]:
         node = node_of(place, stream.name)
         if node is not None and node.is_producer and node.record.creator == stream.creator:
             yield place, node
+
+
+def _is_behind(stream: PublishedStream) -> bool:
+    """Whether its producer goes on after it has handed the stream over to another one that is gone: it does not know
+    yet what that has published, and nor do those below it until it takes the stream back, after a lease at most."""
+    epochs = [node.epoch for _, node in _producers(stream)]
+    return bool(epochs) and max(epochs) < stream.newest_epoch
 
 
 def _outdated(watched: WatchedStream, behind: int = 0) -> list[str]:
