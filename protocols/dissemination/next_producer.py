@@ -18,14 +18,14 @@ from peerd.messages import Message, PeerRef
 from protocols.dissemination.config import DisseminationConfig
 from protocols.dissemination.events import StreamTakenOver
 from protocols.dissemination.messages import HandOver, HandOverAnswer, HandOverState, HandOverStep
-from protocols.dissemination.names import START
+from protocols.dissemination.names import START, position_text
 from protocols.dissemination.ports import Interest
 from protocols.dissemination.produced import ProducedStreams
 from protocols.dissemination.registry import StreamRegistry
 from protocols.dissemination.service import StreamRefused
 from protocols.dissemination.stepping_down import BACK_EVERY_S, Rivals
 from protocols.dissemination.stream import StreamRecord
-from protocols.dissemination.stream_node import StreamNode, position_text
+from protocols.dissemination.stream_node import StreamNode
 from protocols.dissemination.taking_part import StreamNodes
 
 UNASKED_S: Final = 30.0

@@ -56,14 +56,14 @@ from protocols.dissemination.models import (
     StreamView,
 )
 from protocols.dissemination.named import NamedSubscriptions
-from protocols.dissemination.names import START, stream_key
+from protocols.dissemination.names import START, position_of, position_text, stream_key
 from protocols.dissemination.produced import ProducedStreams
 from protocols.dissemination.producer_changes import ProducerChanges
 from protocols.dissemination.publishing import Publishers, produced_elsewhere
 from protocols.dissemination.registry import StreamRegistry
 from protocols.dissemination.service import StreamRefused
 from protocols.dissemination.stream import StreamRecord
-from protocols.dissemination.stream_node import DRAIN_S, StreamNode, position_of, position_text
+from protocols.dissemination.stream_node import DRAIN_S, StreamNode
 from protocols.dissemination.subscriptions import ClientSubscription, ClientSubscriptions, Told
 from protocols.dissemination.taking_part import StreamNodes, UsedNumbers
 from protocols.dissemination.views import view_of_node, view_of_record
@@ -524,7 +524,7 @@ class Dissemination(Plugin):
         deliver = node.with_documents(made.deliver)
         node.subscribe(made.number, interest, after, deliver, partial(self._live, made))
         if node.member.up.is_new and node.member.up.is_orphan and not node.is_producer:
-            node.join()
+            node.seeking.join()
 
     @on_timer(_RESUME)
     def on_resume(self, name: str) -> None:

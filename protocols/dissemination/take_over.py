@@ -24,14 +24,14 @@ from protocols.dissemination.config import DisseminationConfig
 from protocols.dissemination.events import StreamProducerReplaced
 from protocols.dissemination.fencing import may_take_over_at
 from protocols.dissemination.messages import HandOver, HandOverStep
-from protocols.dissemination.names import START, TERM_MAX
+from protocols.dissemination.names import START, TERM_MAX, position_text
 from protocols.dissemination.next_producer import Coming, NextProducer
 from protocols.dissemination.produced import ProducedStreams
 from protocols.dissemination.registry import StreamRegistry
 from protocols.dissemination.service import StreamRefused
 from protocols.dissemination.stepping_down import Rivals
 from protocols.dissemination.stream import StreamRecord
-from protocols.dissemination.stream_node import StreamNode, position_text
+from protocols.dissemination.stream_node import StreamNode
 from protocols.dissemination.taking_part import StreamNodes
 from protocols.dissemination.tree.state import mark
 
