@@ -10,7 +10,6 @@ from protocols.dissemination.asking import TreeQuestions
 from protocols.dissemination.config import DisseminationConfig
 from protocols.dissemination.next_producer import NextProducer
 from protocols.dissemination.produced import ProducedStreams
-from protocols.dissemination.publishing import check_now
 from protocols.dissemination.registry import StreamRegistry
 from protocols.dissemination.service import StreamRefused
 from protocols.dissemination.standbys import Standbys
@@ -54,12 +53,6 @@ class ProducerChanges:
         """Called a few times a second."""
         self.standbys.tick()
         self.take_over.tick()
-
-    def check_now(self, node: StreamNode) -> None:
-        """Raise `Unavailable` where the producer takes nothing at the moment."""
-        if node.is_paused:
-            self.succession.check_stays(node)
-        check_now(node)
 
     def begin_leaving(self, node: StreamNode) -> None:
         """In order: a stream that has standbys goes to the first of them, before this node leaves its tree."""

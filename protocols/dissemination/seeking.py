@@ -13,9 +13,9 @@ from protocols.dissemination.events import StreamJoined, StreamMoved
 from protocols.dissemination.messages import AttachRefusal
 from protocols.dissemination.ports import TreePolicy
 from protocols.dissemination.stream import StreamRecord
+from protocols.dissemination.tree.below import MoveEnd
 from protocols.dissemination.tree.member import StreamMember
 from protocols.dissemination.tree.search import ParentSearch
-from protocols.dissemination.tree.upstream import MoveEnd
 
 NO_PARENT: Final = "-"
 

@@ -184,7 +184,8 @@ class Rivals(Part):
                 and not answer.is_earlier_than(record)
             ):
                 self._registry.withdraw(record)
-                self._produced.forget(record)
+                with suppress(Unavailable):  # then the ring says so again after the next restart
+                    self._produced.forget(record)
                 self._nodes.give_up(node, "another producer has the name")
             else:  # it cannot be known now; or this node's term is the later one, and the other will step down
                 self._registry.keep(record, BACK_EVERY_S)

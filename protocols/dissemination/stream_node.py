@@ -48,8 +48,8 @@ LARGE_ITEM_S: Final = 0.05
 class StreamNode:
     """``position_text`` in events and answers is "EPOCH-NUMBER"."""
 
-    is_paused = False
-    """Nothing is published for the moment, because the stream is being handed over, or was taken over just now."""
+    why_paused = ""
+    """Why nothing is published for the moment, as in "the stream NAME is being ended"."""
     predecessor: PeerRef | None = None
     """Who has handed the stream over to this node, and goes on below it."""
 
@@ -158,7 +158,7 @@ class StreamNode:
             self.keeping.stop(is_over=False)
         producer = record.producer.peer
         self.member.become_member(producer.id, self.host.now())
-        self.is_producer, self.is_paused, self.record, self.keeping = False, False, record, None
+        self.is_producer, self.why_paused, self.record, self.keeping = False, "", record, None
         self.predecessor = None
         self._begin_anew()
         self.seeking.at_member(producer)
@@ -197,6 +197,11 @@ class StreamNode:
     def name(self) -> str:
         """The stream's."""
         return self.record.name
+
+    @property
+    def is_paused(self) -> bool:
+        """Whether nothing is published for the moment: the stream is being handed over or ended, or was taken over."""
+        return bool(self.why_paused)
 
     @property
     def parent(self) -> PeerRef | None:

@@ -111,7 +111,7 @@ class Succession(Part):
         """Make another node the producer. Raises `StreamRefused` and `Unavailable`."""
         self.check_stays(node)
         if node.is_paused:
-            raise Unavailable(f"the stream {node.name} has just been taken over, and goes on in a moment")
+            raise Unavailable(f"the stream {node.name} {node.why_paused}")
         if to.id == self._host.id:
             raise StreamRefused("conflict", f"this node produces {node.name} already")
         if node.record.term + 2 > TERM_MAX:  # one for the next producer, and one to take the stream back from it
@@ -181,7 +181,7 @@ class Succession(Part):
         elif answer.state == HandOverState.REFUSED:
             self._stay(going, StreamRefused("conflict", f"{going.who} does not take {node.name}: {answer.detail}"))
         elif answer.state == HandOverState.READY and going.stage is _Stage.PREPARING:
-            node.is_paused, going.paused_at = True, self._host.now()
+            node.why_paused, going.paused_at = f"is being handed over to {going.who}", self._host.now()
             self._enter(going, _Stage.PAUSED)
         elif answer.state == HandOverState.READY:
             self._delete(going)
@@ -205,7 +205,7 @@ class Succession(Part):
 
     def _stay(self, going: _Going, why: Exception) -> None:
         """The record is still there: this node is the producer as before."""
-        going.node.is_paused = False
+        going.node.why_paused = ""
         self._finish(going, why)
 
     def _finish(self, going: _Going, why: Exception | None) -> None:
@@ -260,7 +260,7 @@ class Succession(Part):
                 on_done(Unavailable(f"{going.who} has the record of {record.name}, and has not said that it goes on"))
                 self._enter(going, _Stage.TAKING)  # it says so now, or the record lapses
             elif isinstance(answer, StreamRecord) and not self._nodes.is_own(answer):
-                going.node.is_paused = False
+                going.node.why_paused = ""
                 self._finish(going, StreamRefused("conflict", f"another node has a stream of the name {record.name}"))
                 self._rivals.name_lost(record)
             else:

@@ -41,6 +41,7 @@ SETTLE_S: Final = 2.0
 """For so long after a take-over nothing new is published, while orphans come and get what they have not had."""
 TELL_AGAIN_S: Final = 1.0
 """They are told once more after this."""
+JUST_TAKEN: Final = "has just been taken over, and goes on in a moment"
 _TELL: Final = "stream_taken_told"
 _SETTLED: Final = "stream_taken_settled"
 
@@ -112,7 +113,7 @@ class TakeOver(Part):
 
     def _taken(self, rank: int, coming: Coming, old: StreamRecord) -> None:
         node, key = coming.node, coming.node.record.key
-        node.is_paused = True
+        node.why_paused = JUST_TAKEN
         self._rivals.watch(key, old.producer.peer)
         self._host.count("peerd_dissemination_take_overs_total")
         self._host.emit(
@@ -144,7 +145,7 @@ class TakeOver(Part):
 
     def _settling(self, key: NodeId) -> StreamNode | None:
         node = self._nodes.get(key)
-        return node if node is not None and node.is_producer and node.is_paused else None
+        return node if node is not None and node.is_producer and node.why_paused == JUST_TAKEN else None
 
     @on_timer(_SETTLED)
     def on_settled(self, key: NodeId) -> None:
@@ -152,7 +153,7 @@ class TakeOver(Part):
         self._told.pop(key, None)
         node = self._settling(key)
         if node is not None:
-            node.is_paused = False
+            node.why_paused = ""
             node.begin_term(node.record)
             self._produced.keep_from_now_on(node)
             self.on_change()
