@@ -103,6 +103,8 @@ class NextProducer(Part):
             return self._refuse(message, "it produces the stream itself")
         if message.step == HandOverStep.TAKEN and message.term > known.term:
             self._nodes.look_up_now(node, source.id)
+        if node.had_from == source.id and message.term < known.term:
+            return HandOverAnswer(message.stream, HandOverState.PRODUCING)  # by now another one has it from here
         if (known.producer.peer.id, known.term) != (source.id, message.term):
             return HandOverAnswer(message.stream, HandOverState.PREPARING)  # this node may have to hear of it yet
         if message.step in (HandOverStep.ASK, HandOverStep.TAKEN):

@@ -71,7 +71,7 @@ class Rivals(Part):
         self._again(key)
 
     def claim(self, key: NodeId, rival: PeerRef) -> None:
-        """The producer before asks: tell it that this node has taken its stream over."""
+        """Ask now, and now and then: the question tells the other one of this node's term."""
         self._rivals[key] = rival
         self.on_watch(key)
 

@@ -153,9 +153,14 @@ class StreamRecord(BaseModel):
         return self.model_copy(update={"term": self.term + 2})
 
     def succeeds(self, other: StreamRecord) -> bool:
-        """Whether it is the same stream, which was handed over since the other record."""
+        """Whether it is the same stream, which was handed over since the other record.
+
+        In the same term, too: the producer of the other record may have had the stream for a moment, and have given it
+        back before it has published.
+        """
         ignored: Any = {"producer": other.producer, "term": other.term}
-        return self.term > other.term and self.model_copy(update=ignored).says_the_same(other)
+        is_later = self.term > other.term or (self.term == other.term and self.producer.id != other.producer.id)
+        return is_later and self.model_copy(update=ignored).says_the_same(other)
 
     def is_earlier_than(self, other: StreamRecord) -> bool:
         """Whether it is of an earlier term of the same stream."""

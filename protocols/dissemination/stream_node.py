@@ -52,6 +52,10 @@ class StreamNode:
     """Why nothing is published for the moment, as in "the stream NAME is being ended"."""
     predecessor: PeerRef | None = None
     """Who has handed the stream over to this node, and goes on below it."""
+    rival_since: float | None = None
+    """This node has no way to the producer, and the ring has shown it another stream of the name ever since."""
+    had_from: NodeId | None = None
+    """The same, also after this node has handed the stream on."""
 
     def __init__(
         self,
@@ -140,6 +144,7 @@ class StreamNode:
         self.seeking.at_producer()
         self.member.become_producer(everything, self.host.now())
         self.is_producer, self.record, self.predecessor = True, record, predecessor
+        self.had_from = predecessor.id
         self.epoch, self.sequence = epoch_of(record.term, self.host.boot_epoch), sequence
         self.keeping = keeping
         self._connect_keeping()

@@ -229,7 +229,7 @@ class Succession(Part):
             if self._going.get(record.key) is not going:
                 return
             if why is None:
-                self._rivals.watch(record.key, going.to)
+                self._rivals.claim(record.key, going.to)
                 if going.was_taken:
                     self._produced.remember(record)
                     going.node.begin_term(record)

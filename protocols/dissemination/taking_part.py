@@ -243,17 +243,36 @@ class StreamNodes(Part):
         if self._nodes.get(node.record.key) is not node or node.is_producer:
             return
         if isinstance(answer, StreamRecord):
+            is_rival = answer.creator != node.record.creator
+            if not is_rival or not node.is_adrift:
+                node.rival_since = None
             if answer.succeeds(node.record):
                 node.record = answer
                 node.seeking.seek(answer.producer.peer)
             elif answer.is_earlier_than(node.record):
                 return  # what a producer before has written, on the other side of a partition
+            elif is_rival:
+                self._rival_found(node)
             elif answer.producer.id != node.record.producer.id:
                 self.give_up(node, "another producer has the name")
             elif answer.kind == node.record.kind and answer.policy == node.record.policy:
                 node.record = answer
         elif isinstance(answer, StreamRefused) and answer.kind == "unknown" and self._is_late(node):
             self.give_up(node, "ended")
+
+    def _rival_found(self, node: StreamNode) -> None:
+        """The ring shows another stream of the name. Which of the two is to end, its producer hears and tells its members.
+
+        Only who has no way to the producer has to decide that by itself, and not at once: while the ring is divided, or
+        is just one again, it may say one thing here and another there.
+        """
+        if not node.is_adrift:
+            return
+        now = self._host.now()
+        if node.rival_since is None:
+            node.rival_since = now
+        elif now - node.rival_since >= self._registry.lease_s(node.record):
+            self.give_up(node, "another producer has the name")
 
     def _is_late(self, node: StreamNode) -> bool:
         since = node.seeking.orphan_since

@@ -45,7 +45,10 @@ def test_a_record_is_followed_if_it_is_the_same_stream_and_its_term_is_larger() 
     assert handed.handed_to(ONE).succeeds(RECORD)
     assert not RECORD.succeeds(handed) and not RECORD.succeeds(RECORD)
     assert not handed.model_copy(update={"kind": "xpath"}).succeeds(RECORD)
-    assert not handed.model_copy(update={"term": 0}).succeeds(RECORD), "another stream of the same name"
+    rival = StreamRecord.of(StreamSpec(name="news", kind="classes", policy="first_fit"), OTHER)
+    assert not rival.succeeds(RECORD), "another stream of the same name"
+    third = RECORD.handed_to(PeerRef(NodeId(3 << 120), "10.0.0.3", 7420))
+    assert third.succeeds(handed), "the other one has given it back: seed 150 of the swarm"
 
 
 def test_streams_of_one_name_that_two_nodes_have_created_have_nothing_to_do_with_each_other_whatever_their_terms() -> (
