@@ -5,14 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from peerd.api import Host
 from peerd.errors import Unavailable
-from protocols.dissemination.produced import ProducedStreams
+from protocols.dissemination.producer_part import Streams
 from protocols.dissemination.publishing import produced_elsewhere
-from protocols.dissemination.registry import StreamRegistry
 from protocols.dissemination.service import StreamRefused
 from protocols.dissemination.stream_node import DRAIN_S, StreamNode
-from protocols.dissemination.taking_part import StreamNodes
 
 Done = Callable[[Exception | None], None]
 
@@ -27,16 +24,9 @@ class _Ending:
 class Endings:
     """``release`` tells the standbys of a stream that nobody is to go on with it."""
 
-    def __init__(
-        self,
-        host: Host,
-        nodes: StreamNodes,
-        registry: StreamRegistry,
-        produced: ProducedStreams,
-        release: Callable[[StreamNode], None],
-    ) -> None:
-        self._host, self._nodes, self._registry = host, nodes, registry
-        self._produced, self._release = produced, release
+    def __init__(self, streams: Streams, release: Callable[[StreamNode], None]) -> None:
+        self._host, self._nodes = streams.host, streams.nodes
+        self._registry, self._produced, self._release = streams.registry, streams.produced, release
         self._endings: list[_Ending] = []
 
     def __contains__(self, node: StreamNode) -> bool:

@@ -59,6 +59,7 @@ from protocols.dissemination.named import NamedSubscriptions
 from protocols.dissemination.names import START, position_of, position_text, stream_key
 from protocols.dissemination.produced import ProducedStreams
 from protocols.dissemination.producer_changes import ProducerChanges
+from protocols.dissemination.producer_part import Streams
 from protocols.dissemination.publishing import Publishers, check_now, produced_elsewhere
 from protocols.dissemination.registry import StreamRegistry
 from protocols.dissemination.service import StreamRefused
@@ -121,9 +122,9 @@ class Dissemination(Plugin):
         self._is_leaving = False
         self._answers: list[Callable[[], None]] = []
         self.produced = ProducedStreams(host, self._settings, self.nodes, self.registry)
-        shared = (host, self._settings, self.nodes, self.registry, self.produced)
-        self.changes = ProducerChanges(*shared, self.questions, self.publishers.let, lambda: self._is_leaving)
-        self.endings = Endings(host, self.nodes, self.registry, self.produced, self.changes.standbys.release)
+        streams = Streams(host, self._settings, self.nodes, self.registry, self.produced)
+        self.changes = ProducerChanges(streams, self.questions, self.publishers.let, lambda: self._is_leaving)
+        self.endings = Endings(streams, self.changes.standbys.release)
         self.nodes.on_room = self.publishers.let
         self.exchange = DocumentExchange(host, self._settings, self.nodes.above, self.nodes.wake)
         self.documents = Documents(host, self._settings, self.exchange, self._kind_of, self.publish)

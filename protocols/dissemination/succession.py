@@ -19,21 +19,18 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Final
 
-from peerd.api import Host, Part, on_timer
+from peerd.api import on_timer
 from peerd.errors import Unavailable
 from peerd.ids import NodeId, short_id
 from peerd.messages import Message, PeerRef
-from protocols.dissemination.config import DisseminationConfig
 from protocols.dissemination.events import StreamHandedOver
 from protocols.dissemination.messages import HandOver, HandOverAnswer, HandOverState, HandOverStep
 from protocols.dissemination.names import TERM_MAX, StreamPosition
-from protocols.dissemination.produced import ProducedStreams
-from protocols.dissemination.registry import StreamRegistry
+from protocols.dissemination.producer_part import ProducerPart, Streams
 from protocols.dissemination.service import StreamRefused
 from protocols.dissemination.stepping_down import BACK_EVERY_S, Rivals
 from protocols.dissemination.stream import StreamRecord
 from protocols.dissemination.stream_node import StreamNode
-from protocols.dissemination.taking_part import StreamNodes
 from protocols.dissemination.tree.state import mark
 
 ASK_EVERY_S: Final = 0.1
@@ -83,22 +80,13 @@ class _Going:
         return f"node {short_id(self.to.id)}"
 
 
-class Succession(Part):
+class Succession(ProducerPart):
     """``on_change`` is called when a stream is another's, or stays."""
 
-    def __init__(
-        self,
-        host: Host,
-        config: Callable[[], DisseminationConfig],
-        nodes: StreamNodes,
-        registry: StreamRegistry,
-        produced: ProducedStreams,
-        rivals: Rivals,
-    ) -> None:
-        self._host, self._config, self._nodes = host, config, nodes
-        self._registry, self._produced, self._rivals = registry, produced, rivals
+    def __init__(self, streams: Streams, rivals: Rivals) -> None:
+        super().__init__(streams)
+        self._rivals = rivals
         self._going: dict[NodeId, _Going] = {}
-        self.on_change: Callable[[], None] = lambda: None
         rivals.is_busy = self._going.__contains__
 
     def check_stays(self, node: StreamNode) -> None:

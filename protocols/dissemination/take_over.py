@@ -11,29 +11,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
 from typing import Final
 
-from peerd.api import Host, Part, on_timer
+from peerd.api import on_timer
 from peerd.errors import Unavailable
 from peerd.ids import NodeId
-from peerd.messages import Message, PeerRef
-from protocols.dissemination.config import DisseminationConfig
+from peerd.messages import PeerRef
 from protocols.dissemination.events import StreamProducerReplaced
 from protocols.dissemination.fencing import may_take_over_at
-from protocols.dissemination.messages import HandOver, HandOverStep
-from protocols.dissemination.names import START, TERM_MAX, position_text
+from protocols.dissemination.messages import HandOverStep
+from protocols.dissemination.names import TERM_MAX, position_text
 from protocols.dissemination.next_producer import Coming, NextProducer
-from protocols.dissemination.produced import ProducedStreams
-from protocols.dissemination.registry import StreamRegistry
+from protocols.dissemination.producer_part import ProducerPart, Streams
 from protocols.dissemination.service import StreamRefused
 from protocols.dissemination.stepping_down import Rivals
 from protocols.dissemination.stream import StreamRecord
 from protocols.dissemination.stream_node import StreamNode
-from protocols.dissemination.taking_part import StreamNodes
-from protocols.dissemination.tree.state import mark
 
 LOOK_EVERY_S: Final = 2.0
 """A standby without a way to the producer looks at the record so often."""
@@ -46,26 +41,16 @@ _TELL: Final = "stream_taken_told"
 _SETTLED: Final = "stream_taken_settled"
 
 
-class TakeOver(Part):
+class TakeOver(ProducerPart):
     """The standby's side. ``on_change`` is called when this node has become a stream's producer, and goes on."""
 
-    def __init__(
-        self,
-        host: Host,
-        config: Callable[[], DisseminationConfig],
-        nodes: StreamNodes,
-        registry: StreamRegistry,
-        produced: ProducedStreams,
-        rivals: Rivals,
-        next_producer: NextProducer,
-    ) -> None:
-        self._host, self._config, self._nodes = host, config, nodes
-        self._registry, self._produced, self._rivals = registry, produced, rivals
+    def __init__(self, streams: Streams, rivals: Rivals, next_producer: NextProducer) -> None:
+        super().__init__(streams)
+        self._rivals = rivals
         self._next_producer = next_producer
         self._due_at = 0.0
         self._told: dict[NodeId, tuple[PeerRef, ...]] = {}
         """Who was next to the old producer, and hears of the new one."""
-        self.on_change: Callable[[], None] = lambda: None
 
     def tick(self) -> None:
         """Look at the records of streams without a producer. Called a few times a second."""
@@ -139,9 +124,7 @@ class TakeOver(Part):
         node = self._settling(key)
         if node is None:
             return
-        question = HandOver(key, HandOverStep.TAKEN, node.record.term, mark(START))
-        for peer in self._told.get(key, ()):
-            self._host.request(peer, question, self._config().ask_timeout, _heard, lambda: None)
+        self._tell(self._told.get(key, ()), HandOverStep.TAKEN, node.record)
 
     def _settling(self, key: NodeId) -> StreamNode | None:
         node = self._nodes.get(key)
@@ -157,7 +140,3 @@ class TakeOver(Part):
             node.begin_term(node.record)
             self._produced.keep_from_now_on(node)
             self.on_change()
-
-
-def _heard(reply: Message, source: PeerRef) -> None:
-    """Whoever is told looks at the ring: there is nothing to be done here."""

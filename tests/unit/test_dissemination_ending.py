@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from types import SimpleNamespace
-from typing import Any, cast
+from typing import Any
 
 import pytest
 
@@ -14,13 +14,11 @@ from peerd.messages import PeerRef
 from protocols.dissemination.config import DisseminationConfig
 from protocols.dissemination.ending import Endings
 from protocols.dissemination.models import StreamSpec
-from protocols.dissemination.produced import ProducedStreams
-from protocols.dissemination.registry import StreamRegistry
+from protocols.dissemination.producer_part import Streams
 from protocols.dissemination.service import StreamRefused
 from protocols.dissemination.stepping_down import Rivals
 from protocols.dissemination.stream import StreamRecord
 from protocols.dissemination.stream_node import DRAIN_S
-from protocols.dissemination.taking_part import StreamNodes
 
 ONE, OTHER = (PeerRef(NodeId(number << 120), f"10.0.0.{number}", 7420) for number in (1, 2))
 SPEC = StreamSpec(name="news", kind="classes", policy="first_fit")
@@ -49,13 +47,9 @@ class Rig:
             withdraw=lambda record: self.done.append("withdrawn"),
         )
         self.produced: Any = SimpleNamespace(forget=self._forget)
-        self.endings = Endings(
-            self.host,
-            cast(StreamNodes, self.nodes),
-            cast(StreamRegistry, self.registry),
-            cast(ProducedStreams, self.produced),
-            lambda node: self.done.append("released"),
-        )
+        around: tuple[Any, ...] = (self.nodes, self.registry, self.produced)
+        self.streams = Streams(self.host, DisseminationConfig, *around)
+        self.endings = Endings(self.streams, lambda node: self.done.append("released"))
         self.told: list[Exception | None] = []
 
     def _remove(self, record: StreamRecord, on_done: Callable[[Exception | None], None]) -> None:
@@ -110,12 +104,5 @@ def test_a_name_is_given_up_also_where_the_disk_does_not_forget_it() -> None:
     rig.disk = Unavailable("the disk is full")
     other = StreamRecord.of(SPEC, OTHER)
     rig.registry.find = lambda name, found: found(other)
-    rivals = Rivals(
-        rig.host,
-        DisseminationConfig,
-        cast(StreamNodes, rig.nodes),
-        cast(StreamRegistry, rig.registry),
-        cast(ProducedStreams, rig.produced),
-    )
-    rivals.name_lost(rig.node.record)
+    Rivals(rig.streams).name_lost(rig.node.record)
     assert rig.done == ["renewed no more", "withdrawn", "given up: another producer has the name"]
