@@ -261,7 +261,7 @@ class StreamNodes(Part):
             self.give_up(node, "ended")
 
     def _rival_found(self, node: StreamNode) -> None:
-        """The ring shows another stream of the name. The one that is to end is ended by its producer.
+        """The ring shows another stream of the name. Which of the two is to end, the producers hear, and tell members.
 
         Only who has no way to the producer has to decide that by itself, and not at once: while the ring is divided, or
         is just one again, it may say one thing here and another there.

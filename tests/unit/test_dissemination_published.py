@@ -46,6 +46,18 @@ def test_what_may_be_called_lost(stream: PublishedStream, is_right: bool) -> Non
     assert may_lack(stream) == is_right
 
 
+@pytest.mark.parametrize("sequence", [2, 3])
+def test_what_is_on_the_disk_of_who_was_the_producer_before_may_be_called_lost(sequence: int) -> None:
+    """Seed 104 of the swarm was red once: of a durable stream, up to the hand-over, where the new one was restarted."""
+    stream, last = published(HANDED_OVER, is_whole=True, durable=True), StreamPosition(FIRST, 3)
+    since, until = StreamPosition(FIRST, 0), StreamPosition(FIRST, sequence)
+    assert not stream.may_lack(until, since, until, CONFIG, 2.0)
+    stream.epochs.add(epoch_of(1, 2))
+    assert stream.may_lack(until, since, until, CONFIG, 2.0) == (until == last)
+    assert stream.may_lack(until, since, StreamPosition(HANDED_OVER, 2), CONFIG, 2.0)
+    assert not stream.may_lack(StreamPosition(HANDED_OVER, 1), since, StreamPosition(HANDED_OVER, 1), CONFIG, 2.0)
+
+
 def test_what_is_too_old_may_be_called_lost() -> None:
     stream = published(HANDED_OVER, is_whole=True)
     assert not may_lack(stream, now=59.0) and may_lack(stream, now=61.0)
@@ -64,6 +76,23 @@ def test_a_loss_may_be_as_large_as_what_is_let_go_of_at_once() -> None:
 def test_values_stay_current_when_a_stream_is_handed_over(is_whole: bool, current: list[str]) -> None:
     """Seed 34 of the swarm was red once: what was current just before did not count."""
     assert published(HANDED_OVER, is_whole=is_whole).in_force("a") == current
+
+
+def test_while_the_first_value_is_on_its_way_none_is_asked_for() -> None:
+    """Seed 282 of the swarm was red once: half a second after the first value of an object somebody had none."""
+    stream = published(HANDED_OVER, is_whole=True, count=3)
+    assert stream.in_force("b", behind=2) == ["new", "new", "new"]
+    assert stream.in_force("b", behind=3) == []
+    assert stream.in_force("a", behind=3) == ["old"]
+
+
+def test_no_value_stays_current_over_a_restart_in_which_nothing_was_published() -> None:
+    """Seeds 830 and 885: the restarted producer was seen, and has handed over, or has not published yet."""
+    stream = published(HANDED_OVER, is_whole=True)
+    stream.epochs.add(RESTARTED)
+    assert (stream.in_force("a"), stream.in_force("b")) == ([], ["new"])
+    stream.epochs.add(epoch_of(3, 1))
+    assert stream.in_force("b") == []
 
 
 def test_what_a_producer_publishes_that_another_has_followed_is_disputed() -> None:

@@ -8,7 +8,7 @@ What is judged from inside the nodes is in `protocols.dissemination.front.checke
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -212,6 +212,8 @@ class StreamJudge:
 
     def read(self) -> None:
         """Take what has come to every subscription, and compare it."""
+        for stream in self.streams.values():
+            stream.epochs |= {node.epoch for _, node in _producers(stream)}
         for watched in self.watched:
             if not watched.is_over:
                 self._go_on(watched)
@@ -255,7 +257,8 @@ class StreamJudge:
                 self._told_of_loss(watched, entry.value)
             elif entry.value.type == "ended":
                 watched.is_over = True
-                watched.why_ended = entry.value.reason or "ended"
+                if watched.stream.is_created:  # else it was not, and is perhaps with another attempt
+                    watched.why_ended = entry.value.reason or "ended"
                 return
             else:
                 watched.is_stale = entry.value.type == "stale"
@@ -425,13 +428,15 @@ def producing(simulation: Simulation, stream: PublishedStream) -> list[Place]:
 
     In a divided ring there may be two.
     """
-    found: list[tuple[int, int, Place]] = []
+    honest = [(place, node) for place, node in _producers(stream) if not simulation.is_hostile(place.id)]
+    return [place for place, node in sorted(honest, key=lambda each: (each[1].epoch, each[0].index))]
+
+
+def _producers(stream: PublishedStream) -> Iterator[tuple[Place, StreamNode]]:
     for place in stream.producers.values():
         node = node_of(place, stream.name)
-        is_it = node is not None and node.is_producer and node.record.creator == stream.creator
-        if node is not None and is_it and not simulation.is_hostile(place.id):
-            found.append((node.epoch, place.index, place))
-    return [place for _, _, place in sorted(found)]
+        if node is not None and node.is_producer and node.record.creator == stream.creator:
+            yield place, node
 
 
 def _outdated(watched: WatchedStream, behind: int = 0) -> list[str]:

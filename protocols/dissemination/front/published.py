@@ -113,6 +113,8 @@ class PublishedStream:
     newest_epoch: int = 0
     whole_epochs: set[int] = field(default_factory=set)
     """Those that begin where the one before has ended: with nothing lost in between."""
+    epochs: set[int] = field(default_factory=set)
+    """All in which it had a producer, as far as that was seen; some have no items."""
     without_producer_since: float | None = None
     """Nobody has been its producer since then."""
 
@@ -124,6 +126,7 @@ class PublishedStream:
     def begins(self, epoch: int, *, is_whole: bool = False) -> None:
         """A producer numbers its items so from now on."""
         self.newest_epoch = max(self.newest_epoch, epoch)
+        self.epochs.add(epoch)
         if is_whole:
             self.whole_epochs.add(epoch)
 
@@ -139,22 +142,23 @@ class PublishedStream:
             self.disputed.add(position)
 
     def in_force(self, name: str, behind: int = 0) -> list[str]:
-        """The newest item of a class since a producer has last begun anew, first; none: there is none.
+        """The newest item of a class since a producer has last begun anew, first; nothing: there is none.
 
-        Then those that were the newest at some time while the last so many items of the stream were published.
+        Then those that were the newest at some time while the last so many items of the stream were published; nothing
+        where at the beginning of that time there was none yet: the first one may still be on its way.
         """
         found: list[str] = []
-        epoch = self.last.epoch
+        epoch, anew = max(self.epochs, default=0), self.epochs - self.whole_epochs
         newest = zip(reversed(self.positions), reversed(self.classes), strict=True)
         for number, (position, each) in enumerate(newest):
-            if position.epoch != epoch and epoch not in self.whole_epochs:
+            if any(position.epoch < begun <= epoch for begun in anew):
                 break
             epoch = position.epoch
             if each == name:
                 found.append(self.payloads[position])
                 if number >= behind:
-                    break
-        return found
+                    return found
+        return []
 
     @property
     def last(self) -> StreamPosition:
@@ -183,6 +187,8 @@ class PublishedStream:
         """
         if now - self.published_s[at] >= config.replay_for or self._has_forgotten(at.epoch, until.epoch):
             return True
+        if self._is_on_old_disk(at, until):
+            return True
         count = len(self.positions)
         behind = count - bisect_right(self.positions, at)
         at_once = bisect_right(self.positions, until) - bisect_right(self.positions, since)
@@ -190,10 +196,20 @@ class PublishedStream:
 
     def _has_forgotten(self, before: int, after: int) -> bool:
         """Whether a producer between these epochs began without what was before it."""
-        epochs = sorted({after, *(each.epoch for each in self.positions), *self.whole_epochs})
+        epochs = sorted({after, *self.epochs})
         begun = [each for each in epochs if before < each <= after]
         for earlier, epoch in zip([before, *begun], begun, strict=False):
             is_same_term = earlier >> TERM_SHIFT == epoch >> TERM_SHIFT
             if epoch not in self.whole_epochs and not (self.spec.durable and is_same_term):
+                return True
+        return False
+
+    def _is_on_old_disk(self, at: StreamPosition, until: StreamPosition) -> bool:
+        """Whether it is from before a hand-over, and the producer since then was restarted: what the old producer's
+        disk has of a durable stream does not move with it. The loss goes up to the hand-over at least."""
+        for term in {epoch >> TERM_SHIFT for epoch in self.whole_epochs}:
+            is_restarted = sum(epoch >> TERM_SHIFT == term for epoch in self.epochs) > 1
+            begin = StreamPosition(term << TERM_SHIFT, 0)
+            if self.spec.durable and is_restarted and at < begin and not self.due(until, begin):
                 return True
         return False
