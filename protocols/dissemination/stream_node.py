@@ -27,8 +27,8 @@ from protocols.dissemination.messages import (
 )
 from protocols.dissemination.meter import StreamMeter
 from protocols.dissemination.names import StreamPosition, epoch_of, position_text
-from protocols.dissemination.outlet import Outlet
 from protocols.dissemination.ports import Interest, InterestKind, ParsedItem, PolicyFactory, RememberingKind
+from protocols.dissemination.release_queue import ReleaseQueue
 from protocols.dissemination.seeking import Seeking
 from protocols.dissemination.stream import StreamRecord
 from protocols.dissemination.tree.links import ChildStage
@@ -96,7 +96,7 @@ class StreamNode:
         """The number of the newest item: in one boot no stream has a number twice, also when it is created again."""
         self.keeping = keeping
         """Of a durable stream, at its producer."""
-        self._outlet = Outlet(self.member.state, self._let_out, self._released)
+        self._releasing = ReleaseQueue(self.member.state, self._let_out, self._released)
         if self.is_producer:
             self._begin_producing(past)
         self._unsent = 0
@@ -132,7 +132,7 @@ class StreamNode:
 
     def _connect_keeping(self) -> None:
         if self.keeping is not None:
-            self.keeping.release = self._outlet.release
+            self.keeping.release = self._releasing.release
             self.keeping.released = self._released
 
     # Another producer
@@ -157,7 +157,7 @@ class StreamNode:
 
     def become_member(self, record: StreamRecord) -> None:
         """The producer of this record has the stream now: go on below it."""
-        self._outlet.release_all()
+        self._releasing.release_all()
         self.flush()
         if self.keeping is not None:
             self.keeping.stop(is_over=False)
@@ -385,12 +385,12 @@ class StreamNode:
     ) -> StreamItem:
         """The producer's next item."""
         item = StreamItem(self.epoch, self.sequence + 1, published_ms, payload, content_type, attachment)
-        self._outlet.check_room()
+        self._releasing.check_room()
         now = self.host.now()
         held = ParsedItem(item, self.kind.content(item))
         self._busy_s += self.host.now() - now
         if self.keeping is None:
-            self._outlet.release(held)
+            self._releasing.release(held)
         else:
             self.keeping.publish(held)
         self.sequence += 1
@@ -411,7 +411,7 @@ class StreamNode:
     @property
     def is_sending(self) -> bool:
         """Whether something that was published has not gone out: it is being matched, or on its way to the disk."""
-        return bool(self._outlet) or (self.keeping is not None and self.keeping.is_waiting)
+        return bool(self._releasing) or (self.keeping is not None and self.keeping.is_waiting)
 
     def has_sent_all(self) -> bool:
         """Whether all that was published is on its way to the children, as far as these take anything."""
@@ -444,7 +444,12 @@ class StreamNode:
     @property
     def is_publishable(self) -> bool:
         """Whether some child takes more, and the disk: a child that is slow alone does not hold up the others."""
-        if self.is_paused or not self.is_held() or self._outlet or (self.keeping is not None and self.keeping.is_busy):
+        if (
+            self.is_paused
+            or not self.is_held()
+            or self._releasing
+            or (self.keeping is not None and self.keeping.is_busy)
+        ):
             return False
         children = self.member.down.children
         return not children or any(child.slow_since is None and not child.outbox for child in children.values())
@@ -517,7 +522,7 @@ class StreamNode:
         self.seeking.search.stop()
         self.leaving_since = self.host.now()
         if is_over:
-            self._outlet.release_all()
+            self._releasing.release_all()
         if self.keeping is not None:
             self.keeping.stop(is_over=is_over)
         if is_over:

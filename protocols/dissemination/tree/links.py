@@ -24,7 +24,7 @@ from protocols.dissemination.messages import (
 )
 from protocols.dissemination.names import START, StreamPosition
 from protocols.dissemination.ports import Interest, LastGiven
-from protocols.dissemination.tree.past import Past
+from protocols.dissemination.tree.past import StreamPast
 
 EdgeMessage = Carry | Beat | ReplayItems | Widened | StreamGap | ItemPart
 """What a parent sends on an edge once it has begun, numbered."""
@@ -127,7 +127,7 @@ class ChildStage(Enum):
 class ChildPast:
     """The part of the past that a child has asked for and that was not looked through yet."""
 
-    past: Past
+    past: StreamPast
     messages: Callable[[Sequence[StreamItem]], Iterator[EdgeMessage]]
     """Makes messages of what goes out of it."""
 

@@ -14,7 +14,7 @@ RELEASING_MAX: Final = 256
 """Items that wait until a large one before them is matched. Publishers that ask before they publish have one each."""
 
 
-class Outlet:
+class ReleaseQueue:
     """``let_out`` sends an item on; ``on_empty`` is called when nothing waits any more."""
 
     def __init__(self, state: MemberState, let_out: Callable[[ParsedItem], None], on_empty: Callable[[], None]) -> None:
