@@ -83,10 +83,10 @@ class StreamLedger:
         for name, amount, labels in amounts:
             if amount:
                 self._host.count(name, amount, **labels)
-        for end, count in node.moves.items():
+        for end, count in node.seeking.moves.items():
             self._host.count("peerd_dissemination_moves_total", count, end=end)
         node.gaps = 0
-        node.moves.clear()
+        node.seeking.moves.clear()
 
     def _report(self, node: StreamNode) -> None:
         since = node.meter.counts.minus(self._reported.get(node, StreamCounts()))

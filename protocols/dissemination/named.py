@@ -16,8 +16,8 @@ from peerd.api import Host, Log
 from peerd.errors import Unavailable
 from peerd.limits import KIB
 from protocols.dissemination.models import InterestTextField, StreamName
+from protocols.dissemination.names import position_of
 from protocols.dissemination.service import StreamRefused
-from protocols.dissemination.stream_node import position_of
 from protocols.dissemination.subscriptions import ClientSubscription
 
 NAMED_MAX: Final = 1000

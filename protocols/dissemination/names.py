@@ -36,6 +36,24 @@ START: Final = StreamPosition(0, 0)
 """Before the first item of any stream."""
 
 
+def position_text(position: StreamPosition) -> str:
+    """A place in a stream, as clients see it: the id of the item there."""
+    return f"{position.epoch}-{position.sequence}"
+
+
+def position_of(text: str) -> StreamPosition:
+    """Read what a client gives as the place to resume after. Raises ``ValueError``."""
+    if text == "start":
+        return START
+    epoch, _, number = text.partition("-")
+    if not (text.isascii() and epoch.isdecimal() and number.isdecimal() and len(text) <= 40):
+        raise ValueError(f"expected the id of an item, such as 3-120, or 'start', not {text!r:.60}")
+    position = StreamPosition(int(epoch), int(number))
+    if max(position) >= 1 << 63:
+        raise ValueError(f"{text} is no id of an item")
+    return position
+
+
 @lru_cache(maxsize=4096)
 def stream_key(name: str) -> NodeId:
     """The place of a stream's record on the ring, and how messages name the stream."""

@@ -11,22 +11,19 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Final
 
-from peerd.api import Host, Part, handles, on_timer
+from peerd.api import handles, on_timer
 from peerd.errors import Unavailable
 from peerd.ids import NodeId
 from peerd.messages import Message, PeerRef
-from protocols.dissemination.config import DisseminationConfig
 from protocols.dissemination.events import StreamTakenOver
 from protocols.dissemination.messages import HandOver, HandOverAnswer, HandOverState, HandOverStep
-from protocols.dissemination.names import START
+from protocols.dissemination.names import START, position_text
 from protocols.dissemination.ports import Interest
-from protocols.dissemination.produced import ProducedStreams
-from protocols.dissemination.registry import StreamRegistry
+from protocols.dissemination.producer_part import ProducerPart, Streams
 from protocols.dissemination.service import StreamRefused
 from protocols.dissemination.stepping_down import BACK_EVERY_S, Rivals
 from protocols.dissemination.stream import StreamRecord
-from protocols.dissemination.stream_node import StreamNode, position_text
-from protocols.dissemination.taking_part import StreamNodes
+from protocols.dissemination.stream_node import StreamNode
 
 UNASKED_S: Final = 30.0
 """A node that was to be the next producer, and is not asked for so long, is it no more."""
@@ -61,22 +58,13 @@ class Coming:
 Taken = Callable[[Coming, StreamRecord], None]
 
 
-class NextProducer(Part):
+class NextProducer(ProducerPart):
     """``on_change`` is called when this node becomes a stream's producer."""
 
-    def __init__(
-        self,
-        host: Host,
-        config: Callable[[], DisseminationConfig],
-        nodes: StreamNodes,
-        registry: StreamRegistry,
-        produced: ProducedStreams,
-        rivals: Rivals,
-    ) -> None:
-        self._host, self._config, self._nodes = host, config, nodes
-        self._registry, self._produced, self._rivals = registry, produced, rivals
+    def __init__(self, streams: Streams, rivals: Rivals) -> None:
+        super().__init__(streams)
+        self._rivals = rivals
         self._coming: dict[NodeId, Coming] = {}
-        self.on_change: Callable[[], None] = lambda: None
         self.is_leaving: Callable[[], bool] = lambda: False
 
     def standing_by(self) -> Iterator[Coming]:

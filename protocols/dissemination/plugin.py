@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import dataclass
 from functools import partial
 from typing import Any, ClassVar, Final
 
@@ -31,6 +30,7 @@ from protocols.dissemination.documents import messages as document_messages
 from protocols.dissemination.documents.drafts import Documents
 from protocols.dissemination.documents.exchange import DocumentExchange
 from protocols.dissemination.documents.manifest import Attachment
+from protocols.dissemination.ending import Endings
 from protocols.dissemination.events import EVENTS
 from protocols.dissemination.interests.errors import InterestError, ItemError
 from protocols.dissemination.loading import policy_messages
@@ -56,14 +56,15 @@ from protocols.dissemination.models import (
     StreamView,
 )
 from protocols.dissemination.named import NamedSubscriptions
-from protocols.dissemination.names import START, stream_key
+from protocols.dissemination.names import START, position_of, position_text, stream_key
 from protocols.dissemination.produced import ProducedStreams
 from protocols.dissemination.producer_changes import ProducerChanges
-from protocols.dissemination.publishing import Publishers, produced_elsewhere
+from protocols.dissemination.producer_part import Streams
+from protocols.dissemination.publishing import Publishers, check_now, produced_elsewhere
 from protocols.dissemination.registry import StreamRegistry
 from protocols.dissemination.service import StreamRefused
 from protocols.dissemination.stream import StreamRecord
-from protocols.dissemination.stream_node import DRAIN_S, StreamNode, position_of, position_text
+from protocols.dissemination.stream_node import StreamNode
 from protocols.dissemination.subscriptions import ClientSubscription, ClientSubscriptions, Told
 from protocols.dissemination.taking_part import StreamNodes, UsedNumbers
 from protocols.dissemination.views import view_of_node, view_of_record
@@ -79,15 +80,6 @@ LEAVING: Final = "this node is leaving the ring"
 _POLICY_MESSAGES: Final = policy_messages()
 _QUESTIONS: Final = (TreeQuestion, TreeAnswer, PlanQuestion, PlanAnswer, HandOver, HandOverAnswer)
 _OF_TREE: Final = tuple(kind for kind in messages.MESSAGES if kind not in _QUESTIONS)
-
-
-@dataclass(frozen=True, slots=True)
-class _Ending:
-    """A stream that is to end once its children have what was published."""
-
-    node: StreamNode
-    since: float
-    on_done: Callable[[Exception | None], None]
 
 
 class Dissemination(Plugin):
@@ -128,11 +120,11 @@ class Dissemination(Plugin):
         self.publishers = Publishers(self.nodes, lambda: LEAVING if self._is_leaving else "")
         self._drained: Callable[[], None] | None = None
         self._is_leaving = False
-        self._endings: list[_Ending] = []
         self._answers: list[Callable[[], None]] = []
         self.produced = ProducedStreams(host, self._settings, self.nodes, self.registry)
-        shared = (host, self._settings, self.nodes, self.registry, self.produced)
-        self.changes = ProducerChanges(*shared, self.questions, self.publishers.let, lambda: self._is_leaving)
+        streams = Streams(host, self._settings, self.nodes, self.registry, self.produced)
+        self.changes = ProducerChanges(streams, self.questions, self.publishers.let, lambda: self._is_leaving)
+        self.endings = Endings(streams, self.changes.standbys.release)
         self.nodes.on_room = self.publishers.let
         self.exchange = DocumentExchange(host, self._settings, self.nodes.above, self.nodes.wake)
         self.documents = Documents(host, self._settings, self.exchange, self._kind_of, self.publish)
@@ -205,9 +197,13 @@ class Dissemination(Plugin):
     def drain(self, done: Callable[[], None]) -> None:
         self._drained, self._is_leaving = done, True
         for node in self.nodes:
-            if node.is_producer and node.record.producer_gone == "end":
-                self._end(node, lambda why: None)
-            else:
+            is_to_end = node.is_producer and (node.record.producer_gone == "end" or node in self.endings)
+            try:
+                if is_to_end:
+                    self.endings.end(node, lambda why: None)
+            except Unavailable:  # its record lapses
+                is_to_end = False
+            if not is_to_end:
                 self.changes.begin_leaving(node)
         self._check_drained()
 
@@ -238,7 +234,7 @@ class Dissemination(Plugin):
             self._forget(each)
         self.named.save(list(self.clients), now)
         self.exchange.tick()
-        self._go_on_ending()
+        self.endings.tick()
         self.changes.tick()
         self.publishers.let()
         self._check_drained()
@@ -331,36 +327,8 @@ class Dissemination(Plugin):
         on_done = self._later(on_done)
         node = self._produced(name)
         self.changes.succession.check_stays(node)
-        if any(ending.node is node for ending in self._endings):
-            raise StreamRefused("conflict", f"the stream {name} is being ended already")
         view = self._view(node)
-        ending = _Ending(node, self.host.now(), lambda why: on_done(view if why is None else why))
-        if node.has_sent_all():
-            self._end(node, ending.on_done)
-        else:
-            node.is_paused = True
-            self._endings.append(ending)
-
-    def _go_on_ending(self) -> None:
-        """End streams whose children have taken what was published, or have had their time."""
-        for ending in list(self._endings):
-            node, is_late = ending.node, self.host.now() - ending.since >= DRAIN_S
-            if self.nodes.get(node.record.key) is not node:
-                self._endings.remove(ending)
-                ending.on_done(None)
-            elif node.has_sent_all() or is_late:
-                self._endings.remove(ending)
-                node.is_paused = False
-                try:
-                    self._end(node, ending.on_done)
-                except Unavailable as error:
-                    ending.on_done(error)
-
-    def _end(self, node: StreamNode, on_done: Callable[[Exception | None], None]) -> None:
-        self.registry.remove(node.record, on_done)
-        self.changes.standbys.release(node)
-        self.nodes.give_up(node, "ended")
-        self.produced.forget(node.record)
+        self.endings.begin(node, lambda why: on_done(view if why is None else why))
 
     def _produced(self, name: str) -> StreamNode:
         node = self.nodes.get(stream_key(name))
@@ -439,7 +407,7 @@ class Dissemination(Plugin):
     ) -> ItemPublished:
         """See `StreamService.publish`."""
         node = self._produced(name)
-        self.changes.check_now(node)
+        check_now(node)
         if len(payload) > ITEM_BYTES_MAX:
             raise StreamRefused("invalid", f"an item of {len(payload)} bytes: {ITEM_BYTES_MAX} is the limit")
         if len(content_type) > messages.CONTENT_TYPE_MAX:
@@ -524,7 +492,7 @@ class Dissemination(Plugin):
         deliver = node.with_documents(made.deliver)
         node.subscribe(made.number, interest, after, deliver, partial(self._live, made))
         if node.member.up.is_new and node.member.up.is_orphan and not node.is_producer:
-            node.join()
+            node.seeking.join()
 
     @on_timer(_RESUME)
     def on_resume(self, name: str) -> None:

@@ -4,21 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from peerd.api import Host, Part
+from peerd.api import Part
 from peerd.errors import Unavailable
 from protocols.dissemination.asking import TreeQuestions
-from protocols.dissemination.config import DisseminationConfig
 from protocols.dissemination.next_producer import NextProducer
-from protocols.dissemination.produced import ProducedStreams
-from protocols.dissemination.publishing import check_now
-from protocols.dissemination.registry import StreamRegistry
+from protocols.dissemination.producer_part import Streams
 from protocols.dissemination.service import StreamRefused
 from protocols.dissemination.standbys import Standbys
 from protocols.dissemination.stepping_down import Rivals
 from protocols.dissemination.stream_node import StreamNode
 from protocols.dissemination.succession import Succession
 from protocols.dissemination.take_over import TakeOver
-from protocols.dissemination.taking_part import StreamNodes
 
 
 class ProducerChanges:
@@ -26,22 +22,17 @@ class ProducerChanges:
 
     def __init__(
         self,
-        host: Host,
-        config: Callable[[], DisseminationConfig],
-        nodes: StreamNodes,
-        registry: StreamRegistry,
-        produced: ProducedStreams,
+        streams: Streams,
         questions: TreeQuestions,
         on_change: Callable[[], None],
         is_leaving: Callable[[], bool],
     ) -> None:
-        shared = (host, config, nodes, registry, produced)
-        self.rivals = Rivals(*shared)
-        self.succession = Succession(*shared, self.rivals)
-        self.next_producer = NextProducer(*shared, self.rivals)
+        self.rivals = Rivals(streams)
+        self.succession = Succession(streams, self.rivals)
+        self.next_producer = NextProducer(streams, self.rivals)
         self.next_producer.is_leaving = is_leaving
-        self.take_over = TakeOver(*shared, self.rivals, self.next_producer)
-        self.standbys = Standbys(*shared, questions)
+        self.take_over = TakeOver(streams, self.rivals, self.next_producer)
+        self.standbys = Standbys(streams, questions)
         for part in (self.rivals, self.succession, self.next_producer, self.take_over):
             part.on_change = on_change
 
@@ -54,12 +45,6 @@ class ProducerChanges:
         """Called a few times a second."""
         self.standbys.tick()
         self.take_over.tick()
-
-    def check_now(self, node: StreamNode) -> None:
-        """Raise `Unavailable` where the producer takes nothing at the moment."""
-        if node.is_paused:
-            self.succession.check_stays(node)
-        check_now(node)
 
     def begin_leaving(self, node: StreamNode) -> None:
         """In order: a stream that has standbys goes to the first of them, before this node leaves its tree."""

@@ -26,9 +26,9 @@ def produced_elsewhere(node: StreamNode) -> StreamRefused:
 
 
 def check_now(node: StreamNode) -> None:
-    """Raise `Unavailable` where the producer must not go on at the moment, so that there is never a second one."""
+    """Raise `Unavailable` where the producer takes nothing at the moment, such as where there may be a second one."""
     if node.is_paused:
-        raise Unavailable(f"the stream {node.name} has just been taken over, and goes on in a moment")
+        raise Unavailable(f"the stream {node.name} {node.why_paused}")
     if not node.is_held():
         raise Unavailable(
             f"the record of {node.name} could not be renewed lately, so a standby may go on with the stream: try again"

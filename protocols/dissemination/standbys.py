@@ -5,27 +5,23 @@ A standby stays one as long as it answers, so the order in the record changes on
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Final
 
-from peerd.api import Host
 from peerd.errors import Unavailable
 from peerd.ids import NodeId
 from peerd.messages import Message, PeerRef
 from protocols.dissemination.asking import TreeQuestions, node_in_tree
-from protocols.dissemination.config import DisseminationConfig
 from protocols.dissemination.messages import HandOver, HandOverAnswer, HandOverState, HandOverStep
 from protocols.dissemination.models import StreamTreeView
 from protocols.dissemination.names import START
 from protocols.dissemination.next_producer import UNASKED_S
-from protocols.dissemination.produced import ProducedStreams
-from protocols.dissemination.registry import StreamRegistry
+from protocols.dissemination.producer_part import ProducerPart, Streams
 from protocols.dissemination.service import StreamRefused
 from protocols.dissemination.stream import SeedRef
 from protocols.dissemination.stream_node import StreamNode
-from protocols.dissemination.taking_part import StreamNodes
 from protocols.dissemination.tree.state import mark
 
 STANDBYS: Final = 2
@@ -58,20 +54,12 @@ class _Chosen:
     find_at: float = 0.0
 
 
-class Standbys:
+class Standbys(ProducerPart):
     """Of all streams that this node produces."""
 
-    def __init__(
-        self,
-        host: Host,
-        config: Callable[[], DisseminationConfig],
-        nodes: StreamNodes,
-        registry: StreamRegistry,
-        produced: ProducedStreams,
-        questions: TreeQuestions,
-    ) -> None:
-        self._host, self._config, self._nodes = host, config, nodes
-        self._registry, self._produced, self._questions = registry, produced, questions
+    def __init__(self, streams: Streams, questions: TreeQuestions) -> None:
+        super().__init__(streams)
+        self._questions = questions
         self._streams: dict[NodeId, _Chosen] = {}
         self._due_at = 0.0
 
@@ -179,10 +167,4 @@ class Standbys:
 
     def release(self, node: StreamNode) -> None:
         """The stream is over: nobody is to go on with it."""
-        question = HandOver(node.record.key, HandOverStep.RELEASE, node.record.term, mark(START))
-        for each in node.record.standbys:
-            self._host.request(each.peer, question, self._config().ask_timeout, _heard, lambda: None)
-
-
-def _heard(reply: Message, source: PeerRef) -> None:
-    """It stands by no more."""
+        self._tell((each.peer for each in node.record.standbys), HandOverStep.RELEASE, node.record)

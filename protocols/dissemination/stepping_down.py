@@ -10,20 +10,19 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Final
 
-from peerd.api import Host, Part, on_timer
+from peerd.api import on_timer
 from peerd.errors import Unavailable
 from peerd.ids import NodeId
 from peerd.messages import Message, PeerRef
-from protocols.dissemination.config import DisseminationConfig
 from protocols.dissemination.events import StreamSteppedDown
 from protocols.dissemination.messages import HandOver, HandOverAnswer, HandOverState, HandOverStep
 from protocols.dissemination.names import START, TERM_MAX
-from protocols.dissemination.produced import LOOK_AGAIN_S, LOOKS_MAX, ProducedStreams
-from protocols.dissemination.registry import RENEWALS_PER_LEASE, StreamRegistry
+from protocols.dissemination.produced import LOOK_AGAIN_S, LOOKS_MAX
+from protocols.dissemination.producer_part import ProducerPart, Streams
+from protocols.dissemination.registry import RENEWALS_PER_LEASE
 from protocols.dissemination.service import StreamRefused
 from protocols.dissemination.stream import AFTER_STANDBYS, StreamRecord
 from protocols.dissemination.stream_node import StreamNode
-from protocols.dissemination.taking_part import StreamNodes
 from protocols.dissemination.tree.state import mark
 
 BACK_EVERY_S: Final = 2.0
@@ -43,27 +42,18 @@ class _Returned:
     """The standbys were asked, because the ring has no record."""
 
 
-class Rivals(Part):
+class Rivals(ProducerPart):
     """``is_busy`` says of a stream that it is being handed over; ``on_change`` is called when one is another's."""
 
-    def __init__(
-        self,
-        host: Host,
-        config: Callable[[], DisseminationConfig],
-        nodes: StreamNodes,
-        registry: StreamRegistry,
-        produced: ProducedStreams,
-    ) -> None:
-        self._host, self._config, self._nodes = host, config, nodes
-        self._registry, self._produced = registry, produced
+    def __init__(self, streams: Streams) -> None:
+        super().__init__(streams)
         self._rivals: dict[NodeId, PeerRef] = {}
         """Who may produce a stream of this node's in another part of a divided ring, unheard."""
         self._look_at = 0.0
         self._returned: dict[NodeId, _Returned] = {}
         self.is_busy: Callable[[NodeId], bool] = lambda key: False
-        self.on_change: Callable[[], None] = lambda: None
-        registry.on_conflict = self.name_lost
-        produced.on_returned = self.returned
+        self._registry.on_conflict = self.name_lost
+        self._produced.on_returned = self.returned
 
     def watch(self, key: NodeId, rival: PeerRef) -> None:
         """Ask another node now and then whether it produces this node's stream."""
@@ -120,9 +110,7 @@ class Rivals(Part):
 
     def _ask_standbys(self, node: StreamNode) -> None:
         """Whoever has taken over says so (`claim`)."""
-        question = HandOver(node.record.key, HandOverStep.ASK, node.record.term, mark(START))
-        for each in node.record.standbys:
-            self._host.request(each.peer, question, self._config().ask_timeout, lambda *_: None, lambda: None)
+        self._tell((each.peer for each in node.record.standbys), HandOverStep.ASK, node.record)
 
     # While it produces
 
@@ -184,7 +172,8 @@ class Rivals(Part):
                 and not answer.is_earlier_than(record)
             ):
                 self._registry.withdraw(record)
-                self._produced.forget(record)
+                with suppress(Unavailable):  # then the ring says so again after the next restart
+                    self._produced.forget(record)
                 self._nodes.give_up(node, "another producer has the name")
             else:  # it cannot be known now; or this node's term is the later one, and the other will step down
                 self._registry.keep(record, BACK_EVERY_S)

@@ -2,25 +2,23 @@
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any, Final
 
 from peerd.api import Host
-from peerd.errors import ProtocolError, Unavailable
+from peerd.errors import ProtocolError
 from peerd.ids import NodeId, format_id
 from peerd.messages import Message, PeerRef
 from protocols.dissemination.access import NodeTree
 from protocols.dissemination.config import DisseminationConfig
 from protocols.dissemination.documents.manifest import Attachment
-from protocols.dissemination.events import StreamJoined, StreamLoss, StreamMoved
+from protocols.dissemination.events import StreamLoss
 from protocols.dissemination.freshness import Freshness
 from protocols.dissemination.item_work import WorkMeter
 from protocols.dissemination.keeping import Keeping, PastItems
 from protocols.dissemination.messages import (
     ITEMS_MAX,
-    AttachRefusal,
     Carry,
     Declined,
     ItemPart,
@@ -28,24 +26,21 @@ from protocols.dissemination.messages import (
     StreamItem,
 )
 from protocols.dissemination.meter import StreamMeter
-from protocols.dissemination.names import START, StreamPosition, epoch_of
+from protocols.dissemination.names import StreamPosition, epoch_of, position_text
 from protocols.dissemination.ports import Interest, InterestKind, ParsedItem, PolicyFactory, RememberingKind
+from protocols.dissemination.release_queue import ReleaseQueue
+from protocols.dissemination.seeking import Seeking
 from protocols.dissemination.stream import StreamRecord
 from protocols.dissemination.tree.links import ChildStage
 from protocols.dissemination.tree.member import StreamMember
 from protocols.dissemination.tree.replay import BufferLimits
-from protocols.dissemination.tree.search import ParentSearch
 from protocols.dissemination.tree.subscription import Delivered, StaleFrom
-from protocols.dissemination.tree.upstream import MoveEnd
 
 LINGER_S: Final = 5.0
 """A member that neither has subscriptions nor children leaves the tree after this."""
 DRAIN_S: Final = 5.0
 """A node that leaves waits for so long until its children have gone elsewhere."""
 Deliver = Callable[[Delivered], None]
-NO_PARENT: Final = "-"
-RELEASING_MAX: Final = 256
-"""Items that wait until a large one before them is matched. Publishers that ask before they publish have one each."""
 LARGE_ITEM_S: Final = 0.05
 """What a large item takes to be read and matched in the simulator: a guess at what one of 500 KB takes a daemon."""
 
@@ -53,8 +48,8 @@ LARGE_ITEM_S: Final = 0.05
 class StreamNode:
     """``position_text`` in events and answers is "EPOCH-NUMBER"."""
 
-    is_paused = False
-    """Nothing is published for the moment, because the stream is being handed over, or was taken over just now."""
+    why_paused = ""
+    """Why nothing is published for the moment, as in "the stream NAME is being ended"."""
     predecessor: PeerRef | None = None
     """Who has handed the stream over to this node, and goes on below it."""
     rival_since: float | None = None
@@ -94,17 +89,17 @@ class StreamNode:
             is_source=self.is_producer,
             attempts_from=attempts_from,
         )
+        self.seeking = Seeking(self, now)
         self._connect()
         self.epoch = epoch_of(record.term, host.boot_epoch)
         self.sequence = sequence
         """The number of the newest item: in one boot no stream has a number twice, also when it is created again."""
         self.keeping = keeping
         """Of a durable stream, at its producer."""
+        self._releasing = ReleaseQueue(self.member.state, self._let_out, self._released)
         if self.is_producer:
             self._begin_producing(past)
         self._unsent = 0
-        self._releasing: deque[ParsedItem] = deque()
-        """Items that wait until a large one is matched, which is the first."""
         self._is_over = False
         self._ended_at: float | None = None
         """When the producer ended the stream."""
@@ -113,20 +108,9 @@ class StreamNode:
         self.tree = NodeTree(self)
         self._factory, self._policy_messages = factory, frozenset(factory.messages)
         self.policy = factory.make(self.tree, factory.settings(record.settings))
-        self.search = ParentSearch(self._move, host.rng.random)
         self._children: tuple[NodeId, ...] = ()
-        self._joined_at: float | None = None
-        self._began_at = now
         self._unused_since: float | None = now
-        self._pause_s = settings.retry
-        self._again_at: float | None = None
-        self._tries = 0
-        self.orphan_since: float | None = None if self.is_producer else now
         self.leaving_since: float | None = None
-        self._move_begun: tuple[float, str, str] = (now, NO_PARENT, "new")
-        self._instead_of: NodeId | None = None
-        self.moves: dict[str, int] = {}
-        """How attempts to get a parent ended, counted until the metrics take it."""
         self.gaps = 0
         self.on_over: Callable[[str], None] = lambda reason: None
         """The stream ends for this node; set by who makes this."""
@@ -148,7 +132,7 @@ class StreamNode:
 
     def _connect_keeping(self) -> None:
         if self.keeping is not None:
-            self.keeping.release = self._release
+            self.keeping.release = self._releasing.release
             self.keeping.released = self._released
 
     # Another producer
@@ -157,14 +141,13 @@ class StreamNode:
         self, record: StreamRecord, predecessor: PeerRef, everything: Interest, sequence: int, keeping: Keeping | None
     ) -> None:
         """Go on with the stream in the place of its producer. ``everything`` is what this node has had of it."""
-        self.search.stop()
+        self.seeking.at_producer()
         self.member.become_producer(everything, self.host.now())
         self.is_producer, self.record, self.predecessor = True, record, predecessor
         self.had_from = predecessor.id
         self.epoch, self.sequence = epoch_of(record.term, self.host.boot_epoch), sequence
         self.keeping = keeping
         self._connect_keeping()
-        self.orphan_since = self._again_at = None
         self._begin_anew()
 
     def begin_term(self, record: StreamRecord) -> None:
@@ -174,17 +157,16 @@ class StreamNode:
 
     def become_member(self, record: StreamRecord) -> None:
         """The producer of this record has the stream now: go on below it."""
-        self._release_all()
+        self._releasing.release_all()
         self.flush()
         if self.keeping is not None:
             self.keeping.stop(is_over=False)
         producer = record.producer.peer
         self.member.become_member(producer.id, self.host.now())
-        self.is_producer, self.is_paused, self.record, self.keeping = False, False, record, None
-        self.predecessor, self.orphan_since = None, self.host.now()
+        self.is_producer, self.why_paused, self.record, self.keeping = False, "", record, None
+        self.predecessor = None
         self._begin_anew()
-        self._instead_of = None
-        self.search.begin([producer], self._searched)
+        self.seeking.at_member(producer)
 
     def _begin_anew(self) -> None:
         """The policy of a producer does other things than that of a member."""
@@ -202,19 +184,29 @@ class StreamNode:
         member.down.is_slow = self._is_slow
         member.second.draw = self.host.rng.random
         member.places.room = self._room_after
-        member.on_orphaned = self._orphaned
-        member.on_ended = self._ended
+        member.on_orphaned = self.seeking.orphaned
+        member.on_ended = self.seeking.ended
         member.on_passed = self._passed
         member.on_lost = self._lost
-        member.on_asked_to_move = self._asked_to_move
+        member.on_asked_to_move = self.seeking.asked_to_move
         member.on_stream_over = self._stream_over
 
     # What it is
 
     @property
+    def config(self) -> DisseminationConfig:
+        """The settings of this moment."""
+        return self._config()
+
+    @property
     def name(self) -> str:
         """The stream's."""
         return self.record.name
+
+    @property
+    def is_paused(self) -> bool:
+        """Whether nothing is published for the moment: the stream is being handed over or ended, or was taken over."""
+        return bool(self.why_paused)
 
     @property
     def parent(self) -> PeerRef | None:
@@ -258,6 +250,10 @@ class StreamNode:
         link = self.member.down.children[child]
         return link.queue_bytes + self.host.queued_bytes(link.peer)
 
+    def move_to(self, peer: PeerRef) -> bool:
+        """The policy's wish: see `protocols.dissemination.ports.TreeAccess.move_to`."""
+        return self.seeking.move_to(peer)
+
     # Of the member
 
     def _send(self, peer: PeerRef, message: Message) -> None:
@@ -272,7 +268,7 @@ class StreamNode:
         self.host.send(peer, message)
 
     def _is_slow(self, peer: PeerRef) -> bool:
-        return self.host.queued_bytes(peer) > self._config().slow_bytes
+        return self.host.queued_bytes(peer) > self.config.slow_bytes
 
     def _admit(self, peer: PeerRef, wants: Sequence[Interest], instead_of: NodeId | None) -> bool:
         is_predecessor = self.predecessor is not None and peer.id == self.predecessor.id
@@ -283,7 +279,7 @@ class StreamNode:
         if self.leaving_since is not None or not self._has_uplink():
             return 0
         children = self.member.down.children
-        return self._config().fan_out + (gone in children) - len(children)
+        return self.config.fan_out + (gone in children) - len(children)
 
     def has_room(self) -> bool:
         """Whether one more child would be taken."""
@@ -299,16 +295,6 @@ class StreamNode:
                 counts.late_ms += max(0, self._wall_ms() - held.item.published_ms)
         self.policy.passed(held, is_own, children)
         self._note_document(held)
-
-    def seek(self, producer: PeerRef) -> None:
-        """Another node is the producer now: an orphan begins its search there."""
-        if self.is_producer or not self.member.up.is_orphan or self.leaving_since is not None:
-            return
-        self._pause_s, self._again_at = self._config().retry, self.host.now()
-        if self.search.is_active:
-            self.search.prefer(producer)
-        elif self.member.up.next is None:
-            self.search.begin([producer, *self.record.seed_peers], self._searched)
 
     def _note_document(self, held: ParsedItem) -> None:
         if held.item.attachment is not None and not self.is_producer:
@@ -365,112 +351,12 @@ class StreamNode:
     def _wall_ms(self) -> int:
         return round(self.host.wall_time() * 1000)
 
-    # Getting a parent
-
-    def join(self) -> None:
-        """Look for the first parent, unless that is under way."""
-        if not self.is_producer and self._again_at is None:
-            self._again_at = self.host.now() + self._pause_s
-            self.policy.look_for_parent()
-
-    def move_to(self, peer: PeerRef) -> bool:
-        """The policy's wish: see `protocols.dissemination.ports.TreeAccess.move_to`."""
-        if self.search.is_active or self.leaving_since is not None or self.is_producer:
-            return False
-        return self._begin_move(peer, "new" if self._joined_at is None else "policy", None)
-
-    def _move(self, peer: PeerRef) -> bool:
-        if self.parent is not None:
-            return self._begin_move(peer, "leaving", self._instead_of)
-        second = self.member.second
-        is_second = second.peer is not None and second.peer.id == peer.id
-        # Whoever keeps the place of the parent that has died may not have noticed yet that it has.
-        return self._begin_move(peer, "second" if is_second else "orphan", self.member.up.died)
-
-    def _begin_move(self, peer: PeerRef, why: str, instead_of: NodeId | None) -> bool:
-        parent = self.parent
-        begun = self.member.move_to(peer, self.host.now(), instead_of)
-        if begun:
-            self._move_begun = (self.host.now(), NO_PARENT if parent is None else format_id(parent.id), why)
-        return begun
-
-    def _ended(self, peer: PeerRef, end: MoveEnd, why: AttachRefusal | None, others: Sequence[PeerRef]) -> None:
-        begun_at, old, reason = self._move_begun
-        now = self.host.now()
-        self.moves[end.value] = self.moves.get(end.value, 0) + 1
-        self.host.emit(
-            StreamMoved(
-                stream=self.name,
-                from_parent=old,
-                to_parent=format_id(peer.id),
-                end=end.value,
-                why=reason,
-                duration_s=now - begun_at,
-            )
-        )
-        if end is MoveEnd.MOVED:
-            self._found(peer, now)
-        if not self.search.ended(peer, end, others):
-            self.policy.move_ended(peer, end.value, None if why is None else int(why), others)
-        elif end is MoveEnd.MOVED:
-            self.policy.move_ended(peer, end.value, None, ())
-
-    def _found(self, peer: PeerRef, now: float) -> None:
-        self.orphan_since = self._again_at = None
-        self._pause_s, self._tries = self._config().retry, 0
-        if self._joined_at is None:
-            self._joined_at = now
-            duration_s = now - self._began_at
-            self.host.emit(StreamJoined(stream=self.name, parent=format_id(peer.id), duration_s=duration_s))
-
-    def _orphaned(self) -> None:
-        """Ask the second parent, then those above the one that is gone: what they send covers what this node wants."""
-        if self.leaving_since is not None:
-            return
-        self.orphan_since = self.host.now()
-        self._instead_of = None
-        second = self.member.second.peer
-        above = self.member.state.ancestors[-2::-1]
-        self.search.begin(above if second is None else (second, *above), self._searched)
-
-    def _searched(self, is_found: bool) -> None:
-        self._instead_of = None
-        if not is_found and self.parent is None:
-            self._again_at = self.host.now() + self._pause_s
-            self.policy.look_for_parent()
-
-    def _try_again(self, now: float) -> None:
-        """Nobody was found: ask the policy again and again, and now and then seeds and producer without it."""
-        if self.is_producer or self.is_unused or not self.member.up.is_orphan or self.leaving_since is not None:
-            return
-        if self.orphan_since is None:
-            self.orphan_since = now
-        is_busy = self.search.is_active or self.member.up.next is not None
-        if is_busy or (self._again_at is not None and now < self._again_at):
-            return
-        self._pause_s = min(self._config().retry_max, 2 * self._pause_s)
-        self._again_at = now + self._pause_s * self.host.rng.uniform(0.8, 1.2)
-        self._tries += 1
-        self.on_lookup()
-        if self._tries % 2:
-            self.policy.look_for_parent()
-        else:
-            self.search.begin([*self.record.seed_peers, self.record.producer.peer], self._searched)
-
-    def _asked_to_move(self, parents: Sequence[PeerRef], is_successor: bool) -> None:
-        """The parent leaves: it is still there, so nothing is lost on the way."""
-        self._instead_of = self.parent.id if is_successor and self.parent is not None else None
-        self.search.begin(parents, self._left)
-
     def _stream_over(self) -> None:
         """The producer has ended the stream; the children still get what was sent before."""
         if self._ended_at is None:
             self._ended_at = self.host.now()
         if self.has_sent_all() or self.host.now() - self._ended_at >= DRAIN_S:
             self.on_over("ended")
-
-    def _left(self, is_found: bool) -> None:
-        self._instead_of = None
 
     # Events
 
@@ -499,49 +385,16 @@ class StreamNode:
     ) -> StreamItem:
         """The producer's next item."""
         item = StreamItem(self.epoch, self.sequence + 1, published_ms, payload, content_type, attachment)
-        if len(self._releasing) >= RELEASING_MAX:
-            raise Unavailable(f"{RELEASING_MAX} items wait until a large one is matched")
+        self._releasing.check_room()
         now = self.host.now()
         held = ParsedItem(item, self.kind.content(item))
         self._busy_s += self.host.now() - now
         if self.keeping is None:
-            self._release(held)
+            self._releasing.release(held)
         else:
             self.keeping.publish(held)
         self.sequence += 1
         return item
-
-    def _release(self, held: ParsedItem) -> None:
-        """Send an item on, after those before it."""
-        state = self.member.state
-        if self._releasing or (state.given is None and state.matching.is_for_aside(held.item)):
-            self._releasing.append(held)
-            if len(self._releasing) == 1:
-                state.matching.prepare(held, self._matched, self._not_matched)
-        else:
-            self._let_out(held)
-
-    def _matched(self, held: ParsedItem) -> None:
-        if not self._releasing or self._releasing[0].item is not held.item:
-            return  # it has gone out, because the stream has got another producer
-        self._releasing[0] = held
-        while self._releasing:
-            first, matching = self._releasing[0], self.member.state.matching
-            if first.met is None and matching.is_for_aside(first.item):
-                matching.prepare(first, self._matched, self._not_matched)
-                break
-            self._releasing.popleft()
-            self._let_out(first)
-        self._released()
-
-    @staticmethod
-    def _not_matched(error: BaseException) -> None:
-        raise error
-
-    def _release_all(self) -> None:
-        """Send on what still waits to be matched, now."""
-        while self._releasing:
-            self._let_out(self._releasing.popleft())
 
     def _let_out(self, held: ParsedItem) -> None:
         now = self.host.now()
@@ -620,7 +473,7 @@ class StreamNode:
         self.member.tick(now)
         self._note_children()
         self.policy.tick()
-        self._try_again(now)
+        self.seeking.try_again(now)
         self.meter.counts.held_ms, self.meter.counts.outdated_ms = self._freshness.until(self._wall_ms())
         self.meter.tick(now)
         if self.keeping is not None:
@@ -653,7 +506,7 @@ class StreamNode:
         """Ask the children to go elsewhere; no new ones are taken."""
         if self.leaving_since is None:
             self.leaving_since = self.host.now()
-            self.search.stop()
+            self.seeking.search.stop()
             successor = None if self.is_producer else self.policy.successor()
             self.member.down.move_away(successor, self.parent)
 
@@ -666,10 +519,10 @@ class StreamNode:
 
     def leave(self, *, is_over: bool = False) -> None:
         """Leave the tree now. ``is_over``: the stream has ended, for those below, too."""
-        self.search.stop()
+        self.seeking.search.stop()
         self.leaving_since = self.host.now()
         if is_over:
-            self._release_all()
+            self._releasing.release_all()
         if self.keeping is not None:
             self.keeping.stop(is_over=is_over)
         if is_over:
@@ -692,22 +545,4 @@ class StreamNode:
     def validate(self) -> None:
         """Assert the invariants."""
         self.member.validate()
-        assert len(self.member.down.children) <= self._config().fan_out + 1
-
-
-def position_text(position: StreamPosition) -> str:
-    """A place in a stream, as clients see it: the id of the item there."""
-    return f"{position.epoch}-{position.sequence}"
-
-
-def position_of(text: str) -> StreamPosition:
-    """Read what a client gives as the place to resume after. Raises ``ValueError``."""
-    if text == "start":
-        return START
-    epoch, _, number = text.partition("-")
-    if not (text.isascii() and epoch.isdecimal() and number.isdecimal() and len(text) <= 40):
-        raise ValueError(f"expected the id of an item, such as 3-120, or 'start', not {text!r:.60}")
-    position = StreamPosition(int(epoch), int(number))
-    if max(position) >= 1 << 63:
-        raise ValueError(f"{text} is no id of an item")
-    return position
+        assert len(self.member.down.children) <= self.config.fan_out + 1

@@ -13,10 +13,9 @@ from peerd.limits import KIB
 from protocols.dissemination.config import DisseminationConfig
 from protocols.dissemination.messages import ITEM_BYTES_MAX
 from protocols.dissemination.models import AttachedDocument, ReceivedItem, StreamSubscriptionView
-from protocols.dissemination.names import START, StreamPosition
+from protocols.dissemination.names import START, StreamPosition, position_text
 from protocols.dissemination.ports import Interest, ParsedItem
 from protocols.dissemination.service import StreamRefused
-from protocols.dissemination.stream_node import position_text
 from protocols.dissemination.tree.subscription import Delivered, FreshAgain, Lost, StaleFrom
 
 MARK_BYTES: Final = 256

@@ -19,21 +19,18 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Final
 
-from peerd.api import Host, Part, on_timer
+from peerd.api import on_timer
 from peerd.errors import Unavailable
 from peerd.ids import NodeId, short_id
 from peerd.messages import Message, PeerRef
-from protocols.dissemination.config import DisseminationConfig
 from protocols.dissemination.events import StreamHandedOver
 from protocols.dissemination.messages import HandOver, HandOverAnswer, HandOverState, HandOverStep
 from protocols.dissemination.names import TERM_MAX, StreamPosition
-from protocols.dissemination.produced import ProducedStreams
-from protocols.dissemination.registry import StreamRegistry
+from protocols.dissemination.producer_part import ProducerPart, Streams
 from protocols.dissemination.service import StreamRefused
 from protocols.dissemination.stepping_down import BACK_EVERY_S, Rivals
 from protocols.dissemination.stream import TAKE_BACK_TERMS, StreamRecord
 from protocols.dissemination.stream_node import StreamNode
-from protocols.dissemination.taking_part import StreamNodes
 from protocols.dissemination.tree.state import mark
 
 ASK_EVERY_S: Final = 0.1
@@ -83,22 +80,13 @@ class _Going:
         return f"node {short_id(self.to.id)}"
 
 
-class Succession(Part):
+class Succession(ProducerPart):
     """``on_change`` is called when a stream is another's, or stays."""
 
-    def __init__(
-        self,
-        host: Host,
-        config: Callable[[], DisseminationConfig],
-        nodes: StreamNodes,
-        registry: StreamRegistry,
-        produced: ProducedStreams,
-        rivals: Rivals,
-    ) -> None:
-        self._host, self._config, self._nodes = host, config, nodes
-        self._registry, self._produced, self._rivals = registry, produced, rivals
+    def __init__(self, streams: Streams, rivals: Rivals) -> None:
+        super().__init__(streams)
+        self._rivals = rivals
         self._going: dict[NodeId, _Going] = {}
-        self.on_change: Callable[[], None] = lambda: None
         rivals.is_busy = self._going.__contains__
 
     def check_stays(self, node: StreamNode) -> None:
@@ -111,7 +99,7 @@ class Succession(Part):
         """Make another node the producer. Raises `StreamRefused` and `Unavailable`."""
         self.check_stays(node)
         if node.is_paused:
-            raise Unavailable(f"the stream {node.name} has just been taken over, and goes on in a moment")
+            raise Unavailable(f"the stream {node.name} {node.why_paused}")
         if to.id == self._host.id:
             raise StreamRefused("conflict", f"this node produces {node.name} already")
         if node.record.term + TAKE_BACK_TERMS > TERM_MAX:  # there has to be one to take the stream back with
@@ -181,7 +169,7 @@ class Succession(Part):
         elif answer.state == HandOverState.REFUSED:
             self._stay(going, StreamRefused("conflict", f"{going.who} does not take {node.name}: {answer.detail}"))
         elif answer.state == HandOverState.READY and going.stage is _Stage.PREPARING:
-            node.is_paused, going.paused_at = True, self._host.now()
+            node.why_paused, going.paused_at = f"is being handed over to {going.who}", self._host.now()
             self._enter(going, _Stage.PAUSED)
         elif answer.state == HandOverState.READY:
             self._delete(going)
@@ -205,7 +193,7 @@ class Succession(Part):
 
     def _stay(self, going: _Going, why: Exception) -> None:
         """The record is still there: this node is the producer as before."""
-        going.node.is_paused = False
+        going.node.why_paused = ""
         self._finish(going, why)
 
     def _finish(self, going: _Going, why: Exception | None) -> None:
@@ -260,7 +248,7 @@ class Succession(Part):
                 on_done(Unavailable(f"{going.who} has the record of {record.name}, and has not said that it goes on"))
                 self._enter(going, _Stage.TAKING)  # it says so now, or the record lapses
             elif isinstance(answer, StreamRecord) and not self._nodes.is_own(answer):
-                going.node.is_paused = False
+                going.node.why_paused = ""
                 self._finish(going, StreamRefused("conflict", f"another node has a stream of the name {record.name}"))
                 self._rivals.name_lost(record)
             else:

@@ -11,29 +11,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
 from typing import Final
 
-from peerd.api import Host, Part, on_timer
+from peerd.api import on_timer
 from peerd.errors import Unavailable
 from peerd.ids import NodeId
-from peerd.messages import Message, PeerRef
-from protocols.dissemination.config import DisseminationConfig
+from peerd.messages import PeerRef
 from protocols.dissemination.events import StreamProducerReplaced
 from protocols.dissemination.fencing import may_take_over_at
-from protocols.dissemination.messages import HandOver, HandOverStep
-from protocols.dissemination.names import START, TERM_MAX
+from protocols.dissemination.messages import HandOverStep
+from protocols.dissemination.names import TERM_MAX, position_text
 from protocols.dissemination.next_producer import Coming, NextProducer
-from protocols.dissemination.produced import ProducedStreams
-from protocols.dissemination.registry import StreamRegistry
+from protocols.dissemination.producer_part import ProducerPart, Streams
 from protocols.dissemination.service import StreamRefused
 from protocols.dissemination.stepping_down import Rivals
 from protocols.dissemination.stream import StreamRecord
-from protocols.dissemination.stream_node import StreamNode, position_text
-from protocols.dissemination.taking_part import StreamNodes
-from protocols.dissemination.tree.state import mark
+from protocols.dissemination.stream_node import StreamNode
 
 LOOK_EVERY_S: Final = 2.0
 """A standby without a way to the producer looks at the record so often."""
@@ -41,30 +36,21 @@ SETTLE_S: Final = 2.0
 """For so long after a take-over nothing new is published, while orphans come and get what they have not had."""
 TELL_AGAIN_S: Final = 1.0
 """They are told once more after this."""
+JUST_TAKEN: Final = "has just been taken over, and goes on in a moment"
 _TELL: Final = "stream_taken_told"
 _SETTLED: Final = "stream_taken_settled"
 
 
-class TakeOver(Part):
+class TakeOver(ProducerPart):
     """The standby's side. ``on_change`` is called when this node has become a stream's producer, and goes on."""
 
-    def __init__(
-        self,
-        host: Host,
-        config: Callable[[], DisseminationConfig],
-        nodes: StreamNodes,
-        registry: StreamRegistry,
-        produced: ProducedStreams,
-        rivals: Rivals,
-        next_producer: NextProducer,
-    ) -> None:
-        self._host, self._config, self._nodes = host, config, nodes
-        self._registry, self._produced, self._rivals = registry, produced, rivals
+    def __init__(self, streams: Streams, rivals: Rivals, next_producer: NextProducer) -> None:
+        super().__init__(streams)
+        self._rivals = rivals
         self._next_producer = next_producer
         self._due_at = 0.0
         self._told: dict[NodeId, tuple[PeerRef, ...]] = {}
         """Who was next to the old producer, and hears of the new one."""
-        self.on_change: Callable[[], None] = lambda: None
 
     def tick(self) -> None:
         """Look at the records of streams without a producer. Called a few times a second."""
@@ -112,7 +98,7 @@ class TakeOver(Part):
 
     def _taken(self, rank: int, coming: Coming, old: StreamRecord) -> None:
         node, key = coming.node, coming.node.record.key
-        node.is_paused = True
+        node.why_paused = JUST_TAKEN
         self._rivals.watch(key, old.producer.peer)
         self._host.count("peerd_dissemination_take_overs_total")
         self._host.emit(
@@ -138,13 +124,11 @@ class TakeOver(Part):
         node = self._settling(key)
         if node is None:
             return
-        question = HandOver(key, HandOverStep.TAKEN, node.record.term, mark(START))
-        for peer in self._told.get(key, ()):
-            self._host.request(peer, question, self._config().ask_timeout, _heard, lambda: None)
+        self._tell(self._told.get(key, ()), HandOverStep.TAKEN, node.record)
 
     def _settling(self, key: NodeId) -> StreamNode | None:
         node = self._nodes.get(key)
-        return node if node is not None and node.is_producer and node.is_paused else None
+        return node if node is not None and node.is_producer and node.why_paused == JUST_TAKEN else None
 
     @on_timer(_SETTLED)
     def on_settled(self, key: NodeId) -> None:
@@ -152,11 +136,7 @@ class TakeOver(Part):
         self._told.pop(key, None)
         node = self._settling(key)
         if node is not None:
-            node.is_paused = False
+            node.why_paused = ""
             node.begin_term(node.record)
             self._produced.keep_from_now_on(node)
             self.on_change()
-
-
-def _heard(reply: Message, source: PeerRef) -> None:
-    """Whoever is told looks at the ring: there is nothing to be done here."""

@@ -36,11 +36,11 @@ from protocols.dissemination.messages import (
     check_attachments,
 )
 from protocols.dissemination.metrics import StreamLedger
-from protocols.dissemination.names import epoch_of
+from protocols.dissemination.names import epoch_of, position_text
 from protocols.dissemination.registry import StreamRegistry
 from protocols.dissemination.service import StreamRefused
 from protocols.dissemination.stream import SEEDS_MAX, SeedRef, StreamRecord
-from protocols.dissemination.stream_node import StreamNode, position_text
+from protocols.dissemination.stream_node import StreamNode
 
 TICK_S: Final = 0.25
 _TICK: Final = "streams"
@@ -201,7 +201,7 @@ class StreamNodes(Part):
         if top and top[0].id != node.record.producer.peer.id and not node.is_producer:
             self._looked_at.setdefault(node.record.key, self._host.now() - LOOKUP_S * self._host.rng.random())
             self.look_up(node)
-        since = node.orphan_since
+        since = node.seeking.orphan_since
         if node.record.producer_gone != "end" or since is None:
             return
         if self._host.now() - since >= self._config().producer_gone_after:
@@ -248,7 +248,7 @@ class StreamNodes(Part):
                 node.rival_since = None
             if answer.succeeds(node.record):
                 node.record = answer
-                node.seek(answer.producer.peer)
+                node.seeking.seek(answer.producer.peer)
             elif answer.is_earlier_than(node.record):
                 return  # what a producer before has written, on the other side of a partition
             elif is_rival:
@@ -275,7 +275,7 @@ class StreamNodes(Part):
             self.give_up(node, "another producer has the name")
 
     def _is_late(self, node: StreamNode) -> bool:
-        since = node.orphan_since
+        since = node.seeking.orphan_since
         is_late = since is not None and self._host.now() - since >= self._config().producer_gone_after
         return is_late and node.record.producer_gone == "end"
 

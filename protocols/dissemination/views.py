@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from peerd.ids import format_id
 from protocols.dissemination.models import StreamView
+from protocols.dissemination.names import position_text
 from protocols.dissemination.stream import StreamRecord
-from protocols.dissemination.stream_node import StreamNode, position_text
+from protocols.dissemination.stream_node import StreamNode
 
 
 def view_of_record(record: StreamRecord) -> StreamView:

@@ -25,11 +25,11 @@ WAIT_S = 60.0
 QUERIES = {1: "//title[. = 't3']", 2: "//note[contains(., 'urgent')] | /paper[@lang = 'fr']", 3: "//figure"}
 
 
-@pytest.fixture
-def cluster(tmp_path: Path) -> Iterator[LocalCluster]:
-    """Daemons in a chain."""
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
+    """Daemons in a chain, for all tests here."""
     settings = {"protocols": {"dissemination": {"fan_out": 1}}}
-    with LocalCluster(tmp_path / "cluster", name="test") as found:
+    with LocalCluster(tmp_path_factory.mktemp("large") / "cluster", name="test") as found:
         found.up(NODES, settings=lambda index: settings)
         yield found
 
@@ -111,9 +111,9 @@ async def test_attached_xml_is_refused_before_it_is_sent(cluster: LocalCluster, 
 
     async with cluster.client(0) as client:
         streams = DisseminationClient(client)
-        await streams.create("papers", "xpath", "first_fit")
+        await streams.create("images", "xpath", "first_fit")
         with pytest.raises(RequestRefused, match="XPath queries look at an item"):
-            await streams.attach("papers", large, progress=progress)
+            await streams.attach("images", large, progress=progress)
         with pytest.raises(RequestRefused, match="no well-formed XML"):
-            await streams.attach("papers", large, "<paper", progress=progress)
+            await streams.attach("images", large, "<paper", progress=progress)
     assert sent < large.stat().st_size // 4, "the daemon has read most of the file before it refused it"

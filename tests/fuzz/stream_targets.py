@@ -24,12 +24,11 @@ from protocols.dissemination.models import (
     StreamWish,
     item_order,
 )
-from protocols.dissemination.names import stream_key
+from protocols.dissemination.names import position_of, position_text, stream_key
 from protocols.dissemination.policies.overlap.item_bits import from_bits, to_bits
 from protocols.dissemination.policies.overlap.messages import ChildHistory, ItemBits
 from protocols.dissemination.ports import Interest, InterestKind, ParsedItem, RememberingKind
 from protocols.dissemination.stream import StreamRecord, decode_record
-from protocols.dissemination.stream_node import position_of, position_text
 from tests.fuzz import mutate
 from tests.fuzz.instances import encoded_instance
 from tests.fuzz.target import Target, reported

@@ -183,6 +183,8 @@ def test_what_is_published_behind_a_large_document_goes_out_behind_it() -> None:
         data = document(papers.rng, size)
         papers.published.append((plugin.publish("papers", data).id, data))
     plugin.remove("papers", told.append)
+    with pytest.raises(Unavailable, match="the stream papers is being ended"):
+        plugin.publish("papers", document(papers.rng, 300))
     papers.simulation.run_for(5.0)
     assert isinstance(told[1], StreamView)
     for place, _, id, _ in papers.subscribed:

@@ -14,7 +14,9 @@ from peerd.errors import Unavailable
 from peerd.messages import PeerRef
 from peerd.sim.simulation import Place
 from peerd.sim.swarm.swarm import run_seed
-from protocols.dissemination.documents.exchange import Active, DocumentExchange
+from protocols.dissemination import plugin
+from protocols.dissemination.documents.active import Active
+from protocols.dissemination.documents.exchange import DocumentExchange
 from protocols.dissemination.events import StreamMoved
 from protocols.dissemination.front import attached, simulator
 from protocols.dissemination.front.attached import DocumentJudge
@@ -31,7 +33,6 @@ from protocols.dissemination.ports import ParsedItem
 from protocols.dissemination.registry import StreamRegistry
 from protocols.dissemination.service import StreamRefused
 from protocols.dissemination.subscriptions import ClientSubscription
-from protocols.dissemination.succession import Succession
 from protocols.dissemination.tree.downstream import Downstream
 from protocols.dissemination.tree.links import Downlink
 from protocols.dissemination.tree.subscription import OwnSubscription
@@ -73,9 +74,9 @@ def test_siblings_of_a_slow_child_get_everything_meanwhile() -> None:
 def test_the_judge_sees_siblings_that_wait_for_a_slow_child(monkeypatch: pytest.MonkeyPatch) -> None:
     right = Downstream._send
 
-    def send(self: Downstream, child: Downlink) -> None:
+    def send(self: Downstream, child: Downlink, past_bytes: int = 0) -> None:
         if not any(self.is_slow(each.peer) for each in self.children.values()):
-            right(self, child)
+            right(self, child, past_bytes)
 
     monkeypatch.setattr(Downstream, "_send", send)
     assert any("would take what waits" in told for told in slowed()[1])
@@ -138,7 +139,7 @@ def test_what_is_stated_of_moves_is_what_the_pages_say() -> None:
 def test_the_judge_sees_a_producer_that_does_not_pause(goes_on: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     """What it takes while the other one takes over is lost for some."""
     if goes_on:
-        monkeypatch.setattr(Succession, "check_stays", lambda self, node: None)
+        monkeypatch.setattr(plugin, "check_now", lambda node: None)
     streams = Streams(10)
     streams.subscribe_all()
     streams.publish(20)

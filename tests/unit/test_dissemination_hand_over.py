@@ -11,10 +11,9 @@ from protocols.dissemination.asking import node_in_tree
 from protocols.dissemination.interests.classes import ClassesKind
 from protocols.dissemination.messages import WANTS_MAX
 from protocols.dissemination.models import StreamSpec, StreamTreeNode, StreamTreeView
-from protocols.dissemination.names import TERM_MAX, TERM_SHIFT, StreamPosition, epoch_of
+from protocols.dissemination.names import TERM_MAX, TERM_SHIFT, StreamPosition, epoch_of, position_of, position_text
 from protocols.dissemination.service import StreamRefused
 from protocols.dissemination.stream import StreamRecord
-from protocols.dissemination.stream_node import position_of, position_text
 from protocols.dissemination.tree.wants import SENT_MAX, Wants
 
 BOOTS = st.integers(1, (1 << TERM_SHIFT) - 1)

@@ -17,14 +17,13 @@ from peerd.messages import PeerRef
 from protocols.dissemination.config import DisseminationConfig
 from protocols.dissemination.loading import load_kind, load_policy
 from protocols.dissemination.models import StreamSpec
-from protocols.dissemination.names import START, StreamPosition, stream_key
+from protocols.dissemination.names import START, StreamPosition, position_of, position_text, stream_key
 from protocols.dissemination.plugin import Dissemination
 from protocols.dissemination.service import StreamRefused, StreamService
 from protocols.dissemination.stream import RECORD_BYTES_MAX, SeedRef, StreamRecord, decode_record
-from protocols.dissemination.stream_node import position_of, position_text
 from protocols.dissemination.subscriptions import ClientSubscriptions
+from protocols.dissemination.tree.below import MoveEnd
 from protocols.dissemination.tree.search import TRIES_MAX, ParentSearch
-from protocols.dissemination.tree.upstream import MoveEnd
 
 PEERS = [PeerRef(NodeId(i + 1), "127.0.0.1", 7000 + i) for i in range(200)]
 SPEC = StreamSpec(name="news", kind="classes", policy="first_fit", settings={"delta": 0.2, "on": True})

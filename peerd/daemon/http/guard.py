@@ -76,7 +76,7 @@ class RequestGuard:
 
         async def bounded_receive() -> MutableMapping[str, Any]:
             nonlocal received, is_whole
-            if limit.bytes_max is not None and announced > limit.bytes_max:  # nobody catches this
+            if limit.bytes_max is not None and announced > limit.bytes_max:  # no route catches it: it is the answer
                 raise HTTPException(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, _too_large(limit.bytes_max))
             try:
                 async with asyncio.timeout_at(None if is_whole or limit.bytes_max is None else due_at):

@@ -21,7 +21,7 @@ from fastapi.responses import JSONResponse
 from pydantic import TypeAdapter, ValidationError
 from starlette.requests import ClientDisconnect
 
-from peerd.daemon.http.guard import BODY_LIMIT, problem
+from peerd.daemon.http.guard import BODY_LIMIT, ROUTE_BODY_BYTES_MAX, problem
 from peerd.errors import Unavailable
 from peerd.limits import KIB, MIB
 from peerd.models.admin import PROBLEM_TYPE, STREAM_TYPE
@@ -64,6 +64,12 @@ class _GivenUp(Exception):
     def __init__(self, status: HTTPStatus, detail: str) -> None:
         super().__init__(detail)
         self.status = status
+
+
+async def large_body(request: Request) -> bytes:
+    """The whole body, which may be larger than those of other routes: up to `ROUTE_BODY_BYTES_MAX`."""
+    request.scope[BODY_LIMIT].bytes_max = ROUTE_BODY_BYTES_MAX
+    return await request.body()
 
 
 async def ingest(

@@ -8,7 +8,6 @@ the rules, and what they cost.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
 from functools import partial
 from typing import Final
 
@@ -17,6 +16,7 @@ from peerd.errors import PeerMisbehaved, ProtocolError, Unavailable
 from peerd.ids import NodeId, format_id
 from peerd.messages import PeerRef
 from protocols.dissemination.config import DisseminationConfig
+from protocols.dissemination.documents.active import MEET_S, Active
 from protocols.dissemination.documents.download import Download
 from protocols.dissemination.documents.events import (
     ChunkRefused,
@@ -54,9 +54,8 @@ NAMES_S: Final = 0.5
 """How often."""
 IDLE_S: Final = 120.0
 """A complete document that nobody has asked for in this time is kept on disk only."""
-MEET_S: Final = 1.0
 MEET_S_MAX: Final = 30.0
-"""Pauses of a node that finds nobody with what it lacks, before it asks the next node above it; they double."""
+"""To this double the pauses of a node that finds nobody with what it lacks, from `MEET_S` on."""
 STUCK_S: Final = 10.0
 """A node that gets no chunk for so long meets those above it, too, whatever its neighbours promise: they may lie, and
 keep each other's company."""
@@ -70,39 +69,6 @@ LEFT_OUT_MAX: Final = 256
 _DIGEST_BYTES_PER_S: Final = 1e9
 """In the simulator, how fast chunks are verified."""
 _CHUNK_NUMBER_BYTES: Final = 4
-
-
-@dataclass(eq=False, slots=True)
-class Active:
-    """A document that is exchanged now."""
-
-    kept: KeptDocument
-    download: Download
-    begun_at: float
-    streams: dict[NodeId, None] = field(default_factory=dict)
-    """The streams that it came with here, and whose trees say whom to ask."""
-    is_checking: bool = False
-    """What is left of an earlier try is being read first."""
-    senders: dict[NodeId, None] = field(default_factory=dict)
-    again: int = 0
-    """Chunks that came in vain, in part or as a whole."""
-    banned: dict[NodeId, None] = field(default_factory=dict)
-    """Those that have sent a chunk that was not what it should be."""
-    waiting: dict[int, list[Callable[[Value | Exception], None]]] = field(default_factory=dict)
-    """Clients that read a chunk that is still to come."""
-    sources_tried: int = 0
-    meet_at: float = 0.0
-    meet_pause_s: float = MEET_S
-    names_at: float = 0.0
-    paused_until: float = 0.0
-    came_at: float = 0.0
-    """When the last chunk was kept."""
-    used_at: float = 0.0
-
-    @property
-    def attachment(self) -> Attachment:
-        """What it is."""
-        return self.kept.attachment
 
 
 class DocumentExchange(Part):

@@ -100,17 +100,19 @@ class SiblingsFlow(Checker):
     holds_always: ClassVar[bool] = True
 
     def __init__(self) -> None:
-        self._free_since: dict[tuple[int, int, NodeId, NodeId], float] = {}
-        """Since when something waits for a child that would take it: by node, boot, stream and child."""
+        self._free_since: dict[int, dict[tuple[int, NodeId, NodeId, int], float]] = {}
+        """Since when something waits for a child that would take it: by node; boot, stream, child and its attempt."""
 
     def check_node(self, simulation: Simulation, place: Place) -> list[str]:
-        found = []
+        found, before = [], self._free_since.get(place.index, {})
+        free = self._free_since[place.index] = {}
         for node in streams_of(place):
             for child in node.member.down.children.values():
-                key = place.index, place.boot_epoch, node.record.key, child.peer.id
                 if not child.outbox or node.member.down.is_slow(child.peer) or place.index in simulation.truth.paused:
-                    self._free_since.pop(key, None)
-                elif simulation.now - self._free_since.setdefault(key, simulation.now) >= TAKEN_AGAIN_S:
+                    continue
+                key = place.boot_epoch, node.record.key, child.peer.id, child.attempt
+                free[key] = before.get(key, simulation.now)
+                if simulation.now - free[key] >= TAKEN_AGAIN_S:
                     found.append(f"{node.name}: {child.peer} would take what waits for it at {place}, and gets nothing")
         return found
 

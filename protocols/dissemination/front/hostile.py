@@ -283,7 +283,7 @@ LEAVES: Final[tuple[type[StreamBehaviour], ...]] = (
 """What a member can do that is nobody's parent: it must cost nobody else anything."""
 PARENTS: Final[tuple[type[StreamBehaviour], ...]] = (
     *(FalseItems, UnreadableItems, RepeatsItems, Withholds, LeavesOut, RunsAhead, InventsLosses, FalsePaths),
-    *(AbsurdManifests,),
+    AbsurdManifests,
 )
 """What a parent can do to its children."""
 KINDS: Final = (*LEAVES, *PARENTS, *EXCHANGING)

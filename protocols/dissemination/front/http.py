@@ -14,8 +14,7 @@ from fastapi import APIRouter, Depends, HTTPException, Query, Request, Response
 from pydantic import TypeAdapter
 
 from peerd.daemon.http.answers import answer_of, http_error
-from peerd.daemon.http.guard import BODY_LIMIT, ROUTE_BODY_BYTES_MAX
-from peerd.daemon.http.ingest import LINES_BODY, LineRefused, ingest
+from peerd.daemon.http.ingest import LINES_BODY, LineRefused, ingest, large_body
 from peerd.daemon.http.streaming import Source, Wish, add_feed, json_line, wish
 from peerd.errors import ClientRefusal, Unavailable
 from peerd.front import READS
@@ -156,8 +155,7 @@ def _add_items(routes: APIRouter, service: StreamService) -> None:
         """
         kind = request.headers.get("content-type", "")[:CONTENT_TYPE_LENGTH_MAX].strip()
         if kind.partition(";")[0].strip().lower() != STREAM_TYPE:
-            request.scope[BODY_LIMIT].bytes_max = ROUTE_BODY_BYTES_MAX
-            return await _publish_one(service, stream, await request.body(), "" if kind == FORM_TYPE else kind)
+            return await _publish_one(service, stream, await large_body(request), "" if kind == FORM_TYPE else kind)
 
         async def accept(item: tuple[bytes, str]) -> None:
             await _until_publishable(service, stream)

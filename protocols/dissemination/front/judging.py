@@ -24,9 +24,9 @@ from protocols.dissemination.models import (
     StreamSubscriptionView,
     StreamView,
 )
-from protocols.dissemination.names import START, StreamPosition, stream_key
+from protocols.dissemination.names import START, StreamPosition, position_of, stream_key
 from protocols.dissemination.plugin import Dissemination
-from protocols.dissemination.stream_node import StreamNode, position_of
+from protocols.dissemination.stream_node import StreamNode
 
 OFFENCES_MAX: Final = 20
 RIVAL: Final = "another producer has the name"

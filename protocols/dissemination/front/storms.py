@@ -25,7 +25,8 @@ from protocols.dissemination.policies.overlap.lifting import OFFER_EVERY_S
 from protocols.dissemination.policies.overlap.messages import MoveOrder, MoveToGrandparent
 from protocols.dissemination.policies.overlap.settings import OverlapSettings
 from protocols.dissemination.ports import TreePolicy
-from protocols.dissemination.stream_node import NO_PARENT, StreamNode
+from protocols.dissemination.seeking import NO_PARENT
+from protocols.dissemination.stream_node import StreamNode
 from protocols.dissemination.tree.state import MOVE_S
 
 MINUTE_S: Final = 60.0

@@ -15,8 +15,8 @@ from peerd.messages import Message, PeerRef
 from peerd.telemetry.schema import Event
 from protocols.dissemination.models import PastMove, PlannedMove
 from protocols.dissemination.ports import ParsedItem, TreeAccess, TreePolicy
+from protocols.dissemination.tree.below import MoveEnd
 from protocols.dissemination.tree.search import ParentSearch
-from protocols.dissemination.tree.upstream import MoveEnd
 
 NO_SETTINGS: Final = "the policy first_fit has no settings"
 

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import Enum
 from typing import Final
 
 from peerd.messages import PeerRef
 from protocols.dissemination.messages import (
+    ITEM_BYTES_MAX,
+    PART_BYTES,
     Beat,
     Carry,
     ItemPart,
@@ -22,7 +24,7 @@ from protocols.dissemination.messages import (
 )
 from protocols.dissemination.names import START, StreamPosition
 from protocols.dissemination.ports import Interest, LastGiven
-from protocols.dissemination.tree.past import Past
+from protocols.dissemination.tree.past import StreamPast
 
 EdgeMessage = Carry | Beat | ReplayItems | Widened | StreamGap | ItemPart
 """What a parent sends on an edge once it has begun, numbered."""
@@ -90,6 +92,26 @@ class Uplink:
         """Whether what it sends is awaited."""
         return self.is_asked or self.has_begun
 
+    def add(self, part: ItemPart) -> bool:
+        """Take in the next part of a payload; whether it can be that."""
+        size = len(part.data)
+        is_next = part.left == self.left - size if self.parts else part.left + size <= ITEM_BYTES_MAX
+        if not is_next or (size < PART_BYTES and part.left):
+            return False
+        self.parts.append(part.data)
+        self.left = part.left
+        return True
+
+    def whole(self, items: Sequence[StreamItem]) -> Sequence[StreamItem] | None:
+        """The items of a message, one of which may have come in parts but for its end; ``None``: they are no such."""
+        if not self.parts:
+            return items
+        if len(items) != 1 or len(items[0].payload) != self.left:
+            return None
+        payload = b"".join((*self.parts, items[0].payload))
+        self.parts, self.left = [], 0
+        return (replace(items[0], payload=payload),)
+
 
 class ChildStage(Enum):
     """How far the end above has come."""
@@ -105,7 +127,7 @@ class ChildStage(Enum):
 class ChildPast:
     """The part of the past that a child has asked for and that was not looked through yet."""
 
-    past: Past
+    past: StreamPast
     messages: Callable[[Sequence[StreamItem]], Iterator[EdgeMessage]]
     """Makes messages of what goes out of it."""
 

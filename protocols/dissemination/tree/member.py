@@ -19,6 +19,7 @@ from protocols.dissemination.interests.errors import ItemError
 from protocols.dissemination.messages import AttachRefusal, StreamItem
 from protocols.dissemination.names import START, StreamPosition
 from protocols.dissemination.ports import Holder, Interest, InterestKind, ParsedItem
+from protocols.dissemination.tree.below import MoveEnd
 from protocols.dissemination.tree.climbing import Climbing
 from protocols.dissemination.tree.downstream import Admit, Downstream
 from protocols.dissemination.tree.latest import LatestItems
@@ -28,7 +29,7 @@ from protocols.dissemination.tree.replay import BufferLimits
 from protocols.dissemination.tree.second import Places, SecondParent
 from protocols.dissemination.tree.state import MemberState
 from protocols.dissemination.tree.subscription import Delivered, OwnSubscription
-from protocols.dissemination.tree.upstream import MoveEnd, Upstream
+from protocols.dissemination.tree.upstream import Upstream
 
 
 @dataclass(frozen=True, slots=True)
@@ -243,7 +244,7 @@ class StreamMember:
     # What the upper end says
 
     def carried(self, item: StreamItem, held: ParsedItem | None) -> None:
-        """See `protocols.dissemination.tree.upstream.Below`."""
+        """See `protocols.dissemination.tree.below.Below`."""
         self._flow(self.state.parsed(item) if held is None else held)
 
     def _flow(self, held: ParsedItem) -> None:
@@ -259,14 +260,14 @@ class StreamMember:
         self.on_passed(held, bool(own), children)
 
     def remembered(self, item: StreamItem, held: ParsedItem | None) -> None:
-        """See `protocols.dissemination.tree.upstream.Below`."""
+        """See `protocols.dissemination.tree.below.Below`."""
         held = self.state.parsed(item) if held is None else held
         self.state.buffer.add(item, self.state.now)
         if self.state.given is not None:
             self.latest.arrived(held)
 
     def went_on(self, peer: PeerRef) -> None:
-        """See `protocols.dissemination.tree.upstream.Below`."""
+        """See `protocols.dissemination.tree.below.Below`."""
         for each in self.up.waiting(peer):
             self._of_edge(peer, each)
         self.down.flush()
@@ -274,23 +275,23 @@ class StreamMember:
             self.on_stream_over()
 
     def arrived(self, held: ParsedItem) -> None:
-        """See `protocols.dissemination.tree.upstream.Below`."""
+        """See `protocols.dissemination.tree.below.Below`."""
         self.latest.arrived(held)
 
     def unsettled(self) -> None:
-        """See `protocols.dissemination.tree.upstream.Below`."""
+        """See `protocols.dissemination.tree.below.Below`."""
         self.latest.unsettled()
 
     def loosened(self) -> None:
-        """See `protocols.dissemination.tree.upstream.Below`."""
+        """See `protocols.dissemination.tree.below.Below`."""
         self.latest.offer_all()
 
     def freshened(self) -> None:
-        """See `protocols.dissemination.tree.upstream.Below`."""
+        """See `protocols.dissemination.tree.below.Below`."""
         self.latest.freshened(is_stale=self.up.is_stale)
 
     def answered(self) -> None:
-        """See `protocols.dissemination.tree.upstream.Below`."""
+        """See `protocols.dissemination.tree.below.Below`."""
         waiting, self._waiting = self._waiting, []
         for each in waiting:
             if self.state.wants.is_answered(each.ids):
@@ -299,7 +300,7 @@ class StreamMember:
                 self._waiting.append(each)
 
     def lost(self, since: StreamPosition, until: StreamPosition) -> None:
-        """See `protocols.dissemination.tree.upstream.Below`."""
+        """See `protocols.dissemination.tree.below.Below`."""
         self.state.buffer.forget(until)
         self.on_lost(since, until)
         self.down.gap(since, until)
@@ -307,17 +308,17 @@ class StreamMember:
             subscription.lose(since, until)
 
     def fell_back(self) -> None:
-        """See `protocols.dissemination.tree.upstream.Below`."""
+        """See `protocols.dissemination.tree.below.Below`."""
         self.down.dismiss_all()  # they were told the same, and see it as this node did
         for subscription in self.subscriptions.values():
             subscription.fall_back(self.state.through)
 
     def orphaned(self) -> None:
-        """See `protocols.dissemination.tree.upstream.Below`."""
+        """See `protocols.dissemination.tree.below.Below`."""
         self.on_orphaned()
 
     def ended(self, peer: PeerRef, end: MoveEnd, why: AttachRefusal | None, children: Sequence[PeerRef]) -> None:
-        """See `protocols.dissemination.tree.upstream.Below`."""
+        """See `protocols.dissemination.tree.below.Below`."""
         self.on_ended(peer, end, why, children)
 
     # From outside

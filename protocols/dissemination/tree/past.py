@@ -23,7 +23,7 @@ SLICE_BYTES: Final = 256 * KIB
 """So much is looked through in one turn: some 10 ms of XML of small items."""
 
 
-class Past:
+class StreamPast:
     """Items of one stream in order, of which those go out that meet some interests."""
 
     def __init__(
@@ -59,9 +59,9 @@ class Past:
         """Leave out what comes after a mark."""
         self._items = deque(item for item in self._items if item.position <= through)
 
-    def another(self) -> Past:
+    def another(self) -> StreamPast:
         """An empty one, for the same interests."""
-        return Past(self._kind, self._offload, (), self._wanted, self._when_ready)
+        return StreamPast(self._kind, self._offload, (), self._wanted, self._when_ready)
 
     def look(self, bytes_max: int) -> Iterator[ParsedItem]:
         """What goes out of the next so many bytes (at least of one item), one by one."""

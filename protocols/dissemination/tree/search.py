@@ -11,7 +11,7 @@ from typing import Final
 
 from peerd.ids import NodeId
 from peerd.messages import PeerRef
-from protocols.dissemination.tree.upstream import MoveEnd
+from protocols.dissemination.tree.below import MoveEnd
 
 TRIES_MAX: Final = 64
 """Nodes that one search tries."""

@@ -21,10 +21,10 @@ from typing import Final
 from peerd.ids import NodeId
 from peerd.messages import PeerRef
 from protocols.dissemination.messages import DEPTH_MAX, PLACES_TOLD_MAX, Reserve, Reserved, Unreserve
+from protocols.dissemination.tree.below import MoveEnd
 from protocols.dissemination.tree.links import ChildStage, Downlink
 from protocols.dissemination.tree.search import ParentSearch
 from protocols.dissemination.tree.state import MemberState
-from protocols.dissemination.tree.upstream import MoveEnd
 
 SETTLED_S: Final = 5.0
 """A node that has a new parent looks for a second one after this: many a newcomer moves on, and who is made to change

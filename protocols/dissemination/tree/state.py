@@ -13,7 +13,7 @@ from protocols.dissemination.messages import ITEMS_BYTES_MAX, ITEMS_MAX, LARGE_F
 from protocols.dissemination.names import START, StreamPosition
 from protocols.dissemination.ports import Interest, InterestKind, InterestSet, LastGiven, ParsedItem, RememberingKind
 from protocols.dissemination.tree.matching import Matching, read_item
-from protocols.dissemination.tree.past import Past
+from protocols.dissemination.tree.past import StreamPast
 from protocols.dissemination.tree.replay import BufferLimits, ReplayBuffer
 from protocols.dissemination.tree.wants import Wants
 
@@ -98,7 +98,7 @@ class MemberState:
         except ItemError as error:
             raise bad_item(error) from error
 
-    def past(self, since: StreamPosition, interests: Iterable[Interest]) -> Past:
+    def past(self, since: StreamPosition, interests: Iterable[Interest]) -> StreamPast:
         """What this node remembers after a mark that meets one of these; not parsed where one of them wants everything.
 
         Matched with all of them together, and let go of one by one: the past may be long, and parsed it is large.
@@ -110,8 +110,8 @@ class MemberState:
             wanted.add(interest)
         return self._past(since, wanted)
 
-    def _past(self, since: StreamPosition, wanted: InterestSet | None) -> Past:
-        return Past(self.kind, self.matching.offload, self.buffer.after(since), wanted, lambda: self.call_again())
+    def _past(self, since: StreamPosition, wanted: InterestSet | None) -> StreamPast:
+        return StreamPast(self.kind, self.matching.offload, self.buffer.after(since), wanted, lambda: self.call_again())
 
     def set_path(self, ancestors: tuple[PeerRef, ...]) -> None:
         """The way from the producer has changed."""

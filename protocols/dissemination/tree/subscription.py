@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 from protocols.dissemination.names import START, StreamPosition
 from protocols.dissemination.ports import Interest, LastGiven, ParsedItem
-from protocols.dissemination.tree.past import SLICE_BYTES, Past
+from protocols.dissemination.tree.past import SLICE_BYTES, StreamPast
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +52,7 @@ class OwnSubscription:
     is_stale: bool = False
     """It was told that nobody vouches for that."""
 
-    waiting: deque[Past | Lost] = field(default_factory=deque)
+    waiting: deque[StreamPast | Lost] = field(default_factory=deque)
     """What it is to be given still: the past, and what has come while that was looked through."""
     waiting_bytes: int = 0
     """Of items that have come meanwhile."""
@@ -62,9 +62,9 @@ class OwnSubscription:
     def may_look_on(self) -> bool:
         """Whether there is something that it is to be given still, and that is not being looked at aside."""
         first = self.waiting[0] if self.waiting else None
-        return first is not None and not (isinstance(first, Past) and first.is_busy)
+        return first is not None and not (isinstance(first, StreamPast) and first.is_busy)
 
-    def begin_with(self, past: Past, waiting_max: int) -> None:
+    def begin_with(self, past: StreamPast, waiting_max: int) -> None:
         """Give it the past first, by `look_on`. ``waiting_max``: so many bytes of items may wait meanwhile."""
         self.waiting.append(past)
         self.waiting_max = waiting_max
@@ -106,7 +106,7 @@ class OwnSubscription:
             self.waiting_bytes = 0
             self.waiting.clear()
             self._lose(self.through or START, held.position)
-        elif isinstance(last, Past):
+        elif isinstance(last, StreamPast):
             last.add(held.item)
 
     def _give(self, held: ParsedItem) -> None:
@@ -118,15 +118,15 @@ class OwnSubscription:
         """The stream is only so far. What this was given, or told to be lost, after that was not of it."""
         if self.through is not None:
             self.through = min(self.through, through)
-            self.waiting = deque(each for each in self.waiting if isinstance(each, Past) or each.until <= through)
+            self.waiting = deque(each for each in self.waiting if isinstance(each, StreamPast) or each.until <= through)
             for each in self.waiting:
-                if isinstance(each, Past):
+                if isinstance(each, StreamPast):
                     each.cut(through)
 
     def lose(self, since: StreamPosition, until: StreamPosition) -> None:
         """Tell it of a loss, as far as that is one for it."""
         if self.waiting:
-            past = next(each for each in self.waiting if isinstance(each, Past))
+            past = next(each for each in self.waiting if isinstance(each, StreamPast))
             self.waiting += [Lost(since, until), past.another()]
         else:
             self._lose(since, until)

@@ -9,9 +9,7 @@ lose, and takes the stream from its new parent before the way up is known to be 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
-from enum import Enum
-from typing import Final, NoReturn, Protocol
+from typing import Final, NoReturn
 
 from peerd.errors import ProtocolError
 from peerd.ids import NodeId
@@ -19,7 +17,6 @@ from peerd.messages import PeerRef
 from protocols.dissemination.interests.errors import ItemError
 from protocols.dissemination.messages import (
     ITEM_BYTES_MAX,
-    PART_BYTES,
     WANTS_MAX,
     Attach,
     AttachRefusal,
@@ -41,6 +38,7 @@ from protocols.dissemination.messages import (
 )
 from protocols.dissemination.names import START, StreamPosition
 from protocols.dissemination.ports import ParsedItem
+from protocols.dissemination.tree.below import Below, MoveEnd
 from protocols.dissemination.tree.climbing import Climbing
 from protocols.dissemination.tree.links import PARKED_MAX, PARKED_S, EdgeMessage, Late, Uplink
 from protocols.dissemination.tree.state import MOVE_S, SILENT_S, MemberState, bad_item, mark
@@ -56,56 +54,6 @@ BEHIND_S: Final = 12.0
 stream, who was a parent before, and lied. No correct one is behind for longer than what waits for a slow child."""
 TELL_OFF_S: Final = 1.0
 """Between two answers to nodes that send this node a stream although they are not its parents."""
-
-
-class MoveEnd(Enum):
-    """How an attempt to get a parent ended."""
-
-    MOVED = "moved"
-    DECLINED = "declined"
-    CIRCLE = "circle"
-    """The new parent is below this node, or it cannot be known whether it is."""
-    SILENT = "silent"
-
-
-class Below(Protocol):
-    """What this part tells the rest of the node."""
-
-    def carried(self, item: StreamItem, held: ParsedItem | None) -> None:
-        """The next item of the stream. ``held``: it was parsed and matched before."""
-
-    def remembered(self, item: StreamItem, held: ParsedItem | None) -> None:
-        """An item of the past, for interests that are about to be complete. ``held``: it was parsed before."""
-
-    def went_on(self, peer: PeerRef) -> None:
-        """An item was taken in that had held up what this node has sent since."""
-
-    def arrived(self, held: ParsedItem) -> None:
-        """The item that this node has of an object from now on, of whatever time it is."""
-
-    def unsettled(self) -> None:
-        """From now on this node's items come from another parent."""
-
-    def loosened(self) -> None:
-        """The parent promises less from now on."""
-
-    def freshened(self) -> None:
-        """Whether somebody vouches for what this node has may have changed."""
-
-    def answered(self) -> None:
-        """Some interests are complete, or as complete as they will be."""
-
-    def lost(self, since: StreamPosition, until: StreamPosition) -> None:
-        """What came after ``since`` and up to ``until`` is lost, wholly or in part."""
-
-    def fell_back(self) -> None:
-        """The stream is not as far as this node was told before: it goes on from where the parent is."""
-
-    def orphaned(self) -> None:
-        """There is no parent any more, and none is under way."""
-
-    def ended(self, peer: PeerRef, end: MoveEnd, why: AttachRefusal | None, children: Sequence[PeerRef]) -> None:
-        """An attempt to get a parent is over."""
 
 
 class Upstream:
@@ -385,9 +333,9 @@ class Upstream:
             self._tell_off_at = self._state.now + TELL_OFF_S
             self._state.send(peer, DetachFromParent(self._state.stream, attempt))
 
-    def _broken(self, link: Uplink, *, is_silent: bool = False) -> None:
+    def _broken(self, link: Uplink, *, is_silent: bool = False, end: MoveEnd = MoveEnd.SILENT) -> None:
         if link is self.next:
-            self._give_up(MoveEnd.SILENT)
+            self._give_up(end)
         else:
             self._state.send(link.peer, DetachFromParent(self._state.stream, link.attempt))
             self._drop_parent(died=link.peer.id if is_silent else None)
@@ -444,24 +392,18 @@ class Upstream:
         link = self._heard(peer, message)
         if link is None:
             return
-        size = len(message.data)
-        is_next = message.left == link.left - size if link.parts else message.left + size <= ITEM_BYTES_MAX
-        if not is_next or (size < PART_BYTES and message.left):
+        if not link.add(message):
+            size = len(message.data)
             self._broken(link)
             raise ProtocolError("bad_parts", f"{link.peer} sends {size} bytes and leaves {message.left} of {link.left}")
-        link.parts.append(message.data)
-        link.left = message.left
 
     def _whole(self, link: Uplink, items: Sequence[StreamItem]) -> Sequence[StreamItem]:
         """The items of a message, one of which may have come in parts but for its end."""
-        if not link.parts:
-            return items
-        if len(items) != 1 or len(items[0].payload) != link.left:
+        whole = link.whole(items)
+        if whole is None:
             self._broken(link)
             raise ProtocolError("bad_parts", f"{link.peer} has begun an item that does not end so")
-        payload = b"".join((*link.parts, items[0].payload))
-        link.parts, link.left = [], 0
-        return (replace(items[0], payload=payload),)
+        return whole
 
     def _is_for_aside(self, link: Uplink, item: StreamItem) -> bool:
         return self._state.given is None and self._state.matching.is_for_aside(item)
@@ -504,15 +446,9 @@ class Upstream:
         if message.path is not None:
             link.path = message.path
             if any(each.id == self._state.me.id for each in message.path):
-                self._circle(link)
+                self._broken(link, end=MoveEnd.CIRCLE)
             elif link is self.parent or self.parent is None:
                 self._state.set_path(message.path)
-
-    def _circle(self, link: Uplink) -> None:
-        if link is self.next:
-            self._give_up(MoveEnd.CIRCLE)
-        else:
-            self._broken(link)
 
     def _went_on(self, peer: PeerRef, link: Uplink, through: StreamPosition) -> None:
         if through < link.through:

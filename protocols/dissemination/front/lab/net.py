@@ -29,11 +29,11 @@ from protocols.dissemination.ports import (
     PolicyFactory,
     TreePolicy,
 )
+from protocols.dissemination.tree.below import MoveEnd
 from protocols.dissemination.tree.links import ChildStage
 from protocols.dissemination.tree.member import StreamMember
 from protocols.dissemination.tree.replay import BufferLimits
 from protocols.dissemination.tree.subscription import Delivered, Lost
-from protocols.dissemination.tree.upstream import MoveEnd
 from protocols.dissemination.tree.wants import Wants
 
 STREAM: Final = stream_key("net")

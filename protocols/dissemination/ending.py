@@ -1,0 +1,76 @@
+"""How a producer ends its streams: first their children take what was published."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from peerd.errors import Unavailable
+from protocols.dissemination.producer_part import Streams
+from protocols.dissemination.publishing import produced_elsewhere
+from protocols.dissemination.service import StreamRefused
+from protocols.dissemination.stream_node import DRAIN_S, StreamNode
+
+Done = Callable[[Exception | None], None]
+
+
+@dataclass(frozen=True, slots=True)
+class _Ending:
+    node: StreamNode
+    since: float
+    on_done: Done
+
+
+class Endings:
+    """``release`` tells the standbys of a stream that nobody is to go on with it."""
+
+    def __init__(self, streams: Streams, release: Callable[[StreamNode], None]) -> None:
+        self._host, self._nodes = streams.host, streams.nodes
+        self._registry, self._produced, self._release = streams.registry, streams.produced, release
+        self._endings: list[_Ending] = []
+
+    def __contains__(self, node: StreamNode) -> bool:
+        return any(each.node is node for each in self._endings)
+
+    def begin(self, node: StreamNode, on_done: Done) -> None:
+        """End a stream once its children have what was published. Raises `StreamRefused` and `Unavailable`."""
+        if node in self:
+            raise StreamRefused("conflict", f"the stream {node.name} is being ended already")
+        if node.has_sent_all():
+            self.end(node, on_done)
+        else:
+            node.why_paused = "is being ended"
+            self._endings.append(_Ending(node, self._host.now(), on_done))
+
+    def tick(self) -> None:
+        """End those whose children have taken it, or have had their time."""
+        for each in list(self._endings):
+            node = each.node
+            if self._nodes.get(node.record.key) is not node:
+                self._endings.remove(each)
+                each.on_done(None)
+            elif not node.is_producer:  # another one has taken it over meanwhile, and it is not this node's to end
+                self._endings.remove(each)
+                each.on_done(produced_elsewhere(node))
+            elif node.has_sent_all() or self._host.now() - each.since >= DRAIN_S:
+                self._endings.remove(each)
+                node.why_paused = ""
+                try:
+                    self.end(node, each.on_done)
+                except Unavailable as error:
+                    each.on_done(error)
+
+    def end(self, node: StreamNode, on_done: Done) -> None:
+        """End a stream now. Raises `Unavailable`: then it goes on."""
+        on_disk: Unavailable | None = None
+
+        def removed(why: Exception | None) -> None:
+            on_done(why or on_disk)
+
+        self._registry.remove(node.record, removed)
+        self._release(node)
+        self._nodes.give_up(node, "ended")
+        try:
+            self._produced.forget(node.record)
+        except Unavailable as error:
+            on_disk = error  # it is over, but this node will produce it again after a restart

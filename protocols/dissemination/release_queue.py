@@ -1,0 +1,68 @@
+"""Where a producer's items go out in their order: a large one once it is matched, and those after it wait. Pure."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+from typing import Final
+
+from peerd.errors import Unavailable
+from protocols.dissemination.ports import ParsedItem
+from protocols.dissemination.tree.state import MemberState
+
+RELEASING_MAX: Final = 256
+"""Items that wait until a large one before them is matched. Publishers that ask before they publish have one each."""
+
+
+class ReleaseQueue:
+    """``let_out`` sends an item on; ``on_empty`` is called when nothing waits any more."""
+
+    def __init__(self, state: MemberState, let_out: Callable[[ParsedItem], None], on_empty: Callable[[], None]) -> None:
+        self._state, self._let_out, self._on_empty = state, let_out, on_empty
+        self._waiting: deque[ParsedItem] = deque()
+        """The first one is a large item that is being matched."""
+
+    def __len__(self) -> int:
+        return len(self._waiting)
+
+    def check_room(self) -> None:
+        """Raise `Unavailable` where too much waits already."""
+        if len(self._waiting) >= RELEASING_MAX:
+            raise Unavailable(f"{RELEASING_MAX} items wait until a large one is matched")
+
+    def release(self, held: ParsedItem) -> None:
+        """Send an item on, after those before it."""
+        if self._waiting or self._is_for_aside(held):
+            self._waiting.append(held)
+            if len(self._waiting) == 1:
+                self._match(held)
+        else:
+            self._let_out(held)
+
+    def _is_for_aside(self, held: ParsedItem) -> bool:
+        return self._state.given is None and self._state.matching.is_for_aside(held.item)
+
+    def _match(self, held: ParsedItem) -> None:
+        self._state.matching.prepare(held, self._matched, self._not_matched)
+
+    def _matched(self, held: ParsedItem) -> None:
+        if not self._waiting or self._waiting[0].item is not held.item:
+            return  # it has gone out, because the stream has got another producer
+        self._waiting[0] = held
+        while self._waiting:
+            first = self._waiting[0]
+            if first.met is None and self._is_for_aside(first):
+                self._match(first)
+                break
+            self._waiting.popleft()
+            self._let_out(first)
+        self._on_empty()
+
+    @staticmethod
+    def _not_matched(error: BaseException) -> None:
+        raise error
+
+    def release_all(self) -> None:
+        """Send on what still waits to be matched, now."""
+        while self._waiting:
+            self._let_out(self._waiting.popleft())

@@ -1,0 +1,62 @@
+"""What the edge to the parent tells the rest of a node. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from enum import Enum
+from typing import Protocol
+
+from peerd.messages import PeerRef
+from protocols.dissemination.messages import AttachRefusal, StreamItem
+from protocols.dissemination.names import StreamPosition
+from protocols.dissemination.ports import ParsedItem
+
+
+class MoveEnd(Enum):
+    """How an attempt to get a parent ended."""
+
+    MOVED = "moved"
+    DECLINED = "declined"
+    CIRCLE = "circle"
+    """The new parent is below this node, or it cannot be known whether it is."""
+    SILENT = "silent"
+
+
+class Below(Protocol):
+    """What this part tells the rest of the node."""
+
+    def carried(self, item: StreamItem, held: ParsedItem | None) -> None:
+        """The next item of the stream. ``held``: it was parsed and matched before."""
+
+    def remembered(self, item: StreamItem, held: ParsedItem | None) -> None:
+        """An item of the past, for interests that are about to be complete. ``held``: it was parsed before."""
+
+    def went_on(self, peer: PeerRef) -> None:
+        """An item was taken in that had held up what this node has sent since."""
+
+    def arrived(self, held: ParsedItem) -> None:
+        """The item that this node has of an object from now on, of whatever time it is."""
+
+    def unsettled(self) -> None:
+        """From now on this node's items come from another parent."""
+
+    def loosened(self) -> None:
+        """The parent promises less from now on."""
+
+    def freshened(self) -> None:
+        """Whether somebody vouches for what this node has may have changed."""
+
+    def answered(self) -> None:
+        """Some interests are complete, or as complete as they will be."""
+
+    def lost(self, since: StreamPosition, until: StreamPosition) -> None:
+        """What came after ``since`` and up to ``until`` is lost, wholly or in part."""
+
+    def fell_back(self) -> None:
+        """The stream is not as far as this node was told before: it goes on from where the parent is."""
+
+    def orphaned(self) -> None:
+        """There is no parent any more, and none is under way."""
+
+    def ended(self, peer: PeerRef, end: MoveEnd, why: AttachRefusal | None, children: Sequence[PeerRef]) -> None:
+        """An attempt to get a parent is over."""
