@@ -315,7 +315,7 @@ class SimLink:
         size = 8 + len(frame.body)
         port = self.target_port
         per_byte = port.down_s_per_byte
-        if per_byte:
+        if per_byte or port.down_free_at > self._engine.now:  # behind what came while the link was slow
             now = self._engine.now
             ready = port.down_free_at + size * per_byte
             alone = now + size * (per_byte - self._s_per_byte)  # its first byte came earlier

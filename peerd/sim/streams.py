@@ -217,7 +217,7 @@ class SimStream:
     def _arrived(self, piece: Piece) -> None:
         """The last byte of a piece has come; it may have to wait for the downlink."""
         port, engine = self._port, self._engine
-        if port.down_s_per_byte:
+        if port.down_s_per_byte or port.down_free_at > engine.now:  # behind what came while the link was slow
             size, now = piece[1], engine.now
             alone = now + size * (port.down_s_per_byte - self._network.s_per_byte(self._peer_port))
             ready = max(port.down_free_at + size * port.down_s_per_byte, alone, now)

@@ -76,7 +76,9 @@ def test_every_event_covers_its_target_in_order_at_each_leaf_whatever_is_lost(se
     for event, values in published.items():
         assert visited(simulation, event) >= wanted(forest, values)
     for outcome in outcomes:
-        assert outcome.leaves == outcome.matched == len(wanted(forest, published[outcome.event]))
+        assert outcome.leaves == len(wanted(forest, published[outcome.event]))
+        # An answer is of several leaves together; one that comes again, for a leaf that has none yet, is of all of them.
+        assert outcome.matched >= outcome.leaves and (outcome.matched == outcome.leaves or outcome.tries > 1)
     assert_in_order(simulation, deepest=4 * seed)
 
 

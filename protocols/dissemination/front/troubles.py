@@ -155,10 +155,6 @@ class Troubles:
         simulation.truth.disturb(simulation.now + 2 * SLOW_S)
 
         def restore() -> None:
-            wait_s = place.port.down_free_at - simulation.now
-            if wait_s > 0:  # what comes now must not overtake what still waits for the slow link
-                simulation.after(wait_s, restore)
-                return
             place.port.down_s_per_byte = 0.0
             simulation.network.changed()
 
