@@ -23,10 +23,10 @@ RECORD_BYTES_MAX: Final = 8 * KIB
 SEEDS_MAX: Final = 8
 STANDBYS_MAX: Final = 4
 """Nodes that may take a stream over when its producer dies."""
-TAKE_BACK_TERMS: Final = 8
-"""A producer that takes its stream back from the next one begins a term that is larger by so much: that one may have
-handed the stream on since, and each time the term grows by one."""
-TAKE_OVER_TERMS: Final = 2 * TAKE_BACK_TERMS
+TAKE_BACK_TERMS: Final = 16
+"""A producer that takes its stream back, because the next one is gone unheard, begins a term that is larger by so much:
+the next one may have handed it on several times meanwhile."""
+TAKE_OVER_TERMS: Final = 20
 """A standby takes a term that is larger by so much than any that a hand-over in order, or its failure, has reached."""
 AFTER_STANDBYS: Final = TAKE_OVER_TERMS + STANDBYS_MAX
 """A producer that comes back, and finds nobody, begins a term later than any of its standbys can have taken."""

@@ -102,7 +102,7 @@ class Succession(ProducerPart):
             raise Unavailable(f"the stream {node.name} {node.why_paused}")
         if to.id == self._host.id:
             raise StreamRefused("conflict", f"this node produces {node.name} already")
-        if node.record.term + TAKE_BACK_TERMS > TERM_MAX:  # there has to be one to take the stream back with
+        if node.record.term + TAKE_BACK_TERMS > TERM_MAX:  # to take the stream back from the next producer
             raise StreamRefused("quota", f"{node.name} was handed over {TERM_MAX} times, and that is the limit")
         self._going[node.record.key] = _Going(node, to, on_done, self._host.now(), node.member.state.through)
         self._host.set_timer(_STEP, 0.0, node.record.key)
