@@ -22,7 +22,7 @@ from peerd.client import (
     run_sync,
 )
 from peerd.errors import Unavailable
-from peerd.models.admin import PROBLEM_TYPE
+from peerd.models.admin import PROBLEM_TYPE, Status
 from protocols.aggregation.answer import Answer
 from protocols.aggregation.front.client import AggregationClient
 from tests.support.fake_daemon import FakeDaemon
@@ -54,7 +54,7 @@ async def test_a_daemon_that_refuses_a_large_body_by_its_head_is_heard(tmp_path:
     async with await asyncio.start_unix_server(refuse, path), Client(path) as client:
         for size in (10, 64 * 1024, 64 * 1024 + 1, 9_000_000):
             with pytest.raises(RequestRefused, match="too much"):
-                await client.send("POST", "/v1/anything", Answer, bytes(size), "text/plain")
+                await client.send("POST", "/v1/anything", Status, bytes(size), "text/plain")
 
 
 @pytest.mark.skipif(os.geteuid() == 0, reason="root may open everything")
