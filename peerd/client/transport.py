@@ -18,6 +18,9 @@ CONNECT_TIMEOUT_S: Final = 5.0
 CONTINUE_S: Final = 2.0
 """Whether a file is wanted is waited for so long; a daemon that says nothing for so long is sent it."""
 READ_BYTES: Final = 64 * 1024
+SENT_AT_ONCE_BYTES: Final = 64 * 1024
+"""A socket takes a body of this size at once. Of a larger one a daemon that refuses it and closes the connection has a
+part by then, and its answer is lost when the rest cannot be sent."""
 
 Body = bytes | AsyncIterable[bytes] | None
 
@@ -109,18 +112,23 @@ class _Answer:
     ) -> None:
         """Send the request, and read the head of the answer."""
         length = {} if body is None else {"Content-Length": str(len(body))} if isinstance(body, bytes) else _CHUNKED
-        # Nothing of a file is sent before the daemon wants it: it may have a reason to refuse it that it knows by now.
+        # Nothing of much is sent before the daemon wants it: it may have a reason to refuse it that it knows by now.
         is_file = method == "PUT" and length is _CHUNKED
-        expects = {"Expect": "100-continue"} if is_file else {}
+        is_much = is_file or (isinstance(body, bytes) and len(body) > SENT_AT_ONCE_BYTES)
+        expects = {"Expect": "100-continue"} if is_much else {}
         every = {"Host": "localhost", "Connection": "close", "Accept": "*/*", **length, **expects, **headers}
         head = self._http.send(h11.Request(method=method, target=path, headers=list(every.items()))) or b""
         # A server that answers before it has the whole request closes the connection; its answer tells why.
         with suppress(BrokenPipeError, ConnectionResetError):
-            if isinstance(body, bytes):  # with the head in one write: a second one would fail after such an answer
+            if (
+                isinstance(body, bytes) and not is_much
+            ):  # with the head in one write: a second one would fail after such an answer
                 head += self._http.send(h11.Data(data=body)) or b""
             writer.write(head)
-            if not is_file or await self._is_wanted():
-                if body is not None and not isinstance(body, bytes):
+            if not is_much or await self._is_wanted():
+                if isinstance(body, bytes) and is_much:
+                    writer.write(self._http.send(h11.Data(data=body)) or b"")
+                elif body is not None and not isinstance(body, bytes):
                     async for part in body:
                         writer.write(self._http.send(h11.Data(data=part)) or b"")
                         await writer.drain()

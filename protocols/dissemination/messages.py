@@ -18,7 +18,7 @@ from peerd.ids import NodeId
 from peerd.limits import KIB
 from peerd.messages import U8, U32, U64, Message, PeerRef, Text, message, struct
 from protocols.dissemination.documents.manifest import Attachment
-from protocols.dissemination.names import INTEREST_ID_BYTES, StreamPosition
+from protocols.dissemination.names import INTEREST_ID_BYTES, TERM_MAX, StreamPosition
 
 INTEREST_BYTES_MAX: Final = 8 * KIB
 WANTS_MAX: Final = 256
@@ -419,7 +419,7 @@ class HandOver(Message):
 
     stream: NodeId
     step: U8
-    term: U32
+    term: Annotated[int, annotated_types.Ge(0), annotated_types.Le(TERM_MAX)]
     through: StreamMark
 
 

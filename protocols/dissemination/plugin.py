@@ -358,6 +358,7 @@ class Dissemination(Plugin):
         if node is not None:
             on_found(node.record)
         else:
+            self._check_stays()  # nobody answers a node that is out of the ring
             self.registry.find(name, on_found)
 
     def _find_now(self, name: str, on_found: Callable[[StreamRecord | Exception], None]) -> None:

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from peerd.errors import Unavailable
 from peerd.sim.runner import run_scenario
 from peerd.sim.scenario import parse_scenario
 from peerd.sim.simulation import Place, Simulation
@@ -161,6 +162,8 @@ def test_a_node_that_leaves_hands_its_children_over_and_nothing_is_lost() -> Non
     streams.assert_complete()
     assert sum(each.lost for each in streams.judge.watched) == 0
     assert len(streams.tree(streams.producer).nodes) == 15
+    with pytest.raises(Unavailable, match="leaving"):  # the ring would not answer it
+        plugin_of(leaver).find(SPEC.name, print)
 
 
 def test_a_name_has_one_producer() -> None:

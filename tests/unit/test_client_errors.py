@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import socket
 from collections.abc import AsyncIterator, Callable
@@ -21,7 +22,7 @@ from peerd.client import (
     run_sync,
 )
 from peerd.errors import Unavailable
-from peerd.models.admin import PROBLEM_TYPE
+from peerd.models.admin import PROBLEM_TYPE, Status
 from protocols.aggregation.answer import Answer
 from protocols.aggregation.front.client import AggregationClient
 from tests.support.fake_daemon import FakeDaemon
@@ -39,6 +40,21 @@ async def test_a_dead_socket_says_that_nobody_listens(tmp_path: Path) -> None:
         with pytest.raises(DaemonUnreachable, match=r"nobody listens on that socket.*peerd run") as caught:
             await client.status()
     assert str(path) in str(caught.value)
+
+
+async def test_a_daemon_that_refuses_a_large_body_by_its_head_is_heard(tmp_path: Path) -> None:
+    """It closes the connection then. Sent at once the body broke the pipe, and no daemon was there, the client said."""
+
+    async def refuse(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        writer.write(b"HTTP/1.1 413 Too Large\r\nConnection: close\r\nContent-Length: 8\r\n\r\ntoo much")
+        writer.close()
+
+    path = tmp_path / "admin.sock"
+    async with await asyncio.start_unix_server(refuse, path), Client(path) as client:
+        for size in (10, 64 * 1024, 64 * 1024 + 1, 9_000_000):
+            with pytest.raises(RequestRefused, match="too much"):
+                await client.send("POST", "/v1/anything", Status, bytes(size), "text/plain")
 
 
 @pytest.mark.skipif(os.geteuid() == 0, reason="root may open everything")

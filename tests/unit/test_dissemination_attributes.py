@@ -191,6 +191,22 @@ def test_a_hostile_item_is_refused_with_the_reason(payload: bytes, why: str) -> 
         parse_object(payload)
 
 
+def test_what_has_too_many_members_is_refused_before_all_of_them_are_made() -> None:
+    """To make them of 1 MiB and count them then took 0.2 s, in which a daemon did nothing else."""
+    for payload in (
+        b'{"a": [' + b"1," * (MEMBERS_MAX + 1),
+        b'{"a": "' + b'\\",' * MEMBERS_MAX + b'"' + b',""' * 10_001,
+    ):
+        with pytest.raises(ItemError, match="more than"):
+            parse_object(payload)  # none of them is JSON, which would be said if it had been read
+
+
+@pytest.mark.parametrize("text", [",", '\\",', "\\\\,", "{,["])
+def test_commas_in_texts_are_no_members(text: str) -> None:
+    payload = f'{{"a{text}": "{text * MEMBERS_MAX}", "b": 1}}'.encode()
+    assert list(parse_object(payload).values())[1] == 1
+
+
 def test_an_item_is_read_once_for_all() -> None:
     content = KIND.content(item(b'{"b": {"c": 2}, "s": "IBM", "list": [{"x": 1}]}'))
     assert KIND.matches(KIND.parse("b.c = 2 AND s LIKE 'I%'"), content)

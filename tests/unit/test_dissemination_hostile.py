@@ -5,11 +5,12 @@ from __future__ import annotations
 from contextlib import suppress
 from typing import Any
 
+import pytest
 from hypothesis import HealthCheck, given, settings, strategies as st
 
 from peerd.errors import ProtocolError
 from peerd.ids import NodeId
-from peerd.messages import Message, PeerRef, encode_body
+from peerd.messages import Message, PeerRef, decode_body, encode_body
 from protocols.dissemination import messages
 from protocols.dissemination.interests.classes import ClassesKind
 from protocols.dissemination.messages import (
@@ -17,10 +18,12 @@ from protocols.dissemination.messages import (
     ITEM_BYTES_MAX,
     PART_BYTES,
     WANTS_MAX,
+    HandOver,
+    HandOverStep,
     StreamItem,
     StreamMark,
 )
-from protocols.dissemination.names import interest_id, stream_key
+from protocols.dissemination.names import TERM_MAX, interest_id, stream_key
 from protocols.dissemination.tree.matching import ASIDE_BYTES, at_once
 from protocols.dissemination.tree.member import StreamMember
 from protocols.dissemination.tree.replay import BufferLimits
@@ -132,3 +135,14 @@ def test_a_member_bears_whatever_comes(steps: list[tuple[str, Any, Any]], is_sou
         assert len(member.state.path) <= DEPTH_MAX
     for each in sent:
         encode_body(each)  # raises `Bug` above a limit of the message
+
+
+def test_a_term_that_no_record_can_have_is_refused_before_anybody_steps_down_for_it() -> None:
+    """A standby is believed at once: after such a term no record is later, and the stream would have no producer."""
+
+    def claim(term: int) -> HandOver:
+        return HandOver(STREAM, HandOverStep.ASK, term, StreamMark(0, 0))
+
+    assert decode_body(HandOver, encode_body(claim(TERM_MAX))) == claim(TERM_MAX)
+    with pytest.raises(ProtocolError):
+        decode_body(HandOver, encode_body(claim(TERM_MAX + 1)))

@@ -6,6 +6,7 @@ import ssl
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
+from typing import Final
 
 from peerd.config import LimitsConfig, NodeConfig, PeerdConfig, split_address
 from peerd.identity.node_identity import PeerIdentity, verify_peer_certificate
@@ -17,10 +18,13 @@ from peerd.messages import PeerRef
 from peerd.system.resources import Room
 from peerd.wire.handshake import LocalNode
 
+_CLOCK: Final = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
+"""Linux has a clock that goes on while the machine is suspended. A lease is over by then, and others act on that."""
+
 
 def monotonic_s() -> float:
     """Seconds, monotonic. Never ``loop.time()``: uvloop's has a resolution of milliseconds."""
-    return time.monotonic_ns() / 1e9
+    return time.clock_gettime_ns(_CLOCK) / 1e9
 
 
 def link_settings(config: PeerdConfig, room: Room | None = None, own: PeerRef | None = None) -> LinkSettings:
