@@ -52,6 +52,8 @@ class StreamNode:
     """Why nothing is published for the moment, as in "the stream NAME is being ended"."""
     predecessor: PeerRef | None = None
     """Who has handed the stream over to this node, and goes on below it."""
+    look_at: float | None = None
+    """When this node, without a way to the producer, looks at the record again."""
     rival_since: float | None = None
     """This node has no way to the producer, and the ring has shown it another stream of the name ever since."""
     had_from: NodeId | None = None

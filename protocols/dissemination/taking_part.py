@@ -37,7 +37,7 @@ from protocols.dissemination.messages import (
 )
 from protocols.dissemination.metrics import StreamLedger
 from protocols.dissemination.names import epoch_of, position_text
-from protocols.dissemination.registry import StreamRegistry
+from protocols.dissemination.registry import RENEWALS_PER_LEASE, StreamRegistry
 from protocols.dissemination.service import StreamRefused
 from protocols.dissemination.stream import SEEDS_MAX, SeedRef, StreamRecord
 from protocols.dissemination.stream_node import StreamNode
@@ -52,6 +52,8 @@ TOLD_OFF_MAX: Final = 64
 """Answers a tick to nodes that take this one for a member of a stream that it is not in."""
 LOOKUP_S: Final = 5.0
 """Least time between two looks at the record of a stream whose producer is not reached."""
+RIVAL_SHARE: Final = 0.5
+"""Who has no way to its producer leaves a stream after this share of a lease in which the ring shows another one."""
 TOLD_S: Final = 0.5
 """The same, where a node says that it is the producer now."""
 
@@ -187,10 +189,23 @@ class StreamNodes(Part):
         for node in self:
             node.tick()
             self._check_producer(node)
+            self._check_record(node)
         self.ledger.take(list(self._nodes.values()))
         self.on_tick()
         if self._nodes or self.has_work():
             self.wake()
+
+    def _check_record(self, node: StreamNode) -> None:
+        """Without a way to the producer, see what the ring says, as often as the producer would renew its record."""
+        if not node.is_adrift:
+            node.look_at = node.rival_since = None
+            return
+        now, pause_s = self._host.now(), self._registry.lease_s(node.record) / RENEWALS_PER_LEASE
+        if node.look_at is None:
+            node.look_at = now + pause_s * self._host.rng.random()  # all who are below a lost node know it at once
+        elif now >= node.look_at:
+            node.look_at = now + pause_s
+            self._ask(node, None)
 
     def _check_producer(self, node: StreamNode) -> None:
         """Where the stream ends with its producer, and it is gone for long: so says its record, or the lack of it.
@@ -244,7 +259,7 @@ class StreamNodes(Part):
             return
         if isinstance(answer, StreamRecord):
             is_rival = answer.creator != node.record.creator
-            if not is_rival or not node.is_adrift:
+            if not is_rival:
                 node.rival_since = None
             if answer.succeeds(node.record):
                 node.record = answer
@@ -264,14 +279,14 @@ class StreamNodes(Part):
         """The ring shows another stream of the name. Which of the two is to end, the producers hear, and tell members.
 
         Only who has no way to the producer has to decide that by itself, and not at once: while the ring is divided, or
-        is just one again, it may say one thing here and another there.
+        is just one again, it may say one thing here and another there. Producers have looked after 0.4 of a lease.
         """
         if not node.is_adrift:
             return
         now = self._host.now()
         if node.rival_since is None:
             node.rival_since = now
-        elif now - node.rival_since >= self._registry.lease_s(node.record):
+        elif now - node.rival_since >= RIVAL_SHARE * self._registry.lease_s(node.record):
             self.give_up(node, "another producer has the name")
 
     def _is_late(self, node: StreamNode) -> bool:

@@ -20,6 +20,7 @@ from peerd.errors import Unavailable
 from peerd.models.admin import API_PREFIX
 from protocols.dissemination.front.client import DisseminationClient
 from protocols.dissemination.models import ReceivedItem, item_order
+from protocols.dissemination.stream import TAKE_OVER_TERMS
 from tests.cluster.stream_trees import whole_tree
 from tests.support.daemon_process import clean_environment
 from tests.support.sockets import next_entry
@@ -248,7 +249,7 @@ async def test_a_standby_goes_on_when_the_producer_is_killed(short_leases: Local
             async with cluster.client(indices[standbys[0]]) as there:
                 published += await publish_when_possible(DisseminationClient(there), range(50, 100))
                 view = await DisseminationClient(there).stream("news")
-                assert (view.role, view.term) == ("producer", 3)
+                assert (view.role, view.term) == ("producer", TAKE_OVER_TERMS)
                 for reading in found.values():
                     await reading.reaches([id for id, text in published if reading.wants(text)][-1])
                     reading.check(published)
