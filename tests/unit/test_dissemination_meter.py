@@ -47,7 +47,8 @@ def test_a_gauge_is_set_when_it_changes_and_not_before(monkeypatch: pytest.Monke
     shown.clear()
     ledger.take([])
     assert shown == []
-    node = Mock(depth=3, gaps=0, moves={}, meter=StreamMeter(0.0))
+    node = Mock(depth=3, gaps=0, meter=StreamMeter(0.0))
+    node.seeking.moves = {}
     node.member.down.children = {}
     node.queued_bytes.return_value = 0
     ledger.take([node])
