@@ -245,12 +245,14 @@ class StreamTraffic(SwarmWork):
         plugin_of(place).create(StreamSpec(name=name, kind=self._kinds[0], policy="first_fit"), told)
 
     def _attach_all(self, proof: str) -> None:
-        """A document in the new stream, and in another one."""
-        told: list[Exception | None] = []
+        """A document in the new stream, and in another one, which may be on its way to another producer just now."""
         others = [label for label in self._judge.streams if label != proof]
         for label in (proof, *self._trouble_rng.sample(others, min(1, len(others)))):
-            self._troubles.attach(label, self._trouble_rng.choice(CLASSES), told.append)
-        self.simulation.after(PROOF_GAP_S, lambda: self.not_done.extend(str(each) for each in told if each is not None))
+            self._troubles.attach(label, self._trouble_rng.choice(CLASSES), partial(self._attached, label == proof))
+
+    def _attached(self, is_proof: bool, answer: Exception | None) -> None:
+        if answer is not None and (is_proof or not isinstance(answer, Unavailable)):
+            self.not_done.append(str(answer))
 
     def _hand_over(self, name: str) -> None:
         self._handed_over = self._troubles.hand_over(name)
