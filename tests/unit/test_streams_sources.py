@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import os
+import subprocess
+import sys
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
 from pathlib import Path
@@ -91,6 +93,33 @@ async def test_a_line_that_is_no_item_is_told_and_what_follows_it_is_taken(tmp_p
     async with aclosing(of_growing_file(log, line_reader(False, ""), True, told.append)) as items:
         assert await payload(items) == '{"n":1}'
     assert len(told) == 1 and f"{log}, line 1 " in told[0]
+
+
+READ_STDIN = """
+import asyncio
+from peerd.cli.lines import BadLine
+from protocols.dissemination.front.sources import line_reader, of_stdin
+
+async def read():
+    async for item in of_stdin(line_reader(False, "")):
+        print(item.payload, flush=True)
+
+try:
+    asyncio.run(read())
+except BadLine as bad:
+    print(bad.message)
+"""
+
+
+def test_standard_input_is_left_at_a_line_that_is_no_item_and_nobody_is_warned_of_the_rest(tmp_path: Path) -> None:
+    lines = tmp_path / "lines"
+    lines.write_text('{"n":1}\n' + "x" * (3 * ITEM_BYTES_MAX))
+    with lines.open() as stdin:
+        command = [sys.executable, "-W", "always", "-c", READ_STDIN]
+        done = subprocess.run(command, stdin=stdin, capture_output=True, text=True, timeout=120, check=True)
+    item, told = done.stdout.splitlines()
+    assert (item, done.stderr) == ('{"n":1}', "")
+    assert told.startswith("standard input, line 2 has more than")
 
 
 def test_a_file_is_taken_once_it_has_stopped_changing(tmp_path: Path) -> None:

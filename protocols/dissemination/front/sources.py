@@ -113,21 +113,24 @@ async def _stdin_chunks() -> AsyncGenerator[bytes, None]:
     an interpreter that ends must not find the lock of ``sys.stdin`` taken.
     """
     loop = asyncio.get_running_loop()
-    chunks: asyncio.Queue[bytes] = asyncio.Queue(1)
+    chunks: asyncio.Queue[bytes] = asyncio.Queue()
+    room = threading.Semaphore(1)  # one chunk is read ahead
     descriptor = sys.stdin.fileno()
 
     def read() -> None:
         while True:
             chunk = os.read(descriptor, CHUNK_BYTES)
             try:
-                asyncio.run_coroutine_threadsafe(chunks.put(chunk), loop).result()
+                loop.call_soon_threadsafe(chunks.put_nowait, chunk)
             except RuntimeError:  # the loop is closed: the command has ended
                 return
             if not chunk:
                 return
+            room.acquire()
 
     threading.Thread(target=read, daemon=True).start()
     while chunk := await chunks.get():
+        room.release()
         yield chunk
 
 
