@@ -18,6 +18,7 @@ from peerd.sim.checkers import RING_CHECKERS
 from peerd.sim.record_checkers import Replication
 from peerd.sim.rng import fork
 from peerd.sim.simulation import Place, Simulation
+from tests.support.long_cases import cases, long_case
 from tests.support.records import (
     Workload,
     copies_of,
@@ -48,13 +49,8 @@ def other_than(simulation: Simulation, *places: Place) -> Place:
     return next(place for place in simulation.live_nodes() if place not in places)
 
 
-def long(*values: object) -> object:
-    """Parameters of a case that only `make test-long` runs."""
-    return pytest.param(*values, marks=pytest.mark.long)
-
-
 @pytest.mark.parametrize(
-    ("seed", "is_silent"), [(1, False), (3, True), *(long(seed, seed % 2 == 0) for seed in range(30, 50))]
+    ("seed", "is_silent"), [(1, False), (3, True), *(long_case(seed, seed % 2 == 0) for seed in range(30, 50))]
 )
 def test_root_and_one_replica_die_at_once(seed: int, is_silent: bool) -> None:
     simulation = record_ring(60, seed=seed)
@@ -144,7 +140,7 @@ def churn(seed: int, count: int, rounds: int, period_s: float) -> None:
     assert workload.outcomes[RecordOutcome.STORED] > 4 * workload.outcomes[RecordOutcome.UNKNOWN]
 
 
-@pytest.mark.parametrize("seed", [1, 2])
+@pytest.mark.parametrize("seed", cases([1], [2]))
 def test_churn_loses_nothing_and_resurrects_nothing(seed: int) -> None:
     churn(seed, count=60, rounds=5, period_s=40.0)
 
@@ -171,7 +167,7 @@ def test_a_burst_of_joins_between_the_holders_hides_nothing() -> None:
     simulation.check([Replication()])
 
 
-@pytest.mark.parametrize("duration_s", [25.0, long(100.0)])
+@pytest.mark.parametrize("duration_s", [25.0, long_case(100.0)])
 def test_both_sides_of_a_partition_accept_and_the_versions_decide(duration_s: float) -> None:
     simulation = record_ring(40, seed=9)
     keys = list(put_many(simulation, 60, shared=True))
