@@ -16,10 +16,12 @@ from protocols.dissemination.front.lab.dtd import BUILT_IN, DocumentType, docume
 from protocols.dissemination.front.lab.generators import random_document, random_query
 from protocols.dissemination.interests.xpath.document import parse
 from protocols.dissemination.interests.xpath.kind import XPathKind
-from protocols.dissemination.ports import Interest
+from protocols.dissemination.ports import Interest, InterestSet
 
 ONE_QUERY_MAX: Final = 50.0
-"""The aim: so many times one evaluation by lxml, for all queries together."""
+"""The aim: so many times one query, for all queries together; one that lxml evaluates, or one in a set of its own."""
+SETS_OF_ONE: Final = 50
+"""So many of the queries are also asked each in a set of its own, as by a node with one interest."""
 KIND: Final = XPathKind()
 SEED: Final = 1
 
@@ -40,23 +42,26 @@ def _measure(bench: Bench, name: str, kind: DocumentType, count: int) -> None:
     random = Random(SEED)
     interests = _interests(kind, random, count)
     together, bytes_each = _built(interests)
+    singles = [_set_of(each) for each in interests[:SETS_OF_ONE]]
     warm, fresh = bench.scale.of((300, 100), (100, 50), (5, 5))
     evaluations = [etree.XPath(each.text, regexp=False, smart_strings=False) for each in interests]
-    times: dict[str, list[float]] = {"all": [], "one": [], "again": [], "parse": []}
+    times: dict[str, list[float]] = {"all": [], "one": [], "single": [], "again": [], "parse": []}
     for _ in range(bench.runs):
         for _ in range(warm):
             together.match(parse(random_document(kind, random)))
         took: dict[str, list[float]] = {key: [] for key in times}
         for _ in range(fresh):
-            _one_document(together, interests, evaluations, random_document(kind, random), took)
+            _one_document(together, interests, evaluations, singles, random_document(kind, random), took)
         for key, values in took.items():
             times[key].append(statistics.median(values) * 1e6)
     note = "median over documents that have not been seen before"
     bench.row(f"{name}: all queries together", "us/document", times["all"], note=note)
     bench.row(f"{name}: the same document again", "us/document", times["again"], note="every state is known")
     bench.row(f"{name}: one query, lxml", "us/document", times["one"], note="compiled; mean over the queries")
+    bench.row(f"{name}: one query, in a set of its own", "us/document", times["single"], note="as a node asks one")
     aim = at_most(ONE_QUERY_MAX) if count == 1000 else None
     bench.row(f"{name}: all / one query", "x", ratios(times["all"], times["one"]), aim, f"{count:,} queries")
+    bench.row(f"{name}: all / one in a set of its own", "x", ratios(times["all"], times["single"]), aim)
     parsing = statistics.median(times["parse"])
     whole = [(parsing + each) / (parsing + one) for each, one in zip(times["all"], times["one"], strict=True)]
     bench.row(f"{name}: with parsing, all / one query", "x", whole, note="what a document costs a daemon")
@@ -77,6 +82,12 @@ def _interests(kind: DocumentType, random: Random, count: int) -> list[Interest]
     raise BenchFailure(f"the generator has fewer than {count} different queries")
 
 
+def _set_of(interest: Interest) -> InterestSet:
+    single = KIND.make_set()
+    single.add(interest)
+    return single
+
+
 def _built(interests: list[Interest]) -> tuple[Any, float]:
     gc.collect()
     tracemalloc.start()
@@ -90,7 +101,12 @@ def _built(interests: list[Interest]) -> tuple[Any, float]:
 
 
 def _one_document(
-    together: Any, interests: list[Interest], evaluations: list[Any], data: bytes, took: dict[str, list[float]]
+    together: Any,
+    interests: list[Interest],
+    evaluations: list[Any],
+    singles: list[InterestSet],
+    data: bytes,
+    took: dict[str, list[float]],
 ) -> None:
     clock = time.thread_time  # others on the machine would lengthen the thousand single evaluations most
     began = clock()
@@ -103,9 +119,13 @@ def _one_document(
     tree = root.getroottree()
     alone = {each.id for each, evaluate in zip(interests, evaluations, strict=True) if evaluate(tree)}
     ended = clock()
+    for single in singles:
+        single.match(root)
+    asked = clock()
     if found != alone or again != alone:
         raise BenchFailure("the queries together do not give the answers that they give one by one")
     took["parse"].append(parsed - began)
     took["all"].append(matched - parsed)
     took["again"].append(repeated - matched)
     took["one"].append((ended - repeated) / len(interests))
+    took["single"].append((asked - ended) / len(singles))
