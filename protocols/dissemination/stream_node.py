@@ -54,8 +54,9 @@ class StreamNode:
     """Who has handed the stream over to this node, and goes on below it."""
     look_at: float | None = None
     """When this node, without a way to the producer, looks at the record again."""
-    rival_since: float | None = None
-    """This node has no way to the producer, and the ring has shown it another stream of the name ever since."""
+    other_since: float | None = None
+    """This node has no way to the producer, and the ring has shown it another stream of the name ever since, or this
+    one in an earlier term."""
     had_from: NodeId | None = None
     """The same, also after this node has handed the stream on."""
 

@@ -53,7 +53,8 @@ TOLD_OFF_MAX: Final = 64
 LOOKUP_S: Final = 5.0
 """Least time between two looks at the record of a stream whose producer is not reached."""
 RIVAL_SHARE: Final = 0.5
-"""Who has no way to its producer leaves a stream after this share of a lease in which the ring shows another one."""
+"""Who has no way to its producer leaves a stream after this share of a lease in which the ring shows another one of its
+name, and goes back to an earlier term of the stream in the same way."""
 TOLD_S: Final = 0.5
 """The same, where a node says that it is the producer now."""
 
@@ -198,7 +199,7 @@ class StreamNodes(Part):
     def _check_record(self, node: StreamNode) -> None:
         """Without a way to the producer, see what the ring says, as often as the producer would renew its record."""
         if not node.is_adrift:
-            node.look_at = node.rival_since = None
+            node.look_at = node.other_since = None
             return
         now, pause_s = self._host.now(), self._registry.lease_s(node.record) / RENEWALS_PER_LEASE
         if node.look_at is None:
@@ -258,16 +259,18 @@ class StreamNodes(Part):
         if self._nodes.get(node.record.key) is not node or node.is_producer:
             return
         if isinstance(answer, StreamRecord):
-            is_rival = answer.creator != node.record.creator
-            if not is_rival:
-                node.rival_since = None
+            is_rival, is_earlier = answer.creator != node.record.creator, answer.is_earlier_than(node.record)
+            if not is_rival and not is_earlier:
+                node.other_since = None
             if answer.succeeds(node.record):
-                node.record = answer
-                node.seeking.seek(answer.producer.peer)
-            elif answer.is_earlier_than(node.record):
-                return  # what a producer before has written, on the other side of a partition
+                self._follow(node, answer)
+            elif is_earlier:
+                # Of a part of the ring in which the later one is not known; or the later one was given back.
+                if self._stays_other(node):
+                    self._follow(node, answer)
             elif is_rival:
-                self._rival_found(node)
+                if self._stays_other(node):
+                    self.give_up(node, "another producer has the name")
             elif answer.producer.id != node.record.producer.id:
                 self.give_up(node, "another producer has the name")
             elif answer.kind == node.record.kind and answer.policy == node.record.policy:
@@ -275,19 +278,24 @@ class StreamNodes(Part):
         elif isinstance(answer, StreamRefused) and answer.kind == "unknown" and self._is_late(node):
             self.give_up(node, "ended")
 
-    def _rival_found(self, node: StreamNode) -> None:
-        """The ring shows another stream of the name. Which of the two is to end, the producers hear, and tell members.
+    @staticmethod
+    def _follow(node: StreamNode, record: StreamRecord) -> None:
+        node.record, node.other_since = record, None
+        node.seeking.seek(record.producer.peer)
 
-        Only who has no way to the producer has to decide that by itself, and not at once: while the ring is divided, or
-        is just one again, it may say one thing here and another there. Producers have looked after 0.4 of a lease.
+    def _stays_other(self, node: StreamNode) -> bool:
+        """Whether the ring goes on showing another record than that of this node, which has no way to its producer.
+
+        Of two producers that do not know of each other one ends, and members are told. Only who has no way to its
+        producer has to decide that by itself, and not at once: while the ring is divided, or is just one again, it may
+        say one thing here and another there. Producers have looked after 0.4 of a lease.
         """
         if not node.is_adrift:
-            return
+            return False
         now = self._host.now()
-        if node.rival_since is None:
-            node.rival_since = now
-        elif now - node.rival_since >= RIVAL_SHARE * self._registry.lease_s(node.record):
-            self.give_up(node, "another producer has the name")
+        if node.other_since is None:
+            node.other_since = now
+        return now - node.other_since >= RIVAL_SHARE * self._registry.lease_s(node.record)
 
     def _is_late(self, node: StreamNode) -> bool:
         since = node.seeking.orphan_since

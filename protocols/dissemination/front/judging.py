@@ -8,11 +8,12 @@ What is judged from inside the nodes is in `protocols.dissemination.front.checke
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Collection, Iterator
+from collections import defaultdict
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
-from peerd.ids import format_id
+from peerd.ids import NodeId, format_id
 from peerd.lib.feed import FeedDropped, FeedEnd, FeedItem, Reader
 from peerd.sim.simulation import Place, Simulation
 from protocols.dissemination.front.published import TOLERANCE, WRITINGS, PublishedStream
@@ -111,6 +112,10 @@ class StreamJudge:
         """Those of them that no hostile member can bring about: disorder, and what was not wanted."""
         self.calm_since: dict[str, StreamPosition] = {}
         """By label: what came behind this mark was published in a calm ring. No loss of it may be told."""
+        self._node_losses: defaultdict[tuple[NodeId, str], list[tuple[StreamPosition, StreamPosition]]] = defaultdict(
+            list
+        )
+        """What nodes have lost of a stream, and have told all their subscriptions."""
         self.on_document: Callable[[WatchedStream, ReceivedItem, StreamPosition], None] = lambda watched, item, at: None
         """Is told of each item that comes with a document."""
 
@@ -180,6 +185,10 @@ class StreamJudge:
             if node is not None and stream.name == name and stream.creator == node.record.creator:
                 stream.producer = stream.producers[place.id] = place
                 stream.begins(node.epoch, is_whole=is_whole)
+
+    def node_lost(self, place: Place, name: str, since: StreamPosition, until: StreamPosition) -> None:
+        """A node has lost a part of a stream, which it tells its subscriptions."""
+        self._node_losses[place.id, name].append((since, until))
 
     def subscribe(self, place: Place, stream: str, wants: str, after: str | None = None) -> WatchedStream:
         """Subscribe on a node. Raises what the plugin raises."""
@@ -287,11 +296,18 @@ class StreamJudge:
                 self._offend(watched, f"order: got {item.id} after {through}")
             return
         missing = [at for at, each in watched.stream.due(through, position) if watched.matches(each) and at != position]
-        dropped, watched.dropped = watched.dropped, 0
-        if len(missing) > dropped:
+        if self._is_silent(watched, missing):
             self._offend(watched, f"silent loss: got {item.id} after {through}, and not {missing[0]}")
         watched.through = position
         watched.is_counted = True
+
+    def _is_silent(self, watched: WatchedStream, missing: Sequence[StreamPosition]) -> bool:
+        """Whether more is missing than its feed has let go of; with that, perhaps, the news of a loss of many items."""
+        dropped, watched.dropped = watched.dropped, 0
+        if dropped:
+            lost = self._node_losses[watched.place.id, watched.stream.name]
+            missing = [at for at in missing if not any(since < at <= until for since, until in lost)]
+        return len(missing) > dropped
 
     def _judge_by_itself(self, watched: WatchedStream, id: str, position: StreamPosition, payload: str) -> None:
         """What holds of an item whoever is hostile: it is wanted, and has a larger number than the one before."""
@@ -310,9 +326,8 @@ class StreamJudge:
         if until <= through:
             return
         missing = [at for at, each in watched.stream.due(through, since) if watched.matches(each)]
-        dropped, watched.dropped = watched.dropped, 0
         # Of values, those within the tolerance were left out.
-        if len(missing) > dropped and not watched.stream.writing.is_current:
+        if self._is_silent(watched, missing) and not watched.stream.writing.is_current:
             self._offend(watched, f"silent loss: told of a loss after {since}, and did not get {missing[0]}")
         lost = [at for at, each in watched.stream.due(max(through, since), until) if watched.matches(each)]
         watched.lost += len(lost)

@@ -12,11 +12,11 @@ from peerd.errors import Unavailable
 from peerd.limits import KIB
 from peerd.sim.simulation import Place, Simulation, Watcher
 from peerd.telemetry.schema import Event
-from protocols.dissemination.events import StreamProducerReplaced, StreamTakenOver
+from protocols.dissemination.events import StreamLoss, StreamProducerReplaced, StreamTakenOver
 from protocols.dissemination.front.attached import DocumentJudge
 from protocols.dissemination.front.judging import StreamJudge, WatchedStream, node_of, plugin_of, producing
 from protocols.dissemination.models import StreamView
-from protocols.dissemination.names import stream_key
+from protocols.dissemination.names import position_of, stream_key
 from protocols.dissemination.service import StreamRefused
 
 UNREAD_MAX_S: Final = 30.0
@@ -34,10 +34,10 @@ ANSWERED_S: Final = 150.0
 """Whoever asks for a hand-over is answered within this: 60 s to prepare, 10 s of pause, 20 s to take, and a lease."""
 
 
-class Takeovers(Watcher):
-    """Tells the judge of every node that takes a stream over."""
+class StreamNews(Watcher):
+    """Tells the judge of every node that takes a stream over, or loses a part of one."""
 
-    name = "takeovers"
+    name = "stream news"
 
     def __init__(self, judge: StreamJudge) -> None:
         self._judge = judge
@@ -47,6 +47,8 @@ class Takeovers(Watcher):
         if isinstance(event, StreamTakenOver | StreamProducerReplaced):
             is_whole = isinstance(event, StreamTakenOver)
             self._judge.taken_over(place, str(event.stream), is_whole=is_whole)
+        elif isinstance(event, StreamLoss):
+            self._judge.node_lost(place, str(event.stream), position_of(event.since), position_of(event.until))
 
 
 class Troubles:
@@ -56,7 +58,7 @@ class Troubles:
         self._simulation, self._rng, self._judge = simulation, rng, judge
         self.documents = DocumentJudge(judge, rng)
         self._asked: list[tuple[Place, int, float, list[StreamView | Exception]]] = []
-        simulation.watch(Takeovers(judge))
+        simulation.watch(StreamNews(judge))
 
     def strike(self, place: Place, classes: str) -> None:
         """One of them. Raises what the plugin raises."""

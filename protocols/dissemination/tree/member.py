@@ -118,9 +118,12 @@ class StreamMember:
     # Another producer
 
     def has_all(self, interest: Interest, through: StreamPosition) -> bool:
-        """Whether this node has had all of the stream up to a mark. ``interest``: in everything, which it holds."""
-        is_whole = self.state.wants.is_answered([interest.id])
-        return is_whole and not self.up.is_orphan and self.state.through >= through
+        """Whether this node has had all of the stream up to a mark. ``interest``: in everything, which it holds.
+
+        A parent that begins anew has yet to send what it has of each object: it has, once it has come to the mark.
+        """
+        parent, is_whole = self.up.parent, self.state.wants.is_answered([interest.id])
+        return is_whole and parent is not None and min(parent.through, self.state.through) >= through
 
     def has_whole(self, interest: Interest) -> bool:
         """Whether this node has had all of the stream since some mark, up to where it is."""
