@@ -265,8 +265,9 @@ class StreamNodes(Part):
             if answer.succeeds(node.record):
                 self._follow(node, answer)
             elif is_earlier:
-                # Of a part of the ring in which the later one is not known; or the later one was given back.
-                if self._stays_other(node):
+                # The later one is not known in this part of the ring, or it was given back before anything came of it.
+                has_nothing = node.member.state.through.epoch < epoch_of(node.record.term, 0)
+                if has_nothing and self._stays_other(node):
                     self._follow(node, answer)
             elif is_rival:
                 if self._stays_other(node):
