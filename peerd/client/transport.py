@@ -113,21 +113,21 @@ class _Answer:
         """Send the request, and read the head of the answer."""
         length = {} if body is None else {"Content-Length": str(len(body))} if isinstance(body, bytes) else _CHUNKED
         # Nothing of much is sent before the daemon wants it: it may have a reason to refuse it that it knows by now.
+        whole = body if isinstance(body, bytes) else None
         is_file = method == "PUT" and length is _CHUNKED
-        is_much = is_file or (isinstance(body, bytes) and len(body) > SENT_AT_ONCE_BYTES)
+        is_much = is_file or (whole is not None and len(whole) > SENT_AT_ONCE_BYTES)
         expects = {"Expect": "100-continue"} if is_much else {}
         every = {"Host": "localhost", "Connection": "close", "Accept": "*/*", **length, **expects, **headers}
-        head = self._http.send(h11.Request(method=method, target=path, headers=list(every.items()))) or b""
+        begin = self._http.send(h11.Request(method=method, target=path, headers=list(every.items()))) or b""
         # A server that answers before it has the whole request closes the connection; its answer tells why.
         with suppress(BrokenPipeError, ConnectionResetError):
-            if (
-                isinstance(body, bytes) and not is_much
-            ):  # with the head in one write: a second one would fail after such an answer
-                head += self._http.send(h11.Data(data=body)) or b""
-            writer.write(head)
+            if whole is not None and not is_much:
+                # With the head in one write: a second one would fail after such an answer.
+                begin += self._http.send(h11.Data(data=whole)) or b""
+            writer.write(begin)
             if not is_much or await self._is_wanted():
-                if isinstance(body, bytes) and is_much:
-                    writer.write(self._http.send(h11.Data(data=body)) or b"")
+                if whole is not None and is_much:
+                    writer.write(self._http.send(h11.Data(data=whole)) or b"")
                 elif body is not None and not isinstance(body, bytes):
                     async for part in body:
                         writer.write(self._http.send(h11.Data(data=part)) or b"")
