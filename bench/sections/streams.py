@@ -6,6 +6,7 @@ import tempfile
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
+from random import Random
 from typing import Any, Final
 
 from bench.measure import Bench, at_least, at_most, ratios
@@ -14,6 +15,7 @@ from bench.streams.documents import STREAM, DocumentWork, draw
 from peerd.client import Client
 from protocols.dissemination.config import DisseminationConfig
 from protocols.dissemination.front.client import DisseminationClient
+from protocols.dissemination.front.lab.rivals import fewest_copies, figures
 
 PEERD: Final = "peerd"
 RUNS_MAX: Final = 5
@@ -117,14 +119,17 @@ def _bytes(bench: Bench, samples: Samples, work: DocumentWork, peerd: System) ->
         note = "by all daemons, messages of all kinds" if name == PEERD else "by subscribers"
         values = [each.received_bytes / wanted for each in found]
         bench.row(f"{name}: received for a wanted byte", "bytes", values, aim, note)
+    fan_out = DisseminationConfig().fan_out
+    wants = work.wanted_bits(peerd.subscribers)
+    copies = figures(fewest_copies(wants, fan_out, Random(1)), wants)["copies_per_wanted"]
+    bench.row("the best tree found", "bytes", [copies], note="with full knowledge; documents alone, without headers")
     spurious = sum(metric_of(place, SPURIOUS_METRIC) for place in peerd.places)
     items = sum(metric_of(place, ITEMS_METRIC) for place in peerd.places)
     bench.row(
         f"{PEERD}: spurious share", "%", [100 * spurious / max(1, items)], note="of what all daemons have received"
     )
-    fan_out = float(DisseminationConfig().fan_out)
     for name, found in samples.items():
-        aim = at_most(fan_out) if name == PEERD else None
+        aim = at_most(float(fan_out)) if name == PEERD else None
         note = "by the producer's daemon" if name == PEERD else "by the broker; its publisher sends each once"
         values = [each.source_bytes / published for each in found]
         bench.row(f"{name}: sent for a published byte", "bytes", values, aim, note)

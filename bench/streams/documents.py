@@ -18,6 +18,7 @@ from bench.measure import BenchFailure
 from bench.rivals.work import Wants
 from protocols.dissemination.front.lab.dtd import document_type
 from protocols.dissemination.front.lab.generators import random_document, random_query
+from protocols.dissemination.front.lab.rivals import bits
 
 STREAM: Final = "news"
 CLASSES: Final = 20
@@ -65,6 +66,12 @@ class DocumentWork:
             len(self.payload(number)) * sum(members[each] for each in self.wanted[number % len(self.wanted)])
             for number in range(first, first + count)
         )
+
+    def wanted_bits(self, subscribers: int) -> list[int]:
+        """Which documents each of them wants, as the lab writes it: subscriber n is member n + 1."""
+        classes = len(self.queries)
+        members = [frozenset(range(each + 1, subscribers + 1, classes)) for each in range(classes)]
+        return bits([frozenset().union(*(members[each] for each in some)) for some in self.wanted], subscribers)
 
     def published_bytes(self, first: int, count: int) -> int:
         """Of these documents."""

@@ -13,7 +13,16 @@ from peerd.lab.pool import run_point
 from peerd.lab.registry import find
 from protocols.dissemination.front.lab.codd_experiments import EXPERIMENTS, FIGURES, xml_sets
 from protocols.dissemination.front.lab.net import DisseminationNet
-from protocols.dissemination.front.lab.rivals import RIVALS, StaticTree, annealed, balanced, bits, figures, grouped
+from protocols.dissemination.front.lab.rivals import (
+    RIVALS,
+    StaticTree,
+    annealed,
+    balanced,
+    bits,
+    fewest_copies,
+    figures,
+    grouped,
+)
 from protocols.dissemination.front.lab.workloads import ClassWorkload, XmlWorkload
 
 TINY = Point("dissemination/default", 30, "constant", duration_s=60.0, lookups=600, settle_s=0.0, seed=2)
@@ -95,6 +104,11 @@ def test_searched_trees_are_trees_within_the_fan_out_and_never_worse(members: in
         for tree in (start, best):
             assert all(tree.parents[1:].count(node) <= fan_out for node in range(members + 1))
         assert figures(best, wants)["spurious"] <= figures(start, wants)["spurious"] + 1e-9
+    fewest = fewest_copies(wants, fan_out, rng, steps=300, tries=2)
+    assert all(depth > 0 for depth in fewest.depths()[1:])
+    assert all(fewest.parents[1:].count(node) <= fan_out for node in range(members + 1))
+    grown = figures(grouped(wants, fan_out), wants)["copies_per_wanted"]
+    assert 1 <= figures(fewest, wants)["copies_per_wanted"] <= grown + 1e-9
 
 
 def test_documents_and_queries(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -43,6 +43,7 @@ def test_about_a_fifth_of_the_documents_is_wanted_and_counted_in_bytes(work: Doc
     due = work.due(CLASSES, 0, 80)
     assert 0.15 < statistics.mean(due) / 80 < 0.25
     assert work.due(2 * CLASSES, 0, 80) == due + due
+    assert [each.bit_count() for each in work.wanted_bits(CLASSES + 3)] == [0, *due, *due[:3]]
     one = sum(len(work.payload(number)) for number, classes in enumerate(work.wanted) if 0 in classes)
     assert work.due_bytes(1, 0, 80) == one
     assert work.published_bytes(0, 80) == sum(len(work.payload(number)) for number in range(80))
