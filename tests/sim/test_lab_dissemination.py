@@ -122,6 +122,14 @@ def test_documents_and_queries(monkeypatch: pytest.MonkeyPatch) -> None:
     assert row["lost"] == row["unwanted"] == row["twice"] == 0 < row["pairs"]
 
 
+@pytest.mark.parametrize("pace", [1, 5, 10, 20])
+def test_items_follow_each_other_as_fast_as_was_asked_for(pace: int) -> None:
+    net = DisseminationNet(3, ClassWorkload(3, Random(1)), Random(1), {}, items_a_second=pace, tick_s=0.2)
+    for _ in range(20):
+        net.publish()
+    assert net.now == pytest.approx(20 / pace)
+
+
 def test_many_different_interests_are_no_limit_in_the_lab() -> None:
     """Members of the abstract data have an interest each: more below one node than a daemon would list."""
     net = DisseminationNet(210, ClassWorkload(210, Random(1)), Random(1), {}, fan_out=300)
