@@ -128,7 +128,9 @@ class Attach(Message):
     ``wants``: all that this node and those below it want. ``after``: they have everything up to there; ``is_new``: they
     want nothing of the past, so what the producer sends from now on is enough. ``is_orphan``: there is no other
     parent, so begin as soon as you can, without waiting for `Begin`. ``attempt`` numbers what a node tries.
-    ``instead_of``: a child of yours that leaves, and whose place this node is to take.
+    ``instead_of``: a child of yours that leaves, and whose place this node is to take. ``creator``: the node that has
+    created the stream. Two of one name may have been created in two parts of a divided ring, and who is in the tree of
+    one is no parent for who is in the other.
     """
 
     stream: NodeId
@@ -138,6 +140,7 @@ class Attach(Message):
     is_new: bool = False
     is_orphan: bool = False
     instead_of: NodeId | None = None
+    creator: NodeId | None = None
 
 
 @message(0x0301, bytes_max=128)

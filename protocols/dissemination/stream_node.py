@@ -8,7 +8,7 @@ from typing import Any, Final
 
 from peerd.api import Host
 from peerd.errors import ProtocolError
-from peerd.ids import NodeId, format_id
+from peerd.ids import NodeId, format_id, parse_id
 from peerd.messages import Message, PeerRef
 from protocols.dissemination.access import NodeTree
 from protocols.dissemination.config import DisseminationConfig
@@ -92,6 +92,7 @@ class StreamNode:
             is_source=self.is_producer,
             attempts_from=attempts_from,
         )
+        self.member.state.creator = parse_id(record.creator) if record.creator else None
         self.seeking = Seeking(self, now)
         self._connect()
         self.epoch = epoch_of(record.term, host.boot_epoch)

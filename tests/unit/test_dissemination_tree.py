@@ -172,6 +172,21 @@ def test_a_first_member_gets_what_it_wants_after_one_round_trip() -> None:
     assert net.delivered(1) == [1]
 
 
+def test_who_has_another_stream_of_the_name_is_no_parent() -> None:
+    net = Net(4, random.Random(0))
+    for peer, creator in zip(net.peers, (7, 7, 8, None), strict=True):
+        net.members[peer.id].state.creator = None if creator is None else NodeId(creator)
+    for number in (1, 2, 3):
+        net.subscribe(number, "a")
+        net.move(number, 0)
+    net.run()
+    assert sorted(net.parents()) == sorted(net.peers[number].id for number in (1, 3))
+    assert net.ends.count(MoveEnd.DECLINED) == 1
+    net.publish("a")
+    net.run()
+    assert [net.delivered(number) for number in (1, 2, 3)] == [[1], [], [1]], "who does not say is not asked"
+
+
 def test_an_item_that_only_a_grandchild_wants_comes_through_its_parent() -> None:
     net = Net(3, random.Random(0))
     chain(net, ["a", "b"])

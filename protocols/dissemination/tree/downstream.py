@@ -92,6 +92,9 @@ class Downstream:
         before = self.children.get(peer.id)
         if before is not None and before.attempt >= message.attempt:
             return False  # it has been overtaken, or comes twice
+        if message.creator is not None and message.creator != self._state.creator:
+            self._decline(peer, message.attempt, AttachRefusal.NOT_A_MEMBER)
+            return False
         after = None if message.is_new or self._state.given is not None else message.after.position
         if not self._may_look(peer.id, BEGIN_COST + len(self._state.buffer), after):
             self._decline(peer, message.attempt, AttachRefusal.BUSY)

@@ -42,6 +42,8 @@ class MemberState:
     ) -> None:
         self.me = me
         self.stream = stream
+        self.creator: NodeId | None = None
+        """The node that has created the stream: see `Attach`. ``None``: that is not told apart."""
         self.kind = kind
         self.send = send
         self.is_source = is_source

@@ -122,9 +122,9 @@ class Upstream:
         wants = state.wants.sent()
         self.next = Uplink(peer, self._attempts, begun_at, frozenset(wants), is_orphan)
         self.next.given = None if is_orphan else state.make_given()
-        texts = tuple(each.text for each in wants.values())
-        after = mark(state.through)
-        state.send(peer, Attach(state.stream, self._attempts, texts, after, self.is_new, is_orphan, self._instead_of))
+        texts, after = tuple(each.text for each in wants.values()), mark(state.through)
+        flags = self.is_new, is_orphan
+        state.send(peer, Attach(state.stream, self._attempts, texts, after, *flags, self._instead_of, state.creator))
 
     def ready(self, peer: PeerRef, message: Ready) -> None:
         """The new parent can begin, or (for an orphan) has begun."""
