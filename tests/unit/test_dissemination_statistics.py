@@ -82,6 +82,12 @@ def test_bits_of_others_are_a_set_or_refused(since: int, through: int, bits: byt
         assert all(got.since < number <= got.through and number % got.every == 0 for number in got.items)
 
 
+def test_bits_of_items_that_no_stream_can_have_are_refused() -> None:
+    end = (1 << 64) - 1
+    with pytest.raises(ProtocolError, match="above the end"):
+        from_bits(ItemBits(1, end - 1, end, b"\xff", 0))
+
+
 # One node
 
 

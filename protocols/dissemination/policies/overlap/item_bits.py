@@ -42,8 +42,9 @@ def from_bits(told: ItemBits) -> ItemSet:
     for at, byte in enumerate(told.bits):
         while byte:
             low = byte & -byte
-            items.add((first + at * 8 + low.bit_length() - 1) * every)
+            number = (first + at * 8 + low.bit_length() - 1) * every
+            if number > told.through:  # before it is added: a bitmap has no place for what takes more than 64 bits
+                raise ProtocolError("bad_items", "bits above the end")
+            items.add(number)
             byte ^= low
-    if items and items.max() > told.through:
-        raise ProtocolError("bad_items", "bits above the end")
     return ItemSet(told.epoch, told.since, told.through, items, every)
