@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, assume, given, settings, strategies as st
 
-from protocols.dissemination.interests.coherency import CoherencyKind
+from protocols.dissemination.interests.coherency import CoherencyKind, given as given_module
 from protocols.dissemination.interests.coherency.given import OBJECTS_MAX
 from protocols.dissemination.interests.coherency.reading import NEEDS_MAX, interest_text, simplest
-from protocols.dissemination.interests.coherency.tolerance import EXACT, Divergence, Tolerance, edits
+from protocols.dissemination.interests.coherency.tolerance import EXACT, Divergence, Tolerance, apart, edits
 from protocols.dissemination.interests.errors import InterestError, ItemError
 from protocols.dissemination.messages import INTEREST_BYTES_MAX, StreamItem
 from protocols.dissemination.ports import ParsedItem, RememberingKind
@@ -171,6 +171,24 @@ def test_who_is_kept_within_a_covering_interest_is_within_the_covered_one(
                 narrower.give(now)
         else:
             assert not narrower.offer(now, source)
+
+
+def test_one_tolerance_of_an_object_is_looked_at_for_many_interests(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    looked = 0
+
+    def counted(*arguments: Any) -> float:
+        nonlocal looked
+        looked += 1
+        return apart(*arguments)
+
+    source, child = KIND.make_given(is_source=True), KIND.make_given()
+    child.want([KIND.parse(f"a WITHIN {16 - number % 3} EDITS, b{number}") for number in range(192)])
+    assert child.offer(held("a", "x" * 100, 1), source)
+    monkeypatch.setattr(given_module, "apart", counted)
+    assert not child.offer(held("a", "x" * 92 + "y" * 8, 2), source)
+    assert looked == 1
 
 
 @given(st.text("abc", max_size=8), st.text("abc", max_size=8), st.text("abc", max_size=8))

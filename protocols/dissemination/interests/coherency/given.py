@@ -16,7 +16,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Final
 
-from protocols.dissemination.interests.coherency.reading import ANY_OBJECT, Needs
+from protocols.dissemination.interests.coherency.reading import ANY_OBJECT, Needs, simplest
 from protocols.dissemination.interests.coherency.tolerance import Divergence, ObjectValue, Scalar, Tolerance, apart
 from protocols.dissemination.interests.errors import ItemError
 from protocols.dissemination.names import StreamPosition
@@ -57,14 +57,14 @@ class GivenValues:
 
     def want(self, interests: Iterable[Interest]) -> None:
         """What the holder wants from now on; for a node's own values: what its parent keeps it within."""
-        found: dict[str, list[Tolerance]] = {}
-        for interest in interests:
-            for name, some in interest.meaning.items():
-                found.setdefault(name, []).extend(some)
+        # Each tolerance that is left is looked at for each value: what others cover is left out.
+        found = simplest(
+            (name, each) for interest in interests for name, some in interest.meaning.items() for each in some
+        )
         for name, last in self._given.items():
             if not self._wanted(name).tolerances:
                 last.changes = math.inf  # nobody counted while it was not wanted
-        self._needs = {name: tuple(some) for name, some in found.items()}
+        self._needs = found
         self._of.clear()
 
     def offer(self, held: ParsedItem, here: GivenValues) -> bool:
