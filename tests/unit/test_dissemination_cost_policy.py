@@ -11,13 +11,20 @@ import pytest
 
 from peerd.errors import ProtocolError
 from peerd.ids import NodeId
+from peerd.messages import Message
 from protocols.dissemination.names import stream_key
 from protocols.dissemination.policies.cost import messages
 from protocols.dissemination.policies.cost.construction import Cooling, anneal, greedy
 from protocols.dissemination.policies.cost.events import AdaptationMeasured, TreeAdapted
 from protocols.dissemination.policies.cost.holding import Stance
 from protocols.dissemination.policies.cost.model import Costs
-from protocols.dissemination.policies.cost.pace import DECISIONS_AT_ONCE, ORDERS_A_ROUND, ORDERS_AT_ONCE
+from protocols.dissemination.policies.cost.pace import (
+    DECISIONS_AT_ONCE,
+    ORDERS_A_ROUND,
+    ORDERS_AT_ONCE,
+    PLACES_A_SECOND,
+    PLACES_AT_ONCE,
+)
 from protocols.dissemination.policies.cost.policy import CostPolicy
 from protocols.dissemination.policies.cost.settings import read_settings
 from tests.support import cost_net
@@ -250,6 +257,21 @@ def test_tokens_without_end_make_nobody_decide_more_often_than_once_a_round() ->
     for id, count in turns.items():
         assert rounds - 2 <= count <= rounds + DECISIONS_AT_ONCE, f"{id:x} has decided {count} times"
     assert stance(net.policies[victim]) is not Stance.HOLD, "a token that is passed over lets it go, too"
+
+
+def test_questions_for_a_place_without_end_are_answered_some_times_a_second() -> None:
+    net = net_of(3, 11)
+    chain(net)
+    stranger, asked = net.peers[2], 0
+    offered: list[Message] = []
+    net.access[net.peers[0].id].send = lambda peer, message: offered.append(message)  # type: ignore[method-assign]
+    for _ in range(40):
+        for _ in range(100):
+            asked += 1
+            net.policies[net.peers[0].id].received(stranger, messages.AskForPlace(STREAM, asked, None, None))
+        net.now += 0.25
+    answers = sum(isinstance(each, messages.PlaceOffered) for each in offered)
+    assert 8 * PLACES_A_SECOND <= answers <= PLACES_AT_ONCE + 10 * PLACES_A_SECOND < asked
 
 
 def test_orders_without_end_move_a_node_at_most_twice_a_round() -> None:

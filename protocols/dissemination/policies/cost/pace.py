@@ -1,4 +1,4 @@
-"""How often others may make a node decide, or move: the end of every storm, whatever they say. Pure."""
+"""How often others may make a node decide, move, or work out a place: the end of every storm. Pure."""
 
 from __future__ import annotations
 
@@ -10,6 +10,9 @@ DECISIONS_A_ROUND: Final = 1
 ORDERS_AT_ONCE: Final = 2
 ORDERS_A_ROUND: Final = 2
 """In the long run: a node is ordered to move by its parent and by that one's parent, each in its own turn."""
+PLACES_AT_ONCE: Final = 100
+PLACES_A_SECOND: Final = 50
+"""Newcomers that a node works a place out for, in the long run; who gets no answer asks again."""
 
 
 class Pace:

@@ -62,6 +62,7 @@ class CostPolicy:
         now, round_s = tree.now(), settings.round
         self._decisions = pace.Pace(pace.DECISIONS_AT_ONCE, round_s / pace.DECISIONS_A_ROUND, now)
         self._obeys = pace.Pace(pace.ORDERS_AT_ONCE, round_s / pace.ORDERS_A_ROUND, now)
+        self._places = pace.Pace(pace.PLACES_AT_ONCE, 1 / pace.PLACES_A_SECOND, now)
         rounds.add(tree.stream, self)
 
     # The place in the tree (`FamilyPlace`)
@@ -124,6 +125,8 @@ class CostPolicy:
         return Branch(figures.node, figures.rate_max, figures.rate_sum, figures.fan_out)
 
     def _offer_place(self, peer: PeerRef, message: messages.AskForPlace) -> None:
+        if not self._places.take(self._tree.now()):
+            return
         family = self._family()
         below = [family.relatives[id].branch for id in family.children if id != peer.id]
         most = message.rate_max if message.rate_max is not None else self._rates.all or RATE_GUESS
