@@ -87,7 +87,8 @@ class StreamItem:
     def size(self) -> int:
         """What it counts for in buffers and messages."""
         attached = 0 if self.attachment is None else self.attachment.message_bytes
-        return ENVELOPE_BYTES + len(self.payload) + attached
+        text = self.content_type
+        return ENVELOPE_BYTES + len(self.payload) + attached + (len(text) if text.isascii() else len(text.encode()))
 
     @property
     def is_large(self) -> bool:
@@ -156,7 +157,7 @@ class Ready(Message):
     through: StreamMark
 
 
-@message(0x0302, bytes_max=4 * KIB)
+@message(0x0302, bytes_max=12 * KIB)
 class Declined(Message):
     """I will not be your parent. ``children``: where to ask instead."""
 
@@ -243,7 +244,7 @@ class Carry(Message):
     number: U64 = 0
 
 
-@message(0x030A, bytes_max=8 * KIB)
+@message(0x030A, bytes_max=20 * KIB)
 class Beat(Message):
     """Parent to child, when there is nothing to carry: it has everything up to ``through``; the parent lives.
 
@@ -301,7 +302,7 @@ class Dismiss(Message):
     attempt: U64
 
 
-@message(0x030F, bytes_max=1 * KIB)
+@message(0x030F, bytes_max=2 * KIB)
 class MoveAway(Message):
     """Parent to child: I will leave the tree (TYPE_NEWPARENT). Move to one of these, as long as I am still here.
 
@@ -324,7 +325,7 @@ class TreeQuestion(Message):
     stream: NodeId
 
 
-@message(0x0311, bytes_max=32 * KIB)
+@message(0x0311, bytes_max=60 * KIB)
 class TreeAnswer(Message):
     """``node``: `protocols.dissemination.models.StreamTreeNode` as JSON; empty: not in the tree."""
 
@@ -365,7 +366,7 @@ class Reserve(Message):
     parent: NodeId
 
 
-@message(0x0316, bytes_max=1 * KIB)
+@message(0x0316, bytes_max=2 * KIB)
 class Reserved(Message):
     """I keep a place for you, in case this parent of yours dies; or (``is_kept`` is false) I do not, or not any more.
 

@@ -23,6 +23,8 @@ RECORD_BYTES_MAX: Final = 8 * KIB
 SEEDS_MAX: Final = 8
 STANDBYS_MAX: Final = 4
 """Nodes that may take a stream over when its producer dies."""
+SPEC_BYTES_MAX: Final = RECORD_BYTES_MAX - (1 + SEEDS_MAX + STANDBYS_MAX) * 336
+"""What a new record may take: there is room for all nodes that will ever be in it, with the longest names of hosts."""
 TAKE_BACK_TERMS: Final = 16
 """A producer that takes its stream back, because the next one is gone unheard, begins a term that is larger by so much:
 the next one may have handed it on several times meanwhile."""
@@ -116,7 +118,8 @@ class StreamRecord(BaseModel):
             )
         except ValidationError as error:
             raise ValueError(what_is_wrong(error)) from error
-        record.encode()
+        if (size := len(record.encode())) > SPEC_BYTES_MAX:
+            raise ValueError(f"settings and successors make a record of {size} bytes; {SPEC_BYTES_MAX} is the limit")
         return record
 
     @property

@@ -11,7 +11,7 @@ from hypothesis import given, strategies as st
 
 from peerd.errors import ProtocolError
 from peerd.ids import NodeId
-from peerd.messages import Message, PeerRef
+from peerd.messages import Message, PeerRef, encode_body
 from protocols.dissemination.documents.manifest import Attachment, chunk_bytes_for
 from protocols.dissemination.interests.classes import ClassesKind
 from protocols.dissemination.messages import (
@@ -160,6 +160,14 @@ def test_large_items_are_alone_in_their_messages(sizes: list[int]) -> None:
     for some in messages:
         assert len(some) == 1 or sum(item.size for item in some) <= ITEMS_BYTES_MAX
         assert len(some) == 1 or not any(item.is_large for item in some)
+
+
+@pytest.mark.parametrize("content_type", ["a/" + "b" * 126, "é" * 128, "\U0001f600" * 128])
+def test_messages_of_small_items_with_long_content_types_fit(content_type: str) -> None:
+    items = [StreamItem(1 << 45, number, 1 << 41, bytes(100), content_type) for number in range(1, 300)]
+    for some in in_messages(items):
+        encode_body(Carry(STREAM, some, mark(some[-1].position), 1 << 62, 1 << 30))
+        encode_body(ReplayItems(STREAM, some, 1 << 62, 1 << 30))
 
 
 def test_a_parent_does_not_run_far_ahead_of_a_child_that_takes_in_a_large_item() -> None:

@@ -13,14 +13,33 @@ from hypothesis import given, strategies as st
 
 from peerd.errors import ConfigError, ProtocolError
 from peerd.ids import NodeId
-from peerd.messages import PeerRef
+from peerd.limits import HOST_LENGTH_MAX
+from peerd.messages import PeerRef, encode_body
 from protocols.dissemination.config import DisseminationConfig
 from protocols.dissemination.loading import load_kind, load_policy
+from protocols.dissemination.messages import (
+    DEPTH_MAX,
+    NODE_BYTES_MAX,
+    PLACES_TOLD_MAX,
+    Beat,
+    Declined,
+    MoveAway,
+    Reserved,
+    StreamMark,
+    TreeAnswer,
+)
 from protocols.dissemination.models import StreamSpec
-from protocols.dissemination.names import START, StreamPosition, position_of, position_text, stream_key
+from protocols.dissemination.names import START, TERM_MAX, StreamPosition, position_of, position_text, stream_key
 from protocols.dissemination.plugin import Dissemination
 from protocols.dissemination.service import StreamRefused, StreamService
-from protocols.dissemination.stream import RECORD_BYTES_MAX, SeedRef, StreamRecord, decode_record
+from protocols.dissemination.stream import (
+    RECORD_BYTES_MAX,
+    SEEDS_MAX,
+    STANDBYS_MAX,
+    SeedRef,
+    StreamRecord,
+    decode_record,
+)
 from protocols.dissemination.subscriptions import ClientSubscriptions
 from protocols.dissemination.tree.below import MoveEnd
 from protocols.dissemination.tree.search import TRIES_MAX, ParentSearch
@@ -83,6 +102,33 @@ def test_any_bytes_are_no_record(data: bytes) -> None:
 def test_a_record_that_is_too_large_is_refused_where_it_is_made() -> None:
     with pytest.raises(ValueError, match="is the limit"):
         StreamRecord.of(SPEC.model_copy(update={"settings": {f"k{i}": "x" * 250 for i in range(60)}}), PEERS[0])
+
+
+def test_a_record_that_is_made_has_room_for_all_nodes_that_may_be_in_it() -> None:
+    size = 1
+    with pytest.raises(ValueError, match="is the limit"):
+        while True:
+            spec = SPEC.model_copy(
+                update={"settings": {f"k{at}": "x" * size for at in range(20)}, "producer_gone": "hand-over"}
+            )
+            record = StreamRecord.of(spec, PEERS[0])
+            size += 1
+    far = SeedRef(id="f" * 32, host="h" * 253, port=65535)
+    full = {"producer": far, "seeds": (far,) * SEEDS_MAX, "standbys": (far,) * STANDBYS_MAX, "term": TERM_MAX}
+    assert size > 50 and len(record.model_copy(update=full).encode()) > 0.9 * RECORD_BYTES_MAX
+
+
+def test_messages_that_name_nodes_have_room_for_the_longest_names() -> None:
+    key, most = stream_key("news"), (1 << 64) - 1
+    far = [PeerRef(NodeId((1 << 127) + number), "h" * HOST_LENGTH_MAX, 65535) for number in range(DEPTH_MAX)]
+    for message in (
+        Declined(key, most, 0, tuple(far[:32]), "x" * 256),
+        Beat(key, StreamMark(most, most), tuple(far), most, most),
+        Reserved(key, far[0].id, False, tuple(far[:PLACES_TOLD_MAX])),
+        MoveAway(key, most, tuple(far[:4])),
+        TreeAnswer(key, bytes(NODE_BYTES_MAX), tuple(far)),
+    ):
+        encode_body(message)
 
 
 @given(st.integers(0, (1 << 62)), st.integers(0, (1 << 62)))
