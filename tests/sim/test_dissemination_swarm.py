@@ -65,6 +65,13 @@ def test_seed_in_which_producers_followed_each_other(seed: int, monkeypatch: pyt
     assert run_seed(seed, without=frozenset({"liars"}), protocols=PROTOCOLS).failure is None
 
 
+def test_a_client_tries_again_where_a_slow_link_holds_the_record_of_its_stream_up(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(simulator, "usable_policies", lambda: ["cost", "first_fit", "overlap"])
+    assert run_seed(1142, without=frozenset({"liars"}), protocols=PROTOCOLS).failure is None
+
+
 def offences_with(monkeypatch: pytest.MonkeyPatch, owner: type, name: str, wrong: Callable[..., Any]) -> list[str]:
     """What the judge says of a calm ring with a bug in it."""
     streams = Streams(12)

@@ -211,7 +211,9 @@ class StreamTraffic(SwarmWork):
 
     def _begin_proof(self, place: Place) -> None:
         def told(answer: StreamView | Exception) -> None:
-            if isinstance(answer, Exception):
+            if isinstance(answer, Unavailable) and self.simulation.now <= self._troubles.slow_until:
+                self.insist(place, self._begin_proof)  # the record may lie behind the slow link
+            elif isinstance(answer, Exception):
                 self.not_done.append(f"in a calm ring {place} cannot create a stream: {answer}")
             else:
                 self._go_on(name)

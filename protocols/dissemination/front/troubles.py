@@ -58,6 +58,8 @@ class Troubles:
         self._simulation, self._rng, self._judge = simulation, rng, judge
         self.documents = DocumentJudge(judge, rng)
         self._asked: list[tuple[Place, int, float, list[StreamView | Exception]]] = []
+        self.slow_until = 0.0
+        """Until then a link may hold up what has nothing to do with it: what waits for it has come by then."""
         simulation.watch(StreamNews(judge))
 
     def strike(self, place: Place, classes: str) -> None:
@@ -154,7 +156,8 @@ class Troubles:
         simulation = self._simulation
         place.port.down_s_per_byte = 1.0 / SLOW_BYTES_PER_S
         simulation.network.changed()
-        simulation.truth.disturb(simulation.now + 2 * SLOW_S)
+        self.slow_until = simulation.now + 2 * SLOW_S
+        simulation.truth.disturb(self.slow_until)
 
         def restore() -> None:
             place.port.down_s_per_byte = 0.0
