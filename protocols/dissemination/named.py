@@ -33,23 +33,25 @@ _PLACES: Final = TypeAdapter(dict[str, str])
 
 
 class SavedNamed(BaseModel):
-    """A named subscription. ``after``: where it began."""
+    """A named subscription. ``after``: where it began. ``begun`` tells it from an earlier one of its name, whose places
+    the log may still have."""
 
     model_config = ConfigDict(frozen=True, extra="ignore")
 
     stream: StreamName
     interest: InterestTextField
     after: str
+    begun: str = ""
 
 
 class NamedSubscriptions:
-    """Those of this node, by name."""
+    """Those of this node, by name. The log has each place with the ``begun`` of the subscription that it is of."""
 
     def __init__(self, host: Host) -> None:
         self._host = host
         self._saved: dict[str, SavedNamed] = {}
         self._places: dict[str, str] = {}
-        """Up to where each has been read, as the log has it."""
+        """Up to where each has been read, as the log has it; not those of earlier ones of the same names."""
         self._save_at = 0.0
         self._loaded_at = host.now()
 
@@ -74,14 +76,15 @@ class NamedSubscriptions:
             for number, record in found:
                 after = number
                 with suppress(ValidationError, ValueError):
-                    for name, at in _PLACES.validate_json(record).items():
+                    for name, place in _PLACES.validate_json(record).items():
+                        at, _, begun = place.partition(" ")
                         position_of(at)
-                        self._places[name] = at
+                        if name in self._saved and self._saved[name].begun == begun:
+                            self._places[name] = at
 
     def _resumed(self, name: str) -> SavedNamed:
         saved = self._saved[name]
-        at = max(saved.after, self._places.get(name, saved.after), key=position_of)
-        return saved.model_copy(update={"after": at})
+        return saved.model_copy(update={"after": self._places.get(name, saved.after)})
 
     def _log(self) -> Log:
         return self._host.store.log("places")
@@ -103,7 +106,12 @@ class NamedSubscriptions:
     def keep(self, subscription: ClientSubscription, after: str) -> None:
         """Keep one that has begun. Raises `Unavailable`."""
         name = subscription.name
-        saved = SavedNamed(stream=subscription.stream, interest=subscription.interest.text, after=after)
+        saved = SavedNamed(
+            stream=subscription.stream,
+            interest=subscription.interest.text,
+            after=after,
+            begun=self._host.new_epoch(),
+        )
         if name not in self._saved and len(self._saved) >= NAMED_MAX:
             raise Unavailable(f"{NAMED_MAX} named subscriptions are kept already")
         self._host.store.put(_PREFIX + name, saved.model_dump_json().encode())
@@ -136,6 +144,9 @@ class NamedSubscriptions:
         log = self._log()
         self._places.update(changed)
         if log.bytes_used <= LOG_BYTES:
-            log.append(_PLACES.dump_json(changed))
+            log.append(self._record(changed))
         else:
-            log.append(_PLACES.dump_json(self._places), on_durable=lambda number: log.truncate(number - 1))
+            log.append(self._record(self._places), on_durable=lambda number: log.truncate(number - 1))
+
+    def _record(self, places: dict[str, str]) -> bytes:
+        return _PLACES.dump_json({name: f"{at} {self._saved[name].begun}".rstrip() for name, at in places.items()})
