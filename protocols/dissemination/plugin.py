@@ -61,7 +61,7 @@ from protocols.dissemination.produced import ProducedStreams
 from protocols.dissemination.producer_changes import ProducerChanges
 from protocols.dissemination.producer_part import Streams
 from protocols.dissemination.publishing import Publishers, check_now, produced_elsewhere
-from protocols.dissemination.registry import StreamRegistry
+from protocols.dissemination.registry import EndedEarly, StreamRegistry
 from protocols.dissemination.service import StreamRefused
 from protocols.dissemination.stream import StreamRecord
 from protocols.dissemination.stream_node import StreamNode
@@ -280,27 +280,21 @@ class Dissemination(Plugin):
         def done(why: Exception | None) -> None:
             if why is None:
                 self.produced.remember(record)
-                on_done(self._view(node))
-            else:
-                self.nodes.give_up(node, "not created")
-                self.produced.forget_past(record)
-                self._forget_record(record, why)
-                on_done(why)
+            elif not isinstance(why, EndedEarly):  # after that another stream may have its name by now
+                self._not_created(node)
+                if isinstance(why, Unavailable):  # it may have been written, although nobody has said so
+                    self.registry.withdraw(record)
+            on_done(self._view(node) if why is None else why)
 
         try:
             self.registry.create(record, done)
         except Unavailable:
-            self.nodes.give_up(node, "not created")
-            self.produced.forget_past(record)
+            self._not_created(node)
             raise
 
-    def _forget_record(self, record: StreamRecord, why: Exception) -> None:
-        """It may have been written, although nobody has said so."""
-        if isinstance(why, Unavailable):
-            try:
-                self.registry.remove(record, lambda why: None)
-            except Unavailable:
-                return  # it lapses
+    def _not_created(self, node: StreamNode) -> None:
+        self.nodes.give_up(node, "not created")
+        self.produced.forget_past(node.record)
 
     def hand_over(self, name: str, to: str, on_done: Callable[[StreamView | Exception], None]) -> None:
         """See `StreamService.hand_over`."""
