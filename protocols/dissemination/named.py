@@ -62,7 +62,8 @@ class NamedSubscriptions:
                 saved = SavedNamed.model_validate_json(self._host.store.get(key) or b"")
                 position_of(saved.after)
             except ValueError:
-                self._host.store.delete(key)
+                with suppress(Unavailable):  # the disk refuses: the next start tries again
+                    self._host.store.delete(key)
                 continue
             self._saved[key.removeprefix(_PREFIX)] = saved
         if self._saved:
