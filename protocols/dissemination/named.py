@@ -18,6 +18,7 @@ from peerd.limits import KIB
 from protocols.dissemination.models import InterestTextField, StreamName
 from protocols.dissemination.names import position_of
 from protocols.dissemination.service import StreamRefused
+from protocols.dissemination.stream import StreamRecord
 from protocols.dissemination.subscriptions import ClientSubscription
 
 NAMED_MAX: Final = 1000
@@ -34,7 +35,7 @@ _PLACES: Final = TypeAdapter(dict[str, str])
 
 class SavedNamed(BaseModel):
     """A named subscription. ``after``: where it began. ``begun`` tells it from an earlier one of its name, whose places
-    the log may still have."""
+    the log may still have. ``creator``: who has created the stream; empty: an older version has not said."""
 
     model_config = ConfigDict(frozen=True, extra="ignore")
 
@@ -42,6 +43,7 @@ class SavedNamed(BaseModel):
     interest: InterestTextField
     after: str
     begun: str = ""
+    creator: str = ""
 
 
 class NamedSubscriptions:
@@ -100,6 +102,16 @@ class NamedSubscriptions:
         is_it = saved is not None and (saved.stream, saved.interest) == (stream, interest)
         return self._resumed(name).after if is_it else None
 
+    def is_of_other(self, name: str, record: StreamRecord) -> bool:
+        """Whether this node had a subscription to an earlier stream of the name, which another node had created.
+
+        Where that one was read to says nothing in this stream, whose ids may be lower.
+        """
+        saved = self._saved.get(name)
+        if saved is None or saved.stream != record.name or not (saved.creator and record.creator):
+            return False
+        return saved.creator != record.creator
+
     def is_hopeless(self, why: StreamRefused) -> bool:
         """Whether a subscription that could not be made again never can be. A producer may be away for long."""
         return why.kind in ("invalid", "conflict") or self._host.now() - self._loaded_at >= FORGOTTEN_S
@@ -112,6 +124,7 @@ class NamedSubscriptions:
             interest=subscription.interest.text,
             after=after,
             begun=self._host.new_epoch(),
+            creator=subscription.creator,
         )
         if name not in self._saved and len(self._saved) >= NAMED_MAX:
             raise Unavailable(f"{NAMED_MAX} named subscriptions are kept already")

@@ -482,8 +482,10 @@ class Dissemination(Plugin):
         if after is None and request.name:
             at = self.named.after(request.name, request.stream, interest.text)
             after = None if at is None else position_of(at)
+        is_anew = after not in (None, START) and self.named.is_of_other(request.name, node.record)
+        after = START if is_anew else after
         made = self.clients.add(record.name, interest, record.kind, request.name, after)
-        made.on_done = on_done
+        made.on_done, made.creator, made.is_anew = on_done, node.record.creator, is_anew
         deliver = node.with_documents(made.deliver)
         node.subscribe(made.number, interest, after, deliver, partial(self._live, made))
         if node.member.up.is_new and node.member.up.is_orphan and not node.is_producer:
@@ -517,10 +519,12 @@ class Dissemination(Plugin):
         subscription.is_live = True
         node = self.nodes.get(stream_key(subscription.stream))
         if subscription.name and node is not None:
-            through = node.member.subscriptions[subscription.number].through
+            through = node.member.subscriptions[subscription.number].through or START
             with suppress(Unavailable):  # then it ends with this daemon, which its view says
-                self.named.keep(subscription, position_text(START if through is None else through))
+                self.named.keep(subscription, position_text(through))
                 subscription.is_kept = True
+            if subscription.is_anew:
+                subscription.begin_anew(through)
         self._tell(subscription, self._told(subscription))
 
     def _told(self, subscription: ClientSubscription) -> StreamSubscriptionView:

@@ -7,9 +7,11 @@ from typing import Any
 
 import pytest
 
-from peerd.testing.host import FakeHost
+from peerd.testing.host import FakeHost, peer
 from protocols.dissemination import named
+from protocols.dissemination.models import StreamSpec
 from protocols.dissemination.named import NamedSubscriptions
+from protocols.dissemination.stream import StreamRecord
 
 
 class Disk:
@@ -25,10 +27,11 @@ class Disk:
         self.named = NamedSubscriptions(self.host)
         self.found = {name: (saved.stream, saved.after) for name, saved in self.named.load().items()}
 
-    def begin(self, after: str, stream: str = "news") -> Any:
+    def begin(self, after: str, stream: str = "news", creator: str = "") -> Any:
         made: Any = SimpleNamespace(
             name="audit", stream=stream, interest=SimpleNamespace(text=""), is_live=True, is_ended=False, at=None
         )
+        made.creator = creator
         made.taken = lambda: made.at
         self.named.keep(made, after)
         return made
@@ -77,3 +80,18 @@ def test_what_an_older_version_wrote_is_gone_on_with() -> None:
     disk.host.store.log("places").append(b'{"audit": "7-9"}')
     disk.restart()
     assert disk.found == {"audit": ("news", "7-9")}
+
+
+def test_a_stream_that_another_node_has_created_is_told_apart_and_one_of_an_older_version_is_not() -> None:
+    spec = StreamSpec(name="news", kind="classes", policy="first_fit")
+    one, other = (StreamRecord.of(spec, peer(number)) for number in (1, 2))
+    disk = Disk()
+    disk.begin("7-1", creator=one.creator)
+    disk.restart()
+    assert not disk.named.is_of_other("audit", one) and disk.named.is_of_other("audit", other)
+    assert not disk.named.is_of_other("audit", one.handed_to(peer(2))), "who produces it now is not the question"
+    assert not disk.named.is_of_other("audit", other.model_copy(update={"name": "old"}))
+    assert not disk.named.is_of_other("another", other)
+    assert not disk.named.is_of_other("audit", other.model_copy(update={"creator": ""}))
+    disk.begin("7-1")
+    assert not disk.named.is_of_other("audit", other)
