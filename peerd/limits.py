@@ -101,8 +101,8 @@ HTTP_CONNECTIONS_SPARE: Final = 16
 # Plugin logs
 LOGS_PER_PLUGIN_MAX: Final = 256
 """A log that nobody writes costs a folder; what its records may take is for the plugin to bound."""
-LOG_RECORD_BYTES_MAX: Final = 1 * MIB + 16 * KIB
-"""A value of 1 MiB, and what its plugin writes before it."""
+LOG_RECORD_BYTES_MAX: Final = 1 * MIB + 64 * KIB
+"""A value of 1 MiB, and what its plugin writes before it: at most a document's manifest, of 33 KiB and a little."""
 LOG_RECORD_OVERHEAD_BYTES: Final = 32
 """Each record counts for this much more than its length: its header on disk, and its bookkeeping in memory."""
 LOG_BYTES_MAX: Final = 64 * MIB

@@ -133,7 +133,11 @@ class Keeping:
             on_done(self.is_kept)
 
     def tick(self, now: float, through: StreamPosition, floor: StreamPosition) -> None:
-        """Remove what is not remembered any more; or try again what the disk has refused."""
+        """Remove what is not remembered any more; or try again what the disk has refused.
+
+        ``through``: the newest item that was let go without the disk. It may still wait to be matched, and a log that
+        began before it would not say that it is missing.
+        """
         if self._log is not None:
             self._log.trim(floor)
         elif now >= self._begin_at:

@@ -18,6 +18,7 @@ from peerd.limits import KIB
 from protocols.dissemination.models import InterestTextField, StreamName
 from protocols.dissemination.names import position_of
 from protocols.dissemination.service import StreamRefused
+from protocols.dissemination.stream import StreamRecord
 from protocols.dissemination.subscriptions import ClientSubscription
 
 NAMED_MAX: Final = 1000
@@ -33,23 +34,26 @@ _PLACES: Final = TypeAdapter(dict[str, str])
 
 
 class SavedNamed(BaseModel):
-    """A named subscription. ``after``: where it began."""
+    """A named subscription. ``after``: where it began. ``begun`` tells it from an earlier one of its name, whose places
+    the log may still have. ``creator``: who has created the stream; empty: an older version has not said."""
 
     model_config = ConfigDict(frozen=True, extra="ignore")
 
     stream: StreamName
     interest: InterestTextField
     after: str
+    begun: str = ""
+    creator: str = ""
 
 
 class NamedSubscriptions:
-    """Those of this node, by name."""
+    """Those of this node, by name. The log has each place with the ``begun`` of the subscription that it is of."""
 
     def __init__(self, host: Host) -> None:
         self._host = host
         self._saved: dict[str, SavedNamed] = {}
         self._places: dict[str, str] = {}
-        """Up to where each has been read, as the log has it."""
+        """Up to where each has been read, as the log has it; not those of earlier ones of the same names."""
         self._save_at = 0.0
         self._loaded_at = host.now()
 
@@ -60,7 +64,8 @@ class NamedSubscriptions:
                 saved = SavedNamed.model_validate_json(self._host.store.get(key) or b"")
                 position_of(saved.after)
             except ValueError:
-                self._host.store.delete(key)
+                with suppress(Unavailable):  # the disk refuses: the next start tries again
+                    self._host.store.delete(key)
                 continue
             self._saved[key.removeprefix(_PREFIX)] = saved
         if self._saved:
@@ -74,14 +79,15 @@ class NamedSubscriptions:
             for number, record in found:
                 after = number
                 with suppress(ValidationError, ValueError):
-                    for name, at in _PLACES.validate_json(record).items():
+                    for name, place in _PLACES.validate_json(record).items():
+                        at, _, begun = place.partition(" ")
                         position_of(at)
-                        self._places[name] = at
+                        if name in self._saved and self._saved[name].begun == begun:
+                            self._places[name] = at
 
     def _resumed(self, name: str) -> SavedNamed:
         saved = self._saved[name]
-        at = max(saved.after, self._places.get(name, saved.after), key=position_of)
-        return saved.model_copy(update={"after": at})
+        return saved.model_copy(update={"after": self._places.get(name, saved.after)})
 
     def _log(self) -> Log:
         return self._host.store.log("places")
@@ -96,6 +102,16 @@ class NamedSubscriptions:
         is_it = saved is not None and (saved.stream, saved.interest) == (stream, interest)
         return self._resumed(name).after if is_it else None
 
+    def is_of_other(self, name: str, record: StreamRecord) -> bool:
+        """Whether this node had a subscription to an earlier stream of the name, which another node had created.
+
+        Where that one was read to says nothing in this stream, whose ids may be lower.
+        """
+        saved = self._saved.get(name)
+        if saved is None or saved.stream != record.name or not (saved.creator and record.creator):
+            return False
+        return saved.creator != record.creator
+
     def is_hopeless(self, why: StreamRefused) -> bool:
         """Whether a subscription that could not be made again never can be. A producer may be away for long."""
         return why.kind in ("invalid", "conflict") or self._host.now() - self._loaded_at >= FORGOTTEN_S
@@ -103,7 +119,13 @@ class NamedSubscriptions:
     def keep(self, subscription: ClientSubscription, after: str) -> None:
         """Keep one that has begun. Raises `Unavailable`."""
         name = subscription.name
-        saved = SavedNamed(stream=subscription.stream, interest=subscription.interest.text, after=after)
+        saved = SavedNamed(
+            stream=subscription.stream,
+            interest=subscription.interest.text,
+            after=after,
+            begun=self._host.new_epoch(),
+            creator=subscription.creator,
+        )
         if name not in self._saved and len(self._saved) >= NAMED_MAX:
             raise Unavailable(f"{NAMED_MAX} named subscriptions are kept already")
         self._host.store.put(_PREFIX + name, saved.model_dump_json().encode())
@@ -136,6 +158,9 @@ class NamedSubscriptions:
         log = self._log()
         self._places.update(changed)
         if log.bytes_used <= LOG_BYTES:
-            log.append(_PLACES.dump_json(changed))
+            log.append(self._record(changed))
         else:
-            log.append(_PLACES.dump_json(self._places), on_durable=lambda number: log.truncate(number - 1))
+            log.append(self._record(self._places), on_durable=lambda number: log.truncate(number - 1))
+
+    def _record(self, places: dict[str, str]) -> bytes:
+        return _PLACES.dump_json({name: f"{at} {self._saved[name].begun}".rstrip() for name, at in places.items()})

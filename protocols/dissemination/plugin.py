@@ -61,7 +61,7 @@ from protocols.dissemination.produced import ProducedStreams
 from protocols.dissemination.producer_changes import ProducerChanges
 from protocols.dissemination.producer_part import Streams
 from protocols.dissemination.publishing import Publishers, check_now, produced_elsewhere
-from protocols.dissemination.registry import StreamRegistry
+from protocols.dissemination.registry import EndedEarly, StreamRegistry
 from protocols.dissemination.service import StreamRefused
 from protocols.dissemination.stream import StreamRecord
 from protocols.dissemination.stream_node import StreamNode
@@ -280,27 +280,21 @@ class Dissemination(Plugin):
         def done(why: Exception | None) -> None:
             if why is None:
                 self.produced.remember(record)
-                on_done(self._view(node))
-            else:
-                self.nodes.give_up(node, "not created")
-                self.produced.forget_past(record)
-                self._forget_record(record, why)
-                on_done(why)
+            elif not isinstance(why, EndedEarly):  # after that another stream may have its name by now
+                self._not_created(node)
+                if isinstance(why, Unavailable):  # it may have been written, although nobody has said so
+                    self.registry.withdraw(record)
+            on_done(self._view(node) if why is None else why)
 
         try:
             self.registry.create(record, done)
         except Unavailable:
-            self.nodes.give_up(node, "not created")
-            self.produced.forget_past(record)
+            self._not_created(node)
             raise
 
-    def _forget_record(self, record: StreamRecord, why: Exception) -> None:
-        """It may have been written, although nobody has said so."""
-        if isinstance(why, Unavailable):
-            try:
-                self.registry.remove(record, lambda why: None)
-            except Unavailable:
-                return  # it lapses
+    def _not_created(self, node: StreamNode) -> None:
+        self.nodes.give_up(node, "not created")
+        self.produced.forget_past(node.record)
 
     def hand_over(self, name: str, to: str, on_done: Callable[[StreamView | Exception], None]) -> None:
         """See `StreamService.hand_over`."""
@@ -488,8 +482,10 @@ class Dissemination(Plugin):
         if after is None and request.name:
             at = self.named.after(request.name, request.stream, interest.text)
             after = None if at is None else position_of(at)
+        is_anew = after not in (None, START) and self.named.is_of_other(request.name, node.record)
+        after = START if is_anew else after
         made = self.clients.add(record.name, interest, record.kind, request.name, after)
-        made.on_done = on_done
+        made.on_done, made.creator, made.is_anew = on_done, node.record.creator, is_anew
         deliver = node.with_documents(made.deliver)
         node.subscribe(made.number, interest, after, deliver, partial(self._live, made))
         if node.member.up.is_new and node.member.up.is_orphan and not node.is_producer:
@@ -523,10 +519,12 @@ class Dissemination(Plugin):
         subscription.is_live = True
         node = self.nodes.get(stream_key(subscription.stream))
         if subscription.name and node is not None:
-            through = node.member.subscriptions[subscription.number].through
+            through = node.member.subscriptions[subscription.number].through or START
             with suppress(Unavailable):  # then it ends with this daemon, which its view says
-                self.named.keep(subscription, position_text(START if through is None else through))
+                self.named.keep(subscription, position_text(through))
                 subscription.is_kept = True
+            if subscription.is_anew:
+                subscription.begin_anew(through)
         self._tell(subscription, self._told(subscription))
 
     def _told(self, subscription: ClientSubscription) -> StreamSubscriptionView:

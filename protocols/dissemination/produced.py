@@ -142,7 +142,8 @@ class ProducedStreams(Part):
                     names.add(record.name)
                     self._return(record)
             except (ValueError, StreamRefused):
-                store.delete(key)
+                with suppress(Unavailable):  # the disk refuses: the next start tries again
+                    store.delete(key)
         with suppress(Unavailable):  # the disk refuses: they are in nobody's way
             for name in [name for name in self._logs.names() if name not in names]:
                 self._logs.remove(name)

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from struct import Struct, error as StructError
 from typing import Annotated, Final
@@ -19,7 +20,9 @@ from typing import Annotated, Final
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from peerd.api import Host, Log
+from peerd.errors import ProtocolError, Unavailable
 from peerd.limits import KIB, LOG_BYTES_MAX, LOG_RECORD_OVERHEAD_BYTES, MIB
+from protocols.dissemination.documents.manifest import FILE_NAME_MAX, Attachment
 from protocols.dissemination.messages import CONTENT_TYPE_MAX, ITEM_BYTES_MAX, StreamItem
 from protocols.dissemination.names import StreamPosition
 from protocols.dissemination.service import StreamRefused
@@ -36,7 +39,9 @@ LOG_ROOM_BYTES: Final = LOG_BYTES_MAX - 8 * MIB
 """A stream's log takes no more, whatever `replay_bytes` says; the rest is for what is not removed yet."""
 _PREFIX: Final = "past."
 _HEAD: Final = Struct(">BQQQQH")
-_MARK, _ITEM = range(2)
+_MARK, _ITEM, _WITH_DOCUMENT = range(3)
+_MANIFEST: Final = Struct(">QIHHH")
+"""The size of a document and of its chunks, and how long its name, its content type and its digests are."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,8 +59,11 @@ def encode_kept(kept: KeptItem) -> bytes:
     if kept.item is None:
         return _HEAD.pack(_MARK, kept.kept_ms, kept.at.epoch, kept.at.sequence, 0, 0)
     kind = kept.item.content_type.encode()
-    head = _HEAD.pack(_ITEM, kept.kept_ms, kept.at.epoch, kept.at.sequence, kept.item.published_ms, len(kind))
-    return head + kind + kept.item.payload
+    attached = kept.item.attachment
+    what = _ITEM if attached is None else _WITH_DOCUMENT
+    head = _HEAD.pack(what, kept.kept_ms, kept.at.epoch, kept.at.sequence, kept.item.published_ms, len(kind))
+    manifest = b"" if attached is None else _encode_manifest(attached)
+    return head + kind + manifest + kept.item.payload
 
 
 def decode_kept(record: bytes) -> KeptItem:
@@ -68,9 +76,42 @@ def decode_kept(record: bytes) -> KeptItem:
     if what == _MARK:
         return KeptItem(at, kept_ms, None)
     kind, payload = rest[:length].decode(), rest[length:]
-    if what != _ITEM or len(rest) < length or len(kind) > CONTENT_TYPE_MAX or len(payload) > ITEM_BYTES_MAX:
+    attached = None
+    if what == _WITH_DOCUMENT:
+        attached, payload = _decode_manifest(payload)
+    elif what != _ITEM:
         raise ValueError("the record is no item")
-    return KeptItem(at, kept_ms, StreamItem(epoch, sequence, published_ms, payload, kind))
+    if len(rest) < length or len(kind) > CONTENT_TYPE_MAX or len(payload) > ITEM_BYTES_MAX:
+        raise ValueError("the record is no item")
+    return KeptItem(at, kept_ms, StreamItem(epoch, sequence, published_ms, payload, kind, attached))
+
+
+def _encode_manifest(attached: Attachment) -> bytes:
+    texts = [attached.name.encode(), attached.content_type.encode(), attached.digests]
+    return _MANIFEST.pack(attached.size, attached.chunk_bytes, *map(len, texts)) + b"".join(texts)
+
+
+def _decode_manifest(data: bytes) -> tuple[Attachment, bytes]:
+    """A manifest, and what comes after it. Raises ``ValueError`` for one that no producer makes."""
+    try:
+        size, chunk_bytes, *lengths = _MANIFEST.unpack_from(data)
+    except StructError as error:
+        raise ValueError("the record is too short") from error
+    parts, rest = [], data[_MANIFEST.size :]
+    for length in lengths:
+        if len(rest) < length:
+            raise ValueError("the record is too short")
+        parts.append(rest[:length])
+        rest = rest[length:]
+    name, content_type, digests = parts
+    attached = Attachment(name.decode(), size, chunk_bytes, digests, content_type.decode())
+    if len(attached.name) > FILE_NAME_MAX or len(attached.content_type) > CONTENT_TYPE_MAX:
+        raise ValueError("the record has no manifest")
+    try:
+        attached.check()
+    except ProtocolError as error:
+        raise ValueError("the record has no manifest") from error
+    return attached, rest
 
 
 class _Place(BaseModel):
@@ -204,7 +245,8 @@ class ProducerLogs:
                 try:
                     found[key.removeprefix(_PREFIX)] = _Place.model_validate_json(self._host.store.get(key) or b"")
                 except ValidationError:
-                    self._host.store.delete(key)
+                    with suppress(Unavailable):  # the disk refuses: it is looked at again after a restart
+                        self._host.store.delete(key)
             self._places = found
         return self._places
 

@@ -30,6 +30,10 @@ _RENEWAL: Final = "stream_renewal"
 Found = Callable[[StreamRecord | Exception], None]
 
 
+class EndedEarly(StreamRefused):
+    """A record was removed before the ring had confirmed it."""
+
+
 @dataclass(slots=True)
 class _Own:
     record: StreamRecord
@@ -45,6 +49,8 @@ class StreamRegistry(Part):
     def __init__(self, host: Host, config: Callable[[], DisseminationConfig]) -> None:
         self._host, self._config = host, config
         self._own: dict[NodeId, _Own] = {}
+        self._creating: dict[NodeId, StreamRecord] = {}
+        """What the ring has not confirmed yet, and nobody has removed meanwhile."""
         self.seeds_of: Callable[[StreamRecord], StreamRecord] = lambda record: record
         """The record with the seeds of this moment; set by who makes the parts."""
         self.on_conflict: Callable[[StreamRecord], None] = lambda record: None
@@ -52,17 +58,33 @@ class StreamRegistry(Part):
     # This node's own
 
     def create(self, record: StreamRecord, on_done: Callable[[Exception | None], None]) -> None:
-        """Write a new record. Raises `Unavailable`."""
-        self._put(record, partial(self._created, record, on_done, self._host.now()))
+        """Write a new record. Raises `Unavailable`. ``on_done`` gets `EndedEarly`, or what the ring says."""
+        self._creating[record.key] = record
+        try:
+            self._put(record, partial(self._created, record, on_done, self._host.now()))
+        except Unavailable:
+            del self._creating[record.key]
+            raise
 
     def _created(
         self, record: StreamRecord, on_done: Callable[[Exception | None], None], sent_at: float, result: RecordResult
     ) -> None:
         why = self._why_not(record, result)
+        if self._creating.get(record.key) is not record:
+            if not isinstance(why, StreamRefused):
+                self._clear_away(record)
+            on_done(EndedEarly("conflict", f"the stream {record.name} was ended before the ring had confirmed it"))
+            return
+        del self._creating[record.key]
         if why is None:
             self.keep(record, self._pause_s(record))
             self._holds(self._own[record.key], sent_at)
         on_done(why)
+
+    def _clear_away(self, record: StreamRecord) -> None:
+        """A record that was removed before the ring had answered may have been written after that all the same."""
+        if record.key not in self._own and record.key not in self._creating:  # else the next record is in its place
+            self.withdraw(record)
 
     def is_held(self, record: StreamRecord) -> bool:
         """Whether this node may publish. Where a standby waits for the record to lapse, the ring has to have confirmed
@@ -99,12 +121,13 @@ class StreamRegistry(Part):
         self.forget(record)
 
     def withdraw(self, record: StreamRecord) -> None:
-        """Delete a record that another one has overtaken; where that cannot be done now, it lapses."""
+        """Delete a record that is not to be there any more; where that cannot be done now, it lapses."""
         with suppress(Unavailable):
             self.remove(record, lambda why: None)
 
     def forget(self, record: StreamRecord) -> None:
         """Renew it no more: it lapses."""
+        self._creating.pop(record.key, None)
         if self._own.pop(record.key, None) is not None:
             self._host.cancel_timer(_RENEWAL, record.key)
 

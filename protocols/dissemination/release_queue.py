@@ -7,6 +7,7 @@ from collections.abc import Callable
 from typing import Final
 
 from peerd.errors import Unavailable
+from protocols.dissemination.names import StreamPosition
 from protocols.dissemination.ports import ParsedItem
 from protocols.dissemination.tree.state import MemberState
 
@@ -24,6 +25,11 @@ class ReleaseQueue:
 
     def __len__(self) -> int:
         return len(self._waiting)
+
+    @property
+    def through(self) -> StreamPosition:
+        """The newest item that has gone out, or waits here until it can."""
+        return self._waiting[-1].position if self._waiting else self._state.through
 
     def check_room(self) -> None:
         """Raise `Unavailable` where too much waits already."""

@@ -481,7 +481,7 @@ class StreamNode:
         self.meter.counts.held_ms, self.meter.counts.outdated_ms = self._freshness.until(self._wall_ms())
         self.meter.tick(now)
         if self.keeping is not None:
-            self.keeping.tick(now, self.member.state.through, self.member.state.buffer.floor)
+            self.keeping.tick(now, self._releasing.through, self.member.state.buffer.floor)
         if self._ended_at is not None:
             self._stream_over()
         elif not self.is_unused:

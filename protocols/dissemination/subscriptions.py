@@ -42,6 +42,10 @@ class ClientSubscription:
     is_ended: bool = False
     is_kept: bool = False
     """It survives a restart of its daemon."""
+    creator: str = ""
+    """Who has created the stream."""
+    is_anew: bool = False
+    """Before a restart it was of another stream of the name, of which a reader has to be told that it is gone."""
     unread_since: float | None = None
     on_done: Told | None = None
     asked_at: float = 0.0
@@ -66,18 +70,25 @@ class ClientSubscription:
             )
             return
         if isinstance(what, Lost):
-            self.missed_gaps += 1
-            mark = ReceivedItem(
-                type="lost",
-                stream=self.stream,
-                id=position_text(what.until),
-                since=None if what.since == START else position_text(what.since),
-                reason="nobody remembers it any more",
-            )
-            self._push(mark, MARK_BYTES)
+            self._lose(what, "nobody remembers it any more")
             return
         self.received += 1
         self._push(received_item(self.stream, what), MARK_BYTES + len(what.item.payload))
+
+    def begin_anew(self, at: StreamPosition) -> None:
+        """Say that what comes now, after this mark, is of another stream than what came before."""
+        self._lose(Lost(START, at), "the stream was created anew: this one is another, and its ids may be lower")
+
+    def _lose(self, what: Lost, reason: str) -> None:
+        self.missed_gaps += 1
+        mark = ReceivedItem(
+            type="lost",
+            stream=self.stream,
+            id=position_text(what.until),
+            since=None if what.since == START else position_text(what.since),
+            reason=reason,
+        )
+        self._push(mark, MARK_BYTES)
 
     def taken(self) -> str | None:
         """The place up to which a reader has taken everything; ``None``: nothing was taken, or it is not known."""

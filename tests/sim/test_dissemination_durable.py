@@ -10,9 +10,10 @@ import pytest
 from peerd.errors import Unavailable
 from peerd.sim.driver import SimStore
 from peerd.sim.logs import LogOnDisk
+from protocols.dissemination.documents.manifest import Attachment
 from protocols.dissemination.front.judging import WatchedStream, plugin_of
 from protocols.dissemination.models import StreamView
-from protocols.dissemination.names import stream_key
+from protocols.dissemination.names import START, stream_key
 from tests.sim.test_dissemination import SPEC, Streams
 
 DURABLE = SPEC.model_copy(update={"durable": True})
@@ -85,6 +86,17 @@ def test_those_who_come_late_or_were_away_have_what_came_before_the_restart() ->
     streams.settle()
     streams.assert_complete()
     assert (late.received, resumed.received, told_gaps([late, resumed])) == (50, 30, 0)
+
+
+def test_an_item_has_its_document_also_after_a_restart() -> None:
+    streams = Streams(4, 0, DURABLE)
+    attached = Attachment("disk.img", 1000, 256 * 1024, b"d" * 32, "x/y")
+    plugin_of(streams.producer).publish("news", b"a item", attachment=attached)
+    streams.settle(1.0)
+    lose_power(streams)
+    node = plugin_of(streams.producer).nodes.get(KEY)
+    assert node is not None and node.keeping is not None and node.keeping.is_kept
+    assert [item.attachment for item in node.member.state.buffer.after(START)] == [attached]
 
 
 def test_an_idle_stream_has_no_gap_after_a_restart_also_before_its_first_item() -> None:

@@ -9,8 +9,15 @@ from peerd.lib.feed import FeedItem
 from peerd.sim.simulation import Place
 from protocols.dissemination import named
 from protocols.dissemination.front.judging import plugin_of
-from protocols.dissemination.models import ReceivedItem, StreamSubscriptionRequest, StreamSubscriptionView
-from tests.sim.test_dissemination import Streams
+from protocols.dissemination.models import (
+    ReceivedItem,
+    StreamSubscriptionRequest,
+    StreamSubscriptionView,
+    StreamView,
+    item_order,
+)
+from protocols.dissemination.names import stream_key
+from tests.sim.test_dissemination import SPEC, Streams
 
 
 def subscribe(streams: Streams, place: Place, name: str = "audit", after: str | None = None) -> StreamSubscriptionView:
@@ -48,6 +55,19 @@ def restart(streams: Streams, place: Place) -> None:
 
     streams.simulation.run_until(is_back, limit_s=90.0)
     streams.settle()
+
+
+def restart_without_items(streams: Streams, place: Place) -> None:
+    streams.simulation.kill(place)
+    streams.simulation.restart(place)
+    streams.simulation.run_until(
+        lambda: _is_back(place) and any(view.state == "live" for view in views(place)), limit_s=90.0
+    )
+    streams.settle()
+
+
+def _is_back(place: Place) -> bool:
+    return place.is_live and place.node.is_ready and plugin_of(place).nodes.get(stream_key("news")) is not None
 
 
 def wanted(streams: Streams) -> list[str]:
@@ -128,6 +148,42 @@ def test_one_that_was_ended_or_has_no_name_is_not_back() -> None:
     streams.simulation.run_until(lambda: place.is_live and place.node.is_ready, limit_s=90.0)
     streams.settle(20.0)
     assert views(place) == [] and place.driver._stores["dissemination"].keys() == []
+
+
+def test_one_whose_stream_was_created_anew_meanwhile_has_all_of_the_new_one_and_is_told_so() -> None:
+    streams = Streams(8)
+    simulation, place, creator = streams.simulation, streams.others[2], streams.others[4]
+    simulation.kill(streams.producer)
+    simulation.restart(streams.producer)  # its boot is a later one than those of the others, so its ids are larger
+    simulation.run_until(lambda: _is_back(streams.producer), limit_s=90.0)
+    streams.settle()
+    subscribe(streams, place)
+    for _ in range(5):
+        plugin_of(streams.producer).publish("news", b"a old")
+    streams.settle()
+    old = [item.id for item in read(place)]
+    streams.settle(3.0)
+    simulation.kill(place)
+    plugin_of(streams.producer).remove("news", lambda answer: None)
+    streams.settle()
+    told: list[StreamView | Exception] = []
+    plugin_of(creator).create(SPEC, told.append)
+    simulation.run_until(lambda: bool(told), limit_s=30.0)
+    for _ in range(3):
+        plugin_of(creator).publish("news", b"a new")
+    simulation.restart(place)
+    simulation.run_until(lambda: _is_back(place) and any(view.state == "live" for view in views(place)), limit_s=90.0)
+    plugin_of(creator).publish("news", b"a new")
+    streams.settle()
+    mark, *new = read(place)
+    assert mark.type == "lost" and mark.since is None and "created anew" in mark.reason
+    assert [item.payload for item in new] == ["a new"] * 4
+    assert max(map(item_order, [item.id for item in new])) < min(map(item_order, old)), "the case that is tested"
+    (view,) = views(place)
+    assert (view.missed_gaps, view.note) == (1, "")
+    streams.settle(3.0)
+    restart_without_items(streams, place)
+    assert read(place) == [] and views(place)[0].missed_gaps == 0, "it is told once"
 
 
 def test_one_whose_stream_is_over_is_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:

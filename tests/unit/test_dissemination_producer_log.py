@@ -8,8 +8,18 @@ import pytest
 from hypothesis import given, strategies as st
 
 from peerd.lib.group_log import GroupLog
+from peerd.limits import LOG_RECORD_BYTES_MAX
 from peerd.sim.logs import LogDisk, open_log
-from protocols.dissemination.messages import StreamItem
+from protocols.dissemination.documents.manifest import (
+    CHUNK_BYTES_MAX,
+    CHUNK_BYTES_MIN,
+    CHUNKS_MAX,
+    DIGEST_BYTES,
+    DOCUMENT_BYTES_MAX,
+    FILE_NAME_MAX,
+    Attachment,
+)
+from protocols.dissemination.messages import CONTENT_TYPE_MAX, ITEM_BYTES_MAX, StreamItem
 from protocols.dissemination.names import StreamPosition
 from protocols.dissemination.producer_log import (
     LOG_ROOM_BYTES,
@@ -29,6 +39,45 @@ def test_a_record_comes_back_as_it_was_written(item: StreamItem, kept_ms: int) -
     assert decode_kept(encode_kept(kept)) == kept
     mark = KeptItem(item.position, kept_ms, None)
     assert decode_kept(encode_kept(mark)) == mark
+
+
+@st.composite
+def attachments(draw: st.DrawFn) -> Attachment:
+    count, chunk_bytes = draw(st.integers(1, 5)), draw(st.integers(CHUNK_BYTES_MIN, CHUNK_BYTES_MAX))
+    size = (count - 1) * chunk_bytes + draw(st.integers(1, chunk_bytes))
+    digests = draw(st.binary(min_size=count * DIGEST_BYTES, max_size=count * DIGEST_BYTES))
+    return Attachment(draw(st.text(max_size=20)), size, chunk_bytes, digests, draw(st.text(max_size=20)))
+
+
+@given(st.builds(StreamItem, U63, U63, U63, st.binary(max_size=200), st.text(max_size=30), attachments()))
+def test_an_item_comes_back_with_the_document_that_is_attached_to_it(item: StreamItem) -> None:
+    kept = KeptItem(item.position, 5, item)
+    assert decode_kept(encode_kept(kept)) == kept
+
+
+def test_the_largest_item_with_the_largest_manifest_is_a_record_that_a_log_takes() -> None:
+    texts = "\U0001f600" * FILE_NAME_MAX, "\U0001f600" * CONTENT_TYPE_MAX
+    manifest = Attachment(
+        texts[0], DOCUMENT_BYTES_MAX, CHUNK_BYTES_MAX, bytes(CHUNKS_MAX * DIGEST_BYTES), content_type=texts[1]
+    )
+    item = StreamItem(7, 1, 0, bytes(ITEM_BYTES_MAX), texts[1], manifest)
+    record = encode_kept(KeptItem(item.position, 5, item))
+    assert len(record) <= LOG_RECORD_BYTES_MAX
+    assert decode_kept(record).item == item
+
+
+def test_a_record_that_ends_within_its_manifest_is_none() -> None:
+    manifest = Attachment("disk.img", 1000, CHUNK_BYTES_MIN, bytes(DIGEST_BYTES), "x/y")
+    record = encode_kept(KeptItem(StreamPosition(7, 1), 5, StreamItem(7, 1, 0, b"", "text/plain", manifest)))
+    for end in range(len(record)):
+        with pytest.raises(ValueError, match="record"):
+            decode_kept(record[:end])
+
+
+def test_a_record_without_a_document_is_as_it_always_was() -> None:
+    item = StreamItem(7, 3, 11, b"payload", "text/plain")
+    head = "01" + "0000000000000005" + "0000000000000007" + "0000000000000003" + "000000000000000b" + "000a"
+    assert encode_kept(KeptItem(item.position, 5, item)) == bytes.fromhex(head) + b"text/plain" + b"payload"
 
 
 @given(st.binary(max_size=80))

@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 from base64 import b64decode, b64encode
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Final
 
@@ -141,7 +142,8 @@ class DocumentShelf:
         for key in keys:
             kept = _read(store.get(key) or b"")
             if kept is None or STORE_PREFIX + kept.id.hex() != key or kept.file not in sizes:
-                store.delete(key)
+                with suppress(Unavailable):  # the disk refuses: the next start tries again
+                    store.delete(key)
                 continue
             kept.is_complete = kept.is_complete and sizes[kept.file] == kept.attachment.size
             self._kept[kept.id] = kept
