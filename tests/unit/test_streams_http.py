@@ -24,7 +24,13 @@ from peerd.models.streams import IngestAnswer
 from protocols.dissemination.front.client import DisseminationClient, wrapped
 from protocols.dissemination.front.http import router
 from protocols.dissemination.messages import ITEM_BYTES_MAX
-from protocols.dissemination.models import ReceivedItem, StreamSubscriptionRequest, StreamSubscriptionView, StreamWish
+from protocols.dissemination.models import (
+    ReceivedItem,
+    StreamSubscriptionRequest,
+    StreamSubscriptionView,
+    StreamWish,
+    WrappedItem,
+)
 from protocols.dissemination.service import StreamRefused
 from tests.support.fake_daemon import LOCAL_OPERATOR, FakeDaemon
 from tests.support.fake_streams import PRODUCER, TREE, FakeStreams, item
@@ -190,6 +196,31 @@ async def test_an_item_may_have_a_megabyte_alone_and_in_a_line(rig: Rig) -> None
     assert too_large.status_code == 413 and str(ROUTE_BODY_BYTES_MAX) in too_large.json()["detail"]
     other = await rig.http.post("/v1/streams", json={"name": "x" * 70_000})
     assert other.status_code == 413, "only the route of items takes so much"
+
+
+@pytest.mark.parametrize(
+    "payload",
+    [
+        "<a>" + "ж" * 480_000 + "</a>",
+        "\U0001f333" * (ITEM_BYTES_MAX // 4),
+        "\0" * ITEM_BYTES_MAX,
+        '\0"' * (ITEM_BYTES_MAX // 2),
+        '"\\\n\r' * (ITEM_BYTES_MAX // 4),
+    ],
+    ids=["cyrillic", "trees", "zeros", "zeros and quotes", "quotes"],
+)
+async def test_no_text_that_is_an_item_is_too_long_as_a_line(rig: Rig, payload: str) -> None:
+    items = [wrapped(b"before"), wrapped(payload.encode(), "text/plain"), wrapped(b"after")]
+    answer = await rig.streams.publish_many("news", items)
+    assert (answer.accepted, answer.refused, answer.is_complete) == (3, 0, True)
+    assert rig.service.items[1:] == [(payload.encode(), "text/plain"), (b"after", "")]
+
+
+async def test_half_a_character_costs_its_own_line_only(rig: Rig) -> None:
+    items = [WrappedItem(payload="a\ud800"), WrappedItem(payload="\ud800" * 200_000), wrapped("ж".encode())]
+    answer = await rig.streams.publish_many("news", items)
+    assert (answer.accepted, answer.refused, answer.is_complete) == (1, 2, True)
+    assert rig.service.items == [("ж".encode(), "")]
 
 
 async def test_many_items_are_lines_which_are_passed_on_as_they_were_written(rig: Rig) -> None:

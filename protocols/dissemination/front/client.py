@@ -15,11 +15,12 @@ from urllib.parse import quote, urlencode
 
 from peerd.client import Client, RequestRefused
 from peerd.client.patience import insist
-from peerd.client.streams import Item, StreamEntry
+from peerd.client.streams import Item, StreamEntry, json_bytes
 from peerd.errors import Unavailable
 from peerd.models.admin import API_PREFIX
 from peerd.models.streams import IngestAnswer
 from protocols.dissemination.front.document_files import Progress, pieces_of, write_document
+from protocols.dissemination.messages import ITEM_BYTES_MAX
 from protocols.dissemination.models import (
     AttachedDocument,
     DocumentView,
@@ -48,6 +49,8 @@ DOCUMENT_SILENCE_S: Final = 3600.0
 """A chunk may be long in coming: whoever has it may be away."""
 HAND_OVER_S: Final = 150.0
 """The next producer may have to be sent all that the stream remembers."""
+ESCAPED_BYTES_MAX: Final = 6
+"""So many bytes a character has at most in a line of JSON, as ``\\u0000``."""
 PATH: Final = f"{API_PREFIX}/streams"
 
 
@@ -131,10 +134,10 @@ class DisseminationClient:
         async def lines() -> AsyncGenerator[dict[str, Any], None]:
             if isinstance(items, AsyncIterable):
                 async for item in items:
-                    yield item.model_dump(exclude_none=True)
+                    yield _short(item).model_dump(exclude_none=True)
             else:
                 for item in items:
-                    yield item.model_dump(exclude_none=True)
+                    yield _short(item).model_dump(exclude_none=True)
 
         return await send_in_batches(self._client, f"{_path(name, 'items')}?wrapped=1", lines(), on_progress, backoff)
 
@@ -265,6 +268,21 @@ def wrapped(payload: bytes, content_type: str = "") -> WrappedItem:
         return WrappedItem(payload=payload.decode(), content_type=content_type)
     except UnicodeDecodeError:
         return WrappedItem(payload_base64=base64.b64encode(payload).decode(), content_type=content_type)
+
+
+def _short(item: WrappedItem) -> WrappedItem:
+    """The same item in base64 where escapes would make its line longer than the daemon takes: control characters have
+    six bytes each then."""
+    text = item.payload
+    if text is None or ESCAPED_BYTES_MAX * len(text) <= ITEM_BYTES_MAX:
+        return item
+    try:
+        payload, escaped = text.encode(), json_bytes(text)
+    except UnicodeEncodeError:  # half a character: the daemon refuses this item, and says so
+        return item
+    if len(escaped) <= 2 * len(payload):
+        return item
+    return item.model_copy(update={"payload": None, "payload_base64": base64.b64encode(payload).decode()})
 
 
 def payload_of(item: Any, content_type: str = "") -> tuple[bytes, str]:
