@@ -187,6 +187,9 @@ class StreamSubscriptionView(StreamsModel):
     """What its client should know of it: that it wants to begin behind an item that is not there yet."""
     is_kept: bool = False
     """It has a name, is on disk, and so survives a restart of its daemon."""
+    is_ordered: bool = True
+    """Items come in the order of their ids. ``False`` for the current values of objects: there what comes last counts,
+    even with a smaller id, so that nothing may be passed over because of its id."""
 
 
 class StreamSubscriptionViews(StreamsModel):

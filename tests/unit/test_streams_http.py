@@ -380,6 +380,32 @@ async def test_a_named_subscription_stays_and_is_resumed_after_an_item(rig: Rig)
     assert await take(rig.streams.subscribe("news", name="audit", after="7-3"), 1) == [item(4)]
 
 
+async def test_a_value_that_comes_last_counts_although_its_id_is_smaller(rig: Rig) -> None:
+    rig.service.view = rig.service.view.model_copy(update={"kind": "coherency"})
+    pushed = [*map(item, (8, 9, 11, 10)), item(11, type="stale"), item(11, type="fresh"), *map(item, (10, 11))]
+    fill(rig.service.feed, pushed)
+    assert await take(rig.streams.subscribe("news", "A WITHIN 1, B", after="start"), 8) == pushed
+
+
+async def test_a_named_subscription_to_values_is_resumed_behind_the_value_that_was_seen_last(rig: Rig) -> None:
+    rig.service.view = rig.service.view.model_copy(update={"kind": "coherency"})
+    assert not (await rig.streams.install("news", StreamWish(name="keep"))).is_ordered
+    assert [each.is_ordered for each in await rig.streams.subscriptions("news")] == [False]
+    pushed = [*map(item, (8, 9, 11, 10)), item(10, type="stale"), item(10, type="fresh"), *map(item, (12, 10))]
+    fill(rig.service.feed, pushed)
+    for after, begin in (("7-11", 3), ("7-10", 4), ("7-12", 7), ("7-7", 0), ("start", 0)):
+        found = await take(rig.streams.subscribe("news", name="keep", after=after), len(pushed) - begin)
+        assert found == pushed[begin:]
+
+
+async def test_values_whose_place_was_let_go_come_from_the_start_behind_a_gap(rig: Rig) -> None:
+    rig.service.view = rig.service.view.model_copy(update={"kind": "coherency"})
+    rig.service.feed = Feed("fake.1", items_max=2)
+    fill(rig.service.feed, map(item, (8, 9, 11, 10)))
+    gap, *found = await take(rig.streams.subscribe("news", name="keep", after="7-9"), 3)
+    assert isinstance(gap, Gap) and found == [item(11), item(10)]
+
+
 async def test_a_reader_that_comes_too_late_is_told_of_the_gap(rig: Rig) -> None:
     rig.service.feed = Feed("fake.1", items_max=2)
     fill(rig.service.feed, map(item, range(1, 6)))
@@ -421,6 +447,17 @@ async def test_after_a_restart_the_subscription_is_made_anew_behind_the_last_ite
     found = await take(entries, 2)
     assert [each.type for each in found] == ["end", "item"] and found[1] == item(3)
     assert [each.after for each in rig.service.asked("subscribe")] == [None, "7-2"]
+
+
+async def test_after_a_restart_all_values_are_taken_anew_in_their_new_order(rig: Rig) -> None:
+    rig.service.view = rig.service.view.model_copy(update={"kind": "coherency"})
+    fill(rig.service.feed, [item(2)], is_final=False)
+    entries = rig.streams.subscribe("news", "A, B", backoff=Backoff(0.0, 0.0))
+    assert await anext(entries) == item(2)
+    rig.service.held.clear()
+    rig.service.feed = Feed("fake.2")
+    fill(rig.service.feed, [item(1), item(2), item(3)])  # the first was not there before
+    assert (await take(entries, 4))[1:] == [item(1), item(2), item(3)]
 
 
 async def test_a_refused_interest_is_an_error_at_once(rig: Rig) -> None:

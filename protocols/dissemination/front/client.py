@@ -196,6 +196,9 @@ class DisseminationClient:
     ) -> AsyncGenerator[ReceivedItem | StreamEntry, None]:
         """Receive the items that meet an interest; reconnects by itself, and nothing comes twice.
 
+        Where items are the current values of objects, the last one that comes of each counts, whatever its id, and the
+        same value may come again.
+
         Yields a `ReceivedItem` for each, marks of the stream as well (their ``type`` says which), and what
         `peerd.client.Client.follow` yields where the daemon has let items go. ``after``: the id of the last item that
         was seen, or ``start``. With a ``name`` the subscription goes on without readers; without one it ends when this
@@ -211,7 +214,7 @@ class DisseminationClient:
                     async with aclosing(self.read(stream, view.id, after=place, backoff=backoff)) as entries:
                         async for entry in entries:
                             if isinstance(entry, ReceivedItem):
-                                if entry.type == "item" and had is not None and item_order(entry.id) <= had:
+                                if view.is_ordered and _is_known(entry, had):
                                     continue  # a daemon that was restarted knows no more what was read
                                 after, had = _behind(entry, after, had)
                             yield entry
@@ -219,7 +222,8 @@ class DisseminationClient:
                 except RequestRefused as error:
                     if error.problem.status != HTTPStatus.NOT_FOUND:
                         raise
-                wish, place = wish.model_copy(update={"after": after}), after
+                wish = wish.model_copy(update={"after": after})
+                place = after if view.is_ordered else None  # a new one begins with all values, in an order of its own
                 view = await insist(lambda: self.install(stream, wish), backoff)  # noqa: B023  awaited at once
         finally:
             if not name:
@@ -293,6 +297,11 @@ def payload_of(item: Any, content_type: str = "") -> tuple[bytes, str]:
         return item.encode(), content_type or "text/plain"
     text = json.dumps(item, ensure_ascii=False, separators=(",", ":"), allow_nan=False)
     return text.encode(), content_type or "application/json"
+
+
+def _is_known(item: ReceivedItem, had: StreamPosition | None) -> bool:
+    """Whether this reader has had the item, in a stream whose items come in order."""
+    return item.type == "item" and had is not None and item_order(item.id) <= had
 
 
 def _behind(
