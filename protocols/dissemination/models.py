@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from typing import Annotated, Any, Final, Literal
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, WithJsonSchema
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, FiniteFloat, WithJsonSchema
 from pydantic_core import PydanticCustomError
 
 from peerd.limits import NAME_LENGTH_MAX
@@ -14,6 +14,8 @@ from protocols.dissemination.names import StreamPosition
 
 CONTENT_TYPE_LENGTH_MAX: Final = 128
 ITEM_ID_LENGTH_MAX: Final = 41
+AT_MS_MAX: Final = 253_402_214_400_000
+"""The last day of the year 9999, in milliseconds since 1970: no later moment can be shown as a date everywhere."""
 _ITEM_ID: Final = re.compile(r"([0-9]{1,20})-([0-9]{1,20})")
 STREAM_NAME: Final = r"[A-Za-z][A-Za-z0-9_.-]{0,63}"
 SUBSCRIPTION_NAME: Final = rf"[A-Za-z0-9_.-]{{0,{NAME_LENGTH_MAX}}}"
@@ -263,7 +265,7 @@ class StreamTreeNode(StreamsModel):
     interests: list[str]
     children: int
     fan_out: int
-    figures: dict[str, float]
+    figures: dict[str, FiniteFloat]
     """``items_per_s``, ``bytes_per_s``, ``spurious_share`` and what the policy counts."""
     second_parent: str | None = None
     """Who has promised to take the node when its parent dies; ``None``: nobody yet, or the parent is the producer."""
@@ -287,7 +289,7 @@ class PlannedMove(StreamsModel):
     node: str
     from_parent: str | None
     to_parent: str | None
-    gain: float
+    gain: FiniteFloat
     """In the policy's own measure, which ``unit`` names."""
     unit: str
 
@@ -295,13 +297,13 @@ class PlannedMove(StreamsModel):
 class PastMove(StreamsModel):
     """A change that was made."""
 
-    at_ms: int
+    at_ms: Annotated[int, Field(ge=0, le=AT_MS_MAX)]
     what: str
     node: str
     from_parent: str | None
     to_parent: str | None
-    predicted: float
-    measured: float | None
+    predicted: FiniteFloat
+    measured: FiniteFloat | None
     """``None``: not enough has come since."""
     unit: str
 
