@@ -415,6 +415,19 @@ async def test_a_reader_that_comes_too_late_is_told_of_the_gap(rig: Rig) -> None
     assert first == item(5), "it has had everything that was let go"
 
 
+async def test_the_item_to_begin_after_counts_also_for_who_does_not_stay(rig: Rig) -> None:
+    await rig.streams.install("news", StreamWish(name="audit"))
+    for number in (1, 2, 3):
+        rig.service.feed.push(item(number))
+    path = "/v1/streams/news/subscriptions/audit/items?follow=0"
+    for asked, begin in (("", 0), ("&after_item=start", 0), ("&after_item=7-2", 2), ("&after_item=7-3", 3)):
+        *found, end = map(json.loads, (await rig.http.get(path + asked)).text.splitlines())
+        assert [line["data"]["id"] for line in found] == ["7-1", "7-2", "7-3"][begin:]
+        assert end["reason"] == "caught up"
+    [first, *_] = (await rig.http.get(f"{path}&after_item=7-2&after=fake.1-1")).text.splitlines()
+    assert json.loads(first)["data"]["id"] == "7-2", "the place in the feed is more exact"
+
+
 async def test_an_id_that_is_none_is_refused(rig: Rig) -> None:
     await rig.streams.install("news", StreamWish())
     for path in (f"{ITEMS}?after=yesterday", "/v1/streams/news/subscriptions/s1/items?after_item=yesterday"):
