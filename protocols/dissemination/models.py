@@ -21,7 +21,8 @@ STREAM_NAME: Final = r"[A-Za-z][A-Za-z0-9_.-]{0,63}"
 SUBSCRIPTION_NAME: Final = rf"[A-Za-z0-9_.-]{{0,{NAME_LENGTH_MAX}}}"
 
 
-def _stream_name(name: str) -> str:
+def stream_name(name: str) -> str:
+    """The name, if a stream may have it. Raises ``PydanticCustomError``."""
     if re.fullmatch(STREAM_NAME, name) is None:
         raise PydanticCustomError(
             "stream_name",
@@ -32,7 +33,8 @@ def _stream_name(name: str) -> str:
     return name
 
 
-def _subscription_name(name: str) -> str:
+def subscription_name(name: str) -> str:
+    """The name, if a subscription may have it; an empty one is none. Raises ``PydanticCustomError``."""
     if re.fullmatch(SUBSCRIPTION_NAME, name) is None:
         raise PydanticCustomError(
             "subscription_name",
@@ -44,10 +46,10 @@ def _subscription_name(name: str) -> str:
 
 
 StreamName = Annotated[
-    str, AfterValidator(_stream_name), WithJsonSchema({"type": "string", "pattern": f"^{STREAM_NAME}$"})
+    str, AfterValidator(stream_name), WithJsonSchema({"type": "string", "pattern": f"^{STREAM_NAME}$"})
 ]
 SubscriptionName = Annotated[
-    str, AfterValidator(_subscription_name), WithJsonSchema({"type": "string", "pattern": f"^{SUBSCRIPTION_NAME}$"})
+    str, AfterValidator(subscription_name), WithJsonSchema({"type": "string", "pattern": f"^{SUBSCRIPTION_NAME}$"})
 ]
 InterestTextField = Annotated[str, Field(max_length=INTEREST_BYTES_MAX)]
 

@@ -169,6 +169,14 @@ async def test_what_was_taken_of_a_stream_that_is_over_is_answered(rig: Rig) -> 
     assert (await rig.streams.publish_many("news", [wrapped(b"a")])).accepted == 1
 
 
+async def test_one_item_is_not_published_as_many(rig: Rig) -> None:
+    for kind in ("application/x-ndjson", "Application/X-NDJSON; charset=utf-8"):
+        with pytest.raises(RequestRefused, match="publish_many"):
+            await rig.streams.publish("news", {"a": 1}, kind)
+    assert rig.service.items == []
+    assert (await rig.streams.publish_many("news", [wrapped(b"{}", "application/x-ndjson")])).accepted == 1
+
+
 async def test_what_curl_says_of_a_body_by_itself_is_passed_over(rig: Rig) -> None:
     headers = {"Content-Type": "application/x-www-form-urlencoded"}
     assert (await rig.http.post(ITEMS, content=b"a=1", headers=headers)).status_code == 200
@@ -335,6 +343,29 @@ async def test_subscriptions_are_made_listed_and_ended_by_id_or_name(rig: Rig) -
     assert refused.value.problem.status == 404
     assert (await rig.streams.unsubscribe("news", "audit")).state == "ended"
     assert await rig.streams.subscriptions("news") == []
+
+
+@pytest.mark.parametrize("name", ["", "a/b", "9lives", "a\udcff", ".."])
+async def test_what_is_no_name_of_a_stream_is_told_and_not_asked(rig: Rig, name: str) -> None:
+    for asking in (rig.streams.stream(name), rig.streams.remove(name), rig.streams.subscriptions(name)):
+        with pytest.raises(RequestRefused, match="is no name of a stream: expected a letter") as refused:
+            await asking
+        assert refused.value.problem.status == 422
+    assert rig.service.calls == []
+
+
+@pytest.mark.parametrize("name", ["", ".", "..", "a/b", "a\udcff"])
+async def test_what_is_no_name_of_a_subscription_is_told_and_not_asked(rig: Rig, name: str) -> None:
+    with pytest.raises(RequestRefused, match="is no name"):
+        await rig.streams.unsubscribe("news", name)
+    with pytest.raises(RequestRefused, match="is no name"):
+        await take(rig.streams.read("news", name), 1)
+    assert rig.service.calls == [], "least of all is the stream ended"
+
+
+async def test_a_name_of_dots_and_more_is_one(rig: Rig) -> None:
+    await rig.streams.install("news", StreamWish(name="..a"))
+    assert (await rig.streams.unsubscribe("news", "..a")).name == "..a"
 
 
 @pytest.mark.parametrize("wish", [{"name": "a b"}, {"interest": "x" * 9000}, {"stream": "news"}, {"policy": "block"}])

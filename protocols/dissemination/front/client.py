@@ -13,11 +13,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Literal
 from urllib.parse import quote, urlencode
 
+from pydantic_core import PydanticCustomError
+
 from peerd.client import Client, RequestRefused
 from peerd.client.patience import insist
 from peerd.client.streams import Item, StreamEntry, json_bytes
 from peerd.errors import Unavailable
-from peerd.models.admin import API_PREFIX
+from peerd.models.admin import API_PREFIX, STREAM_TYPE, Problem
 from peerd.models.streams import IngestAnswer
 from protocols.dissemination.front.document_files import Progress, pieces_of, write_document
 from protocols.dissemination.messages import ITEM_BYTES_MAX
@@ -39,6 +41,8 @@ from protocols.dissemination.models import (
     StreamWish,
     WrappedItem,
     item_order,
+    stream_name,
+    subscription_name,
 )
 from protocols.dissemination.names import StreamPosition
 
@@ -114,6 +118,8 @@ class DisseminationClient:
     async def publish(self, name: str, item: bytes | str | Any, content_type: str = "") -> ItemPublished:
         """Publish one item: bytes and text as they are, anything else as JSON."""
         payload, kind = payload_of(item, content_type)
+        if is_lines(kind):  # the daemon would take each line, and the answer would be another one
+            raise _refused(f"{kind} is a type of many items, each a line: publish them with publish_many")
         return await self._client.send("POST", _path(name, "items"), ItemPublished, payload, kind)
 
     async def publish_many(
@@ -238,7 +244,7 @@ class DisseminationClient:
         self, stream: str, id: str, *, after: str | None = None, backoff: Backoff | None = None
     ) -> AsyncGenerator[ReceivedItem | StreamEntry, None]:
         """Follow a subscription that exists, by its id or name. ``after``: the id of the last item that was seen."""
-        path, wanted = _path(stream, "subscriptions", id, "items"), {} if after is None else {"after_item": after}
+        path, wanted = _subscription_path(stream, id, "items"), {} if after is None else {"after_item": after}
         async with aclosing(self._client.follow(path, wanted, backoff=backoff)) as entries:
             async for entry in entries:
                 yield ReceivedItem.model_validate(entry.data) if isinstance(entry, Item) else entry
@@ -249,7 +255,7 @@ class DisseminationClient:
 
     async def unsubscribe(self, stream: str, id: str) -> StreamSubscriptionView:
         """End a subscription, by its id or its name."""
-        return await self._client.call("DELETE", _path(stream, "subscriptions", id), StreamSubscriptionView)
+        return await self._client.call("DELETE", _subscription_path(stream, id), StreamSubscriptionView)
 
     # Questions
 
@@ -299,6 +305,11 @@ def payload_of(item: Any, content_type: str = "") -> tuple[bytes, str]:
     return text.encode(), content_type or "application/json"
 
 
+def is_lines(content_type: str) -> bool:
+    """Whether a body of this type is many items, of which each is a line."""
+    return content_type.partition(";")[0].strip().lower() == STREAM_TYPE
+
+
 def _is_known(item: ReceivedItem, had: StreamPosition | None) -> bool:
     """Whether this reader has had the item, in a stream whose items come in order."""
     return item.type == "item" and had is not None and item_order(item.id) <= had
@@ -314,5 +325,30 @@ def _behind(
         return after, had
 
 
-def _path(*parts: str) -> str:
-    return "/".join([PATH, *(quote(part, safe="") for part in parts)])
+def _path(stream: str, *parts: str) -> str:
+    """The path of a request. Raises `RequestRefused` for a name that cannot be one: the path would be another one then.
+
+    Two dots alone would even be gone from it together with what stands before them, and ending a subscription of that
+    name would end the stream.
+    """
+    try:
+        whole = [stream_name(stream), *parts]
+    except PydanticCustomError as error:
+        raise _refused(error.message()) from error
+    for part in whole:
+        if part in ("", ".", ".."):
+            raise _refused(f"{part!r} is no name or id that can be asked for")
+    return "/".join([PATH, *(quote(part, safe="") for part in whole)])
+
+
+def _subscription_path(stream: str, id: str, *parts: str) -> str:
+    try:
+        return _path(stream, "subscriptions", subscription_name(id), *parts)
+    except PydanticCustomError as error:
+        raise _refused(error.message()) from error
+
+
+def _refused(why: str) -> RequestRefused:
+    """What the daemon would refuse, or not understand."""
+    status = HTTPStatus.UNPROCESSABLE_ENTITY
+    return RequestRefused(Problem(title=status.phrase, status=status, detail=why))
