@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import math
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import nullcontext
 from pathlib import Path
 from typing import Any, Final, NoReturn
@@ -28,6 +28,16 @@ def typed_value(text: str) -> Any:
         return json.loads(text, parse_constant=_no_number, parse_float=_finite)
     except (ValueError, RecursionError):
         return text
+
+
+def once(pairs: Iterable[tuple[str, Any]], option: str | None = None) -> dict[str, Any]:
+    """What was given as NAME=VALUE. Raises ``typer.BadParameter`` for a name that comes twice: one would be dropped."""
+    found: dict[str, Any] = {}
+    for name, value in pairs:
+        if name in found:
+            raise typer.BadParameter(f"{name} is given twice", param_hint=option)
+        found[name] = value
+    return found
 
 
 def _finite(text: str) -> float:

@@ -98,4 +98,13 @@ async def json_lines(items: AsyncIterable[Any] | Iterable[Any]) -> AsyncGenerato
 
 
 def _line(item: Any) -> bytes:
-    return json.dumps(item, separators=(",", ":"), allow_nan=False).encode() + b"\n"
+    """In UTF-8 as it is: escaped, a letter of two bytes has six, and a line is soon longer than the daemon takes."""
+    try:
+        return json_bytes(item) + b"\n"
+    except UnicodeEncodeError:  # half a character, which only an escape can stand for: the daemon refuses this line
+        return json.dumps(item, separators=(",", ":"), allow_nan=False).encode() + b"\n"
+
+
+def json_bytes(value: Any) -> bytes:
+    """A value as JSON in UTF-8. Raises ``UnicodeEncodeError`` for half a character (a surrogate alone)."""
+    return json.dumps(value, ensure_ascii=False, separators=(",", ":"), allow_nan=False).encode()

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import json
+import math
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
 from pydantic import TypeAdapter, ValidationError
@@ -51,7 +52,7 @@ def describe(node: StreamNode, fan_out: int) -> TreeAnswer:
         interests=[each.text[:INTEREST_TOLD_CHARS] for each in node.tree.interests[:INTERESTS_TOLD_MAX]],
         children=len(children),
         fan_out=fan_out,
-        figures=dict(sorted(node.figures().items())[:FIGURES_TOLD_MAX]),
+        figures=dict(_finite(node.figures())[:FIGURES_TOLD_MAX]),
         second_parent=None if node.member.second.peer is None else format_id(node.member.second.peer.id),
     )
     data = told.model_dump_json().encode()
@@ -60,11 +61,20 @@ def describe(node: StreamNode, fan_out: int) -> TreeAnswer:
     return TreeAnswer(node.record.key, data, tuple(children[:FAN_OUT_MAX]))
 
 
+def _finite(figures: Mapping[str, float]) -> list[tuple[str, float]]:
+    """In the order of their names, without those that are no numbers in JSON: who asks would not take the answer."""
+    return [each for each in sorted(figures.items()) if math.isfinite(each[1])]
+
+
 def told_moves(moves: Sequence[PlannedMove] | Sequence[PastMove]) -> bytes:
-    """Moves as they travel: as many of the first as there is room for."""
-    found = [each.model_dump(mode="json") for each in moves[:MOVES_TOLD_MAX]]
+    """Moves as they travel: as many as there is room for. Of a plan those are the first, which would be made next; of
+    what was done, where the oldest come first, the last."""
+    is_past = any(isinstance(each, PastMove) for each in moves[:1])
+    some = moves[-MOVES_TOLD_MAX:] if is_past else moves[:MOVES_TOLD_MAX]
+    found = [each.model_dump(mode="json") for each in some]
     while len(data := json.dumps(found, separators=(",", ":")).encode()) > MOVES_BYTES_MAX:
-        del found[len(found) // 2 :]
+        half = len(found) // 2
+        found = found[-half:] if is_past and half else found[:half]
     return data
 
 

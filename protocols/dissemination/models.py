@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from typing import Annotated, Any, Final, Literal
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, WithJsonSchema
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, FiniteFloat, WithJsonSchema
 from pydantic_core import PydanticCustomError
 
 from peerd.limits import NAME_LENGTH_MAX
@@ -14,12 +14,15 @@ from protocols.dissemination.names import StreamPosition
 
 CONTENT_TYPE_LENGTH_MAX: Final = 128
 ITEM_ID_LENGTH_MAX: Final = 41
+AT_MS_MAX: Final = 253_402_214_400_000
+"""The last day of the year 9999, in milliseconds since 1970: no later moment can be shown as a date everywhere."""
 _ITEM_ID: Final = re.compile(r"([0-9]{1,20})-([0-9]{1,20})")
 STREAM_NAME: Final = r"[A-Za-z][A-Za-z0-9_.-]{0,63}"
 SUBSCRIPTION_NAME: Final = rf"[A-Za-z0-9_.-]{{0,{NAME_LENGTH_MAX}}}"
 
 
-def _stream_name(name: str) -> str:
+def stream_name(name: str) -> str:
+    """The name, if a stream may have it. Raises ``PydanticCustomError``."""
     if re.fullmatch(STREAM_NAME, name) is None:
         raise PydanticCustomError(
             "stream_name",
@@ -30,7 +33,8 @@ def _stream_name(name: str) -> str:
     return name
 
 
-def _subscription_name(name: str) -> str:
+def subscription_name(name: str) -> str:
+    """The name, if a subscription may have it; an empty one is none. Raises ``PydanticCustomError``."""
     if re.fullmatch(SUBSCRIPTION_NAME, name) is None:
         raise PydanticCustomError(
             "subscription_name",
@@ -42,10 +46,10 @@ def _subscription_name(name: str) -> str:
 
 
 StreamName = Annotated[
-    str, AfterValidator(_stream_name), WithJsonSchema({"type": "string", "pattern": f"^{STREAM_NAME}$"})
+    str, AfterValidator(stream_name), WithJsonSchema({"type": "string", "pattern": f"^{STREAM_NAME}$"})
 ]
 SubscriptionName = Annotated[
-    str, AfterValidator(_subscription_name), WithJsonSchema({"type": "string", "pattern": f"^{SUBSCRIPTION_NAME}$"})
+    str, AfterValidator(subscription_name), WithJsonSchema({"type": "string", "pattern": f"^{SUBSCRIPTION_NAME}$"})
 ]
 InterestTextField = Annotated[str, Field(max_length=INTEREST_BYTES_MAX)]
 
@@ -187,6 +191,9 @@ class StreamSubscriptionView(StreamsModel):
     """What its client should know of it: that it wants to begin behind an item that is not there yet."""
     is_kept: bool = False
     """It has a name, is on disk, and so survives a restart of its daemon."""
+    is_ordered: bool = True
+    """Items come in the order of their ids. ``False`` for the current values of objects: there what comes last counts,
+    even with a smaller id, so that nothing may be passed over because of its id."""
 
 
 class StreamSubscriptionViews(StreamsModel):
@@ -260,7 +267,7 @@ class StreamTreeNode(StreamsModel):
     interests: list[str]
     children: int
     fan_out: int
-    figures: dict[str, float]
+    figures: dict[str, FiniteFloat]
     """``items_per_s``, ``bytes_per_s``, ``spurious_share`` and what the policy counts."""
     second_parent: str | None = None
     """Who has promised to take the node when its parent dies; ``None``: nobody yet, or the parent is the producer."""
@@ -284,7 +291,7 @@ class PlannedMove(StreamsModel):
     node: str
     from_parent: str | None
     to_parent: str | None
-    gain: float
+    gain: FiniteFloat
     """In the policy's own measure, which ``unit`` names."""
     unit: str
 
@@ -292,13 +299,13 @@ class PlannedMove(StreamsModel):
 class PastMove(StreamsModel):
     """A change that was made."""
 
-    at_ms: int
+    at_ms: Annotated[int, Field(ge=0, le=AT_MS_MAX)]
     what: str
     node: str
     from_parent: str | None
     to_parent: str | None
-    predicted: float
-    measured: float | None
+    predicted: FiniteFloat
+    measured: FiniteFloat | None
     """``None``: not enough has come since."""
     unit: str
 

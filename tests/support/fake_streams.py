@@ -208,7 +208,7 @@ class FakeStreams(Plugin):
         view = StreamSubscriptionView(
             id=f"s{len(self.held) + 1}",
             stream=request.stream,
-            kind="attributes",
+            kind=self.view.kind,
             interest=request.interest,
             name=request.name,
             epoch=self.feed.epoch,

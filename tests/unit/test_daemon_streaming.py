@@ -16,7 +16,8 @@ from websockets.exceptions import ConnectionClosed, ConnectionClosedError, Inval
 
 from peerd.daemon.http import streaming
 from peerd.daemon.http.protocol import SEND_BUFFER_BYTES
-from peerd.lib.feed import TOO_SLOW, Policy
+from peerd.daemon.http.streaming import Wish
+from peerd.lib.feed import TOO_SLOW, Place, Policy, Position
 from tests.support.both_loops import both_loops
 from tests.support.feeds import Rig, serving, until
 
@@ -100,6 +101,16 @@ async def test_resume_and_the_gap_that_it_may_find(rig: Rig) -> None:
     assert first["id"] == "e1-3"
     gap, first, *_ = lines(await whole(rig, "/v1/notes?follow=0&after=e0-50"))
     assert (gap["reason"], gap["count"], first["id"]) == ("restarted", None, "e1-3")
+
+
+@pytest.mark.parametrize("follow", [True, False])
+def test_a_wish_without_a_place_begins_where_the_feed_says(follow: bool) -> None:
+    wanted = Wish(None, follow)
+    defaults: tuple[Place, ...] = (Position("e1", 3), "start")
+    for default in defaults:
+        assert wanted.beginning(default) == default
+    assert wanted.beginning("now") == ("now" if follow else "start")
+    assert Wish("now", follow).beginning("start") == "now"
 
 
 async def test_the_header_of_a_browser_is_newer_than_its_address(rig: Rig) -> None:

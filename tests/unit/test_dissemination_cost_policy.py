@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import random
+from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
 
@@ -12,6 +13,7 @@ import pytest
 from peerd.errors import ProtocolError
 from peerd.ids import NodeId
 from peerd.messages import Message
+from protocols.dissemination.models import AT_MS_MAX
 from protocols.dissemination.names import stream_key
 from protocols.dissemination.policies.cost import messages
 from protocols.dissemination.policies.cost.construction import Cooling, anneal, greedy
@@ -27,6 +29,7 @@ from protocols.dissemination.policies.cost.pace import (
 )
 from protocols.dissemination.policies.cost.policy import CostPolicy
 from protocols.dissemination.policies.cost.settings import read_settings
+from protocols.dissemination.ports import ParsedItem
 from tests.support import cost_net
 from tests.support.coherency_net import STREAM
 from tests.support.cost_net import Access, CostNet
@@ -107,6 +110,22 @@ def test_what_was_expected_of_changes_and_what_came_of_them_is_told() -> None:
     assert any(isinstance(event, TreeAdapted) and event.is_complete for event in events)
     assert any(isinstance(event, AdaptationMeasured) for event in events)
     assert set(net.policies[net.peers[0].id].figures()) >= {"loss", "processing_s", "items_per_s", "arrival_s"}
+
+
+@pytest.mark.parametrize(("newest_ms", "shown_ms"), [(1_760_000_000_000, 1_760_000_000_000), (1 << 63, AT_MS_MAX)])
+def test_changes_are_dated_by_the_newest_item(monkeypatch: pytest.MonkeyPatch, newest_ms: int, shown_ms: int) -> None:
+    passed = CostPolicy.passed
+
+    def dated(policy: CostPolicy, held: ParsedItem, is_own: bool, children: Sequence[NodeId]) -> None:
+        item = replace(held.item, published_ms=newest_ms)
+        passed(policy, ParsedItem(item, held.content), is_own, children)
+
+    monkeypatch.setattr(CostPolicy, "passed", dated)
+    net = net_of(6, 6)
+    chain(net)
+    net.live(20.0)
+    made = [past for policy in net.policies.values() for past in policy.history()]
+    assert made and {past.at_ms for past in made} == {shown_ms}
 
 
 def test_a_plan_tells_what_the_next_round_does() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from pathlib import Path
@@ -14,6 +15,7 @@ from peerd.errors import ClientRefusal
 from peerd.lib.feed import Feed
 from protocols.dissemination.messages import ITEM_BYTES_MAX
 from protocols.dissemination.models import ItemPublished
+from protocols.dissemination.policies.cost.settings import read_settings
 from protocols.dissemination.service import StreamRefused
 from tests.support.fake_daemon import FakeDaemon, answer_commands
 from tests.support.fake_streams import PRODUCER, TREE, FakeStreams, item
@@ -104,7 +106,22 @@ def test_whether_a_stream_is_durable_is_shown(
     assert told in capsys.readouterr().out
 
 
-@pytest.mark.parametrize("words", [["--set", "period"], ["--set", "=5"], ["--producer-gone", "cry"]])
+def test_the_settings_in_the_examples_of_create_are_some(capsys: Captured) -> None:
+    assert main(["stream", "create", "--help"]) == 0
+    told = " ".join(capsys.readouterr().out.replace("│", " ").split())
+    [example] = re.findall(r"--policy cost --set (\w+)=(\w+)", told)
+    assert read_settings(dict([example])).round == 30.0
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["--set", "period"],
+        ["--set", "=5"],
+        ["--set", "window=1", "--set", "window=3000"],
+        ["--producer-gone", "cry"],
+    ],
+)
 def test_creating_nonsense_is_a_usage_error(service: FakeStreams, words: list[str]) -> None:
     assert main(["stream", "create", "news", *words]) == 2
     assert service.calls == []
@@ -243,6 +260,9 @@ def test_refused_items_are_named_and_counted(service: FakeStreams, tmp_path: Pat
         ["a=1e999"],
         ['a={"b": NaN}'],
         ["a=1", "--type", "text/plaén"],
+        ["a=1", "--type", "application/x-ndjson"],
+        ["a=1", "b=1", "a=2"],
+        ["--attach", "a.xml", "a=1", "a=1"],
         ["a.xml", "--type", "x" * 200],
     ],
 )

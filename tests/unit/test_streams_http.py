@@ -24,7 +24,13 @@ from peerd.models.streams import IngestAnswer
 from protocols.dissemination.front.client import DisseminationClient, wrapped
 from protocols.dissemination.front.http import router
 from protocols.dissemination.messages import ITEM_BYTES_MAX
-from protocols.dissemination.models import ReceivedItem, StreamSubscriptionRequest, StreamSubscriptionView, StreamWish
+from protocols.dissemination.models import (
+    ReceivedItem,
+    StreamSubscriptionRequest,
+    StreamSubscriptionView,
+    StreamWish,
+    WrappedItem,
+)
 from protocols.dissemination.service import StreamRefused
 from tests.support.fake_daemon import LOCAL_OPERATOR, FakeDaemon
 from tests.support.fake_streams import PRODUCER, TREE, FakeStreams, item
@@ -163,6 +169,14 @@ async def test_what_was_taken_of_a_stream_that_is_over_is_answered(rig: Rig) -> 
     assert (await rig.streams.publish_many("news", [wrapped(b"a")])).accepted == 1
 
 
+async def test_one_item_is_not_published_as_many(rig: Rig) -> None:
+    for kind in ("application/x-ndjson", "Application/X-NDJSON; charset=utf-8"):
+        with pytest.raises(RequestRefused, match="publish_many"):
+            await rig.streams.publish("news", {"a": 1}, kind)
+    assert rig.service.items == []
+    assert (await rig.streams.publish_many("news", [wrapped(b"{}", "application/x-ndjson")])).accepted == 1
+
+
 async def test_what_curl_says_of_a_body_by_itself_is_passed_over(rig: Rig) -> None:
     headers = {"Content-Type": "application/x-www-form-urlencoded"}
     assert (await rig.http.post(ITEMS, content=b"a=1", headers=headers)).status_code == 200
@@ -190,6 +204,31 @@ async def test_an_item_may_have_a_megabyte_alone_and_in_a_line(rig: Rig) -> None
     assert too_large.status_code == 413 and str(ROUTE_BODY_BYTES_MAX) in too_large.json()["detail"]
     other = await rig.http.post("/v1/streams", json={"name": "x" * 70_000})
     assert other.status_code == 413, "only the route of items takes so much"
+
+
+@pytest.mark.parametrize(
+    "payload",
+    [
+        "<a>" + "ж" * 480_000 + "</a>",
+        "\U0001f333" * (ITEM_BYTES_MAX // 4),
+        "\0" * ITEM_BYTES_MAX,
+        '\0"' * (ITEM_BYTES_MAX // 2),
+        '"\\\n\r' * (ITEM_BYTES_MAX // 4),
+    ],
+    ids=["cyrillic", "trees", "zeros", "zeros and quotes", "quotes"],
+)
+async def test_no_text_that_is_an_item_is_too_long_as_a_line(rig: Rig, payload: str) -> None:
+    items = [wrapped(b"before"), wrapped(payload.encode(), "text/plain"), wrapped(b"after")]
+    answer = await rig.streams.publish_many("news", items)
+    assert (answer.accepted, answer.refused, answer.is_complete) == (3, 0, True)
+    assert rig.service.items[1:] == [(payload.encode(), "text/plain"), (b"after", "")]
+
+
+async def test_half_a_character_costs_its_own_line_only(rig: Rig) -> None:
+    items = [WrappedItem(payload="a\ud800"), WrappedItem(payload="\ud800" * 200_000), wrapped("ж".encode())]
+    answer = await rig.streams.publish_many("news", items)
+    assert (answer.accepted, answer.refused, answer.is_complete) == (1, 2, True)
+    assert rig.service.items == [("ж".encode(), "")]
 
 
 async def test_many_items_are_lines_which_are_passed_on_as_they_were_written(rig: Rig) -> None:
@@ -306,6 +345,29 @@ async def test_subscriptions_are_made_listed_and_ended_by_id_or_name(rig: Rig) -
     assert await rig.streams.subscriptions("news") == []
 
 
+@pytest.mark.parametrize("name", ["", "a/b", "9lives", "a\udcff", ".."])
+async def test_what_is_no_name_of_a_stream_is_told_and_not_asked(rig: Rig, name: str) -> None:
+    for asking in (rig.streams.stream(name), rig.streams.remove(name), rig.streams.subscriptions(name)):
+        with pytest.raises(RequestRefused, match="is no name of a stream: expected a letter") as refused:
+            await asking
+        assert refused.value.problem.status == 422
+    assert rig.service.calls == []
+
+
+@pytest.mark.parametrize("name", ["", ".", "..", "a/b", "a\udcff"])
+async def test_what_is_no_name_of_a_subscription_is_told_and_not_asked(rig: Rig, name: str) -> None:
+    with pytest.raises(RequestRefused, match="is no name"):
+        await rig.streams.unsubscribe("news", name)
+    with pytest.raises(RequestRefused, match="is no name"):
+        await take(rig.streams.read("news", name), 1)
+    assert rig.service.calls == [], "least of all is the stream ended"
+
+
+async def test_a_name_of_dots_and_more_is_one(rig: Rig) -> None:
+    await rig.streams.install("news", StreamWish(name="..a"))
+    assert (await rig.streams.unsubscribe("news", "..a")).name == "..a"
+
+
 @pytest.mark.parametrize("wish", [{"name": "a b"}, {"interest": "x" * 9000}, {"stream": "news"}, {"policy": "block"}])
 async def test_a_wish_that_cannot_be_is_refused(rig: Rig, wish: dict[str, Any]) -> None:
     assert (await rig.http.post("/v1/streams/news/subscriptions", json=wish)).status_code == 422
@@ -349,6 +411,32 @@ async def test_a_named_subscription_stays_and_is_resumed_after_an_item(rig: Rig)
     assert await take(rig.streams.subscribe("news", name="audit", after="7-3"), 1) == [item(4)]
 
 
+async def test_a_value_that_comes_last_counts_although_its_id_is_smaller(rig: Rig) -> None:
+    rig.service.view = rig.service.view.model_copy(update={"kind": "coherency"})
+    pushed = [*map(item, (8, 9, 11, 10)), item(11, type="stale"), item(11, type="fresh"), *map(item, (10, 11))]
+    fill(rig.service.feed, pushed)
+    assert await take(rig.streams.subscribe("news", "A WITHIN 1, B", after="start"), 8) == pushed
+
+
+async def test_a_named_subscription_to_values_is_resumed_behind_the_value_that_was_seen_last(rig: Rig) -> None:
+    rig.service.view = rig.service.view.model_copy(update={"kind": "coherency"})
+    assert not (await rig.streams.install("news", StreamWish(name="keep"))).is_ordered
+    assert [each.is_ordered for each in await rig.streams.subscriptions("news")] == [False]
+    pushed = [*map(item, (8, 9, 11, 10)), item(10, type="stale"), item(10, type="fresh"), *map(item, (12, 10))]
+    fill(rig.service.feed, pushed)
+    for after, begin in (("7-11", 3), ("7-10", 4), ("7-12", 7), ("7-7", 0), ("start", 0)):
+        found = await take(rig.streams.subscribe("news", name="keep", after=after), len(pushed) - begin)
+        assert found == pushed[begin:]
+
+
+async def test_values_whose_place_was_let_go_come_from_the_start_behind_a_gap(rig: Rig) -> None:
+    rig.service.view = rig.service.view.model_copy(update={"kind": "coherency"})
+    rig.service.feed = Feed("fake.1", items_max=2)
+    fill(rig.service.feed, map(item, (8, 9, 11, 10)))
+    gap, *found = await take(rig.streams.subscribe("news", name="keep", after="7-9"), 3)
+    assert isinstance(gap, Gap) and found == [item(11), item(10)]
+
+
 async def test_a_reader_that_comes_too_late_is_told_of_the_gap(rig: Rig) -> None:
     rig.service.feed = Feed("fake.1", items_max=2)
     fill(rig.service.feed, map(item, range(1, 6)))
@@ -356,6 +444,19 @@ async def test_a_reader_that_comes_too_late_is_told_of_the_gap(rig: Rig) -> None
     assert isinstance(gap, Gap) and gap.reason == "expired" and entry == item(4)
     [first] = await take(rig.streams.subscribe("news", name="audit", after="7-4"), 1)
     assert first == item(5), "it has had everything that was let go"
+
+
+async def test_the_item_to_begin_after_counts_also_for_who_does_not_stay(rig: Rig) -> None:
+    await rig.streams.install("news", StreamWish(name="audit"))
+    for number in (1, 2, 3):
+        rig.service.feed.push(item(number))
+    path = "/v1/streams/news/subscriptions/audit/items?follow=0"
+    for asked, begin in (("", 0), ("&after_item=start", 0), ("&after_item=7-2", 2), ("&after_item=7-3", 3)):
+        *found, end = map(json.loads, (await rig.http.get(path + asked)).text.splitlines())
+        assert [line["data"]["id"] for line in found] == ["7-1", "7-2", "7-3"][begin:]
+        assert end["reason"] == "caught up"
+    [first, *_] = (await rig.http.get(f"{path}&after_item=7-2&after=fake.1-1")).text.splitlines()
+    assert json.loads(first)["data"]["id"] == "7-2", "the place in the feed is more exact"
 
 
 async def test_an_id_that_is_none_is_refused(rig: Rig) -> None:
@@ -390,6 +491,17 @@ async def test_after_a_restart_the_subscription_is_made_anew_behind_the_last_ite
     found = await take(entries, 2)
     assert [each.type for each in found] == ["end", "item"] and found[1] == item(3)
     assert [each.after for each in rig.service.asked("subscribe")] == [None, "7-2"]
+
+
+async def test_after_a_restart_all_values_are_taken_anew_in_their_new_order(rig: Rig) -> None:
+    rig.service.view = rig.service.view.model_copy(update={"kind": "coherency"})
+    fill(rig.service.feed, [item(2)], is_final=False)
+    entries = rig.streams.subscribe("news", "A, B", backoff=Backoff(0.0, 0.0))
+    assert await anext(entries) == item(2)
+    rig.service.held.clear()
+    rig.service.feed = Feed("fake.2")
+    fill(rig.service.feed, [item(1), item(2), item(3)])  # the first was not there before
+    assert (await take(entries, 4))[1:] == [item(1), item(2), item(3)]
 
 
 async def test_a_refused_interest_is_an_error_at_once(rig: Rig) -> None:

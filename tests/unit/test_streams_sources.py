@@ -95,6 +95,14 @@ async def test_a_line_that_is_no_item_is_told_and_what_follows_it_is_taken(tmp_p
     assert len(told) == 1 and f"{log}, line 1 " in told[0]
 
 
+async def test_a_text_that_grows_too_large_as_an_item_is_told_and_what_follows_it_is_taken(tmp_path: Path) -> None:
+    log, told = tmp_path / "log", list[str]()
+    log.write_bytes(bytes(ITEM_BYTES_MAX // 2) + b"\nafter\n")
+    async with aclosing(of_growing_file(log, line_reader(True, ""), True, told.append)) as items:
+        assert await payload(items) == '{"line":"after"}'
+    assert len(told) == 1 and "line 1 of those that were read, as JSON, has more than" in told[0]
+
+
 READ_STDIN = """
 import asyncio
 from peerd.cli.lines import BadLine

@@ -80,8 +80,8 @@ class Wish:
     follow: bool
 
     def beginning(self, default: Place) -> Place:
-        """Where to begin: a client that does not want to stay gets what is held."""
-        return self.place or (default if self.follow else "start")
+        """Where to begin. Who does not want to stay gets what is held in the place of what is yet to come."""
+        return self.place or ("start" if default == "now" and not self.follow else default)
 
 
 def wish(

@@ -13,13 +13,16 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Literal
 from urllib.parse import quote, urlencode
 
+from pydantic_core import PydanticCustomError
+
 from peerd.client import Client, RequestRefused
 from peerd.client.patience import insist
-from peerd.client.streams import Item, StreamEntry
+from peerd.client.streams import Item, StreamEntry, json_bytes
 from peerd.errors import Unavailable
-from peerd.models.admin import API_PREFIX
+from peerd.models.admin import API_PREFIX, STREAM_TYPE, Problem
 from peerd.models.streams import IngestAnswer
 from protocols.dissemination.front.document_files import Progress, pieces_of, write_document
+from protocols.dissemination.messages import ITEM_BYTES_MAX
 from protocols.dissemination.models import (
     AttachedDocument,
     DocumentView,
@@ -38,6 +41,8 @@ from protocols.dissemination.models import (
     StreamWish,
     WrappedItem,
     item_order,
+    stream_name,
+    subscription_name,
 )
 from protocols.dissemination.names import StreamPosition
 
@@ -48,6 +53,8 @@ DOCUMENT_SILENCE_S: Final = 3600.0
 """A chunk may be long in coming: whoever has it may be away."""
 HAND_OVER_S: Final = 150.0
 """The next producer may have to be sent all that the stream remembers."""
+ESCAPED_BYTES_MAX: Final = 6
+"""So many bytes a character has at most in a line of JSON, as ``\\u0000``."""
 PATH: Final = f"{API_PREFIX}/streams"
 
 
@@ -111,6 +118,8 @@ class DisseminationClient:
     async def publish(self, name: str, item: bytes | str | Any, content_type: str = "") -> ItemPublished:
         """Publish one item: bytes and text as they are, anything else as JSON."""
         payload, kind = payload_of(item, content_type)
+        if is_lines(kind):  # the daemon would take each line, and the answer would be another one
+            raise _refused(f"{kind} is a type of many items, each a line: publish them with publish_many")
         return await self._client.send("POST", _path(name, "items"), ItemPublished, payload, kind)
 
     async def publish_many(
@@ -131,10 +140,10 @@ class DisseminationClient:
         async def lines() -> AsyncGenerator[dict[str, Any], None]:
             if isinstance(items, AsyncIterable):
                 async for item in items:
-                    yield item.model_dump(exclude_none=True)
+                    yield _short(item).model_dump(exclude_none=True)
             else:
                 for item in items:
-                    yield item.model_dump(exclude_none=True)
+                    yield _short(item).model_dump(exclude_none=True)
 
         return await send_in_batches(self._client, f"{_path(name, 'items')}?wrapped=1", lines(), on_progress, backoff)
 
@@ -193,6 +202,9 @@ class DisseminationClient:
     ) -> AsyncGenerator[ReceivedItem | StreamEntry, None]:
         """Receive the items that meet an interest; reconnects by itself, and nothing comes twice.
 
+        Where items are the current values of objects, the last one that comes of each counts, whatever its id, and the
+        same value may come again.
+
         Yields a `ReceivedItem` for each, marks of the stream as well (their ``type`` says which), and what
         `peerd.client.Client.follow` yields where the daemon has let items go. ``after``: the id of the last item that
         was seen, or ``start``. With a ``name`` the subscription goes on without readers; without one it ends when this
@@ -208,7 +220,7 @@ class DisseminationClient:
                     async with aclosing(self.read(stream, view.id, after=place, backoff=backoff)) as entries:
                         async for entry in entries:
                             if isinstance(entry, ReceivedItem):
-                                if entry.type == "item" and had is not None and item_order(entry.id) <= had:
+                                if view.is_ordered and _is_known(entry, had):
                                     continue  # a daemon that was restarted knows no more what was read
                                 after, had = _behind(entry, after, had)
                             yield entry
@@ -216,7 +228,8 @@ class DisseminationClient:
                 except RequestRefused as error:
                     if error.problem.status != HTTPStatus.NOT_FOUND:
                         raise
-                wish, place = wish.model_copy(update={"after": after}), after
+                wish = wish.model_copy(update={"after": after})
+                place = after if view.is_ordered else None  # a new one begins with all values, in an order of its own
                 view = await insist(lambda: self.install(stream, wish), backoff)  # noqa: B023  awaited at once
         finally:
             if not name:
@@ -231,7 +244,7 @@ class DisseminationClient:
         self, stream: str, id: str, *, after: str | None = None, backoff: Backoff | None = None
     ) -> AsyncGenerator[ReceivedItem | StreamEntry, None]:
         """Follow a subscription that exists, by its id or name. ``after``: the id of the last item that was seen."""
-        path, wanted = _path(stream, "subscriptions", id, "items"), {} if after is None else {"after_item": after}
+        path, wanted = _subscription_path(stream, id, "items"), {} if after is None else {"after_item": after}
         async with aclosing(self._client.follow(path, wanted, backoff=backoff)) as entries:
             async for entry in entries:
                 yield ReceivedItem.model_validate(entry.data) if isinstance(entry, Item) else entry
@@ -242,7 +255,7 @@ class DisseminationClient:
 
     async def unsubscribe(self, stream: str, id: str) -> StreamSubscriptionView:
         """End a subscription, by its id or its name."""
-        return await self._client.call("DELETE", _path(stream, "subscriptions", id), StreamSubscriptionView)
+        return await self._client.call("DELETE", _subscription_path(stream, id), StreamSubscriptionView)
 
     # Questions
 
@@ -267,6 +280,21 @@ def wrapped(payload: bytes, content_type: str = "") -> WrappedItem:
         return WrappedItem(payload_base64=base64.b64encode(payload).decode(), content_type=content_type)
 
 
+def _short(item: WrappedItem) -> WrappedItem:
+    """The same item in base64 where escapes would make its line longer than the daemon takes: control characters have
+    six bytes each then."""
+    text = item.payload
+    if text is None or ESCAPED_BYTES_MAX * len(text) <= ITEM_BYTES_MAX:
+        return item
+    try:
+        payload, escaped = text.encode(), json_bytes(text)
+    except UnicodeEncodeError:  # half a character: the daemon refuses this item, and says so
+        return item
+    if len(escaped) <= 2 * len(payload):
+        return item
+    return item.model_copy(update={"payload": None, "payload_base64": base64.b64encode(payload).decode()})
+
+
 def payload_of(item: Any, content_type: str = "") -> tuple[bytes, str]:
     """An item's bytes and content type: bytes and text as they are, anything else as JSON."""
     if isinstance(item, bytes):
@@ -275,6 +303,16 @@ def payload_of(item: Any, content_type: str = "") -> tuple[bytes, str]:
         return item.encode(), content_type or "text/plain"
     text = json.dumps(item, ensure_ascii=False, separators=(",", ":"), allow_nan=False)
     return text.encode(), content_type or "application/json"
+
+
+def is_lines(content_type: str) -> bool:
+    """Whether a body of this type is many items, of which each is a line."""
+    return content_type.partition(";")[0].strip().lower() == STREAM_TYPE
+
+
+def _is_known(item: ReceivedItem, had: StreamPosition | None) -> bool:
+    """Whether this reader has had the item, in a stream whose items come in order."""
+    return item.type == "item" and had is not None and item_order(item.id) <= had
 
 
 def _behind(
@@ -287,5 +325,30 @@ def _behind(
         return after, had
 
 
-def _path(*parts: str) -> str:
-    return "/".join([PATH, *(quote(part, safe="") for part in parts)])
+def _path(stream: str, *parts: str) -> str:
+    """The path of a request. Raises `RequestRefused` for a name that cannot be one: the path would be another one then.
+
+    Two dots alone would even be gone from it together with what stands before them, and ending a subscription of that
+    name would end the stream.
+    """
+    try:
+        whole = [stream_name(stream), *parts]
+    except PydanticCustomError as error:
+        raise _refused(error.message()) from error
+    for part in whole:
+        if part in ("", ".", ".."):
+            raise _refused(f"{part!r} is no name or id that can be asked for")
+    return "/".join([PATH, *(quote(part, safe="") for part in whole)])
+
+
+def _subscription_path(stream: str, id: str, *parts: str) -> str:
+    try:
+        return _path(stream, "subscriptions", subscription_name(id), *parts)
+    except PydanticCustomError as error:
+        raise _refused(error.message()) from error
+
+
+def _refused(why: str) -> RequestRefused:
+    """What the daemon would refuse, or not understand."""
+    status = HTTPStatus.UNPROCESSABLE_ENTITY
+    return RequestRefused(Problem(title=status.phrase, status=status, detail=why))

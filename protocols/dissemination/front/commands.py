@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from peerd.cli.lines import typed_value
+from peerd.cli.lines import once, typed_value
 from peerd.cli.options import Output, OutputOption, SocketOption, ask
 from peerd.cli.output import number, print_data, print_facts, print_table, printable, size, stdout
 from protocols.dissemination.front.publish import publish
@@ -70,13 +70,13 @@ def create(
 ) -> None:
     """Create a stream, which this daemon publishes from then on. The same stream once more changes nothing.
 
-    Examples: peerd stream create news --kind xpath; peerd stream create ticks --policy cost --set period_s=5
+    Examples: peerd stream create news --kind xpath; peerd stream create ticks --policy cost --set round=30s
     """
     if producer_gone not in PRODUCER_GONE:
         raise typer.BadParameter(f"{producer_gone!r} is not wait, end or hand-over", param_hint="--producer-gone")
     if successor and producer_gone != "hand-over":
         raise typer.BadParameter("it needs --producer-gone hand-over", param_hint="--successor")
-    settings = dict(_setting(each) for each in setting or ())
+    settings = once(map(_setting, setting or ()), "--set")
 
     def call(client: Client) -> Any:
         return _of(client).create(

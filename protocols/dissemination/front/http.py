@@ -22,6 +22,7 @@ from peerd.lib.feed import Feed, FeedItem, Place, Position
 from peerd.limits import KIB
 from peerd.models.admin import STREAM_TYPE
 from protocols.dissemination.front.http_documents import add_documents
+from protocols.dissemination.loading import load_kind
 from protocols.dissemination.messages import ITEM_BYTES_MAX
 from protocols.dissemination.models import (
     CONTENT_TYPE_LENGTH_MAX,
@@ -45,6 +46,7 @@ from protocols.dissemination.models import (
     item_order,
 )
 from protocols.dissemination.names import START, StreamPosition
+from protocols.dissemination.ports import RememberingKind
 from protocols.dissemination.service import StreamRefused
 
 if TYPE_CHECKING:
@@ -254,17 +256,27 @@ def _named(service: StreamService, stream: str, id: str) -> str:
 
 def _source(service: StreamService, id: str, after_item: str | None = None) -> Source[ReceivedItem]:
     try:
-        _, feed = service.reading(id)
+        view, feed = service.reading(id)
     except ClientRefusal as error:
         raise http_error(error) from error
-    return Source(feed, json_line, begin=_place_after(feed, after_item))
+    return Source(feed, json_line, begin=_place_after(feed, after_item, is_ordered=_is_ordered(view)))
 
 
-def _place_after(feed: Feed[ReceivedItem], item: str | None) -> Place:
+def _is_ordered(view: StreamSubscriptionView) -> bool:
+    """Whether its items come in the order of their ids: not where what comes last is an object's value."""
+    return not isinstance(load_kind(view.kind), RememberingKind)  # the node has it loaded: it matches items with it
+
+
+def _told(view: StreamSubscriptionView) -> StreamSubscriptionView:
+    return view.model_copy(update={"is_ordered": _is_ordered(view)})
+
+
+def _place_after(feed: Feed[ReceivedItem], item: str | None, *, is_ordered: bool) -> Place:
     """Where a reader begins that has had everything up to this item. Raises ``HTTPException`` for what is no id.
 
     If items that came later may have been let go, that is before the first one that is held, so that the reader is
-    told of a gap.
+    told of a gap. Where items do not come in order, the same one may have come more than once, and the place is behind
+    the first time: what the reader may have had already comes again, and nothing that it lacks is passed over.
     """
     if item is None or item == "start":
         return "start"
@@ -275,8 +287,14 @@ def _place_after(feed: Feed[ReceivedItem], item: str | None) -> Place:
     number = 0
     reader = feed.reader("start")
     try:
-        while isinstance(entry := reader.take(), FeedItem) and _order_of(entry.value) <= had:
-            number = entry.number
+        while isinstance(entry := reader.take(), FeedItem):
+            if is_ordered and _order_of(entry.value) > had:
+                break
+            if is_ordered:
+                number = entry.number
+            elif entry.value.id == item and entry.value.type not in ("stale", "fresh"):  # those name the item before
+                number = entry.number
+                break
     finally:
         reader.close()
     return Position(feed.epoch, number)
@@ -293,19 +311,19 @@ def _add_subscriptions(routes: APIRouter, service: StreamService) -> None:
     @routes.get("/{stream}/subscriptions")
     async def subscriptions(stream: StreamName) -> StreamSubscriptionViews:
         """The subscriptions to a stream that this daemon's clients have."""
-        views = [view for view in service.subscriptions() if view.stream == stream]
+        views = [_told(view) for view in service.subscriptions() if view.stream == stream]
         return StreamSubscriptionViews(subscriptions=views)
 
     @routes.post("/{stream}/subscriptions", openapi_extra=READS, status_code=HTTPStatus.CREATED)
     async def subscribe(stream: StreamName, body: StreamWish) -> StreamSubscriptionView:
         """Subscribe; answers when this daemon is in the stream's tree, and every matching item comes from then on."""
-        return await _subscribe(service, StreamSubscriptionRequest(stream=stream, **body.model_dump()))
+        return _told(await _subscribe(service, StreamSubscriptionRequest(stream=stream, **body.model_dump())))
 
     @routes.delete("/{stream}/subscriptions/{id}", openapi_extra=READS)
     async def unsubscribe(stream: StreamName, id: str) -> StreamSubscriptionView:
         """End a subscription."""
         try:
-            return service.unsubscribe(_named(service, stream, id))
+            return _told(service.unsubscribe(_named(service, stream, id)))
         except ClientRefusal as error:
             raise http_error(error) from error
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
-from peerd.cli.lines import STDIN, BadLine, typed_value
+from peerd.cli.lines import STDIN, BadLine, once, typed_value
 from peerd.cli.options import Output, OutputOption, SocketOption, ask
 from peerd.cli.output import print_data, printable, seconds, size, stderr, stdout
 from peerd.errors import ExitCode
@@ -86,7 +86,7 @@ def publish(
         return
     pairs = [found for each in given if (found := ATTRIBUTE.fullmatch(each))]
     if pairs and len(pairs) == len(given):
-        _one(socket, stream, {found[1]: typed_value(found[2]) for found in pairs}, type, output)
+        _one(socket, stream, _attributes(pairs), type, output)
         return
     labels = [each for each in given if each != STDIN]
     items = _items(given, follow, watch, everything, text, type)
@@ -109,7 +109,12 @@ def _attached(
         raise typer.BadParameter(
             "beside it give the attributes of its item as NAME=VALUE, or --payload", param_hint="--attach"
         )
-    return attach, {found[1]: typed_value(found[2]) for found in pairs} if pairs else payload
+    return attach, _attributes(pairs) if pairs else payload
+
+
+def _attributes(pairs: list[re.Match[str]]) -> dict[str, Any]:
+    """One item. Raises ``typer.BadParameter``."""
+    return once((found[1], typed_value(found[2])) for found in pairs)
 
 
 def _attach(socket: str | None, stream: str, path: Path, item: Any, type: str, progress: bool, output: Output) -> None:
@@ -192,8 +197,10 @@ def _check(path: Path, is_there: bool, option: str, what: str) -> None:
 
 
 def _one(socket: str | None, stream: str, item: Any, type: str, output: Output) -> None:
-    from protocols.dissemination.front.client import DisseminationClient
+    from protocols.dissemination.front.client import DisseminationClient, is_lines
 
+    if is_lines(type):
+        raise typer.BadParameter(f"{type} is a type of many items, each a line, and this is one", param_hint="--type")
     done = ask(socket, lambda client: DisseminationClient(client).publish(stream, item, type))
     if output is not Output.TABLE:
         print_data(output, done)

@@ -83,6 +83,7 @@ def line_reader(is_text: bool, content_type: str) -> ReadLine:
 
 def _text_item(line: bytes, place: str) -> WrappedItem:
     text = json.dumps({"line": line.decode(errors="replace")}, ensure_ascii=False, separators=(",", ":"))
+    _short_enough(text.encode(), f"{place}, as JSON,")  # a control character has six bytes there
     return WrappedItem(payload=text, content_type=JSON_TYPE)
 
 

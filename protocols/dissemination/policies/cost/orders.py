@@ -13,7 +13,7 @@ from typing import Final, NamedTuple
 
 from peerd.ids import NodeId, format_id
 from peerd.messages import PeerRef
-from protocols.dissemination.models import PastMove
+from protocols.dissemination.models import AT_MS_MAX, PastMove
 from protocols.dissemination.policies.cost.transformations import Family, Transformation
 
 HISTORY_MAX: Final = 64
@@ -38,6 +38,8 @@ class OrderedChange:
     deadline_s: float
     moved: int = 0
     ended_s: float | None = None
+    ended_ms: int = 0
+    """The same by the producer's clock, for people."""
     measured: float | None = None
 
     @property
@@ -49,7 +51,7 @@ class OrderedChange:
         """For people."""
         move = self.transformation.moves[0]
         return PastMove(
-            at_ms=round(1000 * (self.ended_s or 0.0)),
+            at_ms=min(self.ended_ms, AT_MS_MAX),
             what=self.transformation.kind.value,
             node=format_id(move.node),
             from_parent=format_id(self.parents[move.node]),
@@ -78,6 +80,8 @@ class Orders:
     current: OrderedChange | None = None
     mine: _MyOrder | None = None
     past: deque[OrderedChange] = field(default_factory=lambda: deque(maxlen=HISTORY_MAX))
+    clock_ms: int = 0
+    """When the newest item was published, milliseconds since 1970: there is no other clock that shows the date here."""
     _number: int = 0
 
     def begin(
@@ -126,7 +130,7 @@ class Orders:
     def _end(self, now: float) -> None:
         change, self.current = self.current, None
         assert change is not None
-        change.ended_s = now
+        change.ended_s, change.ended_ms = now, self.clock_ms
         if change.moved:
             self.past.append(change)
         self.on_ended(change)

@@ -233,6 +233,7 @@ class CostPolicy:
     def passed(self, item: ParsedItem, is_own: bool, children: Sequence[NodeId]) -> None:
         """See `TreePolicy`."""
         self._rates.count(is_own=is_own)
+        self._orders.clock_ms = item.item.published_ms
 
     def _figures(self) -> messages.NodeFigures:
         costs = self.costs
