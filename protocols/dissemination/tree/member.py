@@ -448,6 +448,8 @@ class StreamMember:
     def validate(self) -> None:
         """Assert the invariants."""
         self.state.buffer.validate()
+        if not self.state.is_source:
+            self.state.wants.validate()
         self.up.validate()
         self.down.validate()
         self.places.validate()
