@@ -157,8 +157,8 @@ class Downlink:
     """So much has been sent of the payload of the large item that is the first in there."""
     untaken: deque[int] = field(default_factory=deque)
     """The numbers of messages with which large items ended that the child has not taken in."""
-    past_bytes: int = 0
-    """Of items of the past in there."""
+    outbox_bytes: int = 0
+    """Of the items in there, without those of the past that were not looked through yet."""
     lost_until: StreamPosition = START
     """Its queue was full, and everything up to here that it has not been told of is lost for it."""
     slow_since: float | None = None
