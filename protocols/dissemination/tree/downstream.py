@@ -50,6 +50,9 @@ PASTS_MAX: Final = 16
 ITEMLESS_MAX: Final = 1024
 """Messages without items, such as answers, that wait for one child before it has to attach anew, so that one that takes
 little cannot have any number of them wait."""
+UNANSWERED_MAX: Final = 4 * WANTS_MAX
+"""Questions of one child that this node has not answered, because its own parent has not. A child that goes on asking
+has to attach anew."""
 SLOW_S: Final = 10.0
 """A child that takes nothing for so long is sent away: it may find a parent that is nearer to it, or faster."""
 
@@ -64,6 +67,12 @@ class Needs(Protocol):
 
     def release(self, holder: Holder, ids: Sequence[bytes] | None = None, *, is_final: bool = False) -> None:
         """They (or all) are wanted no more. ``is_final``: the holder has said so, and will not come back for them."""
+
+    def forget(self, holder: Holder) -> None:
+        """The holder waits for nothing any more, whatever it wants: it asks anew."""
+
+    def waiting(self, holder: Holder) -> int:
+        """For so many answers the holder waits."""
 
 
 Admit = Callable[[PeerRef, Sequence[Interest], NodeId | None], bool]
@@ -114,6 +123,7 @@ class Downstream:
         child = Downlink(peer, message.attempt, self._state.now, wants, after, message.is_orphan)
         self.children[peer.id] = child
         if before is not None:
+            self._needs.forget(peer.id)
             self._needs.release(peer.id, [id for id in before.wants if id not in wants])
         self._needs.need(peer.id, interests, after, partial(self._complete, child))
         return True
@@ -273,7 +283,8 @@ class Downstream:
             raise ProtocolError("too_many_wants", f"{peer} wants more than {self.wants_max} things")
         after = None if message.is_new else message.after.position
         looks = len(interests) * (1 if after is None else 1 + len(self._state.buffer))
-        if self._is_full(child) or not self._may_look(peer.id, looks, after):
+        is_pressing = self._needs.waiting(peer.id) >= UNANSWERED_MAX
+        if is_pressing or self._is_full(child) or not self._may_look(peer.id, looks, after):
             self.dismiss(peer.id)  # it attaches anew, and gets all that it wants at once
             return
         self._needs.need(peer.id, interests, after, partial(self._widened, child, interests, after))
