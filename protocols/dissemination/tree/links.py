@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from enum import Enum
 from typing import Final
@@ -12,6 +12,7 @@ from peerd.messages import PeerRef
 from protocols.dissemination.messages import (
     ITEM_BYTES_MAX,
     PART_BYTES,
+    WANTS_MAX,
     Beat,
     Carry,
     ItemPart,
@@ -38,11 +39,12 @@ UNTAKEN_MAX: Final = PARKED_MAX // 2
 
 @dataclass(frozen=True, slots=True)
 class Late:
-    """Interests that are complete once the parent has come as far as this node had when it began to send them."""
+    """An interest that is complete once the parent has come as far as this node had when it began to send it."""
 
     at: StreamPosition
-    interests: tuple[bytes, ...]
     since: StreamPosition
+    answers: int
+    """So many questions are answered with that."""
 
 
 @dataclass(eq=False, slots=True)
@@ -63,7 +65,8 @@ class Uplink:
     """The way up from it does not lead through this node."""
     through: StreamPosition = START
     """It has sent everything up to here. That may be less than this node has had, from the parent before."""
-    late: list[Late] = field(default_factory=list)
+    late: dict[bytes, Late] = field(default_factory=dict)
+    """By interest, so that there are never more than this node has asked for."""
     heard_at: float = 0.0
     number: int = 0
     """Of the last message on this edge."""
@@ -91,6 +94,30 @@ class Uplink:
     def may_begin(self) -> bool:
         """Whether what it sends is awaited."""
         return self.is_asked or self.has_begun
+
+    def answered(self, ids: Iterable[bytes], at: StreamPosition, since: StreamPosition) -> None:
+        """It sends these, which counts once it has come to a mark. What it has said of them before waits for that."""
+        for id in ids:
+            before = self.late.get(id, Late(at, since, 0))
+            answers = min(PARKED_MAX, before.answers + 1)
+            self.late[id] = Late(max(at, before.at), min(since, before.since), answers)
+
+    def caught_up(self) -> list[tuple[list[bytes], StreamPosition]]:
+        """What it sends that counts by now, and since when: each as often as it is an answer."""
+        found = [(id, late) for id, late in self.late.items() if late.at <= self.through]
+        self.forget(id for id, _ in found)
+        return [([id] * late.answers, late.since) for id, late in found]
+
+    def forget(self, ids: Iterable[bytes]) -> None:
+        """These are not asked for any more, or are counted."""
+        for id in ids:
+            self.late.pop(id, None)
+
+    def validate(self) -> None:
+        """Assert the invariants."""
+        assert len(self.parked) <= PARKED_MAX
+        assert len(self.late) <= WANTS_MAX
+        assert self.left + sum(map(len, self.parts)) <= ITEM_BYTES_MAX
 
     def add(self, part: ItemPart) -> bool:
         """Take in the next part of a payload; whether it can be that."""

@@ -16,7 +16,6 @@ from peerd.ids import NodeId
 from peerd.messages import PeerRef
 from protocols.dissemination.interests.errors import ItemError
 from protocols.dissemination.messages import (
-    ITEM_BYTES_MAX,
     WANTS_MAX,
     Attach,
     AttachRefusal,
@@ -40,7 +39,7 @@ from protocols.dissemination.names import START, StreamPosition
 from protocols.dissemination.ports import ParsedItem
 from protocols.dissemination.tree.below import Below, MoveEnd
 from protocols.dissemination.tree.climbing import Climbing
-from protocols.dissemination.tree.links import PARKED_MAX, PARKED_S, EdgeMessage, Late, Uplink
+from protocols.dissemination.tree.links import PARKED_MAX, PARKED_S, EdgeMessage, Uplink
 from protocols.dissemination.tree.state import MOVE_S, SILENT_S, MemberState, bad_item, mark
 from protocols.dissemination.tree.wants import Ask
 
@@ -213,11 +212,8 @@ class Upstream:
         if link.has_begun:
             self._below.freshened()  # before the next attempt, which `ended` may begin at once
         self._below.ended(link.peer, end, why, children)
-        if link.has_begun and not self._has_link():
+        if link.has_begun and self.parent is None and self.next is None:
             self._below.orphaned()
-
-    def _has_link(self) -> bool:
-        return self.parent is not None or self.next is not None
 
     def _next(self, peer: PeerRef, attempt: int) -> Uplink | None:
         link = self.next
@@ -459,12 +455,10 @@ class Upstream:
 
     def _catch_up(self, link: Uplink) -> None:
         """The parent has come further: as far as this node was, perhaps."""
-        if not link.late or link.late[0].at > link.through:
-            return
-        while link.late and link.late[0].at <= link.through:
-            late = link.late.pop(0)
-            self._state.wants.widened(late.interests, late.since)
-        self._below.answered()
+        if found := link.caught_up():
+            for ids, since in found:
+                self._state.wants.widened(ids, since)
+            self._below.answered()
 
     def _contradicts_itself(self, link: Uplink, position: StreamPosition) -> NoReturn:
         """No correct node sends this. What else it says is not to be relied on, so this node needs another parent."""
@@ -521,6 +515,7 @@ class Upstream:
         for at in range(0, len(ids), WANTS_MAX):
             link.asked_number += 1
             some = tuple(ids[at : at + WANTS_MAX])
+            link.forget(some)
             self._state.send(link.peer, Narrow(self._state.stream, some, link.attempt, link.asked_number))
 
     def replay(self, peer: PeerRef, message: ReplayItems) -> None:
@@ -543,7 +538,8 @@ class Upstream:
         """The parent has begun to send more."""
         link = self._heard(peer, message)
         if link is not None:
-            link.late.append(Late(self._state.through, message.interests, message.since.position))
+            asked = [id for id in message.interests if self._state.wants.is_sent(id)]  # or wanted no more by now
+            link.answered(asked, self._state.through, message.since.position)
             self._went_on(peer, link, message.through.position)
 
     def released(self, *, is_final: bool) -> None:
@@ -577,8 +573,7 @@ class Upstream:
         """Assert the invariants."""
         for link in (self.parent, self.next):
             if link is not None:
-                assert len(link.parked) <= PARKED_MAX
-                assert link.left + sum(map(len, link.parts)) <= ITEM_BYTES_MAX
+                link.validate()
 
     def _give_up_wants(self, *, is_late: bool) -> None:
         """Tell the parent what nobody wants any more. ``is_late``: also what was kept in case it is wanted again."""

@@ -84,6 +84,11 @@ class Wants:
         """What a parent has to know of."""
         return {id: want.interest for id, want in self._wants.items() if want.is_sent}
 
+    def is_sent(self, id: bytes) -> bool:
+        """Whether the parent was told of an interest, and not that it is wanted no more."""
+        want = self._wants.get(id)
+        return want is not None and want.is_sent
+
     def has_pending(self) -> bool:
         """Whether something has been asked for, and not been answered."""
         return any(want.asked for want in self._wants.values())
