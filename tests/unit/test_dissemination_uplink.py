@@ -2,16 +2,24 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 from functools import partial
 
+import pytest
+
+from peerd.errors import ProtocolError
 from peerd.ids import NodeId
 from peerd.messages import Message, PeerRef
 from protocols.dissemination.interests.classes import ClassesKind
+from protocols.dissemination.interests.coherency import CoherencyKind
+from protocols.dissemination.interests.coherency.given import OBJECTS_MAX
 from protocols.dissemination.messages import (
     Attach,
     Beat,
+    Begin,
     Climbed,
+    DetachFromParent,
     Ready,
     ReplayItems,
     StreamItem,
@@ -20,7 +28,7 @@ from protocols.dissemination.messages import (
     Widened,
 )
 from protocols.dissemination.names import stream_key
-from protocols.dissemination.ports import InterestKind
+from protocols.dissemination.ports import InterestKind, ParsedItem
 from protocols.dissemination.tree.below import MoveEnd
 from protocols.dissemination.tree.member import StreamMember
 from protocols.dissemination.tree.replay import BufferLimits
@@ -129,3 +137,52 @@ def test_two_answers_about_one_thing_count_as_two_once_the_parent_has_caught_up(
     alone.beat(OTHER, 100)
     assert not wants.has_pending() and wants.since(b.id) == StreamMark(1, 40).position and live == [2, 3]
     alone.member.validate()
+
+
+# Streams of which only the newest item of each object counts
+
+
+def _values(first: int, count: int) -> list[StreamItem]:
+    """Values of so many objects."""
+    return [
+        StreamItem(1, number + 1, 0, json.dumps({"object": f"o{number}", "value": 1, "time": 0}).encode())
+        for number in range(first, first + count)
+    ]
+
+
+def _moving() -> Alone:
+    """It has a parent, and another one has begun, of which it is not known whether the way up from it is clear."""
+    alone = Alone(CoherencyKind(), "")
+    alone.begin(ONE, 0)
+    alone.clear(ONE)
+    alone.beat(ONE, 0)
+    alone.begin(OTHER, 0)
+    assert Begin in alone.told(OTHER)
+    return alone
+
+
+def test_a_next_parent_that_sends_too_many_objects_is_at_fault_and_not_this_node() -> None:
+    alone = _moving()
+    with pytest.raises(ProtocolError, match="too_many_objects"):
+        alone.replay(OTHER, _values(0, OBJECTS_MAX + 1))
+    assert alone.member.up.next is None and alone.ends == [MoveEnd.MOVED, MoveEnd.SILENT]
+    assert alone.member.up.parent is not None and alone.member.up.parent.peer == ONE
+
+
+@pytest.mark.parametrize("is_parent_lost", [False, True])
+def test_a_new_parent_whose_objects_are_too_many_with_those_before_is_at_fault(is_parent_lost: bool) -> None:
+    alone = _moving()
+    alone.replay(ONE, _values(0, 3000))
+    alone.replay(OTHER, _values(3000, 3000))
+    orphaned: list[bool] = []
+    blamed: list[PeerRef] = []
+    alone.member.on_orphaned = lambda: orphaned.append(True)
+    alone.member.state.blame = lambda peer, error: blamed.append(peer)
+    if is_parent_lost:
+        alone.member.gone(ONE.id, NOW)
+    else:
+        alone.clear(OTHER)
+        assert DetachFromParent in alone.told(ONE)
+    assert blamed == [OTHER] and orphaned == [True] and DetachFromParent in alone.told(OTHER)
+    assert alone.member.up.parent is None and alone.member.up.next is None
+    assert sum(isinstance(each, ParsedItem) for each in alone.got) == OBJECTS_MAX

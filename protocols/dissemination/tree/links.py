@@ -8,6 +8,7 @@ from dataclasses import dataclass, field, replace
 from enum import Enum
 from typing import Final
 
+from peerd.ids import NodeId
 from peerd.messages import PeerRef
 from protocols.dissemination.messages import (
     ITEM_BYTES_MAX,
@@ -24,8 +25,10 @@ from protocols.dissemination.messages import (
     Widened,
 )
 from protocols.dissemination.names import START, StreamPosition
-from protocols.dissemination.ports import Interest, LastGiven
+from protocols.dissemination.ports import Interest, LastGiven, ParsedItem
 from protocols.dissemination.tree.past import StreamPast
+from protocols.dissemination.tree.state import give, mark
+from protocols.dissemination.tree.wants import Ask
 
 EdgeMessage = Carry | Beat | ReplayItems | Widened | StreamGap | ItemPart
 """What a parent sends on an edge once it has begun, numbered."""
@@ -94,6 +97,26 @@ class Uplink:
     def may_begin(self) -> bool:
         """Whether what it sends is awaited."""
         return self.is_asked or self.has_begun
+
+    def widens(self, stream: NodeId, asks: Iterable[Ask]) -> Iterator[Widen]:
+        """The messages with which it is asked for more."""
+        for ask in asks:
+            self.asked_number += 1
+            after = mark(START if ask.after is None else ask.after)
+            yield Widen(stream, (ask.interest.text,), after, ask.after is None, self.attempt, self.asked_number)
+
+    def narrows(self, stream: NodeId, ids: Sequence[bytes]) -> Iterator[Narrow]:
+        """The messages with which it is told what is wanted no more."""
+        for at in range(0, len(ids), WANTS_MAX):
+            self.asked_number += 1
+            some = tuple(ids[at : at + WANTS_MAX])
+            self.forget(some)
+            yield Narrow(stream, some, self.attempt, self.asked_number)
+
+    def keep(self, held: ParsedItem) -> None:
+        """While another node is the parent: it has sent this. Raises `ProtocolError`: of too many objects."""
+        if self.given is not None:
+            give(self.given, held)
 
     def answered(self, ids: Iterable[bytes], at: StreamPosition, since: StreamPosition) -> None:
         """It sends these, which counts once it has come to a mark. What it has said of them before waits for that."""
