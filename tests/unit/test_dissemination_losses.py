@@ -9,15 +9,17 @@ import pytest
 
 from peerd.lib.feed import Feed, FeedDropped, FeedGap, FeedItem, Policy, Position
 from protocols.dissemination.interests.classes import ClassesKind
-from protocols.dissemination.messages import ReplayItems, StreamItem, Widened
+from protocols.dissemination.messages import ReplayItems, StreamItem, Widen, Widened
 from protocols.dissemination.models import ReceivedItem
 from protocols.dissemination.names import START, StreamPosition
 from protocols.dissemination.ports import ParsedItem
 from protocols.dissemination.subscriptions import MARK_BYTES, ClientSubscription
+from protocols.dissemination.tree.downstream import ITEMLESS_MAX
 from protocols.dissemination.tree.links import Downlink
 from protocols.dissemination.tree.replay import BufferLimits
+from protocols.dissemination.tree.state import mark
 from protocols.dissemination.tree.subscription import Lost
-from tests.unit.test_dissemination_tree import Net
+from tests.unit.test_dissemination_tree import STREAM, Net
 
 # A child that asks for the past again and again, and does not take it
 
@@ -45,15 +47,15 @@ def ask_for_all(net: Net, sub: int) -> None:
 
 def test_what_a_child_is_owed_of_the_past_is_counted_until_it_takes_it() -> None:
     net, child = remembering(20)
-    assert child.past_bytes == 0
+    assert child.outbox_bytes == 0
     for sub in (1, 2):
         ask_for_all(net, sub)
         owed = [each for each in child.outbox if isinstance(each, ReplayItems)]
-        assert child.past_bytes == sub * net.source.state.buffer.bytes
-        assert child.past_bytes == sum(item.size for each in owed for item in each.items)
+        assert child.outbox_bytes == sub * net.source.state.buffer.bytes
+        assert child.outbox_bytes == sum(item.size for each in owed for item in each.items)
     net.source.down.is_slow = lambda peer: False
     net.settle(1.0)
-    assert child.past_bytes == 0 and not child.outbox
+    assert child.outbox_bytes == 0 and not child.outbox
     assert [net.delivered(1, sub) for sub in (1, 2)] == [net.expected("a")] * 2
 
 
@@ -65,7 +67,7 @@ def test_a_child_that_is_owed_more_of_the_past_than_the_node_remembers_has_to_at
         "owed twice what is remembered: the last time was allowed"
     )
     ask_for_all(net, 3)
-    assert child.past_bytes == 2 * net.source.state.buffer.bytes, "it gets no more"
+    assert child.outbox_bytes == 2 * net.source.state.buffer.bytes, "it gets no more"
     assert net.source.down.children == {}
     net.source.down.is_slow = lambda peer: False
     net.move(1, 0)
@@ -77,7 +79,37 @@ def test_what_waits_beside_the_past_counts_for_nothing() -> None:
     net, child = remembering(20)
     net.subscribe(1, "c", sub=1)
     net.run()
-    assert any(isinstance(each, Widened) for each in child.outbox) and child.past_bytes == 0
+    assert any(isinstance(each, Widened) for each in child.outbox) and child.outbox_bytes == 0
+
+
+@pytest.mark.parametrize("is_wanted", [True, False])
+def test_a_child_that_takes_little_and_wants_more_all_the_time_has_no_more_waiting_than_a_slow_one(
+    is_wanted: bool,
+) -> None:
+    """Each `Widen` puts what waits in the queue, which has a limit of its own, into the outbox."""
+    net, child = remembering(0)
+    limit = 100 * 66
+    net.source.state.buffer.limits = BufferLimits(1000, limit, 1e9)
+    most = longest = 0
+    for number in range(1, 3 * ITEMLESS_MAX):
+        wish = Widen(STREAM, ("c",), mark(START), is_new=True, attempt=child.attempt, number=number)
+        net.source.received(net.peers[1], wish, net.now)
+        net.publish("a" if is_wanted else "b")
+        if child.peer.id not in net.source.down.children:
+            break
+        most, longest = max(most, child.outbox_bytes + child.queue_bytes), max(longest, len(child.outbox))
+    assert net.source.down.children == {}
+    assert most <= 2 * limit and longest <= ITEMLESS_MAX + 1000
+
+
+def test_a_child_that_takes_little_has_no_more_waiting_because_its_parent_loses_items_all_the_time() -> None:
+    net, child = remembering(0)
+    net.source.state.buffer.limits = BufferLimits(1000, 100 * 66, 1e9)
+    for _ in range(300):
+        net.publish("a")
+        now = net.source.state.through
+        net.source.down.gap(now, StreamPosition(1, now.sequence + 1))
+    assert net.source.down.children == {} and child.outbox_bytes <= 2 * 100 * 66
 
 
 # What a subscription that has begun loses

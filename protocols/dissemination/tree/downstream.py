@@ -47,6 +47,12 @@ OFFER_S: Final = 10.0
 CHILDREN_TOLD_MAX: Final = 32
 PASTS_MAX: Final = 16
 """Questions of one child for the past that are looked through at a time. One that asks for more has to attach anew."""
+ITEMLESS_MAX: Final = 1024
+"""Messages without items, such as answers, that wait for one child before it has to attach anew, so that one that takes
+little cannot have any number of them wait."""
+UNANSWERED_MAX: Final = 4 * WANTS_MAX
+"""Questions of one child that this node has not answered, because its own parent has not. A child that goes on asking
+has to attach anew."""
 SLOW_S: Final = 10.0
 """A child that takes nothing for so long is sent away: it may find a parent that is nearer to it, or faster."""
 
@@ -61,6 +67,12 @@ class Needs(Protocol):
 
     def release(self, holder: Holder, ids: Sequence[bytes] | None = None, *, is_final: bool = False) -> None:
         """They (or all) are wanted no more. ``is_final``: the holder has said so, and will not come back for them."""
+
+    def forget(self, holder: Holder) -> None:
+        """The holder waits for nothing any more, whatever it wants: it asks anew."""
+
+    def waiting(self, holder: Holder) -> int:
+        """For so many answers the holder waits."""
 
 
 Admit = Callable[[PeerRef, Sequence[Interest], NodeId | None], bool]
@@ -111,6 +123,7 @@ class Downstream:
         child = Downlink(peer, message.attempt, self._state.now, wants, after, message.is_orphan)
         self.children[peer.id] = child
         if before is not None:
+            self._needs.forget(peer.id)
             self._needs.release(peer.id, [id for id in before.wants if id not in wants])
         self._needs.need(peer.id, interests, after, partial(self._complete, child))
         return True
@@ -270,12 +283,21 @@ class Downstream:
             raise ProtocolError("too_many_wants", f"{peer} wants more than {self.wants_max} things")
         after = None if message.is_new else message.after.position
         looks = len(interests) * (1 if after is None else 1 + len(self._state.buffer))
-        waiting = sum(isinstance(each, ChildPast) for each in child.outbox)
-        is_behind = child.past_bytes > self._state.buffer.limits.bytes or waiting >= PASTS_MAX
-        if is_behind or not self._may_look(peer.id, looks, after):
+        is_pressing = self._needs.waiting(peer.id) >= UNANSWERED_MAX
+        if is_pressing or self._is_full(child) or not self._may_look(peer.id, looks, after):
             self.dismiss(peer.id)  # it attaches anew, and gets all that it wants at once
             return
         self._needs.need(peer.id, interests, after, partial(self._widened, child, interests, after))
+
+    def _is_full(self, child: Downlink) -> bool:
+        """Whether so much waits for a child that no more is put behind that: as much as this node remembers itself.
+
+        What is in its queue counts, because it is put there, too, whenever the child is told something.
+        """
+        pasts = sum(isinstance(each, ChildPast) for each in child.outbox)
+        itemless = sum(not isinstance(each, ChildPast | Carry | ReplayItems) for each in child.outbox)
+        is_long = bool(child.outbox) and child.outbox_bytes + child.queue_bytes > self._state.buffer.limits.bytes
+        return is_long or pasts >= PASTS_MAX or itemless >= ITEMLESS_MAX
 
     def _widened(self, child: Downlink, interests: Sequence[Interest], after: StreamPosition | None) -> None:
         if self.children.get(child.peer.id) is not child:
@@ -392,15 +414,21 @@ class Downstream:
 
     def tell_all(self) -> None:
         """Send all children a beat now."""
-        for child in self.children.values():
-            if child.stage is ChildStage.LIVE:
+        for child in list(self.children.values()):
+            if child.stage is ChildStage.LIVE and self._is_full(child):
+                self.dismiss(child.peer.id)
+            elif child.stage is ChildStage.LIVE:
                 self._pack(child, self._state.through, is_due=False)
                 self._beat(child, self._state.through, None)
 
     def gap(self, since: StreamPosition, until: StreamPosition) -> None:
         """This node, and so its children, have lost something."""
-        for child in self.children.values():
-            if child.stage is ChildStage.LIVE and child.told < until:
+        for child in list(self.children.values()):
+            if child.stage is not ChildStage.LIVE or child.told >= until:
+                continue
+            if self._is_full(child):
+                self.dismiss(child.peer.id)
+            else:
                 self._pack(child, max(since, child.told), is_due=False)
                 self._put(child, StreamGap(self._state.stream, mark(max(since, child.told)), mark(until)))
                 child.told = until
@@ -458,7 +486,7 @@ class Downstream:
         if not first.past.is_over:
             found = [held.item for held in first.past.look(past_bytes)]
             messages = list(first.messages(found))
-            child.past_bytes += sum(map(_past_bytes, messages))
+            child.outbox_bytes += sum(map(_items_bytes, messages))
             child.outbox.appendleft(first)
             child.outbox.extendleft(reversed(messages))
             child.slow_since = None
@@ -478,15 +506,15 @@ class Downstream:
                 child.parted = 0
                 child.untaken.append(child.number)
                 child.outbox.popleft()
-                child.past_bytes -= _past_bytes(first)
+                child.outbox_bytes -= _items_bytes(first)
                 return replace(first, items=(rest,))
         child.outbox.popleft()
-        child.past_bytes -= _past_bytes(first)
+        child.outbox_bytes -= _items_bytes(first)
         return first
 
     @staticmethod
     def _put(child: Downlink, message: EdgeMessage) -> None:
-        child.past_bytes += _past_bytes(message)
+        child.outbox_bytes += _items_bytes(message)
         child.outbox.append(message)
 
     def taken(self, peer: PeerRef, message: ItemTaken) -> None:
@@ -535,6 +563,6 @@ class Downstream:
             assert child.told <= max(self._state.through, child.told)
 
 
-def _past_bytes(message: EdgeMessage) -> int:
-    """What a message counts for as one of the past."""
-    return total_bytes(message.items) if isinstance(message, ReplayItems) else 0
+def _items_bytes(message: EdgeMessage) -> int:
+    """What a message counts for that waits for a child."""
+    return total_bytes(message.items) if isinstance(message, Carry | ReplayItems) else 0

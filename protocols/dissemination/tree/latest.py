@@ -15,11 +15,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from peerd.errors import ProtocolError
-from protocols.dissemination.interests.errors import ItemError
 from protocols.dissemination.ports import ParsedItem
 from protocols.dissemination.tree.downstream import Downstream
-from protocols.dissemination.tree.state import MemberState
+from protocols.dissemination.tree.state import MemberState, give
 from protocols.dissemination.tree.subscription import FreshAgain, OwnSubscription, StaleFrom
 
 
@@ -35,12 +33,10 @@ class LatestItems:
         """This node has an item. Raises `ItemError` at the source, `ProtocolError` elsewhere: too many objects."""
         if self._state.given is None:
             return
-        try:
+        if self._state.is_source:
             self._state.given.give(held)
-        except ItemError as error:
-            if self._state.is_source:
-                raise
-            raise ProtocolError("too_many_objects", str(error)) from error
+        else:
+            give(self._state.given, held)
         self._state.through = max(self._state.through, held.position)  # what a newcomer is given lies before that
 
     def arrived(self, held: ParsedItem) -> None:

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from enum import Enum
 from typing import Final
 
+from peerd.ids import NodeId
 from peerd.messages import PeerRef
 from protocols.dissemination.messages import (
     ITEM_BYTES_MAX,
     PART_BYTES,
+    WANTS_MAX,
     Beat,
     Carry,
     ItemPart,
@@ -23,8 +25,10 @@ from protocols.dissemination.messages import (
     Widened,
 )
 from protocols.dissemination.names import START, StreamPosition
-from protocols.dissemination.ports import Interest, LastGiven
+from protocols.dissemination.ports import Interest, LastGiven, ParsedItem
 from protocols.dissemination.tree.past import StreamPast
+from protocols.dissemination.tree.state import give, mark
+from protocols.dissemination.tree.wants import Ask
 
 EdgeMessage = Carry | Beat | ReplayItems | Widened | StreamGap | ItemPart
 """What a parent sends on an edge once it has begun, numbered."""
@@ -38,11 +42,12 @@ UNTAKEN_MAX: Final = PARKED_MAX // 2
 
 @dataclass(frozen=True, slots=True)
 class Late:
-    """Interests that are complete once the parent has come as far as this node had when it began to send them."""
+    """An interest that is complete once the parent has come as far as this node had when it began to send it."""
 
     at: StreamPosition
-    interests: tuple[bytes, ...]
     since: StreamPosition
+    answers: int
+    """So many questions are answered with that."""
 
 
 @dataclass(eq=False, slots=True)
@@ -63,7 +68,8 @@ class Uplink:
     """The way up from it does not lead through this node."""
     through: StreamPosition = START
     """It has sent everything up to here. That may be less than this node has had, from the parent before."""
-    late: list[Late] = field(default_factory=list)
+    late: dict[bytes, Late] = field(default_factory=dict)
+    """By interest, so that there are never more than this node has asked for."""
     heard_at: float = 0.0
     number: int = 0
     """Of the last message on this edge."""
@@ -91,6 +97,50 @@ class Uplink:
     def may_begin(self) -> bool:
         """Whether what it sends is awaited."""
         return self.is_asked or self.has_begun
+
+    def widens(self, stream: NodeId, asks: Iterable[Ask]) -> Iterator[Widen]:
+        """The messages with which it is asked for more."""
+        for ask in asks:
+            self.asked_number += 1
+            after = mark(START if ask.after is None else ask.after)
+            yield Widen(stream, (ask.interest.text,), after, ask.after is None, self.attempt, self.asked_number)
+
+    def narrows(self, stream: NodeId, ids: Sequence[bytes]) -> Iterator[Narrow]:
+        """The messages with which it is told what is wanted no more."""
+        for at in range(0, len(ids), WANTS_MAX):
+            self.asked_number += 1
+            some = tuple(ids[at : at + WANTS_MAX])
+            self.forget(some)
+            yield Narrow(stream, some, self.attempt, self.asked_number)
+
+    def keep(self, held: ParsedItem) -> None:
+        """While another node is the parent: it has sent this. Raises `ProtocolError`: of too many objects."""
+        if self.given is not None:
+            give(self.given, held)
+
+    def answered(self, ids: Iterable[bytes], at: StreamPosition, since: StreamPosition) -> None:
+        """It sends these, which counts once it has come to a mark. What it has said of them before waits for that."""
+        for id in ids:
+            before = self.late.get(id, Late(at, since, 0))
+            answers = min(PARKED_MAX, before.answers + 1)
+            self.late[id] = Late(max(at, before.at), min(since, before.since), answers)
+
+    def caught_up(self) -> list[tuple[list[bytes], StreamPosition]]:
+        """What it sends that counts by now, and since when: each as often as it is an answer."""
+        found = [(id, late) for id, late in self.late.items() if late.at <= self.through]
+        self.forget(id for id, _ in found)
+        return [([id] * late.answers, late.since) for id, late in found]
+
+    def forget(self, ids: Iterable[bytes]) -> None:
+        """These are not asked for any more, or are counted."""
+        for id in ids:
+            self.late.pop(id, None)
+
+    def validate(self) -> None:
+        """Assert the invariants."""
+        assert len(self.parked) <= PARKED_MAX
+        assert len(self.late) <= WANTS_MAX
+        assert self.left + sum(map(len, self.parts)) <= ITEM_BYTES_MAX
 
     def add(self, part: ItemPart) -> bool:
         """Take in the next part of a payload; whether it can be that."""
@@ -157,8 +207,8 @@ class Downlink:
     """So much has been sent of the payload of the large item that is the first in there."""
     untaken: deque[int] = field(default_factory=deque)
     """The numbers of messages with which large items ended that the child has not taken in."""
-    past_bytes: int = 0
-    """Of items of the past in there."""
+    outbox_bytes: int = 0
+    """Of the items in there, without those of the past that were not looked through yet."""
     lost_until: StreamPosition = START
     """Its queue was full, and everything up to here that it has not been told of is lost for it."""
     slow_since: float | None = None

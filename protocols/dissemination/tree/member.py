@@ -34,8 +34,9 @@ from protocols.dissemination.tree.upstream import Upstream
 
 @dataclass(frozen=True, slots=True)
 class _Waiting:
-    """Somebody waits until these interests are as complete as they will be."""
+    """Somebody waits until these interests are as complete as they will be, as long as he wants some of them."""
 
+    holder: Holder
     ids: tuple[bytes, ...]
     then: Callable[[], None]
 
@@ -232,7 +233,7 @@ class StreamMember:
         if state.wants.is_answered(ids):
             then()
         else:
-            self._waiting.append(_Waiting(ids, then))
+            self._waiting.append(_Waiting(holder, ids, then))
 
     def release(self, holder: Holder, ids: Sequence[bytes] | None = None, *, is_final: bool = False) -> None:
         """See `protocols.dissemination.tree.downstream.Needs`.
@@ -241,8 +242,22 @@ class StreamMember:
         what a node can promise those below it.
         """
         is_final = is_final and self.state.given is None
+        if ids is None:
+            self.forget(holder)
         if self.state.wants.release(holder, ids, is_final=is_final):
             self.up.released(is_final=is_final)
+        self._waiting = [each for each in self._waiting if each.holder != holder or self._still_wanted(each)]
+
+    def forget(self, holder: Holder) -> None:
+        """See `protocols.dissemination.tree.downstream.Needs`."""
+        self._waiting = [each for each in self._waiting if each.holder != holder]
+
+    def waiting(self, holder: Holder) -> int:
+        """See `protocols.dissemination.tree.downstream.Needs`."""
+        return sum(each.holder == holder for each in self._waiting)
+
+    def _still_wanted(self, waiting: _Waiting) -> list[bytes]:
+        return [id for id in waiting.ids if self.state.wants.is_held(id, waiting.holder)]
 
     # What the upper end says
 
@@ -297,9 +312,10 @@ class StreamMember:
         """See `protocols.dissemination.tree.below.Below`."""
         waiting, self._waiting = self._waiting, []
         for each in waiting:
-            if self.state.wants.is_answered(each.ids):
+            ids = self._still_wanted(each)
+            if ids and self.state.wants.is_answered(ids):
                 each.then()
-            else:
+            elif ids:
                 self._waiting.append(each)
 
     def lost(self, since: StreamPosition, until: StreamPosition) -> None:
@@ -448,6 +464,8 @@ class StreamMember:
     def validate(self) -> None:
         """Assert the invariants."""
         self.state.buffer.validate()
+        if not self.state.is_source:
+            self.state.wants.validate()
         self.up.validate()
         self.down.validate()
         self.places.validate()

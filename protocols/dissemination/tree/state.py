@@ -147,6 +147,14 @@ def _raise(peer: PeerRef, error: ProtocolError) -> None:
     raise error
 
 
+def give(given: LastGiven, held: ParsedItem) -> None:
+    """A holder has an item that another node has sent. Raises `ProtocolError`: there are too many objects."""
+    try:
+        given.give(held)
+    except ItemError as error:
+        raise ProtocolError("too_many_objects", str(error)) from error
+
+
 def mark(position: StreamPosition) -> StreamMark:
     """Return a place in the stream as messages have it."""
     return StreamMark(position.epoch, position.sequence)

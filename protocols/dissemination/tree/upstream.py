@@ -16,8 +16,6 @@ from peerd.ids import NodeId
 from peerd.messages import PeerRef
 from protocols.dissemination.interests.errors import ItemError
 from protocols.dissemination.messages import (
-    ITEM_BYTES_MAX,
-    WANTS_MAX,
     Attach,
     AttachRefusal,
     Beat,
@@ -28,19 +26,17 @@ from protocols.dissemination.messages import (
     DetachFromParent,
     ItemPart,
     ItemTaken,
-    Narrow,
     Ready,
     ReplayItems,
     StreamGap,
     StreamItem,
-    Widen,
     Widened,
 )
-from protocols.dissemination.names import START, StreamPosition
+from protocols.dissemination.names import StreamPosition
 from protocols.dissemination.ports import ParsedItem
 from protocols.dissemination.tree.below import Below, MoveEnd
 from protocols.dissemination.tree.climbing import Climbing
-from protocols.dissemination.tree.links import PARKED_MAX, PARKED_S, EdgeMessage, Late, Uplink
+from protocols.dissemination.tree.links import PARKED_MAX, PARKED_S, EdgeMessage, Uplink
 from protocols.dissemination.tree.state import MOVE_S, SILENT_S, MemberState, bad_item, mark
 from protocols.dissemination.tree.wants import Ask
 
@@ -174,7 +170,7 @@ class Upstream:
         if link is None or not link.has_begun or not link.is_clear:
             return
         self.parent, self.next, self.died = link, None, None
-        self._take_over(link)
+        error = self._take_over(link)
         if link.path is not None:
             self._state.set_path(link.path)
         if old is not None:
@@ -182,18 +178,32 @@ class Upstream:
             self._widen(link, self._state.wants.ask_again())
         self._climbing.moved(link.peer, self._state.now)
         self._below.ended(link.peer, MoveEnd.MOVED, None, ())
+        self._refuse(link, error)
 
-    def _take_over(self, link: Uplink) -> None:
+    def _take_over(self, link: Uplink) -> ProtocolError | None:
         """What a new parent has sent counts from now on, also where the one before has sent something newer.
 
-        For that one promises nothing any more, and the new one knows only of what it has sent itself.
+        For that one promises nothing any more, and the new one knows only of what it has sent itself. Returns what is
+        wrong with it, if anything: to be told when all else is done.
         """
+        found: ProtocolError | None = None
         if link.given is not None:
             sent, link.given = link.given.newest(), None
             self._below.unsettled()
-            for held in sent:
-                self._below.arrived(held)
+            try:
+                for held in sent:
+                    self._below.arrived(held)
+            except ProtocolError as error:
+                found = error
         self._below.freshened()
+        return found
+
+    def _refuse(self, link: Uplink, error: ProtocolError | None) -> None:
+        """Part with a node because of what it has sent earlier, whoever's message is handled now."""
+        if error is not None:
+            if link in (self.parent, self.next):
+                self._broken(link)
+            self._state.blame(link.peer, error)
 
     def declined(self, peer: PeerRef, message: Declined) -> None:
         """The new parent does not want to."""
@@ -213,11 +223,8 @@ class Upstream:
         if link.has_begun:
             self._below.freshened()  # before the next attempt, which `ended` may begin at once
         self._below.ended(link.peer, end, why, children)
-        if link.has_begun and not self._has_link():
+        if link.has_begun and self.parent is None and self.next is None:
             self._below.orphaned()
-
-    def _has_link(self) -> bool:
-        return self.parent is not None or self.next is not None
 
     def _next(self, peer: PeerRef, attempt: int) -> Uplink | None:
         link = self.next
@@ -245,7 +252,7 @@ class Upstream:
         if self.next is None:
             self._below.orphaned()
         elif self.next.has_begun:
-            self._take_over(self.next)
+            self._refuse(self.next, self._take_over(self.next))
         elif not self.next.is_orphan and not self.next.has_begun:
             self._attach(self.next.peer, self._state.now)  # now there is nothing to wait for
 
@@ -359,12 +366,20 @@ class Upstream:
     def _take(self, link: Uplink, item: StreamItem, held: ParsedItem | None) -> None:
         """An item is in turn. ``held``: it was parsed, and if it is the next of the stream matched, before."""
         if link.given is not None:
-            link.given.give(self._state.parsed(item))
+            self._keep(link, item)
         elif item.position > self._state.through:
             self._state.through = item.position
             self._below.carried(item, held)
         else:  # it came from the parent before; or nobody here wanted it until now
             self._below.remembered(item, held)
+
+    def _keep(self, link: Uplink, item: StreamItem) -> None:
+        """What a node sends that is to be the parent waits until it is."""
+        try:
+            link.keep(self._state.parsed(item))
+        except ProtocolError:
+            self._broken(link)
+            raise
 
     def _taken(self, link: Uplink, message: Carry | ReplayItems, items: Sequence[StreamItem]) -> None:
         """All of a message was taken in."""
@@ -429,9 +444,7 @@ class Upstream:
         def failed(error: BaseException) -> None:
             if not isinstance(error, ItemError):
                 raise error
-            if link in (self.parent, self.next):
-                self._broken(link)
-            self._state.blame(link.peer, bad_item(error))
+            self._refuse(link, bad_item(error))
 
         (matching.prepare if is_next else matching.read)(item, done, failed)
 
@@ -459,12 +472,10 @@ class Upstream:
 
     def _catch_up(self, link: Uplink) -> None:
         """The parent has come further: as far as this node was, perhaps."""
-        if not link.late or link.late[0].at > link.through:
-            return
-        while link.late and link.late[0].at <= link.through:
-            late = link.late.pop(0)
-            self._state.wants.widened(late.interests, late.since)
-        self._below.answered()
+        if found := link.caught_up():
+            for ids, since in found:
+                self._state.wants.widened(ids, since)
+            self._below.answered()
 
     def _contradicts_itself(self, link: Uplink, position: StreamPosition) -> NoReturn:
         """No correct node sends this. What else it says is not to be relied on, so this node needs another parent."""
@@ -508,20 +519,9 @@ class Upstream:
             self._widen(link, asks)
 
     def _widen(self, link: Uplink, asks: Sequence[Ask]) -> None:
-        state = self._state
-        self._asked_at = state.now
-        for ask in asks:
-            is_new = ask.after is None
-            after = mark(START if ask.after is None else ask.after)
-            link.asked_number += 1
-            texts = (ask.interest.text,)
-            state.send(link.peer, Widen(state.stream, texts, after, is_new, link.attempt, link.asked_number))
-
-    def _narrow(self, link: Uplink, ids: Sequence[bytes]) -> None:
-        for at in range(0, len(ids), WANTS_MAX):
-            link.asked_number += 1
-            some = tuple(ids[at : at + WANTS_MAX])
-            self._state.send(link.peer, Narrow(self._state.stream, some, link.attempt, link.asked_number))
+        self._asked_at = self._state.now
+        for message in link.widens(self._state.stream, asks):
+            self._state.send(link.peer, message)
 
     def replay(self, peer: PeerRef, message: ReplayItems) -> None:
         """Items of the past."""
@@ -531,7 +531,7 @@ class Upstream:
         items = self._whole(link, message.items)
         for item in items:
             if link.given is not None:
-                link.given.give(self._state.parsed(item))
+                self._keep(link, item)
             elif self._is_for_aside(link, item):
                 self._look_aside(link, item, message)
                 return
@@ -543,7 +543,8 @@ class Upstream:
         """The parent has begun to send more."""
         link = self._heard(peer, message)
         if link is not None:
-            link.late.append(Late(self._state.through, message.interests, message.since.position))
+            asked = [id for id in message.interests if self._state.wants.is_sent(id)]  # or wanted no more by now
+            link.answered(asked, self._state.through, message.since.position)
             self._went_on(peer, link, message.through.position)
 
     def released(self, *, is_final: bool) -> None:
@@ -577,8 +578,7 @@ class Upstream:
         """Assert the invariants."""
         for link in (self.parent, self.next):
             if link is not None:
-                assert len(link.parked) <= PARKED_MAX
-                assert link.left + sum(map(len, link.parts)) <= ITEM_BYTES_MAX
+                link.validate()
 
     def _give_up_wants(self, *, is_late: bool) -> None:
         """Tell the parent what nobody wants any more. ``is_late``: also what was kept in case it is wanted again."""
@@ -593,7 +593,7 @@ class Upstream:
             self._below.loosened()
         if self.parent is not None:
             self._widen(self.parent, asks)
-            if told:
-                self._narrow(self.parent, told)
+            for message in self.parent.narrows(self._state.stream, told):
+                self._state.send(self.parent.peer, message)
         if self._narrow_at is None and self._state.wants.has_unwanted():
             self._narrow_at = self._state.now + NARROW_AFTER_S

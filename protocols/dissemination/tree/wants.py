@@ -84,13 +84,25 @@ class Wants:
         """What a parent has to know of."""
         return {id: want.interest for id, want in self._wants.items() if want.is_sent}
 
+    def is_sent(self, id: bytes) -> bool:
+        """Whether the parent was told of an interest, and not that it is wanted no more."""
+        want = self._wants.get(id)
+        return want is not None and want.is_sent
+
     def has_pending(self) -> bool:
         """Whether something has been asked for, and not been answered."""
         return any(want.asked for want in self._wants.values())
 
     def has_unwanted(self) -> bool:
         """Whether something is had that nobody wants any more."""
-        return any(not want.holders for want in self._wants.values())
+        return self._is_everything_too_much() or any(not want.holders for want in self._wants.values())
+
+    def _is_everything_too_much(self) -> bool:
+        """Whether so little is left that it can be asked for one by one: half, so that it seldom changes."""
+        if self._everything is None:
+            return False
+        held = [_size(want.interest.text) for want in self._wants.values() if want.holders]
+        return len(held) <= SENT_MAX // 2 and sum(held) <= SENT_BYTES_MAX // 2
 
     def ask_again(self) -> list[Ask]:
         """What has not been answered, to be asked of another parent, or once more of this one."""
@@ -163,7 +175,7 @@ class Wants:
         """This node is not the producer any more: a parent has to be told of its wants. If there are many, of all."""
         self.version += 1
         texts = [want.interest.text for want in self._wants.values()]
-        if len(texts) <= SENT_MAX and sum(map(_size, texts)) <= SENT_BYTES_MAX:
+        if _have_room(texts):
             return
         sinces = [want.since for want in self._wants.values() if want.since is not None]
         self._everything = self._kind.parse("")
@@ -174,8 +186,12 @@ class Wants:
         wanted.since = max(sinces)
 
     def _is_full(self, more: Interest) -> bool:
+        return not self._has_room_for([more])
+
+    def _has_room_for(self, more: Iterable[Interest]) -> bool:
+        """Whether a parent can be told of these one by one, besides what it knows of."""
         sent = [want.interest.text for want in self._wants.values() if want.is_sent]
-        return len(sent) >= SENT_MAX or sum(map(_size, sent)) + _size(more.text) > SENT_BYTES_MAX
+        return _have_room([*sent, *(each.text for each in more)])
 
     def _rides(self, want: _Want) -> bool:
         """Whether it is complete as soon as everything is."""
@@ -256,11 +272,12 @@ class Wants:
 
         ``is_late``: also what was kept for a while. Only what the parent knows of is: the rest is had because of
         something wider, which may be given up now.
-        An interest that others ride on stays until they are complete by themselves: call again when they are.
+        An interest that others ride on stays until they are complete without it: call again when they are. Where they
+        are too many to be asked for one by one, everything is.
         """
         gone: dict[bytes, bool] = {}
         asks: list[Ask] = []
-        if self._everything is not None and sum(bool(want.holders) for want in self._wants.values()) <= SENT_MAX // 2:
+        if self._everything is not None and self._is_everything_too_much():
             everything, self._everything = self._everything, None
             self.release(EVERYTHING, [everything.id], is_final=True)
         held = [want for want in self._wants.values() if want.holders]
@@ -268,8 +285,14 @@ class Wants:
         for id, want in list(self._wants.items()):
             if want.holders or (not is_late and want.is_sent and (want.is_kept or want.asked)):
                 continue
+            if want.is_sent and unsent and self._is_everything_asked():
+                continue  # something may ride on it until the answer to that is here
             riders = self._riders(want, unsent) if want.is_sent else []
-            late = [rider for rider in riders if not rider.asked]
+            late = [rider for rider in riders if not rider.asked and not any(self._others(rider, want))]
+            if late and not self._has_room_for(rider.interest for rider in late):
+                self._everything = self._kind.parse("")
+                asks += self.need(EVERYTHING, [self._everything], through, through)
+                continue
             asks += [_ask(rider, through) for rider in late]
             waiting += late
             if not riders and not any(self._covers(want, other) for other in waiting):
@@ -288,20 +311,34 @@ class Wants:
             for want in unsent
             if not want.is_sent
             and self._covers(gone, want)
-            and not any(
-                other is not gone and other.is_sent and other.holders and self._covers(other, want)
-                for other in self._wants.values()
-                if other is not want
-            )
+            and all(other.asked for other in self._others(want, gone))  # what was not answered brings nothing yet
         ]
+
+    def _others(self, want: _Want, gone: _Want) -> Iterator[_Want]:
+        """What the parent sends, or is asked for, that covers one just as what is given up does."""
+        for other in self._wants.values():
+            is_there = other is not want and other is not gone and other.is_sent and other.holders
+            if is_there and self._covers(other, want):
+                yield other
 
     def interests(self) -> Iterator[Interest]:
         """All of them, in the order in which they came."""
         return (want.interest for want in self._wants.values())
 
+    def validate(self) -> None:
+        """Assert the invariants, which hold for who has a parent that is told."""
+        everything = self._kind.parse("").id
+        sent = [want.interest.text for id, want in self._wants.items() if want.is_sent and id != everything]
+        assert _have_room(sent), "the parent would refuse so much"
+
 
 def _size(text: str) -> int:
     return len(text.encode()) + TEXT_OVERHEAD_BYTES
+
+
+def _have_room(texts: Sequence[str]) -> bool:
+    """Whether a parent can be told of these one by one."""
+    return len(texts) <= SENT_MAX and sum(map(_size, texts)) <= SENT_BYTES_MAX
 
 
 def _ask(want: _Want, after: StreamPosition | None) -> Ask:

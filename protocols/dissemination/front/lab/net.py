@@ -186,6 +186,9 @@ class UnlimitedWants(Wants):
     def _riders(self, *_: object) -> list[Any]:
         return []
 
+    def validate(self) -> None:
+        """There is no limit that could be broken."""
+
 
 @dataclass(slots=True)
 class DeliveryFaults:
