@@ -283,7 +283,7 @@ def test_questions_for_a_place_without_end_are_answered_some_times_a_second() ->
     chain(net)
     stranger, asked = net.peers[2], 0
     offered: list[Message] = []
-    net.access[net.peers[0].id].send = lambda peer, message: offered.append(message)  # type: ignore[method-assign]
+    net.access[net.peers[0].id].send = lambda peer, message: offered.append(message)  # type: ignore[method-assign]  # what it sends is looked at
     for _ in range(40):
         for _ in range(100):
             asked += 1
