@@ -12,20 +12,29 @@ from peerd.ids import NodeId
 from peerd.messages import Message, PeerRef
 from protocols.dissemination.interests.classes import ClassesKind
 from protocols.dissemination.messages import (
+    WANTS_MAX,
     Attach,
     AttachRefusal,
     Begin,
     Carry,
     Declined,
     Dismiss,
+    Narrow,
     Ready,
     ReplayItems,
     StreamItem,
     Widen,
 )
-from protocols.dissemination.names import START, StreamPosition, stream_key
-from protocols.dissemination.ports import ParsedItem
-from protocols.dissemination.tree.allowance import BEGIN_COST, BURST_MAX, BYTES_A_LOOK, PER_SECOND
+from protocols.dissemination.names import START, StreamPosition, interest_id, stream_key
+from protocols.dissemination.ports import Interest, ParsedItem
+from protocols.dissemination.tree.allowance import (
+    BEGIN_COST,
+    BURST_MAX,
+    BYTES_A_LOOK,
+    NEW_BYTE_COST,
+    NEW_COST,
+    PER_SECOND,
+)
 from protocols.dissemination.tree.member import StreamMember
 from protocols.dissemination.tree.replay import BufferLimits, ReplayBuffer
 from protocols.dissemination.tree.state import mark
@@ -47,6 +56,11 @@ class CountedKind(ClassesKind):
     def __init__(self) -> None:
         self.kept: WeakSet[Parsed] = WeakSet()
         self.parsed = 0
+        self.read = 0
+
+    def parse(self, text: str) -> Interest:
+        self.read += 1
+        return super().parse(text)
 
     def content(self, item: StreamItem) -> Any:
         self.parsed += 1
@@ -81,6 +95,11 @@ class Node:
         self.sent.clear()
         self.member.received(CHILD, message, now)
         return list(self.sent)
+
+    def knows(self, *texts: str) -> None:
+        """It has subscriptions of its own to these."""
+        for number, text in enumerate(texts):
+            self.member.subscribe(number, self.kind.parse(text), None, lambda what: None, 0.0)
 
     def attach(self, attempt: int, after: StreamPosition, now: float = 0.0, *, is_orphan: bool = True) -> list[Message]:
         return self.hears(Attach(STREAM, attempt, ("a",), mark(after), is_orphan=is_orphan), now)
@@ -170,6 +189,7 @@ def test_who_asks_for_what_it_does_not_have_yet_is_charged_for_that_only() -> No
 def test_who_says_only_at_the_end_that_it_wants_the_whole_past_is_charged_for_it() -> None:
     node = Node()
     node.publish("a" * ITEMS)
+    node.knows("a")
     attempt, begun = 0, 0
     while True:
         attempt += 1
@@ -188,6 +208,7 @@ def test_who_says_only_at_the_end_that_it_wants_the_whole_past_is_charged_for_it
 def test_who_wants_more_is_charged_for_the_past_of_it_where_it_asks_for_that(is_new: bool) -> None:
     node = Node()
     node.publish("ab" * (ITEMS // 2))
+    node.knows("a", "b")
     node.attach(1, StreamPosition(1, ITEMS))
     answers = 0
     for number in range(1, BURST_MAX // node.whole + 2):
@@ -198,6 +219,39 @@ def test_who_wants_more_is_charged_for_the_past_of_it_where_it_asks_for_that(is_
         answers += 1
     assert (CHILD.id in node.member.down.children) is is_new
     assert is_new or answers == (BURST_MAX - BEGIN_COST - ITEMS) // (1 + ITEMS + node.whole)
+
+
+def test_who_asks_for_what_the_node_does_not_know_again_and_again_is_charged_for_it() -> None:
+    """To read a query, to match it from now on, and to give it up again takes longer than a look at an item."""
+    node = Node()
+    node.attach(1, START)
+    left = BURST_MAX - BEGIN_COST - NEW_COST - NEW_BYTE_COST
+    each = WANTS_MAX // 2
+    allowed = left // (each * (1 + NEW_COST + 6 * NEW_BYTE_COST))
+    for turn in range(allowed + 1):
+        texts = tuple(f"c{turn:02}x{number:02x}" for number in range(each))
+        ids = tuple(interest_id(node.kind.name, text) for text in texts)
+        read = node.kind.read
+        node.hears(Widen(STREAM, texts, mark(START), True, 1, 2 * turn + 1))
+        assert (CHILD.id in node.member.down.children) == (turn < allowed)
+        assert (node.kind.read == read) == (turn == allowed), "what is refused is not read"
+        node.hears(Narrow(STREAM, ids, 1, 2 * turn + 2))
+    refused = node.hears(Attach(STREAM, 2, tuple(f"d{number}" for number in range(WANTS_MAX)), mark(START)))
+    assert [each.why for each in refused if isinstance(each, Declined)] == [AttachRefusal.BUSY]
+
+
+def test_members_with_as_many_interests_as_there_may_be_are_served_whoever_else_comes() -> None:
+    sent: list[tuple[PeerRef, Message]] = []
+    limits = BufferLimits(100, 1 << 30, 1e9)
+    member = StreamMember(
+        ME, STREAM, ClassesKind(), limits, lambda *each: sent.append(each), lambda *_: True, is_source=True
+    )
+    for child in range(50):
+        peer = PeerRef(NodeId(10 + child), "127.0.0.1", 10 + child)
+        for attempt in range(1, 6):
+            texts = tuple(f"c{child}x{number}" for number in range(WANTS_MAX))
+            member.received(peer, Attach(STREAM, attempt, texts, mark(START), is_orphan=True), 0.0)
+    assert sum(isinstance(message, Ready) for _, message in sent) == 50 * 5
 
 
 def test_how_much_stands_behind_a_mark_is_told_from_its_share_of_the_items() -> None:

@@ -35,9 +35,9 @@ from protocols.dissemination.messages import (
     Widen,
     Widened,
 )
-from protocols.dissemination.names import StreamPosition
+from protocols.dissemination.names import StreamPosition, interest_id
 from protocols.dissemination.ports import Holder, Interest, ParsedItem, total_bytes
-from protocols.dissemination.tree.allowance import BEGIN_COST, BYTES_A_LOOK, PastAllowance
+from protocols.dissemination.tree.allowance import BEGIN_COST, BYTES_A_LOOK, NEW_BYTE_COST, NEW_COST, PastAllowance
 from protocols.dissemination.tree.links import PARKED_MAX, PARKED_S, ChildPast, ChildStage, Downlink, EdgeMessage
 from protocols.dissemination.tree.past import SLICE_BYTES
 from protocols.dissemination.tree.state import BEAT_ITEMS, BEAT_S, MemberState, in_messages, mark
@@ -108,7 +108,8 @@ class Downstream:
             self._decline(peer, message.attempt, AttachRefusal.NOT_A_MEMBER)
             return False
         after = None if message.is_new or self._state.given is not None else message.after.position
-        if not self._may_look(peer.id, BEGIN_COST + len(self._state.buffer), after):
+        looks = BEGIN_COST + len(self._state.buffer) + self._new_looks(message.wants)
+        if not self._may_look(peer.id, looks, after):
             self._decline(peer, message.attempt, AttachRefusal.BUSY)
             return False
         try:
@@ -127,6 +128,12 @@ class Downstream:
             self._needs.release(peer.id, [id for id in before.wants if id not in wants])
         self._needs.need(peer.id, interests, after, partial(self._complete, child))
         return True
+
+    def _new_looks(self, texts: Iterable[str]) -> int:
+        """What those interests count for that this node does not know: asked before it reads them."""
+        kind, wants = self._state.kind, self._state.wants
+        new = [text for text in set(texts) if interest_id(kind.name, text) not in wants]
+        return sum(NEW_COST + NEW_BYTE_COST * len(text.encode()) for text in new)
 
     def _may_look(self, peer: NodeId, looks: int, after: StreamPosition | None) -> bool:
         """Whether so much may be looked through for a node, and what came after a mark be parsed again."""
@@ -275,18 +282,19 @@ class Downstream:
         child = self._live(peer, message)
         if child is None:
             return
-        try:
-            interests = [self._state.kind.parse(text) for text in message.wants]
-        except InterestError as error:
-            raise ProtocolError("bad_interest", str(error)[:256]) from error
-        if len(child.wants) + len(interests) > self.wants_max:
+        if len(child.wants) + len(message.wants) > self.wants_max:
             raise ProtocolError("too_many_wants", f"{peer} wants more than {self.wants_max} things")
         after = None if message.is_new else message.after.position
-        looks = len(interests) * (1 if after is None else 1 + len(self._state.buffer))
+        looks = len(message.wants) * (1 if after is None else 1 + len(self._state.buffer))
+        looks += self._new_looks(message.wants)
         is_pressing = self._needs.waiting(peer.id) >= UNANSWERED_MAX
         if is_pressing or self._is_full(child) or not self._may_look(peer.id, looks, after):
             self.dismiss(peer.id)  # it attaches anew, and gets all that it wants at once
             return
+        try:
+            interests = [self._state.kind.parse(text) for text in message.wants]
+        except InterestError as error:
+            raise ProtocolError("bad_interest", str(error)[:256]) from error
         self._needs.need(peer.id, interests, after, partial(self._widened, child, interests, after))
 
     def _is_full(self, child: Downlink) -> bool:
