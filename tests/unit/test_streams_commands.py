@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import json
 import re
 from collections.abc import Callable, Iterator
@@ -14,7 +15,7 @@ from peerd.cli.main import main
 from peerd.errors import ClientRefusal
 from peerd.lib.feed import Feed
 from protocols.dissemination.messages import ITEM_BYTES_MAX
-from protocols.dissemination.models import ItemPublished
+from protocols.dissemination.models import AttachedDocument, ItemPublished
 from protocols.dissemination.policies.cost.settings import read_settings
 from protocols.dissemination.service import StreamRefused
 from tests.support.fake_daemon import FakeDaemon, answer_commands
@@ -321,6 +322,21 @@ def test_items_as_rows_have_their_ids(service: FakeStreams, capsys: Captured) ->
     assert main(["stream", "subscribe", "news", "-n", "1", "-o", "jsonl"]) == 0
     [row] = map(json.loads, capsys.readouterr().out.splitlines())
     assert (row["id"], row["payload"]) == ("7-1", "item 1")
+
+
+def test_rows_have_the_columns_of_a_document_whether_the_first_item_has_one_or_not(
+    service: FakeStreams, capsys: Captured
+) -> None:
+    document = AttachedDocument(id="d1", name="film.mp4", size=7, content_type="video/mp4")
+    for each in (item(1), item(2, document=document), item(3)):
+        service.feed.push(each)
+    service.feed.end("finished", is_final=True)
+    assert main(["stream", "subscribe", "news", "--after", "start", "-o", "csv"]) == 0
+    rows = list(csv.DictReader(capsys.readouterr().out.splitlines()))
+    names = ["document.id", "document.name", "document.size", "document.content_type"]
+    found = [[row[name] for name in names] for row in rows]
+    assert found == [[""] * 4, ["d1", "film.mp4", "7", "video/mp4"], [""] * 4]
+    assert [row["payload"] for row in rows] == ["item 1", "item 2", "item 3"] and "document" not in rows[0]
 
 
 def test_what_is_lost_is_told_and_the_exit_code_says_so(service: FakeStreams, capsys: Captured) -> None:
