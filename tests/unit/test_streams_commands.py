@@ -277,6 +277,28 @@ def test_publishing_nonsense_is_a_usage_error(
     assert service.items == []
 
 
+@pytest.mark.parametrize(
+    "words", [["publish", "log", "a=\udcff"], ["show", "a\udcff"], ["subscribe", "log", "--name", "\udcff"]]
+)
+def test_an_argument_that_is_no_text_is_a_usage_error(service: FakeStreams, capsys: Captured, words: list[str]) -> None:
+    assert main(["stream", *words]) == 2
+    told = capsys.readouterr().err
+    assert told.startswith("peerd: error: the argument ") and told.endswith("\\xff is not UTF-8\n")
+    assert service.calls == []
+
+
+def test_a_file_may_have_a_name_that_is_no_text(service: FakeStreams, tmp_path: Path, capsys: Captured) -> None:
+    path = tmp_path / "caf\udce9.xml"
+    try:
+        path.write_text("<a/>")
+    except OSError:
+        pytest.skip("this file system takes texts only")
+    assert main(["stream", "publish", "news", str(path)]) == 0
+    assert service.items == [(b"<a/>", XML)]
+    assert main(["stream", "publish", "news", "--attach", str(path)]) == 1
+    assert "there is no room" in capsys.readouterr().err, "the daemon was asked, and takes no documents here"
+
+
 def test_an_attribute_may_be_any_text(service: FakeStreams) -> None:
     assert main(["stream", "publish", "news", 'a="NaN"', "b=[", "c=" + "[" * 10_000]) == 0
     ((payload, _),) = service.items
