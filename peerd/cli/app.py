@@ -58,6 +58,12 @@ COMPLETED_WORDS: Final = ("COMP_WORDS", "_TYPER_COMPLETE_ARGS")
 
 def run_command(arguments: Sequence[str]) -> int:
     """Parse and run; returns the exit code. Raises what the command raises."""
+    if (broken := next(filter(_is_broken, arguments), None)) is not None:
+        from peerd.cli.terminal import printable
+
+        shown = os.fsencode(broken).decode(errors="backslashreplace")
+        print(f"{PROGRAM}: error: the argument {printable(shown)} is not UTF-8", file=sys.stderr)
+        return ExitCode.USAGE
     command = get_command(build_app(_first_word(arguments), is_listing=True))
     try:
         command.main(args=list(arguments), prog_name=PROGRAM)
@@ -66,6 +72,15 @@ def run_command(arguments: Sequence[str]) -> int:
             raise
         return end.code or ExitCode.OK
     return ExitCode.OK
+
+
+def _is_broken(argument: str) -> bool:
+    """Whether an argument is no text, and no file either: those may be named with any bytes."""
+    try:
+        argument.encode()
+    except UnicodeEncodeError:
+        return not os.path.lexists(argument)
+    return False
 
 
 def _first_word(arguments: Sequence[str]) -> str:

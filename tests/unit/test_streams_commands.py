@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import json
 import re
 from collections.abc import Callable, Iterator
@@ -14,7 +15,7 @@ from peerd.cli.main import main
 from peerd.errors import ClientRefusal
 from peerd.lib.feed import Feed
 from protocols.dissemination.messages import ITEM_BYTES_MAX
-from protocols.dissemination.models import ItemPublished
+from protocols.dissemination.models import AttachedDocument, ItemPublished
 from protocols.dissemination.policies.cost.settings import read_settings
 from protocols.dissemination.service import StreamRefused
 from tests.support.fake_daemon import FakeDaemon, answer_commands
@@ -276,6 +277,28 @@ def test_publishing_nonsense_is_a_usage_error(
     assert service.items == []
 
 
+@pytest.mark.parametrize(
+    "words", [["publish", "log", "a=\udcff"], ["show", "a\udcff"], ["subscribe", "log", "--name", "\udcff"]]
+)
+def test_an_argument_that_is_no_text_is_a_usage_error(service: FakeStreams, capsys: Captured, words: list[str]) -> None:
+    assert main(["stream", *words]) == 2
+    told = capsys.readouterr().err
+    assert told.startswith("peerd: error: the argument ") and told.endswith("\\xff is not UTF-8\n")
+    assert service.calls == []
+
+
+def test_a_file_may_have_a_name_that_is_no_text(service: FakeStreams, tmp_path: Path, capsys: Captured) -> None:
+    path = tmp_path / "caf\udce9.xml"
+    try:
+        path.write_text("<a/>")
+    except OSError:
+        pytest.skip("this file system takes texts only")
+    assert main(["stream", "publish", "news", str(path)]) == 0
+    assert service.items == [(b"<a/>", XML)]
+    assert main(["stream", "publish", "news", "--attach", str(path)]) == 1
+    assert "there is no room" in capsys.readouterr().err, "the daemon was asked, and takes no documents here"
+
+
 def test_an_attribute_may_be_any_text(service: FakeStreams) -> None:
     assert main(["stream", "publish", "news", 'a="NaN"', "b=[", "c=" + "[" * 10_000]) == 0
     ((payload, _),) = service.items
@@ -321,6 +344,21 @@ def test_items_as_rows_have_their_ids(service: FakeStreams, capsys: Captured) ->
     assert main(["stream", "subscribe", "news", "-n", "1", "-o", "jsonl"]) == 0
     [row] = map(json.loads, capsys.readouterr().out.splitlines())
     assert (row["id"], row["payload"]) == ("7-1", "item 1")
+
+
+def test_rows_have_the_columns_of_a_document_whether_the_first_item_has_one_or_not(
+    service: FakeStreams, capsys: Captured
+) -> None:
+    document = AttachedDocument(id="d1", name="film.mp4", size=7, content_type="video/mp4")
+    for each in (item(1), item(2, document=document), item(3)):
+        service.feed.push(each)
+    service.feed.end("finished", is_final=True)
+    assert main(["stream", "subscribe", "news", "--after", "start", "-o", "csv"]) == 0
+    rows = list(csv.DictReader(capsys.readouterr().out.splitlines()))
+    names = ["document.id", "document.name", "document.size", "document.content_type"]
+    found = [[row[name] for name in names] for row in rows]
+    assert found == [[""] * 4, ["d1", "film.mp4", "7", "video/mp4"], [""] * 4]
+    assert [row["payload"] for row in rows] == ["item 1", "item 2", "item 3"] and "document" not in rows[0]
 
 
 def test_what_is_lost_is_told_and_the_exit_code_says_so(service: FakeStreams, capsys: Captured) -> None:

@@ -165,7 +165,8 @@ class DisseminationClient:
             payload, asked["payload_type"] = payload_of(item)
             asked["payload"] = payload.decode()
         kind = content_type or mimetypes.guess_type(file.name)[0] or "application/octet-stream"
-        target = f"{_path(name, 'documents', file.name)}?{urlencode(asked)}"
+        file_name = file.name.encode(errors="replace").decode()  # it may be of any bytes, and the document's is a text
+        target = f"{_path(name, 'documents', file_name)}?{urlencode(asked)}"
         async with aclosing(pieces_of(file, size, progress)) as pieces:
             return await self._client.send("PUT", target, ItemPublished, pieces, kind)
 

@@ -160,7 +160,7 @@ class _Printer:
     """Items on standard output: as they are, or as rows for programs, with the marks among them."""
 
     def __init__(self, output: Output) -> None:
-        self._rows = None if output is Output.TABLE else RowWriter(output)
+        self._rows = None if output is Output.TABLE else RowWriter(output, _columns())
 
     def write(self, item: ReceivedItem) -> None:
         """One of either kind."""
@@ -168,6 +168,14 @@ class _Printer:
             self._rows.write(item)
         elif item.type == "item":
             _print(payload_of(item))
+
+
+def _columns() -> list[str]:
+    """Of CSV, fixed beforehand: the first item may have no document, and the next one has."""
+    from protocols.dissemination.models import AttachedDocument, ReceivedItem
+
+    columns = [name for name in ReceivedItem.model_fields if name != "document"]
+    return [*columns, *(f"document.{name}" for name in AttachedDocument.model_fields)]
 
 
 def _print(payload: bytes) -> None:
