@@ -18,7 +18,8 @@ AT_MS_MAX: Final = 253_402_214_400_000
 """The last day of the year 9999, in milliseconds since 1970: no later moment can be shown as a date everywhere."""
 _ITEM_ID: Final = re.compile(r"([0-9]{1,20})-([0-9]{1,20})")
 STREAM_NAME: Final = r"[A-Za-z][A-Za-z0-9_.-]{0,63}"
-SUBSCRIPTION_NAME: Final = rf"[A-Za-z0-9_.-]{{0,{NAME_LENGTH_MAX}}}"
+SUBSCRIPTION_NAME: Final = rf"(?!\.{{1,2}}$)[A-Za-z0-9_.-]{{0,{NAME_LENGTH_MAX}}}"
+"""One dot or two alone are no name: in the path of a request they mean another one."""
 
 
 def stream_name(name: str) -> str:
@@ -39,7 +40,7 @@ def subscription_name(name: str) -> str:
         raise PydanticCustomError(
             "subscription_name",
             "{name} is no name of a subscription: expected at most {most} letters without accents, digits, dots, "
-            "dashes and underscores",
+            "dashes and underscores, and not one dot or two alone",
             {"name": repr(name[:70]), "most": NAME_LENGTH_MAX},
         )
     return name
