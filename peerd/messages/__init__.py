@@ -14,8 +14,8 @@ know and fills missing ones from their defaults, so N and N-1 always understand 
 
 Field types: ``int`` (or `U8`, `U16`, `U32`, `U64`), ``float`` (NaN and infinities refused), ``bool``, `Text`,
 ``str``, ``bytes``, `NodeId` (16 bytes), `PeerRef`, a `@struct` class, ``tuple[X, ...]``, ``X | None``, and
-``Annotated`` forms of these with `annotated_types` constraints. Decoded values are validated strictly, by pydantic,
-before any handler.
+``Annotated`` forms of these with `annotated_types` constraints or `BytesMax`. Decoded values are validated strictly, by
+pydantic, before any handler.
 """
 
 from __future__ import annotations
@@ -34,14 +34,21 @@ from pydantic import ValidationError
 from peerd import limits
 from peerd.errors import Bug, ProtocolError
 from peerd.ids import ID_BYTES, NodeId, format_id, id_from_bytes, id_to_bytes, short_id
-from peerd.messages.field_types import Packed, compile_dataclass, decoders, encoders, travel_as_bytes
+from peerd.messages.field_types import (
+    BytesMax as BytesMax,
+    Packed,
+    compile_dataclass,
+    decoders,
+    encoders,
+    travel_as_bytes,
+)
 
 U8 = Annotated[int, annotated_types.Ge(0), annotated_types.Lt(1 << 8)]
 U16 = Annotated[int, annotated_types.Ge(0), annotated_types.Lt(1 << 16)]
 U32 = Annotated[int, annotated_types.Ge(0), annotated_types.Lt(1 << 32)]
 U64 = Annotated[int, annotated_types.Ge(0), annotated_types.Lt(1 << 64)]
 Port = Annotated[int, annotated_types.Ge(1), annotated_types.Lt(1 << 16)]
-Name = Annotated[str, annotated_types.MaxLen(limits.NAME_LENGTH_MAX)]
+Name = Annotated[str, BytesMax(limits.NAME_LENGTH_MAX)]
 Text = Annotated[str, annotated_types.MaxLen(limits.DETAIL_LENGTH_MAX)]
 PEERS_INTERNED_MAX: typing.Final = 1 << 14
 """How many references decoded lately are kept, about 350 bytes each: messages name the same few peers all the time."""
@@ -151,8 +158,8 @@ def _unpack_peer(data: bytes) -> PeerRef:
         host = str(_ADDRESSES[kind[0]](rest))
     else:
         raise ValueError(f"a host of unknown kind {kind[0]}")
-    if len(host) > limits.HOST_LENGTH_MAX:
-        raise ValueError(f"a host of more than {limits.HOST_LENGTH_MAX} characters")
+    if len(rest) > limits.HOST_LENGTH_MAX:
+        raise ValueError(f"a host of more than {limits.HOST_LENGTH_MAX} bytes")
     return PeerRef(id_from_bytes(node_id), host, port)
 
 

@@ -8,7 +8,7 @@ a float belongs). So pydantic alone defines what is valid, and generated code mu
 The encoder and the decoder of a class are generated when it is first sent or received: a daemon knows more than a
 hundred classes, and at rest uses a dozen of them. What a class declares is checked when it is declared.
 
-Only `peerd.messages` uses this module.
+Others get what they need of it from `peerd.messages`.
 """
 
 from __future__ import annotations
@@ -21,7 +21,8 @@ from functools import cache, lru_cache
 from typing import Annotated, Any, Final, NamedTuple, Optional, TypeVar
 
 import annotated_types
-from pydantic import AllowInfNan, PlainValidator, TypeAdapter
+from pydantic import AllowInfNan, GetCoreSchemaHandler, PlainValidator, TypeAdapter
+from pydantic_core import CoreSchema, core_schema
 
 from peerd.errors import Bug
 from peerd.ids import ID_BYTES, NodeId, id_from_bytes
@@ -47,6 +48,25 @@ judges: Final = _GeneratedLater()
 """By class, the pydantic decoder that has the last word; tests compare generated decoders with it."""
 
 C = TypeVar("C")
+
+
+@dataclasses.dataclass(frozen=True)
+class BytesMax:
+    """A limit for texts: the most bytes that one has in UTF-8.
+
+    `annotated_types.MaxLen` counts characters, of which each may have four bytes, while the caps of messages are bytes.
+    """
+
+    most: int
+
+    def check(self, text: str) -> str:
+        """Return the text. Raises `ValueError` if it is longer."""
+        if len(text.encode()) > self.most:
+            raise ValueError(f"a text of more than {self.most} bytes")
+        return text
+
+    def __get_pydantic_core_schema__(self, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
+        return core_schema.no_info_after_validator_function(self.check, handler(source))
 
 
 AS_IT_IS: Final = "{v}"
@@ -297,6 +317,8 @@ def _constrained(wire: _Wire, constraints: list[Any]) -> _Wire:
                 checks.append(f"len({{v}}) >= {length}")
             case annotated_types.MaxLen(length):
                 checks.append(f"len({{v}}) <= {length}")
+            case BytesMax(most):
+                checks.append(f"len({{v}}) <= {most} and ({{v}}.isascii() or len({{v}}.encode()) <= {most})")
             case _:
                 checks.append("False")  # never plainly valid: pydantic decides
     kind = _subscript(Annotated, wire.kind, *constraints)

@@ -13,8 +13,8 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from peerd.errors import ProtocolError
 from peerd.ids import NodeId, format_id, parse_id
-from peerd.limits import KIB
-from peerd.messages import PeerRef
+from peerd.limits import HOST_LENGTH_MAX, KIB
+from peerd.messages import BytesMax, PeerRef
 from protocols.dissemination.models import StreamName, StreamSpec
 from protocols.dissemination.names import TERM_MAX, stream_key
 
@@ -53,7 +53,7 @@ class SeedRef(BaseModel):
     model_config = ConfigDict(frozen=True, extra="ignore")
 
     id: Annotated[str, Field(pattern=r"^[0-9a-f]{32}$")]
-    host: Annotated[str, Field(min_length=1, max_length=253)]
+    host: Annotated[str, Field(min_length=1), BytesMax(HOST_LENGTH_MAX)]
     port: Annotated[int, Field(ge=1, le=65535)]
 
     @classmethod

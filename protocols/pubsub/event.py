@@ -48,8 +48,8 @@ class EventDraft:
         """Check an event against its schema and the limits. Raises `EventError`."""
         if len(payload) > PAYLOAD_BYTES_MAX:
             raise EventError(f"a payload has at most {PAYLOAD_BYTES_MAX} bytes, not {len(payload)}")
-        if len(content_type) > NAME_LENGTH_MAX:
-            raise EventError(f"a content type has at most {NAME_LENGTH_MAX} characters, not {len(content_type)}")
+        if len(content_type.encode()) > NAME_LENGTH_MAX:
+            raise EventError(f"a content type has at most {NAME_LENGTH_MAX} bytes, not {len(content_type.encode())}")
         if len(retain) > RETAIN_KEY_BYTES_MAX:
             raise EventError(f"a key has at most {RETAIN_KEY_BYTES_MAX} bytes, not {len(retain)}")
         return EventDraft(schema.read_values(values), payload, content_type, retain, headers)

@@ -15,7 +15,7 @@ import annotated_types
 
 from peerd.ids import NodeId
 from peerd.limits import KIB, PROOF_BYTES_MAX
-from peerd.messages import U8, U16, U32, U64, Message, Name, PeerRef, Text, message, struct
+from peerd.messages import U8, U16, U32, U64, BytesMax, Message, Name, PeerRef, Text, message, struct
 from protocols.pubsub.cells import Cell, Coordinate
 
 FILTER_BYTES_MAX: Final = 8 * KIB
@@ -45,7 +45,7 @@ HEADER_NAME_MAX: Final = 128
 SINCE_RETAINED: Final = (1 << 64) - 1
 """As ``since_ms`` of a subscription: of the past only the last value of each key, however old that is."""
 
-Filter = Annotated[str, annotated_types.MaxLen(FILTER_BYTES_MAX)]
+Filter = Annotated[str, BytesMax(FILTER_BYTES_MAX)]
 Proof = Annotated[bytes, annotated_types.MaxLen(PROOF_BYTES_MAX)]
 Attribute = U8
 """Number of an attribute in its schema, from 1; 0 is `protocols.pubsub.names.EVERY`."""

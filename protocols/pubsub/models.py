@@ -7,6 +7,7 @@ from typing import Annotated, Any, Final, Literal
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field
 
 from peerd.limits import NAME_LENGTH_MAX
+from peerd.messages import BytesMax
 from protocols.pubsub.messages import FILTER_BYTES_MAX, RETAIN_KEY_BYTES_MAX
 
 RESERVED: Final = "_"
@@ -15,6 +16,7 @@ SUBSCRIPTION_NAME_MAX: Final = NAME_LENGTH_MAX
 EVENT_ID_LENGTH_MAX: Final = 80
 
 SchemaName = Annotated[str, Field(pattern=r"^[A-Za-z][A-Za-z0-9_.-]{0,63}$")]
+GroupName = Annotated[str, Field(max_length=NAME_LENGTH_MAX), BytesMax(NAME_LENGTH_MAX)]
 FilterText = Annotated[str, Field(max_length=FILTER_BYTES_MAX)]
 
 
@@ -118,7 +120,7 @@ class SubscriptionRequest(ClientRequest):
     name: Annotated[str, Field(max_length=SUBSCRIPTION_NAME_MAX, pattern=r"^[A-Za-z0-9_.-]*$")] = Field(
         "", description="Durable: it is kept under this name, with its events, until it is ended."
     )
-    group: Annotated[str, Field(max_length=NAME_LENGTH_MAX)] = Field(
+    group: GroupName = Field(
         "", description="Each event goes to one of the subscriptions of this group with this filter."
     )
     policy: PolicyWord = Field("drop_oldest", description="What happens when a reader is slow.")

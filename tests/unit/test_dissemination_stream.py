@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 from hypothesis import given, strategies as st
+from pydantic import ValidationError
 
 from peerd.errors import ConfigError, ProtocolError
 from peerd.ids import NodeId
@@ -129,6 +130,13 @@ def test_messages_that_name_nodes_have_room_for_the_longest_names() -> None:
         TreeAnswer(key, bytes(NODE_BYTES_MAX), tuple(far)),
     ):
         encode_body(message)
+
+
+def test_the_host_of_a_seed_is_limited_in_bytes() -> None:
+    """The size of a record is reckoned with so many bytes a node (SPEC_BYTES_MAX)."""
+    assert SeedRef(id="f" * 32, host="h" * 253, port=1).host == "h" * 253
+    with pytest.raises(ValidationError, match="more than 253 bytes"):
+        SeedRef(id="f" * 32, host="ж" * 127, port=1)
 
 
 @given(st.integers(0, (1 << 62)), st.integers(0, (1 << 62)))

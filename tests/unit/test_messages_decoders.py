@@ -9,15 +9,16 @@ import pytest
 from hypothesis import given, strategies as st
 
 from peerd.errors import ProtocolError
-from peerd.messages import Message, decode_body, encode_body, message, struct, unpack
+from peerd.messages import BytesMax, Message, decode_body, encode_body, message, struct, unpack
 from peerd.messages.field_types import Decoder, decoders, judges
+from peerd.wire.handshake import HelloRefused
 from tests.support.golden import all_messages, sample
 
 MESSAGES = all_messages()
 NUMBERS = st.sampled_from([0, 1, 7, -1, 255, 256, 1 << 16, 1 << 32, (1 << 64) - 1, True, False])
 FRACTIONS = st.sampled_from([0.0, -1.5, 1e300, float("nan"), float("inf"), -float("inf")])
 BYTES = st.sampled_from([b"", b"x", b"\0" * 16, b"\xff" * 17, b"\1" * 16 + b"\x1d\x0c\4\x0a\0\0\1", b"y" * 2000])
-ATOMS = st.one_of(st.none(), NUMBERS, FRACTIONS, BYTES, st.sampled_from(["", "text", "t" * 3000]))
+ATOMS = st.one_of(st.none(), NUMBERS, FRACTIONS, BYTES, st.sampled_from(["", "text", "ж" * 40, "t" * 3000]))
 VALUES = st.recursive(
     st.one_of(ATOMS, st.dictionaries(st.text(max_size=2), ATOMS, max_size=2)),
     lambda inner: st.lists(inner, max_size=5).map(tuple),
@@ -72,6 +73,31 @@ def test_a_limit_that_only_pydantic_knows_holds() -> None:
     for parts in ((), ((4, None),), ((3, 1.5),), ((0, None),), (7,)):
         with pytest.raises(ValueError, match="validation error"):
             decoders[Outer]((parts, "no"))
+
+
+@message(0x7EF2)
+class Named(Message):
+    """Has a text whose bytes are limited."""
+
+    text: Annotated[str, BytesMax(4)]
+
+
+@pytest.mark.parametrize("text", ["", "four", "жж", "\U0001f333"])
+def test_a_text_may_have_so_many_bytes(text: str) -> None:
+    assert decode_body(Named, encode_body(Named(text))) == Named(text)
+
+
+@pytest.mark.parametrize("text", ["fives", "жжж", "\U0001f333."])
+def test_a_text_may_have_no_more_bytes_however_few_its_characters(text: str) -> None:
+    with pytest.raises(ProtocolError, match="more than 4 bytes"):
+        decode_body(Named, encode_body(Named(text)))
+
+
+def test_a_name_has_64_bytes_at_most() -> None:
+    """The caps of messages are reckoned with names of so many bytes: an answer to a longer one could not be built."""
+    assert decode_body(HelloRefused, encode_body(HelloRefused("n" * 64, ""))).reason == "n" * 64
+    with pytest.raises(ProtocolError, match="more than 64 bytes"):
+        decode_body(HelloRefused, encode_body(HelloRefused("\U0001f333" * 17, "")))
 
 
 def test_a_refusal_says_which_field() -> None:

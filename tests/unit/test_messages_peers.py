@@ -25,7 +25,9 @@ def packed(peer: PeerRef) -> bytes:
 
 hosts = st.one_of(
     st.ip_addresses().map(str),
-    st.text(min_size=1, max_size=limits.HOST_LENGTH_MAX),
+    st.text(min_size=1, max_size=limits.HOST_LENGTH_MAX).filter(
+        lambda text: len(text.encode()) <= limits.HOST_LENGTH_MAX
+    ),
     st.sampled_from(["node", "10.1", "010.0.0.1", "::ffff:10.0.0.1", "fe80::1%eth0", "FE80::1", "0:0::1", "n" * 16]),
 )
 
@@ -66,6 +68,7 @@ def test_equal_references_decode_to_one_object() -> None:
         ID + PORT + b"\x00",
         ID + PORT + b"\x00\xff",
         ID + PORT + b"\x00" + b"n" * (limits.HOST_LENGTH_MAX + 1),
+        ID + PORT + b"\x00" + "ж".encode() * (limits.HOST_LENGTH_MAX // 2 + 1),
         ID + b"\x00\x00\x04\x7f\x00\x00\x01",
     ],
 )

@@ -258,7 +258,8 @@ def test_shared_subscriptions_name_a_group(topic_filter: str, group: str, rest: 
 
 
 @pytest.mark.parametrize(
-    "topic_filter", ["$share/", "$share//a", "$share/g", "$share/g/", "$share/+/a", f"$share/{'g' * 65}/a"]
+    "topic_filter",
+    ["$share/", "$share//a", "$share/g", "$share/g/", "$share/+/a", f"$share/{'g' * 65}/a", f"$share/{'ж' * 33}/a"],
 )
 def test_wrong_groups_are_refused(topic_filter: str) -> None:
     with pytest.raises(TopicError):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from pydantic import ValidationError
 
 from peerd.ids import format_id
 from protocols.pubsub.config import PubSubConfig
@@ -74,3 +75,10 @@ def test_the_end_of_one_that_was_covered_does_not_say_that_nothing_matches_it() 
     narrow = node.subscribe("price > 8").id
     assert node.view(narrow).state == "covered"
     assert node.plugin.subscriptions.end(narrow).detail == ""
+
+
+def test_the_name_of_a_group_has_so_many_bytes() -> None:
+    """On the wire it is a name of 64 bytes at most; a leaf would take this node for a hostile one."""
+    assert SubscriptionRequest.model_validate({"schema": STOCKS, "group": "ж" * 32}).group == "ж" * 32
+    with pytest.raises(ValidationError, match="more than 64 bytes"):
+        SubscriptionRequest.model_validate({"schema": STOCKS, "group": "ж" * 33})

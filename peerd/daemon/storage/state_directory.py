@@ -320,6 +320,6 @@ def _parse_epoch(row: Row) -> int:
 def _parse_known_peer(row: Row) -> PeerRef:
     match row:
         case (int(), str(identifier), str(host), int(port)):
-            if 0 < len(host) <= HOST_LENGTH_MAX and 0 < port < 65536:
+            if 0 < len(host) <= HOST_LENGTH_MAX and host.isascii() and 0 < port < 65536:
                 return PeerRef(parse_id(identifier), host, port)
     raise ValueError("a peer is a position, an id, a host and a port")

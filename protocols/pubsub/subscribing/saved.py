@@ -8,7 +8,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from peerd.api import Host, Log
 from peerd.quantities import format_size
-from protocols.pubsub.models import PolicyWord
+from protocols.pubsub.models import GroupName, PolicyWord
 from protocols.pubsub.service import NotDone
 
 DURABLE_MAX: Final = 240
@@ -25,7 +25,7 @@ class SavedSubscription(BaseModel):
     name: str
     schema_name: str
     document: Any
-    group: str
+    group: GroupName
     policy: PolicyWord
     bytes_max: int
     slot: Annotated[int, Field(ge=0, lt=DURABLE_MAX)]

@@ -135,8 +135,8 @@ def shared(topic_filter: str) -> tuple[str, str]:
     if not topic_filter.startswith(SHARED):
         return "", topic_filter
     group, _, rest = topic_filter.removeprefix(SHARED).partition("/")
-    if not 0 < len(group) <= GROUP_MAX or any(character in group for character in "+#") or not rest:
-        raise TopicError(f"a shared subscription is $share/GROUP/TOPIC FILTER, GROUP at most {GROUP_MAX} characters")
+    if not 0 < len(group.encode()) <= GROUP_MAX or any(character in group for character in "+#") or not rest:
+        raise TopicError(f"a shared subscription is $share/GROUP/TOPIC FILTER, GROUP at most {GROUP_MAX} bytes")
     return group, rest
 
 
