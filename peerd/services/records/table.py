@@ -7,7 +7,7 @@ elsewhere: whoever brings that copy later finds a later version here.
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import reduce
 from hashlib import blake2b
@@ -135,19 +135,33 @@ class RecordTable:
 
     def within(self, arc: Arc, limit: int | None = None) -> list[Record]:
         """Records of a range, clockwise from its start, whole places only, until there are ``limit`` or more."""
+        found: list[Record] = []
+        before = -1
+        for place, identity in self._walk(arc):
+            if limit is not None and len(found) >= limit and place != before:
+                break
+            before = place
+            found.append(self._records[identity])
+        return found
+
+    def newer(self, arc: Arc, theirs: Mapping[RecordId, tuple[int, int, int]]) -> Iterator[Record]:
+        """Records of a range, clockwise from its start, that are missing in ``theirs`` or of an older version there.
+
+        They are looked up one by one as they are taken, so whoever needs only the first does no more than that.
+        """
+        nothing = (-1, -1, -1)
+        for _, identity in self._walk(arc):
+            record = self._records[identity]
+            if record.version.rank > theirs.get(identity, nothing):
+                yield record
+
+    def _walk(self, arc: Arc) -> Iterator[tuple[int, RecordId]]:
         first, last = self._bounds(arc)
         if arc.low_place < arc.high_place:
             ranges = [range(first, last)]
         else:
             ranges = [range(first, len(self._order)), range(last)]
-        found: list[Record] = []
-        place = -1
-        for index in chain(*ranges):
-            if limit is not None and len(found) >= limit and self._order[index][0] != place:
-                break
-            place, identity = self._order[index]
-            found.append(self._records[identity])
-        return found
+        return (self._order[index] for index in chain(*ranges))
 
     def items(self, key: NodeId, namespace: str) -> list[Record]:
         """The records of one namespace under one key, tombstones included, by the names of the items."""
