@@ -280,6 +280,21 @@ def test_next_version_is_later_than_everything_seen() -> None:
     assert table.merge(record(key=2, counter=tables.COUNTER_MAX + 1), 0.0) == "version"
 
 
+def test_a_table_follows_counters_that_are_too_far_ahead_jump_by_jump() -> None:
+    table = filled(record(counter=41))
+    ahead = record(key=2, counter=3 * tables.COUNTER_JUMP_MAX)
+    verdicts = [table.merge(ahead, 0.0) for _ in range(3)]
+    assert verdicts == ["version", "version", CHANGED]
+    assert table.next_version(1, NodeId(3)).counter == ahead.version.counter + 1
+
+
+def test_a_table_follows_no_false_write_and_none_beyond_the_last_counter() -> None:
+    table = RecordTable(CONFIG, is_genuine=lambda one: one.key != 2)
+    assert table.merge(record(key=2, counter=3 * tables.COUNTER_JUMP_MAX), 0.0) == "forged"
+    assert table.merge(record(key=3, counter=tables.COUNTER_MAX + 1), 0.0) == "version"
+    assert table.clock == 0
+
+
 def test_changes_are_told_once() -> None:
     told: list[RecordId] = []
     table = RecordTable(CONFIG, told.append)

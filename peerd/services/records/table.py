@@ -27,7 +27,8 @@ from peerd.services.records.view import ITEM_BITS, Arc
 NAMESPACES_PER_KEY_MAX: Final = 32
 """How many plugins that this node does not have may have items under one key. Each has its own limits there."""
 COUNTER_JUMP_MAX: Final = 1 << 40
-"""A version may be this far ahead of every other seen here. More would be an attempt to use the counters up."""
+"""A version may be this far ahead of every other seen here. More would be an attempt to use the counters up; see
+`RecordTable._follow` for what is done about it."""
 COUNTER_MAX: Final = 1 << 62
 WRITES_REMEMBERED_MAX: Final = 16_384
 HEAP_SLACK: Final = 1024
@@ -189,7 +190,7 @@ class RecordTable:
         is_kept = held is not None and merged == held
         refusal = None if is_kept else self._refusal(held, merged)
         if refusal is not None:
-            return refusal
+            return self._follow(record) if refusal == "version" else refusal
         is_known = is_known or (is_kept and self._writes.get(record.request.number) == record.version)
         refusal = None if is_known else self.objection(record)
         if refusal is not None:
@@ -202,6 +203,17 @@ class RecordTable:
         self._remember(record)
         self._replace(held, merged)
         return KEPT if held is not None and (held.version, held.value) == (merged.version, merged.value) else CHANGED
+
+    def _follow(self, record: Record) -> str:
+        """Refuse a counter that is too far ahead; for a write that its origin has signed, come one such jump closer.
+
+        Two writes that only the root of a key was given may have led it so far. Its replicas would refuse all that it
+        writes from then on, and for good, if they did not follow.
+        """
+        objection = self.objection(record)
+        if objection is None and record.version.counter <= COUNTER_MAX:
+            self.clock += COUNTER_JUMP_MAX
+        return objection or "version"
 
     def objection(self, record: Record) -> str | None:
         """What speaks against a write that is new here, whatever room there is."""
