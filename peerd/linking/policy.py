@@ -173,7 +173,7 @@ class LinkPolicy(Generic[L]):
 
     def admit(self, peer_id: NodeId, boot_epoch: int) -> tuple[str, str] | None:
         """Accepting side, before HELLO for a control link is answered: ``None``, or (reason, detail) of the refusal."""
-        refusal = self.admit_stream(peer_id, 0)
+        refusal = self.admit_stream(peer_id, ())
         link = self.links.get(peer_id)
         if refusal is not None:
             return refusal
@@ -191,14 +191,18 @@ class LinkPolicy(Generic[L]):
             return "duplicate_link", "we have a link, and have the smaller id"
         return None
 
-    def admit_stream(self, peer_id: NodeId, streams: int) -> tuple[str, str] | None:
-        """Decide in the same way about a bulk connection; ``streams``: how many of them are open."""
+    def admit_stream(self, peer_id: NodeId, streams: Sequence[NodeId]) -> tuple[str, str] | None:
+        """Decide in the same way about a bulk connection; ``streams``: the peers of those that are open.
+
+        A peer with more of them than are left for all others gets no further one, so that no peer has them all.
+        """
         if self.is_stopping:
             return "stopping", "this node is going down"
         if self.scores.is_banned(peer_id, self._host.now()):
             return "banned", "too many violations of the protocol; try again later"
-        if streams >= self._settings.streams_max:
-            return "streams_max", f"{self._settings.streams_max} bulk connections are open"
+        left = self._settings.streams_max - len(streams)
+        if left <= 0 or streams.count(peer_id) > left:
+            return "streams_max", f"{len(streams)} of {self._settings.streams_max} bulk connections are open"
         return None
 
     def channel(self, peer: PeerRef) -> Channel:

@@ -487,9 +487,11 @@ class Node:
             self._tell_unknown(source, message.TYPE_ID, correlation)
             return
         plugin, handler = entry
-        self.cause = None
+        self.cause, reply = None, None
         try:  # does what `_guard` does; inlined, because this runs for every message
             answer = handler(message, source)
+            if correlation is not None and isinstance(answer, Message):
+                reply = encode_reply(answer, correlation)
         except PeerMisbehaved as error:
             if source.id != self.peer.id:
                 raise
@@ -500,8 +502,8 @@ class Node:
             return
         finally:
             self.cause = None
-        if correlation is not None and isinstance(answer, Message):
-            self._send_counted(source, encode_reply(answer, correlation), Priority.URGENT)
+        if reply is not None:
+            self._send_counted(source, reply, Priority.URGENT)
 
     # Messages of unknown types
 

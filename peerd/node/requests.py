@@ -85,7 +85,11 @@ class Requests:
         due_at = self._clock.now() + timeout_s
         self._pending[correlation] = PendingRequest(peer, plugin, on_reply, on_timeout, cause, due_at, timeout_s)
         self._await(due_at, correlation)
-        self._send(peer, message, correlation, priority)
+        try:
+            self._send(peer, message, correlation, priority)
+        except Exception:  # it was never asked: its time-out would tell against the peer
+            self._pending.pop(correlation, None)
+            raise
 
     def replied(self, peer: PeerRef, correlation: int, reply: Message) -> None:
         """A reply came. It is ignored if it is late, or from another peer than was asked."""

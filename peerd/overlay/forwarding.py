@@ -57,6 +57,15 @@ def encoded(message: Message) -> bytes:
     return body
 
 
+def _may_be_traced(route: Route) -> bool:
+    """Whether it is a lookup, and nothing else is ever traced: a trace grows, and the message must stay within its cap.
+
+    Whoever passed it on may not have looked, so it is dropped and its sender is not blamed.
+    """
+    is_lookup = route.type_id == LookupProbe.TYPE_ID and len(route.keys) == 1
+    return is_lookup and len(route.body) <= LookupProbe.BYTES_MAX
+
+
 class Forwarder(Part):
     """Originates, forwards, holds and delivers routed messages of one node."""
 
@@ -113,6 +122,9 @@ class Forwarder(Part):
             return NOT_ROOT
         if route.hops >= limits.HOPS_MAX:
             self._drop("hops", len(route.keys))
+            return ACCEPTED
+        if route.trace is not None and not _may_be_traced(route):
+            self._drop("trace", len(route.keys))
             return ACCEPTED
         deadline = self._host.now() + state.config.route_deadline
         self._advance(Transit(route, deadline, source))

@@ -344,7 +344,7 @@ class StreamOpening(Opening):
     def accept(self, target: Process) -> str | None:
         """Make both ends, unless the target refuses."""
         driver = self.driver
-        refusal = target.policy.admit_stream(driver.peer.id, len(target.streams))
+        refusal = target.policy.admit_stream(driver.peer.id, [stream.peer.id for stream in target.streams])
         if refusal is not None:
             return refusal[0]
         if target.node is None:

@@ -66,10 +66,14 @@ class SwapLayer:
         self.budget.reconfigure(config)
 
     def accept(self, peer: PeerRef) -> StreamHandler:
-        """A peer opened a bulk connection. It is cut off if too many others are still without an offer."""
+        """A peer opened a bulk connection. It is cut off if too many others are still without an offer.
+
+        A peer with more of them than are left for all others gets no further one, so that no peer has them all.
+        """
         session = SwapSession(self, peer)
-        pending = sum(other.state is SwapState.AWAITING_OFFER for other in self._sessions.values())
-        if self._is_stopped or pending >= self.config.pending_offers_max:
+        pending = [other.peer.id for other in self._sessions.values() if other.state is SwapState.AWAITING_OFFER]
+        left = self.config.pending_offers_max - len(pending)
+        if self._is_stopped or left <= 0 or pending.count(peer.id) > left:
             session.fail("stopped" if self._is_stopped else "busy")
         else:
             self._sessions[id(session)] = session

@@ -237,10 +237,19 @@ class Aggregation(Plugin):
             participant.extract(self.extractor, self.value_padding_bytes, self._extraction_failed)
 
     def _check(self, start: StartRound) -> None:
-        """Raise `ProtocolError` unless its requester has said all of this, and not long ago."""
+        """Raise `ProtocolError` unless its requester has said all of this, and not long ago.
+
+        The age is not signed, but no round grows older than `ROUND_S_MAX`. A node that believed another would tell it
+        to those who ask, and in time more than fits its field.
+        """
         said = start.nonce, start.requester, start.query, start.begins_at_ms, start.lasts_ms
         if start.round_id != round_id_of(*said, start.census, start.is_direct):
             raise ProtocolError("forged_round", "a round's id is not that of what it is said to be")
+        if start.age_ms > ROUND_S_MAX * 1000:
+            raise ProtocolError("old_round", f"a round that is said to be {start.age_ms / 1000:.0f} s old")
+        early_s = start.begins_at_ms / 1000 - self.host.wall_time()
+        if early_s > CLOCKS_APART_S:
+            raise ProtocolError("early_round", f"a round that begins in {early_s:.0f} s")
         ended_s = self.host.wall_time() - (start.begins_at_ms + start.lasts_ms) / 1000
         if ended_s > CLOCKS_APART_S:
             raise ProtocolError("old_round", f"a round that ended {ended_s:.0f} s ago")

@@ -12,7 +12,7 @@ from peerd.services.records.config import RecordsConfig
 from peerd.services.records.messages import PUT, RecordCopy, RecordRequest, ReplicaPut, RequestId, SignedWrite
 from peerd.services.records.owners import SHARED
 from peerd.services.records.record import Record
-from peerd.services.records.table import CHANGED
+from peerd.services.records.table import CHANGED, COUNTER_JUMP_MAX
 from peerd.sim.network import NetworkConfig
 from peerd.sim.record_checkers import Replication
 from peerd.sim.simulation import Place
@@ -355,6 +355,29 @@ def test_absurd_versions_and_lifetimes_of_a_peer_do_no_harm() -> None:
     assert local is not None and local.version.counter == 5 and local.remaining_s <= RecordsConfig().ttl_max
     refused = victim.driver.metrics["peerd_records_refusals_total", (("reason", "version"),)]
     assert refused == 2
+
+
+def test_a_root_whose_counter_was_led_far_ahead_is_followed_by_its_replicas() -> None:
+    simulation = record_ring(12, seed=1)
+    places = holders(simulation, KEY)
+    others = [place for place in simulation.live_nodes() if place not in places]
+    liar, writer = others[:2]
+    assert put(simulation, writer, KEY, b"one", shared=True, ack="replicated").outcome is RecordOutcome.STORED
+    write = signed(liar, RecordRequest(PUT, "x", KEY, 1, 1, 0, b"v", 1800.0, owner=SHARED))
+    made, request = SignedWrite(1800.0, write.until_s, b"", write.proof), RequestId(liar.id, 1, 1)
+    clock = places[0].node.records.state.table.clock
+    for counter in (clock + COUNTER_JUMP_MAX, 2 * COUNTER_JUMP_MAX - 1):
+        version = RecordVersion(counter, 1, liar.id)
+        copy = RecordCopy("x", KEY, version, b"v", 1800.0, 1800.0, request, write=made)
+        liar.node.hosts["records"].send(places[0].peer, ReplicaPut((copy,)))
+        simulation.run_for(0.3)
+    assert places[0].node.records.state.table.clock == 2 * COUNTER_JUMP_MAX - 1
+    put(simulation, writer, KEY, b"two", shared=True)
+    simulation.run_for(600.0)
+    stored = put(simulation, writer, KEY, b"three", shared=True, ack="replicated")
+    assert (stored.outcome, stored.copies) == (RecordOutcome.STORED, 3)
+    simulation.run_for(1.0)
+    simulation.check([Replication()])
 
 
 @pytest.mark.parametrize("seed", [20, 21])

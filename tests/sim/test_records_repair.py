@@ -14,7 +14,7 @@ from peerd.ids import NodeId
 from peerd.messages import Message, PeerRef
 from peerd.node.node import SENT, SENT_BYTES
 from peerd.services.records.config import RecordsConfig
-from peerd.services.records.exchange import SLICE_S
+from peerd.services.records.exchange import CHARGED_RECORDS, SLICE_S
 from peerd.services.records.messages import (
     BATCH_BYTES_MAX,
     BUCKETS,
@@ -23,6 +23,7 @@ from peerd.services.records.messages import (
     DifferingParts,
     DigestReply,
     DigestRequest,
+    RangeDigests,
     RecordSummary,
     ReplicaAck,
     ReplicaGet,
@@ -245,6 +246,20 @@ def test_a_page_that_does_not_fit_says_so() -> None:
     reply = ask(simulation, one, two.peer, VersionsRequest(NodeId(0), NodeId((1 << 128) - 1), ()))
     assert isinstance(reply, VersionsReply)
     assert reply.is_partial and sum(len(copy.value or b"") for copy in reply.newer) <= BATCH_BYTES_MAX
+
+
+def test_digests_of_many_records_cost_whoever_asks(monkeypatch: pytest.MonkeyPatch) -> None:
+    simulation = record_ring(3, seed=1)
+    asker, asked = simulation.nodes[:2]
+    put_many(simulation, CHARGED_RECORDS)
+    charged: list[tuple[PeerRef, int]] = []
+    monkeypatch.setattr(asked.node.driver, "charge", lambda peer, messages: charged.append((peer, messages)))
+    whole_ring = RangeDigests(NodeId(0), NodeId(0), b"", is_pull=True)
+    nothing = RangeDigests(NodeId(1), NodeId(2), b"", is_pull=True)
+    ask(simulation, asker, asked.peer, DigestRequest((nothing,)))
+    assert not charged
+    ask(simulation, asker, asked.peer, DigestRequest((whole_ring, nothing, whole_ring)))
+    assert charged == [(asker.peer, 2)]
 
 
 def test_a_peer_that_answers_nonsense_is_given_up_and_the_rest_goes_on() -> None:

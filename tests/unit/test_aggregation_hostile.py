@@ -15,7 +15,7 @@ from peerd.api import SwapRequest
 from peerd.errors import PeerMisbehaved, ProtocolError
 from peerd.ids import NodeId
 from peerd.limits import EVENT_TEXT_LENGTH_MAX
-from peerd.messages import Message, PeerRef, decode_body
+from peerd.messages import Message, PeerRef, decode_body, encode_body
 from peerd.testing.host import FakeHost, peer
 from protocols.aggregation.collector import DIRECT_CENSUS_MAX
 from protocols.aggregation.config import ROUND_S_MAX, AggregationConfig
@@ -426,6 +426,31 @@ def test_a_start_that_somebody_has_kept_cannot_be_shown_again_later() -> None:
     host.time_s = 60.0 + CLOCKS_APART_S - 1
     broadcast(host, start(), peer(ASKER))
     assert ROUND in plugin.participants
+
+
+def test_a_round_that_begins_in_the_far_future_is_not_taken_part_in() -> None:
+    plugin, host = member()
+    for early_s, is_in in ((CLOCKS_APART_S + 1, False), (CLOCKS_APART_S - 1, True)):
+        early = started(peer(ASKER), QUERY.to_wire(), begins_at_s=host.time_s + early_s)
+        if not is_in:
+            with pytest.raises(ProtocolError, match="early_round"):
+                broadcast(host, early, peer(ASKER))
+        else:
+            broadcast(host, early, peer(ASKER))
+        assert (early.round_id in plugin.participants) == is_in
+
+
+def test_a_round_is_never_told_to_be_older_than_fits() -> None:
+    plugin, host = member()
+    host.time_s = 50 * 86_400.0
+    true = started(peer(ASKER), QUERY.to_wire(), begins_at_s=host.time_s, remaining_s=ROUND_S_MAX)
+    with pytest.raises(ProtocolError, match="old_round"):
+        broadcast(host, dataclasses.replace(true, age_ms=2**32 - 1), peer(ASKER))
+    broadcast(host, dataclasses.replace(true, age_ms=int(ROUND_S_MAX) * 1000), peer(ASKER))
+    host.time_s += ROUND_S_MAX - 1
+    told = plugin.on_ask_start(AskStart(true.round_id), peer(SIBLING))
+    assert isinstance(told, StartRound)
+    assert decode_body(StartRound, encode_body(told)) == told
 
 
 def test_who_passes_on_a_start_that_this_node_does_not_believe_keeps_its_link() -> None:

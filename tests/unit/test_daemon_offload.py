@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import errno
+import mmap
+import os
 import threading
 from collections.abc import Callable
 from pathlib import Path
@@ -96,3 +99,41 @@ def test_no_room_is_an_answer(tmp_path: Path) -> None:
         allocate(1 << 62, spill_threshold_bytes=0, directory=tmp_path)
     with pytest.raises(Unavailable, match="no room"):
         allocate(100, spill_threshold_bytes=0, directory=tmp_path / "missing")
+
+
+def test_a_buffer_in_a_file_has_all_of_its_room_before_it_is_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sizes: list[tuple[int, int]] = []
+    map_file = mmap.mmap
+
+    def mapped(descriptor: int, size_bytes: int) -> mmap.mmap:
+        found = os.fstat(descriptor)
+        sizes.append((found.st_size, found.st_blocks * 512))
+        return map_file(descriptor, size_bytes)
+
+    monkeypatch.setattr("peerd.daemon.links.buffers.mmap.mmap", mapped)
+    allocate(1 << 20, spill_threshold_bytes=4096, directory=tmp_path)
+    ((size, on_disk),) = sizes
+    assert size == 1 << 20
+    assert on_disk >= size or not hasattr(os, "posix_fallocate")
+
+
+def test_a_buffer_in_a_file_leaves_some_of_the_disk_free(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    disk = os.statvfs(tmp_path)
+    size = 1 << 20
+    monkeypatch.setattr(
+        "peerd.daemon.links.buffers.FILES_FREE_BYTES_MIN", disk.f_bavail * disk.f_frsize + (1 << 32) - size
+    )
+    with pytest.raises(Unavailable, match="must stay free"):
+        allocate(size, spill_threshold_bytes=4096, directory=tmp_path)
+
+
+def test_a_file_system_that_cannot_set_room_aside_is_used_all_the_same(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def unsupported(*_: int) -> None:
+        raise OSError(errno.EOPNOTSUPP, "not supported")
+
+    monkeypatch.setattr("peerd.daemon.links.buffers.os.posix_fallocate", unsupported, raising=False)
+    assert len(allocate(100_000, spill_threshold_bytes=4096, directory=tmp_path)) == 100_000

@@ -283,6 +283,21 @@ def test_one_witness_is_not_believed_once_somebody_else_has_a_link() -> None:
     assert len(host.duplicates) == 1
 
 
+def test_no_peer_has_all_bulk_connections() -> None:
+    policy, _ = made()
+    streams: list[NodeId] = []
+    while policy.admit_stream(LARGER, streams) is None:
+        streams.append(LARGER)
+    assert SETTINGS.streams_max // 2 <= len(streams) <= SETTINGS.streams_max // 2 + 1
+    while policy.admit_stream(SMALLER, streams) is None:
+        streams.append(SMALLER)
+    for number in range(100, 100 + SETTINGS.streams_max - len(streams)):
+        assert policy.admit_stream(NodeId(number), streams) is None, "each of many still gets one"
+        streams.append(NodeId(number))
+    refusal = policy.admit_stream(NodeId(1), streams)
+    assert refusal is not None and refusal[0] == "streams_max"
+
+
 def test_who_stops_dials_admits_and_tells_nothing() -> None:
     policy, host = made()
     policy.send(peer(10), FRAME, Priority.NORMAL)

@@ -9,6 +9,7 @@ import pytest
 from peerd.api import Plugin, handles, on_timer
 from peerd.errors import ProtocolError
 from peerd.ids import NodeId
+from peerd.limits import CONTROL_FRAME_BYTES_MAX
 from peerd.messages import Message, PeerRef
 from peerd.sim.records import ListSink
 from peerd.sim.simulation import Place, Simulation
@@ -22,6 +23,7 @@ class Strict(Plugin):
 
     name: ClassVar[str] = "strict"
     messages = (Say, Ask)
+    answer = Say(2)
 
     @handles(Say)
     def on_say(self, say: Say, source: PeerRef) -> None:
@@ -31,8 +33,8 @@ class Strict(Plugin):
 
     @handles(Ask)
     def on_ask(self, ask: Ask, source: PeerRef) -> Say:
-        """Give an even number."""
-        return Say(2)
+        """Give an even number, unless the test says otherwise."""
+        return self.answer
 
     def ask(self, peer: PeerRef) -> None:
         """Ask somebody whose answer will be refused."""
@@ -95,6 +97,14 @@ def test_what_a_node_sends_itself_is_its_own_mistake() -> None:
     simulation, one, _, _ = strict_ring()
     plugin_of(one).host.send(one.peer, Say(8))
     with pytest.raises(SimulationFailure, match="strict raised ProtocolError: even"):
+        simulation.run_for(1.0)
+
+
+def test_a_reply_that_is_too_large_is_a_failure_of_its_plugin() -> None:
+    simulation, asker, answerer, _ = strict_ring()
+    plugin_of(answerer).answer = Say(1, bytes(CONTROL_FRAME_BYTES_MAX))
+    plugin_of(asker).ask(answerer.peer)
+    with pytest.raises(SimulationFailure, match="strict raised Bug: Say encodes to"):
         simulation.run_for(1.0)
 
 

@@ -10,6 +10,7 @@ from hypothesis import given, strategies as st
 
 from peerd.api import Priority
 from peerd.driver import Driver
+from peerd.errors import Bug
 from peerd.ids import NodeId
 from peerd.messages import Message, PeerRef
 from peerd.node.requests import ANSWERED_KEPT_MIN, TIMER_EARLY_S, TIMER_LATE_S, Requests
@@ -34,9 +35,12 @@ class Rig:
     def __init__(self) -> None:
         self.time, self.timers, self.ended = 0.0, list[Armed](), list[tuple[str, float]]()
         self.sent: list[int] = []
+        self.is_too_large = False
         self.requests = Requests(cast(Driver, self), self.guard, self.send)
 
     def send(self, peer: PeerRef, message: Message, correlation: int, priority: Priority) -> None:
+        if self.is_too_large:
+            raise Bug("over its cap")
         self.sent.append(correlation)
 
     def now(self) -> float:
@@ -120,6 +124,17 @@ def test_what_a_callback_raises_keeps_no_other_from_ending() -> None:
         rig.turn(3.0)
     rig.turn(3.0)
     assert rig.ended == [("b", 2.0)]
+
+
+def test_what_cannot_be_sent_does_not_time_out() -> None:
+    rig = Rig()
+    rig.is_too_large = True
+    with pytest.raises(Bug, match="over its cap"):
+        rig.begin("a", 1.0)
+    rig.requests.validate()
+    assert not len(rig.requests)
+    rig.turn(5.0)
+    assert not rig.ended
 
 
 def test_a_node_that_stops_waits_for_nothing() -> None:

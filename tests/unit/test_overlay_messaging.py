@@ -9,11 +9,22 @@ import pytest
 from peerd.api import Coordinate, Verdict
 from peerd.errors import Bug, Unavailable
 from peerd.ids import NodeId, shared_prefix_bits
-from peerd.limits import ROUTED_BODY_BYTES_MAX
+from peerd.limits import HOPS_MAX, ROUTED_BODY_BYTES_MAX
 from peerd.messages import PeerRef, encode_body
 from peerd.overlay.broadcast import Broadcaster
 from peerd.overlay.lookup import LOOKUPS_MAX
-from peerd.overlay.messages import ENTRIES_MAX, Broadcast, EntriesReply, JoinReply, LeafSetProbe, Ping, Route, RouteAck
+from peerd.overlay.messages import (
+    ENTRIES_MAX,
+    Broadcast,
+    EntriesReply,
+    JoinReply,
+    LeafSetProbe,
+    LookupProbe,
+    Ping,
+    Route,
+    RouteAck,
+    TraceHop,
+)
 from peerd.sim.checkers import RingOracle
 from peerd.sim.records import ListSink
 from peerd.sim.simulation import Place
@@ -246,6 +257,33 @@ def test_a_route_over_its_hop_limit_ends_here() -> None:
     assert place.node.overlay.forwarder.received(route, source) == RouteAck(True)
     ring.run_for(1.0)
     assert sum(recorder(other).count(1) for other in ring.nodes) == 0
+
+
+@pytest.mark.parametrize(
+    ("type_id", "keys", "body_bytes"),
+    [(Note.TYPE_ID, 1, 100), (LookupProbe.TYPE_ID, 1, LookupProbe.BYTES_MAX + 1), (LookupProbe.TYPE_ID, 2, 0)],
+)
+def test_only_a_lookup_may_be_traced(type_id: int, keys: int, body_bytes: int) -> None:
+    ring = ring_of(5)
+    place, source = hostile(ring)
+    far = tuple(other.id for other in ring.nodes[2 : 2 + keys])
+    before = place.node.traffic[Route.TYPE_ID][0]
+    answer = place.node.overlay.forwarder.received(
+        Route(far, type_id, bytes(body_bytes), source, 1, 1, 0, (TraceHop(source, 0.5),)), source
+    )
+    ring.run_for(1.0)
+    assert answer == RouteAck(True), "whoever passed it on is not to blame"
+    assert place.node.traffic[Route.TYPE_ID][0] == before
+
+
+def test_the_largest_trace_of_a_lookup_can_be_passed_on() -> None:
+    ring = ring_of(5)
+    place, source = hostile(ring)
+    hop = TraceHop(PeerRef(NodeId(7), "h" * 253, 7), 0.5)
+    largest = Route((ring.nodes[2].id,), LookupProbe.TYPE_ID, bytes(512), source, 1, 1, 0, (hop,) * HOPS_MAX)
+    before = place.node.traffic[Route.TYPE_ID][0]
+    place.node.overlay.forwarder.received(largest, source)
+    assert place.node.traffic[Route.TYPE_ID][0] == before + 1
 
 
 def test_the_overlays_own_messages_cannot_travel_in_an_envelope() -> None:

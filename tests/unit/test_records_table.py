@@ -14,6 +14,7 @@ from hypothesis.stateful import Bundle, RuleBasedStateMachine, initialize, invar
 from peerd.api import RecordVersion
 from peerd.ids import RING, NodeId
 from peerd.services.records import table as tables
+from peerd.services.records.batches import batches, first_batch
 from peerd.services.records.config import RECORD_OVERHEAD_BYTES, TOMBSTONE_MARGIN_S, RecordsConfig
 from peerd.services.records.exchange import packed_digests
 from peerd.services.records.messages import DIGEST_BYTES, RequestId, SignedWrite
@@ -279,6 +280,21 @@ def test_next_version_is_later_than_everything_seen() -> None:
     assert table.merge(record(key=2, counter=tables.COUNTER_MAX + 1), 0.0) == "version"
 
 
+def test_a_table_follows_counters_that_are_too_far_ahead_jump_by_jump() -> None:
+    table = filled(record(counter=41))
+    ahead = record(key=2, counter=3 * tables.COUNTER_JUMP_MAX)
+    verdicts = [table.merge(ahead, 0.0) for _ in range(3)]
+    assert verdicts == ["version", "version", CHANGED]
+    assert table.next_version(1, NodeId(3)).counter == ahead.version.counter + 1
+
+
+def test_a_table_follows_no_false_write_and_none_beyond_the_last_counter() -> None:
+    table = RecordTable(CONFIG, is_genuine=lambda one: one.key != 2)
+    assert table.merge(record(key=2, counter=3 * tables.COUNTER_JUMP_MAX), 0.0) == "forged"
+    assert table.merge(record(key=3, counter=tables.COUNTER_MAX + 1), 0.0) == "version"
+    assert table.clock == 0
+
+
 def test_changes_are_told_once() -> None:
     told: list[RecordId] = []
     table = RecordTable(CONFIG, told.append)
@@ -459,3 +475,32 @@ class AgainstDict(RuleBasedStateMachine):
 
 
 TestAgainstDict = AgainstDict.TestCase
+
+
+class CountedLooks(dict[RecordId, tuple[int, int, int]]):
+    """What a peer holds, which is nothing, and how often that was looked up."""
+
+    looks = 0
+
+    def get(self, key: RecordId, default: Any = None) -> Any:
+        self.looks += 1
+        return default
+
+
+@pytest.mark.parametrize("arc", [WHOLE_RING, Arc(NodeId(0), NodeId(RING - 1)), Arc(NodeId(STEP), NodeId(STEP - 1))])
+def test_what_a_peer_lacks_is_looked_for_until_one_message_is_full(arc: Arc) -> None:
+    table = filled(*(record(STEP // 100 * number, number + 1) for number in range(1500)))
+    theirs = CountedLooks()
+    batch, is_partial = first_batch(table.newer(arc, theirs))
+    assert is_partial
+    assert batch == batches(table.within(arc))[0]
+    assert theirs.looks == len(batch) + 1
+
+
+def test_one_message_has_what_the_first_of_many_would_have() -> None:
+    records = [record(number, number, b"x" * size) for number, size in enumerate((1, 40_000, 9_000, 1, 40_000), 1)]
+    for count in range(len(records) + 1):
+        some = records[:count]
+        batch, is_partial = first_batch(iter(some))
+        assert batch == (batches(some) or [[]])[0]
+        assert is_partial == (len(batch) < count)

@@ -247,6 +247,18 @@ def test_silence_before_the_offer_ends_the_stream() -> None:
     assert victim.network.now_s == CONFIG.offer_timeout
 
 
+def test_silent_connections_of_one_peer_keep_no_other_out() -> None:
+    network = MemoryNetwork()
+    node, silent, honest = network.add(1, SwapConfig()), network.add(2).peer, network.add(3).peer
+    for _ in range(2 * SwapConfig().pending_offers_max):
+        node.layer.accept(silent).opened(RawStream(silent))
+    assert len(node.layer.sessions) == SwapConfig().pending_offers_max // 2 + 1
+    for _ in range(SwapConfig().outbound_sessions_max):
+        stream = RawStream(honest)
+        node.layer.accept(honest).opened(stream)
+        assert stream.state == "open"
+
+
 def test_a_driver_that_overfills_a_buffer_is_our_bug() -> None:
     victim = Victim(is_initiator=False)
     with pytest.raises(Bug, match="9 bytes into a buffer of 8"):

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import errno
 import mmap
+import os
 import tempfile
 from pathlib import Path
 from typing import Final
 
 from peerd.errors import Unavailable
-from peerd.limits import MIB
+from peerd.limits import FILES_FREE_BYTES_MIN, MIB
 
 HUGE_PAGES_FROM_BYTES: Final = 1 * MIB
 
@@ -23,10 +25,30 @@ def allocate(size_bytes: int, *, spill_threshold_bytes: int, directory: Path | N
         if size_bytes <= spill_threshold_bytes or directory is None:
             return _anonymous(size_bytes)
         with tempfile.TemporaryFile(dir=directory) as file:
-            file.truncate(size_bytes)
+            _reserve(file.fileno(), size_bytes)
             return memoryview(mmap.mmap(file.fileno(), size_bytes))
     except (MemoryError, OSError) as error:
         raise Unavailable(f"no room for a value of {size_bytes} bytes: {error}") from error
+
+
+def _reserve(descriptor: int, size_bytes: int) -> None:
+    """Give an empty file its size, and all of its room on the disk. Raises `OSError` when that is short.
+
+    A page for which the disk has no room when it is first written kills the whole process (SIGBUS). Most file systems
+    set the room aside at once; for others the C library writes to each block. Where there is neither, the free room is
+    looked at and no more.
+    """
+    disk = os.fstatvfs(descriptor)
+    if disk.f_bavail * disk.f_frsize < size_bytes + FILES_FREE_BYTES_MIN:
+        raise OSError(errno.ENOSPC, f"{FILES_FREE_BYTES_MIN} bytes of the disk must stay free")
+    try:
+        if hasattr(os, "posix_fallocate"):  # not on macOS
+            os.posix_fallocate(descriptor, 0, size_bytes)
+            return
+    except OSError as error:
+        if error.errno not in (errno.EOPNOTSUPP, errno.EINVAL):
+            raise
+    os.ftruncate(descriptor, size_bytes)
 
 
 def _anonymous(size_bytes: int) -> memoryview:

@@ -262,7 +262,7 @@ class Links:
         """Decide about an incoming connection before it is answered."""
         peer_id = established.peer.id
         if established.purpose is Purpose.BULK:
-            return self.policy.admit_stream(peer_id, len(self._streams))
+            return self.policy.admit_stream(peer_id, self._streams.peer_ids)
         return self.policy.admit(peer_id, established.boot_epoch)
 
     def adopt(self, connection: PendingConnection, established: HandshakeResult, rest: bytes) -> None:

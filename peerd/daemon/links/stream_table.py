@@ -37,6 +37,11 @@ class StreamTable:
     def __len__(self) -> int:
         return len(self._streams)
 
+    @property
+    def peer_ids(self) -> list[NodeId]:
+        """The peer of each stream."""
+        return [stream.peer.id for stream in self._streams]
+
     def adopt(
         self, connection: PendingConnection, established: HandshakeResult, transport: asyncio.Transport, rest: bytes
     ) -> None:

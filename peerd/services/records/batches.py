@@ -6,7 +6,7 @@ two nodes at once have few writers.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from typing import Final
 
@@ -31,9 +31,16 @@ def batches(records: Sequence[Record]) -> list[list[Record]]:
     return found
 
 
-def first_batch(records: Sequence[Record]) -> list[Record]:
-    """Those of the records that fit one message."""
-    return batches(records)[0] if records else []
+def first_batch(records: Iterable[Record]) -> tuple[list[Record], bool]:
+    """Those of the records that fit one message, and whether there are more; takes at most one further."""
+    found: list[Record] = []
+    size = 0
+    for record in records:
+        size += record.charge_bytes
+        if found and (size > BATCH_BYTES_MAX or len(found) >= BATCH_RECORDS_MAX):
+            return found, True
+        found.append(record)
+    return found, False
 
 
 def shortened(copies: Sequence[RecordCopy]) -> tuple[tuple[RecordCopy, ...], tuple[ProofEnd, ...]]:

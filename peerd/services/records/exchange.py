@@ -51,6 +51,9 @@ NARROW_RECORDS: Final = 64
 """With more records in a part that differs, its own parts are compared first: their digests are shorter than so many
 versions."""
 
+CHARGED_RECORDS: Final = 256
+"""Digests of so many records take a node about as long as handling a message, and cost their sender as much."""
+
 Task = Callable[[], None]
 
 
@@ -258,7 +261,7 @@ class Responder(Part):
             held = self._state.table.get(RecordId(copy.key, copy.namespace, copy.item, copy.owner))
             if held is not None and held.version.rank > copy.version.rank:
                 newer.append(held)
-        return ReplicaAck(tuple(statuses), *self._state.batch(first_batch(newer)))
+        return ReplicaAck(tuple(statuses), *self._state.batch(first_batch(newer)[0]))
 
     @handles(ReplicaGet)
     def _get(self, message: ReplicaGet, source: PeerRef) -> ReplicaGot:
@@ -267,14 +270,17 @@ class Responder(Part):
         record = self._state.current(name, message.owner)
         others = [each for each in self._state.table.named(name) if each is not record]
         if record is None:
-            return ReplicaGot(None, self._state.is_established, tuple(map(self._state.copy, first_batch(others))))
-        others = first_batch([record, *others])[1:]
+            return ReplicaGot(None, self._state.is_established, tuple(map(self._state.copy, first_batch(others)[0])))
+        others = first_batch([record, *others])[0][1:]
         return ReplicaGot(self._state.copy(record), self._state.is_established, tuple(map(self._state.copy, others)))
 
     @handles(DigestRequest)
     def _digests(self, message: DigestRequest, source: PeerRef) -> DigestReply:
-        """Compare digests of ranges."""
+        """Compare digests of ranges. Every record in them is looked at, and much of that costs as messages do."""
         state, view = self._state, self._state.refresh()
+        looked_at = sum(state.table.extent(_arc(one))[0] for one in message.ranges)
+        if looked_at >= CHARGED_RECORDS:
+            state.host.charge(source, looked_at // CHARGED_RECORDS)
         differing = tuple(DifferingParts(self._differing(one)) for one in message.ranges)
         shared = [_arc(one) for one in message.ranges if not one.is_pull]
         if shared and shared == list(view.shared_arcs(source.id)):
@@ -312,11 +318,9 @@ class Responder(Part):
         arc = _arc(message)
         if arc.low_place == arc.high_place:
             return VersionsReply(tuple(wanted), (), False)
-        nothing = (-1, -1, -1)
-        ours = table.within(arc)
-        newer = [record for record in ours if record.version.rank > theirs.get(record.identity, nothing)]
-        copies, ends = self._state.batch(first_batch(newer))
-        return VersionsReply(tuple(wanted), copies, len(copies) < len(newer), ends)
+        newer, is_partial = first_batch(table.newer(arc, theirs))
+        copies, ends = self._state.batch(newer)
+        return VersionsReply(tuple(wanted), copies, is_partial, ends)
 
 
 def _arc(message: RangeDigests | VersionsRequest) -> Arc:

@@ -69,7 +69,10 @@ class Record:
 
     @property
     def charge_bytes(self) -> int:
-        """What it counts for in a quota, and at most occupies in a message."""
+        """What it counts for in a quota, and nearly all that it occupies in a message.
+
+        With the longest names it takes a few bytes more there; a batch leaves enough room for that.
+        """
         return len(self.value or b"") + len(self.item) + len(self.write.proof) + RECORD_OVERHEAD_BYTES
 
     @property

@@ -7,7 +7,7 @@ elsewhere: whoever brings that copy later finds a later version here.
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import reduce
 from hashlib import blake2b
@@ -27,7 +27,8 @@ from peerd.services.records.view import ITEM_BITS, Arc
 NAMESPACES_PER_KEY_MAX: Final = 32
 """How many plugins that this node does not have may have items under one key. Each has its own limits there."""
 COUNTER_JUMP_MAX: Final = 1 << 40
-"""A version may be this far ahead of every other seen here. More would be an attempt to use the counters up."""
+"""A version may be this far ahead of every other seen here. More would be an attempt to use the counters up; see
+`RecordTable._follow` for what is done about it."""
 COUNTER_MAX: Final = 1 << 62
 WRITES_REMEMBERED_MAX: Final = 16_384
 HEAP_SLACK: Final = 1024
@@ -135,19 +136,33 @@ class RecordTable:
 
     def within(self, arc: Arc, limit: int | None = None) -> list[Record]:
         """Records of a range, clockwise from its start, whole places only, until there are ``limit`` or more."""
+        found: list[Record] = []
+        before = -1
+        for place, identity in self._walk(arc):
+            if limit is not None and len(found) >= limit and place != before:
+                break
+            before = place
+            found.append(self._records[identity])
+        return found
+
+    def newer(self, arc: Arc, theirs: Mapping[RecordId, tuple[int, int, int]]) -> Iterator[Record]:
+        """Records of a range, clockwise from its start, that are missing in ``theirs`` or of an older version there.
+
+        They are looked up one by one as they are taken, so whoever needs only the first does no more than that.
+        """
+        nothing = (-1, -1, -1)
+        for _, identity in self._walk(arc):
+            record = self._records[identity]
+            if record.version.rank > theirs.get(identity, nothing):
+                yield record
+
+    def _walk(self, arc: Arc) -> Iterator[tuple[int, RecordId]]:
         first, last = self._bounds(arc)
         if arc.low_place < arc.high_place:
             ranges = [range(first, last)]
         else:
             ranges = [range(first, len(self._order)), range(last)]
-        found: list[Record] = []
-        place = -1
-        for index in chain(*ranges):
-            if limit is not None and len(found) >= limit and self._order[index][0] != place:
-                break
-            place, identity = self._order[index]
-            found.append(self._records[identity])
-        return found
+        return (self._order[index] for index in chain(*ranges))
 
     def items(self, key: NodeId, namespace: str) -> list[Record]:
         """The records of one namespace under one key, tombstones included, by the names of the items."""
@@ -175,7 +190,7 @@ class RecordTable:
         is_kept = held is not None and merged == held
         refusal = None if is_kept else self._refusal(held, merged)
         if refusal is not None:
-            return refusal
+            return self._follow(record) if refusal == "version" else refusal
         is_known = is_known or (is_kept and self._writes.get(record.request.number) == record.version)
         refusal = None if is_known else self.objection(record)
         if refusal is not None:
@@ -188,6 +203,17 @@ class RecordTable:
         self._remember(record)
         self._replace(held, merged)
         return KEPT if held is not None and (held.version, held.value) == (merged.version, merged.value) else CHANGED
+
+    def _follow(self, record: Record) -> str:
+        """Refuse a counter that is too far ahead; for a write that its origin has signed, come one such jump closer.
+
+        Two writes that only the root of a key was given may have led it so far. Its replicas would refuse all that it
+        writes from then on, and for good, if they did not follow.
+        """
+        objection = self.objection(record)
+        if objection is None and record.version.counter <= COUNTER_MAX:
+            self.clock += COUNTER_JUMP_MAX
+        return objection or "version"
 
     def objection(self, record: Record) -> str | None:
         """What speaks against a write that is new here, whatever room there is."""
