@@ -116,6 +116,5 @@ def test_nodes_that_had_forgotten_the_schema_take_subscriptions_to_a_new_attribu
         {**document, "version": 2, "attributes": [*document["attributes"], *venues]}, told.append
     )
     ring.simulation.run_until(lambda: bool(told), limit_s=60.0)
-    for venue in venues:
-        asked = ring.judge.subscribe(subscriber, schema, f"{venue['name']} = 'XETRA'")
-        ring.simulation.run_until(lambda asked=asked: asked.state == "replicated", limit_s=60.0)
+    asked = [ring.judge.subscribe(subscriber, schema, f"{venue['name']} = 'XETRA'") for venue in venues]
+    ring.simulation.run_until(lambda: all(each.state == "replicated" for each in asked), limit_s=60.0)

@@ -48,6 +48,12 @@ def grains_in(some: set[int] | list[int], target: Target) -> set[int]:
     return {grain for grain in grains_of(target) if any(lies_within(grain, cell) for cell in some)}
 
 
+def deep_cell(rng: Random, depth: int) -> int:
+    """A cell that some range lies in."""
+    low, high = sorted((rng.randrange(SIDE), rng.randrange(SIDE)))
+    return cell_at(low, high, depth)
+
+
 # Cell maps
 
 
@@ -104,7 +110,7 @@ def test_without_luck_an_event_is_guessed_at_a_bounded_number_of_cells() -> None
 def test_remembered_leaves_that_somebody_made_up_do_not_have_an_event_go_everywhere_between_them() -> None:
     rng, known = Random(1), CellMap[str]()
     for _ in range(1024):
-        known.set(cell_at(*sorted((rng.randrange(SIDE), rng.randrange(SIDE))), 40), "root")
+        known.set(deep_cell(rng, 40), "root")
     leaves, guesses = probe_region(Target(None), rng, 0.5, 2, 10, known)
     assert GAPS_MAX < len(leaves) + len(guesses) < 3 * GAPS_MAX
     assert sum(1 << LEVEL_LIMIT - level(cell) for cell in guesses if known.has_below(cell)), "the rest is not left out"
@@ -205,7 +211,7 @@ def test_leaves_that_somebody_made_up_leave_a_bounded_number_of_cells() -> None:
     rng, coverage = Random(1), Coverage({1: Target(None)})
     coverage.expect(1, [WHOLE])
     for number in range(1024):
-        leaf = cell_at(*sorted((rng.randrange(SIDE), rng.randrange(SIDE))), LEVEL_LIMIT)
+        leaf = deep_cell(rng, LEVEL_LIMIT)
         change = coverage.refine(1, leaf) if number % 2 else coverage.cover(1, leaf)
         assert len(coverage.outstanding[1]) <= OUTSTANDING_MAX
     assert change == NO_CHANGE, "the answer counts when there is room again"
