@@ -1,4 +1,4 @@
-"""What all parts ask of an event as it travels: its id, and how much of a message it takes. Pure."""
+"""What all parts ask of what travels: an event's id, how much of a message it takes, how much of a text fits. Pure."""
 
 from __future__ import annotations
 
@@ -23,3 +23,8 @@ def event_bytes(event: EventBody) -> int:
     texts = len(event.publisher.host.encode()) + len(event.content_type.encode())
     texts += headers_bytes(event.headers)
     return EVENT_ENVELOPE_BYTES + texts + len(event.values) + len(event.payload) + len(event.retain) + len(event.proof)
+
+
+def beginning(text: str, bytes_max: int) -> str:
+    """Return as much of a text as fits: messages count bytes, and a character has up to four."""
+    return text.encode()[:bytes_max].decode(errors="ignore")

@@ -9,8 +9,14 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from itertools import islice
+from typing import Final
 
 from protocols.pubsub.cells import Target, ancestor, level, lies_within, sibling
+
+OUTSTANDING_MAX: Final = 4096
+"""An event's cells of one tree do not become more than this because of answers. One leaf deep in a tree leaves dozens
+of cells of a guess, so those that somebody made up would have the event go to tens of thousands."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +55,8 @@ class Coverage:
     def cover(self, attribute: int, leaf: int) -> CoverageChange:
         """The event has visited this leaf: what lies in it is done.
 
-        An outstanding cell that contains the leaf is replaced by what is left of it.
+        An outstanding cell that contains the leaf is replaced by what is left of it, unless that would be too much:
+        then it stays as it is, and is tried again.
         """
         return self._replace(attribute, leaf, keep=False)
 
@@ -70,8 +77,10 @@ class Coverage:
         gone: tuple[int, ...]
         new: tuple[int, ...] = ()
         if outer is not None:
-            gone = (outer,)
-            new = tuple(cell for cell in _rest(outer, leaf) if target.meets(cell))
+            gone, room = (outer,), max(1, OUTSTANDING_MAX + 1 - len(cells))
+            new = tuple(islice((cell for cell in _rest(outer, leaf) if target.meets(cell)), room + 1))
+            if len(new) + keep > room:
+                return NO_CHANGE
         else:
             gone = tuple(sorted(cell for cell in cells if lies_within(cell, leaf)))
             if not gone:

@@ -23,10 +23,11 @@ from peerd.lib.filter import FilterError, explain as explain_filter
 from peerd.limits import NAME_LENGTH_MAX
 from peerd.messages import Message, PeerRef
 from protocols.pubsub import cells as space
+from protocols.pubsub.bodies import beginning
 from protocols.pubsub.delivering.deliverer import Deliverer
 from protocols.pubsub.delivering.history import EventHistory
 from protocols.pubsub.ledger import LedgerBook
-from protocols.pubsub.messages import EventBody, ExplainAnswer, ExplainQuestion, SubObject
+from protocols.pubsub.messages import REPORT_BYTES_MAX, EventBody, ExplainAnswer, ExplainQuestion, SubObject
 from protocols.pubsub.names import EventId
 from protocols.pubsub.ports import Schemas, SchemaView
 
@@ -41,6 +42,7 @@ PIECES_TOLD_MAX: Final = 8
 """So many of these are told of, those that match first."""
 REASONS_TOLD_MAX: Final = 12
 TEXT_TOLD_MAX: Final = 200
+"""Bytes of a filter or a reason; JSON writes some of them as six."""
 OUTCOMES_TOLD_MAX: Final = 16
 
 
@@ -419,7 +421,7 @@ class Explainer(Part):
 
     @handles(ExplainQuestion)
     def _on_question(self, message: ExplainQuestion, source: PeerRef) -> ExplainAnswer:
-        return ExplainAnswer(self.report(message).model_dump_json(exclude_defaults=True).encode())
+        return ExplainAnswer(_encoded(self.report(message)))
 
     def report(self, question: ExplainQuestion) -> NodeReport:
         """What this node knows."""
@@ -475,7 +477,20 @@ class Explainer(Part):
 
 
 def _cut(text: str) -> str:
-    return text if len(text) <= TEXT_TOLD_MAX else text[: TEXT_TOLD_MAX - 3] + "..."
+    return text if len(text.encode()) <= TEXT_TOLD_MAX else beginning(text, TEXT_TOLD_MAX - 3) + "..."
+
+
+def _encoded(report: NodeReport) -> bytes:
+    """As JSON, with so few conditions that it fits into its message: the first ones say most."""
+    data, count = report.model_dump_json(exclude_defaults=True).encode(), LEAVES_ASKED_MAX
+    while len(data) > REPORT_BYTES_MAX and count:
+        count //= 2
+        leaf, end = report.leaf, report.subscriber
+        leaf = leaf and leaf.model_copy(update={"checks": leaf.checks[:count]})
+        end = end and end.model_copy(update={"subscriptions": end.subscriptions[:count]})
+        fewer = report.model_copy(update={"leaf": leaf, "subscriber": end})
+        data = fewer.model_dump_json(exclude_defaults=True).encode()
+    return data
 
 
 def _shortened(report: PublisherReport | SubscriberReport) -> dict[str, object]:

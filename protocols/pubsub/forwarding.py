@@ -133,9 +133,10 @@ class Forwarding(Part):
             raise ProtocolError("forged_publisher", f"{source} begins to publish what is {probe.publisher}'s")
         batch = Batch.of(probe)
         key, places = key_of_batch(batch), places_of(probe.places)
-        if key not in self._seen and source.id != self._host.id:
+        if source.id != self._host.id and not self._seen.has_all(key, places, probe.vouched):
             rate = self.config.events_per_member
-            wait = self._quotas.wait_s(source.id, batch.publisher.id, len(batch.events), rate, self._host.now())
+            count = 1 if key in self._seen else len(batch.events)  # its events count once, and each way of theirs
+            wait = self._quotas.wait_s(source.id, batch.publisher.id, count, rate, self._host.now())
             if wait > 0:
                 self._refuse(batch, places, f"more than {rate} events a second", wait)
                 return

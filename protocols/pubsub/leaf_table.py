@@ -3,19 +3,24 @@
 It is soft state and may be wrong: leaves tell of themselves now and then, what was not repeated is forgotten, and
 what a forged report claims stays until then. A wrong entry costs a detour and never a loss, because whoever is asked
 says what it is itself. Its entries never overlap. Where nothing is known, the table says so with the largest cells that
-it knows nothing about.
+it knows nothing about, as long as these are not many more than entries: a forged entry deep in the tree has one at each
+level above it.
 """
 
 from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Iterable, Iterator
+from heapq import heapify, heappop, heappush
 from typing import Final
 
 from protocols.pubsub.cells import LEVEL_LIMIT, Target, ancestor, cell_at, children, level, lies_within, parent
 from protocols.pubsub.messages import LeafEntry
 
 COUNT_MAX: Final = (1 << 32) - 1
+GAPS_MAX: Final = 1024
+"""Cells that nothing is known about, in a partition, or as many as the table may have entries. In an honest tree each
+of them was an entry that has been forgotten."""
 
 
 class LeafTable:
@@ -77,13 +82,14 @@ class LeafTable:
     def partition(self) -> Iterator[int]:
         """All of this cell, cut into the known leaves and the largest cells that nothing is known about, in order.
 
-        Where nothing is known at all these are the two halves.
+        Where nothing is known at all these are the two halves. After too many gaps, cells with leaves come whole.
         """
-        pending = list(reversed(children(self.cell)))
+        pending, gaps_left = list(reversed(children(self.cell))), max(GAPS_MAX, self._entries_max)
         while pending:
             cell = pending.pop()
             related = self._starts_related(cell)
-            if not related or self._at(related[0])[0].cell == cell:
+            if not related or not gaps_left or self._at(related[0])[0].cell == cell:
+                gaps_left -= bool(gaps_left and not related)
                 yield cell
             else:
                 pending += reversed(children(cell))
@@ -94,27 +100,33 @@ class LeafTable:
         With them it is what the parent is told: there are leaves below, whether they are known or not.
         """
         copy = LeafTable(self.cell, entries_max)
-        for cell in list(self.partition()):
-            entry = self.get(cell)
-            if entry is not None or with_gaps:
-                copy._put(entry or LeafEntry(cell, 0, 0), 0.0)
+        for cell in self.partition():
+            parts = [self._at(start)[0] for start in self._starts_related(cell)]
+            if parts or with_gaps:
+                copy._put(_merged(cell, parts), 0.0)
         copy._shrink()
         return copy.entries()
 
     def _shrink(self) -> None:
         """Merge the deepest entries into their parents until there are few enough. Such an entry may be inner."""
+        if len(self._entries) <= self._entries_max:
+            return
+        deepest_first = [(-level(self._at(start)[0].cell), start) for start in self._starts]
+        heapify(deepest_first)
         while len(self._entries) > self._entries_max:
-            deepest = max((self._at(start)[0].cell for start in self._starts), key=level)
-            if level(deepest) <= level(self.cell) + 1:
+            negative, first = heappop(deepest_first)
+            deepest, _ = self._entries.get(first, (None, 0.0))
+            if deepest is None or level(deepest.cell) != -negative:
+                continue  # it was merged, with the one before it
+            if level(deepest.cell) <= level(self.cell) + 1:
                 return
-            merged = parent(deepest)
+            merged = parent(deepest.cell)
             starts = self._starts_related(merged)
             parts = [self._at(start) for start in starts]
             for start in starts:
                 self._drop(start)
-            subs, load = (sum(getattr(part, name) for part, _ in parts) for name in ("subs", "load"))
-            heard = min(heard for _, heard in parts)
-            self._put(LeafEntry(merged, min(subs, COUNT_MAX), min(load, COUNT_MAX)), heard)
+            self._put(_merged(merged, [part for part, _ in parts]), min(heard for _, heard in parts))
+            heappush(deepest_first, (negative + 1, _start(merged)))
 
     def _cells(self, below: int) -> list[int]:
         return [self._at(start)[0].cell for start in self._starts_related(below)]
@@ -160,6 +172,12 @@ class LeafTable:
             assert lies_within(entry.cell, self.cell) and entry.cell != self.cell
             assert ancestor(entry.cell, level(self.cell)) == self.cell
             end = start + (1 << (LEVEL_LIMIT - level(entry.cell)))
+
+
+def _merged(cell: int, parts: list[LeafEntry]) -> LeafEntry:
+    """A cell in place of what is known in it."""
+    subs, load = (sum(getattr(part, name) for part in parts) for name in ("subs", "load"))
+    return LeafEntry(cell, min(subs, COUNT_MAX), min(load, COUNT_MAX))
 
 
 def _start(cell: int) -> int:

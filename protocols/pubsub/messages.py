@@ -29,6 +29,8 @@ CELLS_MAX: Final = 1024
 """Cells in one message."""
 SUBS_MAX: Final = 64
 """Subscriptions in one message."""
+REPORT_BYTES_MAX: Final = 30 * KIB
+"""What one node tells of an event and a subscriber."""
 ENTRIES_MAX: Final = 512
 """Leaves told of in one message."""
 HOPS_MAX: Final = 64
@@ -540,7 +542,7 @@ class ExplainQuestion(Message):
 class ExplainAnswer(Message):
     """Answer to `ExplainQuestion`: JSON for people and programs (``protocols.pubsub.explain`` has its form)."""
 
-    report: Annotated[bytes, annotated_types.MaxLen(30 * KIB)]
+    report: Annotated[bytes, annotated_types.MaxLen(REPORT_BYTES_MAX)]
 
 
 @message(0x0218, bytes_max=256)

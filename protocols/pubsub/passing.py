@@ -12,6 +12,8 @@ from protocols.pubsub.spread import AttributeCell, Batch
 
 SEEN_MAX: Final = 65_536
 """Visits (a batch at a cell) that are remembered, so that repeats are dropped; about 100 bytes each."""
+BATCH_SHARE: Final = 4
+"""One batch takes at most this part of them. It is taken to no further cells then, until the publisher's next try."""
 QUOTAS_MAX: Final = 4096
 """Pairs of (link, publisher) whose rate is kept."""
 BURST_S: Final = 2.0
@@ -41,7 +43,7 @@ class PassedBatches:
     """
 
     def __init__(self, visits_max: int = SEEN_MAX) -> None:
-        self._visits_max = visits_max
+        self._visits_max, self._batch_max = visits_max, visits_max // BATCH_SHARE
         self._count = 0
         self._batches: OrderedDict[BatchKey, set[tuple[int, int, bool]]] = OrderedDict()
 
@@ -51,6 +53,11 @@ class PassedBatches:
     def __contains__(self, key: BatchKey) -> bool:
         return key in self._batches
 
+    def has_all(self, key: BatchKey, places: Iterable[AttributeCell], vouched: bool) -> bool:
+        """Whether the batch has been taken to all of these cells before."""
+        visits = self._batches.get(key)
+        return visits is not None and all((*place, vouched) in visits for place in places)
+
     def new(self, key: BatchKey, places: Iterable[AttributeCell], vouched: bool) -> list[AttributeCell]:
         """Those of the cells that the batch has not been taken to before; from now on it has."""
         visits = self._batches.setdefault(key, set())
@@ -58,11 +65,11 @@ class PassedBatches:
         fresh = []
         for attribute, cell in places:
             visit = attribute, cell, vouched
-            if visit not in visits:
+            if visit not in visits and len(visits) < self._batch_max:
                 visits.add(visit)
                 self._count += 1
                 fresh.append((attribute, cell))
-        while self._count > self._visits_max and len(self._batches) > 1:
+        while self._count > self._visits_max:
             self._count -= len(self._batches.popitem(last=False)[1])
         return fresh
 

@@ -139,7 +139,8 @@ class PubSub(Plugin):
         self.installer.ask_self = self._answer_self
         self.keeper.subscribers.ask_self = self.installer.on_established
         self.delivering.ledger.tree_size = self._tree_size
-        self.schemas.changed = self._schema_changed
+        self.schemas.changed = self.schemas.learnt = self._schema_changed
+        self.schemas.forgotten = self._schema_forgotten
         self.delivering.explainer.publisher_view = self._publisher_view
         self.delivering.explainer.subscriber_view = self._subscriber_view
         self.delivering.explainer.pieces_of = self._pieces_of
@@ -446,6 +447,10 @@ class PubSub(Plugin):
     def _schema_changed(self, schema: EventSchema) -> None:
         if schema.name in self._indexes:
             self._indexes[schema.name].index.schema = schema
+
+    def _schema_forgotten(self, name: str) -> None:
+        if name in self._indexes and not self._indexes[name].index:
+            del self._indexes[name]
 
     def _tree_size(self) -> tuple[int, int]:
         leaves = [node for node in self.keeper.forest.nodes() if node.is_leaf]

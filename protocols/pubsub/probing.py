@@ -18,6 +18,9 @@ from protocols.pubsub.names import Tree
 
 PROBES_MAX: Final = 256
 """One event is sent to at most about so many guessed cells of one tree; then cells are taken as large as they are."""
+GAPS_MAX: Final = 1024
+"""So many guesses are made between remembered leaves, and not many more. Then cells are guessed although there are such
+leaves in them: leaves deep in a tree that somebody made up have dozens of gaps each."""
 TREES_MAX: Final = 1024
 """Trees whose depth is remembered."""
 LEVEL_WEIGHT: Final = 1 / 16
@@ -49,7 +52,7 @@ def probe_region(
 
     Breadth first from the whole square. A cell that is not met is left out, and a remembered leaf is taken. Any other
     is guessed at ``level_max``, and from ``level_min`` on with the given probability, else its halves are looked at. A
-    cell with remembered leaves in it is never guessed, so that only what is not known is guessed.
+    cell with remembered leaves in it is not guessed unless there are very many gaps, so only what is not known is.
 
     Of ``mapped`` leaves others have told. They are guesses, too, and the same holds for the cells above them.
     """
@@ -75,6 +78,9 @@ def probe_region(
             if depth >= level_max or is_enough or (depth >= level_min and rng.random() < probability):
                 guesses.append(cell)
                 continue
+        elif len(guesses) >= GAPS_MAX:
+            guesses.append(cell)
+            continue
         waiting.extend(children(cell))
     return leaves, guesses
 

@@ -277,6 +277,8 @@ class Publishing(Part):
             tree = Tree(ack.schema, attribute)
             if ack.failed and ack.retry_ms:
                 self._put_off(tree, cell, events, ack)
+            elif level(cell) > self.config.level_max:  # no leaf is so deep
+                self._host.count("peerd_pubsub_acks_ignored_total")
             elif not may_be_root(self._host, source.id, key := key_of(tree, cell)):
                 self._host.count("peerd_pubsub_acks_ignored_total")
                 self._doubt(key, ack, source)

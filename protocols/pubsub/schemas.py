@@ -86,6 +86,9 @@ class SchemaBook(Part):
         """By name, why the last version that was found of a known schema, or on this node's disk, was not believed."""
         self.changed: Callable[[EventSchema], None] = lambda schema: None
         """Told when a later version of a known schema has been found."""
+        self.learnt: Callable[[EventSchema], None] = lambda schema: None
+        """Told when a schema is known from now on. It may have been known before, in an earlier version."""
+        self.forgotten: Callable[[str], None] = lambda name: None
 
     def start(self) -> None:
         """Read what was declared here before, and keep it alive on the ring."""
@@ -215,6 +218,7 @@ class SchemaBook(Part):
             self._known[found.name] = _Known(found, now, now, is_own)
             self._absent.pop(found.name, None)
             self._host.set_timer(_RENEWAL, self._renewal_s(), found.name)
+            self.learnt(found)
             return ""
         known.is_own = known.is_own or is_own
         if found.version < known.schema.version:
@@ -244,6 +248,7 @@ class SchemaBook(Part):
         del self._known[name]
         self.refused.pop(name, None)
         self._host.cancel_timer(_RENEWAL, name)
+        self.forgotten(name)
 
     def _note_absent(self, name: str) -> None:
         self._absent.pop(name, None)

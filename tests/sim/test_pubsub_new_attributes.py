@@ -98,3 +98,23 @@ def test_a_new_root_that_knows_the_first_version_takes_over_what_is_kept_for_the
     event = world.published({**world.ring.workload.event(), "venue": "XETRA"})
     assert list(watched.seen) == [event.event]
     assert not world.ring.offences([event])
+
+
+def test_nodes_that_had_forgotten_the_schema_take_subscriptions_to_a_new_attribute() -> None:
+    """They know what they have looked up last, whatever their leaves were made with."""
+    ring = PubSubRing(8, 1, {"lease": "30s", "update_interval": "10s"})
+    declarer, subscriber, *_ = ring.simulation.live_nodes()
+    schema = ring.workload.schema
+    made = ring.subscribe(20, [subscriber])
+    for each in made:
+        plugin_of(subscriber).end(each.id)
+    ring.run_for(200.0)
+    assert sum(schema in plugin_of(place).schemas.known() for place in ring.simulation.nodes) == 1
+    document, venues = ring.workload.document(), [{**VENUE, "name": f"venue{number}"} for number in range(8)]
+    told: list[Any] = []
+    plugin_of(declarer).declare(
+        {**document, "version": 2, "attributes": [*document["attributes"], *venues]}, told.append
+    )
+    ring.simulation.run_until(lambda: bool(told), limit_s=60.0)
+    asked = [ring.judge.subscribe(subscriber, schema, f"{venue['name']} = 'XETRA'") for venue in venues]
+    ring.simulation.run_until(lambda: all(each.state == "replicated" for each in asked), limit_s=60.0)

@@ -8,11 +8,22 @@ import pytest
 from hypothesis import given, settings, strategies as st
 
 from protocols.pubsub.cell_map import CellMap
-from protocols.pubsub.cells import SIDE, WHOLE, Target, are_related, cell_of_text, level, lies_within, text
+from protocols.pubsub.cells import (
+    LEVEL_LIMIT,
+    SIDE,
+    WHOLE,
+    Target,
+    are_related,
+    cell_at,
+    cell_of_text,
+    level,
+    lies_within,
+    text,
+)
 from protocols.pubsub.config import PubSubConfig
-from protocols.pubsub.coverage import NO_CHANGE, Coverage, CoverageChange
+from protocols.pubsub.coverage import NO_CHANGE, OUTSTANDING_MAX, Coverage, CoverageChange
 from protocols.pubsub.names import Tree
-from protocols.pubsub.probing import PROBES_MAX, LevelGuide, probe_region
+from protocols.pubsub.probing import GAPS_MAX, PROBES_MAX, LevelGuide, probe_region
 
 DEPTH = 8
 """The finest grain at which these tests look at the square."""
@@ -35,6 +46,12 @@ def grains_of(target: Target) -> set[int]:
 def grains_in(some: set[int] | list[int], target: Target) -> set[int]:
     """What of the target lies in these cells."""
     return {grain for grain in grains_of(target) if any(lies_within(grain, cell) for cell in some)}
+
+
+def deep_cell(rng: Random, depth: int) -> int:
+    """A cell that some range lies in."""
+    low, high = sorted((rng.randrange(SIDE), rng.randrange(SIDE)))
+    return cell_at(low, high, depth)
 
 
 # Cell maps
@@ -88,6 +105,15 @@ def test_guesses_are_between_the_levels_and_only_at_the_deepest_without_probabil
 def test_without_luck_an_event_is_guessed_at_a_bounded_number_of_cells() -> None:
     _, guesses = probe_region(Target(None), Random(1), 0.0, 2, 40)
     assert PROBES_MAX / 2 < len(guesses) <= 2 * PROBES_MAX
+
+
+def test_remembered_leaves_that_somebody_made_up_do_not_have_an_event_go_everywhere_between_them() -> None:
+    rng, known = Random(1), CellMap[str]()
+    for _ in range(1024):
+        known.set(deep_cell(rng, 40), "root")
+    leaves, guesses = probe_region(Target(None), rng, 0.5, 2, 10, known)
+    assert GAPS_MAX < len(leaves) + len(guesses) < 3 * GAPS_MAX
+    assert sum(1 << LEVEL_LIMIT - level(cell) for cell in guesses if known.has_below(cell)), "the rest is not left out"
 
 
 def test_the_levels_follow_the_leaves_that_answered() -> None:
@@ -179,6 +205,19 @@ def test_a_leaf_that_was_guessed_too_deep_covers_all_guesses_in_it() -> None:
     coverage.expect(2, [WHOLE])
     assert coverage.cover(1, cell_of_text("0")).gone == tuple(cell_of_text(bits) for bits in ("00", "010", "011"))
     assert coverage.outstanding == {1: {cell_of_text("1")}, 2: {WHOLE}}
+
+
+def test_leaves_that_somebody_made_up_leave_a_bounded_number_of_cells() -> None:
+    rng, coverage = Random(1), Coverage({1: Target(None)})
+    coverage.expect(1, [WHOLE])
+    for number in range(1024):
+        leaf = deep_cell(rng, LEVEL_LIMIT)
+        change = coverage.refine(1, leaf) if number % 2 else coverage.cover(1, leaf)
+        assert len(coverage.outstanding[1]) <= OUTSTANDING_MAX
+    assert change == NO_CHANGE, "the answer counts when there is room again"
+    cells = len(coverage.outstanding[1])
+    assert coverage.cover(1, cell_of_text("01")).gone
+    assert len(coverage.outstanding[1]) < cells and not coverage.is_complete
 
 
 @pytest.mark.parametrize("attribute", [0, 3])

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from hypothesis import given, settings, strategies as st
 
+from peerd.errors import ProtocolError
 from peerd.messages import Message
 from peerd.testing.host import Request, peer
 from protocols.pubsub.cells import SIDE
@@ -475,6 +476,12 @@ def test_a_group_delivery_is_split_by_next_hop_and_its_own_part_taken() -> None:
     assert (to.id, forwarded) == (1 << 120, GroupDelivery(SCHEMA.name, peer(1), event(1), others, 4))
 
 
+def test_who_names_a_node_twice_in_a_group_delivery_loses_its_link() -> None:
+    desk = Desk(5)
+    with pytest.raises(ProtocolError, match="twice"):
+        desk.host.deliver(GroupDelivery(SCHEMA.name, peer(1), event(1), (NodeDelivery(node(5)),) * 2), peer(2))
+
+
 def test_a_large_group_is_sent_in_messages_that_fit() -> None:
     desk = Desk(neighbours=(1 << 120,), delivery="multicast")
     desk.leaves.subs = [sub((1 << 120) + number, 1) for number in range(1, 3000)]
@@ -498,8 +505,9 @@ def test_one_neighbour_may_have_only_so_much_sent_on() -> None:
 # The past
 
 
-def test_a_subscription_gets_what_it_asks_for_of_the_past() -> None:
-    desk = Desk()
+@pytest.mark.parametrize("delivery", ["direct", "multicast"])
+def test_a_subscription_gets_what_it_asks_for_of_the_past(delivery: str) -> None:
+    desk = Desk(delivery=delivery)
     for number in range(1, 9):
         desk.arrive(event(number))
     asked = sub(5, 3, "price < 7", since_ms=4000)

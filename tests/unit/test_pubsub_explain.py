@@ -9,10 +9,11 @@ import pytest
 from peerd.api import LookupResult
 from peerd.errors import Unavailable
 from peerd.ids import NodeId, format_id
-from peerd.messages import PeerRef
+from peerd.messages import PeerRef, encode_body
 from peerd.testing.host import peer
 from protocols.pubsub.explain import (
     REMEMBERED_MAX,
+    TEXT_TOLD_MAX,
     UNDER_WAY_MAX,
     ArrivalVerdict,
     FilterCheck,
@@ -220,6 +221,20 @@ def test_the_largest_report_fits_into_its_message() -> None:
     report = NodeReport.model_validate_json(answer.report)
     assert report.leaf is not None
     assert len(report.leaf.checks) == 8
+
+
+@pytest.mark.parametrize(("character", "told"), [("x", 8), ("\u6587", 8), ("\x01", 2)])
+def test_conditions_of_any_characters_fit_into_the_message(character: str, told: int) -> None:
+    """JSON writes a control character as six bytes, so there are fewer of these."""
+    desk = Desk(LEAF_ROOT)
+    long = " AND ".join(f"name <> '{character * 150}{number}'" for number in range(12))
+    desk.leaves.subs = [sub(SUBSCRIBER, sid, long) for sid in range(8)]
+    desk.arrive(event(4, price=1, name="a"))
+    answer = desk.host.deliver(ExplainQuestion(SCHEMA.name, *event_id(4), node(SUBSCRIBER)), peer(2))
+    assert isinstance(answer, ExplainAnswer) and encode_body(answer)
+    report = NodeReport.model_validate_json(answer.report)
+    assert report.leaf is not None and len(report.leaf.checks) == told
+    assert all(len(reason.encode()) <= TEXT_TOLD_MAX for reason in report.leaf.checks[0].reasons)
 
 
 def test_memory_of_outcomes_is_bounded_and_ages() -> None:

@@ -30,6 +30,7 @@ from protocols.pubsub.messages import (
 )
 from protocols.pubsub.names import Tree, key_of
 from protocols.pubsub.passing import (
+    BATCH_SHARE,
     PARKED_MAX,
     PARKED_S,
     QUOTAS_MAX,
@@ -393,6 +394,15 @@ def test_a_publisher_that_sends_too_much_is_told_to_wait_but_not_for_each_event(
     assert len(plugin.acking.arrivals) == 23, "another publisher has a share of its own"
 
 
+def test_an_event_that_is_sent_again_for_further_cells_counts_each_time() -> None:
+    host, plugin = lone(events_per_member=10)
+    for number in range(99):
+        host.deliver(probe((1, 1 << 40 | number)), PUBLISHER)
+        host.deliver(probe((1, 1 << 40 | number)), PUBLISHER)
+    assert len(told(host)) == 1 and host.counted["peerd_pubsub_probes_total", "repeated"] >= 21
+    plugin.validate()
+
+
 def test_who_forges_events_of_others_uses_up_his_own_share() -> None:
     quotas = Quotas()
     forger, victim = peer(5).id, PUBLISHER.id
@@ -416,3 +426,6 @@ def test_the_memory_of_rates_and_repeats_is_bounded() -> None:
     assert keys[-1] in seen
     assert keys[0] not in seen
     assert len(seen) <= 100
+    before = len(seen)
+    assert len(seen.new(keys[-1], [(1, 100 + index) for index in range(100)], False)) == 100 // BATCH_SHARE - 10
+    assert len(seen) <= before + 100 // BATCH_SHARE and keys[-2] in seen, "one batch leaves room for others"

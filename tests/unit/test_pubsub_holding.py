@@ -10,8 +10,9 @@ from hypothesis import given, settings, strategies as st
 from peerd.errors import ProtocolError
 from peerd.messages import Message
 from peerd.testing.host import Request, peer
+from protocols.pubsub.delivering import holding
 from protocols.pubsub.delivering.copies import HOLD_TIMEOUT_S, JOBS_MAX
-from protocols.pubsub.delivering.holding import SENDS_MAX
+from protocols.pubsub.delivering.holding import LEAF_BYTES, SENDS_MAX
 from protocols.pubsub.ledger import SILENT
 from protocols.pubsub.messages import (
     CELLS_MAX,
@@ -244,7 +245,7 @@ def test_what_nobody_releases_lapses() -> None:
 
 
 def test_one_root_cannot_have_all_the_room() -> None:
-    desk = replica(held_bytes="64KiB")
+    desk = replica(held_bytes="72KiB")
     assert hold(desk, *range(1, 9), size=3000) == 5
     assert hold(desk, *range(1, 9), root=3, size=3000) == 5
     assert desk.holding.bytes <= 64 * 1024
@@ -256,6 +257,32 @@ def test_leaves_of_one_message_are_bounded() -> None:
     places = (TreeCells(1, tuple(range(1, CELLS_MAX + 1))), TreeCells(2, (1,)))
     with pytest.raises(ProtocolError):
         desk.host.deliver(HoldEvents(SCHEMA.name, (event(1),), places), peer(1))
+
+
+def test_many_leaves_are_looked_at_in_several_turns(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(holding, "LOOKED_MAX", 2)
+    desk, turns = replica(), list[list[int]]()
+    desk.host.deliver(HoldEvents(SCHEMA.name, (event(3),), (TreeCells(1, (4, 5, 6)),)), peer(1))
+
+    def decide(tree: Tree, cell: int, *arguments: object, **options: object) -> NotMine:
+        turns[-1].append(cell)
+        return NotMine()
+
+    monkeypatch.setattr(desk.leaves, "decide", decide)
+    for _ in range(3):
+        turns.append([])
+        desk.host.fire("held_due")
+    assert turns == [[4, 5], [6, 4], [5, 6]]
+
+
+def test_leaves_that_somebody_made_up_take_the_room_that_they_need() -> None:
+    desk, held = replica(held_bytes="1MiB"), 0
+    for number in range(8):
+        places = (TreeCells(1, tuple(range(CELLS_MAX * number + 1, CELLS_MAX * number + 101))),)
+        answer = desk.host.deliver(HoldEvents(SCHEMA.name, (event(3),), places), peer(1))
+        assert isinstance(answer, Held)
+        held += answer.count
+    assert held == (256 << 10) // (100 * LEAF_BYTES) == 5
 
 
 def test_only_those_near_a_leaf_can_be_its_root() -> None:

@@ -11,7 +11,8 @@ import pytest
 from peerd.api import RecordOutcome, RecordResult
 from peerd.errors import ProtocolError
 from peerd.ids import NodeId, format_id
-from peerd.messages import Message
+from peerd.limits import DETAIL_LENGTH_MAX
+from peerd.messages import Message, encode_body
 from peerd.testing.host import FakeHost, peer
 from protocols.pubsub.cells import SIDE, WHOLE, Target, cell_at
 from protocols.pubsub.config import PubSubConfig
@@ -42,9 +43,10 @@ from protocols.pubsub.names import SubscriptionKey, Tree, key_of
 from protocols.pubsub.ports import Elsewhere, Here, NotMine, Unsettled
 from protocols.pubsub.refusals import MEMBERS_MAX
 from protocols.pubsub.tree import growth, questions
+from protocols.pubsub.tree.installing import KEPT_DETAIL_MAX
 from protocols.pubsub.tree.merging import ASK_S
 from protocols.pubsub.tree.storage import CellAddress, key_of_sub
-from tests.support.pubsub_tree import BAD_FILTER, SCHEMA, TREE, FakeSchema, FakeSchemas, TreePlugin
+from tests.support.pubsub_tree import BAD_FILTER, SCHEMA, TREE, FakeIndex, FakeSchema, FakeSchemas, TreePlugin
 
 SUBSCRIBER, STRANGER = peer(7), peer(9)
 MEMBER = format_id(SUBSCRIBER.id)[:8]
@@ -185,6 +187,20 @@ def test_a_subscriber_gives_renews_and_ends_its_piece_on_its_own_link() -> None:
     end = EndSub(SCHEMA, 1, 0, 3, TREE.attribute, WHOLE)
     assert host.deliver(end, SUBSCRIBER) == InsertAnswer(PieceStatus.GONE, WHOLE)
     assert matched(plugin) == [] and host.asked[-1].what == "records.delete"
+
+
+def test_why_a_piece_is_refused_fits_its_message_whatever_the_filter_says(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refused(*arguments: object) -> None:
+        raise ValueError("\N{GRINNING FACE}" * DETAIL_LENGTH_MAX)
+
+    monkeypatch.setattr(FakeIndex, "add", refused)
+    host, _ = node()
+    host.deliver(probe(sub()), STRANGER)
+    ((_, kept),) = host.take_sent()
+    answer = host.deliver(InsertSub(SCHEMA, sub(), WHOLE, 600), SUBSCRIBER)
+    assert isinstance(kept, Kept) and isinstance(answer, InsertAnswer)
+    assert len(kept.detail.encode()) == KEPT_DETAIL_MAX and len(answer.detail.encode()) == DETAIL_LENGTH_MAX
+    assert encode_body(kept) and encode_body(answer)
 
 
 def test_nobody_gives_or_ends_a_piece_for_somebody_else() -> None:

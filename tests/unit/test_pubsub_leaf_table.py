@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import random
+from collections import Counter
+from collections.abc import Callable
+
+import pytest
 from hypothesis import given, strategies as st
 
 from protocols.pubsub.cells import LEVEL_LIMIT, SIDE, WHOLE, Target, area_of, cell_at, children, level, lies_within
-from protocols.pubsub.leaf_table import LeafTable
+from protocols.pubsub.leaf_table import GAPS_MAX, LeafTable
 from protocols.pubsub.messages import LeafEntry
 
 coordinates = st.integers(0, SIDE - 1)
@@ -116,3 +121,37 @@ def test_a_summary_is_small_enough_to_be_told() -> None:
     short = table.summary(5)
     assert len(short) <= 5 and sum(each.subs for each in short) == 2 * len(leaves) and len(table) == len(leaves)
     assert table.summary(1000) == table.entries()
+
+
+def test_deep_leaves_that_somebody_made_up_cost_no_more_than_true_ones() -> None:
+    """Beside each of them there are dozens of cells that nothing is known about."""
+    rng, table, deepest = random.Random(1), LeafTable(WHOLE, 512), 1 << LEVEL_LIMIT
+    table.replace(WHOLE, [entry(deepest | rng.getrandbits(LEVEL_LIMIT)) for _ in range(512)], 0.0)
+    found = list(table.partition())
+    assert len(found) <= GAPS_MAX + len(table) == GAPS_MAX + 512
+    assert_partition(found, WHOLE)
+    merged = Counter[int]()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(LeafTable, "_at", counting(LeafTable._at, merged))
+        assert len(table.summary(256, with_gaps=True)) <= 256
+        assert sum(each.subs for each in table.summary(256)) == 512
+    assert merged.total() < 100_000, "it is looked at only once which entries are the deepest"
+
+
+def counting(function: Callable[[LeafTable, int], object], calls: Counter[int]) -> Callable[[LeafTable, int], object]:
+    def counted(table: LeafTable, start: int) -> object:
+        calls[0] += 1
+        return function(table, start)
+
+    return counted
+
+
+@given(trees, st.integers(2, 10))
+def test_the_deepest_entries_are_merged_first_and_of_these_the_first(leaves: list[int], entries_max: int) -> None:
+    table = LeafTable(WHOLE, entries_max)
+    table.replace(WHOLE, [entry(leaf) for leaf in leaves], 0.0)
+    expected = sorted((leaf for leaf in leaves if leaf != WHOLE), key=lambda leaf: leaf << LEVEL_LIMIT - level(leaf))
+    while len(expected) > max(2, entries_max):
+        merged = max(expected, key=level) >> 1
+        expected[expected.index(2 * merged) : expected.index(2 * merged) + 2] = [merged]
+    assert [each.cell for each in table.entries()] == expected

@@ -5,15 +5,18 @@ from __future__ import annotations
 import json
 from contextlib import suppress
 from pathlib import Path
+from typing import cast
 
 import pytest
 
 pytest.importorskip("ohmqtt", reason="the extra `mqtt` is not installed")
 
 from peerd.errors import Unavailable
-from protocols.pubsub.front.mqtt.gateway import Notices
-from protocols.pubsub.front.mqtt.packets import ApplicationMessage, Reason
-from protocols.pubsub.front.mqtt.session import IN_FLIGHT_MAX, SUBSCRIPTIONS_MAX
+from protocols.pubsub.front.mqtt.connection import Connection
+from protocols.pubsub.front.mqtt.gateway import Gateway, Notices
+from protocols.pubsub.front.mqtt.packets import ApplicationMessage, Connect, Reason
+from protocols.pubsub.front.mqtt.ring import RingAccess
+from protocols.pubsub.front.mqtt.session import IN_FLIGHT_MAX, SUBSCRIPTIONS_MAX, Session
 from protocols.pubsub.front.mqtt.version4 import Version4
 from tests.support.mqtt_gateway import PlayedRing, gateway
 
@@ -170,6 +173,26 @@ async def test_other_versions_are_answered_and_closed() -> None:
         caller = await call(CONNECT[:8] + b"\x03" + CONNECT[9:])
         await caller.expect(b"\x20\x02\x00\x01")
         await caller.expect_end()
+
+
+class RefusedConnection:
+    """A connection whose client was refused. To close it again would be the first turn of a loop without an end."""
+
+    def __init__(self) -> None:
+        self.session = Session("", 0)
+
+    def close(self, reason: Reason) -> None:
+        """Fails: it is over."""
+        raise AssertionError("the connection is over")
+
+
+async def test_a_client_that_was_refused_may_come_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("protocols.pubsub.front.mqtt.gateway.SESSIONS_MAX", 0)
+    made = Gateway(cast(RingAccess, PlayedRing()), lambda text: None, clients_max=5)
+    for _ in range(2):
+        connection = cast(Connection, RefusedConnection())
+        assert await made.begin(connection, Connect("abcd", False, 60, None, expires_s=60)) is None
+        await made.over(connection, None, 0)
 
 
 def test_notices_are_few() -> None:

@@ -355,7 +355,12 @@ def test_an_answer_in_doubt_is_left_to_the_next_try_where_nothing_can_be_looked_
     assert len(world.looked_up) == 1
 
 
-@pytest.mark.parametrize("fields", [{"epoch": 99}, {"schema": "other"}, {"sequences": (7,)}, {"covered": ()}])
+TOO_DEEP = trees_of([(EVERY, WHOLE << PubSubConfig().level_max + 1)])
+
+
+@pytest.mark.parametrize(
+    "fields", [{"epoch": 99}, {"schema": "other"}, {"sequences": (7,)}, {"covered": ()}, {"covered": TOO_DEEP}]
+)
 def test_an_answer_about_something_else_changes_nothing(fields: dict[str, Any]) -> None:
     world = World()
     world.publish()

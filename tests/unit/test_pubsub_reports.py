@@ -8,8 +8,10 @@ from peerd.api import RecordOutcome, RecordResult
 from peerd.testing.host import FakeHost, peer
 from protocols.pubsub.cells import WHOLE
 from protocols.pubsub.config import PubSubConfig
+from protocols.pubsub.leaf_table import LeafTable
 from protocols.pubsub.messages import CellAnswer, CellOrder, CellQuestion, CellState, LeafEntry, LeafUpdate, OrderKind
 from protocols.pubsub.tree import reports
+from protocols.pubsub.tree.cell_node import CellNode
 from protocols.pubsub.tree.storage import CellAddress
 from tests.support.pubsub_tree import SCHEMA, TREE, TreePlugin
 
@@ -117,3 +119,32 @@ def test_nor_where_the_report_waits_for_a_cell_to_be_written() -> None:
     (put,) = [asked for asked in host.asked if asked.what == "records.put"]
     put.arguments["on_result"](RecordResult(RecordOutcome.STORED, copies=3))
     assert [message.cell for _, message in host.routed if isinstance(message, CellQuestion)] == [WHOLE, UPPER]
+
+
+def inner() -> tuple[FakeHost, TreePlugin, CellNode]:
+    """A node whose whole cell is an inner one."""
+    plugin = TreePlugin(PubSubConfig())
+    host = FakeHost(1, plugin)
+    node = plugin.keeper.forest.find(CellAddress(TREE, WHOLE))
+    assert node is not None
+    plugin.keeper.forest.register(node)
+    plugin.keeper.forest.became(node, CellState.INNER)
+    return host, plugin, node
+
+
+def test_leaves_deeper_than_a_tree_can_be_are_not_believed() -> None:
+    host, plugin, node = inner()
+    deepest = CELL << plugin.config.level_max - 1
+    host.deliver(report(CELL, deepest, deepest + 2 << 1, cell=WHOLE), LEAF)
+    assert node.table is not None and [entry.cell for entry in node.table.entries()] == [deepest]
+
+
+def test_only_a_full_answer_has_the_leaves_worked_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    host, _, _ = inner()
+    host.deliver(report(CELL, LOWER, UPPER, cell=WHOLE), LEAF)
+    host.deliver(CellQuestion(SCHEMA, TREE.attribute, WHOLE, 7, is_brief=False), LEAF)
+    full = CellAnswer(7, CellState.INNER, 10, 0, (LeafEntry(LOWER, 5), LeafEntry(UPPER, 5)))
+    monkeypatch.delattr(LeafTable, "summary")
+    host.deliver(CellQuestion(SCHEMA, TREE.attribute, WHOLE, 8, is_brief=True), LEAF)
+    answers = [message for _, message in host.take_sent() if isinstance(message, CellAnswer)]
+    assert answers == [full, CellAnswer(8, CellState.INNER, 10, 0)]

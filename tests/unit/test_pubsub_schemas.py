@@ -260,6 +260,20 @@ def test_what_is_not_used_for_longest_is_forgotten_for_another() -> None:
     assert len(rig.host.timers) == SCHEMAS_MAX
 
 
+def test_what_is_forgotten_and_learnt_again_is_told_for_there_may_be_filters_of_an_earlier_version() -> None:
+    rig = Rig()
+    learnt: list[int] = []
+    forgotten: list[str] = []
+    rig.book.learnt = lambda schema: learnt.append(schema.version)
+    rig.book.forgotten = forgotten.append
+    rig.know(ONE)
+    rig.host.time_s += 2 * PubSubConfig().lease + 1
+    rig.book.renew("trades")
+    assert (learnt, forgotten, rig.book.known()) == ([1], ["trades"], [])
+    rig.know(TWO)
+    assert learnt == [1, 2]
+
+
 @pytest.mark.parametrize(
     ("data", "why"),
     [

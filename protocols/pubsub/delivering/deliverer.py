@@ -324,8 +324,10 @@ class Deliverer(Part):
     # Multicast
 
     def _uses_multicast(self, items: Sequence[tuple[PeerRef, PendingDelivery]]) -> bool:
-        kind = self.config.delivery
-        if kind == "direct" or items[0][1].size > MULTICAST_EVENT_BYTES_MAX:
+        kind, first = self.config.delivery, items[0][1]
+        if kind == "direct" or first.size > MULTICAST_EVENT_BYTES_MAX:
+            return False
+        if first.replay_sid is not None:  # a `GroupDelivery` cannot say that others do not want it
             return False
         return kind == "multicast" or len(items) >= self.config.multicast_min
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, TypeAlias
 
 from protocols.pubsub.bodies import event_bytes, id_of
 from protocols.pubsub.messages import EventBody
@@ -15,6 +15,11 @@ from protocols.pubsub.names import EventId
 
 ENTRY_BYTES: Final = 400
 """What remembering one event takes besides its own bytes, at most."""
+AHEAD_MAX_S: Final = 60.0
+"""Clocks of nodes may differ so much. A retained value whose publisher gives a later time counts as from then: else it
+could never be replaced."""
+
+_Rank: TypeAlias = tuple[float, int, int, int]
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,6 +30,8 @@ class Past:
     event: EventBody
     seen_at: float
     size: int
+    rank: _Rank
+    """Which of two values of a key is the later one: the same on all nodes, but for times that cannot be."""
 
 
 class EventHistory:
@@ -46,12 +53,12 @@ class EventHistory:
     def __len__(self) -> int:
         return len(self._by_number)
 
-    def add(self, schema: str, event: EventBody, now: float) -> None:
-        """Remember an event that this node has not seen before."""
+    def add(self, schema: str, event: EventBody, now: float, wall_s: float) -> None:
+        """Remember an event that this node has not seen before. ``wall_s``: what time it is."""
         event_id = id_of(event)
         if event_id in self._numbers:
             return
-        past = Past(schema, event, now, event_bytes(event) + ENTRY_BYTES)
+        past = Past(schema, event, now, event_bytes(event) + ENTRY_BYTES, _rank(event, wall_s))
         self._numbers[event_id] = self._next
         self._by_number[self._next] = past
         self._next += 1
@@ -63,7 +70,7 @@ class EventHistory:
     def _retain(self, past: Past) -> None:
         key = past.schema, past.event.retain
         before = self._retained.get(key)
-        if before is not None and _order(before.event) > _order(past.event):
+        if before is not None and before.rank > past.rank:
             return
         if before is not None:
             del self._retained[key]  # so that the newest are last
@@ -103,6 +110,6 @@ class EventHistory:
         return self._by_number.get(number)
 
 
-def _order(event: EventBody) -> tuple[int, int, int, int]:
-    """Which of two values of a key is the later one: the same on all nodes."""
-    return event.published_ms, event.epoch, event.sequence, event.publisher.id
+def _rank(event: EventBody, wall_s: float) -> _Rank:
+    published_ms = min(event.published_ms, 1000 * (wall_s + AHEAD_MAX_S))
+    return published_ms, event.epoch, event.sequence, event.publisher.id

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from itertools import islice
 from typing import Final, TypeAlias
 
 from peerd.api import Host, Part, handles, on_timer
@@ -30,10 +31,12 @@ KEEP_TIMES: Final = 2
 """What nobody releases is held for so many times ``delivery_keep``: a root may die just before it would give up."""
 LOOK_S: Final = 5.0
 """How often this node looks what it holds, besides when it is told that a cell has changed."""
+LOOKED_MAX: Final = 2048
+"""Leaves that it looks at in one turn, some 50 us each; with more of them it takes several turns."""
 SENDS_MAX: Final = 3
 """So often an event is sent to the root that follows a dead one; that root takes it once."""
-LEAF_BYTES: Final = 64
-"""What each leaf of a held event takes."""
+LEAF_BYTES: Final = 512
+"""What each leaf of a held event takes, if the event is the only one of that leaf."""
 REPROBE_ATTEMPT: Final = 200
 """No publisher tries so often: a probe with this number is not taken for one that was seen before."""
 
@@ -91,7 +94,8 @@ class Holding(Part):
     def _hold(self, event: EventBody, root: NodeId, leaves: Sequence[_Leaf]) -> bool:
         place = root, id_of(event)
         held = self._held.get(place)
-        added = LEAF_BYTES * len(leaves) + (event_bytes(event) if held is None else 0)
+        known = held.leaves if held is not None else {}
+        added = LEAF_BYTES * sum(leaf not in known for leaf in leaves) + (event_bytes(event) if held is None else 0)
         is_too_much = self._bytes_of[root] + added > self.config.held_bytes // ROOT_SHARE
         if not leaves or is_too_much or self.bytes + added > self.config.held_bytes:
             self._host.count("peerd_pubsub_hold_refused_total")
@@ -156,10 +160,12 @@ class Holding(Part):
                 else:
                     self.deliver(schema, held.event, [(tree.attribute, cell)])
 
-    def _send_to_heirs(self) -> None:
-        """Send what a root that is gone has not released to whoever is root now."""
-        roots_of = {leaf: {root for root, _ in places} for leaf, places in self._by_leaf.items()}
+    def _send_to_heirs(self, leaves: Iterable[_Leaf]) -> None:
+        """Send what a root that is gone has not released of these leaves to whoever is root now."""
+        roots_of = {leaf: {root for root, _ in self._by_leaf.get(leaf, ())} for leaf in leaves}
         gone = {(leaf, root) for leaf, roots in roots_of.items() for root in roots if not self._is_near(leaf, root)}
+        if not gone:
+            return
         for place, held in list(self._held.items()):
             orphans = [(tree.attribute, cell) for tree, cell in held.leaves if ((tree, cell), held.root) in gone]
             if orphans:
@@ -188,8 +194,11 @@ class Holding(Part):
         now = self._host.now()
         for place in [place for place, held in self._held.items() if held.until <= now]:
             self._forget(place)
-        self._look_at(list(self._by_leaf))
-        self._send_to_heirs()
+        leaves = list(islice(self._by_leaf, LOOKED_MAX))
+        for leaf in leaves:
+            self._by_leaf[leaf] = self._by_leaf.pop(leaf)  # to the end: it is the turn of others then
+        self._look_at(leaves)
+        self._send_to_heirs(leaves)
         if self._held:
             self._look_later()
 

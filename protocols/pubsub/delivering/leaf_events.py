@@ -180,7 +180,7 @@ class LeafDesk:
             if len(self._visits) > VISITS_KEPT:
                 self._visits.popitem(last=False)
         visit.leaves.update((place, _Leaf()) for place in fresh)
-        self._history.add(call.schema.name, event, self._host.now())
+        self._history.add(call.schema.name, event, self._host.now(), self._host.wall_time())
         self._match(call.schema, event, fresh, values, visit)
         return True
 

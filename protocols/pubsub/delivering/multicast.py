@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Final
 
 from peerd.api import Host, Part, handles, on_timer
+from peerd.errors import ProtocolError
 from peerd.ids import NodeId
 from peerd.limits import KIB
 from peerd.messages import PeerRef
@@ -46,6 +47,8 @@ class Multicast(Part):
 
     @handles(GroupDelivery)
     def _on_delivery(self, message: GroupDelivery, source: PeerRef) -> None:
+        if len({each.subscriber for each in message.to}) < len(message.to):
+            raise ProtocolError("same_subscriber", "an event for the same node twice")
         others = [each for each in message.to if each.subscriber != self._host.id]
         for own in message.to:
             if own.subscriber == self._host.id:

@@ -17,6 +17,7 @@ from peerd.errors import ProtocolError
 from peerd.ids import NodeId
 from peerd.limits import DETAIL_LENGTH_MAX
 from peerd.messages import PeerRef
+from protocols.pubsub.bodies import beginning
 from protocols.pubsub.cells import cell_at, level
 from protocols.pubsub.messages import (
     HOPS_MAX,
@@ -46,6 +47,7 @@ ASKED_PER_MEMBER: Final = 256
 """Pieces in probes that one subscriber is asked about at a time. Whoever makes up more in its name uses up no more of
 its quota, and leaves room for other subscribers' questions; a true probe that is dropped for it is tried again."""
 KEPT_DETAIL_MAX: Final = 96
+"""Bytes of the reason in `Kept`, whose cap is small. It may name whatever a filter says."""
 NO_SCHEMA: Final = "the schema is not known"
 
 
@@ -229,7 +231,7 @@ class Installing(Part):
 
     def _tell(self, node: CellNode, sub: SubObject, status: PieceStatus, detail: str = "") -> None:
         schema, cell = node.place.tree.schema, node.cell
-        short = detail[:KEPT_DETAIL_MAX]
+        short = beginning(detail, KEPT_DETAIL_MAX)
         self._host.send(sub.subscriber, Kept(schema, sub.sid, sub.piece, sub.version, cell, status, short))
 
     def tell_kept(self, node: CellNode, piece: Piece) -> None:
@@ -271,7 +273,7 @@ class Installing(Part):
         except ValueError as error:
             self._refusals.count(source.id, error, is_proved=True)
             self._schemas.look_again(message.schema, lambda is_later: None)  # the next try may find a later version
-            return InsertAnswer(PieceStatus.REFUSED, node.cell, detail=str(error)[:DETAIL_LENGTH_MAX])
+            return InsertAnswer(PieceStatus.REFUSED, node.cell, detail=beginning(str(error), DETAIL_LENGTH_MAX))
         return InsertAnswer(PieceStatus.KEPT, node.cell, is_new)
 
     @handles(EndSub)

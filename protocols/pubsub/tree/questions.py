@@ -8,7 +8,7 @@ from typing import Final
 from peerd.api import Part, handles, on_timer
 from peerd.messages import PeerRef
 from protocols.pubsub.cells import LEVEL_LIMIT, children
-from protocols.pubsub.messages import ENTRIES_MAX, CellAnswer, CellQuestion, CellState
+from protocols.pubsub.messages import ENTRIES_MAX, CellAnswer, CellQuestion, CellState, LeafEntry
 from protocols.pubsub.names import Tree
 from protocols.pubsub.nearness import may_be_root
 from protocols.pubsub.tree.cell_node import CellNode
@@ -77,11 +77,15 @@ class Questions(Part):
         return node.transfer if any(may_be_root(self._host, asker.id, key) for key in halves) else 0
 
     def _answer(self, node: CellNode, message: CellQuestion, transfer: int) -> CellAnswer:
-        now = self._host.now()
-        own = (node.entry(now),) if node.state is CellState.LEAF else ()
-        below = () if node.table is None else tuple(node.table.summary(ENTRIES_MAX))
-        subs, load = sum(each.subs for each in own or below), sum(each.load for each in own or below)
-        entries = () if message.is_brief else below or own
+        leaves: tuple[LeafEntry, ...] = ()
+        if node.table is not None:
+            leaves = tuple(node.table.entries())
+        elif node.state is CellState.LEAF:
+            leaves = (node.entry(self._host.now()),)
+        subs, load = sum(each.subs for each in leaves), sum(each.load for each in leaves)
+        entries = () if message.is_brief else leaves
+        if entries and node.table is not None:
+            entries = tuple(node.table.summary(ENTRIES_MAX))
         return CellAnswer(message.nonce, node.state, subs & 0xFFFFFFFF, load & 0xFFFFFFFF, entries, transfer)
 
     def _may_answer_in_full(self) -> bool:

@@ -7,7 +7,7 @@ from typing import Final
 
 from peerd.api import Part, handles, on_timer
 from peerd.messages import PeerRef
-from protocols.pubsub.cells import WHOLE, ancestor, lies_within, parent
+from protocols.pubsub.cells import WHOLE, ancestor, level, lies_within, parent
 from protocols.pubsub.leaf_table import LeafTable
 from protocols.pubsub.messages import ENTRIES_MAX, CellState, LeafEntry, LeafUpdate
 from protocols.pubsub.names import Tree
@@ -101,7 +101,9 @@ class TreeReports(Part):
             return
         self.heard(node, child, bool(message.entries))
         if node.state is CellState.INNER:
-            has_changed = self._table(node).replace(below, message.entries, self._host.now())
+            level_max = self._forest.config.level_max  # no leaf is deeper, whatever a report says
+            leaves = [entry for entry in message.entries if level(entry.cell) <= level_max]
+            has_changed = self._table(node).replace(below, leaves, self._host.now())
             if has_changed and node.cell != WHOLE:
                 self._send(node.place.above, below, message.entries)
         elif message.entries:

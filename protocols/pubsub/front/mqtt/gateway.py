@@ -162,8 +162,8 @@ class Gateway:
                 held.id = ""
         if session.is_clean and self._sessions.get(session.client_id) is session:
             del self._sessions[session.client_id]
-        if self._by_client.get(session.client_id) is connection:
-            del self._by_client[session.client_id]
+        for client_id in [each for each, known in self._by_client.items() if known is connection]:
+            del self._by_client[client_id]  # where the client was refused, the session does not say its name
 
 
 def _loaded(state: Path) -> dict[str, Session]:

@@ -1,0 +1,36 @@
+"""What a node remembers of the events of its leaves: here, the last value of each key."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from protocols.pubsub.delivering.history import AHEAD_MAX_S, EventHistory
+from protocols.pubsub.messages import EventBody
+from tests.support.pubsub_leaf import event
+
+WALL_S = 1_800_000_000.0
+
+
+def value(number: int, published_s: float, publisher: int = 9) -> EventBody:
+    return replace(event(number, publisher=publisher, retain=b"sensor"), published_ms=round(1000 * published_s))
+
+
+def retained(history: EventHistory) -> list[int]:
+    return [past.event.sequence for past in history.retained("s")]
+
+
+def test_the_last_value_of_a_key_is_the_one_that_was_published_last_whichever_came_last() -> None:
+    history = EventHistory(1 << 20, 3600.0)
+    for number, published_s in ((1, WALL_S - 3), (3, WALL_S - 1), (2, WALL_S - 2)):
+        history.add("s", value(number, published_s), 0.0, WALL_S)
+    assert retained(history) == [3]
+
+
+def test_a_value_whose_time_is_far_ahead_is_replaced_all_the_same() -> None:
+    history = EventHistory(1 << 20, 3600.0)
+    history.add("s", value(1, WALL_S + 1e9, publisher=66), 0.0, WALL_S)
+    history.add("s", value(2, WALL_S + 1), 1.0, WALL_S + 1)
+    assert retained(history) == [1], "clocks may differ a little"
+    later_s = WALL_S + AHEAD_MAX_S + 1
+    history.add("s", value(3, later_s), AHEAD_MAX_S + 1, later_s)
+    assert retained(history) == [3]
