@@ -18,7 +18,7 @@ from peerd.ids import NodeId
 from peerd.limits import KIB
 from peerd.messages import U8, U32, U64, Message, PeerRef, Text, message, struct
 from protocols.dissemination.documents.manifest import Attachment
-from protocols.dissemination.names import INTEREST_ID_BYTES, TERM_MAX, StreamPosition
+from protocols.dissemination.names import INTEREST_ID_BYTES, PLACE_MAX, TERM_MAX, StreamPosition
 
 INTEREST_BYTES_MAX: Final = 8 * KIB
 WANTS_MAX: Final = 256
@@ -51,14 +51,16 @@ InterestIds = Annotated[tuple[InterestId, ...], annotated_types.MaxLen(WANTS_MAX
 InterestText = Annotated[str, annotated_types.MaxLen(INTEREST_BYTES_MAX)]
 InterestTexts = Annotated[tuple[InterestText, ...], annotated_types.MaxLen(WANTS_MAX)]
 Path = Annotated[tuple[PeerRef, ...], annotated_types.MaxLen(DEPTH_MAX)]
+PlaceNumber = Annotated[int, annotated_types.Ge(0), annotated_types.Le(PLACE_MAX)]
+ItemNumber = Annotated[int, annotated_types.Ge(1), annotated_types.Le(PLACE_MAX)]
 
 
 @struct
 class StreamMark:
     """`protocols.dissemination.names.StreamPosition`, as it travels."""
 
-    epoch: U64
-    sequence: U64
+    epoch: PlaceNumber
+    sequence: PlaceNumber
 
     @property
     def position(self) -> StreamPosition:
@@ -70,8 +72,8 @@ class StreamMark:
 class StreamItem:
     """One item of a stream. ``published_ms``: the producer's clock, milliseconds since 1970."""
 
-    epoch: U64
-    sequence: U64
+    epoch: PlaceNumber
+    sequence: ItemNumber
     published_ms: U64
     payload: Annotated[bytes, annotated_types.MaxLen(PAYLOAD_BYTES_MAX)]
     content_type: Annotated[str, annotated_types.MaxLen(CONTENT_TYPE_MAX)] = ""
