@@ -9,6 +9,7 @@ from weakref import WeakValueDictionary
 from peerd.errors import Bug
 from peerd.ids import NodeId, format_id
 from peerd.messages import Message, PeerRef
+from protocols.dissemination.messages import that_fit
 from protocols.dissemination.models import PastMove, PlannedMove
 from protocols.dissemination.policies.cost import messages, pace
 from protocols.dissemination.policies.cost.events import EVENTS, AdaptationMeasured, TreeAdapted
@@ -276,8 +277,9 @@ class CostPolicy:
         peers = self._relations.peers()
         for child in self.children_now():
             own = set(family.grandchildren(child.id)) | {child.id}
-            asked = tuple(peers[id] for id in sorted(peers) if id not in own)[: messages.DELAYS_MAX]
-            asked += tuple(peers[id] for id in family.grandchildren(child.id))[: messages.DELAYS_MAX - len(asked)]
+            others = [peers[id] for id in sorted(peers) if id not in own]
+            below = [peers[id] for id in family.grandchildren(child.id)]
+            asked = that_fit([*others, *below][: messages.DELAYS_MAX], messages.RELATIVES_BYTES_MAX)
             told = self._told_children.get(child.id)
             if told is None or told[0] != asked or is_far(delay_s, told[1], self._settings.tau):
                 self._told_children[child.id] = (asked, delay_s)

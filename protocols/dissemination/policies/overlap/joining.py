@@ -146,11 +146,15 @@ def _some(wants: Sequence[Interest]) -> tuple[str, ...]:
     told: list[str] = []
     size = 0
     for interest in wants[:WANTS_MAX]:
-        size += len(interest.text.encode()) + 8
+        size += _size(interest.text)
         if size > ADD_WANTS_BYTES_MAX:
             break
         told.append(interest.text)
     return tuple(told)
+
+
+def _size(text: str) -> int:
+    return len(text.encode()) + 8
 
 
 class Greeter:
@@ -167,6 +171,8 @@ class Greeter:
         tree = self._tree
         if message.hops == 0 and message.joiner.id != peer.id:
             raise ProtocolError("bad_joiner", f"{peer} asks for {message.joiner}")
+        if sum(map(_size, message.wants)) > ADD_WANTS_BYTES_MAX:  # what this node adds to it would have no room
+            raise ProtocolError("too_many_wants", f"a newcomer tells at most {ADD_WANTS_BYTES_MAX} bytes of its wants")
         if message.hops and (tree.parent is None or tree.parent.id != peer.id):
             return
         if not self._may_answer():
