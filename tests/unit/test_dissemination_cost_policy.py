@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import random
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
 
@@ -27,8 +27,9 @@ from protocols.dissemination.policies.cost.pace import (
     PLACES_A_SECOND,
     PLACES_AT_ONCE,
 )
-from protocols.dissemination.policies.cost.policy import CostPolicy
+from protocols.dissemination.policies.cost.policy import PLAN_KEPT_S, CostPolicy
 from protocols.dissemination.policies.cost.settings import read_settings
+from protocols.dissemination.policies.cost.transformations import Family, Transformation
 from protocols.dissemination.ports import ParsedItem
 from tests.support import cost_net
 from tests.support.coherency_net import STREAM
@@ -137,6 +138,25 @@ def test_a_plan_tells_what_the_next_round_does() -> None:
     net.live(2.0)
     (past, *_) = net.policies[net.peers[0].id].history()
     assert (past.what, past.node, past.to_parent) == (first.what, first.node, first.to_parent)
+
+
+def test_a_plan_is_worked_out_once_however_often_it_is_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    looked: list[float] = []
+    some = Family.some
+
+    def counted(family: Family, limit: int, draw: Callable[[], float]) -> Iterator[Transformation]:
+        looked.append(net.now)
+        return some(family, limit, draw)
+
+    net = net_of(6, 6)
+    chain(net)
+    net.live(4.5)
+    monkeypatch.setattr(Family, "some", counted)
+    policy = net.policies[net.peers[0].id]
+    first = policy.plan()
+    assert first and all(policy.plan() == first for _ in range(50)) and len(looked) == 1
+    net.now += PLAN_KEPT_S
+    assert policy.plan() and len(looked) == 2, "and it is not kept for long"
 
 
 @pytest.mark.parametrize("spot", [18.5, 19.85])

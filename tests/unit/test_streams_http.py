@@ -461,8 +461,8 @@ async def test_a_reader_of_a_stream_that_was_created_anew_gets_all_of_it_once(ri
     mark = ReceivedItem(type="lost", stream="news", id="5-2", reason=CREATED_ANEW)
     new = [item(number).model_copy(update={"id": f"5-{number}"}) for number in (3, 4, 5)]
     fill(rig.service.feed, new)
-    for had, given in (("7-9", [mark, *new]), ("5-2", new), ("5-4", new[2:])):
-        assert await take(rig.streams.subscribe("news", name="audit", after=had), len(given)) == given
+    for after, given in (("7-9", [mark, *new]), ("5-2", new), ("5-4", new[2:])):
+        assert await take(rig.streams.subscribe("news", name="audit", after=after), len(given)) == given
     had: StreamPosition | None = item_order("7-9")
     dropped = []
     for entry in (mark, *new):

@@ -24,6 +24,8 @@ from protocols.dissemination.policies.cost.transformations import Family, Kind, 
 from protocols.dissemination.ports import ParsedItem, TreeAccess
 
 PLAN_MAX: Final = 8
+PLAN_KEPT_S: Final = 2.0
+"""A plan is told again for so long: to work one out takes as long as a decision, and any member may ask for it."""
 MOVED: Final = "moved"
 UNMEASURED: Final = Costs(0.0001, 0.0001)
 """Of a node that has not sent anything yet."""
@@ -60,6 +62,8 @@ class CostPolicy:
         self._reported_at = tree.now()
         self._is_report_due = False
         self._asks = 0
+        self._plan: Sequence[PlannedMove] | None = None
+        self._planned_at = 0.0
         now, round_s = tree.now(), settings.round
         self._decisions = pace.Pace(pace.DECISIONS_AT_ONCE, round_s / pace.DECISIONS_A_ROUND, now)
         self._obeys = pace.Pace(pace.ORDERS_AT_ONCE, round_s / pace.ORDERS_A_ROUND, now)
@@ -424,6 +428,12 @@ class CostPolicy:
 
     def plan(self) -> Sequence[PlannedMove]:
         """See `TreePolicy`."""
+        now = self._tree.now()
+        if self._plan is None or now - self._planned_at >= PLAN_KEPT_S:
+            self._plan, self._planned_at = self._make_plan(), now
+        return self._plan
+
+    def _make_plan(self) -> Sequence[PlannedMove]:
         family = self._family()
         return [
             PlannedMove(
