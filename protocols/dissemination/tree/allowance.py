@@ -20,6 +20,9 @@ NEW_BYTE_COST: Final = 4
 BYTES_A_LOOK: Final = 64
 """Items that have to be parsed again for a member count for one more for so many of their bytes. To parse and match 2.4
 KB of XML again takes some 0.1 ms, so that one member gets at most half of a processor's time in the long run."""
+WANT_BYTES_A_LOOK: Final = 2
+"""A change of what a child wants of values counts for one for so many bytes of all that it wants: that is put together
+anew, which takes some 0.4 microseconds a byte, so that one member gets at most a sixth of a processor's time so."""
 MEMBERS_MAX: Final = 1024
 """Members whose use is remembered. Above it the one that has asked longest ago is forgotten."""
 
