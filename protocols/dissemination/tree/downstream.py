@@ -111,7 +111,7 @@ class Downstream:
         before = self.children.get(peer.id)
         if before is not None and before.attempt >= message.attempt:
             return False  # it has been overtaken, or comes twice
-        if message.creator is not None and message.creator != self._state.creator:
+        if message.creator is not None and self._state.creator not in (None, message.creator):
             self._decline(peer, message.attempt, AttachRefusal.NOT_A_MEMBER)
             return False
         after = None if message.is_new or self._state.given is not None else message.after.position
