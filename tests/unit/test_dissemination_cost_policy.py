@@ -301,16 +301,32 @@ def test_tokens_without_end_make_nobody_decide_more_often_than_once_a_round() ->
 def test_questions_for_a_place_without_end_are_answered_some_times_a_second() -> None:
     net = net_of(3, 11)
     chain(net)
-    stranger, asked = net.peers[2], 0
+    strangers = [replace(net.peers[2], id=NodeId(1000 + number)) for number in range(100)]
+    asked = 0
     offered: list[Message] = []
     net.access[net.peers[0].id].send = lambda peer, message: offered.append(message)  # type: ignore[method-assign]  # what it sends is looked at
     for _ in range(40):
-        for _ in range(100):
+        for stranger in strangers:
             asked += 1
             net.policies[net.peers[0].id].received(stranger, messages.AskForPlace(STREAM, asked, None, None))
         net.now += 0.25
     answers = sum(isinstance(each, messages.PlaceOffered) for each in offered)
     assert 8 * PLACES_A_SECOND <= answers <= PLACES_AT_ONCE + 10 * PLACES_A_SECOND < asked
+
+
+def test_who_asks_for_a_place_without_end_leaves_answers_for_others() -> None:
+    net = net_of(4, 11)
+    place(net, {1: 0, 2: 1})
+    liar, newcomer = net.peers[2], net.peers[3]
+    offered: list[NodeId] = []
+    net.access[net.peers[0].id].send = lambda peer, message: offered.append(peer.id)  # type: ignore[method-assign]  # as above
+    for turn in range(60 * 20):
+        for _ in range(5):
+            net.policies[net.peers[0].id].received(liar, messages.AskForPlace(STREAM, turn, None, None))
+        if turn % 20 == 19:
+            net.policies[net.peers[0].id].received(newcomer, messages.AskForPlace(STREAM, turn, None, None))
+        net.now += 0.05
+    assert offered.count(newcomer.id) == 60 and offered.count(liar.id) < 60 * PLACES_A_SECOND / 8
 
 
 def test_orders_without_end_move_a_node_at_most_twice_a_round() -> None:

@@ -40,10 +40,9 @@ from protocols.dissemination.ports import Holder, Interest, ParsedItem, total_by
 from protocols.dissemination.tree.allowance import (
     BEGIN_COST,
     BYTES_A_LOOK,
-    NEW_BYTE_COST,
-    NEW_COST,
     WANT_BYTES_A_LOOK,
     PastAllowance,
+    new_looks,
 )
 from protocols.dissemination.tree.links import PARKED_MAX, PARKED_S, ChildPast, ChildStage, Downlink, EdgeMessage
 from protocols.dissemination.tree.past import SLICE_BYTES
@@ -139,8 +138,7 @@ class Downstream:
     def _new_looks(self, texts: Iterable[str]) -> int:
         """What those interests count for that this node does not know: asked before it reads them."""
         kind, wants = self._state.kind, self._state.wants
-        new = [text for text in set(texts) if interest_id(kind.name, text) not in wants]
-        return sum(NEW_COST + NEW_BYTE_COST * len(text.encode()) for text in new)
+        return new_looks(text for text in set(texts) if interest_id(kind.name, text) not in wants)
 
     def _change_looks(self, child: Downlink) -> int:
         """What it counts for that a child changes what it wants: nothing where each interest is looked at by itself."""

@@ -22,6 +22,7 @@ from protocols.dissemination.policies.cost.rounds import NodeRounds
 from protocols.dissemination.policies.cost.settings import CostSettings, read_settings
 from protocols.dissemination.policies.cost.transformations import Family, Kind, Transformation, rate_max
 from protocols.dissemination.ports import ParsedItem, TreeAccess
+from protocols.dissemination.tree.allowance import ASK_COST, ASKS_BURST_MAX, PastAllowance
 
 PLAN_MAX: Final = 8
 PLAN_KEPT_S: Final = 2.0
@@ -67,6 +68,8 @@ class CostPolicy:
         now, round_s = tree.now(), settings.round
         self._decisions = pace.Pace(pace.DECISIONS_AT_ONCE, round_s / pace.DECISIONS_A_ROUND, now)
         self._obeys = pace.Pace(pace.ORDERS_AT_ONCE, round_s / pace.ORDERS_A_ROUND, now)
+        self._askers = PastAllowance(ASKS_BURST_MAX)
+        """What each newcomer has had this node work out."""
         self._places = pace.Pace(pace.PLACES_AT_ONCE, 1 / pace.PLACES_A_SECOND, now)
         rounds.add(tree.stream, self)
 
@@ -130,7 +133,8 @@ class CostPolicy:
         return Branch(figures.node, figures.rate_max, figures.rate_sum, figures.fan_out)
 
     def _offer_place(self, peer: PeerRef, message: messages.AskForPlace) -> None:
-        if not self._places.take(self._tree.now()):
+        now = self._tree.now()
+        if not self._askers.take(peer.id, ASK_COST, now) or not self._places.take(now):
             return
         family = self._family()
         below = [family.relatives[id].branch for id in family.children if id != peer.id]

@@ -24,6 +24,7 @@ from protocols.dissemination.policies.overlap.overlaps import Overlaps
 from protocols.dissemination.policies.overlap.settings import OverlapSettings
 from protocols.dissemination.ports import ChildInfo, Interest, TreeAccess
 from protocols.dissemination.statistics.received import ItemSet
+from protocols.dissemination.tree.allowance import ASK_COST, ASKS_BURST_MAX, PastAllowance, new_looks
 
 SEEDS_ASKED_MAX: Final = 8
 MOVES_TRIED_MAX: Final = 6
@@ -165,6 +166,8 @@ class Greeter:
         self._overlaps = overlaps
         self._allowance = ADDS_A_SECOND_MAX
         self._at_s = 0.0
+        self._askers = PastAllowance(ASKS_BURST_MAX)
+        """What each newcomer has had this node look at."""
 
     def asked(self, peer: PeerRef, message: AddRequest) -> None:
         """A newcomer looks for a parent."""
@@ -175,7 +178,10 @@ class Greeter:
             raise ProtocolError("too_many_wants", f"a newcomer tells at most {ADD_WANTS_BYTES_MAX} bytes of its wants")
         if message.hops and (tree.parent is None or tree.parent.id != peer.id):
             return
-        if not self._may_answer():
+        looks = ASK_COST + new_looks(set(message.wants))
+        if message.items is None:
+            looks += self._overlaps.looks(len(message.wants))
+        if not self._askers.take(message.joiner.id, looks, tree.now()) or not self._may_answer():
             return
         try:
             wants = [tree.kind.parse(text) for text in message.wants]
