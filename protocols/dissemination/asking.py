@@ -16,6 +16,7 @@ from peerd.ids import NodeId, format_id, parse_id
 from peerd.messages import Message, PeerRef
 from protocols.dissemination.config import DisseminationConfig
 from protocols.dissemination.messages import (
+    ENVELOPE_BYTES,
     FAN_OUT_MAX,
     MOVES_BYTES_MAX,
     NODE_BYTES_MAX,
@@ -23,6 +24,7 @@ from protocols.dissemination.messages import (
     PlanQuestion,
     TreeAnswer,
     TreeQuestion,
+    that_fit,
 )
 from protocols.dissemination.models import PastMove, PlannedMove, StreamTreeNode, StreamTreeView
 from protocols.dissemination.service import StreamRefused
@@ -58,7 +60,8 @@ def describe(node: StreamNode, fan_out: int) -> TreeAnswer:
     data = told.model_dump_json().encode()
     if len(data) > NODE_BYTES_MAX:
         data = told.model_copy(update={"interests": [], "figures": {}}).model_dump_json().encode()
-    return TreeAnswer(node.record.key, data, tuple(children[:FAN_OUT_MAX]))
+    room = TreeAnswer.BYTES_MAX - ENVELOPE_BYTES - len(data)
+    return TreeAnswer(node.record.key, data, that_fit(children[:FAN_OUT_MAX], room))
 
 
 def _finite(figures: Mapping[str, float]) -> list[tuple[str, float]]:

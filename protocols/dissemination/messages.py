@@ -9,7 +9,9 @@ CoDD paper uses (figures 3, 5, 6 and 7) stand in brackets.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from enum import IntEnum
+from itertools import accumulate
 from typing import Annotated, Final
 
 import annotated_types
@@ -18,7 +20,7 @@ from peerd.ids import NodeId
 from peerd.limits import KIB
 from peerd.messages import U8, U32, U64, Message, PeerRef, Text, message, struct
 from protocols.dissemination.documents.manifest import Attachment
-from protocols.dissemination.names import INTEREST_ID_BYTES, TERM_MAX, StreamPosition
+from protocols.dissemination.names import INTEREST_ID_BYTES, PLACE_MAX, TERM_MAX, StreamPosition
 
 INTEREST_BYTES_MAX: Final = 8 * KIB
 WANTS_MAX: Final = 256
@@ -43,6 +45,8 @@ NODE_BYTES_MAX: Final = 8 * KIB
 MOVES_BYTES_MAX: Final = 56 * KIB
 ENVELOPE_BYTES: Final = 64
 """What an item takes in a message besides its payload, at most."""
+PEER_BYTES: Final = 24
+"""What a node takes in a message besides its host, at most."""
 LARGE_FROM_BYTES: Final = ENVELOPE_BYTES + PAYLOAD_BYTES_MAX
 """An item that takes more does not fit into a message."""
 
@@ -51,14 +55,27 @@ InterestIds = Annotated[tuple[InterestId, ...], annotated_types.MaxLen(WANTS_MAX
 InterestText = Annotated[str, annotated_types.MaxLen(INTEREST_BYTES_MAX)]
 InterestTexts = Annotated[tuple[InterestText, ...], annotated_types.MaxLen(WANTS_MAX)]
 Path = Annotated[tuple[PeerRef, ...], annotated_types.MaxLen(DEPTH_MAX)]
+PlaceNumber = Annotated[int, annotated_types.Ge(0), annotated_types.Le(PLACE_MAX)]
+ItemNumber = Annotated[int, annotated_types.Ge(1), annotated_types.Le(PLACE_MAX)]
+
+
+def peer_bytes(peer: PeerRef) -> int:
+    """What a node takes in a message, at most: an address of IPv6 has 16 bytes, however short its text is."""
+    return PEER_BYTES + max(16, len(peer.host.encode()))
+
+
+def that_fit(peers: Iterable[PeerRef], bytes_max: int) -> tuple[PeerRef, ...]:
+    """So many of the first of these as take no more bytes than that in a message."""
+    total = accumulate(map(peer_bytes, (kept := tuple(peers))))
+    return tuple(peer for peer, size in zip(kept, total, strict=True) if size <= bytes_max)
 
 
 @struct
 class StreamMark:
     """`protocols.dissemination.names.StreamPosition`, as it travels."""
 
-    epoch: U64
-    sequence: U64
+    epoch: PlaceNumber
+    sequence: PlaceNumber
 
     @property
     def position(self) -> StreamPosition:
@@ -70,8 +87,8 @@ class StreamMark:
 class StreamItem:
     """One item of a stream. ``published_ms``: the producer's clock, milliseconds since 1970."""
 
-    epoch: U64
-    sequence: U64
+    epoch: PlaceNumber
+    sequence: ItemNumber
     published_ms: U64
     payload: Annotated[bytes, annotated_types.MaxLen(PAYLOAD_BYTES_MAX)]
     content_type: Annotated[str, annotated_types.MaxLen(CONTENT_TYPE_MAX)] = ""
@@ -327,7 +344,10 @@ class TreeQuestion(Message):
 
 @message(0x0311, bytes_max=60 * KIB)
 class TreeAnswer(Message):
-    """``node``: `protocols.dissemination.models.StreamTreeNode` as JSON; empty: not in the tree."""
+    """``node``: `protocols.dissemination.models.StreamTreeNode` as JSON; empty: not in the tree.
+
+    ``children``: as many as there is room for; with long host names those may be fewer than it has.
+    """
 
     stream: NodeId
     node: Annotated[bytes, annotated_types.MaxLen(NODE_BYTES_MAX)] = b""
@@ -427,7 +447,7 @@ class HandOver(Message):
     through: StreamMark
 
 
-@message(0x0319, bytes_max=1 * KIB)
+@message(0x0319, bytes_max=3 * KIB)
 class HandOverAnswer(Message):
     """How far the next producer is. ``detail``: why it refuses."""
 

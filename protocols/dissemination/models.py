@@ -237,6 +237,10 @@ class AttachedDocument(StreamsModel):
     content_type: str = ""
 
 
+CREATED_ANEW: Final = "the stream was created anew: this one is another, and its ids may be lower"
+"""The reason of a mark behind which ids say nothing about those before it."""
+
+
 class ReceivedItem(StreamsModel):
     """What a subscription gets: an item, or a mark.
 

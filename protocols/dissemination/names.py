@@ -15,6 +15,8 @@ TERM_SHIFT: Final = 44
 """A boot is told by milliseconds since 1970, which have 42 bits until the year 2109."""
 TERM_MAX: Final = (1 << 19) - 1
 """So often a stream can be handed over; positions fit into 63 bits then."""
+PLACE_MAX: Final = (1 << 63) - 1
+"""Both numbers of a place in a stream are at most this, so that clients and bitmaps can work with them."""
 
 
 def epoch_of(term: int, boot: int) -> int:
@@ -49,7 +51,7 @@ def position_of(text: str) -> StreamPosition:
     if not (text.isascii() and epoch.isdecimal() and number.isdecimal() and len(text) <= 40):
         raise ValueError(f"expected the id of an item, such as 3-120, or 'start', not {text!r:.60}")
     position = StreamPosition(int(epoch), int(number))
-    if max(position) >= 1 << 63:
+    if max(position) > PLACE_MAX:
         raise ValueError(f"{text} is no id of an item")
     return position
 

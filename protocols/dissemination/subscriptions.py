@@ -12,7 +12,7 @@ from peerd.lib.feed import Feed
 from peerd.limits import KIB
 from protocols.dissemination.config import DisseminationConfig
 from protocols.dissemination.messages import ITEM_BYTES_MAX
-from protocols.dissemination.models import AttachedDocument, ReceivedItem, StreamSubscriptionView
+from protocols.dissemination.models import CREATED_ANEW, AttachedDocument, ReceivedItem, StreamSubscriptionView
 from protocols.dissemination.names import START, StreamPosition, position_text
 from protocols.dissemination.ports import Interest, ParsedItem
 from protocols.dissemination.service import StreamRefused
@@ -77,7 +77,7 @@ class ClientSubscription:
 
     def begin_anew(self, at: StreamPosition) -> None:
         """Say that what comes now, after this mark, is of another stream than what came before."""
-        self._lose(Lost(START, at), "the stream was created anew: this one is another, and its ids may be lower")
+        self._lose(Lost(START, at), CREATED_ANEW)
 
     def _lose(self, what: Lost, reason: str) -> None:
         self.missed_gaps += 1

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import random
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
 
@@ -27,8 +27,9 @@ from protocols.dissemination.policies.cost.pace import (
     PLACES_A_SECOND,
     PLACES_AT_ONCE,
 )
-from protocols.dissemination.policies.cost.policy import CostPolicy
+from protocols.dissemination.policies.cost.policy import PLAN_KEPT_S, CostPolicy
 from protocols.dissemination.policies.cost.settings import read_settings
+from protocols.dissemination.policies.cost.transformations import Family, Transformation
 from protocols.dissemination.ports import ParsedItem
 from tests.support import cost_net
 from tests.support.coherency_net import STREAM
@@ -137,6 +138,25 @@ def test_a_plan_tells_what_the_next_round_does() -> None:
     net.live(2.0)
     (past, *_) = net.policies[net.peers[0].id].history()
     assert (past.what, past.node, past.to_parent) == (first.what, first.node, first.to_parent)
+
+
+def test_a_plan_is_worked_out_once_however_often_it_is_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    looked: list[float] = []
+    some = Family.some
+
+    def counted(family: Family, limit: int, draw: Callable[[], float]) -> Iterator[Transformation]:
+        looked.append(net.now)
+        return some(family, limit, draw)
+
+    net = net_of(6, 6)
+    chain(net)
+    net.live(4.5)
+    monkeypatch.setattr(Family, "some", counted)
+    policy = net.policies[net.peers[0].id]
+    first = policy.plan()
+    assert first and all(policy.plan() == first for _ in range(50)) and len(looked) == 1
+    net.now += PLAN_KEPT_S
+    assert policy.plan() and len(looked) == 2, "and it is not kept for long"
 
 
 @pytest.mark.parametrize("spot", [18.5, 19.85])
@@ -281,16 +301,32 @@ def test_tokens_without_end_make_nobody_decide_more_often_than_once_a_round() ->
 def test_questions_for_a_place_without_end_are_answered_some_times_a_second() -> None:
     net = net_of(3, 11)
     chain(net)
-    stranger, asked = net.peers[2], 0
+    strangers = [replace(net.peers[2], id=NodeId(1000 + number)) for number in range(100)]
+    asked = 0
     offered: list[Message] = []
     net.access[net.peers[0].id].send = lambda peer, message: offered.append(message)  # type: ignore[method-assign]  # what it sends is looked at
     for _ in range(40):
-        for _ in range(100):
+        for stranger in strangers:
             asked += 1
             net.policies[net.peers[0].id].received(stranger, messages.AskForPlace(STREAM, asked, None, None))
         net.now += 0.25
     answers = sum(isinstance(each, messages.PlaceOffered) for each in offered)
     assert 8 * PLACES_A_SECOND <= answers <= PLACES_AT_ONCE + 10 * PLACES_A_SECOND < asked
+
+
+def test_who_asks_for_a_place_without_end_leaves_answers_for_others() -> None:
+    net = net_of(4, 11)
+    place(net, {1: 0, 2: 1})
+    liar, newcomer = net.peers[2], net.peers[3]
+    offered: list[NodeId] = []
+    net.access[net.peers[0].id].send = lambda peer, message: offered.append(peer.id)  # type: ignore[method-assign]  # as above
+    for turn in range(60 * 20):
+        for _ in range(5):
+            net.policies[net.peers[0].id].received(liar, messages.AskForPlace(STREAM, turn, None, None))
+        if turn % 20 == 19:
+            net.policies[net.peers[0].id].received(newcomer, messages.AskForPlace(STREAM, turn, None, None))
+        net.now += 0.05
+    assert offered.count(newcomer.id) == 60 and offered.count(liar.id) < 60 * PLACES_A_SECOND / 8
 
 
 def test_orders_without_end_move_a_node_at_most_twice_a_round() -> None:

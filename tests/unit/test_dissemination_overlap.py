@@ -289,12 +289,13 @@ def test_nobody_asks_in_the_name_of_others() -> None:
 def test_newcomers_are_helped_at_a_bounded_rate() -> None:
     tree = FakeTree(room=True)
     policy = policy_at(tree)
-    for _ in range(300):
-        policy.received(Z, request_of(Z))
+    newcomers = [PeerRef(NodeId(100 + number), "127.0.0.1", 9) for number in range(300)]
+    for each in newcomers:
+        policy.received(each, request_of(each))
     assert len(tree.take(AddResult)) == ADDS_A_SECOND_MAX
     tree.at_s += 0.5
-    for _ in range(300):
-        policy.received(Z, request_of(Z))
+    for each in newcomers:
+        policy.received(each, request_of(each))
     assert len(tree.take(AddResult)) == ADDS_A_SECOND_MAX / 2
 
 

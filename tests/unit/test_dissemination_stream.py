@@ -15,7 +15,7 @@ from pydantic import ValidationError
 from peerd.errors import ConfigError, ProtocolError
 from peerd.ids import NodeId
 from peerd.limits import HOST_LENGTH_MAX
-from peerd.messages import PeerRef, encode_body
+from peerd.messages import PeerRef, decode_body, encode_body
 from protocols.dissemination.config import DisseminationConfig
 from protocols.dissemination.loading import load_kind, load_policy
 from protocols.dissemination.messages import (
@@ -23,16 +23,30 @@ from protocols.dissemination.messages import (
     NODE_BYTES_MAX,
     PLACES_TOLD_MAX,
     Beat,
+    Begin,
+    Carry,
     Declined,
     MoveAway,
     Reserved,
+    StreamItem,
     StreamMark,
     TreeAnswer,
 )
 from protocols.dissemination.models import StreamSpec
-from protocols.dissemination.names import START, TERM_MAX, StreamPosition, position_of, position_text, stream_key
+from protocols.dissemination.names import (
+    PLACE_MAX,
+    START,
+    TERM_MAX,
+    TERM_SHIFT,
+    StreamPosition,
+    epoch_of,
+    position_of,
+    position_text,
+    stream_key,
+)
 from protocols.dissemination.plugin import Dissemination
 from protocols.dissemination.service import StreamRefused, StreamService
+from protocols.dissemination.statistics.received import ReceivedItems
 from protocols.dissemination.stream import (
     RECORD_BYTES_MAX,
     SEEDS_MAX,
@@ -139,7 +153,7 @@ def test_the_host_of_a_seed_is_limited_in_bytes() -> None:
         SeedRef(id="f" * 32, host="ж" * 127, port=1)
 
 
-@given(st.integers(0, (1 << 62)), st.integers(0, (1 << 62)))
+@given(st.integers(0, PLACE_MAX), st.integers(0, PLACE_MAX))
 def test_a_place_in_a_stream_comes_back_from_its_text(epoch: int, sequence: int) -> None:
     assert position_of(position_text(StreamPosition(epoch, sequence))) == StreamPosition(epoch, sequence)
 
@@ -148,6 +162,30 @@ def test_a_place_in_a_stream_comes_back_from_its_text(epoch: int, sequence: int)
 def test_other_texts_are_no_places(text: str) -> None:
     with pytest.raises(ValueError, match="item"):
         position_of(text)
+
+
+@pytest.mark.parametrize(("epoch", "sequence"), [(1, 0), (1, PLACE_MAX + 1), (PLACE_MAX + 1, 1), (1, (1 << 64) - 1)])
+def test_an_item_at_a_place_that_no_stream_has_is_refused(epoch: int, sequence: int) -> None:
+    carried = Carry(stream_key("news"), (StreamItem(epoch, sequence, 5, b"x"),), StreamMark(1, 1))
+    with pytest.raises(ProtocolError):
+        decode_body(Carry, encode_body(carried))
+
+
+def test_a_mark_may_be_before_the_first_item_and_not_after_the_last() -> None:
+    for place in (StreamMark(0, 0), StreamMark(7, 0), StreamMark(PLACE_MAX, PLACE_MAX)):
+        mark = Begin(stream_key("news"), 1, place)
+        assert decode_body(Begin, encode_body(mark)) == mark and position_of(position_text(place.position))
+    for place in (StreamMark(0, PLACE_MAX + 1), StreamMark(PLACE_MAX + 1, 0)):
+        with pytest.raises(ProtocolError):
+            decode_body(Begin, encode_body(Begin(stream_key("news"), 1, place)))
+
+
+def test_the_last_places_that_a_stream_can_have_are_counted_as_others_are() -> None:
+    received = ReceivedItems(1000)
+    for number in (PLACE_MAX - 1, PLACE_MAX):
+        received.passed(StreamPosition(epoch_of(TERM_MAX, (1 << TERM_SHIFT) - 1), number), True, [])
+    assert epoch_of(TERM_MAX, (1 << TERM_SHIFT) - 1) == PLACE_MAX
+    assert received.spurious_share(100) == 0.0 and len(received.needed().items) == 2
 
 
 def test_start_is_before_everything() -> None:

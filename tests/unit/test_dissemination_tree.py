@@ -187,6 +187,16 @@ def test_who_has_another_stream_of_the_name_is_no_parent() -> None:
     assert [net.delivered(number) for number in (1, 2, 3)] == [[1], [], [1]], "who does not say is not asked"
 
 
+def test_who_does_not_know_the_creator_of_its_stream_takes_who_does() -> None:
+    """Its record is of an older version, which did not name one."""
+    net = Net(2, random.Random(0))
+    net.members[net.peers[1].id].state.creator = NodeId(7)
+    net.subscribe(1, "a")
+    net.move(1, 0)
+    net.run()
+    assert sorted(net.parents()) == [net.peers[1].id] and not net.ends.count(MoveEnd.DECLINED)
+
+
 def test_an_item_that_only_a_grandchild_wants_comes_through_its_parent() -> None:
     net = Net(3, random.Random(0))
     chain(net, ["a", "b"])

@@ -21,17 +21,22 @@ from peerd.errors import Unavailable
 from peerd.front import scope_of
 from peerd.lib.feed import Feed
 from peerd.models.streams import IngestAnswer
-from protocols.dissemination.front.client import DisseminationClient, wrapped
+from protocols.dissemination.front.client import DisseminationClient, _behind, _is_known, wrapped
 from protocols.dissemination.front.http import router
+from protocols.dissemination.interests.everything import EverythingKind
 from protocols.dissemination.messages import ITEM_BYTES_MAX
 from protocols.dissemination.models import (
+    CREATED_ANEW,
     ReceivedItem,
     StreamSubscriptionRequest,
     StreamSubscriptionView,
     StreamWish,
     WrappedItem,
+    item_order,
 )
+from protocols.dissemination.names import StreamPosition
 from protocols.dissemination.service import StreamRefused
+from protocols.dissemination.subscriptions import ClientSubscription
 from tests.support.fake_daemon import LOCAL_OPERATOR, FakeDaemon
 from tests.support.fake_streams import PRODUCER, TREE, FakeStreams, item
 
@@ -446,6 +451,24 @@ async def test_a_reader_that_comes_too_late_is_told_of_the_gap(rig: Rig) -> None
     assert isinstance(gap, Gap) and gap.reason == "expired" and entry == item(4)
     [first] = await take(rig.streams.subscribe("news", name="audit", after="7-4"), 1)
     assert first == item(5), "it has had everything that was let go"
+
+
+async def test_a_reader_of_a_stream_that_was_created_anew_gets_all_of_it_once(rig: Rig) -> None:
+    """Its ids are lower than those of the stream before, of which the reader has its last id."""
+    interest = EverythingKind().parse("")
+    subscription = ClientSubscription(1, "news", "everything", interest, "audit", None, rig.service.feed)
+    subscription.begin_anew(StreamPosition(5, 2))
+    mark = ReceivedItem(type="lost", stream="news", id="5-2", reason=CREATED_ANEW)
+    new = [item(number).model_copy(update={"id": f"5-{number}"}) for number in (3, 4, 5)]
+    fill(rig.service.feed, new)
+    for after, given in (("7-9", [mark, *new]), ("5-2", new), ("5-4", new[2:])):
+        assert await take(rig.streams.subscribe("news", name="audit", after=after), len(given)) == given
+    had: StreamPosition | None = item_order("7-9")
+    dropped = []
+    for entry in (mark, *new):
+        dropped.append(_is_known(entry, had))
+        _, had = _behind(entry, "7-9", had)
+    assert not any(dropped), "nor does a client drop them that has read the stream before"
 
 
 async def test_the_item_to_begin_after_counts_also_for_who_does_not_stay(rig: Rig) -> None:

@@ -26,6 +26,7 @@ from protocols.dissemination.loading import load_kind
 from protocols.dissemination.messages import ITEM_BYTES_MAX
 from protocols.dissemination.models import (
     CONTENT_TYPE_LENGTH_MAX,
+    CREATED_ANEW,
     ITEM_ID_LENGTH_MAX,
     InterestTextField,
     ItemPublished,
@@ -275,8 +276,10 @@ def _place_after(feed: Feed[ReceivedItem], item: str | None, *, is_ordered: bool
     """Where a reader begins that has had everything up to this item. Raises ``HTTPException`` for what is no id.
 
     If items that came later may have been let go, that is before the first one that is held, so that the reader is
-    told of a gap. Where items do not come in order, the same one may have come more than once, and the place is behind
-    the first time: what the reader may have had already comes again, and nothing that it lacks is passed over.
+    told of a gap. Where the stream was created anew, an id that is not held behind the mark of that is of the stream
+    before, and the place is in front of the mark. Where items do not come in order, the same one may have come more
+    than once, and the place is behind the first time: what the reader may have had already comes again, and nothing
+    that it lacks is passed over.
     """
     if item is None or item == "start":
         return "start"
@@ -284,20 +287,23 @@ def _place_after(feed: Feed[ReceivedItem], item: str | None, *, is_ordered: bool
         had = item_order(item)
     except ValueError as error:
         raise HTTPException(HTTPStatus.UNPROCESSABLE_ENTITY, f"after_item: {error}") from error
-    number = 0
+    number, before_anew = 0, None
     reader = feed.reader("start")
     try:
         while isinstance(entry := reader.take(), FeedItem):
+            if is_ordered and entry.value.reason == CREATED_ANEW:
+                before_anew = number
             if is_ordered and _order_of(entry.value) > had:
                 break
             if is_ordered:
                 number = entry.number
+                before_anew = None if entry.value.id == item else before_anew
             elif entry.value.id == item and entry.value.type not in ("stale", "fresh"):  # those name the item before
                 number = entry.number
                 break
     finally:
         reader.close()
-    return Position(feed.epoch, number)
+    return Position(feed.epoch, number if before_anew is None else before_anew)
 
 
 def _order_of(item: ReceivedItem) -> StreamPosition:

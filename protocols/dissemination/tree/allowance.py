@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Final
 
 from peerd.ids import NodeId
@@ -17,18 +18,33 @@ NEW_COST: Final = 1_000
 For a short XPath query that takes some 0.6 ms, so that one member gets at most an eighth of a processor's time so."""
 NEW_BYTE_COST: Final = 4
 """And each of its bytes: to read 128 bytes of nested conditions takes 0.8 ms."""
+TRIED_COST: Final = 160
+"""What it counts for to try one interest on one remembered item: some XPath queries take 0.1 ms."""
+ASK_COST: Final = 40_000
+"""What a question for a place counts for, so that one that goes on asking leaves nine tenths of the answers to others:
+it gets 50 at once, and five a second."""
+ASKS_BURST_MAX: Final = 50 * ASK_COST
+"""As `BURST_MAX`, for one that looks for a place."""
 BYTES_A_LOOK: Final = 64
 """Items that have to be parsed again for a member count for one more for so many of their bytes. To parse and match 2.4
 KB of XML again takes some 0.1 ms, so that one member gets at most half of a processor's time in the long run."""
+WANT_BYTES_A_LOOK: Final = 2
+"""A change of what a child wants of values counts for one for so many bytes of all that it wants: that is put together
+anew, which takes some 0.4 microseconds a byte, so that one member gets at most a sixth of a processor's time so."""
 MEMBERS_MAX: Final = 1024
 """Members whose use is remembered. Above it the one that has asked longest ago is forgotten."""
+
+
+def new_looks(texts: Iterable[str]) -> int:
+    """What interests count for that a node does not know yet."""
+    return sum(NEW_COST + NEW_BYTE_COST * len(text.encode()) for text in texts)
 
 
 class PastAllowance:
     """The use that each member has made, which fades with time."""
 
-    def __init__(self) -> None:
-        self.burst_max = BURST_MAX
+    def __init__(self, burst_max: int | None = None) -> None:
+        self.burst_max = BURST_MAX if burst_max is None else burst_max
         """More only where children may want more than `WANTS_MAX` things, as in the lab."""
         self._used: dict[NodeId, tuple[float, float]] = {}
 

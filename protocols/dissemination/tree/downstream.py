@@ -37,7 +37,13 @@ from protocols.dissemination.messages import (
 )
 from protocols.dissemination.names import StreamPosition, interest_id
 from protocols.dissemination.ports import Holder, Interest, ParsedItem, total_bytes
-from protocols.dissemination.tree.allowance import BEGIN_COST, BYTES_A_LOOK, NEW_BYTE_COST, NEW_COST, PastAllowance
+from protocols.dissemination.tree.allowance import (
+    BEGIN_COST,
+    BYTES_A_LOOK,
+    WANT_BYTES_A_LOOK,
+    PastAllowance,
+    new_looks,
+)
 from protocols.dissemination.tree.links import PARKED_MAX, PARKED_S, ChildPast, ChildStage, Downlink, EdgeMessage
 from protocols.dissemination.tree.past import SLICE_BYTES
 from protocols.dissemination.tree.state import BEAT_ITEMS, BEAT_S, MemberState, in_messages, mark
@@ -104,7 +110,7 @@ class Downstream:
         before = self.children.get(peer.id)
         if before is not None and before.attempt >= message.attempt:
             return False  # it has been overtaken, or comes twice
-        if message.creator is not None and message.creator != self._state.creator:
+        if message.creator is not None and self._state.creator not in (None, message.creator):
             self._decline(peer, message.attempt, AttachRefusal.NOT_A_MEMBER)
             return False
         after = None if message.is_new or self._state.given is not None else message.after.position
@@ -132,8 +138,13 @@ class Downstream:
     def _new_looks(self, texts: Iterable[str]) -> int:
         """What those interests count for that this node does not know: asked before it reads them."""
         kind, wants = self._state.kind, self._state.wants
-        new = [text for text in set(texts) if interest_id(kind.name, text) not in wants]
-        return sum(NEW_COST + NEW_BYTE_COST * len(text.encode()) for text in new)
+        return new_looks(text for text in set(texts) if interest_id(kind.name, text) not in wants)
+
+    def _change_looks(self, child: Downlink) -> int:
+        """What it counts for that a child changes what it wants: nothing where each interest is looked at by itself."""
+        if self._state.given is None:
+            return 0
+        return sum(len(want.text) for want in child.wants.values()) // WANT_BYTES_A_LOOK
 
     def _may_look(self, peer: NodeId, looks: int, after: StreamPosition | None) -> bool:
         """Whether so much may be looked through for a node, and what came after a mark be parsed again."""
@@ -286,7 +297,7 @@ class Downstream:
             raise ProtocolError("too_many_wants", f"{peer} wants more than {self.wants_max} things")
         after = None if message.is_new else message.after.position
         looks = len(message.wants) * (1 if after is None else 1 + len(self._state.buffer))
-        looks += self._new_looks(message.wants)
+        looks += self._new_looks(message.wants) + self._change_looks(child)
         is_pressing = self._needs.waiting(peer.id) >= UNANSWERED_MAX
         if is_pressing or self._is_full(child) or not self._may_look(peer.id, looks, after):
             self.dismiss(peer.id)  # it attaches anew, and gets all that it wants at once
@@ -328,11 +339,17 @@ class Downstream:
     def narrow(self, peer: PeerRef, message: Narrow) -> None:
         """A child wants less."""
         child = self._live(peer, message)
-        if child is not None:
-            for id in message.interests:
+        if child is None:
+            return
+        looks, gone = self._change_looks(child), [id for id in message.interests if id in child.wants]
+        if gone:
+            for id in gone:
                 child.wants.pop(id, None)
+            if not self._may_look(peer.id, looks, None):
+                self.dismiss(peer.id)
+                return
             self._want(child)
-            self._needs.release(peer.id, message.interests, is_final=True)
+        self._needs.release(peer.id, message.interests, is_final=True)
 
     def _live(self, peer: PeerRef, message: Widen | Narrow) -> Downlink | None:
         """The child that changes what it wants; ``None``: it has to attach anew, or says what it has said before."""

@@ -8,10 +8,14 @@ from typing import Final, Protocol
 from peerd.errors import ProtocolError
 from peerd.ids import NodeId
 from peerd.messages import PeerRef
+from protocols.dissemination.messages import ENVELOPE_BYTES, peer_bytes
 from protocols.dissemination.policies.cost.measuring import is_far
 from protocols.dissemination.policies.cost.messages import (
+    BRANCH_BYTES,
+    DELAY_BYTES,
     DELAYS_MAX,
     FAMILY_MAX,
+    FIGURES_BYTES,
     RATE_MAX,
     SECONDS_MAX,
     BranchFigures,
@@ -134,9 +138,11 @@ class Relations:
 
     def make_report(self, stream: NodeId, own: NodeFigures, asked: Iterable[PeerRef]) -> CostReport:
         """This node's report."""
-        children = [self._reports[peer.id].own for peer in self._place.children_now() if peer.id in self._reports]
+        reports = [self._reports[peer.id].own for peer in self._place.children_now() if peer.id in self._reports]
+        children = tuple(reports[:FAMILY_MAX])
         delays = [DelayTo(peer.id, self.to_peer(peer)) for peer in asked if self._place.rtt_s(peer) is not None]
-        return CostReport(stream, own, tuple(children[:FAMILY_MAX]), tuple(delays[:DELAYS_MAX]))
+        room = CostReport.BYTES_MAX - ENVELOPE_BYTES - sum(map(_figures_bytes, (own, *children)))
+        return CostReport(stream, own, children, tuple(delays[: min(DELAYS_MAX, room // DELAY_BYTES)]))
 
     def branches(self) -> tuple[BranchFigures, ...]:
         """This node's children, as `make_report` tells of them."""
@@ -165,6 +171,10 @@ def branch_figures(figures: NodeFigures) -> BranchFigures:
     branch = _relative(figures).branch
     rate_sum = min(branch.rate_sum, RATE_MAX * 1e3)
     return BranchFigures(branch.node, branch.rate_max, rate_sum, min(255, branch.fan_out))
+
+
+def _figures_bytes(figures: NodeFigures) -> int:
+    return FIGURES_BYTES + peer_bytes(figures.peer) + BRANCH_BYTES * len(figures.children)
 
 
 def _shape(report: CostReport) -> object:

@@ -16,6 +16,12 @@ from peerd.messages import U8, U32, Message, PeerRef, message, struct
 FAMILY_MAX: Final = 32
 """Children that a report tells of. What a node has beyond that takes no part in decisions."""
 DELAYS_MAX: Final = 512
+RELATIVES_BYTES_MAX: Final = 58 * KIB
+"""Of the nodes that a child is asked for the delays to. With long host names those are fewer than `DELAYS_MAX`."""
+FIGURES_BYTES: Final = 64
+BRANCH_BYTES: Final = 40
+DELAY_BYTES: Final = 30
+"""What a node's figures take in a report besides the node and its children, a child, and a delay, at most."""
 CHILDREN_TOLD_MAX: Final = 8
 """Whom a newcomer is told to ask next: few, so that a question of few bytes is not answered with many."""
 RATE_MAX: Final = 1e9
@@ -69,7 +75,7 @@ class CostReport(Message):
     delays: Annotated[tuple[DelayTo, ...], annotated_types.MaxLen(DELAYS_MAX)]
 
 
-@message(0x0331, bytes_max=32 * KIB)
+@message(0x0331, bytes_max=60 * KIB)
 class CostRelatives(Message):
     """Parent to child: tell me the delays to these.
 
@@ -145,7 +151,7 @@ class AskForPlace(Message):
     rate_sum: RateSum | None
 
 
-@message(0x033A, bytes_max=2 * KIB)
+@message(0x033A, bytes_max=3 * KIB)
 class PlaceOffered(Message):
     """The answer: ``delay_s`` from the producer to the newcomer, without the last link; what ``others`` lose by it.
 

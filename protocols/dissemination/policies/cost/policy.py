@@ -9,6 +9,7 @@ from weakref import WeakValueDictionary
 from peerd.errors import Bug
 from peerd.ids import NodeId, format_id
 from peerd.messages import Message, PeerRef
+from protocols.dissemination.messages import that_fit
 from protocols.dissemination.models import PastMove, PlannedMove
 from protocols.dissemination.policies.cost import messages, pace
 from protocols.dissemination.policies.cost.events import EVENTS, AdaptationMeasured, TreeAdapted
@@ -21,8 +22,11 @@ from protocols.dissemination.policies.cost.rounds import NodeRounds
 from protocols.dissemination.policies.cost.settings import CostSettings, read_settings
 from protocols.dissemination.policies.cost.transformations import Family, Kind, Transformation, rate_max
 from protocols.dissemination.ports import ParsedItem, TreeAccess
+from protocols.dissemination.tree.allowance import ASK_COST, ASKS_BURST_MAX, PastAllowance
 
 PLAN_MAX: Final = 8
+PLAN_KEPT_S: Final = 2.0
+"""A plan is told again for so long: to work one out takes as long as a decision, and any member may ask for it."""
 MOVED: Final = "moved"
 UNMEASURED: Final = Costs(0.0001, 0.0001)
 """Of a node that has not sent anything yet."""
@@ -59,9 +63,13 @@ class CostPolicy:
         self._reported_at = tree.now()
         self._is_report_due = False
         self._asks = 0
+        self._plan: Sequence[PlannedMove] | None = None
+        self._planned_at = 0.0
         now, round_s = tree.now(), settings.round
         self._decisions = pace.Pace(pace.DECISIONS_AT_ONCE, round_s / pace.DECISIONS_A_ROUND, now)
         self._obeys = pace.Pace(pace.ORDERS_AT_ONCE, round_s / pace.ORDERS_A_ROUND, now)
+        self._askers = PastAllowance(ASKS_BURST_MAX)
+        """What each newcomer has had this node work out."""
         self._places = pace.Pace(pace.PLACES_AT_ONCE, 1 / pace.PLACES_A_SECOND, now)
         rounds.add(tree.stream, self)
 
@@ -125,7 +133,8 @@ class CostPolicy:
         return Branch(figures.node, figures.rate_max, figures.rate_sum, figures.fan_out)
 
     def _offer_place(self, peer: PeerRef, message: messages.AskForPlace) -> None:
-        if not self._places.take(self._tree.now()):
+        now = self._tree.now()
+        if not self._askers.take(peer.id, ASK_COST, now) or not self._places.take(now):
             return
         family = self._family()
         below = [family.relatives[id].branch for id in family.children if id != peer.id]
@@ -276,8 +285,9 @@ class CostPolicy:
         peers = self._relations.peers()
         for child in self.children_now():
             own = set(family.grandchildren(child.id)) | {child.id}
-            asked = tuple(peers[id] for id in sorted(peers) if id not in own)[: messages.DELAYS_MAX]
-            asked += tuple(peers[id] for id in family.grandchildren(child.id))[: messages.DELAYS_MAX - len(asked)]
+            others = [peers[id] for id in sorted(peers) if id not in own]
+            below = [peers[id] for id in family.grandchildren(child.id)]
+            asked = that_fit([*others, *below][: messages.DELAYS_MAX], messages.RELATIVES_BYTES_MAX)
             told = self._told_children.get(child.id)
             if told is None or told[0] != asked or is_far(delay_s, told[1], self._settings.tau):
                 self._told_children[child.id] = (asked, delay_s)
@@ -422,6 +432,12 @@ class CostPolicy:
 
     def plan(self) -> Sequence[PlannedMove]:
         """See `TreePolicy`."""
+        now = self._tree.now()
+        if self._plan is None or now - self._planned_at >= PLAN_KEPT_S:
+            self._plan, self._planned_at = self._make_plan(), now
+        return self._plan
+
+    def _make_plan(self) -> Sequence[PlannedMove]:
         family = self._family()
         return [
             PlannedMove(

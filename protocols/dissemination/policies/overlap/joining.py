@@ -24,6 +24,7 @@ from protocols.dissemination.policies.overlap.overlaps import Overlaps
 from protocols.dissemination.policies.overlap.settings import OverlapSettings
 from protocols.dissemination.ports import ChildInfo, Interest, TreeAccess
 from protocols.dissemination.statistics.received import ItemSet
+from protocols.dissemination.tree.allowance import ASK_COST, ASKS_BURST_MAX, PastAllowance, new_looks
 
 SEEDS_ASKED_MAX: Final = 8
 MOVES_TRIED_MAX: Final = 6
@@ -146,11 +147,15 @@ def _some(wants: Sequence[Interest]) -> tuple[str, ...]:
     told: list[str] = []
     size = 0
     for interest in wants[:WANTS_MAX]:
-        size += len(interest.text.encode()) + 8
+        size += _size(interest.text)
         if size > ADD_WANTS_BYTES_MAX:
             break
         told.append(interest.text)
     return tuple(told)
+
+
+def _size(text: str) -> int:
+    return len(text.encode()) + 8
 
 
 class Greeter:
@@ -161,15 +166,22 @@ class Greeter:
         self._overlaps = overlaps
         self._allowance = ADDS_A_SECOND_MAX
         self._at_s = 0.0
+        self._askers = PastAllowance(ASKS_BURST_MAX)
+        """What each newcomer has had this node look at."""
 
     def asked(self, peer: PeerRef, message: AddRequest) -> None:
         """A newcomer looks for a parent."""
         tree = self._tree
         if message.hops == 0 and message.joiner.id != peer.id:
             raise ProtocolError("bad_joiner", f"{peer} asks for {message.joiner}")
+        if sum(map(_size, message.wants)) > ADD_WANTS_BYTES_MAX:  # what this node adds to it would have no room
+            raise ProtocolError("too_many_wants", f"a newcomer tells at most {ADD_WANTS_BYTES_MAX} bytes of its wants")
         if message.hops and (tree.parent is None or tree.parent.id != peer.id):
             return
-        if not self._may_answer():
+        looks = ASK_COST + new_looks(set(message.wants))
+        if message.items is None:
+            looks += self._overlaps.looks(len(message.wants))
+        if not self._askers.take(message.joiner.id, looks, tree.now()) or not self._may_answer():
             return
         try:
             wants = [tree.kind.parse(text) for text in message.wants]

@@ -120,7 +120,7 @@ class GetOverhead(Message):
     items: ItemBits
 
 
-@message(0x0325, bytes_max=8 * KIB)
+@message(0x0325, bytes_max=20 * KIB)
 class OverheadAnswer(Message):
     """The answer to `GetOverhead`: what it would cost me, whether I have room, and what it would cost my children."""
 
@@ -133,7 +133,7 @@ class OverheadAnswer(Message):
     children: Annotated[tuple[ChildPlace, ...], annotated_types.MaxLen(CHILDREN_TOLD_MAX)] = ()
 
 
-@message(0x0326, bytes_max=256)
+@message(0x0326, bytes_max=512)
 class MoveOrder(Message):
     """Producer to a node: leave this parent for that one (end of ``reorganize``, figure 7). `MoveReport` follows."""
 
@@ -186,7 +186,7 @@ class RoomAbove(Message):
     stream: NodeId
 
 
-@message(0x032B, bytes_max=256)
+@message(0x032B, bytes_max=512)
 class MoveToGrandparent(Message):
     """Parent to child: my own parent has room; leave me for it."""
 

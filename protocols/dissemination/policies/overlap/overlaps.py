@@ -14,7 +14,8 @@ from peerd.ids import NodeId
 from protocols.dissemination.policies.overlap.messages import WINDOW_MAX
 from protocols.dissemination.ports import ChildInfo, Interest, InterestKind, ParsedItem
 from protocols.dissemination.statistics.received import ItemSet, ReceivedItems, missing_share
-from protocols.dissemination.statistics.recent import RecentItems
+from protocols.dissemination.statistics.recent import TRIED_MAX, RecentItems
+from protocols.dissemination.tree.allowance import BYTES_A_LOOK, TRIED_COST
 
 if TYPE_CHECKING:
     from protocols.dissemination.statistics.summary_tree import SummaryTree
@@ -79,6 +80,13 @@ class Overlaps:
             if found is not None and len(found.items) >= self._young:
                 return found
         return None
+
+    def looks(self, interests: int) -> int:
+        """What it counts for to try so many interests on what is remembered: see `tree/allowance.py`."""
+        recent = self._recent
+        if recent is None:
+            return 0
+        return TRIED_COST * len(recent) * min(interests, TRIED_MAX) + recent.bytes // BYTES_A_LOOK
 
     def missing(self, items: ItemSet, without: NodeId | None = None) -> float:
         """What a node that needs these would cost this node, for each item of the stream.
