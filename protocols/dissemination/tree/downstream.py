@@ -94,8 +94,8 @@ class Downstream:
         self._admit = admit
         self.allowance = PastAllowance()
         self.children: dict[NodeId, Downlink] = {}
-        self.wants_max = WANTS_MAX
-        """Interests of a child; more only where no messages are encoded, as in the lab."""
+        self.wants_max, self.unanswered_max = WANTS_MAX, UNANSWERED_MAX
+        """Interests and questions of a child; more only where no messages are encoded, as in the lab."""
         self.is_member: Callable[[], bool] = lambda: state.is_source
         """Whether this node is in the tree; set by who makes the parts."""
         self.has_uplink: Callable[[NodeId], bool] = lambda peer: False
@@ -298,7 +298,7 @@ class Downstream:
         after = None if message.is_new else message.after.position
         looks = len(message.wants) * (1 if after is None else 1 + len(self._state.buffer))
         looks += self._new_looks(message.wants) + self._change_looks(child)
-        is_pressing = self._needs.waiting(peer.id) >= UNANSWERED_MAX
+        is_pressing = self._needs.waiting(peer.id) >= self.unanswered_max
         if is_pressing or self._is_full(child) or not self._may_look(peer.id, looks, after):
             self.dismiss(peer.id)  # it attaches anew, and gets all that it wants at once
             return

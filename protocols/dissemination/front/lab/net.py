@@ -262,7 +262,7 @@ class DisseminationNet:
         )
         if not self._is_limited:
             node.member.state.wants = UnlimitedWants(self.kind)
-            node.member.down.wants_max = 1 << 30
+            node.member.down.wants_max = node.member.down.unanswered_max = 1 << 30
             node.member.down.allowance.burst_max = 1 << 60
         self.nodes[peer.id] = node
         node.start(self._factory.make(node, self._settings))
