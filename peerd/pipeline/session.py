@@ -52,31 +52,33 @@ def spark_session(
 
     Raises `Unavailable` when the JVM does not start, `PeerdError` for what Spark reports inside the block.
     """
-    with tempfile.TemporaryDirectory(prefix="peerd-spark-") as scratch, _environment(scratch), _quiet_py4j():
+    with (
+        tempfile.TemporaryDirectory(prefix="peerd-spark-") as scratch,
+        _environment(scratch),
+        _quiet_py4j(),
+        _interrupts_noted() as interrupts,
+    ):
         folder = Path(scratch)
         (folder / "log4j2.properties").write_text(_LOG4J)
         conf = _conf(master, driver_memory, is_quick, folder)
         log_path = folder / "jvm.log"
-        with contextlib.ExitStack() as launching:
-            held = launching.enter_context(_interrupts_held())  # an interrupt now would leave a JVM running
-            gateway = _launched(conf, log_path)
-            process = cast(subprocess.Popen[bytes], gateway.proc)
-            try:
-                launching.close()
-                if held:
-                    raise KeyboardInterrupt
-                yield from _context(conf, gateway)
-            except KeyboardInterrupt:
-                # The JVM has nothing to finish, and py4j cannot go on after an interrupted call.
-                process.kill()
-                raise
-            finally:
-                # pyspark keeps the gateway as long as the process lives; the next session must not find a stopped one.
-                SparkContext._gateway = None
-                SparkContext._jvm = None
-                SparkContext._active_spark_context = None
-                gateway.shutdown()
-                _end(process)
+        gateway = _launched(conf, log_path)
+        process = cast(subprocess.Popen[bytes], gateway.proc)
+        try:
+            interrupts.are_held = False
+            yield from _context(conf, gateway, interrupts)
+            interrupts.check()
+        except KeyboardInterrupt:
+            # The JVM has nothing to finish, and py4j cannot go on after an interrupted call.
+            process.kill()
+            raise
+        finally:
+            # pyspark keeps the gateway as long as the process lives; the next session must not find a stopped one.
+            SparkContext._gateway = None
+            SparkContext._jvm = None
+            SparkContext._active_spark_context = None
+            gateway.shutdown()
+            _end(process)
 
 
 def _launched(conf: SparkConf, log_path: Path) -> Any:
@@ -89,13 +91,16 @@ def _launched(conf: SparkConf, log_path: Path) -> Any:
             raise Unavailable(f"Spark's JVM did not start ({error}). It said:\n{tail}") from error
 
 
-def _context(conf: SparkConf, gateway: Any) -> Iterator[SparkSession]:
+def _context(conf: SparkConf, gateway: Any, interrupts: _Interrupts) -> Iterator[SparkSession]:
     """Yield the session over a running JVM. After an interrupt it is not stopped, which would call the JVM again."""
+    interrupts.check()
     with _interrupts_kept():
         context = SparkContext(conf=conf, gateway=gateway)
     try:
         context.setLogLevel("ERROR")
-        yield SparkSession(context)
+        session = SparkSession(context)
+        interrupts.check()
+        yield session
     except (PySparkException, Py4JError) as error:
         context.stop()
         raise PeerdError(f"Spark failed: {_first_line(error)}") from error
@@ -105,16 +110,41 @@ def _context(conf: SparkConf, gateway: Any) -> Iterator[SparkSession]:
     context.stop()
 
 
+class _Interrupts:
+    """Ctrl-C: it is noted, and raised.
+
+    An exception is lost where Python finalises an object, and py4j has a finaliser for each that it got from the JVM.
+    So whoever is about to say that all went well looks at the note.
+    """
+
+    def __init__(self) -> None:
+        self.are_held = True
+        """They are only noted: raised while the JVM is launched, they would leave it running."""
+        self._has_come = False
+
+    def came(self, number: int, frame: object) -> None:
+        """See `signal.signal`."""
+        self._has_come = True
+        if not self.are_held:
+            raise KeyboardInterrupt
+
+    def check(self) -> None:
+        """Raise what has been noted."""
+        if self._has_come:
+            raise KeyboardInterrupt
+
+
 @contextlib.contextmanager
-def _interrupts_held() -> Iterator[list[int]]:
-    """Meanwhile Ctrl-C only adds to the list."""
-    noted: list[int] = []
-    if threading.current_thread() is not threading.main_thread():
-        yield noted
+def _interrupts_noted() -> Iterator[_Interrupts]:
+    """Note Ctrl-C meanwhile, where it is not ignored. Other threads than the main one never get it."""
+    interrupts = _Interrupts()
+    previous = signal.getsignal(signal.SIGINT)
+    if threading.current_thread() is not threading.main_thread() or previous is signal.SIG_IGN:
+        yield interrupts
         return
-    previous = signal.signal(signal.SIGINT, lambda number, frame: noted.append(number))
+    signal.signal(signal.SIGINT, interrupts.came)
     try:
-        yield noted
+        yield interrupts
     finally:
         signal.signal(signal.SIGINT, previous)
 

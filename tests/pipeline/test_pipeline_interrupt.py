@@ -18,7 +18,9 @@ from peerd.telemetry.sinks import encode_record
 from tests.support.interrupts import take_interrupts
 
 SCRIPT = """
+import signal
 import sys
+import weakref
 import peerd.pipeline.session as session
 from peerd.cli.main import main
 
@@ -32,7 +34,15 @@ def told(*arguments, **options):
         print("now", gateway.proc.pid, flush=True)
     return gateway
 
+class Finalised:
+    pass
+
 def made(context):
+    if sys.argv[1] == "finaliser":  # Python says that it ignores exceptions there
+        sys.unraisablehook = lambda error: print("now", context._gateway.proc.pid, flush=True)
+        finalised = Finalised()
+        kept = weakref.ref(finalised, lambda reference: signal.raise_signal(signal.SIGINT))
+        del finalised
     if sys.argv[1] == "job":
         print("now", context._gateway.proc.pid, flush=True)
     return session_type(context)
@@ -43,7 +53,7 @@ sys.exit(main(["analyze", sys.argv[2], "--out", sys.argv[3]]))
 """
 
 
-@pytest.mark.parametrize("moment", ["launch", "context", "job"])
+@pytest.mark.parametrize("moment", ["launch", "context", "finaliser", "job"])
 def test_ctrl_c_ends_spark(tmp_path: Path, moment: str) -> None:
     try:
         check_requirements()
@@ -64,7 +74,8 @@ def test_ctrl_c_ends_spark(tmp_path: Path, moment: str) -> None:
         assert process.stdout is not None
         word, _, jvm = process.stdout.readline().partition(" ")
         assert word == "now"
-        os.killpg(process.pid, signal.SIGINT)
+        if moment != "finaliser":
+            os.killpg(process.pid, signal.SIGINT)
         output, errors = process.communicate(timeout=50)
     assert process.returncode == 130
     assert output == ""
