@@ -116,6 +116,11 @@ class _Label:
             self.tests.setdefault(value.of, ValueTests()).add(value, bit)
         return bit
 
+    def values_of_text(self, text: str) -> int:
+        """The comparisons that an attribute meets. It has no text nodes, so none of those with ``text()``."""
+        tests = self.tests.get(Of.NODE)
+        return 0 if tests is None else tests.met_by(text)
+
     def values_of(self, element: Document) -> int:
         """The comparisons that an element meets."""
         met = 0
@@ -371,7 +376,7 @@ class Automaton:
         for name, text in items:
             if (ATTRIBUTE + name) in self._labels:
                 tag = self._tags.get(ATTRIBUTE + name) or self._tag(ATTRIBUTE + name)
-                values = tuple([label.tests[Of.NODE].met_by(text) for label in tag.tested])
+                values = tuple([label.values_of_text(text) for label in tag.tested])
                 known = tag.states.get((values, _NO_CHILDREN)) if values else tag.leaf
                 found.append(known or self._state(tag, values, _NO_CHILDREN))
         return frozenset(found)
