@@ -13,7 +13,7 @@ from peerd.messages import Message, PeerRef
 from protocols.dissemination.access import NodeTree
 from protocols.dissemination.config import DisseminationConfig
 from protocols.dissemination.documents.manifest import Attachment
-from protocols.dissemination.events import StreamLoss
+from protocols.dissemination.events import StreamInterestFailed, StreamLoss
 from protocols.dissemination.freshness import Freshness
 from protocols.dissemination.item_work import WorkMeter
 from protocols.dissemination.keeping import Keeping, PastItems
@@ -38,6 +38,8 @@ from protocols.dissemination.tree.subscription import Delivered, StaleFrom
 
 LINGER_S: Final = 5.0
 """A member that neither has subscriptions nor children leaves the tree after this."""
+FAILED_SHOWN_MAX: Final = 200
+"""Characters of an interest that cannot be matched, in the event about it."""
 DRAIN_S: Final = 5.0
 """A node that leaves waits for so long until its children have gone elsewhere."""
 Deliver = Callable[[Delivered], None]
@@ -59,6 +61,8 @@ class StreamNode:
     one in an earlier term."""
     had_from: NodeId | None = None
     """The same, also after this node has handed the stream on."""
+    why_failed = ""
+    """Why an interest could not be matched: a defect, which the simulator ends at and a daemon counts."""
 
     def __init__(
         self,
@@ -192,6 +196,7 @@ class StreamNode:
         member.on_ended = self.seeking.ended
         member.on_passed = self._passed
         member.on_lost = self._lost
+        member.on_failed = self._failed
         member.on_asked_to_move = self.seeking.asked_to_move
         member.on_stream_over = self._stream_over
 
@@ -318,6 +323,12 @@ class StreamNode:
         self.gaps += 1
         self.host.emit(StreamLoss(stream=self.name, since=position_text(since), until=position_text(until)))
 
+    def _failed(self, interest: Interest | None, why: str) -> None:
+        self.why_failed = why
+        self.host.count("peerd_dissemination_failed_interests_total")
+        text = "all" if interest is None else interest.text[:FAILED_SHOWN_MAX]
+        self.host.emit(StreamInterestFailed(stream=self.name, interest=text, reason=why))
+
     # Subscriptions of this node
 
     def subscribe(
@@ -393,11 +404,16 @@ class StreamNode:
         now = self.host.now()
         held = ParsedItem(item, self.kind.content(item))
         self._busy_s += self.host.now() - now
-        if self.keeping is None:
-            self._releasing.release(held)
-        else:
-            self.keeping.publish(held)
-        self.sequence += 1
+        try:
+            if self.keeping is None:
+                self._releasing.release(held)
+            else:
+                self.keeping.publish(held)
+        finally:  # it counts from where the stream is: whatever was raised on the way, the next item has another number
+            went = self._releasing.through
+            if went.epoch == item.epoch:
+                self.sequence = max(self.sequence, went.sequence)
+        self.sequence = item.sequence
         return item
 
     def _let_out(self, held: ParsedItem) -> None:
@@ -475,6 +491,7 @@ class StreamNode:
         """Four times a second."""
         now = self.host.now()
         self.member.tick(now)
+        self.member.end_failed(now)
         self._note_children()
         self.policy.tick()
         self.seeking.try_again(now)
@@ -549,4 +566,5 @@ class StreamNode:
     def validate(self) -> None:
         """Assert the invariants."""
         self.member.validate()
+        assert not self.why_failed, f"an interest could not be matched: {self.why_failed}"
         assert len(self.member.down.children) <= self.config.fan_out + 1
