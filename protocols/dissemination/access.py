@@ -32,6 +32,7 @@ class NodeOfStream(Protocol):
         """Bytes that wait for a child."""
 
     def has_room(self) -> bool: ...
+    def room(self) -> int: ...
     def move_to(self, peer: PeerRef) -> bool: ...
 
 
@@ -103,6 +104,10 @@ class NodeTree:
     def has_room(self) -> bool:
         """See `TreeAccess.has_room`."""
         return self._node.has_room()
+
+    def room(self) -> int:
+        """See `TreeAccess.room`."""
+        return self._node.room()
 
     def now(self) -> float:
         """See `TreeAccess.now`."""

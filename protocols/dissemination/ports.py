@@ -195,6 +195,9 @@ class TreeAccess(Protocol):
     def has_room(self) -> bool:
         """Whether this node would take one more child: its fan-out limit by count and by bytes a second."""
 
+    def room(self) -> int:
+        """How many children more it would take."""
+
     def now(self) -> float: ...
     def random(self) -> float:
         """A number from 0 to 1, without 1."""

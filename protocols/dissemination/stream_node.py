@@ -287,7 +287,11 @@ class StreamNode:
 
     def has_room(self) -> bool:
         """Whether one more child would be taken."""
-        return self._admit(self.host.peer, (), None)
+        return self.room() > 0
+
+    def room(self) -> int:
+        """How many children more would be taken."""
+        return max(0, self._room_after(None))
 
     def _passed(self, held: ParsedItem, is_own: bool, children: Sequence[NodeId]) -> None:
         if not self.is_producer:
