@@ -89,6 +89,9 @@ class StreamSpec(StreamsRequest):
     """When the producer is gone for good: end the stream, wait for it to come back, or have a standby go on with it."""
     durable: bool = False
     """Items go out once they are on the producer's disk, so that they survive its restart."""
+    unsigned: bool = False
+    """The producer does not sign items, but for those with documents: nodes between it and a subscriber could alter
+    them."""
     successors: tuple[str, ...] = ()
     """With ``hand-over``: the standbys in their order, each an address or the beginning of an id. Default: the producer
     chooses among its children."""

@@ -23,7 +23,9 @@ RECORD_BYTES_MAX: Final = 8 * KIB
 SEEDS_MAX: Final = 8
 STANDBYS_MAX: Final = 4
 """Nodes that may take a stream over when its producer dies."""
-SPEC_BYTES_MAX: Final = RECORD_BYTES_MAX - (1 + SEEDS_MAX + STANDBYS_MAX) * 336
+FORMER_MAX: Final = 16
+"""Producers of earlier terms whose items still count."""
+SPEC_BYTES_MAX: Final = RECORD_BYTES_MAX - (1 + SEEDS_MAX + STANDBYS_MAX) * 336 - FORMER_MAX * 64
 """What a new record may take: there is room for all nodes that will ever be in it, with the longest names of hosts."""
 TAKE_BACK_TERMS: Final = 16
 """A producer that takes its stream back, because the next one is gone unheard, begins a term that is larger by so much:
@@ -67,6 +69,15 @@ class SeedRef(BaseModel):
         return PeerRef(parse_id(self.id), self.host, self.port)
 
 
+class FormerProducer(BaseModel):
+    """Who has signed the items of an earlier term."""
+
+    model_config = ConfigDict(frozen=True, extra="ignore")
+
+    id: Annotated[str, Field(pattern=r"^[0-9a-f]{32}$")]
+    term: Annotated[int, Field(ge=0, le=TERM_MAX)]
+
+
 class StreamRecord(BaseModel):
     """What a record says. A later peerd may add members, which are ignored here."""
 
@@ -95,6 +106,10 @@ class StreamRecord(BaseModel):
     """Who is to be a standby, as the stream's creator has named them; nobody: the producer chooses."""
     standbys: Annotated[tuple[SeedRef, ...], Field(max_length=STANDBYS_MAX)] = ()
     """Who takes the stream over when the producer is gone, in this order. They have all of it."""
+    unsigned: bool = False
+    """Items are not signed by the producer, but for those to which documents are attached."""
+    former: Annotated[tuple[FormerProducer, ...], Field(max_length=FORMER_MAX)] = ()
+    """The producers of the last terms, oldest first."""
 
     @classmethod
     def of(cls, spec: StreamSpec, producer: PeerRef) -> StreamRecord:
@@ -115,6 +130,7 @@ class StreamRecord(BaseModel):
                 producer_gone=spec.producer_gone,
                 durable=spec.durable,
                 successors=spec.successors,
+                unsigned=spec.unsigned,
             )
         except ValidationError as error:
             raise ValueError(what_is_wrong(error)) from error
@@ -146,8 +162,18 @@ class StreamRecord(BaseModel):
         return self._of_producer(producer, self.term + TAKE_OVER_TERMS + rank)
 
     def _of_producer(self, producer: PeerRef, term: int) -> StreamRecord:
-        now: Any = {"producer": SeedRef.of(producer), "seeds": (), "standbys": (), "term": term, "is_unkept": False}
-        return self.model_copy(update=now)
+        now: Any = {"producer": SeedRef.of(producer), "seeds": (), "standbys": (), "is_unkept": False}
+        return self.in_term(term).model_copy(update=now)
+
+    def in_term(self, term: int) -> StreamRecord:
+        """The record of a later term."""
+        former = (*self.former, FormerProducer(id=self.producer.id, term=self.term))[-FORMER_MAX:]
+        return self.model_copy(update={"term": term, "former": former})
+
+    def producer_in(self, term: int) -> NodeId | None:
+        """Who signs the items of a term; ``None``: that is not known (any more, or yet)."""
+        known = (FormerProducer(id=self.producer.id, term=self.term), *reversed(self.former))
+        return next((parse_id(each.id) for each in known if each.term == term), None)
 
     def rank_of(self, node: NodeId) -> int | None:
         """The place of a node among the standbys, from 0; ``None``: it is none."""
@@ -156,7 +182,7 @@ class StreamRecord(BaseModel):
 
     def taken_back(self) -> StreamRecord:
         """The record of a producer that goes on after the next one has written its own, and is gone."""
-        return self.model_copy(update={"term": self.term + TAKE_BACK_TERMS})
+        return self.in_term(self.term + TAKE_BACK_TERMS)
 
     def succeeds(self, other: StreamRecord) -> bool:
         """Whether it is the same stream, which was handed over since the other record.
@@ -164,7 +190,7 @@ class StreamRecord(BaseModel):
         In the same term, too: the producer of the other record may have had the stream for a moment, and have given it
         back before it has published.
         """
-        ignored: Any = {"producer": other.producer, "term": other.term}
+        ignored: Any = {"producer": other.producer, "term": other.term, "former": other.former}
         is_later = self.term > other.term or (self.term == other.term and self.producer.id != other.producer.id)
         return is_later and self.model_copy(update=ignored).says_the_same(other)
 
@@ -174,7 +200,7 @@ class StreamRecord(BaseModel):
 
     def says_the_same(self, other: StreamRecord) -> bool:
         """Whether it is the same stream, whoever its seeds and standbys are at the moment."""
-        ignored: Any = {"seeds": (), "standbys": (), "is_unkept": False}
+        ignored: Any = {"seeds": (), "standbys": (), "is_unkept": False, "former": ()}
         return self.model_copy(update=ignored) == other.model_copy(update=ignored)
 
     def encode(self) -> bytes:
