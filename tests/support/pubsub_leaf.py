@@ -74,6 +74,12 @@ class FakeSchemas:
         """The one."""
         return SCHEMA if name == SCHEMA.name else None
 
+    def written(self, name: str) -> str:
+        raise AssertionError("nothing is kept on disk here")
+
+    def remember(self, text: str) -> None:
+        raise AssertionError("nothing is kept on disk here")
+
     def look_again(self, name: str, on_done: Callable[[bool], None]) -> None:
         """There is no later version."""
         on_done(False)
@@ -151,7 +157,7 @@ class FakeSubscribers:
         """Count it."""
         self.lost += count
 
-    def must_pause(self) -> int:
+    def must_pause(self, schema: str) -> int:
         """What the test has set."""
         return self.pause_ms
 

@@ -226,7 +226,7 @@ class Deliverer(Part):
         """Deliver to this node's own subscriptions, without the network but in the same order."""
         while attempts := line.outbox.sends(self._host.now()):
             for attempt in attempts:
-                pause_ms = self._subscribers.must_pause()
+                pause_ms = self._subscribers.must_pause(attempt.schema)
                 if pause_ms:
                     self._answered(line, attempt, attempt.number - 1, pause_ms, ())
                     break

@@ -19,6 +19,11 @@ from protocols.pubsub.subscribing.writes import Writes
 
 PAUSE_MS: Final = 200
 """How long senders wait when a reader that blocks is slow."""
+SCHEMA_PAUSE_MS: Final = 500
+"""How long a sender waits whose schema this node has to look up first."""
+EXPECTED_S: Final = 120.0
+"""So long senders are told to wait for a subscription that was brought back and does not know its schema. After that
+its events are counted as missed, so that those of others can go on."""
 HERE: Final = (EVERY, WHOLE)
 """Where all local filters are, for an index that asks for a tree and a cell."""
 
@@ -126,8 +131,27 @@ class LocalSubscriptions:
         it was published, by the two clocks. Set by who makes the parts."""
         self._sides: dict[str, _Side] = {}
         self._blocking: dict[Entry, None] = {}
+        self._expected: dict[LocalReceiver, tuple[str, float]] = {}
+        """Subscriptions that were brought back and whose filter cannot be read yet: their schema, and until when
+        senders wait for them."""
 
     # The filters
+
+    def expect(self, receiver: LocalReceiver, schema: str) -> None:
+        """A subscription was brought back, and has no filter before its schema is known: see `must_pause`."""
+        self._expected[receiver] = schema, self._host.now() + EXPECTED_S
+
+    def expect_no_more(self, receiver: LocalReceiver) -> None:
+        """It has its filter now, or is over."""
+        self._expected.pop(receiver, None)
+
+    def note_unread(self, schema: str) -> bool:
+        """An event has come. Subscriptions to its schema whose filter cannot be read hear that they may miss it;
+        whether there are any."""
+        unread = [receiver for receiver, (name, _) in self._expected.items() if name == schema]
+        for receiver in unread:
+            receiver.note_lost(1)
+        return bool(unread)
 
     def add(
         self, receiver: LocalReceiver, schema: SchemaView, sid: int, filter_text: str, *, is_current: bool
@@ -170,11 +194,12 @@ class LocalSubscriptions:
 
     def take(self, schema: SchemaView, event: EventBody, values: Values, chosen: Sequence[int], replay: bool) -> bool:
         """See `protocols.pubsub.ports.Subscribers.take`."""
+        is_unread = bool(self._expected) and self.note_unread(schema.name)
         name = id_of(event)
         given = self.window.given(name)
         entries = list(self._matching(schema, values))
         if not entries:
-            return given is not None
+            return given is not None or is_unread
         wanting = (entry.receiver for entry in entries if self._is_for(entry, event, chosen, replay))
         receivers = {receiver.number: receiver for receiver in wanting}
         before = given or ()
@@ -213,8 +238,12 @@ class LocalSubscriptions:
             if entry.is_current and not entry.receiver.group:
                 entry.receiver.note_lost(count)
 
-    def must_pause(self) -> int:
+    def must_pause(self, schema: str) -> int:
         """See `protocols.pubsub.ports.Subscribers.must_pause`."""
+        if self._expected:
+            now = self._host.now()
+            if any(name == schema and now < until for name, until in self._expected.values()):
+                return SCHEMA_PAUSE_MS
         return PAUSE_MS if any(entry.receiver.is_blocked for entry in self._blocking) else 0
 
     def _matching(self, schema: SchemaView, values: Values) -> Iterator[Entry]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from enum import IntEnum
 from typing import Any, Final
@@ -11,7 +11,7 @@ from peerd.errors import Bug
 from peerd.lib.feed import Feed, Policy
 from peerd.lib.filter import Node
 from protocols.pubsub.models import ReceivedEvent, SubscriptionView
-from protocols.pubsub.ports import SchemaView
+from protocols.pubsub.ports import PiecePoint, SchemaView
 from protocols.pubsub.subscribing.inlets import Inlet, TakenEvent
 from protocols.pubsub.subscribing.installer import Placement
 from protocols.pubsub.subscribing.local import Entry
@@ -43,6 +43,8 @@ class Form:
     node: Node
     text: str
     sid: int
+    points: Sequence[PiecePoint] = ()
+    """Where its pieces are to be; before it is placed: where they were before a restart, if anywhere."""
     entry: Entry | None = None
     progress: InstallProgress = InstallProgress.WANTED
     placement: Placement | None = None
