@@ -15,6 +15,7 @@ from peerd.ids import NodeId
 from peerd.lib.filter import Node
 from peerd.messages import PeerRef
 from protocols.pubsub.cells import Target
+from protocols.pubsub.losses import LostEvents
 from protocols.pubsub.messages import EventBody, LeafEntry, SubObject
 from protocols.pubsub.names import EventId, SubscriptionKey, Tree
 
@@ -186,7 +187,7 @@ class Subscribers(Protocol):
         An event that was taken before is dropped, and counts as wanted.
         """
 
-    def note_lost(self, schema: str, count: int) -> None:
+    def note_lost(self, schema: str, losses: Sequence[LostEvents], leaf: NodeId) -> None:
         """A leaf has dropped so many events of a schema for this node: its readers are told that some are missing."""
 
     def must_pause(self, schema: str) -> int:

@@ -17,6 +17,7 @@ from protocols.pubsub.bodies import id_of
 from protocols.pubsub.cells import WHOLE, Target
 from protocols.pubsub.config import PubSubConfig
 from protocols.pubsub.delivering.assembly import Delivering
+from protocols.pubsub.losses import LostEvents
 from protocols.pubsub.messages import MESSAGES, EventBody, LeafEntry, SubObject
 from protocols.pubsub.names import EventId, SubscriptionKey, Tree
 from protocols.pubsub.ports import CellDecision, Here, SchemaView, Values
@@ -153,9 +154,9 @@ class FakeSubscribers:
             self.taken.append(event.sequence)
         return True
 
-    def note_lost(self, schema: str, count: int) -> None:
+    def note_lost(self, schema: str, losses: Sequence[LostEvents], leaf: NodeId) -> None:
         """Count it."""
-        self.lost += count
+        self.lost += sum(each.count for each in losses)
 
     def must_pause(self, schema: str) -> int:
         """What the test has set."""

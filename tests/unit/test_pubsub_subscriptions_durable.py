@@ -9,17 +9,19 @@ import pytest
 
 from peerd.api import Log
 from peerd.errors import Unavailable
-from peerd.lib.feed import FeedItem, Policy
+from peerd.ids import format_id
+from peerd.lib.feed import FeedDropped, FeedItem, FeedLoss, Policy
 from peerd.lib.group_log import GroupLog
 from peerd.testing.host import FakeStore, peer
 from protocols.pubsub.config import PubSubConfig
-from protocols.pubsub.messages import DeliveryAnswer, InsertSub, ProbeSub
+from protocols.pubsub.losses import LossReason, LostEvents
+from protocols.pubsub.messages import DeliveredEvent, DeliveryAnswer, EventDelivery, InsertSub, ProbeSub
 from protocols.pubsub.models import SubscriptionView
 from protocols.pubsub.service import NotDone
 from protocols.pubsub.subscribing.local import EXPECTED_S, SCHEMA_PAUSE_MS
 from protocols.pubsub.subscribing.saved import DURABLE_MAX
 from protocols.pubsub.subscribing.subscriptions import AGAIN_S, CHECK_S
-from tests.support.pubsub_subscribing import STOCKS, Node1, PlainSchema, PlainSchemas, event, number_of
+from tests.support.pubsub_subscribing import LEAF, STOCKS, Node1, PlainSchema, PlainSchemas, event, number_of
 
 LEASE_S = PubSubConfig().lease
 
@@ -84,6 +86,22 @@ def test_a_subscription_that_never_knows_its_schema_is_told_what_it_misses() -> 
     node.host.time_s += EXPECTED_S
     assert node.batch(1, 1, event(1, price=6)) == DeliveryAnswer(1, 0, (), 1)
     assert node.view("audit").missed == 1
+
+
+def test_a_mark_of_lost_events_stands_in_its_place_also_after_a_restart() -> None:
+    node = Node1()
+    node.subscribe("price > 5", name="audit")
+    node.install()
+    node.deliver(event(1, price=6))
+    lost = LostEvents(LossReason.KEEP_TIME, 7)
+    node.host.deliver(EventDelivery(STOCKS, 9, 1, (DeliveredEvent(event(2, price=6)),), (lost,)), LEAF)
+    node.host.run_later()
+    again = Node1(before=node)
+    reader = again.plugin.subscriptions.get("audit").feed.reader("start", Policy.DROP_OLDEST)
+    entries = [reader.take() for _ in range(3)]
+    assert entries[1] == FeedDropped(2, 2, FeedLoss(7, "keep_time", format_id(LEAF.id)))
+    assert [number_of(entry.value) for entry in entries if isinstance(entry, FeedItem)] == [1, 2]
+    assert again.view("audit").missed == 7
 
 
 def test_what_was_not_on_disk_was_not_taken() -> None:

@@ -135,7 +135,7 @@ class Inbox(Part):
         number, tries = message.number, stream.tries
         writes = self._local.new_writes()
         unwanted = []
-        self._local.note_lost(message.schema, message.lost)
+        self._local.note_lost(message.schema, message.lost, source.id)
         for index, delivery in enumerate(message.deliveries):
             if not self._is_wanted(message.schema, schema, delivery):
                 unwanted.append(index)

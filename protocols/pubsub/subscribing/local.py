@@ -8,9 +8,12 @@ from dataclasses import dataclass, field
 from typing import Final, Protocol
 
 from peerd.api import Host
+from peerd.ids import NodeId
+from peerd.lib.feed import FeedLoss
 from protocols.pubsub.bodies import id_of
 from protocols.pubsub.cells import WHOLE
 from protocols.pubsub.config import PubSubConfig
+from protocols.pubsub.losses import LossReason, LostEvents, shown_loss
 from protocols.pubsub.messages import SINCE_RETAINED, EventBody, SubObject
 from protocols.pubsub.names import EVERY, EventId, SubscriptionKey
 from protocols.pubsub.ports import SchemaView, Values
@@ -59,8 +62,11 @@ class LocalReceiver(Protocol):
 
     def give(self, item: TakenEvent, writes: Writes) -> None: ...
     def note_duplicate(self) -> None: ...
-    def note_lost(self, count: int) -> None:
+    def note_lost(self, loss: FeedLoss, writes: Writes) -> None:
         """At most so many events that it would have got were dropped on their way."""
+
+    def believes(self, leaf: NodeId, count: int) -> int:
+        """How many of these events it takes for lost because this node says so."""
 
 
 @dataclass(eq=False, slots=True)
@@ -150,7 +156,7 @@ class LocalSubscriptions:
         whether there are any."""
         unread = [receiver for receiver, (name, _) in self._expected.items() if name == schema]
         for receiver in unread:
-            receiver.note_lost(1)
+            receiver.note_lost(shown_loss(LostEvents(LossReason.NO_SCHEMA, 1), self._host.id), self._writes)
         return bool(unread)
 
     def add(
@@ -229,14 +235,21 @@ class LocalSubscriptions:
         self._writes = Writes()
         return self._writes
 
-    def note_lost(self, schema: str, count: int) -> None:
-        """See `protocols.pubsub.ports.Subscribers.note_lost`."""
-        if not count or schema not in self._sides:
+    def note_lost(self, schema: str, losses: Sequence[LostEvents], leaf: NodeId) -> None:
+        """See `protocols.pubsub.ports.Subscribers.note_lost`. Which subscriptions they were for is not known."""
+        if not losses or schema not in self._sides:
             return
-        self._host.count("peerd_pubsub_received_total", count, outcome="lost_before")
-        for entry in self._sides[schema].entries.values():
-            if entry.is_current and not entry.receiver.group:
-                entry.receiver.note_lost(count)
+        for lost in losses:
+            believed = 0
+            for entry in self._sides[schema].entries.values():
+                if entry.is_current and not entry.receiver.group:
+                    count = entry.receiver.believes(leaf, lost.count)
+                    believed = max(believed, count)
+                    if count:
+                        loss = shown_loss(LostEvents(lost.reason, count), leaf)
+                        entry.receiver.note_lost(loss, self._writes)
+            self._host.count("peerd_pubsub_received_total", believed, outcome="lost_before")
+            self._host.count("peerd_pubsub_received_total", lost.count - believed, outcome="lost_doubtful")
 
     def must_pause(self, schema: str) -> int:
         """See `protocols.pubsub.ports.Subscribers.must_pause`."""

@@ -8,6 +8,7 @@ from typing import Any, Final
 
 from peerd.api import Host, Metric, Part, on_timer
 from peerd.errors import Unavailable
+from peerd.ids import NodeId
 from peerd.lib.feed import Feed, Policy
 from peerd.lib.filter import FilterError, Node, write
 from protocols.pubsub import refusals
@@ -254,11 +255,26 @@ class Subscriptions(Part):
 
     # Beginning
 
+    def _now_ms(self) -> int:
+        return round(self._host.wall_time() * 1000)
+
     def _enter(self, subscription: Subscription) -> None:
+        subscription.is_leaf = lambda node: self._is_leaf(subscription, node)
         self._all[subscription.id] = subscription
         if subscription.name:
             self._by_name[subscription.name] = subscription
         self._host.gauge("peerd_pubsub_local_subscriptions", len(self._all))
+
+    def _is_leaf(self, subscription: Subscription, node: NodeId) -> bool:
+        """Whether a node has a piece of it, or of what covers it, as far as is known here."""
+        form = subscription.current
+        if form is not None and form.cover is not None:
+            form = form.cover
+        placement = None if form is None else form.placement
+        pieces = [] if placement is None else self._installer.pieces(placement)
+        return node == self._host.id or any(
+            piece.place is not None and piece.place.owner.id == node for piece in pieces
+        )
 
     def _check_same(self, known: Subscription, request: SubscriptionRequest) -> None:
         """Raise `NotDone` if somebody wants something else under a name that is taken."""
@@ -319,7 +335,9 @@ class Subscriptions(Part):
             window.forget(event, number)
             subscription.delivered -= 1  # it comes again
 
-        inlet = DurableInlet(self._shelves.log(saved.slot), saved.base, number, saved.bytes_max, failed)
+        inlet = DurableInlet(self._shelves.log(saved.slot), saved.base, number, saved.bytes_max, failed, self._now_ms)
+        for loss in inlet.losses:
+            subscription.count_lost(loss)
         for event in inlet.take_known():
             window.note(event, (*(window.given(event) or ()), number))
         subscription.inlet = inlet
