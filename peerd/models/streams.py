@@ -44,13 +44,17 @@ class Gap(StreamModel):
 
 
 class Dropped(StreamModel):
-    """The client read too slowly: ``count`` items, ``first`` to ``last``, were let go before they could be sent."""
+    """``count`` items are missing here. ``reason`` is ``slow`` where the client read too slowly: ``first`` to ``last``
+    were let go before they could be sent. With any other they were lost before they came to this daemon; ``by`` says
+    which node has told so."""
 
     type: Literal["dropped"] = "dropped"
     id: StreamId
     first: int
     last: int
     count: int
+    reason: str = "slow"
+    by: str = ""
 
 
 class StreamHeartbeat(StreamModel):

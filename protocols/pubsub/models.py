@@ -142,6 +142,14 @@ class SubscriptionChange(ClientRequest):
     filter: AnyFilter
 
 
+class MissedEvents(PubSubModel):
+    """Events of the schema that were lost on their way, why, and which node says so."""
+
+    count: int
+    reason: str
+    by: str
+
+
 class SubscriptionView(PubSubModel):
     """A subscription of a client of this daemon.
 
@@ -163,6 +171,8 @@ class SubscriptionView(PubSubModel):
     duplicates: int = 0
     missed: int = 0
     """Events of the schema that leaves dropped for this daemon; some of them may not have matched."""
+    missed_because: list[MissedEvents] = []
+    """The same by reason and by the node that says so."""
     gap_s: float = 0.0
     detail: str = ""
 

@@ -176,6 +176,9 @@ class PubSub(Plugin):
     def records_settled(self) -> None:
         self.keeper.records_settled()
 
+    def peer_down(self, peer: PeerRef, reason: str) -> None:
+        self.delivering.holding.peer_down(peer)
+
     def send_refused(self, peer: PeerRef, message_type: type[Message], reason: SendRefusal, count: int) -> None:
         self.publishing.send_refused(peer, message_type, reason)  # first: it forgets who is gone, and asks others
         self.forwarding.send_refused(peer, message_type, reason, count)

@@ -107,6 +107,21 @@ class SchemaBook(Part):
         self._known[schema.name] = _Known(schema, now, now, is_own=True)
         self._host.set_timer(_RENEWAL, self._host.rng.uniform(0.0, ABSENT_S), schema.name)
 
+    def written(self, name: str) -> str:
+        """See `protocols.pubsub.ports.Schemas`."""
+        known = self._known.get(name)
+        return "" if known is None else known.schema.document.to_json().decode()
+
+    def remember(self, text: str) -> None:
+        """See `protocols.pubsub.ports.Schemas`. It is looked up soon: there may be a later version."""
+        try:
+            schema = EventSchema.from_json(text.encode(), cutoff=self._config.cutoff)
+        except ConfigError:
+            return
+        if schema.name not in self._known and not self._adopt(schema):
+            self._host.cancel_timer(_RENEWAL, schema.name)
+            self._host.set_timer(_RENEWAL, self._host.rng.uniform(0.0, ABSENT_S), schema.name)
+
     # --- asking -------------------------------------------------------------------------------------------------
 
     def known(self) -> list[str]:

@@ -95,6 +95,12 @@ class PlainSchemas:
     def get(self, name: str) -> SchemaView | None:
         return self.known.get(name)
 
+    def written(self, name: str) -> str:
+        return ""
+
+    def remember(self, text: str) -> None:
+        """Nothing is written."""
+
     def look_again(self, name: str, on_done: Callable[[bool], None]) -> None:
         """There is no later version."""
         on_done(False)

@@ -7,20 +7,19 @@ that does not answer gets one batch at a time, ever less often, until it answers
 
 from __future__ import annotations
 
-from collections import Counter, deque
+from collections import deque
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Final
 
 from peerd.errors import ProtocolError
 from protocols.pubsub.delivering.items import PendingDelivery
+from protocols.pubsub.losses import LossCount, LostEvents
 from protocols.pubsub.messages import EVENTS_BYTES_MAX, EVENTS_MAX
 from protocols.pubsub.names import EventId
 
 RETRY_S_MAX: Final = 5.0
 """Pauses between repetitions double up to this."""
-LOST_MAX: Final = 2**32 - 1
-"""So many dropped events are counted for the node that was to get them."""
 PAUSE_S_MAX: Final = 30.0
 """A node that asks for a longer pause is asked again after this one."""
 
@@ -39,7 +38,7 @@ class OutboxLimits:
 class _Batch:
     schema: str
     items: list[PendingDelivery]
-    lost: int = 0
+    lost: tuple[LostEvents, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,8 +53,8 @@ class DeliveryAttempt:
     timeout_s: float
     taken_before: int
     round: int
-    lost: int = 0
-    """So many events of the schema were dropped before it."""
+    lost: tuple[LostEvents, ...] = ()
+    """How many events of the schema were dropped before it, and why."""
 
 
 @dataclass(slots=True)
@@ -89,7 +88,7 @@ class Outbox:
     _wait_s: float = field(init=False)
     _resume_at: float = 0.0
     _is_probing: bool = False
-    _lost: Counter[str] = field(default_factory=Counter)
+    _lost: LossCount = field(default_factory=LossCount)
     """Events that were dropped since the last batch, by schema: the next one says so."""
 
     def __post_init__(self) -> None:
@@ -116,9 +115,9 @@ class Outbox:
         self._count(item, -1)
         return item
 
-    def note_lost(self, schema: str) -> None:
-        """An event for this node was dropped; it hears how many with the next batch of the schema."""
-        self._lost[schema] = min(self._lost[schema] + 1, LOST_MAX)
+    def note_lost(self, schema: str, reason: int, count: int = 1) -> None:
+        """Events for this node were dropped; it hears how many, and why, with the next batch of the schema."""
+        self._lost.note(schema, reason, count)
 
     def items(self) -> Iterator[PendingDelivery]:
         """All that is pending, in order."""
@@ -173,7 +172,7 @@ class Outbox:
 
     def _cut(self) -> _Batch:
         first = self._queue.popleft()
-        batch, size = _Batch(first.schema.name, [first], self._lost.pop(first.schema.name, 0)), first.size
+        batch, size = _Batch(first.schema.name, [first], self._lost.take(first.schema.name)), first.size
         while self._queue and len(batch.items) < EVENTS_MAX:
             item = self._queue[0]
             size += item.size
@@ -221,7 +220,7 @@ class Outbox:
             return []
         given_up = list(self.items())
         for batch in self._batches:
-            self._lost[batch.schema] = min(self._lost[batch.schema] + batch.lost, LOST_MAX)
+            self._lost.add(batch.schema, batch.lost)
         self._queue.clear()
         self._batches.clear()
         self._awaited.clear()

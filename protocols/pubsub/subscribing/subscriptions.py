@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import suppress
-from typing import Final
+from typing import Any, Final
 
 from peerd.api import Host, Metric, Part, on_timer
 from peerd.errors import Unavailable
+from peerd.ids import NodeId
 from peerd.lib.feed import Feed, Policy
 from peerd.lib.filter import FilterError, Node, write
 from protocols.pubsub import refusals
@@ -69,7 +70,10 @@ class Subscriptions(Part):
         self._covering = Covering(host, installer, local, points)
         self._covering.on_progress = self._progressed
         self._covering.on_refused = self._refused
+        self._covering.on_placed = self._placed
         self._shelves, self._refusals = Shelves(host), Refusals(host)
+        self._placed_before: dict[int, SavedSubscription] = {}
+        """Durable subscriptions, by number, that leaves knew before this node was restarted."""
         self._all: dict[str, Subscription] = {}
         self._by_name: dict[str, Subscription] = {}
 
@@ -84,8 +88,13 @@ class Subscriptions(Part):
                 self._open(subscription, saved)
             except Unavailable:  # it is not touched, and may be read after the next start
                 self._host.count("peerd_pubsub_subscriptions_damaged_total")
-            else:
-                self._begin(subscription)
+                continue
+            if saved.schema_text:
+                self._schemas.remember(saved.schema_text)
+            if saved.sid is not None and saved.cutoff == self._config.cutoff:
+                self._placed_before[subscription.number] = saved
+            self._local.expect(subscription, subscription.schema)
+            self._begin(subscription)
         self._host.when_over(self._let_go)
         self._host.set_timer("subscriptions_check", CHECK_S)
 
@@ -246,11 +255,26 @@ class Subscriptions(Part):
 
     # Beginning
 
+    def _now_ms(self) -> int:
+        return round(self._host.wall_time() * 1000)
+
     def _enter(self, subscription: Subscription) -> None:
+        subscription.is_leaf = lambda node: self._is_leaf(subscription, node)
         self._all[subscription.id] = subscription
         if subscription.name:
             self._by_name[subscription.name] = subscription
         self._host.gauge("peerd_pubsub_local_subscriptions", len(self._all))
+
+    def _is_leaf(self, subscription: Subscription, node: NodeId) -> bool:
+        """Whether a node has a piece of it, or of what covers it, as far as is known here."""
+        form = subscription.current
+        if form is not None and form.cover is not None:
+            form = form.cover
+        placement = None if form is None else form.placement
+        pieces = [] if placement is None else self._installer.pieces(placement)
+        return node == self._host.id or any(
+            piece.place is not None and piece.place.owner.id == node for piece in pieces
+        )
 
     def _check_same(self, known: Subscription, request: SubscriptionRequest) -> None:
         """Raise `NotDone` if somebody wants something else under a name that is taken."""
@@ -311,7 +335,9 @@ class Subscriptions(Part):
             window.forget(event, number)
             subscription.delivered -= 1  # it comes again
 
-        inlet = DurableInlet(self._shelves.log(saved.slot), saved.base, number, saved.bytes_max, failed)
+        inlet = DurableInlet(self._shelves.log(saved.slot), saved.base, number, saved.bytes_max, failed, self._now_ms)
+        for loss in inlet.losses:
+            subscription.count_lost(loss)
         for event in inlet.take_known():
             window.note(event, (*(window.given(event) or ()), number))
         subscription.inlet = inlet
@@ -332,6 +358,7 @@ class Subscriptions(Part):
                 self._begin_again(subscription, error)
                 return
             subscription.current, subscription.document, subscription.detail = form, form.text, ""
+            self._local.expect_no_more(subscription)
             form.entry = self._local.add(subscription, schema, form.sid, form.text, is_current=True)
             self._covering.place(form)
 
@@ -353,7 +380,11 @@ class Subscriptions(Part):
     def _form(self, subscription: Subscription, schema: SchemaView, document: object) -> Form:
         """A filter with an entry of its own, if it is not the first. Raises `NotDone`."""
         node, text = self._parsed(schema, document)
-        form = Form(subscription, schema, node, text, self._host.rng.getrandbits(NUMBER_BITS))
+        before = self._placed_before.pop(subscription.number, None)
+        if before is not None and before.sid is not None:
+            form = Form(subscription, schema, node, text, before.sid, before.points)
+        else:
+            form = Form(subscription, schema, node, text, self._host.rng.getrandbits(NUMBER_BITS))
         if subscription.current is not None:
             form.entry = self._local.add(subscription, schema, form.sid, text, is_current=False)
         return form
@@ -387,13 +418,27 @@ class Subscriptions(Part):
             for on_done in waiting:
                 on_done(self.view(subscription))
 
+    def _placed(self, form: Form) -> None:
+        """Its pieces set out: after a restart they are to be found under the same numbers, in the same places."""
+        subscription = form.subscription
+        if subscription.name and form is subscription.current:
+            with suppress(Unavailable):  # then they lapse, and new ones take their place
+                self._shelves.change(subscription.name, **self._places(form))
+
+    def _places(self, form: Form) -> dict[str, Any]:
+        """What is on disk of a filter besides its text."""
+        schema_text = self._schemas.written(form.schema.name)
+        is_placed = form.placement is not None
+        sid, points = (form.sid, tuple(form.points)) if is_placed else (None, ())
+        return {"schema_text": schema_text, "sid": sid, "points": points, "cutoff": self._config.cutoff}
+
     def _switch(self, subscription: Subscription, form: Form) -> None:
         """The new filter is installed everywhere: from this moment on it decides, and the old one leaves the ring."""
         old = subscription.current
         assert old is not None
         if subscription.name:
             try:
-                self._shelves.change(subscription.name, form.text)
+                self._shelves.change(subscription.name, document=form.text, **self._places(form))
             except Unavailable as error:
                 self._drop_change(subscription, error)
                 return
@@ -442,6 +487,7 @@ class Subscriptions(Part):
         self._host.gauge("peerd_pubsub_local_subscriptions", len(self._all))
         self._host.cancel_timer("subscription_again", subscription.id)
         subscription.is_ending = True
+        self._local.expect_no_more(subscription)
         subscription.feed.end(reason, is_final=True)
         subscription.inlet.close()
         self._drop_change(subscription, NotDone("unknown", reason))
