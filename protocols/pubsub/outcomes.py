@@ -76,9 +76,10 @@ class PendingPublish:
     coverage: Coverage
     copies: int
     begun_s: float
-    deadline_s: float
     bytes: int
     on_result: OnResult
+    planned_s: float = 0.0
+    """When it left the queue. Before, it waits for its turn as long as it takes."""
     tries: int = 0
     leaves: int = 0
     matched: int = 0

@@ -184,6 +184,12 @@ class PubSub(Plugin):
         self.forwarding.send_refused(peer, message_type, reason, count)
         self.answering.send_refused(peer, message_type, reason, count)
 
+    def stop(self) -> None:
+        self.publishing.end("this daemon stops")
+
+    def inherit(self, failed: PubSub) -> None:
+        failed.publishing.end("publish/subscribe was restarted in this daemon")
+
     def reconfigured(self) -> None:
         self.keeper.reconfigured(self.config)
         self.delivering.reconfigured(self.config)
@@ -486,7 +492,7 @@ def _local_index(schema: SchemaView) -> LeafIndex:
 
 def _published(outcome: PublishResult) -> Published | Exception:
     if outcome.status is PublishStatus.FAILED:
-        return NotDone("invalid", outcome.reason)
+        return NotDone("invalid", outcome.reason) if outcome.tries else Unavailable(outcome.reason)
     return Published(
         event=str(outcome.event),
         outcome=outcome.status.value,

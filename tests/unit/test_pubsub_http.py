@@ -239,11 +239,14 @@ async def test_an_uncertain_outcome_of_one_makes_the_answer_uncertain(rig: Rig) 
     )
     response = await rig.http.post(EVENTS, content=b"{}\n{}\n{}\n", headers=LINES)
     told = response.json()
-    assert (response.status_code, told["accepted"], told["is_complete"]) == (503, 3, False)
-    assert told["detail"] == "1 of 3 events have no certain outcome: a leaf is silent"
+    assert (response.status_code, told["accepted"], told["failed"], told["is_complete"]) == (503, 2, 1, True)
+    assert told["detail"] == "1 of 3 lines have no certain outcome, or have failed: a leaf is silent"
+    [named] = told["errors"]
+    assert named.pop("line") in (1, 2, 3)
+    assert named == {"outcome": "unknown", "detail": "a leaf is silent"}
     with pytest.raises(IngestRefused, match="a leaf is silent") as refused:
         await rig.pubsub.publish_many("stocks", [{}, {}, {}])
-    assert refused.value.answer.accepted == 3
+    assert (refused.value.answer.accepted, refused.value.answer.failed) == (2, 1)
 
 
 # --- subscriptions --------------------------------------------------------------------------------------------------

@@ -10,14 +10,13 @@ from http import HTTPStatus
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
 from fastapi import APIRouter, Depends, HTTPException, Query, Request, Response
-from fastapi.responses import JSONResponse
 
 from peerd.daemon.http.answers import ANSWER_S_MAX, answer_of, http_error
-from peerd.daemon.http.ingest import LINES_BODY, LineRefused, ingest
+from peerd.daemon.http.ingest import LINES_BODY, LineFailed, LineFate, LineRefused, ingest
 from peerd.daemon.http.streaming import Source, Wish, add_feed, json_line, wish
 from peerd.front import needs_scope
 from peerd.lib.feed import Policy, Position
-from peerd.models.admin import PROBLEM_TYPE, STREAM_TYPE
+from peerd.models.admin import STREAM_TYPE
 from protocols.pubsub.models import (
     AckWord,
     Declared,
@@ -94,67 +93,38 @@ def _add_events(routes: APIRouter, service: PubSubService) -> None:
         if context:
             event = await _with_context(service, schema, event, context)
         await _until_publishable(service, schema, event)
-        return await answer_of(lambda done: service.publish(schema, event, done, ack))
+        return await answer_of(lambda done: service.publish(schema, event, done, ack), None)
 
 
-async def _until_publishable(service: PubSubService, schema: str, event: dict[str, Any]) -> None:
+async def _until_publishable(
+    service: PubSubService, schema: str, event: dict[str, Any], limit_s: float | None = ANSWER_S_MAX
+) -> None:
     def ask(done: Callable[[bool | Exception], None]) -> None:
         service.when_publishable(schema, event, done)
 
-    await answer_of(ask)
+    await answer_of(ask, limit_s)
 
 
 async def _publish_lines(request: Request, service: PubSubService, schema: str, ack: AckWord | None) -> Response:
-    """Publish each line as soon as there is room. The answer waits until every event has its outcome."""
-    lines = _Lines()
+    """Publish each line as soon as there is room, and read no faster. The answer waits until every event has its
+    outcome, however long the events before it take."""
 
-    async def accept(event: dict[str, Any]) -> None:
-        await _until_publishable(service, schema, event)
+    async def accept(event: dict[str, Any]) -> LineFate:
+        await _until_publishable(service, schema, event, limit_s=None)
+        fate: LineFate = asyncio.get_running_loop().create_future()
         try:
-            lines.begin(lambda done: service.publish(schema, event, done, ack))
+            service.publish(schema, event, lambda answer: fate.set_result(_failure(answer)), ack)
         except NotDone as error:
             raise LineRefused(str(error)) from error
+        return fate
 
-    answer = await ingest(request, dict[str, Any], accept)
-    if await lines.finished():
-        return answer
-    told = json.loads(bytes(answer.body))
-    detail = f"{lines.failed} of {lines.begun} events have no certain outcome: {lines.why}"
-    status = HTTPStatus.SERVICE_UNAVAILABLE
-    fields = {"type": "about:blank", "title": status.phrase, "status": int(status)}
-    body = {**told, **fields, "detail": detail, "is_complete": False}
-    return JSONResponse(body, status, media_type=PROBLEM_TYPE)
+    return await ingest(request, dict[str, Any], accept)
 
 
-class _Lines:
-    """Events of one request that are under way."""
-
-    def __init__(self) -> None:
-        self.begun = self.over = self.failed = 0
-        self.why = ""
-        self._changed = asyncio.Event()
-
-    def begin(self, publish: Callable[[Callable[[Published | Exception], None]], object]) -> None:
-        publish(self._done)
-        self.begun += 1
-
-    def _done(self, answer: Published | Exception) -> None:
-        self.over += 1
-        if isinstance(answer, Exception) or answer.outcome == "unknown":
-            self.failed += 1
-            self.why = str(answer) if isinstance(answer, Exception) else answer.detail
-        self._changed.set()
-
-    async def finished(self) -> bool:
-        """Wait for all of them; whether each has the outcome that was asked for."""
-        while self.over < self.begun:
-            self._changed.clear()
-            try:
-                await asyncio.wait_for(self._changed.wait(), ANSWER_S_MAX)
-            except TimeoutError:
-                self.failed, self.why = self.failed + self.begun - self.over, "they have not ended in time"
-                break
-        return not self.failed
+def _failure(answer: Published | Exception) -> LineFailed | None:
+    if isinstance(answer, Exception):
+        return LineFailed(str(answer), "refused" if isinstance(answer, NotDone) else "failed")
+    return LineFailed(answer.detail, "unknown") if answer.outcome == "unknown" else None
 
 
 def _event_bodies() -> dict[str, Any]:

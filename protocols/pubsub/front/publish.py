@@ -15,9 +15,16 @@ from peerd.errors import ExitCode
 
 if TYPE_CHECKING:
     from peerd.client import Client
-    from peerd.models.streams import IngestAnswer
+    from peerd.models.streams import IngestAnswer, IngestError
 
 SHOW_EVERY_S: Final = 0.2
+ERRORS_SHOWN_MAX: Final = 20
+"""So many events, or rows of events, are named on a terminal."""
+_OUTCOMES: Final = {
+    "refused": "",
+    "failed": "not published, may be sent again: ",
+    "unknown": "outcome unknown, who sends it again may have it come twice: ",
+}
 
 
 def publish(
@@ -114,15 +121,24 @@ def _many(socket: str | None, schema: str, file: str, rate: float, ack: Any, pro
     if output is not Output.TABLE:
         print_data(output, answer)
     else:
-        stdout().print(f"{answer.accepted:,} events in {seconds(time.monotonic() - begun)}, {answer.refused:,} refused")
-        for error in answer.errors:
-            terminal.print(f"event {error.line}: {printable(error.detail)}")
+        told = f"{answer.accepted:,} events in {seconds(time.monotonic() - begun)}, {answer.refused:,} refused"
+        stdout().print(f"{told}, {answer.failed:,} without a certain outcome" if answer.failed else told)
+        for error in answer.errors[:ERRORS_SHOWN_MAX]:
+            terminal.print(f"{_which(error)}: {_OUTCOMES[error.outcome]}{printable(error.detail)}")
+        if (more := len(answer.errors) - ERRORS_SHOWN_MAX) > 0:
+            terminal.print(f"and {more:,} more, which -o json names")
     if answer.detail:
         terminal.print(printable(answer.detail))
     if answer.refused:
         raise typer.Exit(ExitCode.FAILURE)
-    if not answer.is_complete:
+    if answer.failed or not answer.is_complete:
         raise typer.Exit(ExitCode.PARTIAL)
+
+
+def _which(error: IngestError) -> str:
+    if error.is_rest:
+        return f"event {error.line} and all after it"
+    return f"event {error.line}" if error.last is None else f"events {error.line} to {error.last}"
 
 
 async def _paced(events: Iterator[dict[str, Any]], rate: float, terminal: Any) -> AsyncGenerator[dict[str, Any], None]:
