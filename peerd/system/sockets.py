@@ -16,8 +16,12 @@ USER_TIMEOUT_MS: Final = 14_000
 BACKLOG: Final = 128
 
 
-def tune(sock: socket.socket) -> None:
-    """Switch Nagle's algorithm off and keepalive on, and bound unacknowledged data. Harmless on a closed socket."""
+def tune(sock: socket.socket, *, may_be_slow: bool = False) -> None:
+    """Switch Nagle's algorithm off and keepalive on, and bound unacknowledged data. Harmless on a closed socket.
+
+    ``may_be_slow``: the other end may leave data waiting for as long as it likes. The kernel also counts the time in
+    which a living peer has no room, and would reset the connection of a slow reader.
+    """
     with contextlib.suppress(OSError):
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
@@ -27,7 +31,8 @@ def tune(sock: socket.socket) -> None:
             ("TCP_KEEPCNT", KEEPALIVE_PROBES),
             ("TCP_USER_TIMEOUT", USER_TIMEOUT_MS),
         ):
-            if hasattr(socket, option):  # Linux has all of these options, other systems only some
+            is_left_out = may_be_slow and option == "TCP_USER_TIMEOUT"
+            if hasattr(socket, option) and not is_left_out:  # Linux has all of these options, other systems only some
                 sock.setsockopt(socket.IPPROTO_TCP, getattr(socket, option), value)
 
 
