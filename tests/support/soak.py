@@ -18,8 +18,7 @@ from typing import Any, Final
 from peerd.lib.feed import Reader
 from peerd.sim.simulation import Place, Simulation
 from peerd.testing.simulation import ring
-from protocols.aggregation.front.scenario import one_record
-from protocols.aggregation.front.scenario import plugin_of as aggregation_of
+from protocols.aggregation.front.scenario import one_record, plugin_of as aggregation_of
 from protocols.aggregation.plugin import Aggregation
 from protocols.aggregation.query import Query
 from protocols.aggregation.requester import RoundListener

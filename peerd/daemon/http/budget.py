@@ -1,8 +1,8 @@
 """Which requests are under way at a listener, and which one gives way when there are as many as it takes.
 
 Quiet streams and bodies that do not go on would otherwise keep everybody else out. Whoever has fewer requests under way
-takes the place of the oldest one of whoever has most: users are compared first (over TCP: addresses), then the processes
-of a user. So a program with a hundred streams hinders itself only, and a command of the operator always gets in.
+takes the place of the oldest one of whoever has most: users are compared first (over TCP: addresses), then the
+processes of a user. So a program with a hundred streams hinders itself only, and a command of the operator gets in.
 """
 
 from __future__ import annotations
