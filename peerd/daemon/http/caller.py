@@ -16,15 +16,13 @@ from dataclasses import dataclass, field
 from typing import Any, Final, Literal
 
 from peerd.linking.join_limits import host_of
-from peerd.system.sockets import format_address
+from peerd.system.sockets import format_address, peer_credentials
 
 ListenerName = Literal["admin_socket", "admin_http", "data_socket", "data_http"]
 """Where daemons listen for HTTP; also the label of their metrics."""
 
 STATE_KEY: Final = "peerd_caller"
 _INTEGER: Final = struct.Struct("i")
-_CREDENTIALS: Final = struct.Struct("3i")
-"""Linux's ``struct ucred``: process, user and group id."""
 
 
 def _nothing() -> None:
@@ -64,12 +62,8 @@ def identify(listener: ListenerName, sock: socket.socket, address: object) -> Ca
     """The caller of a connection just accepted."""
     if sock.family != socket.AF_UNIX:
         return Caller(listener, format_address(address))
-    if not hasattr(socket, "SO_PEERCRED"):  # not Linux: then nobody is known to be the operator
-        return Caller(listener)
-    told = sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
-    process_id, user_id, _ = _CREDENTIALS.unpack(told)
-    # -1 means "not known"; process 0 belongs to another process namespace.
-    return Caller(listener, user_id=None if user_id < 0 else user_id, process_id=process_id or None)
+    user_id, process_id = peer_credentials(sock)
+    return Caller(listener, user_id=user_id, process_id=process_id)
 
 
 def user_name(user_id: int | None) -> str | None:

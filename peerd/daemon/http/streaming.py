@@ -247,23 +247,23 @@ class Outlet(Generic[T]):
         One that has been too slow for its policy meanwhile still gets what is on its way, and then the reason.
         """
         loop, self._unsent = asyncio.get_running_loop(), unsent(self._scope)
+        limit = asyncio.timeout(self._stall_s)
 
         def look() -> None:
-            nonlocal looking
             left = unsent(self._scope)
             if left < self._unsent and not limit.expired():
                 limit.reschedule(loop.time() + self._stall_s)
             self._unsent = left
-            looking = loop.call_later(STALL_LOOK_S, look)
+            self._look = loop.call_later(STALL_LOOK_S, look)
 
-        looking = loop.call_later(STALL_LOOK_S, look)
+        self._look = loop.call_later(STALL_LOOK_S, look)
         try:
-            async with asyncio.timeout(self._stall_s) as limit:
+            async with limit:
                 await sending
         except TimeoutError:
             hang_up(self._scope)
         finally:
-            looking.cancel()
+            self._look.cancel()
 
     async def _wait(self, due_at: float) -> None:
         try:
