@@ -463,14 +463,21 @@ class Client:
         content = None if body is None else body.model_dump_json().encode()
         return await self.send(method, path, model, content, JSON_TYPE)
 
-    async def send(self, method: str, path: str, model: type[Model], content: Body, kind: str) -> Model:
-        """Send one request with any body, of the content type ``kind``; otherwise as `call`."""
+    async def send(
+        self, method: str, path: str, model: type[Model], content: Body, kind: str, *, tells_all: bool = False
+    ) -> Model:
+        """Send one request with any body, of the content type ``kind``; otherwise as `call`.
+
+        ``tells_all``: a refusal that is a ``model`` as well is returned, and not raised.
+        """
         async with self._exchange(method, path, content, kind, ANSWER_TIMEOUT_S) as exchange:
             answer = await self._whole(exchange, method, path)
-        answer.raise_for_problem()
+        if not tells_all:
+            answer.raise_for_problem()
         try:
             return model.model_validate_json(answer.content)
         except ValidationError as error:
+            answer.raise_for_problem()
             raise self._not_ours(error) from error
 
     async def stream(

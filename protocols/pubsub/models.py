@@ -93,6 +93,20 @@ class Published(PubSubModel):
     detail: str = ""
 
 
+class EventOutcome(PubSubModel):
+    """What became of one event of a batch: as in `Published`, or ``refused``: it can never be published as it is."""
+
+    event: str = ""
+    outcome: Literal["received", "replicated", "unknown", "refused"]
+    detail: str = ""
+
+
+class PublishedBatch(PubSubModel):
+    """What became of the events of a batch, in their order."""
+
+    outcomes: list[EventOutcome]
+
+
 class ReceivedEvent(PubSubModel):
     """An event as subscribers get it. ``payload`` is text, or base64 if ``is_base64``."""
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any, ClassVar, Final
 
 from peerd.api import (
@@ -57,6 +58,7 @@ from protocols.pubsub.models import (
     TreeView,
 )
 from protocols.pubsub.names import EVERY, EventId, SubscriptionKey, Tree, key_of, node_meant
+from protocols.pubsub.once import OnceWindow
 from protocols.pubsub.outcomes import PublishResult, PublishStatus
 from protocols.pubsub.pieces import pieces_of
 from protocols.pubsub.ports import PiecePoint, SchemaView
@@ -116,6 +118,7 @@ class PubSub(Plugin):
         self.guide = LevelGuide(config)
         self.forwarding = Forwarding(host, config, self.schemas)
         self.answering = answering.Answering(host)
+        self.once = OnceWindow()
         self.publishing = Publishing(host, config, self.forwarding, self.guide, event_statement)
         self.installer = Installer(host, config, self._levels)
         self.inbox = Inbox(host, self.schemas, self.local)
@@ -256,6 +259,19 @@ class PubSub(Plugin):
         event: Mapping[str, Any],
         on_done: Callable[[Published | Exception], None],
         ack: AckWord | None = None,
+        once: str = "",
+    ) -> EventId:
+        if once:
+            begin = partial(self._publish, schema, event, ack)
+            return self.once.publish(f"{schema}\0{once}", self.host.now(), on_done, begin)
+        return self._publish(schema, event, ack, on_done)
+
+    def _publish(
+        self,
+        schema: str,
+        event: Mapping[str, Any],
+        ack: AckWord | None,
+        on_done: Callable[[Published | Exception], None],
     ) -> EventId:
         known = self.schemas.get(schema)
         if known is None:

@@ -100,7 +100,8 @@ async def test_an_event_is_published_and_its_outcome_told(rig: Rig) -> None:
     ("body", "detail"),
     [
         (b"{", "the body is not JSON"),
-        (b"[1]", "an event is a JSON object"),
+        (b"1", "an event is a JSON object"),
+        (b"[1]", "of 1 events 1 were refused, and of 0 the outcome is not known: an event is a JSON object"),
         (b"[" * 10_000, "the body is not JSON"),
     ],
 )
@@ -182,6 +183,53 @@ async def test_a_cloud_event_in_binary_mode(rig: Rig, kind: str, body: bytes, ev
     headers = {f"ce-{name}": value for name, value in CONTEXT.items()} | {"Content-Type": kind}
     assert (await rig.http.post(EVENTS, content=body, headers=headers)).status_code == 200
     assert rig.asked("publish") == [({"type": "trade", "_headers": OTHERS} | event, None)]
+
+
+async def test_a_cloud_event_that_comes_again_keeps_its_name(rig: Rig) -> None:
+    headers = {"Content-Type": "application/cloudevents+json"}
+    for id in ("1", "1", "2"):
+        assert (await rig.http.post(EVENTS, json=CONTEXT | {"id": id}, headers=headers)).status_code == 200
+    await rig.http.post(EVENTS, json={"symbol": "A"})
+    assert rig.service.names == ["/exchange\x001", "/exchange\x001", "/exchange\x002", ""]
+
+
+async def test_a_batch_of_cloud_events_has_an_outcome_for_each(rig: Rig) -> None:
+    headers = {"Content-Type": "application/cloudevents-batch+json"}
+    batch = [CONTEXT | {"data": {"symbol": "A"}}, {"id": "2"}, CONTEXT | {"id": "3", "data": {"symbol": "B"}}, 7]
+    response = await rig.http.post(EVENTS, json=batch, headers=headers)
+    assert (response.status_code, response.headers["content-type"]) == (422, "application/problem+json")
+    told = response.json()
+    assert [each["outcome"] for each in told["outcomes"]] == ["replicated", "refused", "replicated", "refused"]
+    assert "there is no specversion" in told["outcomes"][1]["detail"] and "of 4 events 2 were refused" in told["detail"]
+    assert [event["symbol"] for event, _ in rig.asked("publish")] == ["A", "B"]
+    assert rig.service.names == ["/exchange\x001", "/exchange\x003"]
+    response = await rig.http.post(EVENTS, json=[batch[0]] * 2, headers=headers)
+    assert response.status_code == 200 and len(response.json()["outcomes"]) == 2
+
+
+@pytest.mark.parametrize(
+    ("body", "status", "words"),
+    [
+        (json.dumps({"id": "1"}), 422, "a batch is an array"),
+        ("[" + ",".join(["{}"] * 1001) + "]", 422, "at most 1000 events"),
+        ('[{"a": "' + "x" * 1_200_000 + '"}]', 413, "at most"),
+    ],
+)
+async def test_what_is_no_batch_is_refused(rig: Rig, body: str, status: int, words: str) -> None:
+    headers = {"Content-Type": "application/cloudevents-batch+json"}
+    response = await rig.http.post(EVENTS, content=body, headers=headers)
+    assert response.status_code == status and words in response.json()["detail"]
+
+
+async def test_the_client_is_told_the_outcome_of_each_event_of_a_batch(rig: Rig) -> None:
+    rig.service.outcome = lambda number: [published(number), Unavailable("gone"), published(number, "unknown")][
+        number - 1
+    ]
+    outcomes = await rig.pubsub.publish_batch("stocks", [{"n": number} for number in range(3)], ack="received")
+    assert [each.outcome for each in outcomes] == ["replicated", "unknown", "unknown"]
+    assert outcomes[1].detail == "gone" and rig.asked("publish")[0] == ({"n": 0}, "received")
+    rig.service.refusal = NotDone("invalid", "no number")
+    assert [each.outcome for each in await rig.pubsub.publish_batch("stocks", [{"n": 1}])] == ["refused"]
 
 
 # --- many -----------------------------------------------------------------------------------------------------------
@@ -324,7 +372,7 @@ async def test_whoever_comes_back_to_a_one_request_subscription_goes_on(rig: Rig
     ("kind", "body", "words"),
     [
         ("application/json", '{"symbol": "A", "price": NaN}', "NaN is no number in JSON"),
-        ("application/cloudevents-batch+json", "[]", "not in batches"),
+        ("application/cloudevents-batch+json", "{}", "a batch is an array"),
         ("application/cloudevents+json", '{"symbol": "A"}', "there is no specversion, id, source, type"),
         ("application/cloudevents+json", json.dumps(CONTEXT | {"id": 1}), "there is no id"),
         ("application/cloudevents+json", json.dumps(CONTEXT | {"specversion": "0.3"}), "not '0.3'"),

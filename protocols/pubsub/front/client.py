@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, AsyncIterable, Callable, Iterable, Mapping
+import json
+from collections.abc import AsyncGenerator, AsyncIterable, Callable, Iterable, Mapping, Sequence
 from contextlib import aclosing, suppress
 from http import HTTPStatus
 from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import quote, urlencode
 
-from peerd.client import Client, RequestRefused
+from peerd.client import JSON_TYPE, Client, RequestRefused
 from peerd.client.patience import insist
 from peerd.client.streams import StreamEntry
 from peerd.errors import Unavailable
@@ -16,8 +17,10 @@ from peerd.models.admin import API_PREFIX
 from protocols.pubsub.models import (
     AckWord,
     Declared,
+    EventOutcome,
     PolicyWord,
     Published,
+    PublishedBatch,
     ReceivedEvent,
     SchemaSummaries,
     SchemaSummary,
@@ -63,6 +66,14 @@ class PubSubClient:
         return await self._client.call(
             "POST", f"{PATH}/{_part(schema)}/events{_ack(ack)}", Published, Whatever(**event)
         )
+
+    async def publish_batch(
+        self, schema: str, events: Sequence[Mapping[str, Any]], *, ack: AckWord | None = None
+    ) -> list[EventOutcome]:
+        """Publish some events in one request; returns what became of each of them. Nothing is raised for one alone."""
+        path, body = f"{PATH}/{_part(schema)}/events{_ack(ack)}", json.dumps(list(events)).encode()
+        told = await self._client.send("POST", path, PublishedBatch, body, JSON_TYPE, tells_all=True)
+        return told.outcomes
 
     async def publish_many(
         self,

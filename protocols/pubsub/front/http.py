@@ -3,20 +3,30 @@
 from __future__ import annotations
 
 import asyncio
-import base64
-import json
 from collections.abc import Callable
+from functools import partial
 from http import HTTPStatus
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
 from fastapi import APIRouter, Depends, HTTPException, Query, Request, Response
 
 from peerd.daemon.http.answers import ANSWER_S_MAX, answer_of, http_error
-from peerd.daemon.http.ingest import LINES_BODY, LineFailed, LineFate, LineRefused, ingest
+from peerd.daemon.http.ingest import LINES_BODY, LineFailed, LineFate, LineRefused, ingest, large_body
 from peerd.daemon.http.streaming import Source, Wish, add_feed, json_line, wish
 from peerd.front import needs_scope
 from peerd.lib.feed import Policy, Position
 from peerd.models.admin import STREAM_TYPE
+from protocols.pubsub.front.batches import BATCH_EVENTS_MAX, publish_batch
+from protocols.pubsub.front.cloud_events import (
+    BATCH_TYPE,
+    HEADER,
+    JSON_TYPE,
+    STRUCTURED_TYPE,
+    ClientEvent,
+    NotAnEvent,
+    read_batch,
+    read_event,
+)
 from protocols.pubsub.models import (
     AckWord,
     Declared,
@@ -38,11 +48,6 @@ from protocols.pubsub.service import NotDone
 if TYPE_CHECKING:
     from protocols.pubsub.service import PubSubService
 
-JSON_TYPE: Final = "application/json"
-CLOUD_EVENT_TYPE: Final = "application/cloudevents+json"
-CLOUD_REQUIRED: Final = ("specversion", "id", "source", "type")
-CLOUD_BATCH_TYPE: Final = "application/cloudevents-batch+json"
-CLOUD_HEADER: Final = "ce-"
 EVENT_BYTES_MAX: Final = 64 * 1024
 
 
@@ -82,18 +87,60 @@ def _add_schemas(routes: APIRouter, service: PubSubService) -> None:
 def _add_events(routes: APIRouter, service: PubSubService) -> None:
     @routes.post("/{schema}/events", openapi_extra=_event_bodies(), response_model=None)
     async def publish(request: Request, schema: SchemaName, ack: AckWord | None = None) -> Published | Response:
-        """Publish an event, a CloudEvent (structured or binary), or many events as JSON lines."""
+        """Publish an event, a CloudEvent (structured or binary), an array of either, or many events as JSON lines."""
         kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
         if kind == STREAM_TYPE:
             return await _publish_lines(request, service, schema, ack)
-        if kind == CLOUD_BATCH_TYPE:
-            detail = "CloudEvents are taken one by one, not in batches; many events at once can be JSON lines"
-            raise HTTPException(HTTPStatus.UNPROCESSABLE_ENTITY, detail)
-        event, context = _event_of(request, kind, await request.body())
-        if context:
-            event = await _with_context(service, schema, event, context)
-        await _until_publishable(service, schema, event)
-        return await answer_of(lambda done: service.publish(schema, event, done, ack), None)
+        try:
+            if (body := await _body_of(request, kind)).lstrip()[:1] == b"[" or kind == BATCH_TYPE:
+                batch = read_batch(kind, body, BATCH_EVENTS_MAX)
+                return await publish_batch([partial(_begin, service, schema, ack, each) for each in batch])
+            event = read_event(kind, request.headers, body)
+        except NotAnEvent as error:
+            raise HTTPException(HTTPStatus.UNPROCESSABLE_ENTITY, str(error)) from error
+        entered = await _entered(service, schema, event)
+        await _until_publishable(service, schema, entered)
+        return await answer_of(lambda done: service.publish(schema, entered, done, ack, event.name), None)
+
+
+async def _body_of(request: Request, kind: str) -> bytes:
+    """The body of an event or of a batch, each with its bound. Raises ``HTTPException``."""
+    is_json = kind in (JSON_TYPE, BATCH_TYPE) and not any(name.startswith(HEADER) for name in request.headers)
+    body = await large_body(request) if is_json else await request.body()
+    is_batch = is_json and body.lstrip()[:1] == b"["
+    if len(body) > EVENT_BYTES_MAX and not is_batch:
+        raise HTTPException(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, f"an event has at most {EVENT_BYTES_MAX} bytes")
+    return body
+
+
+async def _begin(
+    service: PubSubService,
+    schema: str,
+    ack: AckWord | None,
+    event: ClientEvent | NotAnEvent,
+    on_done: Callable[[Published | Exception], None],
+) -> None:
+    """Publish one event of a batch as soon as there is room. Raises ``HTTPException`` and `Unavailable`."""
+    if isinstance(event, NotAnEvent):
+        raise HTTPException(HTTPStatus.UNPROCESSABLE_ENTITY, str(event))
+    entered = await _entered(service, schema, event)
+    await _until_publishable(service, schema, entered, limit_s=None)
+    try:
+        service.publish(schema, entered, on_done, ack, event.name)
+    except NotDone as error:
+        raise http_error(error) from error
+
+
+async def _entered(service: PubSubService, schema: str, event: ClientEvent) -> dict[str, Any]:
+    """The event with the context of a CloudEvent entered, where it has any."""
+    if not event.context:
+        return event.event
+
+    def ask(done: Callable[[dict[str, Any] | Exception], None]) -> None:
+        service.schema_document(schema, done)
+
+    document = await answer_of(ask)
+    return event.entered({each["name"] for each in document["attributes"]})
 
 
 async def _until_publishable(
@@ -128,93 +175,8 @@ def _failure(answer: Published | Exception) -> LineFailed | None:
 
 
 def _event_bodies() -> dict[str, Any]:
-    content = {"application/json": {}, CLOUD_EVENT_TYPE: {}, **LINES_BODY["requestBody"]["content"]}
+    content = {JSON_TYPE: {}, STRUCTURED_TYPE: {}, BATCH_TYPE: {}, **LINES_BODY["requestBody"]["content"]}
     return {"requestBody": {"content": content, "required": True}}
-
-
-def _event_of(request: Request, kind: str, body: bytes) -> tuple[dict[str, Any], dict[str, Any]]:
-    """The event that a request carries, and the context attributes if it is a CloudEvent. Raises ``HTTPException``."""
-    if len(body) > EVENT_BYTES_MAX:
-        raise HTTPException(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, f"an event has at most {EVENT_BYTES_MAX} bytes")
-    context = {
-        name[len(CLOUD_HEADER) :]: value for name, value in request.headers.items() if name.startswith(CLOUD_HEADER)
-    }
-    if not context and kind != CLOUD_EVENT_TYPE:
-        return _object(body), {}
-    event, context = (_of_binary(kind, body), context) if context else _of_structured(_object(body))
-    _check_context(context)
-    return event, context
-
-
-def _check_context(context: dict[str, Any]) -> None:
-    """Raise ``HTTPException`` for what is no CloudEvent: a plain event sent with the wrong content type, say."""
-    missing = [name for name in CLOUD_REQUIRED if not isinstance(context.get(name), str) or not context[name]]
-    if missing:
-        detail = f"a CloudEvent has {', '.join(CLOUD_REQUIRED)}, which are text; there is no {', '.join(missing)}"
-        raise HTTPException(HTTPStatus.UNPROCESSABLE_ENTITY, detail)
-    if not context["specversion"].startswith("1."):
-        detail = f"CloudEvents of version 1.0 are taken, not {context['specversion']!r:.20}"
-        raise HTTPException(HTTPStatus.UNPROCESSABLE_ENTITY, detail)
-
-
-async def _with_context(
-    service: PubSubService, schema: str, event: dict[str, Any], context: dict[str, Any]
-) -> dict[str, Any]:
-    """Add the context of a CloudEvent: as attributes where the schema has them, else (its ``id``, say) as headers."""
-
-    def ask(done: Callable[[dict[str, Any] | Exception], None]) -> None:
-        service.schema_document(schema, done)
-
-    document = await answer_of(ask)
-    named = {each["name"] for each in document["attributes"]}
-    attributes = {name: value for name, value in context.items() if name in named}
-    headers = [
-        [CLOUD_HEADER + name, _as_text(value)]
-        for name, value in context.items()
-        if name not in named and value is not None
-    ]
-    return attributes | ({"_headers": headers} if headers else {}) | event
-
-
-def _as_text(value: Any) -> str:
-    """A context attribute as the HTTP binding of CloudEvents writes it."""
-    return value if isinstance(value, str) else json.dumps(value)
-
-
-def _object(body: bytes) -> dict[str, Any]:
-    try:
-        event = json.loads(body, parse_constant=_no_constant)
-    except (ValueError, RecursionError) as error:
-        raise HTTPException(HTTPStatus.UNPROCESSABLE_ENTITY, f"the body is not JSON: {error}"[:200]) from error
-    if not isinstance(event, dict):
-        raise HTTPException(HTTPStatus.UNPROCESSABLE_ENTITY, "an event is a JSON object")
-    return event
-
-
-def _no_constant(word: str) -> Any:
-    raise ValueError(f"{word} is no number in JSON; leave the attribute out instead")
-
-
-def _of_structured(cloud: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
-    """A CloudEvent in structured mode: the members of ``data`` are attributes, the rest is its context."""
-    data = cloud.pop("data", None)
-    encoded = cloud.pop("data_base64", None)
-    content_type = cloud.pop("datacontenttype", "")
-    if isinstance(data, dict):
-        return data, cloud
-    if encoded is not None:
-        return {"_payload_base64": encoded, "_content_type": content_type}, cloud
-    if data is not None:
-        text = data if isinstance(data, str) else json.dumps(data)
-        return {"_payload": text, "_content_type": content_type}, cloud
-    return {}, cloud
-
-
-def _of_binary(kind: str, body: bytes) -> dict[str, Any]:
-    """The data of a CloudEvent in binary mode: a JSON object gives attributes, anything else is the payload."""
-    if kind == JSON_TYPE and body.lstrip()[:1] == b"{":
-        return _object(body)
-    return {"_payload_base64": base64.b64encode(body).decode(), "_content_type": kind} if body else {}
 
 
 # Subscriptions
