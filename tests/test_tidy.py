@@ -114,6 +114,7 @@ PLUGIN_FRONT_MAY_IMPORT = (
         "peerd.daemon.http.files",
         "peerd.daemon.http.ingest",
         "peerd.daemon.http.answers",
+        "peerd.daemon.http.asker",
     ),
     *("peerd.sim", "peerd.lab", "peerd.pipeline"),
 )

@@ -152,6 +152,8 @@ class SubscriptionView(PubSubModel):
     name: str = ""
     schema_name: str = Field(alias="schema")
     filter: str
+    owner: str = ""
+    """Whose it is: ``token NAME`` or ``user NUMBER``; empty where a client over TCP showed no token."""
     group: str = ""
     policy: str
     state: str

@@ -303,9 +303,14 @@ class PubSub(Plugin):
     # Subscriptions
 
     def subscribe(
-        self, request: SubscriptionRequest, on_done: Callable[[SubscriptionView | Exception], None]
+        self,
+        request: SubscriptionRequest,
+        on_done: Callable[[SubscriptionView | Exception], None],
+        owner: str = "",
+        *,
+        is_bounded: bool = False,
     ) -> SubscriptionView:
-        return self.subscriptions.subscribe(request, on_done)
+        return self.subscriptions.subscribe(request, on_done, owner, is_bounded=is_bounded)
 
     def continued(self, request: SubscriptionRequest, epoch: str) -> str | None:
         return self.subscriptions.continued(request, epoch)
@@ -313,6 +318,9 @@ class PubSub(Plugin):
     def subscriptions_held(self) -> list[SubscriptionView]:
         """See `PubSubService.subscriptions_held`."""
         return self.subscriptions.views()
+
+    def subscription_held(self, id: str) -> SubscriptionView:
+        return self.subscriptions.view(self.subscriptions.get(id))
 
     def change(self, id: str, filter: object, on_done: Callable[[SubscriptionView | Exception], None]) -> None:
         self.subscriptions.change(id, filter, on_done)
@@ -357,14 +365,22 @@ class PubSub(Plugin):
 
     # Questions
 
-    def explain(self, event: str, subscriber: str, on_done: Callable[[dict[str, Any] | Exception], None]) -> None:
+    def explain(
+        self,
+        event: str,
+        subscriber: str,
+        on_done: Callable[[dict[str, Any] | Exception], None],
+        *,
+        shows_filters: bool = True,
+    ) -> None:
         try:
             asked = EventId.parse(event)
             known = {self.host.id, asked.publisher, *(each.id for each in self.host.leaf_set().members())}
             whose = node_meant(subscriber, known) if subscriber else self.host.id
         except ValueError as error:
             raise NotDone("invalid", str(error)) from error
-        self.delivering.explainer.explain("", asked, whose, lambda verdict: on_done(verdict.model_dump(mode="json")))
+        told = self.delivering.explainer.explain
+        told("", asked, whose, lambda verdict: on_done(verdict.model_dump(mode="json")), shows_filters=shows_filters)
 
     def tree(self, schema: str, attribute: str, on_done: Callable[[TreeView | Exception], None]) -> None:
         def found(known: EventSchema | None, why: str) -> None:

@@ -30,6 +30,7 @@ class SavedSubscription(BaseModel):
     bytes_max: int
     slot: Annotated[int, Field(ge=0, lt=DURABLE_MAX)]
     base: Annotated[int, Field(ge=0)]
+    owner: str = ""
 
 
 class Shelves:
@@ -51,6 +52,10 @@ class Shelves:
                 continue
             self._saved[saved.name] = saved
         return list(self._saved.values())
+
+    def bytes_of(self, owner: str) -> int:
+        """How many bytes are set aside for one owner's subscriptions."""
+        return sum(saved.bytes_max for saved in self._saved.values() if saved.owner == owner)
 
     def free_slot(self, bytes_max: int, bytes_together: int) -> tuple[int, Log]:
         """Return a log that nobody uses, emptied, for so many bytes. Raises `NotDone` if there is none.
