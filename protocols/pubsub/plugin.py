@@ -51,6 +51,7 @@ from protocols.pubsub.models import (
     Declared,
     Published,
     ReceivedEvent,
+    SchemaEnded,
     SchemaSummary,
     SubscriptionRequest,
     SubscriptionView,
@@ -228,10 +229,17 @@ class PubSub(Plugin):
                 version=schema.version,
                 attributes=len(schema.document.attributes),
                 absent=schema.document.absent,
+                creator=format_id(self.schemas.creator_of(schema.name) or self.host.id),
             )
             for schema in found
             if schema is not None
         ]
+
+    def end_schema(self, name: str, on_done: Callable[[SchemaEnded | Exception], None]) -> None:
+        def done(schema: EventSchema | None, why: str) -> None:
+            on_done(NotDone("conflict", why) if schema is None else SchemaEnded(name=name, version=schema.version))
+
+        self.schemas.end(name, done)
 
     def schema_document(self, name: str, on_done: Callable[[dict[str, Any] | Exception], None]) -> None:
         def done(schema: EventSchema | None, why: str) -> None:

@@ -12,6 +12,7 @@ from protocols.pubsub.models import (
     Declared,
     Published,
     ReceivedEvent,
+    SchemaEnded,
     SchemaSummary,
     SubscriptionRequest,
     SubscriptionView,
@@ -43,6 +44,9 @@ class PubSubService(Protocol):
 
     def schema_document(self, name: str, on_done: Callable[[dict[str, Any] | Exception], None]) -> None:
         """A schema as it was declared; it is looked up on the ring."""
+
+    def end_schema(self, name: str, on_done: Callable[[SchemaEnded | Exception], None]) -> None:
+        """End a schema that this node has made: everybody forgets it."""
 
     def publish(
         self,

@@ -72,7 +72,7 @@ def test_one_owner_uses_up_its_share_and_leaves_room_for_others() -> None:
     node = Node1(config)
     for number in range(4):
         node.subscribe("price > 5", "user 1001", is_bounded=True, name=f"junk-{number}")
-    with pytest.raises(NotDone, match="256.* that are for one .owner_share.") as refused:
+    with pytest.raises(NotDone, match=r"256.* that are for one .owner_share.") as refused:
         node.subscribe("price > 5", "user 1001", is_bounded=True, name="junk-4")
     assert refused.value.kind == "quota"
     node.subscribe("price > 5", "user 1001", is_bounded=True)

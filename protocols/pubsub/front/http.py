@@ -28,6 +28,7 @@ from protocols.pubsub.models import (
     PolicyWord,
     Published,
     ReceivedEvent,
+    SchemaEnded,
     SchemaName,
     SchemaSummaries,
     SubscriptionChange,
@@ -77,6 +78,13 @@ def _add_schemas(routes: APIRouter, service: PubSubService) -> None:
             detail = f"the document's name is {document['name']!r:.80}, and the path's {name!r}"
             raise HTTPException(HTTPStatus.UNPROCESSABLE_ENTITY, detail)
         return await answer_of(lambda done: service.declare(document, done, if_version))
+
+    @routes.delete("/schemas/{name}")
+    async def end_schema(request: Request, name: SchemaName) -> SchemaEnded:
+        """End a schema that this daemon's node has made. For operators: whoever subscribes or publishes loses it."""
+        if not asker_of(request).is_operator:
+            raise HTTPException(HTTPStatus.FORBIDDEN, f"operators of this daemon end the schema {name}")
+        return await answer_of(lambda done: service.end_schema(name, done))
 
 
 # Events
