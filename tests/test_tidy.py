@@ -115,6 +115,7 @@ PLUGIN_FRONT_MAY_IMPORT = (
         "peerd.daemon.http.ingest",
         "peerd.daemon.http.answers",
         "peerd.system.sockets",
+        "peerd.daemon.http.asker",
     ),
     *("peerd.sim", "peerd.lab", "peerd.pipeline"),
 )

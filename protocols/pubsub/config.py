@@ -192,6 +192,11 @@ class PubSubConfig(PluginConfig):
         1000, "Pieces of subscriptions that one member may have on this node (as a leaf); more is refused: quota."
     )
     subscriptions_local: Count = setting(10_000, "Subscriptions that clients of this node may have together.")
+    owner_share: Share = setting(
+        0.25,
+        "Share of subscriptions_local, and of durable_total, that one access token or user of this machine may have. "
+        "Operators are bounded by the whole only.",
+    )
     events_per_member: Count = setting(
         2000, "Events a second that this node takes from one publisher; above it the publisher is told to wait."
     )

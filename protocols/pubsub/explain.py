@@ -41,6 +41,7 @@ PIECES_TRIED_MAX: Final = 64
 PIECES_TOLD_MAX: Final = 8
 """So many of these are told of, those that match first."""
 REASONS_TOLD_MAX: Final = 12
+FILTER_HIDDEN: Final = "a filter, which operators see"
 TEXT_TOLD_MAX: Final = 200
 """Bytes of a filter or a reason; JSON writes some of them as six."""
 OUTCOMES_TOLD_MAX: Final = 16
@@ -247,6 +248,22 @@ def _shown(place: LeafPlace, name: NameOf) -> str:
     return f"{name(place.attribute)} {place.cell or 'whole'}"
 
 
+def _without_filters(report: LeafReport) -> LeafReport:
+    """The same for somebody who may not see what others have subscribed to: reasons quote filters and values."""
+    return report.model_copy(update={"checks": tuple(map(_hidden, report.checks))})
+
+
+def _subscriber_without_filters(report: NodeReport) -> NodeReport:
+    if (told := report.subscriber) is None:
+        return report
+    hidden = told.model_copy(update={"subscriptions": tuple(map(_hidden, told.subscriptions))})
+    return report.model_copy(update={"subscriber": hidden})
+
+
+def _hidden(check: FilterCheck) -> FilterCheck:
+    return check.model_copy(update={"filter": FILTER_HIDDEN, "reasons": ()})
+
+
 # Remembering
 
 
@@ -294,6 +311,7 @@ class _Explanation:
     event: EventId
     subscriber: NodeId
     on_done: OnVerdict
+    shows_filters: bool
     answers: dict[NodeId, NodeReport | None] = field(default_factory=dict)
     open: int = 0
     round: _Round = _Round.ORIGIN
@@ -331,12 +349,14 @@ class Explainer(Part):
         self.names_of: Callable[[str], NameOf] = lambda schema: _plain_name
         self._under_way = 0
 
-    def explain(self, schema: str, event: EventId, subscriber: NodeId, on_done: OnVerdict) -> None:
+    def explain(
+        self, schema: str, event: EventId, subscriber: NodeId, on_done: OnVerdict, *, shows_filters: bool = True
+    ) -> None:
         """Find out; ``on_done`` is called once. ``schema`` may be empty. Raises `Unavailable` above a limit."""
         if self._under_way >= UNDER_WAY_MAX:
             raise Unavailable("too many explanations are under way: try again in some seconds")
         self._under_way += 1
-        explanation = _Explanation(schema, event, subscriber, on_done)
+        explanation = _Explanation(schema, event, subscriber, on_done, shows_filters)
         self._ask_all(explanation, {event.publisher: None, self._host.id: None})
 
     def _ask_all(self, explanation: _Explanation, nodes: dict[NodeId, None]) -> None:
@@ -397,8 +417,11 @@ class Explainer(Part):
             if (report is None and node not in ends) or (report is not None and report.leaf is not None)
         }
         answers = explanation.answers
-        ends_told = answers.get(explanation.event.publisher), answers.get(explanation.subscriber)
-        return verdict(*ends_told, leaves, self.names_of(explanation.schema))
+        publisher, subscriber = answers.get(explanation.event.publisher), answers.get(explanation.subscriber)
+        if not explanation.shows_filters:
+            leaves = {owner: None if report is None else _without_filters(report) for owner, report in leaves.items()}
+            subscriber = subscriber and _subscriber_without_filters(subscriber)
+        return verdict(publisher, subscriber, leaves, self.names_of(explanation.schema))
 
     @staticmethod
     def _roots(explanation: _Explanation) -> dict[NodeId, None]:

@@ -60,6 +60,8 @@ class SchemaSummary(PubSubModel):
     version: int
     attributes: int
     absent: str
+    creator: str = ""
+    """The node that has made it, and alone may change or end it."""
 
 
 class SchemaSummaries(PubSubModel):
@@ -74,6 +76,13 @@ class Declared(PubSubModel):
     name: str
     version: int
     is_new: bool
+
+
+class SchemaEnded(PubSubModel):
+    """A schema is over; ``version`` was its last."""
+
+    name: str
+    version: int
 
 
 # Events
@@ -174,6 +183,8 @@ class SubscriptionView(PubSubModel):
     name: str = ""
     schema_name: str = Field(alias="schema")
     filter: str
+    owner: str = ""
+    """Whose it is: ``token NAME`` or ``user NUMBER``; empty where a client over TCP showed no token."""
     group: str = ""
     policy: str
     state: str

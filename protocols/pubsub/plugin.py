@@ -52,6 +52,7 @@ from protocols.pubsub.models import (
     Declared,
     Published,
     ReceivedEvent,
+    SchemaEnded,
     SchemaSummary,
     SubscriptionRequest,
     SubscriptionView,
@@ -240,10 +241,17 @@ class PubSub(Plugin):
                 version=schema.version,
                 attributes=len(schema.document.attributes),
                 absent=schema.document.absent,
+                creator=format_id(self.schemas.creator_of(schema.name) or self.host.id),
             )
             for schema in found
             if schema is not None
         ]
+
+    def end_schema(self, name: str, on_done: Callable[[SchemaEnded | Exception], None]) -> None:
+        def done(schema: EventSchema | None, why: str) -> None:
+            on_done(NotDone("conflict", why) if schema is None else SchemaEnded(name=name, version=schema.version))
+
+        self.schemas.end(name, done)
 
     def schema_document(self, name: str, on_done: Callable[[dict[str, Any] | Exception], None]) -> None:
         def done(schema: EventSchema | None, why: str) -> None:
@@ -328,9 +336,14 @@ class PubSub(Plugin):
     # Subscriptions
 
     def subscribe(
-        self, request: SubscriptionRequest, on_done: Callable[[SubscriptionView | Exception], None]
+        self,
+        request: SubscriptionRequest,
+        on_done: Callable[[SubscriptionView | Exception], None],
+        owner: str = "",
+        *,
+        is_bounded: bool = False,
     ) -> SubscriptionView:
-        return self.subscriptions.subscribe(request, on_done)
+        return self.subscriptions.subscribe(request, on_done, owner, is_bounded=is_bounded)
 
     def continued(self, request: SubscriptionRequest, epoch: str) -> str | None:
         return self.subscriptions.continued(request, epoch)
@@ -338,6 +351,9 @@ class PubSub(Plugin):
     def subscriptions_held(self) -> list[SubscriptionView]:
         """See `PubSubService.subscriptions_held`."""
         return self.subscriptions.views()
+
+    def subscription_held(self, id: str) -> SubscriptionView:
+        return self.subscriptions.view(self.subscriptions.get(id))
 
     def change(self, id: str, filter: object, on_done: Callable[[SubscriptionView | Exception], None]) -> None:
         self.subscriptions.change(id, filter, on_done)
@@ -382,14 +398,22 @@ class PubSub(Plugin):
 
     # Questions
 
-    def explain(self, event: str, subscriber: str, on_done: Callable[[dict[str, Any] | Exception], None]) -> None:
+    def explain(
+        self,
+        event: str,
+        subscriber: str,
+        on_done: Callable[[dict[str, Any] | Exception], None],
+        *,
+        shows_filters: bool = True,
+    ) -> None:
         try:
             asked = EventId.parse(event)
             known = {self.host.id, asked.publisher, *(each.id for each in self.host.leaf_set().members())}
             whose = node_meant(subscriber, known) if subscriber else self.host.id
         except ValueError as error:
             raise NotDone("invalid", str(error)) from error
-        self.delivering.explainer.explain("", asked, whose, lambda verdict: on_done(verdict.model_dump(mode="json")))
+        told = self.delivering.explainer.explain
+        told("", asked, whose, lambda verdict: on_done(verdict.model_dump(mode="json")), shows_filters=shows_filters)
 
     def tree(self, schema: str, attribute: str, on_done: Callable[[TreeView | Exception], None]) -> None:
         def found(known: EventSchema | None, why: str) -> None:

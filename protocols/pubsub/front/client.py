@@ -22,6 +22,7 @@ from protocols.pubsub.models import (
     Published,
     PublishedBatch,
     ReceivedEvent,
+    SchemaEnded,
     SchemaSummaries,
     SchemaSummary,
     SubscriptionRequest,
@@ -60,6 +61,10 @@ class PubSubClient:
     async def schema(self, name: str) -> dict[str, Any]:
         """A schema as it was declared, looked up on the ring."""
         return (await self._client.get(f"{PATH}/schemas/{_part(name)}", Whatever)).model_dump()
+
+    async def end_schema(self, name: str) -> SchemaEnded:
+        """End a schema that the daemon's node has made; for its operators."""
+        return await self._client.call("DELETE", f"{PATH}/schemas/{_part(name)}", SchemaEnded)
 
     async def publish(self, schema: str, event: Mapping[str, Any], *, ack: AckWord | None = None) -> Published:
         """Publish an event; waits for its outcome. ``_payload`` and ``_content_type`` are no attributes."""

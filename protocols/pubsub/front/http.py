@@ -9,8 +9,10 @@ from http import HTTPStatus
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
 from fastapi import APIRouter, Depends, HTTPException, Query, Request, Response
+from starlette.requests import HTTPConnection
 
 from peerd.daemon.http.answers import ANSWER_S_MAX, answer_of, http_error
+from peerd.daemon.http.asker import Asker, asker_of
 from peerd.daemon.http.ingest import LINES_BODY, LineFailed, LineFate, LineRefused, ingest, large_body
 from peerd.daemon.http.streaming import Source, Wish, add_feed, json_line, wish
 from peerd.front import needs_scope
@@ -35,6 +37,7 @@ from protocols.pubsub.models import (
     PolicyWord,
     Published,
     ReceivedEvent,
+    SchemaEnded,
     SchemaName,
     SchemaSummaries,
     SubscriptionChange,
@@ -79,6 +82,13 @@ def _add_schemas(routes: APIRouter, service: PubSubService) -> None:
             detail = f"the document's name is {document['name']!r:.80}, and the path's {name!r}"
             raise HTTPException(HTTPStatus.UNPROCESSABLE_ENTITY, detail)
         return await answer_of(lambda done: service.declare(document, done, if_version))
+
+    @routes.delete("/schemas/{name}")
+    async def end_schema(request: Request, name: SchemaName) -> SchemaEnded:
+        """End a schema that this daemon's node has made. For operators: whoever subscribes or publishes loses it."""
+        if not asker_of(request).is_operator:
+            raise HTTPException(HTTPStatus.FORBIDDEN, f"operators of this daemon end the schema {name}")
+        return await answer_of(lambda done: service.end_schema(name, done))
 
 
 # Events
@@ -182,11 +192,41 @@ def _event_bodies() -> dict[str, Any]:
 # Subscriptions
 
 
-def _source(service: PubSubService, id: str) -> Source[ReceivedEvent]:
+def _check_own(view: SubscriptionView, asker: Asker) -> None:
+    """Raise ``HTTPException`` where this client may not read, change and end a subscription."""
+    asker.check_own(f"the subscription {view.name or view.id}", view.owner, is_kept=bool(view.name))
+
+
+def _own(service: PubSubService, id: str, asker: Asker) -> SubscriptionView:
+    """Return a subscription of this client's. Raises ``HTTPException``."""
+    try:
+        view = service.subscription_held(id)
+    except NotDone as error:
+        raise http_error(error) from error
+    _check_own(view, asker)
+    return view
+
+
+def _subscribe(
+    service: PubSubService, asked: SubscriptionRequest, asker: Asker
+) -> Callable[[Callable[[SubscriptionView | Exception], None]], object]:
+    """Return what asks the service for a subscription of this client's. Raises ``HTTPException``."""
+    if asked.name:
+        asker.check_write("a durable subscription", "pubsub")
+    owner = asker.owner
+    if asker.is_operator:  # who may resume anybody's
+        owner = next(
+            (view.owner for view in service.subscriptions_held() if view.name and view.name == asked.name), owner
+        )
+    return lambda done: service.subscribe(asked, done, owner, is_bounded=not asker.is_operator)
+
+
+def _source(service: PubSubService, id: str, asker: Asker) -> Source[ReceivedEvent]:
     try:
         view, feed = service.reading(id)
     except NotDone as error:
         raise http_error(error) from error
+    _check_own(view, asker)
     return Source(feed, json_line, policy=Policy(view.policy), begin="start")
 
 
@@ -199,35 +239,47 @@ def _continued(service: PubSubService, asked: SubscriptionRequest, epoch: str) -
 
 def _add_subscriptions(routes: APIRouter, service: PubSubService) -> None:
     @routes.get("/subscriptions")
-    async def subscriptions() -> SubscriptionViews:
-        """The subscriptions of this daemon's clients."""
-        return SubscriptionViews(subscriptions=service.subscriptions_held())
+    async def subscriptions(request: Request) -> SubscriptionViews:
+        """The client's own subscriptions; for operators those of all clients of this daemon."""
+        asker, held = asker_of(request), service.subscriptions_held()
+        if not asker.is_operator:
+            held = [view for view in held if view.owner and view.owner == asker.owner]
+        return SubscriptionViews(subscriptions=held)
 
     @routes.post("/subscriptions", openapi_extra=needs_scope("read"), status_code=HTTPStatus.CREATED)
-    async def subscribe(body: SubscriptionRequest) -> SubscriptionView:
-        """Subscribe; answers when every event that is published from then on will come."""
-        return await answer_of(lambda done: service.subscribe(body, done))
+    async def subscribe(request: Request, body: SubscriptionRequest) -> SubscriptionView:
+        """Subscribe; answers when every event that is published from then on will come.
+
+        One with a name stays, and needs a token with the scope ``pubsub:write``, or a unix socket.
+        """
+        return await answer_of(_subscribe(service, body, asker_of(request)))
 
     @routes.patch("/subscriptions/{id}", openapi_extra=needs_scope("read"))
-    async def change(id: str, body: SubscriptionChange) -> SubscriptionView:
-        """Give a subscription another filter, without a gap and without doubles."""
+    async def change(request: Request, id: str, body: SubscriptionChange) -> SubscriptionView:
+        """Give a subscription another filter, without a gap and without doubles. Needs the scope ``pubsub:write``."""
+        asker_of(request).check_write("another filter for a subscription", "pubsub")
+        _own(service, id, asker_of(request))
         return await answer_of(lambda done: service.change(id, body.filter, done))
 
     @routes.delete("/subscriptions/{id}", openapi_extra=needs_scope("read"))
-    async def end(id: str) -> SubscriptionView:
-        """End a subscription."""
+    async def end(request: Request, id: str) -> SubscriptionView:
+        """End a subscription; one with a name needs the scope ``pubsub:write``."""
+        view = _own(service, id, asker_of(request))
+        if view.name:
+            asker_of(request).check_write("to end a durable subscription", "pubsub")
         try:
             return service.end(id)
         except NotDone as error:
             raise http_error(error) from error
 
-    def held(id: str) -> Source[ReceivedEvent]:
+    def held(request: HTTPConnection, id: str) -> Source[ReceivedEvent]:
         """The events of a subscription: those that are held, then what comes."""
-        return _source(service, id)
+        return _source(service, id, asker_of(request))
 
     add_feed(routes, "/subscriptions/{id}/events", held)
 
     async def subscribed(
+        request: HTTPConnection,
         schema: SchemaName,
         place: Annotated[Wish, Depends(wish)],
         filter: FilterText = "TRUE",
@@ -243,12 +295,9 @@ def _add_subscriptions(routes: APIRouter, service: PubSubService) -> None:
         options = {"group": group, "policy": policy, "since_s": since_s, "retained": retained}
         asked = SubscriptionRequest.model_validate({"schema": schema, "filter": filter, **options})
         if isinstance(place.place, Position) and (known := _continued(service, asked, place.place.epoch)):
-            return _source(service, known)
-
-        def ask(done: Callable[[SubscriptionView | Exception], None]) -> None:
-            service.subscribe(asked, done)
-
-        return _source(service, (await answer_of(ask)).id)
+            return _source(service, known, asker_of(request))
+        made = await answer_of(_subscribe(service, asked, asker_of(request)))
+        return _source(service, made.id, asker_of(request))
 
     add_feed(routes, "/{schema}/events", subscribed)
 
@@ -258,9 +307,10 @@ def _add_subscriptions(routes: APIRouter, service: PubSubService) -> None:
 
 def _add_questions(routes: APIRouter, service: PubSubService) -> None:
     @routes.get("/explain/{event}")
-    async def explain(event: str, subscriber: str = "") -> dict[str, Any]:
-        """Why an event did or did not arrive at a node (its id; default: this one)."""
-        return await answer_of(lambda done: service.explain(event, subscriber, done))
+    async def explain(request: Request, event: str, subscriber: str = "") -> dict[str, Any]:
+        """Why an event did or did not arrive at a node (its id; default: this one). Filters are for operators."""
+        shows = asker_of(request).is_operator
+        return await answer_of(lambda done: service.explain(event, subscriber, done, shows_filters=shows))
 
     @routes.get("/{schema}/tree")
     async def tree(schema: SchemaName, attribute: str = "") -> TreeView:

@@ -11,6 +11,7 @@ from peerd.errors import Unavailable
 from peerd.ids import NodeId
 from peerd.lib.feed import Feed, Policy
 from peerd.lib.filter import FilterError, Node, write
+from peerd.quantities import format_size
 from protocols.pubsub import refusals
 from protocols.pubsub.config import PubSubConfig
 from protocols.pubsub.messages import FILTER_BYTES_MAX, SINCE_RETAINED
@@ -83,6 +84,7 @@ class Subscriptions(Part):
             policy = Policy(saved.policy)
             what = saved.number, saved.schema_name, saved.document
             subscription = Subscription(*what, name=saved.name, group=saved.group, policy=policy, since_ms=0)
+            subscription.owner = saved.owner
             subscription.was_received = True
             try:
                 self._open(subscription, saved)
@@ -100,9 +102,18 @@ class Subscriptions(Part):
 
     # What clients ask
 
-    def subscribe(self, request: SubscriptionRequest, on_done: Callable[[Told], None]) -> SubscriptionView:
+    def subscribe(
+        self,
+        request: SubscriptionRequest,
+        on_done: Callable[[Told], None],
+        owner: str = "",
+        *,
+        is_bounded: bool = False,
+    ) -> SubscriptionView:
         """See `PubSubService.subscribe`. A durable one that exists already, with the same wishes, is that one."""
         if (known := self._by_name.get(request.name)) is not None:
+            if known.owner != owner:
+                raise NotDone("conflict", f"a subscription named {known.name} belongs to another token or user")
             self._check_same(known, request)
             if known.was_received and known.current is not None:
                 on_done(self.view(known))
@@ -112,6 +123,8 @@ class Subscriptions(Part):
         if len(self._all) >= self._config.subscriptions_local:
             self._refusals.count(self._host.id, QUOTA, is_proved=True)
             raise NotDone("quota", f"this node's clients have {len(self._all)} subscriptions, which is the limit")
+        if is_bounded:
+            self._check_share(request, owner)
         since_ms = max(1, round((self._host.wall_time() - request.since_s) * 1000)) if request.since_s else 0
         if request.retained:
             since_ms = SINCE_RETAINED
@@ -123,6 +136,7 @@ class Subscriptions(Part):
             group=request.group,
             policy=Policy(request.policy),
             since_ms=since_ms,
+            owner=owner,
         )
         subscription.waiting.append(on_done)
         if request.name:
@@ -310,8 +324,29 @@ class Subscriptions(Part):
             raise NotDone("invalid", f"the filter has {len(text.encode())} bytes, limit {FILTER_BYTES_MAX}")
         return node, text
 
+    def _check_share(self, request: SubscriptionRequest, owner: str) -> None:
+        """Raise `NotDone` if an owner would have more than its share, so that nobody uses up what is for all."""
+        config = self._config
+        count = sum(each.owner == owner for each in self._all.values())
+        whose = owner or "who shows no token"
+        if count >= max(1, int(config.owner_share * config.subscriptions_local)):
+            self._refusals.count(self._host.id, QUOTA, is_proved=True)
+            raise NotDone("quota", f"{whose} has {count} subscriptions here, the limit for one (owner_share)")
+        aside, room = self._shelves.bytes_of(owner), int(config.owner_share * config.durable_total)
+        if request.name and aside + self._bytes_max(request) > room:
+            self._refusals.count(self._host.id, QUOTA, is_proved=True)
+            raise NotDone(
+                "quota",
+                f"durable subscriptions of {whose} have {format_size(aside)} of the {format_size(room)} that are for "
+                f"one (owner_share): end some, or ask for less than {format_size(self._bytes_max(request))} "
+                "(bytes_max)",
+            )
+
+    def _bytes_max(self, request: SubscriptionRequest) -> int:
+        return min(request.bytes_max or self._config.durable_bytes, self._config.durable_bytes)
+
     def _saved_new(self, subscription: Subscription, request: SubscriptionRequest) -> SavedSubscription:
-        bytes_max = min(request.bytes_max or self._config.durable_bytes, self._config.durable_bytes)
+        bytes_max = self._bytes_max(request)
         slot, log = self._shelves.free_slot(bytes_max, self._config.durable_total)
         saved = SavedSubscription(
             number=subscription.number,
@@ -323,6 +358,7 @@ class Subscriptions(Part):
             bytes_max=bytes_max,
             slot=slot,
             base=log.next - 1,
+            owner=subscription.owner,
         )
         self._shelves.save(saved)
         return saved
