@@ -229,7 +229,7 @@ def _print_hints(cluster: LocalCluster) -> None:
     socket = socket_file(cluster.record(), 0)
     folder = cluster.layout.directory
     for line in (
-        f"ask a node:   peerd ring --socket {shlex.quote(str(socket))}",
+        f"ask a node:   export PEERD_SOCKET={shlex.quote(str(socket))}; peerd ring",
         f"logs, events: {folder}",
         f"end it:       {cluster.layout.command('down')}",
     ):

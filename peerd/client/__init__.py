@@ -74,7 +74,7 @@ from peerd.models.admin import (
     Tokens,
     WalkProgressView,
 )
-from peerd.places import ADMIN_SOCKET
+from peerd.places import ADMIN_SOCKET, SOCKET_VARIABLE
 
 if TYPE_CHECKING:
     import httpx
@@ -99,7 +99,6 @@ __all__ = [
     "run_sync",
 ]
 
-SOCKET_VARIABLE: Final = "PEERD_ADMIN__SOCKET"
 TOKEN_VARIABLE: Final = "PEERD_ACCESS_TOKEN"
 """An access token for a daemon's data port over TCP; in the environment, since command lines are seen by all."""
 JSON_TYPE: Final = "application/json"
@@ -145,7 +144,7 @@ class DaemonBusy(RequestRefused, Unavailable):
 
 
 def default_socket(environment: Mapping[str, str] = os.environ) -> str:
-    """The admin socket when none is named: ``PEERD_ADMIN__SOCKET``, else the default of the configuration."""
+    """The admin socket when none is named: ``PEERD_SOCKET``, else the default of the configuration."""
     return environment.get(SOCKET_VARIABLE) or ADMIN_SOCKET
 
 
