@@ -15,6 +15,7 @@ from peerd.cli.ring_drawing import DrawnNode, Kind, Symbols, dot, draw_ring, mer
 from peerd.errors import ExitCode
 from peerd.ids import parse_id
 from peerd.models.admin import Peer, Ring, RingCheck, RingNode, Status, WalkProgressView
+from peerd.quantities import ago
 
 ROWS_MAX: Final = 40
 """Rows of the list below the drawing; the other formats have all."""
@@ -107,7 +108,7 @@ def _show_verdict(found: RingCheck, output: Output, about: Status | None) -> Non
     is_cut_off = about is not None and (about.outside is not None or about.is_minority)
     for peer in found.missing:
         advice = "" if is_cut_off else f"; if it will not come back: peerd forget {peer.id[:8]}"
-        console.print(f"missing: {peer.id} ({peer.address}): lost {seconds(peer.lost_s)} ago{advice}")
+        console.print(f"missing: {peer.id} ({peer.address}): lost {ago(peer.lost_s)}{advice}")
     if found.missing_total > len(found.missing):
         console.print(f"and {found.missing_total - len(found.missing)} more")
     if found.problems_total > len(found.problems):

@@ -169,10 +169,14 @@ def test_route_of_a_node_that_has_left(daemon: FakeDaemon, capsys: pytest.Captur
 
 def test_healthcheck(daemon: FakeDaemon, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["healthcheck"]) == 0
-    assert capsys.readouterr().out.startswith("ready: event_loop: ")
+    assert capsys.readouterr().out == "ready\n"
     daemon.set_ready(False)
     assert main(["healthcheck"]) == 1
-    assert capsys.readouterr().err.startswith("not ready: ")
+    assert capsys.readouterr().err.startswith("not ready: ring: "), "what fails, and nothing else"
+    assert main(["healthcheck", "-o", "json"]) == 1
+    found = json.loads(capsys.readouterr().out)
+    assert [check["name"] for check in found["checks"] if not check["ok"]] == ["ring"] and len(found["checks"]) > 2
+    assert found["detail"] == next(f"ring: {check['detail']}" for check in found["checks"] if not check["ok"])
 
 
 def test_config_show_running(daemon: FakeDaemon, capsys: pytest.CaptureFixture[str]) -> None:
