@@ -15,7 +15,7 @@ from peerd.cli.ring_drawing import DrawnNode, Kind, Symbols, dot, draw_ring, mer
 from peerd.errors import ExitCode
 from peerd.ids import parse_id
 from peerd.models.admin import Peer, Ring, RingCheck, RingNode, Status, WalkProgressView
-from peerd.quantities import ago
+from peerd.quantities import ago, counted
 
 ROWS_MAX: Final = 40
 """Rows of the list below the drawing; the other formats have all."""
@@ -101,7 +101,7 @@ def _show_verdict(found: RingCheck, output: Output, about: Status | None) -> Non
     console = stdout()
     cycles = "one cycle" if len(found.cycles) == 1 else f"{len(found.cycles)} cycles"
     took = seconds(found.duration_s)
-    console.print(f"{verdict(found)}: {cycles}, {len(found.nodes)} nodes answered in {took}")
+    console.print(f"{verdict(found)}: {cycles}, {counted(len(found.nodes), 'node')} answered in {took}")
     for heading, lines in (("wrong", found.problems), ("no answer", found.unanswered), ("note", found.notes)):
         for line in lines:
             console.print(f"{heading}: {line}")

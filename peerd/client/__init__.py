@@ -28,6 +28,7 @@ from pydantic import BaseModel, ConfigDict, TypeAdapter, ValidationError
 from peerd.client.problems import problem_of, why_unreachable
 from peerd.client.transport import Body, ClientTransport, OpenAnswer, TransportFailed, UnixTransport
 from peerd.errors import ConfigError, PeerdError, Unavailable
+from peerd.invalid import first_reason
 from peerd.limits import MIB
 from peerd.models.admin import (
     API_PREFIX,
@@ -548,7 +549,7 @@ class Client:
         return DaemonUnreachable(f"no daemon answers at {self.address} ({why_unreachable(self.address, error)})")
 
     def _not_ours(self, error: ValidationError) -> RequestRefused:
-        return self._strange(error.errors(include_url=False)[0]["msg"])
+        return self._strange(first_reason(error))
 
     def _strange(self, why: str) -> RequestRefused:
         detail = f"what answers at {self.address} is no peerd of a version that this one understands: {why}"

@@ -23,9 +23,11 @@ from starlette.requests import ClientDisconnect
 
 from peerd.daemon.http.guard import BODY_LIMIT, ROUTE_BODY_BYTES_MAX, problem
 from peerd.errors import Unavailable
+from peerd.invalid import first_reason
 from peerd.limits import KIB, MIB
 from peerd.models.admin import PROBLEM_TYPE, STREAM_TYPE
 from peerd.models.streams import IngestAnswer, IngestError
+from peerd.quantities import counted
 
 LINES_BODY: Final[dict[str, Any]] = {"requestBody": {"content": {STREAM_TYPE: {}}, "required": True}}
 """``openapi_extra`` of a route that takes lines: FastAPI does not see what `ingest` reads."""
@@ -141,7 +143,7 @@ class _Taking:
             await self._accept(self._line_reader.validate_json(line))
             self._accepted += 1
         except ValidationError as error:
-            self._refuse(number, _what(error))
+            self._refuse(number, first_reason(error))
         except LineRefused as error:
             self._refuse(number, str(error))
         if number % LINES_AT_ONCE == 0:
@@ -159,7 +161,7 @@ class _Taking:
         if status is HTTPStatus.OK and not self._refused:
             return JSONResponse(told.model_dump())
         if status is HTTPStatus.OK:
-            status, detail = HTTPStatus.UNPROCESSABLE_ENTITY, f"{self._refused} lines were refused"
+            status, detail = HTTPStatus.UNPROCESSABLE_ENTITY, f"{counted(self._refused, 'line')} refused"
         fields = {"type": "about:blank", "title": status.phrase, "status": int(status)}
         body = {**fields, **told.model_dump(), "detail": detail}
         return JSONResponse(body, status, media_type=PROBLEM_TYPE)
@@ -169,13 +171,7 @@ class _Taking:
         if len(self._errors) < ERRORS_TOLD_MAX:
             self._errors.append(IngestError(line=number, detail=detail[:DETAIL_LENGTH_MAX]))
         if self._refused >= REFUSED_MAX:
-            raise _GivenUp(HTTPStatus.UNPROCESSABLE_ENTITY, f"{REFUSED_MAX} lines were refused; the rest was not read")
-
-
-def _what(error: ValidationError) -> str:
-    first = error.errors(include_url=False, include_context=False, include_input=False)[0]
-    where = ".".join(map(str, first["loc"]))
-    return f"{where}: {first['msg']}" if where else first["msg"]
+            raise _GivenUp(HTTPStatus.UNPROCESSABLE_ENTITY, f"{REFUSED_MAX} lines refused; the rest was not read")
 
 
 async def _lines(body: AsyncGenerator[bytes, None], line_bytes_max: int) -> AsyncGenerator[tuple[int, bytes], None]:
