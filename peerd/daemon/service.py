@@ -407,6 +407,8 @@ class Daemon:
         self.node.start(bootstrap_addresses(self.config, self.peer), known)
         if state.taken_over:
             _log.info("state.taken_over", files=state.taken_over)
+        if state.closed_off:
+            _log.warning("state.was_open", detail=state.closed_off)
         for warning in state.warnings:
             _log.warning("state.damaged", detail=warning)
         self.metrics.declare((STATE_REPAIRS,))

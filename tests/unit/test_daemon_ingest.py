@@ -48,7 +48,7 @@ async def test_refused_lines_are_named_by_number_and_the_others_are_taken(rig: R
     told = response.json()
     assert (response.status_code, response.headers["content-type"]) == (422, "application/problem+json")
     assert (told["accepted"], told["refused"], told["is_complete"]) == (2, 4, True)
-    assert told["detail"] == "4 lines were refused"
+    assert told["detail"] == "4 lines refused"
     by_line = {error["line"]: error["detail"] for error in told["errors"]}
     assert list(by_line) == [2, 4, 5, 7]
     assert "text: " in by_line[2] and "Invalid JSON" in by_line[4] and by_line[5] == "this text is not wanted"
@@ -263,7 +263,7 @@ async def test_the_client_sends_what_it_is_given(rig: Rig) -> None:
     async with rig.client() as client:
         assert (await client.send_lines("/v1/notes", [{"text": "a"}, {"text": "b"}])).accepted == 2
         assert (await client.send_lines("/v1/notes", several())).accepted == 2
-        with pytest.raises(IngestRefused, match="1 lines were refused") as refused:
+        with pytest.raises(IngestRefused, match="1 line refused") as refused:
             await client.send_lines("/v1/notes", [{"text": "e"}, {"text": 1}])
     assert refused.value.answer.errors[0].line == 2 and refused.value.answer.accepted == 1
     assert rig.notes.taken == list("abcde")

@@ -32,6 +32,16 @@ def test_one_event_from_arguments(service: FakePubSub, capsys: Captured) -> None
     assert service.calls == [("publish", (event, None))]
 
 
+def test_one_event_as_json(service: FakePubSub, capsys: Captured) -> None:
+    assert main(["publish", "stocks", '{"symbol": "IBM", "price": 20.5}', "--payload", "hello"]) == 0
+    assert service.calls == [("publish", ({"symbol": "IBM", "price": 20.5, "_payload": "hello"}, None))]
+    assert main(["publish", "stocks", '{"symbol": ']) == 2
+    assert "the event is not JSON" in capsys.readouterr().err
+    assert main(["publish", "stocks", '["IBM"]']) == main(["publish", "stocks", '{"a": 1}', "b=2"]) == 2
+    assert "neither NAME=VALUE nor, alone, a JSON object" in capsys.readouterr().err
+    assert len(service.calls) == 1
+
+
 def test_headers_of_an_event(service: FakePubSub, capsys: Captured) -> None:
     assert main(["publish", "stocks", "a=1", "-H", "trace=x=y", "--header", "trace=z"]) == 0
     assert service.calls == [("publish", ({"a": 1, "_headers": [["trace", "x=y"], ["trace", "z"]]}, None))]

@@ -26,9 +26,11 @@ from starlette.requests import ClientDisconnect
 
 from peerd.daemon.http.guard import BODY_LIMIT, ROUTE_BODY_BYTES_MAX, problem
 from peerd.errors import Unavailable
+from peerd.invalid import first_reason
 from peerd.limits import KIB, MIB
 from peerd.models.admin import PROBLEM_TYPE, STREAM_TYPE
 from peerd.models.streams import IngestAnswer, IngestError
+from peerd.quantities import counted
 
 LINES_BODY: Final[dict[str, Any]] = {"requestBody": {"content": {STREAM_TYPE: {}}, "required": True}}
 """``openapi_extra`` of a route that takes lines: FastAPI does not see what `ingest` reads."""
@@ -168,7 +170,7 @@ class _Taking:
                 self._open += 1
                 fate.add_done_callback(partial(self._over, number))
         except ValidationError as error:
-            self._refuse(number, _what(error))
+            self._refuse(number, first_reason(error))
         except LineRefused as error:
             self._refuse(number, str(error))
         self._next = number + 1
@@ -189,7 +191,7 @@ class _Taking:
         elif self._failed:
             status, detail = HTTPStatus.SERVICE_UNAVAILABLE, self._what_failed()
         elif self._refused and is_complete:
-            status, detail = HTTPStatus.UNPROCESSABLE_ENTITY, f"{self._refused} lines were refused"
+            status, detail = HTTPStatus.UNPROCESSABLE_ENTITY, f"{counted(self._refused, 'line')} refused"
         told = IngestAnswer(
             accepted=self._accepted,
             refused=self._refused,
@@ -215,7 +217,7 @@ class _Taking:
         self._next = number + 1
         self._errors.append(IngestError(line=number, detail=detail[:DETAIL_LENGTH_MAX]))
         if self._refused >= REFUSED_MAX:
-            why = f"{self._refused} lines were refused; the rest was not read"
+            why = f"{counted(self._refused, 'line')} refused; the rest was not read"
             raise _GivenUp(HTTPStatus.UNPROCESSABLE_ENTITY, why)
 
     def _over(self, number: int, fate: LineFate) -> None:
