@@ -134,12 +134,6 @@ def test_a_record_that_is_made_has_room_for_all_nodes_that_may_be_in_it() -> Non
     former = (FormerProducer(id="f" * 32, term=TERM_MAX),) * FORMER_MAX
     nodes = {"producer": far, "seeds": (far,) * SEEDS_MAX, "standbys": (far,) * STANDBYS_MAX}
     full = {**nodes, "former": former, "term": TERM_MAX}
-        "former": former,
-        "producer": far,
-        "seeds": (far,) * SEEDS_MAX,
-        "standbys": (far,) * STANDBYS_MAX,
-        "term": TERM_MAX,
-    }
     assert size > 50 and len(record.model_copy(update=full).encode()) > 0.9 * RECORD_BYTES_MAX
 
 
