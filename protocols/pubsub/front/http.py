@@ -14,6 +14,7 @@ from fastapi import APIRouter, Depends, HTTPException, Query, Request, Response
 from peerd.daemon.http.answers import ANSWER_S_MAX, answer_of, http_error
 from peerd.daemon.http.ingest import LINES_BODY, LineFailed, LineFate, LineRefused, ingest
 from peerd.daemon.http.streaming import Source, Wish, add_feed, json_line, wish
+from peerd.errors import Unavailable
 from peerd.front import needs_scope
 from peerd.lib.feed import Policy, Position
 from peerd.models.admin import STREAM_TYPE
@@ -33,6 +34,7 @@ from protocols.pubsub.models import (
     SubscriptionViews,
     TreeView,
 )
+from protocols.pubsub.outcomes import QueueFull
 from protocols.pubsub.service import NotDone
 
 if TYPE_CHECKING:
@@ -92,17 +94,44 @@ def _add_events(routes: APIRouter, service: PubSubService) -> None:
         event, context = _event_of(request, kind, await request.body())
         if context:
             event = await _with_context(service, schema, event, context)
-        await _until_publishable(service, schema, event)
-        return await answer_of(lambda done: service.publish(schema, event, done, ack), None)
+        return await _publish_one(service, schema, event, ack)
 
 
-async def _until_publishable(
-    service: PubSubService, schema: str, event: dict[str, Any], limit_s: float | None = ANSWER_S_MAX
-) -> None:
+async def _publish_one(service: PubSubService, schema: str, event: dict[str, Any], ack: AckWord | None) -> Published:
+    try:
+        async with asyncio.timeout(ANSWER_S_MAX):
+            answer = await _begin(service, schema, event, ack)
+    except TimeoutError as error:
+        raise Unavailable("the ring takes no more events just now; this one was not published, try again") from error
+    except NotDone as error:
+        raise http_error(error) from error
+    outcome = await answer
+    if isinstance(outcome, NotDone):
+        raise http_error(outcome)
+    if isinstance(outcome, Exception):
+        raise outcome
+    return outcome
+
+
+async def _begin(
+    service: PubSubService, schema: str, event: dict[str, Any], ack: AckWord | None
+) -> asyncio.Future[Published | Exception]:
+    """Publish an event as soon as there is room, however long that takes; what is returned is done at its end.
+
+    Raises `NotDone`, `Unavailable` and ``HTTPException``.
+    """
+    answer: asyncio.Future[Published | Exception] = asyncio.get_running_loop().create_future()
+
     def ask(done: Callable[[bool | Exception], None]) -> None:
         service.when_publishable(schema, event, done)
 
-    await answer_of(ask, limit_s)
+    while True:
+        await answer_of(ask, None)
+        try:
+            service.publish(schema, event, answer.set_result, ack)
+        except QueueFull:  # others were told of the same room, and were sooner
+            continue
+        return answer
 
 
 async def _publish_lines(request: Request, service: PubSubService, schema: str, ack: AckWord | None) -> Response:
@@ -110,12 +139,12 @@ async def _publish_lines(request: Request, service: PubSubService, schema: str, 
     outcome, however long the events before it take."""
 
     async def accept(event: dict[str, Any]) -> LineFate:
-        await _until_publishable(service, schema, event, limit_s=None)
         fate: LineFate = asyncio.get_running_loop().create_future()
         try:
-            service.publish(schema, event, lambda answer: fate.set_result(_failure(answer)), ack)
+            answer = await _begin(service, schema, event, ack)
         except NotDone as error:
             raise LineRefused(str(error)) from error
+        answer.add_done_callback(lambda done: fate.set_result(_failure(done.result())))
         return fate
 
     return await ingest(request, dict[str, Any], accept)
