@@ -455,22 +455,37 @@ class Client:
         """Send a GET; otherwise as `call`."""
         return await self.call("GET", path, model)
 
-    async def call(self, method: str, path: str, model: type[Model], body: BaseModel | None = None) -> Model:
-        """Send one request, and return its answer as a ``model``.
+    async def call(
+        self,
+        method: str,
+        path: str,
+        model: type[Model],
+        body: BaseModel | None = None,
+        silence_s: float = ANSWER_TIMEOUT_S,
+    ) -> Model:
+        """Send one request, and return its answer as a ``model``. ``silence_s``: how long the daemon may take.
 
         Raises `RequestRefused` for what the daemon refuses, `DaemonBusy`, `DaemonUnreachable`.
         """
         content = None if body is None else body.model_dump_json().encode()
-        return await self.send(method, path, model, content, JSON_TYPE)
+        return await self.send(method, path, model, content, JSON_TYPE, silence_s)
 
     async def send(
-        self, method: str, path: str, model: type[Model], content: Body, kind: str, *, tells_all: bool = False
+        self,
+        method: str,
+        path: str,
+        model: type[Model],
+        content: Body,
+        kind: str,
+        silence_s: float = ANSWER_TIMEOUT_S,
+        *,
+        tells_all: bool = False,
     ) -> Model:
         """Send one request with any body, of the content type ``kind``; otherwise as `call`.
 
         ``tells_all``: a refusal that is a ``model`` as well is returned, and not raised.
         """
-        async with self._exchange(method, path, content, kind, ANSWER_TIMEOUT_S) as exchange:
+        async with self._exchange(method, path, content, kind, silence_s) as exchange:
             answer = await self._whole(exchange, method, path)
         if not tells_all:
             answer.raise_for_problem()

@@ -143,7 +143,11 @@ class PubSubConfig(PluginConfig):
         "1s",
         "Least pause before cells that have not answered are probed again; longer where answers are slow. It doubles.",
     )
-    publish_timeout: Interval = setting("30s", "How long a publish is tried before its outcome is unknown.")
+    publish_timeout: Interval = setting(
+        "30s",
+        "How long after an event has set out to a leaf that says nothing its outcome is unknown. What waits for its "
+        "turn has no limit.",
+    )
     publish_queue: Memory = setting("8MiB", "Events that wait here to be published; above it publishers have to wait.")
 
     # Delivery (section 3.4.3)

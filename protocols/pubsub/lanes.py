@@ -14,7 +14,7 @@ the cell is a guess until a leaf answers.
 from __future__ import annotations
 
 import math
-from bisect import insort
+from bisect import bisect_left, insort
 from collections.abc import Iterable, Iterator
 from heapq import heappop, heappush
 from typing import Final, TypeAlias
@@ -57,6 +57,8 @@ class Lanes:
         self.cells: CellMap[Lane] = CellMap()
         self.cells_of: dict[int, set[int]] = {}
         """By event, the cells that it has to visit."""
+        self.numbers: list[int] = []
+        """These events, in order."""
 
     def add(
         self,
@@ -80,6 +82,8 @@ class Lanes:
         if begun_s < math.inf:
             lane.begun_s[number] = min(begun_s, lane.begun_s.get(number, math.inf))
         lane.is_leaf = lane.is_leaf or is_leaf
+        if number not in self.cells_of:
+            insort(self.numbers, number)
         self.cells_of.setdefault(number, set()).add(cell)
         if due_s < math.inf:
             lane.flying.add(number)
@@ -94,6 +98,7 @@ class Lanes:
         cells.remove(cell)
         if not cells:
             del self.cells_of[number]
+            del self.numbers[bisect_left(self.numbers, number)]
         lane.order.remove(number)
         del lane.tries[number]
         lane.begun_s.pop(number, None)
@@ -123,16 +128,20 @@ class Lanes:
         lane = self.cells.get(cell)
         if lane is None or lane.flying:
             return []
-        related = (other for each in self.cells.related(cell) if (other := self.cells.get(each)) is not None)
-        limit = min((other.order[0] for other in related), default=math.inf)
+        limit = math.inf
         if not lane.is_leaf:  # an earlier event's other cells may end at the same leaf; its own do not matter
-            elsewhere = (number for number, cells in self.cells_of.items() if len(cells) > 1 or cell not in cells)
-            limit = min(limit, min(elsewhere, default=math.inf) + 1)
+            # Mostly the first event is one: to look at all of them for each cell would be thousands for each publish.
+            elsewhere = next((each for each in self.numbers if self.cells_of[each] != {cell}), math.inf)
+            limit = elsewhere + 1
+        if lane.order[0] >= limit:
+            return []
+        related = (other for each in self.cells.related(cell) if (other := self.cells.get(each)) is not None)
+        limit = min(limit, min((other.order[0] for other in related), default=math.inf))
         return [number for number in lane.order if number < limit]
 
     def next_guesses(self) -> list[int]:
         """The guessed cells of the earliest event: those that may have become free by the end of the one before it."""
-        cells = sorted(self.cells_of[min(self.cells_of)]) if self.cells_of else []
+        cells = sorted(self.cells_of[self.numbers[0]]) if self.numbers else []
         return [cell for cell in cells if (lane := self.cells.get(cell)) is not None and not lane.is_leaf]
 
     def attempt(self, cell: int, numbers: list[int]) -> int:
@@ -191,6 +200,7 @@ class Lanes:
 
     def validate(self) -> None:
         """Assert the invariants."""
+        assert self.numbers == sorted(self.cells_of)
         for cell in self.cells:
             lane = self.cells.get(cell)
             assert lane is not None and lane.order and lane.order == sorted(lane.tries)
@@ -256,19 +266,23 @@ class LaneBook:
         found = [lane for cell in lanes.cells.related(leaf) if (lane := lanes.cells.get(cell)) is not None]
         return sorted({number for lane in found for number in lane.order})
 
-    def free(self, spots: Iterable[Spot]) -> Iterator[tuple[Tree, int, list[int]]]:
-        """The lanes that have become free since something happened to these spots, with the events that may set out."""
+    def free(self, spots: Iterable[Spot], added: Iterable[Spot] = ()) -> Iterator[tuple[Tree, int, list[int]]]:
+        """The lanes that have become free since something happened to these spots, with the events that may set out.
+
+        To ``added`` ones a later event has come, which makes none of the others free.
+        """
         by_tree: dict[Tree, dict[int, None]] = {}
         for tree, cell in spots:
             by_tree.setdefault(tree, {})[cell] = None
+        near: dict[Spot, None] = {}
         for tree, cells in by_tree.items():
-            lanes = self._trees.get(tree)
-            if lanes is None:
-                continue
-            near = [each for cell in cells for each in (cell, *lanes.cells.related(cell))]
-            for cell in dict.fromkeys([*near, *lanes.next_guesses()]):
-                if numbers := lanes.ready(cell):
-                    yield tree, cell, numbers
+            if (lanes := self._trees.get(tree)) is not None:
+                found = (each for cell in cells for each in (cell, *lanes.cells.related(cell)))
+                near.update(((tree, each), None) for each in (*found, *lanes.next_guesses()))
+        near.update((spot, None) for spot in added)
+        for tree, cell in near:
+            if (lanes := self._trees.get(tree)) is not None and (numbers := lanes.ready(cell)):
+                yield tree, cell, numbers
 
     def is_leaf(self, tree: Tree, cell: int) -> bool:
         """Whether the leaf itself or the root of the tree has told of the cell, and it is no guess."""

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import Final
 
+from peerd.errors import Unavailable
 from peerd.messages import PeerRef
 from protocols.pubsub.coverage import Coverage
 from protocols.pubsub.messages import EventBody
@@ -17,6 +18,10 @@ ANSWERS_MAX: Final = 64
 """Answers of leaves that are remembered of one event."""
 COPIES_LIMIT: Final = 1 << 8
 """More copies than any leaf reports."""
+
+
+class QueueFull(Unavailable):
+    """No event is taken for the moment: wait for room, and try again."""
 
 
 class PublishStatus(Enum):

@@ -36,7 +36,7 @@ from protocols.pubsub.leaf_cache import LeafCache
 from protocols.pubsub.messages import EVENTS_BYTES_MAX, EVENTS_MAX, EventAck, EventBody, ProbePub
 from protocols.pubsub.names import EventId, Tree, key_of
 from protocols.pubsub.nearness import is_near, may_be_root
-from protocols.pubsub.outcomes import OnResult, PendingPublish, PublishResult, PublishStatus
+from protocols.pubsub.outcomes import OnResult, PendingPublish, PublishResult, PublishStatus, QueueFull
 from protocols.pubsub.patience import Patience
 from protocols.pubsub.ports import SchemaView, targets_of
 from protocols.pubsub.probing import LevelGuide, probe_region
@@ -137,14 +137,14 @@ class Publishing(Part):
     ) -> EventId:
         """Publish an event; ``on_result`` is called once, later.
 
-        Raises `Unavailable` outside the ring and while the queue is full (see `when_room`), `ValueError` for an event
+        Raises `Unavailable` outside the ring, `QueueFull` (see `when_room`), `ValueError` for an event
         that is too large, and what `SchemaView.encode_values` raises.
         """
         if (outside := self._host.outside_reason()) is not None:
             raise Unavailable(f"{outside}, so it cannot publish")
         if not self.may_publish():
             waiting = f"{len(self._queue)} events wait to be published, of {self._bytes} bytes with those on their way"
-            raise Unavailable(f"{waiting}; try again when some have gone")
+            raise QueueFull(f"{waiting}; try again when some have gone")
         host, encoded = self._host, schema.encode_values(values)
         wall_ms = round(1000 * host.wall_time())
         body = EventBody(host.peer, host.boot_epoch, self._next, wall_ms, encoded, payload, content_type, retain)
@@ -199,10 +199,10 @@ class Publishing(Part):
 
     def _advance(self, spots: Iterable[Spot] = ()) -> None:
         """Take events from the queue, and send what may go now because of that or of what happened to these spots."""
-        spots = list(spots)
+        added: list[Spot] = []
         while self._queue and len(self._under_way) < UNDER_WAY_MAX:
-            spots += self._plan(self._queue.popleft())
-        self._set_out(spots)
+            added += self._plan(self._queue.popleft())
+        self._set_out(spots, added)
         self._host.gauge("peerd_pubsub_publish_waiting_bytes", self._bytes)
 
     def _plan(self, event: PendingPublish) -> list[Spot]:
@@ -229,10 +229,10 @@ class Publishing(Part):
             self._finish(event, PublishStatus.RECEIVED)
         return spots
 
-    def _set_out(self, spots: Iterable[Spot]) -> None:
+    def _set_out(self, spots: Iterable[Spot], added: Iterable[Spot]) -> None:
         """Send a batch down every lane that has become free, lanes with the same events together."""
         groups: dict[tuple[str, tuple[int, ...], int, bool], list[AttributeCell]] = {}
-        for tree, cell, ready in self._lanes.free(spots):
+        for tree, cell, ready in self._lanes.free(spots, added):
             numbers = self._fitting(ready)
             attempt = self._lanes.attempt(tree, cell, numbers)
             now, first_s = self._host.now(), self._patience.pause_s(self.config.publish_retry, len(numbers))

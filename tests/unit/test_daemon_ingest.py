@@ -15,6 +15,7 @@ from hypothesis import given, strategies as st
 
 from peerd.client import DaemonUnreachable, IngestRefused
 from peerd.daemon.http import ingest
+from peerd.daemon.tasks import spawn
 from tests.support.feeds import Rig, serving, until
 
 LINES = {"content-type": "application/x-ndjson"}
@@ -111,7 +112,7 @@ async def test_the_owner_may_give_up(rig: Rig) -> None:
 
 
 async def test_the_answer_waits_for_what_shows_later_and_names_it(rig: Rig) -> None:
-    posted = spawn(post(rig, notes("a", *["later"] * 5, "unwanted")))
+    posted = spawn(post(rig, notes("a", *["later"] * 5, "unwanted")), name="post")
     await until(lambda: len(rig.notes.later) == 5)
     silent = ingest.LineFailed("a leaf is silent", "unknown")
     fates = [silent, None, silent, ingest.LineFailed("it was not sent"), silent]

@@ -10,6 +10,7 @@ import pytest
 from peerd.errors import Unavailable
 from protocols.pubsub.cells import WHOLE
 from protocols.pubsub.coverage import Coverage
+from protocols.pubsub.lanes import Lanes
 from protocols.pubsub.names import EVERY
 from protocols.pubsub.outcomes import PendingPublish, PublishResult, PublishStatus
 from protocols.pubsub.publishing import QUEUED_MAX, UNDER_WAY_MAX
@@ -87,6 +88,28 @@ def test_a_leaf_that_is_back_gets_what_its_publisher_was_told_is_unknown() -> No
     world.wait(10 * PAUSE_MAX_S)
     assert world.sent() == []
     assert world.ended == [(1, PublishStatus.UNKNOWN), (2, PublishStatus.REPLICATED)], "each has one outcome"
+
+
+def test_what_waits_for_a_first_answer_is_not_looked_at_again_for_each_event_behind_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A thousand guessed cells, each looked at for each of a thousand events, held the daemon up for 20 seconds."""
+    ready, looked = Lanes.ready, list[int]()
+
+    def counted(lanes: Lanes, cell: int) -> list[int]:
+        looked.append(cell)
+        return ready(lanes, cell)
+
+    monkeypatch.setattr(Lanes, "ready", counted)
+    world = World(attributes=2, probe_level_min=6, probe_probability=0.5)
+    cells = 0
+    for number in range(100):
+        name = world.plugin.publish({"1": number << 20, "2": number << 24})
+        pending = world.plugin.publishing.pending(name)
+        assert pending is not None
+        cells += sum(map(len, pending.coverage.outstanding.values()))
+    assert cells > 1000
+    assert len(looked) == cells
 
 
 class Late:

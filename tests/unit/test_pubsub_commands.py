@@ -78,6 +78,16 @@ def test_many_events_from_a_file(service: FakePubSub, tmp_path: Path, capsys: Ca
     assert service.calls == [("publish", ({"n": 1}, "received")), ("publish", ({"n": 2}, "received"))]
 
 
+def test_events_without_a_certain_outcome_are_named(service: FakePubSub, tmp_path: Path, capsys: Captured) -> None:
+    file = tmp_path / "events.jsonl"
+    file.write_text('{"n": 1}\n' * 4)
+    service.outcome = lambda number: published(number, "unknown" if number > 2 else "replicated", "a leaf is silent")
+    assert main(["publish", "stocks", "-f", str(file)]) == 3
+    told = capsys.readouterr()
+    assert "0 refused, 2 without a certain outcome" in told.out
+    assert "events 3 to 4: outcome unknown, who sends it again may have it come twice: a leaf is silent" in told.err
+
+
 @pytest.mark.parametrize(("line", "words"), [("rubbish", "line 2 is not JSON"), ("[1]", "line 2 is not a JSON object")])
 def test_a_line_that_is_no_event_is_named(
     service: FakePubSub, tmp_path: Path, capsys: Captured, line: str, words: str

@@ -20,6 +20,7 @@ from peerd.lib.feed import Feed
 from protocols.pubsub.front.client import PubSubClient
 from protocols.pubsub.models import ReceivedEvent, SubscriptionView
 from protocols.pubsub.names import EventId
+from protocols.pubsub.outcomes import QueueFull
 from protocols.pubsub.service import NotDone
 from tests.support.fake_daemon import LOCAL_OPERATOR, FakeDaemon
 from tests.support.fake_pubsub import DOCUMENT, FakePubSub, published, received
@@ -263,6 +264,27 @@ async def test_lines_that_came_together_are_published_in_one_turn_of_the_event_l
     ticking[-1].cancel()
     assert response.json()["accepted"] == 100
     assert len(set(seen)) == 1, "they can go as one batch; a turn for each would make a message of each"
+
+
+@pytest.mark.parametrize("body", [b'{"a": 1}\n{"a": 2}\n', None])
+async def test_who_finds_the_room_taken_by_others_waits_again(
+    rig: Rig, monkeypatch: pytest.MonkeyPatch, body: bytes | None
+) -> None:
+    publish, refusals = rig.service.publish, [QueueFull("full"), QueueFull("full")]
+
+    def contended(*arguments: Any) -> EventId:
+        if refusals:
+            raise refusals.pop()
+        return publish(*arguments)
+
+    monkeypatch.setattr(rig.service, "publish", contended)
+    if body is None:
+        response = await rig.http.post(EVENTS, json={"a": 1})
+    else:
+        response = await rig.http.post(EVENTS, content=body, headers=LINES)
+    assert response.status_code == 200
+    assert [event for event, _ in rig.asked("publish")] == [{"a": 1}, {"a": 2}][: 1 if body is None else 2]
+    assert rig.service.rooms == (3 if body is None else 4)
 
 
 async def test_wrong_lines_are_named_and_the_others_published(rig: Rig) -> None:

@@ -15,6 +15,7 @@ from peerd.daemon.http.answers import ANSWER_S_MAX, answer_of, http_error
 from peerd.daemon.http.asker import Asker, asker_of
 from peerd.daemon.http.ingest import LINES_BODY, LineFailed, LineFate, LineRefused, ingest, large_body
 from peerd.daemon.http.streaming import Source, Wish, add_feed, json_line, wish
+from peerd.errors import Unavailable
 from peerd.front import needs_scope
 from peerd.lib.feed import Policy, Position
 from peerd.models.admin import STREAM_TYPE
@@ -46,6 +47,7 @@ from protocols.pubsub.models import (
     SubscriptionViews,
     TreeView,
 )
+from protocols.pubsub.outcomes import QueueFull
 from protocols.pubsub.service import NotDone
 
 if TYPE_CHECKING:
@@ -104,13 +106,12 @@ def _add_events(routes: APIRouter, service: PubSubService) -> None:
         try:
             if (body := await _body_of(request, kind)).lstrip()[:1] == b"[" or kind == BATCH_TYPE:
                 batch = read_batch(kind, body, BATCH_EVENTS_MAX)
-                return await publish_batch([partial(_begin, service, schema, ack, each) for each in batch])
+                return await publish_batch([partial(_begin_one, service, schema, ack, each) for each in batch])
             event = read_event(kind, request.headers, body)
         except NotAnEvent as error:
             raise HTTPException(HTTPStatus.UNPROCESSABLE_ENTITY, str(error)) from error
         entered = await _entered(service, schema, event)
-        await _until_publishable(service, schema, entered)
-        return await answer_of(lambda done: service.publish(schema, entered, done, ack, event.name), None)
+        return await _publish_one(service, schema, entered, ack, event.name)
 
 
 async def _body_of(request: Request, kind: str) -> bytes:
@@ -123,22 +124,13 @@ async def _body_of(request: Request, kind: str) -> bytes:
     return body
 
 
-async def _begin(
-    service: PubSubService,
-    schema: str,
-    ack: AckWord | None,
-    event: ClientEvent | NotAnEvent,
-    on_done: Callable[[Published | Exception], None],
-) -> None:
-    """Publish one event of a batch as soon as there is room. Raises ``HTTPException`` and `Unavailable`."""
+async def _begin_one(
+    service: PubSubService, schema: str, ack: AckWord | None, event: ClientEvent | NotAnEvent
+) -> asyncio.Future[Published | Exception]:
+    """Publish one event of a batch; otherwise as `_begin`."""
     if isinstance(event, NotAnEvent):
         raise HTTPException(HTTPStatus.UNPROCESSABLE_ENTITY, str(event))
-    entered = await _entered(service, schema, event)
-    await _until_publishable(service, schema, entered, limit_s=None)
-    try:
-        service.publish(schema, entered, on_done, ack, event.name)
-    except NotDone as error:
-        raise http_error(error) from error
+    return await _begin(service, schema, await _entered(service, schema, event), ack, event.name)
 
 
 async def _entered(service: PubSubService, schema: str, event: ClientEvent) -> dict[str, Any]:
@@ -153,13 +145,43 @@ async def _entered(service: PubSubService, schema: str, event: ClientEvent) -> d
     return event.entered({each["name"] for each in document["attributes"]})
 
 
-async def _until_publishable(
-    service: PubSubService, schema: str, event: dict[str, Any], limit_s: float | None = ANSWER_S_MAX
-) -> None:
+async def _publish_one(
+    service: PubSubService, schema: str, event: dict[str, Any], ack: AckWord | None, once: str
+) -> Published:
+    try:
+        async with asyncio.timeout(ANSWER_S_MAX):
+            answer = await _begin(service, schema, event, ack, once)
+    except TimeoutError as error:
+        raise Unavailable("the ring takes no more events just now; this one was not published, try again") from error
+    except NotDone as error:
+        raise http_error(error) from error
+    outcome = await answer
+    if isinstance(outcome, NotDone):
+        raise http_error(outcome)
+    if isinstance(outcome, Exception):
+        raise outcome
+    return outcome
+
+
+async def _begin(
+    service: PubSubService, schema: str, event: dict[str, Any], ack: AckWord | None, once: str = ""
+) -> asyncio.Future[Published | Exception]:
+    """Publish an event as soon as there is room, however long that takes; what is returned is done at its end.
+
+    Raises `NotDone`, `Unavailable` and ``HTTPException``.
+    """
+    answer: asyncio.Future[Published | Exception] = asyncio.get_running_loop().create_future()
+
     def ask(done: Callable[[bool | Exception], None]) -> None:
         service.when_publishable(schema, event, done)
 
-    await answer_of(ask, limit_s)
+    while True:
+        await answer_of(ask, None)
+        try:
+            service.publish(schema, event, answer.set_result, ack, once)
+        except QueueFull:  # others were told of the same room, and were sooner
+            continue
+        return answer
 
 
 async def _publish_lines(request: Request, service: PubSubService, schema: str, ack: AckWord | None) -> Response:
@@ -167,12 +189,12 @@ async def _publish_lines(request: Request, service: PubSubService, schema: str, 
     outcome, however long the events before it take."""
 
     async def accept(event: dict[str, Any]) -> LineFate:
-        await _until_publishable(service, schema, event, limit_s=None)
         fate: LineFate = asyncio.get_running_loop().create_future()
         try:
-            service.publish(schema, event, lambda answer: fate.set_result(_failure(answer)), ack)
+            answer = await _begin(service, schema, event, ack)
         except NotDone as error:
             raise LineRefused(str(error)) from error
+        answer.add_done_callback(lambda done: fate.set_result(_failure(done.result())))
         return fate
 
     return await ingest(request, dict[str, Any], accept)
