@@ -124,6 +124,7 @@ class PubSub(Plugin):
         self.installer = Installer(host, config, self._levels)
         self.inbox = Inbox(host, self.schemas, self.local)
         self.subscriptions = Subscriptions(host, config, self.schemas, self.installer, self.local, self._points)
+        self.local.on_failed = self.subscriptions.end_failed
 
     def _connect_parts(self) -> None:
         self.keeper.events = self.forwarding.events = self.delivering.desk

@@ -116,6 +116,7 @@ class PlainIndex:
 
     def __init__(self, schema: SchemaView) -> None:
         self._schema = schema
+        self.failed: dict[str, str] = {}
         self._subs: dict[SubscriptionKey, tuple[SubObject, Callable[[Any], bool]]] = {}
 
     def add(self, key: SubscriptionKey, cell: int, sub: SubObject) -> None:

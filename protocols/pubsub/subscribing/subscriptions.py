@@ -24,7 +24,7 @@ from protocols.pubsub.subscribing.covering import Covering, Points
 from protocols.pubsub.subscribing.inlets import DurableInlet, MemoryInlet
 from protocols.pubsub.subscribing.installation import Installation
 from protocols.pubsub.subscribing.installer import Installer
-from protocols.pubsub.subscribing.local import LocalSubscriptions
+from protocols.pubsub.subscribing.local import LocalReceiver, LocalSubscriptions
 from protocols.pubsub.subscribing.saved import SavedSubscription, Shelves
 from protocols.pubsub.subscribing.subscription import Form, InstallProgress, Subscription, Told
 
@@ -49,6 +49,7 @@ METRICS: Final = (
     Metric("peerd_pubsub_replicate_seconds", "histogram", "From a subscription to its replication by all leaves."),
     Metric("peerd_pubsub_gap_seconds", "histogram", "For how long at most a piece was lost before it was renewed."),
     Metric("peerd_pubsub_received_total", "counter", "Events delivered to this node, by subscription.", ("outcome",)),
+    Metric("peerd_pubsub_failed_filters_total", "counter", "Filters that could not be tried, and whose owners ended."),
 )
 
 
@@ -189,6 +190,12 @@ class Subscriptions(Part):
             self._shelves.remove(subscription.name)
         self._end(subscription, ENDED)
         return self.view(subscription)
+
+    def end_failed(self, subscription: LocalReceiver, why: str) -> None:
+        """Its filter cannot be tried on an event: it ends, and its readers are told why."""
+        if isinstance(subscription, Subscription) and not subscription.is_ending:
+            reason = f"its filter could not be tried on an event, which is a defect of peerd: {why}"
+            self._end(subscription, reason)
 
     def reading(self, id: str) -> tuple[SubscriptionView, Feed[ReceivedEvent]]:
         """See `PubSubService.reading`."""
