@@ -31,7 +31,6 @@ class NodeOfStream(Protocol):
     def queued_for(self, child: NodeId) -> int:
         """Bytes that wait for a child."""
 
-    def has_room(self) -> bool: ...
     def room(self) -> int: ...
     def move_to(self, peer: PeerRef) -> bool: ...
 
@@ -100,10 +99,6 @@ class NodeTree:
             for child in self._node.member.down.children.values()
             if child.stage is ChildStage.LIVE
         ]
-
-    def has_room(self) -> bool:
-        """See `TreeAccess.has_room`."""
-        return self._node.has_room()
 
     def room(self) -> int:
         """See `TreeAccess.room`."""

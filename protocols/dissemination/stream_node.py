@@ -313,10 +313,6 @@ class StreamNode:
         children = self.member.down.children
         return self.config.fan_out + (gone in children) - len(children)
 
-    def has_room(self) -> bool:
-        """Whether one more child would be taken."""
-        return self.room() > 0
-
     def room(self) -> int:
         """How many children more would be taken."""
         return max(0, self._room_after(None))

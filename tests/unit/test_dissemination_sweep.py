@@ -11,6 +11,7 @@ from hypothesis import given, strategies as st
 
 from peerd.ids import NodeId
 from peerd.messages import PeerRef
+from protocols.dissemination.front.lab.net import STREAM
 from protocols.dissemination.policies.overlap import sweeping
 from protocols.dissemination.policies.overlap.item_bits import to_bits
 from protocols.dissemination.policies.overlap.messages import FreePlace, GetOverhead, OverheadAnswer, Sought
@@ -18,7 +19,7 @@ from protocols.dissemination.policies.overlap.overlaps import Overlaps
 from protocols.dissemination.policies.overlap.settings import OverlapSettings
 from protocols.dissemination.policies.overlap.sweeping import SWEEPS_MAX, Found, Mover, Sweeper
 from protocols.dissemination.statistics.received import ItemSet
-from tests.unit.test_dissemination_overlap import ABOVE, ME, STREAM, FakeTree, X, Y, Z
+from tests.unit.test_dissemination_overlap import ABOVE, ME, FakeTree, X, Y, Z
 from tests.unit.test_dissemination_statistics import item_set
 
 ITEMS = 400

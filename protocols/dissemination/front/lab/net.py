@@ -110,9 +110,6 @@ class NetNode:
             if child.stage is ChildStage.LIVE
         ]
 
-    def has_room(self) -> bool:
-        return self.room() > 0
-
     def room(self) -> int:
         return max(0, self.fan_out - len(self.member.down.children))
 
@@ -269,7 +266,7 @@ class DisseminationNet:
             self.kind,
             self._limits,
             node.send,
-            lambda *asked: node.has_room(),
+            lambda *asked: node.room() > 0,
             is_source=node.is_producer,
         )
         if not self._is_limited:

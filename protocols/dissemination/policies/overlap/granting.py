@@ -134,7 +134,7 @@ class Granter:
             return True
         request = self._request(message)
         best = self.sweeper.bound(request.items, request.branch)
-        if request.as_child is not None and self._tree.has_room():
+        if request.as_child is not None and self._tree.room():
             best = min(best, request.as_child)
         if best >= request.limit:
             return self._tree.is_producer
