@@ -48,8 +48,8 @@ from peerd.errors import ConfigError, ExitCode, Unavailable
 from peerd.front import Front
 from peerd.identity.statements import WithoutKeys
 from peerd.ids import format_id
+from peerd.lib.admission import TokenBucket
 from peerd.lib.feed import Feed
-from peerd.linking.rate_limit import TokenBucket
 from peerd.messages import PeerRef
 from peerd.node.node import Node
 from peerd.plugins import find_plugins, make_plugins, usable_fronts

@@ -142,6 +142,7 @@ class PubSub(Plugin):
         self.subscriptions.ended = self._ended
         self.keeper.growth.told = self._tree_told
         self.installer.ask_self = self._answer_self
+        self.keeper.installing.is_own = lambda sub: self.installer.knows(sub.sid, sub.piece)
         self.keeper.subscribers.ask_self = self.installer.on_established
         self.delivering.ledger.tree_size = self._tree_size
         self.schemas.changed = self.schemas.learnt = self._schema_changed
@@ -346,6 +347,9 @@ class PubSub(Plugin):
     ) -> SubscriptionView:
         return self.subscriptions.subscribe(request, on_done, owner, is_bounded=is_bounded)
 
+    def charge(self, owner: str, filter: object) -> None:
+        self.subscriptions.charge(owner, filter)
+
     def continued(self, request: SubscriptionRequest, epoch: str) -> str | None:
         return self.subscriptions.continued(request, epoch)
 
@@ -518,6 +522,9 @@ class _TreeIndex:
             self.index.add(key, cell[1], sub)
         except FilterError as error:
             raise ValueError(str(error)) from error
+
+    def has_filter(self, text: str) -> bool:
+        return self.index.has_filter(text)
 
     def remove(self, key: SubscriptionKey, cell: tuple[int, int]) -> None:
         self.index.remove(key, *cell)

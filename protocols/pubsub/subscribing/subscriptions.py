@@ -9,16 +9,18 @@ from typing import Any, Final
 from peerd.api import Host, Metric, Part, on_timer
 from peerd.errors import Unavailable
 from peerd.ids import NodeId
+from peerd.lib.admission import Admission
 from peerd.lib.feed import Feed, Policy
 from peerd.lib.filter import FilterError, Node, write
 from peerd.quantities import format_size
 from protocols.pubsub import refusals
 from protocols.pubsub.config import PubSubConfig
+from protocols.pubsub.filter_work import WORK_BURST_S, WORK_PER_S, price_of
 from protocols.pubsub.messages import FILTER_BYTES_MAX, SINCE_RETAINED
 from protocols.pubsub.models import ReceivedEvent, SubscriptionRequest, SubscriptionView
 from protocols.pubsub.names import EventId
 from protocols.pubsub.ports import Schemas, SchemaView
-from protocols.pubsub.refusals import QUOTA, Refusals
+from protocols.pubsub.refusals import QUOTA, WORK, Refusals
 from protocols.pubsub.service import NotDone
 from protocols.pubsub.subscribing.covering import Covering, Points
 from protocols.pubsub.subscribing.inlets import DurableInlet, MemoryInlet
@@ -76,6 +78,7 @@ class Subscriptions(Part):
         self._shelves, self._refusals = Shelves(host), Refusals(host)
         self._placed_before: dict[int, SavedSubscription] = {}
         """Durable subscriptions, by number, that leaves knew before this node was restarted."""
+        self._work: Admission[str] = Admission(WORK_PER_S, WORK_BURST_S)
         self._all: dict[str, Subscription] = {}
         self._by_name: dict[str, Subscription] = {}
 
@@ -102,6 +105,15 @@ class Subscriptions(Part):
         self._host.set_timer("subscriptions_check", CHECK_S)
 
     # What clients ask
+
+    def charge(self, owner: str, filter: object) -> None:
+        """See `PubSubService.charge`: twice, as this node indexes it for its clients and perhaps as a leaf."""
+        if not self._work.take(owner, self._host.now(), 2 * price_of(filter)):
+            self._refusals.count(self._host.id, WORK, is_proved=True)
+            whose = owner or "clients without a token"
+            raise NotDone(
+                "quota", f"{whose} had too many new filters read: wait some seconds, and ask for fewer at once"
+            )
 
     def subscribe(
         self,
