@@ -43,6 +43,18 @@ class StreamLoss(Event):
     until: Text
 
 
+class StreamLie(Event):
+    """A parent (``liar``) has given this node what the producer has not signed (``forged``), or has left items out
+    although it sends everything (``withheld``). It was left, and lost its connection.
+    """
+
+    KIND = "dissemination.lie"
+    stream: Text
+    liar: str
+    reason: Text
+    detail: Text
+
+
 class StreamLoad(Event):
     """Every minute and stream, where anything happened: what this node is in the tree, and what happened since then.
 
@@ -156,4 +168,5 @@ EVENTS: Final[tuple[type[Event], ...]] = (
     StreamTakenOver,
     StreamSteppedDown,
     StreamProducerReplaced,
+    StreamLie,
 )

@@ -65,6 +65,37 @@ def test_the_window_bounds_what_is_under_way() -> None:
     assert [numbers(attempt.items) for attempt in box.sends(0.1)] == [[4, 5]]
 
 
+def test_that_events_were_dropped_is_told_although_no_other_comes() -> None:
+    box = outbox()
+    fill(box, 1)
+    box.sends(0.0)
+    assert numbers(box.expire(60.0)) == [1]
+    box.note_lost(SCHEMA.name)
+    [mark] = box.sends(60.0)
+    assert (mark.number, mark.items, mark.lost) == (1, (), 1)
+    box.failed(mark, 61.0)
+    assert box.needs_care()
+    [again] = box.sends(70.0)
+    assert (again.number, again.lost) == (1, 1)
+    assert box.answered(again, 1, 0.0, 70.1) == []
+    assert not box.has_lost and not box.needs_care() and box.sends(70.2) == []
+
+
+def test_a_node_that_stays_silent_hears_it_with_the_next_event() -> None:
+    """Not by a message every few seconds for as long as the leaf knows the node."""
+    box = outbox()
+    fill(box, 1)
+    box.sends(0.0)
+    box.expire(60.0)
+    box.note_lost(SCHEMA.name)
+    box.sends(60.0)
+    assert box.expire(120.0) == []
+    assert box.has_lost and not box.needs_care() and box.sends(200.0) == []
+    fill(box, 2)
+    [attempt] = box.sends(200.0)
+    assert (numbers(attempt.items), attempt.lost) == ([2], 1)
+
+
 def test_batches_keep_to_one_schema_and_to_the_sizes_of_messages() -> None:
     box = outbox(OutboxLimits(64, 1.0, 60.0, 1 << 30))
     other = FakeSchema("other")

@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 
-from peerd.errors import Bug
+from peerd.errors import Bug, ProtocolError
 from peerd.ids import NodeId
 from peerd.messages import Message, PeerRef
 from protocols.dissemination import messages
@@ -121,6 +121,13 @@ class StreamMember:
         self.down.flush()
 
     # Another producer
+
+    def record_changed(self, now: float) -> None:
+        """What is of a later term may be checked by now."""
+        self.state.now = now
+        for link in (self.up.parent, self.up.next):
+            if link is not None and link.is_early:
+                self.went_on(link.peer)
 
     def has_all(self, interest: Interest, through: StreamPosition) -> bool:
         """Whether this node has had all of the stream up to a mark. ``interest``: in everything, which it holds.
@@ -302,8 +309,11 @@ class StreamMember:
 
     def went_on(self, peer: PeerRef) -> None:
         """See `protocols.dissemination.tree.below.Below`."""
-        for each in self.up.waiting(peer):
-            self._of_edge(peer, each)
+        try:
+            for each in self.up.waiting(peer):
+                self._of_edge(peer, each)
+        except ProtocolError as error:  # what is handled now is not its message
+            self.state.blame(peer, error)
         self.down.flush()
         if self.up.is_over():
             self.on_stream_over()

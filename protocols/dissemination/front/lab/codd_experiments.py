@@ -19,6 +19,7 @@ from protocols.dissemination.front.lab.run import (
     LEARNED,
     RANDOM,
     measure,
+    topology,
 )
 
 ITEMS: Final = 10_000
@@ -30,11 +31,10 @@ MEMBERS: Final = 400
 XML_SETS: Final = ("sdocbook-1.1", "locations")
 """Beside the built-in one, where the folder that ``PEERD_DATA`` names has them."""
 PAPER: Final = "CoDD (Anand and Chawathe)"
-NOT_FROM: Final = "constant"
-"""The topology plays no part: nothing takes time in these runs."""
 
 POINT: Final = (
     Column("nodes", "members", "members, without the producer"),
+    Column("topology", "topology", "which messages between nodes take their delays from"),
     Column("seed", "seed", "what all randomness of the run came from"),
     Column("way", "way", "how items are disseminated; see docs/reproducing/codd.md"),
 )
@@ -102,7 +102,7 @@ class StreamFigure:
 
 
 def _settings(nodes: tuple[int, ...], items: int) -> Settings:
-    return Settings(nodes, items / DEFAULTS["pace"], lookups=items, settle_s=0.0, topologies=(NOT_FROM,))
+    return Settings(nodes, items / DEFAULTS["pace"], lookups=items, settle_s=0.0, topologies=(topology(),))
 
 
 def _each(name: str, values: Sequence[float | str | None], *ways: str, **others: float) -> tuple[Values, ...]:

@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import gc
+import os
 import random
 import time
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from statistics import fmean
 from typing import Any, Final
 
 from peerd.ids import parse_id
 from peerd.lab.experiment import Notify, Point, Row
+from peerd.lab.topologies import SECTION, table_of
+from peerd.sim.scenario import parse_scenario
 from protocols.dissemination.front.lab.net import DisseminationNet
 from protocols.dissemination.front.lab.rivals import RIVALS, StaticTree, annealed, balanced, bits, figures, grouped
 from protocols.dissemination.front.lab.workloads import ClassWorkload, LabStream, Wanted, XmlWorkload
@@ -47,6 +51,12 @@ COURSE_EVERY: Final = 200
 """Items of one point of a time course."""
 RANKED: Final = 100
 """Figures over nodes in order have so many points."""
+DATA: Final = "PEERD_DATA"
+PLANETLAB: Final = "latency/planetlab_rtt_ms_18x490x490.npz"
+SQUARE: Final = "square=euclidean@147ms"
+"""Without PlanetLab's round-trip times: random points, with the same mean."""
+ARRIVING_S: Final = 20.0
+"""So long after the last item everything must be there: the slowest pairs of PlanetLab are seconds apart."""
 TICK_S: Final = 0.2
 """What is published within this time is sent at its beginning. Nodes look at the clock as often; daemons every 0.25 s.
 """
@@ -64,7 +74,7 @@ DEFAULTS: Final[Row] = {
 
 
 def measure(point: Point, notify: Notify) -> Row:
-    """Run one point. ``lookups`` is the number of items; the topology plays no part."""
+    """Run one point. ``lookups`` is the number of items."""
     begun = time.process_time()
     setting = {**DEFAULTS, **point.variant}
     gc.disable()  # there is next to nothing to collect, and looking for it takes a tenth of the time
@@ -81,6 +91,12 @@ def measure(point: Point, notify: Notify) -> Row:
         "processor_s": round(time.process_time() - begun, 2),
         "node_kib": None,
     }
+
+
+def topology() -> str:
+    """PlanetLab's all-pairs round-trip times of `PEERD_DATA` where there are any, else random points of a square."""
+    path = Path(os.environ.get(DATA, "")) / PLANETLAB
+    return f"planetlab={path}" if DATA in os.environ and path.is_file() else SQUARE
 
 
 def _workload(point: Point, setting: Row) -> LabStream:
@@ -123,8 +139,9 @@ def _run(point: Point, setting: Row, notify: Notify) -> Row:
         net.publish(min(together, point.lookups - at))
         if at // COURSE_EVERY != (at + together) // COURSE_EVERY:
             course.look(min(at + together, point.lookups))
+    ended = net.now
     row = {**_tree_row(net), **course.row(), **_moves_row(net, begun, point.lookups), **_sent_row(net, point)}
-    for _ in range(10):
+    while net.now < ended + ARRIVING_S:
         net.tick()
     found = net.faults()
     return {
@@ -158,6 +175,7 @@ def _net(point: Point, setting: Row) -> DisseminationNet:
         tick_s=TICK_S,
         policy=policy,
         is_limited=setting["dtd"] is not None,
+        latency=parse_scenario({SECTION: table_of(point.topology)}).topology.build(point.seed),
     )
 
 
