@@ -7,7 +7,7 @@ from functools import partial
 from typing import Any, Final
 
 from peerd.api import Host
-from peerd.errors import ProtocolError, Unavailable
+from peerd.errors import ProtocolError
 from peerd.ids import NodeId, format_id, parse_id
 from peerd.messages import Message, PeerRef
 from protocols.dissemination.access import NodeTree
@@ -15,7 +15,6 @@ from protocols.dissemination.config import DisseminationConfig
 from protocols.dissemination.documents.manifest import Attachment
 from protocols.dissemination.events import StreamInterestFailed, StreamLie, StreamLoss
 from protocols.dissemination.freshness import Freshness
-from protocols.dissemination.interests.errors import ItemError
 from protocols.dissemination.item_work import WorkMeter
 from protocols.dissemination.keeping import Keeping, PastItems
 from protocols.dissemination.messages import (
