@@ -84,6 +84,7 @@ class Subscriptions(Part):
             what = saved.number, saved.schema_name, saved.document
             subscription = Subscription(*what, name=saved.name, group=saved.group, policy=policy, since_ms=0)
             subscription.was_received = True
+            subscription.keep_s, subscription.keep_bytes = saved.keep_s, saved.bytes_max
             try:
                 self._open(subscription, saved)
             except Unavailable:  # it is not touched, and may be read after the next start
@@ -127,6 +128,7 @@ class Subscriptions(Part):
         subscription.waiting.append(on_done)
         if request.name:
             saved = self._saved_new(subscription, request)
+            subscription.keep_s, subscription.keep_bytes = saved.keep_s, saved.bytes_max
             try:
                 self._open(subscription, saved)
             except Unavailable:
@@ -229,11 +231,11 @@ class Subscriptions(Part):
     def on_subscriptions_check(self, payload: None) -> None:
         """End what nobody reads; let go of what is too old."""
         now = self._host.now()
-        before_ms = round((self._host.wall_time() - self._config.durable_age) * 1000)
+        now_ms = self._now_ms()
         for subscription in list(self._all.values()):
             if subscription.name:
                 with suppress(Unavailable):  # the disk may answer the next time
-                    subscription.inlet.expire(max(0, before_ms))
+                    subscription.inlet.expire(max(0, now_ms - subscription.keep_s * 1000))
             elif subscription.feed.readers or subscription.current is None:
                 subscription.unread_since = None
             elif subscription.unread_since is None:
@@ -279,6 +281,7 @@ class Subscriptions(Part):
     def _check_same(self, known: Subscription, request: SubscriptionRequest) -> None:
         """Raise `NotDone` if somebody wants something else under a name that is taken."""
         is_same = (known.schema, known.group) == (request.schema_name, request.group)
+        is_same &= request.keep_s in (None, known.keep_s) and request.keep_bytes in (None, known.keep_bytes)
         if is_same and known.current is not None:  # before that its filter cannot be compared
             is_same = self._parsed(known.current.schema, request.filter)[1] == known.current.text
         if not is_same:
@@ -311,7 +314,7 @@ class Subscriptions(Part):
         return node, text
 
     def _saved_new(self, subscription: Subscription, request: SubscriptionRequest) -> SavedSubscription:
-        bytes_max = min(request.bytes_max or self._config.durable_bytes, self._config.durable_bytes)
+        bytes_max = request.keep_bytes or request.bytes_max or self._config.durable_bytes
         slot, log = self._shelves.free_slot(bytes_max, self._config.durable_total)
         saved = SavedSubscription(
             number=subscription.number,
@@ -321,6 +324,7 @@ class Subscriptions(Part):
             group=subscription.group,
             policy=request.policy,
             bytes_max=bytes_max,
+            keep_s=request.keep_s or round(self._config.durable_age),
             slot=slot,
             base=log.next - 1,
         )
