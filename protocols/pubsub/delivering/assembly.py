@@ -8,7 +8,7 @@ from protocols.pubsub.delivering.copies import Copies
 from protocols.pubsub.delivering.deliverer import Deliverer
 from protocols.pubsub.delivering.history import EventHistory
 from protocols.pubsub.delivering.holding import Holding
-from protocols.pubsub.delivering.keeping import Keeping
+from protocols.pubsub.delivering.keeping import Safekeeping
 from protocols.pubsub.delivering.leaf_events import IsGenuine, LeafDesk
 from protocols.pubsub.delivering.multicast import Multicast
 from protocols.pubsub.delivering.replay import Replays
@@ -38,7 +38,7 @@ class Delivering:
         self.multicast = Multicast(host)
         self.copies = Copies(host)
         self.holding = Holding(host, config, schemas, leaves)
-        self.keeping = Keeping(host, config, schemas, self.ledger)
+        self.keeping = Safekeeping(host, config, schemas, self.ledger)
         self.deliverer = Deliverer(host, config, leaves, subscribers, self.ledger, self.multicast, self.keeping)
         self.replays = Replays(host, schemas, leaves, self.ledger, self.deliverer, self.history)
         self.desk = LeafDesk(

@@ -19,7 +19,7 @@ from protocols.pubsub import ledger as reasons
 from protocols.pubsub.bodies import id_of
 from protocols.pubsub.config import PubSubConfig
 from protocols.pubsub.delivering.items import PendingDelivery, Pick
-from protocols.pubsub.delivering.keeping import Keeping
+from protocols.pubsub.delivering.keeping import Safekeeping
 from protocols.pubsub.delivering.multicast import MULTICAST_EVENT_BYTES_MAX, Multicast
 from protocols.pubsub.delivering.outbox import DeliveryAttempt, Outbox, OutboxLimits
 from protocols.pubsub.losses import LossCount, LossReason
@@ -66,7 +66,7 @@ class Deliverer(Part):
         subscribers: Subscribers,
         ledger: Ledger,
         multicast: Multicast,
-        keeping: Keeping,
+        keeping: Safekeeping,
     ) -> None:
         self._host = host
         self.config = config

@@ -71,7 +71,7 @@ class _Kept:
     unsafe: dict[int, EventId] = field(default_factory=dict)
 
 
-class Keeping(Part):
+class Safekeeping(Part):
     """What this node keeps. ``is_safe`` is told of events that neighbours have as well; ``wake`` of nodes for which
     there is something to send; ``reset`` of those whose stream is to be filled anew. Call `start` once."""
 

@@ -74,10 +74,7 @@ def subscribe(
         raise typer.BadParameter(f"{policy!r} is not block, drop_oldest or disconnect", param_hint="--policy")
     if after is not None:
         _check_place(name, after)
-    if (keep or keep_bytes) and not name:
-        raise typer.BadParameter("only a durable subscription is kept: name it with --name", param_hint="--keep")
-    keep_s = round(duration_s(keep, "--keep")) if keep else None
-    kept_bytes = _size(keep_bytes) if keep_bytes else None
+    kept = _kept(name, keep, keep_bytes)
     writer, wanted, since_s = RowWriter(output), filter_of(filter), duration_s(since, "--since")
 
     async def run(client: Client) -> None:
@@ -90,8 +87,7 @@ def subscribe(
             "since_s": since_s,
             "after": after,
             "retained": retained,
-            "keep_s": keep_s,
-            "keep_bytes": kept_bytes,
+            **kept,
             "on_subscribed": _warn,
         }
         seen = 0
@@ -106,6 +102,14 @@ def subscribe(
                     return
 
     ask(socket, run, waiting="")
+
+
+def _kept(name: str, keep: str, keep_bytes: str) -> dict[str, int | None]:
+    """What a durable subscription states. Raises ``typer.BadParameter``."""
+    if (keep or keep_bytes) and not name:
+        raise typer.BadParameter("only a durable subscription is kept: name it with --name", param_hint="--keep")
+    keep_s = round(duration_s(keep, "--keep")) if keep else None
+    return {"keep_s": keep_s, "keep_bytes": _size(keep_bytes) if keep_bytes else None}
 
 
 def _size(text: str) -> int:
