@@ -167,7 +167,7 @@ class PubSubConfig(PluginConfig):
 
     # This node's own subscribers
     feed_items: Count = setting(1000, "Events that are kept for a slow or absent reader of one subscription.")
-    feed_bytes: Memory = setting("1MiB", "Bytes of events that are kept for a reader of one subscription.")
+    feed_bytes: Memory = setting("4MiB", "Bytes of events that are kept for a reader of one subscription.")
     durable_bytes: Annotated[Size, between_sizes("64KiB", "64MiB")] = setting(
         "16MiB", "Largest log of one durable subscription; it may ask for less."
     )

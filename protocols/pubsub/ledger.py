@@ -12,7 +12,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Final
 
-from peerd.api import Host, Metric, Part, on_timer
+from peerd.api import History, Host, Metric, Part, on_timer
 from peerd.ids import NodeId, format_id
 from protocols.pubsub.config import PubSubConfig
 from protocols.pubsub.events import EventDelivered, EventsDropped, NodeLoad
@@ -31,6 +31,8 @@ LEAF_REASONS: Final = frozenset({FILTERED, QUEUE_FULL, MEMORY_FULL, SILENT})
 
 EVENTS_KEPT: Final = 8192
 """So many events have their outcomes remembered, for `explain`."""
+ENTRY_BYTES: Final = 800
+"""What one takes with four outcomes, measured."""
 OUTCOMES_KEPT: Final = 64
 """So many outcomes of one event are remembered."""
 REPORT_S: Final = 60.0
@@ -130,6 +132,11 @@ class LedgerBook(Part):
         self._note(event, DeliveryOutcome(subscriber, reason, self._host.now()))
 
     # What is known
+
+    def history(self) -> History:
+        """What is remembered for `explain`."""
+        count = len(self._events)
+        return History("outcomes for explain", count, count * ENTRY_BYTES, EVENTS_KEPT * ENTRY_BYTES)
 
     def outcomes(self, event: EventId) -> EventOutcomes | None:
         """What is remembered of an event."""

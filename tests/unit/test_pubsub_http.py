@@ -18,7 +18,7 @@ from peerd.client.streams import Backoff, Gap
 from peerd.errors import Unavailable
 from peerd.lib.feed import Feed
 from protocols.pubsub.front.client import PubSubClient
-from protocols.pubsub.models import ReceivedEvent, SubscriptionView
+from protocols.pubsub.models import Published, ReceivedEvent, SubscriptionView
 from protocols.pubsub.names import EventId
 from protocols.pubsub.service import NotDone
 from tests.support.fake_daemon import LOCAL_OPERATOR, FakeDaemon
@@ -222,9 +222,8 @@ async def test_what_is_no_batch_is_refused(rig: Rig, body: str, status: int, wor
 
 
 async def test_the_client_is_told_the_outcome_of_each_event_of_a_batch(rig: Rig) -> None:
-    rig.service.outcome = lambda number: [published(number), Unavailable("gone"), published(number, "unknown")][
-        number - 1
-    ]
+    answers: list[Published | Exception] = [published(1), Unavailable("gone"), published(3, "unknown")]
+    rig.service.outcome = lambda number: answers[number - 1]
     outcomes = await rig.pubsub.publish_batch("stocks", [{"n": number} for number in range(3)], ack="received")
     assert [each.outcome for each in outcomes] == ["replicated", "unknown", "unknown"]
     assert outcomes[1].detail == "gone" and rig.asked("publish")[0] == ({"n": 0}, "received")
