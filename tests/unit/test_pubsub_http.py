@@ -461,3 +461,33 @@ async def test_a_tree(rig: Rig) -> None:
     assert (view.schema_name, [cell.bits for cell in view.cells]) == ("stocks", ["", "0", "1"])
     with pytest.raises(RequestRefused):
         await rig.pubsub.tree("9lives")
+
+
+async def test_a_body_that_breaks_off_logs_nothing(rig: Rig, caplog: pytest.LogCaptureFixture) -> None:
+    async def receive() -> dict[str, Any]:
+        return {"type": "http.disconnect"}
+
+    sent: list[Any] = []
+
+    async def send(message: Any) -> None:
+        sent.append(message)
+
+    transport: Any = rig.http._transport
+    scope = {
+        "type": "http",
+        "method": "POST",
+        "path": EVENTS,
+        "raw_path": EVENTS.encode(),
+        "query_string": b"",
+        "root_path": "",
+        "headers": [(b"host", b"localhost"), (b"content-type", b"application/json"), (b"content-length", b"9")],
+        "client": None,
+        "server": None,
+        "http_version": "1.1",
+        "scheme": "http",
+        "state": {},
+    }
+    scope["state"] = {"peerd_caller": LOCAL_OPERATOR}
+    await transport.app(scope, receive, send)
+    assert [each.get("status") for each in sent] == [400, None] and not caplog.records
+    assert not rig.asked("publish")
