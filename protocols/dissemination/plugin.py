@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from functools import partial
 from typing import Any, ClassVar, Final
 
 from peerd.api import (
     AcceptSwap,
+    History,
     Host,
     NeighbourChange,
     Plugin,
@@ -67,7 +68,7 @@ from protocols.dissemination.stream import StreamRecord
 from protocols.dissemination.stream_node import StreamNode
 from protocols.dissemination.subscriptions import ClientSubscription, ClientSubscriptions, Told
 from protocols.dissemination.taking_part import StreamNodes, UsedNumbers
-from protocols.dissemination.views import view_of_node, view_of_record
+from protocols.dissemination.views import histories, view_of_node, view_of_record
 
 JOIN_S: Final = 20.0
 """A subscription that has not begun after this is given up, and the client is told."""
@@ -219,6 +220,9 @@ class Dissemination(Plugin):
         self.named.save(list(self.clients), self.host.now(), is_last=True)
         for node in self.nodes:
             node.leave()
+
+    def histories(self) -> Sequence[History]:
+        return histories(list(self.clients), list(self.nodes))
 
     def validate(self) -> None:
         self.nodes.validate()

@@ -24,7 +24,7 @@ from protocols.dissemination.ports import Interest, ParsedItem
 from protocols.dissemination.service import StreamRefused
 from protocols.dissemination.tree.subscription import Delivered, Failed, FreshAgain, Lost, StaleFrom
 
-MARK_BYTES: Final = 256
+MARK_BYTES: Final = 900
 """What a mark, and what belongs to an item besides its payload, counts for in a feed."""
 FEED_BYTES_MIN: Final = ITEM_BYTES_MAX + KIB
 

@@ -179,7 +179,7 @@ class PubSubConfig(PluginConfig):
 
     # This node's own subscribers
     feed_items: Count = setting(1000, "Events that are kept for a slow or absent reader of one subscription.")
-    feed_bytes: Memory = setting("1MiB", "Bytes of events that are kept for a reader of one subscription.")
+    feed_bytes: Memory = setting("4MiB", "Bytes of events that are kept for a reader of one subscription.")
     durable_bytes: Annotated[Size, between_sizes("64KiB", "64MiB")] = setting(
         "16MiB",
         "How much is kept for a durable subscription that does not state its keep_bytes: on this node's disk, and at "

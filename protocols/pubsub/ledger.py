@@ -13,7 +13,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Final
 
-from peerd.api import Host, Metric, Part, on_timer
+from peerd.api import History, Host, Metric, Part, on_timer
 from peerd.ids import NodeId, format_id
 from protocols.pubsub.config import PubSubConfig
 from protocols.pubsub.events import EventDelivered, EventsDropped, NodeLoad
@@ -36,6 +36,8 @@ KEPT: Final = "kept"
 """On this node's disk, for durable subscriptions of a node that is away."""
 EVENTS_KEPT: Final = 8192
 """So many events have their outcomes remembered, for `explain`."""
+ENTRY_BYTES: Final = 800
+"""What one takes with four outcomes, measured."""
 OUTCOMES_KEPT: Final = 64
 """So many outcomes of one event are remembered."""
 REPORT_S: Final = 60.0
@@ -153,6 +155,11 @@ class LedgerBook(Part):
         self._host.count("peerd_pubsub_dropped_total", count, reason=reason)
 
     # What is known
+
+    def history(self) -> History:
+        """What is remembered for `explain`."""
+        count = len(self._events)
+        return History("outcomes for explain", count, count * ENTRY_BYTES, EVENTS_KEPT * ENTRY_BYTES)
 
     def outcomes(self, event: EventId) -> EventOutcomes | None:
         """What is remembered of an event."""

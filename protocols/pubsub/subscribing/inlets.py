@@ -26,7 +26,8 @@ from protocols.pubsub.subscribing.writes import Writes
 
 ITEM_BYTES_MAX: Final = 128 * KIB
 """No event is larger in a feed; so every feed has room for one at least."""
-ITEM_OVERHEAD_BYTES: Final = 256
+ITEM_OVERHEAD_BYTES: Final = 900
+"""What an event takes in a feed besides its own bytes, measured."""
 WAITING_MAX: Final = 1024
 """Events that wait for a blocking reader besides those in its feed: what was on its way when senders were told to
 pause. Above it they are dropped, and counted."""

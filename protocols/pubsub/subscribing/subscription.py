@@ -123,6 +123,11 @@ class Subscription:
         return format(self.number, "016x")
 
     @property
+    def has_feed(self) -> bool:
+        """Whether it has a way in by now."""
+        return self._inlet is not None
+
+    @property
     def inlet(self) -> Inlet:
         """The way into its feed."""
         if self._inlet is None:
