@@ -16,7 +16,7 @@ from peerd.cli.lines import STDIN, BadLine, object_of, once, typed_value
 from peerd.cli.options import Output, OutputOption, SocketOption, ask
 from peerd.cli.output import print_data, printable, seconds, size, stderr, stdout
 from peerd.errors import ExitCode
-from peerd.quantities import counted
+from peerd.words import counted
 from protocols.dissemination.models import CONTENT_TYPE_LENGTH_MAX
 
 if TYPE_CHECKING:

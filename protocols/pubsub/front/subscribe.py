@@ -12,7 +12,7 @@ import typer
 
 from peerd.cli.options import Output, OutputOption, SocketOption, ask, duration_s
 from peerd.cli.output import RowWriter, printable, stderr
-from peerd.quantities import counted
+from peerd.words import counted
 from protocols.pubsub.front.typed import filter_of
 
 LOSS_WORDS: Final = {
