@@ -28,7 +28,7 @@ from protocols.dissemination.names import START, stream_key
 from protocols.dissemination.plugin import Dissemination
 from protocols.dissemination.ports import Interest, ParsedItem
 from protocols.dissemination.statistics.recent import RecentItems
-from protocols.dissemination.tree.matching import Matching
+from protocols.dissemination.tree.matching import ASIDE_BYTES, Matching
 from protocols.dissemination.tree.member import StreamMember
 from protocols.dissemination.tree.replay import BufferLimits
 from protocols.dissemination.tree.state import mark
@@ -232,9 +232,10 @@ def test_a_comparison_of_an_attributes_text_is_a_query_like_others(count: int) -
     assert streamed.received(2, past[0]) == (0, "") and streamed.received(2, past[1]) == (4, "")
 
 
+@pytest.mark.parametrize("padding", [0, ASIDE_BYTES])
 @pytest.mark.parametrize("node", [0, 1])
 def test_who_subscribed_with_an_interest_that_fails_is_told_and_nobody_else(
-    node: int, monkeypatch: pytest.MonkeyPatch
+    node: int, padding: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(ClassesKind, "make_set", CarelessKind.make_set)
     right = ClassesKind.matches
@@ -246,12 +247,13 @@ def test_who_subscribed_with_an_interest_that_fails_is_told_and_nobody_else(
     monkeypatch.setattr(ClassesKind, "matches", matches)
     streamed = Streamed("classes")
     [bad, good], [elsewhere] = streamed.subscribe(node, ["bad", "b"]), streamed.subscribe(2, ["b"])
-    streamed.publish(b"a", b"b", b"b")
+    item = b"b " + bytes(padding)
+    streamed.publish(b"a", item, item)
     got, why = streamed.received(node, bad)
     assert got == 0 and "a label that is not there" in why
     assert streamed.received(node, good) == streamed.received(2, elsewhere) == (2, "")
     late = streamed.subscribe(node, ["bad", "b"], after="start")
-    streamed.publish(b"b")
+    streamed.publish(item)
     assert streamed.received(node, late[0])[1] and streamed.received(node, late[1]) == (3, "")
 
 
