@@ -52,6 +52,7 @@ _SIGN: Final = re.compile(
     | (?P<name>{_NAME}(?::(?!:)(?:{_NAME}|\*))?) | (?P<sign>//|::|\.\.|!=|<=|>=|[()\[\].@,/|+=<>*$-])""",
     re.VERBOSE,
 )
+_FOREIGN: Final = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 _BEFORE_OPERANDS: Final = frozenset(["", "@", "::", "(", "[", ",", "and", "or", "mod", "div", "$"])
 _SIGNS_BEFORE_OPERANDS: Final = frozenset(["*", "/", "//", "|", "+", "-", *COMPARISONS])
 
@@ -94,6 +95,8 @@ def parse(text: str) -> QueryToken:
 
 
 def _signs(text: str) -> Iterator[_Sign]:
+    if (foreign := _FOREIGN.search(text)) is not None:
+        raise _wrong(foreign.start(), f"{foreign[0]!r} is no character that XML has")
     at, before, is_operand_next = 0, "", True
     while at < len(text):
         found = _SIGN.match(text, at)
