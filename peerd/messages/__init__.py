@@ -35,6 +35,7 @@ from pydantic import ValidationError
 from peerd import limits
 from peerd.errors import Bug, ProtocolError
 from peerd.ids import ID_BYTES, NodeId, format_id, id_from_bytes, id_to_bytes, short_id
+from peerd.invalid import first_reason
 from peerd.messages.field_types import (
     NOT_SENT as NOT_SENT,
     BytesMax as BytesMax,
@@ -229,9 +230,7 @@ def _unique_pairs(pairs: list[tuple[object, object]]) -> dict[object, object]:
 
 def _first_line(error: Exception) -> str:
     if isinstance(error, ValidationError):
-        first = error.errors(include_url=False, include_input=False, include_context=False)[0]
-        place = ".".join(str(step) for step in first["loc"])
-        return f"field {place}: {first['msg']}"[: limits.DETAIL_LENGTH_MAX]
+        return f"field {first_reason(error, shows_value=False)}"[: limits.DETAIL_LENGTH_MAX]
     return f"{type(error).__name__}: {error}".splitlines()[0][: limits.DETAIL_LENGTH_MAX]
 
 

@@ -87,6 +87,18 @@ class StreamOver(Event):
     reason: Text
 
 
+class StreamInterestFailed(Event):
+    """An interest could not be matched with an item: a defect of this program. Who subscribed here is told, and ended.
+
+    ``interest``: its text, or ``all``: they could not be matched together, and were one by one.
+    """
+
+    KIND = "dissemination.interest_failed"
+    stream: Text
+    interest: str
+    reason: str
+
+
 class StreamUnkept(Event):
     """The producer's disk does not take the items of a durable stream: they go out without, from now on."""
 
@@ -151,6 +163,7 @@ EVENTS: Final[tuple[type[Event], ...]] = (
     *DOCUMENT_EVENTS,
     *policy_events(),
     StreamUnkept,
+    StreamInterestFailed,
     StreamHandedOver,
     StreamTakenOver,
     StreamSteppedDown,

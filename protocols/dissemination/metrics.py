@@ -28,6 +28,7 @@ METRICS: Final[tuple[Metric, ...]] = (
         ("reason",),
     ),
     Metric("peerd_dissemination_unkept_total", "counter", "Times that the disk refused a durable stream's items."),
+    Metric("peerd_dissemination_failed_interests_total", "counter", "Interests that could not be matched, and ended."),
     Metric("peerd_dissemination_take_overs_total", "counter", "Streams taken over because their producer was gone."),
     Metric("peerd_dissemination_streams", "gauge", "Streams that this node takes part in."),
     Metric("peerd_dissemination_children", "gauge", "Children in the trees of all streams."),

@@ -168,6 +168,8 @@ class StreamSubscriptionRequest(StreamsRequest):
     """Resume after this item (an ``id``), or ``start``: everything that is still remembered. Default: from now on."""
     name: str = ""
     """A name keeps the subscription while no client reads it."""
+    owner: str = ""
+    """Whose it is; what that means, the front says."""
 
 
 class StreamWish(StreamsRequest):
@@ -190,6 +192,8 @@ class StreamSubscriptionView(StreamsModel):
     interest: str
     """As it was understood: the canonical text."""
     name: str
+    owner: str = ""
+    """Whose it is: ``token NAME`` or ``user NUMBER``; empty where a client over TCP showed no token."""
     epoch: str
     """The epoch of its feed."""
     state: Literal["joining", "live", "orphaned", "ended"]

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from functools import partial
 from typing import Any, ClassVar, Final
 
 from peerd.api import (
     AcceptSwap,
+    History,
     Host,
     NeighbourChange,
     Plugin,
@@ -67,7 +68,7 @@ from protocols.dissemination.stream import StreamRecord
 from protocols.dissemination.stream_node import StreamNode
 from protocols.dissemination.subscriptions import ClientSubscription, ClientSubscriptions, Told
 from protocols.dissemination.taking_part import StreamNodes, UsedNumbers
-from protocols.dissemination.views import view_of_node, view_of_record
+from protocols.dissemination.views import histories, view_of_node, view_of_record
 
 JOIN_S: Final = 20.0
 """A subscription that has not begun after this is given up, and the client is told."""
@@ -219,6 +220,9 @@ class Dissemination(Plugin):
         self.named.save(list(self.clients), self.host.now(), is_last=True)
         for node in self.nodes:
             node.leave()
+
+    def histories(self) -> Sequence[History]:
+        return histories(list(self.clients), list(self.nodes))
 
     def validate(self) -> None:
         self.nodes.validate()
@@ -448,9 +452,7 @@ class Dissemination(Plugin):
             after = None if request.after is None else position_of(request.after)
         except ValueError as error:
             raise StreamRefused("invalid", str(error)) from error
-        known = self.clients.named(request.name)
-        if known is not None and known.stream != request.stream:
-            raise StreamRefused("conflict", f"the subscription {request.name} is one of {known.stream}")
+        self.clients.check_name(request)
 
         def found(answer: StreamRecord | Exception) -> None:
             if isinstance(answer, Exception):
@@ -491,6 +493,7 @@ class Dissemination(Plugin):
         is_anew = after not in (None, START) and self.named.is_of_other(request.name, node.record)
         after = START if is_anew else after
         made = self.clients.add(record.name, interest, record.kind, request.name, after)
+        made.owner = request.owner
         made.on_done, made.creator, made.is_anew = on_done, node.record.creator, is_anew
         deliver = node.with_documents(made.deliver)
         node.subscribe(made.number, interest, after, deliver, partial(self._live, made))
@@ -515,7 +518,8 @@ class Dissemination(Plugin):
                 pause_s = self._resuming[name] = min(self.config.retry_max, 2 * self._resuming[name])
                 self.host.set_timer(_RESUME, pause_s * self.host.rng.uniform(0.8, 1.2), name)
 
-        request = StreamSubscriptionRequest(stream=saved.stream, interest=saved.interest, after=saved.after, name=name)
+        wish = {"interest": saved.interest, "after": saved.after, "name": name, "owner": saved.owner}
+        request = StreamSubscriptionRequest(stream=saved.stream, **wish)
         try:
             self.subscribe(request, done)
         except (StreamRefused, Unavailable) as error:

@@ -13,6 +13,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from peerd.errors import ProtocolError
 from peerd.ids import NodeId, format_id, parse_id
+from peerd.invalid import UNKNOWN_KEY, first_reason, told
 from peerd.limits import HOST_LENGTH_MAX, KIB
 from peerd.messages import BytesMax, PeerRef
 from protocols.dissemination.models import StreamName, StreamSpec
@@ -45,10 +46,9 @@ def what_is_wrong(error: ValidationError, settings: type[BaseModel] | None = Non
     """The first thing that is wrong, in one line for people. ``settings``: what was to be made of a policy's."""
     first = error.errors(include_url=False)[0]
     key = ".".join(map(str, first["loc"])) or "settings"
-    if first["type"] == "extra_forbidden" and settings is not None:
+    if first["type"] == UNKNOWN_KEY and settings is not None:
         return f"{key}: the policy has no such setting; it has {', '.join(settings.model_fields)}"
-    reason = str(first.get("ctx", {}).get("error", first["msg"])).replace("Input should be", "expected")
-    return f"{key}: {reason}, not {first['input']!r:.60}"
+    return told(first) if first["loc"] else f"{key}: {told(first)}"
 
 
 class SeedRef(BaseModel):
@@ -225,7 +225,7 @@ def decode_record(data: bytes, key: NodeId, owner: NodeId | None) -> StreamRecor
     try:
         record = StreamRecord.model_validate_json(data)
     except ValidationError as error:
-        raise ProtocolError("stream_record", str(error.errors(include_url=False)[0]["msg"])[:200]) from error
+        raise ProtocolError("stream_record", first_reason(error, shows_value=False)[:200]) from error
     if record.key != key:
         raise ProtocolError("stream_record", "the record of another stream lies there")
     if owner is None or format_id(owner) != record.producer.id:

@@ -7,15 +7,14 @@ from functools import partial
 from typing import Any, Final
 
 from peerd.api import Host
-from peerd.errors import ProtocolError, Unavailable
+from peerd.errors import ProtocolError
 from peerd.ids import NodeId, format_id, parse_id
 from peerd.messages import Message, PeerRef
 from protocols.dissemination.access import NodeTree
 from protocols.dissemination.config import DisseminationConfig
 from protocols.dissemination.documents.manifest import Attachment
-from protocols.dissemination.events import StreamLoss
+from protocols.dissemination.events import StreamInterestFailed, StreamLoss
 from protocols.dissemination.freshness import Freshness
-from protocols.dissemination.interests.errors import ItemError
 from protocols.dissemination.item_work import WorkMeter
 from protocols.dissemination.keeping import Keeping, PastItems
 from protocols.dissemination.messages import (
@@ -40,6 +39,8 @@ from protocols.dissemination.tree.subscription import Delivered, StaleFrom
 
 LINGER_S: Final = 5.0
 """A member that neither has subscriptions nor children leaves the tree after this."""
+FAILED_SHOWN_MAX: Final = 200
+"""Characters of an interest that cannot be matched, in the event about it."""
 DRAIN_S: Final = 5.0
 """A node that leaves waits for so long until its children have gone elsewhere."""
 Deliver = Callable[[Delivered], None]
@@ -63,6 +64,8 @@ class StreamNode:
     one in an earlier term."""
     had_from: NodeId | None = None
     """The same, also after this node has handed the stream on."""
+    why_failed = ""
+    """Why an interest could not be matched: a defect, which the simulator ends at and a daemon counts."""
 
     def __init__(
         self,
@@ -203,6 +206,7 @@ class StreamNode:
         member.on_ended = self.seeking.ended
         member.on_passed = self._passed
         member.on_lost = self._lost
+        member.on_failed = self._failed
         member.on_asked_to_move = self.seeking.asked_to_move
         member.on_stream_over = self._stream_over
 
@@ -306,9 +310,9 @@ class StreamNode:
         children = self.member.down.children
         return self.config.fan_out + (gone in children) - len(children)
 
-    def has_room(self) -> bool:
-        """Whether one more child would be taken."""
-        return self._admit(self.host.peer, (), None)
+    def room(self) -> int:
+        """How many children more would be taken."""
+        return max(0, self._room_after(None))
 
     def _passed(self, held: ParsedItem, is_own: bool, children: Sequence[NodeId]) -> None:
         if not self.is_producer:
@@ -338,6 +342,12 @@ class StreamNode:
     def _lost(self, since: StreamPosition, until: StreamPosition) -> None:
         self.gaps += 1
         self.host.emit(StreamLoss(stream=self.name, since=position_text(since), until=position_text(until)))
+
+    def _failed(self, interest: Interest | None, why: str) -> None:
+        self.why_failed = why
+        self.host.count("peerd_dissemination_failed_interests_total")
+        text = "all" if interest is None else interest.text[:FAILED_SHOWN_MAX]
+        self.host.emit(StreamInterestFailed(stream=self.name, interest=text, reason=why))
 
     # Subscriptions of this node
 
@@ -429,10 +439,13 @@ class StreamNode:
                 self._releasing.release(held)
             else:
                 self.keeping.publish(held)
-        except (Unavailable, ItemError):
-            self._proofs.take_back(item)
+        except BaseException:  # whatever was raised on the way: if the item has gone, the next one has another number
+            if self._releasing.through < StreamPosition(item.epoch, item.sequence):
+                self._proofs.take_back(item)
+            else:
+                self.sequence = item.sequence
             raise
-        self.sequence += 1
+        self.sequence = item.sequence
         self._pace.published(now)
         return item
 
@@ -518,6 +531,7 @@ class StreamNode:
         """Four times a second."""
         now = self.host.now()
         self.member.tick(now)
+        self.member.end_failed(now)
         self._note_children()
         self.policy.tick()
         self.seeking.try_again(now)
@@ -592,4 +606,5 @@ class StreamNode:
     def validate(self) -> None:
         """Assert the invariants."""
         self.member.validate()
+        assert not self.why_failed, f"an interest could not be matched: {self.why_failed}"
         assert len(self.member.down.children) <= self.config.fan_out + 1

@@ -9,9 +9,10 @@ from peerd.errors import ProtocolError
 from peerd.ids import NodeId
 from peerd.messages import Message, PeerRef
 from protocols.dissemination.interests.errors import ItemError
+from protocols.dissemination.interests.guarded import GuardedSet
 from protocols.dissemination.messages import StreamItem, StreamMark
 from protocols.dissemination.names import START, StreamPosition
-from protocols.dissemination.ports import Interest, InterestKind, InterestSet, LastGiven, ParsedItem, RememberingKind
+from protocols.dissemination.ports import Interest, InterestKind, LastGiven, ParsedItem, RememberingKind
 from protocols.dissemination.proving import Proofs
 from protocols.dissemination.tree.matching import Matching, read_item
 from protocols.dissemination.tree.past import StreamPast
@@ -111,14 +112,14 @@ class MemberState:
 
         Matched with all of them together, and let go of one by one: the past may be long, and parsed it is large.
         """
-        wanted = self.kind.make_set()
+        wanted = GuardedSet(self.kind)
         for interest in interests:
             if interest.id == self.everything:
                 return self._past(since, None)
             wanted.add(interest)
         return self._past(since, wanted)
 
-    def _past(self, since: StreamPosition, wanted: InterestSet | None) -> StreamPast:
+    def _past(self, since: StreamPosition, wanted: GuardedSet | None) -> StreamPast:
         return StreamPast(self.kind, self.matching.offload, self.buffer.after(since), wanted, lambda: self.call_again())
 
     def set_path(self, ancestors: tuple[PeerRef, ...]) -> None:
