@@ -442,9 +442,7 @@ class Dissemination(Plugin):
             after = None if request.after is None else position_of(request.after)
         except ValueError as error:
             raise StreamRefused("invalid", str(error)) from error
-        known = self.clients.named(request.name)
-        if known is not None and known.stream != request.stream:
-            raise StreamRefused("conflict", f"the subscription {request.name} is one of {known.stream}")
+        self.clients.check_name(request)
 
         def found(answer: StreamRecord | Exception) -> None:
             if isinstance(answer, Exception):
@@ -485,6 +483,7 @@ class Dissemination(Plugin):
         is_anew = after not in (None, START) and self.named.is_of_other(request.name, node.record)
         after = START if is_anew else after
         made = self.clients.add(record.name, interest, record.kind, request.name, after)
+        made.owner = request.owner
         made.on_done, made.creator, made.is_anew = on_done, node.record.creator, is_anew
         deliver = node.with_documents(made.deliver)
         node.subscribe(made.number, interest, after, deliver, partial(self._live, made))
@@ -509,7 +508,8 @@ class Dissemination(Plugin):
                 pause_s = self._resuming[name] = min(self.config.retry_max, 2 * self._resuming[name])
                 self.host.set_timer(_RESUME, pause_s * self.host.rng.uniform(0.8, 1.2), name)
 
-        request = StreamSubscriptionRequest(stream=saved.stream, interest=saved.interest, after=saved.after, name=name)
+        wish = {"interest": saved.interest, "after": saved.after, "name": name, "owner": saved.owner}
+        request = StreamSubscriptionRequest(stream=saved.stream, **wish)
         try:
             self.subscribe(request, done)
         except (StreamRefused, Unavailable) as error:

@@ -59,6 +59,9 @@ class LossCount:
     def __init__(self) -> None:
         self._counts: dict[str, Counter[int]] = {}
 
+    def __bool__(self) -> bool:
+        return bool(self._counts)
+
     def note(self, schema: str, reason: int, count: int = 1) -> None:
         """Count some more."""
         counts = self._counts.setdefault(schema, Counter())

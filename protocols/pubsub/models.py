@@ -64,6 +64,8 @@ class SchemaSummary(PubSubModel):
     version: int
     attributes: int
     absent: str
+    creator: str = ""
+    """The node that has made it, and alone may change or end it."""
 
 
 class SchemaSummaries(PubSubModel):
@@ -78,6 +80,13 @@ class Declared(PubSubModel):
     name: str
     version: int
     is_new: bool
+
+
+class SchemaEnded(PubSubModel):
+    """A schema is over; ``version`` was its last."""
+
+    name: str
+    version: int
 
 
 # Events
@@ -95,6 +104,20 @@ class Published(PubSubModel):
     matched: int
     duration_s: float
     detail: str = ""
+
+
+class EventOutcome(PubSubModel):
+    """What became of one event of a batch: as in `Published`, or ``refused``: it can never be published as it is."""
+
+    event: str = ""
+    outcome: Literal["received", "replicated", "unknown", "refused"]
+    detail: str = ""
+
+
+class PublishedBatch(PubSubModel):
+    """What became of the events of a batch, in their order."""
+
+    outcomes: list[EventOutcome]
 
 
 class ReceivedEvent(PubSubModel):
@@ -170,6 +193,8 @@ class SubscriptionView(PubSubModel):
     name: str = ""
     schema_name: str = Field(alias="schema")
     filter: str
+    owner: str = ""
+    """Whose it is: ``token NAME`` or ``user NUMBER``; empty where a client over TCP showed no token."""
     group: str = ""
     policy: str
     state: str

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any, ClassVar, Final
 
 from peerd.api import (
@@ -52,12 +53,14 @@ from protocols.pubsub.models import (
     Declared,
     Published,
     ReceivedEvent,
+    SchemaEnded,
     SchemaSummary,
     SubscriptionRequest,
     SubscriptionView,
     TreeView,
 )
 from protocols.pubsub.names import EVERY, EventId, SubscriptionKey, Tree, key_of, node_meant
+from protocols.pubsub.once import OnceWindow
 from protocols.pubsub.outcomes import PublishResult, PublishStatus
 from protocols.pubsub.pieces import pieces_of
 from protocols.pubsub.ports import PiecePoint, SchemaView
@@ -118,10 +121,12 @@ class PubSub(Plugin):
         self.guide = LevelGuide(config)
         self.forwarding = Forwarding(host, config, self.schemas)
         self.answering = answering.Answering(host)
+        self.once = OnceWindow()
         self.publishing = Publishing(host, config, self.forwarding, self.guide, event_statement)
         self.installer = Installer(host, config, self._levels)
         self.inbox = Inbox(host, self.schemas, self.local)
         self.subscriptions = Subscriptions(host, config, self.schemas, self.installer, self.local, self._points)
+        self.local.on_failed = self.subscriptions.end_failed
 
     def _connect_parts(self) -> None:
         self.keeper.events = self.forwarding.events = self.delivering.desk
@@ -139,6 +144,7 @@ class PubSub(Plugin):
         self.subscriptions.ended = self._ended
         self.keeper.growth.told = self._tree_told
         self.installer.ask_self = self._answer_self
+        self.keeper.installing.is_own = lambda sub: self.installer.knows(sub.sid, sub.piece)
         self.keeper.subscribers.ask_self = self.installer.on_established
         self.delivering.ledger.tree_size = self._tree_size
         self.schemas.changed = self.schemas.learnt = self._schema_changed
@@ -185,6 +191,12 @@ class PubSub(Plugin):
         self.publishing.send_refused(peer, message_type, reason)  # first: it forgets who is gone, and asks others
         self.forwarding.send_refused(peer, message_type, reason, count)
         self.answering.send_refused(peer, message_type, reason, count)
+
+    def stop(self) -> None:
+        self.publishing.end("this daemon stops")
+
+    def inherit(self, failed: PubSub) -> None:
+        failed.publishing.end("publish/subscribe was restarted in this daemon")
 
     def reconfigured(self) -> None:
         self.keeper.reconfigured(self.config)
@@ -233,10 +245,17 @@ class PubSub(Plugin):
                 version=schema.version,
                 attributes=len(schema.document.attributes),
                 absent=schema.document.absent,
+                creator=format_id(self.schemas.creator_of(schema.name) or self.host.id),
             )
             for schema in found
             if schema is not None
         ]
+
+    def end_schema(self, name: str, on_done: Callable[[SchemaEnded | Exception], None]) -> None:
+        def done(schema: EventSchema | None, why: str) -> None:
+            on_done(NotDone("conflict", why) if schema is None else SchemaEnded(name=name, version=schema.version))
+
+        self.schemas.end(name, done)
 
     def schema_document(self, name: str, on_done: Callable[[dict[str, Any] | Exception], None]) -> None:
         def done(schema: EventSchema | None, why: str) -> None:
@@ -252,6 +271,19 @@ class PubSub(Plugin):
         event: Mapping[str, Any],
         on_done: Callable[[Published | Exception], None],
         ack: AckWord | None = None,
+        once: str = "",
+    ) -> EventId:
+        if once:
+            begin = partial(self._publish, schema, event, ack)
+            return self.once.publish(f"{schema}\0{once}", self.host.now(), on_done, begin)
+        return self._publish(schema, event, ack, on_done)
+
+    def _publish(
+        self,
+        schema: str,
+        event: Mapping[str, Any],
+        ack: AckWord | None,
+        on_done: Callable[[Published | Exception], None],
     ) -> EventId:
         known = self.schemas.get(schema)
         if known is None:
@@ -308,9 +340,17 @@ class PubSub(Plugin):
     # Subscriptions
 
     def subscribe(
-        self, request: SubscriptionRequest, on_done: Callable[[SubscriptionView | Exception], None]
+        self,
+        request: SubscriptionRequest,
+        on_done: Callable[[SubscriptionView | Exception], None],
+        owner: str = "",
+        *,
+        is_bounded: bool = False,
     ) -> SubscriptionView:
-        return self.subscriptions.subscribe(request, on_done)
+        return self.subscriptions.subscribe(request, on_done, owner, is_bounded=is_bounded)
+
+    def charge(self, owner: str, filter: object) -> None:
+        self.subscriptions.charge(owner, filter)
 
     def continued(self, request: SubscriptionRequest, epoch: str) -> str | None:
         return self.subscriptions.continued(request, epoch)
@@ -318,6 +358,9 @@ class PubSub(Plugin):
     def subscriptions_held(self) -> list[SubscriptionView]:
         """See `PubSubService.subscriptions_held`."""
         return self.subscriptions.views()
+
+    def subscription_held(self, id: str) -> SubscriptionView:
+        return self.subscriptions.view(self.subscriptions.get(id))
 
     def change(self, id: str, filter: object, on_done: Callable[[SubscriptionView | Exception], None]) -> None:
         self.subscriptions.change(id, filter, on_done)
@@ -362,14 +405,22 @@ class PubSub(Plugin):
 
     # Questions
 
-    def explain(self, event: str, subscriber: str, on_done: Callable[[dict[str, Any] | Exception], None]) -> None:
+    def explain(
+        self,
+        event: str,
+        subscriber: str,
+        on_done: Callable[[dict[str, Any] | Exception], None],
+        *,
+        shows_filters: bool = True,
+    ) -> None:
         try:
             asked = EventId.parse(event)
             known = {self.host.id, asked.publisher, *(each.id for each in self.host.leaf_set().members())}
             whose = node_meant(subscriber, known) if subscriber else self.host.id
         except ValueError as error:
             raise NotDone("invalid", str(error)) from error
-        self.delivering.explainer.explain("", asked, whose, lambda verdict: on_done(verdict.model_dump(mode="json")))
+        told = self.delivering.explainer.explain
+        told("", asked, whose, lambda verdict: on_done(verdict.model_dump(mode="json")), shows_filters=shows_filters)
 
     def tree(self, schema: str, attribute: str, on_done: Callable[[TreeView | Exception], None]) -> None:
         def found(known: EventSchema | None, why: str) -> None:
@@ -474,6 +525,9 @@ class _TreeIndex:
         except FilterError as error:
             raise ValueError(str(error)) from error
 
+    def has_filter(self, text: str) -> bool:
+        return self.index.has_filter(text)
+
     def remove(self, key: SubscriptionKey, cell: tuple[int, int]) -> None:
         self.index.remove(key, *cell)
 
@@ -488,7 +542,7 @@ def _local_index(schema: SchemaView) -> LeafIndex:
 
 def _published(outcome: PublishResult) -> Published | Exception:
     if outcome.status is PublishStatus.FAILED:
-        return NotDone("invalid", outcome.reason)
+        return NotDone("invalid", outcome.reason) if outcome.tries else Unavailable(outcome.reason)
     return Published(
         event=str(outcome.event),
         outcome=outcome.status.value,

@@ -115,6 +115,17 @@ def test_only_the_current_filter_of_a_subscription_gets_events_but_all_are_wante
     assert not node.has(STOCKS)
 
 
+def test_a_subscription_whose_filter_cannot_be_tried_is_told_of_and_gets_nothing() -> None:
+    node, ended = local(), []
+    node.on_failed = lambda receiver, why: ended.append((receiver.number, why))
+    good, bad = Listener(1), Listener(2)
+    node.add(good, PlainSchema(), 1, "price > 1", is_current=True)
+    entry = node.add(bad, PlainSchema(), 2, "price > 2", is_current=True)
+    node._side(PlainSchema()).index.failed[entry.sub.filter] = "a bug"
+    assert take(node, 1, 5)
+    assert (good.heard, bad.heard, ended) == ([1], [], [(2, "a bug")])
+
+
 def test_a_later_version_of_a_schema_gets_an_index_of_its_own() -> None:
     made: list[int] = []
 

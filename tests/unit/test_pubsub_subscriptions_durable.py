@@ -119,6 +119,35 @@ def test_an_event_that_the_disk_has_lost_is_marked_in_its_place() -> None:
     assert again.view("audit").missed == 2
 
 
+def test_whose_a_durable_subscription_is_survives_a_crash_and_nobody_else_gets_it_by_its_name() -> None:
+    node = Node1()
+    node.subscribe("price > 5", "token anna", name="audit")
+    node.install()
+    again = Node1(before=node)
+    assert again.view("audit").owner == "token anna"
+    with pytest.raises(NotDone, match="belongs to another") as refused:
+        again.subscribe("price > 5", "user 1001", name="audit")
+    assert refused.value.kind == "conflict"
+    assert again.subscribe("price > 5", "token anna", name="audit").id == again.view("audit").id
+
+
+def test_one_owner_uses_up_its_share_and_leaves_room_for_others() -> None:
+    """64 durable subscriptions that nobody reads used up what was for everybody."""
+    config = PubSubConfig(durable_bytes="64KiB", durable_total="1MiB", subscriptions_local=20, owner_share=0.25)
+    node = Node1(config)
+    for number in range(4):
+        node.subscribe("price > 5", "user 1001", is_bounded=True, name=f"junk-{number}")
+    with pytest.raises(NotDone, match=r"256.* that are for one .owner_share.") as refused:
+        node.subscribe("price > 5", "user 1001", is_bounded=True, name="junk-4")
+    assert refused.value.kind == "quota"
+    node.subscribe("price > 5", "user 1001", is_bounded=True)
+    with pytest.raises(NotDone, match="user 1001 has 5 subscriptions here"):
+        node.subscribe("price > 5", "user 1001", is_bounded=True)
+    node.subscribe("price > 5", "token anna", is_bounded=True, name="audit")
+    for number in range(4, 14):  # an operator's, who is bounded by the whole only
+        node.subscribe("price > 5", "user 0", name=f"kept-{number}")
+
+
 def test_what_was_not_on_disk_was_not_taken() -> None:
     node = Node1()
     id = node.subscribe("price > 5", name="audit").id

@@ -19,6 +19,7 @@ from starlette.exceptions import HTTPException as AnyHTTPException
 
 from peerd.daemon.http.gate import App, Receive, Scope, Send, refuse
 from peerd.errors import Unavailable
+from peerd.invalid import told
 from peerd.limits import KIB
 from peerd.models.admin import PROBLEM_TYPE, STREAM_TYPE, Problem
 
@@ -116,7 +117,7 @@ def add_problem_handlers(app: FastAPI) -> None:
             came = request.headers.get("content-type", "none")
             detail = f"send the body with the header Content-Type: application/json; it came with {came!r:.80}"
             return problem(HTTPStatus.UNSUPPORTED_MEDIA_TYPE, detail)
-        found = [f"{'.'.join(map(str, each['loc'][1:])) or 'body'}: {each['msg']}" for each in error.errors()[:8]]
+        found = [told(each, skip=1) for each in error.errors()[:8]]
         return problem(HTTPStatus.UNPROCESSABLE_ENTITY, "; ".join(found), "Invalid request")
 
     @app.exception_handler(Unavailable)

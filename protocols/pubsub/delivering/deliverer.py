@@ -45,6 +45,9 @@ KEEP_AFTER_SHARE: Final = 6
 IDLE_S: Final = 60.0
 """The stream of a node for which nothing has been pending for so long is forgotten."""
 
+LOST_KEPT_S: Final = 1800.0
+"""And so long where the node has yet to hear that events were dropped for it."""
+
 
 @dataclass(slots=True)
 class _Line:
@@ -382,6 +385,7 @@ class Deliverer(Part):
             line = self._lines.get(peer.id)
             if line is not None and reason != reasons.FILTERED:
                 line.outbox.note_lost(item.schema.name, LOSS_OF.get(reason, LossReason.OTHER))
+                self._to_send[peer.id] = None
         if extra:
             self._ledger.matched(item.event_id, item.schema.name, 0, extra)
         self._end(item)
@@ -482,7 +486,7 @@ class Deliverer(Part):
         for line in list(self._lines.values()):
             if line.outbox.needs_care():
                 self._look_after(line, now)
-            elif not line.outbox.count and now - line.used_at >= IDLE_S:
+            elif not line.outbox.count and now - line.used_at >= (LOST_KEPT_S if line.outbox.has_lost else IDLE_S):
                 del self._lines[line.peer.id]
         self.flush()
         if any(line.outbox.needs_care() for line in self._lines.values()):

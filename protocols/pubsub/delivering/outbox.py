@@ -89,7 +89,9 @@ class Outbox:
     _resume_at: float = 0.0
     _is_probing: bool = False
     _lost: LossCount = field(default_factory=LossCount)
-    """Events that were dropped since the last batch, by schema: the next one says so."""
+    """Events that were dropped since the last batch, by schema: the next one says so, if need be without events."""
+    _tells_lost: bool = True
+    """Whether such a batch is sent. Not after a node was silent for all of it: then it hears with the next event."""
 
     def __post_init__(self) -> None:
         self.stream = self.new_stream()
@@ -118,6 +120,12 @@ class Outbox:
     def note_lost(self, schema: str, reason: int, count: int = 1) -> None:
         """Events for this node were dropped; it hears how many, and why, with the next batch of the schema."""
         self._lost.note(schema, reason, count)
+        self._tells_lost = True
+
+    @property
+    def has_lost(self) -> bool:
+        """Whether the node has yet to hear that events were dropped."""
+        return bool(self._lost)
 
     def items(self) -> Iterator[PendingDelivery]:
         """All that is pending, in order."""
@@ -144,7 +152,7 @@ class Outbox:
 
     def needs_care(self) -> bool:
         """Whether something is due when time passes, and not only when the node answers."""
-        return self.count > 0 and (self._is_probing or bool(self._awaited))
+        return (self.count > 0 or bool(self._batches)) and (self._is_probing or bool(self._awaited))
 
     # Sending
 
@@ -156,7 +164,7 @@ class Outbox:
         window = 1 if self._is_probing else self.limits.window
         while self._sent - self._taken < window:
             if self._sent - self._taken == len(self._batches):
-                if not self._queue:
+                if not self._queue and not (self._lost and self._tells_lost):
                     break
                 self._batches.append(self._cut())
             batch = self._batches[self._sent - self._taken]
@@ -171,6 +179,8 @@ class Outbox:
         return DeliveryAttempt(*place, now, self._wait_s, self._taken, self._round, batch.lost)
 
     def _cut(self) -> _Batch:
+        if not self._queue:
+            return _Batch(schema := self._lost.schemas()[0], [], self._lost.take(schema))
         first = self._queue.popleft()
         batch, size = _Batch(first.schema.name, [first], self._lost.take(first.schema.name)), first.size
         while self._queue and len(batch.items) < EVENTS_MAX:
@@ -220,6 +230,7 @@ class Outbox:
             return []
         given_up = self.take_all(now)
         self.stalled_since = None
+        self._tells_lost = bool(given_up)
         return given_up
 
     def take_all(self, now: float) -> list[PendingDelivery]:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, AsyncIterable, Callable, Iterable, Mapping
+import json
+from collections.abc import AsyncGenerator, AsyncIterable, Callable, Iterable, Mapping, Sequence
 from contextlib import aclosing, suppress
 from http import HTTPStatus
 from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import quote, urlencode
 
-from peerd.client import Client, RequestRefused
+from peerd.client import JSON_TYPE, Client, RequestRefused
 from peerd.client.patience import insist
 from peerd.client.streams import StreamEntry
 from peerd.errors import Unavailable
@@ -16,9 +17,12 @@ from peerd.models.admin import API_PREFIX
 from protocols.pubsub.models import (
     AckWord,
     Declared,
+    EventOutcome,
     PolicyWord,
     Published,
+    PublishedBatch,
     ReceivedEvent,
+    SchemaEnded,
     SchemaSummaries,
     SchemaSummary,
     SubscriptionRequest,
@@ -33,6 +37,8 @@ if TYPE_CHECKING:
     from peerd.models.streams import IngestAnswer
 
 PATH: Final = f"{API_PREFIX}/pubsub"
+PUBLISH_S_MAX: Final = 600.0
+"""Where the ring is slow an event waits for its turn. The daemon says what has become of it, whenever that is."""
 
 
 class PubSubClient:
@@ -58,11 +64,22 @@ class PubSubClient:
         """A schema as it was declared, looked up on the ring."""
         return (await self._client.get(f"{PATH}/schemas/{_part(name)}", Whatever)).model_dump()
 
+    async def end_schema(self, name: str) -> SchemaEnded:
+        """End a schema that the daemon's node has made; for its operators."""
+        return await self._client.call("DELETE", f"{PATH}/schemas/{_part(name)}", SchemaEnded)
+
     async def publish(self, schema: str, event: Mapping[str, Any], *, ack: AckWord | None = None) -> Published:
         """Publish an event; waits for its outcome. ``_payload`` and ``_content_type`` are no attributes."""
-        return await self._client.call(
-            "POST", f"{PATH}/{_part(schema)}/events{_ack(ack)}", Published, Whatever(**event)
-        )
+        path = f"{PATH}/{_part(schema)}/events{_ack(ack)}"
+        return await self._client.call("POST", path, Published, Whatever(**event), PUBLISH_S_MAX)
+
+    async def publish_batch(
+        self, schema: str, events: Sequence[Mapping[str, Any]], *, ack: AckWord | None = None
+    ) -> list[EventOutcome]:
+        """Publish some events in one request; returns what became of each of them. Nothing is raised for one alone."""
+        path, body = f"{PATH}/{_part(schema)}/events{_ack(ack)}", json.dumps(list(events)).encode()
+        told = await self._client.send("POST", path, PublishedBatch, body, JSON_TYPE, tells_all=True)
+        return told.outcomes
 
     async def publish_many(
         self,
@@ -71,7 +88,11 @@ class PubSubClient:
         *,
         ack: AckWord | None = None,
     ) -> IngestAnswer:
-        """Publish any number of events, as fast as the ring takes them. Raises `IngestRefused` when some were not."""
+        """Publish any number of events, as fast as the ring takes them.
+
+        Raises `IngestRefused` where some were refused, or have no certain outcome: ``answer.errors`` names each of
+        these, and whether it may be sent again.
+        """
         return await self._client.send_lines(f"{PATH}/{_part(schema)}/events{_ack(ack)}", events)
 
     async def subscribe(

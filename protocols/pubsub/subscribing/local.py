@@ -32,7 +32,12 @@ HERE: Final = (EVERY, WHOLE)
 
 
 class SubscriptionIndex(Protocol):
-    """The shared index of one schema's subscriptions: the one that leaves use."""
+    """The shared index of one schema's subscriptions: the one that leaves use.
+
+    ``failed``: filters that cannot be tried, and why not. They count as met.
+    """
+
+    failed: dict[str, str]
 
     def add(self, key: SubscriptionKey, cell: int, sub: SubObject, /) -> None: ...
     def remove(self, key: SubscriptionKey, attribute: int, cell: int, /) -> object: ...
@@ -135,6 +140,8 @@ class LocalSubscriptions:
         self.on_taken: Callable[[EventId, str, Sequence[int], float], None] | None = None
         """Told of each event that some subscriptions were given: its id, schema, subscriptions, and the seconds since
         it was published, by the two clocks. Set by who makes the parts."""
+        self.on_failed: Callable[[LocalReceiver, str], None] = lambda receiver, why: None
+        """The filter of a subscription cannot be tried, and why not. Set by who makes the parts."""
         self._sides: dict[str, _Side] = {}
         self._blocking: dict[Entry, None] = {}
         self._expected: dict[LocalReceiver, tuple[str, float]] = {}
@@ -263,8 +270,14 @@ class LocalSubscriptions:
         if schema.name not in self._sides:
             return
         side = self._side(schema)
-        for sub in side.index.match(values, (HERE,)):
-            yield side.entries[_key(sub)]
+        found = [side.entries[_key(sub)] for sub in side.index.match(values, (HERE,))]
+        failed = side.index.failed
+        if failed:
+            for entry in [entry for entry in found if entry.sub.filter in failed]:
+                self._host.count("peerd_pubsub_failed_filters_total")
+                self.on_failed(entry.receiver, failed[entry.sub.filter])
+            found = [entry for entry in found if entry.sub.filter not in failed]
+        yield from found
 
     @staticmethod
     def _is_for(entry: Entry, event: EventBody, chosen: Sequence[int], replay: bool) -> bool:

@@ -40,6 +40,7 @@ class SavedSubscription(BaseModel):
     """Where its pieces are: after a restart they take the places of the old ones, which would else stay beside them."""
     cutoff: float = 0.0
     """The setting that the points were chosen with."""
+    owner: str = ""
 
 
 class Shelves:
@@ -62,6 +63,10 @@ class Shelves:
             self._saved[saved.name] = saved
         # Those with a place of their own come first: others may be covered by them, as they were.
         return sorted(self._saved.values(), key=lambda saved: not saved.points)
+
+    def bytes_of(self, owner: str) -> int:
+        """How many bytes are set aside for one owner's subscriptions."""
+        return sum(saved.bytes_max for saved in self._saved.values() if saved.owner == owner)
 
     def free_slot(self, bytes_max: int, bytes_together: int) -> tuple[int, Log]:
         """Return a log that nobody uses, emptied, for so many bytes. Raises `NotDone` if there is none.

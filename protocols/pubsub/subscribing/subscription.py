@@ -75,12 +75,23 @@ class Subscription:
     """Implements `protocols.pubsub.subscribing.local.LocalReceiver`."""
 
     def __init__(
-        self, number: int, schema: str, document: Any, *, name: str, group: str, policy: Policy, since_ms: int
+        self,
+        number: int,
+        schema: str,
+        document: Any,
+        *,
+        name: str,
+        group: str,
+        policy: Policy,
+        since_ms: int,
+        owner: str = "",
     ) -> None:
         self.number, self.schema, self.name, self.group = number, schema, name, group
         self.document = document
         """Its filter, as the client gave it, until the schema is known; then its text."""
         self.policy, self.since_ms = policy, since_ms
+        self.owner = owner
+        """Whose it is; what that means, the front says."""
         self.keep_s = self.keep_bytes = 0
         """Durable: for how long, and how much, events are kept for it, here and at leaves while this node is away."""
         self.current: Form | None = None
@@ -180,6 +191,7 @@ class Subscription:
             name=self.name,
             schema_name=self.schema,
             filter=self.document if isinstance(self.document, str) else str(self.document),
+            owner=self.owner,
             group=self.group,
             policy=self.policy.value,
             state=self._state(),

@@ -9,21 +9,24 @@ from typing import Any, Final
 from peerd.api import Host, Metric, Part, on_timer
 from peerd.errors import Unavailable
 from peerd.ids import NodeId
+from peerd.lib.admission import Admission
 from peerd.lib.feed import Feed, Policy
 from peerd.lib.filter import FilterError, Node, write
+from peerd.quantities import format_size
 from protocols.pubsub import refusals
 from protocols.pubsub.config import PubSubConfig
+from protocols.pubsub.filter_work import WORK_BURST_S, WORK_PER_S, price_of
 from protocols.pubsub.messages import FILTER_BYTES_MAX, SINCE_RETAINED
 from protocols.pubsub.models import ReceivedEvent, SubscriptionRequest, SubscriptionView
 from protocols.pubsub.names import EventId
 from protocols.pubsub.ports import Schemas, SchemaView
-from protocols.pubsub.refusals import QUOTA, Refusals
+from protocols.pubsub.refusals import QUOTA, WORK, Refusals
 from protocols.pubsub.service import NotDone
 from protocols.pubsub.subscribing.covering import Covering, Points
 from protocols.pubsub.subscribing.inlets import DurableInlet, MemoryInlet
 from protocols.pubsub.subscribing.installation import Installation
 from protocols.pubsub.subscribing.installer import Installer
-from protocols.pubsub.subscribing.local import LocalSubscriptions
+from protocols.pubsub.subscribing.local import LocalReceiver, LocalSubscriptions
 from protocols.pubsub.subscribing.saved import SavedSubscription, Shelves
 from protocols.pubsub.subscribing.subscription import Form, InstallProgress, Subscription, Told
 
@@ -48,6 +51,7 @@ METRICS: Final = (
     Metric("peerd_pubsub_replicate_seconds", "histogram", "From a subscription to its replication by all leaves."),
     Metric("peerd_pubsub_gap_seconds", "histogram", "For how long at most a piece was lost before it was renewed."),
     Metric("peerd_pubsub_received_total", "counter", "Events delivered to this node, by subscription.", ("outcome",)),
+    Metric("peerd_pubsub_failed_filters_total", "counter", "Filters that could not be tried, and whose owners ended."),
 )
 
 
@@ -74,6 +78,7 @@ class Subscriptions(Part):
         self._shelves, self._refusals = Shelves(host), Refusals(host)
         self._placed_before: dict[int, SavedSubscription] = {}
         """Durable subscriptions, by number, that leaves knew before this node was restarted."""
+        self._work: Admission[str] = Admission(WORK_PER_S, WORK_BURST_S)
         self._all: dict[str, Subscription] = {}
         self._by_name: dict[str, Subscription] = {}
 
@@ -83,6 +88,7 @@ class Subscriptions(Part):
             policy = Policy(saved.policy)
             what = saved.number, saved.schema_name, saved.document
             subscription = Subscription(*what, name=saved.name, group=saved.group, policy=policy, since_ms=0)
+            subscription.owner = saved.owner
             subscription.was_received = True
             subscription.keep_s, subscription.keep_bytes = saved.keep_s, saved.bytes_max
             try:
@@ -101,9 +107,27 @@ class Subscriptions(Part):
 
     # What clients ask
 
-    def subscribe(self, request: SubscriptionRequest, on_done: Callable[[Told], None]) -> SubscriptionView:
+    def charge(self, owner: str, filter: object) -> None:
+        """See `PubSubService.charge`: twice, as this node indexes it for its clients and perhaps as a leaf."""
+        if not self._work.take(owner, self._host.now(), 2 * price_of(filter)):
+            self._refusals.count(self._host.id, WORK, is_proved=True)
+            whose = owner or "clients without a token"
+            raise NotDone(
+                "quota", f"{whose} had too many new filters read: wait some seconds, and ask for fewer at once"
+            )
+
+    def subscribe(
+        self,
+        request: SubscriptionRequest,
+        on_done: Callable[[Told], None],
+        owner: str = "",
+        *,
+        is_bounded: bool = False,
+    ) -> SubscriptionView:
         """See `PubSubService.subscribe`. A durable one that exists already, with the same wishes, is that one."""
         if (known := self._by_name.get(request.name)) is not None:
+            if known.owner != owner:
+                raise NotDone("conflict", f"a subscription named {known.name} belongs to another token or user")
             self._check_same(known, request)
             if known.was_received and known.current is not None:
                 on_done(self.view(known))
@@ -113,6 +137,8 @@ class Subscriptions(Part):
         if len(self._all) >= self._config.subscriptions_local:
             self._refusals.count(self._host.id, QUOTA, is_proved=True)
             raise NotDone("quota", f"this node's clients have {len(self._all)} subscriptions, which is the limit")
+        if is_bounded:
+            self._check_share(request, owner)
         since_ms = max(1, round((self._host.wall_time() - request.since_s) * 1000)) if request.since_s else 0
         if request.retained:
             since_ms = SINCE_RETAINED
@@ -124,6 +150,7 @@ class Subscriptions(Part):
             group=request.group,
             policy=Policy(request.policy),
             since_ms=since_ms,
+            owner=owner,
         )
         subscription.waiting.append(on_done)
         if request.name:
@@ -177,6 +204,12 @@ class Subscriptions(Part):
             self._shelves.remove(subscription.name)
         self._end(subscription, ENDED)
         return self.view(subscription)
+
+    def end_failed(self, subscription: LocalReceiver, why: str) -> None:
+        """Its filter cannot be tried on an event: it ends, and its readers are told why."""
+        if isinstance(subscription, Subscription) and not subscription.is_ending:
+            reason = f"its filter could not be tried on an event, which is a defect of peerd: {why}"
+            self._end(subscription, reason)
 
     def reading(self, id: str) -> tuple[SubscriptionView, Feed[ReceivedEvent]]:
         """See `PubSubService.reading`."""
@@ -313,8 +346,29 @@ class Subscriptions(Part):
             raise NotDone("invalid", f"the filter has {len(text.encode())} bytes, limit {FILTER_BYTES_MAX}")
         return node, text
 
+    def _check_share(self, request: SubscriptionRequest, owner: str) -> None:
+        """Raise `NotDone` if an owner would have more than its share, so that nobody uses up what is for all."""
+        config = self._config
+        count = sum(each.owner == owner for each in self._all.values())
+        whose = owner or "who shows no token"
+        if count >= max(1, int(config.owner_share * config.subscriptions_local)):
+            self._refusals.count(self._host.id, QUOTA, is_proved=True)
+            raise NotDone("quota", f"{whose} has {count} subscriptions here, the limit for one (owner_share)")
+        aside, room = self._shelves.bytes_of(owner), int(config.owner_share * config.durable_total)
+        if request.name and aside + self._bytes_max(request) > room:
+            self._refusals.count(self._host.id, QUOTA, is_proved=True)
+            raise NotDone(
+                "quota",
+                f"durable subscriptions of {whose} have {format_size(aside)} of the {format_size(room)} that are for "
+                f"one (owner_share): end some, or ask for less than {format_size(self._bytes_max(request))} "
+                "(keep_bytes)",
+            )
+
+    def _bytes_max(self, request: SubscriptionRequest) -> int:
+        return request.keep_bytes or request.bytes_max or self._config.durable_bytes
+
     def _saved_new(self, subscription: Subscription, request: SubscriptionRequest) -> SavedSubscription:
-        bytes_max = request.keep_bytes or request.bytes_max or self._config.durable_bytes
+        bytes_max = self._bytes_max(request)
         slot, log = self._shelves.free_slot(bytes_max, self._config.durable_total)
         saved = SavedSubscription(
             number=subscription.number,
@@ -327,6 +381,7 @@ class Subscriptions(Part):
             keep_s=request.keep_s or round(self._config.durable_age),
             slot=slot,
             base=log.next - 1,
+            owner=subscription.owner,
         )
         self._shelves.save(saved)
         return saved
