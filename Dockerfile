@@ -36,6 +36,7 @@ RUN install -d -o 65532 -g 65532 -m 0700 /var/lib/peerd /run/peerd \
 ENV PATH=/opt/peerd/bin:$PATH \
     HOME=/var/lib/peerd \
     PEERD_ADMIN__SOCKET=/run/peerd/admin.sock \
+    PEERD_SOCKET=/run/peerd/admin.sock \
     PYTHONUNBUFFERED=1 \
     PYTHONDONTWRITEBYTECODE=1
 WORKDIR /var/lib/peerd

@@ -1,6 +1,6 @@
 # Every target works on a clean checkout: it makes .venv, installs what it needs there, and runs.
 #
-#   make test PYTEST_ARGS="-k ring -x"     make demo DEMO_ARGS="--input ~/logs"
+#   make test PYTEST_ARGS="-k ring -x"     make demo DEMO_ARGS=--no-spark
 #   make test PARALLEL=     one test after the other
 #   make PYTHON=/opt/python3.12/bin/python3 test     use that Python instead of looking for one
 #   make UV= test                                    use venv and pip although uv is installed
@@ -14,7 +14,6 @@ PYTHON ?=
 UV ?= $(shell command -v uv 2>/dev/null)
 PYTEST_ARGS ?=
 DEMO_ARGS ?=
-DEMO_PUBSUB_ARGS ?=
 PARALLEL ?= -n logical --dist loadgroup
 BENCH_ARGS ?=
 FUZZ_ARGS ?=
@@ -35,7 +34,7 @@ DEV := -e '.[dev]'
 DEV_AND_SPARK := -e '.[dev,spark]'
 
 help:
-	@echo 'make demo       daemons on this machine answer an aggregate over real files, and filter a replay of events'
+	@echo 'make demo       five daemons on this machine, one killed: stream, publish/subscribe, aggregates, each answer checked'
 	@echo 'make test       the test suite (some minutes)'
 	@echo 'make test-long  the same, with the long tests and many more property-test examples'
 	@echo 'make fuzz       every decoder against damaged encodings (FUZZ_ARGS="--cases 5000000 --seed 1")'
@@ -47,7 +46,6 @@ help:
 
 demo: ready-spark
 	@$(BIN)/peerd demo $(DEMO_ARGS)
-	@$(BIN)/peerd demo-pubsub $(DEMO_PUBSUB_ARGS)
 
 test: ready-spark
 	@$(BIN)/pytest $(PARALLEL) $(PYTEST_ARGS)

@@ -9,4 +9,6 @@ from __future__ import annotations
 from typing import Final
 
 ADMIN_SOCKET: Final = "/run/peerd/admin.sock"
+SOCKET_VARIABLE: Final = "PEERD_SOCKET"
+"""The environment variable that names the daemon which commands and the client ask. No daemon reads it."""
 STATE_DIRECTORY: Final = "/var/lib/peerd"

@@ -19,6 +19,7 @@ from peerd.cli.terminal import Waiting
 from peerd.cluster.layout import DEFAULT_NAME, NodeRecord, NodeTables, Tables, socket_file
 from peerd.cluster.local import NODES_MAX, READY_TIMEOUT_S, Forming, LocalCluster, NodeStatus
 from peerd.errors import ExitCode, Unavailable
+from peerd.quantities import counted
 
 INTERRUPTED: Final = 130
 """The exit code after an interruption: 128 + SIGINT, as in shells."""
@@ -103,10 +104,10 @@ def down(
     """Stop every daemon and remove everything that the cluster wrote."""
     cluster = LocalCluster(directory, name=name)
     count = len(cluster.record().nodes)
-    with stderr().status(f"stopping {count} daemons"):
+    with stderr().status(f"stopping {counted(count, 'daemon')}"):
         cluster.down(keep=keep)
     kept = f"; logs and events are in {cluster.layout.directory}" if cluster.layout.directory.exists() else ""
-    typer.echo(f"stopped {count} daemons{kept}")
+    typer.echo(f"stopped {counted(count, 'daemon')}{kept}")
 
 
 # Inside
@@ -229,7 +230,7 @@ def _print_hints(cluster: LocalCluster) -> None:
     socket = socket_file(cluster.record(), 0)
     folder = cluster.layout.directory
     for line in (
-        f"ask a node:   peerd ring --socket {shlex.quote(str(socket))}",
+        f"ask a node:   export PEERD_SOCKET={shlex.quote(str(socket))}; peerd ring",
         f"logs, events: {folder}",
         f"end it:       {cluster.layout.command('down')}",
     ):

@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
-from peerd.places import ADMIN_SOCKET, STATE_DIRECTORY
+from peerd.errors import ConfigError
+from peerd.places import ADMIN_SOCKET, SOCKET_VARIABLE, STATE_DIRECTORY
 
 SYSTEM_FILE: Final = Path("/etc/peerd/peerd.toml")
 SYSTEM_FOLDER: Final = Path("/etc/peerd/conf.d")
 CONFIG_NAME: Final = "peerd.toml"
-SOCKET_VARIABLE: Final = "PEERD_ADMIN__SOCKET"
 
 
 def own_directory(environment: Mapping[str, str] = os.environ, user_id: int | None = None) -> Path:
@@ -33,7 +34,7 @@ def standard_files() -> list[Path]:
 
 
 def admin_address(given: str | None) -> str:
-    """Where the daemon's admin API is: ``--socket``, ``PEERD_ADMIN__SOCKET``, the standard files, the default.
+    """Where the daemon to ask listens: ``--socket``, ``PEERD_SOCKET``, the standard files, the default.
 
     A standard file that this user may not read counts as none: it is the daemon's, and the default may still be right.
     """
@@ -45,6 +46,22 @@ def admin_address(given: str | None) -> str:
         if path.is_file() and (found := _socket_in(path)) is not None:
             return found
     return ADMIN_SOCKET
+
+
+def local_cluster_sockets() -> list[Path]:
+    """A socket of each local cluster that runs here, the default cluster's first; for a hint, so it raises nothing."""
+    from peerd.cluster.layout import Layout, default_directory, socket_file
+    from peerd.cluster.processes import is_alive
+
+    own = default_directory()
+    folders = sorted(own.parent.glob("*"), key=lambda folder: (folder != own, folder))
+    found = []
+    for folder in folders:
+        with suppress(ConfigError):
+            record = Layout(folder).read()
+            alive = [node for node in record.nodes if is_alive(node.process)] if record is not None else []
+            found += [socket_file(record, node.index) for node in alive[:1] if record is not None]
+    return found
 
 
 def _socket_in(file: Path) -> str | None:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from peerd.cli.members import missing_line
 from peerd.cli.options import Output, OutputOption, SocketOption, ask
 from peerd.cli.output import nodes, print_data, print_facts, seconds, size, stdout
+from peerd.quantities import counted
 
 if TYPE_CHECKING:
     from peerd.models.admin import Status
@@ -28,7 +29,7 @@ def status(socket: SocketOption = None, output: OutputOption = Output.TABLE) -> 
             ("state", _state(found)),
             ("ring", _ring(found) + _partition(found)),
             ("members", _members(found)),
-            ("leaf set", f"{found.leaf_set_members} members"),
+            ("leaf set", counted(found.leaf_set_members, "member")),
             ("links", found.links),
             ("data clients", ", ".join(found.data_addresses) or "no listener for them (data.socket, data.http)"),
             ("probes", f"a routing-table entry each {seconds(found.probe_period_s)}"),

@@ -134,7 +134,8 @@ class _Sending:
         """Count what became of lines; those that the daemon has not come to stay in the request."""
         self._is_known = True
         before = self.total.accepted + self.total.refused
-        told = [error.model_copy(update={"line": error.line + before}) for error in answer.errors]
+        refused = (error for error in answer.errors if error.outcome == "refused")  # what has failed is sent again
+        told = [error.model_copy(update={"line": error.line + before}) for error in refused]
         self.total = answer.model_copy(
             update={
                 "accepted": self.total.accepted + answer.accepted,

@@ -31,6 +31,7 @@ from peerd.config.sources import leaves, toml_value
 from peerd.errors import ConfigError, Unavailable
 from peerd.identity.authority import ClusterAuthority, create_node_files
 from peerd.ids import format_id
+from peerd.invalid import first_reason
 from peerd.system.durable_files import write_atomically
 
 RECORD_VERSION: Final = 1
@@ -137,8 +138,11 @@ class Layout:
             return ClusterRecord.model_validate_json(self.record_file.read_bytes())
         except FileNotFoundError:
             return None
-        except (OSError, ValidationError) as error:
-            raise ConfigError(f"not the record of a local cluster: {error}", file=str(self.record_file)) from error
+        except ValidationError as error:
+            why = f"not the record of a local cluster: {first_reason(error)}"
+            raise ConfigError(why, file=str(self.record_file)) from error
+        except OSError as error:
+            raise ConfigError(f"cannot be read: {error.strerror}", file=str(self.record_file)) from error
 
     def write(self, record: ClusterRecord) -> None:
         """Replace the record. Raises ``OSError``."""

@@ -49,8 +49,8 @@ from peerd.errors import ConfigError, ExitCode, Unavailable
 from peerd.front import Front
 from peerd.identity.statements import WithoutKeys
 from peerd.ids import format_id
+from peerd.lib.admission import TokenBucket
 from peerd.lib.feed import Feed
-from peerd.linking.rate_limit import TokenBucket
 from peerd.messages import PeerRef
 from peerd.node.node import Node
 from peerd.plugins import find_plugins, make_plugins, usable_fronts
@@ -409,6 +409,8 @@ class Daemon:
         self.node.start(bootstrap_addresses(self.config, self.peer), known)
         if state.taken_over:
             _log.info("state.taken_over", files=state.taken_over)
+        if state.closed_off:
+            _log.warning("state.was_open", detail=state.closed_off)
         for warning in state.warnings:
             _log.warning("state.damaged", detail=warning)
         self.metrics.declare((STATE_REPAIRS,))

@@ -34,7 +34,7 @@ class MissingPeer(AdminAnswer):
 
     id: str
     address: str
-    lost_s: float = Field(description="Seconds since it was last heard.")
+    lost_s: float = Field(description="Seconds since this daemon gave it up.")
 
 
 class ForgetRequest(AdminModel):
@@ -47,7 +47,7 @@ class ForgetRequest(AdminModel):
 
 
 class ForgottenNode(AdminAnswer):
-    """A node that was forgotten; ``lost_s``: seconds since it was last heard."""
+    """A node that was forgotten; ``lost_s``: seconds since this daemon gave it up."""
 
     id: str
     address: str | None = None

@@ -89,6 +89,9 @@ class StreamSpec(StreamsRequest):
     """When the producer is gone for good: end the stream, wait for it to come back, or have a standby go on with it."""
     durable: bool = False
     """Items go out once they are on the producer's disk, so that they survive its restart."""
+    unsigned: bool = False
+    """The producer does not sign items, but for those with documents: nodes between it and a subscriber could alter
+    them."""
     successors: tuple[str, ...] = ()
     """With ``hand-over``: the standbys in their order, each an address or the beginning of an id. Default: the producer
     chooses among its children."""
@@ -161,6 +164,8 @@ class StreamSubscriptionRequest(StreamsRequest):
     """Resume after this item (an ``id``), or ``start``: everything that is still remembered. Default: from now on."""
     name: str = ""
     """A name keeps the subscription while no client reads it."""
+    owner: str = ""
+    """Whose it is; what that means, the front says."""
 
 
 class StreamWish(StreamsRequest):
@@ -183,6 +188,8 @@ class StreamSubscriptionView(StreamsModel):
     interest: str
     """As it was understood: the canonical text."""
     name: str
+    owner: str = ""
+    """Whose it is: ``token NAME`` or ``user NUMBER``; empty where a client over TCP showed no token."""
     epoch: str
     """The epoch of its feed."""
     state: Literal["joining", "live", "orphaned", "ended"]

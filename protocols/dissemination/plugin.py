@@ -352,8 +352,7 @@ class Dissemination(Plugin):
         self._find_now(name, found)
 
     def _find(self, name: str, on_found: Callable[[StreamRecord | Exception], None]) -> None:
-        node = self.nodes.get(stream_key(name))
-        if node is not None:
+        if (node := self.nodes.get(stream_key(name))) is not None:
             on_found(node.record)
         else:
             self._check_stays()  # nobody answers a node that is out of the ring
@@ -446,9 +445,7 @@ class Dissemination(Plugin):
             after = None if request.after is None else position_of(request.after)
         except ValueError as error:
             raise StreamRefused("invalid", str(error)) from error
-        known = self.clients.named(request.name)
-        if known is not None and known.stream != request.stream:
-            raise StreamRefused("conflict", f"the subscription {request.name} is one of {known.stream}")
+        self.clients.check_name(request)
 
         def found(answer: StreamRecord | Exception) -> None:
             if isinstance(answer, Exception):
@@ -489,6 +486,7 @@ class Dissemination(Plugin):
         is_anew = after not in (None, START) and self.named.is_of_other(request.name, node.record)
         after = START if is_anew else after
         made = self.clients.add(record.name, interest, record.kind, request.name, after)
+        made.owner = request.owner
         made.on_done, made.creator, made.is_anew = on_done, node.record.creator, is_anew
         deliver = node.with_documents(made.deliver)
         node.subscribe(made.number, interest, after, deliver, partial(self._live, made))
@@ -513,7 +511,8 @@ class Dissemination(Plugin):
                 pause_s = self._resuming[name] = min(self.config.retry_max, 2 * self._resuming[name])
                 self.host.set_timer(_RESUME, pause_s * self.host.rng.uniform(0.8, 1.2), name)
 
-        request = StreamSubscriptionRequest(stream=saved.stream, interest=saved.interest, after=saved.after, name=name)
+        wish = {"interest": saved.interest, "after": saved.after, "name": name, "owner": saved.owner}
+        request = StreamSubscriptionRequest(stream=saved.stream, **wish)
         try:
             self.subscribe(request, done)
         except (StreamRefused, Unavailable) as error:
@@ -556,8 +555,7 @@ class Dissemination(Plugin):
     def _forget(self, subscription: ClientSubscription) -> None:
         self.clients.remove(subscription)
         subscription.end("unsubscribed")
-        node = self.nodes.get(stream_key(subscription.stream))
-        if node is not None:
+        if (node := self.nodes.get(stream_key(subscription.stream))) is not None:
             node.unsubscribe(subscription.number)
 
     def reading(self, id: str) -> tuple[StreamSubscriptionView, Feed[ReceivedItem]]:

@@ -12,11 +12,17 @@ from peerd.lib.feed import Feed
 from peerd.limits import KIB
 from protocols.dissemination.config import DisseminationConfig
 from protocols.dissemination.messages import ITEM_BYTES_MAX
-from protocols.dissemination.models import CREATED_ANEW, AttachedDocument, ReceivedItem, StreamSubscriptionView
+from protocols.dissemination.models import (
+    CREATED_ANEW,
+    AttachedDocument,
+    ReceivedItem,
+    StreamSubscriptionRequest,
+    StreamSubscriptionView,
+)
 from protocols.dissemination.names import START, StreamPosition, position_text
 from protocols.dissemination.ports import Interest, ParsedItem
 from protocols.dissemination.service import StreamRefused
-from protocols.dissemination.tree.subscription import Delivered, FreshAgain, Lost, StaleFrom
+from protocols.dissemination.tree.subscription import Delivered, Failed, FreshAgain, Lost, StaleFrom
 
 MARK_BYTES: Final = 900
 """What a mark, and what belongs to an item besides its payload, counts for in a feed."""
@@ -42,6 +48,8 @@ class ClientSubscription:
     is_ended: bool = False
     is_kept: bool = False
     """It survives a restart of its daemon."""
+    owner: str = ""
+    """The client whose it is; what that means, the front says."""
     creator: str = ""
     """Who has created the stream."""
     is_anew: bool = False
@@ -68,6 +76,9 @@ class ClientSubscription:
             self._push(
                 ReceivedItem(type="fresh", stream=self.stream, id=position_text(what.at), reason=reason), MARK_BYTES
             )
+            return
+        if isinstance(what, Failed):
+            self.end(f"this interest could not be matched with an item, which is a defect of peerd: {what.why}")
             return
         if isinstance(what, Lost):
             self._lose(what, "nobody remembers it any more")
@@ -121,6 +132,7 @@ class ClientSubscription:
                 "kind": self.kind,
                 "interest": self.interest.text,
                 "name": self.name,
+                "owner": self.owner,
                 "epoch": self.feed.epoch,
                 "state": state,
                 "received": self.received,
@@ -182,6 +194,14 @@ class ClientSubscriptions:
     def of(self, stream: str) -> list[ClientSubscription]:
         """Those of one stream."""
         return [each for each in self._all.values() if each.stream == stream]
+
+    def check_name(self, request: StreamSubscriptionRequest) -> None:
+        """Raises `StreamRefused` where the name is one of another stream, or of another client."""
+        known = self.named(request.name)
+        if known is not None and known.owner != request.owner:
+            raise StreamRefused("conflict", f"the subscription {request.name} belongs to another token or user")
+        if known is not None and known.stream != request.stream:
+            raise StreamRefused("conflict", f"the subscription {request.name} is one of {known.stream}")
 
     def check_room(self) -> None:
         """Raises `StreamRefused` where there are too many, and all of them are to streams that go on."""

@@ -122,6 +122,7 @@ class StreamNodes(Part):
         node.on_over = lambda reason: self.give_up(node, reason)
         node.on_document = lambda item, attachment: self._document_came(node, item, attachment)
         node.on_lookup = lambda: self.look_up(node)
+        node.on_early = lambda: self.look_up_now(node, None)
         node.is_held = lambda: self._registry.is_held(node.record)
         node.on_room = self.on_room
         node.on_more = self.flush_soon
@@ -228,9 +229,9 @@ class StreamNodes(Part):
         if self._host.now() - self._looked_at.get(node.record.key, -LOOKUP_S) >= LOOKUP_S:
             self._ask(node, None)
 
-    def look_up_now(self, node: StreamNode, producer: NodeId) -> None:
-        """A node says that it is the producer now. Anybody may say so: what the ring has counts, and it is not asked
-        each time."""
+    def look_up_now(self, node: StreamNode, producer: NodeId | None) -> None:
+        """A node says that it is the producer now, or there are items of a later term. Anybody may say so: what the
+        ring has counts, and it is not asked each time."""
         if self._host.now() - self._looked_at.get(node.record.key, -TOLD_S) >= TOLD_S:
             self._ask(node, producer)
 

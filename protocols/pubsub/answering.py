@@ -21,6 +21,7 @@ from typing import Final, TypeAlias
 from peerd.api import History, Host, Metric, Part, SendRefusal, handles
 from peerd.errors import ProtocolError
 from peerd.ids import NodeId, id_to_bytes
+from peerd.lib.admission import TokenBucket
 from peerd.messages import Message, PeerRef, decode_body, encode_body
 from protocols.pubsub.messages import CARRIED_HOPS_MAX, CELLS_MAX, CarriedAck, EventAck
 from protocols.pubsub.spread import Batch
@@ -78,8 +79,7 @@ class Answering(Part):
         """Whether this node waits for an answer to one of these events; others are not worth looking at the proof."""
         self._ways: OrderedDict[_EventKey, _Way] = OrderedDict()
         self._kept: deque[_Kept] = deque()
-        self._checked_since_s = 0.0
-        self._checked = 0
+        self._checks = TokenBucket(CHECKS_PER_S, CHECKS_PER_S, host.now())
 
     def came(self, batch: Batch, source: PeerRef) -> None:
         """Events have come from this node for the first time, or in another try."""
@@ -146,13 +146,9 @@ class Answering(Part):
         """Nobody on the way is blamed for a proof that is not valid: those who pass it on do not look at it."""
         if ack.epoch != self._host.boot_epoch or not self.awaits(ack):
             return
-        now = self._host.now()
-        if now - self._checked_since_s >= 1.0:
-            self._checked_since_s, self._checked = now, 0
-        if self._checked >= CHECKS_PER_S:
+        if not self._checks.take(self._host.now()):
             self._count("unchecked")
             return
-        self._checked += 1
         statement = ack_statement(carried.publisher, carried.leaf, carried.ack)
         if not self._host.verify(carried.leaf.id, statement, carried.proof):
             self._count("forged")

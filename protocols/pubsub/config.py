@@ -143,7 +143,11 @@ class PubSubConfig(PluginConfig):
         "1s",
         "Least pause before cells that have not answered are probed again; longer where answers are slow. It doubles.",
     )
-    publish_timeout: Interval = setting("30s", "How long a publish is tried before its outcome is unknown.")
+    publish_timeout: Interval = setting(
+        "30s",
+        "How long after an event has set out to a leaf that says nothing its outcome is unknown. What waits for its "
+        "turn has no limit.",
+    )
     publish_queue: Memory = setting("8MiB", "Events that wait here to be published; above it publishers have to wait.")
 
     # Delivery (section 3.4.3)
@@ -192,6 +196,11 @@ class PubSubConfig(PluginConfig):
         1000, "Pieces of subscriptions that one member may have on this node (as a leaf); more is refused: quota."
     )
     subscriptions_local: Count = setting(10_000, "Subscriptions that clients of this node may have together.")
+    owner_share: Share = setting(
+        0.25,
+        "Share of subscriptions_local, and of durable_total, that one access token or user of this machine may have. "
+        "Operators are bounded by the whole only.",
+    )
     events_per_member: Count = setting(
         2000, "Events a second that this node takes from one publisher; above it the publisher is told to wait."
     )

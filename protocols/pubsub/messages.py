@@ -17,6 +17,7 @@ from peerd.ids import NodeId
 from peerd.limits import KIB, PROOF_BYTES_MAX
 from peerd.messages import U8, U16, U32, U64, BytesMax, Message, Name, PeerRef, Text, message, struct
 from protocols.pubsub.cells import Cell, Coordinate
+from protocols.pubsub.losses import Losses
 
 FILTER_BYTES_MAX: Final = 8 * KIB
 VALUES_BYTES_MAX: Final = 16 * KIB
@@ -440,14 +441,14 @@ class EventDelivery(Message):
     """EventDeliveryMessage: leaf's root to subscriber, a request.
 
     ``stream`` and ``number``: batches of one stream are taken in order, from 1 on; a new stream has another ``stream``.
-    ``lost``: so many events of this schema for this node were dropped since the batch before.
+    ``lost``: how many events of this schema for this node were dropped since the batch before, and why.
     """
 
     schema: Name
     stream: U64
     number: U64
     deliveries: Annotated[tuple[DeliveredEvent, ...], annotated_types.MaxLen(EVENTS_MAX)]
-    lost: U32 = 0
+    lost: Losses = ()
 
 
 @message(0x0210, bytes_max=4 * KIB)

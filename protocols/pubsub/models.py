@@ -60,6 +60,8 @@ class SchemaSummary(PubSubModel):
     version: int
     attributes: int
     absent: str
+    creator: str = ""
+    """The node that has made it, and alone may change or end it."""
 
 
 class SchemaSummaries(PubSubModel):
@@ -74,6 +76,13 @@ class Declared(PubSubModel):
     name: str
     version: int
     is_new: bool
+
+
+class SchemaEnded(PubSubModel):
+    """A schema is over; ``version`` was its last."""
+
+    name: str
+    version: int
 
 
 # Events
@@ -156,6 +165,14 @@ class SubscriptionChange(ClientRequest):
     filter: AnyFilter
 
 
+class MissedEvents(PubSubModel):
+    """Events of the schema that were lost on their way, why, and which node says so."""
+
+    count: int
+    reason: str
+    by: str
+
+
 class SubscriptionView(PubSubModel):
     """A subscription of a client of this daemon.
 
@@ -166,6 +183,8 @@ class SubscriptionView(PubSubModel):
     name: str = ""
     schema_name: str = Field(alias="schema")
     filter: str
+    owner: str = ""
+    """Whose it is: ``token NAME`` or ``user NUMBER``; empty where a client over TCP showed no token."""
     group: str = ""
     policy: str
     state: str
@@ -177,6 +196,8 @@ class SubscriptionView(PubSubModel):
     duplicates: int = 0
     missed: int = 0
     """Events of the schema that leaves dropped for this daemon; some of them may not have matched."""
+    missed_because: list[MissedEvents] = []
+    """The same by reason and by the node that says so."""
     gap_s: float = 0.0
     detail: str = ""
 

@@ -25,6 +25,7 @@ from protocols.pubsub.delivering.assembly import Delivering
 from protocols.pubsub.delivering.copies import as_trees
 from protocols.pubsub.events import EVENTS
 from protocols.pubsub.ledger import LEAF_REASONS, METRICS
+from protocols.pubsub.losses import LostEvents
 from protocols.pubsub.messages import (
     MESSAGES,
     DeliveryAnswer,
@@ -90,11 +91,11 @@ class Subscribers:
         """Nothing is written."""
         return Writes()
 
-    def note_lost(self, schema: str, count: int) -> None:
+    def note_lost(self, schema: str, losses: Sequence[LostEvents], leaf: NodeId) -> None:
         """Count it."""
-        self.lost += count
+        self.lost += sum(each.count for each in losses)
 
-    def must_pause(self) -> int:
+    def must_pause(self, schema: str) -> int:
         """Nobody is slow."""
         return 0
 

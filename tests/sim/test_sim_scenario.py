@@ -138,7 +138,7 @@ def small(tmp_path: Path) -> Path:
         ('[[phases]]\nactions = [{ do = "check", checkers = ["leafset"] }]', 'did you mean "leaf_sets"?'),
         ('[[phases]]\nactions = [{ do = "kill", count = 1, share = 0.5 }]', "give one of count, share and nodes"),
         ('[[phases]]\nactions = [{ do = "jion" }]', "phases[0].actions[0]: Input tag 'jion'"),
-        ("seed = -1", "seed: Input should be greater than or equal to 0"),
+        ("seed = -1", "seed: expected at least 0"),
         ("seed = ", "not TOML"),
         ('nodes = 2\nids = ["7"]', "ids: "),
         (f'nodes = 2\nids = ["{"ab" * 16}", "{"AB" * 16}"]', "stands there twice, for nodes 0 and 1"),

@@ -234,6 +234,19 @@ def test_what_a_dead_root_left_goes_to_the_one_that_follows() -> None:
     assert len(desk.holding) == 0
 
 
+def test_what_a_restarted_root_has_forgotten_is_sent_to_it_again() -> None:
+    """Its neighbours may not have missed it, but what it had in memory is gone."""
+    desk = replica()
+    hold(desk, 1)
+    desk.holding.peer_down(peer(1))
+    hold(desk, 2)  # this it asks for after its restart
+    for _ in range(SENDS_MAX + 1):
+        desk.host.fire("held_due")
+    sent = [message for _, message in desk.host.take_sent() if isinstance(message, ProbePub)]
+    assert [[event.sequence for event in probe.events] for probe in sent] == [[1]] * SENDS_MAX
+    assert len(desk.holding) == 1
+
+
 def test_what_nobody_releases_lapses() -> None:
     desk = replica(delivery_keep="10s")
     hold(desk, 1)

@@ -20,6 +20,7 @@ from peerd.lib.feed import Feed
 from protocols.pubsub.front.client import PubSubClient
 from protocols.pubsub.models import Published, ReceivedEvent, SubscriptionView
 from protocols.pubsub.names import EventId
+from protocols.pubsub.outcomes import QueueFull
 from protocols.pubsub.service import NotDone
 from tests.support.fake_daemon import LOCAL_OPERATOR, FakeDaemon
 from tests.support.fake_pubsub import DOCUMENT, FakePubSub, published, received
@@ -264,6 +265,27 @@ async def test_lines_that_came_together_are_published_in_one_turn_of_the_event_l
     assert len(set(seen)) == 1, "they can go as one batch; a turn for each would make a message of each"
 
 
+@pytest.mark.parametrize("body", [b'{"a": 1}\n{"a": 2}\n', None])
+async def test_who_finds_the_room_taken_by_others_waits_again(
+    rig: Rig, monkeypatch: pytest.MonkeyPatch, body: bytes | None
+) -> None:
+    publish, refusals = rig.service.publish, [QueueFull("full"), QueueFull("full")]
+
+    def contended(*arguments: Any) -> EventId:
+        if refusals:
+            raise refusals.pop()
+        return publish(*arguments)
+
+    monkeypatch.setattr(rig.service, "publish", contended)
+    if body is None:
+        response = await rig.http.post(EVENTS, json={"a": 1})
+    else:
+        response = await rig.http.post(EVENTS, content=body, headers=LINES)
+    assert response.status_code == 200
+    assert [event for event, _ in rig.asked("publish")] == [{"a": 1}, {"a": 2}][: 1 if body is None else 2]
+    assert rig.service.rooms == (3 if body is None else 4)
+
+
 async def test_wrong_lines_are_named_and_the_others_published(rig: Rig) -> None:
     body = b'{"a": 1}\nrubbish\n\n[]\n{"a": 2}\n'
     response = await rig.http.post(EVENTS, content=body, headers=LINES)
@@ -286,11 +308,14 @@ async def test_an_uncertain_outcome_of_one_makes_the_answer_uncertain(rig: Rig) 
     )
     response = await rig.http.post(EVENTS, content=b"{}\n{}\n{}\n", headers=LINES)
     told = response.json()
-    assert (response.status_code, told["accepted"], told["is_complete"]) == (503, 3, False)
-    assert told["detail"] == "1 of 3 events have no certain outcome: a leaf is silent"
+    assert (response.status_code, told["accepted"], told["failed"], told["is_complete"]) == (503, 2, 1, True)
+    assert told["detail"] == "1 of 3 lines have no certain outcome, or have failed: a leaf is silent"
+    [named] = told["errors"]
+    assert named.pop("line") in (1, 2, 3)
+    assert named == {"outcome": "unknown", "detail": "a leaf is silent"}
     with pytest.raises(IngestRefused, match="a leaf is silent") as refused:
         await rig.pubsub.publish_many("stocks", [{}, {}, {}])
-    assert refused.value.answer.accepted == 3
+    assert (refused.value.answer.accepted, refused.value.answer.failed) == (2, 1)
 
 
 # --- subscriptions --------------------------------------------------------------------------------------------------
@@ -473,7 +498,7 @@ async def test_a_body_that_breaks_off_logs_nothing(rig: Rig, caplog: pytest.LogC
         sent.append(message)
 
     transport: Any = rig.http._transport
-    scope = {
+    scope: dict[str, Any] = {
         "type": "http",
         "method": "POST",
         "path": EVENTS,

@@ -21,6 +21,7 @@ from starlette.requests import ClientDisconnect
 from peerd.daemon.http.gate import App, Receive, Scope, Send, refuse
 from peerd.daemon.memory_watch import tell_loop_of_memory
 from peerd.errors import Unavailable
+from peerd.invalid import told
 from peerd.limits import KIB
 from peerd.models.admin import PROBLEM_TYPE, STREAM_TYPE, Problem
 
@@ -118,7 +119,7 @@ def add_problem_handlers(app: FastAPI) -> None:
             came = request.headers.get("content-type", "none")
             detail = f"send the body with the header Content-Type: application/json; it came with {came!r:.80}"
             return problem(HTTPStatus.UNSUPPORTED_MEDIA_TYPE, detail)
-        found = [f"{'.'.join(map(str, each['loc'][1:])) or 'body'}: {each['msg']}" for each in error.errors()[:8]]
+        found = [told(each, skip=1) for each in error.errors()[:8]]
         return problem(HTTPStatus.UNPROCESSABLE_ENTITY, "; ".join(found), "Invalid request")
 
     @app.exception_handler(Unavailable)

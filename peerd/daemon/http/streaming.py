@@ -308,7 +308,9 @@ def _mark(position: str, entry: FeedGap | FeedDropped | FeedEnd) -> stream_model
             lost = {"first": entry.first, "last": entry.last, "count": entry.count}
             return stream_models.Gap(id=position, reason=entry.reason, **lost)
         case FeedDropped():
-            return stream_models.Dropped(id=position, first=entry.first, last=entry.last, count=entry.count)
+            why = {} if entry.loss is None else {"reason": entry.loss.reason, "by": entry.loss.by}
+            lost = {"first": entry.first, "last": entry.last, "count": entry.count}
+            return stream_models.Dropped(id=position, **lost, **why)
         case FeedEnd():
             return stream_models.End(id=position, reason=entry.reason, is_final=entry.is_final)
 

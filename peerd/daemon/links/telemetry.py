@@ -10,8 +10,8 @@ import structlog
 from peerd.api import Metric
 from peerd.errors import PeerMisbehaved
 from peerd.ids import NodeId, format_id
+from peerd.lib.admission import TokenBucket
 from peerd.limits import EVENT_TEXT_LENGTH_MAX
-from peerd.linking.rate_limit import TokenBucket
 from peerd.messages import PeerRef
 from peerd.telemetry.schema import Event, LinkDown, LinkRefused, LinkUp, PeerMisbehaviour
 

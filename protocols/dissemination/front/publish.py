@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import sys
 import time
@@ -11,10 +12,11 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
-from peerd.cli.lines import STDIN, BadLine, once, typed_value
+from peerd.cli.lines import STDIN, BadLine, object_of, once, typed_value
 from peerd.cli.options import Output, OutputOption, SocketOption, ask
 from peerd.cli.output import print_data, printable, seconds, size, stderr, stdout
 from peerd.errors import ExitCode
+from peerd.quantities import counted
 from protocols.dissemination.models import CONTENT_TYPE_LENGTH_MAX
 
 if TYPE_CHECKING:
@@ -34,8 +36,8 @@ def publish(
         list[str] | None,
         typer.Argument(
             metavar="[FILE|NAME=VALUE]...",
-            help="Files, of which each is an item; or the attributes of one item. Default, or '-': lines of JSON on "
-            "standard input.",
+            help="Files, of which each is an item; or one item: its attributes, or a JSON object. Default, or '-': "
+            "lines of JSON on standard input.",
         ),
     ] = None,
     follow: Annotated[
@@ -87,6 +89,9 @@ def publish(
     pairs = [found for each in given if (found := ATTRIBUTE.fullmatch(each))]
     if pairs and len(pairs) == len(given):
         _one(socket, stream, _attributes(pairs), type, output)
+        return
+    if len(given) == 1 and given[0].lstrip().startswith("{") and not os.path.exists(given[0]):
+        _one(socket, stream, object_of(given[0], "the item"), type, output)
         return
     labels = [each for each in given if each != STDIN]
     items = _items(given, follow, watch, everything, text, type)
@@ -225,17 +230,19 @@ def _many(
     try:
         answer = ask(socket, run, waiting="")
     except BadLine as bad:
-        raise typer.BadParameter(f"{bad.message}; the {told.accepted:,} items before it were published") from bad
+        raise typer.BadParameter(f"{bad.message}; published before it: {counted(told.accepted, 'item')}") from bad
     except (KeyboardInterrupt, RequestRefused):
         stderr().overwrite("")
-        stderr().print(f"{told.accepted:,} items were published, {told.refused:,} refused")
+        stderr().print(f"{counted(told.accepted, 'item')} published, {told.refused:,} refused")
         raise
     finally:
         stderr().overwrite("")
     if output is not Output.TABLE:
         print_data(output, answer)
     else:
-        stdout().print(f"{answer.accepted:,} items in {seconds(time.monotonic() - begun)}, {answer.refused:,} refused")
+        stdout().print(
+            f"{counted(answer.accepted, 'item')} in {seconds(time.monotonic() - begun)}, {answer.refused:,} refused"
+        )
     if not answer.is_complete:
         stderr().print(printable(answer.detail))
         raise typer.Exit(ExitCode.PARTIAL)

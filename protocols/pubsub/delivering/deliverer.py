@@ -21,6 +21,7 @@ from protocols.pubsub.config import PubSubConfig
 from protocols.pubsub.delivering.items import PendingDelivery, Pick
 from protocols.pubsub.delivering.multicast import MULTICAST_EVENT_BYTES_MAX, Multicast
 from protocols.pubsub.delivering.outbox import DeliveryAttempt, Outbox, OutboxLimits
+from protocols.pubsub.losses import LossReason
 from protocols.pubsub.messages import DeliveryAnswer, DeliveryNote, EventDelivery, NodeDelivery
 from protocols.pubsub.names import EventId
 from protocols.pubsub.ports import LeafCells, Ledger, Subscribers
@@ -31,8 +32,17 @@ SILENT_RETRIES: Final = 2
 """A node is passed over, where another will do, when it has not answered for so many times ``delivery_retry``."""
 PASSES_MAX: Final = 8
 """When no member of a group answers, an event for it is given up after so many of them."""
+LOSS_OF: Final = {
+    reasons.QUEUE_FULL: LossReason.QUEUE_FULL,
+    reasons.MEMORY_FULL: LossReason.MEMORY_FULL,
+    reasons.SILENT: LossReason.SILENT,
+}
+"""What the subscriber is told of reasons in the ledger."""
 IDLE_S: Final = 60.0
 """The stream of a node for which nothing has been pending for so long is forgotten."""
+
+LOST_KEPT_S: Final = 1800.0
+"""And so long where the node has yet to hear that events were dropped for it."""
 
 
 @dataclass(slots=True)
@@ -226,12 +236,12 @@ class Deliverer(Part):
         """Deliver to this node's own subscriptions, without the network but in the same order."""
         while attempts := line.outbox.sends(self._host.now()):
             for attempt in attempts:
-                pause_ms = self._subscribers.must_pause()
+                pause_ms = self._subscribers.must_pause(attempt.schema)
                 if pause_ms:
                     self._answered(line, attempt, attempt.number - 1, pause_ms, ())
                     break
-                self._subscribers.note_lost(attempt.schema, attempt.lost)
                 writes = self._subscribers.new_writes()
+                self._subscribers.note_lost(attempt.schema, attempt.lost, self._host.id)
                 unwanted = [item for item in attempt.items if not self._take(item)]
                 if writes.is_durable:
                     self._answered(line, attempt, attempt.number, 0, unwanted)
@@ -286,7 +296,8 @@ class Deliverer(Part):
             self._ledger.dropped(item.event_id, peer.id, reason)
             line = self._lines.get(peer.id)
             if line is not None and reason != reasons.FILTERED:
-                line.outbox.note_lost(item.schema.name)
+                line.outbox.note_lost(item.schema.name, LOSS_OF.get(reason, LossReason.OTHER))
+                self._to_send[peer.id] = None
         if extra:
             self._ledger.matched(item.event_id, item.schema.name, 0, extra)
         self._end(item)
@@ -384,7 +395,7 @@ class Deliverer(Part):
         for line in list(self._lines.values()):
             if line.outbox.needs_care():
                 self._look_after(line, now)
-            elif not line.outbox.count and now - line.used_at >= IDLE_S:
+            elif not line.outbox.count and now - line.used_at >= (LOST_KEPT_S if line.outbox.has_lost else IDLE_S):
                 del self._lines[line.peer.id]
         self.flush()
         if any(line.outbox.needs_care() for line in self._lines.values()):

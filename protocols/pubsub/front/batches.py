@@ -8,58 +8,42 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
-from contextlib import suppress
 from http import HTTPStatus
 from typing import Final
 
 from fastapi import HTTPException, Response
 from fastapi.responses import JSONResponse
 
-from peerd.daemon.http.answers import ANSWER_S_MAX
 from peerd.errors import Unavailable
 from peerd.models.admin import PROBLEM_TYPE
 from protocols.pubsub.models import EventOutcome, Published, PublishedBatch
+from protocols.pubsub.service import NotDone
 
 BATCH_EVENTS_MAX: Final = 1000
 """Most events of one request that is not sent line by line."""
-OnPublished = Callable[[Published | Exception], None]
-Begin = Callable[[OnPublished], Awaitable[None]]
-"""Begins to publish one event, once there is room. Raises ``HTTPException`` for one that is refused."""
+Begin = Callable[[], Awaitable["asyncio.Future[Published | Exception]"]]
+"""Begins to publish one event, once there is room; what it returns is done when the event has its outcome."""
 
 
 async def publish_batch(events: Sequence[Begin]) -> Response:
     """Publish each event; answers when every one of them has its outcome."""
-    outcomes = [EventOutcome(outcome="unknown", detail="it has not ended in time") for _ in events]
-    left, ended = len(events), asyncio.Event()
-
-    def over(at: int, outcome: EventOutcome) -> None:
-        nonlocal left
-        outcomes[at] = outcome
-        left -= 1
-        if not left:
-            ended.set()
-
-    for at, begin in enumerate(events):
+    begun: list[EventOutcome | asyncio.Future[Published | Exception]] = []
+    for begin in events:
         try:
-            await begin(_told(at, over))
+            begun.append(await begin())
         except HTTPException as error:
-            over(at, EventOutcome(outcome="refused", detail=str(error.detail)))
+            begun.append(EventOutcome(outcome="refused", detail=str(error.detail)))
+        except NotDone as error:
+            begun.append(EventOutcome(outcome="refused", detail=str(error)))
         except Unavailable as error:  # it has not been sent, and may be sent again
-            over(at, EventOutcome(outcome="unknown", detail=str(error)))
-    if left:
-        with suppress(TimeoutError):  # those that are over are told; of the others it is not known
-            await asyncio.wait_for(ended.wait(), ANSWER_S_MAX)
-    return _answer(outcomes)
+            begun.append(EventOutcome(outcome="unknown", detail=str(error)))
+    return _answer([each if isinstance(each, EventOutcome) else _outcome(await each) for each in begun])
 
 
-def _told(at: int, over: Callable[[int, EventOutcome], None]) -> OnPublished:
-    def done(answer: Published | Exception) -> None:
-        if isinstance(answer, Published):
-            over(at, EventOutcome(event=answer.event, outcome=answer.outcome, detail=answer.detail))
-        else:
-            over(at, EventOutcome(outcome="unknown", detail=str(answer)))
-
-    return done
+def _outcome(answer: Published | Exception) -> EventOutcome:
+    if isinstance(answer, Published):
+        return EventOutcome(event=answer.event, outcome=answer.outcome, detail=answer.detail)
+    return EventOutcome(outcome="refused" if isinstance(answer, NotDone) else "unknown", detail=str(answer))
 
 
 def _answer(outcomes: list[EventOutcome]) -> Response:

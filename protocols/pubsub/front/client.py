@@ -22,6 +22,7 @@ from protocols.pubsub.models import (
     Published,
     PublishedBatch,
     ReceivedEvent,
+    SchemaEnded,
     SchemaSummaries,
     SchemaSummary,
     SubscriptionRequest,
@@ -36,6 +37,8 @@ if TYPE_CHECKING:
     from peerd.models.streams import IngestAnswer
 
 PATH: Final = f"{API_PREFIX}/pubsub"
+PUBLISH_S_MAX: Final = 600.0
+"""Where the ring is slow an event waits for its turn. The daemon says what has become of it, whenever that is."""
 
 
 class PubSubClient:
@@ -61,11 +64,14 @@ class PubSubClient:
         """A schema as it was declared, looked up on the ring."""
         return (await self._client.get(f"{PATH}/schemas/{_part(name)}", Whatever)).model_dump()
 
+    async def end_schema(self, name: str) -> SchemaEnded:
+        """End a schema that the daemon's node has made; for its operators."""
+        return await self._client.call("DELETE", f"{PATH}/schemas/{_part(name)}", SchemaEnded)
+
     async def publish(self, schema: str, event: Mapping[str, Any], *, ack: AckWord | None = None) -> Published:
         """Publish an event; waits for its outcome. ``_payload`` and ``_content_type`` are no attributes."""
-        return await self._client.call(
-            "POST", f"{PATH}/{_part(schema)}/events{_ack(ack)}", Published, Whatever(**event)
-        )
+        path = f"{PATH}/{_part(schema)}/events{_ack(ack)}"
+        return await self._client.call("POST", path, Published, Whatever(**event), PUBLISH_S_MAX)
 
     async def publish_batch(
         self, schema: str, events: Sequence[Mapping[str, Any]], *, ack: AckWord | None = None
@@ -82,7 +88,11 @@ class PubSubClient:
         *,
         ack: AckWord | None = None,
     ) -> IngestAnswer:
-        """Publish any number of events, as fast as the ring takes them. Raises `IngestRefused` when some were not."""
+        """Publish any number of events, as fast as the ring takes them.
+
+        Raises `IngestRefused` where some were refused, or have no certain outcome: ``answer.errors`` names each of
+        these, and whether it may be sent again.
+        """
         return await self._client.send_lines(f"{PATH}/{_part(schema)}/events{_ack(ack)}", events)
 
     async def subscribe(

@@ -12,6 +12,7 @@ import typer
 
 from peerd.cli.options import Output, OutputOption, SocketOption, ask, duration_s
 from peerd.cli.output import RowWriter, printable, stderr
+from peerd.quantities import counted
 from protocols.pubsub.front.typed import filter_of
 
 if TYPE_CHECKING:
@@ -121,4 +122,4 @@ def _tell(entry: StreamEntry) -> None:
     elif count is None:
         stderr().print("-- the daemon was restarted: events may be missing here")
     else:
-        stderr().print(f"-- {count} events are missing here")
+        stderr().print(f"-- missing here: {counted(count, 'event')}")

@@ -199,7 +199,7 @@ class Installer(Part):
     def on_kept(self, message: Kept, source: PeerRef) -> None:
         place = message.sid, message.piece
         if (piece := self._pieces.get(place)) is not None and self._placements[place].schema == message.schema:
-            said = message.version, message.status, message.detail
+            said = message.version, message.status, message.detail, message.cell
             self._act(place, piece.kept(self._host.now(), source, *said))
 
     @on_timer("pieces_due")
@@ -292,7 +292,9 @@ class Installer(Part):
             if is_end:
                 self._act(place, piece.end_answered(now, *said))
             else:
-                self._act(place, piece.insert_answered(now, *said, answer.is_new, answer.detail))
+                actions = piece.insert_answered(now, *said, answer.is_new, answer.detail)
+                self._note_received(place, piece, level(answer.cell), actions)
+                self._act(place, actions)
 
         def silent() -> None:
             if self._pieces.get(place) is piece:

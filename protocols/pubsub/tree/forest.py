@@ -40,6 +40,9 @@ class PieceIndex(Protocol):
     def add(self, key: SubscriptionKey, cell: tuple[int, int], sub: SubObject) -> None:
         """Add a piece, or put another version in its place. Raises ``ValueError`` for a filter that is not valid."""
 
+    def has_filter(self, text: str) -> bool:
+        """Whether a piece has this filter already."""
+
     def remove(self, key: SubscriptionKey, cell: tuple[int, int]) -> None:
         """Take a piece out; harmless if it is not there."""
 
@@ -251,6 +254,11 @@ class Forest:
             piece.tells_subscriber, piece.giver = before.tells_subscriber, before.giver
         node.pieces[key] = piece
         return piece
+
+    def has_filter(self, schema: str, text: str) -> bool:
+        """Whether a filter is in the index already, so that it has not to be read for one more piece."""
+        index = self._index_of(schema)
+        return index is not None and index.has_filter(text)
 
     def remove(self, node: CellNode, key: SubscriptionKey, *, with_record: bool = False) -> None:
         """Take a piece out of a cell, and delete its record if asked to. Harmless when it is not there."""
