@@ -38,6 +38,7 @@ LAYERS = {
     "peerd.telemetry.schema": "base",
     "peerd.entry_points": "base",
     "peerd.places": "base",
+    "peerd.words": "base",
     "peerd.models": "base",
     "peerd.messages": "messages",
     "peerd.wire": "wire",
@@ -107,6 +108,7 @@ PLUGIN_MAY_IMPORT = (
     "peerd.limits",
     "peerd.quantities",
     "peerd.telemetry.schema",
+    "peerd.words",
 )
 PLUGIN_FRONT_MAY_IMPORT = (
     *PLUGIN_MAY_IMPORT,
@@ -132,6 +134,7 @@ SANS_IO = (
         "peerd/invalid.py",
         "peerd/limits.py",
         "peerd/quantities.py",
+        "peerd/words.py",
         "peerd/driver.py",
     ),
     *("peerd/api/", "peerd/lib/", "peerd/linking/", "peerd/messages/", "peerd/node/", "peerd/overlay/"),

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from peerd.cli.members import missing_line
 from peerd.cli.options import Output, OutputOption, SocketOption, ask
 from peerd.cli.output import nodes, print_data, print_facts, seconds, size, stdout
-from peerd.quantities import counted
+from peerd.words import counted
 
 if TYPE_CHECKING:
     from peerd.models.admin import Status

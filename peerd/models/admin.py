@@ -46,6 +46,12 @@ class ForgetRequest(AdminModel):
     all_missing: bool = False
 
 
+class LinkCuts(AdminModel):
+    """What ``PUT /v1/links/cut`` takes and answers: the nodes with which there is to be no link, by their whole ids."""
+
+    nodes: list[Annotated[str, Field(pattern=r"^[0-9a-f]{32}$")]] = Field(max_length=256)
+
+
 class ForgottenNode(AdminAnswer):
     """A node that was forgotten; ``lost_s``: seconds since this daemon gave it up."""
 

@@ -31,6 +31,7 @@ def view_of_record(record: StreamRecord) -> StreamView:
         durable=record.durable,
         term=record.term,
         producer_gone=record.producer_gone,
+        unsigned=record.unsigned,
         standbys=[each.id for each in record.standbys],
     )
 
@@ -53,6 +54,8 @@ def view_of_node(node: StreamNode, subscriptions: int) -> StreamView:
         durable=node.record.durable,
         term=node.record.term,
         producer_gone=node.record.producer_gone,
+        unsigned=node.record.unsigned,
+        liars={format_id(id): what for id, what in node.seeking.liars.items()},
         standbys=[each.id for each in node.record.standbys],
         is_kept=None if node.keeping is None else node.keeping.is_kept,
     )

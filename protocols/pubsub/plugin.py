@@ -24,6 +24,7 @@ from protocols.pubsub import answering, forwarding, ledger, publishing
 from protocols.pubsub.cells import SIDE, Area, text
 from protocols.pubsub.config import PubSubConfig
 from protocols.pubsub.delivering.assembly import Delivering
+from protocols.pubsub.delivering.messages import COPY_MESSAGES
 from protocols.pubsub.event import draft_from_json
 from protocols.pubsub.events import (
     EVENTS,
@@ -90,7 +91,7 @@ class PubSub(Plugin):
     """Implements `protocols.pubsub.service.PubSubService`."""
 
     name: ClassVar[str] = "pubsub"
-    messages: ClassVar[tuple[type[Message], ...]] = MESSAGES
+    messages: ClassVar[tuple[type[Message], ...]] = (*MESSAGES, *COPY_MESSAGES)
     metrics = (*ledger.METRICS, *publishing.METRICS, *answering.METRICS, *forwarding.METRICS, *subscriptions.METRICS)
     events = EVENTS
     Config: ClassVar[type[PluginConfig]] = PubSubConfig
@@ -106,6 +107,7 @@ class PubSub(Plugin):
         self.schemas.start()
         self.keeper.start()
         self.delivering.ledger.start()
+        self.delivering.keeping.start()
         self.subscriptions.start()
 
     def _make_parts(self, host: Host) -> None:
