@@ -3,8 +3,9 @@
 ``NAME=`` before it sets its name in tables and charts. A file is a latency set (text or ``.npz``, the model ``matrix``)
 or, with the ending ``.toml``, has a table ``[topology]`` as in a scenario. ``@TIME`` behind a latency set or behind
 ``euclidean`` scales it, so that the mean round trip is that, and ``#N`` before it chooses a slice of an archive that
-has several: ``planetlab=rtt.npz#9@180ms``. A file whose name begins with ``inet-`` is a graph of routers, as Inet
-writes it, and always scaled: ``inet-3000.txt@40ms``.
+has several: ``planetlab=rtt.npz#9@180ms``. ``constant@100ms`` is the same round trip for all
+pairs; with ``@0s`` everything arrives at once, which no network does: a figure that was made so has to say it. A file
+whose name begins with ``inet-`` is a graph of routers, as Inet writes it, and always scaled: ``inet-3000.txt@40ms``.
 """
 
 from __future__ import annotations
@@ -49,6 +50,10 @@ def table_of(topology: str) -> dict[str, Any]:
     if value in ALONE:
         return {"model": value}
     value, mean_rtt_s = _scale(value)
+    if value == "constant" and mean_rtt_s is not None:
+        return {"model": "constant", "latency_s": mean_rtt_s / 2}
+    if mean_rtt_s == 0:
+        raise ConfigError("expected a mean round trip above 0", key=OPTION)
     if value == "euclidean" and mean_rtt_s is not None:
         return euclidean_of(mean_rtt_s)
     value, chosen = _slice(value)
@@ -82,8 +87,6 @@ def _scale(value: str) -> tuple[str, float | None]:
         mean_rtt_s = parse_duration(scale)
     except ValueError as error:
         raise ConfigError(f"{scale!r}: {error}", key=OPTION) from None
-    if mean_rtt_s <= 0:
-        raise ConfigError("expected a mean round trip above 0", key=OPTION)
     return what, mean_rtt_s
 
 

@@ -31,7 +31,7 @@ class NodeOfStream(Protocol):
     def queued_for(self, child: NodeId) -> int:
         """Bytes that wait for a child."""
 
-    def has_room(self) -> bool: ...
+    def room(self) -> int: ...
     def move_to(self, peer: PeerRef) -> bool: ...
 
 
@@ -100,9 +100,9 @@ class NodeTree:
             if child.stage is ChildStage.LIVE
         ]
 
-    def has_room(self) -> bool:
-        """See `TreeAccess.has_room`."""
-        return self._node.has_room()
+    def room(self) -> int:
+        """See `TreeAccess.room`."""
+        return self._node.room()
 
     def now(self) -> float:
         """See `TreeAccess.now`."""

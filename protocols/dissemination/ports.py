@@ -192,8 +192,8 @@ class TreeAccess(Protocol):
         """Members that the stream's record names for newcomers to begin at; the producer where it names none."""
 
     def children(self) -> Sequence[ChildInfo]: ...
-    def has_room(self) -> bool:
-        """Whether this node would take one more child: its fan-out limit by count and by bytes a second."""
+    def room(self) -> int:
+        """How many children more this node would take."""
 
     def now(self) -> float: ...
     def random(self) -> float:

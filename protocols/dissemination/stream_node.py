@@ -13,7 +13,7 @@ from peerd.messages import Message, PeerRef
 from protocols.dissemination.access import NodeTree
 from protocols.dissemination.config import DisseminationConfig
 from protocols.dissemination.documents.manifest import Attachment
-from protocols.dissemination.events import StreamLoss
+from protocols.dissemination.events import StreamInterestFailed, StreamLoss
 from protocols.dissemination.freshness import Freshness
 from protocols.dissemination.item_work import WorkMeter
 from protocols.dissemination.keeping import Keeping, PastItems
@@ -28,6 +28,7 @@ from protocols.dissemination.messages import (
 from protocols.dissemination.meter import StreamMeter
 from protocols.dissemination.names import StreamPosition, epoch_of, position_text
 from protocols.dissemination.ports import Interest, InterestKind, ParsedItem, PolicyFactory, RememberingKind
+from protocols.dissemination.proving import Proofs
 from protocols.dissemination.release_queue import ReleaseQueue
 from protocols.dissemination.seeking import Seeking
 from protocols.dissemination.stream import StreamRecord
@@ -38,9 +39,14 @@ from protocols.dissemination.tree.subscription import Delivered, StaleFrom
 
 LINGER_S: Final = 5.0
 """A member that neither has subscriptions nor children leaves the tree after this."""
+FAILED_SHOWN_MAX: Final = 200
+"""Characters of an interest that cannot be matched, in the event about it."""
 DRAIN_S: Final = 5.0
 """A node that leaves waits for so long until its children have gone elsewhere."""
 Deliver = Callable[[Delivered], None]
+PACE_S: Final = 0.01
+"""A producer that signs sends no sooner after what it has sent before: with what comes meanwhile, under one signature.
+Each of its children, and each node below, checks as many signatures a second at most."""
 LARGE_ITEM_S: Final = 0.05
 """What a large item takes to be read and matched in the simulator: a guess at what one of 500 KB takes a daemon."""
 
@@ -48,6 +54,8 @@ LARGE_ITEM_S: Final = 0.05
 class StreamNode:
     """``position_text`` in events and answers is "EPOCH-NUMBER"."""
 
+    is_paced = False
+    """What was published goes out soon, together with what is published until then."""
     why_paused = ""
     """Why nothing is published for the moment, as in "the stream NAME is being ended"."""
     predecessor: PeerRef | None = None
@@ -59,6 +67,8 @@ class StreamNode:
     one in an earlier term."""
     had_from: NodeId | None = None
     """The same, also after this node has handed the stream on."""
+    why_failed = ""
+    """Why an interest could not be matched: a defect, which the simulator ends at and a daemon counts."""
 
     def __init__(
         self,
@@ -73,7 +83,7 @@ class StreamNode:
         past: PastItems | None = None,
         keeping: Keeping | None = None,
     ) -> None:
-        self.host, self._config, self.record, self.kind = host, config, record, kind
+        self.host, self._config, self._record, self.kind = host, config, record, kind
         self._has_uplink = has_uplink
         self.is_producer = record.producer.id == format_id(host.id)
         now = host.now()
@@ -93,6 +103,7 @@ class StreamNode:
             attempts_from=attempts_from,
         )
         self.member.state.creator = parse_id(record.creator) if record.creator else None
+        self._proofs = self.member.state.proofs = Proofs(lambda: self._record, host.sign, host.verify)
         self.seeking = Seeking(self, now)
         self._connect()
         self.epoch = epoch_of(record.term, host.boot_epoch)
@@ -107,6 +118,7 @@ class StreamNode:
         self._is_over = False
         self._ended_at: float | None = None
         """When the producer ended the stream."""
+        self._sent_at = -PACE_S
         self._busy_s = 0.0
         """How long publishing has taken since the last `flush`."""
         self.tree = NodeTree(self)
@@ -124,6 +136,9 @@ class StreamNode:
         """An item has come to which a document is attached; set by who makes this."""
         self.on_more: Callable[[], None] = lambda: None
         """`go_on` is to be called soon; set by who makes this."""
+        self.on_early: Callable[[], None] = lambda: None
+        """Items of a later term than the record's have come: who signs them has to be known first; set by who makes
+        this."""
         self.on_lookup: Callable[[], None] = lambda: None
         """The record may have changed: the producer is not reached; set by who makes this."""
 
@@ -131,7 +146,8 @@ class StreamNode:
         if past is None:
             self.member.begin_at(StreamPosition(self.epoch, self.sequence))
         else:
-            self.member.recall(past.floor, past.items, self.host.now())
+            items = [(self._proofs.sealed(item), at_s) for item, at_s in past.items]
+            self.member.recall(past.floor, items, self.host.now())
         self._connect_keeping()
 
     def _connect_keeping(self) -> None:
@@ -182,9 +198,10 @@ class StreamNode:
         self.is_held: Callable[[], bool] = lambda: True
         """Whether the producer's record is safe from its standbys; set by who makes this."""
         member = self.member
-        member.state.blame = self.host.misbehaved
+        member.state.blame = self._blame
         member.state.call_again = lambda: self.on_more()
         member.state.matching.offload = self._offload
+        member.state.look_up = lambda: self.on_early()
         member.down.is_slow = self._is_slow
         member.second.draw = self.host.rng.random
         member.places.room = self._room_after
@@ -192,10 +209,21 @@ class StreamNode:
         member.on_ended = self.seeking.ended
         member.on_passed = self._passed
         member.on_lost = self._lost
+        member.on_failed = self._failed
         member.on_asked_to_move = self.seeking.asked_to_move
         member.on_stream_over = self._stream_over
 
     # What it is
+
+    @property
+    def record(self) -> StreamRecord:
+        """The stream's, as far as this node knows."""
+        return self._record
+
+    @record.setter
+    def record(self, record: StreamRecord) -> None:
+        self._record = record
+        self.member.record_changed(self.host.now())
 
     @property
     def config(self) -> DisseminationConfig:
@@ -285,9 +313,9 @@ class StreamNode:
         children = self.member.down.children
         return self.config.fan_out + (gone in children) - len(children)
 
-    def has_room(self) -> bool:
-        """Whether one more child would be taken."""
-        return self._admit(self.host.peer, (), None)
+    def room(self) -> int:
+        """How many children more would be taken."""
+        return max(0, self._room_after(None))
 
     def _passed(self, held: ParsedItem, is_own: bool, children: Sequence[NodeId]) -> None:
         if not self.is_producer:
@@ -317,6 +345,12 @@ class StreamNode:
     def _lost(self, since: StreamPosition, until: StreamPosition) -> None:
         self.gaps += 1
         self.host.emit(StreamLoss(stream=self.name, since=position_text(since), until=position_text(until)))
+
+    def _failed(self, interest: Interest | None, why: str) -> None:
+        self.why_failed = why
+        self.host.count("peerd_dissemination_failed_interests_total")
+        text = "all" if interest is None else interest.text[:FAILED_SHOWN_MAX]
+        self.host.emit(StreamInterestFailed(stream=self.name, interest=text, reason=why))
 
     # Subscriptions of this node
 
@@ -368,7 +402,11 @@ class StreamNode:
         """One of the tree's messages."""
         now, counts = self.host.now(), self.meter.counts
         had, sent = counts.items_in, counts.items_out
-        self.member.received(peer, message, now)
+        try:
+            self.member.received(peer, message, now)
+        except ProtocolError as error:
+            self.seeking.blamed(peer, error)
+            raise
         self._worked(self.host.now() - now, counts.items_in - had, counts.items_out - sent)
         self._note_children()
 
@@ -376,6 +414,10 @@ class StreamNode:
         """So many items kept this node busy for so long."""
         if items:
             self.work.add(busy_s / items, len(self.member.down.children), round(sent / items))
+
+    def _blame(self, peer: PeerRef, error: ProtocolError) -> None:
+        self.seeking.blamed(peer, error)
+        self.host.misbehaved(peer, error)
 
     def policy_received(self, peer: PeerRef, message: Message) -> None:
         """One of the policy's messages. Another policy's is a fault of its sender."""
@@ -391,13 +433,22 @@ class StreamNode:
         item = StreamItem(self.epoch, self.sequence + 1, published_ms, payload, content_type, attachment)
         self._releasing.check_room()
         now = self.host.now()
-        held = ParsedItem(item, self.kind.content(item))
+        content = self.kind.content(item)
+        item = self._proofs.sealed(item)
+        held = ParsedItem(item, content)
         self._busy_s += self.host.now() - now
-        if self.keeping is None:
-            self._releasing.release(held)
-        else:
-            self.keeping.publish(held)
-        self.sequence += 1
+        try:
+            if self.keeping is None:
+                self._releasing.release(held)
+            else:
+                self.keeping.publish(held)
+        except BaseException:  # whatever was raised on the way: if the item has gone, the next one has another number
+            if self._releasing.through < StreamPosition(item.epoch, item.sequence):
+                self._proofs.take_back(item)
+            else:
+                self.sequence = item.sequence
+            raise
+        self.sequence = item.sequence
         return item
 
     def _let_out(self, held: ParsedItem) -> None:
@@ -411,6 +462,11 @@ class StreamNode:
     def _released(self) -> None:
         self.flush()
         self.on_room()
+
+    @property
+    def pause_s(self) -> float:
+        """What is published now waits for so long, unless it is alone, so that more is signed at once."""
+        return 0.0 if self._record.unsigned else self._sent_at + PACE_S - self.host.now()
 
     @property
     def is_sending(self) -> bool:
@@ -468,6 +524,8 @@ class StreamNode:
         now, sent = self.host.now(), self.meter.counts.items_out
         self.member.flush(now)
         items, self._unsent = self._unsent, 0
+        if items:
+            self._sent_at = now
         busy_s, self._busy_s = self._busy_s + self.host.now() - now, 0.0
         self._worked(busy_s, items, self.meter.counts.items_out - sent)
 
@@ -475,6 +533,7 @@ class StreamNode:
         """Four times a second."""
         now = self.host.now()
         self.member.tick(now)
+        self.member.end_failed(now)
         self._note_children()
         self.policy.tick()
         self.seeking.try_again(now)
@@ -549,4 +608,5 @@ class StreamNode:
     def validate(self) -> None:
         """Assert the invariants."""
         self.member.validate()
+        assert not self.why_failed, f"an interest could not be matched: {self.why_failed}"
         assert len(self.member.down.children) <= self.config.fan_out + 1

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any, ClassVar, Final
 
 from peerd.api import (
+    History,
     Host,
     NeighbourChange,
     Plugin,
@@ -22,6 +24,7 @@ from protocols.pubsub import answering, forwarding, ledger, publishing
 from protocols.pubsub.cells import SIDE, Area, text
 from protocols.pubsub.config import PubSubConfig
 from protocols.pubsub.delivering.assembly import Delivering
+from protocols.pubsub.delivering.messages import COPY_MESSAGES
 from protocols.pubsub.event import draft_from_json
 from protocols.pubsub.events import (
     EVENTS,
@@ -58,6 +61,7 @@ from protocols.pubsub.models import (
     TreeView,
 )
 from protocols.pubsub.names import EVERY, EventId, SubscriptionKey, Tree, key_of, node_meant
+from protocols.pubsub.once import OnceWindow
 from protocols.pubsub.outcomes import PublishResult, PublishStatus
 from protocols.pubsub.pieces import pieces_of
 from protocols.pubsub.ports import PiecePoint, SchemaView
@@ -87,7 +91,7 @@ class PubSub(Plugin):
     """Implements `protocols.pubsub.service.PubSubService`."""
 
     name: ClassVar[str] = "pubsub"
-    messages: ClassVar[tuple[type[Message], ...]] = MESSAGES
+    messages: ClassVar[tuple[type[Message], ...]] = (*MESSAGES, *COPY_MESSAGES)
     metrics = (*ledger.METRICS, *publishing.METRICS, *answering.METRICS, *forwarding.METRICS, *subscriptions.METRICS)
     events = EVENTS
     Config: ClassVar[type[PluginConfig]] = PubSubConfig
@@ -103,6 +107,7 @@ class PubSub(Plugin):
         self.schemas.start()
         self.keeper.start()
         self.delivering.ledger.start()
+        self.delivering.keeping.start()
         self.subscriptions.start()
 
     def _make_parts(self, host: Host) -> None:
@@ -117,10 +122,12 @@ class PubSub(Plugin):
         self.guide = LevelGuide(config)
         self.forwarding = Forwarding(host, config, self.schemas)
         self.answering = answering.Answering(host)
+        self.once = OnceWindow()
         self.publishing = Publishing(host, config, self.forwarding, self.guide, event_statement)
         self.installer = Installer(host, config, self._levels)
         self.inbox = Inbox(host, self.schemas, self.local)
         self.subscriptions = Subscriptions(host, config, self.schemas, self.installer, self.local, self._points)
+        self.local.on_failed = self.subscriptions.end_failed
 
     def _connect_parts(self) -> None:
         self.keeper.events = self.forwarding.events = self.delivering.desk
@@ -178,16 +185,35 @@ class PubSub(Plugin):
     def records_settled(self) -> None:
         self.keeper.records_settled()
 
+    def peer_down(self, peer: PeerRef, reason: str) -> None:
+        self.delivering.holding.peer_down(peer)
+
     def send_refused(self, peer: PeerRef, message_type: type[Message], reason: SendRefusal, count: int) -> None:
         self.publishing.send_refused(peer, message_type, reason)  # first: it forgets who is gone, and asks others
         self.forwarding.send_refused(peer, message_type, reason, count)
         self.answering.send_refused(peer, message_type, reason, count)
+
+    def stop(self) -> None:
+        self.publishing.end("this daemon stops")
+
+    def inherit(self, failed: PubSub) -> None:
+        failed.publishing.end("publish/subscribe was restarted in this daemon")
 
     def reconfigured(self) -> None:
         self.keeper.reconfigured(self.config)
         self.delivering.reconfigured(self.config)
         self.forwarding.config = self.publishing.config = self.config
         self.publishing.cache.entries_max = self.config.leaf_cache_max
+
+    def histories(self) -> Sequence[History]:
+        feeds = [each.feed for each in self.subscriptions.all() if each.has_feed]
+        held = sum(len(feed) for feed in feeds), sum(feed.held_bytes for feed in feeds)
+        return (
+            History("events for readers", *held, sum(feed.bytes_max for feed in feeds)),
+            *(part.history() for part in (self.publishing, self.once, self.forwarding, self.answering)),
+            *(part.history() for part in (self.delivering.desk, self.delivering.ledger, self.delivering.history)),
+            self.local.window.history(),
+        )
 
     def drain(self, done: Callable[[], None]) -> None:
         self.delivering.deliverer.drain(done)
@@ -256,6 +282,19 @@ class PubSub(Plugin):
         event: Mapping[str, Any],
         on_done: Callable[[Published | Exception], None],
         ack: AckWord | None = None,
+        once: str = "",
+    ) -> EventId:
+        if once:
+            begin = partial(self._publish, schema, event, ack)
+            return self.once.publish(f"{schema}\0{once}", self.host.now(), on_done, begin)
+        return self._publish(schema, event, ack, on_done)
+
+    def _publish(
+        self,
+        schema: str,
+        event: Mapping[str, Any],
+        ack: AckWord | None,
+        on_done: Callable[[Published | Exception], None],
     ) -> EventId:
         known = self.schemas.get(schema)
         if known is None:
@@ -514,7 +553,7 @@ def _local_index(schema: SchemaView) -> LeafIndex:
 
 def _published(outcome: PublishResult) -> Published | Exception:
     if outcome.status is PublishStatus.FAILED:
-        return NotDone("invalid", outcome.reason)
+        return NotDone("invalid", outcome.reason) if outcome.tries else Unavailable(outcome.reason)
     return Published(
         event=str(outcome.event),
         outcome=outcome.status.value,

@@ -54,8 +54,12 @@ class PubSubService(Protocol):
         event: Mapping[str, Any],
         on_done: Callable[[Published | Exception], None],
         ack: AckWord | None = None,
+        once: str = "",
     ) -> EventId:
-        """Publish one event: its attributes, and members that begin with ``_`` (`protocols.pubsub.models.RESERVED`)."""
+        """Publish one event: its attributes, and members that begin with ``_`` (`protocols.pubsub.models.RESERVED`).
+
+        ``once``: its client's own name for it; what comes under the same name is not published again (`OnceWindow`).
+        """
 
     def when_publishable(
         self, schema: str, event: Mapping[str, Any], on_done: Callable[[bool | Exception], None]

@@ -19,7 +19,7 @@ from typing import Any, Final
 from peerd.api import Priority
 from peerd.driver import StreamHandler
 from peerd.ids import NodeId, key_of
-from peerd.messages import Message, PeerRef, encode_body, message_type
+from peerd.messages import Message, PeerRef, encode_body, message_type, sent_fields
 from peerd.overlay.config import OverlayConfig
 from peerd.overlay.messages import Broadcast, ForgetOrder, LookupProbe, Route
 from peerd.services.groups.config import GroupsConfig
@@ -319,7 +319,7 @@ class _Words:
         if kind is StartRound:
             return self._start()
         hints = typing.get_type_hints(kind, include_extras=True)
-        found = kind(**{each.name: self._value(each.name, hints[each.name]) for each in dataclasses.fields(kind)})
+        found = kind(**{each.name: self._value(each.name, hints[each.name]) for each in sent_fields(kind)})
         if kind in (Enrolled, StopRound):
             peer = self.member.peer
             is_stop = kind is StopRound
@@ -332,7 +332,7 @@ class _Words:
         type_id, body, source = inner.TYPE_ID, encode_body(inner), self.member.peer
         if outer is Broadcast:
             return Broadcast(type_id, body, source, 1, 1, self.victim.id, self.victim.id, 0)
-        fields = {each.name for each in dataclasses.fields(inner)}  # type: ignore[arg-type]  # a message is a dataclass
+        fields = {each.name for each in sent_fields(type(inner))}
         key = GROUP if "group" in fields else TOPIC_KEY if "key" in fields else self.victim.id
         key = pubsub.key_for(inner) or key
         return Route((key,), type_id, body, source, 1, 1, 0)

@@ -54,7 +54,7 @@ _TO_CHILD: Final = frozenset(
         *(cost.CostRelatives, cost.CostToken, cost.AskToHold, cost.Yields, cost.OrderToMove, cost.PlaceOffered),
     }
 )
-_TO_PRODUCER: Final = frozenset({overlap.OverheadAnswer, overlap.MoveReport, overlap.MoveOutcome, tree.PlanQuestion})
+_TO_PRODUCER: Final = frozenset({overlap.MoveReport, tree.PlanQuestion})
 """All others go to the parent."""
 
 
@@ -193,11 +193,11 @@ _MAKERS: Final[Mapping[type[Message], Callable[[_Words], Message]]] = {
     overlap.AddRequest: lambda it: overlap.AddRequest(STREAM, it.member, 1, it.victim.id, (WANTS,)),
     overlap.AddResult: lambda it: overlap.AddResult(STREAM, 1, it.victim.id, True),
     overlap.Reorganise: lambda it: it.reorganise(),
-    overlap.GetOverhead: lambda it: overlap.GetOverhead(STREAM, 1, it.bits),
-    overlap.OverheadAnswer: lambda it: overlap.OverheadAnswer(STREAM, 1, 0.0, 0.0, True),
+    overlap.GetOverhead: lambda it: overlap.GetOverhead(STREAM, 1, 1, (overlap.Sought(it.bits, 0.0, 64.0),)),
+    overlap.OverheadAnswer: lambda it: overlap.OverheadAnswer(STREAM, 1, ((),)),
     overlap.MoveOrder: lambda it: overlap.MoveOrder(STREAM, 1, it.own, it.other()),
-    overlap.MoveReport: lambda it: overlap.MoveReport(STREAM, 1, True),
-    overlap.MoveOutcome: lambda it: overlap.MoveOutcome(STREAM, 1, it.own, it.bits),
+    overlap.MoveReport: lambda it: overlap.MoveReport(STREAM, 1, True, it.parent.id),
+    overlap.MoveOutcome: lambda it: overlap.MoveOutcome(STREAM, 1, it.own, it.other(), it.bits),
     overlap.ChildHistory: lambda it: overlap.ChildHistory(STREAM, it.bits),
     overlap.RoomAbove: lambda it: overlap.RoomAbove(STREAM),
     overlap.MoveToGrandparent: lambda it: overlap.MoveToGrandparent(STREAM, it.parent),

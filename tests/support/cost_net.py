@@ -56,8 +56,8 @@ class Access:
         found = self._member.down.children.values()
         return [ChildInfo(child.peer, (), 0.0, 0) for child in found if child.stage is ChildStage.LIVE]
 
-    def has_room(self) -> bool:
-        return len(self._member.down.children) < self._net.fan_out
+    def room(self) -> int:
+        return max(0, self._net.fan_out - len(self._member.down.children))
 
     def now(self) -> float:
         return self._net.now

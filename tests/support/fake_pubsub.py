@@ -61,6 +61,8 @@ class FakePubSub(PubSub):
         self.calls: list[tuple[str, Any]] = []
         self.refusal: Exception | None = None
         self.rooms = 0
+        self.names: list[str] = []
+        """What clients call their events."""
         self.outcome: Callable[[int], Published | Exception] = published
         self.feed: Feed[ReceivedEvent] = Feed("fake.1")
         self.view = SubscriptionView(
@@ -101,8 +103,10 @@ class FakePubSub(PubSub):
         event: Mapping[str, Any],
         on_done: Callable[[Published | Exception], None],
         ack: AckWord | None = None,
+        once: str = "",
     ) -> EventId:
         """The outcome comes at once."""
+        self.names.append(once)
         self._note("publish", dict(event), ack)
         number = len([name for name, _ in self.calls if name == "publish"])
         on_done(self.outcome(number))

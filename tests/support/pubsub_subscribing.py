@@ -95,6 +95,12 @@ class PlainSchemas:
     def get(self, name: str) -> SchemaView | None:
         return self.known.get(name)
 
+    def written(self, name: str) -> str:
+        return ""
+
+    def remember(self, text: str) -> None:
+        """Nothing is written."""
+
     def look_again(self, name: str, on_done: Callable[[bool], None]) -> None:
         """There is no later version."""
         on_done(False)
@@ -110,6 +116,7 @@ class PlainIndex:
 
     def __init__(self, schema: SchemaView) -> None:
         self._schema = schema
+        self.failed: dict[str, str] = {}
         self._subs: dict[SubscriptionKey, tuple[SubObject, Callable[[Any], bool]]] = {}
 
     def add(self, key: SubscriptionKey, cell: int, sub: SubObject) -> None:

@@ -112,6 +112,12 @@ class FakeSchemas:
         """The schema, if it is known."""
         return self.known.get(name)
 
+    def written(self, name: str) -> str:
+        raise AssertionError("nothing is kept on disk here")
+
+    def remember(self, text: str) -> None:
+        raise AssertionError("nothing is kept on disk here")
+
     def look_again(self, name: str, on_done: Callable[[bool], None]) -> None:
         """There is no later version."""
         on_done(False)

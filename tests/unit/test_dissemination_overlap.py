@@ -15,14 +15,14 @@ from protocols.dissemination.front.lab.net import STREAM
 from protocols.dissemination.front.lab.workloads import MembersKind
 from protocols.dissemination.interests.xpath.kind import XPathKind
 from protocols.dissemination.messages import AttachRefusal, StreamItem
-from protocols.dissemination.policies.overlap.events import EVENTS
+from protocols.dissemination.policies.overlap.events import EVENTS, ReorganisationDecided
 from protocols.dissemination.policies.overlap.item_bits import from_bits, to_bits
 from protocols.dissemination.policies.overlap.joining import ADDS_A_SECOND_MAX
 from protocols.dissemination.policies.overlap.messages import (
     AddRequest,
     AddResult,
     ChildHistory,
-    ChildPlace,
+    FreePlace,
     GetOverhead,
     MoveOrder,
     MoveOutcome,
@@ -56,18 +56,19 @@ class FakeTree:
         self.wants: Sequence[Interest] = (KIND.parse("me"),)
         self.seeds: Sequence[PeerRef] = (ROOT,)
         self.at_s = 100.0
-        self.room = room
+        self.free = int(room)
         self.child_refs: list[PeerRef] = []
         self.rtts: dict[NodeId, float] = {}
         self.sent: list[tuple[PeerRef, Message]] = []
         self.moves: list[PeerRef] = []
         self.events: list[Event] = []
+        self.may_move = True
 
     def children(self) -> Sequence[ChildInfo]:
         return [ChildInfo(peer, (KIND.parse(f"m{peer.id}"),), 0.0, 0) for peer in self.child_refs]
 
-    def has_room(self) -> bool:
-        return self.room
+    def room(self) -> int:
+        return self.free
 
     def now(self) -> float:
         return self.at_s
@@ -87,8 +88,9 @@ class FakeTree:
         self.sent.append((peer, message))
 
     def move_to(self, peer: PeerRef) -> bool:
-        self.moves.append(peer)
-        return True
+        if self.may_move:
+            self.moves.append(peer)
+        return self.may_move
 
     def emit(self, event: Event) -> None:
         self.events.append(event)
@@ -127,7 +129,7 @@ def every(number: int, through: int = 400) -> set[int]:
 
 
 def test_wrong_settings_are_refused_by_name() -> None:
-    assert FACTORY.settings({}).batch_interval == 1.0
+    assert FACTORY.settings({}).batch_interval == 0.5
     for given_, key in (
         ({"top": 0}, "top"),
         ({"delta": 2}, "delta"),
@@ -344,7 +346,7 @@ def test_a_child_that_stayed_is_asked_for_again_when_it_costs_more() -> None:
     tree = FakeTree()
     policy = policy_at(tree, [X, Y], children=1)
     asked = []
-    for begin, to in ((1, {X: 5, Y: 10}), (401, {X: 5, Y: 10}), (801, {X: 2, Y: 10})):
+    for begin, to in ((1, {X: 5, Y: 7}), (401, {X: 5, Y: 7}), (801, {X: 2, Y: 7})):
         feed(policy, tree, 400, own=0, to=to, begin=begin)
         policy.tick()
         asked += [message.child for _, message in tree.take(Reorganise) if isinstance(message, Reorganise)]
@@ -366,10 +368,8 @@ def test_two_children_that_need_the_same_are_each_asked_for() -> None:
     policy = policy_at(tree, [X, Y], children=2)
     feed(policy, tree, 400, own=2, to={X: 5, Y: 5})
     policy.tick()
-    asked = [message for _, message in tree.take(Reorganise) if isinstance(message, Reorganise)]
-    assert {each.child for each in asked} == {X, Y}
-    assert [each.shared for each in asked] == [pytest.approx(20 / 400)] * 2
-    assert [each.costs for each in asked] == [(0.0,)] * 2
+    assert [move.node for move in policy.plan()] == [f"{peer.id:032x}" for peer in (X, Y)]
+    assert [move.gain for move in policy.plan()] == pytest.approx([20 / 400] * 2)
 
 
 def reorganise(child: PeerRef, items: set[int], path: Sequence[PeerRef], costs: Sequence[float]) -> Reorganise:
@@ -383,12 +383,12 @@ def test_a_request_gathers_what_the_mover_costs_on_the_way_up() -> None:
     tree = FakeTree()
     policy = policy_at(tree, [X, Y])
     feed(policy, tree, 400, own=10, to={X: 5, Y: 4})
-    policy.received(X, reorganise(Z, every(5), [X], [0.2]))
+    policy.received(X, reorganise(Z, every(5), [X], [0.1]))
     ((to, request),) = tree.take(Reorganise)
     assert to == ABOVE and isinstance(request, Reorganise)
     assert request.path == (X.id, ME.id)
     assert set(from_bits(request.rest).items) == {n for n in every(5) if n % 10 and n % 4}
-    assert list(request.costs) == pytest.approx([0.2, 40 / 400])
+    assert list(request.costs) == pytest.approx([0.1, 40 / 400])
 
 
 def test_requests_that_did_not_come_up_the_tree_are_refused() -> None:
@@ -403,7 +403,7 @@ def test_requests_that_did_not_come_up_the_tree_are_refused() -> None:
     assert 0 < len(tree.take(Reorganise)) <= 64
 
 
-# At the producer
+# At the granter
 
 
 def producer(**settings: object) -> tuple[FakeTree, OverlapPolicy]:
@@ -413,15 +413,12 @@ def producer(**settings: object) -> tuple[FakeTree, OverlapPolicy]:
     return tree, policy
 
 
-def answer(search: int, missing: float, has_room: bool = True, children: Sequence[ChildPlace] = ()) -> OverheadAnswer:
-    return OverheadAnswer(STREAM, search, missing, missing, has_room, tuple(children))
-
-
-def answer_all(policy: OverlapPolicy) -> None:
-    """X and Y answer whatever search there is."""
-    for search in range(1, 60):
-        policy.received(X, answer(search, 0.1, has_room=False))
-        policy.received(Y, answer(search, 0.0))
+def answer_all(tree: FakeTree, policy: OverlapPolicy, cost: float = 0.0, room: int = 1, to: PeerRef = Y) -> None:
+    """Whoever is asked for places tells of one for each mover: itself, unless ``to`` is full there."""
+    for peer, asked in tree.take(GetOverhead):
+        assert isinstance(asked, GetOverhead)
+        places = ((FreePlace(to, cost, cost, room, 1),) if room else (),) * len(asked.movers)
+        policy.received(peer, OverheadAnswer(STREAM, asked.sweep, places))
 
 
 def let_batch_end(tree: FakeTree, policy: OverlapPolicy) -> None:
@@ -429,22 +426,30 @@ def let_batch_end(tree: FakeTree, policy: OverlapPolicy) -> None:
     policy.tick()
 
 
+def outcomes(tree: FakeTree) -> list[str]:
+    return [event.outcome for event in tree.events if isinstance(event, ReorganisationDecided)]
+
+
 def test_a_move_is_ordered_to_the_best_place_and_kept_in_the_history() -> None:
     tree, policy = producer()
     policy.received(X, reorganise(Z, every(3), [X], [0.2]))
     assert [(move.node, move.to_parent) for move in policy.plan()] == [(f"{Z.id:032x}", None)]
     let_batch_end(tree, policy)
-    assert [peer for peer, _ in tree.take(GetOverhead)] == [Y], "X is asked only if what is below could be better"
-    policy.received(Y, answer(1, 0.01))
+    ((to, asked),) = tree.take(GetOverhead)
+    assert to == Y and isinstance(asked, GetOverhead), "what is below the branch that it comes from is not looked at"
+    policy.received(
+        Y, OverheadAnswer(STREAM, asked.sweep, ((FreePlace(Y, 0.01, 0.01, 1, 1), FreePlace(ME, 0.02, 0.0, 2, 2)),))
+    )
     ((to, order),) = tree.take(MoveOrder)
-    assert to == Z and order == MoveOrder(STREAM, 1, X.id, Y)
+    assert isinstance(order, MoveOrder)
+    assert to == Z and order == MoveOrder(STREAM, order.number, X.id, Y, (ME,))
     assert policy.plan()[0].gain == pytest.approx(0.2 - 0.01)
-    policy.received(Y, MoveReport(STREAM, 1, True))  # not the mover
+    policy.received(Y, MoveReport(STREAM, order.number, True, Y.id))  # not the mover
     assert not policy.history()
-    policy.received(Z, MoveReport(STREAM, 1, True))
-    policy.received(X, MoveOutcome(STREAM, 1, Z.id, None, 0.25))
-    policy.received(PEERS[9], MoveOutcome(STREAM, 1, Z.id, None, 0.5))  # no parent of the mover
-    policy.received(Y, MoveOutcome(STREAM, 1, Z.id, None, 0.1))
+    policy.received(Z, MoveReport(STREAM, order.number, True, Y.id))
+    policy.received(X, MoveOutcome(STREAM, order.number, Z.id, ROOT, None, 0.25))
+    policy.received(PEERS[9], MoveOutcome(STREAM, order.number, Z.id, ROOT, None, 0.5))  # no parent of the mover
+    policy.received(Y, MoveOutcome(STREAM, order.number, Z.id, ROOT, None, 0.1))
     (past,) = policy.history()
     assert [past.predicted, past.measured] == pytest.approx([0.2 - 0.01, 0.15])
     assert not policy.plan()
@@ -455,8 +460,60 @@ def test_a_gain_below_delta_is_not_worth_a_move() -> None:
         tree, policy = producer(delta=delta)
         policy.received(X, reorganise(Z, every(3), [X], [0.2]))
         let_batch_end(tree, policy)
-        policy.received(Y, answer(1, 0.15))
+        answer_all(tree, policy, cost=0.15)
         assert bool(tree.take(MoveOrder)) is is_ordered
+
+
+@pytest.mark.parametrize("level_gain", [0.0, 0.1])
+def test_a_shallow_place_is_not_given_up_for_less_than_a_level_counts_for(level_gain: float) -> None:
+    tree, policy = producer(level_gain=level_gain)
+    policy.received(X, reorganise(Z, every(3), [X], [0.2]))
+    let_batch_end(tree, policy)
+    for peer, asked in tree.take(GetOverhead):
+        assert isinstance(asked, GetOverhead)
+        policy.received(peer, OverheadAnswer(STREAM, asked.sweep, ((FreePlace(Y, 0.0, 0.0, 1, 3),),)))
+    assert bool(tree.take(MoveOrder)) is (level_gain == 0.0)
+
+
+def test_the_first_node_that_has_another_branch_for_the_mover_grants_the_move() -> None:
+    tree = FakeTree()
+    policy = policy_at(tree, [X, Y], threshold=1.0)
+    feed(policy, tree, 400, own=0, to={X: 2, Y: 3})
+    policy.received(X, reorganise(Z, every(3), [X], [0.2]))
+    assert len(policy.plan()) == 1 and not tree.take(Reorganise)
+    policy.received(X, reorganise(PEERS[8], every(7), [X], [0.1]))
+    ((to, passed_on),) = tree.take(Reorganise)
+    assert to == ABOVE and isinstance(passed_on, Reorganise) and passed_on.child == PEERS[8], "Y does not want these"
+    let_batch_end(tree, policy)
+    answer_all(tree, policy, room=0)
+    ((to, passed_on),) = tree.take(Reorganise)
+    assert isinstance(passed_on, Reorganise) and passed_on.child == Z, "there is no room"
+    assert passed_on.path == (X.id, ME.id) and not policy.plan() and not tree.take(MoveOrder)
+
+
+def test_a_node_has_those_of_its_children_that_want_the_same_go_below_each_other() -> None:
+    tree = FakeTree()
+    policy = policy_at(tree, [X, Y, Z], children=2)
+    feed(policy, tree, 400, own=7, to={X: 2, Y: 2, Z: 9})
+    policy.tick()
+    assert {move.node for move in policy.plan()} == {f"{X.id:032x}", f"{Y.id:032x}"} and not tree.take(Reorganise)
+    let_batch_end(tree, policy)
+    for peer, asked in tree.take(GetOverhead):
+        assert isinstance(asked, GetOverhead)
+        place = FreePlace(peer, 0.0, 0.0, 2, 1)
+        policy.received(peer, OverheadAnswer(STREAM, asked.sweep, ((place,),) * len(asked.movers)))
+    assert len(tree.take(MoveOrder)) == 1, "both would be a circle, and neither would come about"
+
+
+def test_free_places_are_given_away_once() -> None:
+    tree, policy = producer(children=4)
+    movers = PEERS[5:9]
+    for number, peer in enumerate(movers):
+        policy.received(X, reorganise(peer, every(3), [X], [0.5 - number / 10]))
+    let_batch_end(tree, policy)
+    answer_all(tree, policy, room=2)
+    assert [to for to, _ in tree.take(MoveOrder)] == movers[:2]
+    assert outcomes(tree) == ["no_gain"] * 2
 
 
 def test_a_node_asks_once_in_so_many_items_of_the_stream() -> None:
@@ -476,11 +533,15 @@ def test_a_storm_of_requests_moves_so_many_nodes_a_minute() -> None:
         policy.received(X, reorganise(mover, every(3), [PeerRef(NodeId(900 + number), "h", 1), X], [0.2, 0.1]))
         tree.at_s += 0.1
     let_batch_end(tree, policy)
-    answer_all(policy)
+    answer_all(tree, policy, room=100)
     assert len(tree.take(MoveOrder)) == 3
     tree.at_s += 61
-    policy.tick()
-    answer_all(policy)
+    for number in range(50):
+        mover = PeerRef(NodeId(700 + number), "127.0.0.1", 1)
+        policy.received(X, reorganise(mover, every(3), [PeerRef(NodeId(1900 + number), "h", 1), X], [0.2, 0.1]))
+        tree.at_s += 0.1
+    let_batch_end(tree, policy)
+    answer_all(tree, policy, room=100)
     assert len(tree.take(MoveOrder)) == 3
 
 
@@ -492,14 +553,14 @@ def test_nodes_that_do_not_answer_are_gone_without() -> None:
     tree.at_s += 2.5
     policy.tick()
     assert not policy.plan()
-    assert [event.outcome for event in tree.events if hasattr(event, "outcome")] == ["no_gain"]
+    assert outcomes(tree) == ["no_gain"]
 
 
 def test_a_mover_that_does_not_report_is_forgotten() -> None:
     tree, policy = producer()
     policy.received(X, reorganise(Z, every(3), [X], [0.2]))
     let_batch_end(tree, policy)
-    policy.received(Y, answer(1, 0.0))
+    answer_all(tree, policy)
     assert policy.plan()
     tree.at_s += 6.0
     policy.tick()
@@ -509,31 +570,49 @@ def test_a_mover_that_does_not_report_is_forgotten() -> None:
 # At the other nodes
 
 
-def test_orders_are_taken_from_the_producer_alone_and_only_when_they_fit() -> None:
+def test_orders_are_taken_from_nodes_above_alone_and_only_when_they_fit() -> None:
     tree = FakeTree()
     policy = policy_at(tree)
-    policy.received(X, MoveOrder(STREAM, 1, ABOVE.id, Y))  # the stream may have been handed over to it
+    policy.received(X, MoveOrder(STREAM, 1, ABOVE.id, Y))
     assert not tree.moves and not tree.take(MoveReport)
     policy.received(ROOT, MoveOrder(STREAM, 1, X.id, Y))  # somebody asked for a child that it does not have
-    assert not tree.moves and tree.take(MoveReport) == [(ROOT, MoveReport(STREAM, 1, False))]
-    policy.received(ROOT, MoveOrder(STREAM, 2, ABOVE.id, Y))
+    assert not tree.moves and tree.take(MoveReport) == [(ROOT, MoveReport(STREAM, 1, False, Y.id))]
+    policy.received(ABOVE, MoveOrder(STREAM, 2, ABOVE.id, Y, (Z,)))
     assert tree.moves == [Y]
-    policy.move_ended(Y, "moved", None, [])
-    assert tree.take(MoveReport) == [(ROOT, MoveReport(STREAM, 2, True))]
-    for message in (answer(1, 0.0), MoveReport(STREAM, 1, True)):
-        policy.received(X, message)  # this node may have been the producer
-    assert tree.moves == [Y] and not tree.sent
+    policy.move_ended(Y, "declined", None, [])
+    assert tree.moves == [Y, Z], "where else it may go"
+    policy.move_ended(Z, "moved", None, [])
+    assert tree.take(MoveReport) == [(ABOVE, MoveReport(STREAM, 2, True, Z.id))]
+    for message in (OverheadAnswer(STREAM, 1, ((),)), MoveReport(STREAM, 1, True, Y.id)):
+        policy.received(X, message)  # this node has not asked
+    assert tree.moves == [Y, Z] and not tree.sent
 
 
-def test_a_node_answers_for_itself_and_its_children() -> None:
-    tree = FakeTree(room=True)
-    policy = policy_at(tree, [X, Y])
-    feed(policy, tree, 400, own=2, to={X: 4, Y: 5})
-    policy.received(ROOT, GetOverhead(STREAM, 7, to_bits(item_set(every(5), 0, 400))))
-    ((to, told),) = tree.take(OverheadAnswer)
-    assert to == ROOT and isinstance(told, OverheadAnswer) and told.has_room
-    assert told.missing == 0.0 and told.shared == pytest.approx(40 / 2 / 400)
-    assert {place.peer: place.missing for place in told.children} == {X: pytest.approx(60 / 400), Y: 0.0}
+def test_a_node_does_not_move_again_before_some_items_have_come() -> None:
+    """Whoever is above it, and however often it is told to."""
+    tree = FakeTree()
+    policy = policy_at(tree, request_items=100)
+    for number in range(1, 4):
+        policy.received(ROOT, MoveOrder(STREAM, number, ABOVE.id, Y))
+        policy.move_ended(Y, "moved", None, [])
+    assert tree.moves == [Y]
+    feed(policy, tree, 100, own=1, to={})
+    policy.received(ROOT, MoveOrder(STREAM, 9, ABOVE.id, Z))
+    assert tree.moves == [Y, Z]
+
+
+def test_a_node_that_must_stay_for_a_while_moves_afterwards() -> None:
+    for patience_s in (1.0, 2.5):
+        tree = FakeTree()
+        policy = policy_at(tree)
+        tree.may_move = False
+        policy.received(ROOT, MoveOrder(STREAM, 1, ABOVE.id, Y))
+        tree.at_s += patience_s
+        policy.tick()
+        tree.may_move = True
+        policy.tick()
+        assert tree.moves == ([Y] if patience_s < 2 else [])
+        assert len(tree.take(MoveReport)) == (patience_s > 2)
 
 
 def test_what_a_child_tells_of_its_past_goes_up_the_tree_once_a_second() -> None:
@@ -568,19 +647,20 @@ def test_a_mover_has_its_old_and_its_new_parent_judge_what_came_of_it() -> None:
     assert outcome.items is not None and set(from_bits(outcome.items).items) == set(range(404, 501, 4))
 
 
-def test_a_parent_tells_the_producer_what_a_mover_would_cost_it() -> None:
+def test_a_parent_tells_the_granter_what_a_mover_would_cost_it() -> None:
     tree = FakeTree()
     policy = policy_at(tree, [X])
     feed(policy, tree, 400, own=2, to={X: 5})
     needed = to_bits(item_set(every(5), 0, 400))
     for mover in (X, Z):
-        policy.received(mover, MoveOutcome(STREAM, 5, mover.id, needed))
+        policy.received(mover, MoveOutcome(STREAM, 5, mover.id, ROOT, needed))
     told = [message.cost for _, message in tree.take(MoveOutcome) if isinstance(message, MoveOutcome)]
     assert told == [pytest.approx(40 / 400), pytest.approx(20 / 400)], "shared with X, where it is not X itself"
-    policy.received(X, MoveOutcome(STREAM, 5, X.id, None, 0.1))  # this node may have been the producer
+    policy.received(X, MoveOutcome(STREAM, 5, X.id, ROOT, None, 0.1))  # this node may have been the granter
+    policy.received(X, MoveOutcome(STREAM, 5, X.id, PEERS[9], needed))  # nobody can have it write to whom he likes
     assert not tree.sent
     with pytest.raises(ProtocolError):
-        policy.received(X, MoveOutcome(STREAM, 5, Z.id, needed))
+        policy.received(X, MoveOutcome(STREAM, 5, Z.id, ROOT, needed))
 
 
 def test_the_events_fit_into_the_table_of_all_events() -> None:

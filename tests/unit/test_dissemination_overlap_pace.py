@@ -15,8 +15,7 @@ from tests.unit.test_dissemination_overlap import (
     PEERS,
     FakeTree,
     X,
-    Y,
-    answer,
+    answer_all,
     every,
     let_batch_end,
     policy_at,
@@ -28,17 +27,16 @@ from tests.unit.test_dissemination_statistics import item_set
 
 def five_requests(is_better_there: bool) -> list[NodeId]:
     """Five movers, the dearest last; at most two moves. Which of them were looked at, in order."""
-    tree, policy = producer(top=2)
+    tree, policy = producer(top=2, children=5)
     for number, peer in enumerate(PEERS[5:10]):
-        policy.received(X, reorganise(peer, every(3), [peer, X], [0.1 + number / 10, 0.0]))
+        policy.received(X, reorganise(peer, every(3), [X], [0.1 + number / 10]))
     let_batch_end(tree, policy)
-    for search in range(1, 10):
-        policy.received(X, answer(search, 0.9, has_room=False))
-        policy.received(Y, answer(search, 0.0 if is_better_there else 0.9))
-    assert len(tree.take(MoveOrder)) == (2 if is_better_there else 0)
+    answer_all(tree, policy, cost=0.0 if is_better_there else 0.9, room=9)
+    ordered = tree.take(MoveOrder)
+    assert len(ordered) == (2 if is_better_there else 0)
     movers = {f"{peer.id:032x}": peer.id for peer in PEERS}
     decided = [movers[event.child] for event in tree.events if isinstance(event, ReorganisationDecided)]
-    return decided or [movers[each.node] for each in policy.plan()]
+    return decided or [peer.id for peer, _ in ordered]
 
 
 def test_so_many_moves_of_a_batch_are_made_those_with_the_greatest_overhead() -> None:

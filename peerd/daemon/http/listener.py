@@ -184,7 +184,7 @@ class HttpListener:
             sock.close()
             return
         if caller.is_tcp:
-            tune(sock)
+            tune(sock, may_be_slow=True)
         task = spawn(self._open(sock, caller), name=f"open {self.name}")
         self._opening[task] = None
 

@@ -46,6 +46,7 @@ from protocols.dissemination.policies.overlap.messages import (
     AddRequest,
     AddResult,
     ChildHistory,
+    FreePlace,
     ItemBits,
     MoveOrder,
     MoveOutcome,
@@ -206,7 +207,8 @@ class FalseStatistics(StreamBehaviour):
                 items = self._lie(message.items)
                 return replace(message, items=items, rest=items, shared=1.0, costs=(1.0,) * len(message.costs))
             case OverheadAnswer():
-                return replace(message, missing=0.0, shared=0.0, has_room=True)
+                place = FreePlace(self.node.peer, 0.0, 0.0, MANY_WANTS, 0)
+                return replace(message, places=((place,),) * len(message.places))
             case AddResult():
                 return replace(message, is_offer=True, missing=0.0, children=0, depth=0)
             case MoveOutcome():

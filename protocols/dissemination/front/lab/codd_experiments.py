@@ -19,6 +19,7 @@ from protocols.dissemination.front.lab.run import (
     LEARNED,
     RANDOM,
     measure,
+    topology,
 )
 
 ITEMS: Final = 10_000
@@ -30,11 +31,10 @@ MEMBERS: Final = 400
 XML_SETS: Final = ("sdocbook-1.1", "locations")
 """Beside the built-in one, where the folder that ``PEERD_DATA`` names has them."""
 PAPER: Final = "CoDD (Anand and Chawathe)"
-NOT_FROM: Final = "constant"
-"""The topology plays no part: nothing takes time in these runs."""
 
 POINT: Final = (
     Column("nodes", "members", "members, without the producer"),
+    Column("topology", "topology", "which messages between nodes take their delays from"),
     Column("seed", "seed", "what all randomness of the run came from"),
     Column("way", "way", "how items are disseminated; see docs/reproducing/codd.md"),
 )
@@ -54,8 +54,11 @@ MOVES: Final = (
     Column("moves", "moves", "made while it was measured"),
     Column("moves_per_100", "moves/100", "made in 100 items", 1),
     Column("moved_up", "moved up", "moves to a grandparent that had room; the producer does not order them"),
-    Column("looked_at", "looked at", "requests that the producer searched a better place for"),
-    Column("searched", "asked", "nodes in one search, mean", 1),
+    Column("looked_at", "looked at", "requests that a granter looked for a better place for"),
+    Column("moves_per_look", "moves/look", "moves for each of these: a reorganisation (figure 22)"),
+    Column("searched", "asked", "questions of sweeps for each of these, mean", 1),
+    Column("ratio_late", "ratio", "asker's share in vain after a move over the one before, latter 60 % of moves, median"),
+    Column("improved_late", "improved", "part of these moves after which the asker has less in vain"),
     Column("predicted", "predicted", "saving of a move for the parents, items in vain for each item, mean", 4),
     Column("measured", "measured", "the same, measured afterwards", 4),
     Column("correlation", "r", "correlation of the two"),
@@ -102,7 +105,7 @@ class StreamFigure:
 
 
 def _settings(nodes: tuple[int, ...], items: int) -> Settings:
-    return Settings(nodes, items / DEFAULTS["pace"], lookups=items, settle_s=0.0, topologies=(NOT_FROM,))
+    return Settings(nodes, items / DEFAULTS["pace"], lookups=items, settle_s=0.0, topologies=(topology(),))
 
 
 def _each(name: str, values: Sequence[float | str | None], *ways: str, **others: float) -> tuple[Values, ...]:
@@ -150,7 +153,7 @@ FIGURES: Final = {
         f"{PAPER}, figure 13",
         (FAN_OUT,),
         charts.over("fan-out", "fan_out", "How many children a node may have", "way"),
-        _each("fan_out", (2, 3, 4, 6, 8), CODD, "siena", "siena-same"),
+        _each("fan_out", tuple(range(2, 10)), CODD, "siena", "siena-same"),
     ),
     "dissemination/xml": StreamFigure(
         "random documents of document types, and random queries",
@@ -199,7 +202,7 @@ FIGURES: Final = {
             Column("delta", "delta", "part of a place's overhead that a move must save"),
             Column("most_classes", "classes", "classes that a member is in: from one to so many"),
         ),
-        charts.over("delta", "delta", "What a move must save", "most_classes", moves=True),
+        charts.deltas,
         tuple({"way": CODD, "delta": delta, "most_classes": most} for most in (1, 2) for delta in (0.0, 0.1, 0.2, 0.4)),
     ),
     "dissemination/pace": StreamFigure(

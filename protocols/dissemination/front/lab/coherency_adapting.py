@@ -62,8 +62,8 @@ class NodePlace:
     def children(self) -> Sequence[ChildInfo]:
         return [ChildInfo(self._trees.peers[child], (), 0.0, 0) for child in self._its.children]
 
-    def has_room(self) -> bool:
-        return len(self._its.children) < FAN_OUT
+    def room(self) -> int:
+        return max(0, FAN_OUT - len(self._its.children))
 
     def now(self) -> float:
         return self._system.now

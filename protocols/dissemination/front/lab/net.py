@@ -1,19 +1,21 @@
-"""A stream's tree without a network: many nodes in one process, messages handed over at once.
+"""A stream's tree on virtual time: many nodes in one process, and a delay for each pair of them.
 
-It runs the very objects of the daemon (`StreamMember` and a policy) on the lab's workloads. Made to be fast, so that
-hundreds of nodes and thousands of items take seconds. What it leaves out: time on the wire, encoding, connections.
+It runs the very objects of the daemon (`StreamMember` and a policy) on the lab's workloads. Every message, of tree,
+policy and stream, takes the delay that the simulator's model of latency has for its pair of nodes. Made to be fast, so
+that hundreds of nodes and thousands of items take seconds. What it leaves out: encoding, connections, bandwidth.
 """
 
 from __future__ import annotations
 
 import random
-from collections import deque
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from heapq import heappop, heappush
 from typing import Any, Final
 
 from peerd.ids import NodeId
 from peerd.messages import Message, PeerRef
+from peerd.sim.latency import ConstantLatency, LatencyModel
 from peerd.telemetry.schema import Event
 from protocols.dissemination import messages as tree_messages
 from protocols.dissemination.front.lab.workloads import LabStream
@@ -38,6 +40,8 @@ from protocols.dissemination.tree.subscription import Delivered, Lost
 from protocols.dissemination.tree.wants import Wants
 
 STREAM: Final = stream_key("net")
+AT_ONCE: Final = ConstantLatency(0.0)
+"""No figure may rest on it alone: it hides every round trip."""
 INNER_ITEMS_MIN: Final = 20
 """A member counts as an inner node when it has had so many items while it had children."""
 _TREE_MESSAGES = frozenset(tree_messages.MESSAGES)
@@ -107,8 +111,8 @@ class NetNode:
             if child.stage is ChildStage.LIVE
         ]
 
-    def has_room(self) -> bool:
-        return len(self.member.down.children) < self.fan_out
+    def room(self) -> int:
+        return max(0, self.fan_out - len(self.member.down.children))
 
     def now(self) -> float:
         return self.net.now
@@ -117,7 +121,7 @@ class NetNode:
         return self.net.rng.random()
 
     def rtt_s(self, peer: PeerRef) -> float | None:
-        return None
+        return 2 * self.net.latency_s(self.me.id, peer.id)
 
     def work(self) -> ItemWork | None:
         return None
@@ -210,6 +214,7 @@ class DisseminationNet:
 
     ``items_a_second``: how fast items follow each other, on the clock by which policies wait.
     ``is_limited``: whether the daemon's limit on a node's interests holds; for interests that cover each other.
+    ``latency``: the one-way delays between nodes, by number; the producer is 0.
     """
 
     def __init__(
@@ -224,6 +229,7 @@ class DisseminationNet:
         remembered: int = 2000,
         policy: PolicyFactory | None = None,
         is_limited: bool = False,
+        latency: LatencyModel = AT_ONCE,
     ) -> None:
         self.rng = rng
         self.now = 0.0
@@ -240,7 +246,10 @@ class DisseminationNet:
         self._limits = BufferLimits(remembered, 1 << 30, 1e9)
         self._factory: PolicyFactory = OverlapFactory() if policy is None else policy
         self._settings = self._factory.settings(settings)
-        self._queue: deque[tuple[PeerRef, NodeId, Message]] = deque()
+        self._latency = latency
+        self._delays: dict[tuple[NodeId, NodeId], float] = {}
+        self._on_way: list[tuple[float, int, PeerRef, NodeId, Message]] = []
+        self._sent = 0
         self._per_tick = max(1, round(items_a_second * tick_s))
         self._ticks = max(1, round(self._per_tick / (items_a_second * tick_s)))
         """How often nodes look at the clock after so many items."""
@@ -258,7 +267,7 @@ class DisseminationNet:
             self.kind,
             self._limits,
             node.send,
-            lambda *asked: node.has_room(),
+            lambda *asked: node.room() > 0,
             is_source=node.is_producer,
         )
         if not self._is_limited:
@@ -269,15 +278,25 @@ class DisseminationNet:
         node.start(self._factory.make(node, self._settings))
         return node
 
-    def send(self, sender: PeerRef, to: PeerRef, message: Message) -> None:
-        """Hand over, after all that is on its way already: every link keeps its order."""
-        self._queue.append((sender, to.id, message))
+    def latency_s(self, sender: NodeId, to: NodeId) -> float:
+        """How long a message takes."""
+        pair = sender, to
+        delay = self._delays.get(pair)
+        if delay is None:
+            delay = self._delays[pair] = self._latency.latency_s(sender - 1, to - 1)
+        return delay
 
-    def run(self) -> None:
-        """Until nothing is on its way."""
-        queue, nodes, sent = self._queue, self.nodes, self.sent
-        while queue:
-            sender, to, message = queue.popleft()
+    def send(self, sender: PeerRef, to: PeerRef, message: Message) -> None:
+        """It arrives after the pair's delay, which never changes: every link keeps its order."""
+        self._sent += 1
+        arrives_at = self.now + self.latency_s(sender.id, to.id)
+        heappush(self._on_way, (arrives_at, self._sent, sender, to.id, message))
+
+    def run(self, until: float) -> None:
+        """Hand over what has arrived by then."""
+        on_way, nodes, sent = self._on_way, self.nodes, self.sent
+        while on_way and on_way[0][0] <= until:
+            self.now, _, sender, to, message = heappop(on_way)
             kind = type(message)
             sent[kind] = sent.get(kind, 0) + 1
             node = nodes.get(to)
@@ -290,6 +309,7 @@ class DisseminationNet:
                 node.look_at_children()
             else:
                 node.policy.received(sender, message)
+        self.now = until
 
     def join(self, number: int) -> NetNode:
         """A member comes."""
@@ -297,7 +317,7 @@ class DisseminationNet:
         interest = self.workload.interest(number)
         node.member.subscribe(0, interest, None, node.deliver, self.now, node.went_live)
         node.policy.look_for_parent()
-        self.run()
+        self.run(self.now)
         return node
 
     def leave(self, number: int) -> None:
@@ -310,10 +330,10 @@ class DisseminationNet:
             if child.peer.id != successor and successor is not None:
                 to = self.nodes[successor]
             self.nodes[child.peer.id].member.move_to(to.me, self.now)
-        self.run()
+        self.run(self.now)
         node.member.leave(self.now)
         del self.nodes[peer.id]
-        self.run()
+        self.run(self.now)
 
     def kill(self, number: int) -> None:
         """A member dies, and those that it had links with notice."""
@@ -322,7 +342,7 @@ class DisseminationNet:
         for node in self.nodes.values():
             node.member.gone(peer.id, self.now)
             node.look_at_children()
-        self.run()
+        self.run(self.now)
 
     def publish(self, count: int = 1) -> None:
         """The next items of the workload, at one moment: what goes to one child goes in one message."""
@@ -337,20 +357,20 @@ class DisseminationNet:
             source.member.publish(StreamItem(1, number, round(self.now * 1000), payload), self.now)
             is_due = is_due or number % self._per_tick == 0
         source.member.flush(self.now)
-        self.run()
+        self.run(self.now)
         for _ in range(self._ticks if is_due else 0):
             self.tick()
 
     def tick(self) -> None:
         """Time passes."""
-        self.now += self._tick_s
+        self.run(self.now + self._tick_s)
         for node in list(self.nodes.values()):
             node.member.tick(self.now)
             node.policy.tick()
             node.look_at_children()
             if not node.is_producer and node.member.up.is_orphan:
                 node.policy.look_for_parent()
-        self.run()
+        self.run(self.now)
 
     # What came of it
 

@@ -90,7 +90,7 @@ class CostPolicy:
 
     def has_room(self) -> bool:
         """Whether this node would take one more."""
-        return self._tree.has_room()
+        return self._tree.room() > 0
 
     def rtt_s(self, peer: PeerRef) -> float | None:
         """The round trip to a node."""
@@ -154,7 +154,7 @@ class CostPolicy:
                 min(messages.SECONDS_MAX, self._own_arrival_s() + slower_s),
                 max(-messages.LOSS_MAX, min(messages.LOSS_MAX, others)),
                 all,
-                self._tree.has_room() and (self._tree.is_producer or self._tree.parent is not None),
+                self._tree.room() > 0 and (self._tree.is_producer or self._tree.parent is not None),
                 tuple(children[: messages.CHILDREN_TOLD_MAX]),
             ),
         )
@@ -253,7 +253,7 @@ class CostPolicy:
             costs.collect,
             costs.decide,
             self._rates.own,
-            self._tree.has_room(),
+            self._tree.room() > 0,
             self._relations.branches(),
         )
 
@@ -364,7 +364,7 @@ class CostPolicy:
         if transformation.kind is Kind.COUSIN_SWAP:  # each comes before the other goes
             return all(self._relations.has_room(move.to) for move in transformation.moves[:1])
         if transformation.kind in NEEDS_ROOM:
-            return self._tree.has_room()
+            return self._tree.room() > 0
         return self._relations.has_room(transformation.moves[0].to)
 
     def pass_token(self, child: NodeId) -> None:

@@ -1,13 +1,15 @@
-"""What the producer does with requests to move nodes (CoDD sections 4 and 5.5): which, where to, and what came of it.
+"""What a node does with requests to move nodes below it (CoDD sections 4 and 5.5): which, and where to. Pure.
 
-Pure. Requests are collected for a while; the ones with the greatest overhead are looked at, one after the other, each
-by a search of the tree; a move that saves enough is ordered.
+In the paper the producer grants every move. Here the first node on a request's way up that has another branch which
+would serve the mover grants it, as the mover and its new parent are both below that node; so a larger tree has more
+granters. Requests are collected for a while; places for those with the greatest overhead are looked for by one sweep of
+the subtree; moves that save enough are ordered. What has no better place there goes on up.
 """
 
 from __future__ import annotations
 
 from collections import OrderedDict, deque
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -17,17 +19,16 @@ from protocols.dissemination.models import PastMove, PlannedMove
 from protocols.dissemination.policies.overlap.events import ReorganisationDecided, ReorganisationMeasured
 from protocols.dissemination.policies.overlap.item_bits import from_bits
 from protocols.dissemination.policies.overlap.messages import (
-    ChildPlace,
-    GetOverhead,
+    SOUGHT_MAX,
+    FreePlace,
     MoveOrder,
     MoveOutcome,
     MoveReport,
-    OverheadAnswer,
     Reorganise,
 )
 from protocols.dissemination.policies.overlap.overlaps import Overlaps
-from protocols.dissemination.policies.overlap.search import Search
 from protocols.dissemination.policies.overlap.settings import OverlapSettings
+from protocols.dissemination.policies.overlap.sweeping import Found, Mover, Sweeper
 from protocols.dissemination.ports import TreeAccess
 from protocols.dissemination.statistics.received import ItemSet
 
@@ -36,7 +37,7 @@ BATCH_MAX: Final = 256
 LOOKED_AT_MAX: Final = 2
 """So many requests of a batch are looked at for each move that may be ordered, at most: some find no better place."""
 REQUESTERS_MAX: Final = 4096
-"""Nodes of which the producer remembers when they asked last, and movers of which it remembers when they moved."""
+"""Nodes of which a granter remembers when they asked last, and movers of which it remembers when they moved."""
 HISTORY_MAX: Final = 256
 MINUTE_S: Final = 60.0
 ORDER_S: Final = 5.0
@@ -47,7 +48,12 @@ UNIT: Final = "items in vain for each item of the stream"
 @dataclass(frozen=True, slots=True)
 class _Request:
     message: Reorganise
+    """With this node at the end of its path."""
     items: ItemSet
+    limit: float
+    """What a place must count for less than."""
+    as_child: float | None
+    """See `Mover`."""
 
     @property
     def child(self) -> PeerRef:
@@ -59,19 +65,14 @@ class _Request:
         return self.message.path[0]
 
     @property
+    def branch(self) -> NodeId:
+        """The child of this node that the mover is below, or is."""
+        return self.message.path[-2] if len(self.message.path) > 1 else self.child.id
+
+    @property
     def cost(self) -> float:
-        """What the mover costs those above it where it is now."""
-        return self.message.shared + sum(self.message.costs[1:])
-
-
-@dataclass(slots=True)
-class _Looking:
-    """The search that is under way."""
-
-    request: _Request
-    number: int
-    search: Search
-    asked_at: float
+        """What the mover costs those below this node where it is now."""
+        return _cost(self.message)
 
 
 @dataclass(slots=True)
@@ -90,27 +91,20 @@ class _Done:
     """A move that was made. The two costs: of the mover for its old parent, had it stayed, and for its new one."""
 
     request: _Request
-    to: PeerRef
+    to: NodeId
     past: PastMove
     cost_there: float | None = None
     cost_here: float | None = None
 
 
 class Granter:
-    """The producer's part. ``clock_ms``: the wall clock for the history, milliseconds since 1970."""
+    """One node's part: it grants moves of nodes below it to places below it."""
 
-    def __init__(
-        self,
-        tree: TreeAccess,
-        settings: OverlapSettings,
-        overlaps: Overlaps,
-        places: Callable[[ItemSet], Sequence[ChildPlace]],
-    ) -> None:
+    def __init__(self, tree: TreeAccess, settings: OverlapSettings, overlaps: Overlaps) -> None:
         self._tree = tree
         self._settings = settings
         self._overlaps = overlaps
-        self._places = places
-        """What a set of items would cost each child of this node."""
+        self.sweeper = Sweeper(tree, settings, overlaps)
         self._asked: OrderedDict[NodeId, int] = OrderedDict()
         self._moved: OrderedDict[NodeId, int] = OrderedDict()
         self._batch: dict[NodeId, _Request] = {}
@@ -118,7 +112,8 @@ class Granter:
         self._chosen: deque[_Request] = deque()
         self._grants = 0
         """Moves that may still be ordered of the batch that was chosen last."""
-        self._looking: _Looking | None = None
+        self._looking: Sequence[_Request] = ()
+        """Those that the sweep under way is for."""
         self._ordered: dict[int, _Ordered] = {}
         self._number = 0
         self._orders: deque[float] = deque()
@@ -128,19 +123,25 @@ class Granter:
 
     # Requests
 
-    def requested(self, message: Reorganise) -> None:
-        """A node wants a child moved. Its time-out: ``request_items`` items of the stream between two requests.
+    def takes(self, message: Reorganise) -> bool:
+        """A node wants a child moved: whether this node sees to that, or else drops it; if not, it goes on up.
 
-        The paper counts the items that the node has received. Those cannot be more than the stream has had.
+        ``message``: with this node at the end of its path. An asker's time-out is ``request_items`` items of the stream
+        between two requests. The paper counts the items that the node has received. Those cannot be more than the
+        stream has had.
         """
-        request = _Request(message, from_bits(message.items))
-        number, asker = self._overlaps.received.through, request.asker
-        if not self._settings.reorganise or not request.items.items or not message.costs:
-            return
-        mover = request.child.id
+        if not self._settings.reorganise or not message.costs:
+            return True
+        request = self._request(message)
+        best = self.sweeper.bound(request.items, request.branch)
+        if request.as_child is not None and self._tree.room():
+            best = min(best, request.as_child)
+        if best >= request.limit:
+            return self._tree.is_producer
+        number, asker, mover = self._overlaps.received.through, request.asker, request.child.id
         for table, node in ((self._asked, asker), (self._moved, mover)):
             if node in table and 0 <= number - table[node] < self._settings.request_items:
-                return
+                return True
         if not self._batch:
             self._batch_at = self._tree.now()
         self._batch[mover] = request
@@ -148,89 +149,101 @@ class Granter:
             _remember(self._asked, asker, number)
         if len(self._batch) > BATCH_MAX:
             del self._batch[min(self._batch.values(), key=_by_cost).child.id]
+        return True
 
-    def tick(self) -> None:
-        """Time passes."""
+    def _request(self, message: Reorganise) -> _Request:
+        settings, items, levels = self._settings, from_bits(message.items), len(message.path) - 1
+        limit = _cost(message) * (1 - settings.delta) + settings.level_gain * levels
+        as_child = None
+        if levels:
+            shared = 0.0 if self._tree.is_producer else self._overlaps.shared(items)
+            as_child = max(0.0, shared - message.costs[-1])
+        return _Request(message, items, limit, as_child)
+
+    def tick(self) -> list[Reorganise]:
+        """Time passes. Returns what is to go on up, as the other methods do."""
         now, settings = self._tree.now(), self._settings
-        if self._looking is not None and now - self._looking.asked_at >= settings.answer_timeout:
-            self._ask(self._looking, self._looking.search.no_answer())
+        passed_on = self._found(self.sweeper.tick())
         for number, ordered in list(self._ordered.items()):
             if now - ordered.at_s >= ORDER_S:
-                self._decided(number, "silent")
-        if self._batch and now - self._batch_at >= settings.batch_interval:
+                self._decided(number, ordered.to.id, "silent")
+        if self._batch and not self._looking and now - self._batch_at >= settings.batch_interval:
             best = sorted(self._batch.values(), key=_by_cost, reverse=True)
             self._chosen = deque(best[: settings.top * LOOKED_AT_MAX])
             self._grants = settings.top
             self._batch.clear()
-        self._look()
+        return passed_on + self._look()
 
-    # Searches
+    # Sweeps
 
-    def _look(self) -> None:
-        """Look at the next request, as long as more moves may be ordered."""
+    def _look(self) -> list[Reorganise]:
+        """Look at the next requests, as long as more moves may be ordered."""
+        passed_on: list[Reorganise] = []
+        while not self._looking and self._chosen and self._may_order() > 0:
+            self._looking = [self._chosen.popleft() for _ in range(min(SOUGHT_MAX, len(self._chosen)))]
+            self._number += 1
+            movers = [Mover(r.message.items, r.items, r.limit, r.branch, r.as_child) for r in self._looking]
+            passed_on += self._found(self.sweeper.begin(self._number, movers))
+        return passed_on
+
+    def _may_order(self) -> int:
         now = self._tree.now()
         while self._orders and now - self._orders[0] >= MINUTE_S:
             self._orders.popleft()
-        while self._looking is None and self._chosen and len(self._orders) < self._settings.moves_per_minute:
-            request = self._chosen.popleft()
-            self._number += 1
-            on_path = dict(zip(request.message.path, request.message.costs, strict=True))
-            limit = request.cost * (1 - self._settings.delta)
-            search = Search(request.child.id, request.asker, on_path, limit, self._settings.pruning)
-            self._looking = _Looking(request, self._number, search, now)
-            me = self._tree.me
-            self._ask(self._looking, search.begin(me, self._tree.has_room(), self._places(request.items)))
+        return min(self._grants, self._settings.moves_per_minute - len(self._orders))
 
-    def _ask(self, looking: _Looking, peers: Sequence[PeerRef]) -> None:
-        looking.asked_at = self._tree.now()
-        message = GetOverhead(self._tree.stream, looking.number, looking.request.message.items)
-        for peer in peers:
-            self._tree.send(peer, message)
-        if looking.search.is_over and self._looking is looking:
-            self._looking = None
-            self._order(looking)
+    def swept(self, found: Sequence[Found]) -> list[Reorganise]:
+        """A sweep is over: order what moves it has found."""
+        return self._found(found) + self._look()
 
-    def answered(self, peer: PeerRef, message: OverheadAnswer) -> None:
-        """A node says what the mover would cost it."""
-        looking = self._looking
-        if looking is None or message.search != looking.number:
-            return
-        self._ask_more(
-            looking,
-            looking.search.answered(peer.id, message.missing, message.shared, message.has_room, message.children),
-        )
-        if self._looking is None:
-            self._look()
+    def _found(self, found: Sequence[Found]) -> list[Reorganise]:
+        passed_on: list[Reorganise] = []
+        for each in found:
+            looked, self._looking = self._looking, ()
+            taken: dict[NodeId, int] = {}
+            for request, places in zip(looked, each.places, strict=True):
+                free = [place for place in places if self._is_of_use(request, place, taken)]
+                if not free:
+                    passed_on += self._without(request, each.nodes)
+                elif self._may_order() > 0:
+                    taken[free[0].peer.id] = taken.get(free[0].peer.id, 0) + 1
+                    self._order(request, free, each.nodes)
+            if self._may_order() <= 0:
+                self._chosen.clear()
+        return passed_on
 
-    def _ask_more(self, looking: _Looking, peers: Sequence[PeerRef]) -> None:
-        if peers or looking.search.is_over:
-            self._ask(looking, peers)
+    def _is_of_use(self, request: _Request, place: FreePlace, taken: dict[NodeId, int]) -> bool:
+        going = {each.request.child.id for each in self._ordered.values()}  # two must not go below each other
+        is_elsewhere = place.peer.id not in going | {request.child.id, request.asker}
+        return is_elsewhere and self.sweeper.score(place) < request.limit and taken.get(place.peer.id, 0) < place.room
 
-    def _order(self, looking: _Looking) -> None:
-        request, best = looking.request, looking.search.best
-        if best is None:
-            self._emit(request, request.asker, "no_gain", 0.0, looking.search.asked)
-            return
-        now = self._tree.now()
+    def _without(self, request: _Request, nodes_asked: int) -> list[Reorganise]:
+        """There is no better place below this node."""
+        if not self._tree.is_producer:
+            return [request.message]
+        self._emit(request, request.asker, "no_gain", 0.0, nodes_asked)
+        return []
+
+    def _order(self, request: _Request, places: Sequence[FreePlace], nodes_asked: int) -> None:
+        now, best = self._tree.now(), places[0]
+        self._number += 1
         self._grants -= 1
-        if not self._grants:
-            self._chosen.clear()
         self._orders.append(now)
         gain = request.cost - best.cost
-        self._ordered[looking.number] = _Ordered(request, best.peer, gain, best.shared, looking.search.asked, now)
-        order = MoveOrder(self._tree.stream, looking.number, request.asker, best.peer)
-        self._tree.send(request.child, order)
+        self._ordered[self._number] = _Ordered(request, best.peer, gain, best.shared, nodes_asked, now)
+        others = tuple(place.peer for place in places[1:])
+        self._tree.send(request.child, MoveOrder(self._tree.stream, self._number, request.asker, best.peer, others))
 
     def reported(self, peer: PeerRef, message: MoveReport) -> None:
         """A mover has moved, or has not."""
         ordered = self._ordered.get(message.number)
         if ordered is not None and ordered.request.child.id == peer.id:
-            self._decided(message.number, "moved" if message.is_done else "declined")
+            self._decided(message.number, message.to_parent, "moved" if message.is_done else "declined")
 
-    def _decided(self, number: int, outcome: str) -> None:
+    def _decided(self, number: int, to: NodeId, outcome: str) -> None:
         ordered = self._ordered.pop(number)
         request = ordered.request
-        self._emit(request, ordered.to.id, outcome, ordered.gain, ordered.nodes_asked)
+        self._emit(request, to, outcome, ordered.gain, ordered.nodes_asked)
         if outcome == "moved":
             _remember(self._moved, request.child.id, self._overlaps.received.through)
             past = PastMove(
@@ -238,20 +251,25 @@ class Granter:
                 what="move",
                 node=format_id(request.child.id),
                 from_parent=format_id(request.asker),
-                to_parent=format_id(ordered.to.id),
+                to_parent=format_id(to),
                 predicted=request.message.shared - ordered.cost,
                 measured=None,
                 unit=UNIT,
             )
-            self._done[number] = _Done(request, ordered.to, past)
+            self._done[number] = _Done(request, to, past)
             if len(self._done) > HISTORY_MAX:
                 self._done.popitem(last=False)
 
     def _emit(self, request: _Request, to: NodeId, outcome: str, gain: float, nodes_asked: int) -> None:
-        stream, child, parent = format_id(self._tree.stream), format_id(request.child.id), format_id(to)
         self._tree.emit(
             ReorganisationDecided(
-                stream=stream, child=child, parent=parent, outcome=outcome, gain=gain, nodes_asked=nodes_asked
+                stream=format_id(self._tree.stream),
+                child=format_id(request.child.id),
+                parent=format_id(to),
+                outcome=outcome,
+                gain=gain,
+                nodes_asked=nodes_asked,
+                asker=format_id(request.asker),
             )
         )
 
@@ -264,7 +282,7 @@ class Granter:
             return
         if node == done.request.asker:
             done.cost_there = message.cost
-        elif node == done.to.id:
+        elif node == done.to:
             done.cost_here = message.cost
         if done.cost_there is not None and done.cost_here is not None:
             measured = done.cost_there - done.cost_here
@@ -277,13 +295,8 @@ class Granter:
     def plan(self) -> list[PlannedMove]:
         """What is ordered, is being looked at, or waits to be; best first."""
         found = [_planned(each.request, each.to, each.gain) for each in self._ordered.values()]
-        looking = self._looking
-        if looking is not None:
-            best = looking.search.best
-            gain = looking.request.message.costs[0] if best is None else looking.request.cost - best.cost
-            found.append(_planned(looking.request, None if best is None else best.peer, gain))
-        waiting = [*self._chosen, *sorted(self._batch.values(), key=_by_cost, reverse=True)]
-        return found + [_planned(request, None, request.message.costs[0]) for request in waiting]
+        waiting = [*self._looking, *self._chosen, *sorted(self._batch.values(), key=_by_cost, reverse=True)]
+        return found + [_planned(request, None, request.cost) for request in waiting]
 
     def history(self) -> list[PastMove]:
         """The moves of late, oldest first."""
@@ -299,6 +312,13 @@ def _planned(request: _Request, to: PeerRef | None, gain: float) -> PlannedMove:
         gain=gain,
         unit=UNIT,
     )
+
+
+def _cost(message: Reorganise) -> float:
+    """What the mover costs those below the end of its path: that one needs its items wherever below it they go."""
+    if len(message.path) == 1:
+        return max(0.0, message.shared - message.costs[0])
+    return message.shared + sum(message.costs[1:-1])
 
 
 def _by_cost(request: _Request) -> tuple[float, NodeId]:

@@ -192,7 +192,7 @@ class Greeter:
         is_member = tree.is_producer or tree.parent is not None
         if is_below or not is_member or message.hops >= DEPTH_MAX:
             self._answer(message, items, is_offer=False)
-        elif tree.has_room():
+        elif tree.room():
             self._answer(message, items, is_offer=True)
         elif (child := self._child_for(message, wants, items)) is not None:
             told = message.items if items is None else to_bits(items)

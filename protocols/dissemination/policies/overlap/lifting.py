@@ -76,7 +76,7 @@ class Lifter:
             for id, each in self._known.items()
             if each.children and now - each.offered_at >= OFFER_AGAIN_S
         ]
-        if not waiting or not tree.has_room() or (tree.parent is None and not tree.is_producer):
+        if not waiting or not tree.room() or (tree.parent is None and not tree.is_producer):
             return
         self._offered_at = now
         peers = {child.peer.id: child.peer for child in tree.children()}

@@ -21,10 +21,17 @@ EVERY_LOG2_MAX: Final = 8
 WINDOW_MAX: Final = 1 << 16
 SPAN_MAX: Final = WINDOW_MAX + WINDOW_MAX // 4
 """Items of the stream that a set may speak of: a window, and what came since it was cut."""
-CHILDREN_TOLD_MAX: Final = 64
+SOUGHT_MAX: Final = 32
+"""Movers that a place is looked for by one question."""
+SOUGHT_BYTES_MAX: Final = 32 * KIB
+"""Their sets of items in one question, together."""
+PLACES_MAX: Final = 4
+"""Free places that are told of for a mover: those of several movers are often the same."""
 
 Rate = Annotated[float, annotated_types.Ge(0.0), annotated_types.Le(1.0)]
 """Items for each item of the stream."""
+Cost = Annotated[float, annotated_types.Ge(0.0), annotated_types.Le(float(DEPTH_MAX))]
+"""The same, of several nodes together; and what the levels between them count for."""
 WayUp = Annotated[tuple[NodeId, ...], annotated_types.MaxLen(DEPTH_MAX)]
 Hops = Annotated[int, annotated_types.Ge(0), annotated_types.Le(DEPTH_MAX)]
 
@@ -45,11 +52,28 @@ class ItemBits:
 
 
 @struct
-class ChildPlace:
-    """A child of a node that was asked by `GetOverhead`. ``missing``: what a node there would cost the child."""
+class Sought:
+    """A mover that a place is looked for. ``cost``: what it would cost those above the node that is asked, from the
+    granter on (the granter itself needs its items in any case). ``limit``: only places that count for less are of use.
+    """
+
+    items: ItemBits
+    cost: Cost
+    limit: Cost
+
+
+@struct
+class FreePlace:
+    """A node that a mover could go below. ``cost``: as in `Sought`, with this node as its parent."""
 
     peer: PeerRef
-    missing: Rate
+    cost: Cost
+    shared: Rate
+    """For this node alone."""
+    room: U16
+    """So many children more it would take."""
+    depth: Hops
+    """Levels below the granter."""
 
 
 @message(0x0320, bytes_max=60 * KIB)
@@ -90,7 +114,8 @@ class AddResult(Message):
 
 @message(0x0323, bytes_max=8 * KIB)
 class Reorganise(Message):
-    """Please have this child of mine moved: I get too much in vain (TYPE_REORGANIZE). Goes up the tree to the producer.
+    """Please have this child of mine moved: I get too much in vain (TYPE_REORGANIZE). Goes up the tree to the first
+    node that knows a better branch: its granter.
 
     ``items``: what the child needs. ``rest``: what of it nobody else needs on the way so far; each node on the way
     leaves out what it needs otherwise. ``costs``: how much that is, for each item of the stream; ``path``: at whom.
@@ -108,53 +133,60 @@ class Reorganise(Message):
     costs: Annotated[tuple[Rate, ...], annotated_types.MaxLen(DEPTH_MAX)]
 
 
-@message(0x0324, bytes_max=4 * KIB)
+@message(0x0324, bytes_max=48 * KIB)
 class GetOverhead(Message):
-    """Producer to a node: what would a node that needs these items cost you (TYPE_GETOVERHEAD)?
+    """Parent to child: what would these movers cost you, and those below you (TYPE_GETOVERHEAD)?
 
-    `OverheadAnswer` comes back.
+    A granter asks so for a whole batch, and each node passes on what those below it could be of use for.
+    `OverheadAnswer` comes back. ``depth``: levels between the granter and the node that is asked.
     """
 
     stream: NodeId
-    search: U64
-    items: ItemBits
+    sweep: U64
+    depth: Hops
+    movers: Annotated[tuple[Sought, ...], annotated_types.MinLen(1), annotated_types.MaxLen(SOUGHT_MAX)]
 
 
-@message(0x0325, bytes_max=20 * KIB)
+@message(0x0325, bytes_max=24 * KIB)
 class OverheadAnswer(Message):
-    """The answer to `GetOverhead`: what it would cost me, whether I have room, and what it would cost my children."""
+    """The answer to `GetOverhead`: for each of its movers the best places in this branch. ``nodes``: so many looked."""
 
     stream: NodeId
-    search: U64
-    missing: Rate
-    shared: Rate
-    """The same, when those children that need the same share what it costs."""
-    has_room: bool
-    children: Annotated[tuple[ChildPlace, ...], annotated_types.MaxLen(CHILDREN_TOLD_MAX)] = ()
+    sweep: U64
+    places: Annotated[
+        tuple[Annotated[tuple[FreePlace, ...], annotated_types.MaxLen(PLACES_MAX)], ...],
+        annotated_types.MaxLen(SOUGHT_MAX),
+    ]
+    nodes: U32 = 1
 
 
-@message(0x0326, bytes_max=512)
+@message(0x0326, bytes_max=2 * KIB)
 class MoveOrder(Message):
-    """Producer to a node: leave this parent for that one (end of ``reorganize``, figure 7). `MoveReport` follows."""
+    """Granter to a node below it: leave this parent for that one (end of ``reorganize``, figure 7).
+
+    `MoveReport` follows. ``others``: where to go if that one has no room by then.
+    """
 
     stream: NodeId
     number: U64
     from_parent: NodeId
     to_parent: PeerRef
+    others: Annotated[tuple[PeerRef, ...], annotated_types.MaxLen(PLACES_MAX)] = ()
 
 
 @message(0x0327, bytes_max=64)
 class MoveReport(Message):
-    """The answer to `MoveOrder`: whether it was done."""
+    """The answer to `MoveOrder`: whether it was done, and where to."""
 
     stream: NodeId
     number: U64
     is_done: bool
+    to_parent: NodeId
 
 
 @message(0x0328, bytes_max=4 * KIB)
 class MoveOutcome(Message):
-    """A mover to its old and its new parent, some items later, and from both to the producer: what came of the move.
+    """A mover to its old and its new parent, some items later, and from both to the granter: what came of the move.
 
     ``items``: what the mover has needed since. The parents put in its place what the mover would cost them for that.
     """
@@ -162,6 +194,7 @@ class MoveOutcome(Message):
     stream: NodeId
     number: U64
     mover: NodeId
+    granter: PeerRef
     items: ItemBits | None = None
     cost: Rate = 0.0
 

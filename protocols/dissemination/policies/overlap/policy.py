@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any, Final
 
 from pydantic import ValidationError
@@ -19,12 +19,10 @@ from protocols.dissemination.policies.overlap.item_bits import from_bits, newest
 from protocols.dissemination.policies.overlap.joining import Greeter, ParentFinder
 from protocols.dissemination.policies.overlap.lifting import Lifter
 from protocols.dissemination.policies.overlap.messages import (
-    CHILDREN_TOLD_MAX,
     MESSAGES,
     AddRequest,
     AddResult,
     ChildHistory,
-    ChildPlace,
     GetOverhead,
     MoveOrder,
     MoveOutcome,
@@ -34,30 +32,18 @@ from protocols.dissemination.policies.overlap.messages import (
     Reorganise,
     RoomAbove,
 )
+from protocols.dissemination.policies.overlap.moving import OrderedMover
 from protocols.dissemination.policies.overlap.overlaps import Overlaps
 from protocols.dissemination.policies.overlap.requesting import MoveRequester
 from protocols.dissemination.policies.overlap.settings import OverlapSettings
 from protocols.dissemination.ports import ParsedItem, TreeAccess
-from protocols.dissemination.statistics.received import ItemSet
 from protocols.dissemination.stream import what_is_wrong
 
 HISTORY_EVERY_S: Final = 1.0
 """A node tells its parent what it has needed at most so often."""
 HISTORY_TAKEN_S: Final = 0.5
 """A parent takes it from a child at most so often."""
-OUTCOME_ITEMS: Final = 50
-"""What came of a move is judged by so many items of the stream at least: fewer say next to nothing."""
 MOVED: Final = "moved"
-
-
-@dataclass(frozen=True, slots=True)
-class _Moved:
-    """A move that this node was ordered to make, and has made."""
-
-    order: int
-    left: PeerRef
-    number: int
-    """The stream's newest item at that time."""
 
 
 class OverlapPolicy:
@@ -70,13 +56,10 @@ class OverlapPolicy:
         self.overlaps = Overlaps(tree.kind, settings.window, settings.compared, settings.young, is_seed=is_seed)
         self._joiner = ParentFinder(tree, settings, self.overlaps.received.needed)
         self._greeter = Greeter(tree, self.overlaps)
-        self._requester = MoveRequester(tree, settings, self.overlaps)
-        self._granter = Granter(tree, settings, self.overlaps, self._places)
+        self._granter = Granter(tree, settings, self.overlaps)
+        self._requester = MoveRequester(tree, settings, self.overlaps, self._granter)
         self._lifter = Lifter(tree, settings, self.overlaps)
-        self._order: MoveOrder | None = None
-        self._left = tree.me
-        """The parent that the order says to leave."""
-        self._moved: _Moved | None = None
+        self._mover = OrderedMover(tree, settings, self.overlaps)
         self._is_history_due = False
         self._history_at = float("-inf")
         self._taken_at: dict[NodeId, float] = {}
@@ -93,17 +76,12 @@ class OverlapPolicy:
         """See `protocols.dissemination.ports.TreePolicy`."""
         self.overlaps.passed(item, is_own, children)
         self._requester.passed(is_own)
-        if self._tree.is_producer:
-            self._granter.clock_ms = item.item.published_ms
+        self._granter.clock_ms = item.item.published_ms
 
     def move_ended(self, peer: PeerRef, end: str, why: int | None, others: Sequence[PeerRef]) -> None:
         """See `protocols.dissemination.ports.TreePolicy`."""
-        order, is_done = self._order, end == MOVED
-        if order is not None and order.to_parent.id == peer.id:
-            self._order = None
-            self._report(order, is_done=is_done)
-            if is_done:
-                self._moved = _Moved(order.number, self._left, self.overlaps.received.through)
+        is_done = end == MOVED
+        self._mover.move_ended(peer, is_done)
         self._joiner.move_ended(peer, is_done, others)
         self._lifter.move_ended(peer, is_done)
         if is_done:
@@ -120,6 +98,7 @@ class OverlapPolicy:
     def child_went(self, child: NodeId) -> None:
         """See `protocols.dissemination.ports.TreePolicy`."""
         self._requester.child_went(child)
+        self._requester.pass_on(self._granter.swept(self._granter.sweeper.child_went(child)))
         self._lifter.child_went(child)
         self.overlaps.received.child_went(child)
         self._taken_at.pop(child, None)
@@ -130,11 +109,10 @@ class OverlapPolicy:
         self.overlaps.tick(self._tree.now())
         self._joiner.tick()
         self._requester.tick()
-        if self._tree.is_producer:
-            self._granter.tick()
+        self._requester.pass_on(self._granter.tick())
+        self._mover.tick()
         self._lifter.tick()
         self._tell_history()
-        self._tell_outcome()
 
     def successor(self) -> NodeId | None:
         """The child of maximal overlap with this node (figure 5)."""
@@ -171,93 +149,44 @@ class OverlapPolicy:
             case AddResult():
                 self._joiner.answered(peer, message)
             case Reorganise():
-                asked = self._requester.from_below(peer, message)
-                if asked is not None:
-                    self._granter.requested(asked)
+                self._requester.from_below(peer, message)
             case ChildHistory():
                 self._child_told(peer, message)
-            case GetOverhead() | MoveOrder():
-                self._from_producer(peer, message)
+            case GetOverhead():
+                if self._requester.may_pass_on():
+                    self._granter.sweeper.asked(peer, message)
+            case OverheadAnswer():
+                self._requester.pass_on(self._granter.swept(self._granter.sweeper.answered(peer, message)))
+            case MoveOrder():
+                self._mover.ordered(peer, message, is_busy=self._joiner.is_busy)
+            case MoveReport():
+                self._granter.reported(peer, message)
             case RoomAbove():
                 self._lifter.offered(peer)
             case MoveToGrandparent():
-                if self._order is None and not self._joiner.is_busy:
+                if not self._mover.is_busy and not self._joiner.is_busy:
                     self._lifter.ordered(peer, message.to_parent)
             case MoveOutcome():
                 self._outcome(peer, message)
-            case OverheadAnswer() | MoveReport():
-                self._to_producer(peer, message)
             case _:
                 raise Bug(f"{type(message).__name__} is no message of this policy")
 
-    def _from_producer(self, peer: PeerRef, message: GetOverhead | MoveOrder) -> None:
-        tree = self._tree
-        if peer.id != tree.producer.id:
-            return  # the stream may have been handed over, and this node has still to hear of that
-        if isinstance(message, GetOverhead):
-            items = from_bits(message.items)
-            has_room = tree.has_room() and tree.parent is not None
-            places = tuple(self._places(items))
-            missing, shared = self.overlaps.missing(items), self.overlaps.shared(items)
-            tree.send(peer, OverheadAnswer(tree.stream, message.search, missing, shared, has_room, places))
-            return
-        left = tree.parent
-        if (
-            left is None
-            or left.id != message.from_parent
-            or self._order is not None
-            or self._joiner.is_busy
-            or not tree.move_to(message.to_parent)
-        ):
-            self._report(message, is_done=False)
-        else:
-            self._order, self._left = message, left
-
-    def _report(self, order: MoveOrder, *, is_done: bool) -> None:
-        self._tree.send(self._tree.producer, MoveReport(self._tree.stream, order.number, is_done))
-
-    def _to_producer(self, peer: PeerRef, message: OverheadAnswer | MoveReport) -> None:
-        if not self._tree.is_producer:
-            return  # it may have been the producer when it asked
-        match message:
-            case OverheadAnswer():
-                self._granter.answered(peer, message)
-            case MoveReport():
-                self._granter.reported(peer, message)
-
-    # What came of a move
-
-    def _tell_outcome(self) -> None:
-        """Some items after a move: what this node has needed since, for its old parent and its new one to judge."""
-        moved, tree, received = self._moved, self._tree, self.overlaps.received
-        enough = max(OUTCOME_ITEMS, self._settings.request_items)
-        if moved is None or tree.parent is None or 0 <= received.through - moved.number < enough:
-            return
-        self._moved = None
-        items = received.needed().within(moved.number, received.through)
-        if not items.is_empty:
-            told = MoveOutcome(tree.stream, moved.order, tree.me.id, to_bits(items))
-            for peer in (moved.left, tree.parent):
-                tree.send(peer, told)
-
     def _outcome(self, peer: PeerRef, message: MoveOutcome) -> None:
-        tree = self._tree
+        """What came of a move: a parent of the mover judges that for the granter, which is above it or is itself."""
+        tree, granter = self._tree, message.granter
         if message.items is None:
-            if tree.is_producer:  # or else it was, when the move was made
-                self._granter.measured(peer.id, message)
+            self._granter.measured(peer.id, message)
         elif peer.id != message.mover:
             raise ProtocolError("bad_outcome", f"{peer} tells what {message.mover:032x} has needed")
-        elif tree.is_producer:  # it needs every item, so nothing costs it anything
-            self._granter.measured(tree.me.id, replace(message, items=None, cost=0.0))
         elif self._requester.may_pass_on():
-            cost = self.overlaps.shared(from_bits(message.items), message.mover)
-            tree.send(tree.producer, replace(message, items=None, cost=cost))
+            cost = 0.0 if tree.is_producer else self.overlaps.shared(from_bits(message.items), message.mover)
+            told = replace(message, items=None, cost=cost)
+            if granter.id == tree.me.id:
+                self._granter.measured(tree.me.id, told)
+            elif granter.id in tree.path:
+                tree.send(granter, told)
 
     # Statistics that follow the moves
-
-    def _places(self, items: ItemSet) -> list[ChildPlace]:
-        children = self._tree.children()[:CHILDREN_TOLD_MAX]
-        return [ChildPlace(each.peer, self.overlaps.missing_at(each.peer.id, items)) for each in children]
 
     def _child_told(self, peer: PeerRef, message: ChildHistory) -> None:
         now = self._tree.now()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import OrderedDict
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Final
 
@@ -13,6 +14,7 @@ from peerd.ids import NodeId, format_id
 from peerd.messages import PeerRef
 from protocols.dissemination.messages import DEPTH_MAX
 from protocols.dissemination.policies.overlap.events import ReorganisationAsked
+from protocols.dissemination.policies.overlap.granting import Granter
 from protocols.dissemination.policies.overlap.item_bits import from_bits, to_bits
 from protocols.dissemination.policies.overlap.messages import Reorganise
 from protocols.dissemination.policies.overlap.overlaps import Overlaps
@@ -33,10 +35,11 @@ PASSED_ON_BURST: Final = 64
 class MoveRequester:
     """One node's requests, and those from below that it passes on."""
 
-    def __init__(self, tree: TreeAccess, settings: OverlapSettings, overlaps: Overlaps) -> None:
+    def __init__(self, tree: TreeAccess, settings: OverlapSettings, overlaps: Overlaps, granter: Granter) -> None:
         self._tree = tree
         self._settings = settings
         self._overlaps = overlaps
+        self._granter = granter
         self._had = 0
         self._own = 0
         self._asked: OrderedDict[NodeId, float] = OrderedDict()
@@ -79,7 +82,7 @@ class MoveRequester:
             rest = items.minus(self._overlaps.received.needed(peer.id).items)
             stream, mover = format_id(tree.stream), format_id(peer.id)
             tree.emit(ReorganisationAsked(stream=stream, child=mover, spurious_share=spurious, predicted=rest.share))
-            self._pass_on(Reorganise(tree.stream, peer, to_bits(items), to_bits(rest), spurious, cost, (), ()), rest)
+            self._see_to(Reorganise(tree.stream, peer, to_bits(items), to_bits(rest), spurious, cost, (), ()), rest)
 
     def _deciding(self, child: NodeId, now: float) -> ItemSet:
         """Which of the newest items went to a child, since what it costs this node has last changed."""
@@ -95,20 +98,19 @@ class MoveRequester:
 
     # Requests of those below
 
-    def from_below(self, peer: PeerRef, message: Reorganise) -> Reorganise | None:
-        """A request on its way up. Returns it, with what this node adds, at the producer only."""
+    def from_below(self, peer: PeerRef, message: Reorganise) -> None:
+        """A request on its way up."""
         if len(message.path) != len(message.costs) or not message.path or message.path[-1] != peer.id:
             raise ProtocolError("bad_request", f"{peer} passes on a request that did not come through it")
         if all(child.peer.id != peer.id for child in self._tree.children()) or not self.may_pass_on():
-            return None
+            return
         items, rest = from_bits(message.items), from_bits(message.rest)
         if (items.epoch, items.since, items.through, items.every) != (rest.epoch, rest.since, rest.through, rest.every):
             raise ProtocolError("bad_request", f"{peer} tells of two sets of items that do not belong together")
-        if self._tree.is_producer:
-            return message
         if len(message.path) < DEPTH_MAX - 1:
-            self._pass_on(message, rest.minus(self._overlaps.received.needed(peer.id).items))
-        return None
+            if self._tree.is_producer:  # it needs every item in any case
+                rest = rest.minus(rest.items)
+            self._see_to(message, rest.minus(self._overlaps.received.needed(peer.id).items))
 
     def may_pass_on(self) -> bool:
         """Whether something of others may be passed on now: what others can make this node send has a limit."""
@@ -120,9 +122,15 @@ class MoveRequester:
         self._allowance -= 1
         return True
 
-    def _pass_on(self, message: Reorganise, rest: ItemSet) -> None:
-        """To the parent, with what the mover costs this node."""
-        parent = self._tree.parent
-        if parent is not None:
-            path, costs = (*message.path, self._tree.me.id), (*message.costs, rest.share)
-            self._tree.send(parent, replace(message, rest=to_bits(rest), path=path, costs=costs))
+    def _see_to(self, message: Reorganise, rest: ItemSet) -> None:
+        """Write down what the mover costs this node; then grant the move, or pass it on."""
+        path, costs = (*message.path, self._tree.me.id), (*message.costs, rest.share)
+        told = replace(message, rest=to_bits(rest), path=path, costs=costs)
+        if not self._granter.takes(told):
+            self.pass_on([told])
+
+    def pass_on(self, messages: Sequence[Reorganise]) -> None:
+        """To the parent."""
+        for message in messages:
+            if self._tree.parent is not None:
+                self._tree.send(self._tree.parent, message)

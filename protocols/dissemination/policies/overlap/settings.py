@@ -54,9 +54,9 @@ class OverlapSettings(BaseModel):
     # Reorganisation
     reorganise: bool = setting(True, "Whether the tree is ever reorganised (CoDD-R), or only grows (CoDD-NR).")
     request_items: Annotated[int, Field(ge=10, le=1_000_000)] = setting(
-        20,
-        "Items (r) that a node must receive between two requests. 10 follows changes of interests sooner, and where "
-        "they are steady makes worse moves, because chance decides more. The paper's experiments have 200.",
+        10,
+        "Items (r) that a node must receive between two requests. Raise it for fewer moves; at 20 changes of interests "
+        "are followed later. The paper's experiments have 200.",
     )
     children: Annotated[int, Field(ge=1, le=16)] = setting(
         2,
@@ -80,16 +80,15 @@ class OverlapSettings(BaseModel):
         "close to no limit (figure 20).",
     )
     batch_interval: Interval = setting(
-        "1s", "How long the producer collects requests before it looks at the best of them. Lower: sooner, less choice."
+        "500ms", "How long a granter collects requests before it looks at the best of them. Lower: sooner, less choice."
     )
-    pruning: Annotated[float, Field(ge=1.0, le=10.0)] = setting(
-        2.0,
-        "A full node's children are looked at only if its place costs less than the best so far by (pruning - 1) "
-        "times its own overhead: at the first level, pruning x overhead < best (figure 7). 2 loses no better place; "
-        "raise it to ask fewer nodes.",
+    level_gain: Share = setting(
+        0.01,
+        "What a level of the tree counts for, in items in vain for each item of the stream: a place that is a level "
+        "deeper must save so much more. Raise it for a lower tree, lower it for less waste.",
     )
     moves_per_minute: Annotated[int, Field(ge=1, le=10_000)] = setting(
         600,
-        "Moves that the producer orders in a minute at most, whoever asks for how many. Lower it where moving is "
-        "costly (many interests, slow links). 240 holds up a stream that 400 members join at once.",
+        "Moves that one node orders of those below it in a minute at most, whoever asks for how many. Lower it where "
+        "moving is costly (many interests, slow links).",
     )
