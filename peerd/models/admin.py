@@ -73,6 +73,16 @@ class PluginStatus(AdminAnswer):
     version: int
 
 
+class HistoryUse(AdminAnswer):
+    """Something that the daemon remembers of the past, and the memory that it takes: now, and at most."""
+
+    owner: str = Field(description="The plugin, or daemon.")
+    name: str
+    entries: int
+    bytes: int = Field(description="By measured sizes of entries.")
+    bytes_max: int
+
+
 class Status(AdminAnswer):
     """The daemon in one object."""
 
@@ -109,6 +119,7 @@ class Status(AdminAnswer):
     links: int = Field(description="Control links that are up.")
     data_addresses: list[str] = Field(default=[], description="Where data clients connect: socket, host:port.")
     plugins: list[PluginStatus]
+    histories: list[HistoryUse] = Field(default=[], description="What is remembered of the past, and its bounds.")
     certificate_expires_at: float | None = Field(default=None, description="Unix time; null without TLS.")
     certificate_state: Literal["ok", "warning", "error", "expired"] | None = Field(
         default=None, description="warning: renewal is due and failed; error: four fifths of the life are over."

@@ -18,7 +18,7 @@ from dataclasses import dataclass, replace
 from hashlib import sha256
 from typing import Final, TypeAlias
 
-from peerd.api import Host, Metric, Part, SendRefusal, handles
+from peerd.api import History, Host, Metric, Part, SendRefusal, handles
 from peerd.errors import ProtocolError
 from peerd.ids import NodeId, id_to_bytes
 from peerd.lib.admission import TokenBucket
@@ -27,7 +27,9 @@ from protocols.pubsub.messages import CARRIED_HOPS_MAX, CELLS_MAX, CarriedAck, E
 from protocols.pubsub.spread import Batch
 
 WAYS_MAX: Final = 8192
-"""Events of which a node remembers from whom they came; about 200 bytes each."""
+"""Events of which a node remembers from whom they came."""
+WAY_BYTES: Final = 230
+"""What one takes, measured."""
 KEPT_MAX: Final = 1024
 """Answers that wait until it is clear whether their link can be opened."""
 KEPT_S: Final = 10.0
@@ -160,6 +162,11 @@ class Answering(Part):
 
     def _count(self, what: str) -> None:
         self._host.count("peerd_pubsub_acks_carried_total", what=what)
+
+    def history(self) -> History:
+        """What is remembered of the ways of events."""
+        count = len(self._ways)
+        return History("ways back", count, count * WAY_BYTES, WAYS_MAX * WAY_BYTES)
 
     def validate(self) -> None:
         """Assert the invariants."""

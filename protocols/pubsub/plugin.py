@@ -7,6 +7,7 @@ from functools import partial
 from typing import Any, ClassVar, Final
 
 from peerd.api import (
+    History,
     Host,
     NeighbourChange,
     Plugin,
@@ -23,6 +24,7 @@ from protocols.pubsub import answering, forwarding, ledger, publishing
 from protocols.pubsub.cells import SIDE, Area, text
 from protocols.pubsub.config import PubSubConfig
 from protocols.pubsub.delivering.assembly import Delivering
+from protocols.pubsub.delivering.messages import COPY_MESSAGES
 from protocols.pubsub.event import draft_from_json
 from protocols.pubsub.events import (
     EVENTS,
@@ -89,7 +91,7 @@ class PubSub(Plugin):
     """Implements `protocols.pubsub.service.PubSubService`."""
 
     name: ClassVar[str] = "pubsub"
-    messages: ClassVar[tuple[type[Message], ...]] = MESSAGES
+    messages: ClassVar[tuple[type[Message], ...]] = (*MESSAGES, *COPY_MESSAGES)
     metrics = (*ledger.METRICS, *publishing.METRICS, *answering.METRICS, *forwarding.METRICS, *subscriptions.METRICS)
     events = EVENTS
     Config: ClassVar[type[PluginConfig]] = PubSubConfig
@@ -105,6 +107,7 @@ class PubSub(Plugin):
         self.schemas.start()
         self.keeper.start()
         self.delivering.ledger.start()
+        self.delivering.keeping.start()
         self.subscriptions.start()
 
     def _make_parts(self, host: Host) -> None:
@@ -201,6 +204,16 @@ class PubSub(Plugin):
         self.delivering.reconfigured(self.config)
         self.forwarding.config = self.publishing.config = self.config
         self.publishing.cache.entries_max = self.config.leaf_cache_max
+
+    def histories(self) -> Sequence[History]:
+        feeds = [each.feed for each in self.subscriptions.all() if each.has_feed]
+        held = sum(len(feed) for feed in feeds), sum(feed.held_bytes for feed in feeds)
+        return (
+            History("events for readers", *held, sum(feed.bytes_max for feed in feeds)),
+            *(part.history() for part in (self.publishing, self.once, self.forwarding, self.answering)),
+            *(part.history() for part in (self.delivering.desk, self.delivering.ledger, self.delivering.history)),
+            self.local.window.history(),
+        )
 
     def drain(self, done: Callable[[], None]) -> None:
         self.delivering.deliverer.drain(done)

@@ -327,7 +327,7 @@ class _Words:
         type_id, body, source = inner.TYPE_ID, encode_body(inner), self.member.peer
         if outer is Broadcast:
             return Broadcast(type_id, body, source, 1, 1, self.victim.id, self.victim.id, 0)
-        fields = {each.name for each in sent_fields(inner)}
+        fields = {each.name for each in sent_fields(type(inner))}
         key = GROUP if "group" in fields else TOPIC_KEY if "key" in fields else self.victim.id
         key = pubsub.key_for(inner) or key
         return Route((key,), type_id, body, source, 1, 1, 0)

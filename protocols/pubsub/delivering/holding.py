@@ -21,7 +21,8 @@ from protocols.pubsub.bodies import event_bytes, id_of
 from protocols.pubsub.cells import are_related
 from protocols.pubsub.config import PubSubConfig
 from protocols.pubsub.delivering.copies import as_trees
-from protocols.pubsub.messages import CELLS_MAX, EventBody, Held, HoldEvents, ProbePub, ReleaseEvents
+from protocols.pubsub.delivering.messages import Held, HoldEvents, ReleaseEvents
+from protocols.pubsub.messages import CELLS_MAX, EventBody, ProbePub
 from protocols.pubsub.names import EventId, Tree, key_of
 from protocols.pubsub.ports import Elsewhere, Here, LeafCells, Schemas, SchemaView
 

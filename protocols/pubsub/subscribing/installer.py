@@ -52,6 +52,8 @@ Boots are numbered by their milliseconds since 1970, which need 41 bits now. A c
 harm: for each further million the next boot would have to come within one more millisecond.
 """
 
+Keep = tuple[int, int]
+"""For how many seconds, and how many bytes, leaves keep events while this node is away; 0: they do not."""
 Place = tuple[int, int]
 """The number of a subscription's filter (``sid``), and the number of its piece."""
 
@@ -116,6 +118,7 @@ class Installer(Part):
         group: str,
         since_ms: int,
         points: Sequence[PiecePoint],
+        keep: Keep,
         on_news: Callable[[InstallReport], None],
     ) -> Placement:
         """Find the leaves of all points. ``sid`` was never used before, so nobody takes these for other pieces.
@@ -130,7 +133,7 @@ class Installer(Part):
         version = self._next_version()
         for number, point in zip(numbers, points, strict=True):
             where = point.attribute, point.low, point.high
-            sub = SubObject(self._host.peer, sid, number, version, *where, filter_text, group, since_ms)
+            sub = SubObject(self._host.peer, sid, number, version, *where, filter_text, group, since_ms, *keep)
             self._pieces[sid, number] = Installation(
                 sub,
                 lease_s=self._config.lease,
@@ -265,6 +268,8 @@ class Installer(Part):
         sid, number = place
         if piece.sub.subscriber != self._host.peer:  # this node has another address now
             piece.sub = replace(piece.sub, subscriber=self._host.peer)
+        if piece.sub.keep_s:
+            piece.sub = replace(piece.sub, until_ms=round((self._host.wall_time() + piece.sub.keep_s) * 1000))
         match action:
             case SendProbe(cell, is_careful, only_leaf):
                 self._host.count("peerd_pubsub_install_probes_total")

@@ -90,6 +90,7 @@ class Subscriptions(Part):
             subscription = Subscription(*what, name=saved.name, group=saved.group, policy=policy, since_ms=0)
             subscription.owner = saved.owner
             subscription.was_received = True
+            subscription.keep_s, subscription.keep_bytes = saved.keep_s, saved.bytes_max
             try:
                 self._open(subscription, saved)
             except Unavailable:  # it is not touched, and may be read after the next start
@@ -154,6 +155,7 @@ class Subscriptions(Part):
         subscription.waiting.append(on_done)
         if request.name:
             saved = self._saved_new(subscription, request)
+            subscription.keep_s, subscription.keep_bytes = saved.keep_s, saved.bytes_max
             try:
                 self._open(subscription, saved)
             except Unavailable:
@@ -262,11 +264,11 @@ class Subscriptions(Part):
     def on_subscriptions_check(self, payload: None) -> None:
         """End what nobody reads; let go of what is too old."""
         now = self._host.now()
-        before_ms = round((self._host.wall_time() - self._config.durable_age) * 1000)
+        now_ms = self._now_ms()
         for subscription in list(self._all.values()):
             if subscription.name:
                 with suppress(Unavailable):  # the disk may answer the next time
-                    subscription.inlet.expire(max(0, before_ms))
+                    subscription.inlet.expire(max(0, now_ms - subscription.keep_s * 1000))
             elif subscription.feed.readers or subscription.current is None:
                 subscription.unread_since = None
             elif subscription.unread_since is None:
@@ -312,6 +314,7 @@ class Subscriptions(Part):
     def _check_same(self, known: Subscription, request: SubscriptionRequest) -> None:
         """Raise `NotDone` if somebody wants something else under a name that is taken."""
         is_same = (known.schema, known.group) == (request.schema_name, request.group)
+        is_same &= request.keep_s in (None, known.keep_s) and request.keep_bytes in (None, known.keep_bytes)
         if is_same and known.current is not None:  # before that its filter cannot be compared
             is_same = self._parsed(known.current.schema, request.filter)[1] == known.current.text
         if not is_same:
@@ -358,11 +361,11 @@ class Subscriptions(Part):
                 "quota",
                 f"durable subscriptions of {whose} have {format_size(aside)} of the {format_size(room)} that are for "
                 f"one (owner_share): end some, or ask for less than {format_size(self._bytes_max(request))} "
-                "(bytes_max)",
+                "(keep_bytes)",
             )
 
     def _bytes_max(self, request: SubscriptionRequest) -> int:
-        return min(request.bytes_max or self._config.durable_bytes, self._config.durable_bytes)
+        return request.keep_bytes or request.bytes_max or self._config.durable_bytes
 
     def _saved_new(self, subscription: Subscription, request: SubscriptionRequest) -> SavedSubscription:
         bytes_max = self._bytes_max(request)
@@ -375,6 +378,7 @@ class Subscriptions(Part):
             group=subscription.group,
             policy=request.policy,
             bytes_max=bytes_max,
+            keep_s=request.keep_s or round(self._config.durable_age),
             slot=slot,
             base=log.next - 1,
             owner=subscription.owner,
