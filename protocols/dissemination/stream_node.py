@@ -29,7 +29,7 @@ from protocols.dissemination.meter import StreamMeter
 from protocols.dissemination.names import StreamPosition, epoch_of, position_text
 from protocols.dissemination.ports import Interest, InterestKind, ParsedItem, PolicyFactory, RememberingKind
 from protocols.dissemination.proving import Proofs
-from protocols.dissemination.release_queue import ReleaseQueue
+from protocols.dissemination.release_queue import ReleaseQueue, SendPace
 from protocols.dissemination.seeking import Seeking
 from protocols.dissemination.stream import StreamRecord
 from protocols.dissemination.tree.links import ChildStage
@@ -42,9 +42,6 @@ LINGER_S: Final = 5.0
 DRAIN_S: Final = 5.0
 """A node that leaves waits for so long until its children have gone elsewhere."""
 Deliver = Callable[[Delivered], None]
-PACE_S: Final = 0.01
-"""A producer that signs sends no sooner after what it has sent before: with what comes meanwhile, under one signature.
-Each of its children, and each node below, checks as many signatures a second at most."""
 LARGE_ITEM_S: Final = 0.05
 """What a large item takes to be read and matched in the simulator: a guess at what one of 500 KB takes a daemon."""
 
@@ -114,7 +111,7 @@ class StreamNode:
         self._is_over = False
         self._ended_at: float | None = None
         """When the producer ended the stream."""
-        self._sent_at = -PACE_S
+        self._pace = SendPace()
         self._busy_s = 0.0
         """How long publishing has taken since the last `flush`."""
         self.tree = NodeTree(self)
@@ -434,6 +431,7 @@ class StreamNode:
                 self.sequence = item.sequence
             raise
         self.sequence = item.sequence
+        self._pace.published(now)
         return item
 
     def _let_out(self, held: ParsedItem) -> None:
@@ -450,8 +448,8 @@ class StreamNode:
 
     @property
     def pause_s(self) -> float:
-        """What is published now waits for so long, unless it is alone, so that more is signed at once."""
-        return 0.0 if self._record.unsigned else self._sent_at + PACE_S - self.host.now()
+        """What is published now waits for so long: see `SendPace`."""
+        return 0.0 if self._record.unsigned else self._pace.pause_s(self.host.now(), self._unsent)
 
     @property
     def is_sending(self) -> bool:
@@ -510,7 +508,7 @@ class StreamNode:
         self.member.flush(now)
         items, self._unsent = self._unsent, 0
         if items:
-            self._sent_at = now
+            self._pace.sent_at = now
         busy_s, self._busy_s = self._busy_s + self.host.now() - now, 0.0
         self._worked(busy_s, items, self.meter.counts.items_out - sent)
 
