@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from typer import Typer
 
     from peerd.client import Client
+    from peerd.cluster.demo import DemoPart
     from peerd.lab.experiment import Experiment
     from peerd.sim.checkers import Checker
     from peerd.sim.hostile.member import Behaviour
@@ -183,6 +184,10 @@ class Front:
     def cluster_options(self) -> Sequence[NodeOption]:
         """Return options of ``peerd cluster up``, which makes many nodes."""
         return ()
+
+    def demo(self) -> DemoPart | None:
+        """Return what this protocol does in ``peerd demo``."""
+        return None
 
     # Simulator and lab
 

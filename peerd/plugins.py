@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Final, TypeVar
 from peerd.entry_points import CLIENT_NAMES, CONFIGURATION_TABLES, FRONTS, PLUGINS, entries, installed
 from peerd.errors import ConfigError, nearest
 from peerd.front import Front
+from peerd.invalid import UNKNOWN_KEY, reason
 from peerd.limits import KERNEL_TYPE_IDS
 
 if TYPE_CHECKING:
@@ -101,10 +102,10 @@ def config_of(name: str, plugin: type[Plugin], value: BaseModel | Mapping[str, o
     except ValidationError as error:
         first = error.errors(include_url=False)[0]
         hint = ""
-        if first["type"] == "extra_forbidden":
+        if first["type"] == UNKNOWN_KEY:
             hint = nearest(str(first["loc"][-1]), list(plugin.Config.model_fields))
         key = ".".join([_key(name), *(str(step) for step in first["loc"])])
-        raise ConfigError(f"{first['msg']}{hint}", key=key) from error
+        raise ConfigError(f"{reason(first)}{hint}", key=key) from error
 
 
 def find_events(plugins: Mapping[str, type[Plugin]] | None = None) -> dict[str, type[Event]]:

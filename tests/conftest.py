@@ -21,6 +21,8 @@ import pytest
 import structlog
 from hypothesis import HealthCheck, settings
 
+from tests.support.foreign_words import watch_errors
+
 PROFILE = os.environ.get("HYPOTHESIS_PROFILE", "fast")
 FAST_EXAMPLES = 50
 DEEP_EXAMPLES = 2_000
@@ -76,6 +78,7 @@ def pytest_configure(config: pytest.Config) -> None:
     if PROFILE not in {"fast", "deep"}:
         raise pytest.UsageError(f"HYPOTHESIS_PROFILE is {PROFILE!r}; it must be `fast` or `deep`")
     settings.load_profile(PROFILE)
+    watch_errors()
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:

@@ -32,11 +32,13 @@ FUNCTION_LINES_MAX = 70
 LAYERS = {
     "peerd.ids": "base",
     "peerd.errors": "base",
+    "peerd.invalid": "base",
     "peerd.limits": "base",
     "peerd.quantities": "base",
     "peerd.telemetry.schema": "base",
     "peerd.entry_points": "base",
     "peerd.places": "base",
+    "peerd.words": "base",
     "peerd.models": "base",
     "peerd.messages": "messages",
     "peerd.wire": "wire",
@@ -75,8 +77,8 @@ MAY_IMPORT: dict[str, set[str]] = {
     "api": _KERNEL,
     "driver": _SEAM,
     "lib": {"base", "lib"},
-    "linking": _SEAM | {"linking"},
-    "overlay": _SEAM | {"overlay"},
+    "linking": _SEAM | {"lib", "linking"},
+    "overlay": _SEAM | {"lib", "overlay"},
     "swap": _SEAM | {"swap"},
     "services": _KERNEL | {"services", "lib"},
     "node": _NODE,
@@ -101,10 +103,12 @@ PLUGIN_MAY_IMPORT = (
     "peerd.ids",
     "peerd.messages",
     "peerd.errors",
+    "peerd.invalid",
     "peerd.lib",
     "peerd.limits",
     "peerd.quantities",
     "peerd.telemetry.schema",
+    "peerd.words",
 )
 PLUGIN_FRONT_MAY_IMPORT = (
     *PLUGIN_MAY_IMPORT,
@@ -114,6 +118,8 @@ PLUGIN_FRONT_MAY_IMPORT = (
         "peerd.daemon.http.files",
         "peerd.daemon.http.ingest",
         "peerd.daemon.http.answers",
+        "peerd.system.sockets",
+        "peerd.daemon.http.asker",
     ),
     *("peerd.sim", "peerd.lab", "peerd.pipeline"),
 )
@@ -122,7 +128,15 @@ TYPES_ONLY = "peerd/front.py"
 LAYER_EXCEPTIONS: frozenset[tuple[str, str]] = frozenset()  # (file, imported name); each with its reason
 
 SANS_IO = (
-    *("peerd/ids.py", "peerd/errors.py", "peerd/limits.py", "peerd/quantities.py", "peerd/driver.py"),
+    *(
+        "peerd/ids.py",
+        "peerd/errors.py",
+        "peerd/invalid.py",
+        "peerd/limits.py",
+        "peerd/quantities.py",
+        "peerd/words.py",
+        "peerd/driver.py",
+    ),
     *("peerd/api/", "peerd/lib/", "peerd/linking/", "peerd/messages/", "peerd/node/", "peerd/overlay/"),
     *("peerd/services/", "peerd/swap/", "peerd/wire/", "protocols/"),
 )
@@ -134,6 +148,7 @@ FRAMEWORKS = {"fastapi", "starlette", "uvicorn", "uvloop", "httpx", "typer", "ri
 FRAMEWORKS |= {"prometheus_client"}
 CLOCK_CALLS = {"time.time", "time.monotonic", "datetime.now", "datetime.utcnow", "datetime.today", "date.today"}
 SPAWN_CALLS = {"asyncio.create_task", "asyncio.ensure_future"}
+INVALID = "peerd/invalid.py"
 SPAWNER = "peerd/daemon/tasks.py"
 
 # One letter of each is in brackets so that this file passes its own checks.
@@ -312,6 +327,15 @@ def check_sizes(source: Source) -> Iterator[str]:
                 )
 
 
+def check_words_of_validation(source: Source) -> Iterator[str]:
+    """What is wrong with a value is said in our words, and in one place."""
+    if source.path.startswith("tests/") or source.path == INVALID:
+        return
+    for node in ast.walk(source.tree):
+        if isinstance(node, ast.Subscript) and isinstance(node.slice, ast.Constant) and node.slice.value == "msg":
+            yield f"{source.path}:{node.lineno}: quotes the library that validates; use peerd.invalid"
+
+
 def check_no_sleep_in_tests(source: Source) -> Iterator[str]:
     """A test that sleeps is slow on a fast machine and fails on a slow one.
 
@@ -391,6 +415,7 @@ CODE_CHECKS: tuple[Check, ...] = (
     check_layers,
     check_sans_io_imports,
     check_sizes,
+    check_words_of_validation,
     check_no_sleep_in_tests,
     check_banned_calls,
     check_suppressions,
@@ -473,6 +498,7 @@ BITES: list[tuple[Check, str, str, str]] = [
     (check_sans_io_imports, "protocols/pubsub/plugin.py", "import fastapi", "plugin's front"),
     (check_sizes, "tests/unit/test_a.py", "\n" * (FILE_LINES_MAX + 1), "split it"),
     (check_sizes, "peerd/ids.py", "def f():\n" + "    a = 1\n" * FUNCTION_LINES_MAX, "f has 71 lines"),
+    (check_words_of_validation, "peerd/plugins.py", "error.errors()[0]['msg']", "peerd.invalid"),
     (check_no_sleep_in_tests, "tests/sim/test_a.py", "import time\ntime.sleep(1)", "test_a.py:2"),
     (check_no_sleep_in_tests, "tests/unit/test_a.py", "asyncio.sleep(0.0001)", "test_a.py:1"),
     (check_no_sleep_in_tests, "tests/support/a.py", "async def f():\n    await sleep(0.1)", "a.py:2"),
@@ -503,6 +529,7 @@ PASSES: list[tuple[Check, str, str]] = [
     (check_sans_io_imports, "protocols/pubsub/front/http.py", "import asyncio, fastapi"),
     (check_sans_io_imports, "peerd/daemon/links/link.py", "import asyncio, time"),
     (check_sizes, "peerd/ids.py", "def f():\n" + "    a = 1\n" * (FUNCTION_LINES_MAX - 1)),
+    (check_words_of_validation, INVALID, "details['msg']"),
     (check_no_sleep_in_tests, "tests/cluster/test_a.py", "time.sleep(1)"),
     (check_no_sleep_in_tests, "tests/hostile/attacker.py", "asyncio.sleep(1)"),
     (check_no_sleep_in_tests, "tests/unit/test_a.py", "asyncio.sleep(0)"),

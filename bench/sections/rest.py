@@ -68,7 +68,7 @@ def _single(bench: Bench) -> None:
         f"{count} daemons, after {seconds:g} s of probes only",
     )
     bench.row("after a request of /v1: RSS", "MiB", asked, note="it loads the routes of the admin API, and keeps them")
-    bench.row("with an idle stream: RSS", "MiB", idle, note="it loads lxml, elementpath and pyroaring, and keeps them")
+    bench.row("with an idle stream: RSS", "MiB", idle, note="it loads lxml and pyroaring, and keeps them")
     bench.row("with an idle stream: CPU", "%", idle_percents, note="of a core; its producer, without subscribers")
     for name, samples in took.items():
         bench.row(f"peerd {name}", "s", samples, at_most(COMMAND_AIM_S), "from start to end of the process")

@@ -50,7 +50,7 @@ class LeafSet:
 
 @dataclass(frozen=True, slots=True)
 class MissingMember:
-    """A node of the ring that went without goodbye, and how long ago it was last heard, seconds."""
+    """A node of the ring that went without goodbye, and how long ago it was given up, seconds."""
 
     peer: PeerRef
     age_s: float

@@ -15,6 +15,7 @@ from peerd.cli.options import Output, OutputOption
 from peerd.cli.output import Terminal, print_data, print_table, printable, stderr, stdout
 from peerd.errors import PeerdError
 from peerd.plugins import NAME, find_events, find_fronts, gather
+from peerd.words import counted
 
 if TYPE_CHECKING:
     from peerd.front import Shown, SparkTable
@@ -47,6 +48,7 @@ LOSS_COLUMNS = {
 UNKNOWN_COLUMNS = {"event": "event", "nodes": "nodes", "events": "events"}
 QUICK_BYTES_MAX = 64 * 1024 * 1024
 """For at most this much input Spark runs without its optimising compilers: they would take longer than they save."""
+TOP_MESSAGES = 10
 ROWS_MAX = 50
 """Rows of a printed table; the JSON and the Parquet files have all of them."""
 ID_COLUMNS = ("node",)
@@ -142,22 +144,27 @@ def warnings_of(report: Report) -> list[str]:
     found = []
     if report.corrupt:
         places = ", ".join(f"{row['file']} ({row['corrupt']})" for row in report.corrupt_files[:3])
-        found.append(f"{report.corrupt} of {report.lines} lines are corrupt and left out: {places}")
+        found.append(f"left out because corrupt: {report.corrupt} of {counted(report.lines, 'line')}: {places}")
     if report.missing:
-        found.append(f"{report.missing} events are missing between others ({report.told_dropped} told by sinks)")
+        found.append(
+            f"missing between others: {counted(report.missing, 'event')} ({report.told_dropped} told by sinks)"
+        )
     if report.duplicates:
         found.append(
-            f"{report.duplicates} events came twice (copies, or two runs in one directory); one of each is kept"
+            f"came twice: {counted(report.duplicates, 'event')} (copies, or two runs in one directory); one of each is "
+            "kept"
         )
     if report.newer_schema:
-        found.append(f"{report.newer_schema} events are of a newer schema; fields unknown here are in the column raw")
+        found.append(
+            f"of a newer schema: {counted(report.newer_schema, 'event')}; fields unknown here are in the column raw"
+        )
     if report.unknown:
         kinds = ", ".join(row["event"] for row in report.unknown[:3])
         more = f" and {len(report.unknown) - 3} kinds more" if len(report.unknown) > 3 else ""
         count = sum(row["events"] for row in report.unknown)
         found.append(
-            f"{count} events are of kinds that no plugin installed here declares ({kinds}{more}): their text is in the "
-            "column raw of the table events"
+            f"of kinds that no plugin installed here declares: {counted(count, 'event')} ({kinds}{more}); their text "
+            "is in the column raw of the table events"
         )
     return found
 
@@ -165,20 +172,31 @@ def warnings_of(report: Report) -> list[str]:
 def print_report(report: Report, shown: Mapping[str, Shown], console: Terminal) -> None:
     """Print the tables for people."""
     console.print(
-        f"{report.events} events of {len(report.losses)} node boots from {report.files} files "
-        f"({report.part_files} unfinished); {report.corrupt} corrupt lines, {report.missing} missing, "
+        f"{counted(report.events, 'event')} of {counted(len(report.losses), 'boot')} of nodes from "
+        f"{counted(report.files, 'file')} "
+        f"({report.part_files} unfinished); {counted(report.corrupt, 'corrupt line')}, {report.missing} missing, "
         f"{report.told_dropped} dropped by sinks",
     )
     for name, rows in report.protocols.items():
         how = shown[name]
-        _print_table(console, how.title, how.columns, [how.cells(row) for row in rows], how.wide)
-    _print_table(console, "Bytes by kind", TRAFFIC_COLUMNS, report.traffic)
-    _print_table(console, "Messages by type", MESSAGE_COLUMNS, report.messages)
+        if rows:
+            _print_table(console, how.title, how.columns, [how.cells(row) for row in rows], how.wide)
+    if report.traffic:
+        _print_table(console, "Bytes by kind", TRAFFIC_COLUMNS, report.traffic)
+    if report.messages:
+        _print_table(console, "Messages by type", MESSAGE_COLUMNS, report.messages)
     if report.unknown:
         _print_table(console, "Events of unknown kinds", UNKNOWN_COLUMNS, report.unknown)
     incomplete = [row for row in report.losses if row["missing"] or row["missing_before"] or row["told"]]
     if incomplete:
         _print_table(console, "Logs with gaps", LOSS_COLUMNS, incomplete)
+
+
+def print_traffic(report: Mapping[str, Any], console: Terminal) -> None:
+    """Print two tables of a report as JSON: bytes by kind, and the most frequent messages."""
+    _print_table(console, "Bytes by kind", TRAFFIC_COLUMNS, report["traffic"])
+    most = sorted(report["messages"], key=lambda row: -row["sent"])[:TOP_MESSAGES]
+    _print_table(console, f"The {len(most)} most frequent messages", MESSAGE_COLUMNS, most)
 
 
 def _print_table(

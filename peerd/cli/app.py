@@ -34,6 +34,7 @@ COMMANDS: Final = {
     "events": LazyCommand("Follow what happens in the daemon.", "peerd.cli.events:events"),
     "drain": LazyCommand("Take the daemon out of the ring in good order.", "peerd.cli.drain:drain"),
     "reload": LazyCommand("Have the daemon read its configuration again.", "peerd.cli.reload:reload"),
+    "demo": LazyCommand("Five daemons, one killed: try all of peerd, checked.", "peerd.cli.demo:demo"),
     "analyze": LazyCommand("Turn event logs into tables and a report (Spark).", "peerd.cli.analyze:analyze"),
     "healthcheck": LazyCommand("Tell by the exit code whether the daemon serves.", "peerd.cli.healthcheck:healthcheck"),
     "version": LazyCommand("Print the version of this program and its plugins.", "peerd.cli.version:version"),

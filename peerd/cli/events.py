@@ -15,6 +15,7 @@ from peerd.cli.options import Output, OutputOption, SocketOption, ask
 from peerd.cli.output import RowWriter, printable
 from peerd.client.streams import Dropped, End, Gap, Item, StreamEntry
 from peerd.telemetry.schema import COMMON_FIELDS
+from peerd.words import counted
 
 if TYPE_CHECKING:
     from peerd.client import Client
@@ -78,12 +79,12 @@ def _text(entry: StreamEntry) -> str:
     match entry:
         case Item(data=data):
             return _event(data) if isinstance(data, dict) else str(printable(data))
-        case Gap(count=None):
-            return "-- the daemon or its stream began anew; some events may be missing here"
         case Gap(count=count):
-            return f"-- {count} events are missing here: they were no longer held"
+            if count is None:
+                return "-- the daemon or its stream began anew; some events may be missing here"
+            return f"-- missing here: {counted(count, 'event')}, no longer held"
         case Dropped(count=count):
-            return f"-- {count} events are missing here: they came faster than they were read"
+            return f"-- missing here: {counted(count, 'event')}, which came faster than was read"
         case End(reason=reason):
             return f"-- the stream ended: {printable(reason)}; waiting for the daemon"
 

@@ -18,6 +18,7 @@ from peerd.cli.options import Output, OutputOption
 from peerd.cli.output import RowWriter, print_data, print_facts, print_table, stdout
 from peerd.errors import ExitCode
 from peerd.lib.filter.errors import FilterError, FilterTooLarge
+from peerd.words import counted
 
 if TYPE_CHECKING:
     from peerd.lib.filter.evaluate import Explanation
@@ -181,7 +182,7 @@ def test(
             typer.echo(line.rstrip("\n"))
             if why:
                 typer.echo("\n".join(f"  {part}" for part in str(found).splitlines()))
-    typer.echo(f"{matched} of {count} events match", err=True)
+    typer.echo(f"{matched} of {counted(count, 'event')} match", err=True)
     raise typer.Exit(ExitCode.OK if matched else ExitCode.FAILURE)
 
 

@@ -7,7 +7,8 @@ from typing import Annotated
 import typer
 
 from peerd.cli.options import Output, OutputOption, SocketOption, ask
-from peerd.cli.output import print_data, printable, seconds, stdout
+from peerd.cli.output import print_data, printable, stdout
+from peerd.words import ago
 
 
 def forget(
@@ -37,7 +38,7 @@ def forget(
         return
     console = stdout()
     for each in found.nodes:
-        lost = "not known here; told the ring" if each.lost_s is None else f"lost {seconds(each.lost_s)} ago"
+        lost = "not known here; told the ring" if each.lost_s is None else f"lost {ago(each.lost_s)}"
         console.print(printable(f"forgotten: {each.id} ({each.address or 'unknown address'}), {lost}"))
     if not found.nodes:
         console.print("no node is missing")

@@ -12,6 +12,7 @@ from peerd.errors import ExitCode, PeerdError
 
 if TYPE_CHECKING:
     from peerd.client import Client
+    from peerd.models.admin import Health
 
 
 def healthcheck(
@@ -19,21 +20,22 @@ def healthcheck(
     wait: Annotated[float, typer.Option(metavar="SECONDS", min=0, help="Wait so long for it to become ready.")] = 0.0,
     output: OutputOption = Output.TABLE,
 ) -> None:
-    """Exit code 0 when the daemon answers and serves, 1 otherwise."""
+    """Exit code 0 when the daemon answers and serves, 1 otherwise, with what fails. -o json has every check."""
 
-    async def check(client: Client) -> tuple[bool, str]:
+    async def check(client: Client) -> Health:
         if wait > 0:
             await client.wait_ready(wait)
-        health = await client.ready()
-        return health.status == "ok", "; ".join(f"{check.name}: {check.detail}" for check in health.checks)
+        return await client.ready()
 
     try:
-        is_ok, detail = ask(socket, check)
+        health = ask(socket, check)
+        is_ok, checks = health.status == "ok", [each.model_dump() for each in health.checks]
+        detail = "; ".join(f"{each.name}: {each.detail}" for each in health.checks if not each.ok)
     except PeerdError as error:  # 1 and nothing else: a container runtime reserves the other codes
-        is_ok, detail = False, str(error)
+        is_ok, checks, detail = False, [], str(error)
     if output is not Output.TABLE:
-        print_data(output, {"ok": is_ok, "detail": detail})
+        print_data(output, {"ok": is_ok, "detail": detail, "checks": checks})
     else:
-        typer.echo(f"{'ready' if is_ok else 'not ready'}: {detail}", err=not is_ok)
+        typer.echo("ready" if is_ok else f"not ready: {detail}", err=not is_ok)
     if not is_ok:
         raise typer.Exit(ExitCode.FAILURE)

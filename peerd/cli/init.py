@@ -87,9 +87,6 @@ def node_settings(directory: Path, bootstrap: list[str], listen: str | None) -> 
     settings: dict[str, Any] = {"node.state_dir": str(directory)}
     if listen is not None:
         settings["node.listen"] = listen
-        if _is_other_port(listen):
-            # A daemon with its own address is hardly the only one here, and another has the default HTTP port.
-            settings["admin.http"] = ""
     if bootstrap:
         settings["node.bootstrap"] = bootstrap
     if directory != Path(NodeConfig().state_dir):
@@ -101,13 +98,6 @@ def node_settings(directory: Path, bootstrap: list[str], listen: str | None) -> 
                 file=str(directory),
             )
     return settings
-
-
-def _is_other_port(listen: str) -> bool:
-    try:
-        return split_address(listen)[1] != split_address(NodeConfig().listen)[1]
-    except ValueError:
-        return False  # reported when the settings are checked
 
 
 def create_node(

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
-from peerd.places import ADMIN_SOCKET, STATE_DIRECTORY
+from peerd.places import ADMIN_SOCKET, SOCKET_VARIABLE, STATE_DIRECTORY, clusters_folder
 
 SYSTEM_FILE: Final = Path("/etc/peerd/peerd.toml")
 SYSTEM_FOLDER: Final = Path("/etc/peerd/conf.d")
 CONFIG_NAME: Final = "peerd.toml"
-SOCKET_VARIABLE: Final = "PEERD_ADMIN__SOCKET"
 
 
 def own_directory(environment: Mapping[str, str] = os.environ, user_id: int | None = None) -> Path:
@@ -33,7 +33,7 @@ def standard_files() -> list[Path]:
 
 
 def admin_address(given: str | None) -> str:
-    """Where the daemon's admin API is: ``--socket``, ``PEERD_ADMIN__SOCKET``, the standard files, the default.
+    """Where the daemon to ask listens: ``--socket``, ``PEERD_SOCKET``, the standard files, the default.
 
     A standard file that this user may not read counts as none: it is the daemon's, and the default may still be right.
     """
@@ -45,6 +45,22 @@ def admin_address(given: str | None) -> str:
         if path.is_file() and (found := _socket_in(path)) is not None:
             return found
     return ADMIN_SOCKET
+
+
+def local_cluster_sockets() -> list[Path]:
+    """A socket of each local cluster that runs here, the default cluster's first; for a hint, so it raises nothing."""
+    import json
+
+    from peerd.system.proc import start_ticks
+
+    found = []
+    for file in sorted(clusters_folder().glob("*/cluster.json"), key=lambda file: (file.parent.name != "local", file)):
+        with suppress(OSError, ValueError, LookupError, TypeError):  # as `peerd.cluster.layout` writes it, or no record
+            record = json.loads(file.read_bytes())
+            alive = [node for node in record["nodes"] if (process := node["process"]) is not None
+                     and start_ticks(process["pid"]) == process["start_ticks"]]  # fmt: skip
+            found += [Path(record["socket_dir"]) / f"{int(node['index'])}.sock" for node in alive[:1]]
+    return found
 
 
 def _socket_in(file: Path) -> str | None:

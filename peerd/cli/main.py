@@ -9,11 +9,13 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
+import shlex
 import sys
 from collections.abc import Sequence
 from typing import Final
 
 from peerd.errors import Bug, ConfigError, ExitCode, PeerdError, Unavailable
+from peerd.places import SOCKET_VARIABLE
 
 INTERRUPTED: Final = 130
 """The exit code after an interruption: 128 + SIGINT, as in shells."""
@@ -37,7 +39,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except Bug:
         raise  # our own mistake: the traceback is the report
     except PeerdError as error:
-        print(f"peerd: error: {error}", file=sys.stderr)
+        print(f"peerd: error: {error}{_whom_else_to_ask(error)}", file=sys.stderr)
         return exit_code(error)
     except OSError as error:
         if error.errno not in NO_ROOM or error.filename is not None:
@@ -47,6 +49,20 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return ExitCode.FAILURE
     except KeyboardInterrupt:
         return INTERRUPTED
+
+
+def _whom_else_to_ask(error: PeerdError) -> str:
+    """The end of an error that says that no daemon answers: a local cluster that runs here, if there is one."""
+    if not isinstance(error, Unavailable):
+        return ""
+    from peerd.client import DaemonUnreachable
+
+    if not isinstance(error, DaemonUnreachable):
+        return ""
+    from peerd.cli.locations import local_cluster_sockets
+
+    sockets = local_cluster_sockets()
+    return f"; a local cluster runs here: export {SOCKET_VARIABLE}={shlex.quote(str(sockets[0]))}" if sockets else ""
 
 
 def _forget_output() -> None:

@@ -30,8 +30,8 @@ SocketOption = Annotated[
     typer.Option(
         "--socket",
         metavar="PATH|URL",
-        help="The daemon's admin socket, or http://127.0.0.1:PORT. Default: PEERD_ADMIN__SOCKET, else what the "
-        "configuration in its standard place says.",
+        help="The daemon's admin socket, or http://127.0.0.1:PORT. Default: PEERD_SOCKET, else what the configuration "
+        "in its standard place says.",
     ),
 ]
 ListenOption = Annotated[

@@ -12,6 +12,7 @@ from peerd.cli.options import Output, OutputOption, SocketOption, WideOption, as
 from peerd.cli.output import print_data, print_facts, print_table, seconds, stdout
 from peerd.cli.rtt import predicted
 from peerd.errors import PeerdError
+from peerd.words import ago
 
 if TYPE_CHECKING:
     from peerd.client import Client
@@ -184,7 +185,7 @@ def _departed_row(peer: DepartedPeer) -> tuple[object, ...]:
 
 
 def _missing_row(peer: MissingPeer) -> tuple[object, ...]:
-    return peer.id, peer.address, "missing", "-", "-", "-", f"expected, lost {seconds(peer.lost_s)} ago", "-"
+    return peer.id, peer.address, "missing", "-", "-", "-", f"expected, lost {ago(peer.lost_s)}", "-"
 
 
 def score(misbehaviour: float) -> str:

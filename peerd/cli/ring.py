@@ -15,6 +15,7 @@ from peerd.cli.ring_drawing import DrawnNode, Kind, Symbols, dot, draw_ring, mer
 from peerd.errors import ExitCode
 from peerd.ids import parse_id
 from peerd.models.admin import Peer, Ring, RingCheck, RingNode, Status, WalkProgressView
+from peerd.words import ago, counted
 
 ROWS_MAX: Final = 40
 """Rows of the list below the drawing; the other formats have all."""
@@ -100,14 +101,14 @@ def _show_verdict(found: RingCheck, output: Output, about: Status | None) -> Non
     console = stdout()
     cycles = "one cycle" if len(found.cycles) == 1 else f"{len(found.cycles)} cycles"
     took = seconds(found.duration_s)
-    console.print(f"{verdict(found)}: {cycles}, {len(found.nodes)} nodes answered in {took}")
+    console.print(f"{verdict(found)}: {cycles}, {counted(len(found.nodes), 'node')} answered in {took}")
     for heading, lines in (("wrong", found.problems), ("no answer", found.unanswered), ("note", found.notes)):
         for line in lines:
             console.print(f"{heading}: {line}")
     is_cut_off = about is not None and (about.outside is not None or about.is_minority)
     for peer in found.missing:
         advice = "" if is_cut_off else f"; if it will not come back: peerd forget {peer.id[:8]}"
-        console.print(f"missing: {peer.id} ({peer.address}): lost {seconds(peer.lost_s)} ago{advice}")
+        console.print(f"missing: {peer.id} ({peer.address}): lost {ago(peer.lost_s)}{advice}")
     if found.missing_total > len(found.missing):
         console.print(f"and {found.missing_total - len(found.missing)} more")
     if found.problems_total > len(found.problems):

@@ -28,6 +28,7 @@ from pydantic import BaseModel, ConfigDict, TypeAdapter, ValidationError
 from peerd.client.problems import problem_of, why_unreachable
 from peerd.client.transport import Body, ClientTransport, OpenAnswer, TransportFailed, UnixTransport
 from peerd.errors import ConfigError, PeerdError, Unavailable
+from peerd.invalid import first_reason
 from peerd.limits import MIB
 from peerd.models.admin import (
     API_PREFIX,
@@ -74,7 +75,7 @@ from peerd.models.admin import (
     Tokens,
     WalkProgressView,
 )
-from peerd.places import ADMIN_SOCKET
+from peerd.places import ADMIN_SOCKET, SOCKET_VARIABLE
 
 if TYPE_CHECKING:
     import httpx
@@ -99,7 +100,6 @@ __all__ = [
     "run_sync",
 ]
 
-SOCKET_VARIABLE: Final = "PEERD_ADMIN__SOCKET"
 TOKEN_VARIABLE: Final = "PEERD_ACCESS_TOKEN"
 """An access token for a daemon's data port over TCP; in the environment, since command lines are seen by all."""
 JSON_TYPE: Final = "application/json"
@@ -145,7 +145,7 @@ class DaemonBusy(RequestRefused, Unavailable):
 
 
 def default_socket(environment: Mapping[str, str] = os.environ) -> str:
-    """The admin socket when none is named: ``PEERD_ADMIN__SOCKET``, else the default of the configuration."""
+    """The admin socket when none is named: ``PEERD_SOCKET``, else the default of the configuration."""
     return environment.get(SOCKET_VARIABLE) or ADMIN_SOCKET
 
 
@@ -455,22 +455,44 @@ class Client:
         """Send a GET; otherwise as `call`."""
         return await self.call("GET", path, model)
 
-    async def call(self, method: str, path: str, model: type[Model], body: BaseModel | None = None) -> Model:
-        """Send one request, and return its answer as a ``model``.
+    async def call(
+        self,
+        method: str,
+        path: str,
+        model: type[Model],
+        body: BaseModel | None = None,
+        silence_s: float = ANSWER_TIMEOUT_S,
+    ) -> Model:
+        """Send one request, and return its answer as a ``model``. ``silence_s``: how long the daemon may take.
 
         Raises `RequestRefused` for what the daemon refuses, `DaemonBusy`, `DaemonUnreachable`.
         """
         content = None if body is None else body.model_dump_json().encode()
-        return await self.send(method, path, model, content, JSON_TYPE)
+        return await self.send(method, path, model, content, JSON_TYPE, silence_s)
 
-    async def send(self, method: str, path: str, model: type[Model], content: Body, kind: str) -> Model:
-        """Send one request with any body, of the content type ``kind``; otherwise as `call`."""
-        async with self._exchange(method, path, content, kind, ANSWER_TIMEOUT_S) as exchange:
+    async def send(
+        self,
+        method: str,
+        path: str,
+        model: type[Model],
+        content: Body,
+        kind: str,
+        silence_s: float = ANSWER_TIMEOUT_S,
+        *,
+        tells_all: bool = False,
+    ) -> Model:
+        """Send one request with any body, of the content type ``kind``; otherwise as `call`.
+
+        ``tells_all``: a refusal that is a ``model`` as well is returned, and not raised.
+        """
+        async with self._exchange(method, path, content, kind, silence_s) as exchange:
             answer = await self._whole(exchange, method, path)
-        answer.raise_for_problem()
+        if not tells_all:
+            answer.raise_for_problem()
         try:
             return model.model_validate_json(answer.content)
         except ValidationError as error:
+            answer.raise_for_problem()
             raise self._not_ours(error) from error
 
     async def stream(
@@ -549,7 +571,7 @@ class Client:
         return DaemonUnreachable(f"no daemon answers at {self.address} ({why_unreachable(self.address, error)})")
 
     def _not_ours(self, error: ValidationError) -> RequestRefused:
-        return self._strange(error.errors(include_url=False)[0]["msg"])
+        return self._strange(first_reason(error))
 
     def _strange(self, why: str) -> RequestRefused:
         detail = f"what answers at {self.address} is no peerd of a version that this one understands: {why}"

@@ -9,7 +9,7 @@ from http import HTTPStatus
 from typing import TypeVar
 
 from peerd.client import RequestRefused
-from peerd.client.streams import Backoff
+from peerd.client.streams import Backoff, Outage
 from peerd.errors import Unavailable
 
 T = TypeVar("T")
@@ -25,9 +25,10 @@ async def insist(
     Raises anything else at once, and these after ``backoff.give_up_s``.
     """
     patience, failures, begun = backoff or Backoff(), 0, time.monotonic()
+    outage = Outage(patience.tell)
     while True:
         try:
-            return await call()
+            answer = await call()
         except (RequestRefused, Unavailable) as error:
             is_over = patience.give_up_s is not None and time.monotonic() - begun >= patience.give_up_s
             is_passing = isinstance(error, Unavailable) or (
@@ -35,5 +36,9 @@ async def insist(
             )
             if is_over or not is_passing:
                 raise
+            outage.begins(str(error))
+        else:
+            outage.ends()
+            return answer
         failures += 1
         await asyncio.sleep(patience.pause_s(failures))

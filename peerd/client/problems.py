@@ -28,7 +28,7 @@ def problem_of(status: int, reason: str, content_type: str, content: bytes, has_
 
 def why_unreachable(address: str, error: TransportFailed) -> str:
     """Say in one phrase why nobody answers, and what to do."""
-    start = "start one with `peerd run`, or name its socket with --socket or PEERD_ADMIN__SOCKET"
+    start = "start one with `peerd run`, or name its socket with --socket or PEERD_SOCKET"
     if address.startswith("http"):
         return f"{error}; {start}"
     try:

@@ -16,6 +16,7 @@ from __future__ import annotations
 import asyncio
 import json
 import random
+import sys
 import time
 from collections.abc import AsyncGenerator, AsyncIterable, Callable, Iterable
 from contextlib import aclosing
@@ -38,9 +39,15 @@ Connect = Callable[[str | None], AsyncGenerator[bytes, None]]
 """Opens the stream after an id (``None``: where the daemon begins by itself) and yields its lines."""
 
 
+def on_standard_error(text: str) -> None:
+    """Tell whoever runs this program."""
+    print(f"-- {text}", file=sys.stderr, flush=True)
+
+
 @dataclass(frozen=True, slots=True)
 class Backoff:
-    """How long to wait before reconnecting: a random time, whose bound doubles each time; and when to stop trying.
+    """How long to wait before reconnecting: a random time, whose bound doubles each time; when to stop trying; and who
+    is told meanwhile.
 
     Random, so that a thousand clients of a daemon that was restarted do not come back in the same moment.
     """
@@ -49,10 +56,32 @@ class Backoff:
     most_s: float = PAUSE_S_MAX
     give_up_s: float | None = None
     """Without an answer for so long, the error is raised; ``None``: never."""
+    tell: Callable[[str], None] = on_standard_error
+    """Told at once when the connection is lost, and when there is one again."""
 
     def pause_s(self, failures: int) -> float:
         """Return how long to wait before the next attempt, after so many failures in a row."""
         return random.uniform(0.0, min(self.most_s, self.first_s * 2.0 ** min(failures, EXPONENT_MAX)))
+
+
+class Outage:
+    """Tells once that the daemon is not reached any more, and once that it is."""
+
+    def __init__(self, tell: Callable[[str], None]) -> None:
+        self._tell = tell
+        self._is_lost = False
+
+    def begins(self, why: str) -> None:
+        """An attempt has failed, or a connection that was there is none any more."""
+        if not self._is_lost:
+            self._is_lost = True
+            self._tell(f"connection lost, trying again ({why})")
+
+    def ends(self) -> None:
+        """The daemon answers."""
+        if self._is_lost:
+            self._is_lost = False
+            self._tell("connected again")
 
 
 async def follow(
@@ -66,23 +95,30 @@ async def follow(
     """
     patience = backoff if backoff is not None else Backoff()
     place, failures, is_known = after, 0, False
+    outage = Outage(patience.tell)
     silent_since: float | None = None
     while True:
+        has_said_why = False
         try:
             async with aclosing(connect(place)) as lines:
                 async for line in lines:
                     entry = stream_lines.validate_json(line)
+                    outage.ends()
+                    has_said_why = isinstance(entry, End)
                     place, failures, silent_since, is_known = entry.id, 0, None, True
                     if not isinstance(entry, StreamHeartbeat):
                         yield entry
                     if isinstance(entry, End) and entry.is_final:
                         return
-        except Unavailable:
+            if not has_said_why:
+                outage.begins("it ended without a word")
+        except Unavailable as error:
             now = time.monotonic()
             silent_since = now if silent_since is None else silent_since
             is_hopeless = patience.give_up_s is not None and now - silent_since >= patience.give_up_s
             if not is_known or is_hopeless:
                 raise
+            outage.begins(str(error))
         await asyncio.sleep(patience.pause_s(failures))
         failures += 1
 

@@ -31,6 +31,8 @@ from peerd.config.sources import leaves, toml_value
 from peerd.errors import ConfigError, Unavailable
 from peerd.identity.authority import ClusterAuthority, create_node_files
 from peerd.ids import format_id
+from peerd.invalid import first_reason
+from peerd.places import clusters_folder
 from peerd.system.durable_files import write_atomically
 
 RECORD_VERSION: Final = 1
@@ -81,9 +83,7 @@ class ClusterRecord(BaseModel):
 
 def default_directory(name: str = DEFAULT_NAME) -> Path:
     """Where the cluster of this name lives unless told otherwise: below ``$XDG_STATE_HOME``."""
-    state_home = os.environ.get("XDG_STATE_HOME", "")
-    base = Path(state_home) if os.path.isabs(state_home) else Path.home() / ".local" / "state"
-    return base / "peerd" / "clusters" / name
+    return clusters_folder() / name
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,8 +137,11 @@ class Layout:
             return ClusterRecord.model_validate_json(self.record_file.read_bytes())
         except FileNotFoundError:
             return None
-        except (OSError, ValidationError) as error:
-            raise ConfigError(f"not the record of a local cluster: {error}", file=str(self.record_file)) from error
+        except ValidationError as error:
+            why = f"not the record of a local cluster: {first_reason(error)}"
+            raise ConfigError(why, file=str(self.record_file)) from error
+        except OSError as error:
+            raise ConfigError(f"cannot be read: {error.strerror}", file=str(self.record_file)) from error
 
     def write(self, record: ClusterRecord) -> None:
         """Replace the record. Raises ``OSError``."""

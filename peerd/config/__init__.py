@@ -231,9 +231,9 @@ class AdminConfig(ConfigSection):
         reloads=True,
     )
     http: OptionalAddress = setting(
-        "127.0.0.1:7421",
-        "Loopback host:port of the reading half of the same API over TCP, for probes and Prometheus. Every user of the "
-        "machine can reach it: leave it empty (off) where that matters.",
+        "",
+        "Loopback host:port, such as 127.0.0.1:7421, for probes and Prometheus: what the daemon itself tells over TCP, "
+        "without the protocols' routes. Every user of the machine can reach it. Empty: none.",
     )
 
 

@@ -14,6 +14,7 @@ from pydantic import BaseModel, ValidationError
 
 from peerd.config import HIDDEN, LoadedConfig, PeerdConfig
 from peerd.config.sources import PROTOCOLS, toml_value
+from peerd.invalid import reason
 from peerd.quantities import is_secret, reloads
 
 
@@ -56,9 +57,8 @@ def plan_reload(running: LoadedConfig, wanted: LoadedConfig) -> ReloadPlan:
         config = _with(running.config, live)
     except ValidationError as error:
         problem = error.errors(include_url=False)[0]
-        message = problem.get("ctx", {}).get("message", problem["msg"])
         key = problem.get("ctx", {}).get("key", "")
-        conflict = f"{key}: {message}" if key else str(message)
+        conflict = f"{key}: {reason(problem)}" if key else reason(problem)
         return ReloadPlan(running, (), tuple(each.change for each in found), conflict)
     waiting = tuple(each.change for each in found if not each.applies)
     origins = _origins(running.origins, wanted.origins, [change.key for change in waiting])

@@ -20,6 +20,7 @@ from pydantic.json_schema import models_json_schema
 from pydantic_core import ErrorDetails
 
 from peerd.errors import ConfigError, closest
+from peerd.invalid import MISSING, UNKNOWN_KEY, reason
 from peerd.quantities import FROM_TEXT
 
 Tree = dict[str, Any]
@@ -318,18 +319,17 @@ def _validate_plugins(schema: ConfigSchema, merged: Layer) -> tuple[dict[str, Ba
 def _explain(details: ErrorDetails, prefix: tuple[str, ...], schema: ConfigSchema, merged: Layer) -> ConfigError:
     path = [*prefix, *map(str, details["loc"])]
     context = details.get("ctx", {})
-    if details["type"] == "extra_forbidden":
+    if details["type"] == UNKNOWN_KEY:
         return _unknown_key(path, schema, merged)
     if details["type"] == "peerd_key":
         key = str(context["key"])
         return ConfigError(str(context["message"]), file=merged.origin(key) or None, key=key)
     key = ".".join(path)
     origin = merged.origin(key) or None
-    if details["type"] == "missing":
+    if details["type"] == MISSING:
         return ConfigError("needs a value: it has no default", file=origin, key=key)
-    expected = str(context.get("error", details["msg"])).replace("Input should be", "expected")
     shown = repr(details["input"])[:_SHOWN_LENGTH_MAX]
-    return ConfigError(f"{expected}, not {shown}", file=origin, key=key)
+    return ConfigError(f"{reason(details)}, not {shown}", file=origin, key=key)
 
 
 def _unknown_key(path: Sequence[str], schema: ConfigSchema, merged: Layer) -> ConfigError:

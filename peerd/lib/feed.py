@@ -96,11 +96,25 @@ class FeedGap:
 
 
 @dataclass(frozen=True, slots=True)
+class FeedLoss:
+    """What stands in a feed in the place of items that were lost before they came to it; see `Feed.push_loss`.
+
+    ``by``: who says so, empty for the producer itself.
+    """
+
+    count: int
+    reason: str
+    by: str = ""
+
+
+@dataclass(frozen=True, slots=True)
 class FeedDropped:
-    """A mark: the reader was too slow, and the items ``first`` to ``last`` were let go before it took them."""
+    """A mark: items are missing here. Without ``loss`` the reader was too slow, and ``first`` to ``last`` were let go
+    before it took them, or their shelf has lost them; with it they were lost before they had numbers."""
 
     first: int
     last: int
+    loss: FeedLoss | None = None
 
     @property
     def number(self) -> int:
@@ -109,8 +123,8 @@ class FeedDropped:
 
     @property
     def count(self) -> int:
-        """How many items were let go."""
-        return self.last - self.first + 1
+        """How many items are missing."""
+        return self.last - self.first + 1 if self.loss is None else self.loss.count
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,8 +142,8 @@ Entry = FeedItem[T] | FeedGap | FeedDropped | FeedEnd
 class Shelf(Protocol[T]):
     """Where the items of a feed are, by number; a ``dict`` is one. Others may keep them on disk."""
 
-    def __getitem__(self, number: int, /) -> T: ...
-    def __setitem__(self, number: int, value: T, /) -> None: ...
+    def __getitem__(self, number: int, /) -> T | FeedLoss: ...
+    def __setitem__(self, number: int, value: T | FeedLoss, /) -> None: ...
     def __delitem__(self, number: int, /) -> None: ...
 
 
@@ -187,7 +201,8 @@ class Feed(Generic[T]):
 
     def held(self, number: int) -> T | None:
         """Return an item that is held still."""
-        return self._shelf[number] if number in self._held else None
+        value = self._shelf[number] if number in self._held else None
+        return None if isinstance(value, FeedLoss) else value
 
     @property
     def readers(self) -> int:
@@ -201,12 +216,19 @@ class Feed(Generic[T]):
         self._refused_bytes = size_bytes
         return False
 
+    def push_loss(self, loss: FeedLoss, size_bytes: int = 0) -> int:
+        """As `push`, for items that were lost before they came here: readers find a `FeedDropped` in their place."""
+        return self._push(loss, size_bytes)
+
     def push(self, value: T, size_bytes: int = 0) -> int:
         """Add an item, let go of the oldest ones as the bounds demand, wake the readers; returns its number.
 
         Raises `Unavailable` when a reader blocks (ask `may_push` first). Raises `Bug` for an item larger than the
         whole feed, and after `end`.
         """
+        return self._push(value, size_bytes)
+
+    def _push(self, value: T | FeedLoss, size_bytes: int) -> int:
         if self.ended is not None or not 0 <= size_bytes <= self.bytes_max:
             raise Bug(f"an item of {size_bytes} bytes for a feed that is over or holds {self.bytes_max} bytes at most")
         first_kept = self._first_kept(size_bytes)
@@ -353,7 +375,7 @@ class Reader(Generic[T]):
         entry = self._next()
         if isinstance(entry, FeedEnd):
             self.close()
-        elif isinstance(entry, FeedItem):
+        elif isinstance(entry, FeedItem) or (isinstance(entry, FeedDropped) and entry.loss is not None):
             self.feed.taken = max(self.feed.taken, entry.number)
             self.feed._reader_moved()  # a producer may have waited for this item to be taken
         return entry
@@ -378,9 +400,9 @@ class Reader(Generic[T]):
         if self._wanted <= feed.last:
             if self._wanted not in feed._held:
                 return self._skipped()
-            item = FeedItem(self._wanted, feed._shelf[self._wanted])
+            number, value = self._wanted, feed._shelf[self._wanted]
             self._wanted += 1
-            return item
+            return FeedDropped(number, number, value) if isinstance(value, FeedLoss) else FeedItem(number, value)
         return feed.ended
 
     def _skipped(self) -> FeedDropped:

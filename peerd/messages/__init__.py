@@ -14,7 +14,8 @@ know and fills missing ones from their defaults, so N and N-1 always understand 
 
 Field types: ``int`` (or `U8`, `U16`, `U32`, `U64`), ``float`` (NaN and infinities refused), ``bool``, `Text`,
 ``str``, ``bytes``, `NodeId` (16 bytes), `PeerRef`, a `@struct` class, ``tuple[X, ...]``, ``X | None``, and
-``Annotated`` forms of these with `annotated_types` constraints or `BytesMax`. Decoded values are validated strictly, by
+``Annotated`` forms of these with `annotated_types` constraints or `BytesMax`. A field at the end with the metadata
+`NOT_SENT` stays on this node. Decoded values are validated strictly, by
 pydantic, before any handler.
 """
 
@@ -34,12 +35,15 @@ from pydantic import ValidationError
 from peerd import limits
 from peerd.errors import Bug, ProtocolError
 from peerd.ids import ID_BYTES, NodeId, format_id, id_from_bytes, id_to_bytes, short_id
+from peerd.invalid import first_reason
 from peerd.messages.field_types import (
+    NOT_SENT as NOT_SENT,
     BytesMax as BytesMax,
     Packed,
     compile_dataclass,
     decoders,
     encoders,
+    sent_fields as sent_fields,
     travel_as_bytes,
 )
 
@@ -226,9 +230,7 @@ def _unique_pairs(pairs: list[tuple[object, object]]) -> dict[object, object]:
 
 def _first_line(error: Exception) -> str:
     if isinstance(error, ValidationError):
-        first = error.errors(include_url=False, include_input=False, include_context=False)[0]
-        place = ".".join(str(step) for step in first["loc"])
-        return f"field {place}: {first['msg']}"[: limits.DETAIL_LENGTH_MAX]
+        return f"field {first_reason(error, shows_value=False)}"[: limits.DETAIL_LENGTH_MAX]
     return f"{type(error).__name__}: {error}".splitlines()[0][: limits.DETAIL_LENGTH_MAX]
 
 

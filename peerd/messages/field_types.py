@@ -41,6 +41,8 @@ class _GeneratedLater(dict[type, Callable[[Any], Any]]):
         return self[cls]
 
 
+NOT_SENT: Final = {"is_sent": False}
+"""Metadata of a field, one of the last of its class, that only this node keeps. It needs a default."""
 _declared: Final[set[type]] = set()
 encoders: Final = _GeneratedLater()
 decoders: Final = _GeneratedLater()
@@ -104,24 +106,29 @@ class _Names:
 def compile_dataclass(cls: type[C]) -> type[C]:
     """Take one dataclass on when it is declared. Raises `Bug` for a field of a type that does not travel."""
     _wire_types(cls, _Names(are_for_a_check=True))
-    _quicken_init(cls, _fields(cls))
+    _quicken_init(cls, _all_fields(cls))
     _declared.add(cls)
     return cls
 
 
-def _fields(cls: type) -> tuple[dataclasses.Field[Any], ...]:
+def _all_fields(cls: type) -> tuple[dataclasses.Field[Any], ...]:
     return dataclasses.fields(cls)  # the decorators of `peerd.messages` have made it a dataclass
+
+
+def sent_fields(cls: type) -> tuple[dataclasses.Field[Any], ...]:
+    """Those that travel."""
+    return tuple(field for field in _all_fields(cls) if field.metadata != NOT_SENT)
 
 
 def _wire_types(cls: type, names: _Names) -> list[_Wire]:
     hints = typing.get_type_hints(cls, include_extras=True)
-    return [_wire_type(hints[field.name], names) for field in _fields(cls)]
+    return [_wire_type(hints[field.name], names) for field in sent_fields(cls)]
 
 
 def _generate(cls: type) -> None:
     """Generate the encoder and the decoders of one declared class."""
     names = _Names()
-    fields, wire = _fields(cls), _wire_types(cls, names)
+    fields, wire = sent_fields(cls), _wire_types(cls, names)
     items = [each.packed.format(v=f"value.{field.name}") for field, each in zip(fields, wire, strict=True)]
     encoders[cls] = _function_of("value", f"[{', '.join(items)}]", names)
     defaults = tuple(_default_of(field, each.packed, names) for field, each in zip(fields, wire, strict=True))
@@ -198,7 +205,8 @@ def _make_decoder(
     variables = [f"v{number}" for number in range(count)]
     checks = [each.check.format(v=variable) for each, variable in zip(wire, variables, strict=True)]
     values = [each.value.format(v=variable) for each, variable in zip(wire, variables, strict=True)]
-    making = _making(cls, {field.name: value for field, value in zip(fields, values, strict=True)}, names)
+    local = {field.name: names.of(field.default) for field in _all_fields(cls) if field.metadata == NOT_SENT}
+    making = _making(cls, {**{field.name: value for field, value in zip(fields, values, strict=True)}, **local}, names)
     code = f"""
 def decode(values):
     if type(values) is tuple and len(values) == {count}:

@@ -44,13 +44,17 @@ class Gap(StreamModel):
 
 
 class Dropped(StreamModel):
-    """The client read too slowly: ``count`` items, ``first`` to ``last``, were let go before they could be sent."""
+    """``count`` items are missing here. ``reason`` is ``slow`` where the client read too slowly: ``first`` to ``last``
+    were let go before they could be sent. With any other they were lost before they came to this daemon; ``by`` says
+    which node has told so."""
 
     type: Literal["dropped"] = "dropped"
     id: StreamId
     first: int
     last: int
     count: int
+    reason: str = "slow"
+    by: str = ""
 
 
 class StreamHeartbeat(StreamModel):
@@ -77,20 +81,31 @@ stream_lines: Final[TypeAdapter[StreamLine]] = TypeAdapter(
 
 
 class IngestError(StreamModel):
-    """One line of a request body that was refused; the first line has the number 1."""
+    """A line of a request body, the first of which has the number 1, that was not taken or not surely.
+
+    ``outcome``: what is ``refused`` would be refused again. What has ``failed`` has had no effect, and may be sent
+    again. ``unknown``: it may have had its effect; who sends it again may have it twice.
+    """
 
     line: int
     detail: str
+    outcome: Literal["refused", "failed", "unknown"] = "refused"
+    last: int | None = None
+    """The last line of several in a row to which the same happened."""
+    is_rest: bool = False
+    """It is so with all lines from here on: they were not taken, or not even read."""
 
 
 class IngestAnswer(StreamModel):
-    """What became of a request body of JSON lines. Lines after the one where the daemon gave up are not counted."""
+    """What became of a request body of JSON lines: of each line that `errors` does not name, that it was accepted."""
 
     accepted: int
     refused: int
     errors: list[IngestError]
-    """The first few refusals."""
+    """All refusals and failures, in the order of their lines. Never empty where not everything was accepted."""
     is_complete: bool
     """Whether the body was read to its end."""
     detail: str = ""
-    """Why the rest was not read, if it was not."""
+    """Why the rest was not read, or what has failed, if there is something."""
+    failed: int = 0
+    """Lines that were read, and have no effect or an unknown one."""

@@ -64,7 +64,7 @@ class AbsenceKeeper(Part):
         now = self._host.now()
         near = [absent for absent in self._known if self._is_near(absent.peer.id)]
         return tuple(
-            MissingMember(absent.peer, max(0.0, now - absent.lost_at))
+            MissingMember(absent.peer, max(0.0, now - absent.given_up_at))
             for absent in sorted(near, key=lambda absent: absent.peer.id)
             if now - absent.lost_at < self.state.config.expect_for
         )

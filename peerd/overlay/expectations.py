@@ -61,6 +61,9 @@ class Absent:
     lost_at: float
     is_dated: bool = True
     epoch: int = 0
+    given_up_at: float = 0.0
+    """When this node removed it, which is what people are told: a member that is no neighbour may not have been heard
+    for long before it died. Where this node did not see that, `lost_at`."""
     outside_since: float | None = None
     dismissed_by: dict[NodeId, Dismissed] = field(default_factory=dict)
     """Members that say that it was dismissed, and what each says."""
@@ -116,14 +119,26 @@ class Expectations:
 
     # First-hand
 
-    def lost(self, peer: PeerRef, lost_at: float, now: float, *, is_dated: bool = True, epoch: int = 0) -> bool:
-        """A member went without goodbye. Returns whether it is missing from now on, and was not before."""
+    def lost(
+        self,
+        peer: PeerRef,
+        lost_at: float,
+        now: float,
+        *,
+        is_dated: bool = True,
+        epoch: int = 0,
+        is_first_hand: bool = True,
+    ) -> bool:
+        """A member went without goodbye. Returns whether it is missing from now on, and was not before.
+
+        ``is_first_hand``: this node has removed it just now.
+        """
         if peer.id in self._absent or not self._is_possible(peer.id, lost_at, now, is_dated=is_dated, epoch=epoch):
             return False
         self._drop_claim(peer.id)
         while len(self._absent) >= ABSENT_MAX:
             del self._absent[next(iter(self._absent))]
-        self._absent[peer.id] = Absent(peer, lost_at, is_dated, epoch)
+        self._absent[peer.id] = Absent(peer, lost_at, is_dated, epoch, now if is_first_hand else lost_at)
         self.changes += 1
         return True
 
@@ -151,7 +166,7 @@ class Expectations:
         known = self._absent.get(peer.id)
         if known is not None:
             if is_dated and not known.is_dated and lost_at < known.lost_at:
-                known.lost_at, known.is_dated = lost_at, True
+                known.lost_at, known.given_up_at, known.is_dated = lost_at, lost_at, True
             return True
         claim = self._claims.get(peer.id)
         is_new = claim is None or informant not in claim.informants
@@ -175,7 +190,8 @@ class Expectations:
             if claim.peer.id in members or not needed or backing < needed:
                 continue
             self._drop_claim(claim.peer.id)
-            if self.lost(claim.peer, claim.lost_at, now, is_dated=claim.is_dated, epoch=claim.epoch):
+            is_dated, epoch = claim.is_dated, claim.epoch
+            if self.lost(claim.peer, claim.lost_at, now, is_dated=is_dated, epoch=epoch, is_first_hand=False):
                 found.append(self._absent[claim.peer.id])
         return found
 
@@ -269,7 +285,8 @@ class Expectations:
             if len(self._dismissed) < DISMISSALS_MAX and node_id != self.own:
                 self._dismissed[node_id] = each
         for lost in absent:
-            self.lost(lost.peer, lost.lost_at, now, is_dated=lost.is_dated, epoch=lost.epoch)
+            is_dated, epoch = lost.is_dated, lost.epoch
+            self.lost(lost.peer, lost.lost_at, now, is_dated=is_dated, epoch=epoch, is_first_hand=False)
 
     def validate(self) -> None:
         """Assert the bounds, and that the tables agree with each other."""

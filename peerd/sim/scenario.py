@@ -15,6 +15,7 @@ from pydantic import BaseModel, Field, ValidationError, ValidationInfo, create_m
 
 from peerd.errors import ConfigError, nearest
 from peerd.ids import NodeId, parse_id
+from peerd.invalid import UNKNOWN_KEY, reason
 from peerd.node.services import SERVICES, service_sections
 from peerd.overlay.config import OverlayConfig
 from peerd.sim.checkers import BY_NAME, QUIESCENT, USUAL
@@ -285,12 +286,12 @@ def parse_scenario(tree: dict[str, Any], file: str | None = None) -> Scenario:
     except ValidationError as error:
         errors = error.errors(include_url=False)
         # a misspelt key explains the missing one better than the other way round
-        first = next((entry for entry in errors if entry["type"] == "extra_forbidden"), errors[0])
+        first = next((entry for entry in errors if entry["type"] == UNKNOWN_KEY), errors[0])
         place = [str(step) for step in first["loc"]]
-        if first["type"] == "extra_forbidden":
+        if first["type"] == UNKNOWN_KEY:
             message = f"unknown key{nearest(place[-1], _known_keys(place[:-1]))}"
         else:
-            message = str(first["msg"]).removeprefix("Value error, ")
+            message = reason(first)
         raise ConfigError(message, file=file, key=_dotted(place)) from None
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import socket
+import struct
 from collections.abc import Callable
 from typing import Final
 
@@ -14,10 +15,26 @@ KEEPALIVE_PROBES: Final = 2
 USER_TIMEOUT_MS: Final = 14_000
 """Unacknowledged data for this long ends a connection; keepalive does not run while a write is pending."""
 BACKLOG: Final = 128
+_CREDENTIALS: Final = struct.Struct("3i")
+"""Linux's ``struct ucred``: process, user and group id."""
 
 
-def tune(sock: socket.socket) -> None:
-    """Switch Nagle's algorithm off and keepalive on, and bound unacknowledged data. Harmless on a closed socket."""
+def peer_credentials(sock: socket.socket) -> tuple[int | None, int | None]:
+    """The user and the process at the other end of a unix socket, as far as the kernel tells. Raises ``OSError``."""
+    if sock.family != socket.AF_UNIX or not hasattr(socket, "SO_PEERCRED"):  # not Linux: then nobody is known
+        return None, None
+    told = sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
+    process_id, user_id, _ = _CREDENTIALS.unpack(told)
+    # -1 means "not known"; process 0 belongs to another process namespace.
+    return None if user_id < 0 else user_id, process_id or None
+
+
+def tune(sock: socket.socket, *, may_be_slow: bool = False) -> None:
+    """Switch Nagle's algorithm off and keepalive on, and bound unacknowledged data. Harmless on a closed socket.
+
+    ``may_be_slow``: the other end may leave data waiting for as long as it likes. The kernel also counts the time in
+    which a living peer has no room, and would reset the connection of a slow reader.
+    """
     with contextlib.suppress(OSError):
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
@@ -27,7 +44,8 @@ def tune(sock: socket.socket) -> None:
             ("TCP_KEEPCNT", KEEPALIVE_PROBES),
             ("TCP_USER_TIMEOUT", USER_TIMEOUT_MS),
         ):
-            if hasattr(socket, option):  # Linux has all of these options, other systems only some
+            is_left_out = may_be_slow and option == "TCP_USER_TIMEOUT"
+            if hasattr(socket, option) and not is_left_out:  # Linux has all of these options, other systems only some
                 sock.setsockopt(socket.IPPROTO_TCP, getattr(socket, option), value)
 
 

@@ -255,11 +255,3 @@ def absentees_near(
         if is_whole or clockwise_distance(own, member.peer.id) < right or clockwise_distance(member.peer.id, own) < left
     ]
     return tuple(Absentee(member.peer, max(0, round(member.age_s * 1000))) for member in found[:count])
-
-
-def ago(seconds: float) -> str:
-    """A time in the past for people: whole seconds, minutes or hours."""
-    for unit, size in (("h", 3600.0), ("min", 60.0)):
-        if seconds >= 2 * size:
-            return f"{seconds / size:.0f} {unit} ago"
-    return f"{seconds:.0f} s ago"

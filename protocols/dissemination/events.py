@@ -43,6 +43,18 @@ class StreamLoss(Event):
     until: Text
 
 
+class StreamLie(Event):
+    """A parent (``liar``) has given this node what the producer has not signed (``forged``), or has left items out
+    although it sends everything (``withheld``). It was left, and lost its connection.
+    """
+
+    KIND = "dissemination.lie"
+    stream: Text
+    liar: str
+    reason: Text
+    detail: Text
+
+
 class StreamLoad(Event):
     """Every minute and stream, where anything happened: what this node is in the tree, and what happened since then.
 
@@ -73,6 +85,22 @@ class StreamOver(Event):
     KIND = "dissemination.over"
     stream: Text
     reason: Text
+
+
+INTEREST_SHOWN_MAX: Final = 200
+"""Characters of an interest in an event about it."""
+
+
+class StreamInterestFailed(Event):
+    """An interest could not be matched with an item: a defect of this program. Who subscribed here is told, and ended.
+
+    ``interest``: its text, or ``all``: they could not be matched together, and were one by one.
+    """
+
+    KIND = "dissemination.interest_failed"
+    stream: Text
+    interest: str
+    reason: str
 
 
 class StreamUnkept(Event):
@@ -139,8 +167,10 @@ EVENTS: Final[tuple[type[Event], ...]] = (
     *DOCUMENT_EVENTS,
     *policy_events(),
     StreamUnkept,
+    StreamInterestFailed,
     StreamHandedOver,
     StreamTakenOver,
     StreamSteppedDown,
     StreamProducerReplaced,
+    StreamLie,
 )

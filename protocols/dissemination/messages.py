@@ -9,6 +9,7 @@ CoDD paper uses (figures 3, 5, 6 and 7) stand in brackets.
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Iterable
 from enum import IntEnum
 from itertools import accumulate
@@ -17,10 +18,11 @@ from typing import Annotated, Final
 import annotated_types
 
 from peerd.ids import NodeId
-from peerd.limits import KIB
-from peerd.messages import U8, U32, U64, Message, PeerRef, Text, message, struct
+from peerd.limits import KIB, PROOF_BYTES_MAX
+from peerd.messages import NOT_SENT, U8, U32, U64, Message, PeerRef, Text, message, struct
 from protocols.dissemination.documents.manifest import Attachment
 from protocols.dissemination.names import INTEREST_ID_BYTES, PLACE_MAX, TERM_MAX, StreamPosition
+from protocols.dissemination.sealing import BATCH_MAX, DIGEST_BYTES, DIGESTS_MAX, SIGNATURE_BYTES, Batch
 
 INTEREST_BYTES_MAX: Final = 8 * KIB
 WANTS_MAX: Final = 256
@@ -94,6 +96,8 @@ class StreamItem:
     content_type: Annotated[str, annotated_types.MaxLen(CONTENT_TYPE_MAX)] = ""
     attachment: Attachment | None = None
     """A document that belongs to the item, and is fetched by itself."""
+    batch: Batch | None = dataclasses.field(default=None, compare=False, repr=False, metadata=NOT_SENT)
+    """With what it was signed. On the way that is the `Seal` of the message."""
 
     @property
     def position(self) -> StreamPosition:
@@ -113,6 +117,22 @@ class StreamItem:
         return self.size > LARGE_FROM_BYTES
 
 
+@struct
+class Seal:
+    """For the next ``items`` of a message: the batch that they are of, and what the producer has signed.
+
+    ``digests``: of the largest parts of the batch of which the message has nothing, left to right. Without a ``count``
+    the items are not signed.
+    """
+
+    items: Annotated[int, annotated_types.Ge(1), annotated_types.Le(ITEMS_MAX)]
+    epoch: PlaceNumber = 0
+    first: PlaceNumber = 0
+    count: Annotated[int, annotated_types.Ge(0), annotated_types.Le(BATCH_MAX)] = 0
+    signature: Annotated[bytes, annotated_types.MaxLen(SIGNATURE_BYTES)] = b""
+    digests: Annotated[bytes, annotated_types.MaxLen(DIGESTS_MAX * DIGEST_BYTES)] = b""
+
+
 def check_attachments(message: ReplayItems | Carry) -> None:
     """Raises `ProtocolError` for a manifest that no correct producer makes."""
     for item in message.items:
@@ -121,6 +141,8 @@ def check_attachments(message: ReplayItems | Carry) -> None:
 
 
 Items = Annotated[tuple[StreamItem, ...], annotated_types.MaxLen(ITEMS_MAX)]
+Seals = Annotated[tuple[Seal, ...], annotated_types.MaxLen(ITEMS_MAX)]
+Certificate = Annotated[bytes, annotated_types.MaxLen(PROOF_BYTES_MAX)]
 
 
 class AttachRefusal(IntEnum):
@@ -225,6 +247,8 @@ class ReplayItems(Message):
     items: Items
     attempt: U64 = 0
     number: U64 = 0
+    seals: Seals = ()
+    certificate: Certificate = b""
 
 
 @message(0x0307, bytes_max=8 * KIB)
@@ -252,13 +276,19 @@ class Narrow(Message):
 
 @message(0x0309, bytes_max=60 * KIB)
 class Carry(Message):
-    """Parent to child: items that it wants, in order. There is nothing else for it up to ``through``."""
+    """Parent to child: items that it wants, in order. There is nothing else for it up to ``through``.
+
+    ``seals``: what the producer has signed; none where none of the items is signed. ``certificate``: of that producer,
+    unless it is that of the message with seals before this one on the edge.
+    """
 
     stream: NodeId
     items: Items
     through: StreamMark
     attempt: U64 = 0
     number: U64 = 0
+    seals: Seals = ()
+    certificate: Certificate = b""
 
 
 @message(0x030A, bytes_max=20 * KIB)

@@ -18,7 +18,17 @@ METRICS: Final[tuple[Metric, ...]] = (
     Metric("peerd_dissemination_refusals_total", "counter", "Nodes that were not taken as children."),
     Metric("peerd_dissemination_moves_total", "counter", "Attempts to get a parent, by how they ended.", ("end",)),
     Metric("peerd_dissemination_gaps_total", "counter", "Parts of streams that this node has lost, and knows of."),
+    Metric(
+        "peerd_dissemination_lies_total", "counter", "Parents that forged a stream, or left items out.", ("reason",)
+    ),
+    Metric(
+        "peerd_dissemination_reader_drops_total",
+        "counter",
+        "Items that were let go before a slow reader had taken them.",
+        ("reason",),
+    ),
     Metric("peerd_dissemination_unkept_total", "counter", "Times that the disk refused a durable stream's items."),
+    Metric("peerd_dissemination_failed_interests_total", "counter", "Interests that could not be matched, and ended."),
     Metric("peerd_dissemination_take_overs_total", "counter", "Streams taken over because their producer was gone."),
     Metric("peerd_dissemination_streams", "gauge", "Streams that this node takes part in."),
     Metric("peerd_dissemination_children", "gauge", "Children in the trees of all streams."),

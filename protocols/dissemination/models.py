@@ -89,6 +89,9 @@ class StreamSpec(StreamsRequest):
     """When the producer is gone for good: end the stream, wait for it to come back, or have a standby go on with it."""
     durable: bool = False
     """Items go out once they are on the producer's disk, so that they survive its restart."""
+    unsigned: bool = False
+    """The producer does not sign items, but for those with documents: nodes between it and a subscriber could alter
+    them."""
     successors: tuple[str, ...] = ()
     """With ``hand-over``: the standbys in their order, each an address or the beginning of an id. Default: the producer
     chooses among its children."""
@@ -123,6 +126,10 @@ class StreamView(StreamsModel):
     term: int = 0
     """Grows each time that the stream gets another producer."""
     producer_gone: str = "wait"
+    unsigned: bool = False
+    """Items are not signed by the producer, but for those with documents."""
+    liars: dict[str, str] = Field(default_factory=dict)
+    """Parents that have given this node what the producer has not signed, or not all, by id, and where they were."""
     standbys: list[str] = Field(default_factory=list)
     """The ids of the nodes that take the stream over when its producer is gone, in their order."""
 
@@ -161,6 +168,8 @@ class StreamSubscriptionRequest(StreamsRequest):
     """Resume after this item (an ``id``), or ``start``: everything that is still remembered. Default: from now on."""
     name: str = ""
     """A name keeps the subscription while no client reads it."""
+    owner: str = ""
+    """Whose it is; what that means, the front says."""
 
 
 class StreamWish(StreamsRequest):
@@ -183,11 +192,16 @@ class StreamSubscriptionView(StreamsModel):
     interest: str
     """As it was understood: the canonical text."""
     name: str
+    owner: str = ""
+    """Whose it is: ``token NAME`` or ``user NUMBER``; empty where a client over TCP showed no token."""
     epoch: str
     """The epoch of its feed."""
     state: Literal["joining", "live", "orphaned", "ended"]
     received: int
     missed_gaps: int
+    """Times that a part of the stream was lost on its way here."""
+    dropped: int = 0
+    """Items that came here, and that no reader got because it was too slow."""
     note: str = ""
     """What its client should know of it: that it wants to begin behind an item that is not there yet."""
     is_kept: bool = False

@@ -44,6 +44,7 @@ class SavedNamed(BaseModel):
     after: str
     begun: str = ""
     creator: str = ""
+    owner: str = ""
 
 
 class NamedSubscriptions:
@@ -125,6 +126,7 @@ class NamedSubscriptions:
             after=after,
             begun=self._host.new_epoch(),
             creator=subscription.creator,
+            owner=subscription.owner,
         )
         if name not in self._saved and len(self._saved) >= NAMED_MAX:
             raise Unavailable(f"{NAMED_MAX} named subscriptions are kept already")

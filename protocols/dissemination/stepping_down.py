@@ -104,7 +104,7 @@ class Rivals(ProducerPart):
             return
         if is_gone and node.record.standbys and node.record.term + AFTER_STANDBYS <= TERM_MAX:
             # One may have had the stream, and be gone by now: what it has sent is of another term than this node's.
-            node.begin_term(node.record.model_copy(update={"term": node.record.term + AFTER_STANDBYS}))
+            node.begin_term(node.record.in_term(node.record.term + AFTER_STANDBYS))
             self._produced.remember(node.record)
         self._registry.keep(node.record, 0.0)
 

@@ -13,17 +13,22 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from peerd.errors import ProtocolError
 from peerd.ids import NodeId, format_id, parse_id
+from peerd.invalid import UNKNOWN_KEY, first_reason, told
 from peerd.limits import HOST_LENGTH_MAX, KIB
 from peerd.messages import BytesMax, PeerRef
 from protocols.dissemination.models import StreamName, StreamSpec
 from protocols.dissemination.names import TERM_MAX, stream_key
 
 SETTINGS_MAX: Final = 64
+SHOWN_MAX: Final = 200
+"""Letters of a setting that a person is shown."""
 RECORD_BYTES_MAX: Final = 8 * KIB
 SEEDS_MAX: Final = 8
 STANDBYS_MAX: Final = 4
 """Nodes that may take a stream over when its producer dies."""
-SPEC_BYTES_MAX: Final = RECORD_BYTES_MAX - (1 + SEEDS_MAX + STANDBYS_MAX) * 336
+FORMER_MAX: Final = 16
+"""Producers of earlier terms whose items still count."""
+SPEC_BYTES_MAX: Final = RECORD_BYTES_MAX - (1 + SEEDS_MAX + STANDBYS_MAX) * 336 - FORMER_MAX * 64
 """What a new record may take: there is room for all nodes that will ever be in it, with the longest names of hosts."""
 TAKE_BACK_TERMS: Final = 16
 """A producer that takes its stream back, because the next one is gone unheard, begins a term that is larger by so much:
@@ -41,10 +46,9 @@ def what_is_wrong(error: ValidationError, settings: type[BaseModel] | None = Non
     """The first thing that is wrong, in one line for people. ``settings``: what was to be made of a policy's."""
     first = error.errors(include_url=False)[0]
     key = ".".join(map(str, first["loc"])) or "settings"
-    if first["type"] == "extra_forbidden" and settings is not None:
+    if first["type"] == UNKNOWN_KEY and settings is not None:
         return f"{key}: the policy has no such setting; it has {', '.join(settings.model_fields)}"
-    reason = str(first.get("ctx", {}).get("error", first["msg"])).replace("Input should be", "expected")
-    return f"{key}: {reason}, not {first['input']!r:.60}"
+    return told(first) if first["loc"] else f"{key}: {told(first)}"
 
 
 class SeedRef(BaseModel):
@@ -65,6 +69,15 @@ class SeedRef(BaseModel):
     def peer(self) -> PeerRef:
         """As messages have it."""
         return PeerRef(parse_id(self.id), self.host, self.port)
+
+
+class FormerProducer(BaseModel):
+    """Who has signed the items of an earlier term."""
+
+    model_config = ConfigDict(frozen=True, extra="ignore")
+
+    id: Annotated[str, Field(pattern=r"^[0-9a-f]{32}$")]
+    term: Annotated[int, Field(ge=0, le=TERM_MAX)]
 
 
 class StreamRecord(BaseModel):
@@ -95,6 +108,10 @@ class StreamRecord(BaseModel):
     """Who is to be a standby, as the stream's creator has named them; nobody: the producer chooses."""
     standbys: Annotated[tuple[SeedRef, ...], Field(max_length=STANDBYS_MAX)] = ()
     """Who takes the stream over when the producer is gone, in this order. They have all of it."""
+    unsigned: bool = False
+    """Items are not signed by the producer, but for those to which documents are attached."""
+    former: Annotated[tuple[FormerProducer, ...], Field(max_length=FORMER_MAX)] = ()
+    """The producers of the last terms, oldest first."""
 
     @classmethod
     def of(cls, spec: StreamSpec, producer: PeerRef) -> StreamRecord:
@@ -115,6 +132,7 @@ class StreamRecord(BaseModel):
                 producer_gone=spec.producer_gone,
                 durable=spec.durable,
                 successors=spec.successors,
+                unsigned=spec.unsigned,
             )
         except ValidationError as error:
             raise ValueError(what_is_wrong(error)) from error
@@ -146,8 +164,13 @@ class StreamRecord(BaseModel):
         return self._of_producer(producer, self.term + TAKE_OVER_TERMS + rank)
 
     def _of_producer(self, producer: PeerRef, term: int) -> StreamRecord:
-        now: Any = {"producer": SeedRef.of(producer), "seeds": (), "standbys": (), "term": term, "is_unkept": False}
-        return self.model_copy(update=now)
+        now: Any = {"producer": SeedRef.of(producer), "seeds": (), "standbys": (), "is_unkept": False}
+        return self.in_term(term).model_copy(update=now)
+
+    def in_term(self, term: int) -> StreamRecord:
+        """The record of a later term."""
+        former = (*self.former, FormerProducer(id=self.producer.id, term=self.term))[-FORMER_MAX:]
+        return self.model_copy(update={"term": term, "former": former})
 
     def rank_of(self, node: NodeId) -> int | None:
         """The place of a node among the standbys, from 0; ``None``: it is none."""
@@ -156,7 +179,7 @@ class StreamRecord(BaseModel):
 
     def taken_back(self) -> StreamRecord:
         """The record of a producer that goes on after the next one has written its own, and is gone."""
-        return self.model_copy(update={"term": self.term + TAKE_BACK_TERMS})
+        return self.in_term(self.term + TAKE_BACK_TERMS)
 
     def succeeds(self, other: StreamRecord) -> bool:
         """Whether it is the same stream, which was handed over since the other record.
@@ -164,7 +187,7 @@ class StreamRecord(BaseModel):
         In the same term, too: the producer of the other record may have had the stream for a moment, and have given it
         back before it has published.
         """
-        ignored: Any = {"producer": other.producer, "term": other.term}
+        ignored: Any = {"producer": other.producer, "term": other.term, "former": other.former}
         is_later = self.term > other.term or (self.term == other.term and self.producer.id != other.producer.id)
         return is_later and self.model_copy(update=ignored).says_the_same(other)
 
@@ -174,8 +197,14 @@ class StreamRecord(BaseModel):
 
     def says_the_same(self, other: StreamRecord) -> bool:
         """Whether it is the same stream, whoever its seeds and standbys are at the moment."""
-        ignored: Any = {"seeds": (), "standbys": (), "is_unkept": False}
+        ignored: Any = {"seeds": (), "standbys": (), "is_unkept": False, "former": ()}
         return self.model_copy(update=ignored) == other.model_copy(update=ignored)
+
+    def differences(self, wished: StreamRecord) -> str:
+        """In what this stream is not the one that somebody wants to create, in words; empty: in nothing."""
+        names = ("kind", "policy", "settings", "producer_gone", "durable", "successors", "unsigned")
+        found = [(name, getattr(self, name), getattr(wished, name)) for name in names]
+        return ", ".join(f"{name} is {_shown(own)}, not {_shown(other)}" for name, own, other in found if own != other)
 
     def encode(self) -> bytes:
         """As bytes. Raises ``ValueError`` when it is too large."""
@@ -185,6 +214,10 @@ class StreamRecord(BaseModel):
         return data
 
 
+def _shown(value: object) -> str:
+    return json.dumps(value, separators=(", ", ": "))[:SHOWN_MAX]
+
+
 def decode_record(data: bytes, key: NodeId, owner: NodeId | None) -> StreamRecord:
     """Read a record that somebody wrote. Raises `ProtocolError` for one that no correct producer writes."""
     if len(data) > RECORD_BYTES_MAX:
@@ -192,7 +225,7 @@ def decode_record(data: bytes, key: NodeId, owner: NodeId | None) -> StreamRecor
     try:
         record = StreamRecord.model_validate_json(data)
     except ValidationError as error:
-        raise ProtocolError("stream_record", str(error.errors(include_url=False)[0]["msg"])[:200]) from error
+        raise ProtocolError("stream_record", first_reason(error, shows_value=False)[:200]) from error
     if record.key != key:
         raise ProtocolError("stream_record", "the record of another stream lies there")
     if owner is None or format_id(owner) != record.producer.id:

@@ -13,7 +13,7 @@ from peerd.messages import Message, PeerRef
 from protocols.dissemination.access import NodeTree
 from protocols.dissemination.config import DisseminationConfig
 from protocols.dissemination.documents.manifest import Attachment
-from protocols.dissemination.events import StreamLoss
+from protocols.dissemination.events import INTEREST_SHOWN_MAX, StreamInterestFailed, StreamLoss
 from protocols.dissemination.freshness import Freshness
 from protocols.dissemination.item_work import WorkMeter
 from protocols.dissemination.keeping import Keeping, PastItems
@@ -28,13 +28,14 @@ from protocols.dissemination.messages import (
 from protocols.dissemination.meter import StreamMeter
 from protocols.dissemination.names import StreamPosition, epoch_of, position_text
 from protocols.dissemination.ports import Interest, InterestKind, ParsedItem, PolicyFactory, RememberingKind
-from protocols.dissemination.release_queue import ReleaseQueue
+from protocols.dissemination.proving import Proofs
+from protocols.dissemination.release_queue import ReleaseQueue, SendPace
 from protocols.dissemination.seeking import Seeking
 from protocols.dissemination.stream import StreamRecord
 from protocols.dissemination.tree.links import ChildStage
 from protocols.dissemination.tree.member import StreamMember
 from protocols.dissemination.tree.replay import BufferLimits
-from protocols.dissemination.tree.subscription import Delivered, StaleFrom
+from protocols.dissemination.tree.subscription import Delivered
 
 LINGER_S: Final = 5.0
 """A member that neither has subscriptions nor children leaves the tree after this."""
@@ -48,6 +49,8 @@ LARGE_ITEM_S: Final = 0.05
 class StreamNode:
     """``position_text`` in events and answers is "EPOCH-NUMBER"."""
 
+    is_paced = False
+    """What was published goes out soon, together with what is published until then."""
     why_paused = ""
     """Why nothing is published for the moment, as in "the stream NAME is being ended"."""
     predecessor: PeerRef | None = None
@@ -73,7 +76,7 @@ class StreamNode:
         past: PastItems | None = None,
         keeping: Keeping | None = None,
     ) -> None:
-        self.host, self._config, self.record, self.kind = host, config, record, kind
+        self.host, self._config, self._record, self.kind = host, config, record, kind
         self._has_uplink = has_uplink
         self.is_producer = record.producer.id == format_id(host.id)
         now = host.now()
@@ -93,6 +96,7 @@ class StreamNode:
             attempts_from=attempts_from,
         )
         self.member.state.creator = parse_id(record.creator) if record.creator else None
+        self._proofs = self.member.state.proofs = Proofs(lambda: self._record, host.sign, host.verify)
         self.seeking = Seeking(self, now)
         self._connect()
         self.epoch = epoch_of(record.term, host.boot_epoch)
@@ -107,6 +111,7 @@ class StreamNode:
         self._is_over = False
         self._ended_at: float | None = None
         """When the producer ended the stream."""
+        self._pace = SendPace()
         self._busy_s = 0.0
         """How long publishing has taken since the last `flush`."""
         self.tree = NodeTree(self)
@@ -116,22 +121,29 @@ class StreamNode:
         self._unused_since: float | None = now
         self.leaving_since: float | None = None
         self.gaps = 0
+        self._have_no_hooks()
+
+    def _have_no_hooks(self) -> None:
+        """What is set by who makes this."""
         self.on_over: Callable[[str], None] = lambda reason: None
-        """The stream ends for this node; set by who makes this."""
+        """The stream ends for this node."""
         self.on_room: Callable[[], None] = lambda: None
-        """The disk has taken what waited for it; set by who makes this."""
+        """The disk has taken what waited for it."""
         self.on_document: Callable[[StreamItem, Attachment], None] = lambda item, attachment: None
-        """An item has come to which a document is attached; set by who makes this."""
+        """An item has come to which a document is attached."""
         self.on_more: Callable[[], None] = lambda: None
-        """`go_on` is to be called soon; set by who makes this."""
+        """`go_on` is to be called soon."""
+        self.on_early: Callable[[], None] = lambda: None
+        """Items of a later term than the record's have come: who signs them has to be known first."""
         self.on_lookup: Callable[[], None] = lambda: None
-        """The record may have changed: the producer is not reached; set by who makes this."""
+        """The record may have changed: the producer is not reached."""
 
     def _begin_producing(self, past: PastItems | None) -> None:
         if past is None:
             self.member.begin_at(StreamPosition(self.epoch, self.sequence))
         else:
-            self.member.recall(past.floor, past.items, self.host.now())
+            items = [(self._proofs.sealed(item), at_s) for item, at_s in past.items]
+            self.member.recall(past.floor, items, self.host.now())
         self._connect_keeping()
 
     def _connect_keeping(self) -> None:
@@ -182,9 +194,10 @@ class StreamNode:
         self.is_held: Callable[[], bool] = lambda: True
         """Whether the producer's record is safe from its standbys; set by who makes this."""
         member = self.member
-        member.state.blame = self.host.misbehaved
+        member.state.blame = self._blame
         member.state.call_again = lambda: self.on_more()
         member.state.matching.offload = self._offload
+        member.state.look_up = lambda: self.on_early()
         member.down.is_slow = self._is_slow
         member.second.draw = self.host.rng.random
         member.places.room = self._room_after
@@ -192,10 +205,21 @@ class StreamNode:
         member.on_ended = self.seeking.ended
         member.on_passed = self._passed
         member.on_lost = self._lost
+        member.on_failed = self._failed
         member.on_asked_to_move = self.seeking.asked_to_move
         member.on_stream_over = self._stream_over
 
     # What it is
+
+    @property
+    def record(self) -> StreamRecord:
+        """The stream's, as far as this node knows."""
+        return self._record
+
+    @record.setter
+    def record(self, record: StreamRecord) -> None:
+        self._record = record
+        self.member.record_changed(self.host.now())
 
     @property
     def config(self) -> DisseminationConfig:
@@ -318,6 +342,11 @@ class StreamNode:
         self.gaps += 1
         self.host.emit(StreamLoss(stream=self.name, since=position_text(since), until=position_text(until)))
 
+    def _failed(self, interest: Interest | None, why: str) -> None:
+        self.host.count("peerd_dissemination_failed_interests_total")
+        text = "all" if interest is None else interest.text[:INTEREST_SHOWN_MAX]
+        self.host.emit(StreamInterestFailed(stream=self.name, interest=text, reason=why))
+
     # Subscriptions of this node
 
     def subscribe(
@@ -331,21 +360,8 @@ class StreamNode:
         """See `StreamMember.subscribe`; of values it is noted for how long they are good."""
         kind = self.kind
         if isinstance(kind, RememberingKind):
-            deliver = partial(self._note_value, kind, number, deliver)
+            deliver = self._freshness.noting(kind, number, deliver, self._wall_ms)
         self.member.subscribe(number, interest, after, deliver, self.host.now(), on_live)
-
-    def _note_value(
-        self,
-        kind: RememberingKind,
-        number: int,
-        deliver: Callable[[Delivered], None],
-        what: Delivered,
-    ) -> None:
-        if isinstance(what, ParsedItem):
-            self._freshness.came(number, kind.object_of(what.content), what.item.published_ms, self._wall_ms())
-        elif isinstance(what, StaleFrom):
-            self._freshness.went_stale(number, self._wall_ms())
-        deliver(what)
 
     def unsubscribe(self, number: int) -> None:
         """Want it no more."""
@@ -368,7 +384,11 @@ class StreamNode:
         """One of the tree's messages."""
         now, counts = self.host.now(), self.meter.counts
         had, sent = counts.items_in, counts.items_out
-        self.member.received(peer, message, now)
+        try:
+            self.member.received(peer, message, now)
+        except ProtocolError as error:
+            self.seeking.blamed(peer, error)
+            raise
         self._worked(self.host.now() - now, counts.items_in - had, counts.items_out - sent)
         self._note_children()
 
@@ -376,6 +396,10 @@ class StreamNode:
         """So many items kept this node busy for so long."""
         if items:
             self.work.add(busy_s / items, len(self.member.down.children), round(sent / items))
+
+    def _blame(self, peer: PeerRef, error: ProtocolError) -> None:
+        self.seeking.blamed(peer, error)
+        self.host.misbehaved(peer, error)
 
     def policy_received(self, peer: PeerRef, message: Message) -> None:
         """One of the policy's messages. Another policy's is a fault of its sender."""
@@ -391,13 +415,23 @@ class StreamNode:
         item = StreamItem(self.epoch, self.sequence + 1, published_ms, payload, content_type, attachment)
         self._releasing.check_room()
         now = self.host.now()
-        held = ParsedItem(item, self.kind.content(item))
+        content = self.kind.content(item)
+        item = self._proofs.sealed(item)
+        held = ParsedItem(item, content)
         self._busy_s += self.host.now() - now
-        if self.keeping is None:
-            self._releasing.release(held)
-        else:
-            self.keeping.publish(held)
-        self.sequence += 1
+        try:
+            if self.keeping is None:
+                self._releasing.release(held)
+            else:
+                self.keeping.publish(held)
+        except BaseException:  # whatever was raised on the way: if the item has gone, the next one has another number
+            if self._releasing.through < StreamPosition(item.epoch, item.sequence):
+                self._proofs.take_back(item)
+            else:
+                self.sequence = item.sequence
+            raise
+        self.sequence = item.sequence
+        self._pace.published(now)
         return item
 
     def _let_out(self, held: ParsedItem) -> None:
@@ -411,6 +445,11 @@ class StreamNode:
     def _released(self) -> None:
         self.flush()
         self.on_room()
+
+    @property
+    def pause_s(self) -> float:
+        """What is published now waits for so long: see `SendPace`."""
+        return 0.0 if self._record.unsigned else self._pace.pause_s(self.host.now(), self._unsent)
 
     @property
     def is_sending(self) -> bool:
@@ -468,6 +507,8 @@ class StreamNode:
         now, sent = self.host.now(), self.meter.counts.items_out
         self.member.flush(now)
         items, self._unsent = self._unsent, 0
+        if items:
+            self._pace.sent_at = now
         busy_s, self._busy_s = self._busy_s + self.host.now() - now, 0.0
         self._worked(busy_s, items, self.meter.counts.items_out - sent)
 
@@ -475,6 +516,7 @@ class StreamNode:
         """Four times a second."""
         now = self.host.now()
         self.member.tick(now)
+        self.member.end_failed(now)
         self._note_children()
         self.policy.tick()
         self.seeking.try_again(now)

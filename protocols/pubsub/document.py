@@ -22,6 +22,7 @@ from pydantic import (
 )
 
 from peerd.errors import ConfigError
+from peerd.invalid import reason
 from peerd.lib.filter.schema import Type
 from peerd.limits import KIB, NAME_LENGTH_MAX
 
@@ -115,13 +116,8 @@ def _first_of(error: ValidationError, document: Mapping[str, Any], file: str | N
         own = listed[int(where[1])] if isinstance(listed, list | tuple) and where[1].isdigit() else None
         name = own.get("name") if isinstance(own, Mapping) else None
         where[1] = name if isinstance(name, str) and len(name) <= NAME_LENGTH_MAX else f"number {int(where[1]) + 1}"
-    return ConfigError(_WORDS.get(first["type"], first["msg"]), file=file, key=".".join(where) or None)
+    return ConfigError(reason(first), file=file, key=".".join(where) or None)
 
 
 _TAGS: Final = frozenset({"int", "float", "str", "bool", "datetime"})
 """How the validator names the alternatives of a union: no keys of the document."""
-_WORDS: Final[Mapping[str, str]] = {
-    "missing": "it has to be there",
-    "extra_forbidden": "there is no such key",
-    "enum": f"expected one of {', '.join(Type)}",
-}

@@ -19,6 +19,7 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 from peerd.api import Host, LookupResult, Part, handles
 from peerd.errors import ProtocolError, Unavailable
 from peerd.ids import NodeId, format_id, parse_id
+from peerd.lib.admission import Admission
 from peerd.lib.filter import FilterError, explain as explain_filter
 from peerd.limits import NAME_LENGTH_MAX
 from peerd.messages import Message, PeerRef
@@ -26,6 +27,7 @@ from protocols.pubsub import cells as space
 from protocols.pubsub.bodies import beginning
 from protocols.pubsub.delivering.deliverer import Deliverer
 from protocols.pubsub.delivering.history import EventHistory
+from protocols.pubsub.filter_work import WORK_BURST_S, WORK_PER_S, price_s
 from protocols.pubsub.ledger import LedgerBook
 from protocols.pubsub.messages import REPORT_BYTES_MAX, EventBody, ExplainAnswer, ExplainQuestion, SubObject
 from protocols.pubsub.names import EventId
@@ -41,6 +43,7 @@ PIECES_TRIED_MAX: Final = 64
 PIECES_TOLD_MAX: Final = 8
 """So many of these are told of, those that match first."""
 REASONS_TOLD_MAX: Final = 12
+FILTER_HIDDEN: Final = "a filter, which operators see"
 TEXT_TOLD_MAX: Final = 200
 """Bytes of a filter or a reason; JSON writes some of them as six."""
 OUTCOMES_TOLD_MAX: Final = 16
@@ -247,6 +250,22 @@ def _shown(place: LeafPlace, name: NameOf) -> str:
     return f"{name(place.attribute)} {place.cell or 'whole'}"
 
 
+def _without_filters(report: LeafReport) -> LeafReport:
+    """The same for somebody who may not see what others have subscribed to: reasons quote filters and values."""
+    return report.model_copy(update={"checks": tuple(map(_hidden, report.checks))})
+
+
+def _subscriber_without_filters(report: NodeReport) -> NodeReport:
+    if (told := report.subscriber) is None:
+        return report
+    hidden = told.model_copy(update={"subscriptions": tuple(map(_hidden, told.subscriptions))})
+    return report.model_copy(update={"subscriber": hidden})
+
+
+def _hidden(check: FilterCheck) -> FilterCheck:
+    return check.model_copy(update={"filter": FILTER_HIDDEN, "reasons": ()})
+
+
 # Remembering
 
 
@@ -294,6 +313,7 @@ class _Explanation:
     event: EventId
     subscriber: NodeId
     on_done: OnVerdict
+    shows_filters: bool
     answers: dict[NodeId, NodeReport | None] = field(default_factory=dict)
     open: int = 0
     round: _Round = _Round.ORIGIN
@@ -330,13 +350,16 @@ class Explainer(Part):
         self.pieces_of: PiecesOf = lambda schema, subscriber: ()
         self.names_of: Callable[[str], NameOf] = lambda schema: _plain_name
         self._under_way = 0
+        self._work: Admission[NodeId] = Admission(WORK_PER_S, WORK_BURST_S)
 
-    def explain(self, schema: str, event: EventId, subscriber: NodeId, on_done: OnVerdict) -> None:
+    def explain(
+        self, schema: str, event: EventId, subscriber: NodeId, on_done: OnVerdict, *, shows_filters: bool = True
+    ) -> None:
         """Find out; ``on_done`` is called once. ``schema`` may be empty. Raises `Unavailable` above a limit."""
         if self._under_way >= UNDER_WAY_MAX:
             raise Unavailable("too many explanations are under way: try again in some seconds")
         self._under_way += 1
-        explanation = _Explanation(schema, event, subscriber, on_done)
+        explanation = _Explanation(schema, event, subscriber, on_done, shows_filters)
         self._ask_all(explanation, {event.publisher: None, self._host.id: None})
 
     def _ask_all(self, explanation: _Explanation, nodes: dict[NodeId, None]) -> None:
@@ -349,7 +372,7 @@ class Explainer(Part):
     def _ask(self, explanation: _Explanation, node: NodeId) -> None:
         answered = partial(self._answered, explanation, node)
         if node == self._host.id:
-            answered(self.report(explanation.question()))
+            answered(self.report(explanation.question(), node))
             return
 
         def on_reply(reply: Message, source: PeerRef) -> None:
@@ -397,8 +420,11 @@ class Explainer(Part):
             if (report is None and node not in ends) or (report is not None and report.leaf is not None)
         }
         answers = explanation.answers
-        ends_told = answers.get(explanation.event.publisher), answers.get(explanation.subscriber)
-        return verdict(*ends_told, leaves, self.names_of(explanation.schema))
+        publisher, subscriber = answers.get(explanation.event.publisher), answers.get(explanation.subscriber)
+        if not explanation.shows_filters:
+            leaves = {owner: None if report is None else _without_filters(report) for owner, report in leaves.items()}
+            subscriber = subscriber and _subscriber_without_filters(subscriber)
+        return verdict(publisher, subscriber, leaves, self.names_of(explanation.schema))
 
     @staticmethod
     def _roots(explanation: _Explanation) -> dict[NodeId, None]:
@@ -421,10 +447,10 @@ class Explainer(Part):
 
     @handles(ExplainQuestion)
     def _on_question(self, message: ExplainQuestion, source: PeerRef) -> ExplainAnswer:
-        return ExplainAnswer(_encoded(self.report(message)))
+        return ExplainAnswer(_encoded(self.report(message, source.id)))
 
-    def report(self, question: ExplainQuestion) -> NodeReport:
-        """What this node knows."""
+    def report(self, question: ExplainQuestion, asker: NodeId) -> NodeReport:
+        """What this node knows. The filters that it reads again for that are charged to who asks."""
         event = EventId(question.publisher, question.epoch, question.sequence)
         is_publisher = question.publisher == self._host.id
         at_publisher = self.publisher_view(question.schema, event) if is_publisher else None
@@ -432,11 +458,11 @@ class Explainer(Part):
         at_subscriber = self.subscriber_view(question.schema, event) if is_subscriber else None
         return NodeReport(
             publisher=at_publisher and at_publisher.model_copy(update=_shortened(at_publisher)),
-            leaf=self._leaf_report(question.schema, event, question.subscriber),
+            leaf=self._leaf_report(question.schema, event, question.subscriber, asker),
             subscriber=at_subscriber and at_subscriber.model_copy(update=_shortened(at_subscriber)),
         )
 
-    def _leaf_report(self, schema_name: str, event: EventId, subscriber: NodeId) -> LeafReport | None:
+    def _leaf_report(self, schema_name: str, event: EventId, subscriber: NodeId, asker: NodeId) -> LeafReport | None:
         past = self._history.find(event)
         name = past.schema if past is not None else schema_name
         schema = self._schemas.get(name)
@@ -447,7 +473,7 @@ class Explainer(Part):
         found = known.outcomes if known is not None else []
         outcomes = [each.what for each in found if each.subscriber == subscriber]
         body = None if past is None else past.event
-        checks = [self._check(schema, cell, piece, body) for cell, piece in pieces]
+        checks = [self._check(schema, cell, piece, body, asker) for cell, piece in pieces]
         return LeafReport(
             schema_name=name,
             has_event=past is not None,
@@ -457,10 +483,14 @@ class Explainer(Part):
             others=len(found) - len(outcomes),
         )
 
-    def _check(self, schema: SchemaView, cell: int, piece: SubObject, event: EventBody | None) -> FilterCheck:
+    def _check(
+        self, schema: SchemaView, cell: int, piece: SubObject, event: EventBody | None, asker: NodeId
+    ) -> FilterCheck:
         matches: bool | None = None
         reasons: Sequence[str] = ()
-        if event is not None:
+        if event is not None and not self._work.take(asker, self._host.now(), price_s(piece.filter)):
+            reasons = ["not tried: too many filters were tried for this node; ask again in some seconds"]
+        elif event is not None:
             try:
                 explained = explain_filter(schema.parse_filter(piece.filter), schema.decode_values(event.values))
                 matches, reasons = explained.matches, [str(reason) for reason in explained.reasons]

@@ -14,7 +14,7 @@ the cell is a guess until a leaf answers.
 from __future__ import annotations
 
 import math
-from bisect import insort
+from bisect import bisect_left, insort
 from collections.abc import Iterable, Iterator
 from heapq import heappop, heappush
 from typing import Final, TypeAlias
@@ -30,7 +30,7 @@ PUT_OFF_MAX_S: Final = 5.0
 class Lane:
     """The events, by number, that have to visit one cell."""
 
-    __slots__ = ("due_s", "flying", "is_leaf", "latest_s", "order", "since_s", "tries")
+    __slots__ = ("begun_s", "due_s", "flying", "is_leaf", "latest_s", "order", "since_s", "tries")
 
     def __init__(self) -> None:
         self.is_leaf = False
@@ -38,6 +38,8 @@ class Lane:
         self.order: list[int] = []
         self.tries: dict[int, int] = {}
         """How often each was sent so far."""
+        self.begun_s: dict[int, float] = {}
+        """When each of those that were sent first set out: its time limit runs from then."""
         self.flying: set[int] = set()
         """Those that are on their way."""
         self.since_s: float | None = None
@@ -55,9 +57,21 @@ class Lanes:
         self.cells: CellMap[Lane] = CellMap()
         self.cells_of: dict[int, set[int]] = {}
         """By event, the cells that it has to visit."""
+        self.numbers: list[int] = []
+        """These events, in order."""
 
-    def add(self, cell: int, number: int, *, is_leaf: bool = False, tries: int = 0, due_s: float = math.inf) -> None:
-        """An event has to visit a cell. ``due_s``: it is on its way there, and will be tried again then."""
+    def add(
+        self,
+        cell: int,
+        number: int,
+        *,
+        is_leaf: bool = False,
+        tries: int = 0,
+        due_s: float = math.inf,
+        begun_s: float = math.inf,
+    ) -> None:
+        """An event has to visit a cell. ``due_s``: it is on its way there, and will be tried again then. ``begun_s``:
+        it was sent, first at that time."""
         lane = self.cells.get(cell)
         if lane is None:
             lane = Lane()
@@ -65,7 +79,11 @@ class Lanes:
         if number not in lane.tries:
             insort(lane.order, number)
         lane.tries[number] = max(tries, lane.tries.get(number, 0))
+        if begun_s < math.inf:
+            lane.begun_s[number] = min(begun_s, lane.begun_s.get(number, math.inf))
         lane.is_leaf = lane.is_leaf or is_leaf
+        if number not in self.cells_of:
+            insort(self.numbers, number)
         self.cells_of.setdefault(number, set()).add(cell)
         if due_s < math.inf:
             lane.flying.add(number)
@@ -80,8 +98,10 @@ class Lanes:
         cells.remove(cell)
         if not cells:
             del self.cells_of[number]
+            del self.numbers[bisect_left(self.numbers, number)]
         lane.order.remove(number)
         del lane.tries[number]
+        lane.begun_s.pop(number, None)
         lane.flying.discard(number)
         if not lane.flying:
             lane.due_s, lane.since_s = math.inf, None
@@ -95,28 +115,33 @@ class Lanes:
         """
         lanes = [lane for cell in change.gone if (lane := self.cells.get(cell)) is not None]
         tries = max((lane.tries.get(number, 0) for lane in lanes), default=0)
+        begun_s = min((lane.begun_s.get(number, math.inf) for lane in lanes), default=math.inf)
         is_flying = bool(lanes) and all(number in lane.flying for lane in lanes)
         due_s = min(lane.due_s for lane in lanes) if is_flying else math.inf
         for cell in change.gone:
             self.remove(cell, number)
         for cell in change.new:
-            self.add(cell, number, is_leaf=cell == leaf, tries=tries, due_s=due_s)
+            self.add(cell, number, is_leaf=cell == leaf, tries=tries, due_s=due_s, begun_s=begun_s)
 
     def ready(self, cell: int) -> list[int]:
         """The events that may set out to a cell now, in order."""
         lane = self.cells.get(cell)
         if lane is None or lane.flying:
             return []
-        related = (other for each in self.cells.related(cell) if (other := self.cells.get(each)) is not None)
-        limit = min((other.order[0] for other in related), default=math.inf)
+        limit = math.inf
         if not lane.is_leaf:  # an earlier event's other cells may end at the same leaf; its own do not matter
-            elsewhere = (number for number, cells in self.cells_of.items() if len(cells) > 1 or cell not in cells)
-            limit = min(limit, min(elsewhere, default=math.inf) + 1)
+            # Mostly the first event is one: to look at all of them for each cell would be thousands for each publish.
+            elsewhere = next((each for each in self.numbers if self.cells_of[each] != {cell}), math.inf)
+            limit = elsewhere + 1
+        if lane.order[0] >= limit:
+            return []
+        related = (other for each in self.cells.related(cell) if (other := self.cells.get(each)) is not None)
+        limit = min(limit, min((other.order[0] for other in related), default=math.inf))
         return [number for number in lane.order if number < limit]
 
     def next_guesses(self) -> list[int]:
         """The guessed cells of the earliest event: those that may have become free by the end of the one before it."""
-        cells = sorted(self.cells_of[min(self.cells_of)]) if self.cells_of else []
+        cells = sorted(self.cells_of[self.numbers[0]]) if self.numbers else []
         return [cell for cell in cells if (lane := self.cells.get(cell)) is not None and not lane.is_leaf]
 
     def attempt(self, cell: int, numbers: list[int]) -> int:
@@ -124,13 +149,14 @@ class Lanes:
         lane = self.cells.get(cell)
         return 0 if lane is None else max(lane.tries[number] for number in numbers)
 
-    def set_out(self, cell: int, numbers: list[int], due_s: float, now: float | None = None) -> None:
+    def set_out(self, cell: int, numbers: list[int], due_s: float, now: float) -> None:
         """Events set out to a cell, together."""
         lane = self.cells.get(cell)
         assert lane is not None and not lane.flying
         attempt = self.attempt(cell, numbers)
         for number in numbers:
             lane.tries[number] = attempt + 1
+            lane.begun_s.setdefault(number, now)
         lane.flying = set(numbers)
         lane.since_s = now if attempt == 0 else None
         lane.due_s = due_s
@@ -159,12 +185,26 @@ class Lanes:
         lane.is_leaf = False
         return True
 
+    def late(self, cell: int, begun_s: float) -> tuple[list[int], list[int]]:
+        """Of the events of a cell: those that had set out by then, and those that have not set out yet."""
+        lane = self.cells.get(cell)
+        if lane is None:
+            return [], []
+        sent = [number for number in lane.order if lane.begun_s.get(number, math.inf) <= begun_s]
+        return sent, [number for number in lane.order if number not in lane.begun_s]
+
+    def oldest_s(self, cell: int) -> float:
+        """When the first of the events that are under way to a cell set out."""
+        lane = self.cells.get(cell)
+        return math.inf if lane is None else min(lane.begun_s.values(), default=math.inf)
+
     def validate(self) -> None:
         """Assert the invariants."""
+        assert self.numbers == sorted(self.cells_of)
         for cell in self.cells:
             lane = self.cells.get(cell)
             assert lane is not None and lane.order and lane.order == sorted(lane.tries)
-            assert lane.flying <= set(lane.order)
+            assert lane.flying <= lane.begun_s.keys() <= set(lane.order)
             assert bool(lane.flying) == (lane.due_s < math.inf)
             assert all(cell in self.cells_of[number] for number in lane.order)
             for other_cell in self.cells.above(cell):
@@ -183,6 +223,10 @@ class LaneBook:
         self._trees: dict[Tree, Lanes] = {}
         self._due: list[tuple[float, Tree, int]] = []
         """A heap; an entry may be out of date, the lane itself says when it is due."""
+        self._begun: list[tuple[float, Tree, int]] = []
+        """A heap of when the oldest event of a lane set out, or earlier: the lane itself knows."""
+        self._begun_of: dict[Spot, float] = {}
+        """What stands there for each lane."""
 
     def add(self, tree: Tree, cell: int, number: int, *, is_leaf: bool = False) -> Spot:
         """An event has to visit a cell; returns the spot that may have to be looked at."""
@@ -203,6 +247,7 @@ class LaneBook:
             lane = lanes.cells.get(cell)
             if lane is not None and lane.flying:
                 heappush(self._due, (lane.due_s, tree, cell))
+            self._note_begun(tree, cell)
         self._tidy(tree)
         return [(tree, cell) for cell in (*change.gone, *change.new)]
 
@@ -221,19 +266,23 @@ class LaneBook:
         found = [lane for cell in lanes.cells.related(leaf) if (lane := lanes.cells.get(cell)) is not None]
         return sorted({number for lane in found for number in lane.order})
 
-    def free(self, spots: Iterable[Spot]) -> Iterator[tuple[Tree, int, list[int]]]:
-        """The lanes that have become free since something happened to these spots, with the events that may set out."""
+    def free(self, spots: Iterable[Spot], added: Iterable[Spot] = ()) -> Iterator[tuple[Tree, int, list[int]]]:
+        """The lanes that have become free since something happened to these spots, with the events that may set out.
+
+        To ``added`` ones a later event has come, which makes none of the others free.
+        """
         by_tree: dict[Tree, dict[int, None]] = {}
         for tree, cell in spots:
             by_tree.setdefault(tree, {})[cell] = None
+        near: dict[Spot, None] = {}
         for tree, cells in by_tree.items():
-            lanes = self._trees.get(tree)
-            if lanes is None:
-                continue
-            near = [each for cell in cells for each in (cell, *lanes.cells.related(cell))]
-            for cell in dict.fromkeys([*near, *lanes.next_guesses()]):
-                if numbers := lanes.ready(cell):
-                    yield tree, cell, numbers
+            if (lanes := self._trees.get(tree)) is not None:
+                found = (each for cell in cells for each in (cell, *lanes.cells.related(cell)))
+                near.update(((tree, each), None) for each in (*found, *lanes.next_guesses()))
+        near.update((spot, None) for spot in added)
+        for tree, cell in near:
+            if (lanes := self._trees.get(tree)) is not None and (numbers := lanes.ready(cell)):
+                yield tree, cell, numbers
 
     def is_leaf(self, tree: Tree, cell: int) -> bool:
         """Whether the leaf itself or the root of the tree has told of the cell, and it is no guess."""
@@ -250,10 +299,11 @@ class LaneBook:
         lane = None if lanes is None else lanes.cells.get(cell)
         return None if lane is None or not lane.flying else lane.since_s
 
-    def set_out(self, tree: Tree, cell: int, numbers: list[int], due_s: float, now: float | None = None) -> None:
+    def set_out(self, tree: Tree, cell: int, numbers: list[int], due_s: float, now: float) -> None:
         """Events set out to a cell; if no answer has come, they are due to be sent again at ``due_s``."""
         self._trees[tree].set_out(cell, numbers, due_s, now)
         heappush(self._due, (due_s, tree, cell))
+        self._note_begun(tree, cell)
 
     def put_off(self, tree: Tree, cell: int, numbers: set[int], due_s: float) -> None:
         """Somebody on the way to a cell takes no more of these events until then."""
@@ -287,6 +337,45 @@ class LaneBook:
                 found.append((tree, cell))
         return found
 
+    @property
+    def oldest_s(self) -> float:
+        """When the event set out that has been on its way to a cell for longest; infinite while there is none."""
+        while self._begun and self._oldest_of(*self._begun[0][1:]) != self._begun[0][0]:
+            self._note_begun(*self._pop_begun())
+        return self._begun[0][0] if self._begun else math.inf
+
+    def late(self, begun_s: float) -> tuple[list[int], list[int]]:
+        """The events that had set out to a cell by then and have had no answer from it, and those that have not set out
+        yet because of them. They are to be removed."""
+        late: set[int] = set()
+        waiting: set[int] = set()
+        spots = []
+        while self.oldest_s <= begun_s:
+            tree, cell = self._pop_begun()
+            spots.append((tree, cell))
+            sent, behind = self._trees[tree].late(cell, begun_s)
+            late.update(sent)
+            waiting.update(behind)
+        for spot in spots:
+            self._note_begun(*spot)
+        return sorted(late), sorted(waiting - late)
+
+    def _oldest_of(self, tree: Tree, cell: int) -> float:
+        lanes = self._trees.get(tree)
+        return math.inf if lanes is None else lanes.oldest_s(cell)
+
+    def _note_begun(self, tree: Tree, cell: int) -> None:
+        oldest_s = self._oldest_of(tree, cell)
+        if oldest_s < self._begun_of.get((tree, cell), math.inf):
+            self._begun_of[tree, cell] = oldest_s
+            heappush(self._begun, (oldest_s, tree, cell))
+
+    def _pop_begun(self) -> Spot:
+        begun_s, tree, cell = heappop(self._begun)
+        if self._begun_of.get((tree, cell)) == begun_s:
+            del self._begun_of[tree, cell]
+        return tree, cell
+
     def _tidy(self, tree: Tree) -> None:
         if not self._trees[tree].cells:
             del self._trees[tree]
@@ -296,3 +385,11 @@ class LaneBook:
         for lanes in self._trees.values():
             assert lanes.cells
             lanes.validate()
+        begun = {
+            (tree, cell)
+            for tree, lanes in self._trees.items()
+            for cell in lanes.cells
+            if lanes.oldest_s(cell) < math.inf
+        }
+        assert begun <= self._begun_of.keys()
+        assert all(self._begun_of[spot] <= self._oldest_of(*spot) for spot in begun)

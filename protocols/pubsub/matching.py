@@ -7,8 +7,9 @@ where it has been cut, only the piece whose range holds the event answers, so th
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 
+from peerd.lib.apart import match_apart
 from peerd.lib.filter import FilterIndex
 from protocols.pubsub.cells import Target
 from protocols.pubsub.messages import SubObject
@@ -28,12 +29,20 @@ class LeafIndex:
         self._filters: FilterIndex[str] = FilterIndex(absent_matches=schema.absent_matches)
         self._uses: dict[str, int] = {}
         """How many pieces have each filter."""
+        self.failed: dict[str, str] = {}
+        """Filters that cannot be tried, and why not. They count as met: the subscriber's own node tries and says so."""
+        self.faults = 0
+        """How often the filters could not be tried together."""
         self._subs: dict[tuple[int, int, SubscriptionKey], SubObject] = {}
         self._places: dict[tuple[int, int, str], SubObject | dict[SubscriptionKey, SubObject]] = {}
         """By leaf and filter: the only piece, which is the most common case, or all of them."""
 
     def __len__(self) -> int:
         return len(self._subs)
+
+    def has_filter(self, text: str) -> bool:
+        """Whether some piece has this filter, so that another one with it costs next to nothing."""
+        return text in self._uses
 
     @property
     def filter_count(self) -> int:
@@ -77,7 +86,8 @@ class LeafIndex:
         self._uses[sub.filter] -= 1
         if not self._uses[sub.filter]:
             del self._uses[sub.filter]
-            self._filters.remove(sub.filter)
+            if self.failed.pop(sub.filter, None) is None:
+                self._filters.remove(sub.filter)
         return sub
 
     def settle(self) -> None:
@@ -86,7 +96,7 @@ class LeafIndex:
 
     def match(self, values: Values, cells: Sequence[tuple[int, int]]) -> list[SubObject]:
         """The pieces in these leaves that an event matches, each once. ``values``: as the schema has decoded them."""
-        texts = self._filters.match(values)
+        texts = self._met(values)
         if not texts:
             return []
         is_routed = any(attribute != EVERY for attribute, _ in cells)
@@ -101,6 +111,20 @@ class LeafIndex:
                     if _is_met(sub, targets):
                         found[key_of(sub)] = sub
         return list(found.values())
+
+    def _met(self, values: Values) -> Collection[str]:
+        """The filters that an event matches, or that have failed."""
+        keys = (text for text in self._uses if text not in self.failed)
+        found = match_apart(self._filters.match, keys, self._is_met, values)
+        if found.fault:
+            self.faults += 1
+            for text, why in found.failed:
+                self.failed[text] = why
+                self._filters.remove(text)
+        return [*found.met, *self.failed] if self.failed else found.met
+
+    def _is_met(self, text: str, values: Values) -> bool:
+        return self.schema.matcher(self.schema.parse_filter(text))(values)
 
 
 def key_of(sub: SubObject) -> SubscriptionKey:

@@ -17,6 +17,7 @@ from peerd.ids import NodeId
 from peerd.limits import KIB, PROOF_BYTES_MAX
 from peerd.messages import U8, U16, U32, U64, BytesMax, Message, Name, PeerRef, Text, message, struct
 from protocols.pubsub.cells import Cell, Coordinate
+from protocols.pubsub.losses import Losses
 
 FILTER_BYTES_MAX: Final = 8 * KIB
 VALUES_BYTES_MAX: Final = 16 * KIB
@@ -119,6 +120,11 @@ class SubObject:
     group: Name = ""
     since_ms: U64 = 0
     """Deliver also what was published since (milliseconds since 1970), as far as the leaf remembers; 0: nothing."""
+    keep_s: U32 = 0
+    """Durable: while its node is away, events are kept for it for so long, and so many bytes of them; 0: it is not."""
+    keep_bytes: U32 = 0
+    until_ms: U64 = 0
+    """With ``keep_s``: the piece itself stays until then (milliseconds since 1970), though nobody renews it."""
 
 
 Subs = Annotated[tuple[SubObject, ...], annotated_types.MaxLen(SUBS_MAX)]
@@ -440,14 +446,14 @@ class EventDelivery(Message):
     """EventDeliveryMessage: leaf's root to subscriber, a request.
 
     ``stream`` and ``number``: batches of one stream are taken in order, from 1 on; a new stream has another ``stream``.
-    ``lost``: so many events of this schema for this node were dropped since the batch before.
+    ``lost``: how many events of this schema for this node were dropped since the batch before, and why.
     """
 
     schema: Name
     stream: U64
     number: U64
     deliveries: Annotated[tuple[DeliveredEvent, ...], annotated_types.MaxLen(EVENTS_MAX)]
-    lost: U32 = 0
+    lost: Losses = ()
 
 
 @message(0x0210, bytes_max=4 * KIB)
@@ -492,33 +498,6 @@ class GroupDelivery(Message):
 @message(0x0212, bytes_max=12 * KIB)
 class DeliveryNote(Message):
     """Subscriber to leaf, one way: these events arrived by `GroupDelivery`."""
-
-    schema: Name
-    events: Annotated[tuple[EventName, ...], annotated_types.MaxLen(EVENTS_MAX)]
-
-
-# Copies of events, in case the leaf's root dies before all is delivered
-
-
-@message(0x0213, bytes_max=48 * KIB)
-class HoldEvents(Message):
-    """Leaf's root to a replica, a request: hold these events until `ReleaseEvents`; answered by `Held`."""
-
-    schema: Name
-    events: Events
-    places: Places
-
-
-@message(0x0214, bytes_max=64)
-class Held(Message):
-    """Answer to `HoldEvents`."""
-
-    count: U16
-
-
-@message(0x0215, bytes_max=12 * KIB)
-class ReleaseEvents(Message):
-    """Leaf's root to a replica, one way: everybody who should has these events."""
 
     schema: Name
     events: Annotated[tuple[EventName, ...], annotated_types.MaxLen(EVENTS_MAX)]
@@ -592,7 +571,7 @@ class CarriedAck(Message):
 MESSAGES: Final[tuple[type[Message], ...]] = (
     *(ProbeSub, Established, Confirm, Kept, InsertSub, InsertAnswer, EndSub, Arrived),
     *(TransferSub, Transferred, CellOrder, LeafUpdate, CellQuestion, CellAnswer, LoadQuestion, LoadAnswer),
-    *(ProbePub, EventAck, EventDelivery, DeliveryAnswer, GroupDelivery, DeliveryNote, HoldEvents, Held, ReleaseEvents),
+    *(ProbePub, EventAck, EventDelivery, DeliveryAnswer, GroupDelivery, DeliveryNote),
     CarriedAck,
     *(ExplainQuestion, ExplainAnswer),
 )

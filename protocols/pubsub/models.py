@@ -6,13 +6,17 @@ from typing import Annotated, Any, Final, Literal
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field
 
-from peerd.limits import NAME_LENGTH_MAX
+from peerd.limits import KIB, LOG_BYTES_MAX, LOG_WAITING_BYTES_MAX, NAME_LENGTH_MAX
 from peerd.messages import BytesMax
 from protocols.pubsub.messages import FILTER_BYTES_MAX, RETAIN_KEY_BYTES_MAX
 
 RESERVED: Final = "_"
 """Members of an event that begin with this are no attributes: ``_payload``, ``_retain`` and so on."""
 SUBSCRIPTION_NAME_MAX: Final = NAME_LENGTH_MAX
+KEEP_S_MAX: Final = 7 * 86_400
+KEEP_BYTES_MIN: Final = 64 * KIB
+KEEP_BYTES_MAX: Final = LOG_BYTES_MAX - LOG_WAITING_BYTES_MAX
+"""What a log holds besides what is on its way to the disk."""
 EVENT_ID_LENGTH_MAX: Final = 80
 
 SchemaName = Annotated[str, Field(pattern=r"^[A-Za-z][A-Za-z0-9_.-]{0,63}$")]
@@ -60,6 +64,8 @@ class SchemaSummary(PubSubModel):
     version: int
     attributes: int
     absent: str
+    creator: str = ""
+    """The node that has made it, and alone may change or end it."""
 
 
 class SchemaSummaries(PubSubModel):
@@ -74,6 +80,13 @@ class Declared(PubSubModel):
     name: str
     version: int
     is_new: bool
+
+
+class SchemaEnded(PubSubModel):
+    """A schema is over; ``version`` was its last."""
+
+    name: str
+    version: int
 
 
 # Events
@@ -91,6 +104,20 @@ class Published(PubSubModel):
     matched: int
     duration_s: float
     detail: str = ""
+
+
+class EventOutcome(PubSubModel):
+    """What became of one event of a batch: as in `Published`, or ``refused``: it can never be published as it is."""
+
+    event: str = ""
+    outcome: Literal["received", "replicated", "unknown", "refused"]
+    detail: str = ""
+
+
+class PublishedBatch(PubSubModel):
+    """What became of the events of a batch, in their order."""
+
+    outcomes: list[EventOutcome]
 
 
 class ReceivedEvent(PubSubModel):
@@ -130,6 +157,12 @@ class SubscriptionRequest(ClientRequest):
     retained: bool = Field(
         False, description="Of what was published before, the last value of each key. Not with since_s."
     )
+    keep_s: Annotated[int, Field(ge=1, le=KEEP_S_MAX)] | None = Field(
+        None, description="Durable: for how long events are kept for it, also at leaves while this daemon is away."
+    )
+    keep_bytes: Annotated[int, Field(ge=KEEP_BYTES_MIN, le=KEEP_BYTES_MAX)] | None = Field(
+        None, description="Durable: how much is kept for it; the newest, when it is full."
+    )
     items_max: Annotated[int, Field(ge=1, le=1_000_000)] | None = None
     bytes_max: Annotated[int, Field(ge=1024, le=64 << 20)] | None = None
 
@@ -142,6 +175,14 @@ class SubscriptionChange(ClientRequest):
     filter: AnyFilter
 
 
+class MissedEvents(PubSubModel):
+    """Events of the schema that were lost on their way, why, and which node says so."""
+
+    count: int
+    reason: str
+    by: str
+
+
 class SubscriptionView(PubSubModel):
     """A subscription of a client of this daemon.
 
@@ -152,6 +193,8 @@ class SubscriptionView(PubSubModel):
     name: str = ""
     schema_name: str = Field(alias="schema")
     filter: str
+    owner: str = ""
+    """Whose it is: ``token NAME`` or ``user NUMBER``; empty where a client over TCP showed no token."""
     group: str = ""
     policy: str
     state: str
@@ -161,8 +204,13 @@ class SubscriptionView(PubSubModel):
     delivered: int = 0
     dropped: int = 0
     duplicates: int = 0
+    keep_s: int = 0
+    keep_bytes: int = 0
+    """Durable: for how long, and how much, events are kept for it."""
     missed: int = 0
     """Events of the schema that leaves dropped for this daemon; some of them may not have matched."""
+    missed_because: list[MissedEvents] = []
+    """The same by reason and by the node that says so."""
     gap_s: float = 0.0
     detail: str = ""
 

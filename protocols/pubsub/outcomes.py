@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import Final
 
+from peerd.errors import Unavailable
 from peerd.messages import PeerRef
 from protocols.pubsub.coverage import Coverage
 from protocols.pubsub.messages import EventBody
@@ -17,6 +18,10 @@ ANSWERS_MAX: Final = 64
 """Answers of leaves that are remembered of one event."""
 COPIES_LIMIT: Final = 1 << 8
 """More copies than any leaf reports."""
+
+
+class QueueFull(Unavailable):
+    """No event is taken for the moment: wait for room, and try again."""
 
 
 class PublishStatus(Enum):
@@ -76,9 +81,10 @@ class PendingPublish:
     coverage: Coverage
     copies: int
     begun_s: float
-    deadline_s: float
     bytes: int
     on_result: OnResult
+    planned_s: float = 0.0
+    """When it left the queue. Before, it waits for its turn as long as it takes."""
     tries: int = 0
     leaves: int = 0
     matched: int = 0

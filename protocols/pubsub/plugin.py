@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any, ClassVar, Final
 
 from peerd.api import (
+    History,
     Host,
     NeighbourChange,
     Plugin,
@@ -22,6 +24,7 @@ from protocols.pubsub import answering, forwarding, ledger, publishing
 from protocols.pubsub.cells import SIDE, Area, text
 from protocols.pubsub.config import PubSubConfig
 from protocols.pubsub.delivering.assembly import Delivering
+from protocols.pubsub.delivering.messages import COPY_MESSAGES
 from protocols.pubsub.event import draft_from_json
 from protocols.pubsub.events import (
     EVENTS,
@@ -51,12 +54,14 @@ from protocols.pubsub.models import (
     Declared,
     Published,
     ReceivedEvent,
+    SchemaEnded,
     SchemaSummary,
     SubscriptionRequest,
     SubscriptionView,
     TreeView,
 )
 from protocols.pubsub.names import EVERY, EventId, SubscriptionKey, Tree, key_of, node_meant
+from protocols.pubsub.once import OnceWindow
 from protocols.pubsub.outcomes import PublishResult, PublishStatus
 from protocols.pubsub.pieces import pieces_of
 from protocols.pubsub.ports import PiecePoint, SchemaView
@@ -86,7 +91,7 @@ class PubSub(Plugin):
     """Implements `protocols.pubsub.service.PubSubService`."""
 
     name: ClassVar[str] = "pubsub"
-    messages: ClassVar[tuple[type[Message], ...]] = MESSAGES
+    messages: ClassVar[tuple[type[Message], ...]] = (*MESSAGES, *COPY_MESSAGES)
     metrics = (*ledger.METRICS, *publishing.METRICS, *answering.METRICS, *forwarding.METRICS, *subscriptions.METRICS)
     events = EVENTS
     Config: ClassVar[type[PluginConfig]] = PubSubConfig
@@ -102,6 +107,7 @@ class PubSub(Plugin):
         self.schemas.start()
         self.keeper.start()
         self.delivering.ledger.start()
+        self.delivering.keeping.start()
         self.subscriptions.start()
 
     def _make_parts(self, host: Host) -> None:
@@ -116,10 +122,12 @@ class PubSub(Plugin):
         self.guide = LevelGuide(config)
         self.forwarding = Forwarding(host, config, self.schemas)
         self.answering = answering.Answering(host)
+        self.once = OnceWindow()
         self.publishing = Publishing(host, config, self.forwarding, self.guide, event_statement)
         self.installer = Installer(host, config, self._levels)
         self.inbox = Inbox(host, self.schemas, self.local)
         self.subscriptions = Subscriptions(host, config, self.schemas, self.installer, self.local, self._points)
+        self.local.on_failed = self.subscriptions.end_failed
 
     def _connect_parts(self) -> None:
         self.keeper.events = self.forwarding.events = self.delivering.desk
@@ -137,6 +145,7 @@ class PubSub(Plugin):
         self.subscriptions.ended = self._ended
         self.keeper.growth.told = self._tree_told
         self.installer.ask_self = self._answer_self
+        self.keeper.installing.is_own = lambda sub: self.installer.knows(sub.sid, sub.piece)
         self.keeper.subscribers.ask_self = self.installer.on_established
         self.delivering.ledger.tree_size = self._tree_size
         self.schemas.changed = self.schemas.learnt = self._schema_changed
@@ -176,16 +185,35 @@ class PubSub(Plugin):
     def records_settled(self) -> None:
         self.keeper.records_settled()
 
+    def peer_down(self, peer: PeerRef, reason: str) -> None:
+        self.delivering.holding.peer_down(peer)
+
     def send_refused(self, peer: PeerRef, message_type: type[Message], reason: SendRefusal, count: int) -> None:
         self.publishing.send_refused(peer, message_type, reason)  # first: it forgets who is gone, and asks others
         self.forwarding.send_refused(peer, message_type, reason, count)
         self.answering.send_refused(peer, message_type, reason, count)
+
+    def stop(self) -> None:
+        self.publishing.end("this daemon stops")
+
+    def inherit(self, failed: PubSub) -> None:
+        failed.publishing.end("publish/subscribe was restarted in this daemon")
 
     def reconfigured(self) -> None:
         self.keeper.reconfigured(self.config)
         self.delivering.reconfigured(self.config)
         self.forwarding.config = self.publishing.config = self.config
         self.publishing.cache.entries_max = self.config.leaf_cache_max
+
+    def histories(self) -> Sequence[History]:
+        feeds = [each.feed for each in self.subscriptions.all() if each.has_feed]
+        held = sum(len(feed) for feed in feeds), sum(feed.held_bytes for feed in feeds)
+        return (
+            History("events for readers", *held, sum(feed.bytes_max for feed in feeds)),
+            *(part.history() for part in (self.publishing, self.once, self.forwarding, self.answering)),
+            *(part.history() for part in (self.delivering.desk, self.delivering.ledger, self.delivering.history)),
+            self.local.window.history(),
+        )
 
     def drain(self, done: Callable[[], None]) -> None:
         self.delivering.deliverer.drain(done)
@@ -228,10 +256,17 @@ class PubSub(Plugin):
                 version=schema.version,
                 attributes=len(schema.document.attributes),
                 absent=schema.document.absent,
+                creator=format_id(self.schemas.creator_of(schema.name) or self.host.id),
             )
             for schema in found
             if schema is not None
         ]
+
+    def end_schema(self, name: str, on_done: Callable[[SchemaEnded | Exception], None]) -> None:
+        def done(schema: EventSchema | None, why: str) -> None:
+            on_done(NotDone("conflict", why) if schema is None else SchemaEnded(name=name, version=schema.version))
+
+        self.schemas.end(name, done)
 
     def schema_document(self, name: str, on_done: Callable[[dict[str, Any] | Exception], None]) -> None:
         def done(schema: EventSchema | None, why: str) -> None:
@@ -247,6 +282,19 @@ class PubSub(Plugin):
         event: Mapping[str, Any],
         on_done: Callable[[Published | Exception], None],
         ack: AckWord | None = None,
+        once: str = "",
+    ) -> EventId:
+        if once:
+            begin = partial(self._publish, schema, event, ack)
+            return self.once.publish(f"{schema}\0{once}", self.host.now(), on_done, begin)
+        return self._publish(schema, event, ack, on_done)
+
+    def _publish(
+        self,
+        schema: str,
+        event: Mapping[str, Any],
+        ack: AckWord | None,
+        on_done: Callable[[Published | Exception], None],
     ) -> EventId:
         known = self.schemas.get(schema)
         if known is None:
@@ -303,9 +351,17 @@ class PubSub(Plugin):
     # Subscriptions
 
     def subscribe(
-        self, request: SubscriptionRequest, on_done: Callable[[SubscriptionView | Exception], None]
+        self,
+        request: SubscriptionRequest,
+        on_done: Callable[[SubscriptionView | Exception], None],
+        owner: str = "",
+        *,
+        is_bounded: bool = False,
     ) -> SubscriptionView:
-        return self.subscriptions.subscribe(request, on_done)
+        return self.subscriptions.subscribe(request, on_done, owner, is_bounded=is_bounded)
+
+    def charge(self, owner: str, filter: object) -> None:
+        self.subscriptions.charge(owner, filter)
 
     def continued(self, request: SubscriptionRequest, epoch: str) -> str | None:
         return self.subscriptions.continued(request, epoch)
@@ -313,6 +369,9 @@ class PubSub(Plugin):
     def subscriptions_held(self) -> list[SubscriptionView]:
         """See `PubSubService.subscriptions_held`."""
         return self.subscriptions.views()
+
+    def subscription_held(self, id: str) -> SubscriptionView:
+        return self.subscriptions.view(self.subscriptions.get(id))
 
     def change(self, id: str, filter: object, on_done: Callable[[SubscriptionView | Exception], None]) -> None:
         self.subscriptions.change(id, filter, on_done)
@@ -357,14 +416,22 @@ class PubSub(Plugin):
 
     # Questions
 
-    def explain(self, event: str, subscriber: str, on_done: Callable[[dict[str, Any] | Exception], None]) -> None:
+    def explain(
+        self,
+        event: str,
+        subscriber: str,
+        on_done: Callable[[dict[str, Any] | Exception], None],
+        *,
+        shows_filters: bool = True,
+    ) -> None:
         try:
             asked = EventId.parse(event)
             known = {self.host.id, asked.publisher, *(each.id for each in self.host.leaf_set().members())}
             whose = node_meant(subscriber, known) if subscriber else self.host.id
         except ValueError as error:
             raise NotDone("invalid", str(error)) from error
-        self.delivering.explainer.explain("", asked, whose, lambda verdict: on_done(verdict.model_dump(mode="json")))
+        told = self.delivering.explainer.explain
+        told("", asked, whose, lambda verdict: on_done(verdict.model_dump(mode="json")), shows_filters=shows_filters)
 
     def tree(self, schema: str, attribute: str, on_done: Callable[[TreeView | Exception], None]) -> None:
         def found(known: EventSchema | None, why: str) -> None:
@@ -469,6 +536,9 @@ class _TreeIndex:
         except FilterError as error:
             raise ValueError(str(error)) from error
 
+    def has_filter(self, text: str) -> bool:
+        return self.index.has_filter(text)
+
     def remove(self, key: SubscriptionKey, cell: tuple[int, int]) -> None:
         self.index.remove(key, *cell)
 
@@ -483,7 +553,7 @@ def _local_index(schema: SchemaView) -> LeafIndex:
 
 def _published(outcome: PublishResult) -> Published | Exception:
     if outcome.status is PublishStatus.FAILED:
-        return NotDone("invalid", outcome.reason)
+        return NotDone("invalid", outcome.reason) if outcome.tries else Unavailable(outcome.reason)
     return Published(
         event=str(outcome.event),
         outcome=outcome.status.value,

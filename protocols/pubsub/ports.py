@@ -15,6 +15,7 @@ from peerd.ids import NodeId
 from peerd.lib.filter import Node
 from peerd.messages import PeerRef
 from protocols.pubsub.cells import Target
+from protocols.pubsub.losses import LostEvents
 from protocols.pubsub.messages import EventBody, LeafEntry, SubObject
 from protocols.pubsub.names import EventId, SubscriptionKey, Tree
 
@@ -69,6 +70,12 @@ class Schemas(Protocol):
 
     def fetch(self, name: str, on_done: Callable[[SchemaView | None, str], None]) -> None:
         """Look it up on the ring, if need be; ``on_done(schema, why_not)`` is called once, perhaps at once."""
+
+    def written(self, name: str) -> str:
+        """A known schema as text for this node's disk, else nothing."""
+
+    def remember(self, text: str) -> None:
+        """Know a schema again that was `written` before a restart; what cannot be read is looked up as any other."""
 
     def look_again(self, name: str, on_done: Callable[[bool], None]) -> None:
         """Something does not fit what is known: ``on_done`` is called once, with whether there is a later version."""
@@ -180,11 +187,12 @@ class Subscribers(Protocol):
         An event that was taken before is dropped, and counts as wanted.
         """
 
-    def note_lost(self, schema: str, count: int) -> None:
+    def note_lost(self, schema: str, losses: Sequence[LostEvents], leaf: NodeId) -> None:
         """A leaf has dropped so many events of a schema for this node: its readers are told that some are missing."""
 
-    def must_pause(self) -> int:
-        """0, or for how many milliseconds senders should keep what they have, because a reader that blocks is slow."""
+    def must_pause(self, schema: str) -> int:
+        """0, or for how many milliseconds senders should keep what they have, because a reader that blocks is slow, or
+        a subscription to this schema that was brought back does not know it yet."""
 
 
 class Ledger(Protocol):
@@ -194,6 +202,7 @@ class Ledger(Protocol):
     def matched(self, event: EventId, schema: str, pieces: int, subscribers: int) -> None: ...
     def delivered(self, event: EventId, subscriber: NodeId, latency_s: float) -> None: ...
     def dropped(self, event: EventId, subscriber: NodeId | None, reason: str) -> None: ...
+    def kept(self, event: EventId, subscriber: NodeId) -> None: ...
 
 
 def targets_of(schema: SchemaView, event: EventBody, values: Values) -> dict[int, Target]:

@@ -17,10 +17,9 @@ from collections import OrderedDict, deque
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from functools import partial
-from itertools import takewhile
 from typing import Any, Final
 
-from peerd.api import Host, LookupResult, Metric, Part, SendRefusal, handles, on_timer
+from peerd.api import History, Host, LookupResult, Metric, Part, SendRefusal, handles, on_timer
 from peerd.errors import Unavailable
 from peerd.ids import NodeId
 from peerd.messages import Message, PeerRef
@@ -37,15 +36,19 @@ from protocols.pubsub.leaf_cache import LeafCache
 from protocols.pubsub.messages import EVENTS_BYTES_MAX, EVENTS_MAX, EventAck, EventBody, ProbePub
 from protocols.pubsub.names import EventId, Tree, key_of
 from protocols.pubsub.nearness import is_near, may_be_root
-from protocols.pubsub.outcomes import OnResult, PendingPublish, PublishResult, PublishStatus
+from protocols.pubsub.outcomes import OnResult, PendingPublish, PublishResult, PublishStatus, QueueFull
 from protocols.pubsub.patience import Patience
 from protocols.pubsub.ports import SchemaView, targets_of
 from protocols.pubsub.probing import LevelGuide, probe_region
 from protocols.pubsub.spread import AttributeCell, Batch, places_of
+from protocols.pubsub.stragglers import Stragglers
 from protocols.pubsub.tree_maps import TreeMaps
 
 UNDER_WAY_MAX: Final = 1024
 """Events of this node that are on their way or wait for their turn at a leaf; later ones wait in the queue."""
+QUEUED_MAX: Final = 1024
+"""Events that wait in the queue, besides what ``publish_queue`` says in bytes. Further ones wait at their clients, who
+see so that the ring is slow; one that has been taken comes to its turn soon."""
 RETRY_MAX_S: Final = 30.0
 """The pause before the next try doubles up to this."""
 ATTEMPT_MAX: Final = 255
@@ -54,6 +57,8 @@ CLOCK_GRAIN_S: Final = 1e-6
 """What is due within so little is due now: a timer may fire so much early by rounding."""
 OUTCOMES_MAX: Final = 1024
 """Events that are over and still remembered, so that people can ask what became of them."""
+OUTCOME_BYTES: Final = 1500
+"""What one takes, with four answers, measured."""
 WAITERS_MAX: Final = 1024
 """Clients that wait for room in the queue."""
 ROOM_SHARE: Final = 0.75
@@ -69,6 +74,11 @@ METRICS: Final = (
     Metric("peerd_pubsub_publish_duration_seconds", "histogram", "From publish to the last leaf's acknowledgement."),
     Metric("peerd_pubsub_publish_batches_total", "counter", "Batches of events that set out.", ("way",)),
     Metric("peerd_pubsub_publish_waiting_bytes", "gauge", "Events that wait or are on their way, bytes."),
+    Metric(
+        "peerd_pubsub_publish_given_up_total",
+        "counter",
+        "Events with an unknown outcome that were tried later, too, and in the end not any more.",
+    ),
     Metric("peerd_pubsub_acks_ignored_total", "counter", "Acknowledgements from nodes that cannot be the leaf's root."),
 )
 
@@ -103,6 +113,10 @@ class Publishing(Part):
         self._bytes = 0
         self._lanes = LaneBook()
         self._patience = Patience()
+        self._stragglers = Stragglers(
+            lambda batch, places: forwarding.begin(batch, places, remembered=False),
+            lambda count: host.count("peerd_pubsub_publish_given_up_total", count),
+        )
         self._over: list[tuple[PublishResult, OnResult]] = []
         self._timer_at = math.inf
         self._waiting_for_room: deque[Callable[[], None]] = deque()
@@ -125,13 +139,14 @@ class Publishing(Part):
     ) -> EventId:
         """Publish an event; ``on_result`` is called once, later.
 
-        Raises `Unavailable` outside the ring and while the queue is full (see `when_room`), `ValueError` for an event
+        Raises `Unavailable` outside the ring, `QueueFull` (see `when_room`), `ValueError` for an event
         that is too large, and what `SchemaView.encode_values` raises.
         """
         if (outside := self._host.outside_reason()) is not None:
             raise Unavailable(f"{outside}, so it cannot publish")
         if not self.may_publish():
-            raise Unavailable(f"{self._bytes} bytes of events wait to be published; try again when some have gone")
+            waiting = f"{len(self._queue)} events wait to be published, of {self._bytes} bytes with those on their way"
+            raise QueueFull(f"{waiting}; try again when some have gone")
         host, encoded = self._host, schema.encode_values(values)
         wall_ms = round(1000 * host.wall_time())
         body = EventBody(host.peer, host.boot_epoch, self._next, wall_ms, encoded, payload, content_type, retain)
@@ -146,9 +161,7 @@ class Publishing(Part):
         coverage = Coverage(targets_of(schema, body, schema.decode_values(encoded)))
         copies = self.config.event_copies if (ack or self.config.ack) == "replicated" else 0
         now = host.now()
-        pending = PendingPublish(
-            body, schema, coverage, copies, now, now + self.config.publish_timeout, size, on_result
-        )
+        pending = PendingPublish(body, schema, coverage, copies, now, size, on_result)
         self._bytes += size
         self._queue.append(pending)
         self._advance()
@@ -157,7 +170,7 @@ class Publishing(Part):
 
     def may_publish(self) -> bool:
         """Whether the queue has room for another event."""
-        return self._bytes < self.config.publish_queue
+        return self._bytes < self.config.publish_queue and len(self._queue) < QUEUED_MAX
 
     def when_room(self, callback: Callable[[], None]) -> None:
         """Call back once when clients may publish again, later than now. Raises `Unavailable` when too many wait."""
@@ -165,6 +178,17 @@ class Publishing(Part):
             raise Unavailable("too many clients wait to publish; try again later")
         self._waiting_for_room.append(callback)
         self._arm()
+
+    def end(self, why: str) -> None:
+        """This instance publishes no more, perhaps because it has failed: tell every client what is known."""
+        over, now = [*self._under_way.values(), *self._queue], self._host.now()
+        self._under_way.clear()
+        self._queue.clear()
+        for event in over:
+            event.reason = why
+            event.on_result(event.outcome(PublishStatus.UNKNOWN if event.tries else PublishStatus.FAILED, now, ()))
+        while self._waiting_for_room:
+            self._waiting_for_room.popleft()()
 
     def pending(self, event: EventId) -> PendingPublish | None:
         """An event of this node that is not done yet; `outcomes` has those that are."""
@@ -177,16 +201,17 @@ class Publishing(Part):
 
     def _advance(self, spots: Iterable[Spot] = ()) -> None:
         """Take events from the queue, and send what may go now because of that or of what happened to these spots."""
-        spots = list(spots)
+        added: list[Spot] = []
         while self._queue and len(self._under_way) < UNDER_WAY_MAX:
-            spots += self._plan(self._queue.popleft())
-        self._set_out(spots)
+            added += self._plan(self._queue.popleft())
+        self._set_out(spots, added)
         self._host.gauge("peerd_pubsub_publish_waiting_bytes", self._bytes)
 
     def _plan(self, event: PendingPublish) -> list[Spot]:
         """Choose the cells that an event goes to first: remembered leaves, and guesses where none is remembered."""
         host, config = self._host, self.config
         self._under_way[event.number] = event
+        event.planned_s = host.now()
         spots = []
         for attribute in sorted(event.coverage.outstanding):
             tree, target = Tree(event.schema.name, attribute), event.coverage.target(attribute)
@@ -206,10 +231,10 @@ class Publishing(Part):
             self._finish(event, PublishStatus.RECEIVED)
         return spots
 
-    def _set_out(self, spots: Iterable[Spot]) -> None:
+    def _set_out(self, spots: Iterable[Spot], added: Iterable[Spot]) -> None:
         """Send a batch down every lane that has become free, lanes with the same events together."""
         groups: dict[tuple[str, tuple[int, ...], int, bool], list[AttributeCell]] = {}
-        for tree, cell, ready in self._lanes.free(spots):
+        for tree, cell, ready in self._lanes.free(spots, added):
             numbers = self._fitting(ready)
             attempt = self._lanes.attempt(tree, cell, numbers)
             now, first_s = self._host.now(), self._patience.pause_s(self.config.publish_retry, len(numbers))
@@ -273,7 +298,8 @@ class Publishing(Part):
         events = [self._under_way[number] for number in sorted(set(ack.sequences)) if number in self._under_way]
         events = [event for event in events if event.schema.name == ack.schema]
         spots: list[Spot] = []
-        for attribute, cell in places_of(ack.covered) if events else ():
+        is_of_interest = events or any(number in self._stragglers for number in ack.sequences)
+        for attribute, cell in places_of(ack.covered) if is_of_interest else ():
             tree = Tree(ack.schema, attribute)
             if ack.failed and ack.retry_ms:
                 self._put_off(tree, cell, events, ack)
@@ -285,13 +311,14 @@ class Publishing(Part):
             elif ack.failed:
                 spots += self._refused(events, ack.failed)
             else:
+                self._stragglers.covered(ack.schema, attribute, cell, ack.sequences, self._host.now())
                 spots += self._covered(tree, cell, events, source, matched, ack.copies)
         self._advance(spots)
         self._tell()
 
     def awaits(self, ack: EventAck) -> bool:
         """Whether an answer is about an event of this node that is not over."""
-        return any(number in self._under_way for number in ack.sequences)
+        return any(number in self._under_way or number in self._stragglers for number in ack.sequences)
 
     def _doubt(self, key: NodeId, ack: EventAck, source: PeerRef) -> None:
         """Someone nearer to a leaf's key is known than the node that answers for it. Find out whether that one lives.
@@ -376,9 +403,8 @@ class Publishing(Part):
 
     def _arm(self) -> None:
         """Have `look` called when something is due."""
-        deadlines = [event.deadline_s for event in (next(iter(self._under_way.values()), None),) if event is not None]
-        deadlines += [self._queue[0].deadline_s] if self._queue else []
-        due_s = min((self._lanes.due_s, *deadlines))
+        given_up_s = self._lanes.oldest_s + self.config.publish_timeout
+        due_s = min(self._lanes.due_s, given_up_s, self._stragglers.due_s)
         if self._over or (self._waiting_for_room and self._has_room):
             due_s = self._host.now()
         if self._timer_at <= due_s < math.inf or due_s == self._timer_at:
@@ -398,18 +424,26 @@ class Publishing(Part):
         for tree, cell in spots:
             self.cache.forget(tree, cell)
             self.maps.not_answered(tree, cell)
-        for event in _expired(self._under_way.values(), now):
-            spots += self._give_up(event)
-        for event in _expired(self._queue, now):
-            self._queue.popleft()
-            self._under_way[event.number] = event
-            spots += self._give_up(event)
+        spots += self._expire(now)
+        self._stragglers.look(now, self._host.peer)
         self._advance(spots)
         self._tell()
 
-    def _give_up(self, event: PendingPublish) -> list[Spot]:
+    def _expire(self, now: float) -> list[Spot]:
+        """Give up what set out so long ago that there should have been an answer.
+
+        And what could not even set out for as long, because it waits for the same leaf: else a leaf that never answers
+        would hold back what comes behind, batch by batch.
+        """
+        begun_s = now - self.config.publish_timeout
+        late, waiting = self._lanes.late(begun_s)
+        waiting = [number for number in waiting if self._under_way[number].planned_s <= begun_s]
+        return [spot for number in (*late, *waiting) for spot in self._give_up(self._under_way[number], now)]
+
+    def _give_up(self, event: PendingPublish, now: float) -> list[Spot]:
         if event.tries:
             event.reason = event.reason or "not all leaves have answered"
+            self._stragglers.add(event, now)
             return self._finish(event, PublishStatus.UNKNOWN)
         event.reason = event.reason or "it has not been sent: earlier events to the same leaves have not been answered"
         return self._finish(event, PublishStatus.FAILED)
@@ -442,21 +476,23 @@ class Publishing(Part):
             self._waiting_for_room.popleft()()
         self._arm()
 
+    def history(self) -> History:
+        """What is remembered of events that are over."""
+        count = len(self.outcomes)
+        return History("outcomes of own events", count, count * OUTCOME_BYTES, OUTCOMES_MAX * OUTCOME_BYTES)
+
     @property
     def _has_room(self) -> bool:
-        return self._bytes <= ROOM_SHARE * self.config.publish_queue
+        return self._bytes <= ROOM_SHARE * self.config.publish_queue and len(self._queue) <= ROOM_SHARE * QUEUED_MAX
 
     def validate(self) -> None:
         """Assert the invariants."""
         self._lanes.validate()
         self.cache.validate()
         self.maps.validate()
+        self._stragglers.validate()
         assert len(self._under_way) <= UNDER_WAY_MAX
+        assert len(self._queue) <= QUEUED_MAX
         assert self._bytes == sum(event.bytes for event in (*self._under_way.values(), *self._queue))
         assert len(self._doubts) <= DOUBTS_MAX
         assert self._timer_at < math.inf or not (self._under_way or self._queue or self._over)
-
-
-def _expired(events: Iterable[PendingPublish], now: float) -> list[PendingPublish]:
-    """Those at the front whose time is over; all have the same time, so they are in the order of their deadlines."""
-    return list(takewhile(lambda event: event.deadline_s <= now, events))

@@ -3,25 +3,30 @@
 A schema lives at `schema_key` of its name. Whoever uses it keeps it alive: now and then a node looks it up again, and
 writes it once more when its record has grown old or is gone. What was declared on this node is on its disk as well.
 
-Any member can write a shared record. So a node that knows a schema believes only a later version that extends it
-(`EventSchema.why_not_after`), and a node that holds the record refuses others (`SchemaBook.may_write`). Whoever is the
-root of the record can still tell newcomers what it likes.
+Any member can write a shared record, and that is what keeps a schema alive. What the record says is its creator's, and
+signed (`SchemaRecord`): who knows a schema believes its creator alone, and of it only a version that extends what is
+known; a node that holds the record refuses others (`SchemaBook.may_write`). The creator can end it. Where operators
+have denied the creator, nothing of it counts any more, and the name is free. Whoever is the root of the record can
+still tell newcomers of another schema, which it has made itself.
 """
 
 from __future__ import annotations
 
+from base64 import b64decode, b64encode
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Final, TypeAlias
 
 from peerd.api import NO_VERSION, Host, Part, RecordAck, RecordOutcome, RecordResult, on_timer
 from peerd.errors import ConfigError, Unavailable
-from peerd.ids import NodeId
+from peerd.ids import NodeId, format_id
 from peerd.limits import NAME_LENGTH_MAX
 from protocols.pubsub.config import PubSubConfig
 from protocols.pubsub.names import schema_key
 from protocols.pubsub.schema import EventSchema
+from protocols.pubsub.schema_record import SchemaRecord
 
 SCHEMA_ITEM: Final = b"d"
 """The name of the item that holds a schema's document."""
@@ -54,13 +59,17 @@ Done: TypeAlias = Callable[[EventSchema | None, str], None]
 
 @dataclass(slots=True)
 class _Known:
-    schema: EventSchema
+    record: SchemaRecord
     used_s: float
     looked_s: float
     is_own: bool = False
     """It was declared on this node, which keeps it for good."""
     failures: int = 0
     """So many renewals in a row were not answered."""
+
+    @property
+    def schema(self) -> EventSchema:
+        return self.record.schema
 
 
 @dataclass(slots=True)
@@ -69,6 +78,8 @@ class _Declaration:
     if_version: int | None
     on_done: Done
     tries: int = field(default=0)
+    is_end: bool = False
+    """The schema, as it is known, is to be over."""
 
 
 class SchemaBook(Part):
@@ -99,13 +110,29 @@ class SchemaBook(Part):
 
     def _read(self, name: str, data: bytes) -> None:
         try:
-            schema = EventSchema.from_json(data, cutoff=self._config.cutoff)
+            record = SchemaRecord.read(data, cutoff=self._config.cutoff)
         except ConfigError as error:
             self.refused[name] = f"on this node's disk: {error}"
             return
-        now = self._host.now()
-        self._known[schema.name] = _Known(schema, now, now, is_own=True)
-        self._host.set_timer(_RENEWAL, self._host.rng.uniform(0.0, ABSENT_S), schema.name)
+        now, name = self._host.now(), record.schema.name
+        self._known[name] = _Known(record, now, now, is_own=True)
+        self._host.set_timer(_RENEWAL, self._host.rng.uniform(0.0, ABSENT_S), name)
+
+    def written(self, name: str) -> str:
+        """See `protocols.pubsub.ports.Schemas`."""
+        known = self._known.get(name)
+        return "" if known is None else b64encode(known.record.write()).decode()
+
+    def remember(self, text: str) -> None:
+        """See `protocols.pubsub.ports.Schemas`. It is looked up soon: there may be a later version."""
+        try:
+            record = SchemaRecord.read(b64decode(text, validate=True), cutoff=self._config.cutoff)
+        except (ConfigError, ValueError):
+            return
+        name = record.schema.name
+        if name not in self._known and self._counts(record) and not self._adopt(record):
+            self._host.cancel_timer(_RENEWAL, name)
+            self._host.set_timer(_RENEWAL, self._host.rng.uniform(0.0, ABSENT_S), name)
 
     # --- asking -------------------------------------------------------------------------------------------------
 
@@ -124,6 +151,11 @@ class SchemaBook(Part):
             return None
         known.used_s = self._host.now()
         return known.schema
+
+    def creator_of(self, name: str) -> NodeId | None:
+        """Whose a known schema is."""
+        known = self._known.get(name)
+        return None if known is None else known.record.creator
 
     def fetch(self, name: str, on_done: Done) -> None:
         """Look it up on the ring, if need be; ``on_done(schema, why_not)`` is called once, perhaps at once."""
@@ -194,47 +226,74 @@ class SchemaBook(Part):
                 if known is not None:
                     self.refused[name] = found
                 return found
-            return self._adopt(found)
+            return self._over(found) if found.is_over else self._adopt(found)
         if result.outcome is RecordOutcome.ABSENT:
             if known is None:
                 self._note_absent(name)
             return _no_schema(name)
         return f"the schema {name} cannot be looked up now: {result.detail or result.outcome.value}"
 
-    def _parsed(self, name: str, data: bytes) -> EventSchema | str:
+    def _parsed(self, name: str, data: bytes) -> SchemaRecord | str:
         try:
-            schema = EventSchema.from_json(data, cutoff=self._config.cutoff)
+            record = SchemaRecord.read(data, cutoff=self._config.cutoff)
         except ConfigError as error:
             return f"what the ring keeps as the schema {name} is not valid: {error}"
-        return schema if schema.name == name else f"the ring keeps {schema.name} in the place of the schema {name}"
+        if record.schema.name != name:
+            return f"the ring keeps {record.schema.name} in the place of the schema {name}"
+        if not self._counts(record):
+            return f"what the ring keeps as the schema {name} is not signed by a member: {format_id(record.creator)}"
+        return record
 
-    def _adopt(self, found: EventSchema, *, is_own: bool = False) -> str:
+    def _counts(self, record: SchemaRecord) -> bool:
+        return record.is_proven(self._host.verify)
+
+    def _why_not(self, record: SchemaRecord, known: SchemaRecord) -> str:
+        """What forbids to believe a record where another is known; where that one's creator was denied, nothing."""
+        if record.creator != known.creator:
+            return _belongs(known) if self._counts(known) else ""
+        return record.why_not_after(known)
+
+    def _adopt(self, found: SchemaRecord, *, is_own: bool = False) -> str:
         """Believe a schema, unless it contradicts what is known; returns why not."""
-        known = self._known.get(found.name)
+        name = found.schema.name
+        known = self._known.get(name)
         now = self._host.now()
+        if known is not None and found.creator != known.record.creator and not self._counts(known.record):
+            self._drop(name)  # the other may be another schema altogether
+            known = None
         if known is None:
             if not self._make_room():
                 return f"this node has declared {SCHEMAS_MAX} schemas, and knows no more"
-            self._known[found.name] = _Known(found, now, now, is_own)
-            self._absent.pop(found.name, None)
-            self._host.set_timer(_RENEWAL, self._renewal_s(), found.name)
-            self.learnt(found)
+            self._known[name] = _Known(found, now, now, is_own)
+            self._absent.pop(name, None)
+            self._host.set_timer(_RENEWAL, self._renewal_s(), name)
+            self.learnt(found.schema)
             return ""
         known.is_own = known.is_own or is_own
-        if found.version < known.schema.version:
+        if found.creator == known.record.creator and found.schema.version < known.schema.version:
             return ""
-        why = found.why_not_after(known.schema)
+        why = self._why_not(found, known.record)
         if why:
-            self.refused[found.name] = why
+            self.refused[name] = why
             return why
-        self.refused.pop(found.name, None)
-        is_later = found.version > known.schema.version
-        known.schema = found
+        self.refused.pop(name, None)
+        is_later = found.schema.version > known.schema.version
+        known.record = found
         if known.is_own:
             self._save(found)
         if is_later:
-            self.changed(found)
+            self.changed(found.schema)
         return ""
+
+    def _over(self, found: SchemaRecord) -> str:
+        """Forget a schema that its creator has ended."""
+        name = found.schema.name
+        known = self._known.get(name)
+        if known is None:
+            self._note_absent(name)
+        elif not self._why_not(found, known.record):
+            self._drop(name)
+        return f"the schema {name} was ended by its creator, {format_id(found.creator)}"
 
     def _make_room(self) -> bool:
         if len(self._known) < SCHEMAS_MAX:
@@ -249,6 +308,11 @@ class SchemaBook(Part):
         self.refused.pop(name, None)
         self._host.cancel_timer(_RENEWAL, name)
         self.forgotten(name)
+
+    def _drop(self, name: str) -> None:
+        with suppress(Unavailable):  # then it is back after a restart, and this node finds out again
+            self._host.store.delete(STORE_PREFIX + name)
+        self._forget(name)
 
     def _note_absent(self, name: str) -> None:
         self._absent.pop(name, None)
@@ -270,6 +334,8 @@ class SchemaBook(Part):
         if not known.is_own and self._host.now() - known.used_s > 2 * self._config.lease:
             self._forget(name)
             return
+        if known.record.creator == self._host.id:
+            known.record = self._signed(known.schema)  # anew, because the cluster's root may have changed
         self._host.set_timer(_RENEWAL, self._renewal_s(), name)
         self._get(name, partial(self._renew, name))
 
@@ -278,11 +344,17 @@ class SchemaBook(Part):
         known = self._known.get(name)
         if known is None:
             return
-        if result.outcome in UNANSWERED or not self._needs_writing(known.schema, result):
+        if not self._counts(known.record):  # its creator was denied, and the ring has no schema that counts
+            if not known.is_own:
+                self._forget(name)
+                return
+            known.record = self._signed(known.schema)
+            self._save(known.record)
+        if result.outcome in UNANSWERED or not self._needs_writing(known.record, result):
             self._renewed(name, known, result)
             return
         try:
-            self._put(known.schema, result, "received", partial(self._renewed, name, known))
+            self._put(known.record, result, "received", partial(self._renewed, name, known))
         except Unavailable as error:
             self._renewed(name, known, RecordResult(RecordOutcome.UNKNOWN, detail=str(error)))
 
@@ -297,25 +369,28 @@ class SchemaBook(Part):
             self._host.cancel_timer(_RENEWAL, name)
             self._host.set_timer(_RENEWAL, pause_s, name)
 
-    def _needs_writing(self, schema: EventSchema, result: RecordResult) -> bool:
+    def _needs_writing(self, record: SchemaRecord, result: RecordResult) -> bool:
         """Whether the record is gone, will soon lapse, or is older than what is known here."""
         if result.outcome is RecordOutcome.ABSENT:
             return True
         if result.outcome is not RecordOutcome.FOUND or result.value is None:
             return False
-        found = self._parsed(schema.name, result.value)
+        found = self._parsed(record.schema.name, result.value)
         if isinstance(found, str):
             return True
-        if schema.why_not_after(found):  # two contradict each other: writing again would never end
+        if self._why_not(record, found):  # two contradict each other: writing again would never end
             return False
-        return schema.version > found.version or result.remaining_s < self._config.lease / 2
+        return record.schema.version > found.schema.version or result.remaining_s < self._config.lease / 2
+
+    def _signed(self, schema: EventSchema, *, is_over: bool = False) -> SchemaRecord:
+        return SchemaRecord.signed(schema, self._host.id, self._host.sign, is_over=is_over)
 
     def _put(
-        self, schema: EventSchema, over: RecordResult, ack: RecordAck, on_result: Callable[[RecordResult], None]
+        self, record: SchemaRecord, over: RecordResult, ack: RecordAck, on_result: Callable[[RecordResult], None]
     ) -> None:
         self._host.records.put(
-            schema_key(schema.name),
-            schema.document.to_json(),
+            schema_key(record.schema.name),
+            record.write(),
             self._config.lease,
             on_result,
             item=SCHEMA_ITEM,
@@ -346,72 +421,129 @@ class SchemaBook(Part):
         if result.outcome not in (RecordOutcome.FOUND, RecordOutcome.ABSENT):
             job.on_done(None, f"{name} cannot be declared now: {result.detail or result.outcome.value}")
             return
-        found = None if result.value is None else self._parsed(name, result.value)
-        current = found if isinstance(found, EventSchema) else None
+        parsed = None if result.value is None else self._parsed(name, result.value)
+        current = parsed if isinstance(parsed, SchemaRecord) else None
         known = self._known.get(name)
-        newest = max((each for each in (current, known.schema if known else None) if each), key=_version, default=None)
-        why = "" if newest is None else job.schema.why_not_after(newest)
-        version = 0 if newest is None else newest.version
-        if job.if_version is not None and job.if_version != version:
-            why = f"the version of {name} is {version}, not {job.if_version}"
+        newest = current
+        if (
+            known is not None
+            and self._counts(known.record)
+            and (current is None or self._why_not(current, known.record))
+        ):
+            newest = known.record
+        why = self._why_not_declared(job, newest)
         if why:
             job.on_done(None, why)
-        elif current is not None and current.document == job.schema.document:
-            self._declared(job)
+        elif not job.is_end and current is not None and self._says_the_same(job.schema, current):
+            self._declared(job, current)
         else:
+            is_known = newest is not None and not job.is_end and self._says_the_same(job.schema, newest)
+            record = newest if newest and is_known else self._signed(job.schema, is_over=job.is_end)
             try:
-                self._put(job.schema, result, "replicated", partial(self._written, job))
+                self._put(record, result, "replicated", partial(self._written, job, record))
             except Unavailable as error:
                 job.on_done(None, f"{name} cannot be declared now: {error}")
 
-    def _written(self, job: _Declaration, result: RecordResult) -> None:
+    @staticmethod
+    def _says_the_same(schema: EventSchema, current: SchemaRecord) -> bool:
+        return not current.is_over and current.schema.document == schema.document
+
+    def _why_not_declared(self, job: _Declaration, newest: SchemaRecord | None) -> str:
+        """What forbids to write, where this is the newest record that counts."""
+        there = None if newest is None or newest.is_over else newest
+        version = 0 if there is None else there.schema.version
+        if job.if_version is not None and job.if_version != version:
+            return f"the version of {job.schema.name} is {version}, not {job.if_version}"
+        if newest is None or (not job.is_end and self._says_the_same(job.schema, newest)):
+            return ""
+        if newest.creator != self._host.id:
+            return _belongs(newest)
+        if job.is_end:
+            return ""
+        if newest.is_over:
+            is_later = job.schema.version > newest.schema.version
+            return "" if is_later else f"{job.schema.name} has ended with version {newest.schema.version}"
+        why = job.schema.why_not_after(newest.schema)
+        if not why and job.schema.version > version + 1:
+            return f"version {version} of {job.schema.name} is known: the next one is {version + 1}"
+        return why
+
+    def _written(self, job: _Declaration, record: SchemaRecord, result: RecordResult) -> None:
         if result.outcome is RecordOutcome.STORED:
-            self._declared(job)
+            self._declared(job, record)
         elif result.outcome is RecordOutcome.CONFLICT and job.tries < DECLARE_TRIES_MAX:
             self._try(job)  # somebody else has changed it since it was read
         else:
             why = result.detail or result.outcome.value
-            job.on_done(None, f"whether {job.schema.name} is declared is not certain: {why}")
+            what = "has ended" if job.is_end else "is declared"
+            job.on_done(None, f"whether {job.schema.name} {what} is not certain: {why}")
 
-    def _declared(self, job: _Declaration) -> None:
-        why = self._adopt(job.schema, is_own=True)
+    def _declared(self, job: _Declaration, record: SchemaRecord) -> None:
+        if record.is_over:
+            self._over(record)
+            job.on_done(record.schema, "")
+            return
+        why = self._adopt(record, is_own=True)
         if why:
             job.on_done(None, why)
             return
-        job.on_done(self._known[job.schema.name].schema, self._save(job.schema))
+        job.on_done(self._known[job.schema.name].schema, self._save(record))
 
-    def _save(self, schema: EventSchema) -> str:
-        """Put the document on this node's disk; returns what went wrong."""
+    def _save(self, record: SchemaRecord) -> str:
+        """Put it on this node's disk; returns what went wrong."""
+        name = record.schema.name
         try:
-            self._host.store.put(STORE_PREFIX + schema.name, schema.document.to_json())
+            self._host.store.put(STORE_PREFIX + name, record.write())
         except Unavailable as error:
-            return f"{schema.name} is declared, but this node has no copy on its disk: {error}"
+            return f"{name} is declared, but this node has no copy on its disk: {error}"
         return ""
+
+    def end(self, name: str, on_done: Done) -> None:
+        """End a schema of this node's own: everybody forgets it, and its name is free when its record has lapsed.
+
+        ``on_done`` gets the last version once its end is replicated.
+        """
+
+        def found(schema: EventSchema | None, why: str) -> None:
+            known = self._known.get(name)
+            if known is None:
+                on_done(None, why or _no_schema(name))
+            elif known.record.creator != self._host.id:
+                on_done(None, _belongs(known.record))
+            else:
+                self._try(_Declaration(known.schema, None, on_done, is_end=True))
+
+        self.refresh(name, found)
 
     # --- other nodes' writes ------------------------------------------------------------------------------------
 
     def may_write(self, key: NodeId, value: bytes | None) -> bool:
         """Whether another node's write to the item `SCHEMA_ITEM` of this key is taken (`Plugin.record_allowed`).
 
-        It is, if it is a valid schema that belongs there, and extends the one that this node holds or knows.
+        It is, if it is a valid schema that belongs there and is signed by its creator, and if that one has made the one
+        that this node holds or knows, which it extends or ends.
         """
         if value is None:
             return False
         try:
-            schema = EventSchema.from_json(value, cutoff=self._config.cutoff)
+            name = SchemaRecord.read(value, cutoff=self._config.cutoff).schema.name
         except ConfigError:
             return False
-        if schema_key(schema.name) != key:
+        record = self._parsed(name, value)
+        if isinstance(record, str) or schema_key(name) != key:
             return False
-        known = self._known.get(schema.name)
+        known = self._known.get(name)
         held = self._host.records.local(key, SCHEMA_ITEM)
-        before = None if held is None else self._parsed(schema.name, held.value)
-        olds = [each for each in (before, known.schema if known is not None else None) if isinstance(each, EventSchema)]
-        return not any(schema.why_not_after(old) for old in olds)
+        before = None if held is None else self._parsed(name, held.value)
+        olds = [
+            each for each in (before, known.record if known is not None else None) if isinstance(each, SchemaRecord)
+        ]
+        return not any(self._why_not(record, old) for old in olds)
 
 
-def _version(schema: EventSchema) -> int:
-    return schema.version
+def _belongs(record: SchemaRecord) -> str:
+    whose = f"the schema {record.schema.name} belongs to node {format_id(record.creator)}"
+    return f"{whose}: change or end it there; where that node was denied (peerd deny), its name is free"
 
 
 def _no_schema(name: str) -> str:

@@ -12,6 +12,7 @@ from protocols.pubsub.models import (
     Declared,
     Published,
     ReceivedEvent,
+    SchemaEnded,
     SchemaSummary,
     SubscriptionRequest,
     SubscriptionView,
@@ -44,14 +45,21 @@ class PubSubService(Protocol):
     def schema_document(self, name: str, on_done: Callable[[dict[str, Any] | Exception], None]) -> None:
         """A schema as it was declared; it is looked up on the ring."""
 
+    def end_schema(self, name: str, on_done: Callable[[SchemaEnded | Exception], None]) -> None:
+        """End a schema that this node has made: everybody forgets it."""
+
     def publish(
         self,
         schema: str,
         event: Mapping[str, Any],
         on_done: Callable[[Published | Exception], None],
         ack: AckWord | None = None,
+        once: str = "",
     ) -> EventId:
-        """Publish one event: its attributes, and members that begin with ``_`` (`protocols.pubsub.models.RESERVED`)."""
+        """Publish one event: its attributes, and members that begin with ``_`` (`protocols.pubsub.models.RESERVED`).
+
+        ``once``: its client's own name for it; what comes under the same name is not published again (`OnceWindow`).
+        """
 
     def when_publishable(
         self, schema: str, event: Mapping[str, Any], on_done: Callable[[bool | Exception], None]
@@ -60,15 +68,29 @@ class PubSubService(Protocol):
         has room for another event: then `publish` takes it at once."""
 
     def subscribe(
-        self, request: SubscriptionRequest, on_done: Callable[[SubscriptionView | Exception], None]
+        self,
+        request: SubscriptionRequest,
+        on_done: Callable[[SubscriptionView | Exception], None],
+        owner: str = "",
+        *,
+        is_bounded: bool = False,
     ) -> SubscriptionView:
-        """Subscribe. Events may come from now on; ``on_done`` is called when they surely do (``received``)."""
+        """Subscribe. Events may come from now on; ``on_done`` is called when they surely do (``received``).
+
+        ``is_bounded``: the owner may have ``owner_share`` of what there is room for, and no more.
+        """
+
+    def charge(self, owner: str, filter: object) -> None:
+        """Charge a client for a filter that it is going to ask for, by its length, before anybody reads it."""
 
     def continued(self, request: SubscriptionRequest, epoch: str) -> str | None:
         """The id of the subscription without a name whose stream has this epoch, if it is what is asked for now."""
 
     def subscriptions_held(self) -> list[SubscriptionView]:
         """The subscriptions of this node's clients, oldest first."""
+
+    def subscription_held(self, id: str) -> SubscriptionView:
+        """One of them, by its id, or by its name if it is durable."""
 
     def change(self, id: str, filter: object, on_done: Callable[[SubscriptionView | Exception], None]) -> None:
         """Give a subscription another filter."""
@@ -79,8 +101,18 @@ class PubSubService(Protocol):
     def reading(self, id: str) -> tuple[SubscriptionView, Feed[ReceivedEvent]]:
         """A subscription and its feed."""
 
-    def explain(self, event: str, subscriber: str, on_done: Callable[[dict[str, Any] | Exception], None]) -> None:
-        """Why an event did or did not arrive at a node; ``subscriber``: its id, or empty for this node."""
+    def explain(
+        self,
+        event: str,
+        subscriber: str,
+        on_done: Callable[[dict[str, Any] | Exception], None],
+        *,
+        shows_filters: bool = True,
+    ) -> None:
+        """Why an event did or did not arrive at a node; ``subscriber``: its id, or empty for this node.
+
+        ``shows_filters``: with the filters of whoever subscribed, and what they say about the event's values.
+        """
 
     def tree(self, schema: str, attribute: str, on_done: Callable[[TreeView | Exception], None]) -> None:
         """The tree of an attribute; ``*``: that of subscriptions that name no range."""

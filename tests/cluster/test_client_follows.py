@@ -19,7 +19,8 @@ from tests.support.interrupts import take_interrupts
 
 pytestmark = pytest.mark.cluster
 
-QUICK = Backoff(first_s=0.05, most_s=0.2)
+TOLD: list[str] = []
+QUICK = Backoff(first_s=0.05, most_s=0.2, tell=TOLD.append)
 
 
 def booted(entry: StreamEntry) -> bool:
@@ -31,6 +32,7 @@ async def test_killed_daemons_are_waited_for_and_what_was_missed_is_marked(tmp_p
     directory = tmp_path / "node"
     daemon = DaemonProcess(directory)
     found: list[StreamEntry] = []
+    TOLD.clear()
     try:
         daemon.ready()
         async with Client(daemon.socket) as client, asyncio.timeout(200):
@@ -51,6 +53,7 @@ async def test_killed_daemons_are_waited_for_and_what_was_missed_is_marked(tmp_p
     gaps = [(entry.reason, entry.count) for entry in found if isinstance(entry, Gap)]
     boots = [entry.data["boot"] for entry in found if booted(entry) and isinstance(entry, Item)]
     assert gaps == [("restarted", None)] * 3
+    assert [text.partition(" (")[0] for text in TOLD] == ["connection lost, trying again", "connected again"] * 3
     assert boots == sorted(set(boots)) and len(boots) == 4
     numbers = [entry.id for entry in found if isinstance(entry, Item)]
     assert len(set(numbers)) == len(numbers), "nothing came twice"

@@ -123,7 +123,7 @@ def test_kill_forget_restart_and_leave(make: Callable[[int], LocalCluster]) -> N
     assert missing.lost_s is not None and missing.reason.startswith("lost ")
     assert "peerd_members_missing 1.0" in metrics(cluster, 2)
     assert "peerd_members_expected 9.0" in metrics(cluster, 2)
-    ready = command(cluster, "healthcheck")
+    ready = command(cluster, "healthcheck", "-o", "json")
     assert ready.returncode == 0
     assert "8 of 9 expected members, 1 missing" in ready.stdout
     forgotten = command(cluster, "forget", victim.id[:8])

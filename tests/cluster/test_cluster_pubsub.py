@@ -6,7 +6,6 @@ import asyncio
 import json
 import shutil
 import subprocess
-import sys
 from collections.abc import Iterator
 from contextlib import aclosing, contextmanager
 from pathlib import Path
@@ -21,7 +20,7 @@ from peerd.cluster.local import LocalCluster
 from peerd.models.admin import API_PREFIX
 from protocols.pubsub.front.client import PubSubClient
 from protocols.pubsub.models import ReceivedEvent, SubscriptionRequest, SubscriptionView
-from tests.support.daemon_process import clean_environment
+from tests.support.daemon_process import clean_environment, restarted
 from tests.support.pages import blocks
 from tests.support.sockets import next_entry
 
@@ -79,18 +78,6 @@ async def take(pubsub: PubSubClient, id: str, count: int) -> list[ReceivedEvent]
                 if len(found) == count:
                     break
     return found
-
-
-@contextmanager
-def restarted(folder: Path) -> Iterator[None]:
-    """A node that was killed runs again, with its configuration and state."""
-    command = [sys.executable, "-m", "peerd", "run", "--config", str(folder / "peerd.toml")]
-    process = subprocess.Popen(command, cwd=folder, env=clean_environment(), stdout=subprocess.DEVNULL)
-    try:
-        yield
-    finally:
-        process.terminate()
-        process.wait(WAIT_S)
 
 
 async def installed_again(pubsub: PubSubClient, name: str) -> None:

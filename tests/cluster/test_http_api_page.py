@@ -55,7 +55,7 @@ EXAMPLES = [
     Example("new WebSocket", ("item node.started", "item node.ready")),
     Example('{"text": "second"}', ('{"accepted":2,"refused":0,"errors":[],"is_complete":true,"detail":""}',)),
     Example('{"txt": "typo"}', ('"accepted":1,"refused":2', '"line":2,"detail":"we want no spam"', '"line":3')),
-    Example("client.send_lines", ("1 lines were refused and accepted: 2",)),
+    Example("client.send_lines", ("1 line refused and accepted: 2",)),
     Example('"sixth", "seventh"', ("200 2",)),
 ]
 

@@ -15,6 +15,7 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
+from tests.fuzz import xpath_verdicts
 from tests.fuzz.target import Finding, Target, run_cases
 from tests.fuzz.targets import all_targets, shares
 
@@ -30,7 +31,10 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--target", default="", help="only decoders whose name contains this")
     parser.add_argument("--first", type=int, default=0, help="number of the first case of each decoder")
+    parser.add_argument("--xpath-verdicts", type=int, default=0, help="instead: compare so many verdicts with lxml's")
     asked = parser.parse_args(arguments)
+    if asked.xpath_verdicts:
+        return 1 if xpath_verdicts.report(asked.xpath_verdicts, asked.seed) else 0
     with tempfile.TemporaryDirectory(prefix="peerd-fuzz-") as scratch:
         targets = [target for target in all_targets(Path(scratch)) if asked.target in target.name]
         if not targets:

@@ -13,7 +13,7 @@ from typing import Any, Final
 from peerd import limits
 from peerd.errors import Bug
 from peerd.ids import NodeId
-from peerd.messages import Message, PeerRef, encode_body
+from peerd.messages import Message, PeerRef, encode_body, sent_fields
 from tests.support.golden import sample
 
 ITEMS_MAX: Final = 4
@@ -47,7 +47,7 @@ def encoded_instance(rng: Random, kind: type[Message], words: Vocabulary = NOTHI
 @functools.cache
 def _hints(kind: type) -> dict[str, Any]:
     hints = typing.get_type_hints(kind, include_extras=True)
-    return {field.name: hints[field.name] for field in dataclasses.fields(kind)}
+    return {field.name: hints[field.name] for field in sent_fields(kind)}
 
 
 def _instance(rng: Random, kind: type, words: Vocabulary) -> object:

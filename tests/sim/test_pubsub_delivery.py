@@ -23,8 +23,10 @@ from protocols.pubsub.cells import SIDE, Target, cell_at
 from protocols.pubsub.config import PubSubConfig
 from protocols.pubsub.delivering.assembly import Delivering
 from protocols.pubsub.delivering.copies import as_trees
+from protocols.pubsub.delivering.messages import COPY_MESSAGES
 from protocols.pubsub.events import EVENTS
 from protocols.pubsub.ledger import LEAF_REASONS, METRICS
+from protocols.pubsub.losses import LostEvents
 from protocols.pubsub.messages import (
     MESSAGES,
     DeliveryAnswer,
@@ -90,11 +92,11 @@ class Subscribers:
         """Nothing is written."""
         return Writes()
 
-    def note_lost(self, schema: str, count: int) -> None:
+    def note_lost(self, schema: str, losses: Sequence[LostEvents], leaf: NodeId) -> None:
         """Count it."""
-        self.lost += count
+        self.lost += sum(each.count for each in losses)
 
-    def must_pause(self) -> int:
+    def must_pause(self, schema: str) -> int:
         """Nobody is slow."""
         return 0
 
@@ -103,7 +105,7 @@ class Leafy(Plugin):
     """All of `protocols.pubsub.delivering`, with the least of a publisher, a subscriber and a tree."""
 
     name: ClassVar[str] = "pubsub"
-    messages = MESSAGES
+    messages = (*MESSAGES, *COPY_MESSAGES)
     events = EVENTS
     metrics = METRICS
 

@@ -61,12 +61,31 @@ def test_what_one_node_declares_all_others_know() -> None:
     assert warning == ""
     answers = fetched(simulation, others)
     assert all(schema is not None and not schema.why_not_after(made) for schema, _ in answers)
-    declared(simulation, (others[0], TWO))
+    [(none, why)] = declared(simulation, (others[0], TWO))
+    assert none is None and "belongs to node" in why, "another node's"
+    declared(simulation, (first, TWO))
     simulation.run_for(LEASE_S / 2)
     for place in (first, *others):
         known = book(place).get("trades")
         assert known is not None
         assert known.version == 2, "a renewal has found the later version"
+
+
+def test_a_schema_that_its_creator_ends_is_forgotten_everywhere_and_its_name_is_free() -> None:
+    simulation = book_ring(12, seed=6)
+    first, second, *rest = simulation.live_nodes()
+    declared(simulation, (first, DOCUMENT))
+    declared(simulation, (second, DOCUMENT))  # the same, which second keeps from now on, too
+    fetched(simulation, rest)
+    told: list[Answer] = []
+    book(first).end("trades", lambda schema, why: told.append((schema, why)))
+    simulation.run_until(lambda: bool(told), limit_s=60.0)
+    assert told[0][0] is not None, told
+    simulation.run_for(2 * LEASE_S)
+    assert [book(place).known() for place in simulation.live_nodes()] == [[]] * 12
+    different = {"name": "trades", "attributes": [{"name": "venue", "type": "string"}]}
+    [(made, why)] = declared(simulation, (second, different))
+    assert made is not None, why
 
 
 def test_a_schema_outlives_all_nodes_that_hold_its_record() -> None:
@@ -91,7 +110,7 @@ def test_of_two_that_contradict_each_other_one_is_declared() -> None:
     made = [schema for schema, _ in answers if schema is not None]
     assert len(made) == 1
     [why] = [why for schema, why in answers if schema is None]
-    assert "is known: give the changed one a higher version" in why
+    assert "belongs to node" in why
     [(seen, _)] = fetched(simulation, [third])
     assert seen is not None
     assert not seen.why_not_after(made[0])

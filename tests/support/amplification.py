@@ -19,7 +19,7 @@ from typing import Any, Final
 from peerd.api import Priority
 from peerd.driver import StreamHandler
 from peerd.ids import NodeId, key_of
-from peerd.messages import Message, PeerRef, encode_body, message_type
+from peerd.messages import Message, PeerRef, encode_body, message_type, sent_fields
 from peerd.overlay.config import OverlayConfig
 from peerd.overlay.messages import Broadcast, ForgetOrder, LookupProbe, Route
 from peerd.services.groups.config import GroupsConfig
@@ -200,10 +200,15 @@ def ring_of(kind: type[Message]) -> str:
     return "pubsub" if kind in pubsub.MESSAGES else "general"
 
 
+def placed(kind: type[Message], outer: type[Message] | None = None) -> _Sent:
+    """The ring in which a message means something, its smallest form, who sends it, and whom to. Use it in a branch."""
+    makers = {"general": _in_general, "pubsub": _in_pubsub}
+    return makers.get(ring_of(kind), _in_stream)(kind, outer)
+
+
 def _measured(kind: type[Message], outer: type[Message] | None) -> Caused:
     name = ring_of(kind)
-    makers = {"general": _in_general, "pubsub": _in_pubsub}
-    simulation, message, member, victim = makers.get(name, _in_stream)(kind, outer)
+    simulation, message, member, victim = placed(kind, outer)
     frame = encode_request(message, 1 << 20)
     with overheard() as heard:
         member.driver.send(victim.peer, frame, Priority.NORMAL)
@@ -314,7 +319,7 @@ class _Words:
         if kind is StartRound:
             return self._start()
         hints = typing.get_type_hints(kind, include_extras=True)
-        found = kind(**{each.name: self._value(each.name, hints[each.name]) for each in dataclasses.fields(kind)})
+        found = kind(**{each.name: self._value(each.name, hints[each.name]) for each in sent_fields(kind)})
         if kind in (Enrolled, StopRound):
             peer = self.member.peer
             is_stop = kind is StopRound
@@ -327,7 +332,7 @@ class _Words:
         type_id, body, source = inner.TYPE_ID, encode_body(inner), self.member.peer
         if outer is Broadcast:
             return Broadcast(type_id, body, source, 1, 1, self.victim.id, self.victim.id, 0)
-        fields = {each.name for each in dataclasses.fields(inner)}  # type: ignore[arg-type]  # a message is a dataclass
+        fields = {each.name for each in sent_fields(type(inner))}
         key = GROUP if "group" in fields else TOPIC_KEY if "key" in fields else self.victim.id
         key = pubsub.key_for(inner) or key
         return Route((key,), type_id, body, source, 1, 1, 0)

@@ -6,6 +6,7 @@ import json
 import os
 import signal
 import subprocess
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -43,6 +44,18 @@ def peerd(*arguments: str, timeout_s: float = 60.0) -> subprocess.CompletedProce
 def clean_environment() -> dict[str, str]:
     """Return the environment without peerd's settings of the person who runs the tests."""
     return {name: value for name, value in os.environ.items() if not name.startswith("PEERD_")}
+
+
+@contextmanager
+def restarted(folder: Path) -> Iterator[subprocess.Popen[bytes]]:
+    """A node of a local cluster that was killed runs again, with its configuration and state."""
+    command = [sys.executable, "-m", "peerd", "run", "--config", str(folder / "peerd.toml")]
+    process = subprocess.Popen(command, cwd=folder, env=clean_environment(), stdout=subprocess.DEVNULL)
+    try:
+        yield process
+    finally:
+        process.terminate()
+        process.wait(STOP_S)
 
 
 def wait_until(condition: Callable[[], object], what: str, timeout_s: float = PATIENCE_S) -> None:

@@ -61,6 +61,8 @@ class FakePubSub(PubSub):
         self.calls: list[tuple[str, Any]] = []
         self.refusal: Exception | None = None
         self.rooms = 0
+        self.names: list[str] = []
+        """What clients call their events."""
         self.outcome: Callable[[int], Published | Exception] = published
         self.feed: Feed[ReceivedEvent] = Feed("fake.1")
         self.view = SubscriptionView(
@@ -101,8 +103,10 @@ class FakePubSub(PubSub):
         event: Mapping[str, Any],
         on_done: Callable[[Published | Exception], None],
         ack: AckWord | None = None,
+        once: str = "",
     ) -> EventId:
         """The outcome comes at once."""
+        self.names.append(once)
         self._note("publish", dict(event), ack)
         number = len([name for name, _ in self.calls if name == "publish"])
         on_done(self.outcome(number))
@@ -116,12 +120,20 @@ class FakePubSub(PubSub):
         on_done(True if schema == "stocks" else NotDone("unknown", f"there is no schema {schema}"))
 
     def subscribe(
-        self, request: SubscriptionRequest, on_done: Callable[[SubscriptionView | Exception], None]
+        self,
+        request: SubscriptionRequest,
+        on_done: Callable[[SubscriptionView | Exception], None],
+        owner: str = "",
+        *,
+        is_bounded: bool = False,
     ) -> SubscriptionView:
         """Always the same subscription."""
         self._note("subscribe", request)
         on_done(self.view)
         return self.view
+
+    def charge(self, owner: str, filter: object) -> None:
+        """Nothing costs anything."""
 
     def continued(self, request: SubscriptionRequest, epoch: str) -> str | None:
         """The one subscription, for who knows its stream."""
@@ -131,6 +143,10 @@ class FakePubSub(PubSub):
     def subscriptions_held(self) -> list[SubscriptionView]:
         """Two: one covers the other."""
         return [self.view, self.view.model_copy(update={"id": "0b", "state": "covered", "covered_by": "0a"})]
+
+    def subscription_held(self, id: str) -> SubscriptionView:
+        """The one subscription."""
+        return self.view
 
     def change(self, id: str, filter: object, on_done: Callable[[SubscriptionView | Exception], None]) -> None:
         """Done."""
@@ -147,7 +163,14 @@ class FakePubSub(PubSub):
         self._note("reading", id)
         return self.view, self.feed
 
-    def explain(self, event: str, subscriber: str, on_done: Callable[[dict[str, Any] | Exception], None]) -> None:
+    def explain(
+        self,
+        event: str,
+        subscriber: str,
+        on_done: Callable[[dict[str, Any] | Exception], None],
+        *,
+        shows_filters: bool = True,
+    ) -> None:
         """The verdict that the test has set."""
         self._note("explain", event, subscriber)
         on_done(self.verdict)

@@ -16,7 +16,7 @@ from peerd.api import Plugin
 from peerd.client import Client
 from peerd.config import load_config
 from peerd.daemon.admin.server import AdminServer, start_admin
-from peerd.daemon.http.ingest import LINES_BODY, LineRefused, ingest
+from peerd.daemon.http.ingest import LINES_BODY, LineFate, LineRefused, ingest
 from peerd.daemon.http.streaming import Source, add_feed, json_bytes
 from peerd.errors import Unavailable
 from peerd.lib.feed import Feed, Policy
@@ -42,9 +42,10 @@ class Notes(Plugin):
         self.room = asyncio.Event()
         self.room.set()
         self.waiting = asyncio.Event()
+        self.later: list[LineFate] = []
 
-    async def accept(self, note: Note) -> None:
-        """Waits for `room`."""
+    async def accept(self, note: Note) -> LineFate | None:
+        """Waits for `room`. What becomes of a text that begins with "later" is known when the test says so."""
         if not self.room.is_set():
             self.waiting.set()
             await self.room.wait()
@@ -56,6 +57,11 @@ class Notes(Plugin):
             self.waiting.set()
             raise HTTPException(HTTPStatus.NOT_FOUND, "notes are taken elsewhere")
         self.taken.append(note.text)
+        if not note.text.startswith("later"):
+            return None
+        fate: LineFate = asyncio.get_running_loop().create_future()
+        self.later.append(fate)
+        return fate
 
     @staticmethod
     def router(service: Notes) -> APIRouter:

@@ -6,7 +6,6 @@ bytes of a message that is out in the world are what other nodes send.
 
 from __future__ import annotations
 
-import dataclasses
 import json
 import types
 import typing
@@ -14,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from peerd.ids import NodeId
-from peerd.messages import Message, registered
+from peerd.messages import Message, registered, sent_fields
 from peerd.plugins import find_plugins
 from peerd.wire.codec import encode
 
@@ -38,7 +37,7 @@ def sample(kind: type[Message]) -> Message:
 
 def _instance(kind: type) -> object:
     hints = typing.get_type_hints(kind, include_extras=True)
-    fields = dataclasses.fields(kind)
+    fields = sent_fields(kind)
     return kind(**{field.name: _value(hints[field.name], number) for number, field in enumerate(fields, 1)})
 
 

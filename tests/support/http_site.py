@@ -73,7 +73,7 @@ class HttpSite:
         """Returns when that many requests are under way there."""
         front = self.server._listeners[cast(ListenerName, listener)]._config.app
         assert isinstance(front, Gate)
-        await until(lambda: front._running == count)
+        await until(lambda: len(front._running) == count)
 
     def token(self, *scopes: str, name: str = "program", life_s: float = 3600.0) -> str:
         """Make an access token."""

@@ -83,6 +83,12 @@ class OneSchema:
         """Look it up."""
         return self.schema if self.known and name == self.schema.name else None
 
+    def written(self, name: str) -> str:
+        raise AssertionError("nothing is kept on disk here")
+
+    def remember(self, text: str) -> None:
+        raise AssertionError("nothing is kept on disk here")
+
     def look_again(self, name: str, on_done: Callable[[bool], None]) -> None:
         """There is no later version."""
         on_done(False)

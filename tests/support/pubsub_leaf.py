@@ -17,6 +17,8 @@ from protocols.pubsub.bodies import id_of
 from protocols.pubsub.cells import WHOLE, Target
 from protocols.pubsub.config import PubSubConfig
 from protocols.pubsub.delivering.assembly import Delivering
+from protocols.pubsub.delivering.messages import COPY_MESSAGES
+from protocols.pubsub.losses import LostEvents
 from protocols.pubsub.messages import MESSAGES, EventBody, LeafEntry, SubObject
 from protocols.pubsub.names import EventId, SubscriptionKey, Tree
 from protocols.pubsub.ports import CellDecision, Here, SchemaView, Values
@@ -73,6 +75,12 @@ class FakeSchemas:
     def get(self, name: str) -> SchemaView | None:
         """The one."""
         return SCHEMA if name == SCHEMA.name else None
+
+    def written(self, name: str) -> str:
+        raise AssertionError("nothing is kept on disk here")
+
+    def remember(self, text: str) -> None:
+        raise AssertionError("nothing is kept on disk here")
 
     def look_again(self, name: str, on_done: Callable[[bool], None]) -> None:
         """There is no later version."""
@@ -147,11 +155,11 @@ class FakeSubscribers:
             self.taken.append(event.sequence)
         return True
 
-    def note_lost(self, schema: str, count: int) -> None:
+    def note_lost(self, schema: str, losses: Sequence[LostEvents], leaf: NodeId) -> None:
         """Count it."""
-        self.lost += count
+        self.lost += sum(each.count for each in losses)
 
-    def must_pause(self) -> int:
+    def must_pause(self, schema: str) -> int:
         """What the test has set."""
         return self.pause_ms
 
@@ -160,7 +168,7 @@ class _LeafPlugin(Plugin):
     """Holds the parts, so that the fake host finds their handlers and timers."""
 
     name = "pubsub"
-    messages = MESSAGES
+    messages = (*MESSAGES, *COPY_MESSAGES)
 
 
 class Desk:

@@ -95,6 +95,12 @@ class PlainSchemas:
     def get(self, name: str) -> SchemaView | None:
         return self.known.get(name)
 
+    def written(self, name: str) -> str:
+        return ""
+
+    def remember(self, text: str) -> None:
+        """Nothing is written."""
+
     def look_again(self, name: str, on_done: Callable[[bool], None]) -> None:
         """There is no later version."""
         on_done(False)
@@ -110,6 +116,7 @@ class PlainIndex:
 
     def __init__(self, schema: SchemaView) -> None:
         self._schema = schema
+        self.failed: dict[str, str] = {}
         self._subs: dict[SubscriptionKey, tuple[SubObject, Callable[[Any], bool]]] = {}
 
     def add(self, key: SubscriptionKey, cell: int, sub: SubObject) -> None:
@@ -184,9 +191,9 @@ class Node1:
 
     # Clients
 
-    def subscribe(self, filter: str, **options: Any) -> SubscriptionView:
+    def subscribe(self, filter: str, owner: str = "", *, is_bounded: bool = False, **options: Any) -> SubscriptionView:
         request = SubscriptionRequest(schema_name=STOCKS, filter=filter, **options)
-        return self.plugin.subscriptions.subscribe(request, self.told.append)
+        return self.plugin.subscriptions.subscribe(request, self.told.append, owner, is_bounded=is_bounded)
 
     def change(self, id: str, filter: str) -> None:
         self.plugin.subscriptions.change(id, filter, self.told.append)

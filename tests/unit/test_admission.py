@@ -79,8 +79,20 @@ async def test_everybody_who_gets_in_may_read(tmp_path: Path, monkeypatch: pytes
         for listener in ("admin_socket", "admin_http"):
             client = site.http(listener)
             assert (await client.get("/v1/status")).status_code == 200
-            assert (await client.post("/v1/numbers/sum", json=[1, 2])).json() == 3, "a question, though it is a POST"
-            assert (await client.post("/v1/ring/check", json={})).status_code == 200
+            assert (await client.post("/v1/ring/check", json={})).status_code == 200, "a question, though it is a POST"
+        assert (await site.http("admin_socket").post("/v1/numbers/sum", json=[1, 2])).json() == 3
+
+
+@pytest.mark.parametrize(
+    ("method", "path"), [("GET", "/v1/numbers"), ("POST", "/v1/numbers/sum"), ("GET", "/v1/numbers/stream?follow=0")]
+)
+async def test_no_route_of_a_protocol_is_served_where_nobody_knows_who_asks(
+    tmp_path: Path, method: str, path: str
+) -> None:
+    async with http_site(tmp_path) as site:
+        answer = await site.http("admin_http").request(method, path, json=[1])
+        assert answer.status_code == 403 and str(tmp_path / "admin.sock") in detail(answer)
+        assert site.refused("admin_http", "not_local") == 1
 
 
 @pytest.mark.parametrize("user_id", [0, os.geteuid(), 1234])

@@ -139,9 +139,14 @@ def test_json_is_the_whole_answer_and_nothing_else(asked: Asked, capsys: pytest.
     assert answer["missing"][0]["reason"] == "no answer" and answer["outcome"] == "partial"
 
 
-def test_progress_off_a_terminal_is_a_line_a_stage(asked: Asked, capsys: pytest.CaptureFixture[str]) -> None:
+def test_progress_is_for_terminals(
+    asked: Asked, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
     main(WORDS)
-    assert capsys.readouterr().err.count("nodes enrolled") == 1
+    assert "enrolled" not in capsys.readouterr().err, "in a pipe there is none"
+    monkeypatch.setattr("sys.stderr.isatty", lambda: True)
+    main(WORDS)
+    assert capsys.readouterr().err.count("nodes enrolled") == 2
     main([*WORDS, "--no-progress"])
     assert "enrolled" not in capsys.readouterr().err
 
@@ -154,7 +159,7 @@ def test_top_is_said(asked: Asked, capsys: pytest.CaptureFixture[str]) -> None:
 def test_what_was_folded_away_is_said(asked: Asked, capsys: pytest.CaptureFixture[str]) -> None:
     asked.answer = replace(COMPLETE, value=GroupedAnswer({"a": 3}, 1, remainder_groups_max=5, remainder=1200))
     main(WORDS)
-    assert "not exact: up to 5 groups were folded away, together 1,200" in capsys.readouterr().out
+    assert "not exact: up to 5 groups folded away, together 1,200" in capsys.readouterr().out
 
 
 def test_a_single_value(asked: Asked, capsys: pytest.CaptureFixture[str]) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import json
+import os
 import re
 from pathlib import Path
 
@@ -12,8 +13,13 @@ import pytest
 import yaml
 
 from peerd.api import LookupResult
+from peerd.cli.locations import admin_address
 from peerd.cli.main import main
+from peerd.cli.run import load as load_run
+from peerd.cluster.layout import ClusterRecord, Layout, NodeRecord, default_directory
+from peerd.cluster.processes import process_ref
 from peerd.ids import format_id
+from peerd.places import ADMIN_SOCKET
 from tests.support.fake_daemon import OWN, FakeDaemon, answer_commands, peer
 
 
@@ -163,10 +169,14 @@ def test_route_of_a_node_that_has_left(daemon: FakeDaemon, capsys: pytest.Captur
 
 def test_healthcheck(daemon: FakeDaemon, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["healthcheck"]) == 0
-    assert capsys.readouterr().out.startswith("ready: event_loop: ")
+    assert capsys.readouterr().out == "ready\n"
     daemon.set_ready(False)
     assert main(["healthcheck"]) == 1
-    assert capsys.readouterr().err.startswith("not ready: ")
+    assert capsys.readouterr().err.startswith("not ready: ring: "), "what fails, and nothing else"
+    assert main(["healthcheck", "-o", "json"]) == 1
+    found = json.loads(capsys.readouterr().out)
+    assert [check["name"] for check in found["checks"] if not check["ok"]] == ["ring"] and len(found["checks"]) > 2
+    assert found["detail"] == next(f"ring: {check['detail']}" for check in found["checks"] if not check["ok"])
 
 
 def test_config_show_running(daemon: FakeDaemon, capsys: pytest.CaptureFixture[str]) -> None:
@@ -195,9 +205,45 @@ def test_healthcheck_without_a_daemon_is_1(tmp_path: Path, capsys: pytest.Captur
 def test_the_socket_comes_from_the_environment(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setenv("PEERD_ADMIN__SOCKET", str(tmp_path / "else.sock"))
+    monkeypatch.setenv("PEERD_SOCKET", str(tmp_path / "else.sock"))
+    monkeypatch.setenv("PEERD_ADMIN__SOCKET", str(tmp_path / "daemon.sock"))
     assert main(["status"]) == 69
     assert "else.sock" in capsys.readouterr().err
+
+
+def test_whom_commands_ask_and_where_a_daemon_listens_are_two_settings(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PEERD_SOCKET", str(tmp_path / "else.sock"))
+    monkeypatch.setattr("peerd.cli.locations.SYSTEM_FILE", tmp_path / "none")
+    assert load_run([]).config.admin.socket == ADMIN_SOCKET, "a daemon that is started in that shell"
+    monkeypatch.delenv("PEERD_SOCKET")
+    monkeypatch.setenv("PEERD_ADMIN__SOCKET", str(tmp_path / "daemon.sock"))
+    assert load_run([]).config.admin.socket == str(tmp_path / "daemon.sock")
+    assert admin_address(None) == ADMIN_SOCKET
+    assert admin_address("/given.sock") == "/given.sock"
+
+
+def test_where_nobody_answers_a_running_local_cluster_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
+    monkeypatch.setenv("PEERD_SOCKET", str(tmp_path / "else.sock"))
+    own = process_ref(os.getpid())
+    for name, process in (("gone", None), ("other", own), ("local", own)):
+        nodes = tuple(NodeRecord(index=index, id="", port=1, process=process if index else None) for index in range(2))
+        layout = Layout(default_directory(name))
+        layout.directory.mkdir(parents=True)
+        layout.write(ClusterRecord(name=name, socket_dir=f"/run/{name}", nodes=nodes))
+    assert main(["status"]) == 69
+    error = capsys.readouterr().err
+    assert (
+        error.endswith("); a local cluster runs here: export PEERD_SOCKET=/run/local/1.sock\n")
+        and error.count("\n") == 1
+    )
+    Layout(default_directory("local")).record_file.write_text("damaged")
+    assert main(["status"]) == 69
+    assert capsys.readouterr().err.endswith("export PEERD_SOCKET=/run/other/1.sock\n")
 
 
 def test_the_socket_comes_from_the_standard_file(
@@ -205,7 +251,7 @@ def test_the_socket_comes_from_the_standard_file(
 ) -> None:
     file = tmp_path / "peerd.toml"
     file.write_text('[admin]\nsocket = "/tmp/from-file.sock"\n')
-    monkeypatch.delenv("PEERD_ADMIN__SOCKET", raising=False)
+    monkeypatch.delenv("PEERD_SOCKET", raising=False)
     monkeypatch.setattr("peerd.cli.locations.SYSTEM_FILE", file)
     assert main(["status"]) == 69
     assert "/tmp/from-file.sock" in capsys.readouterr().err

@@ -48,7 +48,7 @@ def test_json_lines_can_be_resumed(daemon: FakeDaemon, capsys: pytest.CaptureFix
     ]
 
 
-@pytest.mark.parametrize(("after", "words"), [("fake.1-0", "-- 1 events are missing here"), ("fake.0-7", "began anew")])
+@pytest.mark.parametrize(("after", "words"), [("fake.1-0", "-- missing here: 1 event,"), ("fake.0-7", "began anew")])
 def test_what_is_missing_is_said(
     daemon: FakeDaemon, capsys: pytest.CaptureFixture[str], after: str, words: str
 ) -> None:

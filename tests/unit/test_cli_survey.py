@@ -139,20 +139,49 @@ def test_check_with_a_dead_node_is_partial_until_it_is_forgotten(
     daemon.simulation.silence(dead)
     text = run(capsys, "ring", "--check", code=3)
     assert f"no answer: {dead.peer} does not answer, and is listed by" in text and "doctor reach" in text
-    daemon.simulation.run_for(120.0)
+    daemon.simulation.run_for(125.0)
     text = run(capsys, "ring", "--check", code=3)
     assert "11 nodes, 1 missing" in text
     whole_id = format_id(dead.id)
     assert f"missing: {whole_id} ({dead.peer.address}): lost 2 min" in text and f"peerd forget {whole_id[:8]}" in text
     assert "11 nodes of 12 expected" in run(capsys, "status")
     assert f"missing {whole_id[:8]} ({dead.peer.address}): lost 2 min" in run(capsys, "status")
-    assert "11 of 12 expected members, 1 missing" in run(capsys, "healthcheck")
+    assert "11 of 12 expected members, 1 missing" in run(capsys, "healthcheck", "-o", "json")
+    assert run(capsys, "healthcheck") == "ready\n"
     forgotten = run(capsys, "forget", dead.peer.address)
     assert forgotten.startswith(f"forgotten: {whole_id} ({dead.peer.address}), lost 2 min")
     assert "11 nodes, consistent" in run(capsys, "ring", "--check")
     assert "none is missing" in run(capsys, "status")
     assert all(not place.node.overlay.missing_members() for place in daemon.simulation.live_nodes())
     assert "no node is missing" in run(capsys, "forget", "--all-missing")
+
+
+def test_all_commands_agree_on_when_a_member_was_lost(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Whoever asks is no neighbour of the dead one, so it had heard it last long before that died."""
+    daemon = of(9, 18, monkeypatch)
+    dead = _far_leaf(daemon)
+    daemon.simulation.run_for(300.0)
+    died_at = daemon.simulation.now
+    daemon.simulation.kill(dead)
+    daemon.simulation.run_until(lambda: bool(daemon.node.overlay.missing_members()), limit_s=60.0)
+    noticed_at = daemon.simulation.now
+    daemon.simulation.run_for(40.0)
+    told = ask(capsys, "status")["missing_members"][0]
+    assert told["id"] == format_id(dead.id) and told["lost_s"] == pytest.approx(40.0, abs=1.0)
+    assert noticed_at < died_at + 30.0
+    [missing] = ask(capsys, "ring", "--check", code=3)["missing"]
+    assert missing["lost_s"] == pytest.approx(told["lost_s"], abs=2.0), "it took a little to ask all"
+    for command in (["status"], ["ring", "--local"], ["peers"], ["forget", dead.peer.address]):
+        [shown] = re.findall(r"lost (\d+) s ago", run(capsys, *command))
+        assert int(shown) == pytest.approx(daemon.simulation.now - noticed_at, abs=1.0), command
+
+
+def _far_leaf(daemon: SimDaemon) -> Place:
+    """The leaf of a daemon that is farthest from it on the ring."""
+    far = daemon.node.overlay.leaf_set().larger[len(daemon.simulation.nodes) // 2 - 1]
+    return next(node for node in daemon.simulation.nodes if node.id == far.id)
 
 
 def test_forget_says_why_it_does_not(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
@@ -191,7 +220,9 @@ def test_the_smaller_side_says_so(monkeypatch: pytest.MonkeyPatch, capsys: pytes
     daemon.simulation.run_until(lambda: len(daemon.node.overlay.missing_members()) == 2, limit_s=120.0)
     assert "1 node, 2 missing" in run(capsys, "ring", "--check", code=3)
     assert "smaller side of a partition" in run(capsys, "status")
-    assert "1 of 3 expected members, 2 missing: this side is the smaller part" in run(capsys, "healthcheck")
+    assert "1 of 3 expected members, 2 missing: this side is the smaller part" in run(
+        capsys, "healthcheck", "-o", "json"
+    )
     assert "2 missing" in run(capsys, "ring", "--local")
     assert ask(capsys, "status")["is_minority"] is True
 

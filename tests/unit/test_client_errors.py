@@ -13,7 +13,6 @@ import httpx
 import pytest
 
 from peerd.client import (
-    SOCKET_VARIABLE,
     Client,
     DaemonBusy,
     DaemonUnreachable,
@@ -23,6 +22,7 @@ from peerd.client import (
 )
 from peerd.errors import Unavailable
 from peerd.models.admin import PROBLEM_TYPE, Status
+from peerd.places import SOCKET_VARIABLE
 from protocols.aggregation.answer import Answer
 from protocols.aggregation.front.client import AggregationClient
 from tests.support.fake_daemon import FakeDaemon

@@ -58,6 +58,21 @@ async def test_a_cut_connection_is_resumed_after_the_last_entry() -> None:
     assert script.asked == [None, "e-2", "e-2"]
 
 
+async def test_a_lost_connection_is_told_at_once_and_once() -> None:
+    told: list[str] = []
+    script = Script(
+        [item(1), Unavailable("cut")], [Unavailable("refused")], [], [item(2)], [end(2, False)], [end(3, True)]
+    )
+    await followed(script, backoff=Backoff(first_s=0.0, tell=told.append))
+    lost = "connection lost, trying again"
+    assert told == [f"{lost} (cut)", "connected again", f"{lost} (it ended without a word)", "connected again"]
+
+
+async def test_who_says_nothing_else_is_told_on_standard_error(capsys: pytest.CaptureFixture[str]) -> None:
+    await followed(Script([item(1), Unavailable("cut")], [end(1, True)]))
+    assert capsys.readouterr().err == "-- connection lost, trying again (cut)\n-- connected again\n"
+
+
 async def test_a_heartbeat_moves_the_place_and_is_not_shown() -> None:
     script = Script([HEARTBEAT], [end(7, True)])
     assert await followed(script, "e-1") == [End(id="e-7", reason="r", is_final=True)]

@@ -15,6 +15,7 @@ from hypothesis import given, strategies as st
 
 from peerd.client import DaemonUnreachable, IngestRefused
 from peerd.daemon.http import ingest
+from peerd.daemon.tasks import spawn
 from tests.support.feeds import Rig, serving, until
 
 LINES = {"content-type": "application/x-ndjson"}
@@ -48,16 +49,17 @@ async def test_refused_lines_are_named_by_number_and_the_others_are_taken(rig: R
     told = response.json()
     assert (response.status_code, response.headers["content-type"]) == (422, "application/problem+json")
     assert (told["accepted"], told["refused"], told["is_complete"]) == (2, 4, True)
-    assert told["detail"] == "4 lines were refused"
+    assert told["detail"] == "4 lines refused"
     by_line = {error["line"]: error["detail"] for error in told["errors"]}
     assert list(by_line) == [2, 4, 5, 7]
-    assert "text: " in by_line[2] and "Invalid JSON" in by_line[4] and by_line[5] == "this text is not wanted"
+    assert "text: " in by_line[2] and "not JSON" in by_line[4] and by_line[5] == "this text is not wanted"
     assert rig.notes.taken == ["a", "b"]
 
 
 async def test_too_many_refusals_end_it(rig: Rig) -> None:
     told = (await post(rig, b"{}\n" * (ingest.REFUSED_MAX + 5) + notes("late"))).json()
-    assert (told["refused"], len(told["errors"])) == (ingest.REFUSED_MAX, ingest.ERRORS_TOLD_MAX)
+    assert (told["refused"], len(told["errors"])) == (ingest.REFUSED_MAX, ingest.REFUSED_MAX + 1)
+    assert told["errors"][-1]["is_rest"]
     assert not told["is_complete"] and rig.notes.taken == []
 
 
@@ -105,7 +107,47 @@ async def test_the_owner_may_give_up(rig: Rig) -> None:
     response = await post(rig, notes("a", "full", "b"))
     told = response.json()
     assert (response.status_code, told["accepted"], told["detail"]) == (503, 1, "there is no room")
+    assert told["errors"] == [{"line": 2, "detail": "there is no room", "outcome": "failed", "is_rest": True}]
     assert rig.notes.taken == ["a"]
+
+
+async def test_the_answer_waits_for_what_shows_later_and_names_it(rig: Rig) -> None:
+    posted = spawn(post(rig, notes("a", *["later"] * 5, "unwanted")), name="post")
+    await until(lambda: len(rig.notes.later) == 5)
+    silent = ingest.LineFailed("a leaf is silent", "unknown")
+    fates = [silent, None, silent, ingest.LineFailed("it was not sent"), silent]
+    for fate, failed in [*zip(rig.notes.later, fates, strict=True)][1:]:
+        fate.set_result(failed)
+    await asyncio.sleep(0)
+    assert not posted.done()
+    rig.notes.later[0].set_result(fates[0])
+    response = await posted
+    told = response.json()
+    assert (response.status_code, told["accepted"], told["failed"], told["refused"]) == (503, 2, 4, 1)
+    assert told["errors"] == [
+        {"line": 2, "detail": "a leaf is silent", "outcome": "unknown"},
+        {"line": 4, "detail": "a leaf is silent", "outcome": "unknown"},
+        {"line": 5, "detail": "it was not sent", "outcome": "failed"},
+        {"line": 6, "detail": "a leaf is silent", "outcome": "unknown"},
+        {"line": 7, "detail": "this text is not wanted"},
+    ]
+
+
+async def test_reading_ends_when_too_much_has_failed_and_lines_in_a_row_are_told_together(rig: Rig) -> None:
+    fails = ingest.REFUSED_MAX
+
+    async def body() -> AsyncIterator[bytes]:
+        yield notes(*["later"] * fails)
+        await until(lambda: len(rig.notes.later) == fails)
+        for fate in rig.notes.later:
+            fate.set_result(ingest.LineFailed("no", "unknown"))
+        yield notes("a", "b")
+
+    told = (await post(rig, body())).json()
+    assert (told["accepted"], told["failed"], told["is_complete"]) == (0, fails, False)
+    first, rest = told["errors"]
+    assert first == {"line": 1, "last": fails, "detail": "no", "outcome": "unknown"}
+    assert (rest["line"], rest["is_rest"], rest["outcome"]) == (fails + 1, True, "failed")
 
 
 async def test_a_client_that_sends_slowly_hears_that_its_lines_are_not_taken_here_any_more(rig: Rig) -> None:
@@ -222,7 +264,7 @@ async def test_the_client_sends_what_it_is_given(rig: Rig) -> None:
     async with rig.client() as client:
         assert (await client.send_lines("/v1/notes", [{"text": "a"}, {"text": "b"}])).accepted == 2
         assert (await client.send_lines("/v1/notes", several())).accepted == 2
-        with pytest.raises(IngestRefused, match="1 lines were refused") as refused:
+        with pytest.raises(IngestRefused, match="1 line refused") as refused:
             await client.send_lines("/v1/notes", [{"text": "e"}, {"text": 1}])
     assert refused.value.answer.errors[0].line == 2 and refused.value.answer.accepted == 1
     assert rig.notes.taken == list("abcde")

@@ -7,6 +7,7 @@ import json
 from collections.abc import AsyncIterator
 from contextlib import suppress
 from pathlib import Path
+from socket import socketpair
 from typing import Any
 
 import httpx
@@ -15,6 +16,7 @@ from websockets.asyncio.client import ClientConnection, connect
 from websockets.exceptions import ConnectionClosed, ConnectionClosedError, InvalidStatus
 
 from peerd.daemon.http import streaming
+from peerd.daemon.http.caller import queued_in_kernel
 from peerd.daemon.http.protocol import SEND_BUFFER_BYTES
 from peerd.daemon.http.streaming import Wish
 from peerd.lib.feed import TOO_SLOW, Place, Policy, Position
@@ -249,7 +251,7 @@ async def test_a_slow_client_costs_a_bounded_buffer_and_is_told_what_it_lost(tmp
 
 
 @both_loops
-async def test_a_client_that_may_not_lag_is_cut_off_while_it_is_stuck(tmp_path: Path) -> None:
+async def test_a_client_that_may_not_lag_is_told_why_it_is_ended_when_it_reads_on(tmp_path: Path) -> None:
     async with serving(tmp_path) as rig:
         rig.notes.policy = Policy.DISCONNECT
         reader, writer = await stuck(rig)
@@ -258,11 +260,49 @@ async def test_a_client_that_may_not_lag_is_cut_off_while_it_is_stuck(tmp_path: 
         transport: Any = writer.transport
         transport.resume_reading()
         body = b""
-        with suppress(ConnectionResetError):
-            while chunk := await reader.read(1 << 20):
-                body += chunk
-        assert b'"type":"item"' in body and b'"type":"end"' not in body
+        while b'"type":"end"' not in body and (chunk := await reader.read(1 << 20)):
+            body += chunk
+        found = [json.loads(line) for line in body.split(b"\n") if line.startswith(b"{")]
+        items = [line["id"] for line in found if line["type"] == "item"]
+        end = found[-1]
+        assert (end["type"], end["reason"], end["is_final"]) == ("end", TOO_SLOW, False)
+        assert items == [f"e1-{number}" for number in range(1, len(items) + 1)] and end["id"] == items[-1]
         await hang_up(writer)
+
+
+@pytest.mark.parametrize("takes", [0, 1])
+async def test_a_client_that_takes_a_little_now_and_then_is_not_cut_off(
+    takes: int, rig: Rig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    looks = [0]
+
+    def unsent(scope: object) -> int:
+        looks[0] += 1
+        return (1 << 40) - takes * looks[0]
+
+    monkeypatch.setattr(streaming, "unsent", unsent)
+    monkeypatch.setattr(streaming, "STALL_LOOK_S", 0.01)
+    monkeypatch.setattr(streaming, "STALL_MAX_S", 0.2)
+    _, writer = await stuck(rig)
+    await fill(rig, 20)
+    if takes:
+        seen = looks[0]
+        await until(lambda: looks[0] > seen + 60)  # three times as long
+        assert rig.notes.feed.readers == 1
+    else:
+        await until(lambda: rig.notes.feed.readers == 0)
+    await hang_up(writer)
+
+
+async def test_bytes_that_a_client_has_not_taken_are_counted_in_the_kernel_as_well() -> None:
+    ours, theirs = socketpair()
+    with ours, theirs:
+        ours.sendall(b"x" * 1000)
+        waiting = queued_in_kernel(ours)
+        assert waiting >= 1000  # of a unix socket the kernel counts its own bookkeeping as well
+        theirs.recv(1000)
+        assert queued_in_kernel(ours) < waiting
+    assert queued_in_kernel(ours) == queued_in_kernel(None) == 0
 
 
 @both_loops
@@ -270,7 +310,7 @@ async def test_a_client_that_blocks_holds_the_producer_until_it_is_given_up(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with serving(tmp_path) as rig:
-        monkeypatch.setattr(streaming, "STALL_MAX_S", 0.2)
+        monkeypatch.setattr(streaming, "STALL_BLOCKING_S", 0.2)
         rig.notes.policy = Policy.BLOCK
         _, writer = await stuck(rig)
         feed = rig.notes.feed

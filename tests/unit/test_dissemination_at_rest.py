@@ -14,7 +14,7 @@ from protocols.dissemination.front.judging import plugin_of
 from protocols.dissemination.models import StreamSpec, StreamView
 from protocols.dissemination.plugin import Dissemination
 
-HEAVY = ("lxml", "elementpath", "pyroaring", "numpy", "lark")
+HEAVY = ("lxml", "pyroaring", "numpy", "lark")
 
 
 def test_a_fresh_import_brings_no_libraries_that_only_streams_need() -> None:

@@ -39,7 +39,8 @@ from protocols.dissemination.tree.matching import ASIDE_BYTES, CHANGES_MAX
 from protocols.dissemination.tree.member import StreamMember
 from protocols.dissemination.tree.past import SLICE_BYTES
 from protocols.dissemination.tree.replay import BufferLimits
-from protocols.dissemination.tree.state import SILENT_S, in_messages, mark
+from protocols.dissemination.tree.seals import in_messages
+from protocols.dissemination.tree.state import SILENT_S, mark
 from protocols.dissemination.tree.subscription import Delivered, Lost
 from tests.support.large_items import Aside, large
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import types
 import typing
 from typing import Any, Final
@@ -13,7 +12,7 @@ import pytest
 from peerd.errors import Bug, ProtocolError
 from peerd.ids import NodeId
 from peerd.limits import HOST_LENGTH_MAX
-from peerd.messages import Message, PeerRef, encode_body
+from peerd.messages import Message, PeerRef, encode_body, sent_fields
 from protocols.dissemination import messages
 from protocols.dissemination.asking import describe
 from protocols.dissemination.documents import messages as document_messages
@@ -61,7 +60,7 @@ def largest(annotation: Any, rules: tuple[Any, ...] = ()) -> Any:
 
 def full(kind: type) -> Any:
     hints = typing.get_type_hints(kind, include_extras=True)
-    return kind(*(largest(hints[field.name]) for field in dataclasses.fields(kind)))
+    return kind(*(largest(hints[field.name]) for field in sent_fields(kind)))
 
 
 @pytest.mark.parametrize("kind", [kind for kind in KINDS if kind not in BY_BYTES])

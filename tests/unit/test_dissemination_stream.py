@@ -48,9 +48,11 @@ from protocols.dissemination.plugin import Dissemination
 from protocols.dissemination.service import StreamRefused, StreamService
 from protocols.dissemination.statistics.received import ReceivedItems
 from protocols.dissemination.stream import (
+    FORMER_MAX,
     RECORD_BYTES_MAX,
     SEEDS_MAX,
     STANDBYS_MAX,
+    FormerProducer,
     SeedRef,
     StreamRecord,
     decode_record,
@@ -129,7 +131,9 @@ def test_a_record_that_is_made_has_room_for_all_nodes_that_may_be_in_it() -> Non
             record = StreamRecord.of(spec, PEERS[0])
             size += 1
     far = SeedRef(id="f" * 32, host="h" * 253, port=65535)
-    full = {"producer": far, "seeds": (far,) * SEEDS_MAX, "standbys": (far,) * STANDBYS_MAX, "term": TERM_MAX}
+    former = (FormerProducer(id="f" * 32, term=TERM_MAX),) * FORMER_MAX
+    nodes = {"producer": far, "seeds": (far,) * SEEDS_MAX, "standbys": (far,) * STANDBYS_MAX}
+    full = {**nodes, "former": former, "term": TERM_MAX}
     assert size > 50 and len(record.model_copy(update=full).encode()) > 0.9 * RECORD_BYTES_MAX
 
 

@@ -32,6 +32,16 @@ def test_one_event_from_arguments(service: FakePubSub, capsys: Captured) -> None
     assert service.calls == [("publish", (event, None))]
 
 
+def test_one_event_as_json(service: FakePubSub, capsys: Captured) -> None:
+    assert main(["publish", "stocks", '{"symbol": "IBM", "price": 20.5}', "--payload", "hello"]) == 0
+    assert service.calls == [("publish", ({"symbol": "IBM", "price": 20.5, "_payload": "hello"}, None))]
+    assert main(["publish", "stocks", '{"symbol": ']) == 2
+    assert "the event is not JSON" in capsys.readouterr().err
+    assert main(["publish", "stocks", '["IBM"]']) == main(["publish", "stocks", '{"a": 1}', "b=2"]) == 2
+    assert "neither NAME=VALUE nor, alone, a JSON object" in capsys.readouterr().err
+    assert len(service.calls) == 1
+
+
 def test_headers_of_an_event(service: FakePubSub, capsys: Captured) -> None:
     assert main(["publish", "stocks", "a=1", "-H", "trace=x=y", "--header", "trace=z"]) == 0
     assert service.calls == [("publish", ({"a": 1, "_headers": [["trace", "x=y"], ["trace", "z"]]}, None))]
@@ -66,6 +76,16 @@ def test_many_events_from_a_file(service: FakePubSub, tmp_path: Path, capsys: Ca
     assert main(["publish", "stocks", "-f", str(file), "--ack", "received"]) == 0
     assert capsys.readouterr().out.startswith("2 events in ")
     assert service.calls == [("publish", ({"n": 1}, "received")), ("publish", ({"n": 2}, "received"))]
+
+
+def test_events_without_a_certain_outcome_are_named(service: FakePubSub, tmp_path: Path, capsys: Captured) -> None:
+    file = tmp_path / "events.jsonl"
+    file.write_text('{"n": 1}\n' * 4)
+    service.outcome = lambda number: published(number, "unknown" if number > 2 else "replicated", "a leaf is silent")
+    assert main(["publish", "stocks", "-f", str(file)]) == 3
+    told = capsys.readouterr()
+    assert "0 refused, 2 without a certain outcome" in told.out
+    assert "events 3 to 4: outcome unknown, who sends it again may have it come twice: a leaf is silent" in told.err
 
 
 @pytest.mark.parametrize(("line", "words"), [("rubbish", "line 2 is not JSON"), ("[1]", "line 2 is not a JSON object")])

@@ -15,6 +15,7 @@ from peerd.testing.host import Request, peer
 from protocols.pubsub.cells import SIDE
 from protocols.pubsub.delivering.leaf_events import FORGED, TOO_LARGE
 from protocols.pubsub.ledger import FILTERED, LEAF_REASONS, MEMORY_FULL, QUEUE_FULL, SILENT
+from protocols.pubsub.losses import LossReason, LostEvents
 from protocols.pubsub.messages import (
     SINCE_RETAINED,
     DeliveryAnswer,
@@ -248,13 +249,14 @@ def test_the_next_batch_says_how_many_were_dropped_before_it() -> None:
     [(request, first)] = deliveries(desk)
     answer(desk, request, DeliveryAnswer(1, 0, (), first.stream))
     [(_, second)] = deliveries(desk)
-    assert (first.lost, second.lost) == (0, desk.ledger.drops[QUEUE_FULL]) and second.lost > 10
+    dropped = desk.ledger.drops[QUEUE_FULL]
+    assert (first.lost, second.lost) == ((), (LostEvents(LossReason.QUEUE_FULL, dropped),)) and dropped > 10
     while desk.deliverer.pending():  # it answers no more: the number goes with what is given up, and is told later
         time_out(desk, 5)
         pass_time(desk, 0.5)
     desk.arrive(event(30))
     again = deliveries(desk)[-1][1]
-    assert again.lost == second.lost + desk.ledger.drops[SILENT]
+    assert again.lost == (*second.lost, LostEvents(LossReason.SILENT, desk.ledger.drops[SILENT]))
 
 
 def test_a_batch_that_is_on_disk_later_is_taken_later() -> None:

@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 from peerd.errors import Unavailable
-from protocols.pubsub.front.demo.cli import NUMBER, DemoReader
 from protocols.pubsub.front.demo.data import SAMPLE, load
+from protocols.pubsub.front.demo.part import NUMBER, DemoReader
 from protocols.pubsub.front.demo.wishes import DemoWish, schemas_for, wishes_for
 from protocols.pubsub.models import ReceivedEvent
 from protocols.pubsub.schema import EventSchema

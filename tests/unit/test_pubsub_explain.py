@@ -50,11 +50,11 @@ class World:
         self.leaf = self.desks[LEAF_ROOT]
         self.leaf.leaves.subs = [sub(SUBSCRIBER, 7, "price > 3")]
 
-    def explain(self, number: int = 4) -> ArrivalVerdict:
+    def explain(self, number: int = 4, *, shows_filters: bool = True) -> ArrivalVerdict:
         """Have the asker ask, and play the network."""
         found: list[ArrivalVerdict] = []
         asker = self.desks[ASKER]
-        asker.explainer.explain("", event_id(number), node(SUBSCRIBER), found.append)
+        asker.explainer.explain("", event_id(number), node(SUBSCRIBER), found.append, shows_filters=shows_filters)
         asked = 0
         while not found:
             if asker.host.requests:
@@ -108,6 +108,16 @@ def test_it_does_not_match() -> None:
         "did not arrive",
         "it does not match: price > 3: false, price is 2",
     )
+
+
+@pytest.mark.parametrize("number", [2, 4])
+def test_who_is_no_operator_sees_no_filter_and_no_value(number: int) -> None:
+    world = World()
+    world.arrive(number)
+    told = world.explain(number, shows_filters=False)
+    said = " ".join([told.summary, *told.lines])
+    assert "price >" not in said and f"is {number}" not in said and "operators see" in said
+    assert told.verdict == world.explain(number).verdict
 
 
 def test_the_condition_that_matches_is_told_of_among_many() -> None:

@@ -13,19 +13,9 @@ from peerd.testing.host import Request, peer
 from protocols.pubsub.delivering import holding
 from protocols.pubsub.delivering.copies import HOLD_TIMEOUT_S, JOBS_MAX
 from protocols.pubsub.delivering.holding import LEAF_BYTES, SENDS_MAX
+from protocols.pubsub.delivering.messages import Held, HoldEvents, ReleaseEvents
 from protocols.pubsub.ledger import SILENT
-from protocols.pubsub.messages import (
-    CELLS_MAX,
-    DeliveryAnswer,
-    EventAck,
-    EventDelivery,
-    EventName,
-    Held,
-    HoldEvents,
-    ProbePub,
-    ReleaseEvents,
-    TreeCells,
-)
+from protocols.pubsub.messages import CELLS_MAX, DeliveryAnswer, EventAck, EventDelivery, EventName, ProbePub, TreeCells
 from protocols.pubsub.names import Tree
 from protocols.pubsub.ports import Elsewhere, Here, NotMine, Unsettled
 from tests.support.pubsub_leaf import SCHEMA, Desk, event, event_id, sub
@@ -232,6 +222,19 @@ def test_what_a_dead_root_left_goes_to_the_one_that_follows() -> None:
     ] * SENDS_MAX
     assert len({probe.attempt for probe in probes}) == SENDS_MAX  # else they would pass for repeats
     assert len(desk.holding) == 0
+
+
+def test_what_a_restarted_root_has_forgotten_is_sent_to_it_again() -> None:
+    """Its neighbours may not have missed it, but what it had in memory is gone."""
+    desk = replica()
+    hold(desk, 1)
+    desk.holding.peer_down(peer(1))
+    hold(desk, 2)  # this it asks for after its restart
+    for _ in range(SENDS_MAX + 1):
+        desk.host.fire("held_due")
+    sent = [message for _, message in desk.host.take_sent() if isinstance(message, ProbePub)]
+    assert [[event.sequence for event in probe.events] for probe in sent] == [[1]] * SENDS_MAX
+    assert len(desk.holding) == 1
 
 
 def test_what_nobody_releases_lapses() -> None:

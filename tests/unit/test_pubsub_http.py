@@ -18,8 +18,9 @@ from peerd.client.streams import Backoff, Gap
 from peerd.errors import Unavailable
 from peerd.lib.feed import Feed
 from protocols.pubsub.front.client import PubSubClient
-from protocols.pubsub.models import ReceivedEvent, SubscriptionView
+from protocols.pubsub.models import Published, ReceivedEvent, SubscriptionView
 from protocols.pubsub.names import EventId
+from protocols.pubsub.outcomes import QueueFull
 from protocols.pubsub.service import NotDone
 from tests.support.fake_daemon import LOCAL_OPERATOR, FakeDaemon
 from tests.support.fake_pubsub import DOCUMENT, FakePubSub, published, received
@@ -100,7 +101,8 @@ async def test_an_event_is_published_and_its_outcome_told(rig: Rig) -> None:
     ("body", "detail"),
     [
         (b"{", "the body is not JSON"),
-        (b"[1]", "an event is a JSON object"),
+        (b"1", "an event is a JSON object"),
+        (b"[1]", "of 1 events 1 were refused, and of 0 the outcome is not known: an event is a JSON object"),
         (b"[" * 10_000, "the body is not JSON"),
     ],
 )
@@ -184,6 +186,52 @@ async def test_a_cloud_event_in_binary_mode(rig: Rig, kind: str, body: bytes, ev
     assert rig.asked("publish") == [({"type": "trade", "_headers": OTHERS} | event, None)]
 
 
+async def test_a_cloud_event_that_comes_again_keeps_its_name(rig: Rig) -> None:
+    headers = {"Content-Type": "application/cloudevents+json"}
+    for id in ("1", "1", "2"):
+        assert (await rig.http.post(EVENTS, json=CONTEXT | {"id": id}, headers=headers)).status_code == 200
+    await rig.http.post(EVENTS, json={"symbol": "A"})
+    assert rig.service.names == ["/exchange\x001", "/exchange\x001", "/exchange\x002", ""]
+
+
+async def test_a_batch_of_cloud_events_has_an_outcome_for_each(rig: Rig) -> None:
+    headers = {"Content-Type": "application/cloudevents-batch+json"}
+    batch = [CONTEXT | {"data": {"symbol": "A"}}, {"id": "2"}, CONTEXT | {"id": "3", "data": {"symbol": "B"}}, 7]
+    response = await rig.http.post(EVENTS, json=batch, headers=headers)
+    assert (response.status_code, response.headers["content-type"]) == (422, "application/problem+json")
+    told = response.json()
+    assert [each["outcome"] for each in told["outcomes"]] == ["replicated", "refused", "replicated", "refused"]
+    assert "there is no specversion" in told["outcomes"][1]["detail"] and "of 4 events 2 were refused" in told["detail"]
+    assert [event["symbol"] for event, _ in rig.asked("publish")] == ["A", "B"]
+    assert rig.service.names == ["/exchange\x001", "/exchange\x003"]
+    response = await rig.http.post(EVENTS, json=[batch[0]] * 2, headers=headers)
+    assert response.status_code == 200 and len(response.json()["outcomes"]) == 2
+
+
+@pytest.mark.parametrize(
+    ("body", "status", "words"),
+    [
+        (json.dumps({"id": "1"}), 422, "a batch is an array"),
+        ("[" + ",".join(["{}"] * 1001) + "]", 422, "at most 1000 events"),
+        ('[{"a": "' + "x" * 1_200_000 + '"}]', 413, "at most"),
+    ],
+)
+async def test_what_is_no_batch_is_refused(rig: Rig, body: str, status: int, words: str) -> None:
+    headers = {"Content-Type": "application/cloudevents-batch+json"}
+    response = await rig.http.post(EVENTS, content=body, headers=headers)
+    assert response.status_code == status and words in response.json()["detail"]
+
+
+async def test_the_client_is_told_the_outcome_of_each_event_of_a_batch(rig: Rig) -> None:
+    answers: list[Published | Exception] = [published(1), Unavailable("gone"), published(3, "unknown")]
+    rig.service.outcome = lambda number: answers[number - 1]
+    outcomes = await rig.pubsub.publish_batch("stocks", [{"n": number} for number in range(3)], ack="received")
+    assert [each.outcome for each in outcomes] == ["replicated", "unknown", "unknown"]
+    assert outcomes[1].detail == "gone" and rig.asked("publish")[0] == ({"n": 0}, "received")
+    rig.service.refusal = NotDone("invalid", "no number")
+    assert [each.outcome for each in await rig.pubsub.publish_batch("stocks", [{"n": 1}])] == ["refused"]
+
+
 # --- many -----------------------------------------------------------------------------------------------------------
 
 
@@ -217,6 +265,27 @@ async def test_lines_that_came_together_are_published_in_one_turn_of_the_event_l
     assert len(set(seen)) == 1, "they can go as one batch; a turn for each would make a message of each"
 
 
+@pytest.mark.parametrize("body", [b'{"a": 1}\n{"a": 2}\n', None])
+async def test_who_finds_the_room_taken_by_others_waits_again(
+    rig: Rig, monkeypatch: pytest.MonkeyPatch, body: bytes | None
+) -> None:
+    publish, refusals = rig.service.publish, [QueueFull("full"), QueueFull("full")]
+
+    def contended(*arguments: Any) -> EventId:
+        if refusals:
+            raise refusals.pop()
+        return publish(*arguments)
+
+    monkeypatch.setattr(rig.service, "publish", contended)
+    if body is None:
+        response = await rig.http.post(EVENTS, json={"a": 1})
+    else:
+        response = await rig.http.post(EVENTS, content=body, headers=LINES)
+    assert response.status_code == 200
+    assert [event for event, _ in rig.asked("publish")] == [{"a": 1}, {"a": 2}][: 1 if body is None else 2]
+    assert rig.service.rooms == (3 if body is None else 4)
+
+
 async def test_wrong_lines_are_named_and_the_others_published(rig: Rig) -> None:
     body = b'{"a": 1}\nrubbish\n\n[]\n{"a": 2}\n'
     response = await rig.http.post(EVENTS, content=body, headers=LINES)
@@ -239,11 +308,14 @@ async def test_an_uncertain_outcome_of_one_makes_the_answer_uncertain(rig: Rig) 
     )
     response = await rig.http.post(EVENTS, content=b"{}\n{}\n{}\n", headers=LINES)
     told = response.json()
-    assert (response.status_code, told["accepted"], told["is_complete"]) == (503, 3, False)
-    assert told["detail"] == "1 of 3 events have no certain outcome: a leaf is silent"
+    assert (response.status_code, told["accepted"], told["failed"], told["is_complete"]) == (503, 2, 1, True)
+    assert told["detail"] == "1 of 3 lines have no certain outcome, or have failed: a leaf is silent"
+    [named] = told["errors"]
+    assert named.pop("line") in (1, 2, 3)
+    assert named == {"outcome": "unknown", "detail": "a leaf is silent"}
     with pytest.raises(IngestRefused, match="a leaf is silent") as refused:
         await rig.pubsub.publish_many("stocks", [{}, {}, {}])
-    assert refused.value.answer.accepted == 3
+    assert (refused.value.answer.accepted, refused.value.answer.failed) == (2, 1)
 
 
 # --- subscriptions --------------------------------------------------------------------------------------------------
@@ -321,7 +393,7 @@ async def test_whoever_comes_back_to_a_one_request_subscription_goes_on(rig: Rig
     ("kind", "body", "words"),
     [
         ("application/json", '{"symbol": "A", "price": NaN}', "NaN is no number in JSON"),
-        ("application/cloudevents-batch+json", "[]", "not in batches"),
+        ("application/cloudevents-batch+json", "{}", "a batch is an array"),
         ("application/cloudevents+json", '{"symbol": "A"}', "there is no specversion, id, source, type"),
         ("application/cloudevents+json", json.dumps(CONTEXT | {"id": 1}), "there is no id"),
         ("application/cloudevents+json", json.dumps(CONTEXT | {"specversion": "0.3"}), "not '0.3'"),
@@ -414,3 +486,33 @@ async def test_a_tree(rig: Rig) -> None:
     assert (view.schema_name, [cell.bits for cell in view.cells]) == ("stocks", ["", "0", "1"])
     with pytest.raises(RequestRefused):
         await rig.pubsub.tree("9lives")
+
+
+async def test_a_body_that_breaks_off_logs_nothing(rig: Rig, caplog: pytest.LogCaptureFixture) -> None:
+    async def receive() -> dict[str, Any]:
+        return {"type": "http.disconnect"}
+
+    sent: list[Any] = []
+
+    async def send(message: Any) -> None:
+        sent.append(message)
+
+    transport: Any = rig.http._transport
+    scope: dict[str, Any] = {
+        "type": "http",
+        "method": "POST",
+        "path": EVENTS,
+        "raw_path": EVENTS.encode(),
+        "query_string": b"",
+        "root_path": "",
+        "headers": [(b"host", b"localhost"), (b"content-type", b"application/json"), (b"content-length", b"9")],
+        "client": None,
+        "server": None,
+        "http_version": "1.1",
+        "scheme": "http",
+        "state": {},
+    }
+    scope["state"] = {"peerd_caller": LOCAL_OPERATOR}
+    await transport.app(scope, receive, send)
+    assert [each.get("status") for each in sent] == [400, None] and not caplog.records
+    assert not rig.asked("publish")

@@ -9,9 +9,11 @@ import pytest
 from hypothesis import given, settings, strategies as st
 
 from peerd.errors import ProtocolError
-from peerd.lib.feed import FeedDropped, Policy
+from peerd.ids import format_id
+from peerd.lib.feed import FeedDropped, FeedLoss, Policy
 from peerd.testing.host import peer
 from protocols.pubsub.config import PubSubConfig
+from protocols.pubsub.losses import LossReason, LostEvents
 from protocols.pubsub.messages import (
     DeliveredEvent,
     DeliveryAnswer,
@@ -21,13 +23,17 @@ from protocols.pubsub.messages import (
     EventHeader,
     EventName,
 )
+from protocols.pubsub.models import MissedEvents
 from protocols.pubsub.statements import event_statement
 from protocols.pubsub.subscribing import inbox
 from protocols.pubsub.subscribing.inlets import ITEM_BYTES_MAX, WAITING_MAX
-from protocols.pubsub.subscribing.local import PAUSE_MS
+from protocols.pubsub.subscribing.local import PAUSE_MS, SCHEMA_PAUSE_MS
+from protocols.pubsub.subscribing.subscription import DOUBTFUL_MAX
 from tests.support.pubsub_subscribing import LEAF, PUBLISHER, STOCKS, Node1, PlainSchema, PlainSchemas, event, signed
 
 SIGNED = PlainSchema(is_signed=True)
+STRANGER = peer(66)
+LOST = (LostEvents(LossReason.QUEUE_FULL, 5),)
 
 
 def received(node: Node1, outcome: str) -> int:
@@ -108,7 +114,7 @@ def test_a_sender_waits_while_the_schema_is_looked_up() -> None:
     id = node.subscribe("price > 5").id
     schemas = node.plugin.schemas
     known, schemas.known = schemas.known, {}
-    assert node.batch(1, 1, event(1, price=6)) == DeliveryAnswer(0, inbox.SCHEMA_PAUSE_MS, stream=1)
+    assert node.batch(1, 1, event(1, price=6)) == DeliveryAnswer(0, SCHEMA_PAUSE_MS, stream=1)
     schemas.known = known
     assert node.batch(1, 1, event(1, price=6)).taken == 1
     assert node.numbers(id) == [1]
@@ -258,18 +264,37 @@ def test_what_waits_for_a_reader_has_a_bound() -> None:
 def test_readers_find_a_mark_where_a_leaf_has_dropped_events() -> None:
     node = Node1(PubSubConfig(feed_items=2))
     id, blocking = node.subscribe("price > 5").id, node.subscribe("price > 4", policy="block").id
+    node.install()
     reader = node.plugin.subscriptions.get(id).feed.reader("start")
     slow = node.plugin.subscriptions.get(blocking).feed.reader("start", Policy.BLOCK)
     node.deliver(event(1, price=6), event(2, price=6), event(3, price=6))
-    taken = node.host.deliver(EventDelivery(STOCKS, 1, 2, (DeliveredEvent(event(9, price=6)),), 5), LEAF)
+    taken = node.host.deliver(EventDelivery(STOCKS, 1, 2, (DeliveredEvent(event(9, price=6)),), LOST), LEAF)
     assert isinstance(taken, DeliveryAnswer) and taken.pause_ms  # nothing of it is taken yet
     assert [node.view(each).missed for each in (id, blocking)] == [0, 0]
     seen = [slow.take() for _ in range(3)]
-    node.host.deliver(EventDelivery(STOCKS, 1, 2, (DeliveredEvent(event(9, price=6)),), 5), LEAF)
+    mark = FeedDropped(4, 4, FeedLoss(5, "queue_full", format_id(LEAF.id)))
+    node.host.deliver(EventDelivery(STOCKS, 1, 2, (DeliveredEvent(event(9, price=6)),), LOST), LEAF)
     seen += [slow.take() for _ in range(2)]
-    assert [each if isinstance(each, FeedDropped) else None for each in seen] == [None] * 3 + [FeedDropped(4, 8), None]
-    assert FeedDropped(4, 8) in [reader.take() for _ in range(4)]
+    assert [each if isinstance(each, FeedDropped) else None for each in seen] == [None] * 3 + [mark, None]
+    assert mark in [reader.take() for _ in range(4)]
     assert [node.view(each).missed for each in (id, blocking)] == [5, 5]
+
+
+def test_a_node_that_is_no_leaf_of_a_subscription_is_believed_a_little_that_events_were_lost() -> None:
+    """Whoever says so is named; what he makes up is bounded."""
+    node = Node1()
+    ids = [node.subscribe(f"price > {number}").id for number in range(5)]
+    node.install()
+    for number in range(1, 6):
+        forged = EventDelivery(STOCKS, 77, number, (), (LostEvents(LossReason.SILENT, 1000),))
+        node.host.deliver(forged, STRANGER)
+    for id in ids:
+        assert node.view(id).missed_because == [
+            MissedEvents(count=DOUBTFUL_MAX, reason="silent", by=format_id(STRANGER.id))
+        ]
+    assert received(node, "lost_doubtful") == 5 * 1000 - DOUBTFUL_MAX
+    node.host.deliver(EventDelivery(STOCKS, 1, 1, (), (LostEvents(LossReason.SILENT, 1000),)), LEAF)
+    assert node.view(ids[0]).missed == 1000 + DOUBTFUL_MAX
 
 
 def test_the_largest_event_fits_into_the_smallest_feed() -> None:

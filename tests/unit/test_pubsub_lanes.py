@@ -89,7 +89,7 @@ def test_one_batch_of_a_lane_is_on_its_way_and_the_next_goes_together() -> None:
     book = LaneBook()
     book.add(TREE, LEFT, 1)
     assert free(book, LEFT) == [(LEFT, [1])]
-    book.set_out(TREE, LEFT, [1], due_s=1.0)
+    book.set_out(TREE, LEFT, [1], due_s=1.0, now=0.0)
     for number in (2, 3, 4):
         book.add(TREE, LEFT, number)
     assert free(book, LEFT) == []
@@ -152,7 +152,7 @@ def test_a_guess_waits_for_earlier_events_at_known_leaves_for_these_may_have_bee
 def test_what_is_not_acknowledged_in_time_sets_out_again_with_what_came_meanwhile() -> None:
     book = LaneBook()
     book.add(TREE, LEFT, 1, is_leaf=True)
-    book.set_out(TREE, LEFT, [1], due_s=1.0)
+    book.set_out(TREE, LEFT, [1], due_s=1.0, now=0.0)
     book.add(TREE, LEFT, 2)
     assert book.due_s == 1.0
     assert book.overdue(0.9) == []
@@ -160,7 +160,7 @@ def test_what_is_not_acknowledged_in_time_sets_out_again_with_what_came_meanwhil
     assert not book.is_leaf(TREE, LEFT), "perhaps it is a leaf no more"
     assert free(book, LEFT) == [(LEFT, [1, 2])]
     assert book.attempt(TREE, LEFT, [1, 2]) == 1
-    book.set_out(TREE, LEFT, [1, 2], due_s=3.0)
+    book.set_out(TREE, LEFT, [1, 2], due_s=3.0, now=0.0)
     assert book.overdue(3.0) == [(TREE, LEFT)]
     assert book.attempt(TREE, LEFT, [1, 2]) == 2
 
@@ -168,7 +168,7 @@ def test_what_is_not_acknowledged_in_time_sets_out_again_with_what_came_meanwhil
 def test_a_try_can_be_put_off_but_not_for_ever() -> None:
     book = LaneBook()
     book.add(TREE, LEFT, 1)
-    book.set_out(TREE, LEFT, [1], due_s=1.0)
+    book.set_out(TREE, LEFT, [1], due_s=1.0, now=0.0)
     book.put_off(TREE, WHOLE, {1}, due_s=2.0)
     assert book.overdue(1.5) == []
     for _ in range(10):
@@ -180,10 +180,10 @@ def test_a_try_can_be_put_off_but_not_for_ever() -> None:
 def test_only_a_first_try_can_be_hurried_on() -> None:
     book = LaneBook()
     book.add(TREE, LEFT, 1, is_leaf=True)
-    book.set_out(TREE, LEFT, [1], due_s=1.0)
+    book.set_out(TREE, LEFT, [1], due_s=1.0, now=0.0)
     book.put_off(TREE, LEFT, {1}, due_s=0.2)
     assert book.overdue(0.2) == [(TREE, LEFT)]
-    book.set_out(TREE, LEFT, [1], due_s=1.0)
+    book.set_out(TREE, LEFT, [1], due_s=1.0, now=0.0)
     book.put_off(TREE, LEFT, {1}, due_s=0.3)
     assert book.overdue(0.9) == []
 
@@ -193,7 +193,7 @@ def test_an_event_on_its_way_stays_so_when_its_cell_is_replaced_by_smaller_ones(
     coverage = Coverage({1: Target(None)})
     coverage.expect(1, [WHOLE])
     book.add(TREE, WHOLE, 1)
-    book.set_out(TREE, WHOLE, [1], due_s=1.0)
+    book.set_out(TREE, WHOLE, [1], due_s=1.0, now=0.0)
     book.add(TREE, RIGHT, 2)
     book.change(TREE, 1, coverage.cover(1, LEFT), LEFT)
     assert free(book, LEFT, RIGHT) == [], "the right half is still on its way"
@@ -227,7 +227,7 @@ class Publisher:
         """Give the network all that may go."""
         for tree, cell, numbers in self.book.free(spots):
             self.under_way.append((cell, list(numbers), self.book.is_leaf(tree, cell)))
-            self.book.set_out(tree, cell, list(numbers), self.now + self.rng.uniform(0.5, 2.0))
+            self.book.set_out(tree, cell, list(numbers), self.now + self.rng.uniform(0.5, 2.0), self.now)
 
     def arrive(self) -> list[tuple[Tree, int]]:
         """Something arrives where it belongs, and is acknowledged; or it does not arrive, or the answer is lost."""

@@ -6,8 +6,11 @@ from collections.abc import Sequence
 
 from hypothesis import given, strategies as st
 
+from peerd.ids import NodeId
+from peerd.lib.feed import FeedLoss
 from peerd.testing.host import FakeHost
 from protocols.pubsub.config import PubSubConfig
+from protocols.pubsub.losses import LostEvents
 from protocols.pubsub.names import EventId
 from protocols.pubsub.ports import SchemaView
 from protocols.pubsub.subscribing.inlets import TakenEvent
@@ -35,8 +38,11 @@ class Listener:
     def note_duplicate(self) -> None:
         self.duplicates += 1
 
-    def note_lost(self, count: int) -> None:
-        self.lost += count
+    def note_lost(self, loss: FeedLoss, writes: Writes) -> None:
+        self.lost += loss.count
+
+    def believes(self, leaf: NodeId, count: int) -> int:
+        return count
 
 
 def name(number: int) -> EventId:
@@ -109,6 +115,17 @@ def test_only_the_current_filter_of_a_subscription_gets_events_but_all_are_wante
     assert not node.has(STOCKS)
 
 
+def test_a_subscription_whose_filter_cannot_be_tried_is_told_of_and_gets_nothing() -> None:
+    node, ended = local(), []
+    node.on_failed = lambda receiver, why: ended.append((receiver.number, why))
+    good, bad = Listener(1), Listener(2)
+    node.add(good, PlainSchema(), 1, "price > 1", is_current=True)
+    entry = node.add(bad, PlainSchema(), 2, "price > 2", is_current=True)
+    node._side(PlainSchema()).index.failed[entry.sub.filter] = "a bug"
+    assert take(node, 1, 5)
+    assert (good.heard, bad.heard, ended) == ([1], [], [(2, "a bug")])
+
+
 def test_a_later_version_of_a_schema_gets_an_index_of_its_own() -> None:
     made: list[int] = []
 
@@ -143,5 +160,5 @@ def test_what_a_leaf_has_dropped_is_told_to_all_who_might_have_got_it() -> None:
     node.add(other, PlainSchema("bonds"), 3, "price > 5", is_current=True)
     node.add(member, PlainSchema(), 4, "price > 5", is_current=True)
     for schema, count in ((STOCKS, 3), (STOCKS, 0), ("nobody's", 7)):
-        node.note_lost(schema, count)
+        node.note_lost(schema, (LostEvents(1, count),) if count else (), PUBLISHER.id)
     assert [each.lost for each in (current, coming, other, member)] == [3, 0, 0, 0]

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from hypothesis import given, settings, strategies as st
 
-from peerd.lib.filter import FilterError, FilterTooLarge, write
+from peerd.lib.filter import FilterError, FilterIndex, FilterTooLarge, write
 from peerd.testing.host import peer
 from protocols.pubsub.cells import SIDE, WHOLE
 from protocols.pubsub.config import PubSubConfig
@@ -18,7 +18,7 @@ from protocols.pubsub.messages import SubObject
 from protocols.pubsub.names import EVERY
 from protocols.pubsub.pieces import pieces_of
 from protocols.pubsub.schema import EventSchema
-from tests.support.pubsub_schemas import events, filters, schema, wanted
+from tests.support.pubsub_schemas import events, fail_filters, filters, schema, wanted
 
 PRICE = 1
 
@@ -173,3 +173,27 @@ def test_a_later_version_of_the_schema_lets_new_attributes_be_named() -> None:
     sub = piece("venue = 'N'", 2)
     index.add(key_of(sub), WHOLE, sub)
     assert matched(index, {"price": 6, "venue": "N"}) == [1, 2]
+
+
+def test_a_filter_that_cannot_be_tried_counts_as_met_and_costs_no_other_its_event(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """So its subscriber's own node is sent the event, tries it, and ends it there."""
+    index = index_of(piece("price > 5", 1), piece("count > 10", 2), piece("price < 5", 3))
+    fail_filters(monkeypatch, "count")
+    for _ in range(2):
+        assert matched(index, {"price": 6.0, "count": 1}) == [1, 2]
+    assert list(index.failed.values()) == ["OverflowError: a bug in the filter"] and index.faults == 1
+    [text] = index.failed
+    index.remove(key_of(piece(text, 2)), EVERY, WHOLE)
+    assert matched(index, {"price": 6.0, "count": 1}) == [1] and not index.failed
+    monkeypatch.undo()
+    index.add(key_of(piece("count > 10", 2)), WHOLE, piece("count > 10", 2))
+    assert matched(index, {"price": 6.0, "count": 1}) == [1]
+
+
+def test_filters_that_can_be_tried_alone_only_are(monkeypatch: pytest.MonkeyPatch) -> None:
+    index = index_of(piece("price > 5", 1), piece("count > 10", 2))
+    monkeypatch.setattr(FilterIndex, "match", lambda self, event: {}["a label"])
+    assert matched(index, {"price": 6.0, "count": 1}) == [1]
+    assert not index.failed and index.faults == 1

@@ -12,7 +12,7 @@ pytest.importorskip("ohmqtt", reason="the extra `mqtt` is not installed")
 
 from peerd.errors import ConfigError
 from peerd.lib.filter import matcher, parse
-from protocols.pubsub.front.mqtt.mapping import EventMap, SubscriptionOptions, key_of
+from protocols.pubsub.front.mqtt.mapping import EventMap, PayloadError, SubscriptionOptions, key_of
 from protocols.pubsub.front.mqtt.packets import FOR_EVER_S, ApplicationMessage, Properties, Wanted
 from protocols.pubsub.front.mqtt.session import IN_FLIGHT_MAX, Session, load, save
 from protocols.pubsub.front.mqtt.topics import TopicError, TopicMap, shared
@@ -118,7 +118,7 @@ def test_a_filter_of_the_whole_topic_matches_as_the_standard_says(
 
 
 def test_a_json_payload_gives_attributes_and_stays_what_it_is() -> None:
-    events = EventMap(STOCKS, TYPES)
+    events = EventMap(STOCKS, TYPES, is_strict=False)
     payload = b'{"price": 20.5, "symbol": "no", "other": 1, "topic": null}'
     event = events.event_of(ApplicationMessage("stocks/IBM/7", payload, is_retained=True))
     assert base64.b64decode(event.pop("_payload_base64")) == payload
@@ -145,8 +145,27 @@ def test_other_payloads_are_opaque() -> None:
 
 @pytest.mark.parametrize("value", [r'"\ud800"', "1e999", "NaN", "null", "[1]", "{}"])
 def test_members_that_are_no_values_of_attributes_stay_in_the_payload_only(value: str) -> None:
-    event = EventMap(ANY, TYPES).event_of(ApplicationMessage("a", f'{{"price": {value}, "line": 1}}'.encode()))
+    events = EventMap(ANY, TYPES, is_strict=False)
+    event = events.event_of(ApplicationMessage("a", f'{{"price": {value}, "line": 1}}'.encode()))
     assert {name for name in event if not name.startswith("_")} == {"topic", "line"}
+
+
+@pytest.mark.parametrize(
+    ("payload", "words"),
+    [
+        ('{"prcie": 20}', "'prcie' is no attribute of the schema, which has"),
+        ('{"_retain": "x"}', "'_retain' is no attribute"),
+        ('{"price": 1e999}', "not finite"),
+    ],
+)
+def test_a_mistyped_attribute_is_refused_by_default(payload: str, words: str) -> None:
+    with pytest.raises(PayloadError, match=words):
+        EventMap(ANY, TYPES).event_of(ApplicationMessage("a", payload.encode()))
+
+
+def test_the_daemon_is_shown_values_of_a_wrong_type_and_refuses_them() -> None:
+    event = EventMap(ANY, TYPES).event_of(ApplicationMessage("a", b'{"price": [1], "line": null, "symbol": "\\ud800"}'))
+    assert (event["price"], event["line"], event["symbol"]) == ([1], None, "\ud800")
 
 
 def received(values: dict[str, Any], **more: Any) -> ReceivedEvent:
@@ -311,12 +330,12 @@ def test_sessions_are_kept_in_a_file() -> None:
     held = session.hold("a/#", 1)
     held.position = "x-7"
     held.choose(Wanted("a/#", 1, no_local=True, as_published=True), 9)
-    kept = load(save({"c": session}), "file", NOW)["c"]
+    kept = load(save({session.key: session}), "file", NOW)["", "c"]
     again = kept.held["a/#"]
     assert (again.position, again.qos, again.name) == ("x-7", 1, held.name)
     assert kept.wish(again) == session.wish(held) == SubscriptionOptions(1, True, 9, key_of("c"))
     assert (kept.expires_s, kept.left_at) == (60, NOW)
-    assert load(save({"c": kept}), "file", NOW + 5)["c"].left_at == NOW
+    assert load(save({kept.key: kept}), "file", NOW + 5)["", "c"].left_at == NOW
     with pytest.raises(ConfigError):
         load("{}", "file", NOW)
 

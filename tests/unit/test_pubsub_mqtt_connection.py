@@ -14,9 +14,10 @@ pytest.importorskip("ohmqtt", reason="the extra `mqtt` is not installed")
 from peerd.errors import Unavailable
 from protocols.pubsub.front.mqtt.connection import Connection
 from protocols.pubsub.front.mqtt.gateway import Gateway, Notices
-from protocols.pubsub.front.mqtt.packets import ApplicationMessage, Connect, Reason
+from protocols.pubsub.front.mqtt.packets import ApplicationMessage, Connect, PacketOutcome, Reason
 from protocols.pubsub.front.mqtt.ring import RingAccess
-from protocols.pubsub.front.mqtt.session import IN_FLIGHT_MAX, SUBSCRIPTIONS_MAX, Session
+from protocols.pubsub.front.mqtt.session import IN_FLIGHT_MAX, SUBSCRIPTIONS_MAX, GatewaySettings, Session
+from protocols.pubsub.front.mqtt.users import NOBODY
 from protocols.pubsub.front.mqtt.version4 import Version4
 from tests.support.mqtt_gateway import PlayedRing, gateway
 
@@ -115,7 +116,7 @@ async def test_a_session_is_kept_and_resumed_and_forgotten(tmp_path: Path) -> No
         caller.writer.write(b"\x40\x02\x00\x01" + DISCONNECT)
         await caller.expect_end()
     assert ring.ended == []
-    assert json.loads(state.read_text())["sessions"]["abcd"]["subscriptions"][0]["position"] == "7"
+    assert json.loads(state.read_text())["sessions"][0]["subscriptions"][0]["position"] == "7"
     async with gateway(ring, state) as call:
         caller = await call(DURABLE + DISCONNECT)
         await caller.expect(b"\x20\x02\x01\x00")
@@ -124,7 +125,7 @@ async def test_a_session_is_kept_and_resumed_and_forgotten(tmp_path: Path) -> No
         await caller.expect(ACCEPTED)
         await caller.expect_end()
     assert ring.ended == ["a/#"]
-    assert json.loads(state.read_text())["sessions"] == {}
+    assert json.loads(state.read_text())["sessions"] == []
 
 
 async def test_a_second_connection_of_a_client_takes_the_place_of_the_first() -> None:
@@ -179,7 +180,7 @@ class RefusedConnection:
     """A connection whose client was refused. To close it again would be the first turn of a loop without an end."""
 
     def __init__(self) -> None:
-        self.session = Session("", 0)
+        self.session, self.uid, self.user = Session("", 0), None, NOBODY
 
     def close(self, reason: Reason) -> None:
         """Fails: it is over."""
@@ -188,10 +189,11 @@ class RefusedConnection:
 
 async def test_a_client_that_was_refused_may_come_again(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("protocols.pubsub.front.mqtt.gateway.SESSIONS_MAX", 0)
-    made = Gateway(cast(RingAccess, PlayedRing()), lambda text: None, clients_max=5)
+    made = Gateway(cast(RingAccess, PlayedRing()), lambda text: None, GatewaySettings())
     for _ in range(2):
         connection = cast(Connection, RefusedConnection())
-        assert await made.begin(connection, Connect("abcd", False, 60, None, expires_s=60)) is None
+        answer = await made.begin(connection, Connect("abcd", False, 60, None, expires_s=60))
+        assert isinstance(answer, PacketOutcome) and answer.reason == Reason.QuotaExceeded
         await made.over(connection, None, 0)
 
 

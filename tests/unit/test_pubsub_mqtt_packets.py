@@ -66,7 +66,9 @@ def test_packets_are_read_in_whatever_pieces_they_come() -> None:
 def test_connect_with_a_will() -> None:
     body = b"\x00\x04MQTT\x04\xee\x00\x0a" + b"\x00\x01c\x00\x01w\x00\x02\xff\x00\x00\x01u\x00\x01p"
     found = PacketReader().feed(bytes([0x10, len(body)]) + body)
-    assert found == [Connect("c", True, 10, ApplicationMessage("w", b"\xff\x00", 1, True))]
+    assert found == [
+        Connect("c", True, 10, ApplicationMessage("w", b"\xff\x00", 1, True), user_name="u", password=b"p")
+    ]
 
 
 @pytest.mark.parametrize(
@@ -134,7 +136,7 @@ def test_connect_of_mqtt_5() -> None:
     reader = PacketReader()
     [found] = reader.feed(CONNECT_5)
     will = ApplicationMessage("w", b"x", 1, properties=Properties(user=(("a", "b"),)))
-    assert found == Connect("me", False, 60, will, 7, 5, 3, 100, False)
+    assert found == Connect("me", False, 60, will, 7, 5, 3, 100, False, user_name="u", password=b"p")
     assert reader.version == Version5(100, False)
 
 

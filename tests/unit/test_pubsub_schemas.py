@@ -15,6 +15,7 @@ from protocols.pubsub import schemas as module
 from protocols.pubsub.config import PubSubConfig
 from protocols.pubsub.names import schema_key
 from protocols.pubsub.schema import EventSchema
+from protocols.pubsub.schema_record import SchemaRecord
 from protocols.pubsub.schemas import (
     ABSENT_S,
     AGAIN_MAX_S,
@@ -31,6 +32,13 @@ ONE = {**DOCUMENT}
 TWO = {**DOCUMENT, "version": 2, "attributes": [*DOCUMENT["attributes"], {"name": "venue", "type": "string"}]}
 OTHER = {**DOCUMENT, "version": 3, "attributes": [{"name": "venue", "type": "string"}]}
 VERSION = RecordVersion(4, 1, NodeId(9))
+
+
+def record_of(document: Any, creator: int = 1, *, is_over: bool = False) -> bytes:
+    """A schema as a node has signed it; the one with the rig, unless the test says another."""
+    host = FakeHost(creator)
+    host.plugin = BookPlugin()
+    return SchemaRecord.signed(EventSchema.read(document), host.id, host.sign, is_over=is_over).write()
 
 
 class Rig:
@@ -76,7 +84,7 @@ class Rig:
 
 
 def found(document: Any, remaining_s: float = 1700.0) -> RecordResult:
-    data = document if isinstance(document, bytes) else EventSchema.read(document).document.to_json()
+    data = document if isinstance(document, bytes) else record_of(document)
     return RecordResult(RecordOutcome.FOUND, VERSION, data, remaining_s)
 
 
@@ -277,8 +285,8 @@ def test_what_is_forgotten_and_learnt_again_is_told_for_there_may_be_filters_of_
 @pytest.mark.parametrize(
     ("data", "why"),
     [
-        (b"rubbish", "is not valid: a schema is JSON"),
-        (EventSchema.read({**ONE, "name": "other"}).document.to_json(), "the ring keeps other in the place of"),
+        (b"rubbish", "is not valid: the record of a schema"),
+        (record_of({**ONE, "name": "other"}), "the ring keeps other in the place of"),
     ],
 )
 def test_rubbish_in_the_ring_is_no_schema(data: bytes, why: str) -> None:
@@ -342,7 +350,7 @@ def test_a_record_that_is_gone_or_old_is_written_again(mine: Any, result: Record
     rig.know(mine)
     renewed(rig, result)
     put = rig.asked("put")
-    assert put["value"] == EventSchema.read(mine).document.to_json()
+    assert put["value"] == record_of(mine)
     assert put["if_version"] == over
     assert ("schema_renewal", "trades") in rig.host.timers
 
@@ -409,7 +417,7 @@ def test_a_damaged_copy_on_disk_is_told_and_left_out() -> None:
 
 def held(rig: Rig, document: Any) -> None:
     key = schema_key("trades")
-    data = EventSchema.read(document).document.to_json()
+    data = record_of(document)
     rig.host.records.here[key, SCHEMA_ITEM] = LocalRecord(key, data, VERSION, 100.0, RecordRole.REPLICA, SCHEMA_ITEM)
 
 
@@ -418,7 +426,7 @@ def test_a_holder_takes_only_what_extends_the_schema(before: Callable[[Rig, Any]
     rig, key = Rig(), schema_key("trades")
 
     def may(document: Any) -> bool:
-        return rig.book.may_write(key, EventSchema.read(document).document.to_json())
+        return rig.book.may_write(key, record_of(document))
 
     assert may(OTHER), "nothing is known yet"
     before(rig, ONE)
@@ -433,4 +441,102 @@ def test_a_holder_takes_only_what_extends_the_schema(before: Callable[[Rig, Any]
 def test_a_holder_does_not_go_back_to_an_older_version() -> None:
     rig = Rig()
     held(rig, TWO)
-    assert not rig.book.may_write(schema_key("trades"), EventSchema.read(ONE).document.to_json())
+    assert not rig.book.may_write(schema_key("trades"), record_of(ONE))
+
+
+# --- whose it is ----------------------------------------------------------------------------------------------------
+
+MALLORY = 7
+LAST = {**OTHER, "version": (1 << 32) - 1}
+"""What once took a schema away from everybody for good: nothing follows this version."""
+
+
+@pytest.mark.parametrize("forged", [TWO, OTHER, LAST, {**TWO, "version": (1 << 32) - 1}])
+@pytest.mark.parametrize("before", [held, Rig.know])
+def test_another_node_makes_no_version_of_a_schema(before: Callable[[Rig, Any], None], forged: Any) -> None:
+    rig, key = Rig(), schema_key("trades")
+    before(rig, ONE)
+    assert not rig.book.may_write(key, record_of(forged, MALLORY)), "neither as its own"
+    head = len(record_of(forged, MALLORY)) - len(EventSchema.read(forged).document.to_json())
+    assert not rig.book.may_write(key, record_of(ONE)[:head] + EventSchema.read(forged).document.to_json()), (
+        "nor as ours"
+    )
+    assert not rig.book.may_write(key, record_of(ONE, MALLORY, is_over=True)), "nor its end"
+    rig.host.time_s += REFRESH_MIN_S
+    rig.book.refresh("trades", rig.done)
+    rig.answer("get", found(record_of(forged, MALLORY)))
+    schema, _ = rig.answers[-1]
+    if before is Rig.know:
+        assert schema is not None and schema.version == 1, "the root's word does not change what is known"
+        assert f"belongs to node {1:032x}" in rig.book.refused["trades"]
+
+
+@pytest.mark.parametrize("version", [3, (1 << 32) - 1])
+def test_versions_are_declared_one_after_the_other(version: int) -> None:
+    rig = Rig()
+    rig.book.declare({**TWO, "version": version}, None, rig.done)
+    rig.answer("get", found(ONE))
+    assert rig.is_quiet
+    assert rig.answers == [(None, "version 1 of trades is known: the next one is 2")]
+
+
+def test_who_has_not_made_it_cannot_change_or_end_it_and_may_keep_it_alive() -> None:
+    rig = Rig()
+    rig.book.declare(TWO, None, rig.done)
+    rig.answer("get", found(record_of(ONE, 2)))
+    rig.book.fetch("trades", rig.done)
+    rig.answer("get", found(record_of(ONE, 2)))
+    rig.book.end("trades", rig.done)
+    assert rig.is_quiet
+    assert [f"belongs to node {2:032x}" in why for _, why in (rig.answers[0], rig.answers[2])] == [True, True]
+    rig.book.declare(ONE, None, rig.done)
+    rig.answer("get", ABSENT)
+    assert rig.answer("put", STORED)["value"] == record_of(ONE, 2), "with the proof of its creator"
+    assert rig.book.is_declared_here("trades") and rig.book.creator_of("trades") == NodeId(2)
+
+
+def test_a_schema_is_ended_by_its_creator_and_its_name_is_free_afterwards() -> None:
+    rig, other = Rig(), Rig()
+    rig.book.declare(ONE, None, rig.done)
+    rig.answer("get", ABSENT)
+    rig.answer("put", STORED)
+    other.know(ONE)
+    rig.host.time_s += REFRESH_MIN_S
+    rig.book.end("trades", rig.done)
+    rig.answer("get", found(ONE))
+    rig.answer("get", found(ONE))
+    put = rig.answer("put", STORED)
+    assert put["value"] == record_of(ONE, is_over=True) and rig.answers[-1][0] is not None
+    assert rig.book.known() == [] and Rig(rig.host.store).book.known() == []
+    assert other.book.may_write(schema_key("trades"), put["value"])
+    renewed(other, found(put["value"]))
+    assert other.book.known() == [] and other.is_quiet, "it is not written again"
+    held_end = record_of(ONE, is_over=True)
+    key = schema_key("trades")
+    other.host.records.here[key, SCHEMA_ITEM] = LocalRecord(
+        key, held_end, VERSION, 100.0, RecordRole.REPLICA, SCHEMA_ITEM
+    )
+    assert not other.book.may_write(key, record_of(ONE)), "an old version shown again brings nothing back"
+    assert not other.book.may_write(key, record_of(OTHER, MALLORY)), "while its end is told, it is its creator's"
+    assert other.book.may_write(key, record_of(OTHER))
+    del other.host.records.here[key, SCHEMA_ITEM]
+    assert other.book.may_write(key, record_of(OTHER, MALLORY))
+
+
+def test_operators_take_a_schema_back_by_denying_who_has_made_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Somebody was the first to use the name. What a member signed that is denied now proves nothing."""
+    rig, key = Rig(), schema_key("trades")
+    rig.book.fetch("trades", rig.done)
+    rig.answer("get", found(record_of(LAST, MALLORY)))
+    rig.book.declare(ONE, None, rig.done)
+    rig.answer("get", found(record_of(LAST, MALLORY)))
+    assert "where that node was denied (peerd deny), its name is free" in rig.answers[-1][1]
+    verify = rig.host.verify
+    monkeypatch.setattr(rig.host, "verify", lambda signer, *said: signer != NodeId(MALLORY) and verify(signer, *said))
+    assert not rig.book.may_write(key, record_of(LAST, MALLORY))
+    assert rig.book.may_write(key, record_of(ONE, 2))
+    rig.book.declare(ONE, None, rig.done)
+    rig.answer("get", found(record_of(LAST, MALLORY)))
+    rig.answer("put", STORED)
+    schema, why = rig.answers[-1]
+    assert schema is not None and (schema.version, rig.book.creator_of("trades")) == (1, NodeId(1)), why

@@ -2,22 +2,26 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from peerd.api import Log
 from peerd.errors import Unavailable
-from peerd.lib.feed import FeedItem, Policy
+from peerd.ids import format_id
+from peerd.lib.feed import FeedDropped, FeedItem, FeedLoss, Policy
 from peerd.lib.group_log import GroupLog
 from peerd.testing.host import FakeStore, peer
 from protocols.pubsub.config import PubSubConfig
-from protocols.pubsub.messages import InsertSub, ProbeSub
+from protocols.pubsub.losses import LossReason, LostEvents
+from protocols.pubsub.messages import DeliveredEvent, DeliveryAnswer, EventDelivery, InsertSub, ProbeSub
 from protocols.pubsub.models import SubscriptionView
 from protocols.pubsub.service import NotDone
+from protocols.pubsub.subscribing.local import EXPECTED_S, SCHEMA_PAUSE_MS
 from protocols.pubsub.subscribing.saved import DURABLE_MAX
 from protocols.pubsub.subscribing.subscriptions import AGAIN_S, CHECK_S
-from tests.support.pubsub_subscribing import Node1, PlainSchema, PlainSchemas, event, number_of
+from tests.support.pubsub_subscribing import LEAF, STOCKS, Node1, PlainSchema, PlainSchemas, event, number_of
 
 LEASE_S = PubSubConfig().lease
 
@@ -44,7 +48,9 @@ def test_a_durable_subscription_and_its_events_are_back_after_a_crash() -> None:
     again = Node1(before=node)
     assert again.view("audit").id == id
     [probe] = again.install()
-    assert (probe.sub.filter, probe.sub.sid == old.sub.sid) == ("price > 5", False)
+    # It takes the place of its old piece in the leaf, in place of standing beside it.
+    assert probe.sub == replace(old.sub, version=probe.sub.version)
+    assert probe.sub.version > old.sub.version
     # The leaf has not heard the answer and sends the events again; then comes a new one.
     again.deliver(event(3, price=7), event(4, price=8))
     assert again.numbers(id) == [1, 3, 4]
@@ -52,6 +58,94 @@ def test_a_durable_subscription_and_its_events_are_back_after_a_crash() -> None:
     taken = reader.take()
     assert isinstance(taken, FeedItem)
     assert number_of(taken.value) == 4
+
+
+def restarted_without_schema() -> Node1:
+    """A node with a durable subscription that has been restarted, in a ring that does not answer."""
+    node = Node1()
+    node.subscribe("price > 5", name="audit")
+    node.install()
+    schemas = PlainSchemas()
+    schemas.is_silent = True
+    return Node1(schemas=schemas, before=node)
+
+
+def test_leaves_wait_until_a_subscription_that_was_brought_back_knows_its_schema() -> None:
+    """It was answered that nobody wants the event: the leaf forgot it, and the piece as well."""
+    node = restarted_without_schema()
+    assert node.batch(1, 1, event(1, price=6)) == DeliveryAnswer(0, SCHEMA_PAUSE_MS, (), 1)
+    node.plugin.schemas.known[STOCKS] = PlainSchema()
+    node.plugin.schemas.is_silent = False
+    node.plugin.subscriptions.on_subscription_again(node.view("audit").id)
+    assert node.deliver(event(1, price=6)).taken == 1
+    assert node.numbers("audit") == [1]
+
+
+def test_a_subscription_that_never_knows_its_schema_is_told_what_it_misses() -> None:
+    node = restarted_without_schema()
+    node.host.time_s += EXPECTED_S
+    assert node.batch(1, 1, event(1, price=6)) == DeliveryAnswer(1, 0, (), 1)
+    assert node.view("audit").missed == 1
+
+
+def test_a_mark_of_lost_events_stands_in_its_place_also_after_a_restart() -> None:
+    node = Node1()
+    node.subscribe("price > 5", name="audit")
+    node.install()
+    node.deliver(event(1, price=6))
+    lost = LostEvents(LossReason.KEEP_TIME, 7)
+    node.host.deliver(EventDelivery(STOCKS, 9, 1, (DeliveredEvent(event(2, price=6)),), (lost,)), LEAF)
+    node.host.run_later()
+    again = Node1(before=node)
+    reader = again.plugin.subscriptions.get("audit").feed.reader("start", Policy.DROP_OLDEST)
+    entries = [reader.take() for _ in range(3)]
+    assert entries[1] == FeedDropped(2, 2, FeedLoss(7, "keep_time", format_id(LEAF.id)))
+    assert [number_of(entry.value) for entry in entries if isinstance(entry, FeedItem)] == [1, 2]
+    assert again.view("audit").missed == 7
+
+
+def test_an_event_that_the_disk_has_lost_is_marked_in_its_place() -> None:
+    node = Node1()
+    node.subscribe("price > 5", name="audit")
+    node.install()
+    node.deliver(*(event(number, price=6) for number in range(1, 6)))
+    del node.host.store.logs["events-00"].records[3], node.host.store.logs["events-00"].records[5]
+    again = Node1(before=node)
+    reader = again.plugin.subscriptions.get("audit").feed.reader("start", Policy.DROP_OLDEST)
+    entries = [reader.take() for _ in range(5)]
+    assert [number_of(entry.value) for entry in entries if isinstance(entry, FeedItem)] == [1, 2, 4]
+    lost = FeedLoss(1, "damaged")
+    assert [entries[2], entries[4]] == [FeedDropped(3, 3, lost), FeedDropped(5, 5, lost)]
+    assert again.view("audit").missed == 2
+
+
+def test_whose_a_durable_subscription_is_survives_a_crash_and_nobody_else_gets_it_by_its_name() -> None:
+    node = Node1()
+    node.subscribe("price > 5", "token anna", name="audit")
+    node.install()
+    again = Node1(before=node)
+    assert again.view("audit").owner == "token anna"
+    with pytest.raises(NotDone, match="belongs to another") as refused:
+        again.subscribe("price > 5", "user 1001", name="audit")
+    assert refused.value.kind == "conflict"
+    assert again.subscribe("price > 5", "token anna", name="audit").id == again.view("audit").id
+
+
+def test_one_owner_uses_up_its_share_and_leaves_room_for_others() -> None:
+    """64 durable subscriptions that nobody reads used up what was for everybody."""
+    config = PubSubConfig(durable_bytes="64KiB", durable_total="1MiB", subscriptions_local=20, owner_share=0.25)
+    node = Node1(config)
+    for number in range(4):
+        node.subscribe("price > 5", "user 1001", is_bounded=True, name=f"junk-{number}")
+    with pytest.raises(NotDone, match=r"256.* that are for one .owner_share.") as refused:
+        node.subscribe("price > 5", "user 1001", is_bounded=True, name="junk-4")
+    assert refused.value.kind == "quota"
+    node.subscribe("price > 5", "user 1001", is_bounded=True)
+    with pytest.raises(NotDone, match="user 1001 has 5 subscriptions here"):
+        node.subscribe("price > 5", "user 1001", is_bounded=True)
+    node.subscribe("price > 5", "token anna", is_bounded=True, name="audit")
+    for number in range(4, 14):  # an operator's, who is bounded by the whole only
+        node.subscribe("price > 5", "user 0", name=f"kept-{number}")
 
 
 def test_what_was_not_on_disk_was_not_taken() -> None:

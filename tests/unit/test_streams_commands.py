@@ -190,6 +190,14 @@ def test_one_item_of_attributes(service: FakeStreams, capsys: Captured) -> None:
     assert (json.loads(payload), kind) == ({"symbol": "IBM", "price": 20.5, "note": "a=b"}, "application/json")
 
 
+def test_one_item_as_json(service: FakeStreams, capsys: Captured) -> None:
+    assert main(["stream", "publish", "news", '{"symbol": "IBM", "price": 20.5}']) == 0
+    [(payload, kind)] = service.items
+    assert (json.loads(payload), kind) == ({"symbol": "IBM", "price": 20.5}, "application/json")
+    assert main(["stream", "publish", "news", '{"symbol": ']) == 2
+    assert "the item is not JSON" in capsys.readouterr().err
+
+
 def test_each_file_is_an_item(service: FakeStreams, tmp_path: Path, capsys: Captured) -> None:
     for name, text in (("a.xml", "<a/>"), ("b=b.xml", "<b/>"), ("c", "c")):
         (tmp_path / name).write_text(text)
@@ -230,7 +238,7 @@ def test_a_line_that_is_no_object_is_named_and_what_came_before_it_published(
     typed(b'{"n": 1}\n' + line + b'\n{"n": 3}\n')
     assert main(["stream", "publish", "news"]) == 2
     told = " ".join(capsys.readouterr().err.replace("│", " ").split())
-    assert "standard input, line 2" in told and "the 1 items before it were published" in told
+    assert "standard input, line 2" in told and "published before it: 1 item" in told
     assert service.items == [(b'{"n": 1}', "application/json")]
 
 
@@ -243,7 +251,7 @@ def test_refused_items_are_named_and_counted(service: FakeStreams, tmp_path: Pat
         (tmp_path / name).write_text(text)
     assert main(["stream", "publish", "news", str(tmp_path / "a"), str(tmp_path / "b")]) == 1
     told = capsys.readouterr()
-    assert f"{tmp_path / 'b'}: no spam\n" in told.err and "1 items in" in told.out and "1 refused" in told.out
+    assert f"{tmp_path / 'b'}: no spam\n" in told.err and "1 item in" in told.out and "1 refused" in told.out
 
 
 @pytest.mark.parametrize(
@@ -320,7 +328,7 @@ def test_a_stream_that_ends_meanwhile_ends_publishing(
     typed(b'{"n": 1}\n{"n": 2}\n{"n": 3}\n')
     assert main(["stream", "publish", "news"]) == 1
     told = capsys.readouterr().err
-    assert "1 items were published" in told and "this node produces no stream news" in told
+    assert "1 item published, 0 refused" in told and "this node produces no stream news" in told
 
 
 # --- subscribing ----------------------------------------------------------------------------------------------------
@@ -391,7 +399,7 @@ def test_items_that_nobody_read_in_time_are_a_gap(service: FakeStreams, capsys: 
         service.feed.push(item(number))
     service.feed.end("finished", is_final=True)
     assert main(["stream", "subscribe", "news", "--name", "audit", "--after", "7-1"]) == 3
-    assert "GAP 2 items were not read in time\n" in capsys.readouterr().err
+    assert "GAP 2 items not read in time\n" in capsys.readouterr().err
 
 
 def test_each_item_into_a_file_of_its_own(service: FakeStreams, tmp_path: Path) -> None:

@@ -334,12 +334,15 @@ async def test_a_source_that_never_pauses_is_told_what_was_refused_all_the_same(
 # --- subscriptions --------------------------------------------------------------------------------------------------
 
 
+OPERATOR = f"user {LOCAL_OPERATOR.user_id}"
+
+
 async def test_subscriptions_are_made_listed_and_ended_by_id_or_name(rig: Rig) -> None:
     asked = StreamWish(interest="price > 20", name="audit", after="7-3")
     view = await rig.streams.install("news", asked)
     assert view.id == "s1"
     assert rig.service.asked("subscribe") == [
-        StreamSubscriptionRequest(stream="news", interest="price > 20", name="audit", after="7-3")
+        StreamSubscriptionRequest(stream="news", interest="price > 20", name="audit", after="7-3", owner=OPERATOR)
     ]
     assert [each.id for each in await rig.streams.subscriptions("news")] == ["s1"]
     assert await rig.streams.subscriptions("other") == []

@@ -19,13 +19,14 @@ from fastapi.middleware.cors import CORSMiddleware
 from peerd.api import LookupResult
 from peerd.daemon.admin import view as admin_view
 from peerd.daemon.admin.access import access_router
+from peerd.daemon.admin.cuts import cuts_router
 from peerd.daemon.admin.events import events_router
 from peerd.daemon.admin.identity import identity_router
 from peerd.daemon.admin.members import members_router
 from peerd.daemon.admin.plugins import add_router, plugin_routers
 from peerd.daemon.admin.subject import Subject
 from peerd.daemon.admin.survey import survey_router
-from peerd.daemon.http.admission import operators_only, scope_needed, show_scopes
+from peerd.daemon.http.admission import never_over_tcp, operators_only, scope_needed, show_scopes
 from peerd.daemon.http.gate import App, Gate
 from peerd.daemon.http.guard import RequestGuard, add_problem_handlers, document_problems
 from peerd.errors import Bug, ConfigError, Unavailable
@@ -71,9 +72,10 @@ def admin_api(daemon: Subject, refused: Refused = not_counted) -> FastAPI:
     app.include_router(access_router(daemon, [name for name, _ in data]), prefix=API_PREFIX, tags=["access"])
     app.include_router(survey_router(daemon), prefix=API_PREFIX)
     app.include_router(events_router(daemon), prefix=API_PREFIX)
+    app.include_router(cuts_router(daemon), prefix=API_PREFIX, tags=["members"])
     app.include_router(members_router(daemon), prefix=API_PREFIX, tags=["members"])
     for name, router in (*data, *operators):
-        add_router(app, name, router)
+        add_router(app, name, router, Depends(never_over_tcp(daemon, refused)))
     return app
 
 
@@ -90,7 +92,7 @@ def data_api(daemon: Subject, refused: Refused = not_counted) -> FastAPI:
         )
     _document_probes(app, ("/livez", "/readyz"))
     for name, router in plugin_routers(daemon)[0]:
-        add_router(app, name, router, Depends(scope_needed(name, refused)))
+        add_router(app, name, router, Depends(scope_needed(daemon, name, refused)))
     return app
 
 

@@ -16,6 +16,7 @@ from peerd.messages import PeerRef
 from peerd.models.admin import ReachNode, Rtt
 from peerd.node.node import Node
 from peerd.overlay.messages import REACH_TARGETS_MAX, Reached, ViewReply
+from peerd.words import ago
 
 PINGS: Final = 5
 LOOKUP_TIMEOUT_S: Final = 10.0
@@ -65,7 +66,7 @@ def _refuse_missing(node: Node, wanted: str) -> None:
     found = [member for node_id, member in missing.items() if format_id(node_id).startswith(wanted)]
     if len(found) == 1:
         peer, age_s = found[0].peer, found[0].age_s
-        raise UnknownNode(f"{format_id(peer.id)} at {peer.address} is missing: nobody has heard it for {age_s:.0f} s")
+        raise UnknownNode(f"{format_id(peer.id)} at {peer.address} is missing: lost {ago(age_s)}")
 
 
 async def _at_address(node: Node, wanted: str, known: dict[NodeId, PeerRef]) -> PeerRef:

@@ -18,6 +18,7 @@ from starlette.requests import HTTPConnection
 
 from peerd.daemon.admin.subject import Subject
 from peerd.daemon.http.access_book import AccessToken
+from peerd.daemon.http.asker import ASKER_KEY, Asker
 from peerd.daemon.http.caller import Caller, caller_of, user_name
 from peerd.daemon.http.gate import CHALLENGE, TOKEN_KEY
 from peerd.front import SCOPE_KEY, ScopeName, scope_of
@@ -36,10 +37,11 @@ def operators_only(daemon: Subject, refused: Callable[[str], None]) -> Dependenc
 
     async def check(connection: HTTPConnection) -> None:
         settings = daemon.loaded.config.admin  # looked up each time: a reload may have replaced it
+        caller = caller_of(connection.scope)
+        is_operator = _note_asker(connection, settings.operators)
         if needed_scope(connection) == "read":
             return
         method, path = connection.scope.get("method", "WEBSOCKET"), connection.url.path
-        caller = caller_of(connection.scope)
         if caller is None or caller.is_tcp:
             refused("not_local")
             raise refusal(
@@ -47,7 +49,7 @@ def operators_only(daemon: Subject, refused: Callable[[str], None]) -> Dependenc
                 f"{method} {path} is for the local operator, and over TCP nobody knows who asks: use the unix socket "
                 f"{settings.socket}",
             )
-        if caller.user_id not in (ROOT_USER_ID, os.geteuid(), *settings.operators):
+        if not is_operator:
             refused("not_operator")
             _log.warning("admin.call_refused", method=method, path=path, **await who(caller))
             raise refusal(
@@ -61,24 +63,56 @@ def operators_only(daemon: Subject, refused: Callable[[str], None]) -> Dependenc
     return check
 
 
+def never_over_tcp(daemon: Subject, refused: Callable[[str], None]) -> Dependency:
+    """For the protocols' routes on the operators' listeners: what they tell is some client's, and over TCP nobody knows
+    whose. A question is work, too, and a subscription takes room."""
+
+    async def check(connection: HTTPConnection) -> None:
+        caller = caller_of(connection.scope)
+        if caller is not None and caller.is_tcp:
+            refused("not_local")
+            raise refusal(
+                connection,
+                f"{connection.url.path} is not served by admin.http: use the unix socket "
+                f"{daemon.loaded.config.admin.socket}, or a data listener",
+            )
+
+    return check
+
+
 async def who(caller: Caller) -> dict[str, object]:
     """Describe the caller of a unix socket for the log. In a thread: user names may come from a network directory."""
     name = await asyncio.to_thread(user_name, caller.user_id)
     return {"uid": caller.user_id, "user": name, "pid": caller.process_id}
 
 
-def scope_needed(plugin: str, refused: Callable[[str], None]) -> Dependency:
+def scope_needed(daemon: Subject, plugin: str, refused: Callable[[str], None]) -> Dependency:
     """For the data clients' listeners: a token that was shown must have the scope of the plugin's route."""
 
     async def check(connection: HTTPConnection) -> None:
         token = connection.scope.get("state", {}).get(TOKEN_KEY)
         scope = f"{plugin}:{needed_scope(connection)}"
-        if isinstance(token, AccessToken) and not token.allows(scope):
+        if not isinstance(token, AccessToken):
+            _note_asker(connection, daemon.loaded.config.admin.operators)
+            return
+        connection.scope["state"][ASKER_KEY] = Asker(f"token {token.name}", may_write=token.allows(f"{plugin}:write"))
+        if not token.allows(scope):
             refused("scope_missing")
             challenge = f'{CHALLENGE}, error="insufficient_scope", scope="{scope}"'
             raise refusal(connection, f"the token {token.name} lacks the scope {scope}", challenge)
 
     return check
+
+
+def _note_asker(connection: HTTPConnection, operators: tuple[int, ...]) -> bool:
+    """Keep whose the request is, by what the kernel says; returns whether it is an operator's."""
+    caller = caller_of(connection.scope)
+    user_id = None if caller is None else caller.user_id
+    if user_id is None:
+        return False
+    is_operator = user_id in (ROOT_USER_ID, os.geteuid(), *operators)
+    connection.scope["state"][ASKER_KEY] = Asker(f"user {user_id}", is_operator, may_write=True)
+    return is_operator
 
 
 def needed_scope(connection: HTTPConnection) -> ScopeName:

@@ -6,25 +6,31 @@ A unix socket tells user and process of whoever connected; a TCP connection tell
 
 from __future__ import annotations
 
+import fcntl
 import pwd
 import socket
 import struct
+import termios
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final, Literal
 
-from peerd.system.sockets import format_address
+from peerd.linking.join_limits import host_of
+from peerd.system.sockets import format_address, peer_credentials
 
 ListenerName = Literal["admin_socket", "admin_http", "data_socket", "data_http"]
 """Where daemons listen for HTTP; also the label of their metrics."""
 
 STATE_KEY: Final = "peerd_caller"
-_CREDENTIALS: Final = struct.Struct("3i")
-"""Linux's ``struct ucred``: process, user and group id."""
+_INTEGER: Final = struct.Struct("i")
 
 
 def _nothing() -> None:
     """Stands for hanging up where there is no connection to end."""
+
+
+def _no_bytes() -> int:
+    return 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,6 +46,8 @@ class Caller:
     """A hint for the log: another process may have this id by now."""
     hang_up: Callable[[], None] = field(default=_nothing, repr=False, compare=False)
     """Ends the connection at once."""
+    unsent: Callable[[], int] = field(default=_no_bytes, repr=False, compare=False)
+    """How many bytes have been written to the connection and not been taken at its other end, as far as is known."""
 
     @property
     def is_tcp(self) -> bool:
@@ -54,12 +62,8 @@ def identify(listener: ListenerName, sock: socket.socket, address: object) -> Ca
     """The caller of a connection just accepted."""
     if sock.family != socket.AF_UNIX:
         return Caller(listener, format_address(address))
-    if not hasattr(socket, "SO_PEERCRED"):  # not Linux: then nobody is known to be the operator
-        return Caller(listener)
-    told = sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
-    process_id, user_id, _ = _CREDENTIALS.unpack(told)
-    # -1 means "not known"; process 0 belongs to another process namespace.
-    return Caller(listener, user_id=None if user_id < 0 else user_id, process_id=process_id or None)
+    user_id, process_id = peer_credentials(sock)
+    return Caller(listener, user_id=user_id, process_id=process_id)
 
 
 def user_name(user_id: int | None) -> str | None:
@@ -76,8 +80,34 @@ def caller_of(scope: Mapping[str, Any]) -> Caller | None:
     return found if isinstance(found, Caller) else None
 
 
+def host_name(scope: Mapping[str, Any]) -> str:
+    """Return what counts as one client: a machine over TCP, a user on the unix socket."""
+    caller = caller_of(scope)
+    if caller is None:
+        return "unknown"
+    return host_of(caller.address) if caller.is_tcp else f"user {caller.user_id}"
+
+
 def hang_up(scope: Mapping[str, Any]) -> None:
     """Cut the connection of a request at once; what was not sent is lost. Without a listener (in tests): nothing."""
     caller = caller_of(scope)
     if caller is not None:
         caller.hang_up()
+
+
+def unsent(scope: Mapping[str, Any]) -> int:
+    """How many bytes wait for the client of a request, here and in the kernel. Without a listener (in tests): none."""
+    caller = caller_of(scope)
+    return 0 if caller is None else caller.unsent()
+
+
+def queued_in_kernel(sock: socket.socket | None) -> int:
+    """How many bytes the kernel holds that the other end has not taken; 0 where the system does not tell."""
+    if sock is None:
+        return 0
+    told = bytearray(_INTEGER.size)
+    try:
+        fcntl.ioctl(sock.fileno(), termios.TIOCOUTQ, told)  # on Linux also of a socket, where it is called SIOCOUTQ
+    except (OSError, ValueError):  # it is closed, or this is another system
+        return 0
+    return int(_INTEGER.unpack(told)[0])

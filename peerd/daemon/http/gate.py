@@ -20,11 +20,11 @@ from peerd.config import is_loopback
 from peerd.daemon.admin.subject import Subject
 from peerd.daemon.http.access import RETRY_AFTER_S, USE_KEY
 from peerd.daemon.http.access_book import AccessRefused, AccessToken
-from peerd.daemon.http.caller import ListenerName, caller_of
+from peerd.daemon.http.budget import RequestBudget
+from peerd.daemon.http.caller import ListenerName, caller_of, host_name
 from peerd.errors import PeerdError
 from peerd.identity.renewal import RenewalState
 from peerd.limits import HTTP_REQUESTS_MAX
-from peerd.linking.join_limits import host_of
 from peerd.node.node import Node
 from peerd.telemetry.metrics import CONTENT_TYPE
 
@@ -98,7 +98,7 @@ class Gate:
         """Replaced when the configuration changes."""
         self._refused = refused
         self._before_metrics = before_metrics
-        self._running = 0
+        self._running = RequestBudget()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "lifespan":
@@ -110,14 +110,15 @@ class Gate:
             if is_get and (answer := await self._probe(scope)) is not None:
                 await respond(send, *answer)
                 return
-            if self._running >= self.policy.requests_max:
-                detail = f"{self._running} requests are under way here; try again when one has ended"
-                raise Refusal("requests_max", HTTPStatus.SERVICE_UNAVAILABLE, detail, {"retry-after": "1"})
-            self._running += 1
-            try:
-                await self._run(scope, receive, send, self._token(scope))
-            finally:
-                self._running -= 1
+            token = self._token(scope)
+            running = len(self._running)
+            if running >= self.policy.requests_max:
+                if not self._running.make_room(scope):
+                    detail = f"{running} requests are under way here; try again when one has ended"
+                    raise Refusal("requests_max", HTTPStatus.SERVICE_UNAVAILABLE, detail, {"retry-after": "1"})
+                self._refused("gave_way")
+            with self._running.counted(scope):
+                await self._run(scope, receive, send, token)
         except Refusal as refusal:
             self._refused(refusal.reason)
             headers = {**refusal.headers, **self._shown_to_page(scope)}
@@ -293,14 +294,6 @@ def is_preflight(scope: Scope) -> bool:
     """Whether a browser asks what a web page may do, before the page does it."""
     is_options = scope["type"] == "http" and scope["method"] == "OPTIONS"
     return is_options and bool(header(scope, b"origin") and header(scope, b"access-control-request-method"))
-
-
-def host_name(scope: Scope) -> str:
-    """Return what counts as one client: a machine over TCP, a user on the unix socket."""
-    caller = caller_of(scope)
-    if caller is None:
-        return "unknown"
-    return host_of(caller.address) if caller.is_tcp else f"user {caller.user_id}"
 
 
 async def refuse(

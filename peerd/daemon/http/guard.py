@@ -12,13 +12,16 @@ from dataclasses import dataclass
 from http import HTTPStatus
 from typing import Any, Final
 
-from fastapi import FastAPI, HTTPException, Request
+from fastapi import FastAPI, HTTPException, Request, Response
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse
 from starlette.exceptions import HTTPException as AnyHTTPException
+from starlette.requests import ClientDisconnect
 
 from peerd.daemon.http.gate import App, Receive, Scope, Send, refuse
+from peerd.daemon.memory_watch import tell_loop_of_memory
 from peerd.errors import Unavailable
+from peerd.invalid import told
 from peerd.limits import KIB
 from peerd.models.admin import PROBLEM_TYPE, STREAM_TYPE, Problem
 
@@ -116,7 +119,7 @@ def add_problem_handlers(app: FastAPI) -> None:
             came = request.headers.get("content-type", "none")
             detail = f"send the body with the header Content-Type: application/json; it came with {came!r:.80}"
             return problem(HTTPStatus.UNSUPPORTED_MEDIA_TYPE, detail)
-        found = [f"{'.'.join(map(str, each['loc'][1:])) or 'body'}: {each['msg']}" for each in error.errors()[:8]]
+        found = [told(each, skip=1) for each in error.errors()[:8]]
         return problem(HTTPStatus.UNPROCESSABLE_ENTITY, "; ".join(found), "Invalid request")
 
     @app.exception_handler(Unavailable)
@@ -126,7 +129,12 @@ def add_problem_handlers(app: FastAPI) -> None:
 
     @app.exception_handler(Exception)
     async def unexpected(request: Request, error: Exception) -> JSONResponse:
+        tell_loop_of_memory(error)
         return problem(HTTPStatus.INTERNAL_SERVER_ERROR, "a bug in the daemon; its log has the traceback")
+
+    @app.exception_handler(ClientDisconnect)
+    async def gone(request: Request, error: ClientDisconnect) -> Response:
+        return Response(status_code=HTTPStatus.BAD_REQUEST)  # nobody reads it
 
 
 def _is_unread(error: RequestValidationError) -> bool:

@@ -5,16 +5,19 @@
         return await ingest(request, NoteBody, accept)
 
 The daemon reads no faster than ``accept`` takes lines: TCP holds the client back. Memory is bounded by one line and one
-read, however long the body is.
+read, however long the body is. What becomes of a line may show later: the answer waits for it, and names each line that
+was not surely taken.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Awaitable, Callable
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable
 from contextlib import aclosing
+from dataclasses import dataclass
+from functools import partial
 from http import HTTPStatus
-from typing import Any, Final, Protocol, TypeVar
+from typing import Any, Final, Literal, Protocol, TypeAlias, TypeVar
 
 from fastapi import HTTPException, Request, Response
 from fastapi.responses import JSONResponse
@@ -23,18 +26,18 @@ from starlette.requests import ClientDisconnect
 
 from peerd.daemon.http.guard import BODY_LIMIT, ROUTE_BODY_BYTES_MAX, problem
 from peerd.errors import Unavailable
+from peerd.invalid import first_reason
 from peerd.limits import KIB, MIB
 from peerd.models.admin import PROBLEM_TYPE, STREAM_TYPE
 from peerd.models.streams import IngestAnswer, IngestError
+from peerd.words import counted
 
 LINES_BODY: Final[dict[str, Any]] = {"requestBody": {"content": {STREAM_TYPE: {}}, "required": True}}
 """``openapi_extra`` of a route that takes lines: FastAPI does not see what `ingest` reads."""
 LINE_BYTES_MAX: Final = 64 * KIB
 """Longest line of a body, without its line break."""
-ERRORS_TOLD_MAX: Final = 10
-"""Most refused lines that the answer names; further ones are only counted."""
 REFUSED_MAX: Final = 1000
-"""After so many refused lines the rest of the body is not read."""
+"""After so many lines that were refused or have failed the rest of the body is not read."""
 IDLE_MAX_S: Final = 60.0
 """A client that sends nothing for so long gets its answer, and what it sent before stays accepted."""
 LINGER_BYTES_MAX: Final = 16 * MIB
@@ -58,6 +61,18 @@ class LineRefused(ValueError):
     """``accept`` refuses this line; the text is for the client."""
 
 
+@dataclass(frozen=True, slots=True)
+class LineFailed:
+    """A line that was taken has come to nothing, or nobody knows: ``outcome`` is that of an `IngestError`."""
+
+    detail: str
+    outcome: Literal["refused", "failed", "unknown"] = "failed"
+
+
+LineFate: TypeAlias = "asyncio.Future[LineFailed | None]"
+"""What ``accept`` may return: done when it is known what has become of the line; ``None``: what it was sent for."""
+
+
 class _GivenUp(Exception):
     """The rest of the body is not read."""
 
@@ -75,16 +90,18 @@ async def large_body(request: Request) -> bytes:
 async def ingest(
     request: Request,
     line_type: type[T] | LineReader[T],
-    accept: Callable[[T], Awaitable[None]],
+    accept: Callable[[T], Awaitable[LineFate | None]],
     *,
     line_bytes_max: int = LINE_BYTES_MAX,
 ) -> Response:
     """Read each line as ``line_type`` and hand it to ``accept``, which may wait, raise `LineRefused`, or raise
-    `Unavailable` or ``HTTPException`` to give up. Blank lines are skipped, and counted as lines.
+    `Unavailable` or ``HTTPException`` to give up. It may return a `LineFate`, which has to be done at some time. Blank
+    lines are skipped, and counted as lines.
 
-    Answers 200 with an `IngestAnswer` when every line was accepted; else a problem with the same fields: 422 when
-    lines were refused, 413 for a line that is too long, 408 for a client that stopped sending, 503 for `Unavailable`,
-    the status of an ``HTTPException``, 415 for another content type. ``HTTPException`` at the first line is raised.
+    Answers 200 with an `IngestAnswer` when every line was accepted; else a problem with the same fields: 503 where
+    lines have failed and for `Unavailable`, 422 when lines were refused, 413 for a line that is too long, 408 for a
+    client that stopped sending, the status of an ``HTTPException``, 415 for another content type. ``HTTPException`` at
+    the first line is raised.
     """
     if request.headers.get("content-type", "").partition(";")[0].strip().lower() != STREAM_TYPE:
         return problem(HTTPStatus.UNSUPPORTED_MEDIA_TYPE, f"send JSON lines as {STREAM_TYPE}")
@@ -100,12 +117,14 @@ async def ingest(
                 is_read = await _read_out(body)
                 if isinstance(error, HTTPException) and not taking.has_begun:
                     raise  # as any other route answers
+                await taking.settled()
                 answer = taking.answer(*_given_up(error))
                 if not is_read:
                     answer.headers["connection"] = "close"
                 return answer
         except ClientDisconnect:
             return Response()  # nobody reads it
+    await taking.settled()
     return taking.answer()
 
 
@@ -123,53 +142,111 @@ def _reader_of(line_type: Any) -> LineReader[Any]:
 class _Taking:
     """Counts what becomes of the lines."""
 
-    def __init__(self, line_reader: LineReader[Any], accept: Callable[[Any], Awaitable[None]]) -> None:
+    def __init__(self, line_reader: LineReader[Any], accept: Callable[[Any], Awaitable[LineFate | None]]) -> None:
         self._line_reader = line_reader
         self._accept = accept
-        self._accepted = 0
-        self._refused = 0
+        self._next = 1
+        """The first line that nothing has become of yet."""
+        self._accepted = self._refused = self._failed = self._open = 0
         self._errors: list[IngestError] = []
+        self._changed = asyncio.Event()
 
     @property
     def has_begun(self) -> bool:
         """Whether something has become of a line already, which the client has to be told."""
-        return bool(self._accepted or self._refused)
+        return bool(self._accepted or self._refused or self._failed or self._open)
 
     async def take(self, number: int, line: bytes) -> None:
         """Raises `_GivenUp` after too many refusals, and what ``accept`` raises."""
+        self._next = number
+        if self._failed + self._refused >= REFUSED_MAX:
+            why = f"{self._failed + self._refused} lines were not surely taken; the rest was not taken"
+            raise _GivenUp(HTTPStatus.SERVICE_UNAVAILABLE, why)
         try:
-            await self._accept(self._line_reader.validate_json(line))
-            self._accepted += 1
+            fate = await self._accept(self._line_reader.validate_json(line))
+            if fate is None:
+                self._accepted += 1
+            else:
+                self._open += 1
+                fate.add_done_callback(partial(self._over, number))
         except ValidationError as error:
-            self._refuse(number, _what(error))
+            self._refuse(number, first_reason(error))
         except LineRefused as error:
             self._refuse(number, str(error))
+        self._next = number + 1
         if number % LINES_AT_ONCE == 0:
             await asyncio.sleep(0)
 
+    async def settled(self) -> None:
+        """Wait until it is known of every line what has become of it."""
+        while self._open:
+            self._changed.clear()
+            await self._changed.wait()
+
     def answer(self, status: HTTPStatus = HTTPStatus.OK, detail: str = "") -> Response:
         """The answer that says what became of the lines of the body."""
+        is_complete = status is HTTPStatus.OK
+        if not is_complete:
+            self._errors.append(IngestError(line=self._next, detail=detail, outcome="failed", is_rest=True))
+        elif self._failed:
+            status, detail = HTTPStatus.SERVICE_UNAVAILABLE, self._what_failed()
+        elif self._refused and is_complete:
+            status, detail = HTTPStatus.UNPROCESSABLE_ENTITY, f"{counted(self._refused, 'line')} refused"
         told = IngestAnswer(
             accepted=self._accepted,
             refused=self._refused,
-            errors=self._errors,
-            is_complete=status is HTTPStatus.OK,
+            errors=_in_rows(self._errors),
+            is_complete=is_complete,
             detail=detail,
+            failed=self._failed,
         )
-        if status is HTTPStatus.OK and not self._refused:
-            return JSONResponse(told.model_dump())
+        shown = told.model_dump() | {"errors": [error.model_dump(exclude_defaults=True) for error in told.errors]}
+        if not self._failed:
+            del shown["failed"]
         if status is HTTPStatus.OK:
-            status, detail = HTTPStatus.UNPROCESSABLE_ENTITY, f"{self._refused} lines were refused"
+            return JSONResponse(shown)
         fields = {"type": "about:blank", "title": status.phrase, "status": int(status)}
-        body = {**fields, **told.model_dump(), "detail": detail}
-        return JSONResponse(body, status, media_type=PROBLEM_TYPE)
+        return JSONResponse({**fields, **shown}, status, media_type=PROBLEM_TYPE)
+
+    def _what_failed(self) -> str:
+        of, why = self._failed + self._accepted, next(each.detail for each in self._errors if each.outcome != "refused")
+        return f"{self._failed} of {of} lines have no certain outcome, or have failed: {why}"
 
     def _refuse(self, number: int, detail: str) -> None:
         self._refused += 1
-        if len(self._errors) < ERRORS_TOLD_MAX:
-            self._errors.append(IngestError(line=number, detail=detail[:DETAIL_LENGTH_MAX]))
+        self._next = number + 1
+        self._errors.append(IngestError(line=number, detail=detail[:DETAIL_LENGTH_MAX]))
         if self._refused >= REFUSED_MAX:
-            raise _GivenUp(HTTPStatus.UNPROCESSABLE_ENTITY, f"{REFUSED_MAX} lines were refused; the rest was not read")
+            why = f"{counted(self._refused, 'line')} refused; the rest was not read"
+            raise _GivenUp(HTTPStatus.UNPROCESSABLE_ENTITY, why)
+
+    def _over(self, number: int, fate: LineFate) -> None:
+        self._open -= 1
+        if (failed := fate.result()) is None:
+            self._accepted += 1
+        else:
+            self._refused += failed.outcome == "refused"
+            self._failed += failed.outcome != "refused"
+            detail = failed.detail[:DETAIL_LENGTH_MAX]
+            self._errors.append(IngestError(line=number, detail=detail, outcome=failed.outcome))
+        self._changed.set()
+
+
+def _in_rows(errors: Iterable[IngestError]) -> list[IngestError]:
+    """What has happened to the lines, in their order; failed ones in a row with the same reason are told together."""
+    rows: list[IngestError] = []
+    for error in sorted(errors, key=lambda error: (error.line, error.is_rest)):
+        before = rows[-1] if rows else None
+        if before is not None and _goes_on(before, error):
+            rows[-1] = before.model_copy(update={"last": error.line})
+        else:
+            rows.append(error)
+    return rows
+
+
+def _goes_on(before: IngestError, error: IngestError) -> bool:
+    is_next = error.line == (before.last or before.line) + 1 and not error.is_rest
+    return is_next and error.outcome != "refused" and (error.outcome, error.detail) == (before.outcome, before.detail)
 
 
 def _what(error: ValidationError) -> str:

@@ -20,8 +20,8 @@ from peerd.daemon.http.gate import App
 from peerd.daemon.http.protocol import BoundedProtocol, websocket_protocol
 from peerd.daemon.http.uvicorn_parts import Config, ServerState
 from peerd.daemon.tasks import cancel_and_wait, spawn
+from peerd.lib.admission import TokenBucket
 from peerd.limits import ACCEPTS_BURST, ACCEPTS_PER_SECOND, HTTP_CONNECTIONS_SPARE, KIB
-from peerd.linking.rate_limit import TokenBucket
 from peerd.system.sockets import format_address, tune
 
 BACKLOG: Final = 64
@@ -184,7 +184,7 @@ class HttpListener:
             sock.close()
             return
         if caller.is_tcp:
-            tune(sock)
+            tune(sock, may_be_slow=True)
         task = spawn(self._open(sock, caller), name=f"open {self.name}")
         self._opening[task] = None
 

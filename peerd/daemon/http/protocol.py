@@ -12,7 +12,7 @@ from typing import Any, Final, Protocol, cast
 
 import h11
 
-from peerd.daemon.http.caller import STATE_KEY, Caller
+from peerd.daemon.http.caller import STATE_KEY, Caller, queued_in_kernel
 from peerd.daemon.http.uvicorn_parts import Config, H11Protocol, ServerState
 from peerd.limits import KIB
 
@@ -53,7 +53,11 @@ class BoundedProtocol(H11Protocol):
         sock = transport.get_extra_info("socket")
         if sock is not None:
             sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, SEND_BUFFER_BYTES)
-        self.app_state = {STATE_KEY: replace(self._caller, hang_up=transport.abort)}
+
+        def unsent() -> int:
+            return transport.get_write_buffer_size() + queued_in_kernel(sock)
+
+        self.app_state = {STATE_KEY: replace(self._caller, hang_up=transport.abort, unsent=unsent)}
         self._note()
 
     def connection_lost(self, exc: Exception | None) -> None:

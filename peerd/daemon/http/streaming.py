@@ -22,7 +22,7 @@ from pydantic import BaseModel
 from starlette.requests import HTTPConnection
 
 from peerd.daemon.http.access import TOKEN_ENDS, USE_KEY, TokenUse
-from peerd.daemon.http.caller import hang_up
+from peerd.daemon.http.caller import hang_up, unsent
 from peerd.daemon.http.gate import Receive, Scope, Send
 from peerd.daemon.http.guard import problem
 from peerd.errors import Unavailable
@@ -37,6 +37,11 @@ HEARTBEAT_S: Final = 15.0
 """Silence after which a line says that the stream is alive."""
 STALL_MAX_S: Final = 60.0
 """A client that takes nothing for so long is cut off; it may come back and resume."""
+STALL_BLOCKING_S: Final = 600.0
+"""The same for a client for which writers wait (`Policy.BLOCK`). Over TCP it is seen here that a client reads once it
+has read some 64 KiB, so a shorter limit would cut off one that reads slowly."""
+STALL_LOOK_S: Final = 2.0
+"""How often it is looked whether a client has taken something."""
 RETRY_MS: Final = 1000
 """How long browsers wait before they open a lost stream again."""
 BATCH_BYTES: Final = 32 * KIB
@@ -192,8 +197,9 @@ class Outlet(Generic[T]):
         self._shape = shape
         self._scope = scope
         self._woken = asyncio.Event()
-        self._is_sending = False
-        self._reader = source.feed.reader(wanted.beginning(source.begin), source.policy, self._ready)
+        self._stall_s = STALL_BLOCKING_S if source.policy is Policy.BLOCK else STALL_MAX_S
+        self._unsent = 0
+        self._reader = source.feed.reader(wanted.beginning(source.begin), source.policy, self._woken.set)
         self._over_because = ""
         self.end: FeedEnd | None = None
         """The last line of the stream, once it was sent."""
@@ -236,20 +242,28 @@ class Outlet(Generic[T]):
                 await asyncio.sleep(0)
 
     async def send(self, sending: Awaitable[None]) -> None:
-        """Wait for a batch to be sent; a client that does not take it in time, or is ended meanwhile, is cut off."""
-        self._is_sending = True
+        """Wait for a batch to be sent; a client that takes nothing of it for long is cut off.
+
+        One that has been too slow for its policy meanwhile still gets what is on its way, and then the reason.
+        """
+        loop, self._unsent = asyncio.get_running_loop(), unsent(self._scope)
+        limit = asyncio.timeout(self._stall_s)
+
+        def look() -> None:
+            left = unsent(self._scope)
+            if left < self._unsent and not limit.expired():
+                limit.reschedule(loop.time() + self._stall_s)
+            self._unsent = left
+            self._look = loop.call_later(STALL_LOOK_S, look)
+
+        self._look = loop.call_later(STALL_LOOK_S, look)
         try:
-            async with asyncio.timeout(STALL_MAX_S):
+            async with limit:
                 await sending
         except TimeoutError:
             hang_up(self._scope)
         finally:
-            self._is_sending = False
-
-    def _ready(self) -> None:
-        self._woken.set()
-        if self._is_sending and self._reader.was_cut:  # it does not read, so it could not be told why
-            hang_up(self._scope)
+            self._look.cancel()
 
     async def _wait(self, due_at: float) -> None:
         try:
@@ -294,7 +308,9 @@ def _mark(position: str, entry: FeedGap | FeedDropped | FeedEnd) -> stream_model
             lost = {"first": entry.first, "last": entry.last, "count": entry.count}
             return stream_models.Gap(id=position, reason=entry.reason, **lost)
         case FeedDropped():
-            return stream_models.Dropped(id=position, first=entry.first, last=entry.last, count=entry.count)
+            why = {} if entry.loss is None else {"reason": entry.loss.reason, "by": entry.loss.by}
+            lost = {"first": entry.first, "last": entry.last, "count": entry.count}
+            return stream_models.Dropped(id=position, **lost, **why)
         case FeedEnd():
             return stream_models.End(id=position, reason=entry.reason, is_final=entry.is_final)
 
@@ -340,7 +356,7 @@ class FeedResponse(Response):
             async for batch in batches:
                 event = {"type": "http.response.body", "body": b"".join(batch), "more_body": True}
                 await outlet.send(send(event))
-        await send({"type": "http.response.body", "body": b"", "more_body": False})
+        await outlet.send(send({"type": "http.response.body", "body": b"", "more_body": False}))
 
 
 # --- over WebSocket -------------------------------------------------------------------------------------------------

@@ -66,6 +66,8 @@ class StateDirectory:
     def __init__(self, path: Path, *, wall_time: Callable[[], float] = time.time) -> None:
         self.path = path
         self.warnings: list[str] = []
+        self.closed_off = ""
+        """Says that others could open the directory until now, if they could: that is no damage."""
         self.taken_over: list[str] = []
         """Files of peerd 0.1 whose content is in the database now."""
         self._wall_time = wall_time
@@ -269,7 +271,7 @@ class StateDirectory:
             mode = stat.S_IMODE(self.path.stat().st_mode)
             if mode & 0o077:
                 self.path.chmod(0o700)
-                self.warnings.append(f"{self.path}: was open to other users (mode {mode:04o}), is 0700 now")
+                self.closed_off = f"{self.path}: was open to other users (mode {mode:04o}), is 0700 now"
         except OSError as error:
             raise ConfigError(
                 f"cannot use it as the state directory: {error.strerror}",

@@ -165,13 +165,16 @@ def _note_silent(
 
 
 def _missing(survey: Survey) -> list[Absence]:
-    """Who is missing: this node says so, or two others do, and it does not answer. The latest sign of life counts."""
+    """Who is missing: this node says so, or two others do, and it does not answer.
+
+    Since when is what this node says, so that all its answers agree; else what the one says that gave it up last.
+    """
     named: dict[NodeId, dict[NodeId, Absence]] = {}
     for namer, view in survey.views.items():
         for absence in () if view.says.is_leaving else view.says.missing:
             named.setdefault(absence.peer.id, {})[namer] = absence
     return [
-        min(namers.values(), key=lambda absence: absence.age_s)
+        namers.get(survey.own) or min(namers.values(), key=lambda absence: absence.age_s)
         for node_id, namers in sorted(named.items())
         if node_id not in survey.views and (survey.own in namers or len(namers) >= INFORMANTS_MIN)
     ]

@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from fastapi import APIRouter
 
     from peerd.client import Client
+    from peerd.cluster.demo import DemoPart
     from peerd.sim.checkers import Checker
     from peerd.sim.hostile.member import Behaviour
     from peerd.sim.swarm.work import SwarmWork
@@ -33,8 +34,12 @@ class AggregationFront(Front):
     def commands(self) -> Mapping[str, Callable[[], Command]]:
         return {
             "aggregate": LazyCommand("Aggregate a function of all nodes' files.", f"{HERE}.commands:aggregate"),
-            "demo": LazyCommand("Start daemons, aggregate files, check the answers.", f"{HERE}.demo.cli:demo"),
         }
+
+    def demo(self) -> DemoPart:
+        from protocols.aggregation.front.demo import AggregationDemo
+
+        return AggregationDemo()
 
     def client(self, client: Client) -> AggregationClient:
         from protocols.aggregation.front.client import AggregationClient
@@ -67,6 +72,11 @@ class AggregationFront(Front):
         from protocols.aggregation.front.hostile import BEHAVIOURS
 
         return BEHAVIOURS
+
+    def panels(self) -> Sequence[Mapping[str, Any]]:
+        from protocols.aggregation.front.panels import PANELS
+
+        return PANELS
 
     def tables(self) -> Sequence[SparkTable]:
         from protocols.aggregation.front.tables import TABLES

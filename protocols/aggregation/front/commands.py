@@ -15,6 +15,7 @@ from peerd.client import Client
 from peerd.errors import Bug, ExitCode
 from peerd.ids import short_id
 from peerd.quantities import parse_duration
+from peerd.words import counted
 from protocols.aggregation import functions
 from protocols.aggregation.answer import Answer, RoundProgress
 from protocols.aggregation.collector import Basis
@@ -126,11 +127,10 @@ def _check_deadline(text: str) -> None:
 
 
 class _Watcher:
-    """Progress on standard error: one live line on a terminal, one line for each change of stage elsewhere."""
+    """Progress on standard error: one live line on a terminal, nothing elsewhere."""
 
     def __init__(self, terminal: Terminal | None) -> None:
         self._terminal = terminal
-        self._stage = ""
 
     def __enter__(self) -> None:
         """Begin without showing anything."""
@@ -141,14 +141,8 @@ class _Watcher:
 
     def show(self, progress: RoundProgress) -> None:
         """Show how far the round has come."""
-        if self._terminal is None:
-            return
-        text = progress_line(progress)
-        if self._terminal.is_terminal:
-            self._terminal.overwrite(text)
-        elif progress.stage != self._stage:
-            self._terminal.print(text)
-        self._stage = progress.stage
+        if self._terminal is not None:
+            self._terminal.overwrite(progress_line(progress))
 
 
 def progress_line(progress: RoundProgress) -> str:
@@ -168,11 +162,11 @@ def print_answer(answer: Answer, console: Terminal) -> None:
     report = answer.report
     console.print()
     console.print(
-        f"{answer.outcome}: {answer.contributors} of {about}{answer.expected} nodes "
+        f"{answer.outcome}: {answer.contributors} of {about}{counted(answer.expected, 'node')} "
         f"({answer.completeness:.1%}), {seconds(answer.duration_s)}{_missing(answer)}",
     )
     console.print(
-        f"{report.records_selected:,} of {report.records:,} records in {report.files_read:,} files "
+        f"{report.records_selected:,} of {counted(report.records, 'record')} in {counted(report.files_read, 'file')} "
         f"({size(report.bytes_read)}); result {size(answer.value_bytes)}, {size(answer.moved_bytes)} moved"
     )
     if answer.contributors:
@@ -212,11 +206,11 @@ def _print_groups(value: GroupedAnswer, console: Terminal) -> None:
     print_table(console, ("group", "value"), rows, numbers=("value",))
     hidden = value.groups_total - len(value.groups)
     if hidden > 0:
-        console.print(f"and {hidden:,} groups more (--top)")
+        console.print(f"and {counted(hidden, 'group')} more (--top)")
     if not value.exact:
         remainder = "" if value.remainder is None else f", together {number(value.remainder)}"
         console.print(
-            f"not exact: up to {value.remainder_groups_max:,} groups were folded away{remainder} (--groups-max)"
+            f"not exact: up to {counted(value.remainder_groups_max, 'group')} folded away{remainder} (--groups-max)"
         )
 
 

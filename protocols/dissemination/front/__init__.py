@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from fastapi import APIRouter
 
     from peerd.client import Client
+    from peerd.cluster.demo import DemoPart
     from peerd.lab.experiment import Experiment
     from peerd.sim.checkers import Checker
     from peerd.sim.hostile.member import Behaviour
@@ -44,6 +45,11 @@ class DisseminationFront(Front):
         from protocols.dissemination.front.scenario import stream
 
         return {"stream": stream}
+
+    def demo(self) -> DemoPart:
+        from protocols.dissemination.front.demo import StreamDemo
+
+        return StreamDemo()
 
     def checkers(self) -> Mapping[str, type[Checker]]:
         from protocols.dissemination.front.checkers import NoCircles, NoOrphans, SiblingsFlow, StreamBounds

@@ -12,8 +12,10 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 
 from fastapi import APIRouter, Depends, HTTPException, Query, Request, Response
 from pydantic import TypeAdapter
+from starlette.requests import HTTPConnection
 
 from peerd.daemon.http.answers import answer_of, http_error
+from peerd.daemon.http.asker import Asker, asker_of
 from peerd.daemon.http.ingest import LINES_BODY, LineRefused, ingest, large_body
 from peerd.daemon.http.streaming import Source, Wish, add_feed, json_line, wish
 from peerd.errors import ClientRefusal, Unavailable
@@ -174,6 +176,7 @@ def _add_items(routes: APIRouter, service: StreamService) -> None:
         return answer
 
     async def subscribed(
+        request: HTTPConnection,
         stream: StreamName,
         place: Annotated[Wish, Depends(wish)],
         interest: InterestTextField = "",
@@ -185,7 +188,8 @@ def _add_items(routes: APIRouter, service: StreamService) -> None:
         """
         if isinstance(place.place, Position) and (known := _of_feed(service, stream, place.place.epoch)):
             return _source(service, known)
-        asked = StreamSubscriptionRequest(stream=stream, interest=interest, after=after_item)
+        owner = asker_of(request).owner
+        asked = StreamSubscriptionRequest(stream=stream, interest=interest, after=after_item, owner=owner)
         view = await _subscribe(service, asked)
         return _source(service, view.id)
 
@@ -242,8 +246,8 @@ def _of_feed(service: StreamService, stream: str, epoch: str) -> str | None:
     return next((view.id for view in views), None)
 
 
-def _named(service: StreamService, stream: str, id: str) -> str:
-    """The id of a subscription of this stream, by its id or its name. Raises ``HTTPException`` (404)."""
+def _named(service: StreamService, stream: str, id: str, asker: Asker) -> StreamSubscriptionView:
+    """A client's subscription of this stream, by its id or its name. Raises ``HTTPException`` (403, 404)."""
     try:
         view, _ = service.reading(id)  # most give the id, and then there is no need to look at all of them
     except ClientRefusal:
@@ -251,7 +255,8 @@ def _named(service: StreamService, stream: str, id: str) -> str:
     else:
         found = view if view.stream == stream else None
     if found is not None:
-        return found.id
+        asker.check_own(f"the subscription {found.name or found.id}", found.owner, is_kept=bool(found.name))
+        return found
     raise HTTPException(HTTPStatus.NOT_FOUND, f"the stream {stream} has no subscription {id:.80} here")
 
 
@@ -315,27 +320,43 @@ def _order_of(item: ReceivedItem) -> StreamPosition:
 
 def _add_subscriptions(routes: APIRouter, service: StreamService) -> None:
     @routes.get("/{stream}/subscriptions")
-    async def subscriptions(stream: StreamName) -> StreamSubscriptionViews:
-        """The subscriptions to a stream that this daemon's clients have."""
-        views = [_told(view) for view in service.subscriptions() if view.stream == stream]
+    async def subscriptions(request: Request, stream: StreamName) -> StreamSubscriptionViews:
+        """The client's own subscriptions to a stream; for operators those of all clients of this daemon."""
+        asker, held = asker_of(request), [view for view in service.subscriptions() if view.stream == stream]
+        views = [_told(view) for view in held if asker.is_operator or (view.owner and view.owner == asker.owner)]
         return StreamSubscriptionViews(subscriptions=views)
 
     @routes.post("/{stream}/subscriptions", openapi_extra=READS, status_code=HTTPStatus.CREATED)
-    async def subscribe(stream: StreamName, body: StreamWish) -> StreamSubscriptionView:
-        """Subscribe; answers when this daemon is in the stream's tree, and every matching item comes from then on."""
-        return _told(await _subscribe(service, StreamSubscriptionRequest(stream=stream, **body.model_dump())))
+    async def subscribe(request: Request, stream: StreamName, body: StreamWish) -> StreamSubscriptionView:
+        """Subscribe; answers when this daemon is in the stream's tree, and every matching item comes from then on.
+
+        One with a name stays, and needs a token with the scope ``dissemination:write``, or a unix socket.
+        """
+        asker = asker_of(request)
+        owner = asker.owner
+        if body.name:
+            asker.check_write("a subscription with a name", "dissemination")
+        if body.name and asker.is_operator:  # who may resume anybody's
+            owner = next((view.owner for view in service.subscriptions() if view.name == body.name), owner)
+        asked = StreamSubscriptionRequest(stream=stream, owner=owner, **body.model_dump())
+        return _told(await _subscribe(service, asked))
 
     @routes.delete("/{stream}/subscriptions/{id}", openapi_extra=READS)
-    async def unsubscribe(stream: StreamName, id: str) -> StreamSubscriptionView:
-        """End a subscription."""
+    async def unsubscribe(request: Request, stream: StreamName, id: str) -> StreamSubscriptionView:
+        """End a subscription; one with a name needs the scope ``dissemination:write``."""
+        found = _named(service, stream, id, asker_of(request))
+        if found.name:
+            asker_of(request).check_write("to end a subscription with a name", "dissemination")
         try:
-            return _told(service.unsubscribe(_named(service, stream, id)))
+            return _told(service.unsubscribe(found.id))
         except ClientRefusal as error:
             raise http_error(error) from error
 
-    def held(stream: StreamName, id: str, after_item: AfterItem = None) -> Source[ReceivedItem]:
+    def held(
+        request: HTTPConnection, stream: StreamName, id: str, after_item: AfterItem = None
+    ) -> Source[ReceivedItem]:
         """The items of a subscription: those that are held (after `after_item`, if that is given), then what comes."""
-        return _source(service, _named(service, stream, id), after_item)
+        return _source(service, _named(service, stream, id, asker_of(request)).id, after_item)
 
     add_feed(routes, "/{stream}/subscriptions/{id}/items", held)
 

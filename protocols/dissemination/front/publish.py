@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import sys
 import time
@@ -11,21 +12,24 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
-from peerd.cli.lines import STDIN, BadLine, once, typed_value
+from peerd.cli.lines import STDIN, BadLine, object_of, once, typed_value
 from peerd.cli.options import Output, OutputOption, SocketOption, ask
 from peerd.cli.output import print_data, printable, seconds, size, stderr, stdout
 from peerd.errors import ExitCode
+from peerd.words import counted
 from protocols.dissemination.models import CONTENT_TYPE_LENGTH_MAX
 
 if TYPE_CHECKING:
     from peerd.cli.output import Terminal
     from peerd.client import Client
-    from peerd.models.streams import IngestAnswer
+    from peerd.models.streams import IngestAnswer, IngestError
     from protocols.dissemination.front.sources import Items
 
 ATTRIBUTE: Final = re.compile(r"([A-Za-z_][A-Za-z0-9_.]*)=(.*)", re.DOTALL)
 SHOW_EVERY_S: Final = 0.2
 BAR_LENGTH: Final = 30
+LINES_TOLD_MAX: Final = 10
+"""So many lines that are refused are told one by one; the others are only counted."""
 
 
 def publish(
@@ -34,8 +38,8 @@ def publish(
         list[str] | None,
         typer.Argument(
             metavar="[FILE|NAME=VALUE]...",
-            help="Files, of which each is an item; or the attributes of one item. Default, or '-': lines of JSON on "
-            "standard input.",
+            help="Files, of which each is an item; or one item: its attributes, or a JSON object. Default, or '-': "
+            "lines of JSON on standard input.",
         ),
     ] = None,
     follow: Annotated[
@@ -88,8 +92,11 @@ def publish(
     if pairs and len(pairs) == len(given):
         _one(socket, stream, _attributes(pairs), type, output)
         return
-    labels = [each for each in given if each != STDIN]
-    items = _items(given, follow, watch, everything, text, type)
+    if len(given) == 1 and given[0].lstrip().startswith("{") and not os.path.exists(given[0]):
+        _one(socket, stream, object_of(given[0], "the item"), type, output)
+        return
+    labels = dict(enumerate([each for each in given if each != STDIN], 1))
+    items = _items(given, follow, watch, everything, text, type, labels)
     _many(socket, stream, items, rate, labels, progress, output)
 
 
@@ -159,8 +166,19 @@ class ByteProgress:
             self._terminal.overwrite("")
 
 
-def _items(given: list[str], follow: Path | None, watch: Path | None, everything: bool, text: bool, type: str) -> Items:
-    """The source that was asked for. Raises ``typer.BadParameter`` for one that cannot be read."""
+def _items(
+    given: list[str],
+    follow: Path | None,
+    watch: Path | None,
+    everything: bool,
+    text: bool,
+    type: str,
+    labels: dict[int, str],
+) -> Items:
+    """The source that was asked for. Raises ``typer.BadParameter`` for one that cannot be read.
+
+    ``labels``: what items are called, by their numbers.
+    """
     from protocols.dissemination.front import sources
 
     read = sources.line_reader(text, type)
@@ -169,7 +187,7 @@ def _items(given: list[str], follow: Path | None, watch: Path | None, everything
         return sources.of_growing_file(follow, read, everything, _not_published)
     if watch is not None:
         _check(watch, watch.is_dir(), "--watch", "folder")
-        return sources.of_folder(watch, type, everything, _not_published)
+        return sources.of_folder(watch, type, everything, _not_published, labels)
     if given in ([], [STDIN]):
         if not given and sys.stdin.isatty():
             raise typer.BadParameter("give files, or one item as NAME=VALUE; '-' takes lines from the terminal")
@@ -209,7 +227,7 @@ def _one(socket: str | None, stream: str, item: Any, type: str, output: Output) 
 
 
 def _many(
-    socket: str | None, stream: str, items: Items, rate: float, labels: list[str], progress: bool, output: Output
+    socket: str | None, stream: str, items: Items, rate: float, labels: dict[int, str], progress: bool, output: Output
 ) -> None:
     from peerd.client import RequestRefused
     from protocols.dissemination.front.client import DisseminationClient
@@ -219,23 +237,25 @@ def _many(
 
     async def run(client: Client) -> IngestAnswer:
         shown = _shown(paced(items, rate), stderr() if progress else None)
-        return await DisseminationClient(client).publish_many(stream, shown, told.of)
+        return await DisseminationClient(client).publish_many(stream, shown, told.of, on_refused=told.refuse)
 
     begun = time.monotonic()
     try:
         answer = ask(socket, run, waiting="")
     except BadLine as bad:
-        raise typer.BadParameter(f"{bad.message}; the {told.accepted:,} items before it were published") from bad
+        raise typer.BadParameter(f"{bad.message}; published before it: {counted(told.accepted, 'item')}") from bad
     except (KeyboardInterrupt, RequestRefused):
         stderr().overwrite("")
-        stderr().print(f"{told.accepted:,} items were published, {told.refused:,} refused")
+        stderr().print(f"{counted(told.accepted, 'item')} published, {told.refused:,} refused")
         raise
     finally:
         stderr().overwrite("")
     if output is not Output.TABLE:
         print_data(output, answer)
     else:
-        stdout().print(f"{answer.accepted:,} items in {seconds(time.monotonic() - begun)}, {answer.refused:,} refused")
+        stdout().print(
+            f"{counted(answer.accepted, 'item')} in {seconds(time.monotonic() - begun)}, {answer.refused:,} refused"
+        )
     if not answer.is_complete:
         stderr().print(printable(answer.detail))
         raise typer.Exit(ExitCode.PARTIAL)
@@ -244,23 +264,27 @@ def _many(
 
 
 class _Telling:
-    """Tells each refusal once, as soon as it is known."""
+    """Tells each refusal once, as soon as it is known: files by their names, and of lines the first ones."""
 
-    def __init__(self, labels: list[str], terminal: Terminal) -> None:
+    def __init__(self, labels: dict[int, str], terminal: Terminal) -> None:
         self._labels = labels
         self._terminal = terminal
-        self._told = 0
+        self._lines_told = 0
         self.accepted = self.refused = 0
+
+    def refuse(self, error: IngestError) -> None:
+        """The daemon does not take an item."""
+        label = self._labels.get(error.line)
+        self._lines_told += label is None
+        if label is not None or self._lines_told <= LINES_TOLD_MAX:
+            self._terminal.overwrite("")
+            self._terminal.print(f"{printable(label or f'item {error.line}')}: {printable(error.detail)}")
 
     def of(self, total: IngestAnswer) -> None:
         """What became of all items so far."""
         self.accepted, self.refused = total.accepted, total.refused
-        for error in total.errors[self._told :]:
-            named = error.line <= len(self._labels)
-            place = self._labels[error.line - 1] if named else f"item {error.line}"
-            self._terminal.overwrite("")
-            self._terminal.print(f"{printable(place)}: {printable(error.detail)}")
-        self._told = len(total.errors)
+        while self._labels and (oldest := next(iter(self._labels))) <= self.accepted + self.refused:
+            del self._labels[oldest]
 
 
 async def _shown(items: Items, terminal: Terminal | None) -> Items:

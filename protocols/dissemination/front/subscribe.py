@@ -15,6 +15,7 @@ import typer
 from peerd.cli.options import Output, OutputOption, SocketOption, ask
 from peerd.cli.output import RowWriter, printable, stderr
 from peerd.errors import ExitCode, PeerdError
+from peerd.words import counted
 
 if TYPE_CHECKING:
     from peerd.client import Client
@@ -149,7 +150,7 @@ class _Reader:
                 stderr().print(f"-- interrupted: {printable(getattr(entry, 'reason', ''))}")
             return
         missing = getattr(entry, "count", None)
-        self._gap("the daemon was restarted" if missing is None else f"{missing:,} items were not read in time")
+        self._gap("the daemon was restarted" if missing is None else f"{counted(missing, 'item')} not read in time")
 
     def _gap(self, why: str) -> None:
         self.lost += 1

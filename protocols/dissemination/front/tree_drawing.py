@@ -8,6 +8,7 @@ from typing import Final
 from xml.sax.saxutils import escape
 
 from peerd.cli.output import printable, seconds, size
+from peerd.words import counted
 from protocols.dissemination.models import StreamTreeNode, StreamTreeView
 
 NODE_DIGITS: Final = 8
@@ -78,12 +79,12 @@ def as_text(view: StreamTreeView, *, is_wide: bool = False) -> str:
     depth = max((place.depth for place in places), default=0)
     shares = [share for node in view.nodes if (share := node.figures.get("spurious_share")) is not None]
     mean = f", mean spurious share {sum(shares) / len(shares):.1%}" if shares else ""
-    lines.append(f"{_plural(len(places), 'node')}, depth {depth}{mean}")
+    lines.append(f"{counted(len(places), 'node')}, depth {depth}{mean}")
     if view.standbys:
         lines.append(f"if the producer dies: {', '.join(node[:NODE_DIGITS] for node in view.standbys)}")
     if view.missing:
         names = ", ".join(node[:NODE_DIGITS] for node in view.missing)
-        lines.append(f"{_plural(len(view.missing), 'node')} did not answer: {names}")
+        lines.append(f"{counted(len(view.missing), 'node')} did not answer: {names}")
     return "\n".join(lines)
 
 
@@ -93,17 +94,13 @@ def _stem(branches: tuple[bool, ...]) -> str:
     return "".join("│  " if follows else "   " for follows in branches[:-1]) + ("├─ " if branches[-1] else "└─ ")
 
 
-def _plural(count: int, word: str) -> str:
-    return f"{count:,} {word}{'' if count == 1 else 's'}"
-
-
 def _about(node: StreamTreeNode, is_wide: bool) -> str:
     parts = [f"{node.node if is_wide else node.node[:NODE_DIGITS]} at {node.address}"]
     if node.parent is None and node.depth == 0:
         parts.append("producer")
     elif node.parent is None:
         parts.append("without a parent")
-    parts.append(f"{node.children} of {_plural(node.fan_out, 'child').replace('childs', 'children')}")
+    parts.append(f"{node.children} of {counted(node.fan_out, 'child', 'children')}")
     parts += _figures(node, is_wide)
     parts.append(_interests(node, is_wide))
     return "  ".join(part for part in parts if part)

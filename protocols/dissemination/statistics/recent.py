@@ -11,6 +11,7 @@ from typing import Final
 
 from pyroaring import BitMap64
 
+from protocols.dissemination.interests.guarded import GuardedSet
 from protocols.dissemination.messages import StreamItem
 from protocols.dissemination.ports import Interest, InterestKind
 from protocols.dissemination.statistics.received import ItemSet
@@ -48,7 +49,7 @@ class RecentItems:
         """Which of them meet one of the first interests; ``None``: there are none yet."""
         if not self._items:
             return None
-        wanted = self._kind.make_set()
+        wanted = GuardedSet(self._kind)
         for interest in interests[:TRIED_MAX]:
             wanted.add(interest)
         content = self._kind.content

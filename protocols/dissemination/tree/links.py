@@ -92,6 +92,16 @@ class Uplink:
     """A large item is being read and matched. What came after it waits."""
     has_ended: bool = False
     """It has said meanwhile that the stream is over."""
+    certificate: bytes = b""
+    """Of the producer, as it has sent it last."""
+    is_early: bool = False
+    """What it sends next is of a later term than the stream's record."""
+    has_all: bool = False
+    """It has promised to send everything, without a break since."""
+    is_whole: bool = False
+    """And from where it is now on, it leaves nothing out."""
+    may_have_all: bool = True
+    """It was never told that this node does not want everything any more: what it says of that may cross with that."""
 
     @property
     def may_begin(self) -> bool:
@@ -105,12 +115,14 @@ class Uplink:
             after = mark(START if ask.after is None else ask.after)
             yield Widen(stream, (ask.interest.text,), after, ask.after is None, self.attempt, self.asked_number)
 
-    def narrows(self, stream: NodeId, ids: Sequence[bytes]) -> Iterator[Narrow]:
+    def narrows(self, stream: NodeId, ids: Sequence[bytes], everything: bytes) -> Iterator[Narrow]:
         """The messages with which it is told what is wanted no more."""
         for at in range(0, len(ids), WANTS_MAX):
             self.asked_number += 1
             some = tuple(ids[at : at + WANTS_MAX])
             self.forget(some)
+            if everything in some:
+                self.has_all = self.is_whole = self.may_have_all = False
             yield Narrow(stream, some, self.attempt, self.asked_number)
 
     def keep(self, held: ParsedItem) -> None:
@@ -222,6 +234,8 @@ class Downlink:
     path_told: int = -1
     given: LastGiven | None = None
     """What it was given of each object, where the kind of interests goes by that."""
+    certificate: bytes = b""
+    """Of the producer, as it was sent last."""
     is_behind: bool = False
     """It missed items while it took nothing; it is to have the newest ones instead."""
     beat_at: float = 0.0

@@ -13,8 +13,9 @@ from typing import Any, Final, TypeAlias
 
 from peerd.errors import Unavailable
 from peerd.limits import KIB
+from protocols.dissemination.interests.guarded import GuardedSet
 from protocols.dissemination.messages import StreamItem
-from protocols.dissemination.ports import Interest, InterestKind, InterestSet, ParsedItem
+from protocols.dissemination.ports import Interest, InterestKind, ParsedItem
 
 ASIDE_BYTES: Final = 64 * KIB
 """Items above this are read and matched aside."""
@@ -65,7 +66,7 @@ def read_item(kind: InterestKind, item: StreamItem) -> ParsedItem:
 
 
 def _changed_and_matched(
-    kind: InterestKind, interests: InterestSet, changes: Mapping[bytes, Interest | None], held: StreamItem | ParsedItem
+    kind: InterestKind, interests: GuardedSet, changes: Mapping[bytes, Interest | None], held: StreamItem | ParsedItem
 ) -> ParsedItem:
     for id, interest in changes.items():
         if interest is None:
@@ -95,8 +96,12 @@ class Matching:
         self.offload: Offload = at_once
         """Set by who makes this."""
         self._interests: dict[bytes, Interest] = {}
-        self._set = kind.make_set()
-        self._aside: InterestSet | None = None
+        self.on_failed: Callable[[Interest | None, str], None] = lambda interest, why: None
+        """An interest cannot be matched, and why not; ``None``: all of them, together. Set by who makes this."""
+        self._set = GuardedSet(kind)
+        self._told: set[bytes] = set()
+        """Interests that have failed, of which it was told."""
+        self._aside: GuardedSet | None = None
         self._changes: dict[bytes, Interest | None] = {}
         """What the other set has not been told: interests that came, and (``None``) went."""
         self._jobs: deque[_Job] = deque()
@@ -116,6 +121,7 @@ class Matching:
         """Remove one."""
         if self._interests.pop(id, None) is not None:
             self._set.remove(id)
+            self._told.discard(id)
             self._note(id, None)
 
     def _note(self, id: bytes, interest: Interest | None) -> None:
@@ -127,7 +133,23 @@ class Matching:
 
     def match(self, held: ParsedItem) -> set[bytes]:
         """The ids of the interests that an item meets."""
-        return self._set.match(held.content) if held.met is None else held.met
+        if held.met is not None:
+            return held.met
+        met = self._set.match(held.content)
+        if self._set.faults:
+            self._tell_faults(self._set)
+        return met
+
+    def _tell_faults(self, interests: GuardedSet) -> None:
+        if interests.faults:
+            interests.faults = 0
+            failed = {id: why for id, why in interests.failed.items() if id in self._interests}
+            if not failed:
+                self.on_failed(None, "they could be matched one by one only")
+            for id, why in failed.items():
+                if id not in self._told:
+                    self._told.add(id)
+                    self.on_failed(self._interests[id], why)
 
     def is_for_aside(self, item: StreamItem) -> bool:
         """Whether it takes too long to read and match an item here and now."""
@@ -146,14 +168,14 @@ class Matching:
     def _next(self) -> None:
         job = self._jobs[0]
         if self._aside is None:
-            self._aside = self._kind.make_set()
+            self._aside = GuardedSet(self._kind)
             self._changes = dict(self._interests)
         changes, self._changes = self._changes, {}
         self._run(self._aside, changes, job.item, set())
 
     def _run(
         self,
-        interests: InterestSet,
+        interests: GuardedSet,
         changes: Mapping[bytes, Interest | None],
         item: StreamItem | ParsedItem,
         met: set[bytes],
@@ -173,8 +195,9 @@ class Matching:
             found = met | (held.met or set())
             came = {id: each for id, each in self._changes.items() if each is not None}
             tell_later()
+            self._tell_faults(interests)
             if came:  # while it was matched somebody has asked for more, and counts on getting this item
-                self._run(self._kind.make_set(), came, held, found)
+                self._run(GuardedSet(self._kind), came, held, found)
             else:
                 self._end(lambda job: job.done(replace(held, met=found)))
 

@@ -9,9 +9,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
-from peerd.errors import Bug
+from peerd.errors import Bug, ProtocolError
 from peerd.ids import NodeId
 from peerd.messages import Message, PeerRef
 from protocols.dissemination import messages
@@ -77,6 +77,11 @@ class StreamMember:
         self.on_asked_to_move: Callable[[Sequence[PeerRef], bool], None] = lambda *_: None
         """The parent will leave: where to move, and whether this node is to take the parent's place."""
         self.on_stream_over: Callable[[], None] = lambda: None
+        self.state.matching.on_failed = self._failed
+        self._why_failed = ""
+        """Why an interest could not be matched: a defect, which the simulator ends at and a daemon counts."""
+        self.on_failed: Callable[[Interest | None, str], None] = lambda interest, why: None
+        """An interest cannot be matched, and why not; ``None``: all of them, together."""
         self._waiting: list[_Waiting] = []
 
     # The producer
@@ -107,9 +112,10 @@ class StreamMember:
         self.state.now = now
         if held.position <= self.state.through:
             raise Bug(f"the stream is at {self.state.through} already, not before {held.position}")
+        ids = self.state.matching.match(held)  # before anything has changed
         self.latest.have(held)
         self.state.through = held.position
-        self._flow(held)
+        self._flow(replace(held, met=ids))
 
     def flush(self, now: float) -> None:
         """Send on what waits, as far as children take it."""
@@ -117,6 +123,13 @@ class StreamMember:
         self.down.flush()
 
     # Another producer
+
+    def record_changed(self, now: float) -> None:
+        """What is of a later term may be checked by now."""
+        self.state.now = now
+        for link in (self.up.parent, self.up.next):
+            if link is not None and link.is_early:
+                self.went_on(link.peer)
 
     def has_all(self, interest: Interest, through: StreamPosition) -> bool:
         """Whether this node has had all of the stream up to a mark. ``interest``: in everything, which it holds.
@@ -215,6 +228,19 @@ class StreamMember:
         if found is not None:
             self.release(("own", number), [found.interest.id])
 
+    def _failed(self, interest: Interest | None, why: str) -> None:
+        """An interest cannot be matched. Its subscriptions here end; to a child it counts as met: its node says why."""
+        self._why_failed = why
+        self.on_failed(interest, why)
+        for each in self.subscriptions.values():
+            if interest is not None and each.interest.id == interest.id:
+                each.fail(why)
+
+    def end_failed(self, now: float) -> None:
+        """Want no more what the subscriptions did that have failed."""
+        for each in [each for each in self.subscriptions.values() if each.has_failed]:
+            self.unsubscribe(each.number, now)
+
     # Needs
 
     def need(
@@ -286,8 +312,11 @@ class StreamMember:
 
     def went_on(self, peer: PeerRef) -> None:
         """See `protocols.dissemination.tree.below.Below`."""
-        for each in self.up.waiting(peer):
-            self._of_edge(peer, each)
+        try:
+            for each in self.up.waiting(peer):
+                self._of_edge(peer, each)
+        except ProtocolError as error:  # what is handled now is not its message
+            self.state.blame(peer, error)
         self.down.flush()
         if self.up.is_over():
             self.on_stream_over()
@@ -463,6 +492,7 @@ class StreamMember:
 
     def validate(self) -> None:
         """Assert the invariants."""
+        assert not self._why_failed, f"an interest could not be matched: {self._why_failed}"
         self.state.buffer.validate()
         if not self.state.is_source:
             self.state.wants.validate()

@@ -14,9 +14,10 @@ from typing import Final
 from peerd.errors import Bug
 from peerd.limits import KIB
 from protocols.dissemination.interests.errors import ItemError
+from protocols.dissemination.interests.guarded import GuardedSet
 from protocols.dissemination.messages import StreamItem
 from protocols.dissemination.names import StreamPosition
-from protocols.dissemination.ports import InterestKind, InterestSet, ParsedItem
+from protocols.dissemination.ports import InterestKind, ParsedItem
 from protocols.dissemination.tree.matching import ASIDE_BYTES, Offload, look_aside, read_item
 
 SLICE_BYTES: Final = 256 * KIB
@@ -31,7 +32,7 @@ class StreamPast:
         kind: InterestKind,
         offload: Offload,
         items: Iterable[StreamItem],
-        wanted: InterestSet | None,
+        wanted: GuardedSet | None,
         when_ready: Callable[[], None],
     ) -> None:
         """``wanted``: ``None`` for everything; then nothing is parsed. ``when_ready``: to be looked at again."""
@@ -50,6 +51,11 @@ class StreamPast:
     def is_busy(self) -> bool:
         """Whether its first item is being looked at aside."""
         return self._is_busy
+
+    @property
+    def why_failed(self) -> str:
+        """Why some interest could not be tried, which counts as met from there on; empty while all can be."""
+        return "" if self._wanted is None else next(iter(self._wanted.failed.values()), "")
 
     def add(self, item: StreamItem) -> None:
         """One more at the end."""
@@ -83,7 +89,7 @@ class StreamPast:
             if held is not None:
                 yield held
 
-    def _look_aside(self, item: StreamItem, wanted: InterestSet) -> None:
+    def _look_aside(self, item: StreamItem, wanted: GuardedSet) -> None:
         self._is_busy = True
 
         def done(held: ParsedItem) -> None:
@@ -94,7 +100,7 @@ class StreamPast:
         look_aside(self._offload, _looked_at, (self._kind, wanted, item), done, _raise)
 
 
-def _looked_at(kind: InterestKind, wanted: InterestSet, item: StreamItem) -> ParsedItem:
+def _looked_at(kind: InterestKind, wanted: GuardedSet, item: StreamItem) -> ParsedItem:
     try:
         held = read_item(kind, item)
     except ItemError as error:

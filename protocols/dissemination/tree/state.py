@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from typing import Final
 
 from peerd.errors import ProtocolError
 from peerd.ids import NodeId
 from peerd.messages import Message, PeerRef
 from protocols.dissemination.interests.errors import ItemError
-from protocols.dissemination.messages import ITEMS_BYTES_MAX, ITEMS_MAX, LARGE_FROM_BYTES, StreamItem, StreamMark
+from protocols.dissemination.interests.guarded import GuardedSet
+from protocols.dissemination.messages import StreamItem, StreamMark
 from protocols.dissemination.names import START, StreamPosition
-from protocols.dissemination.ports import Interest, InterestKind, InterestSet, LastGiven, ParsedItem, RememberingKind
+from protocols.dissemination.ports import Interest, InterestKind, LastGiven, ParsedItem, RememberingKind
+from protocols.dissemination.proving import Proofs
 from protocols.dissemination.tree.matching import Matching, read_item
 from protocols.dissemination.tree.past import StreamPast
 from protocols.dissemination.tree.replay import BufferLimits, ReplayBuffer
@@ -45,6 +47,7 @@ class MemberState:
         self.creator: NodeId | None = None
         """The node that has created the stream: see `Attach`. ``None``: that is not told apart."""
         self.kind = kind
+        self.everything = kind.parse("").id
         self.send = send
         self.is_source = is_source
         self.now = 0.0
@@ -65,6 +68,10 @@ class MemberState:
         self._promised = -1
         self.blame: Callable[[PeerRef, ProtocolError], None] = _raise
         """A node has sent what is wrong, which was found after its message was handled; set by who makes the parts."""
+        self.proofs: Proofs | None = None
+        """The producer's signatures; ``None`` where nothing is signed, as in the lab. Set by who makes the parts."""
+        self.look_up: Callable[[], None] = lambda: None
+        """The stream is in a later term than its record: read that again; set by who makes the parts."""
         self.is_stale = False
         """Nobody vouches for what this node has: it, or a node above it, has no parent."""
 
@@ -105,14 +112,14 @@ class MemberState:
 
         Matched with all of them together, and let go of one by one: the past may be long, and parsed it is large.
         """
-        wanted, everything = self.kind.make_set(), self.kind.parse("").id
+        wanted = GuardedSet(self.kind)
         for interest in interests:
-            if interest.id == everything:
+            if interest.id == self.everything:
                 return self._past(since, None)
             wanted.add(interest)
         return self._past(since, wanted)
 
-    def _past(self, since: StreamPosition, wanted: InterestSet | None) -> StreamPast:
+    def _past(self, since: StreamPosition, wanted: GuardedSet | None) -> StreamPast:
         return StreamPast(self.kind, self.matching.offload, self.buffer.after(since), wanted, lambda: self.call_again())
 
     def set_path(self, ancestors: tuple[PeerRef, ...]) -> None:
@@ -158,20 +165,3 @@ def give(given: LastGiven, held: ParsedItem) -> None:
 def mark(position: StreamPosition) -> StreamMark:
     """Return a place in the stream as messages have it."""
     return StreamMark(position.epoch, position.sequence)
-
-
-def in_messages(items: Iterable[StreamItem]) -> Iterator[tuple[StreamItem, ...]]:
-    """Share items out to messages, as many in each as fit. A large one is alone, and is cut as it is sent."""
-    some: list[StreamItem] = []
-    size = 0
-    for each in items:
-        own = each.size
-        if own > LARGE_FROM_BYTES:
-            own = ITEMS_BYTES_MAX
-        if some and (size + own > ITEMS_BYTES_MAX or len(some) == ITEMS_MAX):
-            yield tuple(some)
-            some, size = [], 0
-        some.append(each)
-        size += own
-    if some:
-        yield tuple(some)

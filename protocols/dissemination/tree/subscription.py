@@ -33,7 +33,15 @@ class FreshAgain:
     at: StreamPosition
 
 
-Delivered = ParsedItem | Lost | StaleFrom | FreshAgain
+@dataclass(frozen=True, slots=True)
+class Unmatchable:
+    """What a subscription wants cannot be matched: it ends. ``at``: how far it had come; ``None``: it had not begun."""
+
+    at: StreamPosition | None
+    why: str
+
+
+Delivered = ParsedItem | Lost | StaleFrom | FreshAgain | Unmatchable
 
 
 @dataclass(eq=False, slots=True)
@@ -51,6 +59,9 @@ class OwnSubscription:
     """What it was last given of each object, where the kind of interests goes by that."""
     is_stale: bool = False
     """It was told that nobody vouches for that."""
+
+    has_failed: bool = False
+    """It is given nothing any more, and is to be ended."""
 
     waiting: deque[StreamPast | Lost] = field(default_factory=deque)
     """What it is to be given still: the past, and what has come while that was looked through."""
@@ -78,11 +89,21 @@ class OwnSubscription:
                 self._lose(first.since, first.until)
                 continue
             for held in first.look(bytes_max):
+                if first.why_failed:
+                    self.fail(first.why_failed)
+                    return
                 self._give(held)
             if not first.is_over or not self.waiting or self.waiting[0] is not first:
                 return
             self.waiting.popleft()
         self.waiting_bytes = 0
+
+    def fail(self, why: str) -> None:
+        """What it wants cannot be matched: it is told so, once, and given nothing any more."""
+        if not self.has_failed:
+            self.has_failed = True
+            self.waiting.clear()
+            self.deliver(Unmatchable(self.through, why))
 
     def finish(self, through: StreamPosition) -> None:
         """The stream ends at a mark: what cannot be given any more is lost."""
@@ -97,6 +118,8 @@ class OwnSubscription:
 
         What has to wait is parsed again then, because parsed it is large.
         """
+        if self.has_failed:
+            return
         if not self.waiting:
             self._give(held)
             return
@@ -125,6 +148,8 @@ class OwnSubscription:
 
     def lose(self, since: StreamPosition, until: StreamPosition) -> None:
         """Tell it of a loss, as far as that is one for it."""
+        if self.has_failed:
+            return
         if self.waiting:
             past = next(each for each in self.waiting if isinstance(each, StreamPast))
             self.waiting += [Lost(since, until), past.another()]

@@ -9,7 +9,8 @@ lose, and takes the stream from its new parent before the way up is known to be 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import Final, NoReturn
+from contextlib import contextmanager
+from typing import Final
 
 from peerd.errors import ProtocolError
 from peerd.ids import NodeId
@@ -38,6 +39,7 @@ from protocols.dissemination.tree.below import Below, MoveEnd
 from protocols.dissemination.tree.climbing import Climbing
 from protocols.dissemination.tree.links import PARKED_MAX, PARKED_S, EdgeMessage, Uplink
 from protocols.dissemination.tree.state import MOVE_S, SILENT_S, MemberState, bad_item, mark
+from protocols.dissemination.tree.trust import Trust
 from protocols.dissemination.tree.wants import Ask
 
 NARROW_AFTER_S: Final = 5.0
@@ -59,6 +61,7 @@ class Upstream:
         self._state = state
         self._climbing = climbing
         self._below = below
+        self._trust = Trust(state)
         self.parent: Uplink | None = None
         self.next: Uplink | None = None
         self.is_new = True
@@ -104,6 +107,8 @@ class Upstream:
             return False
         if self.next is not None or (self.parent is not None and self.parent.peer.id == peer.id):
             return False
+        if not self._trust.may_be_parent(peer.id):
+            return False
         if self.parent is not None and not self._climbing.may_move(self._state.now):
             return False
         self._climbing.is_moving = True
@@ -117,7 +122,7 @@ class Upstream:
         is_orphan = self.parent is None
         wants = state.wants.sent()
         self.next = Uplink(peer, self._attempts, begun_at, frozenset(wants), is_orphan)
-        self.next.given = None if is_orphan else state.make_given()
+        self.next.given, self.next.has_all = None if is_orphan else state.make_given(), state.everything in wants
         texts, after = tuple(each.text for each in wants.values()), mark(state.through)
         flags = self.is_new, is_orphan
         state.send(peer, Attach(state.stream, self._attempts, texts, after, *flags, self._instead_of, state.creator))
@@ -305,10 +310,11 @@ class Upstream:
         while self._link(link.peer, link.attempt) is link and (link is self.parent or link.may_begin):
             if link.is_busy:
                 return
-            found = link.parked.pop(link.number + 1, None)
-            if found is None:
+            found = link.parked.get(link.number + 1)
+            if found is None or self._trust.must_wait(link, found):
                 return
             link.number += 1
+            del link.parked[link.number]
             link.parked_at = self._state.now
             yield found
 
@@ -352,40 +358,44 @@ class Upstream:
         link = self._heard(peer, message)
         if link is None:
             return
-        items = self._whole(link, message.items)
-        for item in items:
-            if item.position <= link.through:
-                self._contradicts_itself(link, item.position)
-            link.through = item.position
-            if self._is_for_aside(link, item):
-                self._look_aside(link, item, message)
-                return
-            self._take(link, item, None)
-        self._taken(link, message, items)
+        with self._unless_it_lies(link):
+            items = self._trust.items(link, message)
+            if len(items) < len(message.items):
+                self._lose(link, link.through, message.items[-1].position)
+            for item in items:
+                self._trust.check_next(link, item.position, 1)
+                link.through = item.position
+                if self._is_for_aside(link, item):
+                    self._look_aside(link, item, message)
+                    return
+                self._take(link, item, None)
+            self._taken(link, message, items)
+
+    @contextmanager
+    def _unless_it_lies(self, link: Uplink) -> Iterator[None]:
+        """What else a node says is not to be relied on that sends what no correct one does: another is needed."""
+        try:
+            yield
+        except ProtocolError:
+            if link in (self.parent, self.next):
+                self._broken(link)
+            raise
 
     def _take(self, link: Uplink, item: StreamItem, held: ParsedItem | None) -> None:
         """An item is in turn. ``held``: it was parsed, and if it is the next of the stream matched, before."""
-        if link.given is not None:
-            self._keep(link, item)
+        if link.given is not None:  # what a node sends that is to be the parent waits until it is
+            link.keep(self._state.parsed(item))
         elif item.position > self._state.through:
             self._state.through = item.position
             self._below.carried(item, held)
         else:  # it came from the parent before; or nobody here wanted it until now
             self._below.remembered(item, held)
 
-    def _keep(self, link: Uplink, item: StreamItem) -> None:
-        """What a node sends that is to be the parent waits until it is."""
-        try:
-            link.keep(self._state.parsed(item))
-        except ProtocolError:
-            self._broken(link)
-            raise
-
     def _taken(self, link: Uplink, message: Carry | ReplayItems, items: Sequence[StreamItem]) -> None:
         """All of a message was taken in."""
         if isinstance(message, Carry):
             self._went_on(link.peer, link, message.through.position)
-        if items is not message.items:
+        if items and items[0].is_large:
             self._state.send(link.peer, ItemTaken(self._state.stream, link.attempt, message.number))
 
     def may_end(self) -> bool:
@@ -411,14 +421,6 @@ class Upstream:
             size = len(message.data)
             self._broken(link)
             raise ProtocolError("bad_parts", f"{link.peer} sends {size} bytes and leaves {message.left} of {link.left}")
-
-    def _whole(self, link: Uplink, items: Sequence[StreamItem]) -> Sequence[StreamItem]:
-        """The items of a message, one of which may have come in parts but for its end."""
-        whole = link.whole(items)
-        if whole is None:
-            self._broken(link)
-            raise ProtocolError("bad_parts", f"{link.peer} has begun an item that does not end so")
-        return whole
 
     def _is_for_aside(self, link: Uplink, item: StreamItem) -> bool:
         return self._state.given is None and self._state.matching.is_for_aside(item)
@@ -464,9 +466,9 @@ class Upstream:
                 self._state.set_path(message.path)
 
     def _went_on(self, peer: PeerRef, link: Uplink, through: StreamPosition) -> None:
-        if through < link.through:
-            self._contradicts_itself(link, through)
-        link.through = through
+        with self._unless_it_lies(link):
+            self._trust.check_next(link, through, 0)
+        self._trust.came_to(link, through)
         self._state.through = max(self._state.through, through)
         self._catch_up(link)
 
@@ -476,11 +478,6 @@ class Upstream:
             for ids, since in found:
                 self._state.wants.widened(ids, since)
             self._below.answered()
-
-    def _contradicts_itself(self, link: Uplink, position: StreamPosition) -> NoReturn:
-        """No correct node sends this. What else it says is not to be relied on, so this node needs another parent."""
-        self._broken(link)
-        raise ProtocolError("out_of_order", f"{link.peer} is at {position} after {link.through}")
 
     def _check_behind(self) -> None:
         """Whether what this node was told before can be true."""
@@ -500,10 +497,12 @@ class Upstream:
         link = self._heard(peer, message)
         if link is None:
             return
-        until = message.until.position
-        link.through = max(link.through, until)
+        self._lose(link, message.since.position, message.until.position)
+
+    def _lose(self, link: Uplink, since: StreamPosition, until: StreamPosition) -> None:
+        self._trust.came_to(link, max(link.through, until))
         if until > self._state.through:
-            since = max(message.since.position, self._state.through)
+            since = max(since, self._state.through)
             self._state.through = until
             self._state.wants.lost(until)
             self._below.lost(since, until)
@@ -528,16 +527,17 @@ class Upstream:
         link = self._heard(peer, message)
         if link is None:
             return
-        items = self._whole(link, message.items)
-        for item in items:
-            if link.given is not None:
-                self._keep(link, item)
-            elif self._is_for_aside(link, item):
-                self._look_aside(link, item, message)
-                return
-            else:
-                self._below.remembered(item, None)
-        self._taken(link, message, items)
+        with self._unless_it_lies(link):
+            items = self._trust.items(link, message)
+            for item in items:
+                if link.given is not None:
+                    link.keep(self._state.parsed(item))
+                elif self._is_for_aside(link, item):
+                    self._look_aside(link, item, message)
+                    return
+                else:
+                    self._below.remembered(item, None)
+            self._taken(link, message, items)
 
     def widened(self, peer: PeerRef, message: Widened) -> None:
         """The parent has begun to send more."""
@@ -545,6 +545,7 @@ class Upstream:
         if link is not None:
             asked = [id for id in message.interests if self._state.wants.is_sent(id)]  # or wanted no more by now
             link.answered(asked, self._state.through, message.since.position)
+            link.has_all = link.has_all or (link.may_have_all and self._state.everything in asked)
             self._went_on(peer, link, message.through.position)
 
     def released(self, *, is_final: bool) -> None:
@@ -593,7 +594,7 @@ class Upstream:
             self._below.loosened()
         if self.parent is not None:
             self._widen(self.parent, asks)
-            for message in self.parent.narrows(self._state.stream, told):
+            for message in self.parent.narrows(self._state.stream, told, self._state.everything):
                 self._state.send(self.parent.peer, message)
         if self._narrow_at is None and self._state.wants.has_unwanted():
             self._narrow_at = self._state.now + NARROW_AFTER_S

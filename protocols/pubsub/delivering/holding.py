@@ -15,16 +15,21 @@ from typing import Final, TypeAlias
 from peerd.api import Host, Part, handles, on_timer
 from peerd.errors import ProtocolError
 from peerd.ids import NodeId
+from peerd.lib.admission import Admission
 from peerd.limits import LEAF_SET_SIZE
 from peerd.messages import PeerRef
 from protocols.pubsub.bodies import event_bytes, id_of
 from protocols.pubsub.cells import are_related
 from protocols.pubsub.config import PubSubConfig
 from protocols.pubsub.delivering.copies import as_trees
-from protocols.pubsub.messages import CELLS_MAX, EventBody, Held, HoldEvents, ProbePub, ReleaseEvents
+from protocols.pubsub.delivering.messages import Held, HoldEvents, ReleaseEvents
+from protocols.pubsub.messages import CELLS_MAX, EventBody, ProbePub
 from protocols.pubsub.names import EventId, Tree, key_of
 from protocols.pubsub.ports import Elsewhere, Here, LeafCells, Schemas, SchemaView
 
+LOOKS_PER_S: Final = 10_000.0
+LOOKS_BURST: Final = 40_000.0
+"""Leaves of which one member may have it looked up whether it is near them, at some 15 microseconds each."""
 ROOT_SHARE: Final = 4
 """One root may use at most this part (a quarter) of ``held_bytes``."""
 KEEP_TIMES: Final = 2
@@ -58,6 +63,8 @@ class _Held:
     until: float
     size: int
     sends: int = 0
+    is_orphan: bool = False
+    """Its root was out of reach since it asked: it may have been restarted, and know nothing of the event."""
 
 
 class Holding(Part):
@@ -65,6 +72,7 @@ class Holding(Part):
 
     def __init__(self, host: Host, config: PubSubConfig, schemas: Schemas, leaves: LeafCells) -> None:
         self._host = host
+        self._looks: Admission[NodeId] = Admission(LOOKS_PER_S, LOOKS_BURST)
         self.config = config
         self._schemas = schemas
         self._leaves = leaves
@@ -83,6 +91,10 @@ class Holding(Part):
         leaves = [(Tree(message.schema, tree.attribute), cell) for tree in message.places for cell in tree.cells]
         if len(leaves) > CELLS_MAX:
             raise ProtocolError("hold_cells", f"events for {len(leaves)} leaves")
+        leaves = list(dict.fromkeys(leaves))
+        if not self._looks.take(source.id, self._host.now(), len(leaves)):
+            self._host.count("peerd_pubsub_hold_refused_total")
+            return Held(0)
         if not all(self._is_near(leaf, source.id) for leaf in leaves):
             return Held(0)  # that node cannot be their root, as far as this node sees
         return Held(sum(self._hold(event, source.id, leaves) for event in message.events))
@@ -108,6 +120,7 @@ class Holding(Part):
             self._by_leaf.setdefault(leaf, {})[place] = None
         held.size += added
         held.until = until
+        held.is_orphan = False
         self._count(root, added)
         self._look_later()
         return True
@@ -161,13 +174,17 @@ class Holding(Part):
                     self.deliver(schema, held.event, [(tree.attribute, cell)])
 
     def _send_to_heirs(self, leaves: Iterable[_Leaf]) -> None:
-        """Send what a root that is gone has not released of these leaves to whoever is root now."""
+        """Send what a root that is gone, or was, has not released of these leaves to whoever is root now."""
         roots_of = {leaf: {root for root, _ in self._by_leaf.get(leaf, ())} for leaf in leaves}
         gone = {(leaf, root) for leaf, roots in roots_of.items() for root in roots if not self._is_near(leaf, root)}
-        if not gone:
+        if not gone and not any(held.is_orphan for held in self._held.values()):
             return
         for place, held in list(self._held.items()):
-            orphans = [(tree.attribute, cell) for tree, cell in held.leaves if ((tree, cell), held.root) in gone]
+            orphans = [
+                (tree.attribute, cell)
+                for tree, cell in held.leaves
+                if held.is_orphan or ((tree, cell), held.root) in gone
+            ]
             if orphans:
                 held.sends += 1
                 self._send_on(held, orphans, vouched=False)
@@ -180,6 +197,11 @@ class Holding(Part):
             held.schema, held.event.publisher, (held.event,), as_trees(cells), 0, attempt, vouched=vouched, hops=1
         )
         self._host.send(self._host.peer, probe)
+
+    def peer_down(self, peer: PeerRef) -> None:
+        """A root cannot be reached. When it is back it may have been restarted, and what it had in memory is gone."""
+        for (root, _), held in self._held.items():
+            held.is_orphan |= root == peer.id
 
     # Time
 

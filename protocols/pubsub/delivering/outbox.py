@@ -7,20 +7,19 @@ that does not answer gets one batch at a time, ever less often, until it answers
 
 from __future__ import annotations
 
-from collections import Counter, deque
+from collections import deque
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Final
 
 from peerd.errors import ProtocolError
 from protocols.pubsub.delivering.items import PendingDelivery
+from protocols.pubsub.losses import LossCount, LostEvents
 from protocols.pubsub.messages import EVENTS_BYTES_MAX, EVENTS_MAX
 from protocols.pubsub.names import EventId
 
 RETRY_S_MAX: Final = 5.0
 """Pauses between repetitions double up to this."""
-LOST_MAX: Final = 2**32 - 1
-"""So many dropped events are counted for the node that was to get them."""
 PAUSE_S_MAX: Final = 30.0
 """A node that asks for a longer pause is asked again after this one."""
 
@@ -39,7 +38,7 @@ class OutboxLimits:
 class _Batch:
     schema: str
     items: list[PendingDelivery]
-    lost: int = 0
+    lost: tuple[LostEvents, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,8 +53,8 @@ class DeliveryAttempt:
     timeout_s: float
     taken_before: int
     round: int
-    lost: int = 0
-    """So many events of the schema were dropped before it."""
+    lost: tuple[LostEvents, ...] = ()
+    """How many events of the schema were dropped before it, and why."""
 
 
 @dataclass(slots=True)
@@ -89,8 +88,10 @@ class Outbox:
     _wait_s: float = field(init=False)
     _resume_at: float = 0.0
     _is_probing: bool = False
-    _lost: Counter[str] = field(default_factory=Counter)
-    """Events that were dropped since the last batch, by schema: the next one says so."""
+    _lost: LossCount = field(default_factory=LossCount)
+    """Events that were dropped since the last batch, by schema: the next one says so, if need be without events."""
+    _tells_lost: bool = True
+    """Whether such a batch is sent. Not after a node was silent for all of it: then it hears with the next event."""
 
     def __post_init__(self) -> None:
         self.stream = self.new_stream()
@@ -116,9 +117,15 @@ class Outbox:
         self._count(item, -1)
         return item
 
-    def note_lost(self, schema: str) -> None:
-        """An event for this node was dropped; it hears how many with the next batch of the schema."""
-        self._lost[schema] = min(self._lost[schema] + 1, LOST_MAX)
+    def note_lost(self, schema: str, reason: int, count: int = 1) -> None:
+        """Events for this node were dropped; it hears how many, and why, with the next batch of the schema."""
+        self._lost.note(schema, reason, count)
+        self._tells_lost = True
+
+    @property
+    def has_lost(self) -> bool:
+        """Whether the node has yet to hear that events were dropped."""
+        return bool(self._lost)
 
     def items(self) -> Iterator[PendingDelivery]:
         """All that is pending, in order."""
@@ -145,7 +152,7 @@ class Outbox:
 
     def needs_care(self) -> bool:
         """Whether something is due when time passes, and not only when the node answers."""
-        return self.count > 0 and (self._is_probing or bool(self._awaited))
+        return (self.count > 0 or bool(self._batches)) and (self._is_probing or bool(self._awaited))
 
     # Sending
 
@@ -157,7 +164,7 @@ class Outbox:
         window = 1 if self._is_probing else self.limits.window
         while self._sent - self._taken < window:
             if self._sent - self._taken == len(self._batches):
-                if not self._queue:
+                if not self._queue and not (self._lost and self._tells_lost):
                     break
                 self._batches.append(self._cut())
             batch = self._batches[self._sent - self._taken]
@@ -172,8 +179,10 @@ class Outbox:
         return DeliveryAttempt(*place, now, self._wait_s, self._taken, self._round, batch.lost)
 
     def _cut(self) -> _Batch:
+        if not self._queue:
+            return _Batch(schema := self._lost.schemas()[0], [], self._lost.take(schema))
         first = self._queue.popleft()
-        batch, size = _Batch(first.schema.name, [first], self._lost.pop(first.schema.name, 0)), first.size
+        batch, size = _Batch(first.schema.name, [first], self._lost.take(first.schema.name)), first.size
         while self._queue and len(batch.items) < EVENTS_MAX:
             item = self._queue[0]
             size += item.size
@@ -219,16 +228,22 @@ class Outbox:
         """If the node has not taken anything for the time that events are kept, give up all that is pending."""
         if self.stalled_since is None or now - self.stalled_since < self.limits.keep_s:
             return []
-        given_up = list(self.items())
+        given_up = self.take_all(now)
+        self.stalled_since = None
+        self._tells_lost = bool(given_up)
+        return given_up
+
+    def take_all(self, now: float) -> list[PendingDelivery]:
+        """Take out all that is pending, in order. What was sent of it may arrive all the same."""
+        taken = list(self.items())
         for batch in self._batches:
-            self._lost[batch.schema] = min(self._lost[batch.schema] + batch.lost, LOST_MAX)
+            self._lost.add(batch.schema, batch.lost)
         self._queue.clear()
         self._batches.clear()
         self._awaited.clear()
         self.size = self.count = 0
         self._begin_anew(now)
-        self.stalled_since = None
-        return given_up
+        return taken
 
     def _settle(self, taken: int, now: float) -> list[PendingDelivery]:
         settled: list[PendingDelivery] = []

@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from fastapi import APIRouter
 
     from peerd.client import Client
+    from peerd.cluster.demo import DemoPart
     from peerd.lab.experiment import Experiment
     from peerd.sim.checkers import Checker
     from peerd.sim.hostile.member import Behaviour
@@ -45,11 +46,13 @@ class PubSubFront(Front):
             "subs": LazyCommand("List, change and end subscriptions of this daemon.", f"{HERE}.subs:app"),
             "tree": LazyCommand("Draw the tree that keeps a schema's subscriptions.", f"{HERE}.tree:tree"),
             "mqtt": LazyCommand("Serve MQTT clients of this machine.", f"{HERE}.mqtt.command:mqtt"),
-            "demo-pubsub": LazyCommand(
-                "Replay prices and metrics in a local ring; check filters.", f"{HERE}.demo.cli:demo"
-            ),
             "explain": LazyCommand("Tell why an event did or did not arrive.", f"{HERE}.explain:explain"),
         }
+
+    def demo(self) -> DemoPart:
+        from protocols.pubsub.front.demo.part import PubSubDemo
+
+        return PubSubDemo()
 
     def checkers(self) -> Mapping[str, type[Checker]]:
         from protocols.pubsub.front.checkers import OrderAtLeaves, SubscriptionsConserved, SubscriptionsInPlace

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, AsyncIterable, Callable, Iterable, Mapping
+import json
+from collections.abc import AsyncGenerator, AsyncIterable, Callable, Iterable, Mapping, Sequence
 from contextlib import aclosing, suppress
 from http import HTTPStatus
 from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import quote, urlencode
 
-from peerd.client import Client, RequestRefused
+from peerd.client import JSON_TYPE, Client, RequestRefused
 from peerd.client.patience import insist
 from peerd.client.streams import StreamEntry
 from peerd.errors import Unavailable
@@ -16,9 +17,12 @@ from peerd.models.admin import API_PREFIX
 from protocols.pubsub.models import (
     AckWord,
     Declared,
+    EventOutcome,
     PolicyWord,
     Published,
+    PublishedBatch,
     ReceivedEvent,
+    SchemaEnded,
     SchemaSummaries,
     SchemaSummary,
     SubscriptionRequest,
@@ -33,6 +37,8 @@ if TYPE_CHECKING:
     from peerd.models.streams import IngestAnswer
 
 PATH: Final = f"{API_PREFIX}/pubsub"
+PUBLISH_S_MAX: Final = 600.0
+"""Where the ring is slow an event waits for its turn. The daemon says what has become of it, whenever that is."""
 
 
 class PubSubClient:
@@ -58,11 +64,22 @@ class PubSubClient:
         """A schema as it was declared, looked up on the ring."""
         return (await self._client.get(f"{PATH}/schemas/{_part(name)}", Whatever)).model_dump()
 
+    async def end_schema(self, name: str) -> SchemaEnded:
+        """End a schema that the daemon's node has made; for its operators."""
+        return await self._client.call("DELETE", f"{PATH}/schemas/{_part(name)}", SchemaEnded)
+
     async def publish(self, schema: str, event: Mapping[str, Any], *, ack: AckWord | None = None) -> Published:
         """Publish an event; waits for its outcome. ``_payload`` and ``_content_type`` are no attributes."""
-        return await self._client.call(
-            "POST", f"{PATH}/{_part(schema)}/events{_ack(ack)}", Published, Whatever(**event)
-        )
+        path = f"{PATH}/{_part(schema)}/events{_ack(ack)}"
+        return await self._client.call("POST", path, Published, Whatever(**event), PUBLISH_S_MAX)
+
+    async def publish_batch(
+        self, schema: str, events: Sequence[Mapping[str, Any]], *, ack: AckWord | None = None
+    ) -> list[EventOutcome]:
+        """Publish some events in one request; returns what became of each of them. Nothing is raised for one alone."""
+        path, body = f"{PATH}/{_part(schema)}/events{_ack(ack)}", json.dumps(list(events)).encode()
+        told = await self._client.send("POST", path, PublishedBatch, body, JSON_TYPE, tells_all=True)
+        return told.outcomes
 
     async def publish_many(
         self,
@@ -71,7 +88,11 @@ class PubSubClient:
         *,
         ack: AckWord | None = None,
     ) -> IngestAnswer:
-        """Publish any number of events, as fast as the ring takes them. Raises `IngestRefused` when some were not."""
+        """Publish any number of events, as fast as the ring takes them.
+
+        Raises `IngestRefused` where some were refused, or have no certain outcome: ``answer.errors`` names each of
+        these, and whether it may be sent again.
+        """
         return await self._client.send_lines(f"{PATH}/{_part(schema)}/events{_ack(ack)}", events)
 
     async def subscribe(
@@ -84,6 +105,8 @@ class PubSubClient:
         policy: PolicyWord = "drop_oldest",
         since_s: float = 0.0,
         retained: bool = False,
+        keep_s: int | None = None,
+        keep_bytes: int | None = None,
         after: str | None = None,
         backoff: Backoff | None = None,
         on_subscribed: Callable[[SubscriptionView], None] = lambda view: None,
@@ -91,14 +114,15 @@ class PubSubClient:
         """Receive matching events; reconnects by itself. ``on_subscribed`` is told when they come, from now on.
 
         Yields a `ReceivedEvent` for each, and what `peerd.client.Client.follow` yields where events are missing. With a
-        ``name`` the subscription is durable: it goes on without readers, and ``after`` resumes. Without one it ends
+        ``name`` the subscription is durable: it goes on without readers, ``keep_s`` and ``keep_bytes`` say for how long
+        and how much is kept for it (also while the daemon is away), and ``after`` resumes. Without one it ends
         when this generator is closed. A daemon that was restarted knows nothing of one without a name: it is made anew,
         and a `Gap` says that events may be missing.
         """
         wanted = {"schema": schema, "filter": filter, "name": name, "group": group, "policy": policy}
-        asked = Whatever(
-            **wanted, since_s=since_s, retained=retained
-        )  # the daemon says what is wrong with it, in words
+        kept = {name: value for name, value in (("keep_s", keep_s), ("keep_bytes", keep_bytes)) if value is not None}
+        # The daemon says what is wrong with it, in words.
+        asked = Whatever(**wanted, **kept, since_s=since_s, retained=retained)
         view = await self.install(asked)
         on_subscribed(view)
         if name:

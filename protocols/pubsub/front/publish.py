@@ -8,22 +8,34 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
-from peerd.cli.lines import BadLine, objects_of, typed_value
+from peerd.cli.lines import BadLine, object_of, objects_of, typed_value
 from peerd.cli.options import Output, OutputOption, SocketOption, ask
 from peerd.cli.output import print_data, printable, seconds, stderr, stdout
 from peerd.errors import ExitCode
+from peerd.words import counted
 
 if TYPE_CHECKING:
     from peerd.client import Client
-    from peerd.models.streams import IngestAnswer
+    from peerd.models.streams import IngestAnswer, IngestError
 
 SHOW_EVERY_S: Final = 0.2
+ERRORS_SHOWN_MAX: Final = 20
+"""So many events, or rows of events, are named on a terminal."""
+_OUTCOMES: Final = {
+    "refused": "",
+    "failed": "not published, may be sent again: ",
+    "unknown": "outcome unknown, who sends it again may have it come twice: ",
+}
 
 
 def publish(
     schema: Annotated[str, typer.Argument(metavar="SCHEMA")],
     attributes: Annotated[
-        list[str] | None, typer.Argument(metavar="[NAME=VALUE]...", help="One event. Values are JSON, or else text.")
+        list[str] | None,
+        typer.Argument(
+            metavar="[NAME=VALUE]...",
+            help="One event: values are JSON, or else text. Or the whole event as one JSON object.",
+        ),
     ] = None,
     file: Annotated[
         str | None, typer.Option("--file", "-f", metavar="FILE", help="Many events: JSON lines. '-': standard input.")
@@ -43,18 +55,19 @@ def publish(
 ) -> None:
     """Publish one event, or many. Exit code 1 when some were refused, 3 when the outcome of some is unknown.
 
-    Examples: peerd publish stocks symbol=IBM price=20.5; peerd publish stocks -f events.jsonl --rate 100
+    Examples: peerd publish stocks symbol=IBM price=20.5; peerd publish stocks '{"symbol": "IBM", "price": 20.5}';
+    peerd publish stocks -f events.jsonl --rate 100
     """
     if ack not in (None, "received", "replicated"):
         raise typer.BadParameter(f"{ack!r} is not received or replicated", param_hint="--ack")
     if (file is None) == (not attributes):
-        raise typer.BadParameter("give one event as NAME=VALUE, or many with --file")
+        raise typer.BadParameter("give one event as NAME=VALUE or as a JSON object, or many with --file")
     if file is not None:
         if payload is not None or header:
             raise typer.BadParameter("--payload and --header are for one event; in a file, use _payload and _headers")
         _many(socket, schema, file, rate, ack, progress, output)
         return
-    event = dict(_attribute(each) for each in attributes or ())
+    event = event_of(attributes or [])
     if payload is not None:
         event["_payload"] = payload
     if header:
@@ -62,10 +75,17 @@ def publish(
     _one(socket, schema, event, ack, output)
 
 
+def event_of(given: list[str]) -> dict[str, Any]:
+    """One event, of its attributes or of one JSON object. Raises ``typer.BadParameter``."""
+    if len(given) == 1 and given[0].lstrip().startswith("{"):
+        return object_of(given[0], "the event")
+    return dict(_attribute(each) for each in given)
+
+
 def _attribute(text: str) -> tuple[str, Any]:
     name, sign, value = text.partition("=")
     if not sign or not name:
-        raise typer.BadParameter(f"{text!r} is not NAME=VALUE")
+        raise typer.BadParameter(f"{text!r} is neither NAME=VALUE nor, alone, a JSON object")
     return name, typed_value(value)
 
 
@@ -114,15 +134,24 @@ def _many(socket: str | None, schema: str, file: str, rate: float, ack: Any, pro
     if output is not Output.TABLE:
         print_data(output, answer)
     else:
-        stdout().print(f"{answer.accepted:,} events in {seconds(time.monotonic() - begun)}, {answer.refused:,} refused")
-        for error in answer.errors:
-            terminal.print(f"event {error.line}: {printable(error.detail)}")
+        told = f"{counted(answer.accepted, 'event')} in {seconds(time.monotonic() - begun)}, {answer.refused:,} refused"
+        stdout().print(f"{told}, {answer.failed:,} without a certain outcome" if answer.failed else told)
+        for error in answer.errors[:ERRORS_SHOWN_MAX]:
+            terminal.print(f"{_which(error)}: {_OUTCOMES[error.outcome]}{printable(error.detail)}")
+        if (more := len(answer.errors) - ERRORS_SHOWN_MAX) > 0:
+            terminal.print(f"and {more:,} more, which -o json names")
     if answer.detail:
         terminal.print(printable(answer.detail))
     if answer.refused:
         raise typer.Exit(ExitCode.FAILURE)
-    if not answer.is_complete:
+    if answer.failed or not answer.is_complete:
         raise typer.Exit(ExitCode.PARTIAL)
+
+
+def _which(error: IngestError) -> str:
+    if error.is_rest:
+        return f"event {error.line} and all after it"
+    return f"event {error.line}" if error.last is None else f"events {error.line} to {error.last}"
 
 
 async def _paced(events: Iterator[dict[str, Any]], rate: float, terminal: Any) -> AsyncGenerator[dict[str, Any], None]:

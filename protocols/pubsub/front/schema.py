@@ -84,6 +84,26 @@ def show(
     print_data(output, ask(socket, lambda client: PubSubClient(client).schema(name)))
 
 
+@app.command("delete")
+def delete_schema(
+    name: Annotated[str, typer.Argument(metavar="SCHEMA")],
+    socket: SocketOption = None,
+    output: OutputOption = Output.TABLE,
+) -> None:
+    """End a schema that this node has made: nobody can publish or subscribe with it any more.
+
+    Another node's is ended there. If its machine is gone, or has taken a name that it should not have, deny it (peerd
+    deny): what it has made does not count then, and you can declare a schema of that name.
+    """
+    from protocols.pubsub.front.client import PubSubClient
+
+    ended = ask(socket, lambda client: PubSubClient(client).end_schema(name))
+    if output is not Output.TABLE:
+        print_data(output, ended)
+    else:
+        stdout().print(f"{ended.name} has ended with version {ended.version}")
+
+
 @app.command()
 def infer(
     name: Annotated[str, typer.Option(metavar="SCHEMA", help="The name that it will have.")] = "events",

@@ -15,7 +15,7 @@ from peerd.errors import Unavailable
 from peerd.lib.filter import Node
 from protocols.pubsub.ports import PiecePoint, SchemaView
 from protocols.pubsub.subscribing.installation import InstallReport, News
-from protocols.pubsub.subscribing.installer import Installer
+from protocols.pubsub.subscribing.installer import Installer, Keep
 from protocols.pubsub.subscribing.local import LocalSubscriptions
 from protocols.pubsub.subscribing.subscription import Form, InstallProgress
 
@@ -30,12 +30,13 @@ Points = Callable[[SchemaView, Node, str], Sequence[PiecePoint]]
 
 class Covering:
     """Installs filters, or finds others that cover them. ``on_progress`` hears when a filter has come further;
-    ``on_refused``, with the reason, of one that leaves do not keep."""
+    ``on_refused``, with the reason, of one that leaves do not keep; ``on_placed`` of one whose pieces set out."""
 
     def __init__(self, host: Host, installer: Installer, local: LocalSubscriptions, points: Points) -> None:
         self._host, self._installer, self._local, self._points = host, installer, local, points
         self.on_progress: Callable[[Form], None] = lambda form: None
         self.on_refused: Callable[[Form, str], None] = lambda form, why: None
+        self.on_placed: Callable[[Form], None] = lambda form: None
         self._placed: dict[str, dict[Form, None]] = {}
         """The forms with a place of their own, by schema, oldest first."""
         self._by_text: dict[tuple[str, str], dict[Form, None]] = {}
@@ -50,7 +51,7 @@ class Covering:
             return
         subscription = form.subscription
         since_ms = 0 if subscription.was_received else subscription.since_ms
-        points = self._points(form.schema, form.node, subscription.group)
+        form.points = form.points or self._points(form.schema, form.node, subscription.group)
 
         def told(report: InstallReport) -> None:
             self._told(form, report)
@@ -60,10 +61,18 @@ class Covering:
         self._placed.setdefault(form.schema.name, {})[form] = None
         self._by_text.setdefault((form.schema.name, form.text), {})[form] = None
         try:
-            form.placement = self._installer.install(*what, points, told)
+            form.placement = self._installer.install(*what, form.points, self._keep_of(form), told)
         except Unavailable as error:
             self._unlist(form)
+            form.points = ()
             self.on_refused(form, str(error))
+        else:
+            self.on_placed(form)
+
+    @staticmethod
+    def _keep_of(form: Form) -> Keep:
+        """What leaves are to keep: also for those that rely on it, none of which states more (`_cover_of`)."""
+        return form.subscription.keep_s, form.subscription.keep_bytes
 
     def leave(self, form: Form) -> None:
         """Let a filter go. Leaves know it until those that it covers are installed."""
@@ -102,6 +111,8 @@ class Covering:
         for other in (*same, *newest):
             if other is form or other.subscription is subscription or not other.may_cover:
                 continue
+            if any(has < wants for has, wants in zip(self._keep_of(other), self._keep_of(form), strict=True)):
+                continue  # leaves would keep less for it than it states
             if other.text == form.text or form.schema.covers(other.node, form.node):
                 return other
         return None
@@ -144,7 +155,7 @@ class Covering:
         self._unlist(form)
         if form.placement is not None:
             self._installer.end(form.placement)
-        form.placement, form.progress = None, InstallProgress.WANTED
+        form.placement, form.progress, form.points = None, InstallProgress.WANTED, ()
         relying = list(form.covered)
         form.covered.clear()
         for other in relying:

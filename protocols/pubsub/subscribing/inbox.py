@@ -19,6 +19,7 @@ from peerd.messages import PeerRef
 from protocols.pubsub.bodies import id_of
 from protocols.pubsub.messages import (
     EVENTS_MAX,
+    DeliveredEvent,
     DeliveryAnswer,
     DeliveryNote,
     EventBody,
@@ -27,12 +28,10 @@ from protocols.pubsub.messages import (
 )
 from protocols.pubsub.ports import Schemas, SchemaView
 from protocols.pubsub.statements import event_statement
-from protocols.pubsub.subscribing.local import LocalSubscriptions
+from protocols.pubsub.subscribing.local import SCHEMA_PAUSE_MS, LocalSubscriptions
 
 STREAMS_MAX: Final = 4096
 """Streams that are remembered; the one that was unused for longest is forgotten, and its sender begins another."""
-SCHEMA_PAUSE_MS: Final = 500
-"""How long a sender waits whose schema this node has to look up first."""
 NOTES_AFTER_S: Final = 0.05
 """What came by multicast is noted to its leaf together, after so long."""
 NOTED_LEAVES_MAX: Final = 256
@@ -118,11 +117,13 @@ class Inbox(Part):
 
     def _ready_for(self, schema: str) -> tuple[SchemaView | None, int]:
         """Return the schema (``None``: nobody here wants its events), and for how long the sender has to wait."""
+        if pause_ms := self._local.must_pause(schema):
+            return None, pause_ms
         if not self._local.has(schema):
             return None, 0
         view = self._schemas.get(schema)
         if view is not None:
-            return view, self._local.must_pause()
+            return view, 0
         if schema not in self._fetching:
             self._fetching.add(schema)
             self._schemas.fetch(schema, lambda found, why_not: self._fetching.discard(schema))
@@ -134,9 +135,9 @@ class Inbox(Part):
         number, tries = message.number, stream.tries
         writes = self._local.new_writes()
         unwanted = []
-        self._local.note_lost(message.schema, message.lost)
+        self._local.note_lost(message.schema, message.lost, source.id)
         for index, delivery in enumerate(message.deliveries):
-            if schema is None or not self._take(schema, delivery.event, delivery.chosen, delivery.is_replay):
+            if not self._is_wanted(message.schema, schema, delivery):
                 unwanted.append(index)
         stream.accepted = number
         if writes.is_durable and stream.durable == number - 1:
@@ -144,6 +145,11 @@ class Inbox(Part):
             return self._answer(stream, message, 0, unwanted)
         writes.when_done(lambda is_durable: self._written(stream, message, source, is_durable, tries))
         return None
+
+    def _is_wanted(self, name: str, schema: SchemaView | None, delivery: DeliveredEvent) -> bool:
+        if schema is None:
+            return self._local.note_unread(name)
+        return self._take(schema, delivery.event, delivery.chosen, delivery.is_replay)
 
     def _written(self, stream: _Stream, message: EventDelivery, source: PeerRef, is_durable: bool, tries: int) -> None:
         """The events of a batch are on disk, or the disk has refused: then they are taken again."""

@@ -3,19 +3,21 @@
 from __future__ import annotations
 
 import base64
+import json
 import struct
 from collections import OrderedDict, deque
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final, Protocol
 
 from peerd.api import Log
 from peerd.errors import Unavailable
 from peerd.ids import format_id, id_from_bytes, id_to_bytes
-from peerd.lib.feed import Feed
+from peerd.lib.feed import Feed, FeedLoss
 from peerd.limits import KIB, LOG_RECORD_OVERHEAD_BYTES
 from protocols.pubsub.bodies import id_of
 from protocols.pubsub.headers import headers_bytes
+from protocols.pubsub.losses import LossReason
 from protocols.pubsub.messages import EventBody
 from protocols.pubsub.models import ReceivedEvent
 from protocols.pubsub.names import EventId
@@ -24,17 +26,22 @@ from protocols.pubsub.subscribing.writes import Writes
 
 ITEM_BYTES_MAX: Final = 128 * KIB
 """No event is larger in a feed; so every feed has room for one at least."""
-ITEM_OVERHEAD_BYTES: Final = 256
+ITEM_OVERHEAD_BYTES: Final = 900
+"""What an event takes in a feed besides its own bytes, measured."""
 WAITING_MAX: Final = 1024
 """Events that wait for a blocking reader besides those in its feed: what was on its way when senders were told to
 pause. Above it they are dropped, and counted."""
 DURABLE_ITEMS_MAX: Final = 200_000
 """Events in the log of one durable subscription."""
+DAMAGED: Final = FeedLoss(1, LossReason.DAMAGED.name.lower())
+"""What stands in the place of an event that this node's disk has lost."""
 CHUNK: Final = 64
 CHUNKS_MAX: Final = 8
 """So many pieces of a log, of `CHUNK` records each, are kept in memory for its readers."""
 _HEADER: Final = struct.Struct(">Q16sQQ")
-"""When it was received (milliseconds since 1970), and the event's id: publisher, boot, number."""
+"""When it was received (milliseconds since 1970), and the event's id: publisher, boot, number; all 0 for a mark."""
+LOSS_BYTES: Final = 64
+"""What a mark takes in a feed."""
 
 
 def shown_event(event: EventBody, values: Values, is_replay: bool) -> ReceivedEvent:
@@ -89,8 +96,8 @@ class Inlet(Protocol):
     def put(self, item: TakenEvent, writes: Writes) -> None:
         """Take in an event."""
 
-    def note_lost(self, count: int) -> None:
-        """At most so many events were dropped before they came here."""
+    def note_lost(self, loss: FeedLoss, writes: Writes) -> None:
+        """At most so many events were dropped before they came here: readers find a mark in their place."""
 
     def expire(self, before_ms: int) -> None:
         """Let go of what is older."""
@@ -107,8 +114,8 @@ class MemoryInlet:
             epoch, items_max=items_max, bytes_max=max(bytes_max, ITEM_BYTES_MAX), on_writable=self._drain
         )
         self.lost = 0
-        self._waiting: deque[TakenEvent | int] = deque()
-        """Events, and how many were lost between them."""
+        self._waiting: deque[TakenEvent | FeedLoss] = deque()
+        """Events, and marks of what was lost between them."""
 
     @property
     def is_blocked(self) -> bool:
@@ -121,17 +128,18 @@ class MemoryInlet:
             return
         if len(self._waiting) >= WAITING_MAX:
             self.lost += 1
-            self.note_lost(1)
+            self.note_lost(FeedLoss(1, LossReason.SLOW_READER.name.lower()), writes)
             return
         self._waiting.append(item)
         self._drain()
 
-    def note_lost(self, count: int) -> None:
-        """See `Inlet.note_lost`: readers find a mark in their place."""
-        if self._waiting and isinstance(self._waiting[-1], int):
-            self._waiting[-1] += count
+    def note_lost(self, loss: FeedLoss, writes: Writes) -> None:
+        """See `Inlet.note_lost`."""
+        last = self._waiting[-1] if self._waiting else None
+        if isinstance(last, FeedLoss) and (last.reason, last.by) == (loss.reason, loss.by):
+            self._waiting[-1] = replace(last, count=last.count + loss.count)
         else:
-            self._waiting.append(count)
+            self._waiting.append(loss)
         self._drain()
 
     def expire(self, before_ms: int) -> None:
@@ -145,26 +153,37 @@ class MemoryInlet:
         feed = self.feed
         while self._waiting and feed.ended is None:
             item = self._waiting[0]
-            if isinstance(item, TakenEvent) and not feed.may_push(item.size_bytes):
+            if not feed.may_push(LOSS_BYTES if isinstance(item, FeedLoss) else item.size_bytes):
                 return
             self._waiting.popleft()
-            if isinstance(item, TakenEvent):
-                feed.push(item.shown, item.size_bytes)
+            if isinstance(item, FeedLoss):
+                feed.push_loss(item, LOSS_BYTES)
             else:
-                feed.skip(item)
+                feed.push(item.shown, item.size_bytes)
 
 
 class DurableInlet:
     """Implements `Inlet` over a log: an event is in the feed, and so has a number for readers, once it is on disk.
 
     The record with the number ``base + n`` is the item n of the feed. ``on_failed`` is told of an event that could not
-    be written: it may be taken again.
+    be written: it may be taken again. ``now_ms``: milliseconds since 1970.
     """
 
-    def __init__(self, log: Log, base: int, sid: int, bytes_max: int, on_failed: Callable[[EventId], None]) -> None:
+    def __init__(
+        self,
+        log: Log,
+        base: int,
+        sid: int,
+        bytes_max: int,
+        on_failed: Callable[[EventId], None],
+        now_ms: Callable[[], int],
+    ) -> None:
         self.lost = 0
+        self._now_ms = now_ms
         self.known: list[EventId] = []
         """The events that were in the log, for `take_known`."""
+        self.losses: list[FeedLoss] = []
+        """The marks that were in the log."""
         self._log, self._on_failed = log, on_failed
         if log.next <= base:  # the log was lost: its numbers begin anew, and so does the feed
             base = log.next - 1
@@ -173,8 +192,14 @@ class DurableInlet:
         for number, record in _records(log, base):
             if number > log.durable:
                 break
+            self._note_damaged(held, number - base)
             held[number - base] = len(record) + LOG_RECORD_OVERHEAD_BYTES
-            self.known.append(_event_id(record))
+            loss = _loss(record)
+            if loss is None:
+                self.known.append(_event_id(record))
+            else:
+                self.losses.append(loss)
+        self._note_damaged(held, log.durable - base + 1)
         self.feed: Feed[ReceivedEvent] = Feed(
             f"{sid:x}.{base:x}",
             items_max=DURABLE_ITEMS_MAX,
@@ -185,8 +210,15 @@ class DurableInlet:
             on_writable=self._drain,
         )
         self._is_closed = False
-        self._waiting: deque[tuple[int, int, ReceivedEvent]] = deque()
+        self._waiting: deque[tuple[int, int, ReceivedEvent | FeedLoss]] = deque()
         """What is on disk and not in the feed yet: number in the log, size, event."""
+
+    def _note_damaged(self, held: dict[int, int], number: int) -> None:
+        """Readers find a mark in the place of each record between the last one and this that the disk has lost."""
+        last = next(reversed(held), max(0, self._log.first - 1 - self._shelf.base))
+        for missing in range(last + 1, number):
+            held[missing] = 0
+            self.losses.append(DAMAGED)
 
     @property
     def is_blocked(self) -> bool:
@@ -205,14 +237,24 @@ class DurableInlet:
         body = item.shown.model_dump_json(exclude_defaults=True).encode()
         publisher = id_to_bytes(item.id.publisher)
         record = _HEADER.pack(item.received_ms, publisher, item.id.epoch, item.id.sequence) + body
+        self._append(record, item.shown, writes, lambda: self._on_failed(item.id))
 
+    def note_lost(self, loss: FeedLoss, writes: Writes) -> None:
+        """See `Inlet.note_lost`. A mark has a number like an event, and stays as long as one."""
+        if not self._is_closed:
+            body = json.dumps({"count": loss.count, "reason": loss.reason, "by": loss.by}).encode()
+            self._append(_HEADER.pack(self._now_ms(), bytes(16), 0, 0) + body, loss, writes, lambda: None)
+
+    def _append(
+        self, record: bytes, shown: ReceivedEvent | FeedLoss, writes: Writes, on_failed: Callable[[], None]
+    ) -> None:
         def durable(number: int) -> None:
-            self._waiting.append((number, len(record) + LOG_RECORD_OVERHEAD_BYTES, item.shown))
+            self._waiting.append((number, len(record) + LOG_RECORD_OVERHEAD_BYTES, shown))
             self._drain()
             writes.end(is_durable=True)
 
         def failed(number: int, why: str) -> None:
-            self._on_failed(item.id)
+            on_failed()
             writes.end(is_durable=False)
 
         writes.begin()
@@ -220,9 +262,6 @@ class DurableInlet:
             self._log.append(record, durable, failed)
         except Unavailable:
             failed(0, "")
-
-    def note_lost(self, count: int) -> None:
-        """Do nothing: the numbers of events are those of the log."""
 
     def expire(self, before_ms: int) -> None:
         """See `Inlet.expire`."""
@@ -252,7 +291,10 @@ class DurableInlet:
                 return
             if number == self._waiting[0][0]:
                 self._waiting.popleft()
-            feed.push(shown, size)
+            if isinstance(shown, FeedLoss):
+                feed.push_loss(shown, size)
+            else:
+                feed.push(shown, size)
 
 
 class _LogShelf:
@@ -261,27 +303,26 @@ class _LogShelf:
     def __init__(self, log: Log, base: int) -> None:
         self.base = base
         self._log = log
-        self._chunks: OrderedDict[int, dict[int, ReceivedEvent]] = OrderedDict()
+        self._chunks: OrderedDict[int, dict[int, ReceivedEvent | FeedLoss]] = OrderedDict()
 
-    def __getitem__(self, number: int, /) -> ReceivedEvent:
+    def __getitem__(self, number: int, /) -> ReceivedEvent | FeedLoss:
         chunk = self._chunks.get(number // CHUNK)
         if chunk is None or number not in chunk:
             chunk = self._read(number)
         return chunk[number]
 
-    def __setitem__(self, number: int, value: ReceivedEvent, /) -> None:
+    def __setitem__(self, number: int, value: ReceivedEvent | FeedLoss, /) -> None:
         pass  # it is in the log already
 
     def __delitem__(self, number: int, /) -> None:
         self._log.truncate(self.base + number)
 
-    def _read(self, number: int) -> dict[int, ReceivedEvent]:
+    def _read(self, number: int) -> dict[int, ReceivedEvent | FeedLoss]:
         first = number // CHUNK * CHUNK
         # Only as far back as the reader is: what is before it was read already, or is gone.
         records = self._log.read(self.base + number - 1, first + CHUNK - number)
         chunk = {each - self.base: _shown(record) for each, record in records}
-        if number not in chunk:
-            raise Unavailable(f"event {number} of this subscription cannot be read from its log")
+        chunk.setdefault(number, DAMAGED)
         self._chunks[number // CHUNK] = chunk
         self._chunks.move_to_end(number // CHUNK)
         if len(self._chunks) > CHUNKS_MAX:
@@ -300,5 +341,16 @@ def _event_id(record: bytes) -> EventId:
     return EventId(id_from_bytes(publisher), epoch, sequence)
 
 
-def _shown(record: bytes) -> ReceivedEvent:
+def _loss(record: bytes) -> FeedLoss | None:
+    """The mark that a record is; ``None`` for an event."""
+    _, publisher, epoch, sequence = _HEADER.unpack_from(record)
+    if any(publisher) or epoch or sequence:
+        return None
+    told = json.loads(record[_HEADER.size :])
+    return FeedLoss(told["count"], told["reason"], told["by"])
+
+
+def _shown(record: bytes) -> ReceivedEvent | FeedLoss:
+    if (loss := _loss(record)) is not None:
+        return loss
     return ReceivedEvent.model_validate_json(record[_HEADER.size :])

@@ -7,24 +7,39 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Final, Protocol
 
-from peerd.api import Host
+from peerd.api import History, Host
+from peerd.ids import NodeId
+from peerd.lib.feed import FeedLoss
 from protocols.pubsub.bodies import id_of
 from protocols.pubsub.cells import WHOLE
 from protocols.pubsub.config import PubSubConfig
+from protocols.pubsub.losses import LossReason, LostEvents, shown_loss
 from protocols.pubsub.messages import SINCE_RETAINED, EventBody, SubObject
 from protocols.pubsub.names import EVERY, EventId, SubscriptionKey
 from protocols.pubsub.ports import SchemaView, Values
 from protocols.pubsub.subscribing.inlets import TakenEvent, taken
 from protocols.pubsub.subscribing.writes import Writes
 
+TAKEN_BYTES: Final = 260
+"""What remembering an event takes that was taken, measured."""
 PAUSE_MS: Final = 200
 """How long senders wait when a reader that blocks is slow."""
+SCHEMA_PAUSE_MS: Final = 500
+"""How long a sender waits whose schema this node has to look up first."""
+EXPECTED_S: Final = 120.0
+"""So long senders are told to wait for a subscription that was brought back and does not know its schema. After that
+its events are counted as missed, so that those of others can go on."""
 HERE: Final = (EVERY, WHOLE)
 """Where all local filters are, for an index that asks for a tree and a cell."""
 
 
 class SubscriptionIndex(Protocol):
-    """The shared index of one schema's subscriptions: the one that leaves use."""
+    """The shared index of one schema's subscriptions: the one that leaves use.
+
+    ``failed``: filters that cannot be tried, and why not. They count as met.
+    """
+
+    failed: dict[str, str]
 
     def add(self, key: SubscriptionKey, cell: int, sub: SubObject, /) -> None: ...
     def remove(self, key: SubscriptionKey, attribute: int, cell: int, /) -> object: ...
@@ -54,8 +69,11 @@ class LocalReceiver(Protocol):
 
     def give(self, item: TakenEvent, writes: Writes) -> None: ...
     def note_duplicate(self) -> None: ...
-    def note_lost(self, count: int) -> None:
+    def note_lost(self, loss: FeedLoss, writes: Writes) -> None:
         """At most so many events that it would have got were dropped on their way."""
+
+    def believes(self, leaf: NodeId, count: int) -> int:
+        """How many of these events it takes for lost because this node says so."""
 
 
 @dataclass(eq=False, slots=True)
@@ -98,6 +116,11 @@ class TakenWindow:
     def __len__(self) -> int:
         return len(self._given)
 
+    def history(self) -> History:
+        """What is remembered of them."""
+        count = len(self._given)
+        return History("events taken", count, count * TAKEN_BYTES, self._count_max * TAKEN_BYTES)
+
     def given(self, event: EventId) -> tuple[int, ...] | None:
         """The numbers of those who got it; ``None`` for an event that is not known (any more)."""
         return self._given.get(event)
@@ -124,10 +147,31 @@ class LocalSubscriptions:
         self.on_taken: Callable[[EventId, str, Sequence[int], float], None] | None = None
         """Told of each event that some subscriptions were given: its id, schema, subscriptions, and the seconds since
         it was published, by the two clocks. Set by who makes the parts."""
+        self.on_failed: Callable[[LocalReceiver, str], None] = lambda receiver, why: None
+        """The filter of a subscription cannot be tried, and why not. Set by who makes the parts."""
         self._sides: dict[str, _Side] = {}
         self._blocking: dict[Entry, None] = {}
+        self._expected: dict[LocalReceiver, tuple[str, float]] = {}
+        """Subscriptions that were brought back and whose filter cannot be read yet: their schema, and until when
+        senders wait for them."""
 
     # The filters
+
+    def expect(self, receiver: LocalReceiver, schema: str) -> None:
+        """A subscription was brought back, and has no filter before its schema is known: see `must_pause`."""
+        self._expected[receiver] = schema, self._host.now() + EXPECTED_S
+
+    def expect_no_more(self, receiver: LocalReceiver) -> None:
+        """It has its filter now, or is over."""
+        self._expected.pop(receiver, None)
+
+    def note_unread(self, schema: str) -> bool:
+        """An event has come. Subscriptions to its schema whose filter cannot be read hear that they may miss it;
+        whether there are any."""
+        unread = [receiver for receiver, (name, _) in self._expected.items() if name == schema]
+        for receiver in unread:
+            receiver.note_lost(shown_loss(LostEvents(LossReason.NO_SCHEMA, 1), self._host.id), self._writes)
+        return bool(unread)
 
     def add(
         self, receiver: LocalReceiver, schema: SchemaView, sid: int, filter_text: str, *, is_current: bool
@@ -170,11 +214,12 @@ class LocalSubscriptions:
 
     def take(self, schema: SchemaView, event: EventBody, values: Values, chosen: Sequence[int], replay: bool) -> bool:
         """See `protocols.pubsub.ports.Subscribers.take`."""
+        is_unread = bool(self._expected) and self.note_unread(schema.name)
         name = id_of(event)
         given = self.window.given(name)
         entries = list(self._matching(schema, values))
         if not entries:
-            return given is not None
+            return given is not None or is_unread
         wanting = (entry.receiver for entry in entries if self._is_for(entry, event, chosen, replay))
         receivers = {receiver.number: receiver for receiver in wanting}
         before = given or ()
@@ -204,25 +249,42 @@ class LocalSubscriptions:
         self._writes = Writes()
         return self._writes
 
-    def note_lost(self, schema: str, count: int) -> None:
-        """See `protocols.pubsub.ports.Subscribers.note_lost`."""
-        if not count or schema not in self._sides:
+    def note_lost(self, schema: str, losses: Sequence[LostEvents], leaf: NodeId) -> None:
+        """See `protocols.pubsub.ports.Subscribers.note_lost`. Which subscriptions they were for is not known."""
+        if not losses or schema not in self._sides:
             return
-        self._host.count("peerd_pubsub_received_total", count, outcome="lost_before")
-        for entry in self._sides[schema].entries.values():
-            if entry.is_current and not entry.receiver.group:
-                entry.receiver.note_lost(count)
+        for lost in losses:
+            believed = 0
+            for entry in self._sides[schema].entries.values():
+                if entry.is_current and not entry.receiver.group:
+                    count = entry.receiver.believes(leaf, lost.count)
+                    believed = max(believed, count)
+                    if count:
+                        loss = shown_loss(LostEvents(lost.reason, count), leaf)
+                        entry.receiver.note_lost(loss, self._writes)
+            self._host.count("peerd_pubsub_received_total", believed, outcome="lost_before")
+            self._host.count("peerd_pubsub_received_total", lost.count - believed, outcome="lost_doubtful")
 
-    def must_pause(self) -> int:
+    def must_pause(self, schema: str) -> int:
         """See `protocols.pubsub.ports.Subscribers.must_pause`."""
+        if self._expected:
+            now = self._host.now()
+            if any(name == schema and now < until for name, until in self._expected.values()):
+                return SCHEMA_PAUSE_MS
         return PAUSE_MS if any(entry.receiver.is_blocked for entry in self._blocking) else 0
 
     def _matching(self, schema: SchemaView, values: Values) -> Iterator[Entry]:
         if schema.name not in self._sides:
             return
         side = self._side(schema)
-        for sub in side.index.match(values, (HERE,)):
-            yield side.entries[_key(sub)]
+        found = [side.entries[_key(sub)] for sub in side.index.match(values, (HERE,))]
+        failed = side.index.failed
+        if failed:
+            for entry in [entry for entry in found if entry.sub.filter in failed]:
+                self._host.count("peerd_pubsub_failed_filters_total")
+                self.on_failed(entry.receiver, failed[entry.sub.filter])
+            found = [entry for entry in found if entry.sub.filter not in failed]
+        yield from found
 
     @staticmethod
     def _is_for(entry: Entry, event: EventBody, chosen: Sequence[int], replay: bool) -> bool:

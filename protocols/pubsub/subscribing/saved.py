@@ -9,6 +9,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from peerd.api import Host, Log
 from peerd.quantities import format_size
 from protocols.pubsub.models import GroupName, PolicyWord
+from protocols.pubsub.ports import PiecePoint
 from protocols.pubsub.service import NotDone
 
 DURABLE_MAX: Final = 240
@@ -28,8 +29,18 @@ class SavedSubscription(BaseModel):
     group: GroupName
     policy: PolicyWord
     bytes_max: int
+    keep_s: int
     slot: Annotated[int, Field(ge=0, lt=DURABLE_MAX)]
     base: Annotated[int, Field(ge=0)]
+    schema_text: str = ""
+    """The schema, so that events are understood from the first moment after a restart on."""
+    sid: Annotated[int, Field(ge=0, lt=1 << 64)] | None = None
+    """The number under which leaves know its filter."""
+    points: tuple[PiecePoint, ...] = ()
+    """Where its pieces are: after a restart they take the places of the old ones, which would else stay beside them."""
+    cutoff: float = 0.0
+    """The setting that the points were chosen with."""
+    owner: str = ""
 
 
 class Shelves:
@@ -50,7 +61,12 @@ class Shelves:
                 self._host.count("peerd_pubsub_subscriptions_damaged_total")
                 continue
             self._saved[saved.name] = saved
-        return list(self._saved.values())
+        # Those with a place of their own come first: others may be covered by them, as they were.
+        return sorted(self._saved.values(), key=lambda saved: not saved.points)
+
+    def bytes_of(self, owner: str) -> int:
+        """How many bytes are set aside for one owner's subscriptions."""
+        return sum(saved.bytes_max for saved in self._saved.values() if saved.owner == owner)
 
     def free_slot(self, bytes_max: int, bytes_together: int) -> tuple[int, Log]:
         """Return a log that nobody uses, emptied, for so many bytes. Raises `NotDone` if there is none.
@@ -63,7 +79,7 @@ class Shelves:
                 "quota",
                 f"{len(self._saved)} durable subscriptions have {format_size(aside)} of the "
                 f"{format_size(bytes_together)} that this node has for them (durable_total): end some, or ask for "
-                f"less than {format_size(bytes_max)} (bytes_max)",
+                f"less than {format_size(bytes_max)} (keep_bytes)",
             )
         used = {saved.slot for saved in self._saved.values()}
         slot = next((slot for slot in range(DURABLE_MAX) if slot not in used), None)
@@ -82,9 +98,12 @@ class Shelves:
         self._host.store.put(_PREFIX + saved.name, saved.model_dump_json().encode())
         self._saved[saved.name] = saved
 
-    def change(self, name: str, document: Any) -> None:
-        """Give one another filter."""
-        self.save(self._saved[name].model_copy(update={"document": document}))
+    def change(self, name: str, **fields: Any) -> None:
+        """Give one another filter, or other places in the ring. What is as it was is not written."""
+        saved = self._saved[name]
+        changed = saved.model_copy(update=fields)
+        if changed != saved:
+            self.save(changed)
 
     def remove(self, name: str) -> None:
         """Forget one, if it is there; its log is emptied by who uses it."""

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections import Counter
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from enum import IntEnum
 from typing import Any, Final
 
 from peerd.errors import Bug
-from peerd.lib.feed import Feed, Policy
+from peerd.ids import NodeId, format_id
+from peerd.lib.feed import Feed, FeedLoss, Policy
 from peerd.lib.filter import Node
-from protocols.pubsub.models import ReceivedEvent, SubscriptionView
-from protocols.pubsub.ports import SchemaView
+from protocols.pubsub.losses import LossReason
+from protocols.pubsub.models import MissedEvents, ReceivedEvent, SubscriptionView
+from protocols.pubsub.ports import PiecePoint, SchemaView
 from protocols.pubsub.subscribing.inlets import Inlet, TakenEvent
 from protocols.pubsub.subscribing.installer import Placement
 from protocols.pubsub.subscribing.local import Entry
@@ -19,6 +22,11 @@ from protocols.pubsub.subscribing.writes import Writes
 
 Told = SubscriptionView | Exception
 """How a subscription, or a change of one, ended: what it is now, or why not."""
+DOUBTFUL_MAX: Final = 100
+"""So many events a subscription takes for lost because a node says so that has no piece of it: one that had it, and
+has dropped events, or one that makes them up."""
+MISSED_KEPT_MAX: Final = 16
+"""By so many nodes and reasons it is counted what a subscription has missed."""
 NEVER: Final = "no event can match this filter"
 """What clients are told of a filter that contradicts itself."""
 
@@ -43,6 +51,8 @@ class Form:
     node: Node
     text: str
     sid: int
+    points: Sequence[PiecePoint] = ()
+    """Where its pieces are to be; before it is placed: where they were before a restart, if anywhere."""
     entry: Entry | None = None
     progress: InstallProgress = InstallProgress.WANTED
     placement: Placement | None = None
@@ -65,12 +75,25 @@ class Subscription:
     """Implements `protocols.pubsub.subscribing.local.LocalReceiver`."""
 
     def __init__(
-        self, number: int, schema: str, document: Any, *, name: str, group: str, policy: Policy, since_ms: int
+        self,
+        number: int,
+        schema: str,
+        document: Any,
+        *,
+        name: str,
+        group: str,
+        policy: Policy,
+        since_ms: int,
+        owner: str = "",
     ) -> None:
         self.number, self.schema, self.name, self.group = number, schema, name, group
         self.document = document
         """Its filter, as the client gave it, until the schema is known; then its text."""
         self.policy, self.since_ms = policy, since_ms
+        self.owner = owner
+        """Whose it is; what that means, the front says."""
+        self.keep_s = self.keep_bytes = 0
+        """Durable: for how long, and how much, events are kept for it, here and at leaves while this node is away."""
         self.current: Form | None = None
         self.coming: Form | None = None
         """The filter that replaces the current one as soon as all its pieces are installed."""
@@ -83,7 +106,11 @@ class Subscription:
         self.gap_s = 0.0
         """For how long at most some piece of it was nowhere: seconds in which several were count once."""
         self._gap_end = 0.0
-        self.delivered = self.duplicates = self.missed = 0
+        self.delivered = self.duplicates = 0
+        self.missed: Counter[tuple[str, str]] = Counter()
+        """Events that were lost on their way, by who says so, and why."""
+        self.is_leaf: Callable[[NodeId], bool] = lambda node: False
+        """Whether a node has a piece of it, as far as is known; set by who makes it."""
         self.unread_since: float | None = None
         self.waiting: list[Callable[[Told], None]] = []
         """Who waits for its events to come."""
@@ -94,6 +121,11 @@ class Subscription:
     def id(self) -> str:
         """Its name for clients."""
         return format(self.number, "016x")
+
+    @property
+    def has_feed(self) -> bool:
+        """Whether it has a way in by now."""
+        return self._inlet is not None
 
     @property
     def inlet(self) -> Inlet:
@@ -126,10 +158,25 @@ class Subscription:
         self.delivered += 1
         self.inlet.put(item, writes)
 
-    def note_lost(self, count: int) -> None:
+    def note_lost(self, loss: FeedLoss, writes: Writes) -> None:
         """See `LocalReceiver.note_lost`."""
-        self.missed += count
-        self.inlet.note_lost(count)
+        self.count_lost(loss)
+        self.inlet.note_lost(loss, writes)
+
+    def count_lost(self, loss: FeedLoss) -> None:
+        """Count what a mark stands for, by who says so and why."""
+        self.missed[loss.by, loss.reason] += loss.count
+        if len(self.missed) > MISSED_KEPT_MAX:  # the two smallest become one
+            least = sorted(self.missed, key=lambda each: self.missed[each])[:2]
+            self.missed["", LossReason.OTHER.name.lower()] += sum(self.missed.pop(each) for each in least)
+
+    def believes(self, leaf: NodeId, count: int) -> int:
+        """See `LocalReceiver.believes`. Any node may say that events were lost; it takes a leaf of this subscription to
+        be believed, as far as is known at this moment, and of others a few."""
+        if self.is_leaf(leaf):
+            return count
+        said = sum(number for (by, _), number in self.missed.items() if by == format_id(leaf))
+        return max(0, min(count, DOUBTFUL_MAX - said))
 
     def note_duplicate(self) -> None:
         """See `LocalReceiver.note_duplicate`."""
@@ -149,6 +196,7 @@ class Subscription:
             name=self.name,
             schema_name=self.schema,
             filter=self.document if isinstance(self.document, str) else str(self.document),
+            owner=self.owner,
             group=self.group,
             policy=self.policy.value,
             state=self._state(),
@@ -158,7 +206,12 @@ class Subscription:
             delivered=self.delivered,
             dropped=self.feed.dropped + self.inlet.lost,
             duplicates=self.duplicates,
-            missed=self.missed,
+            keep_s=self.keep_s,
+            keep_bytes=self.keep_bytes,
+            missed=self.missed.total(),
+            missed_because=[
+                MissedEvents(count=count, reason=reason, by=by) for (by, reason), count in self.missed.items()
+            ],
             gap_s=self.gap_s,
             detail=self.detail or (NEVER if self._matches_nothing(pieces) else ""),
         )

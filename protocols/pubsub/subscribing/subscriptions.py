@@ -4,25 +4,29 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import suppress
-from typing import Final
+from typing import Any, Final
 
 from peerd.api import Host, Metric, Part, on_timer
 from peerd.errors import Unavailable
+from peerd.ids import NodeId
+from peerd.lib.admission import Admission
 from peerd.lib.feed import Feed, Policy
 from peerd.lib.filter import FilterError, Node, write
+from peerd.quantities import format_size
 from protocols.pubsub import refusals
 from protocols.pubsub.config import PubSubConfig
+from protocols.pubsub.filter_work import WORK_BURST_S, WORK_PER_S, price_of
 from protocols.pubsub.messages import FILTER_BYTES_MAX, SINCE_RETAINED
 from protocols.pubsub.models import ReceivedEvent, SubscriptionRequest, SubscriptionView
 from protocols.pubsub.names import EventId
 from protocols.pubsub.ports import Schemas, SchemaView
-from protocols.pubsub.refusals import QUOTA, Refusals
+from protocols.pubsub.refusals import QUOTA, WORK, Refusals
 from protocols.pubsub.service import NotDone
 from protocols.pubsub.subscribing.covering import Covering, Points
 from protocols.pubsub.subscribing.inlets import DurableInlet, MemoryInlet
 from protocols.pubsub.subscribing.installation import Installation
 from protocols.pubsub.subscribing.installer import Installer
-from protocols.pubsub.subscribing.local import LocalSubscriptions
+from protocols.pubsub.subscribing.local import LocalReceiver, LocalSubscriptions
 from protocols.pubsub.subscribing.saved import SavedSubscription, Shelves
 from protocols.pubsub.subscribing.subscription import Form, InstallProgress, Subscription, Told
 
@@ -47,6 +51,7 @@ METRICS: Final = (
     Metric("peerd_pubsub_replicate_seconds", "histogram", "From a subscription to its replication by all leaves."),
     Metric("peerd_pubsub_gap_seconds", "histogram", "For how long at most a piece was lost before it was renewed."),
     Metric("peerd_pubsub_received_total", "counter", "Events delivered to this node, by subscription.", ("outcome",)),
+    Metric("peerd_pubsub_failed_filters_total", "counter", "Filters that could not be tried, and whose owners ended."),
 )
 
 
@@ -69,7 +74,11 @@ class Subscriptions(Part):
         self._covering = Covering(host, installer, local, points)
         self._covering.on_progress = self._progressed
         self._covering.on_refused = self._refused
+        self._covering.on_placed = self._placed
         self._shelves, self._refusals = Shelves(host), Refusals(host)
+        self._placed_before: dict[int, SavedSubscription] = {}
+        """Durable subscriptions, by number, that leaves knew before this node was restarted."""
+        self._work: Admission[str] = Admission(WORK_PER_S, WORK_BURST_S)
         self._all: dict[str, Subscription] = {}
         self._by_name: dict[str, Subscription] = {}
 
@@ -79,21 +88,46 @@ class Subscriptions(Part):
             policy = Policy(saved.policy)
             what = saved.number, saved.schema_name, saved.document
             subscription = Subscription(*what, name=saved.name, group=saved.group, policy=policy, since_ms=0)
+            subscription.owner = saved.owner
             subscription.was_received = True
+            subscription.keep_s, subscription.keep_bytes = saved.keep_s, saved.bytes_max
             try:
                 self._open(subscription, saved)
             except Unavailable:  # it is not touched, and may be read after the next start
                 self._host.count("peerd_pubsub_subscriptions_damaged_total")
-            else:
-                self._begin(subscription)
+                continue
+            if saved.schema_text:
+                self._schemas.remember(saved.schema_text)
+            if saved.sid is not None and saved.cutoff == self._config.cutoff:
+                self._placed_before[subscription.number] = saved
+            self._local.expect(subscription, subscription.schema)
+            self._begin(subscription)
         self._host.when_over(self._let_go)
         self._host.set_timer("subscriptions_check", CHECK_S)
 
     # What clients ask
 
-    def subscribe(self, request: SubscriptionRequest, on_done: Callable[[Told], None]) -> SubscriptionView:
+    def charge(self, owner: str, filter: object) -> None:
+        """See `PubSubService.charge`: twice, as this node indexes it for its clients and perhaps as a leaf."""
+        if not self._work.take(owner, self._host.now(), 2 * price_of(filter)):
+            self._refusals.count(self._host.id, WORK, is_proved=True)
+            whose = owner or "clients without a token"
+            raise NotDone(
+                "quota", f"{whose} had too many new filters read: wait some seconds, and ask for fewer at once"
+            )
+
+    def subscribe(
+        self,
+        request: SubscriptionRequest,
+        on_done: Callable[[Told], None],
+        owner: str = "",
+        *,
+        is_bounded: bool = False,
+    ) -> SubscriptionView:
         """See `PubSubService.subscribe`. A durable one that exists already, with the same wishes, is that one."""
         if (known := self._by_name.get(request.name)) is not None:
+            if known.owner != owner:
+                raise NotDone("conflict", f"a subscription named {known.name} belongs to another token or user")
             self._check_same(known, request)
             if known.was_received and known.current is not None:
                 on_done(self.view(known))
@@ -103,6 +137,8 @@ class Subscriptions(Part):
         if len(self._all) >= self._config.subscriptions_local:
             self._refusals.count(self._host.id, QUOTA, is_proved=True)
             raise NotDone("quota", f"this node's clients have {len(self._all)} subscriptions, which is the limit")
+        if is_bounded:
+            self._check_share(request, owner)
         since_ms = max(1, round((self._host.wall_time() - request.since_s) * 1000)) if request.since_s else 0
         if request.retained:
             since_ms = SINCE_RETAINED
@@ -114,10 +150,12 @@ class Subscriptions(Part):
             group=request.group,
             policy=Policy(request.policy),
             since_ms=since_ms,
+            owner=owner,
         )
         subscription.waiting.append(on_done)
         if request.name:
             saved = self._saved_new(subscription, request)
+            subscription.keep_s, subscription.keep_bytes = saved.keep_s, saved.bytes_max
             try:
                 self._open(subscription, saved)
             except Unavailable:
@@ -166,6 +204,12 @@ class Subscriptions(Part):
             self._shelves.remove(subscription.name)
         self._end(subscription, ENDED)
         return self.view(subscription)
+
+    def end_failed(self, subscription: LocalReceiver, why: str) -> None:
+        """Its filter cannot be tried on an event: it ends, and its readers are told why."""
+        if isinstance(subscription, Subscription) and not subscription.is_ending:
+            reason = f"its filter could not be tried on an event, which is a defect of peerd: {why}"
+            self._end(subscription, reason)
 
     def reading(self, id: str) -> tuple[SubscriptionView, Feed[ReceivedEvent]]:
         """See `PubSubService.reading`."""
@@ -220,11 +264,11 @@ class Subscriptions(Part):
     def on_subscriptions_check(self, payload: None) -> None:
         """End what nobody reads; let go of what is too old."""
         now = self._host.now()
-        before_ms = round((self._host.wall_time() - self._config.durable_age) * 1000)
+        now_ms = self._now_ms()
         for subscription in list(self._all.values()):
             if subscription.name:
                 with suppress(Unavailable):  # the disk may answer the next time
-                    subscription.inlet.expire(max(0, before_ms))
+                    subscription.inlet.expire(max(0, now_ms - subscription.keep_s * 1000))
             elif subscription.feed.readers or subscription.current is None:
                 subscription.unread_since = None
             elif subscription.unread_since is None:
@@ -246,15 +290,31 @@ class Subscriptions(Part):
 
     # Beginning
 
+    def _now_ms(self) -> int:
+        return round(self._host.wall_time() * 1000)
+
     def _enter(self, subscription: Subscription) -> None:
+        subscription.is_leaf = lambda node: self._is_leaf(subscription, node)
         self._all[subscription.id] = subscription
         if subscription.name:
             self._by_name[subscription.name] = subscription
         self._host.gauge("peerd_pubsub_local_subscriptions", len(self._all))
 
+    def _is_leaf(self, subscription: Subscription, node: NodeId) -> bool:
+        """Whether a node has a piece of it, or of what covers it, as far as is known here."""
+        form = subscription.current
+        if form is not None and form.cover is not None:
+            form = form.cover
+        placement = None if form is None else form.placement
+        pieces = [] if placement is None else self._installer.pieces(placement)
+        return node == self._host.id or any(
+            piece.place is not None and piece.place.owner.id == node for piece in pieces
+        )
+
     def _check_same(self, known: Subscription, request: SubscriptionRequest) -> None:
         """Raise `NotDone` if somebody wants something else under a name that is taken."""
         is_same = (known.schema, known.group) == (request.schema_name, request.group)
+        is_same &= request.keep_s in (None, known.keep_s) and request.keep_bytes in (None, known.keep_bytes)
         if is_same and known.current is not None:  # before that its filter cannot be compared
             is_same = self._parsed(known.current.schema, request.filter)[1] == known.current.text
         if not is_same:
@@ -286,8 +346,29 @@ class Subscriptions(Part):
             raise NotDone("invalid", f"the filter has {len(text.encode())} bytes, limit {FILTER_BYTES_MAX}")
         return node, text
 
+    def _check_share(self, request: SubscriptionRequest, owner: str) -> None:
+        """Raise `NotDone` if an owner would have more than its share, so that nobody uses up what is for all."""
+        config = self._config
+        count = sum(each.owner == owner for each in self._all.values())
+        whose = owner or "who shows no token"
+        if count >= max(1, int(config.owner_share * config.subscriptions_local)):
+            self._refusals.count(self._host.id, QUOTA, is_proved=True)
+            raise NotDone("quota", f"{whose} has {count} subscriptions here, the limit for one (owner_share)")
+        aside, room = self._shelves.bytes_of(owner), int(config.owner_share * config.durable_total)
+        if request.name and aside + self._bytes_max(request) > room:
+            self._refusals.count(self._host.id, QUOTA, is_proved=True)
+            raise NotDone(
+                "quota",
+                f"durable subscriptions of {whose} have {format_size(aside)} of the {format_size(room)} that are for "
+                f"one (owner_share): end some, or ask for less than {format_size(self._bytes_max(request))} "
+                "(keep_bytes)",
+            )
+
+    def _bytes_max(self, request: SubscriptionRequest) -> int:
+        return request.keep_bytes or request.bytes_max or self._config.durable_bytes
+
     def _saved_new(self, subscription: Subscription, request: SubscriptionRequest) -> SavedSubscription:
-        bytes_max = min(request.bytes_max or self._config.durable_bytes, self._config.durable_bytes)
+        bytes_max = self._bytes_max(request)
         slot, log = self._shelves.free_slot(bytes_max, self._config.durable_total)
         saved = SavedSubscription(
             number=subscription.number,
@@ -297,8 +378,10 @@ class Subscriptions(Part):
             group=subscription.group,
             policy=request.policy,
             bytes_max=bytes_max,
+            keep_s=request.keep_s or round(self._config.durable_age),
             slot=slot,
             base=log.next - 1,
+            owner=subscription.owner,
         )
         self._shelves.save(saved)
         return saved
@@ -311,7 +394,9 @@ class Subscriptions(Part):
             window.forget(event, number)
             subscription.delivered -= 1  # it comes again
 
-        inlet = DurableInlet(self._shelves.log(saved.slot), saved.base, number, saved.bytes_max, failed)
+        inlet = DurableInlet(self._shelves.log(saved.slot), saved.base, number, saved.bytes_max, failed, self._now_ms)
+        for loss in inlet.losses:
+            subscription.count_lost(loss)
         for event in inlet.take_known():
             window.note(event, (*(window.given(event) or ()), number))
         subscription.inlet = inlet
@@ -332,6 +417,7 @@ class Subscriptions(Part):
                 self._begin_again(subscription, error)
                 return
             subscription.current, subscription.document, subscription.detail = form, form.text, ""
+            self._local.expect_no_more(subscription)
             form.entry = self._local.add(subscription, schema, form.sid, form.text, is_current=True)
             self._covering.place(form)
 
@@ -353,7 +439,11 @@ class Subscriptions(Part):
     def _form(self, subscription: Subscription, schema: SchemaView, document: object) -> Form:
         """A filter with an entry of its own, if it is not the first. Raises `NotDone`."""
         node, text = self._parsed(schema, document)
-        form = Form(subscription, schema, node, text, self._host.rng.getrandbits(NUMBER_BITS))
+        before = self._placed_before.pop(subscription.number, None)
+        if before is not None and before.sid is not None:
+            form = Form(subscription, schema, node, text, before.sid, before.points)
+        else:
+            form = Form(subscription, schema, node, text, self._host.rng.getrandbits(NUMBER_BITS))
         if subscription.current is not None:
             form.entry = self._local.add(subscription, schema, form.sid, text, is_current=False)
         return form
@@ -387,13 +477,27 @@ class Subscriptions(Part):
             for on_done in waiting:
                 on_done(self.view(subscription))
 
+    def _placed(self, form: Form) -> None:
+        """Its pieces set out: after a restart they are to be found under the same numbers, in the same places."""
+        subscription = form.subscription
+        if subscription.name and form is subscription.current:
+            with suppress(Unavailable):  # then they lapse, and new ones take their place
+                self._shelves.change(subscription.name, **self._places(form))
+
+    def _places(self, form: Form) -> dict[str, Any]:
+        """What is on disk of a filter besides its text."""
+        schema_text = self._schemas.written(form.schema.name)
+        is_placed = form.placement is not None
+        sid, points = (form.sid, tuple(form.points)) if is_placed else (None, ())
+        return {"schema_text": schema_text, "sid": sid, "points": points, "cutoff": self._config.cutoff}
+
     def _switch(self, subscription: Subscription, form: Form) -> None:
         """The new filter is installed everywhere: from this moment on it decides, and the old one leaves the ring."""
         old = subscription.current
         assert old is not None
         if subscription.name:
             try:
-                self._shelves.change(subscription.name, form.text)
+                self._shelves.change(subscription.name, document=form.text, **self._places(form))
             except Unavailable as error:
                 self._drop_change(subscription, error)
                 return
@@ -442,6 +546,7 @@ class Subscriptions(Part):
         self._host.gauge("peerd_pubsub_local_subscriptions", len(self._all))
         self._host.cancel_timer("subscription_again", subscription.id)
         subscription.is_ending = True
+        self._local.expect_no_more(subscription)
         subscription.feed.end(reason, is_final=True)
         subscription.inlet.close()
         self._drop_change(subscription, NotDone("unknown", reason))

@@ -20,7 +20,7 @@ from typing import Final, TypeAlias
 
 from peerd.lib.filter.column import positions
 from peerd.limits import MIB
-from protocols.dissemination.interests.xpath.document import Document
+from protocols.dissemination.interests.xpath.document import Document, namespaces_of
 from protocols.dissemination.interests.xpath.pattern import (
     ANY,
     ATTRIBUTE,
@@ -116,6 +116,11 @@ class _Label:
             self.tests.setdefault(value.of, ValueTests()).add(value, bit)
         return bit
 
+    def values_of_text(self, text: str) -> int:
+        """The comparisons that an attribute meets. It has no text nodes, so none of those with ``text()``."""
+        tests = self.tests.get(Of.NODE)
+        return 0 if tests is None else tests.met_by(text)
+
     def values_of(self, element: Document) -> int:
         """The comparisons that an element meets."""
         met = 0
@@ -183,6 +188,10 @@ class Automaton:
         self._other_heads: dict[bytes, list[_Test]] = {}
         """Conditions of queries that are no steps."""
         self._has_attributes = self._has_others = False
+        self._prefixes: frozenset[str] = frozenset()
+        """Of all labels that have one."""
+        self._namespaces: tuple[tuple[str, str], ...] = ()
+        """What they mean in the documents for which the tags and states are that are remembered."""
         self._forget()
 
     def _forget(self) -> None:
@@ -257,6 +266,9 @@ class Automaton:
     def _place(self, step: PatternStep, labels: dict[str, _Label] | None = None) -> int:
         """Give a step a bit, after those of the steps that it needs."""
         self._has_attributes |= step.label.startswith(ATTRIBUTE)
+        prefix, colon, _ = step.label.removeprefix(ATTRIBUTE).partition(":")
+        if colon:
+            self._prefixes |= {prefix}
         label = (self._labels if labels is None else labels).setdefault(step.label, _Label())
         parts = list(step.condition.parts) if isinstance(step.condition, All) else [step.condition]
         inner = sorted((part for part in parts if isinstance(part, Has)), key=_size)
@@ -316,10 +328,14 @@ class Automaton:
 
     def match(self, root: Document) -> set[bytes]:
         """The ids of the queries that a document meets."""
+        if self._prefixes and (namespaces := namespaces_of(root, self._prefixes)) != self._namespaces:
+            self._namespaces = namespaces
+            self._forget()
         children = frozenset(map(self._visitor(), root))
         if self._has_attributes:
             children |= self._attributes(root.items())
-        labels = tuple(label for name in (root.tag, ANY) if (label := self._root_labels.get(name)) is not None)
+        names = self._names(root.tag)
+        labels = tuple(label for name in names if (label := self._root_labels.get(name)) is not None)
         at_root = _Tag(labels, tuple(label for label in labels if label.numbers))
         own = self._tags.get(root.tag) or self._tag(root.tag)
         values = tuple([label.values_of(root) for label in (*own.tested, *at_root.tested)])
@@ -369,20 +385,30 @@ class Automaton:
     def _attributes(self, items: list[tuple[str, str]]) -> frozenset[_State]:
         found = []
         for name, text in items:
-            if (ATTRIBUTE + name) in self._labels:
+            if (ATTRIBUTE + name) in self._labels or (self._prefixes and name[0] == "{"):
                 tag = self._tags.get(ATTRIBUTE + name) or self._tag(ATTRIBUTE + name)
-                values = tuple([label.tests[Of.NODE].met_by(text) for label in tag.tested])
+                values = tuple([label.values_of_text(text) for label in tag.tested])
                 known = tag.states.get((values, _NO_CHILDREN)) if values else tag.leaf
                 found.append(known or self._state(tag, values, _NO_CHILDREN))
         return frozenset(found)
 
     def _tag(self, name: str) -> _Tag:
-        names = (name,) if name.startswith(ATTRIBUTE) else (name, ANY)
-        labels = tuple(self._labels[each] for each in names if each in self._labels)
+        labels = tuple(self._labels[each] for each in self._names(name) if each in self._labels)
         tag = _Tag(labels, tuple(label for label in labels if label.numbers))
         if len(self._tags) < TAGS_MAX:
             self._tags[name] = tag
         return tag
+
+    def _names(self, name: str) -> list[str]:
+        """The labels of steps that an element or attribute with this name meets."""
+        mark, own = (ATTRIBUTE, name[1:]) if name.startswith(ATTRIBUTE) else ("", name)
+        names = [name] if mark else [name, ANY]
+        if own.startswith("{"):
+            namespace, _, local = own[1:].partition("}")
+            for prefix, meant in self._namespaces:
+                if meant == namespace:
+                    names += [f"{mark}{prefix}:{local}", f"{mark}{prefix}:*"]
+        return names
 
     # Elements that have not been seen
 

@@ -8,6 +8,7 @@ from typing import Any, Final, TypeAlias
 from lxml import etree
 
 from protocols.dissemination.interests.errors import ItemError
+from protocols.dissemination.interests.xpath.malformed import why_malformed
 from protocols.dissemination.messages import ITEM_BYTES_MAX
 
 DEPTH_MAX: Final = 64
@@ -34,8 +35,21 @@ _PARSER: Final = etree.XMLParser(
 )
 _IS_TOO_DEEP: Final = etree.XPath(f"boolean({'/*' * (DEPTH_MAX + 1)})")
 
+XML: Final = "http://www.w3.org/XML/1998/namespace"
+"""What the prefix xml means everywhere."""
+
 Document: TypeAlias = Any
 """The root element, as lxml has it."""
+
+
+UNDECLARED: Final = "urn:x-undeclared"
+"""The namespace that a prefix means which the document's first element does not declare."""
+
+
+def namespaces_of(root: Document, prefixes: frozenset[str]) -> tuple[tuple[str, str], ...]:
+    """What prefixes mean in a document: what its first element declares, in the order of the prefixes."""
+    declared = root.nsmap
+    return tuple((each, declared.get(each, XML if each == "xml" else UNDECLARED)) for each in sorted(prefixes))
 
 
 def parse(data: bytes) -> Document:
@@ -46,7 +60,7 @@ def parse(data: bytes) -> Document:
     try:
         root = etree.fromstring(data, _PARSER)
     except (etree.XMLSyntaxError, ValueError) as error:
-        raise ItemError(f"no well-formed XML: {error}") from error
+        raise ItemError(why_malformed(error)) from error
     if root.getroottree().docinfo.internalDTD is not None:
         raise ItemError(_NO_DOCTYPE)
     _check(root, data)

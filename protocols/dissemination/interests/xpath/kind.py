@@ -15,7 +15,7 @@ from peerd.limits import KIB
 from protocols.dissemination.interests.errors import InterestError
 from protocols.dissemination.interests.xpath.automaton import Automaton
 from protocols.dissemination.interests.xpath.containment import covers, overlap_of, widened
-from protocols.dissemination.interests.xpath.document import Document, parse
+from protocols.dissemination.interests.xpath.document import Document, namespaces_of, parse
 from protocols.dissemination.interests.xpath.pattern import (
     Condition,
     Has,
@@ -46,6 +46,8 @@ FREE_STEPS_MAX: Final = 4
 FREE_BELOW_MAX: Final = 4
 """Steps of any depth below others of any depth, in few short queries. For each of them lxml looks at a part of a
 document once for each element around it, at most 64 times: that takes it twice as long as one visit to all elements."""
+PREFIXED_MAX: Final = 1 << 10
+"""Queries with prefixes that are kept ready, each for documents that declare them alike."""
 ALONE_MAX: Final = 64
 """Patterns asked alone, of which lxml is not asked, whose automata are kept."""
 ALONE_STATES_BYTES_MAX: Final = 256 * KIB
@@ -135,21 +137,17 @@ class XPathKind:
 @lru_cache(maxsize=PARSED_MAX)
 def _parsed(text: str) -> Interest:
     query = read(text)
-    if text.strip() and query.text != text.strip():
-        _compiled(text.strip())  # elementpath takes some texts that XPath 1.0 does not have
-        return _parsed(query.text)
-    return _interest(query)
+    return _interest(query) if query.text == text else _parsed(query.text)
 
 
 def _interest(query: XPathQuery) -> Interest:
-    pattern = query.pattern
-    by_lxml = _compiled(query.text)  # elementpath takes some texts that XPath 1.0 does not have
+    pattern, prefixes = query.pattern, query.prefixes
     is_exact = query.asked is None
     asked = _short(query.text, pattern) if is_exact else query.asked
     if asked is None:
         evaluate = _by_automaton(query.text)
     else:
-        evaluate = by_lxml if asked == query.text else _compiled(asked)
+        evaluate = _by_lxml_with(asked, prefixes) if prefixes else _by_lxml(asked)
     meaning = XPathMeaning(
         pattern,
         is_exact,
@@ -194,19 +192,34 @@ def _alone(text: str) -> Automaton:
     return automaton
 
 
-def _compiled(text: str) -> Callable[[Document], bool]:
+def _by_lxml(text: str) -> Callable[[Document], bool]:
+    query = _compiled(text)
+    return lambda root: _is_met(query, root)
+
+
+def _by_lxml_with(text: str, prefixes: frozenset[str]) -> Callable[[Document], bool]:
+    """The same of a query with prefixes, which mean what a document says."""
+    _compiled(text)
+    return lambda root: _is_met(_compiled_with(text, namespaces_of(root, prefixes)), root)
+
+
+def _is_met(query: etree.XPath, root: Document) -> bool:
     try:
-        query = etree.XPath(text, regexp=False, smart_strings=False)
+        return bool(query(root.getroottree()))
+    except etree.XPathEvalError:
+        return False  # what cannot be evaluated on a document is not met by it: the query is somebody else's
+
+
+def _compiled(text: str, namespaces: dict[str, str] | None = None) -> etree.XPath:
+    try:
+        return etree.XPath(text, namespaces=namespaces, regexp=False, smart_strings=False)
     except (etree.XPathError, ValueError) as error:
-        raise InterestError(f"no valid XPath 1.0: {error}") from error
+        raise InterestError("no valid XPath 1.0: it has a character or name that XML does not have") from error
 
-    def evaluate(root: Document) -> bool:
-        try:
-            return bool(query(root.getroottree()))
-        except etree.XPathEvalError:
-            return False  # what cannot be evaluated on a document is not met by it: the query is somebody else's
 
-    return evaluate
+@lru_cache(maxsize=PREFIXED_MAX)
+def _compiled_with(text: str, namespaces: tuple[tuple[str, str], ...]) -> etree.XPath:
+    return _compiled(text, {prefix: namespace for prefix, namespace in namespaces if prefix != "xml"})
 
 
 @lru_cache(maxsize=COMPARED_MAX)

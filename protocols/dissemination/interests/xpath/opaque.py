@@ -8,9 +8,10 @@ in another form: ``//a[.//b]`` and ``(a) or (b)`` have a result when these have,
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any, Final
+from typing import Final
 
 from protocols.dissemination.interests.errors import InterestError
+from protocols.dissemination.interests.xpath.parsing import COMPARISONS, FUNCTIONS, QueryToken, is_path, write
 
 FREE_STEPS_MAX: Final = 2
 """Steps of any depth (//): each multiplies what a query costs by the depth of the document."""
@@ -21,42 +22,13 @@ SEARCHED_MAX: Final = 128
 SEARCHED_DEEP_MAX: Final = 16
 """The same, where there is more than one step of any depth."""
 
-COMPARISONS: Final = {"=": "=", "!=": "!=", "<": ">", "<=": ">=", ">": "<", ">=": "<="}
-"""Each with the one that means the same with its sides exchanged."""
-FUNCTIONS: Final = frozenset(
-    [
-        "contains",
-        "starts-with",
-        "count",
-        "position",
-        "last",
-        "string",
-        "string-length",
-        "number",
-        "sum",
-        "normalize-space",
-        "substring",
-        "substring-before",
-        "substring-after",
-        "concat",
-        "name",
-        "local-name",
-        "boolean",
-        "true",
-        "false",
-        "floor",
-        "ceiling",
-        "round",
-    ]
-)
 SEARCHES: Final = frozenset(["contains", "substring-before", "substring-after"])
-LITERALS: Final = frozenset(["(string)", "(float)", "(decimal)", "(integer)"])
-PATHS: Final = {"/", "//", "|", "[", "(name)", "*", "child", "descendant", "text", "node"}
-"""What a path begins with, as elementpath has it; ``.`` and attributes are one node only."""
 _DEEP: Final = frozenset(["//", "descendant", "descendant-or-self"])
+_HEADS: Final = frozenset(["/", "//", "|", "[", "(", "and", "or", "not", *COMPARISONS])
+"""What a query may be as a whole."""
 
 
-def tokens_of(token: Any) -> Iterator[Any]:
+def tokens_of(token: QueryToken) -> Iterator[QueryToken]:
     """A token and all inside it."""
     waiting = [token]
     while waiting:
@@ -65,29 +37,26 @@ def tokens_of(token: Any) -> Iterator[Any]:
         waiting.extend(each)
 
 
-def check(token: Any) -> None:
+def check(token: QueryToken) -> None:
     """Bound what lxml needs for a query to a small multiple of the document's size. Raises `InterestError`."""
-    if token.symbol not in ("/", "//", "|", "[", "(", "and", "or", "not", *COMPARISONS):
+    if token.symbol not in _HEADS:
         raise InterestError("a subscription is a path that begins with / or //, or a condition on such paths")
     free = sum(each.symbol in _DEEP for each in tokens_of(token))
     if free > FREE_STEPS_MAX:
         raise InterestError(f"{free} steps of any depth (//) cost too much in such a query, limit {FREE_STEPS_MAX}")
-    functions = sum(each.symbol in FUNCTIONS for each in tokens_of(token))
+    functions = sum(each.symbol in FUNCTIONS and each.symbol != "not" for each in tokens_of(token))
     if functions > FUNCTIONS_MAX:
         raise InterestError(f"{functions} functions cost too much, limit {FUNCTIONS_MAX}")
     _check_searches(token, SEARCHED_DEEP_MAX if free > 1 else SEARCHED_MAX)
     for each in tokens_of(token):
-        paths = each[:2] if each.symbol == "|" else each[:1] if each.symbol in ("/", "//", "[") else ()
-        if not all(map(_has_nodes, paths)):
-            raise InterestError(f"what stands beside {each.symbol} is no path")
         if each.symbol == "[" and any(map(_is_absolute, tokens_of(each[1]))):
             raise InterestError("a path in a predicate begins at its element, not with / or //")
-        if each.symbol in COMPARISONS and each[0].symbol in PATHS and each[1].symbol in PATHS:
+        if each.symbol in COMPARISONS and all(map(_may_find_many, each)):
             raise InterestError(f"comparing two paths by {each.symbol} costs too much; compare with a constant")
     _check_sets(token)
 
 
-def _check_searches(token: Any, limit: int) -> None:
+def _check_searches(token: QueryToken, limit: int) -> None:
     searches = [each for each in tokens_of(token) if each.symbol in SEARCHES]
     for each in searches:
         if len(each) != 2 or each[1].symbol != "(string)":
@@ -97,7 +66,7 @@ def _check_searches(token: Any, limit: int) -> None:
         raise InterestError(f"texts of {length} bytes to search for cost too much in such a query, limit {limit}")
 
 
-def _check_sets(token: Any) -> None:
+def _check_sets(token: QueryToken) -> None:
     """Refuse what would have libxml2 compare nodes with each other, but where `existence` takes it away."""
     if token.symbol in ("|", "or", "and", "not") or (token.symbol == "(" and len(token) == 1):
         for part in token:
@@ -114,53 +83,68 @@ def _check_sets(token: Any) -> None:
             raise InterestError("in such a query a path in brackets looks at any depth only at its beginning (.//)")
 
 
-def _joints(path: Any) -> Iterator[Any]:
+def _joints(path: QueryToken) -> Iterator[QueryToken]:
     """The signs / and // between the steps of a path, the last one first."""
     while path.symbol in ("/", "//") and len(path) == 2:
         yield path
         path = path[0]
 
 
-def _without_predicates(step: Any) -> Any:
+def _without_predicates(step: QueryToken) -> QueryToken:
     while step.symbol == "[":
         step = step[0]
     return step
 
 
-def _is_one_node(token: Any) -> bool:
+def _is_one_node(token: QueryToken) -> bool:
     return token.symbol == "." or (token.symbol == "/" and len(token) == 1)
 
 
-def _has_nodes(token: Any) -> bool:
-    """Whether this is a path, and no number, text or truth value: those have no steps and no conditions."""
-    if token.symbol == "(" and len(token) == 1:
-        return _has_nodes(token[0])
-    is_operator = token.symbol in ("and", "or", "not", "+", "-", "div", "mod", *COMPARISONS)
-    is_product = token.symbol == "*" and len(token) == 2
-    return not (is_operator or is_product or token.symbol in LITERALS or token.symbol in FUNCTIONS)
+def _may_find_many(token: QueryToken) -> bool:
+    """Whether this finds more than one node: all paths may, but ``.`` and an attribute."""
+    if token.symbol == "(":
+        return _may_find_many(token[0])
+    return is_path(token) and _without_predicates(token).symbol not in (".", "@", "self")
 
 
-def _is_absolute(token: Any) -> bool:
+def _is_absolute(token: QueryToken) -> bool:
     return token.symbol in ("/", "//") and len(token) < 2
 
 
-def existence(text: str, token: Any) -> str:
+def existence(token: QueryToken) -> str:
     """A query that has a result, or is true, on the same documents, and for which no nodes are compared."""
-    return _existence(text, token, 0, len(text))
+    return _existence(token, counts_the_document=False)
 
 
-def _existence(text: str, token: Any, start: int, end: int) -> str:
-    """The form of the part of a query that a token stands for."""
-    if token.symbol in ("|", "or", "and") and len(token) == 2:
-        left = _existence(text, token[0], start, token.span[0])
-        right = _existence(text, token[1], token.span[1], end)
-        return f"({left}) {'and' if token.symbol == 'and' else 'or'} ({right})"
-    if token.symbol in ("(", "not") and len(token) == 1:
-        inner = _existence(text, token[0], text.index("(", token.span[0]) + 1, text.rindex(")", start, end))
-        return f"not({inner})" if token.symbol == "not" else f"({inner})"
-    inside = ""
+def _existence(token: QueryToken, *, counts_the_document: bool) -> str:
+    """The same of a part. ``counts_the_document``: the document is a result, too; lxml leaves it out."""
+    symbol = token.symbol
+    if symbol in ("|", "or", "and"):
+        counts = counts_the_document or symbol != "|"
+        left, right = (_existence(each, counts_the_document=counts) for each in token)
+        return f"({left}) {'and' if symbol == 'and' else 'or'} ({right})"
+    if symbol in ("(", "not"):
+        inner = _existence(token[0], counts_the_document=counts_the_document or symbol == "not")
+        return f"not({inner})" if symbol == "not" else f"({inner})"
+    inside = "" if counts_the_document or not _may_be_the_document(token) else "[..]"
+    is_changed = bool(inside)
+    first = token
     for joint in _joints(token):
-        step = text[joint.span[1] : end].strip()
-        inside = f"[{'.//' if joint.symbol == '//' else ''}{step}{inside}]"
-        end = joint.span[0]
-    return text[start:end].strip() + inside
+        is_changed = True
+        inside = f"[{'.//' if joint.symbol == '//' else ''}{write(joint[1])}{inside}]"
+        first = joint[0]
+    is_from_the_document = is_changed and _may_be_the_document(first)
+    return f"boolean({write(first)}{inside})" if is_from_the_document else write(first) + inside
+
+
+def _may_be_the_document(token: QueryToken) -> bool:
+    """Whether a path may find the document itself, which has no parent."""
+    bare = _without_predicates(token)
+    if bare.symbol == "|":
+        return any(map(_may_be_the_document, bare))
+    if bare.symbol == "(":
+        return is_path(bare) and _may_be_the_document(bare[0])
+    if bare.symbol not in ("/", "//") or not len(bare):
+        return bare.symbol == "/"
+    is_self = _without_predicates(bare[-1]).symbol in (".", "self", "descendant-or-self")
+    return is_self and (len(bare) == 1 or _may_be_the_document(bare[0]))

@@ -11,13 +11,17 @@ from __future__ import annotations
 
 import asyncio
 import secrets
+from collections import deque
+from collections.abc import Sequence
 from contextlib import aclosing, suppress
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from http import HTTPStatus
-from typing import Final, Protocol
+from typing import Final, Protocol, TypeAlias
 
 from peerd.client import RequestRefused
 from peerd.errors import PeerdError, Unavailable
+from peerd.limits import KIB
+from protocols.pubsub.front.mqtt.counts import PREFIX
 from protocols.pubsub.front.mqtt.packets import (
     PACKET_BYTES_MAX,
     Accepted,
@@ -40,8 +44,15 @@ from protocols.pubsub.front.mqtt.packets import (
 )
 from protocols.pubsub.front.mqtt.reader import PacketReader
 from protocols.pubsub.front.mqtt.ring import RingAccess
-from protocols.pubsub.front.mqtt.session import CLIENT_ID_MAX, SUBSCRIPTIONS_MAX, HeldSubscription, Session
+from protocols.pubsub.front.mqtt.session import (
+    CLIENT_ID_MAX,
+    SUBSCRIPTIONS_MAX,
+    GatewaySettings,
+    HeldSubscription,
+    Session,
+)
 from protocols.pubsub.front.mqtt.topics import TopicError
+from protocols.pubsub.front.mqtt.users import NOBODY, User
 from protocols.pubsub.front.mqtt.version5 import Version5
 from protocols.pubsub.messages import HEADERS_BYTES_MAX
 
@@ -53,21 +64,40 @@ FLUSH_S: Final = 5.0
 """How long the last bytes to a client that is cut off may take."""
 KEEP_ALIVE_FACTOR: Final = 1.5
 """A client that is silent for so many times its keep alive is gone (section 3.1.2.10)."""
-WORK_MAX: Final = 32
+WORK_MAX: Final = 64
 """Packets of one client that wait for the daemon."""
+BATCH_BYTES_MAX: Final = 600 * KIB
+"""Payloads of messages that are published in one request, which the daemon takes up to 1 MiB, in base64."""
 READ_BYTES: Final = 16 * 1024
 NAME_PREFIX: Final = "peerd-"
 NAME_BYTES: Final = 8
 """Random bytes in the name of a client that has none."""
+EXACTLY_ONCE: Final = 2
+"""The highest quality of service."""
 EXPECTED: Final = (PeerdError, OSError, TimeoutError)
 """What ends a connection and is nobody's bug."""
+
+
+@dataclass(frozen=True, slots=True)
+class Begun:
+    """A client may stay. ``is_known``: its session was there before. ``ring``: what the daemon does for it."""
+
+    session: Session
+    is_known: bool
+    ring: RingAccess
+
+
+Work: TypeAlias = ApplicationMessage | Subscribe | Unsubscribe
 
 
 class Book(Protocol):
     """The sessions of all clients."""
 
-    async def begin(self, connection: Connection, connect: Connect) -> tuple[Session, bool] | None:
-        """The session of a client that connects, and whether it was there before; ``None``: there are too many."""
+    @property
+    def settings(self) -> GatewaySettings: ...
+
+    async def begin(self, connection: Connection, connect: Connect) -> Begun | PacketOutcome:
+        """The session of a client that connects; or why it may not."""
 
     async def over(self, connection: Connection, will: ApplicationMessage | None, delay_s: int) -> None:
         """A connection has ended, and its session with it if that is not kept. The will is published after a while."""
@@ -77,12 +107,25 @@ class Connection:
     """``run`` serves it to its end."""
 
     def __init__(
-        self, ring: RingAccess, book: Book, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
+        self,
+        ring: RingAccess,
+        book: Book,
+        reader: asyncio.StreamReader,
+        writer: asyncio.StreamWriter,
+        uid: int | None = None,
     ) -> None:
         self._ring, self._book = ring, book
+        self.uid = uid
+        """The user at the other end, if the kernel tells."""
+        self.user = NOBODY if uid is None else User(f"user {uid}", f"user {uid}")
+        self.heard_at = asyncio.get_running_loop().time()
+        """When the last bytes came, in the time of the event loop."""
+        self.is_begun = False
         self._reader, self._writer = reader, writer
         self._packets, self._aliases = PacketReader(), Aliases()
-        self._work: asyncio.Queue[ApplicationMessage | Subscribe | Unsubscribe | None] = asyncio.Queue(WORK_MAX)
+        self._work: asyncio.Queue[Work | None] = asyncio.Queue(WORK_MAX)
+        self._put_back: deque[Work | None] = deque()
+        """What was taken from there, and did not fit to what came before."""
         self._owed: set[int] = set()
         """Numbers of the client's messages that are not acknowledged to the end."""
         self._acknowledged = asyncio.Event()
@@ -162,6 +205,7 @@ class Connection:
     async def _first(self) -> tuple[Connect | None, list[Packet]]:
         """CONNECT and what came with it; ``None`` if the client goes without a word."""
         while data := await self._reader.read(READ_BYTES):
+            self.heard_at = asyncio.get_running_loop().time()
             if found := self._packets.feed(data):
                 if not isinstance(found[0], Connect):
                     raise PacketError("the first packet is not CONNECT", Reason.ProtocolError)
@@ -176,12 +220,14 @@ class Connection:
         elif name is None:
             why = f"its client identifier is missing, or longer than {CLIENT_ID_MAX} characters"
             await self._refuse(Reason.ClientIdentifierNotValid, why)
-        elif (begun := await self._book.begin(self, replace(connect, client_id=name))) is None:
-            await self._refuse(Reason.QuotaExceeded, "there are too many clients")
+        elif isinstance(begun := await self._book.begin(self, replace(connect, client_id=name)), PacketOutcome):
+            await self._refuse(begun.reason, begun.why)
         else:
-            self.session, is_known = begun
+            self.session, self._ring, self.is_begun = begun.session, begun.ring, True
             self.session.restart(connect.receive_max)
-            await self._send(self._version.accepted(Accepted(is_known, "" if name == connect.client_id else name)))
+            expires_s = None if self.session.expires_s == connect.expires_s else self.session.expires_s
+            answer = Accepted(begun.is_known, "" if name == connect.client_id else name, expires_s)
+            await self._send(self._version.accepted(answer))
             return True
         return False
 
@@ -217,6 +263,7 @@ class Connection:
                 raise PacketError("it was silent for too long", Reason.KeepAliveTimeout) from error
             if not data:
                 return None
+            self.heard_at = asyncio.get_running_loop().time()
             found = self._packets.feed(data)
 
     def _check_expiry(self, packet: Disconnect) -> None:
@@ -225,7 +272,7 @@ class Connection:
             return
         if packet.expires_s and self.session.is_clean:
             raise PacketError("a session that ends with the connection cannot be kept then", Reason.ProtocolError)
-        self.session.expires_s = packet.expires_s
+        self.session.expires_s = min(packet.expires_s, self._book.settings.expires_max_s)
 
     async def _take(self, packet: Packet) -> None:
         match packet:
@@ -258,10 +305,10 @@ class Connection:
     # Working
 
     async def _do_work(self) -> None:
-        while (packet := await self._work.get()) is not None:
+        while (packet := await self._next_work()) is not None:
             match packet:
                 case ApplicationMessage():
-                    await self._publish(packet)
+                    await self._publish(self._together(packet))
                 case Subscribe():
                     verdicts = [await self._subscribe(wanted, packet.subscription_id) for wanted in packet.wanted]
                     why = next((verdict.why for verdict in verdicts if verdict.why), "")
@@ -273,36 +320,78 @@ class Connection:
                     reasons = [await self._unsubscribe(topic_filter) for topic_filter in packet.topic_filters]
                     await self._send(self._version.unsuback(packet.packet_id, reasons))
 
-    async def _publish(self, message: ApplicationMessage) -> None:
-        sender, number = self.session.sender, message.packet_id
-        if message.qos == 0:
-            try:
-                await self._ring.publish(message, sender)
-            except Unavailable as error:  # its sender does not want to know
-                self.why = str(error)
-        elif message.qos == 1:
-            verdict = await self._ring.publish(message, sender)
-            self._owed.discard(number)
-            await self._send(self._version.puback(number, verdict.reason, verdict.why))
-        else:
-            verdict = await self._publish_once(message, sender)
-            if not verdict.is_good:
-                self._owed.discard(number)
-            await self._send(self._version.pubrec(number, verdict.reason, verdict.why))
+    async def _next_work(self) -> Work | None:
+        return self._put_back.popleft() if self._put_back else await self._work.get()
 
-    async def _publish_once(self, message: ApplicationMessage, sender: str) -> PacketOutcome:
-        """Publish a message of quality of service 2, unless it was published already."""
-        if not self.session.is_new(message.packet_id):
-            return PacketOutcome()
-        verdict = await self._ring.publish(message, sender)
-        if verdict.is_good and not self.session.received(message.packet_id):
-            why = "too many messages of quality of service 2 are not released"
-            raise PacketError(why, Reason.ReceiveMaximumExceeded)
-        return verdict
+    def _together(self, first: ApplicationMessage) -> list[ApplicationMessage]:
+        """A message, and those behind it that wait by now and can be published in one request with it.
+
+        So batches form by themselves, of what has come while an earlier one was published.
+        """
+        found, size = [first], len(first.payload)
+        while not self._work.empty():
+            packet = self._work.get_nowait()
+            is_alike = isinstance(packet, ApplicationMessage) and bool(packet.qos) == bool(first.qos)
+            size += len(packet.payload) if isinstance(packet, ApplicationMessage) else 0
+            if not is_alike or size > BATCH_BYTES_MAX:
+                self._put_back.append(packet)
+                break
+            assert isinstance(packet, ApplicationMessage)
+            found.append(packet)
+        return found
+
+    async def _publish(self, messages: list[ApplicationMessage]) -> None:
+        """Publish messages, and acknowledge them in their order; behind one whose outcome is not known, none."""
+        seen = set[int]()
+        new = [each for each in messages if each.qos < EXACTLY_ONCE or self._is_first(each.packet_id, seen)]
+        verdicts = await self._ring.publish(new, self.session.sender) if new else []
+        by_message = dict(zip(map(id, new), verdicts, strict=True))
+        self._note_received(new, verdicts)
+        for message in messages:
+            verdict = by_message.get(id(message), PacketOutcome())
+            if isinstance(verdict, Unavailable):
+                if message.qos:
+                    raise verdict
+                self.why = str(verdict)  # its sender does not want to know
+            else:
+                await self._answer(message, verdict)
+
+    def _is_first(self, packet_id: int, seen: set[int]) -> bool:
+        is_first = packet_id not in seen and self.session.is_new(packet_id)
+        seen.add(packet_id)
+        return is_first
+
+    def _note_received(
+        self, messages: list[ApplicationMessage], verdicts: Sequence[PacketOutcome | Unavailable]
+    ) -> None:
+        """Those of quality of service 2 that were published are not published again, also if no answer reaches them."""
+        for message, verdict in zip(messages, verdicts, strict=True):
+            is_done = isinstance(verdict, PacketOutcome) and verdict.is_good
+            if is_done and message.qos == EXACTLY_ONCE and not self.session.received(message.packet_id):
+                why = "too many messages of quality of service 2 are not released"
+                raise PacketError(why, Reason.ReceiveMaximumExceeded)
+
+    async def _answer(self, message: ApplicationMessage, verdict: PacketOutcome) -> None:
+        """Acknowledge a message. A refusal that the client's version has no word for may end the connection."""
+        if not verdict.is_good:
+            self.session.refused += 1
+            self.session.last_refusal = f"{message.topic:.80}: {verdict.why}"
+            if not message.qos or not isinstance(self._version, Version5):
+                self._ring.counts.unanswered += 1
+                if message.qos and self._book.settings.closes_on_refusal:
+                    why = f"a message was refused, which its version of MQTT cannot be told: {verdict.why}"
+                    raise PacketError(why, verdict.reason)
+        if message.qos == 1 or not verdict.is_good:
+            self._owed.discard(message.packet_id)
+        if message.qos == 1:
+            await self._send(self._version.puback(message.packet_id, verdict.reason, verdict.why))
+        elif message.qos:
+            await self._send(self._version.pubrec(message.packet_id, verdict.reason, verdict.why))
 
     async def _subscribe(self, wanted: Wanted, subscription_id: int) -> PacketOutcome:
         """What SUBACK says of one topic filter."""
         topic_filter, granted = wanted.topic_filter, min(wanted.qos, 1)
+        granted = 0 if topic_filter.startswith(PREFIX) else granted
         good = PacketOutcome(Reason.GrantedQoS1 if granted else Reason.Success)
         if (held := self.session.held.get(topic_filter)) is not None:
             held.qos = granted
@@ -363,6 +452,7 @@ class Connection:
         limit = self._version.packet_max
         if limit > PACKET_BYTES_MAX + HEADERS_BYTES_MAX or len(self._version.publish(message)) <= limit:
             return False
+        self._ring.counts.too_large += 1
         self.why = f"a message to {message.topic!r:.80} is larger than the {limit} bytes that the client takes"
         return True
 

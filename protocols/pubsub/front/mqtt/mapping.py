@@ -47,19 +47,23 @@ def key_of(client_id: str) -> str:
     return hashlib.sha256(client_id.encode(errors="replace")).hexdigest()[:16]
 
 
+class PayloadError(TopicError):
+    """A payload that is no event of the schema."""
+
+
 class EventMap:
     """Between messages and events of one schema, whose attributes have these ``types``."""
 
-    def __init__(self, topics: TopicMap, types: Mapping[str, str]) -> None:
-        self._topics, self._types = topics, types
+    def __init__(self, topics: TopicMap, types: Mapping[str, str], *, is_strict: bool = True) -> None:
+        """``is_strict``: every member of a JSON object is an attribute, with a value of its type, or it is refused."""
+        self._topics, self._types, self._is_strict = topics, types, is_strict
 
     def event_of(self, message: ApplicationMessage, sender: str = "") -> dict[str, Any]:
         """Return the event that a message is; ``sender``: the key of its client, if that matters. `TopicError`."""
         if len(message.payload) > PAYLOAD_BYTES_MAX:
             raise TopicError(f"a payload has at most {PAYLOAD_BYTES_MAX} bytes, not {len(message.payload)}")
         members = _members(message.payload)
-        known = {name: value for name, value in members.items() if name in self._types and _is_plain(value)}
-        event = {**known, **self._topics.values_of(message.topic)}
+        event = {**self._known(members), **self._topics.values_of(message.topic)}
         event = {name: value for name, value in event.items() if not name.startswith(RESERVED)}
         if message.payload:
             event["_payload_base64"] = base64.b64encode(message.payload).decode()
@@ -71,6 +75,21 @@ class EventMap:
         if headers := _headers(message.properties, sender):
             event["_headers"] = headers
         return event
+
+    def _known(self, members: Mapping[str, Any]) -> Mapping[str, Any]:
+        """The members of a payload that are values of the event. The daemon says what is wrong with their types."""
+        if not self._is_strict:
+            return {name: value for name, value in members.items() if name in self._types and _is_plain(value)}
+        unknown = [name for name in members if name not in self._types]
+        if unknown:
+            raise PayloadError(
+                f"{unknown[0]!r:.60} is no attribute of the schema, which has {', '.join(self._types)}"[:200]
+            )
+        try:
+            json.dumps(members, allow_nan=False)
+        except (ValueError, RecursionError) as error:
+            raise PayloadError("a number in it is not finite, or it is nested too deeply") from error
+        return members
 
     def message_of(self, event: ReceivedEvent, wish: SubscriptionOptions, now_s: float) -> ApplicationMessage | None:
         """Return the message that an event is; ``None`` where there is none for this subscription of MQTT clients.

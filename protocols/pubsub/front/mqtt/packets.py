@@ -98,6 +98,8 @@ class Connect:
     wants_reasons: bool = True
     """Whether the client wants texts beside reason codes."""
     authentication: str = ""
+    user_name: str = ""
+    password: bytes = b""
 
 
 @dataclass(frozen=True, slots=True)
@@ -181,6 +183,8 @@ class Accepted:
     is_known: bool = False
     client_id: str = ""
     """The name that the gateway gave to a client that has none; empty: it has one."""
+    expires_s: int | None = None
+    """How long the session is kept when the connection has ended, if that is shorter than the client wanted."""
 
 
 class Version(Protocol):

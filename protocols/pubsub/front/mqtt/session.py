@@ -6,7 +6,7 @@ import hashlib
 import json
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Annotated, Final
+from typing import Annotated, Final, TypeAlias
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
@@ -14,6 +14,7 @@ from peerd.errors import ConfigError
 from protocols.pubsub.front.mqtt.mapping import SubscriptionOptions, key_of
 from protocols.pubsub.front.mqtt.packets import FOR_EVER_S, IN_FLIGHT_DEFAULT, ApplicationMessage, Wanted
 from protocols.pubsub.front.mqtt.topics import TOPIC_BYTES_MAX
+from protocols.pubsub.front.mqtt.users import NOBODY, OVER_TCP, User
 
 IN_FLIGHT_MAX: Final = 32
 """Messages on their way to a client without its PUBACK; then nothing is sent to it until one is acknowledged."""
@@ -23,11 +24,31 @@ SUBSCRIPTIONS_MAX: Final = 32
 """Topic filters of one client."""
 SESSIONS_MAX: Final = 256
 """Clients whose sessions are kept while they are away."""
+SESSIONS_PER_USER_MAX: Final = 64
+"""So many of them may be of one user."""
+EXPIRES_S: Final = 7 * 86_400
+"""No session is kept for longer than this after its connection, unless the gateway is told another time."""
 CLIENT_ID_MAX: Final = 256
 RETAINED_NEVER: Final = 2
 """As retain handling: no retained messages (section 3.8.3.1)."""
+SessionKey: TypeAlias = tuple[str, str]
+"""Owner and client identifier."""
 _NUMBERS: Final = 65_535
 _NAME_PREFIX: Final = "mqtt-"
+
+
+@dataclass(frozen=True, slots=True)
+class GatewaySettings:
+    """What the operator has chosen."""
+
+    clients_max: int = 200
+    expires_max_s: int = EXPIRES_S
+    """No session is kept for longer after its connection."""
+    wants_tokens: bool = False
+    """Over TCP: a client's password is an access token of the daemon."""
+    closes_on_refusal: bool = True
+    """What becomes of a client of MQTT 3.1.1 whose message is refused: its connection is ended; or else the message is
+    acknowledged, and counted."""
 
 
 @dataclass(slots=True, eq=False)
@@ -79,8 +100,11 @@ class HeldSubscription:
 class Session:
     """The session of one client (section 4.1). ``expires_s``: how long it outlives the connection."""
 
-    def __init__(self, client_id: str, expires_s: int = FOR_EVER_S) -> None:
-        self.client_id, self.expires_s = client_id, expires_s
+    def __init__(self, client_id: str, expires_s: int = FOR_EVER_S, user: User = NOBODY) -> None:
+        self.client_id, self.expires_s, self.user = client_id, expires_s, user
+        self.refused = 0
+        """Messages of the client that were refused."""
+        self.last_refusal = ""
         self.left_at: float | None = None
         """When its last connection ended, in seconds since 1970; ``None`` while there is one."""
         self.held: dict[str, HeldSubscription] = {}
@@ -88,6 +112,11 @@ class Session:
         self._in_flight: dict[int, tuple[HeldSubscription, str]] = {}
         self._received: dict[int, None] = {}
         self._last = 0
+
+    @property
+    def key(self) -> SessionKey:
+        """Whose it is, and under which name: a stranger who knows the name finds a session of its own."""
+        return self.user.owner, self.client_id
 
     @property
     def is_clean(self) -> bool:
@@ -119,9 +148,13 @@ class Session:
     def _name(self, topic_filter: str, qos: int) -> str:
         if self.is_clean or not qos:
             return ""
-        return (
-            _NAME_PREFIX + hashlib.sha256(f"{self.client_id}\0{topic_filter}".encode(errors="replace")).hexdigest()[:32]
-        )
+        digest = hashlib.sha256(f"{self._full_name}\0{topic_filter}".encode(errors="replace")).hexdigest()
+        return _NAME_PREFIX + digest[:32]
+
+    @property
+    def _full_name(self) -> str:
+        """The client's name, with that of its user if there is one."""
+        return f"{self.user.owner}\0{self.client_id}" if self.user.owner else self.client_id
 
     # To the client
 
@@ -133,11 +166,15 @@ class Session:
     @property
     def sender(self) -> str:
         """What stands for the client in its messages: a key, if it has a subscription that must not get them."""
-        return key_of(self.client_id) if any(held.no_local for held in self.held.values()) else ""
+        return self._key if any(held.no_local for held in self.held.values()) else ""
+
+    @property
+    def _key(self) -> str:
+        return key_of(self._full_name)
 
     def wish(self, held: HeldSubscription) -> SubscriptionOptions:
         """How a subscription wants its messages."""
-        not_from = key_of(self.client_id) if held.no_local else ""
+        not_from = self._key if held.no_local else ""
         return SubscriptionOptions(held.qos, held.as_published, held.subscription_id, not_from)
 
     def sending(self, held: HeldSubscription, id: str, message: ApplicationMessage) -> ApplicationMessage:
@@ -196,6 +233,9 @@ class SavedHeld(_Saved):
 class SavedSession(_Saved):
     """A session, as it is kept."""
 
+    client_id: Annotated[str, Field(max_length=CLIENT_ID_MAX)]
+    pays: str = OVER_TCP
+    owner: str = ""
     expires_s: Annotated[int, Field(ge=0, le=FOR_EVER_S)] = FOR_EVER_S
     left_at: float | None = None
     subscriptions: list[SavedHeld]
@@ -204,12 +244,12 @@ class SavedSession(_Saved):
 class SavedSessions(_Saved):
     """The file of ``--state``."""
 
-    sessions: dict[str, SavedSession]
+    sessions: Annotated[list[SavedSession], Field(max_length=SESSIONS_MAX)]
 
 
-def save(sessions: Mapping[str, Session]) -> str:
-    """Write sessions that are to outlive the gateway."""
-    kept = {client: _saved(session).model_dump() for client, session in sessions.items()}
+def save(sessions: Mapping[SessionKey, Session]) -> str:
+    """Write sessions that are to outlive the gateway. Tokens are not written: their clients show them again."""
+    kept = [_saved(session).model_dump() for session in sessions.values()]
     return json.dumps({"sessions": kept}, indent=1) + "\n"
 
 
@@ -225,18 +265,26 @@ def _saved(session: Session) -> SavedSession:
         )
         for held in session.held.values()
     ]
-    return SavedSession(expires_s=session.expires_s, left_at=session.left_at, subscriptions=subscriptions)
+    return SavedSession(
+        client_id=session.client_id,
+        pays=session.user.pays,
+        owner=session.user.owner,
+        expires_s=session.expires_s,
+        left_at=session.left_at,
+        subscriptions=subscriptions,
+    )
 
 
-def load(text: str, file: str, now: float) -> dict[str, Session]:
+def load(text: str, file: str, now: float, expires_max_s: int = FOR_EVER_S) -> dict[SessionKey, Session]:
     """Read what `save` wrote; a client that was connected then has left ``now``. Raises `ConfigError`."""
     try:
         saved = SavedSessions.model_validate_json(text)
     except ValidationError as error:
         raise ConfigError("is no file of `peerd mqtt --state`", file=file) from error
     sessions = {}
-    for client, kept in saved.sessions.items():
-        session = sessions[client] = Session(client, kept.expires_s)
+    for kept in saved.sessions:
+        session = Session(kept.client_id, min(kept.expires_s, expires_max_s), User(kept.pays, kept.owner))
+        sessions[session.key] = session
         session.left_at = now if kept.left_at is None else kept.left_at
         for each in kept.subscriptions:
             held = session.hold(each.topic_filter, each.qos)

@@ -91,7 +91,7 @@ class TopicMap:
     def filter_of(self, topic_filter: str) -> str:
         """Return what a topic filter asks for, as text in peerd's language. Raises `TopicError`."""
         selector, wanted = _selector_of(topic_filter)
-        conditions = self._conditions(_checked_levels(wanted))
+        conditions = self._conditions(checked_levels(wanted))
         if selector:
             conditions.append(f"({selector})")
         return " AND ".join(conditions) or "TRUE"
@@ -183,7 +183,7 @@ def _selector_of(topic_filter: str) -> tuple[str, str]:
         raise TopicError(f"the selector is no filter: {error}") from error
 
 
-def _checked_levels(wanted: str) -> list[str]:
+def checked_levels(wanted: str) -> list[str]:
     """The levels of a topic filter: a wildcard stands alone in its level, and ``#`` at the end (section 4.7.1)."""
     _check_size(wanted)
     levels = wanted.split("/")

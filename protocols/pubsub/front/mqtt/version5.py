@@ -79,6 +79,8 @@ class Version5:
             "SubscriptionIdentifierAvailable": True,
             "SharedSubscriptionAvailable": True,
         }
+        if answer.expires_s is not None:
+            properties["SessionExpiryInterval"] = answer.expires_s
         if answer.client_id:
             properties["AssignedClientIdentifier"] = answer.client_id
         made = ohmqtt.MQTTConnAckProps(**properties)
@@ -186,6 +188,8 @@ def _connect(packet: ohmqtt.MQTTConnectPacket) -> Connect:
         packet_max=said.MaximumPacketSize or NO_LIMIT,
         wants_reasons=said.RequestProblemInformation is not False,
         authentication=said.AuthenticationMethod or "",
+        user_name=packet.username or "",
+        password=packet.password or b"",
     )
 
 

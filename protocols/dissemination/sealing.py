@@ -1,0 +1,165 @@
+"""Batches of items, of which a producer signs each once: so that who gets a few of one can check these alone. Pure.
+
+A batch is what a producer has to send at one moment, up to `BATCH_MAX` items, one after the other in the stream. Its
+items are the leaves of a Merkle tree, and the root is what is signed. A node keeps of a batch which items it has, the
+digests of these, and one digest for each largest part of the tree of which it has none (the *frontier*, left to right).
+From that it can make what a child needs that gets only some of them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from hashlib import sha256
+from struct import Struct
+from typing import Final
+
+from protocols.dissemination.documents.manifest import Attachment
+
+BATCH_MAX: Final = 256
+DIGEST_BYTES: Final = 20
+"""Of SHA-256. What stands before a payload, the time above all, its publisher cannot choose: so that a forger needs
+another item of the same digest, at 2^160, and cannot make a pair of them beforehand."""
+SIGNATURE_BYTES: Final = 64
+"""The rest of a proof is the signer's certificate, the same for a day: a child is told it once."""
+DIGESTS_MAX: Final = BATCH_MAX // 2
+"""Largest parts without any of the items that a message has of a batch: every other one, at worst."""
+_HEAD: Final = Struct(">BQHI")
+_MANIFEST: Final = Struct(">QIHH")
+_PLACE: Final = Struct(">QQH")
+_NODE: Final = b"\1"
+
+
+def item_digest(published_ms: int, content_type: str, payload: bytes, attachment: Attachment | None) -> bytes:
+    """Of all that a reader sees of an item. Where it stands is said by its place in the batch."""
+    kind = content_type.encode()
+    head = _HEAD.pack(0, published_ms, len(kind), len(payload)) + kind
+    if attachment is None:
+        return sha256(head + payload).digest()[:DIGEST_BYTES]
+    name, type = attachment.name.encode(), attachment.content_type.encode()
+    manifest = _MANIFEST.pack(attachment.size, attachment.chunk_bytes, len(name), len(type))
+    whole = b"".join((head, payload, manifest, name, type, attachment.digests))
+    return sha256(whole).digest()[:DIGEST_BYTES]
+
+
+def _node(left: bytes, right: bytes) -> bytes:
+    return sha256(_NODE + left + right).digest()[:DIGEST_BYTES]
+
+
+def _middle(low: int, high: int) -> int:
+    """Where a part of the tree is divided: the left half is as large as a power of two can be."""
+    return low + (1 << ((high - low - 1).bit_length() - 1))
+
+
+def _bits(low: int, high: int) -> int:
+    return ((1 << (high - low)) - 1) << low
+
+
+class Batch:
+    """What a node has of one batch. The producer's own is open until it is needed: then it is signed."""
+
+    __slots__ = ("_frontier", "_sign", "certificate", "count", "epoch", "first", "present", "signature")
+
+    def __init__(self, epoch: int, first: int, sign: Callable[[Batch], bytes] | None = None) -> None:
+        """``first``: the number of its first item. ``sign`` makes the proof, when the batch is closed."""
+        self.epoch, self.first, self.count, self.present = epoch, first, 0, 0
+        self.signature = self.certificate = b""
+        self._sign = sign
+        self._frontier = b""
+
+    @classmethod
+    def read(cls, epoch: int, first: int, count: int, own: Mapping[int, bytes], others: bytes) -> Batch:
+        """Of what a parent has sent: the digests of these items, by their index, and those of the largest other parts.
+
+        Raises ``ValueError`` where ``others`` has more or fewer digests than that needs.
+        """
+        batch = cls(epoch, first)
+        batch.count, batch.present = count, sum(1 << index for index in own)
+        at, parts = 0, []
+
+        def walk(low: int, high: int) -> None:
+            nonlocal at
+            if not batch.present & _bits(low, high):
+                parts.append(others[at : at + DIGEST_BYTES])
+                at += DIGEST_BYTES
+            elif high - low == 1:
+                parts.append(own[low])
+            else:
+                middle = _middle(low, high)
+                walk(low, middle)
+                walk(middle, high)
+
+        if len(own) == count:
+            parts += [own[index] for index in range(count)]
+        else:
+            walk(0, count)
+        if at != len(others):
+            raise ValueError(f"{len(others)} bytes of digests for {len(own)} of {count} items, expected {at}")
+        batch._frontier = b"".join(parts)
+        return batch
+
+    def is_next(self, epoch: int, sequence: int) -> bool:
+        """Whether an item goes into this batch of the producer, as the last one so far."""
+        is_next = epoch == self.epoch and sequence == self.first + self.count
+        return self._sign is not None and is_next and self.count < BATCH_MAX
+
+    def add(self, digest: bytes) -> None:
+        """The producer has one more item."""
+        self.present |= 1 << self.count
+        self.count += 1
+        self._frontier += digest
+
+    def take_back(self) -> None:
+        """The last item was refused in the end."""
+        self.count -= 1
+        self.present &= ~(1 << self.count)
+        self._frontier = self._frontier[:-DIGEST_BYTES]
+
+    def close(self) -> None:
+        """Have it signed, unless that was done: nothing is added any more."""
+        if self._sign is not None:
+            sign, self._sign = self._sign, None
+            proof = sign(self)
+            self.signature, self.certificate = proof[:SIGNATURE_BYTES], proof[SIGNATURE_BYTES:]
+
+    def statement(self, stream: bytes) -> bytes:
+        """What is signed: ``stream`` names the stream and its creator."""
+        return b"items" + stream + _PLACE.pack(self.epoch, self.first, self.count) + self.root()
+
+    def root(self) -> bytes:
+        """The digest of the whole batch."""
+        if self.present != _bits(0, self.count):
+            return self._without(0)[0]
+        level = [self._frontier[at : at + DIGEST_BYTES] for at in range(0, len(self._frontier), DIGEST_BYTES)]
+        while len(level) > 1:  # the same tree, for the one who has all of it: from below, which is faster
+            odd = level[-1:] if len(level) % 2 else []
+            level = [_node(left, right) for left, right in zip(level[::2], level[1::2], strict=False)] + odd
+        return level[0]
+
+    def without(self, wanted: int) -> bytes:
+        """What somebody needs who gets only these items (a bit for each): the digests of the largest parts without any.
+
+        They have to be among those that are here.
+        """
+        if wanted == self.present == _bits(0, self.count):
+            return b""
+        return b"".join(self._without(wanted)[1] or ())
+
+    def _without(self, wanted: int) -> tuple[bytes, list[bytes] | None]:
+        frontier, present, at = self._frontier, self.present, 0
+
+        def walk(low: int, high: int) -> tuple[bytes, list[bytes] | None]:
+            """The digest of a part, and what is needed for it; ``None``: it has none of the items."""
+            nonlocal at
+            if high - low == 1 or not present & _bits(low, high):
+                digest = frontier[at : at + DIGEST_BYTES]
+                at += DIGEST_BYTES
+                return digest, ([] if wanted & _bits(low, high) else None)
+            middle = _middle(low, high)
+            left, of_left = walk(low, middle)
+            right, of_right = walk(middle, high)
+            digest = _node(left, right)
+            if of_left is None and of_right is None:
+                return digest, None
+            return digest, ([left] if of_left is None else of_left) + ([right] if of_right is None else of_right)
+
+        return walk(0, self.count)
