@@ -30,8 +30,12 @@ class SendPace:
     That takes as long as all else that is done with an item. So where items come fast, some wait for others.
     """
 
-    def __init__(self) -> None:
-        self.sent_at = 0.0
+    def __init__(self, holds: Callable[[], bool]) -> None:
+        self._holds = holds
+        """Whether the producer signs."""
+        self.is_paced = False
+        """What was published goes out soon, together with what is published until then."""
+        self._sent_at, self._waiting = 0.0, 0
         self._gap_s = _GAP_MAX_S
         """Between two items, on the average."""
         self._published_at = 0.0
@@ -40,10 +44,16 @@ class SendPace:
         """One more."""
         self._gap_s = _KEEP * self._gap_s + (1 - _KEEP) * min(_GAP_MAX_S, now - self._published_at)
         self._published_at = now
+        self._waiting += 1
 
-    def pause_s(self, now: float, waiting: int) -> float:
+    def sent(self, now: float) -> None:
+        """All that was published is on its way."""
+        self._sent_at, self._waiting = now, 0
+
+    def pause_s(self, now: float) -> float:
         """How long those that were not sent have to wait."""
-        return 0.0 if self._gap_s > HASTE_S or waiting >= TOGETHER else self.sent_at + HOLD_S - now
+        is_due = self._gap_s > HASTE_S or self._waiting >= TOGETHER
+        return 0.0 if is_due or not self._holds() else self._sent_at + HOLD_S - now
 
 
 class ReleaseQueue:

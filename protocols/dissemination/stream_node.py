@@ -49,8 +49,6 @@ LARGE_ITEM_S: Final = 0.05
 class StreamNode:
     """``position_text`` in events and answers is "EPOCH-NUMBER"."""
 
-    is_paced = False
-    """What was published goes out soon, together with what is published until then."""
     why_paused = ""
     """Why nothing is published for the moment, as in "the stream NAME is being ended"."""
     predecessor: PeerRef | None = None
@@ -111,7 +109,7 @@ class StreamNode:
         self._is_over = False
         self._ended_at: float | None = None
         """When the producer ended the stream."""
-        self._pace = SendPace()
+        self.pace = SendPace(lambda: not self._record.unsigned)
         self._busy_s = 0.0
         """How long publishing has taken since the last `flush`."""
         self.tree = NodeTree(self)
@@ -431,7 +429,7 @@ class StreamNode:
                 self.sequence = item.sequence
             raise
         self.sequence = item.sequence
-        self._pace.published(now)
+        self.pace.published(now)
         return item
 
     def _let_out(self, held: ParsedItem) -> None:
@@ -445,11 +443,6 @@ class StreamNode:
     def _released(self) -> None:
         self.flush()
         self.on_room()
-
-    @property
-    def pause_s(self) -> float:
-        """What is published now waits for so long: see `SendPace`."""
-        return 0.0 if self._record.unsigned else self._pace.pause_s(self.host.now(), self._unsent)
 
     @property
     def is_sending(self) -> bool:
@@ -508,7 +501,7 @@ class StreamNode:
         self.member.flush(now)
         items, self._unsent = self._unsent, 0
         if items:
-            self._pace.sent_at = now
+            self.pace.sent(now)
         busy_s, self._busy_s = self._busy_s + self.host.now() - now, 0.0
         self._worked(busy_s, items, self.meter.counts.items_out - sent)
 
