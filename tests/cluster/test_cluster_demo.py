@@ -101,7 +101,8 @@ def test_ctrl_c_in_the_demo_leaves_nothing(moment: str, tmp_path: Path) -> None:
     ) as process:
         if moment:
             assert process.stdout is not None
-            assert any(moment in line for line in process.stdout)
+            said: list[str] = []
+            assert any(moment in line for line in process.stdout if said.append(line) is None), "".join(said)
         else:
             wait_for(temporary, "peerd-demo-*/cluster/cluster.json")  # daemons are only just starting
         os.killpg(process.pid, signal.SIGINT)
