@@ -108,7 +108,6 @@ class LeafIndex:
                         found[key_of(sub)] = sub
         return list(found.values())
 
-
     def _met(self, values: Values) -> Collection[str]:
         """The filters that an event matches, or that have failed."""
         keys = (text for text in self._uses if text not in self.failed)
