@@ -124,7 +124,9 @@ def _truth(rng: Random) -> str:
 
 def _path(rng: Random, depth: int) -> str:
     if rng.random() < 0.03:
-        return rng.choice(["/.", "/", "//.", "/.//node()", "/./a", "//node()", "/self::node()", "//comment()", "//text()"])
+        return rng.choice(
+            ["/.", "/", "//.", "/.//node()", "/./a", "//node()", "/self::node()", "//comment()", "//text()"]
+        )
     text = "".join(_step(rng, depth) for _ in range(rng.choice([1, 1, 2, 2, 3])))
     return text + rng.choice([""] * 12 + ["/@x", "//@y", "/text()", "//@*", "/.", "/node()", "//.", "/@q:*"])
 
