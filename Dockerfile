@@ -9,10 +9,15 @@ ARG EXTRAS="filter"
 ENV PIP_NO_CACHE_DIR=1 PIP_DISABLE_PIP_VERSION_CHECK=1
 WORKDIR /src
 RUN python -m venv /opt/peerd
-COPY pyproject.toml README.md LICENSE ./
+COPY pyproject.toml requirements.lock README.md LICENSE ./
 COPY peerd ./peerd
 COPY protocols ./protocols
-RUN /opt/peerd/bin/pip install ".${EXTRAS:+[${EXTRAS}]}" \
+# Nothing is installed whose hash is not in the lock, which has the extras filter and mqtt: what is not wanted goes again.
+RUN /opt/peerd/bin/pip install --require-hashes --requirement requirements.lock \
+    && /opt/peerd/bin/pip install --no-deps --no-build-isolation . \
+    && case ",${EXTRAS}," in *,filter,*) ;; *) /opt/peerd/bin/pip uninstall --yes numpy ;; esac \
+    && case ",${EXTRAS}," in *,mqtt,*) ;; *) /opt/peerd/bin/pip uninstall --yes ohmqtt ;; esac \
+    && /opt/peerd/bin/pip uninstall --yes setuptools \
     && /opt/peerd/bin/python -m compileall -q /opt/peerd/lib
 
 FROM ${PYTHON_IMAGE}

@@ -8,7 +8,7 @@
 SHELL := /bin/sh
 MAKEFLAGS += --no-print-directory
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-long fuzz lint bench lab clean ready ready-spark
+.PHONY: help demo test test-long fuzz lint bench lab audit clean ready ready-spark
 
 PYTHON ?=
 UV ?= $(shell command -v uv 2>/dev/null)
@@ -25,7 +25,7 @@ export PYTHONDONTWRITEBYTECODE :=
 
 BIN := .venv/bin
 # Installed once for one pyproject.toml in one place: content and path, not times, which a checkout changes.
-STATE := $(shell { pwd; cat pyproject.toml; } | cksum | tr ' ' '-')
+STATE := $(shell { pwd; cat pyproject.toml requirements.lock; } | cksum | tr ' ' '-')
 DEV_STAMP := .venv/.dev-$(STATE)
 SPARK_STAMP := .venv/.spark-$(STATE)
 CANDIDATES := $(or $(PYTHON),python3.13 python3.12 python3.11 python3 python3.14 python)
@@ -41,6 +41,7 @@ help:
 	@echo 'make lint       ruff and mypy'
 	@echo 'make bench      the table of measurements'
 	@echo 'make lab        the experiments of docs/lab.md in full (LAB_ARGS=--quick: small ones)'
+	@echo 'make audit      known vulnerabilities of the packages in requirements.lock'
 	@echo 'make clean      remove .venv and everything that is built'
 
 demo: ready-spark
@@ -65,6 +66,11 @@ bench: ready
 
 lab: ready
 	@$(BIN)/peerd lab run overlay --out out/lab $(LAB_ARGS)
+
+# Which of the packages in the lock have known vulnerabilities. Needs the network: .ci/run asks first whether it is there.
+audit: ready
+	@$(call install,'pip-audit>=2.7')
+	@$(BIN)/python -m pip_audit --requirement requirements.lock --disable-pip --require-hashes --progress-spinner off
 
 clean:
 	rm -rf .venv build dist out *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis
@@ -93,6 +99,8 @@ $(DEV_STAMP):
 	fi; \
 	echo "installing peerd and its development tools into .venv"; \
 	rm -f .venv/.dev-* .venv/.spark-*; \
+	$(call try_install,--require-hashes -r requirements.lock) \
+	|| echo "requirements.lock cannot be installed here (above: why): going on with the newest versions"; \
 	$(call install,$(DEV))
 	@touch $@
 
@@ -124,9 +132,14 @@ if [ -n "$(UV)" ]; then "$(UV)" venv --quiet --clear --python "$$python" .venv |
 else "$$python" -m venv --clear .venv || exit 1; fi
 endef
 
+# $(call try_install,REQUIREMENTS)
+define try_install
+{ if [ -n "$(UV)" ]; then "$(UV)" pip install --quiet --python $(BIN)/python $(1); \
+  else $(BIN)/python -m pip install --quiet --disable-pip-version-check $(1); fi; }
+endef
+
 # $(call install,REQUIREMENTS)
 define install
-{ if [ -n "$(UV)" ]; then "$(UV)" pip install --quiet --python $(BIN)/python $(1); \
-  else $(BIN)/python -m pip install --quiet --disable-pip-version-check $(1); fi \
+{ $(call try_install,$(1)) \
   || { echo "peerd: installing failed; the lines above say why (no network? then set PIP_INDEX_URL or UV_INDEX_URL)" >&2; exit 1; }; }
 endef

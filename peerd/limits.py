@@ -99,14 +99,14 @@ HTTP_REQUESTS_MAX: Final = 64
 HTTP_CONNECTIONS_SPARE: Final = 16
 """A listener takes this many connections more: for probes, and for requests that are still arriving."""
 # Plugin logs
-LOGS_PER_PLUGIN_MAX: Final = 256
+LOGS_PER_PLUGIN_MAX: Final = 512
 """A log that nobody writes costs a folder; what its records may take is for the plugin to bound."""
 LOG_RECORD_BYTES_MAX: Final = 1 * MIB + 64 * KIB
 """A value of 1 MiB, and what its plugin writes before it: at most a document's manifest, of 33 KiB and a little."""
 LOG_RECORD_OVERHEAD_BYTES: Final = 32
 """Each record counts for this much more than its length: its header on disk, and its bookkeeping in memory."""
-LOG_BYTES_MAX: Final = 64 * MIB
-"""The largest size of one log, each record counted with its overhead."""
+LOG_BYTES_MAX: Final = 72 * MIB
+"""The largest size of one log, each record counted with its overhead: 64 MiB, and what comes on top."""
 LOG_WAITING_BYTES_MAX: Final = 8 * MIB
 """A log may have this much appended that is not durable yet. More is refused, as the disk is too slow for it."""
 LOG_READ_BYTES_MAX: Final = 1 * MIB

@@ -54,19 +54,6 @@ def format_duration(seconds: float) -> str:
     return f"{micros}us"
 
 
-def counted(number: int, what: str, plural: str = "") -> str:
-    """So many things, for people: "1 item", "1,300 items"; ``plural``: of words that have another one."""
-    return f"{number:,} {what if number == 1 else plural or what + 's'}"
-
-
-def ago(seconds: float) -> str:
-    """A time in the past for people: whole seconds, minutes or hours."""
-    for unit, size in (("h", 3600.0), ("min", 60.0)):
-        if seconds >= 2 * size:
-            return f"{seconds / size:.0f} {unit} ago"
-    return f"{seconds:.0f} s ago"
-
-
 def parse_size(text: object) -> int:
     """Read "64KiB" or "512B" as bytes. Raises ``ValueError``, also without a unit, and for KB (1000 or 1024?)."""
     match = _SIZE.fullmatch(text) if isinstance(text, str) else None

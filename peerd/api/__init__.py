@@ -43,6 +43,7 @@ from peerd.api.network import (
 from peerd.api.parts import (
     Handler as Handler,
     HandlerTable as HandlerTable,
+    History as History,
     Part as Part,
     handles as handles,
     on_timer as on_timer,
@@ -557,6 +558,10 @@ class Plugin(Part):
     def swap_requested(self, request: SwapRequest) -> AcceptSwap | RefuseSwap:
         """A peer wants to swap. Decide now; the value must be ready. Raise `PeerMisbehaved` to cut the peer off."""
         return RefuseSwap("not_supported")
+
+    def histories(self) -> Sequence[History]:
+        """What this plugin remembers of the past, and how much it may at most: all that grows with time."""
+        return ()
 
     def validate(self) -> None:
         """Assert every invariant of this plugin's state; the simulator calls it in check mode."""

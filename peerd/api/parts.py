@@ -6,10 +6,23 @@ Plugins import it from `peerd.api`.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from typing import Any, ClassVar, TypeVar
 
 from peerd.errors import Bug
 from peerd.messages import Message, PeerRef
+
+
+@dataclass(frozen=True, slots=True)
+class History:
+    """Something that is remembered of the past, and what it takes: ``bytes`` now, by measured sizes, and at most."""
+
+    name: str
+    """For operators: "events taken", say."""
+    entries: int
+    bytes: int
+    bytes_max: int
+
 
 Handler = Callable[[Any, PeerRef], Message | None]
 """A bound `@handles` method: it gets the message and who sent it, and what it returns answers a request."""

@@ -15,7 +15,7 @@ from peerd.cli.options import Output, OutputOption
 from peerd.cli.output import Terminal, print_data, print_table, printable, stderr, stdout
 from peerd.errors import PeerdError
 from peerd.plugins import NAME, find_events, find_fronts, gather
-from peerd.quantities import counted
+from peerd.words import counted
 
 if TYPE_CHECKING:
     from peerd.front import Shown, SparkTable

@@ -19,12 +19,14 @@ from peerd.cli.terminal import Waiting
 from peerd.cluster.layout import DEFAULT_NAME, NodeRecord, NodeTables, Tables, socket_file
 from peerd.cluster.local import NODES_MAX, READY_TIMEOUT_S, Forming, LocalCluster, NodeStatus
 from peerd.errors import ExitCode, Unavailable
-from peerd.quantities import counted
+from peerd.words import counted
 
 INTERRUPTED: Final = 130
 """The exit code after an interruption: 128 + SIGINT, as in shells."""
 
-app = typer.Typer(help="A cluster of real daemons on this machine: up, status, kill, down.", no_args_is_help=True)
+app = typer.Typer(
+    help="A cluster of real daemons on this machine: up, status, kill, partition, heal, down.", no_args_is_help=True
+)
 
 Name = Annotated[str, typer.Option(help="Name of the cluster; each name has a folder of its own.")]
 Directory = Annotated[
@@ -93,6 +95,30 @@ def kill(
     """Kill one daemon with SIGKILL: it has no chance to say goodbye."""
     killed = LocalCluster(directory, name=name).kill(node)
     typer.echo(f"killed node {killed.index} ({killed.id[:8]}, {killed.address})")
+
+
+@app.command()
+def partition(
+    sizes: Annotated[str, typer.Argument(metavar="5/4", help="How many daemons are in each group, by their numbers.")],
+    name: Name = DEFAULT_NAME,
+    directory: Directory = None,
+) -> None:
+    """Cut all links between groups of daemons, as if the network between them had failed, until `heal`."""
+    if not all(part.isdecimal() for part in sizes.split("/")):
+        raise typer.BadParameter(f"{sizes!r}: expected the sizes of the groups, such as 5/4", param_hint="SIZES")
+    cluster = LocalCluster(directory, name=name)
+    groups = cluster.partition([int(part) for part in sizes.split("/")])
+    shown = " | ".join(
+        f"{group[0].index} to {group[-1].index}" if len(group) > 1 else str(group[0].index) for group in groups
+    )
+    typer.echo(f"cut: nodes {shown}; `{cluster.layout.command('heal')}` ends it")
+
+
+@app.command()
+def heal(name: Name = DEFAULT_NAME, directory: Directory = None) -> None:
+    """End a partition: all daemons may have links with each other again."""
+    LocalCluster(directory, name=name).partition([])
+    typer.echo("healed: the daemons look for each other again")
 
 
 @app.command()

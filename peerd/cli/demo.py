@@ -27,7 +27,7 @@ from peerd.cluster.layout import Tables
 from peerd.cluster.local import Forming, LocalCluster
 from peerd.errors import Bug, ExitCode, PeerdError
 from peerd.plugins import usable_fronts, warn_on_stderr
-from peerd.quantities import counted
+from peerd.words import counted
 
 NODES: Final = 5
 VICTIM: Final = 3

@@ -14,8 +14,8 @@ import typer
 from peerd.cli.options import Output, OutputOption, SocketOption, ask
 from peerd.cli.output import RowWriter, printable
 from peerd.client.streams import Dropped, End, Gap, Item, StreamEntry
-from peerd.quantities import counted
 from peerd.telemetry.schema import COMMON_FIELDS
+from peerd.words import counted
 
 if TYPE_CHECKING:
     from peerd.client import Client

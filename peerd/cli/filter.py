@@ -18,7 +18,7 @@ from peerd.cli.options import Output, OutputOption
 from peerd.cli.output import RowWriter, print_data, print_facts, print_table, stdout
 from peerd.errors import ExitCode
 from peerd.lib.filter.errors import FilterError, FilterTooLarge
-from peerd.quantities import counted
+from peerd.words import counted
 
 if TYPE_CHECKING:
     from peerd.lib.filter.evaluate import Explanation

@@ -8,7 +8,7 @@ import typer
 
 from peerd.cli.options import Output, OutputOption, SocketOption, ask
 from peerd.cli.output import print_data, printable, stdout
-from peerd.quantities import ago
+from peerd.words import ago
 
 
 def forget(

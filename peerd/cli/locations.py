@@ -8,8 +8,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
-from peerd.errors import ConfigError
-from peerd.places import ADMIN_SOCKET, SOCKET_VARIABLE, STATE_DIRECTORY
+from peerd.places import ADMIN_SOCKET, SOCKET_VARIABLE, STATE_DIRECTORY, clusters_folder
 
 SYSTEM_FILE: Final = Path("/etc/peerd/peerd.toml")
 SYSTEM_FOLDER: Final = Path("/etc/peerd/conf.d")
@@ -50,17 +49,17 @@ def admin_address(given: str | None) -> str:
 
 def local_cluster_sockets() -> list[Path]:
     """A socket of each local cluster that runs here, the default cluster's first; for a hint, so it raises nothing."""
-    from peerd.cluster.layout import Layout, default_directory, socket_file
-    from peerd.cluster.processes import is_alive
+    import json
 
-    own = default_directory()
-    folders = sorted(own.parent.glob("*"), key=lambda folder: (folder != own, folder))
+    from peerd.system.proc import start_ticks
+
     found = []
-    for folder in folders:
-        with suppress(ConfigError):
-            record = Layout(folder).read()
-            alive = [node for node in record.nodes if is_alive(node.process)] if record is not None else []
-            found += [socket_file(record, node.index) for node in alive[:1] if record is not None]
+    for file in sorted(clusters_folder().glob("*/cluster.json"), key=lambda file: (file.parent.name != "local", file)):
+        with suppress(OSError, ValueError, LookupError, TypeError):  # as `peerd.cluster.layout` writes it, or no record
+            record = json.loads(file.read_bytes())
+            alive = [node for node in record["nodes"] if (process := node["process"]) is not None
+                     and start_ticks(process["pid"]) == process["start_ticks"]]  # fmt: skip
+            found += [Path(record["socket_dir"]) / f"{int(node['index'])}.sock" for node in alive[:1]]
     return found
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Final
 
-from peerd.quantities import ago
+from peerd.words import ago
 
 if TYPE_CHECKING:
     from peerd.models.admin import MissingPeer

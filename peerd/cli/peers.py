@@ -12,7 +12,7 @@ from peerd.cli.options import Output, OutputOption, SocketOption, WideOption, as
 from peerd.cli.output import print_data, print_facts, print_table, seconds, stdout
 from peerd.cli.rtt import predicted
 from peerd.errors import PeerdError
-from peerd.quantities import ago
+from peerd.words import ago
 
 if TYPE_CHECKING:
     from peerd.client import Client

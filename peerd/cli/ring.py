@@ -15,7 +15,7 @@ from peerd.cli.ring_drawing import DrawnNode, Kind, Symbols, dot, draw_ring, mer
 from peerd.errors import ExitCode
 from peerd.ids import parse_id
 from peerd.models.admin import Peer, Ring, RingCheck, RingNode, Status, WalkProgressView
-from peerd.quantities import ago, counted
+from peerd.words import ago, counted
 
 ROWS_MAX: Final = 40
 """Rows of the list below the drawing; the other formats have all."""

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 
 from peerd.cli.members import missing_line
 from peerd.cli.options import Output, OutputOption, SocketOption, ask
-from peerd.cli.output import nodes, print_data, print_facts, seconds, stdout
-from peerd.quantities import counted
+from peerd.cli.output import nodes, print_data, print_facts, seconds, size, stdout
+from peerd.words import counted
 
 if TYPE_CHECKING:
     from peerd.models.admin import Status
@@ -36,10 +36,21 @@ def status(socket: SocketOption = None, output: OutputOption = Output.TABLE) -> 
             ("absences", f"{found.absences} times this process had not been running" if found.absences else "none"),
             ("plugins", ", ".join(f"{plugin.name} {plugin.version}" for plugin in found.plugins)),
             *_certificate(found),
+            ("history", _histories(found)),
             ("up", f"{seconds(found.uptime_s)}, process {found.pid}, boot {found.boot_epoch}"),
             ("version", f"{found.version}, profile {found.profile}"),
         ],
     )
+
+
+def _histories(found: Status) -> str:
+    """Say how much memory the past takes, of how much it may, and what takes most of it."""
+    if not found.histories:
+        return "none"
+    held, most = sum(each.bytes for each in found.histories), sum(each.bytes_max for each in found.histories)
+    largest = max(found.histories, key=lambda each: each.bytes)
+    text = f"{size(held)} of at most {size(most)}"
+    return f"{text}; most of it {largest.owner}, {largest.name}: {size(largest.bytes)}" if held else text
 
 
 def _certificate(found: Status) -> list[tuple[str, object]]:

@@ -16,7 +16,7 @@ from peerd.client import Client, IngestRefused
 from peerd.client.patience import insist
 from peerd.client.streams import Backoff
 from peerd.errors import Unavailable
-from peerd.models.streams import IngestAnswer
+from peerd.models.streams import IngestAnswer, IngestError
 
 QUIET_S: Final = 0.5
 """Without a line for so long the request is ended, and its answer says what became of the lines."""
@@ -36,14 +36,17 @@ async def send_in_batches(
     items: AsyncIterable[Any] | Iterable[Any],
     on_progress: Callable[[IngestAnswer], None] = lambda answer: None,
     backoff: Backoff | None = None,
+    on_refused: Callable[[IngestError], None] = lambda error: None,
 ) -> IngestAnswer:
     """Send each item as a line. Returns the sum of all answers; ``on_progress`` is told the sum after each request.
+
+    ``on_refused`` is told of each line that the daemon names, by its number among all lines, before ``on_progress``.
 
     While a daemon that has answered before is away, the lines wait; what was under way when it went may then be taken
     twice. Raises what the source of the items raises, once those before have been sent, `RequestRefused` and, for the
     first request, `DaemonUnreachable`.
     """
-    sending = _Sending(client, path, on_progress, backoff)
+    sending = _Sending(client, path, on_progress, backoff, on_refused)
     failed: Exception | None = None
     async with asyncio.TaskGroup() as group:
         reading = group.create_task(sending.read(items))
@@ -61,9 +64,15 @@ class _Sending:
     """Lines on their way: those that were read ahead, and those of the request that has no answer yet."""
 
     def __init__(
-        self, client: Client, path: str, on_progress: Callable[[IngestAnswer], None], backoff: Backoff | None
+        self,
+        client: Client,
+        path: str,
+        on_progress: Callable[[IngestAnswer], None],
+        backoff: Backoff | None,
+        on_refused: Callable[[IngestError], None],
     ) -> None:
         self._client, self._path = client, path
+        self._on_refused = on_refused
         self._on_progress, self._backoff = on_progress, backoff
         self._ahead: asyncio.Queue[tuple[Any] | None] = asyncio.Queue(AHEAD_MAX)
         self._source_failed: Exception | None = None
@@ -136,6 +145,8 @@ class _Sending:
         before = self.total.accepted + self.total.refused
         refused = (error for error in answer.errors if error.outcome == "refused")  # what has failed is sent again
         told = [error.model_copy(update={"line": error.line + before}) for error in refused]
+        for error in told:
+            self._on_refused(error)
         self.total = answer.model_copy(
             update={
                 "accepted": self.total.accepted + answer.accepted,

@@ -32,6 +32,7 @@ from peerd.errors import ConfigError, Unavailable
 from peerd.identity.authority import ClusterAuthority, create_node_files
 from peerd.ids import format_id
 from peerd.invalid import first_reason
+from peerd.places import clusters_folder
 from peerd.system.durable_files import write_atomically
 
 RECORD_VERSION: Final = 1
@@ -82,9 +83,7 @@ class ClusterRecord(BaseModel):
 
 def default_directory(name: str = DEFAULT_NAME) -> Path:
     """Where the cluster of this name lives unless told otherwise: below ``$XDG_STATE_HOME``."""
-    state_home = os.environ.get("XDG_STATE_HOME", "")
-    base = Path(state_home) if os.path.isabs(state_home) else Path.home() / ".local" / "state"
-    return base / "peerd" / "clusters" / name
+    return clusters_folder() / name
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,6 +13,7 @@ import time
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
+from itertools import accumulate
 from pathlib import Path
 from types import TracebackType
 from typing import Final, Self, TypeVar
@@ -32,7 +33,8 @@ from peerd.cluster.layout import (
 from peerd.cluster.processes import is_alive, process_ref, require_linux, resident_bytes, send_signal
 from peerd.errors import ConfigError, PeerdError, Unavailable
 from peerd.limits import LEAF_SET_SIZE
-from peerd.models.admin import Ring, Status
+from peerd.models.admin import API_PREFIX, LinkCuts, Ring, Status
+from peerd.words import counted
 
 NODES_MAX: Final = 256
 READY_TIMEOUT_S: Final = 60.0
@@ -74,6 +76,14 @@ class NoSuchNode(PeerdError, ValueError):
     def __init__(self, index: int, count: int) -> None:
         numbers = f"0 to {count - 1}" if count > 1 else "0 only"
         super().__init__(f"no node {index}: the nodes of this cluster are numbered {numbers}")
+
+
+class NoSuchSplit(PeerdError, ValueError):
+    """The user gave sizes of groups that the cluster cannot be cut into."""
+
+    def __init__(self, sizes: Sequence[int], count: int) -> None:
+        given = "/".join(map(str, sizes))
+        super().__init__(f"{given} is no way to cut {counted(count, 'node')} in groups: their sizes have to add up")
 
 
 class LocalCluster:
@@ -278,6 +288,20 @@ class LocalCluster:
         self._wait(lambda: not is_alive(node.process), 5.0)
         return node
 
+    def partition(self, sizes: Sequence[int]) -> list[list[NodeRecord]]:
+        """Cut all links between groups of nodes: the first ``sizes[0]`` of them, the next ``sizes[1]``, and so on.
+
+        Returns the groups. An empty list of sizes heals what was cut. Raises `NoSuchSplit` for sizes that do not fit,
+        `Unavailable` when a node that runs does not answer. Not inside an event loop.
+        """
+        record = self.record()
+        if sizes and (sum(sizes) != len(record.nodes) or min(sizes) < 1 or len(sizes) < 2):
+            raise NoSuchSplit(sizes, len(record.nodes))
+        ends = list(accumulate(sizes))
+        groups = [list(record.nodes[end - size : end]) for size, end in zip(sizes, ends, strict=True)]
+        asyncio.run(_cut(record, groups or [list(record.nodes)]))
+        return groups
+
     def down(self, *, keep: bool | None = None) -> None:
         """Stop every process, SIGTERM first and SIGKILL after a bounded wait, then remove the files. Idempotent.
 
@@ -359,6 +383,18 @@ async def _ask(
             return await question(client)
     except (Unavailable, TimeoutError):
         return None
+
+
+async def _cut(record: ClusterRecord, groups: Sequence[Sequence[NodeRecord]]) -> None:
+    """Tell every node that runs with which others it has no link."""
+
+    async def tell(node: NodeRecord, others: list[str]) -> None:
+        async with Client(socket_file(record, node.index)) as client:
+            await client.call("PUT", f"{API_PREFIX}/links/cut", LinkCuts, LinkCuts(nodes=others))
+
+    alive = [node for node in record.nodes if is_alive(node.process)]
+    far = {node.index: [each.id for each in record.nodes if each not in group] for group in groups for node in group}
+    await asyncio.gather(*(tell(node, far[node.index]) for node in alive))
 
 
 def _reserved_port() -> socket.socket:

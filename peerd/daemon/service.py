@@ -31,6 +31,7 @@ from peerd.daemon.links.settings import LinkContext, link_settings, monotonic_s
 from peerd.daemon.links.telemetry import LinkTelemetry
 from peerd.daemon.loop_lag import LoopLag
 from peerd.daemon.loops import LoopName, run
+from peerd.daemon.memory_watch import END_S, MemoryWatch
 from peerd.daemon.node_settings import (
     advertised,
     bootstrap_addresses,
@@ -48,8 +49,8 @@ from peerd.errors import ConfigError, ExitCode, Unavailable
 from peerd.front import Front
 from peerd.identity.statements import WithoutKeys
 from peerd.ids import format_id
+from peerd.lib.admission import TokenBucket
 from peerd.lib.feed import Feed
-from peerd.linking.rate_limit import TokenBucket
 from peerd.messages import PeerRef
 from peerd.node.node import Node
 from peerd.plugins import find_plugins, make_plugins, usable_fronts
@@ -153,6 +154,7 @@ class Daemon:
         self._has_left = False
         self._drain: asyncio.Task[tuple[str, ...]] | None = None
         self._loop_errors = TokenBucket(1.0, 20.0, self._started_at)
+        self._memory = MemoryWatch(self._out_of_memory)
 
     async def __aenter__(self) -> Self:
         await self.start()
@@ -501,6 +503,12 @@ class Daemon:
         if self._loop_errors.take(monotonic_s()):
             error = context.get("exception")
             _log.error("loop.failed", message=str(context.get("message")), error=repr(error), exc_info=error)
+        self._memory.failed(context.get("exception"), monotonic_s())
+
+    def _out_of_memory(self) -> None:
+        asyncio.get_running_loop().call_later(END_S, os._exit, int(ExitCode.FAILURE))
+        _log.critical("node.out_of_memory")
+        self.request_stop("out of memory", ExitCode.FAILURE)
 
     # Inside: stop
 

@@ -16,6 +16,7 @@ import structlog
 from peerd.api import Metric
 from peerd.daemon.links.settings import monotonic_s
 from peerd.daemon.links.telemetry import MetricSink
+from peerd.daemon.memory_watch import tell_loop_of_memory
 from peerd.ids import format_id
 from peerd.messages import PeerRef
 from peerd.telemetry.schema import Event, PluginRestarted
@@ -77,6 +78,7 @@ class PluginSupervisor:
         sender = {} if peer is None else {"peer": format_id(peer.id)}
         _log.error("plugin.failed", plugin=plugin, error=repr(error), **sender, exc_info=error)
         self._metrics.count("peerd_handler_failures_total", 1.0, {"plugin": plugin})
+        tell_loop_of_memory(error)
         if self._node is None or plugin == OVERLAY or plugin in self.disabled or plugin in self._restarting:
             return
         now = self._now()

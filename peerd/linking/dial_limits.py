@@ -8,9 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Hashable
 from dataclasses import dataclass
-from typing import Final, Generic, TypeVar
+from typing import Final, TypeVar
 
 from peerd.ids import NodeId
+from peerd.lib.admission import Admission
 from peerd.linking.allowed_hosts import AllowedHosts
 from peerd.messages import PeerRef
 
@@ -49,40 +50,8 @@ class Attempt:
         return self.peer.host, self.peer.port
 
 
-class _Buckets(Generic[K]):
-    """One bucket of tokens for each key: how many there are, and since when. Those that are full need not be kept."""
-
-    def __init__(self, rate: float, burst: float) -> None:
-        self._rate = rate
-        self._burst = burst
-        self._buckets: dict[K, tuple[float, float]] = {}
-
-    def has(self, key: K, now: float) -> bool:
-        """Whether there is a token."""
-        bucket = self._buckets.get(key)
-        return bucket is None or self._filled(bucket, now) >= 1.0
-
-    def take(self, key: K, now: float) -> None:
-        """Take one; there must be one."""
-        bucket = self._buckets.pop(key, None)
-        self._buckets[key] = (self._burst if bucket is None else self._filled(bucket, now)) - 1.0, now
-        if len(self._buckets) > BUCKETS_MAX:
-            del self._buckets[next(iter(self._buckets))]
-
-    def give_back(self, key: K, now: float) -> None:
-        """Put one back that turned out to cost nothing."""
-        bucket = self._buckets.get(key)
-        if bucket is None:
-            return
-        tokens = self._filled(bucket, now) + 1.0
-        if tokens < self._burst:
-            self._buckets[key] = tokens, now
-        else:
-            del self._buckets[key]
-
-    def _filled(self, bucket: tuple[float, float], now: float) -> float:
-        tokens, since = bucket
-        return min(self._burst, tokens + (now - since) * self._rate)
+def _each(rate: float, burst: float) -> Admission[K]:
+    return Admission(rate, burst, keys_max=BUCKETS_MAX)
 
 
 class DialLimits:
@@ -91,9 +60,9 @@ class DialLimits:
     def __init__(self, allowed: AllowedHosts) -> None:
         self.allowed = allowed
         self._wrong: dict[PeerRef, float] = {}
-        self._addresses: _Buckets[tuple[str, int]] = _Buckets(DIALS_PER_ADDRESS_PER_SECOND, DIALS_PER_ADDRESS_BURST)
-        self._hosts: _Buckets[str] = _Buckets(DIALS_PER_HOST_PER_SECOND, DIALS_PER_HOST_BURST)
-        self._informants: _Buckets[NodeId] = _Buckets(DIALS_PER_INFORMANT_PER_SECOND, DIALS_PER_INFORMANT_BURST)
+        self._addresses: Admission[tuple[str, int]] = _each(DIALS_PER_ADDRESS_PER_SECOND, DIALS_PER_ADDRESS_BURST)
+        self._hosts: Admission[str] = _each(DIALS_PER_HOST_PER_SECOND, DIALS_PER_HOST_BURST)
+        self._informants: Admission[NodeId] = _each(DIALS_PER_INFORMANT_PER_SECOND, DIALS_PER_INFORMANT_BURST)
 
     def begin(self, peer: PeerRef, informant: NodeId | None, now: float, *, is_proven: bool) -> Attempt | str:
         """Permit a dial, or say why not. ``is_proven``: this node has reached this id at this address before."""

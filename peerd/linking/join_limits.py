@@ -9,7 +9,7 @@ from __future__ import annotations
 from ipaddress import IPv6Address, IPv6Network, ip_address
 from typing import Final
 
-from peerd.linking.rate_limit import TokenBucket
+from peerd.lib.admission import TokenBucket
 
 REQUESTS_PER_SECOND: Final = 5.0
 REQUESTS_BURST: Final = 20

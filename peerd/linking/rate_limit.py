@@ -1,4 +1,4 @@
-"""Token buckets, and the decaying misbehaviour score that ends in a ban. Times are given, never read: easy to test."""
+"""The decaying misbehaviour score that ends in a ban. Times are given, never read: easy to test."""
 
 from __future__ import annotations
 
@@ -14,38 +14,6 @@ BAN_MAX_S: Final = 3600.0
 SCORED_PEERS_MAX: Final = 1024
 POINTS: Final = {"flood": 5.0, "bad_signature": 50.0}
 POINTS_DEFAULT: Final = 10.0
-
-
-class TokenBucket:
-    """Allows ``rate`` a second on average and ``burst`` at once."""
-
-    __slots__ = ("_burst", "_rate", "_tokens", "_updated_at")
-
-    def __init__(self, rate: float, burst: float, now: float) -> None:
-        self._rate = rate
-        self._burst = burst
-        self._tokens = burst
-        self._updated_at = now
-
-    def adjust(self, rate: float, burst: float) -> None:
-        """Use another rate and burst from now on. If the burst grows, the tokens it grows by are there at once.
-
-        Otherwise a peer that had used up the small burst would exceed the new, larger limit with its next few messages.
-        Tokens above a smaller burst are lost at the next `take`.
-        """
-        self._rate = rate
-        self._tokens += max(0.0, burst - self._burst)
-        self._burst = burst
-
-    def take(self, now: float, amount: float = 1.0) -> bool:
-        """Take ``amount`` tokens if there are as many; otherwise take none and return False."""
-        tokens = min(self._burst, self._tokens + (now - self._updated_at) * self._rate)
-        self._updated_at = now
-        if tokens < amount:
-            self._tokens = tokens
-            return False
-        self._tokens = tokens - amount
-        return True
 
 
 class MisbehaviourScores:

@@ -46,6 +46,12 @@ class ForgetRequest(AdminModel):
     all_missing: bool = False
 
 
+class LinkCuts(AdminModel):
+    """What ``PUT /v1/links/cut`` takes and answers: the nodes with which there is to be no link, by their whole ids."""
+
+    nodes: list[Annotated[str, Field(pattern=r"^[0-9a-f]{32}$")]] = Field(max_length=256)
+
+
 class ForgottenNode(AdminAnswer):
     """A node that was forgotten; ``lost_s``: seconds since this daemon gave it up."""
 
@@ -65,6 +71,16 @@ class PluginStatus(AdminAnswer):
 
     name: str
     version: int
+
+
+class HistoryUse(AdminAnswer):
+    """Something that the daemon remembers of the past, and the memory that it takes: now, and at most."""
+
+    owner: str = Field(description="The plugin, or daemon.")
+    name: str
+    entries: int
+    bytes: int = Field(description="By measured sizes of entries.")
+    bytes_max: int
 
 
 class Status(AdminAnswer):
@@ -103,6 +119,7 @@ class Status(AdminAnswer):
     links: int = Field(description="Control links that are up.")
     data_addresses: list[str] = Field(default=[], description="Where data clients connect: socket, host:port.")
     plugins: list[PluginStatus]
+    histories: list[HistoryUse] = Field(default=[], description="What is remembered of the past, and its bounds.")
     certificate_expires_at: float | None = Field(default=None, description="Unix time; null without TLS.")
     certificate_state: Literal["ok", "warning", "error", "expired"] | None = Field(
         default=None, description="warning: renewal is due and failed; error: four fifths of the life are over."

@@ -15,6 +15,7 @@ from peerd.api import (
     AcceptSwap,
     Envelope,
     Handler,
+    History,
     NeighbourChange,
     Plugin,
     PluginConfig,
@@ -221,6 +222,10 @@ class Node:
             plugin.validate()
         self.swaps.validate()
         self.requests.validate()
+
+    def histories(self) -> list[tuple[str, History]]:
+        """All that is remembered of the past on this node, by whose it is."""
+        return [(name, each) for name, plugin in self.plugins.items() for each in plugin.histories()]
 
     # From the driver
 

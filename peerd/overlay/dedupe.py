@@ -10,6 +10,9 @@ from peerd.ids import NodeId
 BROADCAST_KEY: Final = -1
 """The key of every broadcast in the window, where a routed message has its own."""
 
+SEEN_BYTES: Final = 230
+"""What remembering a message takes, measured."""
+
 MessageIdentity = tuple[NodeId, int, int, int]
 """(source, boot epoch of the source, its sequence number, key)."""
 

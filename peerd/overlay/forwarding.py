@@ -79,7 +79,7 @@ class Forwarder(Part):
         self.state = state
         self._host = state.host
         self._membership = membership
-        self._window = window
+        self.window = window
         self._answer_lookup = answer_lookup
         self._held: dict[int, Transit] = {}
         self._holds = 0
@@ -247,7 +247,7 @@ class Forwarder(Part):
     def _deliver(self, route: Route, key: NodeId) -> None:
         if route.type_id == LookupProbe.TYPE_ID:
             self._answer_lookup(route.source, route.sequence, route.trace or ())
-        elif self._window.is_new((route.source.id, route.epoch, route.sequence, key)):
+        elif self.window.is_new((route.source.id, route.epoch, route.sequence, key)):
             self._host.deliver_upcall(key, route.type_id, route.body, route.source)
 
     def _send(self, hop: PeerRef, transit: Transit, keys: tuple[NodeId, ...], *, is_detour: bool) -> None:

@@ -12,6 +12,7 @@ from typing import ClassVar, cast
 
 from peerd.api import (
     Coordinate,
+    History,
     Host,
     LeafSet,
     LookupResult,
@@ -24,11 +25,12 @@ from peerd.api import (
 )
 from peerd.errors import Bug
 from peerd.ids import DIGIT_BITS, NodeId, closeness, shared_prefix_bits
+from peerd.limits import DEDUPE_WINDOW
 from peerd.messages import Message, PeerRef
 from peerd.overlay.absences import AbsenceKeeper
 from peerd.overlay.broadcast import Broadcaster
 from peerd.overlay.config import OverlayConfig
-from peerd.overlay.dedupe import Window
+from peerd.overlay.dedupe import SEEN_BYTES, Window
 from peerd.overlay.forwarding import Forwarder
 from peerd.overlay.join import Joiner
 from peerd.overlay.lookup import Lookups
@@ -322,6 +324,10 @@ class Overlay(Plugin):
     def peer_down(self, peer: PeerRef, reason: str) -> None:
         """The link is gone and could not be had back: probe at once, and do not route there meanwhile."""
         self.membership.down(peer)
+
+    def histories(self) -> Sequence[History]:
+        count = len(self.forwarder.window)
+        return (History("messages seen", count, count * SEEN_BYTES, DEDUPE_WINDOW * SEEN_BYTES),)
 
     def validate(self) -> None:
         """Assert the invariants of tables and bookkeeping."""

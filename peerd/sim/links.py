@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Final, cast
 from peerd import limits
 from peerd.api import Priority, SendRefusal
 from peerd.errors import PeerMisbehaved, ProtocolError
-from peerd.linking.rate_limit import TokenBucket
+from peerd.lib.admission import TokenBucket
 from peerd.messages import PeerRef
 from peerd.sim.engine import mark_of
 from peerd.sim.faults import Impairment, times_lost

@@ -16,7 +16,7 @@ from peerd.api import Host, SwapCallbacks, SwapHandle, Value, value_size_bytes
 from peerd.errors import ProtocolError, Unavailable
 from peerd.ids import NodeId
 from peerd.messages import Message, PeerRef
-from peerd.quantities import ago
+from peerd.words import ago
 from protocols.aggregation.collector import NAMED_MISSING_MAX, Collector
 from protocols.aggregation.exchange import decode_own, is_givers_fault, own_tag
 from protocols.aggregation.messages import NodeState, RoundStatus, WhyMissing

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections import OrderedDict
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar, Final
 
 from peerd.api import (
     AcceptSwap,
+    History,
     Host,
     Metric,
     NeighbourChange,
@@ -66,6 +68,8 @@ if TYPE_CHECKING:
     from protocols.aggregation.requester import Requester, RoundListener
 
 ENDED_ROUNDS_MAX: Final = 1024
+ENDED_BYTES: Final = 300
+"""What remembering one takes, at most."""
 ASKS_MAX: Final = 64
 ASKS_PER_PEER_MAX: Final = 8
 """Unknown rounds that one inviter is asked about at a time."""
@@ -524,6 +528,10 @@ class Aggregation(Plugin):
             participant.neighbourhood_changed()
         for requester in list(self.requesters.values()):
             requester.neighbours_changed()
+
+    def histories(self) -> Sequence[History]:
+        count = len(self._ended) + len(self._asked)
+        return (History("rounds that have ended", count, count * ENDED_BYTES, 2 * ENDED_ROUNDS_MAX * ENDED_BYTES),)
 
     def validate(self) -> None:
         for participant in self.participants.values():

@@ -26,7 +26,15 @@ from protocols.dissemination.messages import (
     TreeQuestion,
     that_fit,
 )
-from protocols.dissemination.models import PastMove, PlannedMove, StreamTreeNode, StreamTreeView
+from protocols.dissemination.models import (
+    PastMove,
+    PlannedMove,
+    StreamHistoryView,
+    StreamPlanView,
+    StreamTreeNode,
+    StreamTreeView,
+)
+from protocols.dissemination.registry import Find
 from protocols.dissemination.service import StreamRefused
 from protocols.dissemination.stream import StreamRecord
 from protocols.dissemination.stream_node import StreamNode
@@ -134,16 +142,38 @@ class TreeQuestions:
 
         _Walk(self, record, done).begin()
 
-    def moves_view(self, record: StreamRecord, is_past: bool, view: type[Any], on_done: Callable[[Any], None]) -> None:
-        """The same as `moves`, as clients get it."""
+    def tree_of(self, find: Find, name: str, on_done: Callable[[StreamTreeView | Exception], None]) -> None:
+        """The same of a stream that has to be found first."""
 
-        def told(moves: list[Any] | Exception) -> None:
-            if isinstance(moves, Exception):
-                on_done(moves)
-            else:
-                on_done(view(stream=record.name, policy=record.policy, moves=moves))
+        def found(answer: StreamRecord | Exception) -> None:
+            try:
+                if isinstance(answer, Exception):
+                    raise answer
+                self.tree(answer, on_done)
+            except (StreamRefused, Unavailable) as error:
+                on_done(error)
 
-        self.moves(record, is_past, told)
+        find(name, found)
+
+    def moves_of(
+        self, find: Find, name: str, view: type[StreamPlanView | StreamHistoryView], on_done: Callable[[Any], None]
+    ) -> None:
+        """The same as `moves` of a stream that has to be found first, as clients get it."""
+
+        def found(record: StreamRecord | Exception) -> None:
+            if isinstance(record, Exception):
+                on_done(record)
+                return
+
+            def told(moves: list[Any] | Exception) -> None:
+                if isinstance(moves, Exception):
+                    on_done(moves)
+                else:
+                    on_done(view(stream=record.name, policy=record.policy, moves=moves))
+
+            self.moves(record, view is StreamHistoryView, told)
+
+        find(name, found)
 
     def moves(self, record: StreamRecord, is_past: bool, on_done: Callable[[list[Any] | Exception], None]) -> None:
         """What the producer's policy plans, or has done."""

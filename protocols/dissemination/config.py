@@ -61,7 +61,7 @@ class DisseminationConfig(PluginConfig):
         "the start gets all that is remembered at once, and what comes meanwhile.",
     )
     feed_bytes: Memory = setting(
-        "32MiB", "Bytes of items that are kept for a reader of one subscription. More than replay_bytes."
+        "40MiB", "Bytes of items that are kept for a reader of one subscription. More than replay_bytes."
     )
     unread_for: Interval = setting(
         "60s", "A subscription without a name is ended when nobody has read it for so long.", reloads=True

@@ -51,7 +51,7 @@ class Endings:
                 each.on_done(None)
             elif not node.is_producer:  # another one has taken it over meanwhile, and it is not this node's to end
                 self._endings.remove(each)
-                each.on_done(produced_elsewhere(node))
+                each.on_done(produced_elsewhere(node.record))
             elif node.has_sent_all() or self._host.now() - each.since >= DRAIN_S:
                 self._endings.remove(each)
                 node.why_paused = ""

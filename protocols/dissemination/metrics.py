@@ -21,6 +21,12 @@ METRICS: Final[tuple[Metric, ...]] = (
     Metric(
         "peerd_dissemination_lies_total", "counter", "Parents that forged a stream, or left items out.", ("reason",)
     ),
+    Metric(
+        "peerd_dissemination_reader_drops_total",
+        "counter",
+        "Items that were let go before a slow reader had taken them.",
+        ("reason",),
+    ),
     Metric("peerd_dissemination_unkept_total", "counter", "Times that the disk refused a durable stream's items."),
     Metric("peerd_dissemination_failed_interests_total", "counter", "Interests that could not be matched, and ended."),
     Metric("peerd_dissemination_take_overs_total", "counter", "Streams taken over because their producer was gone."),

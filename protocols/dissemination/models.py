@@ -126,6 +126,10 @@ class StreamView(StreamsModel):
     term: int = 0
     """Grows each time that the stream gets another producer."""
     producer_gone: str = "wait"
+    unsigned: bool = False
+    """Items are not signed by the producer, but for those with documents."""
+    liars: dict[str, str] = Field(default_factory=dict)
+    """Parents that have given this node what the producer has not signed, or not all, by id, and where they were."""
     standbys: list[str] = Field(default_factory=list)
     """The ids of the nodes that take the stream over when its producer is gone, in their order."""
 
@@ -195,6 +199,9 @@ class StreamSubscriptionView(StreamsModel):
     state: Literal["joining", "live", "orphaned", "ended"]
     received: int
     missed_gaps: int
+    """Times that a part of the stream was lost on its way here."""
+    dropped: int = 0
+    """Items that came here, and that no reader got because it was too slow."""
     note: str = ""
     """What its client should know of it: that it wants to begin behind an item that is not there yet."""
     is_kept: bool = False

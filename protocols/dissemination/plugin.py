@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from functools import partial
 from typing import Any, ClassVar, Final
 
 from peerd.api import (
     AcceptSwap,
+    History,
     Host,
     NeighbourChange,
     Plugin,
@@ -60,14 +61,14 @@ from protocols.dissemination.names import START, position_of, position_text, str
 from protocols.dissemination.produced import ProducedStreams
 from protocols.dissemination.producer_changes import ProducerChanges
 from protocols.dissemination.producer_part import Streams
-from protocols.dissemination.publishing import Publishers, check_now, produced_elsewhere
+from protocols.dissemination.publishing import Publishers, check_now, produced_elsewhere, tell_where
 from protocols.dissemination.registry import EndedEarly, StreamRegistry
 from protocols.dissemination.service import StreamRefused
 from protocols.dissemination.stream import StreamRecord
 from protocols.dissemination.stream_node import StreamNode
 from protocols.dissemination.subscriptions import ClientSubscription, ClientSubscriptions, Told
 from protocols.dissemination.taking_part import StreamNodes, UsedNumbers
-from protocols.dissemination.views import view_of_node, view_of_record
+from protocols.dissemination.views import histories, view_of_node, view_of_record
 
 JOIN_S: Final = 20.0
 """A subscription that has not begun after this is given up, and the client is told."""
@@ -220,6 +221,9 @@ class Dissemination(Plugin):
         for node in self.nodes:
             node.leave()
 
+    def histories(self) -> Sequence[History]:
+        return histories(list(self.clients), list(self.nodes))
+
     def validate(self) -> None:
         self.nodes.validate()
         self.exchange.validate()
@@ -232,6 +236,7 @@ class Dissemination(Plugin):
                 self._tell(each, Unavailable(f"no parent was found for {each.stream} within {JOIN_S:.0f} s"))
         for each in self.clients.unread(now):
             self._forget(each)
+        self.clients.count_drops()
         self.named.save(list(self.clients), now)
         self.exchange.tick()
         self.endings.tick()
@@ -271,7 +276,8 @@ class Dissemination(Plugin):
             raise StreamRefused("invalid", str(error)) from error
         known = self.nodes.get(record.key)
         if known is not None and not known.record.says_the_same(record):
-            raise StreamRefused("conflict", f"there is a stream {spec.name} already, and it is another one")
+            other = known.record.differences(record) or f"node {known.record.producer.id:.8} produces it"
+            raise StreamRefused("conflict", f"there is a stream {spec.name} already: {other}")
         if known is not None:
             on_done(self._view(known))
             return
@@ -331,7 +337,7 @@ class Dissemination(Plugin):
             self.produced.check_back(stream_key(name))
             raise StreamRefused("unknown", f"this node produces no stream {name:.64}: create it, or ask its producer")
         if not node.is_producer:
-            raise produced_elsewhere(node)
+            raise produced_elsewhere(node.record)
         return node
 
     def streams(self) -> list[StreamView]:
@@ -412,7 +418,7 @@ class Dissemination(Plugin):
             item = node.publish(payload, content_type, max(0, at_ms), attachment)
         except ItemError as error:
             raise StreamRefused("invalid", str(error)) from error
-        self.nodes.flush_soon()
+        self.nodes.send_soon(node)
         return ItemPublished(stream=name, id=position_text(item.position), bytes=len(payload))
 
     def when_kept(self, name: str, on_done: Callable[[bool | Exception], None]) -> None:
@@ -425,7 +431,11 @@ class Dissemination(Plugin):
 
     def when_publishable(self, name: str, on_done: Callable[[bool | Exception], None]) -> None:
         """See `StreamService.when_publishable`."""
-        node = self._produced(name)
+        try:
+            node = self._produced(name)
+        except StreamRefused as why:
+            tell_where(self._find, name, why, self.nodes.is_own, self._later(on_done))
+            return
         if node.is_publishable:
             on_done(True)  # at once, so that items that came together go out together
         else:
@@ -565,34 +575,12 @@ class Dissemination(Plugin):
 
     def tree(self, name: str, on_done: Callable[[StreamTreeView | Exception], None]) -> None:
         """See `StreamService.tree`."""
-        on_done = self._later(on_done)
-
-        def found(answer: StreamRecord | Exception) -> None:
-            if isinstance(answer, Exception):
-                on_done(answer)
-                return
-            try:
-                self.questions.tree(answer, on_done)
-            except Unavailable as error:
-                on_done(error)
-
-        self._find_now(name, found)
+        self.questions.tree_of(self._find_now, name, self._later(on_done))
 
     def plan(self, name: str, on_done: Callable[[StreamPlanView | Exception], None]) -> None:
         """See `StreamService.plan`."""
-        on_done = self._later(on_done)
-        self._ask_moves(name, False, StreamPlanView, on_done)
+        self.questions.moves_of(self._find, name, StreamPlanView, self._later(on_done))
 
     def history(self, name: str, on_done: Callable[[StreamHistoryView | Exception], None]) -> None:
         """See `StreamService.history`."""
-        on_done = self._later(on_done)
-        self._ask_moves(name, True, StreamHistoryView, on_done)
-
-    def _ask_moves(self, name: str, is_past: bool, view: type[Any], on_done: Callable[[Any], None]) -> None:
-        def found(record: StreamRecord | Exception) -> None:
-            if isinstance(record, Exception):
-                on_done(record)
-            else:
-                self.questions.moves_view(record, is_past, view, on_done)
-
-        self._find(name, found)
+        self.questions.moves_of(self._find, name, StreamHistoryView, self._later(on_done))

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from typing import Final
 
 from peerd.errors import ProtocolError
@@ -35,29 +34,48 @@ def _digest(item: StreamItem) -> bytes:
     return item_digest(item.published_ms, item.content_type, item.payload, item.attachment)
 
 
+def _with(item: StreamItem, batch: Batch) -> StreamItem:
+    """What `dataclasses.replace` does, in a third of the time: this runs for each item at each node."""
+    return StreamItem(
+        item.epoch, item.sequence, item.published_ms, item.payload, item.content_type, item.attachment, batch
+    )
+
+
 class Proofs:
     """The signatures of one stream, at one node. ``record`` is that of the moment."""
 
     def __init__(self, record: Callable[[], StreamRecord], sign: Sign, verify: Verify) -> None:
-        self._record, self._sign, self._verify = record, sign, verify
+        self._record_now, self._sign, self._verify = record, sign, verify
+        self._record = record()
+        self._use(self._record)
         self._open: Batch | None = None
         """The producer's, which takes the next item."""
         self._checked: OrderedDict[tuple[int, int, bytes, bytes], bytes] = OrderedDict()
         """What was found to be signed, by where the batch begins and how it is signed."""
 
+    def _use(self, record: StreamRecord) -> None:
+        self._record, self._name = record, _named(record)
+        self._signers = {each.term: parse_id(each.id) for each in record.former}
+        self._signers[record.term] = parse_id(record.producer.id)
+
+    def _look(self) -> None:
+        if (record := self._record_now()) is not self._record:
+            self._use(record)
+
     def _needs_seal(self, item: StreamItem) -> bool:
-        return item.attachment is not None or not self._record().unsigned
+        return item.attachment is not None or not self._record.unsigned
 
     # The producer
 
     def sealed(self, item: StreamItem) -> StreamItem:
         """The producer's next item, as a part of the batch that is signed when it is sent."""
+        self._look()
         if not self._needs_seal(item):
             return item
         if self._open is None or not self._open.is_next(item.epoch, item.sequence):
             self._open = Batch(item.epoch, item.sequence, self._proof)
         self._open.add(_digest(item))
-        return replace(item, batch=self._open)
+        return _with(item, self._open)
 
     def take_back(self, item: StreamItem) -> None:
         """The item that was sealed last is none: it was refused in the end."""
@@ -65,19 +83,21 @@ class Proofs:
             item.batch.take_back()
 
     def _proof(self, batch: Batch) -> bytes:
-        return self._sign(batch.statement(_named(self._record())))
+        return self._sign(batch.statement(self._name))
 
     # Everybody else
 
     def is_term_known(self, items: Sequence[StreamItem]) -> bool:
         """Whether items are of no later term than the record: else that has to be read again first."""
-        return not items or max(item.epoch for item in items) >> TERM_SHIFT <= self._record().term
+        self._look()
+        return not items or max(item.epoch for item in items) >> TERM_SHIFT <= self._record.term
 
     def checked(self, items: Sequence[StreamItem], seals: Sequence[Seal], certificate: bytes) -> list[StreamItem]:
         """The items of a message, which are what the producer has signed. Raises `ProtocolError`.
 
         Left out are those of a term so long ago that it is not known any more who has signed them.
         """
+        self._look()
         found: list[StreamItem] = []
         at = 0
         for seal in seals or ([Seal(len(items))] if items else ()):
@@ -97,7 +117,7 @@ class Proofs:
         return items
 
     def _of_batch(self, items: Sequence[StreamItem], seal: Seal, certificate: bytes) -> list[StreamItem]:
-        signer = self._record().producer_in(seal.epoch >> TERM_SHIFT)
+        signer = self._signers.get(seal.epoch >> TERM_SHIFT)
         if signer is None:
             return []
         own: dict[int, bytes] = {}
@@ -111,7 +131,7 @@ class Proofs:
         except ValueError as error:
             raise ProtocolError("forged", str(error)) from error
         batch.signature, batch.certificate = seal.signature, certificate
-        statement = batch.statement(_named(self._record()))
+        statement = batch.statement(self._name)
         key = (seal.epoch, seal.first, seal.signature, certificate)
         if self._checked.get(key) != statement:
             if not self._verify(signer, statement, seal.signature + certificate):
@@ -120,4 +140,4 @@ class Proofs:
             self._checked[key] = statement
             if len(self._checked) > CHECKED_MAX:
                 self._checked.popitem(last=False)
-        return [replace(item, batch=batch) for item in items]
+        return [_with(item, batch) for item in items]

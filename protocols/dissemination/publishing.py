@@ -6,7 +6,9 @@ from collections.abc import Callable
 from typing import Final
 
 from peerd.errors import Unavailable
+from protocols.dissemination.registry import Find
 from protocols.dissemination.service import StreamRefused
+from protocols.dissemination.stream import StreamRecord
 from protocols.dissemination.stream_node import StreamNode
 from protocols.dissemination.taking_part import StreamNodes
 
@@ -16,13 +18,27 @@ WAITING_MAX: Final = 1000
 Room = Callable[[bool | Exception], None]
 
 
-def produced_elsewhere(node: StreamNode) -> StreamRefused:
+def produced_elsewhere(record: StreamRecord) -> StreamRefused:
     """What a publisher is told that is not at the producer (any more)."""
-    producer = node.record.producer
+    producer = record.producer
     return StreamRefused(
         "unknown",
-        f"the stream {node.name} is produced by node {producer.id:.8} at {producer.peer.address}: publish there",
+        f"the stream {record.name} is produced by node {producer.id:.8} at {producer.peer.address}: publish there",
     )
+
+
+def tell_where(
+    find: Find, name: str, why: StreamRefused, is_own: Callable[[StreamRecord], bool], on_done: Room
+) -> None:
+    """A stream is not produced here: say where it is, if the ring knows. Raises `Unavailable`."""
+
+    def found(answer: StreamRecord | Exception) -> None:
+        if isinstance(answer, StreamRecord):
+            on_done(why if is_own(answer) else produced_elsewhere(answer))
+        else:
+            on_done(answer if isinstance(answer, StreamRefused) else why)
+
+    find(name, found)
 
 
 def check_now(node: StreamNode) -> None:
@@ -59,7 +75,7 @@ class Publishers:
             if self._nodes.get(node.record.key) is not node:
                 on_done(Unavailable(why) if why else StreamRefused("unknown", f"the stream {node.name} is over"))
             elif not node.is_producer:
-                on_done(produced_elsewhere(node))
+                on_done(produced_elsewhere(node.record))
             elif node.is_publishable:
                 on_done(True)
             else:

@@ -28,6 +28,8 @@ AGAIN_S: Final = 5.0
 _RENEWAL: Final = "stream_renewal"
 
 Found = Callable[[StreamRecord | Exception], None]
+Find = Callable[[str, Found], None]
+"""Looks a stream up by its name. Raises `Unavailable`."""
 
 
 class EndedEarly(StreamRefused):
@@ -79,7 +81,28 @@ class StreamRegistry(Part):
         if why is None:
             self.keep(record, self._pause_s(record))
             self._holds(self._own[record.key], sent_at)
-        on_done(why)
+        if isinstance(why, StreamRefused) and why.kind == "conflict":
+            self._tell_whose(record, why, on_done)
+        else:
+            on_done(why)
+
+    def _tell_whose(
+        self, record: StreamRecord, why: StreamRefused, on_done: Callable[[Exception | None], None]
+    ) -> None:
+        """Say where the stream is that has the name, and what it is."""
+
+        def found(answer: StreamRecord | Exception) -> None:
+            if not isinstance(answer, StreamRecord):
+                on_done(why)
+                return
+            place = f"node {answer.producer.id:.8} at {answer.producer.peer.address}"
+            other = answer.differences(record) or "the same as this one would be: subscribe to it, or publish there"
+            on_done(StreamRefused("conflict", f"{place} has a stream of the name {record.name} already: {other}"))
+
+        try:
+            self.find(record.name, found)
+        except Unavailable:
+            on_done(why)
 
     def _clear_away(self, record: StreamRecord) -> None:
         """A record that was removed before the ring had answered may have been written after that all the same."""

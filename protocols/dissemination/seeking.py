@@ -6,18 +6,22 @@ from collections.abc import Callable, Sequence
 from typing import Final, Protocol
 
 from peerd.api import Host
+from peerd.errors import ProtocolError
 from peerd.ids import NodeId, format_id
 from peerd.messages import PeerRef
 from protocols.dissemination.config import DisseminationConfig
-from protocols.dissemination.events import StreamJoined, StreamMoved
+from protocols.dissemination.events import StreamJoined, StreamLie, StreamMoved
 from protocols.dissemination.messages import AttachRefusal
 from protocols.dissemination.ports import TreePolicy
 from protocols.dissemination.stream import StreamRecord
 from protocols.dissemination.tree.below import MoveEnd
 from protocols.dissemination.tree.member import StreamMember
 from protocols.dissemination.tree.search import ParentSearch
+from protocols.dissemination.tree.trust import LIES
 
 NO_PARENT: Final = "-"
+LIARS_MAX: Final = 16
+"""Nodes that are named to operators because they have lied about a stream."""
 
 
 class SeekingNode(Protocol):
@@ -50,6 +54,8 @@ class Seeking:
         self.orphan_since: float | None = None if node.is_producer else now
         self.moves: dict[str, int] = {}
         """How attempts to get a parent ended, counted until the metrics take it."""
+        self.liars: dict[NodeId, str] = {}
+        """Who has given this node what the producer has not signed, or not all, and what of that; oldest first."""
         self._joined_at: float | None = None
         self._began_at = now
         self._pause_s = node.config.retry
@@ -57,6 +63,18 @@ class Seeking:
         self._tries = 0
         self._move_begun: tuple[float, str, str] = (now, NO_PARENT, "new")
         self._instead_of: NodeId | None = None
+
+    def blamed(self, peer: PeerRef, error: ProtocolError) -> None:
+        """A node has sent what no correct one does: name it, where it has lied about the stream as its parent."""
+        if error.reason not in LIES:
+            return
+        self.liars[peer.id] = f"{error.reason} at {peer.address}"
+        while len(self.liars) > LIARS_MAX:
+            del self.liars[next(iter(self.liars))]
+        self._host.count("peerd_dissemination_lies_total", reason=error.reason)
+        self._host.emit(
+            StreamLie(stream=self._node.name, liar=format_id(peer.id), reason=error.reason, detail=error.detail[:200])
+        )
 
     def at_producer(self) -> None:
         """This node needs no parent from now on."""

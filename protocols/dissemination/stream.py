@@ -20,6 +20,8 @@ from protocols.dissemination.models import StreamName, StreamSpec
 from protocols.dissemination.names import TERM_MAX, stream_key
 
 SETTINGS_MAX: Final = 64
+SHOWN_MAX: Final = 200
+"""Letters of a setting that a person is shown."""
 RECORD_BYTES_MAX: Final = 8 * KIB
 SEEDS_MAX: Final = 8
 STANDBYS_MAX: Final = 4
@@ -170,11 +172,6 @@ class StreamRecord(BaseModel):
         former = (*self.former, FormerProducer(id=self.producer.id, term=self.term))[-FORMER_MAX:]
         return self.model_copy(update={"term": term, "former": former})
 
-    def producer_in(self, term: int) -> NodeId | None:
-        """Who signs the items of a term; ``None``: that is not known (any more, or yet)."""
-        known = (FormerProducer(id=self.producer.id, term=self.term), *reversed(self.former))
-        return next((parse_id(each.id) for each in known if each.term == term), None)
-
     def rank_of(self, node: NodeId) -> int | None:
         """The place of a node among the standbys, from 0; ``None``: it is none."""
         ids = [each.id for each in self.standbys]
@@ -203,12 +200,22 @@ class StreamRecord(BaseModel):
         ignored: Any = {"seeds": (), "standbys": (), "is_unkept": False, "former": ()}
         return self.model_copy(update=ignored) == other.model_copy(update=ignored)
 
+    def differences(self, wished: StreamRecord) -> str:
+        """In what this stream is not the one that somebody wants to create, in words; empty: in nothing."""
+        names = ("kind", "policy", "settings", "producer_gone", "durable", "successors", "unsigned")
+        found = [(name, getattr(self, name), getattr(wished, name)) for name in names]
+        return ", ".join(f"{name} is {_shown(own)}, not {_shown(other)}" for name, own, other in found if own != other)
+
     def encode(self) -> bytes:
         """As bytes. Raises ``ValueError`` when it is too large."""
         data = json.dumps(self.model_dump(mode="json"), separators=(",", ":"), sort_keys=True).encode()
         if len(data) > RECORD_BYTES_MAX:
             raise ValueError(f"the stream's record takes {len(data)} bytes, and {RECORD_BYTES_MAX} is the limit")
         return data
+
+
+def _shown(value: object) -> str:
+    return json.dumps(value, separators=(", ", ": "))[:SHOWN_MAX]
 
 
 def decode_record(data: bytes, key: NodeId, owner: NodeId | None) -> StreamRecord:

@@ -7,15 +7,14 @@ from functools import partial
 from typing import Any, Final
 
 from peerd.api import Host
-from peerd.errors import ProtocolError, Unavailable
+from peerd.errors import ProtocolError
 from peerd.ids import NodeId, format_id, parse_id
 from peerd.messages import Message, PeerRef
 from protocols.dissemination.access import NodeTree
 from protocols.dissemination.config import DisseminationConfig
 from protocols.dissemination.documents.manifest import Attachment
-from protocols.dissemination.events import StreamInterestFailed, StreamLie, StreamLoss
+from protocols.dissemination.events import StreamInterestFailed, StreamLoss
 from protocols.dissemination.freshness import Freshness
-from protocols.dissemination.interests.errors import ItemError
 from protocols.dissemination.item_work import WorkMeter
 from protocols.dissemination.keeping import Keeping, PastItems
 from protocols.dissemination.messages import (
@@ -37,7 +36,6 @@ from protocols.dissemination.tree.links import ChildStage
 from protocols.dissemination.tree.member import StreamMember
 from protocols.dissemination.tree.replay import BufferLimits
 from protocols.dissemination.tree.subscription import Delivered, StaleFrom
-from protocols.dissemination.tree.trust import LIES
 
 LINGER_S: Final = 5.0
 """A member that neither has subscriptions nor children leaves the tree after this."""
@@ -46,8 +44,9 @@ FAILED_SHOWN_MAX: Final = 200
 DRAIN_S: Final = 5.0
 """A node that leaves waits for so long until its children have gone elsewhere."""
 Deliver = Callable[[Delivered], None]
-LIARS_MAX: Final = 16
-"""Nodes that are named to operators because they have lied about a stream."""
+PACE_S: Final = 0.01
+"""A producer that signs sends no sooner after what it has sent before: with what comes meanwhile, under one signature.
+Each of its children, and each node below, checks as many signatures a second at most."""
 LARGE_ITEM_S: Final = 0.05
 """What a large item takes to be read and matched in the simulator: a guess at what one of 500 KB takes a daemon."""
 
@@ -55,6 +54,8 @@ LARGE_ITEM_S: Final = 0.05
 class StreamNode:
     """``position_text`` in events and answers is "EPOCH-NUMBER"."""
 
+    is_paced = False
+    """What was published goes out soon, together with what is published until then."""
     why_paused = ""
     """Why nothing is published for the moment, as in "the stream NAME is being ended"."""
     predecessor: PeerRef | None = None
@@ -113,12 +114,11 @@ class StreamNode:
         self._releasing = ReleaseQueue(self.member.state, self._let_out, self._released)
         if self.is_producer:
             self._begin_producing(past)
-        self.liars: dict[NodeId, str] = {}
-        """Who has given this node what the producer has not signed, or not all, and what of that; oldest first."""
         self._unsent = 0
         self._is_over = False
         self._ended_at: float | None = None
         """When the producer ended the stream."""
+        self._sent_at = -PACE_S
         self._busy_s = 0.0
         """How long publishing has taken since the last `flush`."""
         self.tree = NodeTree(self)
@@ -405,7 +405,7 @@ class StreamNode:
         try:
             self.member.received(peer, message, now)
         except ProtocolError as error:
-            self._name(peer, error)
+            self.seeking.blamed(peer, error)
             raise
         self._worked(self.host.now() - now, counts.items_in - had, counts.items_out - sent)
         self._note_children()
@@ -416,19 +416,8 @@ class StreamNode:
             self.work.add(busy_s / items, len(self.member.down.children), round(sent / items))
 
     def _blame(self, peer: PeerRef, error: ProtocolError) -> None:
-        self._name(peer, error)
+        self.seeking.blamed(peer, error)
         self.host.misbehaved(peer, error)
-
-    def _name(self, peer: PeerRef, error: ProtocolError) -> None:
-        """Say who has given this node what the producer has not signed, or not all."""
-        if error.reason in LIES:
-            self.liars[peer.id] = f"{error.reason} at {peer.address}"
-            while len(self.liars) > LIARS_MAX:
-                del self.liars[next(iter(self.liars))]
-            self.host.count("peerd_dissemination_lies_total", reason=error.reason)
-            self.host.emit(
-                StreamLie(stream=self.name, liar=format_id(peer.id), reason=error.reason, detail=error.detail[:200])
-            )
 
     def policy_received(self, peer: PeerRef, message: Message) -> None:
         """One of the policy's messages. Another policy's is a fault of its sender."""
@@ -473,6 +462,11 @@ class StreamNode:
     def _released(self) -> None:
         self.flush()
         self.on_room()
+
+    @property
+    def pause_s(self) -> float:
+        """What is published now waits for so long, unless it is alone, so that more is signed at once."""
+        return 0.0 if self._record.unsigned else self._sent_at + PACE_S - self.host.now()
 
     @property
     def is_sending(self) -> bool:
@@ -530,6 +524,8 @@ class StreamNode:
         now, sent = self.host.now(), self.meter.counts.items_out
         self.member.flush(now)
         items, self._unsent = self._unsent, 0
+        if items:
+            self._sent_at = now
         busy_s, self._busy_s = self._busy_s + self.host.now() - now, 0.0
         self._worked(busy_s, items, self.meter.counts.items_out - sent)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from base64 import b64encode
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Final
 
 from peerd.api import Host
@@ -24,7 +24,7 @@ from protocols.dissemination.ports import Interest, ParsedItem
 from protocols.dissemination.service import StreamRefused
 from protocols.dissemination.tree.subscription import Delivered, Failed, FreshAgain, Lost, StaleFrom
 
-MARK_BYTES: Final = 256
+MARK_BYTES: Final = 900
 """What a mark, and what belongs to an item besides its payload, counts for in a feed."""
 FEED_BYTES_MIN: Final = ITEM_BYTES_MAX + KIB
 
@@ -44,6 +44,10 @@ class ClientSubscription:
     feed: Feed[ReceivedItem]
     received: int = 0
     missed_gaps: int = 0
+    not_taken: int = 0
+    """Items that were not even kept, because a reader blocked."""
+    drops_counted: dict[str, int] = field(default_factory=dict)
+    """So many are in the metric, by reason."""
     is_live: bool = False
     is_ended: bool = False
     is_kept: bool = False
@@ -86,6 +90,10 @@ class ClientSubscription:
         self.received += 1
         self._push(received_item(self.stream, what), MARK_BYTES + len(what.item.payload))
 
+    def drops(self) -> dict[str, int]:
+        """Items that no longer come to a reader, because it was slow, by reason."""
+        return {"slow_reader": self.feed.dropped, "blocked": self.not_taken}
+
     def begin_anew(self, at: StreamPosition) -> None:
         """Say that what comes now, after this mark, is of another stream than what came before."""
         self._lose(Lost(START, at), CREATED_ANEW)
@@ -120,6 +128,7 @@ class ClientSubscription:
             self.feed.push(item, size)
         elif self.feed.ended is None:  # a reader that blocks: what comes meanwhile is lost for all, and they are told
             self.feed.skip(1)
+            self.not_taken += 1
 
     def view(self, through: StreamPosition | None) -> StreamSubscriptionView:
         """What clients see of it. ``through``: how far this node has come; ``None``: no way leads to the producer."""
@@ -137,6 +146,7 @@ class ClientSubscription:
                 "state": state,
                 "received": self.received,
                 "missed_gaps": self.missed_gaps,
+                "dropped": sum(self.drops().values()),
                 "note": self._note(through),
                 "is_kept": self.is_kept,
             }
@@ -247,8 +257,20 @@ class ClientSubscriptions:
             raise StreamRefused("unknown", f"there is no subscription {id:.40} of a stream here")
         return found
 
+    def count_drops(self) -> None:
+        """Count what readers were too slow for since the last call."""
+        for each in self._all.values():
+            self._count_drops(each)
+
+    def _count_drops(self, subscription: ClientSubscription) -> None:
+        for reason, count in subscription.drops().items():
+            if more := count - subscription.drops_counted.get(reason, 0):
+                subscription.drops_counted[reason] = count
+                self._host.count("peerd_dissemination_reader_drops_total", more, reason=reason)
+
     def remove(self, subscription: ClientSubscription) -> None:
         """Forget one."""
+        self._count_drops(subscription)
         self._all.pop(subscription.number, None)
         if self._named.get(subscription.name) is subscription:
             del self._named[subscription.name]

@@ -45,6 +45,7 @@ from protocols.dissemination.stream_node import StreamNode
 TICK_S: Final = 0.25
 _TICK: Final = "streams"
 _FLUSH: Final = "stream_flush"
+_PACED: Final = "stream_paced"
 BOOT_BITS: Final = 22
 ATTEMPT_BITS: Final = 12
 """A boot is told by milliseconds since 1970, which have 42 bits until the year 2109; an attempt's number has 64."""
@@ -358,6 +359,23 @@ class StreamNodes(Part):
         """Some peer has taken what waited for it."""
         for node in self:
             node.flush()
+
+    def send_soon(self, node: StreamNode) -> None:
+        """Send what is published now: at once if nothing was sent lately, else in a moment, together with the rest."""
+        pause_s = node.pause_s
+        if pause_s <= 0:
+            self.flush_soon()
+        elif not node.is_paced:
+            node.is_paced = True
+            self._host.set_timer(_PACED, pause_s, node)
+
+    @on_timer(_PACED)
+    def on_paced(self, node: StreamNode) -> None:
+        """Send it."""
+        node.is_paced = False
+        if self._nodes.get(node.record.key) is node:
+            node.flush()
+            self.on_room()
 
     def flush_soon(self) -> None:
         """Send what is published now, together with what else is published at this moment."""

@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
+from peerd.api import History
 from peerd.ids import format_id
 from protocols.dissemination.models import StreamView
 from protocols.dissemination.names import position_text
 from protocols.dissemination.stream import StreamRecord
 from protocols.dissemination.stream_node import StreamNode
+from protocols.dissemination.subscriptions import ClientSubscription
+from protocols.dissemination.tree.replay import ENTRY_BYTES
 
 
 def view_of_record(record: StreamRecord) -> StreamView:
@@ -26,6 +31,7 @@ def view_of_record(record: StreamRecord) -> StreamView:
         durable=record.durable,
         term=record.term,
         producer_gone=record.producer_gone,
+        unsigned=record.unsigned,
         standbys=[each.id for each in record.standbys],
     )
 
@@ -48,6 +54,21 @@ def view_of_node(node: StreamNode, subscriptions: int) -> StreamView:
         durable=node.record.durable,
         term=node.record.term,
         producer_gone=node.record.producer_gone,
+        unsigned=node.record.unsigned,
+        liars={format_id(id): what for id, what in node.seeking.liars.items()},
         standbys=[each.id for each in node.record.standbys],
         is_kept=None if node.keeping is None else node.keeping.is_kept,
+    )
+
+
+def histories(clients: Sequence[ClientSubscription], nodes: Sequence[StreamNode]) -> tuple[History, ...]:
+    """What a node remembers of items: for readers of its subscriptions, and for members of the trees."""
+    feeds = [each.feed for each in clients]
+    buffers = [node.member.state.buffer for node in nodes]
+    held = sum(map(len, feeds)), sum(feed.held_bytes for feed in feeds)
+    kept = sum(map(len, buffers)), sum(buffer.bytes + len(buffer) * ENTRY_BYTES for buffer in buffers)
+    most = sum(buffer.limits.bytes + buffer.limits.items * ENTRY_BYTES for buffer in buffers)
+    return (
+        History("items for readers", *held, sum(feed.bytes_max for feed in feeds)),
+        History("items of the past", *kept, most),
     )

@@ -18,15 +18,18 @@ from dataclasses import dataclass, replace
 from hashlib import sha256
 from typing import Final, TypeAlias
 
-from peerd.api import Host, Metric, Part, SendRefusal, handles
+from peerd.api import History, Host, Metric, Part, SendRefusal, handles
 from peerd.errors import ProtocolError
 from peerd.ids import NodeId, id_to_bytes
+from peerd.lib.admission import TokenBucket
 from peerd.messages import Message, PeerRef, decode_body, encode_body
 from protocols.pubsub.messages import CARRIED_HOPS_MAX, CELLS_MAX, CarriedAck, EventAck
 from protocols.pubsub.spread import Batch
 
 WAYS_MAX: Final = 8192
-"""Events of which a node remembers from whom they came; about 200 bytes each."""
+"""Events of which a node remembers from whom they came."""
+WAY_BYTES: Final = 230
+"""What one takes, measured."""
 KEPT_MAX: Final = 1024
 """Answers that wait until it is clear whether their link can be opened."""
 KEPT_S: Final = 10.0
@@ -76,8 +79,7 @@ class Answering(Part):
         """Whether this node waits for an answer to one of these events; others are not worth looking at the proof."""
         self._ways: OrderedDict[_EventKey, _Way] = OrderedDict()
         self._kept: deque[_Kept] = deque()
-        self._checked_since_s = 0.0
-        self._checked = 0
+        self._checks = TokenBucket(CHECKS_PER_S, CHECKS_PER_S, host.now())
 
     def came(self, batch: Batch, source: PeerRef) -> None:
         """Events have come from this node for the first time, or in another try."""
@@ -144,13 +146,9 @@ class Answering(Part):
         """Nobody on the way is blamed for a proof that is not valid: those who pass it on do not look at it."""
         if ack.epoch != self._host.boot_epoch or not self.awaits(ack):
             return
-        now = self._host.now()
-        if now - self._checked_since_s >= 1.0:
-            self._checked_since_s, self._checked = now, 0
-        if self._checked >= CHECKS_PER_S:
+        if not self._checks.take(self._host.now()):
             self._count("unchecked")
             return
-        self._checked += 1
         statement = ack_statement(carried.publisher, carried.leaf, carried.ack)
         if not self._host.verify(carried.leaf.id, statement, carried.proof):
             self._count("forged")
@@ -164,6 +162,11 @@ class Answering(Part):
 
     def _count(self, what: str) -> None:
         self._host.count("peerd_pubsub_acks_carried_total", what=what)
+
+    def history(self) -> History:
+        """What is remembered of the ways of events."""
+        count = len(self._ways)
+        return History("ways back", count, count * WAY_BYTES, WAYS_MAX * WAY_BYTES)
 
     def validate(self) -> None:
         """Assert the invariants."""

@@ -14,7 +14,7 @@ from protocols.pubsub.cells import LEVEL_LIMIT
 Share = Annotated[float, Field(ge=0.0, le=1.0)]
 Level = Annotated[int, Field(ge=0, le=LEVEL_LIMIT)]
 Lifetime = Annotated[Duration, between_durations("10s", "7d")]
-KeptFor = Annotated[Duration, between_durations("1m", "365d")]
+KeptFor = Annotated[Duration, between_durations("1m", "7d")]
 Memory = Annotated[Size, between_sizes("64KiB", "64GiB")]
 BaseAttribute = Literal["random", "selective"]
 DeliveryKind = Literal["direct", "multicast", "auto"]
@@ -169,20 +169,34 @@ class PubSubConfig(PluginConfig):
     delivery_queue: Memory = setting("1MiB", "Events that wait for one subscriber's node; then the oldest are dropped.")
     deliveries_bytes: Memory = setting("64MiB", "Events that wait for all subscribers' nodes together.")
     held_bytes: Memory = setting("32MiB", "Events that this node holds for other leaves' roots.")
+    kept_per_node: Annotated[Size, between_sizes("64KiB", "64MiB")] = setting(
+        "64MiB",
+        "Most that this node's disk keeps for durable subscriptions of one other node while that one is away, whatever "
+        "they state.",
+    )
+    kept_total: Memory = setting(
+        "1GiB", "Most that it keeps for all of them; then the oldest of whom most is kept for are dropped."
+    )
 
     # This node's own subscribers
     feed_items: Count = setting(1000, "Events that are kept for a slow or absent reader of one subscription.")
-    feed_bytes: Memory = setting("1MiB", "Bytes of events that are kept for a reader of one subscription.")
+    feed_bytes: Memory = setting("4MiB", "Bytes of events that are kept for a reader of one subscription.")
     durable_bytes: Annotated[Size, between_sizes("64KiB", "64MiB")] = setting(
-        "16MiB", "Largest log of one durable subscription; it may ask for less."
+        "16MiB",
+        "How much is kept for a durable subscription that does not state its keep_bytes: on this node's disk, and at "
+        "each leaf while this node is away. The newest, when it is full.",
     )
     durable_total: Memory = setting(
         "1GiB",
-        "Disk for all durable subscriptions of this node together: 64 of the largest size, or up to 240 that ask for "
+        "Disk for all durable subscriptions of this node together: 64 of the default size, or up to 240 that ask for "
         "less. A subscription's bytes are set aside when it begins; where there are not enough, it is refused. Each "
         "event that is kept also takes about 150 bytes of memory.",
     )
-    durable_age: KeptFor = setting("7d", "How long events of durable subscriptions are kept, within durable_bytes.")
+    durable_age: KeptFor = setting(
+        "24h",
+        "How long events are kept for a durable subscription that does not state its keep: here, and at leaves while "
+        "this node is away, which also keep the subscription itself for so long.",
+    )
     unread_for: Interval = setting(
         "60s", "A subscription that is not durable is ended when nobody has read it for so long."
     )

@@ -19,6 +19,7 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 from peerd.api import Host, LookupResult, Part, handles
 from peerd.errors import ProtocolError, Unavailable
 from peerd.ids import NodeId, format_id, parse_id
+from peerd.lib.admission import Admission
 from peerd.lib.filter import FilterError, explain as explain_filter
 from peerd.limits import NAME_LENGTH_MAX
 from peerd.messages import Message, PeerRef
@@ -26,6 +27,7 @@ from protocols.pubsub import cells as space
 from protocols.pubsub.bodies import beginning
 from protocols.pubsub.delivering.deliverer import Deliverer
 from protocols.pubsub.delivering.history import EventHistory
+from protocols.pubsub.filter_work import WORK_BURST_S, WORK_PER_S, price_s
 from protocols.pubsub.ledger import LedgerBook
 from protocols.pubsub.messages import REPORT_BYTES_MAX, EventBody, ExplainAnswer, ExplainQuestion, SubObject
 from protocols.pubsub.names import EventId
@@ -348,6 +350,7 @@ class Explainer(Part):
         self.pieces_of: PiecesOf = lambda schema, subscriber: ()
         self.names_of: Callable[[str], NameOf] = lambda schema: _plain_name
         self._under_way = 0
+        self._work: Admission[NodeId] = Admission(WORK_PER_S, WORK_BURST_S)
 
     def explain(
         self, schema: str, event: EventId, subscriber: NodeId, on_done: OnVerdict, *, shows_filters: bool = True
@@ -369,7 +372,7 @@ class Explainer(Part):
     def _ask(self, explanation: _Explanation, node: NodeId) -> None:
         answered = partial(self._answered, explanation, node)
         if node == self._host.id:
-            answered(self.report(explanation.question()))
+            answered(self.report(explanation.question(), node))
             return
 
         def on_reply(reply: Message, source: PeerRef) -> None:
@@ -444,10 +447,10 @@ class Explainer(Part):
 
     @handles(ExplainQuestion)
     def _on_question(self, message: ExplainQuestion, source: PeerRef) -> ExplainAnswer:
-        return ExplainAnswer(_encoded(self.report(message)))
+        return ExplainAnswer(_encoded(self.report(message, source.id)))
 
-    def report(self, question: ExplainQuestion) -> NodeReport:
-        """What this node knows."""
+    def report(self, question: ExplainQuestion, asker: NodeId) -> NodeReport:
+        """What this node knows. The filters that it reads again for that are charged to who asks."""
         event = EventId(question.publisher, question.epoch, question.sequence)
         is_publisher = question.publisher == self._host.id
         at_publisher = self.publisher_view(question.schema, event) if is_publisher else None
@@ -455,11 +458,11 @@ class Explainer(Part):
         at_subscriber = self.subscriber_view(question.schema, event) if is_subscriber else None
         return NodeReport(
             publisher=at_publisher and at_publisher.model_copy(update=_shortened(at_publisher)),
-            leaf=self._leaf_report(question.schema, event, question.subscriber),
+            leaf=self._leaf_report(question.schema, event, question.subscriber, asker),
             subscriber=at_subscriber and at_subscriber.model_copy(update=_shortened(at_subscriber)),
         )
 
-    def _leaf_report(self, schema_name: str, event: EventId, subscriber: NodeId) -> LeafReport | None:
+    def _leaf_report(self, schema_name: str, event: EventId, subscriber: NodeId, asker: NodeId) -> LeafReport | None:
         past = self._history.find(event)
         name = past.schema if past is not None else schema_name
         schema = self._schemas.get(name)
@@ -470,7 +473,7 @@ class Explainer(Part):
         found = known.outcomes if known is not None else []
         outcomes = [each.what for each in found if each.subscriber == subscriber]
         body = None if past is None else past.event
-        checks = [self._check(schema, cell, piece, body) for cell, piece in pieces]
+        checks = [self._check(schema, cell, piece, body, asker) for cell, piece in pieces]
         return LeafReport(
             schema_name=name,
             has_event=past is not None,
@@ -480,10 +483,14 @@ class Explainer(Part):
             others=len(found) - len(outcomes),
         )
 
-    def _check(self, schema: SchemaView, cell: int, piece: SubObject, event: EventBody | None) -> FilterCheck:
+    def _check(
+        self, schema: SchemaView, cell: int, piece: SubObject, event: EventBody | None, asker: NodeId
+    ) -> FilterCheck:
         matches: bool | None = None
         reasons: Sequence[str] = ()
-        if event is not None:
+        if event is not None and not self._work.take(asker, self._host.now(), price_s(piece.filter)):
+            reasons = ["not tried: too many filters were tried for this node; ask again in some seconds"]
+        elif event is not None:
             try:
                 explained = explain_filter(schema.parse_filter(piece.filter), schema.decode_values(event.values))
                 matches, reasons = explained.matches, [str(reason) for reason in explained.reasons]

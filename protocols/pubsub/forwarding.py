@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
-from peerd.api import Host, LookupResult, Metric, Part, SendRefusal, handles, on_timer
+from peerd.api import History, Host, LookupResult, Metric, Part, SendRefusal, handles, on_timer
 from peerd.errors import ProtocolError, Unavailable
 from peerd.ids import NodeId
 from peerd.messages import Message, PeerRef
@@ -93,7 +93,7 @@ class Forwarding(Part):
         """Events of this node set out along the overlay."""
         if self.hands_over(batch):
             places = self._hand_over(batch, places, remembered)
-        fresh = self._seen.new(key_of_batch(batch), places, vouched=False)
+        fresh = self._seen.new(key_of_batch(batch), places, False, self._host.now())
         self._take(self._journey(batch, fresh, remembered=remembered))
 
     def hands_over(self, batch: Batch) -> bool:
@@ -141,7 +141,7 @@ class Forwarding(Part):
                 self._refuse(batch, places, f"more than {rate} events a second", wait)
                 return
         self.came(batch, source)
-        fresh = self._seen.new(key, places, probe.vouched)
+        fresh = self._seen.new(key, places, probe.vouched, self._host.now())
         if fresh:
             how = probe.vouched, probe.remembered, probe.hops + 1
             self._take(Journey(batch, tuple(fresh), *how, self._host.now() + PARKED_S))
@@ -210,7 +210,8 @@ class Forwarding(Part):
     def _further(self, journey: Journey, attribute: int, decisions: Iterable[Elsewhere]) -> Iterator[Journey]:
         key = key_of_batch(journey.batch)
         for decision in decisions:
-            fresh = self._seen.new(key, [(attribute, cell) for cell in decision.cells], decision.vouched)
+            cells = [(attribute, cell) for cell in decision.cells]
+            fresh = self._seen.new(key, cells, decision.vouched, self._host.now())
             if fresh:
                 yield replace(journey, places=tuple(fresh), vouched=decision.vouched)
 
@@ -356,6 +357,10 @@ class Forwarding(Part):
 
     def _count(self, what: str) -> None:
         self._host.count("peerd_pubsub_probes_total", what=what)
+
+    def history(self) -> History:
+        """What is remembered of the events that pass through."""
+        return self._seen.history()
 
     def validate(self) -> None:
         """Assert the invariants."""

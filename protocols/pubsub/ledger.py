@@ -1,6 +1,7 @@
 """The loss ledger: what became of every match, counted here and told for `explain`, metrics and the event log.
 
-At a leaf, at any time: matched = delivered + dropped by reason + pending, where one unit is one event for one
+At a leaf, at any time: matched = delivered + dropped by reason + kept on disk + pending (what comes from disk again is
+matched again), where one unit is one event for one
 subscriber's node (one more for each further member of a group that gets it in place of a silent one). What a
 subscriber's own node drops afterwards, because a reader is slow, and what a publisher gives up is counted beside that.
 """
@@ -12,7 +13,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Final
 
-from peerd.api import Host, Metric, Part, on_timer
+from peerd.api import History, Host, Metric, Part, on_timer
 from peerd.ids import NodeId, format_id
 from protocols.pubsub.config import PubSubConfig
 from protocols.pubsub.events import EventDelivered, EventsDropped, NodeLoad
@@ -26,11 +27,17 @@ MEMORY_FULL: Final = "memory_full"
 """More waited for all nodes together than ``deliveries_bytes``."""
 SILENT: Final = "silent"
 """The node did not answer for ``delivery_keep``."""
-LEAF_REASONS: Final = frozenset({FILTERED, QUEUE_FULL, MEMORY_FULL, SILENT})
+LEAF_FULL: Final = "leaf_full"
+"""This node keeps no more for others on its disk."""
+LEAF_REASONS: Final = frozenset({FILTERED, QUEUE_FULL, MEMORY_FULL, SILENT, LEAF_FULL})
 """Reasons for which a leaf drops what it has matched. Any other reason is a subscriber's or a publisher's."""
 
+KEPT: Final = "kept"
+"""On this node's disk, for durable subscriptions of a node that is away."""
 EVENTS_KEPT: Final = 8192
 """So many events have their outcomes remembered, for `explain`."""
+ENTRY_BYTES: Final = 800
+"""What one takes with four outcomes, measured."""
 OUTCOMES_KEPT: Final = 64
 """So many outcomes of one event are remembered."""
 REPORT_S: Final = 60.0
@@ -39,6 +46,8 @@ METRICS: Final[tuple[Metric, ...]] = (
     Metric("peerd_pubsub_matched_total", "counter", "Events that matched at leaves here, once a subscriber's node."),
     Metric("peerd_pubsub_delivered_total", "counter", "Of these, those that the subscriber's node has taken."),
     Metric("peerd_pubsub_dropped_total", "counter", "Events that were dropped, by reason.", ("reason",)),
+    Metric("peerd_pubsub_kept_total", "counter", "Events written to disk for a subscriber's node that is away."),
+    Metric("peerd_pubsub_kept_bytes", "gauge", "Bytes on this node's disk for other nodes that are away."),
     Metric("peerd_pubsub_delivery_seconds", "histogram", "From publication to the subscriber's node."),
     Metric("peerd_pubsub_hold_refused_total", "counter", "Events of others that this node had no room to hold."),
     Metric("peerd_pubsub_replays_given_up_total", "counter", "Subscriptions that did not get all of the past."),
@@ -79,7 +88,7 @@ class LedgerBook(Part):
         self._tells_each = tells_each
         self.published_count = 0
         self.matched_count = 0
-        self.delivered_count = 0
+        self.delivered_count = self.kept_count = 0
         self.drops: Counter[str] = Counter()
         self.tree_size: Callable[[], tuple[int, int]] = lambda: (0, 0)
         """How many leaves this node is the root of, and how many pieces they hold. The plugin sets it."""
@@ -94,7 +103,12 @@ class LedgerBook(Part):
     @property
     def pending_count(self) -> int:
         """What was matched and is neither delivered nor dropped."""
-        return self.matched_count - self.delivered_count - sum(self.drops[reason] for reason in LEAF_REASONS)
+        return (
+            self.matched_count
+            - self.delivered_count
+            - self.kept_count
+            - sum(self.drops[reason] for reason in LEAF_REASONS)
+        )
 
     # What happens
 
@@ -129,7 +143,23 @@ class LedgerBook(Part):
         self._host.count("peerd_pubsub_dropped_total", reason=reason)
         self._note(event, DeliveryOutcome(subscriber, reason, self._host.now()))
 
+    def kept(self, event: EventId, subscriber: NodeId) -> None:
+        """It is on this node's disk until the subscriber's node is back; then it is matched once more."""
+        self.kept_count += 1
+        self._host.count("peerd_pubsub_kept_total")
+        self._note(event, DeliveryOutcome(subscriber, KEPT, self._host.now()))
+
+    def lost_from_disk(self, reason: str, count: int) -> None:
+        """So many events that were on disk will not be delivered."""
+        self._untold[reason] += count
+        self._host.count("peerd_pubsub_dropped_total", count, reason=reason)
+
     # What is known
+
+    def history(self) -> History:
+        """What is remembered for `explain`."""
+        count = len(self._events)
+        return History("outcomes for explain", count, count * ENTRY_BYTES, EVENTS_KEPT * ENTRY_BYTES)
 
     def outcomes(self, event: EventId) -> EventOutcomes | None:
         """What is remembered of an event."""

@@ -38,6 +38,8 @@ class LossReason(IntEnum):
     """The subscriber's own node could not look the schema up, so it could not read its filter."""
     SLOW_READER = 8
     """The subscriber's own node had no room: a reader that blocks is slow."""
+    DAMAGED = 9
+    """The subscriber's own disk has lost it."""
 
 
 @struct
@@ -74,6 +76,10 @@ class LossCount:
         """What is to be told of a schema; it counts as told."""
         counts = self._counts.pop(schema, Counter())
         return tuple(LostEvents(reason, count) for reason, count in sorted(counts.items())[:REASONS_MAX])
+
+    def rows(self) -> list[tuple[str, int, int]]:
+        """All of it, sorted: schema, reason, count."""
+        return [(schema, *each) for schema in self.schemas() for each in sorted(self._counts[schema].items())]
 
     def schemas(self) -> list[str]:
         """Schemas of which something is to be told, sorted."""

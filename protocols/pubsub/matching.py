@@ -40,6 +40,10 @@ class LeafIndex:
     def __len__(self) -> int:
         return len(self._subs)
 
+    def has_filter(self, text: str) -> bool:
+        """Whether some piece has this filter, so that another one with it costs next to nothing."""
+        return text in self._uses
+
     @property
     def filter_count(self) -> int:
         """How many different filters there are."""

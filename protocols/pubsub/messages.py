@@ -1,4 +1,4 @@
-"""Messages of publish/subscribe: type ids 0x0200 to 0x021F. ONLY APPEND: they are the protocol itself.
+"""Messages of publish/subscribe: type ids 0x0200 to 0x0220. ONLY APPEND: they are the protocol itself.
 
 The names follow section 4.2.1 of the thesis. `ProbeSub`, `TransferSub`, `CellOrder`, `LeafUpdate` and `CellQuestion`
 are routed to the key of a cell, and `Arrived` to a subscriber, where anybody may have made up their source. All others
@@ -120,6 +120,11 @@ class SubObject:
     group: Name = ""
     since_ms: U64 = 0
     """Deliver also what was published since (milliseconds since 1970), as far as the leaf remembers; 0: nothing."""
+    keep_s: U32 = 0
+    """Durable: while its node is away, events are kept for it for so long, and so many bytes of them; 0: it is not."""
+    keep_bytes: U32 = 0
+    until_ms: U64 = 0
+    """With ``keep_s``: the piece itself stays until then (milliseconds since 1970), though nobody renews it."""
 
 
 Subs = Annotated[tuple[SubObject, ...], annotated_types.MaxLen(SUBS_MAX)]
@@ -498,33 +503,6 @@ class DeliveryNote(Message):
     events: Annotated[tuple[EventName, ...], annotated_types.MaxLen(EVENTS_MAX)]
 
 
-# Copies of events, in case the leaf's root dies before all is delivered
-
-
-@message(0x0213, bytes_max=48 * KIB)
-class HoldEvents(Message):
-    """Leaf's root to a replica, a request: hold these events until `ReleaseEvents`; answered by `Held`."""
-
-    schema: Name
-    events: Events
-    places: Places
-
-
-@message(0x0214, bytes_max=64)
-class Held(Message):
-    """Answer to `HoldEvents`."""
-
-    count: U16
-
-
-@message(0x0215, bytes_max=12 * KIB)
-class ReleaseEvents(Message):
-    """Leaf's root to a replica, one way: everybody who should has these events."""
-
-    schema: Name
-    events: Annotated[tuple[EventName, ...], annotated_types.MaxLen(EVENTS_MAX)]
-
-
 # Why an event did or did not arrive
 
 
@@ -593,7 +571,7 @@ class CarriedAck(Message):
 MESSAGES: Final[tuple[type[Message], ...]] = (
     *(ProbeSub, Established, Confirm, Kept, InsertSub, InsertAnswer, EndSub, Arrived),
     *(TransferSub, Transferred, CellOrder, LeafUpdate, CellQuestion, CellAnswer, LoadQuestion, LoadAnswer),
-    *(ProbePub, EventAck, EventDelivery, DeliveryAnswer, GroupDelivery, DeliveryNote, HoldEvents, Held, ReleaseEvents),
+    *(ProbePub, EventAck, EventDelivery, DeliveryAnswer, GroupDelivery, DeliveryNote),
     CarriedAck,
     *(ExplainQuestion, ExplainAnswer),
 )

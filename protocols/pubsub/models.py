@@ -6,13 +6,17 @@ from typing import Annotated, Any, Final, Literal
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field
 
-from peerd.limits import NAME_LENGTH_MAX
+from peerd.limits import KIB, LOG_BYTES_MAX, LOG_WAITING_BYTES_MAX, NAME_LENGTH_MAX
 from peerd.messages import BytesMax
 from protocols.pubsub.messages import FILTER_BYTES_MAX, RETAIN_KEY_BYTES_MAX
 
 RESERVED: Final = "_"
 """Members of an event that begin with this are no attributes: ``_payload``, ``_retain`` and so on."""
 SUBSCRIPTION_NAME_MAX: Final = NAME_LENGTH_MAX
+KEEP_S_MAX: Final = 7 * 86_400
+KEEP_BYTES_MIN: Final = 64 * KIB
+KEEP_BYTES_MAX: Final = LOG_BYTES_MAX - LOG_WAITING_BYTES_MAX
+"""What a log holds besides what is on its way to the disk."""
 EVENT_ID_LENGTH_MAX: Final = 80
 
 SchemaName = Annotated[str, Field(pattern=r"^[A-Za-z][A-Za-z0-9_.-]{0,63}$")]
@@ -153,6 +157,12 @@ class SubscriptionRequest(ClientRequest):
     retained: bool = Field(
         False, description="Of what was published before, the last value of each key. Not with since_s."
     )
+    keep_s: Annotated[int, Field(ge=1, le=KEEP_S_MAX)] | None = Field(
+        None, description="Durable: for how long events are kept for it, also at leaves while this daemon is away."
+    )
+    keep_bytes: Annotated[int, Field(ge=KEEP_BYTES_MIN, le=KEEP_BYTES_MAX)] | None = Field(
+        None, description="Durable: how much is kept for it; the newest, when it is full."
+    )
     items_max: Annotated[int, Field(ge=1, le=1_000_000)] | None = None
     bytes_max: Annotated[int, Field(ge=1024, le=64 << 20)] | None = None
 
@@ -194,6 +204,9 @@ class SubscriptionView(PubSubModel):
     delivered: int = 0
     dropped: int = 0
     duplicates: int = 0
+    keep_s: int = 0
+    keep_bytes: int = 0
+    """Durable: for how long, and how much, events are kept for it."""
     missed: int = 0
     """Events of the schema that leaves dropped for this daemon; some of them may not have matched."""
     missed_because: list[MissedEvents] = []

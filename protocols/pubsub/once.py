@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from hashlib import blake2b
 from typing import Final
 
+from peerd.api import History
 from protocols.pubsub.models import Published
 from protocols.pubsub.names import EventId
 
@@ -20,6 +21,8 @@ ONCE_S: Final = 600.0
 """The name of an event is remembered for so long."""
 ONCE_MAX: Final = 8192
 """So many names are remembered."""
+NAME_BYTES: Final = 1000
+"""What one takes, measured."""
 DIGEST_BYTES: Final = 16
 
 OnPublished = Callable[[Published | Exception], None]
@@ -70,6 +73,10 @@ class OnceWindow:
             self._names.pop(key, None)
             raise
         return named.event
+
+    def history(self) -> History:
+        """What is remembered of them."""
+        return History("names of events", len(self._names), len(self._names) * NAME_BYTES, ONCE_MAX * NAME_BYTES)
 
     def _forget_old(self, now: float) -> None:
         while self._names:

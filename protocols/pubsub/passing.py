@@ -4,14 +4,15 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Final, TypeAlias
 
+from peerd.api import History
 from peerd.ids import NodeId
 from protocols.pubsub.spread import AttributeCell, Batch
 
 SEEN_MAX: Final = 65_536
-"""Visits (a batch at a cell) that are remembered, so that repeats are dropped; about 100 bytes each."""
+"""Visits (a batch at a cell) that are remembered, so that repeats are dropped."""
 BATCH_SHARE: Final = 4
 """One batch takes at most this part of them. It is taken to no further cells then, until the publisher's next try."""
 QUOTAS_MAX: Final = 4096
@@ -27,12 +28,23 @@ PARKED_BYTES_MAX: Final = 4 << 20
 PARKED_S: Final = 10.0
 """They wait for so long; then the publisher's next try has to do."""
 
+SEEN_S: Final = 60.0
+"""A batch is forgotten when it has not come by for so long: the guesses of one try arrive within seconds."""
+SEEN_BYTES: Final = 320
+"""What one visit takes, at most, measured."""
+
 BatchKey: TypeAlias = tuple[str, int, int]
 
 
 def key_of_batch(batch: Batch) -> BatchKey:
     """Names a batch in one try. It contains all of its bytes, so a forged event never passes for the true one."""
     return batch.schema, batch.attempt, hash(batch.events)
+
+
+@dataclass(slots=True)
+class _Passed:
+    at_s: float = 0.0
+    visits: set[tuple[int, int, bool]] = field(default_factory=set)
 
 
 class PassedBatches:
@@ -45,22 +57,29 @@ class PassedBatches:
     def __init__(self, visits_max: int = SEEN_MAX) -> None:
         self._visits_max, self._batch_max = visits_max, visits_max // BATCH_SHARE
         self._count = 0
-        self._batches: OrderedDict[BatchKey, set[tuple[int, int, bool]]] = OrderedDict()
+        self._batches: OrderedDict[BatchKey, _Passed] = OrderedDict()
 
     def __len__(self) -> int:
         return self._count
+
+    def history(self) -> History:
+        """What is remembered of them."""
+        return History("batches passed", self._count, self._count * SEEN_BYTES, self._visits_max * SEEN_BYTES)
 
     def __contains__(self, key: BatchKey) -> bool:
         return key in self._batches
 
     def has_all(self, key: BatchKey, places: Iterable[AttributeCell], vouched: bool) -> bool:
         """Whether the batch has been taken to all of these cells before."""
-        visits = self._batches.get(key)
-        return visits is not None and all((*place, vouched) in visits for place in places)
+        passed = self._batches.get(key)
+        return passed is not None and all((*place, vouched) in passed.visits for place in places)
 
-    def new(self, key: BatchKey, places: Iterable[AttributeCell], vouched: bool) -> list[AttributeCell]:
+    def new(self, key: BatchKey, places: Iterable[AttributeCell], vouched: bool, now: float) -> list[AttributeCell]:
         """Those of the cells that the batch has not been taken to before; from now on it has."""
-        visits = self._batches.setdefault(key, set())
+        passed = self._batches.get(key)
+        if passed is None:
+            passed = self._batches[key] = _Passed()
+        passed.at_s, visits = now, passed.visits
         self._batches.move_to_end(key)
         fresh = []
         for attribute, cell in places:
@@ -69,8 +88,8 @@ class PassedBatches:
                 visits.add(visit)
                 self._count += 1
                 fresh.append((attribute, cell))
-        while self._count > self._visits_max:
-            self._count -= len(self._batches.popitem(last=False)[1])
+        while self._count > self._visits_max or now - next(iter(self._batches.values())).at_s > SEEN_S:
+            self._count -= len(self._batches.popitem(last=False)[1].visits)
         return fresh
 
 

@@ -7,6 +7,7 @@ from functools import partial
 from typing import Any, ClassVar, Final
 
 from peerd.api import (
+    History,
     Host,
     NeighbourChange,
     Plugin,
@@ -23,6 +24,7 @@ from protocols.pubsub import answering, forwarding, ledger, publishing
 from protocols.pubsub.cells import SIDE, WHOLE, Area, text
 from protocols.pubsub.config import PubSubConfig
 from protocols.pubsub.delivering.assembly import Delivering
+from protocols.pubsub.delivering.messages import COPY_MESSAGES
 from protocols.pubsub.event import draft_from_json
 from protocols.pubsub.events import (
     EVENTS,
@@ -90,14 +92,11 @@ class PubSub(Plugin):
     """Implements `protocols.pubsub.service.PubSubService`."""
 
     name: ClassVar[str] = "pubsub"
-    messages: ClassVar[tuple[type[Message], ...]] = (*MESSAGES, SampleQuestion, EventSample)
-    metrics = (
-        *ledger.METRICS,
-        *publishing.METRICS,
-        *answering.METRICS,
-        *forwarding.METRICS,
-        *subscriptions.METRICS,
-        *selectivity.METRICS,
+    messages: ClassVar[tuple[type[Message], ...]] = (*MESSAGES, *COPY_MESSAGES, SampleQuestion, EventSample)
+    metrics = tuple(
+        metric
+        for part in (ledger, publishing, answering, forwarding, subscriptions, selectivity)
+        for metric in part.METRICS
     )
     events = EVENTS
     Config: ClassVar[type[PluginConfig]] = PubSubConfig
@@ -113,6 +112,7 @@ class PubSub(Plugin):
         self.schemas.start()
         self.keeper.start()
         self.delivering.ledger.start()
+        self.delivering.keeping.start()
         self.subscriptions.start()
 
     def _make_parts(self, host: Host) -> None:
@@ -154,6 +154,7 @@ class PubSub(Plugin):
         self.subscriptions.ended = self._ended
         self.keeper.growth.told = self._tree_told
         self.installer.ask_self = self._answer_self
+        self.keeper.installing.is_own = lambda sub: self.installer.knows(sub.sid, sub.piece)
         self.keeper.subscribers.ask_self = self.installer.on_established
         self.delivering.ledger.tree_size = self._tree_size
         self.schemas.changed = self.schemas.learnt = self._schema_changed
@@ -212,6 +213,16 @@ class PubSub(Plugin):
         self.delivering.reconfigured(self.config)
         self.forwarding.config = self.publishing.config = self.config
         self.publishing.cache.entries_max = self.config.leaf_cache_max
+
+    def histories(self) -> Sequence[History]:
+        feeds = [each.feed for each in self.subscriptions.all() if each.has_feed]
+        held = sum(len(feed) for feed in feeds), sum(feed.held_bytes for feed in feeds)
+        return (
+            History("events for readers", *held, sum(feed.bytes_max for feed in feeds)),
+            *(part.history() for part in (self.publishing, self.once, self.forwarding, self.answering)),
+            *(part.history() for part in (self.delivering.desk, self.delivering.ledger, self.delivering.history)),
+            self.local.window.history(),
+        )
 
     def drain(self, done: Callable[[], None]) -> None:
         self.delivering.deliverer.drain(done)
@@ -358,6 +369,9 @@ class PubSub(Plugin):
     ) -> SubscriptionView:
         return self.subscriptions.subscribe(request, on_done, owner, is_bounded=is_bounded)
 
+    def charge(self, owner: str, filter: object) -> None:
+        self.subscriptions.charge(owner, filter)
+
     def continued(self, request: SubscriptionRequest, epoch: str) -> str | None:
         return self.subscriptions.continued(request, epoch)
 
@@ -384,12 +398,11 @@ class PubSub(Plugin):
         return pieces_of(schema, node, self.config, self.host.rng.randrange, group, share)
 
     def _points_now(self, schema: SchemaView, subscription: Subscription) -> Sequence[PiecePoint]:
-        """Where a subscription would be kept if it was made now."""
         return [] if subscription.current is None else self._points(schema, subscription.current.node, "")
 
     def _seen_whole(self, schema: str) -> SchemaView | None:
         """A schema all of whose events come by here, because this node is the root of a leaf that they all visit."""
-        tree = Tree(schema, EVERY)  # of which the whole square is a leaf where nothing is kept in it
+        tree = Tree(schema, EVERY)  # the whole square is a leaf also where nothing is kept in it
         is_leaf = self.keeper.entries(tree) or self.keeper.decide(tree, WHOLE, None, vouched=False) == Here()
         return self.schemas.get(schema) if is_leaf else None
 
@@ -542,6 +555,9 @@ class _TreeIndex:
             self.index.add(key, cell[1], sub)
         except FilterError as error:
             raise ValueError(str(error)) from error
+
+    def has_filter(self, text: str) -> bool:
+        return self.index.has_filter(text)
 
     def remove(self, key: SubscriptionKey, cell: tuple[int, int]) -> None:
         self.index.remove(key, *cell)

@@ -19,7 +19,7 @@ from dataclasses import replace
 from functools import partial
 from typing import Any, Final
 
-from peerd.api import Host, LookupResult, Metric, Part, SendRefusal, handles, on_timer
+from peerd.api import History, Host, LookupResult, Metric, Part, SendRefusal, handles, on_timer
 from peerd.errors import Unavailable
 from peerd.ids import NodeId
 from peerd.messages import Message, PeerRef
@@ -57,6 +57,8 @@ CLOCK_GRAIN_S: Final = 1e-6
 """What is due within so little is due now: a timer may fire so much early by rounding."""
 OUTCOMES_MAX: Final = 1024
 """Events that are over and still remembered, so that people can ask what became of them."""
+OUTCOME_BYTES: Final = 1500
+"""What one takes, with four answers, measured."""
 WAITERS_MAX: Final = 1024
 """Clients that wait for room in the queue."""
 ROOM_SHARE: Final = 0.75
@@ -473,6 +475,11 @@ class Publishing(Part):
         while self._waiting_for_room and self._has_room:
             self._waiting_for_room.popleft()()
         self._arm()
+
+    def history(self) -> History:
+        """What is remembered of events that are over."""
+        count = len(self.outcomes)
+        return History("outcomes of own events", count, count * OUTCOME_BYTES, OUTCOMES_MAX * OUTCOME_BYTES)
 
     @property
     def _has_room(self) -> bool:

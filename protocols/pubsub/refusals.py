@@ -14,9 +14,10 @@ OTHERS: Final = "others"
 DIGITS: Final = 8
 """Of a member's id, as people see it elsewhere."""
 QUOTA: Final = "quota"
+WORK: Final = "filter_work"
 FILTER: Final = "filter"
-"""Reasons: a limit of the member is reached; the filter makes no sense. What is too large is counted by the name of the
-limit that it breaks."""
+"""Reasons: a limit of the member is reached; it wants too much read at once; the filter makes no sense. What is too
+large is counted by the name of the limit that it breaks."""
 
 METRICS: Final = (
     Metric(

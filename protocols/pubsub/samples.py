@@ -51,7 +51,7 @@ class AttributeSample:
     everywhere: U16 = 0
 
 
-@message(0x021E, bytes_max=40 * KIB)
+@message(0x0220, bytes_max=40 * KIB)
 class EventSample(Message):
     """Answer to `SampleQuestion`. ``events``: how many were looked at; 0 where this node does not see all of them."""
 

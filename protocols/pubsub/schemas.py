@@ -12,6 +12,7 @@ still tell newcomers of another schema, which it has made itself.
 
 from __future__ import annotations
 
+from base64 import b64decode, b64encode
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -120,17 +121,18 @@ class SchemaBook(Part):
     def written(self, name: str) -> str:
         """See `protocols.pubsub.ports.Schemas`."""
         known = self._known.get(name)
-        return "" if known is None else known.schema.document.to_json().decode()
+        return "" if known is None else b64encode(known.record.write()).decode()
 
     def remember(self, text: str) -> None:
         """See `protocols.pubsub.ports.Schemas`. It is looked up soon: there may be a later version."""
         try:
-            schema = EventSchema.from_json(text.encode(), cutoff=self._config.cutoff)
-        except ConfigError:
+            record = SchemaRecord.read(b64decode(text, validate=True), cutoff=self._config.cutoff)
+        except (ConfigError, ValueError):
             return
-        if schema.name not in self._known and not self._adopt(schema):
-            self._host.cancel_timer(_RENEWAL, schema.name)
-            self._host.set_timer(_RENEWAL, self._host.rng.uniform(0.0, ABSENT_S), schema.name)
+        name = record.schema.name
+        if name not in self._known and self._counts(record) and not self._adopt(record):
+            self._host.cancel_timer(_RENEWAL, name)
+            self._host.set_timer(_RENEWAL, self._host.rng.uniform(0.0, ABSENT_S), name)
 
     # --- asking -------------------------------------------------------------------------------------------------
 

@@ -80,6 +80,9 @@ class PubSubService(Protocol):
         ``is_bounded``: the owner may have ``owner_share`` of what there is room for, and no more.
         """
 
+    def charge(self, owner: str, filter: object) -> None:
+        """Charge a client for a filter that it is going to ask for, by its length, before anybody reads it."""
+
     def continued(self, request: SubscriptionRequest, epoch: str) -> str | None:
         """The id of the subscription without a name whose stream has this epoch, if it is what is asked for now."""
 

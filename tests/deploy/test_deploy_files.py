@@ -9,6 +9,7 @@ import os
 import re
 import shutil
 import subprocess
+import tomllib
 from pathlib import Path
 
 import pytest
@@ -19,6 +20,7 @@ UNIT = ROOT / "deploy/systemd/peerd.service"
 COMPOSE = ROOT / "deploy/compose/compose.yaml"
 DOCKERFILE = ROOT / "Dockerfile"
 CI = ROOT / ".ci/run"
+LOCK = ROOT / "requirements.lock"
 
 EXPOSURE_MAX = 15
 """`systemd-analyze security` in tenths: 1.5."""
@@ -362,3 +364,30 @@ def test_makefile_has_every_target() -> None:
     text = (ROOT / "Makefile").read_text("utf-8")
     for target in ("demo", "test", "lint", "bench", "test-long", "clean"):
         assert re.search(rf"^{target}:", text, flags=re.MULTILINE), f"Makefile: no target {target}"
+
+
+# --- the lock file --------------------------------------------------------------------------------------------------
+
+
+def test_the_lock_has_a_hash_for_everything_and_names_no_registry() -> None:
+    text = LOCK.read_text("utf-8")
+    pinned = re.findall(
+        r"^([a-z0-9-]+)==[^ ]+(?: ; [^\\\n]+)? \\\n((?:    --hash=sha256:[0-9a-f]{64}(?: \\)?\n)+)", text, re.MULTILINE
+    )
+    assert len(pinned) == len(re.findall(r"^[a-z0-9]", text, re.MULTILINE)) > 30
+    assert "://" not in text and "--index" not in text and "--find-links" not in text
+
+
+def test_the_lock_has_every_dependency_of_the_daemon() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]
+    extras = project["optional-dependencies"]
+    wanted = [*project["dependencies"], *extras["filter"], *extras["mqtt"]]
+    names = {re.split(r"[^A-Za-z0-9_-]", each, maxsplit=1)[0].lower() for each in wanted}
+    locked = set(re.findall(r"^([a-z0-9-]+)==", LOCK.read_text("utf-8"), re.MULTILINE))
+    assert names <= locked
+
+
+def test_the_image_installs_nothing_but_the_lock() -> None:
+    installs = [line for name, line in instructions(0) if name == "RUN" and "pip install" in line]
+    assert len(installs) == 1 and "--require-hashes --requirement requirements.lock" in installs[0]
+    assert "--no-deps --no-build-isolation ." in installs[0]

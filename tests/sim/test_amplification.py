@@ -38,7 +38,8 @@ from protocols.dissemination.messages import (
 )
 from protocols.dissemination.policies.cost.messages import CostReport
 from protocols.dissemination.policies.overlap.messages import GetOverhead, MoveOrder, Reorganise
-from protocols.pubsub.messages import ExplainAnswer, ExplainQuestion, HoldEvents, InsertSub, ProbePub, TransferSub
+from protocols.pubsub.delivering.messages import HoldEvents
+from protocols.pubsub.messages import ExplainAnswer, ExplainQuestion, InsertSub, ProbePub, TransferSub
 from tests.support.amplification import NODES, background, caused_by, names, verbs
 
 PAGE: Final = Path(__file__).parents[2] / "docs" / "amplification.md"

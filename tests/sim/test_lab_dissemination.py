@@ -26,7 +26,10 @@ from protocols.dissemination.front.lab.rivals import (
 from protocols.dissemination.front.lab.workloads import ClassWorkload, XmlWorkload
 
 TINY = Point("dissemination/default", 30, "constant", duration_s=60.0, lookups=600, settle_s=0.0, seed=2)
-OF_RUNS = ("spurious_late", "moves", "moves_per_100", "looked_at", "searched", "predicted", "measured", "correlation")
+OF_RUNS = (
+    *("spurious_late", "moves", "moves_per_100", "moves_per_look", "looked_at", "searched", "predicted", "measured"),
+    *("correlation", "ratio_late", "improved_late"),
+)
 """Columns that only runs have."""
 
 
@@ -55,6 +58,20 @@ def test_reorganisation_saves_and_the_tree_without_it_never_changes(codd: Row) -
     assert codd["in_vain"] < without["in_vain"]
     assert codd["spurious_inner"] < 0.9 * without["spurious_inner"]
     assert codd["pairs"] == without["pairs"], "both had the same items to bring to the same members"
+
+
+def test_messages_take_the_time_that_the_topology_says(codd: Row) -> None:
+    """A figure of a run in which nothing takes time is another one: it may not stand for a network."""
+    late = run_point(replace(TINY, topology="constant@200ms", variant={"way": "codd"}))
+    at_once = run_point(replace(TINY, topology="constant@0s", variant={"way": "codd"}))
+    assert late["lost"] == at_once["lost"] == 0
+    assert late["spurious"] > at_once["spurious"], "with 100 ms one way the tree follows later"
+
+
+def test_what_a_move_has_brought_the_node_that_asked(codd: Row) -> None:
+    assert codd["ratios"] and sorted(codd["ratios"], reverse=True)[0] == codd["ratios_ranked"][0]
+    assert 0 < codd["moves_per_look"] <= 1 and 0 < codd["improved_late"] <= 1
+    assert codd["ratio_late"] < 1.2, "at most moves it has not much more in vain afterwards"
 
 
 def test_the_same_seed_is_the_same_row(codd: Row) -> None:

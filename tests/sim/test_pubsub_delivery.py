@@ -23,6 +23,7 @@ from protocols.pubsub.cells import SIDE, Target, cell_at
 from protocols.pubsub.config import PubSubConfig
 from protocols.pubsub.delivering.assembly import Delivering
 from protocols.pubsub.delivering.copies import as_trees
+from protocols.pubsub.delivering.messages import COPY_MESSAGES
 from protocols.pubsub.events import EVENTS
 from protocols.pubsub.ledger import LEAF_REASONS, METRICS
 from protocols.pubsub.losses import LostEvents
@@ -104,7 +105,7 @@ class Leafy(Plugin):
     """All of `protocols.pubsub.delivering`, with the least of a publisher, a subscriber and a tree."""
 
     name: ClassVar[str] = "pubsub"
-    messages = MESSAGES
+    messages = (*MESSAGES, *COPY_MESSAGES)
     events = EVENTS
     metrics = METRICS
 

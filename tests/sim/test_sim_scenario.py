@@ -137,7 +137,7 @@ def small(tmp_path: Path) -> Path:
         ('[[phases]]\nactions = [{ do = "join", cuont = 3 }]', "phases[0].actions[0].cuont: unknown key, did you mean"),
         ('[[phases]]\nactions = [{ do = "check", checkers = ["leafset"] }]', 'did you mean "leaf_sets"?'),
         ('[[phases]]\nactions = [{ do = "kill", count = 1, share = 0.5 }]', "give one of count, share and nodes"),
-        ('[[phases]]\nactions = [{ do = "jion" }]', "phases[0].actions[0]: Input tag 'jion'"),
+        ('[[phases]]\nactions = [{ do = "jion" }]', "phases[0].actions[0]: expected 'join', "),
         ("seed = -1", "seed: expected at least 0"),
         ("seed = ", "not TOML"),
         ('nodes = 2\nids = ["7"]', "ids: "),

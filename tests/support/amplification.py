@@ -200,10 +200,15 @@ def ring_of(kind: type[Message]) -> str:
     return "pubsub" if kind in pubsub.MESSAGES else "general"
 
 
+def placed(kind: type[Message], outer: type[Message] | None = None) -> _Sent:
+    """The ring in which a message means something, its smallest form, who sends it, and whom to. Use it in a branch."""
+    makers = {"general": _in_general, "pubsub": _in_pubsub}
+    return makers.get(ring_of(kind), _in_stream)(kind, outer)
+
+
 def _measured(kind: type[Message], outer: type[Message] | None) -> Caused:
     name = ring_of(kind)
-    makers = {"general": _in_general, "pubsub": _in_pubsub}
-    simulation, message, member, victim = makers.get(name, _in_stream)(kind, outer)
+    simulation, message, member, victim = placed(kind, outer)
     frame = encode_request(message, 1 << 20)
     with overheard() as heard:
         member.driver.send(victim.peer, frame, Priority.NORMAL)
@@ -327,7 +332,7 @@ class _Words:
         type_id, body, source = inner.TYPE_ID, encode_body(inner), self.member.peer
         if outer is Broadcast:
             return Broadcast(type_id, body, source, 1, 1, self.victim.id, self.victim.id, 0)
-        fields = {each.name for each in sent_fields(inner)}
+        fields = {each.name for each in sent_fields(type(inner))}
         key = GROUP if "group" in fields else TOPIC_KEY if "key" in fields else self.victim.id
         key = pubsub.key_for(inner) or key
         return Route((key,), type_id, body, source, 1, 1, 0)

@@ -13,6 +13,7 @@ from peerd.sim.simulation import Place, Simulation
 from peerd.testing.simulation import ring
 from protocols.pubsub.cells import WHOLE, children
 from protocols.pubsub.config import PubSubConfig
+from protocols.pubsub.delivering.messages import ForgetKept, Held, HoldEvents, KeepEvents, KeptEvent, ReleaseEvents
 from protocols.pubsub.front.judging import Judge, plugin_of
 from protocols.pubsub.messages import (
     MESSAGES,
@@ -34,8 +35,6 @@ from protocols.pubsub.messages import (
     ExplainAnswer,
     ExplainQuestion,
     GroupDelivery,
-    Held,
-    HoldEvents,
     InsertAnswer,
     InsertSub,
     Kept,
@@ -48,7 +47,6 @@ from protocols.pubsub.messages import (
     PieceStatus,
     ProbePub,
     ProbeSub,
-    ReleaseEvents,
     SubObject,
     Transferred,
     TransferResult,
@@ -155,6 +153,8 @@ _MAKERS: Final[Mapping[type[Message], Callable[[_Words], Message]]] = {
     DeliveryNote: lambda it: DeliveryNote(SCHEMA, (it.past,)),
     HoldEvents: lambda it: HoldEvents(SCHEMA, (it.event,), it.places),
     Held: lambda it: Held(1),
+    KeepEvents: lambda it: KeepEvents(SCHEMA, it.sub.subscriber, 1 << 20, (KeptEvent(1, 1 << 60, it.event),)),
+    ForgetKept: lambda it: ForgetKept(it.sub.subscriber.id, it.member.id, 1),
     ReleaseEvents: lambda it: ReleaseEvents(SCHEMA, (it.past,)),
     ExplainQuestion: lambda it: ExplainQuestion(
         SCHEMA, it.past.publisher, it.past.epoch, it.past.sequence, it.victim.id

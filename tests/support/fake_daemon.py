@@ -198,6 +198,9 @@ class FakeLinks:
         """To 0x30."""
         return "link" if peer_id == peer(0x30).id else None
 
+    def cut(self, nodes: frozenset[NodeId]) -> None:
+        self.cut_from = nodes
+
     def misbehaviour(self, peer_id: NodeId) -> float:
         """The score: only 0x60 has misbehaved."""
         return 7.5 if peer_id == peer(0x60).id else 0.0

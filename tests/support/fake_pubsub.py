@@ -132,6 +132,9 @@ class FakePubSub(PubSub):
         on_done(self.view)
         return self.view
 
+    def charge(self, owner: str, filter: object) -> None:
+        """Nothing costs anything."""
+
     def continued(self, request: SubscriptionRequest, epoch: str) -> str | None:
         """The one subscription, for who knows its stream."""
         self._note("continued", epoch)

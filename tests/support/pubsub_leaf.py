@@ -17,6 +17,7 @@ from protocols.pubsub.bodies import id_of
 from protocols.pubsub.cells import WHOLE, Target
 from protocols.pubsub.config import PubSubConfig
 from protocols.pubsub.delivering.assembly import Delivering
+from protocols.pubsub.delivering.messages import COPY_MESSAGES
 from protocols.pubsub.losses import LostEvents
 from protocols.pubsub.messages import MESSAGES, EventBody, LeafEntry, SubObject
 from protocols.pubsub.names import EventId, SubscriptionKey, Tree
@@ -167,7 +168,7 @@ class _LeafPlugin(Plugin):
     """Holds the parts, so that the fake host finds their handlers and timers."""
 
     name = "pubsub"
-    messages = MESSAGES
+    messages = (*MESSAGES, *COPY_MESSAGES)
 
 
 class Desk:

@@ -6,9 +6,11 @@ from collections.abc import Mapping
 from decimal import Decimal
 from typing import Any, Final
 
+import pytest
 from hypothesis import strategies as st
 
 from peerd.api import Host, Plugin
+from peerd.lib.filter import FilterIndex, Matcher, write
 from peerd.lib.filter.tree import (
     AFFIXES,
     OPERATORS,
@@ -140,3 +142,21 @@ class BookPlugin(Plugin):
 def ports_of(host: Host) -> tuple[SchemaView, Schemas]:
     """What the other parts see; here so that the type checker compares it with what there is."""
     return schema(), SchemaBook(host, PubSubConfig())
+
+
+def fail_filters(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+    """From now on filters that name this attribute cannot be tried, together or alone."""
+    together, alone = FilterIndex.match, EventSchema.matcher
+
+    def match(self: FilterIndex[str], event: Any) -> list[str]:
+        if any(name in text for text in (*self._slots, *self._new)):
+            raise OverflowError("a bug in the index")
+        return together(self, event)
+
+    def matcher(self: EventSchema, node: Node) -> Matcher:
+        if name in write(node):
+            raise OverflowError("a bug in the filter")
+        return alone(self, node)
+
+    monkeypatch.setattr(FilterIndex, "match", match)
+    monkeypatch.setattr(EventSchema, "matcher", matcher)

@@ -47,6 +47,9 @@ class SimLinks:
         peer = self._simulation.find(peer_id).peer
         return peer if self._place.driver.is_linked(peer) else None
 
+    def cut(self, nodes: frozenset[NodeId]) -> None:
+        self.cut_from = nodes
+
     def misbehaviour(self, peer_id: NodeId) -> float:
         """Nobody misbehaves."""
         return 0.0

@@ -8,9 +8,8 @@ objects, so that a container that somebody adds tomorrow is looked at as well.
 from __future__ import annotations
 
 import json
-import sys
 from collections import Counter, deque
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from functools import partial
 from random import Random
 from typing import Any, Final
@@ -22,9 +21,11 @@ from protocols.aggregation.front.scenario import one_record, plugin_of as aggreg
 from protocols.aggregation.plugin import Aggregation
 from protocols.aggregation.query import Query
 from protocols.aggregation.requester import RoundListener
+from protocols.dissemination.config import DisseminationConfig
 from protocols.dissemination.front.judging import plugin_of as streams_of
 from protocols.dissemination.models import StreamSpec, StreamSubscriptionRequest
 from protocols.dissemination.plugin import Dissemination
+from protocols.pubsub.config import PubSubConfig
 from protocols.pubsub.front.judging import plugin_of as pubsub_of
 from protocols.pubsub.front.workload import ThesisWorkload
 from protocols.pubsub.models import SubscriptionRequest
@@ -37,6 +38,7 @@ PASSING_S: Final = 30.0
 """Every so often one more subscription comes, for this long; and a subscription to the stream."""
 STREAM: Final = "readings"
 CLASSES: Final = tuple("abcdefgh")
+REPLAY_ITEMS: Final = 40
 COUNT: Final = Query("count", files="**/*")
 
 
@@ -44,10 +46,10 @@ class Soak:
     """The ring and its load. ``events_hz``, ``items_hz``: published a second; an aggregate every ``aggregate_s``."""
 
     def __init__(
-        self, seed: int = 0, events_hz: float = 30.0, items_hz: float = 19.0, aggregate_s: float = 7.0
+        self, seed: int = 0, *, events_hz: float = 30.0, items_hz: float = 19.0, aggregate_s: float = 7.0, **pubsub: Any
     ) -> None:
         self.rng = Random(seed)
-        self.simulation: Simulation = ring(NODES, seed, plugins=_plugins)
+        self.simulation: Simulation = ring(NODES, seed, plugins=lambda index: _plugins(index, pubsub))
         self.workload = ThesisWorkload(self.rng)
         self.counts: Counter[str] = Counter()
         self._readers: list[Reader[Any]] = []
@@ -121,7 +123,7 @@ class Soak:
         wants = " OR ".join(f"class = '{each}'" for each in self.rng.sample(CLASSES, 3))
         streams_of(place).subscribe(StreamSubscriptionRequest(stream=STREAM, interest=wants), done)
         if self.simulation.now > 60.0:
-            self.simulation.after(PASSING_S, lambda: [streams_of(place).unsubscribe(each) for each in followed])
+            self.simulation.after(PASSING_S, partial(_each, streams_of(place).unsubscribe, followed))
 
     def _publish_item(self) -> None:
         item = {"class": self.rng.choice(CLASSES), "number": self.counts["items"], "note": "x" * 50}
@@ -138,7 +140,7 @@ class Soak:
 
     def _come_and_go(self) -> None:
         place = self._place()
-        self.simulation.after(PASSING_S, partial(pubsub_of(place).end, self._subscribe(place)))
+        self.simulation.after(PASSING_S, partial(_each, pubsub_of(place).end, [self._subscribe(place)]))
         self._follow(self.rng.choice(self.simulation.nodes[1:]))
 
     def _read(self) -> None:
@@ -148,10 +150,17 @@ class Soak:
         self._readers = [reader for reader in self._readers if not reader.is_over]
 
 
-def _plugins(index: int) -> list[Any]:
+def _each(end: Callable[[str], object], ids: list[str]) -> None:
+    for id in ids:
+        end(id)
+
+
+def _plugins(index: int, pubsub: dict[str, Any]) -> list[Any]:
     aggregation = Aggregation()
     aggregation.extractor = one_record(str(index))
-    return [PubSub(), Dissemination(), aggregation]
+    small = {"replay_items": REPLAY_ITEMS, "feed_items": REPLAY_ITEMS + 10} if "feed_items" in pubsub else {}
+    streams = Dissemination(DisseminationConfig.model_validate(small))
+    return [PubSub(PubSubConfig.model_validate(pubsub)), streams, aggregation]
 
 
 # What nodes hold
@@ -201,6 +210,11 @@ def _fields(thing: Any) -> Iterator[tuple[str, Any]]:
                 yield slot, value
 
 
-def sized(simulation: Simulation) -> int:
-    """The bytes of all of it, a rough sum."""
-    return sum(sys.getsizeof(place.node) for place in simulation.live_nodes())
+def histories(simulation: Simulation) -> dict[str, tuple[int, int]]:
+    """What all nodes say that they remember of the past: bytes, and at most."""
+    found: dict[str, tuple[int, int]] = {}
+    for place in simulation.live_nodes():
+        for owner, each in place.node.histories():
+            before = found.get(f"{owner}: {each.name}", (0, 0))
+            found[f"{owner}: {each.name}"] = before[0] + each.bytes, before[1] + each.bytes_max
+    return found

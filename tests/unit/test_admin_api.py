@@ -11,6 +11,7 @@ from fastapi import APIRouter
 
 from peerd.api import LookupResult, MissingMember, Plugin
 from peerd.client import DaemonBusy
+from peerd.config import load_config
 from peerd.daemon.http.gate import is_local_host
 from peerd.daemon.http.guard import REQUEST_BODY_BYTES_MAX
 from peerd.errors import Unavailable
@@ -226,7 +227,20 @@ async def test_errors_are_problems(rig: Rig) -> None:
     check_problem(await rig.http.post("/v1/status"), 405, "Method Not Allowed")
     check_problem(await rig.http.get("/v1/echo/busy"), 503, "ask again later")
     check_problem(await rig.http.get(f"/v1/route/{'k' * 1025}"), 422, "at most 1024")
-    check_problem(await rig.http.post("/v1/echo/length", json=[1]), 422, "valid dictionary")
+    check_problem(await rig.http.post("/v1/echo/length", json=[1]), 422, "expected an object")
+
+
+async def test_links_are_cut_on_loopback_only(rig: Rig) -> None:
+    wanted = {"nodes": [f"{peer(0x30).id:032x}"]}
+    answer = await rig.http.put("/v1/links/cut", json=wanted)
+    check_problem(answer, 409, "a daemon that listens on loopback")
+    rig.daemon.loaded = load_config(environment={}, sets=["node.listen=127.0.0.1:7420"])
+    answer = await rig.http.put("/v1/links/cut", json=wanted)
+    assert (answer.status_code, answer.json()) == (200, wanted)
+    assert rig.daemon.links.cut_from == {peer(0x30).id}
+    check_problem(
+        await rig.http.put("/v1/links/cut", json={"nodes": ["x"]}), 422, "nodes.0: expected text that matches"
+    )
 
 
 async def test_a_bug_is_a_500_that_tells_nothing(rig: Rig) -> None:

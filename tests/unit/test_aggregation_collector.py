@@ -11,7 +11,7 @@ from peerd.errors import ProtocolError
 from peerd.ids import NodeId
 from peerd.messages import PeerRef
 from peerd.overlay.leafset import HALF, Leaves
-from peerd.quantities import ago
+from peerd.words import ago
 from protocols.aggregation.collector import Basis, Collector, absentees_near
 from protocols.aggregation.messages import ABSENTEES_MAX, Absentee
 

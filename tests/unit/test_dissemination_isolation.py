@@ -25,8 +25,8 @@ from protocols.dissemination.models import (
     StreamView,
 )
 from protocols.dissemination.names import START, stream_key
-from protocols.dissemination.ports import Interest, ParsedItem
 from protocols.dissemination.plugin import Dissemination
+from protocols.dissemination.ports import Interest, ParsedItem
 from protocols.dissemination.statistics.recent import RecentItems
 from protocols.dissemination.tree.matching import Matching
 from protocols.dissemination.tree.member import StreamMember

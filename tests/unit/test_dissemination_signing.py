@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 from itertools import pairwise
+from random import Random
+from typing import Any
 
 import pytest
 from hypothesis import given, strategies as st
@@ -62,11 +64,11 @@ def passed_on(items: Sequence[StreamItem], record: StreamRecord = RECORD) -> lis
 
 
 @given(st.integers(1, BATCH_MAX), st.randoms(use_true_random=False))
-def test_whoever_gets_a_part_of_a_part_can_check_it_alone(count: int, rng: object) -> None:
+def test_whoever_gets_a_part_of_a_part_can_check_it_alone(count: int, rng: Random) -> None:
     """Down three edges, each with fewer items: the same root, and never more digests than halvings for an item."""
     items, some = published(count), list(range(count))
     for _ in range(3):
-        some = sorted(rng.sample(some, rng.randint(1, len(some))))  # type: ignore[attr-defined]  # hypothesis' Random
+        some = sorted(rng.sample(some, rng.randint(1, len(some))))
         chosen = [items[index] for index in range(len(items)) if items[index].sequence - 1 in some]
         got = passed_on(chosen)
         assert got == chosen
@@ -80,7 +82,7 @@ def test_all_of_a_batch_needs_a_signature_and_nothing_else() -> None:
     assert seal.digests == b"" and (seal.first, seal.count) == (1, 100)
 
 
-ALTERED = {
+ALTERED: dict[str, dict[str, Any]] = {
     "payload": {"payload": b"item 9"},
     "time": {"published_ms": 5},
     "content type": {"content_type": "text/html"},

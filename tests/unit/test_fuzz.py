@@ -11,7 +11,8 @@ import msgpack
 import pytest
 
 from peerd.errors import ProtocolError
-from tests.fuzz import mutate
+from protocols.dissemination.interests.xpath import automaton
+from tests.fuzz import mutate, xpath_verdicts
 from tests.fuzz.members import episode
 from tests.fuzz.target import CASE_BYTES, CASE_S_MAX, Target, allowed_s, case_random, run_cases
 from tests.fuzz.targets import all_targets, shares
@@ -20,6 +21,8 @@ SEED = 1
 CASES = 12_000
 CASES_LONG = 600_000
 SAID = 240
+VERDICTS = 8_000
+VERDICTS_LONG = 1_000_000
 
 
 @pytest.fixture(scope="module")
@@ -63,6 +66,31 @@ def test_whatever_a_member_says_no_handler_fails(seed: int) -> None:
 @pytest.mark.parametrize("seed", range(10, 40))
 def test_however_much_a_member_says_no_handler_fails(seed: int) -> None:
     assert episode(seed, 10 * SAID) is None
+
+
+def test_xpath_verdicts_are_lxmls(no_collection: None) -> None:
+    outcome = xpath_verdicts.run(VERDICTS, SEED)
+    assert outcome.findings == []
+    assert outcome.queries > VERDICTS // 60 and outcome.met > VERDICTS // 40
+
+
+@pytest.mark.long
+def test_many_xpath_verdicts_are_lxmls() -> None:
+    assert xpath_verdicts.run(VERDICTS_LONG, SEED + 1).findings == []
+
+
+@pytest.mark.parametrize("defect", ["raises", "differs"])
+def test_a_verdict_that_is_not_lxmls_is_found(defect: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As when an attribute's text() was looked for among tests that nobody had asked for."""
+
+    def values_of_text(self: object, text: str) -> int:
+        if defect == "raises":
+            raise KeyError("Of.NODE")
+        return 0
+
+    monkeypatch.setattr(automaton._Label, "values_of_text", values_of_text)
+    found = xpath_verdicts.run(VERDICTS, SEED).findings
+    assert found and ("KeyError" in found[0]) == (defect == "raises")
 
 
 def test_every_decoder_has_a_name_of_its_own_and_a_share(targets: list[Target]) -> None:

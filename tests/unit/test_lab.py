@@ -114,6 +114,9 @@ def test_a_topology_is_scaled_to_a_mean_round_trip(tmp_path: Path) -> None:
     latency = parse_scenario({"topology": table_of("euclidean@180ms")}).topology.build(seed=1)
     pairs = [(one, other) for one in range(200) for other in range(one)]
     assert 2 * fmean(latency.latency_s(*pair) for pair in pairs) == pytest.approx(0.18, rel=0.05)
+    for given, latency_s in (("constant@100ms", 0.05), ("zero=constant@0s", 0.0)):
+        assert table_of(given) == {"model": "constant", "latency_s": latency_s}
+        check(given, 1)
 
 
 @pytest.mark.parametrize(

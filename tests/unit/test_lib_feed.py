@@ -15,6 +15,7 @@ from peerd.lib.feed import (
     FeedEnd,
     FeedGap,
     FeedItem,
+    FeedLoss,
     Place,
     Policy,
     Position,
@@ -291,14 +292,14 @@ TestAgainstHistory = AgainstHistory.TestCase
 # --- items that are kept elsewhere ----------------------------------------------------------------------------------
 
 
-class Disk(dict[int, str]):
+class Disk(dict[int, str | FeedLoss]):
     """A shelf that says when something is read."""
 
-    def __init__(self, items: dict[int, str]) -> None:
+    def __init__(self, items: dict[int, str | FeedLoss]) -> None:
         super().__init__(items)
         self.read: list[int] = []
 
-    def __getitem__(self, number: int) -> str:
+    def __getitem__(self, number: int) -> str | FeedLoss:
         self.read.append(number)
         return super().__getitem__(number)
 

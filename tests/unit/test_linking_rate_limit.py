@@ -5,7 +5,8 @@ from __future__ import annotations
 from hypothesis import given, strategies as st
 
 from peerd.ids import NodeId
-from peerd.linking.rate_limit import BAN_MAX_S, BAN_MIN_S, SCORED_PEERS_MAX, MisbehaviourScores, TokenBucket
+from peerd.lib.admission import TokenBucket
+from peerd.linking.rate_limit import BAN_MAX_S, BAN_MIN_S, SCORED_PEERS_MAX, MisbehaviourScores
 
 PEER = NodeId(5)
 

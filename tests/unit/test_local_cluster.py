@@ -17,7 +17,7 @@ from hypothesis import given, strategies as st
 
 from peerd.cli.main import main
 from peerd.cluster.layout import ClusterRecord, Layout, default_directory, socket_file
-from peerd.cluster.local import LocalCluster, is_ring_complete
+from peerd.cluster.local import LocalCluster, NoSuchSplit, is_ring_complete
 from peerd.cluster.processes import ProcessRef, is_alive, process_ref, resident_bytes, send_signal
 from peerd.config import UNIX_SOCKET_PATH_BYTES_MAX, load_config
 from peerd.errors import ConfigError, Unavailable
@@ -187,6 +187,16 @@ def test_count_is_bounded(tmp_path: Path) -> None:
         with pytest.raises(ConfigError, match="1 to 256 nodes"):
             LocalCluster(tmp_path / "cluster").start(count)
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("sizes", [[5], [2, 2], [0, 5], [3, 3], [6, -1]])
+def test_a_cluster_is_not_cut_into_groups_that_do_not_add_up(tmp_path: Path, sizes: list[int]) -> None:
+    cluster = LocalCluster(tmp_path / "cluster")
+    create(cluster.layout)
+    with pytest.raises(NoSuchSplit, match="no way to cut 5 nodes"):
+        cluster.partition(sizes)
+    groups = cluster.partition([3, 2])  # nobody runs, so nobody has to be told
+    assert [[node.index for node in group] for group in groups] == [[0, 1, 2], [3, 4]]
 
 
 def test_default_directory_follows_the_state_home(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -18,6 +18,7 @@ from peerd.daemon.storage import log_files
 from peerd.daemon.storage.log_files import open_log as open_files, parse_segment
 from peerd.daemon.storage.state_directory import StateDirectory
 from peerd.errors import Bug, Unavailable
+from peerd.lib.feed import Feed, FeedDropped, FeedItem
 from peerd.lib.group_log import GroupLog
 from peerd.sim.logs import LogDisk, open_log as open_simulated
 
@@ -309,9 +310,37 @@ def test_damage_is_never_taken_for_a_record(bit: int, rest: bytes) -> None:
     content[bit % (len(content) * 8) // 8] ^= 1 << bit % 8
     content += rest
     found = parse_segment(bytes(content), 1)
-    assert len(found.offsets) < 5
-    for index, (offset, length) in enumerate(zip(found.offsets, found.lengths, strict=True)):
-        assert content[offset : offset + length] == b"%d" % (index + 1) * 9
+    places = zip(found.offsets, found.lengths, strict=True)
+    whole = {number: content[at : at + length] for number, (at, length) in enumerate(places, 1) if at}
+    assert len(found.offsets) - len(whole) == found.damaged <= 1
+    assert whole == {number: b"%d" % number * 9 for number in whole}
+    assert len(whole) >= 4  # one bit costs one record, wherever it is
+
+
+def test_one_damaged_byte_costs_one_record_and_a_reader_finds_a_mark_in_its_place(tmp_path: Path) -> None:
+    path, content = written(tmp_path / "log", 20)
+    where = content.index(b"10" * 10) + 3
+    path.write_bytes(content[:where] + bytes([content[where] ^ 1]) + content[where + 1 :])
+    rig = FileRig(tmp_path / "log")
+    numbers = [number for number, _ in rig.log.read(0, 99)]
+    assert numbers == [*range(1, 10), *range(11, 21)]
+    assert len(rig.warnings) == 1 and "1 records are damaged" in rig.warnings[0]
+    feed: Feed[str] = Feed("e1", last=20, shelf=dict.fromkeys(numbers, "item"), held=dict.fromkeys(numbers, 1))
+    reader = feed.reader("start")
+    entries = [reader.take() for _ in range(20)]
+    assert entries[9] == FeedDropped(10, 10) and sum(isinstance(entry, FeedItem) for entry in entries) == 19
+    assert rig.log.append(b"new") == 21
+    write_all(rig)
+    rig.crash()
+    assert [number for number, _ in rig.log.read(18, 9)] == [19, 20, 21]
+
+
+def test_a_damaged_record_at_the_end_keeps_its_number(tmp_path: Path) -> None:
+    path, content = written(tmp_path / "log", 3)
+    path.write_bytes(content[:-1] + b"?")
+    rig = FileRig(tmp_path / "log")
+    assert [number for number, _ in rig.log.read(0, 99)] == [1, 2]
+    assert rig.log.append(b"new") == 4
 
 
 def test_damage_in_the_middle_costs_what_it_hits_and_the_numbers_show_it(

@@ -34,6 +34,7 @@ from protocols.pubsub.passing import (
     PARKED_MAX,
     PARKED_S,
     QUOTAS_MAX,
+    SEEN_S,
     Journey,
     Parking,
     PassedBatches,
@@ -422,10 +423,12 @@ def test_the_memory_of_rates_and_repeats_is_bounded() -> None:
     assert len(quotas) == QUOTAS_MAX
     keys = [key_of_batch(Batch(SCHEMA, PUBLISHER, (event(number),), 0, 0)) for number in range(30)]
     for key in keys:
-        assert len(seen.new(key, [(1, 1 + index) for index in range(10)], False)) == 10
+        assert len(seen.new(key, [(1, 1 + index) for index in range(10)], False, 0.0)) == 10
     assert keys[-1] in seen
     assert keys[0] not in seen
     assert len(seen) <= 100
     before = len(seen)
-    assert len(seen.new(keys[-1], [(1, 100 + index) for index in range(100)], False)) == 100 // BATCH_SHARE - 10
+    assert len(seen.new(keys[-1], [(1, 100 + index) for index in range(100)], False, 0.0)) == 100 // BATCH_SHARE - 10
     assert len(seen) <= before + 100 // BATCH_SHARE and keys[-2] in seen, "one batch leaves room for others"
+    seen.new(keys[0], [(1, 1)], False, SEEN_S + 1.0)
+    assert len(seen) == 1, "what has not come by for long is forgotten"

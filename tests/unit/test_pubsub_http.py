@@ -18,7 +18,7 @@ from peerd.client.streams import Backoff, Gap
 from peerd.errors import Unavailable
 from peerd.lib.feed import Feed
 from protocols.pubsub.front.client import PubSubClient
-from protocols.pubsub.models import ReceivedEvent, SubscriptionView
+from protocols.pubsub.models import Published, ReceivedEvent, SubscriptionView
 from protocols.pubsub.names import EventId
 from protocols.pubsub.outcomes import QueueFull
 from protocols.pubsub.service import NotDone
@@ -223,9 +223,8 @@ async def test_what_is_no_batch_is_refused(rig: Rig, body: str, status: int, wor
 
 
 async def test_the_client_is_told_the_outcome_of_each_event_of_a_batch(rig: Rig) -> None:
-    rig.service.outcome = lambda number: [published(number), Unavailable("gone"), published(number, "unknown")][
-        number - 1
-    ]
+    answers: list[Published | Exception] = [published(1), Unavailable("gone"), published(3, "unknown")]
+    rig.service.outcome = lambda number: answers[number - 1]
     outcomes = await rig.pubsub.publish_batch("stocks", [{"n": number} for number in range(3)], ack="received")
     assert [each.outcome for each in outcomes] == ["replicated", "unknown", "unknown"]
     assert outcomes[1].detail == "gone" and rig.asked("publish")[0] == ({"n": 0}, "received")
@@ -487,3 +486,33 @@ async def test_a_tree(rig: Rig) -> None:
     assert (view.schema_name, [cell.bits for cell in view.cells]) == ("stocks", ["", "0", "1"])
     with pytest.raises(RequestRefused):
         await rig.pubsub.tree("9lives")
+
+
+async def test_a_body_that_breaks_off_logs_nothing(rig: Rig, caplog: pytest.LogCaptureFixture) -> None:
+    async def receive() -> dict[str, Any]:
+        return {"type": "http.disconnect"}
+
+    sent: list[Any] = []
+
+    async def send(message: Any) -> None:
+        sent.append(message)
+
+    transport: Any = rig.http._transport
+    scope = {
+        "type": "http",
+        "method": "POST",
+        "path": EVENTS,
+        "raw_path": EVENTS.encode(),
+        "query_string": b"",
+        "root_path": "",
+        "headers": [(b"host", b"localhost"), (b"content-type", b"application/json"), (b"content-length", b"9")],
+        "client": None,
+        "server": None,
+        "http_version": "1.1",
+        "scheme": "http",
+        "state": {},
+    }
+    scope["state"] = {"peerd_caller": LOCAL_OPERATOR}
+    await transport.app(scope, receive, send)
+    assert [each.get("status") for each in sent] == [400, None] and not caplog.records
+    assert not rig.asked("publish")

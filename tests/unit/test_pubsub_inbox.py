@@ -27,7 +27,7 @@ from protocols.pubsub.models import MissedEvents
 from protocols.pubsub.statements import event_statement
 from protocols.pubsub.subscribing import inbox
 from protocols.pubsub.subscribing.inlets import ITEM_BYTES_MAX, WAITING_MAX
-from protocols.pubsub.subscribing.local import PAUSE_MS
+from protocols.pubsub.subscribing.local import PAUSE_MS, SCHEMA_PAUSE_MS
 from protocols.pubsub.subscribing.subscription import DOUBTFUL_MAX
 from tests.support.pubsub_subscribing import LEAF, PUBLISHER, STOCKS, Node1, PlainSchema, PlainSchemas, event, signed
 
@@ -114,7 +114,7 @@ def test_a_sender_waits_while_the_schema_is_looked_up() -> None:
     id = node.subscribe("price > 5").id
     schemas = node.plugin.schemas
     known, schemas.known = schemas.known, {}
-    assert node.batch(1, 1, event(1, price=6)) == DeliveryAnswer(0, inbox.SCHEMA_PAUSE_MS, stream=1)
+    assert node.batch(1, 1, event(1, price=6)) == DeliveryAnswer(0, SCHEMA_PAUSE_MS, stream=1)
     schemas.known = known
     assert node.batch(1, 1, event(1, price=6)).taken == 1
     assert node.numbers(id) == [1]

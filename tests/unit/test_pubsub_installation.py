@@ -90,6 +90,26 @@ def test_a_piece_is_probed_for_established_and_replicated() -> None:
     assert piece.core.due_at - piece.now == pytest.approx(LEASE_S / RENEWALS_PER_LEASE, rel=0.2)
 
 
+def test_a_leaf_that_asks_for_the_piece_itself_gets_it_over_its_own_link() -> None:
+    piece = Piece()
+    piece.begin()
+    asked = piece.core.kept(piece.now, LEAF, piece.core.sub.version, PieceStatus.ELSEWHERE, "", CELL)
+    assert asked == [SendInsert(LEAF, CELL)]
+    assert piece.answered(PieceStatus.KEPT, is_new=True) == [InstallReport(News.RECEIVED)]
+    assert piece.kept() == [InstallReport(News.REPLICATED)]
+
+
+def test_a_leaf_that_asks_for_the_piece_and_does_not_take_it_is_no_leaf_of_it() -> None:
+    piece = Piece()
+    piece.begin()
+    piece.core.kept(piece.now, LEAF, piece.core.sub.version, PieceStatus.ELSEWHERE, "", CELL)
+    [probe] = piece.core.insert_silent(piece.now)
+    assert isinstance(probe, SendProbe) and piece.core.place is None
+    wrong = piece.core.kept(piece.now, LEAF, piece.core.sub.version, PieceStatus.ELSEWHERE, "", CELL ^ 1)
+    assert wrong == [], "its point does not lie there"
+    assert piece.established()[1] == [InstallReport(News.RECEIVED)]
+
+
 def test_probes_are_repeated_ever_more_slowly_and_become_careful() -> None:
     piece = Piece()
     piece.begin()

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from hypothesis import given, settings, strategies as st
 
-from peerd.lib.filter import FilterError, FilterIndex, FilterTooLarge, Matcher, Node, write
+from peerd.lib.filter import FilterError, FilterIndex, FilterTooLarge, write
 from peerd.testing.host import peer
 from protocols.pubsub.cells import SIDE, WHOLE
 from protocols.pubsub.config import PubSubConfig
@@ -18,7 +18,7 @@ from protocols.pubsub.messages import SubObject
 from protocols.pubsub.names import EVERY
 from protocols.pubsub.pieces import pieces_of
 from protocols.pubsub.schema import EventSchema
-from tests.support.pubsub_schemas import events, filters, schema, wanted
+from tests.support.pubsub_schemas import events, fail_filters, filters, schema, wanted
 
 PRICE = 1
 
@@ -175,30 +175,12 @@ def test_a_later_version_of_the_schema_lets_new_attributes_be_named() -> None:
     assert matched(index, {"price": 6, "venue": "N"}) == [1, 2]
 
 
-def careless(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
-    """From now on filters that name this attribute cannot be tried, together or alone."""
-    together, alone = FilterIndex.match, EventSchema.matcher
-
-    def match(self: FilterIndex[str], event: Any) -> list[str]:
-        if any(name in text for text in (*self._slots, *self._new)):
-            raise OverflowError("a bug in the index")
-        return together(self, event)
-
-    def matcher(self: EventSchema, node: Node) -> Matcher:
-        if name in write(node):
-            raise OverflowError("a bug in the filter")
-        return alone(self, node)
-
-    monkeypatch.setattr(FilterIndex, "match", match)
-    monkeypatch.setattr(EventSchema, "matcher", matcher)
-
-
 def test_a_filter_that_cannot_be_tried_counts_as_met_and_costs_no_other_its_event(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """So its subscriber's own node is sent the event, tries it, and ends it there."""
     index = index_of(piece("price > 5", 1), piece("count > 10", 2), piece("price < 5", 3))
-    careless(monkeypatch, "count")
+    fail_filters(monkeypatch, "count")
     for _ in range(2):
         assert matched(index, {"price": 6.0, "count": 1}) == [1, 2]
     assert list(index.failed.values()) == ["OverflowError: a bug in the filter"] and index.faults == 1

@@ -12,10 +12,12 @@ from hypothesis import given, settings, strategies as st
 from peerd.errors import ProtocolError
 from protocols.pubsub.delivering.items import PendingDelivery
 from protocols.pubsub.delivering.outbox import RETRY_S_MAX, DeliveryAttempt, Outbox, OutboxLimits
-from protocols.pubsub.messages import EVENTS_BYTES_MAX, EVENTS_MAX, LostEvents
+from protocols.pubsub.losses import LossReason, LostEvents
+from protocols.pubsub.messages import EVENTS_BYTES_MAX, EVENTS_MAX
 from tests.support.pubsub_leaf import SCHEMA, FakeSchema, event, event_id
 
 LIMITS = OutboxLimits(window=4, retry_s=1.0, keep_s=60.0, bytes_max=1 << 20)
+LOST = (LostEvents(LossReason.SILENT, 1),)
 
 
 def outbox(limits: OutboxLimits = LIMITS) -> Outbox:
@@ -70,13 +72,13 @@ def test_that_events_were_dropped_is_told_although_no_other_comes() -> None:
     fill(box, 1)
     box.sends(0.0)
     assert numbers(box.expire(60.0)) == [1]
-    box.note_lost(SCHEMA.name, 3)
+    box.note_lost(SCHEMA.name, LossReason.SILENT)
     [mark] = box.sends(60.0)
-    assert (mark.number, mark.items, mark.lost) == (1, (), (LostEvents(3, 1),))
+    assert (mark.number, mark.items, mark.lost) == (1, (), LOST)
     box.failed(mark, 61.0)
     assert box.needs_care()
     [again] = box.sends(70.0)
-    assert (again.number, again.lost) == (1, mark.lost)
+    assert (again.number, again.lost) == (1, LOST)
     assert box.answered(again, 1, 0.0, 70.1) == []
     assert not box.has_lost and not box.needs_care() and box.sends(70.2) == []
 
@@ -87,13 +89,13 @@ def test_a_node_that_stays_silent_hears_it_with_the_next_event() -> None:
     fill(box, 1)
     box.sends(0.0)
     box.expire(60.0)
-    box.note_lost(SCHEMA.name, 3)
+    box.note_lost(SCHEMA.name, LossReason.SILENT)
     box.sends(60.0)
     assert box.expire(120.0) == []
     assert box.has_lost and not box.needs_care() and box.sends(200.0) == []
     fill(box, 2)
     [attempt] = box.sends(200.0)
-    assert (numbers(attempt.items), attempt.lost) == ([2], (LostEvents(3, 1),))
+    assert (numbers(attempt.items), attempt.lost) == ([2], LOST)
 
 
 def test_batches_keep_to_one_schema_and_to_the_sizes_of_messages() -> None:

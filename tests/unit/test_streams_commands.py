@@ -238,7 +238,7 @@ def test_a_line_that_is_no_object_is_named_and_what_came_before_it_published(
     typed(b'{"n": 1}\n' + line + b'\n{"n": 3}\n')
     assert main(["stream", "publish", "news"]) == 2
     told = " ".join(capsys.readouterr().err.replace("│", " ").split())
-    assert "standard input, line 2" in told and "the 1 items before it were published" in told
+    assert "standard input, line 2" in told and "published before it: 1 item" in told
     assert service.items == [(b'{"n": 1}', "application/json")]
 
 

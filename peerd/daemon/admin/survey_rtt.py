@@ -16,7 +16,7 @@ from peerd.messages import PeerRef
 from peerd.models.admin import ReachNode, Rtt
 from peerd.node.node import Node
 from peerd.overlay.messages import REACH_TARGETS_MAX, Reached, ViewReply
-from peerd.quantities import ago
+from peerd.words import ago
 
 PINGS: Final = 5
 LOOKUP_TIMEOUT_S: Final = 10.0

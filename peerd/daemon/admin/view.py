@@ -15,6 +15,7 @@ from peerd.messages import PeerRef
 from peerd.models.admin import (
     DepartedPeer,
     EffectiveSettings,
+    HistoryUse,
     HistoryView,
     Hop,
     MissingPeer,
@@ -72,6 +73,10 @@ def status(daemon: Subject) -> Status:
             PluginStatus(name=name, version=plugin.version)
             for name, plugin in sorted(node.plugins.items())
             if name not in daemon.disabled_plugins
+        ],
+        histories=[
+            HistoryUse(owner=owner, name=each.name, entries=each.entries, bytes=each.bytes, bytes_max=each.bytes_max)
+            for owner, each in node.histories()
         ],
         certificate_expires_at=None if daemon.identity is None else daemon.identity.clock.expires_at,
         certificate_state=None if daemon.identity is None else daemon.identity.renewal_state,

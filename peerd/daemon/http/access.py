@@ -20,8 +20,8 @@ from peerd.daemon.http.access_book import (
 )
 from peerd.daemon.storage.state_table import StateRows
 from peerd.errors import Unavailable
+from peerd.lib.admission import TokenBucket
 from peerd.linking.join_limits import REFUSAL_FORGOTTEN_S, RefusedHosts
-from peerd.linking.rate_limit import TokenBucket
 
 REFUSALS_LOGGED_PER_SECOND: Final = 0.2
 REFUSALS_LOGGED_BURST: Final = 10

@@ -12,12 +12,14 @@ from dataclasses import dataclass
 from http import HTTPStatus
 from typing import Any, Final
 
-from fastapi import FastAPI, HTTPException, Request
+from fastapi import FastAPI, HTTPException, Request, Response
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse
 from starlette.exceptions import HTTPException as AnyHTTPException
+from starlette.requests import ClientDisconnect
 
 from peerd.daemon.http.gate import App, Receive, Scope, Send, refuse
+from peerd.daemon.memory_watch import tell_loop_of_memory
 from peerd.errors import Unavailable
 from peerd.invalid import told
 from peerd.limits import KIB
@@ -127,7 +129,12 @@ def add_problem_handlers(app: FastAPI) -> None:
 
     @app.exception_handler(Exception)
     async def unexpected(request: Request, error: Exception) -> JSONResponse:
+        tell_loop_of_memory(error)
         return problem(HTTPStatus.INTERNAL_SERVER_ERROR, "a bug in the daemon; its log has the traceback")
+
+    @app.exception_handler(ClientDisconnect)
+    async def gone(request: Request, error: ClientDisconnect) -> Response:
+        return Response(status_code=HTTPStatus.BAD_REQUEST)  # nobody reads it
 
 
 def _is_unread(error: RequestValidationError) -> bool:

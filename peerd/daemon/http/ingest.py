@@ -30,7 +30,7 @@ from peerd.invalid import first_reason
 from peerd.limits import KIB, MIB
 from peerd.models.admin import PROBLEM_TYPE, STREAM_TYPE
 from peerd.models.streams import IngestAnswer, IngestError
-from peerd.quantities import counted
+from peerd.words import counted
 
 LINES_BODY: Final[dict[str, Any]] = {"requestBody": {"content": {STREAM_TYPE: {}}, "required": True}}
 """``openapi_extra`` of a route that takes lines: FastAPI does not see what `ingest` reads."""

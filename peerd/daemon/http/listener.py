@@ -20,8 +20,8 @@ from peerd.daemon.http.gate import App
 from peerd.daemon.http.protocol import BoundedProtocol, websocket_protocol
 from peerd.daemon.http.uvicorn_parts import Config, ServerState
 from peerd.daemon.tasks import cancel_and_wait, spawn
+from peerd.lib.admission import TokenBucket
 from peerd.limits import ACCEPTS_BURST, ACCEPTS_PER_SECOND, HTTP_CONNECTIONS_SPARE, KIB
-from peerd.linking.rate_limit import TokenBucket
 from peerd.system.sockets import format_address, tune
 
 BACKLOG: Final = 64

@@ -15,8 +15,8 @@ from peerd.identity.ledger import NODE_SUBJECT
 from peerd.identity.node_identity import PeerIdentity, format_serial
 from peerd.identity.renewal import RenewalClock
 from peerd.ids import format_id
+from peerd.lib.admission import TokenBucket
 from peerd.limits import EVENT_TEXT_LENGTH_MAX
-from peerd.linking.rate_limit import TokenBucket
 from peerd.messages import PeerRef, decode_body, message_type
 from peerd.telemetry.schema import CertificateInstalled, CertificateIssued, Event, JoinRefused, NoticeLearned
 from peerd.wire.trust import Denial, IssuerNotice, RootChange, SignedNotice

@@ -11,8 +11,8 @@ from peerd.daemon.links.settings import LinkContext
 from peerd.errors import PeerMisbehaved, ProtocolError
 from peerd.identity.node_identity import PeerIdentity
 from peerd.ids import NodeId
+from peerd.lib.admission import TokenBucket
 from peerd.limits import CONTROL_FRAME_BYTES_MAX
-from peerd.linking.rate_limit import TokenBucket
 from peerd.linking.send_queue import SendQueue
 from peerd.linking.settings import LinkSettings
 from peerd.messages import PeerRef

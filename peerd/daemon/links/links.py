@@ -219,7 +219,18 @@ class Links:
             if is_denied(link.peer.id, link.certificate):
                 link.flush()
                 asyncio.get_running_loop().call_soon(link.abort, "denied")
-        self._streams.deny(is_denied)
+        self._streams.end_where(is_denied, "denied")
+
+    def cut(self, nodes: frozenset[NodeId]) -> None:
+        """Have no link with these nodes from now on, and with all others again, as if a network failed and came back.
+
+        The other sides have to be told the same, or they go on dialling.
+        """
+        self.context.cut = nodes
+        for link in list(self._links):
+            if link.peer.id in nodes:
+                link.abort("cut")
+        self._streams.end_where(lambda peer_id, certificate: peer_id in nodes, "cut")
 
     # From connections
 

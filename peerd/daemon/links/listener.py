@@ -15,9 +15,9 @@ from peerd.daemon.links.settings import LinkContext
 from peerd.daemon.links.telemetry import LinkTelemetry
 from peerd.daemon.tasks import cancel_and_wait, spawn
 from peerd.errors import HandshakeRefused, ProtocolError
+from peerd.lib.admission import TokenBucket
 from peerd.linking.handshakes import Handshakes
 from peerd.linking.join_limits import host_of
-from peerd.linking.rate_limit import TokenBucket
 from peerd.system.sockets import format_address, tune
 from peerd.wire.enrolment import PREFACE
 

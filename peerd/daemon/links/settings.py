@@ -9,9 +9,10 @@ from dataclasses import dataclass, field, replace
 from typing import Final
 
 from peerd.config import LimitsConfig, NodeConfig, PeerdConfig, split_address
+from peerd.errors import HandshakeRefused
 from peerd.identity.node_identity import PeerIdentity, verify_peer_certificate
 from peerd.identity.tls import peer_certificate
-from peerd.ids import NodeId
+from peerd.ids import NodeId, format_id
 from peerd.linking.allowed_hosts import AllowedHosts
 from peerd.linking.settings import SOCKETS_UNBOUNDED, LinkSettings
 from peerd.messages import PeerRef
@@ -75,6 +76,8 @@ class LinkContext:
     tls: TlsContexts | None = None
     denied: frozenset[NodeId] = frozenset()
     denied_serials: frozenset[int] = frozenset()
+    cut: frozenset[NodeId] = frozenset()
+    """Nodes with which there is no link because an operator has cut it for a drill."""
     now: Callable[[], float] = monotonic_s
     wall_time: Callable[[], float] = time.time
     """Unix seconds, for certificates only."""
@@ -85,10 +88,13 @@ class LinkContext:
         """Return the identity that the peer's certificate proves; ``None`` without TLS. Raises `HandshakeRefused`."""
         if self.tls is None or connection is None:
             return None
-        return verify_peer_certificate(
+        identity = verify_peer_certificate(
             peer_certificate(connection),
             cluster=self.local.cluster,
             expected=expected,
             denied=self.denied,
             denied_serials=self.denied_serials,
         )
+        if identity.node_id in self.cut:
+            raise HandshakeRefused("cut", f"links with {format_id(identity.node_id)} are cut, for a drill")
+        return identity

@@ -62,11 +62,11 @@ class StreamTable:
         self._user.telemetry.streams(len(self._streams))
         self._user.stream_ended()
 
-    def deny(self, is_denied: Callable[[NodeId, PeerIdentity | None], bool]) -> None:
-        """End every stream with a peer that is denied."""
+    def end_where(self, is_meant: Callable[[NodeId, PeerIdentity | None], bool], reason: str) -> None:
+        """End every stream with such a peer."""
         for stream, certificate in list(self._streams.items()):
-            if is_denied(stream.peer.id, certificate):
-                stream.end("denied")
+            if is_meant(stream.peer.id, certificate):
+                stream.end(reason)
 
     def close(self) -> None:
         """Flush and close every stream."""

@@ -10,15 +10,15 @@ import structlog
 from peerd.api import Metric
 from peerd.errors import PeerMisbehaved
 from peerd.ids import NodeId, format_id
+from peerd.lib.admission import TokenBucket
 from peerd.limits import EVENT_TEXT_LENGTH_MAX
-from peerd.linking.rate_limit import TokenBucket
 from peerd.messages import PeerRef
 from peerd.telemetry.schema import Event, LinkDown, LinkRefused, LinkUp, PeerMisbehaviour
 
 _REASONS: Final = """
     accept_rate auth_rejected backoff bad_certificate bad_flags bad_magic bad_signature banned certificate
-    closed_early denied dial_limit disconnect duplicate_identity duplicate_link eof error expired file_descriptors flood
-    frame_idle goodbye hello_timeout id_mismatch idle invalid issuer_salt key_type key_usage links_max malformed
+    closed_early cut denied dial_limit disconnect duplicate_identity duplicate_link eof error expired file_descriptors
+    flood frame_idle goodbye hello_timeout id_mismatch idle invalid issuer_salt key_type key_usage links_max malformed
     malformed_certificate misbehaved name_resolution no_certificate not_allowed not_leaf oversize peer_down purpose
     queue_full recycled refused replaced reset self silent sockets_max stopping streams_max timeout tls tls_timeout
     transient_links_host_max transient_links_max unexpected_message unreachable uri_san user_timeout version

@@ -29,7 +29,10 @@ SEGMENT_BYTES: Final = 4 * MIB
 _MAGIC: Final = b"peerd-log 1\n"
 _HEAD: Final = Struct(">IIBQ")
 _CHECKED: Final = Struct(">IBQ")
+_NUMBERED: Final = Struct(">BQ")
 _RECORD, _MARK = range(2)
+NUMBER_BITS: Final = 16
+"""Behind damage, records are looked for whose numbers differ from the one that is missing in so many bits."""
 
 Work = Callable[[Callable[..., Any], tuple[Any, ...], Callable[[Any], None], Callable[[BaseException], None]], object]
 """Runs a function off the loop: ``work(function, arguments, done, failed)``, as `peerd.daemon.offload.OffloadPool`."""
@@ -37,7 +40,7 @@ Work = Callable[[Callable[..., Any], tuple[Any, ...], Callable[[Any], None], Cal
 
 @dataclass(slots=True)
 class Segment:
-    """One file: where its durable records are, from ``first`` on, and how many bytes of it count."""
+    """One file: where its durable records are, from ``first`` on (0: one that is damaged), and how many bytes count."""
 
     path: Path
     first: int
@@ -60,13 +63,15 @@ class FileAppend(NamedTuple):
 
 
 class SegmentContent(NamedTuple):
-    """What a segment's file holds, up to the first byte that is no record."""
+    """What a segment's file holds, up to the last byte of its last record."""
 
     offsets: array[int]
     lengths: array[int]
     size: int
     gone: int
     """Everything up to this number has been truncated."""
+    damaged: int
+    """So many records cannot be read; their offset is 0."""
 
 
 @dataclass(slots=True)
@@ -124,6 +129,8 @@ class LogFiles:
                 with segment.path.open("rb") as file:
                     for number in numbers:
                         index = number - segment.first
+                        if not segment.offsets[index]:
+                            continue
                         file.seek(segment.offsets[index])
                         yield number, file.read(segment.lengths[index])
             except OSError as error:
@@ -187,28 +194,80 @@ def _encode(kind: int, number: int, content: bytes) -> bytes:
     return zlib.crc32(checked).to_bytes(4, "big") + checked
 
 
+class _Found(NamedTuple):
+    """A whole entry of a segment. ``end``: the position behind it."""
+
+    kind: int
+    number: int
+    start: int
+    end: int
+
+
+def _entry_at(content: bytes, position: int) -> _Found | None:
+    """The entry that begins here, if its checksum is right."""
+    if len(content) - position < _HEAD.size:
+        return None
+    checksum, length, kind, number = _HEAD.unpack_from(content, position)
+    start = position + _HEAD.size
+    if length > LOG_RECORD_BYTES_MAX or len(content) - start < length:
+        return None
+    if zlib.crc32(memoryview(content)[position + 4 : start + length]) != checksum:
+        return None
+    return _Found(kind, number, start, start + length)
+
+
+def _next_whole(content: bytes, position: int, expected: int) -> tuple[int, _Found] | None:
+    """The first record behind damage, and where it begins: found by its kind and number, believed for its checksum."""
+    before = _HEAD.size - _NUMBERED.size
+    for high in (expected >> NUMBER_BITS, (expected >> NUMBER_BITS) + 1):
+        pattern = _NUMBERED.pack(_RECORD, high << NUMBER_BITS)[: -NUMBER_BITS // 8]
+        at = content.find(pattern, position + before)
+        while at >= 0:
+            found = _entry_at(content, at - before)
+            if found is not None and found.kind == _RECORD and found.number >= expected:
+                return at - before, found
+            at = content.find(pattern, at + 1)
+    return None
+
+
+def _end_of_damaged(content: bytes, position: int, expected: int) -> int:
+    """Where the record ends that is expected here, if it is as long as it says: so no crash has cut it. Else 0."""
+    if len(content) - position < _HEAD.size:
+        return 0
+    _, length, kind, number = _HEAD.unpack_from(content, position)
+    end = position + _HEAD.size + length
+    is_it = kind == _RECORD and number == expected and length <= LOG_RECORD_BYTES_MAX
+    return end if is_it and end <= len(content) else 0
+
+
 def parse_segment(content: bytes, first: int) -> SegmentContent:
-    """The records of a segment in order, up to the first byte that is none: a crash cut it there, or it is damaged."""
-    offsets, lengths, gone = array("Q"), array("I"), 0
-    if not content.startswith(_MAGIC):
-        return SegmentContent(offsets, lengths, 0, gone)
-    position = len(_MAGIC)
-    while len(content) - position >= _HEAD.size:
-        checksum, length, kind, number = _HEAD.unpack_from(content, position)
-        start = position + _HEAD.size
-        if length > LOG_RECORD_BYTES_MAX or len(content) - start < length:
-            break
-        if zlib.crc32(content[position + 4 : start + length]) != checksum:
-            break
-        if kind == _MARK:
-            gone = max(gone, number)
-        elif kind == _RECORD and number == first + len(offsets):
-            offsets.append(start)
-            lengths.append(length)
+    """The records of a segment in order. What is damaged is left out, with its number, so that readers find a mark in
+    its place. What is behind the last one is nothing: a crash may have cut a write there that nobody was told of."""
+    offsets, lengths, gone, damaged = array("Q"), array("I"), 0, 0
+    position = len(_MAGIC) if content.startswith(_MAGIC) else 0
+    while position < len(content):
+        expected = first + len(offsets)
+        found = _entry_at(content, position)
+        if found is None or found.kind > _MARK or (found.kind == _RECORD and found.number != expected):
+            whole = _next_whole(content, position, expected)
+            if whole is None:
+                if end := _end_of_damaged(content, position, expected):
+                    offsets.append(0)
+                    lengths.append(0)
+                    position, damaged = end, damaged + 1
+                break
+            position, found = whole
+            missing = found.number - expected
+            offsets.extend([0] * missing)
+            lengths.extend([0] * missing)
+            damaged += missing
+        if found.kind == _MARK:
+            gone = max(gone, found.number)
         else:
-            break
-        position = start + length
-    return SegmentContent(offsets, lengths, position, gone)
+            offsets.append(found.start)
+            lengths.append(found.end - found.start)
+        position = found.end
+    return SegmentContent(offsets, lengths, position, gone, damaged)
 
 
 def open_log(folder: Path, work: Work) -> tuple[GroupLog, list[str]]:
@@ -228,6 +287,8 @@ def open_log(folder: Path, work: Work) -> tuple[GroupLog, list[str]]:
         found = parse_segment(content, number)
         gone = max(gone, found.gone)
         segments.append(Segment(path, number, found.size, found.offsets, found.lengths))
+        if found.damaged:
+            warnings.append(f"{path}: {found.damaged} records are damaged, and left out")
         if found.size < len(content):
             rest = len(content) - found.size
             warnings.append(f"{path}: no whole record after {found.size} bytes; the {rest} bytes behind are left out")
@@ -236,6 +297,7 @@ def open_log(folder: Path, work: Work) -> tuple[GroupLog, list[str]]:
         number: segment.lengths[number - segment.first]
         for segment in segments
         for number in range(max(segment.first, gone + 1), segment.next)
+        if segment.offsets[number - segment.first]
     }
     first = min([next_number, *sizes])
     return GroupLog(LogFiles(folder, work, segments), first, next_number, sizes), warnings

@@ -152,6 +152,7 @@ class _Normaliser:
 
     def _any_of(self, node: AnyOf) -> list[_Draft]:
         found: dict[tuple[object, ...], _Draft] = {}
+        alike: dict[tuple[object, ...], list[Within]] = {}
         for part in node.parts:
             for draft in self.drafts(part):  # equal drafts fall together, as they have one key
                 self._step()
@@ -159,14 +160,13 @@ class _Normaliser:
                 [only] = draft.values() if len(draft) == 1 else (None,)
                 if isinstance(only, Within) and only.view is not View.ENDING:
                     key: tuple[object, ...] = _key(only)
-                    if (present := found.get(key)) is not None:
-                        before = present[key]
-                        assert isinstance(before, Within)
-                        draft = {key: Within(only.name, only.view, before.ranges | only.ranges)}
+                    alike.setdefault(key, []).append(only)
                 else:
                     key = tuple(draft.items())
                 found[key] = draft
                 _check_count(len(found))
+        for key, tests in alike.items():
+            found[key] = {key: Within(tests[0].name, tests[0].view, _united([test.ranges for test in tests]))}
         return list(found.values())
 
     def _all_of(self, node: AllOf) -> list[_Draft]:
@@ -198,6 +198,14 @@ class _Normaliser:
         if self.steps > NORMAL_STEPS_MAX:
             message = f"making the normal form would try more than {NORMAL_STEPS_MAX} combinations"
             raise FilterTooLarge("NORMAL_STEPS_MAX", message)
+
+
+def _united(ranges: list[Ranges]) -> Ranges:
+    """Return the union of one or more; of neighbours first, because the effort of each is as large as the two are."""
+    while len(ranges) > 1:
+        pairs = zip(ranges[::2], ranges[1::2], strict=False)
+        ranges = [one | other for one, other in pairs] + (ranges[-1:] if len(ranges) % 2 else [])
+    return ranges[0]
 
 
 def _check_count(count: int) -> None:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from typing import ClassVar, Final, Self, cast
 
 from peerd.api import (
+    History,
     Host,
     LocalRecord,
     Metric,
@@ -31,6 +32,7 @@ from peerd.services.records.replication import Replicator
 from peerd.services.records.root import Root
 from peerd.services.records.state import RecordState
 from peerd.services.records.sync import Synchroniser
+from peerd.services.records.table import WRITE_BYTES, WRITES_REMEMBERED_MAX
 from peerd.services.service import Service
 
 LAPSE_MIN_S: Final = 0.5
@@ -257,6 +259,10 @@ class RecordStore(Service):
         self._host.gauge("peerd_records_tombstones", table.tombstones)
         self._host.gauge("peerd_records_pending", len(self.operations), kind="operations")
         self._host.gauge("peerd_records_pending", len(self.replicator), kind="writes")
+
+    def histories(self) -> Sequence[History]:
+        count = self.state.table.writes_remembered
+        return (History("writes of records", count, count * WRITE_BYTES, WRITES_REMEMBERED_MAX * WRITE_BYTES),)
 
     def validate(self) -> None:
         """Assert the invariants of the table."""

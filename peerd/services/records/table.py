@@ -31,6 +31,8 @@ COUNTER_JUMP_MAX: Final = 1 << 40
 `RecordTable._follow` for what is done about it."""
 COUNTER_MAX: Final = 1 << 62
 WRITES_REMEMBERED_MAX: Final = 16_384
+WRITE_BYTES: Final = 300
+"""What remembering one takes, measured."""
 HEAP_SLACK: Final = 1024
 
 CHANGED: Final = "changed"
@@ -374,6 +376,11 @@ class RecordTable:
         first, last = self._bounds(part)
         is_plain = part.low_place <= part.high_place  # a part of a narrow range may have no width
         return self._sums[first:last] if is_plain else self._sums[first:] + self._sums[:last]
+
+    @property
+    def writes_remembered(self) -> int:
+        """How many answers are remembered, for requests that come again."""
+        return len(self._writes)
 
     def validate(self) -> None:
         """Assert order, sums and limits. What has not changed since the last time is not looked at again."""

@@ -14,7 +14,8 @@ from peerd.cli.output import Terminal, number, print_data, print_table, seconds,
 from peerd.client import Client
 from peerd.errors import Bug, ExitCode
 from peerd.ids import short_id
-from peerd.quantities import counted, parse_duration
+from peerd.quantities import parse_duration
+from peerd.words import counted
 from protocols.aggregation import functions
 from protocols.aggregation.answer import Answer, RoundProgress
 from protocols.aggregation.collector import Basis

@@ -20,7 +20,7 @@ from peerd.client.patience import insist
 from peerd.client.streams import Item, StreamEntry, json_bytes
 from peerd.errors import Unavailable
 from peerd.models.admin import API_PREFIX, STREAM_TYPE, Problem
-from peerd.models.streams import IngestAnswer
+from peerd.models.streams import IngestAnswer, IngestError
 from protocols.dissemination.front.document_files import Progress, pieces_of, write_document
 from protocols.dissemination.messages import ITEM_BYTES_MAX
 from protocols.dissemination.models import (
@@ -79,10 +79,12 @@ class DisseminationClient:
         producer_gone: Literal["end", "wait", "hand-over"] = "wait",
         durable: bool = False,
         successors: Sequence[str] = (),
+        unsigned: bool = False,
     ) -> StreamView:
         """Create a stream; the daemon becomes its producer. ``durable``: items are on its disk before they go out.
 
         ``successors``: who goes on with it when the producer is gone, where it is created with ``hand-over``.
+        ``unsigned``: the producer does not sign items.
         """
         spec = StreamSpec.model_construct(  # without a check: the daemon says what is wrong with it, in words
             name=name,
@@ -92,6 +94,7 @@ class DisseminationClient:
             producer_gone=producer_gone,
             durable=durable,
             successors=tuple(successors),
+            unsigned=unsigned,
         )
         return await self._client.call("POST", PATH, StreamView, spec)
 
@@ -128,12 +131,13 @@ class DisseminationClient:
         items: AsyncIterable[WrappedItem] | Iterable[WrappedItem],
         on_progress: Callable[[IngestAnswer], None] = lambda answer: None,
         backoff: Backoff | None = None,
+        on_refused: Callable[[IngestError], None] = lambda error: None,
     ) -> IngestAnswer:
         """Publish any number of items, as fast as the stream takes them and as slowly as they come.
 
         Refused items are counted, and the first of them are named by their number, in the answer; ``on_progress`` is
-        told the same from time to time. While the daemon is away the items wait; what was under way when it went may
-        then be published twice.
+        told the same from time to time, and ``on_refused`` of each one that the daemon names. While the daemon is away
+        the items wait; what was under way when it went may then be published twice.
         """
         from peerd.client.batches import send_in_batches
 
@@ -145,7 +149,8 @@ class DisseminationClient:
                 for item in items:
                     yield _short(item).model_dump(exclude_none=True)
 
-        return await send_in_batches(self._client, f"{_path(name, 'items')}?wrapped=1", lines(), on_progress, backoff)
+        path = f"{_path(name, 'items')}?wrapped=1"
+        return await send_in_batches(self._client, path, lines(), on_progress, backoff, on_refused)
 
     # Documents
 

@@ -65,6 +65,10 @@ def create(
         bool,
         typer.Option("--durable", help="Items go out once they are on disk, and survive a restart of this daemon."),
     ] = False,
+    unsigned: Annotated[
+        bool,
+        typer.Option("--unsigned", help="Do not sign items: daemons on the way to a subscriber could alter them."),
+    ] = False,
     socket: SocketOption = None,
     output: OutputOption = Output.TABLE,
 ) -> None:
@@ -80,7 +84,14 @@ def create(
 
     def call(client: Client) -> Any:
         return _of(client).create(
-            stream, kind, policy, settings, producer_gone=producer_gone, durable=durable, successors=successor or ()
+            stream,
+            kind,
+            policy,
+            settings,
+            producer_gone=producer_gone,
+            durable=durable,
+            successors=successor or (),
+            unsigned=unsigned,
         )
 
     view = ask(socket, call, "putting the stream's record on the ring")
@@ -196,18 +207,25 @@ def show(stream: StreamArgument, socket: SocketOption = None, output: OutputOpti
         "depth": _count(view.depth),
         "children": str(view.children),
         "durable": _durable(view),
+        "signed": "no: nodes on the way could alter items" if view.unsigned else "yes, by the producer",
+        **({"lied to by": "; ".join(f"{node:.8} ({why})" for node, why in view.liars.items())} if view.liars else {}),
         "producer gone": _when_gone(view),
     }
     print_facts(stdout(), list(facts.items()))
     if held:
         rows = [
-            (each.id, each.name or "-", each.state, f"{each.received:,}", f"{each.missed_gaps:,}", each.interest or "*")
+            (
+                each.id,
+                each.name or "-",
+                each.state,
+                *(f"{count:,}" for count in (each.received, each.missed_gaps, each.dropped)),
+                each.interest or "*",
+            )
             for each in held
         ]
         stdout().print()
-        print_table(
-            stdout(), ("id", "name", "state", "received", "gaps", "interest"), rows, numbers=("received", "gaps")
-        )
+        counts = ("received", "gaps", "dropped")
+        print_table(stdout(), ("id", "name", "state", *counts, "interest"), rows, numbers=counts)
 
 
 @app.command()

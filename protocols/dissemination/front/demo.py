@@ -13,7 +13,7 @@ from typing import Any, ClassVar, Final
 from peerd.client.streams import StreamEntry
 from peerd.cluster.demo import DemoComparison, DemoPart, DemoStage
 from peerd.cluster.layout import Tables
-from peerd.quantities import counted
+from peerd.words import counted
 from protocols.dissemination.front.client import DisseminationClient, wrapped
 from protocols.dissemination.models import ReceivedItem, StreamWish, WrappedItem
 

@@ -16,18 +16,20 @@ from peerd.cli.lines import STDIN, BadLine, object_of, once, typed_value
 from peerd.cli.options import Output, OutputOption, SocketOption, ask
 from peerd.cli.output import print_data, printable, seconds, size, stderr, stdout
 from peerd.errors import ExitCode
-from peerd.quantities import counted
+from peerd.words import counted
 from protocols.dissemination.models import CONTENT_TYPE_LENGTH_MAX
 
 if TYPE_CHECKING:
     from peerd.cli.output import Terminal
     from peerd.client import Client
-    from peerd.models.streams import IngestAnswer
+    from peerd.models.streams import IngestAnswer, IngestError
     from protocols.dissemination.front.sources import Items
 
 ATTRIBUTE: Final = re.compile(r"([A-Za-z_][A-Za-z0-9_.]*)=(.*)", re.DOTALL)
 SHOW_EVERY_S: Final = 0.2
 BAR_LENGTH: Final = 30
+LINES_TOLD_MAX: Final = 10
+"""So many lines that are refused are told one by one; the others are only counted."""
 
 
 def publish(
@@ -93,8 +95,8 @@ def publish(
     if len(given) == 1 and given[0].lstrip().startswith("{") and not os.path.exists(given[0]):
         _one(socket, stream, object_of(given[0], "the item"), type, output)
         return
-    labels = [each for each in given if each != STDIN]
-    items = _items(given, follow, watch, everything, text, type)
+    labels = dict(enumerate([each for each in given if each != STDIN], 1))
+    items = _items(given, follow, watch, everything, text, type, labels)
     _many(socket, stream, items, rate, labels, progress, output)
 
 
@@ -164,8 +166,19 @@ class ByteProgress:
             self._terminal.overwrite("")
 
 
-def _items(given: list[str], follow: Path | None, watch: Path | None, everything: bool, text: bool, type: str) -> Items:
-    """The source that was asked for. Raises ``typer.BadParameter`` for one that cannot be read."""
+def _items(
+    given: list[str],
+    follow: Path | None,
+    watch: Path | None,
+    everything: bool,
+    text: bool,
+    type: str,
+    labels: dict[int, str],
+) -> Items:
+    """The source that was asked for. Raises ``typer.BadParameter`` for one that cannot be read.
+
+    ``labels``: what items are called, by their numbers.
+    """
     from protocols.dissemination.front import sources
 
     read = sources.line_reader(text, type)
@@ -174,7 +187,7 @@ def _items(given: list[str], follow: Path | None, watch: Path | None, everything
         return sources.of_growing_file(follow, read, everything, _not_published)
     if watch is not None:
         _check(watch, watch.is_dir(), "--watch", "folder")
-        return sources.of_folder(watch, type, everything, _not_published)
+        return sources.of_folder(watch, type, everything, _not_published, labels)
     if given in ([], [STDIN]):
         if not given and sys.stdin.isatty():
             raise typer.BadParameter("give files, or one item as NAME=VALUE; '-' takes lines from the terminal")
@@ -214,7 +227,7 @@ def _one(socket: str | None, stream: str, item: Any, type: str, output: Output) 
 
 
 def _many(
-    socket: str | None, stream: str, items: Items, rate: float, labels: list[str], progress: bool, output: Output
+    socket: str | None, stream: str, items: Items, rate: float, labels: dict[int, str], progress: bool, output: Output
 ) -> None:
     from peerd.client import RequestRefused
     from protocols.dissemination.front.client import DisseminationClient
@@ -224,7 +237,7 @@ def _many(
 
     async def run(client: Client) -> IngestAnswer:
         shown = _shown(paced(items, rate), stderr() if progress else None)
-        return await DisseminationClient(client).publish_many(stream, shown, told.of)
+        return await DisseminationClient(client).publish_many(stream, shown, told.of, on_refused=told.refuse)
 
     begun = time.monotonic()
     try:
@@ -251,23 +264,27 @@ def _many(
 
 
 class _Telling:
-    """Tells each refusal once, as soon as it is known."""
+    """Tells each refusal once, as soon as it is known: files by their names, and of lines the first ones."""
 
-    def __init__(self, labels: list[str], terminal: Terminal) -> None:
+    def __init__(self, labels: dict[int, str], terminal: Terminal) -> None:
         self._labels = labels
         self._terminal = terminal
-        self._told = 0
+        self._lines_told = 0
         self.accepted = self.refused = 0
+
+    def refuse(self, error: IngestError) -> None:
+        """The daemon does not take an item."""
+        label = self._labels.get(error.line)
+        self._lines_told += label is None
+        if label is not None or self._lines_told <= LINES_TOLD_MAX:
+            self._terminal.overwrite("")
+            self._terminal.print(f"{printable(label or f'item {error.line}')}: {printable(error.detail)}")
 
     def of(self, total: IngestAnswer) -> None:
         """What became of all items so far."""
         self.accepted, self.refused = total.accepted, total.refused
-        for error in total.errors[self._told :]:
-            named = error.line <= len(self._labels)
-            place = self._labels[error.line - 1] if named else f"item {error.line}"
-            self._terminal.overwrite("")
-            self._terminal.print(f"{printable(place)}: {printable(error.detail)}")
-        self._told = len(total.errors)
+        while self._labels and (oldest := next(iter(self._labels))) <= self.accepted + self.refused:
+            del self._labels[oldest]
 
 
 async def _shown(items: Items, terminal: Terminal | None) -> Items:

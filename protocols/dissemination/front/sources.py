@@ -237,9 +237,18 @@ class FolderWatch:
                     continue
 
 
-async def of_folder(folder: Path, content_type: str, is_everything_new: bool, on_bad: Callable[[str], None]) -> Items:
-    """Each file that comes into a folder is an item, for ever. ``on_bad`` is told of one that cannot be."""
-    watch = FolderWatch(folder, is_everything_new)
+async def of_folder(
+    folder: Path,
+    content_type: str,
+    is_everything_new: bool,
+    on_bad: Callable[[str], None],
+    labels: dict[int, str] | None = None,
+) -> Items:
+    """Each file that comes into a folder is an item, for ever. ``on_bad`` is told of one that cannot be.
+
+    In ``labels`` stand the files' names, by the numbers of their items from 1.
+    """
+    watch, count = FolderWatch(folder, is_everything_new), 0
     while True:
         for path in watch.take():
             try:
@@ -248,6 +257,9 @@ async def of_folder(folder: Path, content_type: str, is_everything_new: bool, on
             except (OSError, typer.BadParameter) as error:
                 on_bad(str(error))
                 continue
+            count += 1
+            if labels is not None:
+                labels[count] = str(path)
             yield item
         await asyncio.sleep(LOOK_S)
 

@@ -15,7 +15,7 @@ import typer
 from peerd.cli.options import Output, OutputOption, SocketOption, ask
 from peerd.cli.output import RowWriter, printable, stderr
 from peerd.errors import ExitCode, PeerdError
-from peerd.quantities import counted
+from peerd.words import counted
 
 if TYPE_CHECKING:
     from peerd.client import Client

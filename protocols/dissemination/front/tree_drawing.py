@@ -8,7 +8,7 @@ from typing import Final
 from xml.sax.saxutils import escape
 
 from peerd.cli.output import printable, seconds, size
-from peerd.quantities import counted
+from peerd.words import counted
 from protocols.dissemination.models import StreamTreeNode, StreamTreeView
 
 NODE_DIGITS: Final = 8

@@ -6,6 +6,7 @@ from collections.abc import Iterable
 from typing import Final
 
 from peerd.ids import NodeId
+from peerd.lib.admission import Admission
 
 BURST_MAX: Final = 2_000_000
 """Items looked through at once for one member: some hundred times all that a node remembers by default."""
@@ -41,19 +42,12 @@ def new_looks(texts: Iterable[str]) -> int:
 
 
 class PastAllowance:
-    """The use that each member has made, which fades with time."""
+    """What each member may use of it, which comes back with time."""
 
-    def __init__(self, burst_max: int | None = None) -> None:
-        self.burst_max = BURST_MAX if burst_max is None else burst_max
+    def __init__(self, burst_max: int = BURST_MAX) -> None:
         """More only where children may want more than `WANTS_MAX` things, as in the lab."""
-        self._used: dict[NodeId, tuple[float, float]] = {}
+        self._members: Admission[NodeId] = Admission(PER_SECOND, burst_max, keys_max=MEMBERS_MAX)
 
     def take(self, peer: NodeId, items: int, now: float) -> bool:
         """Look through so many items for a member; whether that is within its allowance. If not, nothing is counted."""
-        used, at_s = self._used.pop(peer, (0.0, now))
-        used = max(0.0, used - (now - at_s) * PER_SECOND)
-        is_within = used + items <= self.burst_max
-        self._used[peer] = (used + items if is_within else used, now)
-        if len(self._used) > MEMBERS_MAX:
-            del self._used[next(iter(self._used))]
-        return is_within
+        return self._members.take(peer, now, items)

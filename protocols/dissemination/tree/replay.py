@@ -5,7 +5,7 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, cast
 
 from protocols.dissemination.messages import StreamItem
 from protocols.dissemination.names import START, StreamPosition
@@ -21,6 +21,10 @@ class BufferLimits:
     items: int
     bytes: int
     seconds: float
+
+
+ENTRY_BYTES: Final = 400
+"""What remembering an item takes besides what it counts for, measured."""
 
 
 class ReplayBuffer:
@@ -83,17 +87,21 @@ class ReplayBuffer:
             len(self) > limits.items or self.bytes > limits.bytes or now - self._at_s[self._begin] > limits.seconds
         ):
             self.floor = self._positions[self._begin]
-            self.bytes -= self._items[self._begin].size
-            self._begin += 1
+            self._let_go()
         if self._begin >= TRIM_AFTER or self._begin == len(self._items):
             del self._positions[: self._begin], self._items[: self._begin], self._at_s[: self._begin]
             self._begin = 0
 
+    def _let_go(self) -> None:
+        """Forget the oldest item. Its place in the lists is left for later, but nothing holds the item any more."""
+        self.bytes -= self._items[self._begin].size
+        self._items[self._begin] = cast(StreamItem, None)
+        self._begin += 1
+
     def forget(self, through: StreamPosition) -> None:
         """Forget everything up to a mark: it is not complete there."""
         while len(self) and self._positions[self._begin] <= through:
-            self.bytes -= self._items[self._begin].size
-            self._begin += 1
+            self._let_go()
         self.floor = max(self.floor, through)
 
     def clear(self, floor: StreamPosition) -> None:

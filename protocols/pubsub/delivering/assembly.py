@@ -8,6 +8,7 @@ from protocols.pubsub.delivering.copies import Copies
 from protocols.pubsub.delivering.deliverer import Deliverer
 from protocols.pubsub.delivering.history import EventHistory
 from protocols.pubsub.delivering.holding import Holding
+from protocols.pubsub.delivering.keeping import Safekeeping
 from protocols.pubsub.delivering.leaf_events import IsGenuine, LeafDesk
 from protocols.pubsub.delivering.multicast import Multicast
 from protocols.pubsub.delivering.replay import Replays
@@ -37,7 +38,8 @@ class Delivering:
         self.multicast = Multicast(host)
         self.copies = Copies(host)
         self.holding = Holding(host, config, schemas, leaves)
-        self.deliverer = Deliverer(host, config, leaves, subscribers, self.ledger, self.multicast)
+        self.keeping = Safekeeping(host, config, schemas, self.ledger)
+        self.deliverer = Deliverer(host, config, leaves, subscribers, self.ledger, self.multicast, self.keeping)
         self.replays = Replays(host, schemas, leaves, self.ledger, self.deliverer, self.history)
         self.desk = LeafDesk(
             host,
@@ -61,16 +63,18 @@ class Delivering:
             self.deliverer,
             self.copies,
             self.holding,
+            self.keeping,
             self.replays,
             self.explainer,
         )
 
     def reconfigured(self, config: PubSubConfig) -> None:
         """Take the settings that may change while the node runs."""
-        self.deliverer.config = config
+        self.deliverer.config = self.keeping.config = config
 
     def validate(self) -> None:
         """Assert that matched = delivered + dropped + pending, and that nothing is counted that is not there."""
         assert self.ledger.pending_count == self.deliverer.pending()
         assert self.deliverer.bytes == self.deliverer.pending_bytes()
         self.holding.validate()
+        self.keeping.validate()

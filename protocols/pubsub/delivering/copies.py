@@ -15,7 +15,8 @@ from peerd.api import Host, Part, on_timer
 from peerd.limits import LEAF_SET_SIZE
 from peerd.messages import Message, PeerRef
 from protocols.pubsub.bodies import id_of
-from protocols.pubsub.messages import EVENTS_MAX, EventBody, EventName, Held, HoldEvents, ReleaseEvents, TreeCells
+from protocols.pubsub.delivering.messages import Held, HoldEvents, ReleaseEvents
+from protocols.pubsub.messages import EVENTS_MAX, EventBody, EventName, TreeCells
 from protocols.pubsub.names import EventId, Tree, key_of
 
 HOLD_TIMEOUT_S: Final = 2.0

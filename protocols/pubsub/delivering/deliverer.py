@@ -19,9 +19,10 @@ from protocols.pubsub import ledger as reasons
 from protocols.pubsub.bodies import id_of
 from protocols.pubsub.config import PubSubConfig
 from protocols.pubsub.delivering.items import PendingDelivery, Pick
+from protocols.pubsub.delivering.keeping import Safekeeping
 from protocols.pubsub.delivering.multicast import MULTICAST_EVENT_BYTES_MAX, Multicast
 from protocols.pubsub.delivering.outbox import DeliveryAttempt, Outbox, OutboxLimits
-from protocols.pubsub.losses import LossReason
+from protocols.pubsub.losses import LossCount, LossReason
 from protocols.pubsub.messages import DeliveryAnswer, DeliveryNote, EventDelivery, NodeDelivery
 from protocols.pubsub.names import EventId
 from protocols.pubsub.ports import LeafCells, Ledger, Subscribers
@@ -38,6 +39,9 @@ LOSS_OF: Final = {
     reasons.SILENT: LossReason.SILENT,
 }
 """What the subscriber is told of reasons in the ledger."""
+KEEP_AFTER_SHARE: Final = 6
+"""What durable subscriptions want goes to the disk when their node has not answered for this part (a sixth) of
+``delivery_keep``: until then others hold it in memory."""
 IDLE_S: Final = 60.0
 """The stream of a node for which nothing has been pending for so long is forgotten."""
 
@@ -65,6 +69,7 @@ class Deliverer(Part):
         subscribers: Subscribers,
         ledger: Ledger,
         multicast: Multicast,
+        keeping: Safekeeping,
     ) -> None:
         self._host = host
         self.config = config
@@ -72,6 +77,9 @@ class Deliverer(Part):
         self._subscribers = subscribers
         self._ledger = ledger
         self._multicast = multicast
+        self._keeping = keeping
+        keeping.is_safe = lambda event_id: self.pending_changed(event_id, -1)
+        keeping.wake, keeping.reset = self._wake, self._reset
         self.pending_changed: Callable[[EventId, int], None] = lambda event_id, change: None
         self.bytes = 0
         self._lines: dict[NodeId, _Line] = {}
@@ -94,8 +102,12 @@ class Deliverer(Part):
         return line is not None and any(item.event_id == event_id for item in line.outbox.items())
 
     def drain(self, done: Callable[[], None]) -> None:
-        """Call ``done`` once, when nothing is pending: the node is about to leave."""
+        """Call ``done`` once, when nothing is pending: the node is about to leave. What nodes that do not answer are to
+        get goes to the disk, as far as durable subscriptions want it."""
         self._on_empty = done
+        for line in self._lines.values():
+            if line.outbox.stalled_since is not None and self._may_keep(line):
+                self._keep(line)
         self._tell_if_empty()
 
     def _tell_if_empty(self) -> None:
@@ -149,17 +161,87 @@ class Deliverer(Part):
     def _add(self, peer: PeerRef, item: PendingDelivery) -> None:
         line = self._line(peer)
         self._begin(item)
-        for dropped in line.outbox.add(item):
-            self._give_up(peer, dropped, reasons.QUEUE_FULL)
+        if self._keeping.is_active(peer.id):
+            self._keep_item(line, item)
+        else:
+            self._note_losses(line, self._keeping.take_losses(peer.id))
+            is_full = line.outbox.size + item.size > self.config.delivery_queue
+            if is_full and (item.keeps or self._may_keep(line)):
+                self._keep(line)
+            for dropped in line.outbox.add(item):
+                self._give_up(peer, dropped, reasons.QUEUE_FULL)
         while self.bytes > self.config.deliveries_bytes and (freed := self._drop_somewhere()):
             self._give_up(*freed, reasons.MEMORY_FULL)
         self._to_send[peer.id] = None
         self._tick_within(IDLE_S)
 
+    # On disk
+
+    @staticmethod
+    def _may_keep(line: _Line) -> bool:
+        """Whether anything in memory is for durable subscriptions."""
+        return any(item.keeps for item in line.outbox.items())
+
+    def _keep(self, line: _Line) -> None:
+        """Put all that is pending for a node on the disk, in order."""
+        for item in line.outbox.take_all(self._host.now()):
+            self._keep_item(line, item)
+
+    def _keep_item(self, line: _Line, item: PendingDelivery) -> None:
+        peer = line.peer
+        if item.kept is not None:
+            self._keeping.returned(peer.id, item.kept)
+            self._ledger.kept(item.event_id, peer.id)
+            self._end(item)
+        elif self._keeping.put(peer, item):
+            self._ledger.kept(item.event_id, peer.id)
+            self.bytes -= item.size  # who holds it in memory may let go once neighbours have it: see ``is_safe``
+            self._tell_if_empty()
+        else:
+            self._ledger.dropped(item.event_id, peer.id, reasons.LEAF_FULL)
+            line.outbox.note_lost(item.schema.name, LossReason.LEAF_FULL)
+            self._end(item)
+
+    def _wake(self, peer: PeerRef) -> None:
+        """There are events on disk for a node, which may be back."""
+        self._line(peer)
+        self._to_send[peer.id] = None
+        self.flush()
+
+    def _reset(self, node: NodeId) -> None:
+        """Return to the disk what came from there."""
+        line = self._lines.get(node)
+        if line is not None and self._keeping.is_active(node):
+            self._keep(line)
+
+    @staticmethod
+    def _note_losses(line: _Line, losses: LossCount | None) -> None:
+        for schema, reason, count in () if losses is None else losses.rows():
+            line.outbox.note_lost(schema, reason, count)
+
+    def _refill(self, line: _Line) -> None:
+        """Put some of what is on disk into a node's stream, when it has taken what was there before."""
+        outbox = line.outbox
+        while not outbox.count or (outbox.stalled_since is None and outbox.size * 2 <= self.config.delivery_queue):
+            if outbox.count and self._keeping.has_losses(line.peer.id):
+                return  # they are told with the next batch, which must not begin before their place
+            items, losses = self._keeping.load(line.peer.id)
+            self._note_losses(line, losses)
+            for item in items:
+                self._ledger.matched(item.event_id, item.schema.name, 0, 1)
+                self._begin(item)
+                outbox.add(item)
+            if not items:
+                return
+
     def _drop_somewhere(self) -> tuple[PeerRef, PendingDelivery] | None:
-        """Drop the oldest of the node for which most is pending."""
+        """Drop the oldest of the node for which most is pending, where that is not kept on the disk."""
         for line in sorted(self._lines.values(), key=lambda line: line.outbox.size, reverse=True):
-            if item := line.outbox.drop_oldest():
+            if self._may_keep(line):
+                self._keep(line)
+                if self.bytes <= self.config.deliveries_bytes:
+                    return None
+            elif item := line.outbox.drop_oldest():
                 return line.peer, item
         return None
 
@@ -169,6 +251,8 @@ class Deliverer(Part):
         line = self._lines.get(subscriber)
         if line is None:
             return
+        if self._keeping.is_active(subscriber):
+            self._refill(line)
         if subscriber == self._host.id:
             self._take_here(line)
             return
@@ -278,12 +362,16 @@ class Deliverer(Part):
     def _is_delivered(self, peer: PeerRef, item: PendingDelivery, way_s: float) -> None:
         latency_s = self._host.wall_time() - item.event.published_ms / 1000 - way_s
         self._ledger.delivered(item.event_id, peer.id, latency_s)
+        if item.kept is not None:
+            self._keeping.ended(peer.id, item.kept)
         self._end(item)
 
     def _is_unwanted(self, peer: PeerRef, item: PendingDelivery) -> None:
         """The node says that no filter of its matches the event. So it has none of the pieces that did."""
         for key in item.keys:
             self._leaves.unwanted(key, item.schema.name)
+        if item.kept is not None:
+            self._keeping.ended(peer.id, item.kept)
         self._give_up(peer, item, reasons.FILTERED)
 
     def _give_up(self, peer: PeerRef, item: PendingDelivery, reason: str) -> None:
@@ -315,7 +403,9 @@ class Deliverer(Part):
         if not awake:
             return False
         next_pick = pick.passed_on(awake[0])
-        self._add(awake[0].peer, PendingDelivery(item.event, item.event_id, item.schema, False, (next_pick,)))
+        keeps = ((awake[0].sid, awake[0].keep_s, awake[0].keep_bytes),) if awake[0].keep_s else ()
+        what = item.event, item.event_id, item.schema
+        self._add(awake[0].peer, PendingDelivery(*what, False, (next_pick,), keeps=keeps))
         return True
 
     def _move_groups(self, line: _Line) -> None:
@@ -351,7 +441,8 @@ class Deliverer(Part):
         due_at = now + SILENT_RETRIES * self.config.delivery_retry
         for peer, item in items:
             line = self._line(peer)
-            if peer.id == self._host.id or not line.outbox.is_idle():
+            is_kept = self._keeping.is_active(peer.id)
+            if peer.id == self._host.id or is_kept or not line.outbox.is_idle():
                 rest.append((peer, item))
                 continue
             self._begin(item)
@@ -404,8 +495,13 @@ class Deliverer(Part):
             self._tick_within(IDLE_S)
 
     def _look_after(self, line: _Line, now: float) -> None:
-        for item in line.outbox.expire(now):
-            self._give_up(line.peer, item, reasons.SILENT)
+        stalled_since = line.outbox.stalled_since
+        is_away = stalled_since is not None and now - stalled_since >= self.config.delivery_keep / KEEP_AFTER_SHARE
+        if is_away and self._may_keep(line):
+            self._keep(line)
+        if not self._keeping.is_active(line.peer.id):
+            for item in line.outbox.expire(now):
+                self._give_up(line.peer, item, reasons.SILENT)
         line.outbox.repair(now)
         if self.is_silent(line.peer.id):
             self._move_groups(line)

@@ -9,12 +9,13 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Final, TypeAlias
 
+from peerd.api import History
 from protocols.pubsub.bodies import event_bytes, id_of
 from protocols.pubsub.messages import EventBody
 from protocols.pubsub.names import EventId
 
-ENTRY_BYTES: Final = 400
-"""What remembering one event takes besides its own bytes, at most."""
+ENTRY_BYTES: Final = 900
+"""What remembering one event takes besides its own bytes, measured."""
 AHEAD_MAX_S: Final = 60.0
 """Clocks of nodes may differ so much. A retained value whose publisher gives a later time counts as from then: else it
 could never be replaced."""
@@ -80,6 +81,11 @@ class EventHistory:
         while self.retained_size > self._bytes_max:
             oldest = next(iter(self._retained))
             self.retained_size -= self._retained.pop(oldest).size
+
+    def history(self) -> History:
+        """What is remembered of them."""
+        entries, size = len(self._by_number) + len(self._retained), self.size + self.retained_size
+        return History("events of the past", entries, size, 2 * self._bytes_max)
 
     def forget_old(self, now: float) -> None:
         """Forget what is too old or too much."""

@@ -22,6 +22,8 @@ from protocols.pubsub.ports import SchemaView
 
 CHOSEN_BYTES: Final = 9
 """What the number of a chosen subscription takes."""
+Keeps = tuple[int, int, int]
+"""A durable subscription's number, and for how many seconds and how many bytes events are kept for it."""
 KEYS_KEPT_MAX: Final = 16
 """So many pieces of a node are remembered with an item, to be given up when the node says that it has none."""
 
@@ -32,6 +34,8 @@ class Member:
 
     peer: PeerRef
     sid: int
+    keep_s: int = 0
+    keep_bytes: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +59,8 @@ class PendingDelivery:
     """One event for one node. Until the node has answered, it is *pending*.
 
     ``is_for_all``: some of the node's subscriptions that match are in no group. ``picks``: its members of groups that
-    were chosen. ``replay_sid``: the subscription that asked for this event of the past.
+    were chosen. ``replay_sid``: the subscription that asked for this event of the past. ``keeps``: what durable ones
+    state, by number: for how long and how many bytes. ``kept``: its number on the disk that it comes from.
     """
 
     event: EventBody
@@ -65,6 +70,8 @@ class PendingDelivery:
     picks: tuple[Pick, ...] = ()
     keys: tuple[SubscriptionKey, ...] = ()
     replay_sid: int | None = None
+    keeps: tuple[Keeps, ...] = ()
+    kept: int | None = None
     size: int = field(init=False)
 
     def __post_init__(self) -> None:
@@ -88,6 +95,7 @@ class _Due:
     is_for_all: bool = False
     picks: list[Pick] = field(default_factory=list)
     keys: list[SubscriptionKey] = field(default_factory=list)
+    keeps: dict[Keeps, None] = field(default_factory=dict)
 
 
 def items_for(
@@ -106,13 +114,16 @@ def items_for(
         else:
             _enter(due, piece).is_for_all = True
     for name in sorted(groups):
-        pick = choose(event_id, [Member(piece.subscriber, piece.sid) for piece in groups[name].values()], is_silent)
+        members = [Member(each.subscriber, each.sid, each.keep_s, each.keep_bytes) for each in groups[name].values()]
+        pick = choose(event_id, members, is_silent)
         _enter(due, groups[name][pick.member.peer.id, pick.member.sid]).picks.append(pick)
     return [(each.peer, item) for each in due.values() for item in _items(schema, event, event_id, each)]
 
 
 def _enter(due: dict[NodeId, _Due], piece: SubObject) -> _Due:
     entry = due.setdefault(piece.subscriber.id, _Due(piece.subscriber))
+    if piece.keep_s:
+        entry.keeps[piece.sid, piece.keep_s, piece.keep_bytes] = None
     if len(entry.keys) < KEYS_KEPT_MAX:
         entry.keys.append(SubscriptionKey(piece.subscriber.id, piece.sid, piece.piece))
     return entry
@@ -121,7 +132,8 @@ def _enter(due: dict[NodeId, _Due], piece: SubObject) -> _Due:
 def _items(schema: SchemaView, event: EventBody, event_id: EventId, due: _Due) -> Iterable[PendingDelivery]:
     for start in range(0, max(1, len(due.picks)), SUBS_MAX):
         picks = tuple(due.picks[start : start + SUBS_MAX])
-        yield PendingDelivery(event, event_id, schema, due.is_for_all and start == 0, picks, tuple(due.keys))
+        is_for_all = due.is_for_all and start == 0
+        yield PendingDelivery(event, event_id, schema, is_for_all, picks, tuple(due.keys), keeps=tuple(due.keeps))
 
 
 def choose(event_id: EventId, members: Sequence[Member], is_silent: Callable[[NodeId], bool]) -> Pick:

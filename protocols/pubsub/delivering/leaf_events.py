@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Final, TypeAlias
 
-from peerd.api import Host
+from peerd.api import History, Host
 from peerd.errors import ProtocolError
 from peerd.messages import PeerRef
 from protocols.pubsub import cells as space
@@ -29,6 +29,10 @@ from protocols.pubsub.ports import LeafCells, Ledger, SchemaView, Values
 
 VISITS_KEPT: Final = 32_768
 """So many events are remembered with the leaves that they have visited: a repeated probe is not matched again."""
+VISIT_S: Final = 600.0
+"""An event whose deliveries are over is forgotten after so long: its publisher has given up trying long before."""
+VISIT_BYTES: Final = 1000
+"""What one event of these takes, with four leaves, measured."""
 COPIES_MAX: Final = 255
 FORGED: Final = "the proof of the publisher is not valid"
 FORGED_RETRY_MS: Final = 500
@@ -53,6 +57,7 @@ class _Visit:
     """An event, and the leaves of this node that it has visited. ``pending``: how many items of it are."""
 
     schema: str
+    at_s: float
     leaves: dict[tuple[int, int], _Leaf] = field(default_factory=dict)
     pending: int = 0
 
@@ -176,13 +181,24 @@ class LeafDesk:
                 refusals.setdefault((event.epoch, tuple(fresh), why_not), []).append(event.sequence)
             return False
         if visit is None:
-            visit = self._visits[event_id] = _Visit(call.schema.name)
-            if len(self._visits) > VISITS_KEPT:
-                self._visits.popitem(last=False)
+            visit = self._visits[event_id] = _Visit(call.schema.name, self._host.now())
+            self._forget_old(visit.at_s)
         visit.leaves.update((place, _Leaf()) for place in fresh)
         self._history.add(call.schema.name, event, self._host.now(), self._host.wall_time())
         self._match(call.schema, event, fresh, values, visit)
         return True
+
+    def _forget_old(self, now: float) -> None:
+        while self._visits:
+            oldest = next(iter(self._visits.values()))
+            if len(self._visits) <= VISITS_KEPT and (oldest.pending or now - oldest.at_s <= VISIT_S):
+                return
+            self._visits.popitem(last=False)
+
+    def history(self) -> History:
+        """What is remembered of events that have visited leaves here."""
+        count = len(self._visits)
+        return History("events in leaves", count, count * VISIT_BYTES, VISITS_KEPT * VISIT_BYTES)
 
     def _values(self, schema: SchemaView, event: EventBody) -> tuple[Values | None, str]:
         if event_bytes(event) > EVENTS_BYTES_MAX:

@@ -228,8 +228,14 @@ class Outbox:
         """If the node has not taken anything for the time that events are kept, give up all that is pending."""
         if self.stalled_since is None or now - self.stalled_since < self.limits.keep_s:
             return []
-        given_up = list(self.items())
+        given_up = self.take_all(now)
+        self.stalled_since = None
         self._tells_lost = bool(given_up)
+        return given_up
+
+    def take_all(self, now: float) -> list[PendingDelivery]:
+        """Take out all that is pending, in order. What was sent of it may arrive all the same."""
+        taken = list(self.items())
         for batch in self._batches:
             self._lost.add(batch.schema, batch.lost)
         self._queue.clear()
@@ -237,8 +243,7 @@ class Outbox:
         self._awaited.clear()
         self.size = self.count = 0
         self._begin_anew(now)
-        self.stalled_since = None
-        return given_up
+        return taken
 
     def _settle(self, taken: int, now: float) -> list[PendingDelivery]:
         settled: list[PendingDelivery] = []

@@ -105,6 +105,8 @@ class PubSubClient:
         policy: PolicyWord = "drop_oldest",
         since_s: float = 0.0,
         retained: bool = False,
+        keep_s: int | None = None,
+        keep_bytes: int | None = None,
         after: str | None = None,
         backoff: Backoff | None = None,
         on_subscribed: Callable[[SubscriptionView], None] = lambda view: None,
@@ -112,14 +114,15 @@ class PubSubClient:
         """Receive matching events; reconnects by itself. ``on_subscribed`` is told when they come, from now on.
 
         Yields a `ReceivedEvent` for each, and what `peerd.client.Client.follow` yields where events are missing. With a
-        ``name`` the subscription is durable: it goes on without readers, and ``after`` resumes. Without one it ends
+        ``name`` the subscription is durable: it goes on without readers, ``keep_s`` and ``keep_bytes`` say for how long
+        and how much is kept for it (also while the daemon is away), and ``after`` resumes. Without one it ends
         when this generator is closed. A daemon that was restarted knows nothing of one without a name: it is made anew,
         and a `Gap` says that events may be missing.
         """
         wanted = {"schema": schema, "filter": filter, "name": name, "group": group, "policy": policy}
-        asked = Whatever(
-            **wanted, since_s=since_s, retained=retained
-        )  # the daemon says what is wrong with it, in words
+        kept = {name: value for name, value in (("keep_s", keep_s), ("keep_bytes", keep_bytes)) if value is not None}
+        # The daemon says what is wrong with it, in words.
+        asked = Whatever(**wanted, **kept, since_s=since_s, retained=retained)
         view = await self.install(asked)
         on_subscribed(view)
         if name:

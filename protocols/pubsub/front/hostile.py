@@ -15,6 +15,7 @@ from peerd.sim.hostile.member import Behaviour, HostileNode
 from protocols.pubsub.answering import ack_statement
 from protocols.pubsub.bodies import id_of
 from protocols.pubsub.cells import LEVEL_LIMIT, SIDE, WHOLE, cell_at, children, level, parent
+from protocols.pubsub.delivering.messages import HoldEvents, ReleaseEvents
 from protocols.pubsub.messages import (
     EVENTS_MAX,
     SUBS_MAX,
@@ -32,7 +33,6 @@ from protocols.pubsub.messages import (
     EventName,
     ExplainQuestion,
     GroupDelivery,
-    HoldEvents,
     InsertSub,
     Kept,
     LeafEntry,
@@ -42,7 +42,6 @@ from protocols.pubsub.messages import (
     PieceStatus,
     ProbePub,
     ProbeSub,
-    ReleaseEvents,
     SubObject,
     Transferred,
     TransferResult,

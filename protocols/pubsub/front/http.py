@@ -214,6 +214,14 @@ def _event_bodies() -> dict[str, Any]:
 # Subscriptions
 
 
+def _charge(service: PubSubService, asker: Asker, filter: object) -> None:
+    """Charge a client for a filter before it is read. Raises ``HTTPException``."""
+    try:
+        service.charge(asker.owner, filter)
+    except NotDone as error:
+        raise http_error(error) from error
+
+
 def _check_own(view: SubscriptionView, asker: Asker) -> None:
     """Raise ``HTTPException`` where this client may not read, change and end a subscription."""
     asker.check_own(f"the subscription {view.name or view.id}", view.owner, is_kept=bool(view.name))
@@ -235,6 +243,7 @@ def _subscribe(
     """Return what asks the service for a subscription of this client's. Raises ``HTTPException``."""
     if asked.name:
         asker.check_write("a durable subscription", "pubsub")
+    _charge(service, asker, asked.filter)
     owner = asker.owner
     if asker.is_operator:  # who may resume anybody's
         owner = next(
@@ -281,6 +290,7 @@ def _add_subscriptions(routes: APIRouter, service: PubSubService) -> None:
         """Give a subscription another filter, without a gap and without doubles. Needs the scope ``pubsub:write``."""
         asker_of(request).check_write("another filter for a subscription", "pubsub")
         _own(service, id, asker_of(request))
+        _charge(service, asker_of(request), body.filter)
         return await answer_of(lambda done: service.change(id, body.filter, done))
 
     @routes.delete("/subscriptions/{id}", openapi_extra=needs_scope("read"))

@@ -127,7 +127,7 @@ class Judge:
             elif isinstance(entry, FeedDropped):
                 # Its reader blocks, so nothing is let go here: only what leaves have dropped is missing.
                 watched.dropped += entry.count
-                if watched.dropped > plugin_of(watched.place).subscriptions.get(watched.id).missed:
+                if watched.dropped > plugin_of(watched.place).subscriptions.get(watched.id).missed.total():
                     self.offences.append(f"subscription {watched.id} lost events although its reader blocks")
             elif isinstance(entry, FeedGap):
                 self.offences.append(f"subscription {watched.id} has a gap although its reader blocks")

@@ -12,7 +12,7 @@ from peerd.cli.lines import BadLine, object_of, objects_of, typed_value
 from peerd.cli.options import Output, OutputOption, SocketOption, ask
 from peerd.cli.output import print_data, printable, seconds, stderr, stdout
 from peerd.errors import ExitCode
-from peerd.quantities import counted
+from peerd.words import counted
 
 if TYPE_CHECKING:
     from peerd.client import Client

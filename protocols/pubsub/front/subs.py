@@ -8,6 +8,7 @@ import typer
 
 from peerd.cli.options import Output, OutputOption, SocketOption, ask
 from peerd.cli.output import print_data, print_table, stdout
+from peerd.quantities import format_duration, format_size
 from protocols.pubsub.front.typed import filter_of
 from protocols.pubsub.models import SubscriptionView
 
@@ -31,7 +32,7 @@ def list_subscriptions(
         print_data(output, [each.model_dump(mode="json", by_alias=True) for each in shown])
         return
     rows = [_row(each) for each in shown]
-    columns = ("id", "name", "schema", "state", "delivered", "dropped", "missed", "filter")
+    columns = ("id", "name", "schema", "state", "delivered", "dropped", "missed", "kept", "filter")
     print_table(stdout(), columns, rows, numbers=("delivered", "dropped", "missed"))
 
 
@@ -39,7 +40,31 @@ def _row(view: SubscriptionView) -> tuple[str, ...]:
     state = f"covered by {view.covered_by}" if view.covered_by else view.state
     told = f"{view.filter} (group {view.group})" if view.group else view.filter
     counts = (f"{count:,}" for count in (view.delivered, view.dropped, view.missed))
-    return view.id, view.name or "-", view.schema_name, state, *counts, told
+    return view.id, view.name or "-", view.schema_name, state, *counts, _kept(view), told
+
+
+def _kept(view: SubscriptionView) -> str:
+    return f"{format_duration(view.keep_s)}, {format_size(view.keep_bytes)}" if view.keep_s else "-"
+
+
+@app.command()
+def show(id: Id, socket: SocketOption = None, output: OutputOption = Output.TABLE) -> None:
+    """Show one: what is kept for it, and what it has missed, why, and which node says so."""
+    from protocols.pubsub.front.client import PubSubClient
+
+    found = ask(socket, lambda client: PubSubClient(client).subscriptions())
+    view = next((each for each in found if id in (each.id, each.name)), None)
+    if view is None:
+        raise typer.BadParameter(f"there is no subscription {id!r:.80} on this daemon", param_hint="ID")
+    if output is not Output.TABLE:
+        print_data(output, view.model_dump(mode="json", by_alias=True))
+        return
+    _print(view, output)
+    stdout().print(f"delivered {view.delivered:,}, dropped {view.dropped:,}, missed {view.missed:,}")
+    for each in view.missed_because:
+        stdout().print(f"  missed {each.count:,}: {each.reason}, says {each.by or 'this daemon'}")
+    if view.keep_s:
+        stdout().print(f"kept for it: {_kept(view)}")
 
 
 @app.command()

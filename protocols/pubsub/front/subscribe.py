@@ -6,14 +6,27 @@ import json
 import sys
 from contextlib import aclosing
 from datetime import datetime
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
 from peerd.cli.options import Output, OutputOption, SocketOption, ask, duration_s
 from peerd.cli.output import RowWriter, printable, stderr
-from peerd.quantities import counted
+from peerd.words import counted
 from protocols.pubsub.front.typed import filter_of
+
+LOSS_WORDS: Final = {
+    "queue_full": "too many waited for this daemon",
+    "memory_full": "too many waited at their leaf",
+    "silent": "this daemon did not answer",
+    "keep_bytes": "more came than is kept for this subscription (--keep-bytes)",
+    "keep_time": "this daemon was away for longer than events are kept (--keep)",
+    "leaf_full": "their leaf keeps no more for others",
+    "no_schema": "this daemon could not look their schema up",
+    "damaged": "the disk has lost them",
+    "slow_reader": "they were not read in time",
+}
+"""Why events were lost, by the reasons of marks."""
 
 if TYPE_CHECKING:
     from peerd.client import Client
@@ -40,6 +53,12 @@ def subscribe(
     policy: Annotated[
         str, typer.Option(metavar="block|drop_oldest|disconnect", help="When reading is slow.")
     ] = "drop_oldest",
+    keep: Annotated[
+        str, typer.Option(metavar="TIME", help="Durable: how long events are kept for it, such as 24h (durable_age).")
+    ] = "",
+    keep_bytes: Annotated[
+        str, typer.Option(metavar="SIZE", help="Durable: how much is kept for it, such as 64MiB (durable_bytes).")
+    ] = "",
     count: Annotated[int, typer.Option("-n", "--count", min=0, help="End after so many events. 0: never.")] = 0,
     socket: SocketOption = None,
     output: OutputOption = Output.TABLE,
@@ -56,6 +75,7 @@ def subscribe(
         raise typer.BadParameter(f"{policy!r} is not block, drop_oldest or disconnect", param_hint="--policy")
     if after is not None:
         _check_place(name, after)
+    kept = _kept(name, keep, keep_bytes)
     writer, wanted, since_s = RowWriter(output), filter_of(filter), duration_s(since, "--since")
 
     async def run(client: Client) -> None:
@@ -68,6 +88,7 @@ def subscribe(
             "since_s": since_s,
             "after": after,
             "retained": retained,
+            **kept,
             "on_subscribed": _warn,
         }
         seen = 0
@@ -82,6 +103,24 @@ def subscribe(
                     return
 
     ask(socket, run, waiting="")
+
+
+def _kept(name: str, keep: str, keep_bytes: str) -> dict[str, int | None]:
+    """What a durable subscription states. Raises ``typer.BadParameter``."""
+    if (keep or keep_bytes) and not name:
+        raise typer.BadParameter("only a durable subscription is kept: name it with --name", param_hint="--keep")
+    keep_s = round(duration_s(keep, "--keep")) if keep else None
+    return {"keep_s": keep_s, "keep_bytes": _size(keep_bytes) if keep_bytes else None}
+
+
+def _size(text: str) -> int:
+    """Raises ``typer.BadParameter``, which is a usage error."""
+    from peerd.quantities import parse_size
+
+    try:
+        return parse_size(text)
+    except ValueError as error:
+        raise typer.BadParameter(str(error), param_hint="--keep-bytes") from error
 
 
 def _warn(view: SubscriptionView) -> None:
@@ -119,6 +158,9 @@ def _tell(entry: StreamEntry) -> None:
     count = getattr(entry, "count", None)
     if entry.type == "end":
         stderr().print(f"-- interrupted: {printable(getattr(entry, 'reason', ''))}")
+    elif (why := LOSS_WORDS.get(getattr(entry, "reason", ""))) is not None:
+        by = printable(getattr(entry, "by", "")) or "this daemon"
+        stderr().print(f"-- {count} events are missing here: {why} (says {by})")
     elif count is None:
         stderr().print("-- the daemon was restarted: events may be missing here")
     else:

@@ -15,7 +15,7 @@ from peerd.errors import Unavailable
 from peerd.lib.filter import Node
 from protocols.pubsub.ports import PiecePoint, SchemaView
 from protocols.pubsub.subscribing.installation import InstallReport, News
-from protocols.pubsub.subscribing.installer import Installer
+from protocols.pubsub.subscribing.installer import Installer, Keep
 from protocols.pubsub.subscribing.local import LocalSubscriptions
 from protocols.pubsub.subscribing.subscription import Form, InstallProgress
 
@@ -61,13 +61,18 @@ class Covering:
         self._placed.setdefault(form.schema.name, {})[form] = None
         self._by_text.setdefault((form.schema.name, form.text), {})[form] = None
         try:
-            form.placement = self._installer.install(*what, form.points, told)
+            form.placement = self._installer.install(*what, form.points, self._keep_of(form), told)
         except Unavailable as error:
             self._unlist(form)
             form.points = ()
             self.on_refused(form, str(error))
         else:
             self.on_placed(form)
+
+    @staticmethod
+    def _keep_of(form: Form) -> Keep:
+        """What leaves are to keep: also for those that rely on it, none of which states more (`_cover_of`)."""
+        return form.subscription.keep_s, form.subscription.keep_bytes
 
     def leave(self, form: Form) -> None:
         """Let a filter go. Leaves know it until those that it covers are installed."""
@@ -106,6 +111,8 @@ class Covering:
         for other in (*same, *newest):
             if other is form or other.subscription is subscription or not other.may_cover:
                 continue
+            if any(has < wants for has, wants in zip(self._keep_of(other), self._keep_of(form), strict=True)):
+                continue  # leaves would keep less for it than it states
             if other.text == form.text or form.schema.covers(other.node, form.node):
                 return other
         return None

@@ -26,12 +26,15 @@ from protocols.pubsub.subscribing.writes import Writes
 
 ITEM_BYTES_MAX: Final = 128 * KIB
 """No event is larger in a feed; so every feed has room for one at least."""
-ITEM_OVERHEAD_BYTES: Final = 256
+ITEM_OVERHEAD_BYTES: Final = 900
+"""What an event takes in a feed besides its own bytes, measured."""
 WAITING_MAX: Final = 1024
 """Events that wait for a blocking reader besides those in its feed: what was on its way when senders were told to
 pause. Above it they are dropped, and counted."""
 DURABLE_ITEMS_MAX: Final = 200_000
 """Events in the log of one durable subscription."""
+DAMAGED: Final = FeedLoss(1, LossReason.DAMAGED.name.lower())
+"""What stands in the place of an event that this node's disk has lost."""
 CHUNK: Final = 64
 CHUNKS_MAX: Final = 8
 """So many pieces of a log, of `CHUNK` records each, are kept in memory for its readers."""
@@ -189,12 +192,14 @@ class DurableInlet:
         for number, record in _records(log, base):
             if number > log.durable:
                 break
+            self._note_damaged(held, number - base)
             held[number - base] = len(record) + LOG_RECORD_OVERHEAD_BYTES
             loss = _loss(record)
             if loss is None:
                 self.known.append(_event_id(record))
             else:
                 self.losses.append(loss)
+        self._note_damaged(held, log.durable - base + 1)
         self.feed: Feed[ReceivedEvent] = Feed(
             f"{sid:x}.{base:x}",
             items_max=DURABLE_ITEMS_MAX,
@@ -207,6 +212,13 @@ class DurableInlet:
         self._is_closed = False
         self._waiting: deque[tuple[int, int, ReceivedEvent | FeedLoss]] = deque()
         """What is on disk and not in the feed yet: number in the log, size, event."""
+
+    def _note_damaged(self, held: dict[int, int], number: int) -> None:
+        """Readers find a mark in the place of each record between the last one and this that the disk has lost."""
+        last = next(reversed(held), max(0, self._log.first - 1 - self._shelf.base))
+        for missing in range(last + 1, number):
+            held[missing] = 0
+            self.losses.append(DAMAGED)
 
     @property
     def is_blocked(self) -> bool:
@@ -310,8 +322,7 @@ class _LogShelf:
         # Only as far back as the reader is: what is before it was read already, or is gone.
         records = self._log.read(self.base + number - 1, first + CHUNK - number)
         chunk = {each - self.base: _shown(record) for each, record in records}
-        if number not in chunk:
-            raise Unavailable(f"event {number} of this subscription cannot be read from its log")
+        chunk.setdefault(number, DAMAGED)
         self._chunks[number // CHUNK] = chunk
         self._chunks.move_to_end(number // CHUNK)
         if len(self._chunks) > CHUNKS_MAX:

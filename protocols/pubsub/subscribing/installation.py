@@ -243,10 +243,23 @@ class Installation:
         self._heard(now, is_replicated=self.stage is Stage.REPLICATED and not is_new)
         return True, gap if was_installed else self._received()
 
-    def kept(self, now: float, source: PeerRef, version: int, status: int, detail: str) -> list[InstallAction]:
-        """The leaf says how it went; only from whom the piece is at, unless it is at none."""
+    def kept(
+        self, now: float, source: PeerRef, version: int, status: int, detail: str, cell: Cell | None = None
+    ) -> list[InstallAction]:
+        """The leaf says how it went; only from whom the piece is at, unless it is at none.
+
+        A leaf that has had many probes asks for the piece itself, over this node's own link (ELSEWHERE, with its cell).
+        """
         if self.stage in (Stage.ENDING, Stage.OVER) or version > self.sub.version:
             return []
+        if (
+            status == PieceStatus.ELSEWHERE
+            and self._waiting is InstallWait.ESTABLISHED
+            and cell
+            and self._lies_in(cell)
+        ):
+            self.place = HoldingLeaf(cell, source)
+            return self._insert(now, self.place)
         if self.place is not None and source.id != self.place.owner.id:
             return []
         if status in (PieceStatus.QUOTA, PieceStatus.REFUSED):
@@ -264,16 +277,20 @@ class Installation:
         if status in (PieceStatus.QUOTA, PieceStatus.REFUSED):
             return self._refused(now, PieceStatus(status), detail)
         if status not in (PieceStatus.KEPT, PieceStatus.REPLICATED):
+            self._forget_offer()
             return self._look_elsewhere(now, cell)
-        gap = self._gap(now) if is_new else []
+        gap = self._gap(now) if is_new and self.is_installed else []
         self._heard(now, is_replicated=self.stage is Stage.REPLICATED and not is_new)
+        gap += self._received()
         return gap + (self._replicated(now) if status == PieceStatus.REPLICATED else [])
 
     def insert_silent(self, now: float) -> list[InstallAction]:
         """The leaf does not answer: whoever is the root of its cell now knows the piece."""
         if self._waiting is not InstallWait.ANSWER or self.stage in (Stage.ENDING, Stage.OVER):
             return []
-        return self._look_elsewhere(now, None if self.place is None else self.place.cell)
+        cell = None if self.place is None else self.place.cell
+        self._forget_offer()
+        return self._look_elsewhere(now, cell)
 
     def end_answered(self, now: float, status: int, cell: Cell) -> list[InstallAction]:
         """The leaf has answered `SendEnd`."""
@@ -295,6 +312,11 @@ class Installation:
         return self._end(now, owner, cell) if self.stage is Stage.ENDING else []
 
     # Inside
+
+    def _forget_offer(self) -> None:
+        """A leaf that has asked for the piece does not take it."""
+        if self.stage is Stage.WANTED:
+            self.place = None
 
     def _received(self) -> list[InstallAction]:
         """Tell that events come, once."""

@@ -52,6 +52,8 @@ Boots are numbered by their milliseconds since 1970, which need 41 bits now. A c
 harm: for each further million the next boot would have to come within one more millisecond.
 """
 
+Keep = tuple[int, int]
+"""For how many seconds, and how many bytes, leaves keep events while this node is away; 0: they do not."""
 Place = tuple[int, int]
 """The number of a subscription's filter (``sid``), and the number of its piece."""
 
@@ -116,6 +118,7 @@ class Installer(Part):
         group: str,
         since_ms: int,
         points: Sequence[PiecePoint],
+        keep: Keep,
         on_news: Callable[[InstallReport], None],
     ) -> Placement:
         """Find the leaves of all points. ``sid`` was never used before, so nobody takes these for other pieces.
@@ -130,7 +133,7 @@ class Installer(Part):
         version = self._next_version()
         for number, point in zip(numbers, points, strict=True):
             where = point.attribute, point.low, point.high
-            sub = SubObject(self._host.peer, sid, number, version, *where, filter_text, group, since_ms)
+            sub = SubObject(self._host.peer, sid, number, version, *where, filter_text, group, since_ms, *keep)
             self._pieces[sid, number] = Installation(
                 sub,
                 lease_s=self._config.lease,
@@ -199,7 +202,7 @@ class Installer(Part):
     def on_kept(self, message: Kept, source: PeerRef) -> None:
         place = message.sid, message.piece
         if (piece := self._pieces.get(place)) is not None and self._placements[place].schema == message.schema:
-            said = message.version, message.status, message.detail
+            said = message.version, message.status, message.detail, message.cell
             self._act(place, piece.kept(self._host.now(), source, *said))
 
     @on_timer("pieces_due")
@@ -265,6 +268,8 @@ class Installer(Part):
         sid, number = place
         if piece.sub.subscriber != self._host.peer:  # this node has another address now
             piece.sub = replace(piece.sub, subscriber=self._host.peer)
+        if piece.sub.keep_s:
+            piece.sub = replace(piece.sub, until_ms=round((self._host.wall_time() + piece.sub.keep_s) * 1000))
         match action:
             case SendProbe(cell, is_careful, only_leaf):
                 self._host.count("peerd_pubsub_install_probes_total")
@@ -292,7 +297,9 @@ class Installer(Part):
             if is_end:
                 self._act(place, piece.end_answered(now, *said))
             else:
-                self._act(place, piece.insert_answered(now, *said, answer.is_new, answer.detail))
+                actions = piece.insert_answered(now, *said, answer.is_new, answer.detail)
+                self._note_received(place, piece, level(answer.cell), actions)
+                self._act(place, actions)
 
         def silent() -> None:
             if self._pieces.get(place) is piece:

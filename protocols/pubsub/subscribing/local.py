@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Final, Protocol
 
-from peerd.api import Host
+from peerd.api import History, Host
 from peerd.ids import NodeId
 from peerd.lib.feed import FeedLoss
 from protocols.pubsub.bodies import id_of
@@ -20,6 +20,8 @@ from protocols.pubsub.ports import SchemaView, Values
 from protocols.pubsub.subscribing.inlets import TakenEvent, taken
 from protocols.pubsub.subscribing.writes import Writes
 
+TAKEN_BYTES: Final = 260
+"""What remembering an event takes that was taken, measured."""
 PAUSE_MS: Final = 200
 """How long senders wait when a reader that blocks is slow."""
 SCHEMA_PAUSE_MS: Final = 500
@@ -113,6 +115,11 @@ class TakenWindow:
 
     def __len__(self) -> int:
         return len(self._given)
+
+    def history(self) -> History:
+        """What is remembered of them."""
+        count = len(self._given)
+        return History("events taken", count, count * TAKEN_BYTES, self._count_max * TAKEN_BYTES)
 
     def given(self, event: EventId) -> tuple[int, ...] | None:
         """The numbers of those who got it; ``None`` for an event that is not known (any more)."""

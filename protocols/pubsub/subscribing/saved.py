@@ -29,6 +29,7 @@ class SavedSubscription(BaseModel):
     group: GroupName
     policy: PolicyWord
     bytes_max: int
+    keep_s: int
     slot: Annotated[int, Field(ge=0, lt=DURABLE_MAX)]
     base: Annotated[int, Field(ge=0)]
     schema_text: str = ""
@@ -78,7 +79,7 @@ class Shelves:
                 "quota",
                 f"{len(self._saved)} durable subscriptions have {format_size(aside)} of the "
                 f"{format_size(bytes_together)} that this node has for them (durable_total): end some, or ask for "
-                f"less than {format_size(bytes_max)} (bytes_max)",
+                f"less than {format_size(bytes_max)} (keep_bytes)",
             )
         used = {saved.slot for saved in self._saved.values()}
         slot = next((slot for slot in range(DURABLE_MAX) if slot not in used), None)

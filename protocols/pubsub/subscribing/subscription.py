@@ -92,6 +92,8 @@ class Subscription:
         self.policy, self.since_ms = policy, since_ms
         self.owner = owner
         """Whose it is; what that means, the front says."""
+        self.keep_s = self.keep_bytes = 0
+        """Durable: for how long, and how much, events are kept for it, here and at leaves while this node is away."""
         self.current: Form | None = None
         self.coming: Form | None = None
         """The filter that replaces the current one as soon as all its pieces are installed."""
@@ -119,6 +121,11 @@ class Subscription:
     def id(self) -> str:
         """Its name for clients."""
         return format(self.number, "016x")
+
+    @property
+    def has_feed(self) -> bool:
+        """Whether it has a way in by now."""
+        return self._inlet is not None
 
     @property
     def inlet(self) -> Inlet:
@@ -199,6 +206,8 @@ class Subscription:
             delivered=self.delivered,
             dropped=self.feed.dropped + self.inlet.lost,
             duplicates=self.duplicates,
+            keep_s=self.keep_s,
+            keep_bytes=self.keep_bytes,
             missed=self.missed.total(),
             missed_because=[
                 MissedEvents(count=count, reason=reason, by=by) for (by, reason), count in self.missed.items()

@@ -9,16 +9,18 @@ from typing import Any, Final
 from peerd.api import Host, Metric, Part, on_timer
 from peerd.errors import Unavailable
 from peerd.ids import NodeId
+from peerd.lib.admission import Admission
 from peerd.lib.feed import Feed, Policy
 from peerd.lib.filter import FilterError, Node, write
 from peerd.quantities import format_size
 from protocols.pubsub import refusals
 from protocols.pubsub.config import PubSubConfig
+from protocols.pubsub.filter_work import WORK_BURST_S, WORK_PER_S, price_of
 from protocols.pubsub.messages import FILTER_BYTES_MAX, SINCE_RETAINED
 from protocols.pubsub.models import ReceivedEvent, SubscriptionRequest, SubscriptionView
 from protocols.pubsub.names import EventId
 from protocols.pubsub.ports import Schemas, SchemaView
-from protocols.pubsub.refusals import QUOTA, Refusals
+from protocols.pubsub.refusals import QUOTA, WORK, Refusals
 from protocols.pubsub.service import NotDone
 from protocols.pubsub.subscribing.covering import Covering, Points
 from protocols.pubsub.subscribing.inlets import DurableInlet, MemoryInlet
@@ -76,6 +78,7 @@ class Subscriptions(Part):
         self._shelves, self._refusals = Shelves(host), Refusals(host)
         self._placed_before: dict[int, SavedSubscription] = {}
         """Durable subscriptions, by number, that leaves knew before this node was restarted."""
+        self._work: Admission[str] = Admission(WORK_PER_S, WORK_BURST_S)
         self._all: dict[str, Subscription] = {}
         self._by_name: dict[str, Subscription] = {}
 
@@ -87,6 +90,7 @@ class Subscriptions(Part):
             subscription = Subscription(*what, name=saved.name, group=saved.group, policy=policy, since_ms=0)
             subscription.owner = saved.owner
             subscription.was_received = True
+            subscription.keep_s, subscription.keep_bytes = saved.keep_s, saved.bytes_max
             try:
                 self._open(subscription, saved)
             except Unavailable:  # it is not touched, and may be read after the next start
@@ -102,6 +106,15 @@ class Subscriptions(Part):
         self._host.set_timer("subscriptions_check", CHECK_S)
 
     # What clients ask
+
+    def charge(self, owner: str, filter: object) -> None:
+        """See `PubSubService.charge`: twice, as this node indexes it for its clients and perhaps as a leaf."""
+        if not self._work.take(owner, self._host.now(), 2 * price_of(filter)):
+            self._refusals.count(self._host.id, WORK, is_proved=True)
+            whose = owner or "clients without a token"
+            raise NotDone(
+                "quota", f"{whose} had too many new filters read: wait some seconds, and ask for fewer at once"
+            )
 
     def subscribe(
         self,
@@ -142,6 +155,7 @@ class Subscriptions(Part):
         subscription.waiting.append(on_done)
         if request.name:
             saved = self._saved_new(subscription, request)
+            subscription.keep_s, subscription.keep_bytes = saved.keep_s, saved.bytes_max
             try:
                 self._open(subscription, saved)
             except Unavailable:
@@ -250,11 +264,11 @@ class Subscriptions(Part):
     def on_subscriptions_check(self, payload: None) -> None:
         """End what nobody reads; let go of what is too old."""
         now = self._host.now()
-        before_ms = round((self._host.wall_time() - self._config.durable_age) * 1000)
+        now_ms = self._now_ms()
         for subscription in list(self._all.values()):
             if subscription.name:
                 with suppress(Unavailable):  # the disk may answer the next time
-                    subscription.inlet.expire(max(0, before_ms))
+                    subscription.inlet.expire(max(0, now_ms - subscription.keep_s * 1000))
             elif subscription.feed.readers or subscription.current is None:
                 subscription.unread_since = None
             elif subscription.unread_since is None:
@@ -300,6 +314,7 @@ class Subscriptions(Part):
     def _check_same(self, known: Subscription, request: SubscriptionRequest) -> None:
         """Raise `NotDone` if somebody wants something else under a name that is taken."""
         is_same = (known.schema, known.group) == (request.schema_name, request.group)
+        is_same &= request.keep_s in (None, known.keep_s) and request.keep_bytes in (None, known.keep_bytes)
         if is_same and known.current is not None:  # before that its filter cannot be compared
             is_same = self._parsed(known.current.schema, request.filter)[1] == known.current.text
         if not is_same:
@@ -346,11 +361,11 @@ class Subscriptions(Part):
                 "quota",
                 f"durable subscriptions of {whose} have {format_size(aside)} of the {format_size(room)} that are for "
                 f"one (owner_share): end some, or ask for less than {format_size(self._bytes_max(request))} "
-                "(bytes_max)",
+                "(keep_bytes)",
             )
 
     def _bytes_max(self, request: SubscriptionRequest) -> int:
-        return min(request.bytes_max or self._config.durable_bytes, self._config.durable_bytes)
+        return request.keep_bytes or request.bytes_max or self._config.durable_bytes
 
     def _saved_new(self, subscription: Subscription, request: SubscriptionRequest) -> SavedSubscription:
         bytes_max = self._bytes_max(request)
@@ -363,6 +378,7 @@ class Subscriptions(Part):
             group=subscription.group,
             policy=request.policy,
             bytes_max=bytes_max,
+            keep_s=request.keep_s or round(self._config.durable_age),
             slot=slot,
             base=log.next - 1,
             owner=subscription.owner,

@@ -26,6 +26,8 @@ from protocols.pubsub.tree.storage import CellAddress, Found
 
 PUTS_MAX: Final = 128
 """Writes of pieces that are under way at a time."""
+KEEP_S_MAX: Final = 7 * 86_400.0
+"""No durable piece stays for longer without its subscriber, whatever it says."""
 PUT_AGAIN_S: Final = 2.0
 """Pause before a write is tried again whose outcome is not known, or for which no root was found."""
 RENEWALS: Final = 3
@@ -39,6 +41,9 @@ class PieceIndex(Protocol):
 
     def add(self, key: SubscriptionKey, cell: tuple[int, int], sub: SubObject) -> None:
         """Add a piece, or put another version in its place. Raises ``ValueError`` for a filter that is not valid."""
+
+    def has_filter(self, text: str) -> bool:
+        """Whether a piece has this filter already."""
 
     def remove(self, key: SubscriptionKey, cell: tuple[int, int]) -> None:
         """Take a piece out; harmless if it is not there."""
@@ -240,7 +245,8 @@ class Forest:
         be read, where the cell is a leaf and the schema is known."""
         key = storage.key_of_sub(sub)
         self.register(node)
-        expires_at = self.host.now() + min(lasts_s, self.config.lease)
+        lasts_s = max(min(lasts_s, self.config.lease), self._stays_s(sub))
+        expires_at = self.host.now() + lasts_s
         before = node.pieces.get(key)
         piece = Piece(sub, expires_at)
         if node.state is CellState.LEAF:
@@ -251,6 +257,16 @@ class Forest:
             piece.tells_subscriber, piece.giver = before.tells_subscriber, before.giver
         node.pieces[key] = piece
         return piece
+
+    def has_filter(self, schema: str, text: str) -> bool:
+        """Whether a filter is in the index already, so that it has not to be read for one more piece."""
+        index = self._index_of(schema)
+        return index is not None and index.has_filter(text)
+
+    def _stays_s(self, sub: SubObject) -> float:
+        """How long a durable piece stays though nobody renews it; 0 or less for others."""
+        left_s = sub.until_ms / 1000 - self.host.wall_time()
+        return min(sub.keep_s, KEEP_S_MAX, left_s)
 
     def remove(self, node: CellNode, key: SubscriptionKey, *, with_record: bool = False) -> None:
         """Take a piece out of a cell, and delete its record if asked to. Harmless when it is not there."""
@@ -340,7 +356,7 @@ class Forest:
                 self._put(node, key, piece)
 
     def _put(self, node: CellNode, key: SubscriptionKey, piece: Piece) -> None:
-        ttl_s = max(1.0, piece.expires_at - self.host.now())
+        ttl_s = max(1.0, min(piece.expires_at - self.host.now(), self.config.lease))
         value = storage.sub_record(node.place, piece.sub)
         done = partial(self._put_ended, node, key, piece)
         piece.put_after = self.host.now() + PUT_AGAIN_S
@@ -408,10 +424,19 @@ class Forest:
         elif result.outcome in REFUSED:
             node.end_switching()(False)
 
+    def _renew_absent(self, node: CellNode) -> None:
+        """Write durable pieces again whose subscriber is away: a record lasts for one lease only."""
+        due_at = self.host.now() - self.config.lease / RENEWALS
+        for key, piece in node.pieces.items():
+            if piece.sub.keep_s and piece.is_stored and piece.put_after - PUT_AGAIN_S <= due_at:
+                piece.stored = None
+                self._unstored[node.place, key] = None
+
     def renew_states(self) -> None:
         """Write again what would lapse, and what is not known to be written."""
         now = self.host.now()
         for node in self.nodes():
+            self._renew_absent(node)
             is_lasting = node.state in (CellState.LEAF, CellState.INNER) and node.count > 0
             if now >= node.state_due and (is_lasting or node.is_switching):
                 self._put_state(node)

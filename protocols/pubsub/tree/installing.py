@@ -2,6 +2,10 @@
 
 A piece that came with a routed message is provisional: events match it from now on, but it is stored only when its
 subscriber has said, on its own link, that it is its own. A piece from its subscriber's own link needs no question.
+
+To read a filter and to index it costs up to 0.25 s (`filter_work`). What comes over a link is charged to the link. Of
+what comes over others a little is read at once, because subscribers wait for it; for the rest their subscribers are
+told to bring it.
 """
 
 from __future__ import annotations
@@ -15,10 +19,20 @@ from typing import Final
 from peerd.api import Part, handles
 from peerd.errors import ProtocolError
 from peerd.ids import NodeId
+from peerd.lib.admission import Admission, TokenBucket
 from peerd.limits import DETAIL_LENGTH_MAX
 from peerd.messages import PeerRef
 from protocols.pubsub.bodies import beginning
 from protocols.pubsub.cells import cell_at, level
+from protocols.pubsub.filter_work import (
+    BRINGS_BURST,
+    BRINGS_PER_S,
+    UNPROVEN_BURST_S,
+    UNPROVEN_PER_S,
+    WORK_BURST_S,
+    WORK_PER_S,
+    price_s,
+)
 from protocols.pubsub.messages import (
     HOPS_MAX,
     CellState,
@@ -33,7 +47,7 @@ from protocols.pubsub.messages import (
 )
 from protocols.pubsub.names import SubscriptionKey, Tree
 from protocols.pubsub.ports import Schemas, SchemaView
-from protocols.pubsub.refusals import QUOTA, Refusals
+from protocols.pubsub.refusals import QUOTA, WORK, Refusals
 from protocols.pubsub.tree.asking import SubscriberQuestions
 from protocols.pubsub.tree.cell_node import CellNode
 from protocols.pubsub.tree.forest import Forest, Standing
@@ -68,6 +82,11 @@ class Installing(Part):
         self._subscribers = subscribers
         self._parked: dict[CellAddress, list[ProbeSub]] = {}
         self._asking: set[tuple[CellAddress, SubscriptionKey, int]] = set()
+        self.is_own: Callable[[SubObject], bool] = lambda sub: False
+        """Whether it is a piece of this node's own clients, who have paid for it; set by who makes the parts."""
+        self._unproven = TokenBucket(UNPROVEN_PER_S, UNPROVEN_BURST_S, self._host.now())
+        self._work: Admission[NodeId] = Admission(WORK_PER_S, WORK_BURST_S)
+        self._brings: Admission[NodeId] = Admission(BRINGS_PER_S, BRINGS_BURST)
         self._asked: Counter[NodeId] = Counter()
         """How many questions to each subscriber are under way, so that its pieces here may be made up."""
 
@@ -147,6 +166,10 @@ class Installing(Part):
             self._refusals.count(sub.subscriber.id, QUOTA, is_proved=False)
             self._tell(node, sub, PieceStatus.QUOTA, "subscriptions_per_member")
             return
+        if not self._may_read(node, sub):
+            if sub.subscriber.id != self._host.id and self._brings.take(sub.subscriber.id, self._host.now()):
+                self._tell(node, sub, PieceStatus.ELSEWHERE)  # the subscriber brings it, over its own link
+            return
         try:
             if known is None or not known.is_kept:  # what is kept is not replaced by what somebody may have made up
                 self._forest.add(node, sub, message.lasts_s)
@@ -159,6 +182,14 @@ class Installing(Part):
         done = partial(self._confirmed, node, message, is_new)
         if not self._subscribers.ask(node, sub, is_new=is_new, done=done):
             done(None)
+
+    def _may_read(self, node: CellNode, sub: SubObject) -> bool:
+        """Whether a filter may be read that came over other nodes, so that nobody can be charged for it."""
+        if self._forest.has_filter(node.place.tree.schema, sub.filter):
+            return True
+        if sub.subscriber.id == self._host.id:
+            return self.is_own(sub)
+        return self._unproven.take(self._host.now(), price_s(sub.filter))
 
     def _refuse(self, node: CellNode, message: ProbeSub, error: ValueError) -> None:
         """The filter does not fit the schema, unless there is a later version of it, with more attributes."""
@@ -267,6 +298,10 @@ class Installing(Part):
         if self._is_over_quota(sub, known):
             self._refusals.count(source.id, QUOTA, is_proved=True)
             return InsertAnswer(PieceStatus.QUOTA, node.cell, detail="subscriptions_per_member")
+        is_free = source.id == self._host.id or self._forest.has_filter(message.schema, sub.filter)
+        if not (is_free or self._work.take(source.id, self._host.now(), price_s(sub.filter))):
+            self._refusals.count(source.id, WORK, is_proved=True)
+            return InsertAnswer(PieceStatus.QUOTA, node.cell, detail="too many new filters at once")
         is_new = known is None or not known.is_kept
         try:
             self._keep(node, sub, message.lasts_s, is_new)

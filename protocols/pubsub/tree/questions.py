@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import Final
 
 from peerd.api import Part, handles, on_timer
+from peerd.lib.admission import TokenBucket
 from peerd.messages import PeerRef
 from protocols.pubsub.cells import LEVEL_LIMIT, children
 from protocols.pubsub.messages import ENTRIES_MAX, CellAnswer, CellQuestion, CellState, LeafEntry
@@ -32,8 +33,7 @@ class Questions(Part):
         self._forest = forest
         self._host = forest.host
         self._open: dict[int, Done] = {}
-        self._full_answers = 0
-        self._full_since = 0.0
+        self._full_answers = TokenBucket(FULL_ANSWERS_A_SECOND, FULL_ANSWERS_A_SECOND, self._host.now())
 
     def ask(self, place: CellAddress, done: Done, *, is_brief: bool = True) -> bool:
         """Ask the root of a cell; ``done(answer, who)`` is called once, later. ``False``: too many are open."""
@@ -65,7 +65,7 @@ class Questions(Part):
         node = self._forest.find(CellAddress(Tree(message.schema, message.attribute), message.cell))
         if node is None or node.is_switching:
             return  # the asker tries again: what would be said now may be wrong a moment later
-        if not message.is_brief and not self._may_answer_in_full():
+        if not message.is_brief and not self._full_answers.take(self._host.now()):
             return
         self._host.send(source, self._answer(node, message, self._transfer_for(node, source)))
 
@@ -87,10 +87,3 @@ class Questions(Part):
         if entries and node.table is not None:
             entries = tuple(node.table.summary(ENTRIES_MAX))
         return CellAnswer(message.nonce, node.state, subs & 0xFFFFFFFF, load & 0xFFFFFFFF, entries, transfer)
-
-    def _may_answer_in_full(self) -> bool:
-        now = self._host.now()
-        if now >= self._full_since + 1.0:
-            self._full_since, self._full_answers = now, 0
-        self._full_answers += 1
-        return self._full_answers <= FULL_ANSWERS_A_SECOND

@@ -12,6 +12,9 @@ from peerd.lab.experiment import Row
 Draw = Callable[[Sequence[Row]], list[Chart]]
 SHARE = "spurious share"
 MEAN = "mean over all members"
+RATIO = "after / before"
+TOGETHER = 10
+"""So many moves are one point of the chart over moves."""
 
 
 def _ways(found: Sequence[Row]) -> list[str]:
@@ -47,7 +50,36 @@ def default(found: Sequence[Row]) -> list[Chart]:
         Chart("default-depth", "Weighted depth of members", ranked, "depth", _in_order(found, "depths_ranked")),
         Chart("default-spurious", "Spurious share of members", ranked, SHARE, _in_order(found, "spurious_ranked")),
         Chart("default-course", "Spurious share over time", "items", MEAN, tuple(course)),
+        Chart("default-ratio", "Share in vain after a move over before", "moves in order", RATIO, _ratios(found)),
     ]
+
+
+def _ratios(found: Sequence[Row]) -> tuple[Line, ...]:
+    """The ratios of figure 18: the mean, the least and the greatest of so many moves that follow each other."""
+    values: list[float] = next((row["ratios"] for row in found if row.get("ratios")), [])
+    parts = [(at, values[at : at + TOGETHER]) for at in range(0, len(values), TOGETHER)]
+    points = tuple((at + len(part) / 2, fmean(part), min(part), max(part)) for at, part in parts)
+    return (Line("mean and range", points), reference("as before", [(0.0, 1.0), (float(len(values)), 1.0)]))
+
+
+def deltas(found: Sequence[Row]) -> list[Chart]:
+    """Figures 22 to 24."""
+    made = over("delta", "delta", "What a move must save", "most_classes", moves=True)(found)
+    made.append(
+        Chart(
+            "delta-moves-per-look",
+            "Moves for each request that is looked at",
+            "delta",
+            "moves a reorganisation",
+            lines(found, "delta", "moves_per_look", "most_classes"),
+        )
+    )
+    two = [{**row, "way": f"delta {row['delta']}"} for row in found if row["most_classes"] == 2]
+    ranked = _in_order(two, "ratios_ranked")
+    made.append(
+        Chart("delta-ratio", "Share in vain after a move over before", "moves in order of it, %", RATIO, ranked)
+    )
+    return made
 
 
 def sizes(found: Sequence[Row]) -> list[Chart]:

@@ -54,8 +54,13 @@ MOVES: Final = (
     Column("moves", "moves", "made while it was measured"),
     Column("moves_per_100", "moves/100", "made in 100 items", 1),
     Column("moved_up", "moved up", "moves to a grandparent that had room; the producer does not order them"),
-    Column("looked_at", "looked at", "requests that the producer searched a better place for"),
-    Column("searched", "asked", "nodes in one search, mean", 1),
+    Column("looked_at", "looked at", "requests that a granter looked for a better place for"),
+    Column("moves_per_look", "moves/look", "moves for each of these: a reorganisation (figure 22)"),
+    Column("searched", "asked", "questions of sweeps for each of these, mean", 1),
+    Column(
+        "ratio_late", "ratio", "asker's share in vain after a move over the one before, latter 60 % of moves, median"
+    ),
+    Column("improved_late", "improved", "part of these moves after which the asker has less in vain"),
     Column("predicted", "predicted", "saving of a move for the parents, items in vain for each item, mean", 4),
     Column("measured", "measured", "the same, measured afterwards", 4),
     Column("correlation", "r", "correlation of the two"),
@@ -150,7 +155,7 @@ FIGURES: Final = {
         f"{PAPER}, figure 13",
         (FAN_OUT,),
         charts.over("fan-out", "fan_out", "How many children a node may have", "way"),
-        _each("fan_out", (2, 3, 4, 6, 8), CODD, "siena", "siena-same"),
+        _each("fan_out", tuple(range(2, 10)), CODD, "siena", "siena-same"),
     ),
     "dissemination/xml": StreamFigure(
         "random documents of document types, and random queries",
@@ -199,7 +204,7 @@ FIGURES: Final = {
             Column("delta", "delta", "part of a place's overhead that a move must save"),
             Column("most_classes", "classes", "classes that a member is in: from one to so many"),
         ),
-        charts.over("delta", "delta", "What a move must save", "most_classes", moves=True),
+        charts.deltas,
         tuple({"way": CODD, "delta": delta, "most_classes": most} for most in (1, 2) for delta in (0.0, 0.1, 0.2, 0.4)),
     ),
     "dissemination/pace": StreamFigure(

@@ -31,6 +31,7 @@ from protocols.dissemination.ports import (
     PolicyFactory,
     TreePolicy,
 )
+from protocols.dissemination.tree.allowance import PastAllowance
 from protocols.dissemination.tree.below import MoveEnd
 from protocols.dissemination.tree.links import ChildStage
 from protocols.dissemination.tree.member import StreamMember
@@ -272,7 +273,7 @@ class DisseminationNet:
         if not self._is_limited:
             node.member.state.wants = UnlimitedWants(self.kind)
             node.member.down.wants_max = node.member.down.unanswered_max = 1 << 30
-            node.member.down.allowance.burst_max = 1 << 60
+            node.member.down.allowance = PastAllowance(1 << 60)
         self.nodes[peer.id] = node
         node.start(self._factory.make(node, self._settings))
         return node

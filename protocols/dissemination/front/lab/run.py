@@ -10,10 +10,10 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from statistics import fmean
+from statistics import fmean, median
 from typing import Any, Final
 
-from peerd.ids import parse_id
+from peerd.ids import NodeId, parse_id
 from peerd.lab.experiment import Notify, Point, Row
 from peerd.lab.topologies import SECTION, table_of
 from peerd.sim.scenario import parse_scenario
@@ -49,6 +49,8 @@ LEARNED_EVERY: Final = 10
 STEPS_LEARNED: Final = 20_000
 COURSE_EVERY: Final = 200
 """Items of one point of a time course."""
+RATIO_ITEMS_MIN: Final = 20
+"""A node's share in vain before or after a move is of so many items that it had, at least."""
 RANKED: Final = 100
 """Figures over nodes in order have so many points."""
 DATA: Final = "PEERD_DATA"
@@ -133,14 +135,21 @@ def _run(point: Point, setting: Row, notify: Notify) -> Row:
     net.reset_counts()
     begun = len(net.events)
     notify("items", net.now)
-    course = _Course(net)
+    course, ratios = _Course(net), _Ratios(net)
     together = max(1, round(setting["pace"] * TICK_S))
     for at in range(0, point.lookups, together):
         net.publish(min(together, point.lookups - at))
+        ratios.look()
         if at // COURSE_EVERY != (at + together) // COURSE_EVERY:
             course.look(min(at + together, point.lookups))
     ended = net.now
-    row = {**_tree_row(net), **course.row(), **_moves_row(net, begun, point.lookups), **_sent_row(net, point)}
+    row = {
+        **_tree_row(net),
+        **course.row(),
+        **_moves_row(net, begun, point.lookups),
+        **_sent_row(net, point),
+        **ratios.row(),
+    }
     while net.now < ended + ARRIVING_S:
         net.tick()
     found = net.faults()
@@ -248,6 +257,51 @@ class _Course:
         }
 
 
+class _Ratios:
+    """For each move the asking node's spurious share after it, up to that node's next move, over the one before."""
+
+    def __init__(self, net: DisseminationNet) -> None:
+        self._net = net
+        self._seen = len(net.events)
+        self._since: dict[NodeId, tuple[int, int]] = {}
+        """What an asker had, and wanted of that, when a child of it moved last."""
+        self._before: dict[NodeId, tuple[int, float]] = {}
+        """The number of that move, and the share before it."""
+        self._moves = 0
+        self._found: list[tuple[int, float]] = []
+
+    def look(self) -> None:
+        """Look at the newest moves."""
+        events = self._net.events
+        for event in events[self._seen :]:
+            if isinstance(event, ReorganisationDecided) and event.outcome == "moved":
+                self._moved(parse_id(event.asker))
+        self._seen = len(events)
+
+    def _moved(self, asker: NodeId) -> None:
+        node = self._net.nodes[asker]
+        had, wanted = self._since.get(asker, (0, 0))
+        if node.had - had < RATIO_ITEMS_MIN:
+            return
+        share = 1 - (node.wanted - wanted) / (node.had - had)
+        number, before = self._before.get(asker, (0, 0.0))
+        if before:
+            self._found.append((number, round(share / before, 3)))
+        self._moves += 1
+        self._since[asker], self._before[asker] = (node.had, node.wanted), (self._moves, share)
+
+    def row(self) -> Row:
+        """The ratios in the order of their moves, and in descending order."""
+        ratios = [ratio for _, ratio in sorted(self._found)]
+        later = ratios[2 * len(ratios) // 5 :]
+        return {
+            "ratios": ratios,
+            "ratios_ranked": _ranked(ratios) if ratios else [],
+            "ratio_late": round(median(later), 3) if later else None,
+            "improved_late": round(sum(ratio < 1 for ratio in later) / len(later), 3) if later else None,
+        }
+
+
 def _moves_row(net: DisseminationNet, begun: int, items: int) -> Row:
     events = net.events[begun:]
     decided = [event for event in events if isinstance(event, ReorganisationDecided)]
@@ -258,6 +312,7 @@ def _moves_row(net: DisseminationNet, begun: int, items: int) -> Row:
         "asked": sum(isinstance(event, ReorganisationAsked) for event in events),
         "looked_at": len(decided),
         "moves": outcomes["moved"],
+        "moves_per_look": round(outcomes["moved"] / len(decided), 3) if decided else None,
         "moves_per_100": round(100 * outcomes["moved"] / items, 2),
         "moved_up": sum(isinstance(event, MovedUp) for event in events),
         "no_gain": outcomes["no_gain"],

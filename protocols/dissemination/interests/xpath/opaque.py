@@ -117,7 +117,7 @@ def existence(token: Token) -> str:
 
 
 def _existence(token: Token, *, counts_the_document: bool) -> str:
-    """The same of a part. ``counts_the_document``: the document is a result, too; as a query's own lxml leaves it out."""
+    """The same of a part. ``counts_the_document``: the document is a result, too; lxml leaves it out."""
     symbol = token.symbol
     if symbol in ("|", "or", "and"):
         counts = counts_the_document or symbol != "|"

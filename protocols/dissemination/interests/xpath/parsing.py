@@ -1,8 +1,8 @@
 """The grammar of XPath 1.0 (section 3.7 of its recommendation): from a text to a tree of tokens, and back. Pure.
 
-A token's ``symbol`` says what it is: an operator, a function, an axis, ``(name)``, ``(string)``, ``(number)``, or ``(`` for
-what stands in brackets. ``/`` and ``//`` have the path before them and a step; without a path before them they begin at
-the document. What means nothing is left out: ``child::``, and ``.`` after or before a ``/``.
+A token's ``symbol`` says what it is: an operator, a function, an axis, ``(name)``, ``(string)``, ``(number)``, or ``(``
+for what stands in brackets. ``/`` and ``//`` have the path before them and a step; without a path before them they
+begin at the document. What means nothing is left out: ``child::``, and ``.`` after or before a ``/``.
 """
 
 from __future__ import annotations
@@ -35,8 +35,10 @@ FUNCTIONS: Final = {
 OF_NODES: Final = frozenset(["count", "sum", "local-name", "namespace-uri", "name"])
 """Functions whose arguments are paths."""
 AXES: Final = frozenset(
-    ["child", "descendant", "parent", "ancestor", "following-sibling", "preceding-sibling", "following", "preceding"]
-    + ["attribute", "namespace", "self", "descendant-or-self", "ancestor-or-self"]
+    {
+        *["child", "descendant", "parent", "ancestor", "self", "descendant-or-self", "ancestor-or-self"],
+        *["following-sibling", "preceding-sibling", "following", "preceding", "attribute", "namespace"],
+    }
 )
 NODE_TYPES: Final = frozenset(["node", "text", "comment", "processing-instruction"])
 _OPERATORS: Final = ("or",), ("and",), ("=", "!="), ("<", "<=", ">", ">="), ("+", "-"), ("*", "div", "mod")

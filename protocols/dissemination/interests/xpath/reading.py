@@ -264,7 +264,7 @@ Step = tuple[StepAxis, str, Condition]
 def _path(steps: Sequence[Step | None], last: Condition) -> Condition:
     """The condition that there is such a path below, whose last node meets ``last``."""
     condition = last
-    for axis, label, own in reversed(steps):
+    for axis, label, own in reversed([step for step in steps if step is not None]):
         if label == ".":
             condition = both(own, condition)
         else:

@@ -29,7 +29,7 @@ class ReorganisationAsked(Event):
 
 
 class ReorganisationDecided(Event):
-    """At the producer: a request was looked at. ``outcome``: moved, no_gain, declined or silent."""
+    """At a granter: a request was looked at. ``outcome``: moved, no_gain, declined or silent."""
 
     KIND = "dissemination.reorganisation_decided"
     stream: Text
@@ -38,10 +38,12 @@ class ReorganisationDecided(Event):
     outcome: Text
     gain: float
     nodes_asked: int
+    asker: Text = ""
+    """The mover's parent until then, which had asked."""
 
 
 class ReorganisationMeasured(Event):
-    """At the producer: what a move was to save at the parent left, and what it has saved, per item of the stream."""
+    """At a granter: what a move was to save at the parent left, and what it has saved, per item of the stream."""
 
     KIND = "dissemination.reorganisation_measured"
     stream: Text

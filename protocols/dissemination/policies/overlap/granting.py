@@ -261,10 +261,15 @@ class Granter:
                 self._done.popitem(last=False)
 
     def _emit(self, request: _Request, to: NodeId, outcome: str, gain: float, nodes_asked: int) -> None:
-        stream, child, parent = format_id(self._tree.stream), format_id(request.child.id), format_id(to)
         self._tree.emit(
             ReorganisationDecided(
-                stream=stream, child=child, parent=parent, outcome=outcome, gain=gain, nodes_asked=nodes_asked
+                stream=format_id(self._tree.stream),
+                child=format_id(request.child.id),
+                parent=format_id(to),
+                outcome=outcome,
+                gain=gain,
+                nodes_asked=nodes_asked,
+                asker=format_id(request.asker),
             )
         )
 
