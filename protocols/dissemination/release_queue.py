@@ -14,6 +14,37 @@ from protocols.dissemination.tree.state import MemberState
 RELEASING_MAX: Final = 256
 """Items that wait until a large one before them is matched. Publishers that ask before they publish have one each."""
 
+HASTE_S: Final = 0.005
+"""Where items come no faster than this, on the average, none is held back: each is signed alone."""
+TOGETHER: Final = 32
+"""So many are signed at once where they come faster."""
+HOLD_S: Final = 0.04
+"""Or as many as come within this after what was sent before."""
+_KEEP: Final = 0.9
+_GAP_MAX_S: Final = 1.0
+
+
+class SendPace:
+    """When a producer that signs sends: every node that gets any of a batch has to check its signature.
+
+    That takes as long as all else that is done with an item. So where items come fast, some wait for others.
+    """
+
+    def __init__(self) -> None:
+        self.sent_at = 0.0
+        self._gap_s = _GAP_MAX_S
+        """Between two items, on the average."""
+        self._published_at = 0.0
+
+    def published(self, now: float) -> None:
+        """One more."""
+        self._gap_s = _KEEP * self._gap_s + (1 - _KEEP) * min(_GAP_MAX_S, now - self._published_at)
+        self._published_at = now
+
+    def pause_s(self, now: float, waiting: int) -> float:
+        """How long those that were not sent have to wait."""
+        return 0.0 if self._gap_s > HASTE_S or waiting >= TOGETHER else self.sent_at + HOLD_S - now
+
 
 class ReleaseQueue:
     """``let_out`` sends an item on; ``on_empty`` is called when nothing waits any more."""

@@ -4,7 +4,7 @@ Of each kind the smallest message that means something in a small ring (`tests.s
 larger ones made of it: lists as long and texts as large as their caps allow, filters that are dear to read. What is
 counted is the processor time of the thread from the frame to the end of the handler; what goes to a worker is not in
 it. Every measurement is made in a child process, and the dearest message of a kind three times, of which the least
-counts. It is given in milliseconds of a machine on which `_REFERENCE` is read in `REFERENCE_MS`, so that a busy or a slow
+counts. It is given in milliseconds of a machine that reads `_REFERENCE` in `REFERENCE_MS`, so that a busy or a slow
 machine does not change the table by much.
 
 Whatever costs more than `CHEAP_MS` stands in `PAYS`, with who pays for it; tests/sim/test_dearest.py asks for that.
@@ -155,7 +155,7 @@ def _cost_of(member: Place, victim: Place, message: Message) -> tuple[float, int
 
 
 def milliseconds(work: Callable[[], object]) -> float:
-    """The processor time of some work, in milliseconds of the machine on which `_REFERENCE` is read in `REFERENCE_MS`."""
+    """The processor time of some work, in milliseconds of a machine that reads `_REFERENCE` in `REFERENCE_MS`."""
     begun = time.thread_time()
     work()
     return 1000.0 * (time.thread_time() - begun) * REFERENCE_MS / _reference_ms()

@@ -295,6 +295,9 @@ def test_equal_queries_in_other_words_cover_each_other() -> None:
     ("text", "why"),
     [
         ("a/b", "begins with"),
+        ("a", "begins with"),
+        ("a | /b", "begins with"),
+        ("b[1]", "begins with"),
         ("/a[", "no valid XPath"),
         ("/a/following::b", "costs too much"),
         ("/", "nothing but the document itself"),

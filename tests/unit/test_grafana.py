@@ -9,14 +9,25 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
+from prometheus_client import ProcessCollector
 
 from peerd.api import Metric
 from peerd.plugins import load_front
 from peerd.telemetry.dashboard import COLUMNS, HEIGHT, WIDTH, dashboard
+from peerd.telemetry.panels import PANELS
 from tests.unit.test_telemetry_reference import declared_metrics
 
+ALERTS = Path(__file__).resolve().parents[2] / "deploy" / "prometheus" / "alerts.yaml"
 FOLDER = Path(__file__).resolve().parents[2] / "deploy" / "grafana"
-TITLES = {"dissemination": "peerd: streams", "pubsub": "peerd: publish/subscribe"}
+NODE = "node"
+"""The dashboard about what every daemon has; the others are of the fronts that have panels."""
+TITLES = {
+    "aggregation": "peerd: aggregation",
+    NODE: "peerd: ring and process",
+    "dissemination": "peerd: streams",
+    "pubsub": "peerd: publish/subscribe",
+}
 SUFFIXES = ("_bucket", "_count", "_sum")
 SCRAPED = {"instance", "job"}
 """Labels that Prometheus adds to everything."""
@@ -24,8 +35,8 @@ SCRAPED = {"instance", "job"}
 
 def made(name: str) -> str:
     """The dashboard of one protocol as it is in the file."""
-    front = load_front(name)
-    return json.dumps(dashboard(name, TITLES[name], front.panels()), indent=2) + "\n"
+    panels = PANELS if name == NODE else load_front(name).panels()
+    return json.dumps(dashboard(name, TITLES[name], panels), indent=2) + "\n"
 
 
 def asked(dashboard: dict[str, Any]) -> Iterator[str]:
@@ -39,7 +50,7 @@ def offences(ask: str, metrics: dict[str, Metric]) -> list[str]:
     """Metrics and labels that do not exist, and counters that are shown as they are instead of their rate."""
     found = []
     labels = set(SCRAPED)
-    for before, name in re.findall(r"(rate\(|increase\(|)\b(peerd_\w+)", ask):
+    for before, name in re.findall(r"(rate\(|increase\(|)\b((?:peerd|process)_\w+)", ask):
         suffix = next((each for each in SUFFIXES if name.endswith(each) and name not in metrics), "")
         metric = metrics.get(name.removesuffix(suffix))
         if metric is None or bool(suffix) != (metric.kind == "histogram"):
@@ -53,7 +64,11 @@ def offences(ask: str, metrics: dict[str, Metric]) -> list[str]:
     return found + [f"{label}: no metric there has this label" for label in wanted if label not in labels]
 
 
-METRICS = {metric.name: metric for metric in declared_metrics()}
+PROCESS = [
+    Metric(f"{each.name}{'_total' if each.type == 'counter' else ''}", each.type, "")
+    for each in ProcessCollector(registry=None).collect()
+]
+METRICS = {metric.name: metric for metric in (*declared_metrics(), *PROCESS)}
 
 
 @pytest.mark.parametrize("name", sorted(TITLES))
@@ -65,6 +80,22 @@ def test_the_file_is_what_the_front_says(name: str) -> None:
 def test_every_metric_and_label_exists(name: str) -> None:
     found = [f"{ask}: {offence}" for ask in asked(json.loads(made(name))) for offence in offences(ask, METRICS)]
     assert not found, "\n".join(found)
+
+
+def test_every_metric_of_the_alerts_exists() -> None:
+    groups = yaml.safe_load(ALERTS.read_text("utf-8"))["groups"]
+    rules = [rule for group in groups for rule in group["rules"]]
+    assert len({rule["alert"] for rule in rules}) == len(rules) > 5
+    for rule in rules:
+        assert "peerd_" in rule["expr"] and not offences(rule["expr"], METRICS), rule["alert"]
+        assert rule["annotations"].keys() == {"summary", "action"} and "severity" in rule["labels"], rule["alert"]
+
+
+def test_what_people_look_for_first_has_a_panel() -> None:
+    asks = " ".join(ask for name in TITLES for ask in asked(json.loads(made(name))))
+    for metric in ("members_missing", "ring_ready", "aggregation_rounds_total", "dissemination_reader_drops_total"):
+        assert f"peerd_{metric}" in asks
+    assert "process_resident_memory_bytes" in asks
 
 
 def test_there_is_a_dashboard_for_every_front_with_panels_and_no_other() -> None:

@@ -73,6 +73,11 @@ class AggregationFront(Front):
 
         return BEHAVIOURS
 
+    def panels(self) -> Sequence[Mapping[str, Any]]:
+        from protocols.aggregation.front.panels import PANELS
+
+        return PANELS
+
     def tables(self) -> Sequence[SparkTable]:
         from protocols.aggregation.front.tables import TABLES
 
