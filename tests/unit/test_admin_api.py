@@ -238,7 +238,9 @@ async def test_links_are_cut_on_loopback_only(rig: Rig) -> None:
     answer = await rig.http.put("/v1/links/cut", json=wanted)
     assert (answer.status_code, answer.json()) == (200, wanted)
     assert rig.daemon.links.cut_from == {peer(0x30).id}
-    check_problem(await rig.http.put("/v1/links/cut", json={"nodes": ["x"]}), 422, "nodes.0: expected text that matches")
+    check_problem(
+        await rig.http.put("/v1/links/cut", json={"nodes": ["x"]}), 422, "nodes.0: expected text that matches"
+    )
 
 
 async def test_a_bug_is_a_500_that_tells_nothing(rig: Rig) -> None:
