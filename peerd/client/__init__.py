@@ -454,9 +454,8 @@ class Client:
                 is_answered = getattr(parsed, "type", "") == "answer"
                 yield parsed
         if not is_answered:
-            raise DaemonUnreachable(
-                "the daemon stopped, or gave up, before it could answer; see its log, then ask again"
-            )
+            why = "the daemon stopped, or gave up, before it could answer; see its log, then ask again"
+            raise DaemonUnreachable(why)
 
     async def get(self, path: str, model: type[Model]) -> Model:
         """Send a GET; otherwise as `call`."""
@@ -597,5 +596,5 @@ class _Answer:
 
 
 def _failing(health: Health, timeout_s: float) -> str:
-    failing = "; ".join(f"{check.name}: {check.detail}" for check in health.checks if not check.ok)
-    return f"the daemon is up but not ready after {timeout_s:g} s ({failing})"
+    failing = [f"{check.name}: {check.detail}" for check in health.checks if not check.ok]
+    return f"the daemon is up but not ready after {timeout_s:g} s ({'; '.join(failing)})"

@@ -102,7 +102,12 @@ def test_ctrl_c_in_the_demo_leaves_nothing(moment: str, tmp_path: Path) -> None:
         if moment:
             assert process.stdout is not None
             said: list[str] = []
-            assert any(moment in line for line in process.stdout if said.append(line) is None), "".join(said)
+            for line in process.stdout:
+                said.append(line)
+                if moment in line:
+                    break
+            else:
+                pytest.fail(f"it never came to {moment!r}: {''.join(said)}")
         else:
             wait_for(temporary, "peerd-demo-*/cluster/cluster.json")  # daemons are only just starting
         os.killpg(process.pid, signal.SIGINT)

@@ -10,9 +10,10 @@ import pytest
 
 from peerd.lib.filter import FilterIndex
 from peerd.messages import Message
+from protocols.pubsub.delivering.messages import HoldEvents
 from protocols.pubsub.document import SchemaDocument
 from protocols.pubsub.filter_work import price_s
-from protocols.pubsub.messages import ExplainQuestion, HoldEvents, InsertSub
+from protocols.pubsub.messages import ExplainQuestion, InsertSub
 from protocols.pubsub.schema import EventSchema
 from tests.fuzz.dearest import CHEAP_MS, CROSSED_FILTER, DEAR_FILTER, PAYS, TRIES, dearest_of, kinds, milliseconds
 from tests.support.amplification_pubsub import DOCUMENT
