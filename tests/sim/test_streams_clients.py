@@ -117,3 +117,29 @@ def test_subscriptions_to_a_stream_that_is_over_make_room_for_others() -> None:
     producer.subscribe(StreamSubscriptionRequest(stream="other"), told.append)
     assert isinstance(answer(4), StreamSubscriptionView)
     assert [view.stream for view in producer.subscriptions()] == ["other"]
+
+
+def test_who_is_at_another_node_is_told_where_the_producer_is_and_what_differs() -> None:
+    simulation, told = made(), list[Any]()
+    other, at = plugin_of(simulation.nodes[2]), plugin_of(simulation.nodes[0]).host.peer.address
+    other.when_publishable("news", told.append)
+    other.create(StreamSpec(name="news", kind="classes", policy="first_fit", unsigned=True), told.append)
+    simulation.run_until(lambda: len(told) == 2, limit_s=30.0)
+    publishing, creating = map(str, told)
+    assert at in publishing and "publish there" in publishing
+    assert at in creating and "unsigned is false, not true" in creating
+    with pytest.raises(StreamRefused, match='policy is "first_fit", not "cost"'):
+        plugin_of(simulation.nodes[0]).create(StreamSpec(name="news", kind="classes", policy="cost"), told.append)
+
+
+def test_what_a_slow_reader_did_not_get_stands_in_its_view() -> None:
+    simulation, told = made(feed_items=3), list[Any]()
+    plugin = plugin_of(simulation.nodes[1])
+    plugin.subscribe(StreamSubscriptionRequest(stream="news"), told.append)
+    simulation.run_until(lambda: bool(told), limit_s=30.0)
+    plugin.reading(told[0].id)[1].reader("now")
+    for number in range(10):
+        plugin_of(simulation.nodes[0]).publish("news", f"a {number}".encode())
+        simulation.run_for(0.5)
+    [view] = plugin.subscriptions()
+    assert (view.received, view.dropped, view.missed_gaps) == (10, 7, 0)
