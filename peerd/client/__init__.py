@@ -467,7 +467,7 @@ class Client:
 
         Raises `RequestRefused` for what the daemon refuses, `DaemonBusy`, `DaemonUnreachable`.
         """
-        return await self.send(method, path, model, body and body.model_dump_json().encode(), JSON_TYPE)
+        return await self.send(method, path, model, body.model_dump_json().encode() if body else None, JSON_TYPE)
 
     async def send(
         self, method: str, path: str, model: type[Model], content: Body, kind: str, **how: Unpack[HowSent]
