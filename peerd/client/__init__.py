@@ -466,8 +466,7 @@ class Client:
 
         Raises `RequestRefused` for what the daemon refuses, `DaemonBusy`, `DaemonUnreachable`.
         """
-        content = None if body is None else body.model_dump_json().encode()
-        return await self.send(method, path, model, content, JSON_TYPE)
+        return await self.send(method, path, model, body.model_dump_json().encode() if body else None, JSON_TYPE)
 
     async def send(
         self, method: str, path: str, model: type[Model], content: Body, kind: str, **how: Unpack[HowSent]
