@@ -67,6 +67,7 @@ def test_every_history_is_within_its_bound_and_told() -> None:
 
 
 @pytest.mark.long
+@pytest.mark.timeout(7200)
 def test_three_hours_end_with_the_memory_that_their_second_half_began_with() -> None:
     with rare_collections():
         soak = Soak(events_hz=5.0, items_hz=3.0, aggregate_s=30.0, dedupe_window=8192)
