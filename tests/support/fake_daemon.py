@@ -289,6 +289,7 @@ class FakeDaemon:
             settings=SimpleNamespace(version="9.9", boot_epoch=77),
             is_stopped=False,
             is_ready=True,
+            histories=lambda: (),
             draining=None,
         )
         self.unfinished: tuple[str, ...] = ()
