@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Final, Self, TypeVar
+from typing import TYPE_CHECKING, Any, Final, Self, TypedDict, TypeVar, Unpack
 from urllib.parse import quote, urlencode
 
 from pydantic import BaseModel, ConfigDict, TypeAdapter, ValidationError
@@ -130,6 +130,13 @@ class RequestRefused(PeerdError):
     def __init__(self, problem: Problem) -> None:
         super().__init__(problem.detail or problem.title)
         self.problem = problem
+
+
+class HowSent(TypedDict, total=False):
+    """``tells_all``: a refusal that is a ``model``, too, is returned. ``silence_s``: how long an answer may take."""
+
+    tells_all: bool
+    silence_s: float
 
 
 class IngestRefused(RequestRefused):
@@ -455,39 +462,21 @@ class Client:
         """Send a GET; otherwise as `call`."""
         return await self.call("GET", path, model)
 
-    async def call(
-        self,
-        method: str,
-        path: str,
-        model: type[Model],
-        body: BaseModel | None = None,
-        silence_s: float = ANSWER_TIMEOUT_S,
-    ) -> Model:
-        """Send one request, and return its answer as a ``model``. ``silence_s``: how long the daemon may take.
+    async def call(self, method: str, path: str, model: type[Model], body: BaseModel | None = None) -> Model:
+        """Send one request, and return its answer as a ``model``.
 
         Raises `RequestRefused` for what the daemon refuses, `DaemonBusy`, `DaemonUnreachable`.
         """
         content = None if body is None else body.model_dump_json().encode()
-        return await self.send(method, path, model, content, JSON_TYPE, silence_s)
+        return await self.send(method, path, model, content, JSON_TYPE)
 
     async def send(
-        self,
-        method: str,
-        path: str,
-        model: type[Model],
-        content: Body,
-        kind: str,
-        silence_s: float = ANSWER_TIMEOUT_S,
-        *,
-        tells_all: bool = False,
+        self, method: str, path: str, model: type[Model], content: Body, kind: str, **how: Unpack[HowSent]
     ) -> Model:
-        """Send one request with any body, of the content type ``kind``; otherwise as `call`.
-
-        ``tells_all``: a refusal that is a ``model`` as well is returned, and not raised.
-        """
-        async with self._exchange(method, path, content, kind, silence_s) as exchange:
+        """Send one request with any body, of the content type ``kind``; otherwise as `call`."""
+        async with self._exchange(method, path, content, kind, how.get("silence_s", ANSWER_TIMEOUT_S)) as exchange:
             answer = await self._whole(exchange, method, path)
-        if not tells_all:
+        if not how.get("tells_all", False):
             answer.raise_for_problem()
         try:
             return model.model_validate_json(answer.content)

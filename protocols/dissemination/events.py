@@ -87,6 +87,10 @@ class StreamOver(Event):
     reason: Text
 
 
+INTEREST_SHOWN_MAX: Final = 200
+"""Characters of an interest in an event about it."""
+
+
 class StreamInterestFailed(Event):
     """An interest could not be matched with an item: a defect of this program. Who subscribed here is told, and ended.
 

@@ -8,7 +8,10 @@ were good is at least what this tells; equation 1 of Zhou, Ooi and Tan (2008) ca
 
 from __future__ import annotations
 
-from collections.abc import Hashable
+from collections.abc import Callable, Hashable
+
+from protocols.dissemination.ports import ParsedItem, RememberingKind
+from protocols.dissemination.tree.subscription import Delivered, StaleFrom
 
 
 class Freshness:
@@ -53,6 +56,20 @@ class Freshness:
         if subscription not in self._unvouched:
             self._unvouched.add(subscription)
             self._stale += len(self._since_ms.get(subscription, ()))
+
+    def noting(
+        self, kind: RememberingKind, number: int, deliver: Callable[[Delivered], None], now_ms: Callable[[], int]
+    ) -> Callable[[Delivered], None]:
+        """A subscription's ``deliver``, which notes what it is given."""
+
+        def delivered(what: Delivered) -> None:
+            if isinstance(what, ParsedItem):
+                self.came(number, kind.object_of(what.content), what.item.published_ms, now_ms())
+            elif isinstance(what, StaleFrom):
+                self.went_stale(number, now_ms())
+            deliver(what)
+
+        return delivered
 
     def ended(self, subscription: int, now_ms: int) -> None:
         """A subscription is over."""

@@ -354,8 +354,7 @@ class Dissemination(Plugin):
         self._find_now(name, found)
 
     def _find(self, name: str, on_found: Callable[[StreamRecord | Exception], None]) -> None:
-        node = self.nodes.get(stream_key(name))
-        if node is not None:
+        if (node := self.nodes.get(stream_key(name))) is not None:
             on_found(node.record)
         else:
             self._check_stays()  # nobody answers a node that is out of the ring
@@ -562,8 +561,7 @@ class Dissemination(Plugin):
     def _forget(self, subscription: ClientSubscription) -> None:
         self.clients.remove(subscription)
         subscription.end("unsubscribed")
-        node = self.nodes.get(stream_key(subscription.stream))
-        if node is not None:
+        if (node := self.nodes.get(stream_key(subscription.stream))) is not None:
             node.unsubscribe(subscription.number)
 
     def reading(self, id: str) -> tuple[StreamSubscriptionView, Feed[ReceivedItem]]:

@@ -14,6 +14,47 @@ from protocols.dissemination.tree.state import MemberState
 RELEASING_MAX: Final = 256
 """Items that wait until a large one before them is matched. Publishers that ask before they publish have one each."""
 
+HASTE_S: Final = 0.005
+"""Where items come no faster than this, on the average, none is held back: each is signed alone."""
+TOGETHER: Final = 32
+"""So many are signed at once where they come faster."""
+HOLD_S: Final = 0.04
+"""Or as many as come within this after what was sent before."""
+_KEEP: Final = 0.9
+_GAP_MAX_S: Final = 1.0
+
+
+class SendPace:
+    """When a producer that signs sends: every node that gets any of a batch has to check its signature.
+
+    That takes as long as all else that is done with an item. So where items come fast, some wait for others.
+    """
+
+    def __init__(self, holds: Callable[[], bool]) -> None:
+        self._holds = holds
+        """Whether the producer signs."""
+        self.is_paced = False
+        """What was published goes out soon, together with what is published until then."""
+        self._sent_at, self._waiting = 0.0, 0
+        self._gap_s = _GAP_MAX_S
+        """Between two items, on the average."""
+        self._published_at = 0.0
+
+    def published(self, now: float) -> None:
+        """One more."""
+        self._gap_s = _KEEP * self._gap_s + (1 - _KEEP) * min(_GAP_MAX_S, now - self._published_at)
+        self._published_at = now
+        self._waiting += 1
+
+    def sent(self, now: float) -> None:
+        """All that was published is on its way."""
+        self._sent_at, self._waiting = now, 0
+
+    def pause_s(self, now: float) -> float:
+        """How long those that were not sent have to wait."""
+        is_due = self._gap_s > HASTE_S or self._waiting >= TOGETHER
+        return 0.0 if is_due or not self._holds() else self._sent_at + HOLD_S - now
+
 
 class ReleaseQueue:
     """``let_out`` sends an item on; ``on_empty`` is called when nothing waits any more."""

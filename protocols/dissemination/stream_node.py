@@ -13,7 +13,7 @@ from peerd.messages import Message, PeerRef
 from protocols.dissemination.access import NodeTree
 from protocols.dissemination.config import DisseminationConfig
 from protocols.dissemination.documents.manifest import Attachment
-from protocols.dissemination.events import StreamInterestFailed, StreamLoss
+from protocols.dissemination.events import INTEREST_SHOWN_MAX, StreamInterestFailed, StreamLoss
 from protocols.dissemination.freshness import Freshness
 from protocols.dissemination.item_work import WorkMeter
 from protocols.dissemination.keeping import Keeping, PastItems
@@ -29,24 +29,19 @@ from protocols.dissemination.meter import StreamMeter
 from protocols.dissemination.names import StreamPosition, epoch_of, position_text
 from protocols.dissemination.ports import Interest, InterestKind, ParsedItem, PolicyFactory, RememberingKind
 from protocols.dissemination.proving import Proofs
-from protocols.dissemination.release_queue import ReleaseQueue
+from protocols.dissemination.release_queue import ReleaseQueue, SendPace
 from protocols.dissemination.seeking import Seeking
 from protocols.dissemination.stream import StreamRecord
 from protocols.dissemination.tree.links import ChildStage
 from protocols.dissemination.tree.member import StreamMember
 from protocols.dissemination.tree.replay import BufferLimits
-from protocols.dissemination.tree.subscription import Delivered, StaleFrom
+from protocols.dissemination.tree.subscription import Delivered
 
 LINGER_S: Final = 5.0
 """A member that neither has subscriptions nor children leaves the tree after this."""
-FAILED_SHOWN_MAX: Final = 200
-"""Characters of an interest that cannot be matched, in the event about it."""
 DRAIN_S: Final = 5.0
 """A node that leaves waits for so long until its children have gone elsewhere."""
 Deliver = Callable[[Delivered], None]
-PACE_S: Final = 0.01
-"""A producer that signs sends no sooner after what it has sent before: with what comes meanwhile, under one signature.
-Each of its children, and each node below, checks as many signatures a second at most."""
 LARGE_ITEM_S: Final = 0.05
 """What a large item takes to be read and matched in the simulator: a guess at what one of 500 KB takes a daemon."""
 
@@ -54,8 +49,6 @@ LARGE_ITEM_S: Final = 0.05
 class StreamNode:
     """``position_text`` in events and answers is "EPOCH-NUMBER"."""
 
-    is_paced = False
-    """What was published goes out soon, together with what is published until then."""
     why_paused = ""
     """Why nothing is published for the moment, as in "the stream NAME is being ended"."""
     predecessor: PeerRef | None = None
@@ -67,8 +60,6 @@ class StreamNode:
     one in an earlier term."""
     had_from: NodeId | None = None
     """The same, also after this node has handed the stream on."""
-    why_failed = ""
-    """Why an interest could not be matched: a defect, which the simulator ends at and a daemon counts."""
 
     def __init__(
         self,
@@ -118,7 +109,7 @@ class StreamNode:
         self._is_over = False
         self._ended_at: float | None = None
         """When the producer ended the stream."""
-        self._sent_at = -PACE_S
+        self.pace = SendPace(lambda: not self._record.unsigned)
         self._busy_s = 0.0
         """How long publishing has taken since the last `flush`."""
         self.tree = NodeTree(self)
@@ -128,19 +119,22 @@ class StreamNode:
         self._unused_since: float | None = now
         self.leaving_since: float | None = None
         self.gaps = 0
+        self._have_no_hooks()
+
+    def _have_no_hooks(self) -> None:
+        """What is set by who makes this."""
         self.on_over: Callable[[str], None] = lambda reason: None
-        """The stream ends for this node; set by who makes this."""
+        """The stream ends for this node."""
         self.on_room: Callable[[], None] = lambda: None
-        """The disk has taken what waited for it; set by who makes this."""
+        """The disk has taken what waited for it."""
         self.on_document: Callable[[StreamItem, Attachment], None] = lambda item, attachment: None
-        """An item has come to which a document is attached; set by who makes this."""
+        """An item has come to which a document is attached."""
         self.on_more: Callable[[], None] = lambda: None
-        """`go_on` is to be called soon; set by who makes this."""
+        """`go_on` is to be called soon."""
         self.on_early: Callable[[], None] = lambda: None
-        """Items of a later term than the record's have come: who signs them has to be known first; set by who makes
-        this."""
+        """Items of a later term than the record's have come: who signs them has to be known first."""
         self.on_lookup: Callable[[], None] = lambda: None
-        """The record may have changed: the producer is not reached; set by who makes this."""
+        """The record may have changed: the producer is not reached."""
 
     def _begin_producing(self, past: PastItems | None) -> None:
         if past is None:
@@ -347,9 +341,8 @@ class StreamNode:
         self.host.emit(StreamLoss(stream=self.name, since=position_text(since), until=position_text(until)))
 
     def _failed(self, interest: Interest | None, why: str) -> None:
-        self.why_failed = why
         self.host.count("peerd_dissemination_failed_interests_total")
-        text = "all" if interest is None else interest.text[:FAILED_SHOWN_MAX]
+        text = "all" if interest is None else interest.text[:INTEREST_SHOWN_MAX]
         self.host.emit(StreamInterestFailed(stream=self.name, interest=text, reason=why))
 
     # Subscriptions of this node
@@ -365,21 +358,8 @@ class StreamNode:
         """See `StreamMember.subscribe`; of values it is noted for how long they are good."""
         kind = self.kind
         if isinstance(kind, RememberingKind):
-            deliver = partial(self._note_value, kind, number, deliver)
+            deliver = self._freshness.noting(kind, number, deliver, self._wall_ms)
         self.member.subscribe(number, interest, after, deliver, self.host.now(), on_live)
-
-    def _note_value(
-        self,
-        kind: RememberingKind,
-        number: int,
-        deliver: Callable[[Delivered], None],
-        what: Delivered,
-    ) -> None:
-        if isinstance(what, ParsedItem):
-            self._freshness.came(number, kind.object_of(what.content), what.item.published_ms, self._wall_ms())
-        elif isinstance(what, StaleFrom):
-            self._freshness.went_stale(number, self._wall_ms())
-        deliver(what)
 
     def unsubscribe(self, number: int) -> None:
         """Want it no more."""
@@ -449,6 +429,7 @@ class StreamNode:
                 self.sequence = item.sequence
             raise
         self.sequence = item.sequence
+        self.pace.published(now)
         return item
 
     def _let_out(self, held: ParsedItem) -> None:
@@ -462,11 +443,6 @@ class StreamNode:
     def _released(self) -> None:
         self.flush()
         self.on_room()
-
-    @property
-    def pause_s(self) -> float:
-        """What is published now waits for so long, unless it is alone, so that more is signed at once."""
-        return 0.0 if self._record.unsigned else self._sent_at + PACE_S - self.host.now()
 
     @property
     def is_sending(self) -> bool:
@@ -525,7 +501,7 @@ class StreamNode:
         self.member.flush(now)
         items, self._unsent = self._unsent, 0
         if items:
-            self._sent_at = now
+            self.pace.sent(now)
         busy_s, self._busy_s = self._busy_s + self.host.now() - now, 0.0
         self._worked(busy_s, items, self.meter.counts.items_out - sent)
 
@@ -608,5 +584,4 @@ class StreamNode:
     def validate(self) -> None:
         """Assert the invariants."""
         self.member.validate()
-        assert not self.why_failed, f"an interest could not be matched: {self.why_failed}"
         assert len(self.member.down.children) <= self.config.fan_out + 1

@@ -22,7 +22,7 @@ from protocols.dissemination.models import (
 from protocols.dissemination.names import START, StreamPosition, position_text
 from protocols.dissemination.ports import Interest, ParsedItem
 from protocols.dissemination.service import StreamRefused
-from protocols.dissemination.tree.subscription import Delivered, Failed, FreshAgain, Lost, StaleFrom
+from protocols.dissemination.tree.subscription import Delivered, FreshAgain, Lost, StaleFrom, Unmatchable
 
 MARK_BYTES: Final = 900
 """What a mark, and what belongs to an item besides its payload, counts for in a feed."""
@@ -81,7 +81,7 @@ class ClientSubscription:
                 ReceivedItem(type="fresh", stream=self.stream, id=position_text(what.at), reason=reason), MARK_BYTES
             )
             return
-        if isinstance(what, Failed):
+        if isinstance(what, Unmatchable):
             self.end(f"this interest could not be matched with an item, which is a defect of peerd: {what.why}")
             return
         if isinstance(what, Lost):

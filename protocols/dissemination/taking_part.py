@@ -362,17 +362,17 @@ class StreamNodes(Part):
 
     def send_soon(self, node: StreamNode) -> None:
         """Send what is published now: at once if nothing was sent lately, else in a moment, together with the rest."""
-        pause_s = node.pause_s
+        pause_s = node.pace.pause_s(self._host.now())
         if pause_s <= 0:
             self.flush_soon()
-        elif not node.is_paced:
-            node.is_paced = True
+        elif not node.pace.is_paced:
+            node.pace.is_paced = True
             self._host.set_timer(_PACED, pause_s, node)
 
     @on_timer(_PACED)
     def on_paced(self, node: StreamNode) -> None:
         """Send it."""
-        node.is_paced = False
+        node.pace.is_paced = False
         if self._nodes.get(node.record.key) is node:
             node.flush()
             self.on_room()

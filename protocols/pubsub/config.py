@@ -56,7 +56,8 @@ class PubSubConfig(PluginConfig):
     base_attribute: BaseAttribute = setting(
         "selective",
         "Which attribute decides where a subscription is kept. random: any of those that it names (the thesis). "
-        "selective: the one whose range is the smallest part of its domain, so that fewest events come by.",
+        "selective: the one of whose events the fewest come by, as far as that has been seen; else the one whose range "
+        "is the smallest part of its domain.",
         reloads=True,
     )
     widen: Share = setting(

@@ -1,4 +1,4 @@
-"""Messages of publish/subscribe: type ids 0x0200 to 0x021F. ONLY APPEND: they are the protocol itself.
+"""Messages of publish/subscribe: type ids 0x0200 to 0x0220. ONLY APPEND: they are the protocol itself.
 
 The names follow section 4.2.1 of the thesis. `ProbeSub`, `TransferSub`, `CellOrder`, `LeafUpdate` and `CellQuestion`
 are routed to the key of a cell, and `Arrived` to a subscriber, where anybody may have made up their source. All others

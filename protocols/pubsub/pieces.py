@@ -11,7 +11,7 @@ them; and at most one of these points holds an event, so that only one leaf does
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from hashlib import sha256
 from typing import Final, TypeAlias
 
@@ -34,12 +34,18 @@ Draw: TypeAlias = Callable[[int], int]
 """Returns a random number from 0 up to, not including, its argument, such as ``host.rng.randrange``."""
 Span: TypeAlias = tuple[int, int]
 """The first and the last coordinate of a range."""
+Share: TypeAlias = Callable[[int, Sequence[Span]], float]
 _Routes: TypeAlias = dict[int, list[Span]]
 """By attribute's number, the ranges of one alternative: sorted, and apart from each other."""
 
 
-def pieces_of(schema: EventSchema, node: Node, config: PubSubConfig, draw: Draw, group: str = "") -> list[PiecePoint]:
-    """Return the points of a subscription, whose order numbers its pieces; none if it can never match."""
+def pieces_of(
+    schema: EventSchema, node: Node, config: PubSubConfig, draw: Draw, group: str = "", share: Share | None = None
+) -> list[PiecePoint]:
+    """Return the points of a subscription, whose order numbers its pieces; none if it can never match.
+
+    ``share``: how large a share of the events concerns ranges of an attribute, if that is known; groups do not ask.
+    """
     conjuncts = schema.form(node).conjuncts
     if not conjuncts:
         return []
@@ -48,7 +54,7 @@ def pieces_of(schema: EventSchema, node: Node, config: PubSubConfig, draw: Draw,
     else:
         widen = config.widen
     routes = [_routes(schema, conjunct) for conjunct in conjuncts]
-    by_attribute = _common(routes) if group else _by_alternative(routes, config, draw)
+    by_attribute = _common(routes) if group else _by_alternative(routes, config, draw, share)
     points = [
         PiecePoint(number, *span)
         for number in sorted(by_attribute)
@@ -88,7 +94,7 @@ def _routes(schema: EventSchema, conjunct: Conjunct) -> _Routes:
     return found
 
 
-def _by_alternative(routes: list[_Routes], config: PubSubConfig, draw: Draw) -> _Routes:
+def _by_alternative(routes: list[_Routes], config: PubSubConfig, draw: Draw, share: Share | None) -> _Routes:
     """Choose a base attribute for each alternative. Nothing, if one of them ranges over none."""
     found: _Routes = {}
     for own in routes:
@@ -97,7 +103,7 @@ def _by_alternative(routes: list[_Routes], config: PubSubConfig, draw: Draw) -> 
         if config.base_attribute == "random":
             base = sorted(own)[draw(len(own))]
         else:
-            base = _narrowest(own)
+            base = _narrowest(own, share, config.widen)
         found[base] = joined([*found.get(base, ()), *own[base]])
     return found
 
@@ -112,12 +118,27 @@ def _common(routes: list[_Routes]) -> _Routes:
     return {base: unions[base]}
 
 
-def _narrowest(routes: _Routes) -> int:
-    return min(routes, key=lambda number: (_length(routes[number]), number))
+def _narrowest(routes: _Routes, share: Share | None = None, widen: float = 0.0) -> int:
+    """The attribute with the fewest events, as far as that is known; else the one with the shortest ranges.
+
+    The events are those of the widened ranges: texts that begin alike lie so near to each other that one range holds
+    them all.
+    """
+
+    def rank(number: int) -> tuple[float, int, int]:
+        spans = routes[number]
+        return 0.0 if share is None else share(number, _widest(spans, widen)), _length(spans), number
+
+    return min(routes, key=rank)
 
 
 def _length(spans: list[Span]) -> int:
     return sum(high - low + 1 for low, high in spans)
+
+
+def _widest(spans: list[Span], share: float) -> list[Span]:
+    most = int(share * SIDE)
+    return joined((max(0, low - most), min(SIDE - 1, high + most)) for low, high in spans)
 
 
 def _widened(span: Span, share: float, draw: Draw) -> Span:

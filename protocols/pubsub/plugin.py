@@ -21,7 +21,7 @@ from peerd.lib.feed import Feed
 from peerd.lib.filter import FilterError, Node
 from peerd.messages import Message, PeerRef
 from protocols.pubsub import answering, forwarding, ledger, publishing
-from protocols.pubsub.cells import SIDE, Area, text
+from protocols.pubsub.cells import SIDE, WHOLE, Area, text
 from protocols.pubsub.config import PubSubConfig
 from protocols.pubsub.delivering.assembly import Delivering
 from protocols.pubsub.delivering.messages import COPY_MESSAGES
@@ -64,14 +64,15 @@ from protocols.pubsub.names import EVERY, EventId, SubscriptionKey, Tree, key_of
 from protocols.pubsub.once import OnceWindow
 from protocols.pubsub.outcomes import PublishResult, PublishStatus
 from protocols.pubsub.pieces import pieces_of
-from protocols.pubsub.ports import PiecePoint, SchemaView
+from protocols.pubsub.ports import Here, PiecePoint, SchemaView
 from protocols.pubsub.probing import LevelGuide
 from protocols.pubsub.publishing import Publishing
+from protocols.pubsub.samples import EventSample, SampleQuestion
 from protocols.pubsub.schema import EventSchema
 from protocols.pubsub.schemas import SCHEMA_ITEM, SchemaBook
 from protocols.pubsub.service import NotDone
 from protocols.pubsub.statements import event_statement
-from protocols.pubsub.subscribing import subscriptions
+from protocols.pubsub.subscribing import selectivity, subscriptions
 from protocols.pubsub.subscribing.inbox import Inbox, is_proven
 from protocols.pubsub.subscribing.installer import Installed, Installer
 from protocols.pubsub.subscribing.local import LocalSubscriptions
@@ -91,8 +92,12 @@ class PubSub(Plugin):
     """Implements `protocols.pubsub.service.PubSubService`."""
 
     name: ClassVar[str] = "pubsub"
-    messages: ClassVar[tuple[type[Message], ...]] = (*MESSAGES, *COPY_MESSAGES)
-    metrics = (*ledger.METRICS, *publishing.METRICS, *answering.METRICS, *forwarding.METRICS, *subscriptions.METRICS)
+    messages: ClassVar[tuple[type[Message], ...]] = (*MESSAGES, *COPY_MESSAGES, SampleQuestion, EventSample)
+    metrics = tuple(
+        metric
+        for part in (ledger, publishing, answering, forwarding, subscriptions, selectivity)
+        for metric in part.METRICS
+    )
     events = EVENTS
     Config: ClassVar[type[PluginConfig]] = PubSubConfig
     takes_owned_records: ClassVar[bool] = False
@@ -103,7 +108,7 @@ class PubSub(Plugin):
         self._make_parts(host)
         self._connect_parts()
         own = self.schemas, self.forwarding, self.publishing, self.installer, self.subscriptions, self.inbox
-        self.add_parts(*self.keeper.parts, *self.delivering.parts, *own, self.answering)
+        self.add_parts(*self.keeper.parts, *self.delivering.parts, *own, self.answering, self.selectivity)
         self.schemas.start()
         self.keeper.start()
         self.delivering.ledger.start()
@@ -127,6 +132,10 @@ class PubSub(Plugin):
         self.installer = Installer(host, config, self._levels)
         self.inbox = Inbox(host, self.schemas, self.local)
         self.subscriptions = Subscriptions(host, config, self.schemas, self.installer, self.local, self._points)
+        self.selectivity = selectivity.Selectivity(
+            host, config, self.installer, self.delivering.history, self._seen_whole, self._points_now
+        )
+        self.selectivity.subscriptions = self.subscriptions
         self.local.on_failed = self.subscriptions.end_failed
 
     def _connect_parts(self) -> None:
@@ -384,7 +393,18 @@ class PubSub(Plugin):
 
     def _points(self, schema: SchemaView, node: Node, group: str) -> Sequence[PiecePoint]:
         assert isinstance(schema, EventSchema)
-        return pieces_of(schema, node, self.config, self.host.rng.randrange, group)
+        shares = None if group else self.selectivity.shares(schema.name)
+        share = None if shares is None else shares.of
+        return pieces_of(schema, node, self.config, self.host.rng.randrange, group, share)
+
+    def _points_now(self, schema: SchemaView, subscription: Subscription) -> Sequence[PiecePoint]:
+        return [] if subscription.current is None else self._points(schema, subscription.current.node, "")
+
+    def _seen_whole(self, schema: str) -> SchemaView | None:
+        """A schema all of whose events come by here, because this node is the root of a leaf that they all visit."""
+        tree = Tree(schema, EVERY)  # the whole square is a leaf also where nothing is kept in it
+        is_leaf = self.keeper.entries(tree) or self.keeper.decide(tree, WHOLE, None, vouched=False) == Here()
+        return self.schemas.get(schema) if is_leaf else None
 
     def _answer_self(self, message: InsertSub | EndSub, source: PeerRef) -> Message | None:
         """Where this node is the leaf of its own client's subscription."""

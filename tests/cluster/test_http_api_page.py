@@ -159,7 +159,7 @@ def test_the_page_has_the_limits_of_the_code() -> None:
     expected = {
         "request body": f"{admin_guard.REQUEST_BODY_BYTES_MAX // 1024} KiB, unless",
         "line of such a body": f"{ingest.LINE_BYTES_MAX // 1024} KiB",
-        "refused lines before the daemon gives up": f"{ingest.REFUSED_MAX:,}; the first {ingest.ERRORS_TOLD_MAX} are",
+        "refused lines before the daemon gives up": f"{ingest.REFUSED_MAX:,}; all are",
         "silence in the middle of such a body": f"{ingest.IDLE_MAX_S:g} s",
         "readers of one stream": f"{feeds.READERS_MAX}, of `/v1/events` {event_feed.FOLLOWERS_MAX}",
         "events held for `/v1/events`": held,

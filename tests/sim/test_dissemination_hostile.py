@@ -12,7 +12,17 @@ from peerd.sim.hostile.member import Party, behaviours_of
 from peerd.sim.simulation import Simulation
 from protocols.dissemination.config import DisseminationConfig
 from protocols.dissemination.front.checkers import NoCircles, NoOrphans, StreamBounds
-from protocols.dissemination.front.hostile import KINDS, LEAVES, PARENTS, StreamBehaviour
+from protocols.dissemination.front.hostile import (
+    KINDS,
+    LEAVES,
+    PARENTS,
+    AltersManifests,
+    FalseItems,
+    LeavesOut,
+    RunsAhead,
+    StreamBehaviour,
+    TakesFromElsewhere,
+)
 from protocols.dissemination.front.judging import StreamJudge, WatchedStream, plugin_of
 from protocols.dissemination.models import StreamSpec, StreamView
 from protocols.dissemination.plugin import Dissemination
@@ -124,3 +134,50 @@ def test_everybody_is_served_while_it_goes_on(kind: type[StreamBehaviour]) -> No
     for index in (5, 9):
         world.subscribe(index, "a,b,c,d")
     world.publish(10)
+
+
+def lied_to(world: World, victims: list[WatchedStream]) -> set[str]:
+    """Why the liar is named, by those that were its children."""
+    found: set[str] = set()
+    for each in victims:
+        for node in plugin_of(each.place).nodes:
+            found.update(why for liar, why in node.seeking.liars.items() if liar == world.liar.id)
+            assert set(node.seeking.liars) <= {world.liar.id}, "nobody else is named"
+    return {why.partition(" at ")[0] for why in found}
+
+
+@pytest.mark.parametrize("policy", POLICIES)
+@pytest.mark.parametrize("kind", [FalseItems, AltersManifests, TakesFromElsewhere], ids=lambda kind: kind.name)
+def test_what_an_inner_node_forges_reaches_nobody(kind: type[StreamBehaviour], policy: str) -> None:
+    """Nor does anybody lose anything by it: who notices has another parent, and gets it there."""
+    world = World(kind, policy, is_leaf=False)
+    world.publish(5)
+    children = world.children_of_liar()
+    world.party.begin()
+    world.publish(40)
+    world.settle(15.0)
+    if children:
+        assert world.has_struck() and lied_to(world, world.watched) == {"forged"}
+    assert children or policy != "first_fit"
+    assert not world.judge.offences
+    assert not world.missing()
+    for each in world.watched:
+        for node in plugin_of(each.place).nodes:
+            assert node.parent is None or node.parent.id not in node.seeking.liars
+
+
+@pytest.mark.parametrize("kind", [LeavesOut, RunsAhead], ids=lambda kind: kind.name)
+def test_who_wants_everything_notices_what_is_left_out(kind: type[StreamBehaviour]) -> None:
+    world = World(kind, "first_fit", is_leaf=False)
+    for index in range(1, COUNT):
+        if index != LIAR:
+            world.subscribe(index, "")
+    everything = [each for each in world.watched if not each.wants]
+    world.settle(10.0)
+    world.publish(5)
+    assert world.children_of_liar()
+    world.party.begin()
+    world.publish(40)
+    world.settle(15.0)
+    assert lied_to(world, everything) == {"withheld"}
+    assert not world.missing() and not world.judge.offences

@@ -200,10 +200,15 @@ def ring_of(kind: type[Message]) -> str:
     return "pubsub" if kind in pubsub.MESSAGES else "general"
 
 
+def placed(kind: type[Message], outer: type[Message] | None = None) -> _Sent:
+    """The ring in which a message means something, its smallest form, who sends it, and whom to. Use it in a branch."""
+    makers = {"general": _in_general, "pubsub": _in_pubsub}
+    return makers.get(ring_of(kind), _in_stream)(kind, outer)
+
+
 def _measured(kind: type[Message], outer: type[Message] | None) -> Caused:
     name = ring_of(kind)
-    makers = {"general": _in_general, "pubsub": _in_pubsub}
-    simulation, message, member, victim = makers.get(name, _in_stream)(kind, outer)
+    simulation, message, member, victim = placed(kind, outer)
     frame = encode_request(message, 1 << 20)
     with overheard() as heard:
         member.driver.send(victim.peer, frame, Priority.NORMAL)

@@ -55,6 +55,7 @@ from protocols.pubsub.messages import (
 )
 from protocols.pubsub.names import EventId, Tree, key_of
 from protocols.pubsub.plugin import PubSub
+from protocols.pubsub.samples import EventSample, SampleQuestion
 
 __all__ = ["MESSAGES", "key_for", "owner_of", "quiet_pubsub_ring", "smallest"]
 
@@ -160,6 +161,8 @@ _MAKERS: Final[Mapping[type[Message], Callable[[_Words], Message]]] = {
     ),
     ExplainAnswer: lambda it: ExplainAnswer(b"{}"),
     Arrived: lambda it: Arrived(SCHEMA, 1, 0, 1, WHOLE),
+    SampleQuestion: lambda it: SampleQuestion(SCHEMA),
+    EventSample: lambda it: EventSample(SCHEMA, 0),
     LoadQuestion: lambda it: LoadQuestion(),
     LoadAnswer: lambda it: LoadAnswer(1),
 }

@@ -41,4 +41,4 @@ def test_records_are_bounded() -> None:
     budget = TransitBudget()
     for number in range(PEERS_MAX + 10):
         budget.may_pass(NodeId(number), 1, 0.0)
-    assert len(budget._left) == PEERS_MAX
+    assert len(budget._hops) == PEERS_MAX

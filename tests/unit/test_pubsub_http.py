@@ -498,7 +498,7 @@ async def test_a_body_that_breaks_off_logs_nothing(rig: Rig, caplog: pytest.LogC
         sent.append(message)
 
     transport: Any = rig.http._transport
-    scope = {
+    scope: dict[str, Any] = {
         "type": "http",
         "method": "POST",
         "path": EVENTS,

@@ -162,8 +162,7 @@ def test_what_is_not_answered_is_tried_again_after_doubling_pauses_until_it_is_g
     world.wait(3.0)
     [outcome] = world.plugin.outcomes
     assert outcome.status is PublishStatus.UNKNOWN
-    assert outcome.missing == (ROOT,)
-    assert outcome.reason == "not all leaves have answered"
+    assert (outcome.missing, outcome.reason) == ((ROOT,), "not all leaves have answered")
 
 
 def test_what_was_never_sent_has_failed_for_certain() -> None:

@@ -104,6 +104,21 @@ def test_a_mark_of_lost_events_stands_in_its_place_also_after_a_restart() -> Non
     assert again.view("audit").missed == 7
 
 
+def test_an_event_that_the_disk_has_lost_is_marked_in_its_place() -> None:
+    node = Node1()
+    node.subscribe("price > 5", name="audit")
+    node.install()
+    node.deliver(*(event(number, price=6) for number in range(1, 6)))
+    del node.host.store.logs["events-00"].records[3], node.host.store.logs["events-00"].records[5]
+    again = Node1(before=node)
+    reader = again.plugin.subscriptions.get("audit").feed.reader("start", Policy.DROP_OLDEST)
+    entries = [reader.take() for _ in range(5)]
+    assert [number_of(entry.value) for entry in entries if isinstance(entry, FeedItem)] == [1, 2, 4]
+    lost = FeedLoss(1, "damaged")
+    assert [entries[2], entries[4]] == [FeedDropped(3, 3, lost), FeedDropped(5, 5, lost)]
+    assert again.view("audit").missed == 2
+
+
 def test_whose_a_durable_subscription_is_survives_a_crash_and_nobody_else_gets_it_by_its_name() -> None:
     node = Node1()
     node.subscribe("price > 5", "token anna", name="audit")
@@ -131,21 +146,6 @@ def test_one_owner_uses_up_its_share_and_leaves_room_for_others() -> None:
     node.subscribe("price > 5", "token anna", is_bounded=True, name="audit")
     for number in range(4, 14):  # an operator's, who is bounded by the whole only
         node.subscribe("price > 5", "user 0", name=f"kept-{number}")
-
-
-def test_an_event_that_the_disk_has_lost_is_marked_in_its_place() -> None:
-    node = Node1()
-    node.subscribe("price > 5", name="audit")
-    node.install()
-    node.deliver(*(event(number, price=6) for number in range(1, 6)))
-    del node.host.store.logs["events-00"].records[3], node.host.store.logs["events-00"].records[5]
-    again = Node1(before=node)
-    reader = again.plugin.subscriptions.get("audit").feed.reader("start", Policy.DROP_OLDEST)
-    entries = [reader.take() for _ in range(5)]
-    assert [number_of(entry.value) for entry in entries if isinstance(entry, FeedItem)] == [1, 2, 4]
-    lost = FeedLoss(1, "damaged")
-    assert [entries[2], entries[4]] == [FeedDropped(3, 3, lost), FeedDropped(5, 5, lost)]
-    assert again.view("audit").missed == 2
 
 
 def test_what_was_not_on_disk_was_not_taken() -> None:

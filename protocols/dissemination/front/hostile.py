@@ -13,6 +13,7 @@ from typing import Final
 
 from peerd.messages import Message, PeerRef
 from peerd.sim.hostile.member import Behaviour
+from protocols.dissemination.documents.manifest import CHUNK_BYTES_MIN, DIGEST_BYTES, Attachment
 from protocols.dissemination.front.hostile_base import StreamBehaviour as StreamBehaviour
 from protocols.dissemination.front.hostile_documents import EXCHANGING as EXCHANGING, AbsurdManifests
 from protocols.dissemination.messages import (
@@ -73,6 +74,37 @@ class FalseItems(StreamBehaviour):
         return replace(message, items=tuple(replace(item, payload=b"zzz false") for item in message.items))
 
 
+class AltersManifests(StreamBehaviour):
+    """Gives its children items to which another document is attached than the producer's."""
+
+    name = "alters manifests"
+
+    def twists(self, peer: PeerRef, message: Message) -> Message | None:
+        if not isinstance(message, Carry | ReplayItems) or not message.items:
+            return message
+        other = Attachment("other.iso", 300_000, CHUNK_BYTES_MIN, bytes(2 * DIGEST_BYTES))
+        return replace(message, items=tuple(replace(item, attachment=other) for item in message.items))
+
+
+class TakesFromElsewhere(StreamBehaviour):
+    """Gives its children earlier items in the place of new ones, with all that the producer has signed of them."""
+
+    name = "shows old items again"
+
+    def twists(self, peer: PeerRef, message: Message) -> Message | None:
+        if not isinstance(message, Carry) or not message.seals:
+            return message
+        before, self.before = self.before, message
+        if before is None or len(before.items) != len(message.items):
+            return message
+        items = zip(message.items, before.items, strict=True)
+        moved = tuple(replace(old, epoch=new.epoch, sequence=new.sequence) for new, old in items)
+        seals = tuple(replace(seal, first=message.seals[0].first) for seal in before.seals)
+        return replace(message, items=moved, seals=seals)
+
+    before: Carry | None = None
+
+
 class UnreadableItems(StreamBehaviour):
     """Gives its children items that nobody can read."""
 
@@ -111,7 +143,7 @@ class LeavesOut(StreamBehaviour):
     name = "leaves items out"
 
     def twists(self, peer: PeerRef, message: Message) -> Message | None:
-        return replace(message, items=()) if isinstance(message, Carry) else message
+        return replace(message, items=(), seals=()) if isinstance(message, Carry) else message
 
 
 class RunsAhead(StreamBehaviour):
@@ -285,7 +317,7 @@ LEAVES: Final[tuple[type[StreamBehaviour], ...]] = (
 """What a member can do that is nobody's parent: it must cost nobody else anything."""
 PARENTS: Final[tuple[type[StreamBehaviour], ...]] = (
     *(FalseItems, UnreadableItems, RepeatsItems, Withholds, LeavesOut, RunsAhead, InventsLosses, FalsePaths),
-    AbsurdManifests,
+    *(AbsurdManifests, AltersManifests, TakesFromElsewhere),
 )
 """What a parent can do to its children."""
 KINDS: Final = (*LEAVES, *PARENTS, *EXCHANGING)

@@ -78,6 +78,8 @@ class StreamMember:
         """The parent will leave: where to move, and whether this node is to take the parent's place."""
         self.on_stream_over: Callable[[], None] = lambda: None
         self.state.matching.on_failed = self._failed
+        self._why_failed = ""
+        """Why an interest could not be matched: a defect, which the simulator ends at and a daemon counts."""
         self.on_failed: Callable[[Interest | None, str], None] = lambda interest, why: None
         """An interest cannot be matched, and why not; ``None``: all of them, together."""
         self._waiting: list[_Waiting] = []
@@ -228,6 +230,7 @@ class StreamMember:
 
     def _failed(self, interest: Interest | None, why: str) -> None:
         """An interest cannot be matched. Its subscriptions here end; to a child it counts as met: its node says why."""
+        self._why_failed = why
         self.on_failed(interest, why)
         for each in self.subscriptions.values():
             if interest is not None and each.interest.id == interest.id:
@@ -489,6 +492,7 @@ class StreamMember:
 
     def validate(self) -> None:
         """Assert the invariants."""
+        assert not self._why_failed, f"an interest could not be matched: {self._why_failed}"
         self.state.buffer.validate()
         if not self.state.is_source:
             self.state.wants.validate()

@@ -34,14 +34,14 @@ class FreshAgain:
 
 
 @dataclass(frozen=True, slots=True)
-class Failed:
+class Unmatchable:
     """What a subscription wants cannot be matched: it ends. ``at``: how far it had come; ``None``: it had not begun."""
 
     at: StreamPosition | None
     why: str
 
 
-Delivered = ParsedItem | Lost | StaleFrom | FreshAgain | Failed
+Delivered = ParsedItem | Lost | StaleFrom | FreshAgain | Unmatchable
 
 
 @dataclass(eq=False, slots=True)
@@ -103,7 +103,7 @@ class OwnSubscription:
         if not self.has_failed:
             self.has_failed = True
             self.waiting.clear()
-            self.deliver(Failed(self.through, why))
+            self.deliver(Unmatchable(self.through, why))
 
     def finish(self, through: StreamPosition) -> None:
         """The stream ends at a mark: what cannot be given any more is lost."""

@@ -15,6 +15,7 @@ from typing import Final, TypeAlias
 from peerd.api import Host, Part, handles, on_timer
 from peerd.errors import ProtocolError
 from peerd.ids import NodeId
+from peerd.lib.admission import Admission
 from peerd.limits import LEAF_SET_SIZE
 from peerd.messages import PeerRef
 from protocols.pubsub.bodies import event_bytes, id_of
@@ -26,6 +27,9 @@ from protocols.pubsub.messages import CELLS_MAX, EventBody, ProbePub
 from protocols.pubsub.names import EventId, Tree, key_of
 from protocols.pubsub.ports import Elsewhere, Here, LeafCells, Schemas, SchemaView
 
+LOOKS_PER_S: Final = 10_000.0
+LOOKS_BURST: Final = 40_000.0
+"""Leaves of which one member may have it looked up whether it is near them, at some 15 microseconds each."""
 ROOT_SHARE: Final = 4
 """One root may use at most this part (a quarter) of ``held_bytes``."""
 KEEP_TIMES: Final = 2
@@ -68,6 +72,7 @@ class Holding(Part):
 
     def __init__(self, host: Host, config: PubSubConfig, schemas: Schemas, leaves: LeafCells) -> None:
         self._host = host
+        self._looks: Admission[NodeId] = Admission(LOOKS_PER_S, LOOKS_BURST)
         self.config = config
         self._schemas = schemas
         self._leaves = leaves
@@ -86,6 +91,10 @@ class Holding(Part):
         leaves = [(Tree(message.schema, tree.attribute), cell) for tree in message.places for cell in tree.cells]
         if len(leaves) > CELLS_MAX:
             raise ProtocolError("hold_cells", f"events for {len(leaves)} leaves")
+        leaves = list(dict.fromkeys(leaves))
+        if not self._looks.take(source.id, self._host.now(), len(leaves)):
+            self._host.count("peerd_pubsub_hold_refused_total")
+            return Held(0)
         if not all(self._is_near(leaf, source.id) for leaf in leaves):
             return Held(0)  # that node cannot be their root, as far as this node sees
         return Held(sum(self._hold(event, source.id, leaves) for event in message.events))

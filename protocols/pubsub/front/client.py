@@ -71,14 +71,17 @@ class PubSubClient:
     async def publish(self, schema: str, event: Mapping[str, Any], *, ack: AckWord | None = None) -> Published:
         """Publish an event; waits for its outcome. ``_payload`` and ``_content_type`` are no attributes."""
         path = f"{PATH}/{_part(schema)}/events{_ack(ack)}"
-        return await self._client.call("POST", path, Published, Whatever(**event), PUBLISH_S_MAX)
+        body = Whatever(**event).model_dump_json().encode()
+        return await self._client.send("POST", path, Published, body, JSON_TYPE, silence_s=PUBLISH_S_MAX)
 
     async def publish_batch(
         self, schema: str, events: Sequence[Mapping[str, Any]], *, ack: AckWord | None = None
     ) -> list[EventOutcome]:
         """Publish some events in one request; returns what became of each of them. Nothing is raised for one alone."""
         path, body = f"{PATH}/{_part(schema)}/events{_ack(ack)}", json.dumps(list(events)).encode()
-        told = await self._client.send("POST", path, PublishedBatch, body, JSON_TYPE, tells_all=True)
+        told = await self._client.send(
+            "POST", path, PublishedBatch, body, JSON_TYPE, tells_all=True, silence_s=PUBLISH_S_MAX
+        )
         return told.outcomes
 
     async def publish_many(

@@ -258,15 +258,15 @@ class Forest:
         node.pieces[key] = piece
         return piece
 
-    def has_filter(self, schema: str, text: str) -> bool:
-        """Whether a filter is in the index already, so that it has not to be read for one more piece."""
-        index = self._index_of(schema)
-        return index is not None and index.has_filter(text)
-
     def _stays_s(self, sub: SubObject) -> float:
         """How long a durable piece stays though nobody renews it; 0 or less for others."""
         left_s = sub.until_ms / 1000 - self.host.wall_time()
         return min(sub.keep_s, KEEP_S_MAX, left_s)
+
+    def has_filter(self, schema: str, text: str) -> bool:
+        """Whether a filter is in the index already, so that it has not to be read for one more piece."""
+        index = self._index_of(schema)
+        return index is not None and index.has_filter(text)
 
     def remove(self, node: CellNode, key: SubscriptionKey, *, with_record: bool = False) -> None:
         """Take a piece out of a cell, and delete its record if asked to. Harmless when it is not there."""

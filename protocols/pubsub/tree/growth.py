@@ -41,6 +41,9 @@ SPLIT_PAUSE_S: Final = 60.0
 """After a split that failed."""
 CELLS_MAX: Final = 16_384
 """A node that has so many cells becomes the leaf of no more: who is the root of one may claim what it likes of it."""
+VACANT_SHARE: Final = 0.1
+"""Two leaves that hold nothing are merged after this share of ``merge_after``: a chain of them, which subscriptions
+have left for another tree, would cost every event detours for hours."""
 COOL_SHARE: Final = 0.5
 """A cell that was split because of its load is not merged while a half has more than this part of that load."""
 DENIED_S: Final = 5.0
@@ -159,7 +162,7 @@ class Growth(Part):
             node.empty_since = None
         elif node.empty_since is None:
             node.empty_since = now
-        elif now >= node.empty_since + config.merge_after:
+        elif now >= node.empty_since + config.merge_after * (1.0 if subs else VACANT_SHARE):
             node.empty_since = None
             self._delete_leftovers(node)
             node.merge = Merge(node.cell, self._host.rng.getrandbits(62) << 1 | 1, now)

@@ -57,7 +57,9 @@ MOVES: Final = (
     Column("looked_at", "looked at", "requests that a granter looked for a better place for"),
     Column("moves_per_look", "moves/look", "moves for each of these: a reorganisation (figure 22)"),
     Column("searched", "asked", "questions of sweeps for each of these, mean", 1),
-    Column("ratio_late", "ratio", "asker's share in vain after a move over the one before, latter 60 % of moves, median"),
+    Column(
+        "ratio_late", "ratio", "asker's share in vain after a move over the one before, latter 60 % of moves, median"
+    ),
     Column("improved_late", "improved", "part of these moves after which the asker has less in vain"),
     Column("predicted", "predicted", "saving of a move for the parents, items in vain for each item, mean", 4),
     Column("measured", "measured", "the same, measured afterwards", 4),

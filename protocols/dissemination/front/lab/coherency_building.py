@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
 from random import Random
 from typing import Final
 
 from peerd.ids import NodeId
 from peerd.lab.experiment import Notify, Point, Row
 from protocols.dissemination.front.lab.coherency_trees import ANNEALING, delay_of, id_of, servers_of
-from protocols.dissemination.front.lab.coherency_world import CoherencyWorld, single_object
+from protocols.dissemination.front.lab.coherency_world import CoherencyWorld, several_objects, single_object
 from protocols.dissemination.policies.cost.construction import Cooling, anneal, greedy, random_tree
 from protocols.dissemination.policies.cost.model import Branch, Costs, CostTree
 from protocols.dissemination.policies.cost.transformations import Family, Relative
@@ -17,6 +18,10 @@ from protocols.dissemination.policies.cost.transformations import Family, Relati
 AFFORDED: Final = 0.05
 """The share of a node's time that decisions may take."""
 REPEATS: Final = 5
+SEVERAL_S: Final = 300.0
+"""Several objects change for so long, so that there are rates to build by."""
+WANTED_BY: Final = 0.6
+"""The probability that a server wants an object."""
 PAPER: Final = Cooling()
 SHORTER: Final = Cooling(steps_each=16, frozen=0.0015)
 """The paper's second set of parameters."""
@@ -66,10 +71,19 @@ def measure_decisions(point: Point, notify: Notify) -> Row:
 
 def measure_building(point: Point, notify: Notify) -> Row:
     """How long it takes to build a tree, and how much it loses by the model."""
-    world = single_object(point.topology, point.seed, point.nodes, 1.0, 1.0, 1.0)
+    objects = int(point.variant["objects"] or 0)
+    if objects == 1:
+        world = single_object(point.topology, point.seed, point.nodes, 1.0, 1.0, 1.0)
+    else:
+        world = several_objects(point.topology, point.seed, point.nodes, SEVERAL_S, 1.0, objects, WANTED_BY)
     notify("build", 0.0)
     begun_s = time.process_time()
-    loss = _build(str(point.variant["plan"]), world, Random(point.seed)).loss() / point.nodes
+    plan, rng = str(point.variant["plan"]), Random(point.seed)
+    if plan == GREEDY_EACH:
+        trees = [_build("greedy", world, (object,), rng) for object in range(objects)]
+    else:
+        trees = [_build(plan, world, range(objects), rng)]
+    loss = sum(tree.loss() for tree in trees) / point.nodes
     took_s = time.process_time() - begun_s
     return {
         "model_loss": round(100 * loss, 4),
@@ -79,8 +93,8 @@ def measure_building(point: Point, notify: Notify) -> Row:
     }
 
 
-def _build(plan: str, world: CoherencyWorld, rng: Random) -> CostTree:
-    source, servers, delay = id_of(0), servers_of(world, (0,)), delay_of(world)
+def _build(plan: str, world: CoherencyWorld, objects: Sequence[int], rng: Random) -> CostTree:
+    source, servers, delay = id_of(0), servers_of(world, objects), delay_of(world)
     if plan == "greedy":
         return greedy(source, servers, delay)
     if plan == "annealed":
@@ -89,4 +103,5 @@ def _build(plan: str, world: CoherencyWorld, rng: Random) -> CostTree:
     return anneal(random_tree(source, servers, delay, rng), rng, cooling)
 
 
-PLANS_BUILT: Final = ("greedy", "annealed", "annealed, paper (2)", "annealed, paper (1)")
+GREEDY_EACH: Final = "greedy, a tree for each object"
+PLANS_BUILT: Final = ("greedy", GREEDY_EACH, "annealed", "annealed, paper (2)", "annealed, paper (1)")

@@ -97,9 +97,13 @@ def decided(found: Sequence[Row]) -> list[Chart]:
 
 def built(found: Sequence[Row]) -> list[Chart]:
     """Figure 9."""
-    took = lines(_named(found), "nodes", "build_s", "tree")
-    loss = lines(_named(found), "nodes", "model_loss", "tree")
+    single = [row for row in _named(found) if row["objects"] == 1]
+    least = [row for row in _named(found) if row["nodes"] == min(row["nodes"] for row in found)]
+    took = lines(single, "nodes", "build_s", "tree")
+    loss = lines(single, "nodes", "model_loss", "tree")
+    more = lines(least, "objects", "build_s", "tree")
     return [
+        Chart("coherency-building-objects", "Building trees", "objects", "seconds of processor", more, y_is_log=True),
         Chart("coherency-building-time", "Building a tree", "nodes", "seconds of processor", took, y_is_log=True),
         Chart("coherency-building-loss", "How good the tree is, by the model", "nodes", LOST, loss),
     ]
@@ -186,7 +190,7 @@ FIGURES: Final = {
         "figure 4b",
         (*PLAN, LOAD, *HALVES, *RESULT),
         in_time("adapting", "One object: trees that adapt"),
-        [each for load in (1.0, 5.0) for each in variants(("annealed", "random+"), load=load)],
+        [each for load in (1.0, 5.0) for each in variants(("annealed", "random+", "greedy+"), load=load)],
         seconds=LONG_S,
         by=("load",),
     ),
@@ -269,11 +273,12 @@ FIGURES: Final = {
         "figure 9",
         (
             Column("plan", "tree", "how it was built"),
+            OBJECTS,
             Column("model_loss", "lost %", "by the model"),
             Column("build_s", "build s", "seconds of processor"),
         ),
         built,
-        [{"plan": plan} for plan in PLANS_BUILT],
+        [{"plan": plan, "objects": count} for count in (1, 10, 100) for plan in PLANS_BUILT],
         seconds=1.0,
         nodes=(32, 64, 128),
         quick_nodes=(8, 12),

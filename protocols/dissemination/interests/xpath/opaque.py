@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from typing import Final
 
 from protocols.dissemination.interests.errors import InterestError
-from protocols.dissemination.interests.xpath.parsing import COMPARISONS, FUNCTIONS, Token, is_path, write
+from protocols.dissemination.interests.xpath.parsing import COMPARISONS, FUNCTIONS, QueryToken, is_path, write
 
 FREE_STEPS_MAX: Final = 2
 """Steps of any depth (//): each multiplies what a query costs by the depth of the document."""
@@ -28,7 +28,7 @@ _HEADS: Final = frozenset(["/", "//", "|", "[", "(", "and", "or", "not", *COMPAR
 """What a query may be as a whole."""
 
 
-def tokens_of(token: Token) -> Iterator[Token]:
+def tokens_of(token: QueryToken) -> Iterator[QueryToken]:
     """A token and all inside it."""
     waiting = [token]
     while waiting:
@@ -37,7 +37,7 @@ def tokens_of(token: Token) -> Iterator[Token]:
         waiting.extend(each)
 
 
-def check(token: Token) -> None:
+def check(token: QueryToken) -> None:
     """Bound what lxml needs for a query to a small multiple of the document's size. Raises `InterestError`."""
     if token.symbol not in _HEADS:
         raise InterestError("a subscription is a path that begins with / or //, or a condition on such paths")
@@ -56,7 +56,7 @@ def check(token: Token) -> None:
     _check_sets(token)
 
 
-def _check_searches(token: Token, limit: int) -> None:
+def _check_searches(token: QueryToken, limit: int) -> None:
     searches = [each for each in tokens_of(token) if each.symbol in SEARCHES]
     for each in searches:
         if len(each) != 2 or each[1].symbol != "(string)":
@@ -66,7 +66,7 @@ def _check_searches(token: Token, limit: int) -> None:
         raise InterestError(f"texts of {length} bytes to search for cost too much in such a query, limit {limit}")
 
 
-def _check_sets(token: Token) -> None:
+def _check_sets(token: QueryToken) -> None:
     """Refuse what would have libxml2 compare nodes with each other, but where `existence` takes it away."""
     if token.symbol in ("|", "or", "and", "not") or (token.symbol == "(" and len(token) == 1):
         for part in token:
@@ -83,40 +83,40 @@ def _check_sets(token: Token) -> None:
             raise InterestError("in such a query a path in brackets looks at any depth only at its beginning (.//)")
 
 
-def _joints(path: Token) -> Iterator[Token]:
+def _joints(path: QueryToken) -> Iterator[QueryToken]:
     """The signs / and // between the steps of a path, the last one first."""
     while path.symbol in ("/", "//") and len(path) == 2:
         yield path
         path = path[0]
 
 
-def _without_predicates(step: Token) -> Token:
+def _without_predicates(step: QueryToken) -> QueryToken:
     while step.symbol == "[":
         step = step[0]
     return step
 
 
-def _is_one_node(token: Token) -> bool:
+def _is_one_node(token: QueryToken) -> bool:
     return token.symbol == "." or (token.symbol == "/" and len(token) == 1)
 
 
-def _may_find_many(token: Token) -> bool:
+def _may_find_many(token: QueryToken) -> bool:
     """Whether this finds more than one node: all paths may, but ``.`` and an attribute."""
     if token.symbol == "(":
         return _may_find_many(token[0])
     return is_path(token) and _without_predicates(token).symbol not in (".", "@", "self")
 
 
-def _is_absolute(token: Token) -> bool:
+def _is_absolute(token: QueryToken) -> bool:
     return token.symbol in ("/", "//") and len(token) < 2
 
 
-def existence(token: Token) -> str:
+def existence(token: QueryToken) -> str:
     """A query that has a result, or is true, on the same documents, and for which no nodes are compared."""
     return _existence(token, counts_the_document=False)
 
 
-def _existence(token: Token, *, counts_the_document: bool) -> str:
+def _existence(token: QueryToken, *, counts_the_document: bool) -> str:
     """The same of a part. ``counts_the_document``: the document is a result, too; lxml leaves it out."""
     symbol = token.symbol
     if symbol in ("|", "or", "and"):
@@ -137,7 +137,7 @@ def _existence(token: Token, *, counts_the_document: bool) -> str:
     return f"boolean({write(first)}{inside})" if is_from_the_document else write(first) + inside
 
 
-def _may_be_the_document(token: Token) -> bool:
+def _may_be_the_document(token: QueryToken) -> bool:
     """Whether a path may find the document itself, which has no parent."""
     bare = _without_predicates(token)
     if bare.symbol == "|":

@@ -52,31 +52,32 @@ _SIGN: Final = re.compile(
     | (?P<name>{_NAME}(?::(?!:)(?:{_NAME}|\*))?) | (?P<sign>//|::|\.\.|!=|<=|>=|[()\[\].@,/|+=<>*$-])""",
     re.VERBOSE,
 )
+_FOREIGN: Final = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 _BEFORE_OPERANDS: Final = frozenset(["", "@", "::", "(", "[", ",", "and", "or", "mod", "div", "$"])
 _SIGNS_BEFORE_OPERANDS: Final = frozenset(["*", "/", "//", "|", "+", "-", *COMPARISONS])
 
 
 @dataclass(frozen=True, slots=True)
-class Token:
+class QueryToken:
     """A part of a query. ``value``: what was written, of names and constants; of a text: its characters."""
 
     symbol: str
-    parts: tuple[Token, ...] = ()
+    parts: tuple[QueryToken, ...] = ()
     value: str = ""
 
     def __len__(self) -> int:
         return len(self.parts)
 
-    def __getitem__(self, number: int) -> Token:
+    def __getitem__(self, number: int) -> QueryToken:
         return self.parts[number]
 
-    def __iter__(self) -> Iterator[Token]:
+    def __iter__(self) -> Iterator[QueryToken]:
         return iter(self.parts)
 
 
-ROOT: Final = Token("/")
+ROOT: Final = QueryToken("/")
 """The document."""
-SELF: Final = Token(".")
+SELF: Final = QueryToken(".")
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,12 +89,14 @@ class _Sign:
     at: int
 
 
-def parse(text: str) -> Token:
+def parse(text: str) -> QueryToken:
     """Read a query. Raises `InterestError`, which says what is wrong, and where."""
     return _Parser(list(_signs(text))).whole()
 
 
 def _signs(text: str) -> Iterator[_Sign]:
+    if (foreign := _FOREIGN.search(text)) is not None:
+        raise _wrong(foreign.start(), f"{foreign[0]!r} is no character that XML has")
     at, before, is_operand_next = 0, "", True
     while at < len(text):
         found = _SIGN.match(text, at)
@@ -124,7 +127,7 @@ class _Parser:
     def __init__(self, signs: list[_Sign]) -> None:
         self._signs, self._next, self._depth = signs, 0, 0
 
-    def whole(self) -> Token:
+    def whole(self) -> QueryToken:
         """The whole query."""
         token = self._expression()
         if self._sign.kind != "end":
@@ -153,7 +156,7 @@ class _Parser:
         shown = "the query ends" if sign.kind == "end" else f"there is {sign.text[:SHOWN_MAX]!r}"
         return _wrong(sign.at, f"{expected} was expected, and {shown}")
 
-    def _inside(self, closing: str, read: Callable[[], Token]) -> Token:
+    def _inside(self, closing: str, read: Callable[[], QueryToken]) -> QueryToken:
         """What stands in brackets; the opening one was taken."""
         self._depth += 1
         if self._depth > DEPTH_MAX:
@@ -165,43 +168,43 @@ class _Parser:
 
     # Expressions
 
-    def _expression(self, level: int = 0) -> Token:
+    def _expression(self, level: int = 0) -> QueryToken:
         if level == len(_OPERATORS):
             return self._unary()
         left = self._expression(level + 1)
         while self._sign.kind == "operator" and self._sign.text in _OPERATORS[level]:
             symbol = self._take().text
-            left = Token(symbol, (left, self._expression(level + 1)))
+            left = QueryToken(symbol, (left, self._expression(level + 1)))
         return left
 
-    def _unary(self) -> Token:
+    def _unary(self) -> QueryToken:
         signs = 0
         while self._is("-"):
             self._take()
             signs += 1
         token = self._union()
         for _ in range(signs if signs < 2 else 2 - signs % 2):  # three of them mean what one does
-            token = Token("-", (token,))
+            token = QueryToken("-", (token,))
         return token
 
-    def _union(self) -> Token:
+    def _union(self) -> QueryToken:
         left = self._path()
         while self._is("|"):
             at = self._take().at
             right = self._path()
             for side in (left, right):
                 self._nodes(side, at, "what stands beside |")
-            left = Token("|", (left, right))
+            left = QueryToken("|", (left, right))
         return left
 
     @staticmethod
-    def _nodes(token: Token, at: int, what: str) -> None:
+    def _nodes(token: QueryToken, at: int, what: str) -> None:
         if not is_path(token):
             raise _wrong(at, f"{what} is no path")
 
     # Paths
 
-    def _path(self) -> Token:
+    def _path(self) -> QueryToken:
         if self._is("/"):
             self._take()
             return self._steps(self._joined(ROOT, "/", self._step())) if self._is_step() else ROOT
@@ -216,18 +219,18 @@ class _Parser:
             self._nodes(token, at, f"what stands before {self._sign.text}")
         return self._steps(self._predicates(token))
 
-    def _steps(self, token: Token) -> Token:
+    def _steps(self, token: QueryToken) -> QueryToken:
         while self._is("/", "//"):
             token = self._joined(token, self._take().text, self._step())
         return token
 
     @staticmethod
-    def _joined(path: Token, symbol: str, step: Token) -> Token:
+    def _joined(path: QueryToken, symbol: str, step: QueryToken) -> QueryToken:
         if symbol == "/" and SELF in (path, step):
             return step if path == SELF else path
         if step == SELF:
-            step = Token("self", (Token("node"),))  # which may have predicates
-        return Token(symbol, (step,) if path == ROOT else (path, step))
+            step = QueryToken("self", (QueryToken("node"),))  # which may have predicates
+        return QueryToken(symbol, (step,) if path == ROOT else (path, step))
 
     def _is_step(self) -> bool:
         """Whether a step begins here, and not a function, a constant or something in brackets."""
@@ -235,9 +238,9 @@ class _Parser:
             return self._signs[self._next + 1].text != "(" or self._sign.text in NODE_TYPES
         return self._is(".", "..", "@")
 
-    def _step(self) -> Token:
+    def _step(self) -> QueryToken:
         if self._is(".", ".."):
-            return Token(self._take().text)
+            return QueryToken(self._take().text)
         axis = "child"
         if self._is("@"):
             self._take()
@@ -249,53 +252,53 @@ class _Parser:
             self._next += 2
         return self._predicates(_on_axis(axis, self._test()))
 
-    def _test(self) -> Token:
+    def _test(self) -> QueryToken:
         if self._sign.kind != "name":
             raise self._unexpected("a name, or *")
         name = self._take().text
         if not self._is("("):
-            return Token("*") if name == "*" else Token("(name)", (), name)
+            return QueryToken("*") if name == "*" else QueryToken("(name)", (), name)
         if name not in NODE_TYPES:
             raise _wrong(self._sign.at, f"{name[:SHOWN_MAX]}() is no test of a node")
         self._take()
         target = (self._literal(),) if name == "processing-instruction" and self._sign.kind == "string" else ()
         self._expect(")")
-        return Token(name, target)
+        return QueryToken(name, target)
 
-    def _predicates(self, token: Token) -> Token:
+    def _predicates(self, token: QueryToken) -> QueryToken:
         while self._is("["):
             self._take()
-            token = Token("[", (token, self._inside("]", self._expression)))
+            token = QueryToken("[", (token, self._inside("]", self._expression)))
         return token
 
     # What paths and calculations begin with
 
-    def _primary(self) -> Token:
+    def _primary(self) -> QueryToken:
         if self._sign.kind == "string":
             return self._literal()
         if self._sign.kind == "number":
-            return Token("(number)", (), self._take().text)
+            return QueryToken("(number)", (), self._take().text)
         if self._sign.kind == "name":
             return self._function()
         if self._is("("):
             self._take()
-            return Token("(", (self._inside(")", self._expression),))
+            return QueryToken("(", (self._inside(")", self._expression),))
         if self._is("$"):
             self._take()
             if self._sign.kind != "name":
                 raise self._unexpected("the name of a variable")
-            return Token("$", (), self._take().text)
+            return QueryToken("$", (), self._take().text)
         raise self._unexpected("a path, a constant or a function")
 
-    def _literal(self) -> Token:
-        return Token("(string)", (), self._take().text[1:-1])
+    def _literal(self) -> QueryToken:
+        return QueryToken("(string)", (), self._take().text[1:-1])
 
-    def _function(self) -> Token:
+    def _function(self) -> QueryToken:
         sign = self._take()
         if sign.text not in FUNCTIONS:
             raise _wrong(sign.at, f"XPath 1.0 has no function {sign.text[:SHOWN_MAX]!r}")
         self._expect("(")
-        token = self._inside(")", lambda: Token(sign.text, tuple(self._arguments())))
+        token = self._inside(")", lambda: QueryToken(sign.text, tuple(self._arguments())))
         fewest, most = FUNCTIONS[sign.text]
         if not fewest <= len(token) <= most:
             number = str(fewest) if fewest == most else f"{fewest} to {most}"
@@ -305,7 +308,7 @@ class _Parser:
                 self._nodes(each, sign.at, f"what {sign.text}() is asked of")
         return token
 
-    def _arguments(self) -> Iterator[Token]:
+    def _arguments(self) -> Iterator[QueryToken]:
         if self._is(")"):
             return
         yield self._expression()
@@ -314,15 +317,15 @@ class _Parser:
             yield self._expression()
 
 
-def _on_axis(axis: str, test: Token) -> Token:
+def _on_axis(axis: str, test: QueryToken) -> QueryToken:
     if axis == "child":
         return test
     if test.symbol == "node" and axis in ("self", "parent"):
-        return Token(axis, (test,))
-    return Token("@" if axis == "attribute" else axis, (test,))
+        return QueryToken(axis, (test,))
+    return QueryToken("@" if axis == "attribute" else axis, (test,))
 
 
-def is_path(token: Token) -> bool:
+def is_path(token: QueryToken) -> bool:
     """Whether this finds nodes, and is no number, text or truth value: those have no steps and no conditions."""
     if token.symbol == "(":
         return is_path(token[0])
@@ -335,7 +338,7 @@ def is_path(token: Token) -> bool:
 # Back to a text
 
 
-def write(token: Token) -> str:
+def write(token: QueryToken) -> str:
     """The text of a token; read again, it is the same token."""
     symbol, parts = token.symbol, token.parts
     if symbol == "(name)":

@@ -13,7 +13,7 @@ from protocols.dissemination.interests.errors import InterestError
 from protocols.dissemination.interests.xpath import opaque
 from protocols.dissemination.interests.xpath.numbers import number_of
 from protocols.dissemination.interests.xpath.opaque import tokens_of
-from protocols.dissemination.interests.xpath.parsing import COMPARISONS, Token, parse, write as written
+from protocols.dissemination.interests.xpath.parsing import COMPARISONS, QueryToken, parse, write as written
 from protocols.dissemination.interests.xpath.pattern import (
     ALWAYS,
     ANY,
@@ -100,7 +100,7 @@ def read(text: str) -> XPathQuery:
 _SPACE: Final = " \t\r\n"
 
 
-def _check_cost(token: Token) -> None:
+def _check_cost(token: QueryToken) -> None:
     for count, each in enumerate(tokens_of(token)):
         if count >= TOKENS_MAX:
             raise InterestError(f"the query has more than {TOKENS_MAX} parts")
@@ -108,25 +108,27 @@ def _check_cost(token: Token) -> None:
             raise InterestError(f"{each.symbol!r} costs too much for a subscription")
 
 
-def _without_the_document(token: Token) -> Token | None:
+def _without_the_document(token: QueryToken) -> QueryToken | None:
     """A query without those of its paths that find the document itself alone: lxml shows it as nothing at all."""
     if token.symbol == "|":
         left, right = map(_without_the_document, token)
-        return token if (left, right) == token.parts else Token("|", (left, right)) if left and right else left or right
+        if left is None or right is None:
+            return right if left is None else left
+        return QueryToken("|", (left, right))
     if token.symbol == "(":
         inner = _without_the_document(token[0])
-        return token if inner == token[0] else inner and Token("(", (inner,))
+        return None if inner is None else QueryToken("(", (inner,))
     if token.symbol == "[":  # where it has a part in it, it may have a place that counts
-        return token if _without_the_document(token[0]) else None
+        return None if _without_the_document(token[0]) is None else token
     is_document = token.symbol == "/" and (not len(token) or (len(token) == 1 and _is_self(token[0])))
     return None if is_document else token
 
 
-def _is_self(step: Token) -> bool:
+def _is_self(step: QueryToken) -> bool:
     return step.symbol == "self" or (step.symbol == "[" and _is_self(step[0]))
 
 
-def _prefixes(token: Token) -> Iterator[str]:
+def _prefixes(token: QueryToken) -> Iterator[str]:
     for each in tokens_of(token):
         prefix, colon, _ = each.value.partition(":")
         if each.symbol == "(name)" and colon:
@@ -142,7 +144,7 @@ class _Reader:
     def __init__(self) -> None:
         self.is_exact = True
 
-    def query(self, token: Token) -> Condition:
+    def query(self, token: QueryToken) -> Condition:
         """A whole query, as a condition on the document."""
         try:
             return self._absolute(token)
@@ -153,13 +155,13 @@ class _Reader:
         self.is_exact = False
         return ALWAYS
 
-    def _absolute(self, token: Token) -> Condition:
+    def _absolute(self, token: QueryToken) -> Condition:
         if token.symbol == "|":
             return either(self._absolute(token[0]), self._absolute(token[1]))
         if token.symbol == "(" and len(token) == 1:
             return self._absolute(token[0])
         if token.symbol not in ("/", "//", "["):
-            if token.symbol in ("(name)", "@", ".", "descendant") or token == Token("*"):
+            if token.symbol in ("(name)", "@", ".", "descendant") or token == QueryToken("*"):
                 raise InterestError("a subscription begins with / or //")
             raise _NoPattern
         steps = list(self._steps(token))
@@ -169,7 +171,7 @@ class _Reader:
             raise _NoPattern
         return _path(steps[1:], ALWAYS)
 
-    def _steps(self, token: Token) -> Iterator[Step | None]:
+    def _steps(self, token: QueryToken) -> Iterator[Step | None]:
         """The steps of a path, outermost first; ``None`` stands for the document, ``.`` for the node itself."""
         if token.symbol not in ("/", "//"):
             yield from self._step(token, StepAxis.CHILD)
@@ -184,7 +186,7 @@ class _Reader:
             yield from self._steps(token[0])
             yield from self._step(token[1], axis)
 
-    def _step(self, token: Token, axis: StepAxis) -> Iterator[Step]:
+    def _step(self, token: QueryToken, axis: StepAxis) -> Iterator[Step]:
         """One step, with its predicates."""
         symbol = token.symbol
         if symbol == "[":
@@ -203,14 +205,14 @@ class _Reader:
         else:
             raise _NoPattern
 
-    def _predicate(self, token: Token) -> Condition:
+    def _predicate(self, token: QueryToken) -> Condition:
         """A predicate, or a wider one."""
         try:
             return self._condition(token)
         except _NoPattern:
             return self._unknown()
 
-    def _condition(self, token: Token) -> Condition:
+    def _condition(self, token: QueryToken) -> Condition:
         symbol = token.symbol
         if symbol == "and":
             return both(self._predicate(token[0]), self._predicate(token[1]))
@@ -224,14 +226,14 @@ class _Reader:
             return self._comparison(symbol, token[0], token[1])
         return self._relative(token, ALWAYS)
 
-    def _negated(self, token: Token) -> Condition:
+    def _negated(self, token: QueryToken) -> Condition:
         inner = _Reader()
         part = inner._condition(token)
         if not inner.is_exact:  # the opposite of something wider would be narrower
             raise _NoPattern
         return none_of(part)
 
-    def _comparison(self, op: str, left: Token, right: Token) -> Condition:
+    def _comparison(self, op: str, left: QueryToken, right: QueryToken) -> Condition:
         constant = _constant(right)
         if constant is None:
             left, right, op = right, left, COMPARISONS[op]
@@ -244,7 +246,7 @@ class _Reader:
                 raise _NoPattern
         return self._relative(left, Value(Of.NODE, op, constant))
 
-    def _relative(self, token: Token, last: Condition) -> Condition:
+    def _relative(self, token: QueryToken, last: Condition) -> Condition:
         """A path from the node that a predicate is about."""
         if token.symbol == "text" and len(token) == 0:
             return _of_text(last)
@@ -272,7 +274,7 @@ def _path(steps: Sequence[Step | None], last: Condition) -> Condition:
     return condition
 
 
-def _constant(token: Token) -> str | float | None:
+def _constant(token: QueryToken) -> str | float | None:
     if token.symbol == "(string)":
         return token.value
     if token.symbol == "(number)":

@@ -17,11 +17,14 @@ from protocols.dissemination.policies.overlap.messages import MoveToGrandparent,
 from protocols.dissemination.policies.overlap.overlaps import Overlaps
 from protocols.dissemination.policies.overlap.settings import OverlapSettings
 from protocols.dissemination.ports import TreeAccess
+from protocols.dissemination.statistics.changes import since_change
 
 OFFER_EVERY_S: Final = 1.0
 """Room is offered so often at most; and a child is sent up so often at most, however often room is offered."""
 OFFER_AGAIN_S: Final = 5.0
 """To one child, room is offered so often at most: it has nobody to send, perhaps."""
+FOREIGN_MAX: Final = 0.02
+"""So much of what a child needs may be of no use to this node itself: the child still counts as wanting the same."""
 COUNTED_MAX: Final = 0xFFFF
 
 
@@ -69,14 +72,14 @@ class Lifter:
         Others had better not stay below this node at all, and more of the same would hold them here.
         """
         tree, now = self._tree, self._tree.now()
-        if not self._settings.reorganise or now - self._offered_at < OFFER_EVERY_S:
+        if not self._settings.reorganise or tree.is_producer or now - self._offered_at < OFFER_EVERY_S:
             return
         waiting = [
             (each.offered_at, -each.children, id)
             for id, each in self._known.items()
             if each.children and now - each.offered_at >= OFFER_AGAIN_S
         ]
-        if not waiting or not tree.room() or (tree.parent is None and not tree.is_producer):
+        if not waiting or not tree.room() or tree.parent is None:
             return
         self._offered_at = now
         peers = {child.peer.id: child.peer for child in tree.children()}
@@ -87,14 +90,18 @@ class Lifter:
                 return
 
     def _is_alike(self, child: NodeId) -> bool:
-        """Whether this node wants nearly all itself that the child needs. Where nothing is known yet it is no."""
-        sent = self._overlaps.received.sent_to(child)
+        """Whether this node wants all itself that the child needs. Where nothing is known yet it is no.
+
+        Only the items since that has last changed are looked at, and next to nothing may be missing: a branch that is
+        brought nearer although it is about to be of no use here costs more than the level that it saves.
+        """
+        received = self._overlaps.received
+        sent = received.sent_to(child)
         if sent is None:
             return False
         items = self._overlaps.settled(sent, self._tree.now())
-        if not items.items or self._tree.is_producer:
-            return bool(items.items)
-        return self._overlaps.shared(items, child) <= self._settings.threshold * items.share
+        items = since_change(items, received.own) if items.items else items
+        return bool(items.items) and len(items.items - received.own) <= FOREIGN_MAX * len(items.items)
 
     def offered(self, peer: PeerRef) -> None:
         """The parent has room: send it the child with the most children."""

@@ -14,7 +14,7 @@ CARRIERS: Final = frozenset({"Route", "RouteAck"})
 PROBES: Final = frozenset({"ProbePub", "EventAck"})
 """Messages that bring events to leaves, and the answers. Figures 4.5 to 4.8 count the first (section 4.3.2: "we ignore
 the bandwidth cost of EventDeliveryMessages"); what the overlay and the record store do meanwhile is not among them."""
-OURS: Final = frozenset((*range(0x0060, 0x0070), *range(0x0200, 0x0220)))
+OURS: Final = frozenset((*range(0x0060, 0x0070), *range(0x0200, 0x0300)))
 """Type ids of records (leaves are kept as records) and of publish/subscribe."""
 RECORDS: Final = frozenset(
     kind.__name__ for type_id in range(0x0060, 0x0070) if (kind := message_type(type_id)) is not None

@@ -57,9 +57,12 @@ class Version5:
         try:
             packet = decode_packet_from_parts(first, memoryview(body))
         except MQTTError as error:
-            raise PacketError(str(error.args[0]), Reason(error.reason_code)) from error
+            reason = Reason(error.reason_code)
+            raise PacketError(
+                f"a packet of type {first >> 4} is not as MQTT 5 has it: {reason.name}", reason
+            ) from error
         except (ValueError, IndexError) as error:
-            raise PacketError(f"a packet of type {first >> 4} cannot be read: {error}") from error
+            raise PacketError(f"a packet of type {first >> 4} cannot be read") from error
         read = _READERS.get(type(packet))
         if read is None:
             raise PacketError(f"no client sends a packet of type {first >> 4} here", Reason.ProtocolError)

@@ -1,0 +1,54 @@
+"""No valid message takes long to handle unless it is known who pays for it: the table of `tests.fuzz.dearest`.
+
+Processor time of one thread is counted, in units of a fixed piece of work that is measured beside it, the least of
+three times; and `MARGIN` times as much is let pass. So a busy machine does not fail the test.
+"""
+
+from __future__ import annotations
+
+import pytest
+
+from peerd.lib.filter import FilterIndex
+from peerd.messages import Message
+from protocols.pubsub.document import SchemaDocument
+from protocols.pubsub.filter_work import price_s
+from protocols.pubsub.messages import ExplainQuestion, HoldEvents, InsertSub
+from protocols.pubsub.schema import EventSchema
+from tests.fuzz.dearest import CHEAP_MS, CROSSED_FILTER, DEAR_FILTER, PAYS, TRIES, dearest_of, kinds, milliseconds
+from tests.support.amplification_pubsub import DOCUMENT
+
+MARGIN = 4.0
+QUICK: tuple[type[Message], ...] = (ExplainQuestion, HoldEvents, InsertSub)
+
+
+def is_paid(kind: type[Message]) -> bool:
+    found = dearest_of(kind)
+    return kind.__name__ in PAYS or found.milliseconds <= MARGIN * CHEAP_MS
+
+
+@pytest.mark.parametrize("kind", QUICK, ids=lambda kind: kind.__name__)
+def test_it_is_known_who_pays_for_what_is_dear(kind: type[Message]) -> None:
+    assert is_paid(kind)
+
+
+@pytest.mark.long
+def test_it_is_known_who_pays_for_all_messages_that_are_dear() -> None:
+    assert [kind.__name__ for kind in kinds() if not is_paid(kind)] == []
+
+
+def test_all_who_pay_are_named_for_messages_that_there_are() -> None:
+    assert set(PAYS) <= {kind.__name__ for kind in kinds()}
+
+
+@pytest.mark.parametrize("filter", [DEAR_FILTER, CROSSED_FILTER, "a > 1"])
+def test_the_price_of_a_filter_is_what_it_takes(filter: str) -> None:
+    """To read and to index it, for the dearest filters that are known."""
+
+    def read() -> None:
+        schema = EventSchema(SchemaDocument.model_validate(DOCUMENT))
+        index: FilterIndex[str] = FilterIndex(absent_matches=False)
+        index.add(filter, schema.parse_filter(filter))
+        index.settle()
+
+    read()  # imports what it needs
+    assert min(milliseconds(read) for _ in range(TRIES)) <= MARGIN * 1000.0 * price_s(filter)
