@@ -232,15 +232,15 @@ async def test_errors_are_problems(rig: Rig) -> None:
 
 async def test_links_are_cut_on_loopback_only(rig: Rig) -> None:
     wanted = {"nodes": [f"{peer(0x30).id:032x}"]}
-    answer = await rig.http.put("/v1/links/cut", json=wanted)
-    check_problem(answer, 409, "a daemon that listens on loopback")
-    rig.daemon.loaded = load_config(environment={}, sets=["node.listen=127.0.0.1:7420"])
-    answer = await rig.http.put("/v1/links/cut", json=wanted)
-    assert (answer.status_code, answer.json()) == (200, wanted)
-    assert rig.daemon.links.cut_from == {peer(0x30).id}
-    check_problem(
-        await rig.http.put("/v1/links/cut", json={"nodes": ["x"]}), 422, "nodes.0: expected text that matches"
-    )
+    assert (await rig.http.put("/v1/links/cut", json=wanted)).status_code == 403, "it is for the local operator"
+    async with rig.daemon.http(caller=LOCAL_OPERATOR) as local:
+        check_problem(await local.put("/v1/links/cut", json=wanted), 409, "a daemon that listens on loopback")
+        rig.daemon.loaded = load_config(environment={}, sets=["node.listen=127.0.0.1:7420"])
+        answer = await local.put("/v1/links/cut", json=wanted)
+        assert (answer.status_code, answer.json()) == (200, wanted)
+        assert rig.daemon.links.cut_from == {peer(0x30).id}
+        wrong = await local.put("/v1/links/cut", json={"nodes": ["x"]})
+        check_problem(wrong, 422, "nodes.0: expected text that matches")
 
 
 async def test_a_bug_is_a_500_that_tells_nothing(rig: Rig) -> None:

@@ -249,12 +249,6 @@ def _goes_on(before: IngestError, error: IngestError) -> bool:
     return is_next and error.outcome != "refused" and (error.outcome, error.detail) == (before.outcome, before.detail)
 
 
-def _what(error: ValidationError) -> str:
-    first = error.errors(include_url=False, include_context=False, include_input=False)[0]
-    where = ".".join(map(str, first["loc"]))
-    return f"{where}: {first['msg']}" if where else first["msg"]
-
-
 async def _lines(body: AsyncGenerator[bytes, None], line_bytes_max: int) -> AsyncGenerator[tuple[int, bytes], None]:
     """(number, line) of each line that is not blank."""
     rest, number = bytearray(), 0
