@@ -172,8 +172,13 @@ def test_who_is_silent_or_gone_is_not_waited_for_and_the_parent_hears_in_time() 
         assert isinstance(answer, OverheadAnswer) and [each.peer for each in answer.places[0]] == [ME]
 
 
-def test_a_parent_that_asks_without_end_is_answered_with_what_there_is() -> None:
+def test_a_parent_that_asks_without_end_is_heard_so_often() -> None:
     tree, sweeper = at_node(free=1)
     for number in range(3 * SWEEPS_MAX):
         sweeper.asked(ABOVE, question(number))
-    assert len(tree.take(OverheadAnswer)) == 2 * SWEEPS_MAX
+    assert len(tree.take(GetOverhead)) == SWEEPS_MAX
+    tree.at_s += 1.0
+    for number in range(3 * SWEEPS_MAX):
+        sweeper.asked(ABOVE, question(number))
+    assert len(tree.take(GetOverhead)) == sweeping.SWEEPS_A_SECOND
+    assert len(tree.take(OverheadAnswer)) == sweeping.SWEEPS_A_SECOND, "the oldest, with what there is"

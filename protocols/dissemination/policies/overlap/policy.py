@@ -153,8 +153,7 @@ class OverlapPolicy:
             case ChildHistory():
                 self._child_told(peer, message)
             case GetOverhead():
-                if self._requester.may_pass_on():
-                    self._granter.sweeper.asked(peer, message)
+                self._granter.sweeper.asked(peer, message)
             case OverheadAnswer():
                 self._requester.pass_on(self._granter.swept(self._granter.sweeper.answered(peer, message)))
             case MoveOrder():

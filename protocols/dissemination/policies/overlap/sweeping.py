@@ -15,6 +15,7 @@ from dataclasses import dataclass, field, replace
 from typing import Final
 
 from peerd.ids import NodeId
+from peerd.lib.admission import Admission
 from peerd.messages import PeerRef
 from protocols.dissemination.messages import DEPTH_MAX
 from protocols.dissemination.policies.overlap.item_bits import from_bits
@@ -37,6 +38,9 @@ WIDTH: Final = 3
 """A mover is passed on to so many children at most, those that it costs least."""
 SWEEPS_MAX: Final = 64
 """Sweeps that a node takes part in at a time; of more, it answers the oldest with what it has."""
+SWEEPS_A_SECOND: Final = 20
+"""Sweeps that a node takes from a parent in the long run. It has some ancestors, each with a sweep at a time."""
+PARENTS_MAX: Final = 4
 LEVEL_S: Final = 0.25
 """A node waits by so much less for those below it than its parent waits for it, so that its answer is in time."""
 ROOM_MAX: Final = 0xFFFF
@@ -85,6 +89,7 @@ class Sweeper:
         self._overlaps = overlaps
         self._sweeps: dict[int, _Sweep] = {}
         self._number = 0
+        self._admission: Admission[NodeId] = Admission(SWEEPS_A_SECOND, SWEEPS_MAX, keys_max=PARENTS_MAX)
 
     def score(self, place: FreePlace) -> float:
         """What a place counts for: a level is worth some items in vain."""
@@ -120,7 +125,7 @@ class Sweeper:
     def asked(self, peer: PeerRef, message: GetOverhead) -> None:
         """A node above looks for places."""
         parent, me = self._tree.parent, self._tree.me
-        if parent is None or parent.id != peer.id:
+        if parent is None or parent.id != peer.id or not self._admission.take(peer.id, self._tree.now(), 1):
             return
         sweep = self._add(peer, message.sweep, message.depth, len(message.movers))
         room = self._room()
