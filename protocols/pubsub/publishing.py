@@ -183,6 +183,7 @@ class Publishing(Part):
         """This instance publishes no more, perhaps because it has failed: tell every client what is known."""
         over, now = [*self._under_way.values(), *self._queue], self._host.now()
         self._under_way.clear()
+        self._lanes, self._bytes = LaneBook(), 0
         self._queue.clear()
         for event in over:
             event.reason = why
