@@ -11,17 +11,8 @@ from protocols.dissemination.policies.overlap.events import ReorganisationDecide
 from protocols.dissemination.policies.overlap.item_bits import from_bits, newest, to_bits
 from protocols.dissemination.policies.overlap.messages import BITS_BYTES_MAX, WINDOW_MAX, MoveOrder
 from protocols.dissemination.ports import ParsedItem
-from tests.unit.test_dissemination_overlap import (
-    PEERS,
-    FakeTree,
-    X,
-    answer_all,
-    every,
-    let_batch_end,
-    policy_at,
-    producer,
-    reorganise,
-)
+from tests.unit.test_dissemination_overlap import PEERS, FakeTree, X, every, policy_at, reorganise
+from tests.unit.test_dissemination_overlap_granting import answer_all, let_batch_end, producer
 from tests.unit.test_dissemination_statistics import item_set
 
 
