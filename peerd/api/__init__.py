@@ -43,7 +43,7 @@ from peerd.api.network import (
 from peerd.api.parts import (
     Handler as Handler,
     HandlerTable as HandlerTable,
-    History as History,
+    HistorySize as HistorySize,
     Part as Part,
     handles as handles,
     on_timer as on_timer,
@@ -559,7 +559,7 @@ class Plugin(Part):
         """A peer wants to swap. Decide now; the value must be ready. Raise `PeerMisbehaved` to cut the peer off."""
         return RefuseSwap("not_supported")
 
-    def histories(self) -> Sequence[History]:
+    def histories(self) -> Sequence[HistorySize]:
         """What this plugin remembers of the past, and how much it may at most: all that grows with time."""
         return ()
 

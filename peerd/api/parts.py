@@ -14,7 +14,7 @@ from peerd.messages import Message, PeerRef
 
 
 @dataclass(frozen=True, slots=True)
-class History:
+class HistorySize:
     """Something that is remembered of the past, and what it takes: ``bytes`` now, by measured sizes, and at most."""
 
     name: str

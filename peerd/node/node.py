@@ -15,7 +15,7 @@ from peerd.api import (
     AcceptSwap,
     Envelope,
     Handler,
-    History,
+    HistorySize,
     NeighbourChange,
     Plugin,
     PluginConfig,
@@ -223,7 +223,7 @@ class Node:
         self.swaps.validate()
         self.requests.validate()
 
-    def histories(self) -> list[tuple[str, History]]:
+    def histories(self) -> list[tuple[str, HistorySize]]:
         """All that is remembered of the past on this node, by whose it is."""
         return [(name, each) for name, plugin in self.plugins.items() for each in plugin.histories()]
 

@@ -12,7 +12,7 @@ from typing import ClassVar, cast
 
 from peerd.api import (
     Coordinate,
-    History,
+    HistorySize,
     Host,
     LeafSet,
     LookupResult,
@@ -325,9 +325,9 @@ class Overlay(Plugin):
         """The link is gone and could not be had back: probe at once, and do not route there meanwhile."""
         self.membership.down(peer)
 
-    def histories(self) -> Sequence[History]:
+    def histories(self) -> Sequence[HistorySize]:
         count = len(self.forwarder.window)
-        return (History("messages seen", count, count * SEEN_BYTES, DEDUPE_WINDOW * SEEN_BYTES),)
+        return (HistorySize("messages seen", count, count * SEEN_BYTES, DEDUPE_WINDOW * SEEN_BYTES),)
 
     def validate(self) -> None:
         """Assert the invariants of tables and bookkeeping."""

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, ClassVar, Final
 
 from peerd.api import (
     AcceptSwap,
-    History,
+    HistorySize,
     Host,
     Metric,
     NeighbourChange,
@@ -529,9 +529,9 @@ class Aggregation(Plugin):
         for requester in list(self.requesters.values()):
             requester.neighbours_changed()
 
-    def histories(self) -> Sequence[History]:
+    def histories(self) -> Sequence[HistorySize]:
         count = len(self._ended) + len(self._asked)
-        return (History("rounds that have ended", count, count * ENDED_BYTES, 2 * ENDED_ROUNDS_MAX * ENDED_BYTES),)
+        return (HistorySize("rounds that have ended", count, count * ENDED_BYTES, 2 * ENDED_ROUNDS_MAX * ENDED_BYTES),)
 
     def validate(self) -> None:
         for participant in self.participants.values():

@@ -22,7 +22,7 @@ from peerd.limits import KIB, PROOF_BYTES_MAX
 from peerd.messages import NOT_SENT, U8, U32, U64, Message, PeerRef, Text, message, struct
 from protocols.dissemination.documents.manifest import Attachment
 from protocols.dissemination.names import INTEREST_ID_BYTES, PLACE_MAX, TERM_MAX, StreamPosition
-from protocols.dissemination.sealing import BATCH_MAX, DIGEST_BYTES, DIGESTS_MAX, SIGNATURE_BYTES, Batch
+from protocols.dissemination.sealing import BATCH_MAX, DIGEST_BYTES, DIGESTS_MAX, SIGNATURE_BYTES, SealedBatch
 
 INTEREST_BYTES_MAX: Final = 8 * KIB
 WANTS_MAX: Final = 256
@@ -96,7 +96,7 @@ class StreamItem:
     content_type: Annotated[str, annotated_types.MaxLen(CONTENT_TYPE_MAX)] = ""
     attachment: Attachment | None = None
     """A document that belongs to the item, and is fetched by itself."""
-    batch: Batch | None = dataclasses.field(default=None, compare=False, repr=False, metadata=NOT_SENT)
+    batch: SealedBatch | None = dataclasses.field(default=None, compare=False, repr=False, metadata=NOT_SENT)
     """With what it was signed. On the way that is the `Seal` of the message."""
 
     @property

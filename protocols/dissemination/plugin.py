@@ -9,7 +9,7 @@ from typing import Any, ClassVar, Final
 
 from peerd.api import (
     AcceptSwap,
-    History,
+    HistorySize,
     Host,
     NeighbourChange,
     Plugin,
@@ -221,7 +221,7 @@ class Dissemination(Plugin):
         for node in self.nodes:
             node.leave()
 
-    def histories(self) -> Sequence[History]:
+    def histories(self) -> Sequence[HistorySize]:
         return histories(list(self.clients), list(self.nodes))
 
     def validate(self) -> None:

@@ -15,7 +15,7 @@ from peerd.errors import ProtocolError
 from peerd.ids import NodeId, id_to_bytes, parse_id
 from protocols.dissemination.messages import Seal, StreamItem
 from protocols.dissemination.names import TERM_SHIFT
-from protocols.dissemination.sealing import Batch, item_digest
+from protocols.dissemination.sealing import SealedBatch, item_digest
 from protocols.dissemination.stream import StreamRecord
 
 CHECKED_MAX: Final = 64
@@ -34,7 +34,7 @@ def _digest(item: StreamItem) -> bytes:
     return item_digest(item.published_ms, item.content_type, item.payload, item.attachment)
 
 
-def _with(item: StreamItem, batch: Batch) -> StreamItem:
+def _with(item: StreamItem, batch: SealedBatch) -> StreamItem:
     """What `dataclasses.replace` does, in a third of the time: this runs for each item at each node."""
     return StreamItem(
         item.epoch, item.sequence, item.published_ms, item.payload, item.content_type, item.attachment, batch
@@ -48,7 +48,7 @@ class Proofs:
         self._record_now, self._sign, self._verify = record, sign, verify
         self._record = record()
         self._use(self._record)
-        self._open: Batch | None = None
+        self._open: SealedBatch | None = None
         """The producer's, which takes the next item."""
         self._checked: OrderedDict[tuple[int, int, bytes, bytes], bytes] = OrderedDict()
         """What was found to be signed, by where the batch begins and how it is signed."""
@@ -73,7 +73,7 @@ class Proofs:
         if not self._needs_seal(item):
             return item
         if self._open is None or not self._open.is_next(item.epoch, item.sequence):
-            self._open = Batch(item.epoch, item.sequence, self._proof)
+            self._open = SealedBatch(item.epoch, item.sequence, self._proof)
         self._open.add(_digest(item))
         return _with(item, self._open)
 
@@ -82,7 +82,7 @@ class Proofs:
         if item.batch is not None:
             item.batch.take_back()
 
-    def _proof(self, batch: Batch) -> bytes:
+    def _proof(self, batch: SealedBatch) -> bytes:
         return self._sign(batch.statement(self._name))
 
     # Everybody else
@@ -127,7 +127,7 @@ class Proofs:
                 raise ProtocolError("forged", f"the item {item.epoch}-{item.sequence} is not in the batch beside it")
             own[index] = _digest(item)
         try:
-            batch = Batch.read(seal.epoch, seal.first, seal.count, own, seal.digests)
+            batch = SealedBatch.read(seal.epoch, seal.first, seal.count, own, seal.digests)
         except ValueError as error:
             raise ProtocolError("forged", str(error)) from error
         batch.signature, batch.certificate = seal.signature, certificate

@@ -54,12 +54,12 @@ def _bits(low: int, high: int) -> int:
     return ((1 << (high - low)) - 1) << low
 
 
-class Batch:
+class SealedBatch:
     """What a node has of one batch. The producer's own is open until it is needed: then it is signed."""
 
     __slots__ = ("_frontier", "_sign", "certificate", "count", "epoch", "first", "present", "signature")
 
-    def __init__(self, epoch: int, first: int, sign: Callable[[Batch], bytes] | None = None) -> None:
+    def __init__(self, epoch: int, first: int, sign: Callable[[SealedBatch], bytes] | None = None) -> None:
         """``first``: the number of its first item. ``sign`` makes the proof, when the batch is closed."""
         self.epoch, self.first, self.count, self.present = epoch, first, 0, 0
         self.signature = self.certificate = b""
@@ -67,7 +67,7 @@ class Batch:
         self._frontier = b""
 
     @classmethod
-    def read(cls, epoch: int, first: int, count: int, own: Mapping[int, bytes], others: bytes) -> Batch:
+    def read(cls, epoch: int, first: int, count: int, own: Mapping[int, bytes], others: bytes) -> SealedBatch:
         """Of what a parent has sent: the digests of these items, by their index, and those of the largest other parts.
 
         Raises ``ValueError`` where ``others`` has more or fewer digests than that needs.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from peerd.api import History
+from peerd.api import HistorySize
 from peerd.ids import format_id
 from protocols.dissemination.models import StreamView
 from protocols.dissemination.names import position_text
@@ -61,7 +61,7 @@ def view_of_node(node: StreamNode, subscriptions: int) -> StreamView:
     )
 
 
-def histories(clients: Sequence[ClientSubscription], nodes: Sequence[StreamNode]) -> tuple[History, ...]:
+def histories(clients: Sequence[ClientSubscription], nodes: Sequence[StreamNode]) -> tuple[HistorySize, ...]:
     """What a node remembers of items: for readers of its subscriptions, and for members of the trees."""
     feeds = [each.feed for each in clients]
     buffers = [node.member.state.buffer for node in nodes]
@@ -69,6 +69,6 @@ def histories(clients: Sequence[ClientSubscription], nodes: Sequence[StreamNode]
     kept = sum(map(len, buffers)), sum(buffer.bytes + len(buffer) * ENTRY_BYTES for buffer in buffers)
     most = sum(buffer.limits.bytes + buffer.limits.items * ENTRY_BYTES for buffer in buffers)
     return (
-        History("items for readers", *held, sum(feed.bytes_max for feed in feeds)),
-        History("items of the past", *kept, most),
+        HistorySize("items for readers", *held, sum(feed.bytes_max for feed in feeds)),
+        HistorySize("items of the past", *kept, most),
     )

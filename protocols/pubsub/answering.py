@@ -18,7 +18,7 @@ from dataclasses import dataclass, replace
 from hashlib import sha256
 from typing import Final, TypeAlias
 
-from peerd.api import History, Host, Metric, Part, SendRefusal, handles
+from peerd.api import HistorySize, Host, Metric, Part, SendRefusal, handles
 from peerd.errors import ProtocolError
 from peerd.ids import NodeId, id_to_bytes
 from peerd.lib.admission import TokenBucket
@@ -163,10 +163,10 @@ class Answering(Part):
     def _count(self, what: str) -> None:
         self._host.count("peerd_pubsub_acks_carried_total", what=what)
 
-    def history(self) -> History:
+    def history(self) -> HistorySize:
         """What is remembered of the ways of events."""
         count = len(self._ways)
-        return History("ways back", count, count * WAY_BYTES, WAYS_MAX * WAY_BYTES)
+        return HistorySize("ways back", count, count * WAY_BYTES, WAYS_MAX * WAY_BYTES)
 
     def validate(self) -> None:
         """Assert the invariants."""

@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
-from peerd.api import History, Host, LookupResult, Metric, Part, SendRefusal, handles, on_timer
+from peerd.api import HistorySize, Host, LookupResult, Metric, Part, SendRefusal, handles, on_timer
 from peerd.errors import ProtocolError, Unavailable
 from peerd.ids import NodeId
 from peerd.messages import Message, PeerRef
@@ -358,7 +358,7 @@ class Forwarding(Part):
     def _count(self, what: str) -> None:
         self._host.count("peerd_pubsub_probes_total", what=what)
 
-    def history(self) -> History:
+    def history(self) -> HistorySize:
         """What is remembered of the events that pass through."""
         return self._seen.history()
 

@@ -13,7 +13,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Final
 
-from peerd.api import History, Host, Metric, Part, on_timer
+from peerd.api import HistorySize, Host, Metric, Part, on_timer
 from peerd.ids import NodeId, format_id
 from protocols.pubsub.config import PubSubConfig
 from protocols.pubsub.events import EventDelivered, EventsDropped, NodeLoad
@@ -156,10 +156,10 @@ class LedgerBook(Part):
 
     # What is known
 
-    def history(self) -> History:
+    def history(self) -> HistorySize:
         """What is remembered for `explain`."""
         count = len(self._events)
-        return History("outcomes for explain", count, count * ENTRY_BYTES, EVENTS_KEPT * ENTRY_BYTES)
+        return HistorySize("outcomes for explain", count, count * ENTRY_BYTES, EVENTS_KEPT * ENTRY_BYTES)
 
     def outcomes(self, event: EventId) -> EventOutcomes | None:
         """What is remembered of an event."""

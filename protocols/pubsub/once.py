@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from hashlib import blake2b
 from typing import Final
 
-from peerd.api import History
+from peerd.api import HistorySize
 from protocols.pubsub.models import Published
 from protocols.pubsub.names import EventId
 
@@ -74,9 +74,9 @@ class OnceWindow:
             raise
         return named.event
 
-    def history(self) -> History:
+    def history(self) -> HistorySize:
         """What is remembered of them."""
-        return History("names of events", len(self._names), len(self._names) * NAME_BYTES, ONCE_MAX * NAME_BYTES)
+        return HistorySize("names of events", len(self._names), len(self._names) * NAME_BYTES, ONCE_MAX * NAME_BYTES)
 
     def _forget_old(self, now: float) -> None:
         while self._names:

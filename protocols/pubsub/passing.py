@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Final, TypeAlias
 
-from peerd.api import History
+from peerd.api import HistorySize
 from peerd.ids import NodeId
 from protocols.pubsub.spread import AttributeCell, Batch
 
@@ -62,9 +62,9 @@ class PassedBatches:
     def __len__(self) -> int:
         return self._count
 
-    def history(self) -> History:
+    def history(self) -> HistorySize:
         """What is remembered of them."""
-        return History("batches passed", self._count, self._count * SEEN_BYTES, self._visits_max * SEEN_BYTES)
+        return HistorySize("batches passed", self._count, self._count * SEEN_BYTES, self._visits_max * SEEN_BYTES)
 
     def __contains__(self, key: BatchKey) -> bool:
         return key in self._batches

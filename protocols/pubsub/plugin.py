@@ -7,7 +7,7 @@ from functools import partial
 from typing import Any, ClassVar, Final
 
 from peerd.api import (
-    History,
+    HistorySize,
     Host,
     NeighbourChange,
     Plugin,
@@ -214,11 +214,11 @@ class PubSub(Plugin):
         self.forwarding.config = self.publishing.config = self.config
         self.publishing.cache.entries_max = self.config.leaf_cache_max
 
-    def histories(self) -> Sequence[History]:
+    def histories(self) -> Sequence[HistorySize]:
         feeds = [each.feed for each in self.subscriptions.all() if each.has_feed]
         held = sum(len(feed) for feed in feeds), sum(feed.held_bytes for feed in feeds)
         return (
-            History("events for readers", *held, sum(feed.bytes_max for feed in feeds)),
+            HistorySize("events for readers", *held, sum(feed.bytes_max for feed in feeds)),
             *(part.history() for part in (self.publishing, self.once, self.forwarding, self.answering)),
             *(part.history() for part in (self.delivering.desk, self.delivering.ledger, self.delivering.history)),
             self.local.window.history(),

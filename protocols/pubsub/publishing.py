@@ -19,7 +19,7 @@ from dataclasses import replace
 from functools import partial
 from typing import Any, Final
 
-from peerd.api import History, Host, LookupResult, Metric, Part, SendRefusal, handles, on_timer
+from peerd.api import HistorySize, Host, LookupResult, Metric, Part, SendRefusal, handles, on_timer
 from peerd.errors import Unavailable
 from peerd.ids import NodeId
 from peerd.messages import Message, PeerRef
@@ -477,10 +477,10 @@ class Publishing(Part):
             self._waiting_for_room.popleft()()
         self._arm()
 
-    def history(self) -> History:
+    def history(self) -> HistorySize:
         """What is remembered of events that are over."""
         count = len(self.outcomes)
-        return History("outcomes of own events", count, count * OUTCOME_BYTES, OUTCOMES_MAX * OUTCOME_BYTES)
+        return HistorySize("outcomes of own events", count, count * OUTCOME_BYTES, OUTCOMES_MAX * OUTCOME_BYTES)
 
     @property
     def _has_room(self) -> bool:

@@ -87,7 +87,7 @@ def sample_of(schema: SchemaView, history: EventHistory) -> EventSample:
     return EventSample(schema.name, events, tuple(found))
 
 
-class Shares:
+class EventShares:
     """Which share of the events concerns ranges of an attribute, by a sample that somebody has told."""
 
     def __init__(self, sample: EventSample) -> None:

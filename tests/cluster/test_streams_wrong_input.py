@@ -30,8 +30,8 @@ CREATING: Final[tuple[Wrong, ...]] = (
     ("POST", STREAMS, {"content": b"\xff\xfe", "headers": JSON}, 422, "JSON"),
     ("POST", STREAMS, {"content": b"name=news"}, 415, "Content-Type: application/json"),
     ("POST", STREAMS, {"content": b"<a/>", "headers": {"Content-Type": "text/xml"}}, 415, "application/json"),
-    ("POST", STREAMS, {"json": []}, 422, "dictionary"),
-    ("POST", STREAMS, {"json": "news"}, 422, "dictionary"),
+    ("POST", STREAMS, {"json": []}, 422, "expected an object"),
+    ("POST", STREAMS, {"json": "news"}, 422, "expected an object"),
     ("POST", STREAMS, {"json": None}, 422, "body"),
     ("POST", STREAMS, {"json": {}}, 422, "name: it has to be there"),
     ("POST", STREAMS, {"json": {"name": 7}}, 422, "name: expected text, not 7"),
@@ -49,7 +49,7 @@ CREATING: Final[tuple[Wrong, ...]] = (
     ("POST", STREAMS, {"json": {"name": "new", "settings": {"tie": {"a": 1}}}}, 422, "tie: a setting is a number"),
     ("POST", STREAMS, {"json": {"name": "new", "settings": {"tie": "x" * 1000}}}, 422, "tie"),
     ("POST", STREAMS, {"json": {"name": "new", "settings": {f"s{n}": 1 for n in range(65)}}}, 422, "settings"),
-    ("POST", STREAMS, {"json": {"name": "news", "kind": "attributes"}}, 409, "another one"),
+    ("POST", STREAMS, {"json": {"name": "news", "kind": "attributes"}}, 409, 'kind is "xpath", not "attributes"'),
     ("POST", STREAMS, {"content": b"{" + b" " * (1 << 23) + b"}", "headers": JSON}, 413, "bytes"),
 )
 PATHS: Final[tuple[Wrong, ...]] = (

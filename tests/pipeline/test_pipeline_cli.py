@@ -127,7 +127,7 @@ class TestWithSpark:
         assert result.exit_code == ExitCode.OK
         report = json.loads(result.stdout)
         assert (report["events"], report["corrupt"], report["missing"], report["rounds"]) == (1, 1, 0, [])
-        assert "warning: 1 of 2 lines are corrupt" in result.stderr
+        assert "warning: left out because corrupt: 1 of 2 lines" in result.stderr
         ours = {"events", "levels", "messages", "rounds"}
         assert set(os.listdir(tmp_path / "out")) >= ours
         assert all(name.startswith(("pubsub_", "stream_")) for name in set(os.listdir(tmp_path / "out")) - ours)

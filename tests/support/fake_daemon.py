@@ -18,7 +18,7 @@ import structlog
 from fastapi import APIRouter
 
 import peerd.client
-from peerd.api import History, LeafSet, LookupResult, Metric, MissingMember, Plugin, RoutedHop
+from peerd.api import HistorySize, LeafSet, LookupResult, Metric, MissingMember, Plugin, RoutedHop
 from peerd.client import Client
 from peerd.config import LoadedConfig, load_config
 from peerd.config.reload import ReloadPlan
@@ -282,7 +282,7 @@ class FakeDaemon:
         self.metrics = FakeMetrics()
         self.access = Access(self.storage, wall_time=lambda: self.wall_s)
         self.fake_node = SimpleNamespace(
-            histories=lambda: [("pubsub", History("events taken", 2, 520, 1000))],
+            histories=lambda: [("pubsub", HistorySize("events taken", 2, 520, 1000))],
             peer=OWN,
             overlay=self.overlay,
             hosts={"overlay": self.host},

@@ -27,7 +27,7 @@ from protocols.dissemination.messages import (
 from protocols.dissemination.models import StreamSpec
 from protocols.dissemination.names import epoch_of, stream_key
 from protocols.dissemination.proving import Proofs
-from protocols.dissemination.sealing import BATCH_MAX, DIGEST_BYTES, Batch, item_digest
+from protocols.dissemination.sealing import BATCH_MAX, DIGEST_BYTES, SealedBatch, item_digest
 from protocols.dissemination.stream import FORMER_MAX, StreamRecord
 from protocols.dissemination.tree.seals import in_messages, seals_of
 
@@ -233,7 +233,7 @@ def test_messages_with_seals_fit(batches: list[tuple[int, int, int]]) -> None:
 
 def test_no_leaf_is_taken_for_a_part_of_the_tree() -> None:
     digests = [item_digest(1, "", b"x%d" % number, None) for number in range(4)]
-    whole, half = Batch(1, 1), Batch(1, 1)
+    whole, half = SealedBatch(1, 1), SealedBatch(1, 1)
     for digest in digests:
         whole.add(digest)
     for left, right in list(pairwise(digests))[::2]:

@@ -17,7 +17,7 @@ from protocols.dissemination.policies.overlap.item_bits import to_bits
 from protocols.dissemination.policies.overlap.messages import FreePlace, GetOverhead, OverheadAnswer, Sought
 from protocols.dissemination.policies.overlap.overlaps import Overlaps
 from protocols.dissemination.policies.overlap.settings import OverlapSettings
-from protocols.dissemination.policies.overlap.sweeping import SWEEPS_MAX, Found, Mover, Sweeper
+from protocols.dissemination.policies.overlap.sweeping import SWEEPS_MAX, Mover, Sweeper, Swept
 from protocols.dissemination.statistics.received import ItemSet
 from tests.unit.test_dissemination_overlap import ABOVE, ME, FakeTree, X, Y, Z
 from tests.unit.test_dissemination_statistics import item_set
@@ -65,7 +65,7 @@ class SweptTree:
             id: Sweeper(tree, SETTINGS, cast(Overlaps, Known(id, self.needed))) for id, tree in self.trees.items()
         }
 
-    def sweep(self, movers: Sequence[Mover]) -> Found:
+    def sweep(self, movers: Sequence[Mover]) -> Swept:
         found = self.sweepers[NodeId(1)].begin(1, movers)
         while not found:
             ((to, message, sender),) = [

@@ -119,7 +119,7 @@ def add_problem_handlers(app: FastAPI) -> None:
             came = request.headers.get("content-type", "none")
             detail = f"send the body with the header Content-Type: application/json; it came with {came!r:.80}"
             return problem(HTTPStatus.UNSUPPORTED_MEDIA_TYPE, detail)
-        found = [told(each, skip=1) for each in error.errors()[:8]]
+        found = [told(each, skip=len(each["loc"]) > 1) for each in error.errors()[:8]]
         return problem(HTTPStatus.UNPROCESSABLE_ENTITY, "; ".join(found), "Invalid request")
 
     @app.exception_handler(Unavailable)

@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import ClassVar, Final, Self, cast
 
 from peerd.api import (
-    History,
+    HistorySize,
     Host,
     LocalRecord,
     Metric,
@@ -260,9 +260,9 @@ class RecordStore(Service):
         self._host.gauge("peerd_records_pending", len(self.operations), kind="operations")
         self._host.gauge("peerd_records_pending", len(self.replicator), kind="writes")
 
-    def histories(self) -> Sequence[History]:
+    def histories(self) -> Sequence[HistorySize]:
         count = self.state.table.writes_remembered
-        return (History("writes of records", count, count * WRITE_BYTES, WRITES_REMEMBERED_MAX * WRITE_BYTES),)
+        return (HistorySize("writes of records", count, count * WRITE_BYTES, WRITES_REMEMBERED_MAX * WRITE_BYTES),)
 
     def validate(self) -> None:
         """Assert the invariants of the table."""

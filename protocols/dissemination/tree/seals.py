@@ -15,7 +15,7 @@ from protocols.dissemination.messages import (
     Seal,
     StreamItem,
 )
-from protocols.dissemination.sealing import DIGEST_BYTES, SIGNATURE_BYTES, Batch
+from protocols.dissemination.sealing import DIGEST_BYTES, SIGNATURE_BYTES, SealedBatch
 from protocols.dissemination.tree.links import Downlink, EdgeMessage
 
 SEAL_BYTES: Final = SIGNATURE_BYTES + 36
@@ -61,7 +61,7 @@ def _is_other_signer(some: Sequence[StreamItem], item: StreamItem) -> bool:
     return first.certificate != batch.certificate
 
 
-def batch_runs(items: Sequence[StreamItem]) -> Iterator[tuple[Batch | None, Sequence[StreamItem]]]:
+def batch_runs(items: Sequence[StreamItem]) -> Iterator[tuple[SealedBatch | None, Sequence[StreamItem]]]:
     """Items of a message that come one after the other and are of one batch, or of none."""
     begin = 0
     for at in range(1, len(items) + 1):

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Final, TypeAlias
 
-from peerd.api import History
+from peerd.api import HistorySize
 from protocols.pubsub.bodies import event_bytes, id_of
 from protocols.pubsub.messages import EventBody
 from protocols.pubsub.names import EventId
@@ -82,10 +82,10 @@ class EventHistory:
             oldest = next(iter(self._retained))
             self.retained_size -= self._retained.pop(oldest).size
 
-    def history(self) -> History:
+    def history(self) -> HistorySize:
         """What is remembered of them."""
         entries, size = len(self._by_number) + len(self._retained), self.size + self.retained_size
-        return History("events of the past", entries, size, 2 * self._bytes_max)
+        return HistorySize("events of the past", entries, size, 2 * self._bytes_max)
 
     def forget_old(self, now: float) -> None:
         """Forget what is too old or too much."""

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Final, TypeAlias
 
-from peerd.api import History, Host
+from peerd.api import HistorySize, Host
 from peerd.errors import ProtocolError
 from peerd.messages import PeerRef
 from protocols.pubsub import cells as space
@@ -195,10 +195,10 @@ class LeafDesk:
                 return
             self._visits.popitem(last=False)
 
-    def history(self) -> History:
+    def history(self) -> HistorySize:
         """What is remembered of events that have visited leaves here."""
         count = len(self._visits)
-        return History("events in leaves", count, count * VISIT_BYTES, VISITS_KEPT * VISIT_BYTES)
+        return HistorySize("events in leaves", count, count * VISIT_BYTES, VISITS_KEPT * VISIT_BYTES)
 
     def _values(self, schema: SchemaView, event: EventBody) -> tuple[Values | None, str]:
         if event_bytes(event) > EVENTS_BYTES_MAX:

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Final, Protocol
 
-from peerd.api import History, Host
+from peerd.api import HistorySize, Host
 from peerd.ids import NodeId
 from peerd.lib.feed import FeedLoss
 from protocols.pubsub.bodies import id_of
@@ -116,10 +116,10 @@ class TakenWindow:
     def __len__(self) -> int:
         return len(self._given)
 
-    def history(self) -> History:
+    def history(self) -> HistorySize:
         """What is remembered of them."""
         count = len(self._given)
-        return History("events taken", count, count * TAKEN_BYTES, self._count_max * TAKEN_BYTES)
+        return HistorySize("events taken", count, count * TAKEN_BYTES, self._count_max * TAKEN_BYTES)
 
     def given(self, event: EventId) -> tuple[int, ...] | None:
         """The numbers of those who got it; ``None`` for an event that is not known (any more)."""

@@ -23,7 +23,7 @@ from protocols.pubsub.delivering.history import EventHistory
 from protocols.pubsub.names import EVERY, Tree, key_of
 from protocols.pubsub.pieces import Span, joined
 from protocols.pubsub.ports import PiecePoint, SchemaView
-from protocols.pubsub.samples import SAMPLE_MIN, EventSample, SampleQuestion, Shares, sample_of
+from protocols.pubsub.samples import SAMPLE_MIN, EventSample, EventShares, SampleQuestion, sample_of
 from protocols.pubsub.subscribing.installer import Installer
 from protocols.pubsub.subscribing.subscription import InstallProgress, Subscription
 from protocols.pubsub.subscribing.subscriptions import Subscriptions
@@ -56,7 +56,7 @@ class _Known:
     due_s: float = 0.0
     depth: int = 0
     """The level at which a leaf of the tree `EVERY` is looked for."""
-    shares: Shares | None = None
+    shares: EventShares | None = None
 
 
 class Selectivity(Part):
@@ -81,7 +81,7 @@ class Selectivity(Part):
         self._answers: dict[str, tuple[float, EventSample]] = {}
         self._is_armed = False
 
-    def shares(self, schema: str) -> Shares | None:
+    def shares(self, schema: str) -> EventShares | None:
         """What is known about a schema's events; whoever asks has a subscription, so that more will be found out."""
         if self._config.base_attribute != "selective":
             return None
@@ -167,14 +167,14 @@ class Selectivity(Part):
             known.depth = (known.depth + 1) % (DEPTH_MAX + 1)
         moved = 0
         if sample.events >= SAMPLE_MIN:
-            known.shares = Shares(sample)
+            known.shares = EventShares(sample)
             for subscription in self._movable(schema):
                 if moved < MOVES_AT_ONCE and self._is_misplaced(subscription, known.shares):
                     moved += self._move(subscription)
         known.pause_s = ASK_MIN_S if moved else min(2 * known.pause_s, ASK_MAX_S)
         known.due_s = self._host.now() + known.pause_s
 
-    def _is_misplaced(self, subscription: Subscription, shares: Shares) -> bool:
+    def _is_misplaced(self, subscription: Subscription, shares: EventShares) -> bool:
         form = subscription.current
         if form is None or form.placement is None or form.progress is not InstallProgress.REPLICATED:
             return False

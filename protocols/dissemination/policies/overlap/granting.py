@@ -28,7 +28,7 @@ from protocols.dissemination.policies.overlap.messages import (
 )
 from protocols.dissemination.policies.overlap.overlaps import Overlaps
 from protocols.dissemination.policies.overlap.settings import OverlapSettings
-from protocols.dissemination.policies.overlap.sweeping import Found, Mover, Sweeper
+from protocols.dissemination.policies.overlap.sweeping import Mover, Sweeper, Swept
 from protocols.dissemination.ports import TreeAccess
 from protocols.dissemination.statistics.received import ItemSet
 
@@ -192,11 +192,11 @@ class Granter:
             self._orders.popleft()
         return min(self._grants, self._settings.moves_per_minute - len(self._orders))
 
-    def swept(self, found: Sequence[Found]) -> list[Reorganise]:
+    def swept(self, found: Sequence[Swept]) -> list[Reorganise]:
         """A sweep is over: order what moves it has found."""
         return self._found(found) + self._look()
 
-    def _found(self, found: Sequence[Found]) -> list[Reorganise]:
+    def _found(self, found: Sequence[Swept]) -> list[Reorganise]:
         passed_on: list[Reorganise] = []
         for each in found:
             looked, self._looking = self._looking, ()

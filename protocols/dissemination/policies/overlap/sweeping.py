@@ -72,7 +72,7 @@ class _Sweep:
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class Swept:
     """The result of a granter's sweep: for each mover the best places, best first."""
 
     number: int
@@ -97,7 +97,7 @@ class Sweeper:
 
     # The granter's
 
-    def begin(self, number: int, movers: Sequence[Mover]) -> list[Found]:
+    def begin(self, number: int, movers: Sequence[Mover]) -> list[Swept]:
         """Look for places below this node. What is known at once comes back, the rest from `answered` and `tick`."""
         sweep = self._add(None, number, 0, len(movers))
         room = self._room()
@@ -143,7 +143,7 @@ class Sweeper:
             self._spread(asks, at, replace(mover, cost=cost, limit=limit), items, message.depth, None)
         self._ask(sweep, asks, message.depth)
 
-    def answered(self, peer: PeerRef, message: OverheadAnswer) -> list[Found]:
+    def answered(self, peer: PeerRef, message: OverheadAnswer) -> list[Swept]:
         """A child has found what it could."""
         sweep = self._sweeps.get(message.sweep)
         movers = None if sweep is None else sweep.waiting.get(peer.id)
@@ -155,15 +155,15 @@ class Sweeper:
             sweep.places[at] = sorted((*sweep.places[at], *places), key=self._order)[:PLACES_MAX]
         return [] if sweep.waiting else self._over(message.sweep)
 
-    def child_went(self, child: NodeId) -> list[Found]:
+    def child_went(self, child: NodeId) -> list[Swept]:
         """Do not wait for a child that is gone."""
-        found: list[Found] = []
+        found: list[Swept] = []
         for number, sweep in list(self._sweeps.items()):
             if sweep.waiting.pop(child, None) is not None and not sweep.waiting:
                 found += self._over(number)
         return found
 
-    def tick(self) -> list[Found]:
+    def tick(self) -> list[Swept]:
         """Do not wait for ever."""
         now = self._tree.now()
         late = [number for number, sweep in self._sweeps.items() if now >= sweep.ends_at]
@@ -205,7 +205,7 @@ class Sweeper:
         for _, _, child in sorted(costs)[:WIDTH] if depth < DEPTH_MAX - 1 else ():
             asks.setdefault(child, []).append((at, mover))
 
-    def _ask(self, sweep: _Sweep, asks: dict[NodeId, list[tuple[int, Sought]]], depth: int) -> list[Found]:
+    def _ask(self, sweep: _Sweep, asks: dict[NodeId, list[tuple[int, Sought]]], depth: int) -> list[Swept]:
         number = self._number
         peers = {child.peer.id: child.peer for child in self._tree.children()}
         for child, movers in asks.items():
@@ -215,12 +215,12 @@ class Sweeper:
             self._tree.send(peers[child], GetOverhead(self._tree.stream, number, depth + 1, told))
         return [] if sweep.waiting else self._over(number)
 
-    def _over(self, number: int) -> list[Found]:
+    def _over(self, number: int) -> list[Swept]:
         """Tell the asker."""
         sweep = self._sweeps.pop(number)
         places = [sorted(each, key=self._order)[:PLACES_MAX] for each in sweep.places]
         if sweep.asker is None:
-            return [Found(sweep.number, places, sweep.nodes - 1)]
+            return [Swept(sweep.number, places, sweep.nodes - 1)]
         told = OverheadAnswer(self._tree.stream, sweep.number, tuple(map(tuple, places)), sweep.nodes)
         self._tree.send(sweep.asker, told)
         return []
