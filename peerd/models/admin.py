@@ -49,7 +49,7 @@ class ForgetRequest(AdminModel):
 class LinkCuts(AdminModel):
     """What ``PUT /v1/links/cut`` takes and answers: the nodes with which there is to be no link, by their whole ids."""
 
-    nodes: list[Annotated[str, Field(pattern=r"^[0-9a-f]{32}$")]] = Field(max_length=256)
+    nodes: Annotated[list[Annotated[str, Field(pattern=r"^[0-9a-f]{32}$")]], FailFast()] = Field(max_length=256)
 
 
 class ForgottenNode(AdminAnswer):

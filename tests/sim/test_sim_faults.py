@@ -504,7 +504,7 @@ def test_every_fault_at_once_is_one_run_a_seed(mode: str) -> None:
         ({"do": "cut", "source": 1, "target": 2, "count": 3}, "give source and target"),
         ({"do": "impair", "loss": 1.0}, "less than 1"),
         ({"do": "impair", "los": 0.1}, 'did you mean "loss"'),
-        ({"do": "clock", "drift": 0.1}, "less than or equal to 0.0001"),
+        ({"do": "clock", "drift": 0.1}, "at most 0.0001"),
         ({"do": "partition", "mode": "majorities_ring", "share": 0.5}, "about all nodes"),
         ({"do": "partition", "shares": [1, 2], "nodes": [1]}, "give shares, or one of"),
         ({"do": "pause", "duration": "soon"}, "expected a duration with its unit"),

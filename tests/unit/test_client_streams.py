@@ -197,8 +197,8 @@ class Cutter:
 
 
 async def test_nothing_is_lost_or_doubled_over_connections_that_are_cut(rig: Rig) -> None:
-    assert rig.server.http_port is not None
-    cutter = Cutter(rig.server.http_port)
+    assert rig.server.data_http_port is not None
+    cutter = Cutter(rig.server.data_http_port)
     relay = await asyncio.start_server(cutter.serve, "127.0.0.1", 0)
     port = relay.sockets[0].getsockname()[1]
     found = []

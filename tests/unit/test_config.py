@@ -317,7 +317,7 @@ def test_unknown_tables_and_keys(tmp_path: Path, text: str, key: str, expected: 
         ("overlay.failure_timeout=6s", "expected at least 2 x overlay.heartbeat_interval = 15s"),
         ("overlay.join_retry_max=10ms", "expected at least overlay.join_retry_min"),
         ("protocols.demo.round_timeout=1ms", "expected a duration from 10ms to 1h"),
-        ("protocols.demo.retries=-1", "expected greater than or equal to 0"),
+        ("protocols.demo.retries=-1", "expected at least 0"),
     ],
 )
 def test_wrong_values_say_what_was_expected(setting_text: str, expected: str) -> None:

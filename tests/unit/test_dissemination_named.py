@@ -31,7 +31,7 @@ class Disk:
         made: Any = SimpleNamespace(
             name="audit", stream=stream, interest=SimpleNamespace(text=""), is_live=True, is_ended=False, at=None
         )
-        made.creator = creator
+        made.creator, made.owner = creator, ""
         made.taken = lambda: made.at
         self.named.keep(made, after)
         return made

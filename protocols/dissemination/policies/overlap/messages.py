@@ -21,7 +21,7 @@ EVERY_LOG2_MAX: Final = 8
 WINDOW_MAX: Final = 1 << 16
 SPAN_MAX: Final = WINDOW_MAX + WINDOW_MAX // 4
 """Items of the stream that a set may speak of: a window, and what came since it was cut."""
-SOUGHT_MAX: Final = 32
+SOUGHT_MAX: Final = 28
 """Movers that a place is looked for by one question."""
 SOUGHT_BYTES_MAX: Final = 32 * KIB
 """Their sets of items in one question, together."""
@@ -133,7 +133,7 @@ class Reorganise(Message):
     costs: Annotated[tuple[Rate, ...], annotated_types.MaxLen(DEPTH_MAX)]
 
 
-@message(0x0324, bytes_max=48 * KIB)
+@message(0x0324, bytes_max=60 * KIB)
 class GetOverhead(Message):
     """Parent to child: what would these movers cost you, and those below you (TYPE_GETOVERHEAD)?
 
@@ -147,7 +147,7 @@ class GetOverhead(Message):
     movers: Annotated[tuple[Sought, ...], annotated_types.MinLen(1), annotated_types.MaxLen(SOUGHT_MAX)]
 
 
-@message(0x0325, bytes_max=24 * KIB)
+@message(0x0325, bytes_max=36 * KIB)
 class OverheadAnswer(Message):
     """The answer to `GetOverhead`: for each of its movers the best places in this branch. ``nodes``: so many looked."""
 
