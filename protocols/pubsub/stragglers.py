@@ -104,7 +104,8 @@ class Stragglers:
     def _batches(self, publisher: PeerRef) -> list[tuple[Batch, list[AttributeCell]]]:
         """What is sent now: events with the same cells together."""
         by_cell: dict[tuple[str, int, int], list[PendingPublish]] = {}
-        for late in self._late.values():
+        for number in sorted(self._late):  # a message has events in their publisher's order, however they came here
+            late = self._late[number]
             for attribute in sorted(late.coverage.outstanding):
                 for cell in sorted(late.coverage.outstanding[attribute]):
                     by_cell.setdefault((late.event.schema.name, attribute, cell), []).append(late.event)

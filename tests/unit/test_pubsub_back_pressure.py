@@ -142,6 +142,18 @@ class Late:
         return event
 
 
+def test_events_that_became_late_out_of_order_are_sent_in_order() -> None:
+    """Swarm, seed 8 with 8 nodes: a node that got them otherwise blamed their publisher."""
+    late = Late()
+    first, second = late.add(), late.add()
+    late.late = Stragglers(lambda batch, places: late.sent.append((batch, places)), late._lose)
+    for event in (second, first):
+        late.late.add(event, 0.0)
+    late.late.look(PAUSE_MIN_S, OTHER)
+    [(batch, _)] = late.sent
+    assert [body.sequence for body in batch.events] == [first.number, second.number]
+
+
 def test_what_is_late_is_tried_ever_less_often_and_not_for_ever() -> None:
     late = Late()
     late.add()
