@@ -31,6 +31,7 @@ from protocols.dissemination.messages import (
     Dismiss,
     ItemPart,
     MoveAway,
+    ReplayItems,
     StreamGap,
     TreeAnswer,
     TreeQuestion,
@@ -69,7 +70,9 @@ FAN_OUT: Final[dict[type[Message], int]] = {
     ProbePub: 4 * NODES,
     HoldEvents: 4 * NODES,
     TransferSub: 2 * ON_THE_WAY_MAX,
-    **dict.fromkeys((Carry, ItemPart, StreamGap, Dismiss, MoveAway, MoveOrder, GetOverhead), NEW_PARENT + NEW_SECOND),
+    **dict.fromkeys(
+        (Carry, ReplayItems, ItemPart, StreamGap, Dismiss, MoveAway, MoveOrder, GetOverhead), NEW_PARENT + NEW_SECOND
+    ),
     DetachFromParent: NEW_PARENT,
     Attach: 3 * ON_THE_WAY_MAX + NEW_SECOND,  # a new child can take the room for a place that was promised
     Widen: 3 * ON_THE_WAY_MAX,

@@ -45,8 +45,9 @@ def test_all_who_pay_are_named_for_messages_that_there_are() -> None:
 def test_the_price_of_a_filter_is_what_it_takes(filter: str) -> None:
     """To read and to index it, for the dearest filters that are known."""
 
+    schema = EventSchema(SchemaDocument.model_validate(DOCUMENT))
+
     def read() -> None:
-        schema = EventSchema(SchemaDocument.model_validate(DOCUMENT))
         index: FilterIndex[str] = FilterIndex(absent_matches=False)
         index.add(filter, schema.parse_filter(filter))
         index.settle()
