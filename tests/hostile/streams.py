@@ -102,8 +102,7 @@ class WatchedStream:
         assert not isinstance(told := await began, Exception), told
         wishes = [StreamWish(interest=WISHES[place % len(WISHES)], name=self.name) for place in range(len(self.read))]
         return [
-            (await client.install(self.name, wish)).id
-            for client, wish in zip(self.clients[1:], wishes, strict=True)
+            (await client.install(self.name, wish)).id for client, wish in zip(self.clients[1:], wishes, strict=True)
         ]
 
     async def follow(self, place: int, id: str) -> None:

@@ -13,7 +13,7 @@ from protocols.dissemination.front.hostile import (
     Withholds,
 )
 from protocols.dissemination.front.hostile_base import StreamBehaviour
-from tests.hostile.ring import Ring, eventually
+from tests.hostile.ring import Ring
 from tests.hostile.streams import watched
 
 pytestmark = pytest.mark.cluster
