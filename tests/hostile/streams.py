@@ -64,7 +64,7 @@ class WatchedStream:
             return all(read == wanted for read in self.read)
 
         await eventually(all_read, "every reader has every item")
-        assert not self.marks
+        assert not self.marks, self.marks
 
     async def is_whole(self) -> None:
         """Wait until all honest nodes have a way up to the producer, which none of them is twice on."""
