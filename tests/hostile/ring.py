@@ -217,8 +217,8 @@ def data_folder(directory: Path, bit: int) -> Path:
 
 
 @contextmanager
-def honest_ring(directory: Path, nodes: int = NODES) -> Iterator[Ring]:
-    """Real daemons with one record each."""
+def honest_ring(directory: Path, nodes: int = NODES, **tables: object) -> Iterator[Ring]:
+    """Real daemons with one record each. ``tables``: of their configuration, besides those of all rings."""
     folders = [data_folder(directory, bit) for bit in range(nodes)]
     with LocalCluster(directory / "ring", name="hostile", keep=True) as cluster:
         cluster.up(
@@ -229,6 +229,7 @@ def honest_ring(directory: Path, nodes: int = NODES) -> Iterator[Ring]:
                     "dissemination": {"fan_out": FAN_OUT},
                 },
                 "records": {"origin_records_max": ORIGIN_RECORDS_MAX},
+                **tables,
             },
             node_module=NODE_MODULE,
         )
