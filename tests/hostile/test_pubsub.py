@@ -123,6 +123,7 @@ async def test_probes_with_dear_filters_keep_no_leaf_from_its_work(ring: Ring) -
         await work.enough()
 
 
+@pytest.mark.long
 async def test_who_invents_losses_is_believed_in_little_and_named(ring: Ring) -> None:
     """It says five times to a subscriber's node that 1,000 events were lost."""
     async with ring.attacked() as (attacker, _):

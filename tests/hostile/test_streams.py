@@ -159,6 +159,7 @@ async def test_circles_that_it_arranges_leave_everybody_a_way_to_the_producer(ri
         await stream.is_read()
 
 
+@pytest.mark.long
 async def test_a_stream_is_handed_over_to_nobody_who_says_so(ring: Ring) -> None:
     """It says that it produces the stream, asks others to, and writes a record of a later term."""
     async with ring.attacked() as (attacker, _), watched(ring, attacker, "taken") as stream:
