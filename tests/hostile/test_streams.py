@@ -122,7 +122,7 @@ async def test_storms_of_moves_move_nobody_and_hold_nothing_up(ring: Ring) -> No
                 for message in storm(attacker, stream, peer, next(numbers)):
                     attacker.send(peer, message)
 
-        for _ in range(4):
+        for _ in range(2):
             await attacker.moments(20, 0.05, blow)
             await stream.publish(ITEMS // 4)
         await stream.is_read()
