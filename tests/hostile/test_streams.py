@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from itertools import count
 
 import pytest
@@ -165,7 +166,8 @@ async def test_a_stream_is_handed_over_to_nobody_who_says_so(ring: Ring) -> None
     async with ring.attacked() as (attacker, _), watched(ring, attacker, "taken") as stream:
         record = stream.its_node.record
         own = record.handed_to(attacker.peer).model_copy(update={"seeds": record.seeds})
-        numbers = count(1)
+        request = RecordRequest(PUT, "dissemination", stream.key, 1 << 40, 0, 0, own.encode(), 600.0)
+        written, numbers = replace(request, item=RECORD_ITEM), count(1)
 
         def take(_: int) -> None:
             for peer in attacker.bystanders:
@@ -174,10 +176,8 @@ async def test_a_stream_is_handed_over_to_nobody_who_says_so(ring: Ring) -> None
                         attacker.request(peer, HandOver(stream.key, step, term, START))
                 attacker.request(peer, HandOverAnswer(stream.key, HandOverState.PRODUCING))
                 for owner in (attacker.id, attacker.bystanders[0].id):
-                    which = {"item": RECORD_ITEM, "owner": owner}
-                    at = "dissemination", stream.key, 1 << 40
-                    put = RecordRequest(PUT, *at, next(numbers), 0, own.encode(), 600.0, **which)
-                    for write in (put, RecordRequest(DELETE, *at, next(numbers), 0, **which)):
+                    put = replace(written, owner=owner, sequence=next(numbers))
+                    for write in (put, replace(put, verb=DELETE, value=None, sequence=next(numbers))):
                         attacker.route_as(attacker.peer, stream.key, signed(attacker, write), peer)
 
         for _ in range(4):
