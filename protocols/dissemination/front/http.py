@@ -17,6 +17,7 @@ from starlette.requests import HTTPConnection
 from peerd.daemon.http.answers import answer_of, http_error
 from peerd.daemon.http.asker import Asker, asker_of
 from peerd.daemon.http.ingest import LINES_BODY, LineRefused, ingest, large_body
+from peerd.daemon.http.paying import pay
 from peerd.daemon.http.streaming import Source, Wish, add_feed, json_line, wish
 from peerd.errors import ClientRefusal, Unavailable
 from peerd.front import READS
@@ -63,6 +64,10 @@ LINE_BYTES_MAX: Final = 2 * ITEM_BYTES_MAX + 4 * KIB
 ITEM_BODIES: Final[dict[str, Any]] = {
     "requestBody": {"content": {"*/*": {}, **LINES_BODY["requestBody"]["content"]}, "required": True}
 }
+
+INTEREST_S: Final = 0.001
+INTEREST_BYTE_S: Final = 10e-6
+"""Seconds of processor for an interest, and for each of its bytes (`python -m tests.fuzz.dearest`)."""
 
 AfterItem = Annotated[
     str | None,
@@ -190,6 +195,7 @@ def _add_items(routes: APIRouter, service: StreamService) -> None:
             return _source(service, known)
         owner = asker_of(request).owner
         asked = StreamSubscriptionRequest(stream=stream, interest=interest, after=after_item, owner=owner)
+        await _pay_for(request, interest)
         view = await _subscribe(service, asked)
         return _source(service, view.id)
 
@@ -231,6 +237,11 @@ async def _until_publishable(service: StreamService, stream: str) -> None:
 
 
 # Subscriptions
+
+
+async def _pay_for(request: HTTPConnection, interest: str) -> None:
+    """Wait until this client may have an interest read, compiled and compared with the others."""
+    await pay(request, INTEREST_S + INTEREST_BYTE_S * len(interest))
 
 
 async def _subscribe(service: StreamService, asked: StreamSubscriptionRequest) -> StreamSubscriptionView:
@@ -339,6 +350,7 @@ def _add_subscriptions(routes: APIRouter, service: StreamService) -> None:
         if body.name and asker.is_operator:  # who may resume anybody's
             owner = next((view.owner for view in service.subscriptions() if view.name == body.name), owner)
         asked = StreamSubscriptionRequest(stream=stream, owner=owner, **body.model_dump())
+        await _pay_for(request, body.interest)
         return _told(await _subscribe(service, asked))
 
     @routes.delete("/{stream}/subscriptions/{id}", openapi_extra=READS)
