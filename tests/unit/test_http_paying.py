@@ -8,7 +8,6 @@ from typing import Any
 
 import pytest
 
-from peerd.daemon.http import paying
 from peerd.daemon.http.caller import STATE_KEY, Caller
 from peerd.daemon.http.guard import RequestGuard
 from peerd.daemon.http.paying import FREE_BYTES, WORK, WORK_BURST_S, WORK_PER_S, new_work, pay_for, price_of_text
@@ -26,7 +25,7 @@ def waits(monkeypatch: pytest.MonkeyPatch, work: Any, payer: str) -> list[float]
         paused.append(duration_s)
         work.give_back(payer, asyncio.get_running_loop().time(), duration_s * WORK_PER_S)
 
-    monkeypatch.setattr(paying.asyncio, "sleep", pause)
+    monkeypatch.setattr(asyncio, "sleep", pause)
     return paused
 
 
@@ -56,7 +55,12 @@ def test_a_body_is_charged_whatever_the_pieces_in_which_it_comes(piece_bytes: in
 
     async def take(scope: MutableMapping[str, Any], receive: Any, send: Any) -> None:
         work, take = scope[WORK], scope[WORK].take
-        work.take = lambda key, now, price: charged.append(price) or take(key, now, price)
+
+        def noted(key: str, now: float, price_s: float) -> bool:
+            charged.append(price_s)
+            return bool(take(key, now, price_s))
+
+        work.take = noted
         while (await receive()).get("more_body"):
             pass
 
