@@ -351,8 +351,7 @@ class _Site:
 @cache
 def _site() -> _Site:
     """A ring with a schema, streams of each kind and a subscription to each, and the routes of its first node."""
-    plugins = lambda index: [PubSub(), Dissemination(DisseminationConfig()), Aggregation()]  # noqa: E731
-    simulation = ring(NODES, plugins=plugins)
+    simulation = ring(NODES, plugins=lambda index: [PubSub(), Dissemination(DisseminationConfig()), Aggregation()])
     first = simulation.nodes[0]
     told: list[Any] = []
     pubsub_of(first).declare(DOCUMENT, told.append)
