@@ -66,7 +66,7 @@ ITEM_BODIES: Final[dict[str, Any]] = {
 }
 
 INTEREST_S: Final = 0.001
-INTEREST_BYTE_S: Final = 10e-6
+INTEREST_BYTE_S: Final = 30e-6
 """Seconds of processor for an interest, and for each of its bytes (`python -m tests.fuzz.dearest`)."""
 
 AfterItem = Annotated[
