@@ -189,7 +189,7 @@ class Attacker:
     def route_as(self, source: PeerRef, key: NodeId, message: Message, to: PeerRef) -> None:
         """Have a peer route a message that, it says, comes from ``source``."""
         frame = encode(message)
-        route = Route((key,), frame.type_id, frame.body, source, 1, next(self._numbers), 1)
+        route = Route((key,), frame[0], frame[2], source, 1, next(self._numbers), 1)
         self.request(to, route)
 
     async def moments(self, times: int, pause_s: float, act: Callable[[int], None]) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from msgspec.structs import replace
 
 from protocols.pubsub.delivering.history import AHEAD_MAX_S, EventHistory
 from protocols.pubsub.messages import EventBody
