@@ -43,14 +43,18 @@ class BytesMax:
 
 
 def check_of_texts(cls: type) -> Callable[[Any], None] | None:
-    """What a struct has to do when it is made: refuse texts over their `BytesMax`. ``None``: it has no such texts."""
+    """What a struct does when it is made, besides what it says itself: refuse texts over their `BytesMax`. ``None``: it
+    has no such texts."""
     texts = [(name, rule.check) for name, hint in _hints(cls) for rule in _rules(hint) if isinstance(rule, BytesMax)]
     if not texts:
         return None
+    own: Callable[[Any], None] | None = vars(cls).get("__post_init__")
 
     def check(self: Any) -> None:
         for name, check in texts:
             check(getattr(self, name), name)
+        if own is not None:
+            own(self)
 
     return check
 

@@ -164,6 +164,24 @@ def test_a_text_may_have_no_more_bytes_however_few_its_characters(text: str) -> 
         Named(text)
 
 
+class Checked(Struct):
+    """Has a text whose bytes are limited, and a check of its own."""
+
+    text: Annotated[str, BytesMax(4)]
+    number: U8
+
+    def __post_init__(self) -> None:
+        if self.number % 2:
+            raise ValueError("an odd number")
+
+
+def test_a_record_that_checks_itself_has_its_texts_checked_as_well() -> None:
+    assert decode_struct(Checked, msgpack.packb(["four", 2])) == Checked("four", 2)
+    for values, why in ((["fives", 2], "more than 4 bytes"), (["four", 1], "an odd number")):
+        with pytest.raises(ProtocolError, match=why):
+            decode_struct(Checked, msgpack.packb(values))
+
+
 def test_a_name_has_64_bytes_at_most() -> None:
     """The caps of messages are reckoned with names of so many bytes: an answer to a longer one could not be built."""
     assert decode_body(HelloRefused, encode_body(HelloRefused("n" * 64, ""))).reason == "n" * 64
