@@ -6,7 +6,6 @@ from collections.abc import Callable
 from typing import Any, cast
 
 import pytest
-from msgspec.structs import replace
 
 from peerd import messages
 from peerd.errors import Bug
@@ -87,7 +86,9 @@ def send_probes(simulation: Simulation, duration_s: float = 30.0) -> None:
 def addresses_are_mixed_up(patch: Patch) -> None:
     admit = OverlayState.admit_leaf
     patch.setattr(
-        OverlayState, "admit_leaf", lambda self, peer, told=(): admit(self, replace(peer, port=peer.port + 1), told)
+        OverlayState,
+        "admit_leaf",
+        lambda self, peer, told=(): admit(self, PeerRef(peer.id, peer.host, peer.port + 1), told),
     )
     checked(4).run_for(30.0)
 
