@@ -10,16 +10,16 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Annotated, Final
 
-import annotated_types
+from msgspec import Meta
 
 from peerd.ids import NodeId
-from peerd.messages import PeerRef, struct
+from peerd.messages import PeerRef, Struct
 
 POSITION_MAX_MS: Final = 60_000.0
 """No honest coordinate is farther out than a round trip of a minute."""
 ERROR_WIRE_MAX: Final = 100.0
 
-_Position = Annotated[float, annotated_types.Ge(-POSITION_MAX_MS), annotated_types.Le(POSITION_MAX_MS)]
+_Position = Annotated[float, Meta(ge=-POSITION_MAX_MS, le=POSITION_MAX_MS)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,8 +74,7 @@ class LookupResult:
     duration_s: float
 
 
-@struct
-class Coordinate:
+class Coordinate(Struct):
     """A place in the latency space, ms; ``error`` is the node's own estimate of its relative error.
 
     Messages may carry it. What a peer says of its place is a hint: nobody has signed or measured it.
@@ -84,8 +83,8 @@ class Coordinate:
     x: _Position
     y: _Position
     z: _Position
-    height: Annotated[float, annotated_types.Ge(0.0), annotated_types.Le(POSITION_MAX_MS)]
-    error: Annotated[float, annotated_types.Ge(0.0), annotated_types.Le(ERROR_WIRE_MAX)]
+    height: Annotated[float, Meta(ge=0.0, le=POSITION_MAX_MS)]
+    error: Annotated[float, Meta(ge=0.0, le=ERROR_WIRE_MAX)]
 
     def rtt_s(self, other: Coordinate) -> float:
         """Predicted round trip between two places, seconds."""

@@ -13,7 +13,7 @@ from typing import Literal, Protocol
 from peerd.api.bulk import Value
 from peerd.errors import Unavailable
 from peerd.ids import NodeId
-from peerd.messages import U64, Message, PeerRef, struct
+from peerd.messages import U64, Message, PeerRef, Struct
 
 
 class GroupOutcome(Enum):
@@ -66,8 +66,7 @@ class Groups(Protocol):
         """Send a message to one member that accepts, asking near ones first. ``on_outcome`` names it with ACCEPTED."""
 
 
-@struct
-class RecordVersion:
+class RecordVersion(Struct):
     """Which write of a record it is. Versions are ordered by ``counter``, then ``epoch``, then ``writer``. The largest
     wins everywhere; no two writes have the same.
 

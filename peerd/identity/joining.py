@@ -32,7 +32,7 @@ from peerd.system.durable_files import write_atomically
 from peerd.system.sockets import format_address
 from peerd.wire.codec import decode, encode
 from peerd.wire.enrolment import PREFACE, EnrolmentRequest, JoinGranted, JoinOffer
-from peerd.wire.frames import Frame, parse_header
+from peerd.wire.frames import frame_bytes, parse_header
 from peerd.wire.handshake import HelloRefused
 
 STEP_TIMEOUT_S: Final = 5.0
@@ -192,7 +192,7 @@ def _converse(
             with pinned_client_context(der).wrap_socket(sock, server_hostname=None) as tls:
                 server = _check_server(tls, pin, issuers)
                 issuers = [issuer for issuer in issuers if issuer.id != server]  # not again, at its other address
-                tls.sendall(encode(request).to_bytes())
+                tls.sendall(frame_bytes(encode(request)))
                 return _receive(tls, JoinGranted, where), issuers
     except ssl.SSLCertVerificationError as error:
         detail = (
@@ -261,12 +261,12 @@ def _receive(sock: socket.socket, kind: type[M], where: str) -> M:
     try:
         header = _exactly(sock, FRAME_HEADER_BYTES)
         type_id, flags, length = parse_header(header, 0, PREAUTH_FRAME_BYTES_MAX)
-        decoded = decode(Frame(type_id, flags, _exactly(sock, length)))
+        decoded = decode((type_id, flags, _exactly(sock, length)))
     except ProtocolError as error:
         raise JoinFailed(
             f"what answers at {where} is no peerd of a version that this one understands: {error}"
         ) from error
-    match decoded.message if decoded is not None else None:
+    match decoded[0] if decoded is not None else None:
         case kind() as message:
             return message
         case HelloRefused(reason="unavailable", detail=detail):

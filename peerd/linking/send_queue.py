@@ -8,7 +8,7 @@ from typing import Final
 
 from peerd.api import Priority
 from peerd.limits import FRAME_HEADER_BYTES, SEND_HIGH_WATER_BYTES, SEND_LOW_WATER_SHARE
-from peerd.wire.frames import HEADER, MAGIC, Frame
+from peerd.wire.frames import HEADER, MAGIC, Frame, frame_size
 
 _PRIORITIES: Final = len(Priority)
 
@@ -43,7 +43,7 @@ class SendQueue:
     def push(self, frame: Frame, priority: Priority) -> Sequence[Frame]:
         """Queue a frame; returns the frames that were dropped for it (it may be the one)."""
         dropped: Sequence[Frame] = ()
-        size = FRAME_HEADER_BYTES + len(frame.body)
+        size = frame_size(frame)
         if self.size_bytes + size > self._bytes_max:
             dropped = self._make_room(size, priority)
             if self.size_bytes + size > self._bytes_max:
@@ -71,7 +71,7 @@ class SendQueue:
             while queue and taken < bytes_max:
                 frame = queue.popleft()
                 frames.append(frame)
-                taken += FRAME_HEADER_BYTES + len(frame.body)
+                taken += FRAME_HEADER_BYTES + len(frame[2])
         self.size_bytes -= taken
         return frames
 
@@ -96,5 +96,5 @@ class SendQueue:
             queue = self._queues[victim]
             while queue and self.size_bytes + size > self._bytes_max:
                 dropped.append(queue.popleft())
-                self.size_bytes -= dropped[-1].size_bytes
+                self.size_bytes -= frame_size(dropped[-1])
         return dropped

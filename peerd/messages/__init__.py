@@ -1,6 +1,6 @@
 """Message declaration, and the registry of type ids.
 
-A message is a frozen, slotted dataclass with a fixed integer type id and an encoded-size cap::
+A message is a frozen `msgspec` struct with a fixed integer type id and an encoded-size cap::
 
     @message(0x0101, bytes_max=256)
     class Greeting(Message):
@@ -12,67 +12,70 @@ On the wire it is a msgpack array of its fields, in declaration order. **Only ap
 are part of the protocol. A new field goes last and has a default; a decoder ignores trailing fields that it does not
 know and fills missing ones from their defaults, so N and N-1 always understand each other.
 
-Field types: ``int`` (or `U8`, `U16`, `U32`, `U64`), ``float`` (NaN and infinities refused), ``bool``, `Text`,
-``str``, ``bytes``, `NodeId` (16 bytes), `PeerRef`, a `@struct` class, ``tuple[X, ...]``, ``X | None``, and
-``Annotated`` forms of these with `annotated_types` constraints or `BytesMax`. A field at the end with the metadata
-`NOT_SENT` stays on this node. Decoded values are validated strictly, by
-pydantic, before any handler.
+Field types: ``int`` (or `U8`, `U16`, `U32`, `U64`), `Finite`, ``bool``, `Text`, ``str``, ``bytes``, `NodeId` (16
+bytes), `PeerRef`, a `Struct`, ``tuple[X, ...]``, ``X | None``, and ``Annotated`` forms of these with a `msgspec.Meta`
+or with `BytesMax`. A ``float`` has a limit on both sides, which refuses NaN and infinities as well. Decoded values are
+validated strictly before any handler sees them.
 """
 
 from __future__ import annotations
 
-import dataclasses
 import ipaddress
+import sys
 import types
-import typing
 from collections.abc import Callable, Mapping
-from typing import Annotated, ClassVar, TypeVar, dataclass_transform
+from functools import lru_cache
+from operator import attrgetter
+from typing import Annotated, Any, ClassVar, Final, TypeVar, dataclass_transform
 
-import annotated_types
 import msgpack
-from pydantic import ValidationError
+import msgspec
+from msgspec import Meta
 
 from peerd import limits
 from peerd.errors import Bug, ProtocolError
 from peerd.ids import ID_BYTES, NodeId, format_id, id_from_bytes, id_to_bytes, short_id
-from peerd.invalid import first_reason
-from peerd.messages.field_types import (
-    NOT_SENT as NOT_SENT,
-    BytesMax as BytesMax,
-    Packed,
-    compile_dataclass,
-    decoders,
-    encoders,
-    sent_fields as sent_fields,
-    travel_as_bytes,
-)
+from peerd.messages.fields import BytesMax as BytesMax, check_fields, check_of_texts
 
-U8 = Annotated[int, annotated_types.Ge(0), annotated_types.Lt(1 << 8)]
-U16 = Annotated[int, annotated_types.Ge(0), annotated_types.Lt(1 << 16)]
-U32 = Annotated[int, annotated_types.Ge(0), annotated_types.Lt(1 << 32)]
-U64 = Annotated[int, annotated_types.Ge(0), annotated_types.Lt(1 << 64)]
-Port = Annotated[int, annotated_types.Ge(1), annotated_types.Lt(1 << 16)]
+FLOAT_MAX: Final = sys.float_info.max
+Finite = Annotated[float, Meta(ge=-FLOAT_MAX, le=FLOAT_MAX)]
+"""Any number but NaN and the infinities."""
+U8 = Annotated[int, Meta(ge=0, lt=1 << 8)]
+U16 = Annotated[int, Meta(ge=0, lt=1 << 16)]
+U32 = Annotated[int, Meta(ge=0, lt=1 << 32)]
+U64 = Annotated[int, Meta(ge=0)]
+"""Msgpack has no larger integers."""
 Name = Annotated[str, BytesMax(limits.NAME_LENGTH_MAX)]
-Text = Annotated[str, annotated_types.MaxLen(limits.DETAIL_LENGTH_MAX)]
-PEERS_INTERNED_MAX: typing.Final = 1 << 14
-"""How many references decoded lately are kept, about 350 bytes each: messages name the same few peers all the time."""
-_ADDRESSES: typing.Final[Mapping[int, type[ipaddress.IPv4Address | ipaddress.IPv6Address]]] = {
+Text = Annotated[str, Meta(max_length=limits.DETAIL_LENGTH_MAX)]
+INTERNED_MAX: Final = 1 << 14
+"""How many references and ids that were decoded lately are kept, some 350 bytes each: messages name the same few peers
+all the time."""
+_ADDRESSES: Final[Mapping[int, type[ipaddress.IPv4Address | ipaddress.IPv6Address]]] = {
     4: ipaddress.IPv4Address,
     6: ipaddress.IPv6Address,
 }
-_HOST_NAME: typing.Final = 0
+_HOST_NAME: Final = 0
 
 
-class Message:
+@dataclass_transform(frozen_default=True, field_specifiers=(msgspec.field,))
+class Struct(msgspec.Struct, array_like=True, frozen=True, gc=False):
+    """Base of records that messages nest. They have no type id of their own."""
+
+    def __init_subclass__(cls) -> None:
+        super().__init_subclass__()
+        if check := check_of_texts(cls):
+            type.__setattr__(cls, "__post_init__", check)  # msgspec looks for it after this
+
+
+class Message(Struct):
     """Base of every message; `message` fills in the class attributes."""
 
-    __slots__ = ()
     TYPE_ID: ClassVar[int]
     BYTES_MAX: ClassVar[int]
 
 
 M = TypeVar("M", bound=Message)
-S = TypeVar("S")
+S = TypeVar("S", bound=Struct)
 
 _registry: dict[int, type[Message]] = {}
 
@@ -87,13 +90,6 @@ def message_type(type_id: int) -> type[Message] | None:
     return _registry.get(type_id)
 
 
-@dataclass_transform(frozen_default=True)
-def struct(cls: type[S]) -> type[S]:
-    """Declare a record that messages nest. It has no type id of its own."""
-    return compile_dataclass(dataclasses.dataclass(frozen=True, slots=True)(cls))
-
-
-@dataclass_transform(frozen_default=True)
 def message(type_id: int, *, bytes_max: int = limits.CONTROL_FRAME_BYTES_MAX) -> Callable[[type[M]], type[M]]:
     """Declare a message. ``bytes_max`` caps its encoded body; both ends enforce it.
 
@@ -106,26 +102,48 @@ def message(type_id: int, *, bytes_max: int = limits.CONTROL_FRAME_BYTES_MAX) ->
         known = _registry.get(type_id)
         if known is not None and (known.__module__, known.__name__) != (cls.__module__, cls.__name__):
             raise Bug(f"type id {type_id:#06x} is {known.__name__}'s; {cls.__name__} needs one of its own")
-        declared = compile_dataclass(dataclasses.dataclass(frozen=True, slots=True)(cls))
-        declared.TYPE_ID = type_id
-        declared.BYTES_MAX = bytes_max
-        _registry[type_id] = declared
-        return declared
+        check_fields(cls, _PACKED)
+        cls.TYPE_ID = type_id
+        cls.BYTES_MAX = bytes_max
+        _registry[type_id] = cls
+        return cls
 
     return declare
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
-class PeerRef(Packed):
+class PeerRef:
     """A node and where it listens. Two references to one node at two addresses differ: compare ids.
 
     Leaf sets are lists of them, so they are short on the wire, one byte string: id, port (2 bytes, big endian), how the
-    host follows (4: IPv4, 6: IPv6, 0: UTF-8), host. With an IPv4 address that is 23 bytes.
+    host follows (4: IPv4, 6: IPv6, 0: UTF-8), host. With an IPv4 address that is 23 bytes. It is no dataclass, because
+    msgspec has a form of its own for these.
     """
 
-    id: NodeId
-    host: str
-    port: int
+    __match_args__ = ("id", "host", "port")
+    __slots__ = ("host", "id", "packed", "port")
+    packed: bytes
+    """Those bytes. They are made when somebody first asks for them, and kept."""
+
+    def __init__(self, id: NodeId, host: str, port: int) -> None:
+        self.id: Final = id
+        self.host: Final = host
+        self.port: Final = port
+
+    def __eq__(self, other: object) -> bool:
+        if self is other:
+            return True
+        if type(other) is not PeerRef:
+            return NotImplemented
+        return self.id == other.id and self.port == other.port and self.host == other.host
+
+    def __hash__(self) -> int:
+        return hash((self.id, self.host, self.port))
+
+    def __getattr__(self, name: str) -> bytes:
+        if name != "packed":
+            raise AttributeError(name)
+        self.packed = packed = _pack_peer(self)
+        return packed
 
     @property
     def address(self) -> str:
@@ -167,12 +185,49 @@ def _unpack_peer(data: bytes) -> PeerRef:
     return PeerRef(id_from_bytes(node_id), host, port)
 
 
-travel_as_bytes(PeerRef, _pack_peer, _unpack_peer, PEERS_INTERNED_MAX)
+_PACKED: Final = frozenset((NodeId, PeerRef))
+"""What travels as a byte string. Both directions run for every one of them, so each is a call of compiled code."""
+
+
+def _unpack(kind: type, value: object) -> NodeId | PeerRef:
+    if type(value) is not bytes:
+        raise ValueError(f"{kind.__name__} is not a byte string")
+    return id_from_bytes(value) if kind is NodeId else _unpack_peer(value)
+
+
+class _Decoders(dict[type[Struct], Callable[[bytes | memoryview], Any]]):
+    """Decoders by class, made when they are first asked for: a daemon knows many more messages than it gets."""
+
+    def __missing__(self, cls: type[Struct]) -> Callable[[bytes | memoryview], Any]:
+        self[cls] = decoder = msgspec.msgpack.Decoder(cls, dec_hook=_unpack_kept).decode
+        return decoder
+
+
+_decoders: Final = _Decoders()
+_unpack_kept: Final[Callable[[type, Any], Any]] = lru_cache(INTERNED_MAX)(_unpack)
+_encode: Final = msgspec.msgpack.Encoder(enc_hook=attrgetter("packed")).encode
+
+
+def encode_struct(value: Struct) -> bytes:
+    """The msgpack array of a record."""
+    return _encode(value)
+
+
+def decode_struct(cls: type[S], data: bytes | memoryview) -> S:
+    """Decode and validate a record. For bytes that are not a valid one it raises `ProtocolError`, and nothing else."""
+    try:
+        decoded: S = _decoders[cls](data)
+        return decoded
+    except msgspec.ValidationError as error:
+        raise ProtocolError("invalid", f"{cls.__name__}: {error}"[: limits.DETAIL_LENGTH_MAX]) from None
+    # Besides its own errors: those of a text that is no UTF-8, and of arrays in arrays in arrays
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise ProtocolError("malformed", f"{cls.__name__}: {_first_line(error)}") from None
 
 
 def encode_body(value: Message) -> bytes:
     """The msgpack body of a message. Raises `Bug` when it exceeds its own cap."""
-    body: bytes = _pack(encoders[value.__class__](value))
+    body = _encode(value)
     if len(body) > value.BYTES_MAX:
         raise Bug(f"{type(value).__name__} encodes to {len(body)} bytes, over its cap of {value.BYTES_MAX}")
     return body
@@ -182,14 +237,7 @@ def decode_body(cls: type[M], body: bytes | memoryview) -> M:
     """Decode and validate one body. For bytes that are not a valid one it raises `ProtocolError`, and nothing else."""
     if len(body) > cls.BYTES_MAX:
         raise ProtocolError("oversize", f"{cls.__name__} of {len(body)} bytes, cap {cls.BYTES_MAX}")
-    values = unpack(body)
-    if type(values) is not tuple:
-        raise ProtocolError("malformed", f"{cls.__name__} is not an array")
-    try:
-        decoded: M = decoders[cls](values)
-        return decoded
-    except (ValidationError, ValueError, RecursionError) as error:
-        raise ProtocolError("invalid", f"{cls.__name__}: {_first_line(error)}") from None
+    return decode_struct(cls, body)
 
 
 def unpack(data: bytes | memoryview, *, array_max: int = limits.ARRAY_LENGTH_MAX) -> object:
@@ -229,10 +277,4 @@ def _unique_pairs(pairs: list[tuple[object, object]]) -> dict[object, object]:
 
 
 def _first_line(error: Exception) -> str:
-    if isinstance(error, ValidationError):
-        return f"field {first_reason(error, shows_value=False)}"[: limits.DETAIL_LENGTH_MAX]
     return f"{type(error).__name__}: {error}".splitlines()[0][: limits.DETAIL_LENGTH_MAX]
-
-
-# Used in the loop's thread only, like everything that sends: one packer keeps its buffer from message to message.
-_pack = msgpack.Packer(use_bin_type=True, autoreset=True).pack

@@ -514,11 +514,11 @@ class Node:
 
     def _unknown_received(self, peer: PeerRef, frame: Frame) -> None:
         """A message came whose type nothing here declares. A reply is never answered."""
-        is_request = frame.flags == FLAG_REQUEST and len(frame.body) >= CORRELATION.size
-        if frame.flags == FLAG_REPLY:
+        is_request = frame[1] == FLAG_REQUEST and len(frame[2]) >= CORRELATION.size
+        if frame[1] == FLAG_REPLY:
             self.unknown_messages += 1
         else:
-            self._tell_unknown(peer, frame.type_id, CORRELATION.unpack_from(frame.body)[0] if is_request else None)
+            self._tell_unknown(peer, frame[0], CORRELATION.unpack_from(frame[2])[0] if is_request else None)
 
     def _tell_unknown(self, peer: PeerRef, type_id: int, correlation: int | None) -> None:
         """Tell the sender that no plugin here handles its message: always for a request, now and then for others."""

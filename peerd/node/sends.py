@@ -45,11 +45,11 @@ class RefusedSends:
 
     def frame_refused(self, peer: PeerRef, frame: Frame, reason: SendRefusal) -> None:
         """The driver will not send this frame. A reply is not reported to the plugin: the peer's request times out."""
-        if frame.flags == FLAG_REQUEST:
-            self._failed.append((peer.id, CORRELATION.unpack_from(frame.body)[0]))
+        if frame[1] == FLAG_REQUEST:
+            self._failed.append((peer.id, CORRELATION.unpack_from(frame[2])[0]))
             self._tell_soon()
-        elif frame.flags != FLAG_REPLY:
-            self.note(peer, frame.type_id, reason)
+        elif frame[1] != FLAG_REPLY:
+            self.note(peer, frame[0], reason)
 
     def note(self, peer: PeerRef, type_id: int, reason: SendRefusal) -> None:
         """Note one more message of this type that will not arrive."""

@@ -11,8 +11,10 @@ who sent before may have had a link to an earlier life of it, or lost a message.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Final
+
+from msgspec.structs import replace
 
 from peerd import limits
 from peerd.api import Part, Priority, handles, on_timer

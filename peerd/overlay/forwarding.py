@@ -7,8 +7,10 @@ Each hop acknowledges to the one before it; silence means suspicion and another 
 from __future__ import annotations
 
 from collections.abc import Callable, Container, Iterable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Final
+
+from msgspec.structs import replace
 
 from peerd import limits
 from peerd.api import Part, Priority, handles, on_timer

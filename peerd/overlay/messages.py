@@ -7,11 +7,11 @@ from __future__ import annotations
 
 from typing import Annotated, Final
 
-import annotated_types
+from msgspec import Meta
 
 from peerd import limits
 from peerd.ids import NodeId
-from peerd.messages import U8, U16, U32, U64, Message, Name, PeerRef, message, struct
+from peerd.messages import FLOAT_MAX, U8, U16, U32, U64, Finite, Message, Name, PeerRef, Struct, message
 from peerd.overlay.coordinates import Coordinate
 from peerd.overlay.expectations import ABSENT_MAX, DISMISSALS_MAX
 from peerd.overlay.history import NOTES_MAX
@@ -32,30 +32,29 @@ _SMALL: Final = 512
 _STATE: Final = 32 * limits.KIB
 _WALL_TIME_MAX: Final = 1e12
 
-Keys = Annotated[tuple[NodeId, ...], annotated_types.MinLen(1), annotated_types.MaxLen(KEYS_MAX)]
-Coordinates = Annotated[tuple[Coordinate | None, ...], annotated_types.MaxLen(ENTRIES_MAX)]
-Side = Annotated[tuple[PeerRef, ...], annotated_types.MaxLen(SIDE_MAX)]
-Candidates = Annotated[tuple[PeerRef, ...], annotated_types.MaxLen(CANDIDATES_MAX)]
-FailedIds = Annotated[tuple[NodeId, ...], annotated_types.MaxLen(FAILED_MAX)]
-AvoidIds = Annotated[tuple[NodeId, ...], annotated_types.MaxLen(AVOID_MAX)]
-PathPeers = Annotated[tuple[PeerRef, ...], annotated_types.MaxLen(PATH_PEERS_MAX)]
-Entries = Annotated[tuple[PeerRef, ...], annotated_types.MaxLen(ENTRIES_MAX)]
-Targets = Annotated[tuple[PeerRef, ...], annotated_types.MinLen(1), annotated_types.MaxLen(REACH_TARGETS_MAX)]
-Pings = Annotated[int, annotated_types.Ge(1), annotated_types.Le(PINGS_MAX)]
-Age = Annotated[float, annotated_types.Ge(0.0)]
+Keys = Annotated[tuple[NodeId, ...], Meta(min_length=1, max_length=KEYS_MAX)]
+Coordinates = Annotated[tuple[Coordinate | None, ...], Meta(max_length=ENTRIES_MAX)]
+Side = Annotated[tuple[PeerRef, ...], Meta(max_length=SIDE_MAX)]
+Candidates = Annotated[tuple[PeerRef, ...], Meta(max_length=CANDIDATES_MAX)]
+FailedIds = Annotated[tuple[NodeId, ...], Meta(max_length=FAILED_MAX)]
+AvoidIds = Annotated[tuple[NodeId, ...], Meta(max_length=AVOID_MAX)]
+PathPeers = Annotated[tuple[PeerRef, ...], Meta(max_length=PATH_PEERS_MAX)]
+Entries = Annotated[tuple[PeerRef, ...], Meta(max_length=ENTRIES_MAX)]
+Targets = Annotated[tuple[PeerRef, ...], Meta(min_length=1, max_length=REACH_TARGETS_MAX)]
+Pings = Annotated[int, Meta(ge=1, le=PINGS_MAX)]
+Age = Annotated[float, Meta(ge=0.0, le=FLOAT_MAX)]
 """How long ago, in seconds. Clocks differ, so messages carry ages instead of times."""
-Body = Annotated[bytes, annotated_types.MaxLen(limits.ROUTED_BODY_BYTES_MAX)]
+Body = Annotated[bytes, Meta(max_length=limits.ROUTED_BODY_BYTES_MAX)]
 
 
-@struct
-class TraceHop:
+class TraceHop(Struct):
     """One hop of a traced route; the hop before it fills in its own smoothed RTT, seconds."""
 
     peer: PeerRef
-    rtt_s: float | None
+    rtt_s: Finite | None
 
 
-Trace = Annotated[tuple[TraceHop, ...], annotated_types.MaxLen(limits.HOPS_MAX)]
+Trace = Annotated[tuple[TraceHop, ...], Meta(max_length=limits.HOPS_MAX)]
 
 
 @message(0x0010)
@@ -222,8 +221,7 @@ class Leave(Message):
     epoch: U64 = 0
 
 
-@struct
-class Absence:
+class Absence(Struct):
     """A member that went without goodbye, and how long ago it was last heard; undated: nobody knows that.
 
     ``epoch``: its boot that ended; 0: not known.
@@ -235,7 +233,7 @@ class Absence:
     epoch: U64 = 0
 
 
-Missing = Annotated[tuple[Absence, ...], annotated_types.MaxLen(ABSENT_MAX)]
+Missing = Annotated[tuple[Absence, ...], Meta(max_length=ABSENT_MAX)]
 
 
 @message(0x0027, bytes_max=_SMALL)
@@ -258,7 +256,7 @@ class ViewReply(Message):
     smaller: Side
     larger: Side
     coordinate: Coordinate
-    ring_size: Annotated[float, annotated_types.Ge(0.0)]
+    ring_size: Annotated[float, Meta(ge=0.0, le=FLOAT_MAX)]
     partition_suspected: bool
     missing: Missing = ()
 
@@ -279,13 +277,12 @@ class ReachReply(Message):
     accepted: bool
 
 
-@struct
-class Reached:
+class Reached(Struct):
     """One peer that was pinged: whether it answered, and the shortest round trip over a link that was up."""
 
     id: NodeId
     is_reached: bool
-    rtt_s: Annotated[float, annotated_types.Ge(0.0)] | None
+    rtt_s: Annotated[float, Meta(ge=0.0, le=FLOAT_MAX)] | None
 
 
 @message(0x002B, bytes_max=_STATE)
@@ -293,7 +290,7 @@ class ReachReport(Message):
     """What came of a `ReachRequest`; ``found`` has every target once."""
 
     number: U32
-    found: Annotated[tuple[Reached, ...], annotated_types.MaxLen(REACH_TARGETS_MAX)]
+    found: Annotated[tuple[Reached, ...], Meta(max_length=REACH_TARGETS_MAX)]
 
 
 @message(0x002C, bytes_max=_SMALL)
@@ -303,15 +300,14 @@ class HistoryRequest(Message):
     peer: NodeId
 
 
-@struct
-class HistoryNote:
+class HistoryNote(Struct):
     """One note of the sender's about a peer; see `peerd.overlay.history.Note`."""
 
-    wall_s: float
+    wall_s: Finite
     verdict: Name
     evidence: Name
-    silence_s: float | None
-    lag_s: float
+    silence_s: Finite | None
+    lag_s: Finite
     accuser: NodeId | None
 
 
@@ -319,7 +315,7 @@ class HistoryNote:
 class HistoryReply(Message):
     """The sender's latest verdicts on the peer, oldest first; times are its own wall clock's."""
 
-    verdicts: Annotated[tuple[HistoryNote, ...], annotated_types.MaxLen(NOTES_MAX)]
+    verdicts: Annotated[tuple[HistoryNote, ...], Meta(max_length=NOTES_MAX)]
 
 
 @message(0x002E, bytes_max=_SMALL)
@@ -350,8 +346,7 @@ class Absences(Message):
     missing: Missing
 
 
-@struct
-class Dismissal:
+class Dismissal(Struct):
     """A node that is not expected any more, and since how long.
 
     ``epoch``: the boot in which it said goodbye, so that a later one is expected; 0: it did not, or nobody knows.
@@ -369,7 +364,7 @@ class Forget(Message):
     It is hearsay: it counts when several members say so.
     """
 
-    dismissed: Annotated[tuple[Dismissal, ...], annotated_types.MaxLen(DISMISSALS_MAX)]
+    dismissed: Annotated[tuple[Dismissal, ...], Meta(max_length=DISMISSALS_MAX)]
 
 
 @message(0x0032, bytes_max=_STATE)
@@ -380,9 +375,9 @@ class ForgetOrder(Message):
     what `peerd.overlay.orders.statement` returns.
     """
 
-    nodes: Annotated[tuple[NodeId, ...], annotated_types.MinLen(1), annotated_types.MaxLen(DISMISSALS_MAX)]
-    said_at: Annotated[float, annotated_types.Ge(0.0), annotated_types.Le(_WALL_TIME_MAX)]
-    proof: Annotated[bytes, annotated_types.MaxLen(limits.PROOF_BYTES_MAX)]
+    nodes: Annotated[tuple[NodeId, ...], Meta(min_length=1, max_length=DISMISSALS_MAX)]
+    said_at: Annotated[float, Meta(ge=0.0, le=_WALL_TIME_MAX)]
+    proof: Annotated[bytes, Meta(max_length=limits.PROOF_BYTES_MAX)]
 
 
 OVERLAY_MESSAGES: Final[tuple[type[Message], ...]] = (

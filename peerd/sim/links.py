@@ -28,7 +28,7 @@ from peerd.messages import PeerRef
 from peerd.sim.engine import mark_of
 from peerd.sim.faults import Impairment, times_lost
 from peerd.sim.network import DOWNLINK_WAIT_MIN_S, RETRANSMIT_S, SEND_TIMEOUT_S, Process, State
-from peerd.wire.frames import Frame
+from peerd.wire.frames import Frame, frame_size
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -186,7 +186,7 @@ class SimLink:
         if self._is_impaired:
             self._transmit(frame)
             return
-        body = frame.body
+        body = frame[2]
         size = 8 + len(body)
         self._unread_bytes += size
         port.up_free_at = departure = departure + size * port.up_s_per_byte
@@ -195,7 +195,7 @@ class SimLink:
             arrival = self._last_arrival
         self._last_arrival = arrival
         engine.sequence = sequence = engine.sequence + 1
-        mark = self._mark | zlib.crc32(body, frame.type_id)
+        mark = self._mark | zlib.crc32(body, frame[0])
         heapq.heappush(engine.heap, (arrival, sequence, mark, self.arrived, frame))
 
     def wake(self) -> None:
@@ -255,7 +255,7 @@ class SimLink:
     def _transmit(self, frame: Frame) -> float:
         """Put one frame into the uplink; returns when it is through the uplink, and the path if that has a rate."""
         port, network = self._port, self._network
-        size = 8 + len(frame.body)
+        size = 8 + len(frame[2])
         self._unread_bytes += size
         port.up_free_at = departure = max(port.up_free_at, self._engine.now) + size * port.up_s_per_byte
         delay_s = self._latency_s * (1.0 + network.jitter * port.draw())
@@ -282,7 +282,7 @@ class SimLink:
         if impairment.loss and draw() < impairment.loss:
             if not is_stream:
                 network.count_drop("loss")
-                self._unread_bytes -= frame.size_bytes
+                self._unread_bytes -= frame_size(frame)
                 return
             losses = 1 + times_lost(impairment.loss, draw)
             arrival += losses * max(RETRANSMIT_S, 2 * self._latency_s)
@@ -294,7 +294,7 @@ class SimLink:
             arrival = late
         self._push(frame, arrival)
         if impairment.duplication and not is_stream and draw() < impairment.duplication:
-            self._unread_bytes += frame.size_bytes
+            self._unread_bytes += frame_size(frame)
             self._schedule(frame, arrival + self._latency_s * draw())
 
     def _push(self, frame: Frame, arrival: float) -> None:
@@ -303,7 +303,7 @@ class SimLink:
         self._schedule(frame, last_arrival if self._network.config.is_fifo else arrival)
 
     def _schedule(self, frame: Frame, arrival: float) -> None:
-        what = self._mark | zlib.crc32(frame.body, frame.type_id)
+        what = self._mark | zlib.crc32(frame[2], frame[0])
         self._engine.schedule(arrival, what, self.arrived, frame)
 
     # Arriving
@@ -312,7 +312,7 @@ class SimLink:
         """The last byte reached the target; it may have to wait until the downlink has taken the bytes before it."""
         target = self.target
         network = self._network
-        size = 8 + len(frame.body)
+        size = 8 + len(frame[2])
         port = self.target_port
         per_byte = port.down_s_per_byte
         if per_byte or port.down_free_at > self._engine.now:  # behind what came while the link was slow
@@ -352,12 +352,12 @@ class SimLink:
         network = self._network
         if target.state == State.PAUSED and target.keep_frame(self._read, frame):
             return
-        self._unread_bytes -= frame.size_bytes
+        self._unread_bytes -= frame_size(frame)
         if self._awaits_reading:
             self._room_made()
         if target.state == State.RUNNING:
             network.frames_delivered += 1
-            network.frames_delivered_bytes += frame.size_bytes
+            network.frames_delivered_bytes += frame_size(frame)
             self._uncharged += 1
             if self._uncharged >= CHARGE_FRAMES and not self._charge():
                 return

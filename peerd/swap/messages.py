@@ -8,8 +8,7 @@ from __future__ import annotations
 import re
 from typing import Annotated, Final
 
-import annotated_types
-from pydantic import StringConstraints
+from msgspec import Meta
 
 from peerd.limits import SWAP_TAG_BYTES_MAX
 from peerd.messages import U64, Message, Name, message
@@ -19,9 +18,9 @@ DIGEST_BYTES: Final = 32
 CONTROL_BYTES_MAX: Final = 512
 """Cap of every control frame on a bulk stream; each message has its own, lower one."""
 
-Tag = Annotated[bytes, annotated_types.MaxLen(SWAP_TAG_BYTES_MAX)]
-Digest = Annotated[bytes, annotated_types.MinLen(DIGEST_BYTES), annotated_types.MaxLen(DIGEST_BYTES)]
-Reason = Annotated[str, StringConstraints(pattern=r"\A[a-z0-9_]{1,48}\z")]
+Tag = Annotated[bytes, Meta(max_length=SWAP_TAG_BYTES_MAX)]
+Digest = Annotated[bytes, Meta(min_length=DIGEST_BYTES, max_length=DIGEST_BYTES)]
+Reason = Annotated[str, Meta(pattern=r"\A[a-z0-9_]{1,48}\Z")]
 """A stable label. It appears in logs and metrics, so a peer may not send any text that it likes."""
 
 

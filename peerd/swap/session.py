@@ -27,6 +27,7 @@ from peerd.swap.reader import BulkReader
 from peerd.swap.transfer import Incoming, Outgoing
 from peerd.telemetry.schema import SwapFinished
 from peerd.wire.codec import encode
+from peerd.wire.frames import frame_bytes
 
 STALL_DEADLINE_SHARE: Final = 0.5
 """A silent peer costs at most this share of a swap's deadline: the rest is left to try somebody else."""
@@ -444,7 +445,7 @@ class SwapSession:
 
     def _write(self, message: Message) -> None:
         if self._stream is not None:
-            self._stream.write(encode(message).to_bytes())
+            self._stream.write(frame_bytes(encode(message)))
 
     def _the_incoming(self) -> Incoming:
         if self._incoming is None:

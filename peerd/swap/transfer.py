@@ -16,7 +16,7 @@ from peerd.errors import ProtocolError
 from peerd.swap.config import PADDING_PIECE_BYTES
 from peerd.swap.messages import CHUNK_TYPE_ID, SwapPadding
 from peerd.wire.codec import encode
-from peerd.wire.frames import HEADER, MAGIC
+from peerd.wire.frames import HEADER, MAGIC, frame_bytes
 
 _PADDING_LENGTH: Final = struct.Struct(">Q")
 
@@ -68,7 +68,7 @@ class Outgoing:
         chunk = self._payload[self._sent_payload : self._sent_payload + self._chunk_bytes]
         if not chunk:
             piece_bytes = min(PADDING_PIECE_BYTES, self.padding_bytes - self._sent_padding)
-            stream.write(encode(SwapPadding(piece_bytes)).to_bytes())
+            stream.write(frame_bytes(encode(SwapPadding(piece_bytes))))
             stream.write_padding(piece_bytes)
             self._sent_padding += piece_bytes
             return

@@ -2,40 +2,32 @@
 
 from __future__ import annotations
 
-from typing import Final, NamedTuple
+from typing import Final, TypeAlias
 
 from peerd.errors import ProtocolError
 from peerd.messages import Message, decode_body, encode_body, message_type
 from peerd.wire.frames import CORRELATION, CORRELATION_BYTES, FLAG_REPLY, FLAG_REQUEST, Frame
 
+Decoded: TypeAlias = tuple[Message, int | None, bool]
+"""A validated message, the correlation number of a request or a reply, and whether it is a reply."""
 
-class Decoded(NamedTuple):
-    """A validated message; ``correlation`` is set on requests and replies."""
-
-    message: Message
-    correlation: int | None
-    is_reply: bool
-
-
-# What a named tuple's own constructor calls: every message goes through here, and that call is a third of making one.
-_tuple: Final = tuple.__new__
 _pack: Final = CORRELATION.pack
 _unpack: Final = CORRELATION.unpack_from
 
 
 def encode(message: Message) -> Frame:
     """Encode a one-way message."""
-    return _tuple(Frame, (message.TYPE_ID, 0, encode_body(message)))
+    return message.TYPE_ID, 0, encode_body(message)
 
 
 def encode_request(message: Message, correlation: int) -> Frame:
     """Encode a request: its reply will carry the same correlation number."""
-    return _tuple(Frame, (message.TYPE_ID, FLAG_REQUEST, _pack(correlation) + encode_body(message)))
+    return message.TYPE_ID, FLAG_REQUEST, _pack(correlation) + encode_body(message)
 
 
 def encode_reply(message: Message, correlation: int) -> Frame:
     """Encode the reply to the request with that correlation number."""
-    return _tuple(Frame, (message.TYPE_ID, FLAG_REPLY, _pack(correlation) + encode_body(message)))
+    return message.TYPE_ID, FLAG_REPLY, _pack(correlation) + encode_body(message)
 
 
 def decode(frame: Frame) -> Decoded | None:
@@ -48,8 +40,7 @@ def decode(frame: Frame) -> Decoded | None:
     if cls is None:
         return None
     if not flags:
-        return _tuple(Decoded, (decode_body(cls, body), None, False))
+        return decode_body(cls, body), None, False
     if len(body) < CORRELATION_BYTES:
         raise ProtocolError("malformed", "no room for the correlation number")
-    (correlation,) = _unpack(body)
-    return _tuple(Decoded, (decode_body(cls, body[CORRELATION_BYTES:]), correlation, flags == FLAG_REPLY))
+    return decode_body(cls, body[CORRELATION_BYTES:]), _unpack(body)[0], flags == FLAG_REPLY

@@ -19,7 +19,7 @@ from __future__ import annotations
 
 from typing import Annotated, Final
 
-import annotated_types
+from msgspec import Meta
 
 from peerd.messages import U8, Message, Name, PeerRef, Text, message
 from peerd.wire.trust import CertificateDer, SignedNotice
@@ -36,9 +36,9 @@ REQUEST_DER_BYTES_MAX: Final = 2048
 CHAIN_LENGTH_MAX: Final = 3
 OFFERED_PEERS_MAX: Final = 8
 
-Chain = Annotated[tuple[CertificateDer, ...], annotated_types.MaxLen(CHAIN_LENGTH_MAX)]
-Notices = Annotated[tuple[SignedNotice, ...], annotated_types.MaxLen(OFFERED_PEERS_MAX)]
-Peers = Annotated[tuple[PeerRef, ...], annotated_types.MaxLen(OFFERED_PEERS_MAX)]
+Chain = Annotated[tuple[CertificateDer, ...], Meta(max_length=CHAIN_LENGTH_MAX)]
+Notices = Annotated[tuple[SignedNotice, ...], Meta(max_length=OFFERED_PEERS_MAX)]
+Peers = Annotated[tuple[PeerRef, ...], Meta(max_length=OFFERED_PEERS_MAX)]
 
 
 @message(0x0006, bytes_max=15 * 1024)
@@ -63,8 +63,8 @@ class EnrolmentRequest(Message):
     A node whose certificate ended while it was off gives that certificate in place of a secret, and keeps its id.
     """
 
-    secret: Annotated[bytes, annotated_types.MaxLen(SECRET_BYTES)]
-    request: Annotated[bytes, annotated_types.MaxLen(REQUEST_DER_BYTES_MAX)]
+    secret: Annotated[bytes, Meta(max_length=SECRET_BYTES)]
+    request: Annotated[bytes, Meta(max_length=REQUEST_DER_BYTES_MAX)]
     certificate: CertificateDer = b""
 
     def __repr__(self) -> str:

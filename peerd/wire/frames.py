@@ -14,7 +14,7 @@ correlation number. A length over the cap is refused from the header alone, befo
 from __future__ import annotations
 
 import struct
-from typing import Final, NamedTuple
+from typing import Final, TypeAlias
 
 from peerd.errors import ProtocolError
 from peerd.limits import CONTROL_FRAME_BYTES_MAX, FRAME_HEADER_BYTES
@@ -30,21 +30,19 @@ CORRELATION_BYTES: Final = CORRELATION.size
 assert HEADER.size == FRAME_HEADER_BYTES
 
 
-class Frame(NamedTuple):
-    """One whole frame, not yet decoded."""
+Frame: TypeAlias = tuple[int, int, bytes]
+"""One whole frame, not yet decoded: type id, flags, body. A plain tuple, because every message is one at both ends."""
 
-    type_id: int
-    flags: int
-    body: bytes
 
-    @property
-    def size_bytes(self) -> int:
-        """The frame's size on the wire, header included."""
-        return FRAME_HEADER_BYTES + len(self.body)
+def frame_size(frame: Frame) -> int:
+    """Size on the wire in bytes, header included."""
+    return FRAME_HEADER_BYTES + len(frame[2])
 
-    def to_bytes(self) -> bytes:
-        """The frame as bytes: header and body."""
-        return HEADER.pack(MAGIC, self.type_id, self.flags, len(self.body)) + self.body
+
+def frame_bytes(frame: Frame) -> bytes:
+    """The frame as bytes: header and body."""
+    type_id, flags, body = frame
+    return HEADER.pack(MAGIC, type_id, flags, len(body)) + body
 
 
 def parse_header(data: bytes | bytearray | memoryview, offset: int, cap: int) -> tuple[int, int, int]:
@@ -89,7 +87,7 @@ class FrameDecoder:
             stop = start + length
             if stop > end:
                 break
-            frames.append(Frame(type_id, flags, data[start:stop]))
+            frames.append((type_id, flags, data[start:stop]))
             offset = stop
         self._rest = data[offset:] if offset else data
         return frames

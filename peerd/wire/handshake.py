@@ -15,12 +15,12 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Annotated, Final
 
-import annotated_types
+from msgspec import Meta
 
 from peerd.errors import HandshakeRefused, ProtocolError
 from peerd.ids import NodeId, format_id
 from peerd.limits import HELLO_PLUGINS_MAX, KIB
-from peerd.messages import U8, U16, U64, Message, Name, PeerRef, Text, message, struct
+from peerd.messages import U8, U16, U64, Message, Name, PeerRef, Struct, Text, message
 from peerd.wire.codec import decode, encode
 from peerd.wire.frames import Frame
 
@@ -35,8 +35,7 @@ class Purpose(Enum):
     BULK = 1
 
 
-@struct
-class PluginVersions:
+class PluginVersions(Struct):
     """The versions of one plugin that a node speaks."""
 
     name: Name
@@ -44,7 +43,7 @@ class PluginVersions:
     version_max: U16
 
 
-Plugins = Annotated[tuple[PluginVersions, ...], annotated_types.MaxLen(HELLO_PLUGINS_MAX)]
+Plugins = Annotated[tuple[PluginVersions, ...], Meta(max_length=HELLO_PLUGINS_MAX)]
 HELLO_BYTES_MAX: Final = 4 * KIB
 
 
@@ -159,7 +158,7 @@ class Handshake:
         Raises `HandshakeRefused` or `ProtocolError`.
         """
         decoded = decode(frame)
-        match decoded.message if decoded is not None else None:
+        match decoded[0] if decoded is not None else None:
             case Hello() as hello:
                 return self._receive_hello(hello)
             case HelloAck() as ack:
@@ -168,7 +167,7 @@ class Handshake:
             case HelloRefused(reason=reason, detail=detail):
                 raise HandshakeRefused(reason, f"the peer refused: {detail}")
             case _:
-                raise ProtocolError("unexpected_message", f"type {frame.type_id:#06x} before the handshake was done")
+                raise ProtocolError("unexpected_message", f"type {frame[0]:#06x} before the handshake was done")
 
     def refuse(self, reason: str, detail: str) -> HandshakeRefused:
         """Prepare `refusal` and return the error to raise; drivers use it for reasons of their own."""

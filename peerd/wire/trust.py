@@ -9,9 +9,9 @@ from __future__ import annotations
 
 from typing import Annotated, Final
 
-import annotated_types
+from msgspec import Meta
 
-from peerd.messages import U16, U64, Message, Name, PeerRef, Text, message, struct
+from peerd.messages import U16, U64, Message, Name, PeerRef, Struct, Text, message
 
 NOTICE_TAG: Final = b"peerd-record-v1"
 """It is signed in front of each notice, so that a signature of the CA's key for another purpose is no notice."""
@@ -22,7 +22,7 @@ DIGEST_BYTES: Final = 32
 SIGNATURE_BYTES: Final = 64
 
 
-CertificateDer = Annotated[bytes, annotated_types.MaxLen(CERTIFICATE_DER_BYTES_MAX)]
+CertificateDer = Annotated[bytes, Meta(max_length=CERTIFICATE_DER_BYTES_MAX)]
 
 
 @message(0x000B, bytes_max=1024)
@@ -57,14 +57,13 @@ class RootChange(Message):
     cross: CertificateDer
 
 
-@struct
-class SignedNotice:
+class SignedNotice(Struct):
     """One of the messages above, encoded, and the root that signs it (SHA-256 of its public key, 16 bytes)."""
 
     type_id: U16
-    body: Annotated[bytes, annotated_types.MaxLen(NOTICE_BODY_BYTES_MAX)]
-    signer: Annotated[bytes, annotated_types.Len(FINGERPRINT_BYTES, FINGERPRINT_BYTES)]
-    signature: Annotated[bytes, annotated_types.Len(SIGNATURE_BYTES, SIGNATURE_BYTES)]
+    body: Annotated[bytes, Meta(max_length=NOTICE_BODY_BYTES_MAX)]
+    signer: Annotated[bytes, Meta(min_length=FINGERPRINT_BYTES, max_length=FINGERPRINT_BYTES)]
+    signature: Annotated[bytes, Meta(min_length=SIGNATURE_BYTES, max_length=SIGNATURE_BYTES)]
 
     def signed_bytes(self) -> bytes:
         """The bytes that are signed."""
@@ -75,11 +74,11 @@ class SignedNotice:
 class TrustSummary(Message):
     """A digest over every notice that the sender holds."""
 
-    digest: Annotated[bytes, annotated_types.Len(DIGEST_BYTES, DIGEST_BYTES)]
+    digest: Annotated[bytes, Meta(min_length=DIGEST_BYTES, max_length=DIGEST_BYTES)]
 
 
 @message(0x000F)
 class TrustNotices(Message):
     """Notices that the receiver may not have."""
 
-    notices: Annotated[tuple[SignedNotice, ...], annotated_types.MaxLen(256)]
+    notices: Annotated[tuple[SignedNotice, ...], Meta(max_length=256)]

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import Annotated, Final
 
-from pydantic import BeforeValidator, PlainSerializer
+from pydantic import AfterValidator, BeforeValidator, GetPydanticSchema, PlainSerializer
 
 from peerd.api import LeafSet, MissingMember
 from peerd.errors import ProtocolError
@@ -36,6 +36,8 @@ NAMED_ABSENT_MAX: Final = 4096
 
 HexId = Annotated[
     NodeId,
+    GetPydanticSchema(lambda source, handler: handler(int)),
+    AfterValidator(NodeId),
     BeforeValidator(lambda value: parse_id(value) if isinstance(value, str) else value),
     PlainSerializer(format_id, return_type=str),
 ]

@@ -5,10 +5,10 @@ from __future__ import annotations
 from enum import IntEnum
 from typing import Annotated, Final
 
-import annotated_types
+from msgspec import Meta
 
 from peerd.limits import KIB, PROOF_BYTES_MAX
-from peerd.messages import U8, U16, U32, U64, Message, PeerRef, Text, message, struct
+from peerd.messages import U8, U16, U32, U64, Message, PeerRef, Struct, Text, message
 from protocols.aggregation.statements import NONCE_BYTES, ROUND_ID_BYTES
 
 QUERY_BYTES_MAX: Final = 16 * KIB
@@ -19,10 +19,10 @@ ABSENTEES_MAX: Final = 32
 REASON_BYTES_MAX: Final = 500
 """Longest reason for which data is missing, as the nodes tell each other, in bytes of UTF-8."""
 
-RoundId = Annotated[bytes, annotated_types.MinLen(ROUND_ID_BYTES), annotated_types.MaxLen(ROUND_ID_BYTES)]
-Proof = Annotated[bytes, annotated_types.MaxLen(PROOF_BYTES_MAX)]
+RoundId = Annotated[bytes, Meta(min_length=ROUND_ID_BYTES, max_length=ROUND_ID_BYTES)]
+Proof = Annotated[bytes, Meta(max_length=PROOF_BYTES_MAX)]
 """See `peerd.api.Host.sign`, and `protocols.aggregation.statements` for what is signed."""
-Level = Annotated[int, annotated_types.Ge(0), annotated_types.Lt(128)]
+Level = Annotated[int, Meta(ge=0, lt=128)]
 
 
 class AnswerKind(IntEnum):
@@ -59,7 +59,7 @@ class StartRound(Message):
 
     round_id: RoundId
     requester: PeerRef
-    query: Annotated[bytes, annotated_types.MaxLen(QUERY_BYTES_MAX)]
+    query: Annotated[bytes, Meta(max_length=QUERY_BYTES_MAX)]
     age_ms: U32
     remaining_ms: U32
     census: bool
@@ -69,12 +69,11 @@ class StartRound(Message):
     begins_at_ms: U64
     """When the round began by the requester's clock, milliseconds since 1970."""
     lasts_ms: U32
-    nonce: Annotated[bytes, annotated_types.MinLen(NONCE_BYTES), annotated_types.MaxLen(NONCE_BYTES)]
+    nonce: Annotated[bytes, Meta(min_length=NONCE_BYTES, max_length=NONCE_BYTES)]
     proof: Proof
 
 
-@struct
-class Absentee:
+class Absentee(Struct):
     """A member that went without goodbye, and how long ago it was last heard."""
 
     peer: PeerRef
@@ -94,7 +93,7 @@ class Enrolled(Message):
 
     round_id: RoundId
     reason: Text
-    absent: Annotated[tuple[Absentee, ...], annotated_types.MaxLen(ABSENTEES_MAX)] = ()
+    absent: Annotated[tuple[Absentee, ...], Meta(max_length=ABSENTEES_MAX)] = ()
     proof: Proof = b""
 
 
@@ -135,7 +134,7 @@ class InviteAnswer(Message):
     round_id: RoundId
     level: Level
     kind: U8
-    members: Annotated[tuple[PeerRef, ...], annotated_types.MaxLen(HINTS_MAX)] = ()
+    members: Annotated[tuple[PeerRef, ...], Meta(max_length=HINTS_MAX)] = ()
     is_exact: bool = False
 
 

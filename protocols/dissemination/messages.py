@@ -9,17 +9,16 @@ CoDD paper uses (figures 3, 5, 6 and 7) stand in brackets.
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Iterable
 from enum import IntEnum
 from itertools import accumulate
 from typing import Annotated, Final
 
-import annotated_types
+from msgspec import Meta
 
 from peerd.ids import NodeId
 from peerd.limits import KIB, PROOF_BYTES_MAX
-from peerd.messages import NOT_SENT, U8, U32, U64, Message, PeerRef, Text, message, struct
+from peerd.messages import U8, U32, U64, Message, PeerRef, Struct, Text, message
 from protocols.dissemination.documents.manifest import Attachment
 from protocols.dissemination.names import INTEREST_ID_BYTES, PLACE_MAX, TERM_MAX, StreamPosition
 from protocols.dissemination.sealing import BATCH_MAX, DIGEST_BYTES, DIGESTS_MAX, SIGNATURE_BYTES, SealedBatch
@@ -52,13 +51,13 @@ PEER_BYTES: Final = 24
 LARGE_FROM_BYTES: Final = ENVELOPE_BYTES + PAYLOAD_BYTES_MAX
 """An item that takes more does not fit into a message."""
 
-InterestId = Annotated[bytes, annotated_types.MinLen(INTEREST_ID_BYTES), annotated_types.MaxLen(INTEREST_ID_BYTES)]
-InterestIds = Annotated[tuple[InterestId, ...], annotated_types.MaxLen(WANTS_MAX)]
-InterestText = Annotated[str, annotated_types.MaxLen(INTEREST_BYTES_MAX)]
-InterestTexts = Annotated[tuple[InterestText, ...], annotated_types.MaxLen(WANTS_MAX)]
-Path = Annotated[tuple[PeerRef, ...], annotated_types.MaxLen(DEPTH_MAX)]
-PlaceNumber = Annotated[int, annotated_types.Ge(0), annotated_types.Le(PLACE_MAX)]
-ItemNumber = Annotated[int, annotated_types.Ge(1), annotated_types.Le(PLACE_MAX)]
+InterestId = Annotated[bytes, Meta(min_length=INTEREST_ID_BYTES, max_length=INTEREST_ID_BYTES)]
+InterestIds = Annotated[tuple[InterestId, ...], Meta(max_length=WANTS_MAX)]
+InterestText = Annotated[str, Meta(max_length=INTEREST_BYTES_MAX)]
+InterestTexts = Annotated[tuple[InterestText, ...], Meta(max_length=WANTS_MAX)]
+Path = Annotated[tuple[PeerRef, ...], Meta(max_length=DEPTH_MAX)]
+PlaceNumber = Annotated[int, Meta(ge=0, le=PLACE_MAX)]
+ItemNumber = Annotated[int, Meta(ge=1, le=PLACE_MAX)]
 
 
 def peer_bytes(peer: PeerRef) -> int:
@@ -72,8 +71,7 @@ def that_fit(peers: Iterable[PeerRef], bytes_max: int) -> tuple[PeerRef, ...]:
     return tuple(peer for peer, size in zip(kept, total, strict=True) if size <= bytes_max)
 
 
-@struct
-class StreamMark:
+class StreamMark(Struct):
     """`protocols.dissemination.names.StreamPosition`, as it travels."""
 
     epoch: PlaceNumber
@@ -85,19 +83,16 @@ class StreamMark:
         return StreamPosition(self.epoch, self.sequence)
 
 
-@struct
-class StreamItem:
+class StreamItem(Struct):
     """One item of a stream. ``published_ms``: the producer's clock, milliseconds since 1970."""
 
     epoch: PlaceNumber
     sequence: ItemNumber
     published_ms: U64
-    payload: Annotated[bytes, annotated_types.MaxLen(PAYLOAD_BYTES_MAX)]
-    content_type: Annotated[str, annotated_types.MaxLen(CONTENT_TYPE_MAX)] = ""
+    payload: Annotated[bytes, Meta(max_length=PAYLOAD_BYTES_MAX)]
+    content_type: Annotated[str, Meta(max_length=CONTENT_TYPE_MAX)] = ""
     attachment: Attachment | None = None
     """A document that belongs to the item, and is fetched by itself."""
-    batch: SealedBatch | None = dataclasses.field(default=None, compare=False, repr=False, metadata=NOT_SENT)
-    """With what it was signed. On the way that is the `Seal` of the message."""
 
     @property
     def position(self) -> StreamPosition:
@@ -116,21 +111,43 @@ class StreamItem:
         """Whether it does not fit into a message, so that its payload goes before it, in parts."""
         return self.size > LARGE_FROM_BYTES
 
+    @property
+    def bare(self) -> StreamItem:
+        """As it travels."""
+        return self
 
-@struct
-class Seal:
+
+class SealedItem(StreamItem, kw_only=True):
+    """An item as a node keeps it, with what it was signed with. On the way that is the `Seal` of the message."""
+
+    batch: SealedBatch
+
+    @property
+    def bare(self) -> StreamItem:
+        """As it travels."""
+        return StreamItem(
+            self.epoch, self.sequence, self.published_ms, self.payload, self.content_type, self.attachment
+        )
+
+
+def batch_of(item: StreamItem) -> SealedBatch | None:
+    """With what an item was signed, if it was."""
+    return item.batch if isinstance(item, SealedItem) else None
+
+
+class Seal(Struct):
     """For the next ``items`` of a message: the batch that they are of, and what the producer has signed.
 
     ``digests``: of the largest parts of the batch of which the message has nothing, left to right. Without a ``count``
     the items are not signed.
     """
 
-    items: Annotated[int, annotated_types.Ge(1), annotated_types.Le(ITEMS_MAX)]
+    items: Annotated[int, Meta(ge=1, le=ITEMS_MAX)]
     epoch: PlaceNumber = 0
     first: PlaceNumber = 0
-    count: Annotated[int, annotated_types.Ge(0), annotated_types.Le(BATCH_MAX)] = 0
-    signature: Annotated[bytes, annotated_types.MaxLen(SIGNATURE_BYTES)] = b""
-    digests: Annotated[bytes, annotated_types.MaxLen(DIGESTS_MAX * DIGEST_BYTES)] = b""
+    count: Annotated[int, Meta(ge=0, le=BATCH_MAX)] = 0
+    signature: Annotated[bytes, Meta(max_length=SIGNATURE_BYTES)] = b""
+    digests: Annotated[bytes, Meta(max_length=DIGESTS_MAX * DIGEST_BYTES)] = b""
 
 
 def check_attachments(message: ReplayItems | Carry) -> None:
@@ -140,9 +157,9 @@ def check_attachments(message: ReplayItems | Carry) -> None:
             item.attachment.check()
 
 
-Items = Annotated[tuple[StreamItem, ...], annotated_types.MaxLen(ITEMS_MAX)]
-Seals = Annotated[tuple[Seal, ...], annotated_types.MaxLen(ITEMS_MAX)]
-Certificate = Annotated[bytes, annotated_types.MaxLen(PROOF_BYTES_MAX)]
+Items = Annotated[tuple[StreamItem, ...], Meta(max_length=ITEMS_MAX)]
+Seals = Annotated[tuple[Seal, ...], Meta(max_length=ITEMS_MAX)]
+Certificate = Annotated[bytes, Meta(max_length=PROOF_BYTES_MAX)]
 
 
 class AttachRefusal(IntEnum):
@@ -203,7 +220,7 @@ class Declined(Message):
     stream: NodeId
     attempt: U64
     why: U8
-    children: Annotated[tuple[PeerRef, ...], annotated_types.MaxLen(32)] = ()
+    children: Annotated[tuple[PeerRef, ...], Meta(max_length=32)] = ()
     detail: Text = ""
 
 
@@ -328,7 +345,7 @@ class Climb(Message):
     stream: NodeId
     mover: PeerRef
     attempt: U64
-    hops: Annotated[int, annotated_types.Ge(0), annotated_types.Le(DEPTH_MAX)] = 0
+    hops: Annotated[int, Meta(ge=0, le=DEPTH_MAX)] = 0
 
 
 @message(0x030D, bytes_max=256)
@@ -358,7 +375,7 @@ class MoveAway(Message):
 
     stream: NodeId
     attempt: U64
-    parents: Annotated[tuple[PeerRef, ...], annotated_types.MaxLen(4)]
+    parents: Annotated[tuple[PeerRef, ...], Meta(max_length=4)]
     is_successor: bool = False
 
 
@@ -380,8 +397,8 @@ class TreeAnswer(Message):
     """
 
     stream: NodeId
-    node: Annotated[bytes, annotated_types.MaxLen(NODE_BYTES_MAX)] = b""
-    children: Annotated[tuple[PeerRef, ...], annotated_types.MaxLen(FAN_OUT_MAX)] = ()
+    node: Annotated[bytes, Meta(max_length=NODE_BYTES_MAX)] = b""
+    children: Annotated[tuple[PeerRef, ...], Meta(max_length=FAN_OUT_MAX)] = ()
 
 
 @message(0x0312, bytes_max=64)
@@ -397,7 +414,7 @@ class PlanAnswer(Message):
     """``moves``: a list of `protocols.dissemination.models.PlannedMove`, or `PastMove`, as JSON."""
 
     stream: NodeId
-    moves: Annotated[bytes, annotated_types.MaxLen(MOVES_BYTES_MAX)] = b"[]"
+    moves: Annotated[bytes, Meta(max_length=MOVES_BYTES_MAX)] = b"[]"
 
 
 @message(0x0314, bytes_max=64)
@@ -426,7 +443,7 @@ class Reserved(Message):
     stream: NodeId
     parent: NodeId
     is_kept: bool
-    children: Annotated[tuple[PeerRef, ...], annotated_types.MaxLen(PLACES_TOLD_MAX)] = ()
+    children: Annotated[tuple[PeerRef, ...], Meta(max_length=PLACES_TOLD_MAX)] = ()
 
 
 @message(0x0317, bytes_max=64)
@@ -473,7 +490,7 @@ class HandOver(Message):
 
     stream: NodeId
     step: U8
-    term: Annotated[int, annotated_types.Ge(0), annotated_types.Le(TERM_MAX)]
+    term: Annotated[int, Meta(ge=0, le=TERM_MAX)]
     through: StreamMark
 
 
@@ -495,7 +512,7 @@ class ItemPart(Message):
     """
 
     stream: NodeId
-    data: Annotated[bytes, annotated_types.MinLen(1), annotated_types.MaxLen(PART_BYTES)]
+    data: Annotated[bytes, Meta(min_length=1, max_length=PART_BYTES)]
     left: U32
     attempt: U64 = 0
     number: U64 = 0

@@ -13,7 +13,7 @@ from typing import Final
 
 from peerd.errors import ProtocolError
 from peerd.ids import NodeId, id_to_bytes, parse_id
-from protocols.dissemination.messages import Seal, StreamItem
+from protocols.dissemination.messages import Seal, SealedItem, StreamItem, batch_of
 from protocols.dissemination.names import TERM_SHIFT
 from protocols.dissemination.sealing import SealedBatch, item_digest
 from protocols.dissemination.stream import StreamRecord
@@ -34,10 +34,10 @@ def _digest(item: StreamItem) -> bytes:
     return item_digest(item.published_ms, item.content_type, item.payload, item.attachment)
 
 
-def _with(item: StreamItem, batch: SealedBatch) -> StreamItem:
-    """What `dataclasses.replace` does, in a third of the time: this runs for each item at each node."""
-    return StreamItem(
-        item.epoch, item.sequence, item.published_ms, item.payload, item.content_type, item.attachment, batch
+def _with(item: StreamItem, batch: SealedBatch) -> SealedItem:
+    """This runs for each item at each node, so it does not ask which fields there are."""
+    return SealedItem(
+        item.epoch, item.sequence, item.published_ms, item.payload, item.content_type, item.attachment, batch=batch
     )
 
 
@@ -79,8 +79,8 @@ class Proofs:
 
     def take_back(self, item: StreamItem) -> None:
         """The item that was sealed last is none: it was refused in the end."""
-        if item.batch is not None:
-            item.batch.take_back()
+        if batch := batch_of(item):
+            batch.take_back()
 
     def _proof(self, batch: SealedBatch) -> bytes:
         return self._sign(batch.statement(self._name))
@@ -116,7 +116,7 @@ class Proofs:
                 raise ProtocolError("forged", f"the item {item.epoch}-{item.sequence} is not signed")
         return items
 
-    def _of_batch(self, items: Sequence[StreamItem], seal: Seal, certificate: bytes) -> list[StreamItem]:
+    def _of_batch(self, items: Sequence[StreamItem], seal: Seal, certificate: bytes) -> Sequence[StreamItem]:
         signer = self._signers.get(seal.epoch >> TERM_SHIFT)
         if signer is None:
             return []

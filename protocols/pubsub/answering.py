@@ -14,9 +14,11 @@ from __future__ import annotations
 
 from collections import OrderedDict, deque
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from hashlib import sha256
 from typing import Final, TypeAlias
+
+from msgspec.structs import replace
 
 from peerd.api import HistorySize, Host, Metric, Part, SendRefusal, handles
 from peerd.errors import ProtocolError

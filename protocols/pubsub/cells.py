@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Annotated, Final
 
-import annotated_types
+from msgspec import Meta
 
 COORDINATE_BITS: Final = 32
 SIDE: Final = 1 << COORDINATE_BITS
@@ -25,8 +25,8 @@ AREAS_KEPT: Final = 1 << 14
 WHOLE: Final = 1
 """The cell that is the whole square: the root of a tree."""
 
-Cell = Annotated[int, annotated_types.Ge(WHOLE), annotated_types.Lt(1 << (LEVEL_LIMIT + 1))]
-Coordinate = Annotated[int, annotated_types.Ge(0), annotated_types.Lt(SIDE)]
+Cell = Annotated[int, Meta(ge=WHOLE, lt=1 << (LEVEL_LIMIT + 1))]
+Coordinate = Annotated[int, Meta(ge=0, lt=SIDE)]
 
 
 def level(cell: int) -> int:

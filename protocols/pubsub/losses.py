@@ -7,11 +7,11 @@ from collections.abc import Iterable
 from enum import IntEnum
 from typing import Annotated, Final, TypeAlias
 
-import annotated_types
+from msgspec import Meta
 
 from peerd.ids import NodeId, format_id
 from peerd.lib.feed import FeedLoss
-from peerd.messages import U8, U32, struct
+from peerd.messages import U8, U32, Struct
 
 LOST_MAX: Final = 2**32 - 1
 """So many lost events are counted for one reason."""
@@ -42,15 +42,14 @@ class LossReason(IntEnum):
     """The subscriber's own disk has lost it."""
 
 
-@struct
-class LostEvents:
+class LostEvents(Struct):
     """So many events were lost for one reason."""
 
     reason: U8
     count: U32
 
 
-Losses: TypeAlias = Annotated[tuple[LostEvents, ...], annotated_types.MaxLen(REASONS_MAX)]
+Losses: TypeAlias = Annotated[tuple[LostEvents, ...], Meta(max_length=REASONS_MAX)]
 
 
 class LossCount:

@@ -11,11 +11,11 @@ from __future__ import annotations
 from enum import IntEnum
 from typing import Annotated, Final
 
-import annotated_types
+from msgspec import Meta
 
 from peerd.ids import NodeId
 from peerd.limits import KIB, PROOF_BYTES_MAX
-from peerd.messages import U8, U16, U32, U64, BytesMax, Message, Name, PeerRef, Text, message, struct
+from peerd.messages import U8, U16, U32, U64, BytesMax, Message, Name, PeerRef, Struct, Text, message
 from protocols.pubsub.cells import Cell, Coordinate
 from protocols.pubsub.losses import Losses
 
@@ -49,11 +49,11 @@ SINCE_RETAINED: Final = (1 << 64) - 1
 """As ``since_ms`` of a subscription: of the past only the last value of each key, however old that is."""
 
 Filter = Annotated[str, BytesMax(FILTER_BYTES_MAX)]
-Proof = Annotated[bytes, annotated_types.MaxLen(PROOF_BYTES_MAX)]
+Proof = Annotated[bytes, Meta(max_length=PROOF_BYTES_MAX)]
 Attribute = U8
 """Number of an attribute in its schema, from 1; 0 is `protocols.pubsub.names.EVERY`."""
-Cells = Annotated[tuple[Cell, ...], annotated_types.MaxLen(CELLS_MAX)]
-Hops = Annotated[int, annotated_types.Ge(0), annotated_types.Le(HOPS_MAX)]
+Cells = Annotated[tuple[Cell, ...], Meta(max_length=CELLS_MAX)]
+Hops = Annotated[int, Meta(ge=0, le=HOPS_MAX)]
 
 
 class CellState(IntEnum):
@@ -100,8 +100,7 @@ class OrderKind(IntEnum):
 # Subscriptions
 
 
-@struct
-class SubObject:
+class SubObject(Struct):
     """A piece of a subscription, as leaves keep it: (subscriber, sid, subscription), section 3.3.1.
 
     ``low`` and ``high``: its point, within the tree of ``attribute``. ``filter``: the whole condition, exact.
@@ -127,7 +126,7 @@ class SubObject:
     """With ``keep_s``: the piece itself stays until then (milliseconds since 1970), though nobody renews it."""
 
 
-Subs = Annotated[tuple[SubObject, ...], annotated_types.MaxLen(SUBS_MAX)]
+Subs = Annotated[tuple[SubObject, ...], Meta(max_length=SUBS_MAX)]
 
 
 @message(0x0200, bytes_max=12 * KIB)
@@ -190,7 +189,7 @@ class Kept(Message):
     version: U64
     cell: Cell
     status: U8
-    detail: Annotated[str, annotated_types.MaxLen(96)] = ""
+    detail: Annotated[str, Meta(max_length=96)] = ""
 
 
 @message(0x0204, bytes_max=12 * KIB)
@@ -240,14 +239,13 @@ class TransferSub(Message):
     cell: Cell
     from_cell: Cell
     subs: Subs
-    remaining_s: Annotated[tuple[U32, ...], annotated_types.MaxLen(SUBS_MAX)]
+    remaining_s: Annotated[tuple[U32, ...], Meta(max_length=SUBS_MAX)]
     """How long each of them still lasts."""
     transfer: U64 = 0
     """Random number of the split or merge; `CellAnswer` of ``from_cell`` proves it. No subscriptions: that was all."""
 
 
-@struct
-class TransferResult:
+class TransferResult(Struct):
     """What became of one piece: `PieceStatus` REPLICATED, GONE, QUOTA or REFUSED."""
 
     subscriber: NodeId
@@ -264,7 +262,7 @@ class Transferred(Message):
     schema: Name
     attribute: Attribute
     cell: Cell
-    results: Annotated[tuple[TransferResult, ...], annotated_types.MaxLen(SUBS_MAX)]
+    results: Annotated[tuple[TransferResult, ...], Meta(max_length=SUBS_MAX)]
     transfer: U64 = 0
     """The same number as in `TransferSub`: who answers has seen that."""
 
@@ -280,8 +278,7 @@ class CellOrder(Message):
     kind: U8
 
 
-@struct
-class LeafEntry:
+class LeafEntry(Struct):
     """A leaf of the tree, as its ancestors know it (table 3.1).
 
     ``subs``: how many subscriptions it holds. ``load``: events a minute.
@@ -304,7 +301,7 @@ class LeafUpdate(Message):
     cell: Cell
     """To whom it goes now."""
     below: Cell
-    entries: Annotated[tuple[LeafEntry, ...], annotated_types.MaxLen(ENTRIES_MAX)]
+    entries: Annotated[tuple[LeafEntry, ...], Meta(max_length=ENTRIES_MAX)]
 
 
 @message(0x020B, bytes_max=256)
@@ -327,7 +324,7 @@ class CellAnswer(Message):
     state: U8
     subs: U32 = 0
     load: U32 = 0
-    entries: Annotated[tuple[LeafEntry, ...], annotated_types.MaxLen(ENTRIES_MAX)] = ()
+    entries: Annotated[tuple[LeafEntry, ...], Meta(max_length=ENTRIES_MAX)] = ()
     transfer: U64 = 0
     """The number of the split (even) or merge (odd) of this cell that is under way; 0: none."""
 
@@ -335,16 +332,14 @@ class CellAnswer(Message):
 # Events
 
 
-@struct
-class EventHeader:
+class EventHeader(Struct):
     """A text under a name that travels with an event's payload; filters do not look at it."""
 
-    name: Annotated[str, annotated_types.MaxLen(HEADER_NAME_MAX)]
-    value: Annotated[str, annotated_types.MaxLen(HEADERS_BYTES_MAX)]
+    name: Annotated[str, Meta(max_length=HEADER_NAME_MAX)]
+    value: Annotated[str, Meta(max_length=HEADERS_BYTES_MAX)]
 
 
-@struct
-class EventBody:
+class EventBody(Struct):
     """An event on its way. ``values``: msgpack of a map from attributes' numbers (as text) to values.
 
     ``published_ms``: the publisher's clock, milliseconds since 1970. ``retain``: the key under which it replaces the
@@ -355,19 +350,18 @@ class EventBody:
     epoch: U64
     sequence: U64
     published_ms: U64
-    values: Annotated[bytes, annotated_types.MaxLen(VALUES_BYTES_MAX)]
-    payload: Annotated[bytes, annotated_types.MaxLen(PAYLOAD_BYTES_MAX)] = b""
+    values: Annotated[bytes, Meta(max_length=VALUES_BYTES_MAX)]
+    payload: Annotated[bytes, Meta(max_length=PAYLOAD_BYTES_MAX)] = b""
     content_type: Name = ""
-    retain: Annotated[bytes, annotated_types.MaxLen(RETAIN_KEY_BYTES_MAX)] = b""
+    retain: Annotated[bytes, Meta(max_length=RETAIN_KEY_BYTES_MAX)] = b""
     proof: Proof = b""
-    headers: Annotated[tuple[EventHeader, ...], annotated_types.MaxLen(HEADERS_MAX)] = ()
+    headers: Annotated[tuple[EventHeader, ...], Meta(max_length=HEADERS_MAX)] = ()
 
 
-Events = Annotated[tuple[EventBody, ...], annotated_types.MaxLen(EVENTS_MAX)]
+Events = Annotated[tuple[EventBody, ...], Meta(max_length=EVENTS_MAX)]
 
 
-@struct
-class EventName:
+class EventName(Struct):
     """Names an event: see `protocols.pubsub.names.EventId`."""
 
     publisher: NodeId
@@ -375,15 +369,14 @@ class EventName:
     sequence: U64
 
 
-@struct
-class TreeCells:
+class TreeCells(Struct):
     """Cells of one attribute's tree."""
 
     attribute: Attribute
     cells: Cells
 
 
-Places = Annotated[tuple[TreeCells, ...], annotated_types.MaxLen(64)]
+Places = Annotated[tuple[TreeCells, ...], Meta(max_length=64)]
 
 
 @message(0x020D, bytes_max=48 * KIB)
@@ -420,16 +413,15 @@ class EventAck(Message):
 
     schema: Name
     epoch: U64
-    sequences: Annotated[tuple[U64, ...], annotated_types.MaxLen(EVENTS_MAX)]
+    sequences: Annotated[tuple[U64, ...], Meta(max_length=EVENTS_MAX)]
     covered: Places
-    matched: Annotated[tuple[U32, ...], annotated_types.MaxLen(EVENTS_MAX)]
+    matched: Annotated[tuple[U32, ...], Meta(max_length=EVENTS_MAX)]
     copies: U8
     failed: Text = ""
     retry_ms: U32 = 0
 
 
-@struct
-class DeliveredEvent:
+class DeliveredEvent(Struct):
     """An event for one subscriber's node. ``chosen``: the subscriptions of groups that are to get it there.
 
     Other subscriptions are not named: the node asks its own filters, which is the exact check at the subscriber.
@@ -437,7 +429,7 @@ class DeliveredEvent:
     """
 
     event: EventBody
-    chosen: Annotated[tuple[U64, ...], annotated_types.MaxLen(SUBS_MAX)] = ()
+    chosen: Annotated[tuple[U64, ...], Meta(max_length=SUBS_MAX)] = ()
     is_replay: bool = False
 
 
@@ -452,7 +444,7 @@ class EventDelivery(Message):
     schema: Name
     stream: U64
     number: U64
-    deliveries: Annotated[tuple[DeliveredEvent, ...], annotated_types.MaxLen(EVENTS_MAX)]
+    deliveries: Annotated[tuple[DeliveredEvent, ...], Meta(max_length=EVENTS_MAX)]
     lost: Losses = ()
 
 
@@ -469,16 +461,15 @@ class DeliveryAnswer(Message):
 
     taken: U64
     pause_ms: U32 = 0
-    unwanted: Annotated[tuple[U16, ...], annotated_types.MaxLen(EVENTS_MAX)] = ()
+    unwanted: Annotated[tuple[U16, ...], Meta(max_length=EVENTS_MAX)] = ()
     stream: U64 = 0
 
 
-@struct
-class NodeDelivery:
+class NodeDelivery(Struct):
     """One subscriber's part of a delivery by multicast."""
 
     subscriber: NodeId
-    chosen: Annotated[tuple[U64, ...], annotated_types.MaxLen(SUBS_MAX)] = ()
+    chosen: Annotated[tuple[U64, ...], Meta(max_length=SUBS_MAX)] = ()
 
 
 @message(0x0211, bytes_max=44 * KIB)
@@ -491,7 +482,7 @@ class GroupDelivery(Message):
     schema: Name
     leaf: PeerRef
     event: EventBody
-    to: Annotated[tuple[NodeDelivery, ...], annotated_types.MaxLen(CELLS_MAX)]
+    to: Annotated[tuple[NodeDelivery, ...], Meta(max_length=CELLS_MAX)]
     hops: Hops = 0
 
 
@@ -500,7 +491,7 @@ class DeliveryNote(Message):
     """Subscriber to leaf, one way: these events arrived by `GroupDelivery`."""
 
     schema: Name
-    events: Annotated[tuple[EventName, ...], annotated_types.MaxLen(EVENTS_MAX)]
+    events: Annotated[tuple[EventName, ...], Meta(max_length=EVENTS_MAX)]
 
 
 # Why an event did or did not arrive
@@ -521,7 +512,7 @@ class ExplainQuestion(Message):
 class ExplainAnswer(Message):
     """Answer to `ExplainQuestion`: JSON for people and programs (``protocols.pubsub.explain`` has its form)."""
 
-    report: Annotated[bytes, annotated_types.MaxLen(REPORT_BYTES_MAX)]
+    report: Annotated[bytes, Meta(max_length=REPORT_BYTES_MAX)]
 
 
 @message(0x0218, bytes_max=256)
@@ -563,7 +554,7 @@ class CarriedAck(Message):
 
     publisher: NodeId
     leaf: PeerRef
-    ack: Annotated[bytes, annotated_types.MaxLen(EVENT_ACK_BYTES_MAX)]
+    ack: Annotated[bytes, Meta(max_length=EVENT_ACK_BYTES_MAX)]
     proof: Proof
     hops: Hops = 0
 

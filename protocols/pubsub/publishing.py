@@ -15,9 +15,10 @@ from __future__ import annotations
 import math
 from collections import OrderedDict, deque
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import replace
 from functools import partial
 from typing import Any, Final
+
+from msgspec.structs import replace
 
 from peerd.api import HistorySize, Host, LookupResult, Metric, Part, SendRefusal, handles, on_timer
 from peerd.errors import Unavailable

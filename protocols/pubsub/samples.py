@@ -11,11 +11,11 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Mapping
 from typing import Annotated, Final
 
-import annotated_types
+from msgspec import Meta
 
 from peerd.errors import ProtocolError
 from peerd.limits import KIB
-from peerd.messages import U16, Message, Name, message, struct
+from peerd.messages import U16, Message, Name, Struct, message
 from protocols.pubsub.cells import Coordinate
 from protocols.pubsub.delivering.history import EventHistory
 from protocols.pubsub.messages import Attribute
@@ -41,13 +41,12 @@ class SampleQuestion(Message):
     schema: Name
 
 
-@struct
-class AttributeSample:
+class AttributeSample(Struct):
     """Of one attribute: the coordinates of the events that have it, sorted, and how many have none but concern all of
     its tree."""
 
     attribute: Attribute
-    points: Annotated[tuple[Coordinate, ...], annotated_types.MaxLen(SAMPLE_MAX)]
+    points: Annotated[tuple[Coordinate, ...], Meta(max_length=SAMPLE_MAX)]
     everywhere: U16 = 0
 
 
@@ -57,7 +56,7 @@ class EventSample(Message):
 
     schema: Name
     events: U16
-    attributes: Annotated[tuple[AttributeSample, ...], annotated_types.MaxLen(ATTRIBUTES_MAX)] = ()
+    attributes: Annotated[tuple[AttributeSample, ...], Meta(max_length=ATTRIBUTES_MAX)] = ()
 
 
 def sample_of(schema: SchemaView, history: EventHistory) -> EventSample:

@@ -16,7 +16,7 @@ from peerd.ids import NodeId
 from peerd.limits import FRAME_HEADER_BYTES
 from peerd.messages import PeerRef
 from peerd.wire.codec import encode
-from peerd.wire.frames import parse_header
+from peerd.wire.frames import frame_bytes, parse_header
 from peerd.wire.handshake import Hello, HelloAck
 from tests.support.daemon_process import DaemonProcess, running, wait_until
 
@@ -56,7 +56,7 @@ def connect(port: int, number: int) -> socket.socket:
     sock.setblocking(False)
     if number % 2:
         stranger = PeerRef(NodeId(1 + number), "127.0.0.1", 1)
-        sock.send(encode(Hello(1, 1, 0, "peerd", stranger, 1)).to_bytes())
+        sock.send(frame_bytes(encode(Hello(1, 1, 0, "peerd", stranger, 1))))
     return sock
 
 
@@ -65,7 +65,7 @@ def is_answered(port: int) -> bool:
     with socket.create_connection(("127.0.0.1", port), timeout=30.0) as sock:
         newcomer = PeerRef(NodeId(10_000), "127.0.0.1", 1)
         try:
-            sock.sendall(encode(Hello(1, 1, 0, "peerd", newcomer, 1)).to_bytes())
+            sock.sendall(frame_bytes(encode(Hello(1, 1, 0, "peerd", newcomer, 1))))
             answer = sock.recv(4096)
             return len(answer) >= FRAME_HEADER_BYTES and parse_header(answer, 0, 65_536)[0] == HelloAck.TYPE_ID
         except ConnectionError:

@@ -15,6 +15,7 @@ from pathlib import Path
 import pytest
 from cryptography.hazmat.primitives.serialization import Encoding
 from cryptography.x509 import load_pem_x509_certificate
+from msgspec import structs
 
 from peerd.api import Priority
 from peerd.daemon.identity.keeper import ANSWER_TIMEOUT_S, ROTATION_SPREAD_S_MAX, IdentityKeeper
@@ -148,7 +149,7 @@ async def test_a_member_that_only_says_it_issues_gets_no_secret(tmp_path: Path) 
     cluster = Cluster(tmp_path)
     async with cluster.issuer() as one, await cluster.newcomer("liar", one, one) as liar:
         await knows_an_issuer(liar)
-        heard = overhear(liar, replace(keeper(liar).offer(), is_issuer=True))
+        heard = overhear(liar, structs.replace(keeper(liar).offer(), is_issuer=True))
         membership = await asyncio.to_thread(join, "127.0.0.1", liar.peer.port, new_token(one))
         assert heard == []
         assert membership.bootstrap[0] == one.peer
@@ -505,7 +506,7 @@ async def test_a_forged_record_costs_its_sender_the_link_and_changes_nothing(tmp
         await knows_an_issuer(two)
         victim = Denial("test", 2**60, f"node:{format_id(one.peer.id)}", False, "forged")
         stranger = sign_notice(ClusterAuthority.create("test"), victim)
-        forged = replace(stranger, signer=cluster.authority.fingerprint)
+        forged = structs.replace(stranger, signer=cluster.authority.fingerprint)
         two.links.send(one.peer, encode(TrustNotices((stranger,))), Priority.NORMAL)  # of an unknown root: dropped
         two.links.send(one.peer, encode(TrustNotices((forged,))), Priority.NORMAL)
         refused = 'peerd_peer_misbehaviour_total{reason="bad_signature"}'
@@ -525,7 +526,7 @@ async def test_a_member_cannot_make_others_repeat_themselves(tmp_path: Path) -> 
             two.links.send(one.peer, encode(TrustSummary(bytes([number]) * 32)), Priority.NORMAL)
             two.links.send(one.peer, encode(RenewRequest()), Priority.NORMAL)
         answers: list[int] = []
-        two.links.on_trust_frame = lambda link, frame: answers.append(frame.type_id)
+        two.links.on_trust_frame = lambda link, frame: answers.append(frame[0])
         await until(lambda: answers.count(RenewAnswer.TYPE_ID) == asked, PATIENCE_S)
         assert 1 <= answers.count(TrustNotices.TYPE_ID) <= 2 * TRUST_REQUESTS_BURST
         issued = [line for line in one.metrics.render().decode().splitlines() if 'kind="renewal"' in line]

@@ -16,6 +16,7 @@ from peerd.daemon.links.settings import monotonic_s
 from peerd.daemon.service import Daemon
 from peerd.daemon.tasks import running_tasks
 from peerd.linking.settings import LinkSettings
+from peerd.messages import PeerRef
 from peerd.system import sockets
 from peerd.system.sockets import listening_socket
 from peerd.telemetry.schema import LinkDown
@@ -37,7 +38,7 @@ def queued_bytes(links: Links) -> int:
 
 def advertise(peer: Peer, relay: Relay) -> None:
     """Have everybody dial the peer through the relay."""
-    peer.ref = replace(peer.ref, port=relay.port)
+    peer.ref = PeerRef(peer.ref.id, peer.ref.host, relay.port)
     peer.context.local = replace(peer.context.local, node=peer.ref)
 
 

@@ -22,13 +22,13 @@ from peerd.limits import FRAME_HEADER_BYTES
 from peerd.messages import PeerRef
 from peerd.telemetry.schema import LinkDown, LinkRefused, LinkUp, PeerMisbehaviour
 from peerd.wire.codec import encode
-from peerd.wire.frames import HEADER, MAGIC, parse_header
+from peerd.wire.frames import HEADER, MAGIC, frame_bytes, parse_header
 from peerd.wire.handshake import Goodbye, Hello, HelloAck, LinkHeartbeat
 from tests.support.both_loops import both_loops
 from tests.support.link_rig import CLUSTER, FAST, CollectingHandler, Note, Peer, Rig, linked, until
 
 STRANGER = PeerRef(NodeId(77), "127.0.0.1", 1)
-HELLO = encode(Hello(1, 1, 0, CLUSTER, STRANGER, 1)).to_bytes()
+HELLO = frame_bytes(encode(Hello(1, 1, 0, CLUSTER, STRANGER, 1)))
 SHORT = replace(FAST, hello_timeout_s=0.3, frame_idle_s=0.2)
 
 
@@ -54,9 +54,9 @@ BAD_FIRST_BYTES = {
     "oversized": (HEADER.pack(MAGIC, Hello.TYPE_ID, 0, 16 * 1024 + 1), "oversize"),
     "huge": (HEADER.pack(MAGIC, Hello.TYPE_ID, 0, 0xFFFFFFFF), "oversize"),
     "both flags": (HEADER.pack(MAGIC, Hello.TYPE_ID, 3, 4), "bad_flags"),
-    "no hello": (encode(LinkHeartbeat()).to_bytes(), "unexpected_message"),
-    "ack first": (encode(HelloAck(1, 0, CLUSTER, STRANGER, 1)).to_bytes(), "unexpected_message"),
-    "goodbye first": (encode(Goodbye("x")).to_bytes(), "unexpected_message"),
+    "no hello": (frame_bytes(encode(LinkHeartbeat())), "unexpected_message"),
+    "ack first": (frame_bytes(encode(HelloAck(1, 0, CLUSTER, STRANGER, 1))), "unexpected_message"),
+    "goodbye first": (frame_bytes(encode(Goodbye("x"))), "unexpected_message"),
     "garbage body": (HEADER.pack(MAGIC, Hello.TYPE_ID, 0, 4) + b"\xc1\xc1\xc1\xc1", "malformed"),
     "wrong fields": (HEADER.pack(MAGIC, Hello.TYPE_ID, 0, 2) + b"\x91\x01", "invalid"),
     "truncated": (HELLO[:-3], "hello_timeout"),
@@ -101,7 +101,7 @@ async def test_a_peer_that_says_a_frame_byte_by_byte_loses_its_link() -> None:
         reader, writer = await asyncio.open_connection("127.0.0.1", one.ref.port)
         writer.write(HELLO)
         await until(lambda: one.node.of(LinkUp))
-        frame = encode(Note(1)).to_bytes()
+        frame = frame_bytes(encode(Note(1)))
         for position in range(len(frame) - 1):
             writer.write(frame[position : position + 1])
             await asyncio.sleep(0.05)
@@ -120,7 +120,7 @@ async def test_chunked_frames_arrive_whole() -> None:
     async with Rig(settings=FAST) as rig:
         one = rig.add(1)
         _, writer = await asyncio.open_connection("127.0.0.1", one.ref.port)
-        data = HELLO + b"".join(encode(Note(number, "x" * number)).to_bytes() for number in range(30))
+        data = HELLO + b"".join(frame_bytes(encode(Note(number, "x" * number))) for number in range(30))
         for start in range(0, len(data), 7):
             writer.write(data[start : start + 7])
             await writer.drain()
@@ -133,11 +133,12 @@ async def test_chunked_frames_arrive_whole() -> None:
 async def test_frames_right_behind_the_hello_are_not_lost() -> None:
     async with Rig() as rig:
         one = rig.add(1)
-        data = HELLO + b"".join(encode(Note(number)).to_bytes() for number in range(5)) + encode(Note(5)).to_bytes()[:9]
+        *whole, cut = (frame_bytes(encode(Note(number))) for number in range(6))
+        data = HELLO + b"".join(whole) + cut[:9]
         _, writer = await asyncio.open_connection("127.0.0.1", one.ref.port)
         writer.write(data)
         await until(lambda: one.node.numbers() == list(range(5)))
-        writer.write(encode(Note(5)).to_bytes()[9:])
+        writer.write(cut[9:])
         await until(lambda: one.node.numbers() == list(range(6)))
         writer.close()
 
@@ -145,7 +146,7 @@ async def test_frames_right_behind_the_hello_are_not_lost() -> None:
 BAD_LATER_BYTES = {
     "garbage": (b"\x00" * 64, "bad_magic"),
     "oversized": (HEADER.pack(MAGIC, Note.TYPE_ID, 0, 64 * 1024 + 1), "oversize"),
-    "flood": (encode(Note(1)).to_bytes() * 100, "flood"),
+    "flood": (frame_bytes(encode(Note(1))) * 100, "flood"),
     "bad goodbye": (HEADER.pack(MAGIC, Goodbye.TYPE_ID, 0, 1) + b"\xc1", "malformed"),
 }
 
@@ -182,7 +183,7 @@ async def test_a_reset_in_the_middle_of_a_frame_ends_the_link_and_nothing_more()
     async with Rig() as rig:
         one = rig.add(1)
         _, writer = await asyncio.open_connection("127.0.0.1", one.ref.port)
-        writer.write(HELLO + encode(Note(1)).to_bytes()[:-1])
+        writer.write(HELLO + frame_bytes(encode(Note(1)))[:-1])
         await until(lambda: one.node.of(LinkUp))
         sock = writer.get_extra_info("socket")
         sock.setsockopt(1, 13, struct.pack("ii", 1, 0))  # SOL_SOCKET, SO_LINGER: close sends a reset

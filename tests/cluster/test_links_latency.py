@@ -12,6 +12,7 @@ from peerd.daemon import loops
 from peerd.daemon.links.settings import monotonic_s
 from peerd.daemon.service import Daemon
 from peerd.linking.opening import FIRST_FRAME_ONE_WAYS
+from peerd.messages import PeerRef
 from peerd.system.sockets import listening_socket
 from tests.support.both_loops import both_loops
 from tests.support.link_rig import Rig, until
@@ -28,7 +29,7 @@ async def test_the_first_frame_arrives_after_tcp_tls_and_hello() -> None:
     async with Rig(tls=True) as rig:
         one, two = rig.pair()
         async with LongPath(lambda: two.listener.address, LATENCY_S) as path:
-            two.ref = replace(two.ref, port=path.port)
+            two.ref = PeerRef(two.ref.id, two.ref.host, path.port)
             two.context.local = replace(two.context.local, node=two.ref)
             heard: list[int] = []
             two.node.on_frame = lambda peer, frame: heard.append(path.passages[0].target)

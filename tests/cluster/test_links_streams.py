@@ -17,6 +17,7 @@ from peerd.limits import MIB
 from peerd.messages import PeerRef
 from peerd.telemetry.schema import PeerMisbehaviour
 from peerd.wire.codec import encode
+from peerd.wire.frames import frame_bytes
 from peerd.wire.handshake import Hello
 from tests.support.both_loops import both_loops
 from tests.support.link_rig import CLUSTER, FAST, CollectingHandler, Rig, linked, until
@@ -100,7 +101,7 @@ async def test_bytes_right_behind_the_hello_reach_the_handler() -> None:
     async with Rig() as rig:
         one = rig.add(1)
         stranger = PeerRef(NodeId(7), "127.0.0.1", 1)
-        hello = encode(Hello(1, 1, 0, CLUSTER, stranger, 1, purpose=1)).to_bytes()
+        hello = frame_bytes(encode(Hello(1, 1, 0, CLUSTER, stranger, 1, purpose=1)))
         data = random.Random(5).randbytes(600_000)
         _, writer = await asyncio.open_connection("127.0.0.1", one.ref.port)
         writer.write(hello + data)

@@ -22,11 +22,13 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Final
 
 import msgpack
+from msgspec.structs import replace
 
 from peerd.errors import Bug, PeerdError
-from peerd.messages import Message, encode_body
+from peerd.messages import Message, Struct, encode_body
 from peerd.sim.simulation import Place, Simulation
 from peerd.wire.codec import encode_request
+from peerd.wire.frames import frame_size
 from peerd.words import counted
 from tests.support.amplification import background, placed, ring_of, verbs
 from tests.support.branch import in_a_branch
@@ -106,18 +108,18 @@ def _dear(filter: str) -> Any:
     """Give whatever is named a filter this text."""
 
     def changed(value: Any) -> Any:
-        if not dataclasses.is_dataclass(value) or isinstance(value, type):
+        if not isinstance(value, Struct):
             return value
         fields: dict[str, Any] = {}
-        for each in dataclasses.fields(value):
-            now = getattr(value, each.name)
-            if each.name == "filter" and isinstance(now, str):
-                fields[each.name] = filter
+        for name in value.__struct_fields__:
+            now = getattr(value, name)
+            if name == "filter" and isinstance(now, str):
+                fields[name] = filter
             elif isinstance(now, tuple):
-                fields[each.name] = tuple(map(changed, now))
-            elif dataclasses.is_dataclass(now):
-                fields[each.name] = changed(now)
-        return dataclasses.replace(value, **fields)
+                fields[name] = tuple(map(changed, now))
+            elif isinstance(now, Struct):
+                fields[name] = changed(now)
+        return replace(value, **fields)
 
     return changed
 
@@ -125,16 +127,16 @@ def _dear(filter: str) -> Any:
 def _larger(message: Message, factor: int) -> Message:
     """The same with its lists so many times as long, as far as their caps and that of the message allow."""
     hints = typing.get_type_hints(type(message), include_extras=True)
-    for each in dataclasses.fields(message):  # type: ignore[arg-type]  # a message is a dataclass
-        now = getattr(message, each.name)
+    for name in message.__struct_fields__:
+        now = getattr(message, name)
         if not isinstance(now, tuple | bytes) or not now:
             continue
-        most = _length_max(hints[each.name])
+        most = _length_max(hints[name])
         longer = (now * max(1, -(-most // len(now))))[: min(most, len(now) * factor)]
-        larger = dataclasses.replace(message, **{each.name: longer})  # type: ignore[type-var]  # as above
+        larger = replace(message, **{name: longer})
         while len(longer) > len(now) and not _fits(larger):
             longer = longer[: max(len(now), len(longer) // 2)]
-            larger = dataclasses.replace(message, **{each.name: longer})  # type: ignore[type-var]  # as above
+            larger = replace(message, **{name: longer})
         message = larger
     return message
 
@@ -153,7 +155,7 @@ def _fits(message: Message) -> bool:
 
 def _cost_of(member: Place, victim: Place, message: Message) -> tuple[float, int]:
     frame = encode_request(message, 1 << 20)
-    return milliseconds(lambda: victim.node.frame_received(member.peer, frame)), frame.size_bytes
+    return milliseconds(lambda: victim.node.frame_received(member.peer, frame)), frame_size(frame)
 
 
 def milliseconds(work: Callable[[], object]) -> float:

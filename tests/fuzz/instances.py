@@ -10,10 +10,12 @@ from collections.abc import Sequence
 from random import Random
 from typing import Any, Final
 
+from msgspec import Meta
+
 from peerd import limits
 from peerd.errors import Bug
 from peerd.ids import NodeId
-from peerd.messages import Message, PeerRef, encode_body, sent_fields
+from peerd.messages import Message, PeerRef, Struct, encode_body
 from tests.support.golden import sample
 
 ITEMS_MAX: Final = 4
@@ -45,12 +47,12 @@ def encoded_instance(rng: Random, kind: type[Message], words: Vocabulary = NOTHI
 
 
 @functools.cache
-def _hints(kind: type) -> dict[str, Any]:
+def _hints(kind: type[Struct]) -> dict[str, Any]:
     hints = typing.get_type_hints(kind, include_extras=True)
-    return {field.name: hints[field.name] for field in sent_fields(kind)}
+    return {name: hints[name] for name in kind.__struct_fields__}
 
 
-def _instance(rng: Random, kind: type, words: Vocabulary) -> object:
+def _instance(rng: Random, kind: type[Struct], words: Vocabulary) -> object:
     values = {name: _value(rng, annotation, words) for name, annotation in _hints(kind).items()}
     if words.kinds and {"type_id", "body"} <= values.keys() and rng.random() < KNOWN_SHARE:
         inner = rng.choice(words.kinds)
@@ -89,7 +91,7 @@ def _plain(rng: Random, annotation: Any, words: Vocabulary, rules: tuple[Any, ..
     if annotation is bool:
         return rng.random() < 0.5
     if annotation is int:
-        least, most = _bounds(rules, -(2**63), 2**63 - 1)
+        least, most = _bounds(rules, -(2**63), 2**64 - 1)
         return rng.choice((least, most, max(least, min(most, rng.randrange(300))), rng.randint(least, most)))
     if annotation is float:
         least, most = _bounds(rules, -1e9, 1e9)
@@ -105,9 +107,9 @@ def _plain(rng: Random, annotation: Any, words: Vocabulary, rules: tuple[Any, ..
 
 def _bounds(rules: tuple[Any, ...], least: Any, most: Any) -> tuple[Any, Any]:
     for rule in rules:
-        least = getattr(rule, "ge", getattr(rule, "gt", least))
-        most = getattr(rule, "le", most)
-        most = rule.lt - 1 if hasattr(rule, "lt") else most
+        if isinstance(rule, Meta):
+            least = next((bound for bound in (rule.ge, rule.gt) if bound is not None), least)
+            most = next((bound for bound in (rule.le, rule.lt and rule.lt - 1) if bound is not None), most)
     return least, most
 
 

@@ -17,7 +17,7 @@ from peerd.ids import key_of
 from peerd.messages import Message, decode_body
 from peerd.services.groups.members import group_key
 from peerd.sim.simulation import Simulation
-from peerd.wire.frames import CORRELATION, FLAG_REPLY, FLAG_REQUEST, Frame
+from peerd.wire.frames import CORRELATION, FLAG_REPLY, FLAG_REQUEST
 from protocols.aggregation.messages import WhyMissing
 from tests.fuzz.instances import Vocabulary, encoded_instance
 from tests.support.aggregation import SUM, Round, aggregation_ring
@@ -91,7 +91,7 @@ def _say_anything(rng: Random, simulation: Simulation, words: Vocabulary) -> str
     body = encoded_instance(rng, kind, words)
     flags = rng.choice((0, 0, FLAG_REQUEST, FLAG_REPLY))
     head = CORRELATION.pack(rng.randrange(1, 200)) if flags else b""
-    victim.node.frame_received(liar.peer, Frame(kind.TYPE_ID, flags, head + body))
+    victim.node.frame_received(liar.peer, (kind.TYPE_ID, flags, head + body))
     try:
         told = repr(decode_body(kind, body))
     except ProtocolError as error:

@@ -14,7 +14,7 @@ from peerd.identity.ledger import TrustLedger
 from peerd.ids import NodeId
 from peerd.messages import Message, PeerRef, decode_body, encode_body
 from peerd.wire.codec import decode
-from peerd.wire.frames import FLAG_REPLY, FLAG_REQUEST, Frame, FrameDecoder
+from peerd.wire.frames import FLAG_REPLY, FLAG_REQUEST, Frame, FrameDecoder, frame_bytes
 from peerd.wire.handshake import Handshake, Hello, HelloAck, HelloRefused, LocalNode, Purpose
 from peerd.wire.trust import Denial, IssuerNotice, RootChange, SignedNotice
 from tests.fuzz import mutate
@@ -57,7 +57,7 @@ def _frames(rng: Random) -> list[bytes]:
         kind = rng.choice(kinds)
         flags = rng.choice((0, 0, FLAG_REQUEST, FLAG_REPLY))
         body = (rng.randbytes(4) if flags else b"") + encoded_instance(rng, kind)
-        content += Frame(kind.TYPE_ID, flags, body).to_bytes()
+        content += frame_bytes((kind.TYPE_ID, flags, body))
     stream = mutate.damaged(rng, bytes(content)) if rng.random() < 0.8 else bytes(content)
     cuts = sorted(rng.randrange(len(stream) + 1) for _ in range(rng.randrange(4)))
     return [stream[start:end] for start, end in zip([0, *cuts], [*cuts, len(stream)], strict=True)]
@@ -83,7 +83,7 @@ def _first_frame(rng: Random) -> tuple[bool, Frame]:
         valid = encode_body(Hello(1, 1, 0, CLUSTER, peer, 1, 0))
     else:
         valid = encoded_instance(rng, kind)
-    return rng.random() < 0.5, Frame(kind.TYPE_ID, 0, mutate.packed(rng, valid))
+    return rng.random() < 0.5, (kind.TYPE_ID, 0, mutate.packed(rng, valid))
 
 
 def _shake_hands(case: tuple[bool, Frame]) -> None:

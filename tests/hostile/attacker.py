@@ -181,14 +181,15 @@ class Attacker:
 
     def _send_twisted(self, peer: PeerRef, frame: Frame, priority: Priority) -> None:
         decoded = decode(frame)
-        told = None if decoded is None else self.twist(peer, decoded.message)
-        if decoded is None or told is decoded.message:
+        message, correlation, is_reply = decoded if decoded is not None else (None, None, False)
+        told = None if message is None else self.twist(peer, message)
+        if told is message:
             self.daemon.links.send(peer, frame, priority)
-        elif told is not None and decoded.correlation is None:
+        elif told is not None and correlation is None:
             self.daemon.links.send(peer, encode(told), priority)
-        elif told is not None and decoded.correlation is not None:
-            again = encode_reply if decoded.is_reply else encode_request
-            self.daemon.links.send(peer, again(told, decoded.correlation), priority)
+        elif told is not None and correlation is not None:
+            again = encode_reply if is_reply else encode_request
+            self.daemon.links.send(peer, again(told, correlation), priority)
 
     def behave(self, kind: type[StreamBehaviour]) -> None:
         """Do to those below it in streams what a hostile node of the simulator does."""
@@ -223,7 +224,7 @@ class Attacker:
     def route_as(self, source: PeerRef, key: NodeId, message: Message, to: PeerRef) -> None:
         """Have a peer route a message that, it says, comes from ``source``."""
         frame = encode(message)
-        route = Route((key,), frame.type_id, frame.body, source, 1, next(self._numbers), 1)
+        route = Route((key,), frame[0], frame[2], source, 1, next(self._numbers), 1)
         self.request(to, route)
 
     async def moments(self, times: int, pause_s: float, act: Callable[[int], None]) -> None:

@@ -13,7 +13,6 @@ from peerd.overlay.messages import CANDIDATES_MAX, LeafSetProbe, Ping, Route
 from peerd.services.groups.messages import Join
 from peerd.services.records.messages import PUT, RecordRequest
 from peerd.wire.codec import encode
-from peerd.wire.frames import Frame
 from protocols.aggregation.messages import Enrolled, StartRound
 from protocols.aggregation.query import parse_query
 from protocols.aggregation.statements import NONCE_BYTES, round_id_of, start_statement
@@ -54,7 +53,7 @@ async def test_a_flood_of_multicasts_costs_the_sender_its_link(ring: Ring) -> No
             for _ in range(MULTICASTS // 100):
                 for peer in attacker.bystanders:
                     each = next(numbers)
-                    attacker.request(peer, Route(keys[each % 9], frame.type_id, frame.body, attacker.peer, 1, each, 1))
+                    attacker.request(peer, Route(keys[each % 9], frame[0], frame[2], attacker.peer, 1, each, 1))
 
         await attacker.moments(100, 0.01, multicast)
         await ring.is_named(attacker)
@@ -80,7 +79,7 @@ async def test_frames_that_are_dear_to_read_cost_the_sender_its_link(ring: Ring)
 
         def bomb(number: int) -> None:
             for peer in attacker.bystanders:
-                attacker.send_frame(peer, Frame(LeafSetProbe.TYPE_ID, 0, BOMBS[number % len(BOMBS)]))
+                attacker.send_frame(peer, (LeafSetProbe.TYPE_ID, 0, BOMBS[number % len(BOMBS)]))
 
         await attacker.moments(60, 0.05, bomb)
         await ring.is_named(attacker)
@@ -127,7 +126,7 @@ async def test_records_and_groups_without_number_leave_room_for_others(ring: Rin
 async def test_rounds_without_end_leave_room_for_others(ring: Ring) -> None:
     """600 rounds of 49 days each, of which nobody hears again."""
     async with ring.attacked() as (attacker, work):
-        attacker.listen = lambda peer, frame: frame.type_id == Enrolled.TYPE_ID
+        attacker.listen = lambda peer, frame: frame[0] == Enrolled.TYPE_ID
         numbers = count()
 
         def start(number: int) -> None:

@@ -140,17 +140,17 @@ async def test_who_is_sent_astray_by_a_member_joins_all_the_same(ring: Ring) -> 
 
         def mislead(peer: PeerRef, frame: Frame) -> bool:
             decoded = decode(frame)
-            if decoded is None or decoded.correlation is None or decoded.is_reply:
+            if decoded is None or decoded[1] is None or decoded[2]:
                 return False
             answer: Message
-            match decoded.message:
+            match decoded[0]:
                 case JoinRequest():
                     answer = JoinReply(True, None, (), (), inventor.some(peer.id, SIDE))
                 case EntriesRequest():
                     answer = EntriesReply(inventor.some(peer.id, SIDE), (None,) * SIDE)
                 case _:
                     return False
-            attacker.send_frame(peer, encode_reply(answer, decoded.correlation))
+            attacker.send_frame(peer, encode_reply(answer, decoded[1]))
             return True
 
         attacker.listen = mislead
@@ -169,11 +169,11 @@ async def test_what_it_accepts_and_drops_is_lost_for_no_other_key(ring: Ring) ->
         def drop(peer: PeerRef, frame: Frame) -> bool:
             nonlocal dropped
             decoded = decode(frame)
-            if decoded is None or not isinstance(decoded.message, Route | GroupMulticast):
+            if decoded is None or not isinstance(decoded[0], Route | GroupMulticast):
                 return False
             dropped += 1
-            if decoded.correlation is not None:
-                attacker.send_frame(peer, encode_reply(RouteAck(True), decoded.correlation))
+            if decoded[1] is not None:
+                attacker.send_frame(peer, encode_reply(RouteAck(True), decoded[1]))
             return True
 
         attacker.listen = drop

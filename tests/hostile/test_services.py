@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from itertools import count
 
 import pytest
+from msgspec.structs import replace
 
 from peerd.api import RecordVersion
 from peerd.ids import NodeId, key_of, parse_id
@@ -188,9 +188,9 @@ async def test_an_inheritance_that_it_invents_makes_no_root(own_ring: Ring) -> N
         positions: list[MulticastPosition] = []
 
         def note(peer: PeerRef, frame: Frame) -> bool:
-            if frame.type_id == GroupMulticast.TYPE_ID and (decoded := decode(frame)) is not None:
-                assert isinstance(decoded.message, GroupMulticast)
-                positions.append(decoded.message.position)
+            if frame[0] == GroupMulticast.TYPE_ID and (decoded := decode(frame)) is not None:
+                assert isinstance(decoded[0], GroupMulticast)
+                positions.append(decoded[0].position)
             return False
 
         def bequeath(_: int) -> None:

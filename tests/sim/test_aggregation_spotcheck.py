@@ -102,11 +102,7 @@ def test_no_more_are_asked_than_the_sample_has(monkeypatch: pytest.MonkeyPatch) 
 def asks(frame: Frame) -> bool:
     """Whether a node is asked in it whether it takes part."""
     decoded = decode(frame)
-    return (
-        decoded is not None
-        and isinstance(decoded.message, Route)
-        and decoded.message.type_id == ConfirmContribution.TYPE_ID
-    )
+    return decoded is not None and isinstance(decoded[0], Route) and decoded[0].type_id == ConfirmContribution.TYPE_ID
 
 
 @pytest.mark.parametrize("count", [COVERED, LARGE])

@@ -130,8 +130,8 @@ def test_who_is_half_deaf_hears_half_of_the_others() -> None:
     simulation, _ = ring_among(HalfDeaf)
     liar = simulation.nodes[LIAR].node
     assert isinstance(liar, HostileNode)
-    question = Decoded(JoinRequest(), 1, False)
-    heard = {liar.behaviours[0].hears(place.peer, encode(question.message), question) for place in simulation.nodes}
+    question: Decoded = (JoinRequest(), 1, False)
+    heard = {liar.behaviours[0].hears(place.peer, encode(question[0]), question) for place in simulation.nodes}
     assert heard == {True, False}
 
 

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Sequence
-from dataclasses import replace
 
 import pytest
+from msgspec.structs import replace
 
 from peerd.api import NO_VERSION, RecordOutcome, RecordResult, RecordVersion
 from peerd.ids import format_id
@@ -353,10 +354,10 @@ def test_a_root_cannot_make_up_what_it_has_found() -> None:
     genuine = held(root, KEY)
     reader = outsider(simulation, owner)
     for lie in (
-        replace(genuine, value=b"false"),
-        replace(genuine, value=b"false", write=UNSIGNED),
-        replace(genuine, owner=root.id),
-        replace(genuine, write=replace(genuine.write, until_s=genuine.write.until_s + 1.0)),
+        dataclasses.replace(genuine, value=b"false"),
+        dataclasses.replace(genuine, value=b"false", write=UNSIGNED),
+        dataclasses.replace(genuine, owner=root.id),
+        dataclasses.replace(genuine, write=replace(genuine.write, until_s=genuine.write.until_s + 1.0)),
         held_by_root_of_another(simulation, owner),
     ):
         root.node.records._root._state.current = lambda *wanted, lie=lie: lie  # type: ignore[method-assign]  # it lies

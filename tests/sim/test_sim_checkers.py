@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
+from peerd import messages
 from peerd.errors import Bug
 from peerd.ids import NodeId
-from peerd.messages import PeerRef, field_types
+from peerd.messages import PeerRef
 from peerd.overlay.config import OverlayConfig
 from peerd.overlay.dedupe import Window
 from peerd.overlay.expectations import Expectations
@@ -86,7 +86,9 @@ def send_probes(simulation: Simulation, duration_s: float = 30.0) -> None:
 def addresses_are_mixed_up(patch: Patch) -> None:
     admit = OverlayState.admit_leaf
     patch.setattr(
-        OverlayState, "admit_leaf", lambda self, peer, told=(): admit(self, replace(peer, port=peer.port + 1), told)
+        OverlayState,
+        "admit_leaf",
+        lambda self, peer, told=(): admit(self, PeerRef(peer.id, peer.host, peer.port + 1), told),
     )
     checked(4).run_for(30.0)
 
@@ -166,7 +168,7 @@ def node_finds_fault_with_itself(patch: Patch) -> None:
 
 
 def a_field_gets_lost(patch: Patch) -> None:
-    patch.setitem(field_types.decoders, EntriesRequest, lambda values: EntriesRequest())
+    patch.setitem(cast(dict[Any, Any], messages._decoders), EntriesRequest, lambda body: EntriesRequest())
     checked(40, overlay=OverlayConfig.model_validate({"table_interval": "1s"})).run_for(60.0)
 
 

@@ -14,7 +14,6 @@ from peerd.sim.faults import Impairment, Scope
 from peerd.sim.latency import ConstantLatency
 from peerd.sim.network import RETRANSMIT_S, SEND_TIMEOUT_S, NetworkConfig, State
 from peerd.sim.world import SimulationFailure
-from peerd.wire.frames import Frame
 from tests.support.trivial_world import EXACT, LATENCY_S, OPENING_S, RTT_S, TrivialWorld, about, trivial_world
 
 
@@ -528,7 +527,7 @@ def test_links_are_bounded_and_the_idle_one_makes_room() -> None:
 def test_garbage_on_the_wire_costs_the_link_and_nothing_else() -> None:
     world = connected(2)
     world.misbehaviour_is_failure = False
-    world.nodes[0].driver.send(world.nodes[1].peer, Frame(Words.TYPE_ID, 0, b"\xc1"), Priority.NORMAL)
+    world.nodes[0].driver.send(world.nodes[1].peer, (Words.TYPE_ID, 0, b"\xc1"), Priority.NORMAL)
     world.run_for(1.0)
     assert [(said_by, about) for _, said_by, about, _ in world.misbehaviours] == [
         (world.nodes[1].peer, world.nodes[0].peer)

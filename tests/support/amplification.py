@@ -16,10 +16,12 @@ from contextlib import contextmanager
 from functools import cache
 from typing import Any, Final
 
+from msgspec.structs import replace
+
 from peerd.api import Priority
 from peerd.driver import StreamHandler
 from peerd.ids import NodeId, key_of
-from peerd.messages import Message, PeerRef, encode_body, message_type, sent_fields
+from peerd.messages import Message, PeerRef, Struct, encode_body, message_type
 from peerd.overlay.config import OverlayConfig
 from peerd.overlay.messages import Broadcast, ForgetOrder, LookupProbe, Route
 from peerd.services.groups.config import GroupsConfig
@@ -30,7 +32,7 @@ from peerd.sim.driver import SimDriver
 from peerd.sim.simulation import Place, Simulation
 from peerd.testing.simulation import ring
 from peerd.wire.codec import encode_request
-from peerd.wire.frames import Frame
+from peerd.wire.frames import Frame, frame_size
 from protocols.aggregation.messages import Enrolled, StartRound, StopRound, WhyMissing
 from protocols.aggregation.plugin import Aggregation
 from protocols.aggregation.query import Query
@@ -86,12 +88,12 @@ class Caused:
     @property
     def back_bytes(self) -> int:
         """Bytes that come back to the member."""
-        return sum(frame.size_bytes for frame in self.back)
+        return sum(frame_size(frame) for frame in self.back)
 
     @property
     def others_bytes(self) -> int:
         """Bytes that go to others."""
-        return sum(frame.size_bytes for frame in self.others)
+        return sum(frame_size(frame) for frame in self.others)
 
     @property
     def ratio(self) -> float:
@@ -186,7 +188,7 @@ def _without_beats(frames: list[tuple[PeerRef, PeerRef, Frame]]) -> list[tuple[P
     found = []
     for source, to, frame in frames:
         edge = source.id, to.id
-        if frame.type_id == streams.BEAT_ID and left[edge] <= WINDOW_S:
+        if frame[0] == streams.BEAT_ID and left[edge] <= WINDOW_S:
             left[edge] += 1
         else:
             found.append((source, to, frame))
@@ -223,7 +225,7 @@ def _measured(kind: type[Message], outer: type[Message] | None) -> Caused:
     frames = _without_beats(frames)
     back = tuple(each for _, to, each in frames if to.id == member.id)
     others = tuple(each for source, to, each in frames if member.id not in (source.id, to.id))
-    return Caused(frame.size_bytes, back, others, sum(peer.id != member.id for peer in heard.streams))
+    return Caused(frame_size(frame), back, others, sum(peer.id != member.id for peer in heard.streams))
 
 
 def _in_general(kind: type[Message], outer: type[Message] | None) -> _Sent:
@@ -292,12 +294,12 @@ def background(name: str = "general") -> Counter[tuple[NodeId, NodeId, int, int]
 
 def _key(said: tuple[PeerRef, PeerRef, Frame]) -> tuple[NodeId, NodeId, int, int]:
     source, to, frame = said
-    return source.id, to.id, frame.type_id, frame.size_bytes
+    return source.id, to.id, frame[0], frame_size(frame)
 
 
 def names(frames: tuple[Frame, ...]) -> dict[str, int]:
     """How many of each kind, by name."""
-    return dict(Counter(_name(frame.type_id) for frame in frames))
+    return dict(Counter(_name(frame[0]) for frame in frames))
 
 
 def _name(type_id: int) -> str:
@@ -314,17 +316,17 @@ class _Words:
     victim: PeerRef
     round_id: bytes
 
-    def smallest(self, kind: type) -> Any:
+    def smallest(self, kind: type[Struct]) -> Any:
         """The smallest valid instance of a message or struct, signed by the member where it may sign it."""
         if kind is StartRound:
             return self._start()
         hints = typing.get_type_hints(kind, include_extras=True)
-        found = kind(**{each.name: self._value(each.name, hints[each.name]) for each in sent_fields(kind)})
+        found = kind(**{name: self._value(name, hints[name]) for name in kind.__struct_fields__})
         if kind in (Enrolled, StopRound):
             peer = self.member.peer
             is_stop = kind is StopRound
             said = stop_statement(self.round_id) if is_stop else enrolled_statement(self.round_id, peer, "")
-            found = dataclasses.replace(found, proof=self._signed(said))
+            found = replace(found, proof=self._signed(said))
         return found
 
     def around(self, outer: type[Message], inner: Message) -> Message:
@@ -332,7 +334,7 @@ class _Words:
         type_id, body, source = inner.TYPE_ID, encode_body(inner), self.member.peer
         if outer is Broadcast:
             return Broadcast(type_id, body, source, 1, 1, self.victim.id, self.victim.id, 0)
-        fields = {each.name for each in sent_fields(type(inner))}
+        fields = inner.__struct_fields__
         key = GROUP if "group" in fields else TOPIC_KEY if "key" in fields else self.victim.id
         key = pubsub.key_for(inner) or key
         return Route((key,), type_id, body, source, 1, 1, 0)
@@ -357,7 +359,7 @@ class _Words:
         least, length = 0, 0
         if typing.get_origin(annotation) is typing.Annotated:
             annotation, *rules = typing.get_args(annotation)
-            least = max((getattr(rule, "ge", 0) for rule in rules), default=0)
+            least = max((getattr(rule, "ge", 0) or 0 for rule in rules), default=0)
             length = max((getattr(rule, "min_length", 0) or 0 for rule in rules), default=0)
         if typing.get_origin(annotation) in (types.UnionType, typing.Union):
             return None

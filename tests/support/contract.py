@@ -113,10 +113,10 @@ class ContractNode:
         self.on_frame(peer, frame)
         decoded = decode(frame)
         assert decoded is not None
-        if isinstance(decoded.message, Note):
-            self.received.append((peer, decoded.message.number))
+        if isinstance(decoded[0], Note):
+            self.received.append((peer, decoded[0].number))
         else:
-            self.others.append((peer, decoded.message))
+            self.others.append((peer, decoded[0]))
 
     def peer_down(self, peer: PeerRef, reason: str) -> None:
         self.upcall()
@@ -125,8 +125,8 @@ class ContractNode:
     def frame_refused(self, peer: PeerRef, frame: Frame, reason: SendRefusal) -> None:
         """Record a refusal; only this may be called from within a call."""
         decoded = decode(frame)
-        assert decoded is not None and isinstance(decoded.message, Note)
-        self.refused.append((peer, decoded.message.number, reason))
+        assert decoded is not None and isinstance(decoded[0], Note)
+        self.refused.append((peer, decoded[0].number, reason))
 
     def writable(self, peer: PeerRef) -> None:
         self.upcall()

@@ -13,9 +13,10 @@ from pathlib import Path
 from typing import Any
 
 from peerd.ids import NodeId
-from peerd.messages import Message, registered, sent_fields
+from peerd.messages import Message, PeerRef, Struct, registered
 from peerd.plugins import find_plugins
 from peerd.wire.codec import encode
+from peerd.wire.frames import frame_bytes
 
 GOLDEN = Path(__file__).parent.parent / "unit" / "golden_messages.json"
 
@@ -35,10 +36,10 @@ def sample(kind: type[Message]) -> Message:
     return typing.cast(Message, _instance(kind))
 
 
-def _instance(kind: type) -> object:
+def _instance(kind: type[Struct]) -> object:
     hints = typing.get_type_hints(kind, include_extras=True)
-    fields = sent_fields(kind)
-    return kind(**{field.name: _value(hints[field.name], number) for number, field in enumerate(fields, 1)})
+    fields = kind.__struct_fields__
+    return kind(**{name: _value(hints[name], number) for number, name in enumerate(fields, 1)})
 
 
 def _value(annotation: Any, number: int) -> object:
@@ -47,7 +48,7 @@ def _value(annotation: Any, number: int) -> object:
         inner, *constraints = typing.get_args(annotation)
         least = max((getattr(rule, "min_length", 0) or 0 for rule in constraints), default=0)
         value = _value(inner, number)
-        most = min((rule.le for rule in constraints if hasattr(rule, "le")), default=value)
+        most = min((rule.le for rule in constraints if getattr(rule, "le", None) is not None), default=value)
         if isinstance(value, float) and value > typing.cast(float, most):
             return typing.cast(float, most) / (number + 1)
         return value * least if isinstance(value, bytes) and least else value
@@ -57,6 +58,8 @@ def _value(annotation: Any, number: int) -> object:
         return _value(next(each for each in typing.get_args(annotation) if each is not types.NoneType), number)
     if annotation is NodeId:
         return NodeId((number << 120) + number)
+    if annotation is PeerRef:
+        return PeerRef(NodeId((1 << 120) + 1), "text2", 3)
     plain: dict[Any, object] = {
         int: number,
         float: number + 0.5,
@@ -69,7 +72,7 @@ def _value(annotation: Any, number: int) -> object:
 
 def golden_line(kind: type[Message]) -> dict[str, str]:
     """Name and frame bytes of a message's sample."""
-    return {"message": kind.__name__, "frame": encode(sample(kind)).to_bytes().hex()}
+    return {"message": kind.__name__, "frame": frame_bytes(encode(sample(kind))).hex()}
 
 
 def load() -> dict[str, dict[str, str]]:

@@ -148,7 +148,7 @@ class FakeNode:
     def numbers(self, sender: PeerRef | None = None) -> list[int]:
         """The numbers of the notes received, in order."""
         notes = [decode(frame) for peer, frame in self.received if sender is None or peer.id == sender.id]
-        return [note.message.number for note in notes if note is not None and isinstance(note.message, Note)]
+        return [note[0].number for note in notes if note is not None and isinstance(note[0], Note)]
 
     def of(self, kind: type[Event]) -> list[Any]:
         """The events of one class."""

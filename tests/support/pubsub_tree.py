@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, ClassVar
+
+from msgspec.structs import replace
 
 from peerd.api import Host, NeighbourChange, Part, Plugin, PluginConfig, RecordRole, handles, on_timer
 from peerd.ids import NodeId, closeness

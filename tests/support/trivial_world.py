@@ -95,7 +95,7 @@ class NotingNode:
         """Decode, as a node does."""
         decoded = decode(frame)
         assert decoded is not None
-        self.messages.append((self.driver.now(), peer, decoded.message))
+        self.messages.append((self.driver.now(), peer, decoded[0]))
 
     def peer_down(self, peer: PeerRef, reason: str) -> None:
         """Note it."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import typing
 from io import BytesIO
 from typing import Any
@@ -10,6 +9,7 @@ from typing import Any
 import msgpack
 import pytest
 from hypothesis import given, settings, strategies as st
+from msgspec.structs import replace
 
 from peerd.api import SwapRequest
 from peerd.errors import PeerMisbehaved, ProtocolError
@@ -124,11 +124,11 @@ def test_in_a_large_ring_enrolment_goes_through_the_overlay_signed() -> None:
     asker_plugin, asker = member()
     asker_plugin.extractor = None
     round_id = asker_plugin.aggregate(QUERY, RoundListener(lambda answer: None), 60.0)
-    enrolled = dataclasses.replace(enrolled, round_id=round_id)
+    enrolled = replace(enrolled, round_id=round_id)
     with pytest.raises(ProtocolError, match="forged_enrolment"):
         broadcast(asker, enrolled, peer(SIBLING))
     proof = signed(NodeId(SIBLING), enrolled_statement(round_id, peer(SIBLING), ""))
-    broadcast(asker, dataclasses.replace(enrolled, absent=(), proof=proof), peer(SIBLING))
+    broadcast(asker, replace(enrolled, absent=(), proof=proof), peer(SIBLING))
     assert SIBLING in asker_plugin.requesters[round_id].collector.enrolled
     answer = asker.routed[-1]
     assert answer == (SIBLING, Noted(round_id, signed(asker.id, noted_statement(round_id, NodeId(SIBLING)))))
@@ -403,12 +403,12 @@ def test_nobody_starts_another_round_under_the_same_id() -> None:
     true = start()
     other = Query("count").to_wire()
     for forged in (
-        dataclasses.replace(true, query=other),
-        dataclasses.replace(true, requester=peer(SIBLING)),
-        dataclasses.replace(true, lasts_ms=true.lasts_ms + 1),
-        dataclasses.replace(true, is_direct=False),
-        dataclasses.replace(true, proof=signed(NodeId(SIBLING), b"start" + ROUND)),
-        dataclasses.replace(true, proof=b""),
+        replace(true, query=other),
+        replace(true, requester=peer(SIBLING)),
+        replace(true, lasts_ms=true.lasts_ms + 1),
+        replace(true, is_direct=False),
+        replace(true, proof=signed(NodeId(SIBLING), b"start" + ROUND)),
+        replace(true, proof=b""),
     ):
         with pytest.raises(ProtocolError, match="forged_round"):
             broadcast(host, forged, forged.requester)
@@ -445,8 +445,8 @@ def test_a_round_is_never_told_to_be_older_than_fits() -> None:
     host.time_s = 50 * 86_400.0
     true = started(peer(ASKER), QUERY.to_wire(), begins_at_s=host.time_s, remaining_s=ROUND_S_MAX)
     with pytest.raises(ProtocolError, match="old_round"):
-        broadcast(host, dataclasses.replace(true, age_ms=2**32 - 1), peer(ASKER))
-    broadcast(host, dataclasses.replace(true, age_ms=int(ROUND_S_MAX) * 1000), peer(ASKER))
+        broadcast(host, replace(true, age_ms=2**32 - 1), peer(ASKER))
+    broadcast(host, replace(true, age_ms=int(ROUND_S_MAX) * 1000), peer(ASKER))
     host.time_s += ROUND_S_MAX - 1
     told = plugin.on_ask_start(AskStart(true.round_id), peer(SIBLING))
     assert isinstance(told, StartRound)
@@ -457,7 +457,7 @@ def test_who_passes_on_a_start_that_this_node_does_not_believe_keeps_its_link() 
     """It may have checked it under another root."""
     plugin, host = member()
     host.deliver(Invite(ROUND, LEVEL), peer(SIBLING))
-    host.requests[-1].on_reply(dataclasses.replace(start(), proof=b"of another root"), peer(SIBLING))
+    host.requests[-1].on_reply(replace(start(), proof=b"of another root"), peer(SIBLING))
     assert not plugin.participants
     assert host.counted["peerd_aggregation_rejected_total", "forged_round"] == 1
 

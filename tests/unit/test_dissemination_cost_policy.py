@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 import random
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import replace
 from functools import partial
 
 import pytest
+from msgspec.structs import replace
 
 from peerd.errors import ProtocolError
 from peerd.ids import NodeId
-from peerd.messages import Message
+from peerd.messages import Message, PeerRef
 from protocols.dissemination.models import AT_MS_MAX
 from protocols.dissemination.names import stream_key
 from protocols.dissemination.policies.cost import messages
@@ -92,7 +93,7 @@ def test_who_slows_down_is_moved_down() -> None:
     before = net.model().loss()
     inner = max(net.members, key=lambda id: (id != net.peers[0].id, len(net.access[id].children())))
     assert net.access[inner].children()
-    net.costs[inner] = replace(net.costs[inner], filter_s=net.costs[inner].filter_s * 20)
+    net.costs[inner] = dataclasses.replace(net.costs[inner], filter_s=net.costs[inner].filter_s * 20)
     slow = net.model().loss()
     net.live(120.0)
     assert before < slow
@@ -301,7 +302,7 @@ def test_tokens_without_end_make_nobody_decide_more_often_than_once_a_round() ->
 def test_questions_for_a_place_without_end_are_answered_some_times_a_second() -> None:
     net = net_of(3, 11)
     chain(net)
-    strangers = [replace(net.peers[2], id=NodeId(1000 + number)) for number in range(100)]
+    strangers = [PeerRef(NodeId(1000 + number), net.peers[2].host, net.peers[2].port) for number in range(100)]
     asked = 0
     offered: list[Message] = []
     net.access[net.peers[0].id].send = lambda peer, message: offered.append(message)  # type: ignore[method-assign]  # what it sends is looked at

@@ -6,13 +6,12 @@ import types
 import typing
 from typing import Any, Final
 
-import annotated_types
 import pytest
 
 from peerd.errors import Bug, ProtocolError
 from peerd.ids import NodeId
 from peerd.limits import HOST_LENGTH_MAX
-from peerd.messages import Message, PeerRef, encode_body, sent_fields
+from peerd.messages import Message, PeerRef, Struct, encode_body
 from protocols.dissemination import messages
 from protocols.dissemination.asking import describe
 from protocols.dissemination.documents import messages as document_messages
@@ -36,7 +35,7 @@ KINDS: Final = (*messages.MESSAGES, *document_messages.MESSAGES, *policy_message
 def largest(annotation: Any, rules: tuple[Any, ...] = ()) -> Any:
     """A value of a field that takes as many bytes as any."""
     origin, parts = typing.get_origin(annotation), typing.get_args(annotation)
-    length = next((rule.max_length for rule in rules if isinstance(rule, annotated_types.MaxLen)), 0)
+    length = next((rule.max_length for rule in rules if rule.max_length is not None), 0)
     if origin is typing.Annotated:
         return largest(parts[0], (*rules, *parts[1:]))
     if origin in (types.UnionType, typing.Union):
@@ -48,9 +47,8 @@ def largest(annotation: Any, rules: tuple[Any, ...] = ()) -> Any:
     if annotation is PeerRef:
         return PeerRef(NodeId((1 << 128) - 1), "h" * HOST_LENGTH_MAX, 65535)
     if annotation is int:
-        most = [getattr(rule, "lt", 1 << 64) - 1 for rule in rules if isinstance(rule, annotated_types.Lt)]
-        most += [getattr(rule, "le", 1 << 64) for rule in rules if isinstance(rule, annotated_types.Le)]
-        return min(most)
+        most = [rule.lt - 1 for rule in rules if rule.lt is not None]
+        return min([*most, *(rule.le for rule in rules if rule.le is not None)], default=(1 << 64) - 1)
     if annotation in (bytes, str):
         return (b"\xff" if annotation is bytes else "\U0001f600") * length
     if annotation in (bool, float):
@@ -58,9 +56,9 @@ def largest(annotation: Any, rules: tuple[Any, ...] = ()) -> Any:
     return full(annotation)
 
 
-def full(kind: type) -> Any:
+def full(kind: type[Struct]) -> Any:
     hints = typing.get_type_hints(kind, include_extras=True)
-    return kind(*(largest(hints[field.name]) for field in sent_fields(kind)))
+    return kind(*(largest(hints[name]) for name in kind.__struct_fields__))
 
 
 @pytest.mark.parametrize("kind", [kind for kind in KINDS if kind not in BY_BYTES])

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import cast
+
+from msgspec.structs import replace
 
 from peerd.api import Coordinate, Envelope, GroupOutcome, Verdict
 from peerd.ids import NodeId

@@ -18,7 +18,7 @@ from peerd.wire.frames import Frame
 
 OWN, SMALLER, LARGER = NodeId(50), NodeId(10), NodeId(90)
 SETTINGS = LinkSettings()
-FRAME = Frame(0x100, 0, b"x")
+FRAME = (0x100, 0, b"x")
 
 
 def peer(node_id: int) -> PeerRef:
@@ -98,7 +98,7 @@ class FakeHost:
         self.dropped[reason] = self.dropped.get(reason, 0) + frames
 
     def frame_refused(self, peer: PeerRef, frame: Frame, reason: SendRefusal) -> None:
-        self.refused.append((peer.id, frame.type_id, reason))
+        self.refused.append((peer.id, frame[0], reason))
 
     def writable(self, peer: PeerRef) -> None:
         self.writables.append(peer.id)

@@ -13,7 +13,7 @@ BYTES_MAX = 300
 
 
 def frame(number: int, size: int) -> Frame:
-    return Frame(1 + number, 0, bytes(size))
+    return (1 + number, 0, bytes(size))
 
 
 def drain(queue: SendQueue, step: int) -> list[Frame]:
@@ -34,8 +34,8 @@ def test_nothing_is_lost_that_was_not_counted(pushes: list[tuple[Priority, int]]
     sent = drain(queue, step)
     assert len(sent) + dropped == len(pushes)
     assert queue.size_bytes == 0
-    by_priority = [[each.type_id for each in sent if pushes[each.type_id - 1][0] is level] for level in Priority]
-    assert [each.type_id for each in sent] == [number for numbers in by_priority for number in numbers]
+    by_priority = [[each[0] for each in sent if pushes[each[0] - 1][0] is level] for level in Priority]
+    assert [each[0] for each in sent] == [number for numbers in by_priority for number in numbers]
     assert all(numbers == sorted(numbers) for numbers in by_priority)
 
 
@@ -48,7 +48,7 @@ def test_a_frame_is_only_dropped_for_one_as_important(pushes: list[tuple[Priorit
         if priority is Priority.URGENT and urgent_bytes + 8 + size <= BYTES_MAX:
             urgent_bytes += 8 + size
             urgent.append(number + 1)
-    sent = [each.type_id for each in drain(queue, 100) if pushes[each.type_id - 1][0] is Priority.URGENT]
+    sent = [each[0] for each in drain(queue, 100) if pushes[each[0] - 1][0] is Priority.URGENT]
     assert sent == urgent
 
 
@@ -60,8 +60,8 @@ def test_background_gives_way_oldest_first_then_normal_to_urgent() -> None:
         queue.push(frame(number, 10), Priority.NORMAL)
     pushes = (4, Priority.NORMAL), (5, Priority.URGENT), (6, Priority.URGENT), (7, Priority.BACKGROUND)
     dropped = [queue.push(frame(number, 10), priority) for number, priority in pushes]
-    assert [[each.type_id - 1 for each in frames] for frames in dropped] == [[0], [1], [2], [7]]
-    assert [each.type_id - 1 for each in drain(queue, 1)] == [5, 6, 3, 4]
+    assert [[each[0] - 1 for each in frames] for frames in dropped] == [[0], [1], [2], [7]]
+    assert [each[0] - 1 for each in drain(queue, 1)] == [5, 6, 3, 4]
 
 
 def test_a_frame_larger_than_the_queue_is_dropped_itself() -> None:

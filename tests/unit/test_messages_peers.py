@@ -2,25 +2,34 @@
 
 from __future__ import annotations
 
+import msgpack
 import pytest
 from hypothesis import given, strategies as st
 
 from peerd import limits
+from peerd.errors import ProtocolError
 from peerd.ids import NodeId
-from peerd.messages import PEERS_INTERNED_MAX, PeerRef
-from peerd.messages.field_types import decoders, encoders
+from peerd.messages import INTERNED_MAX, PeerRef, Struct, decode_struct, encode_struct
 
-DECODE = decoders[PeerRef]
-PACK = encoders[PeerRef]
 ID = bytes(range(16))
 PORT = b"\x1c\xfc"
 LOOPBACK = ID + PORT + b"\x04\x7f\x00\x00\x01"
 
 
+class Holder(Struct):
+    """Holds a reference."""
+
+    peer: PeerRef
+
+
 def packed(peer: PeerRef) -> bytes:
-    data = PACK(peer)
+    [data] = msgpack.unpackb(encode_struct(Holder(peer)))
     assert isinstance(data, bytes)
     return data
+
+
+def unpacked(data: object) -> PeerRef:
+    return decode_struct(Holder, msgpack.packb([data])).peer
 
 
 hosts = st.one_of(
@@ -35,7 +44,7 @@ hosts = st.one_of(
 @given(st.integers(0, (1 << 128) - 1).map(NodeId), hosts, st.integers(1, (1 << 16) - 1))
 def test_a_reference_comes_back_as_it_was(node_id: NodeId, host: str, port: int) -> None:
     peer = PeerRef(node_id, host, port)
-    assert DECODE(packed(peer)) == peer
+    assert unpacked(packed(peer)) == peer
 
 
 def test_addresses_are_short() -> None:
@@ -47,8 +56,8 @@ def test_addresses_are_short() -> None:
 
 
 def test_equal_references_decode_to_one_object() -> None:
-    assert DECODE(LOOPBACK) is DECODE(bytes(bytearray(LOOPBACK)))
-    assert DECODE(LOOPBACK) != DECODE(LOOPBACK[:-1] + b"\x02")
+    assert unpacked(LOOPBACK) is unpacked(bytes(bytearray(LOOPBACK)))
+    assert unpacked(LOOPBACK) != unpacked(LOOPBACK[:-1] + b"\x02")
 
 
 @pytest.mark.parametrize(
@@ -74,23 +83,23 @@ def test_equal_references_decode_to_one_object() -> None:
 )
 def test_what_is_refused_is_not_remembered(wrong: object) -> None:
     for _ in range(2):
-        with pytest.raises(ValueError):
-            DECODE(wrong)
+        with pytest.raises(ProtocolError, match="invalid"):
+            unpacked(wrong)
 
 
 @given(st.binary(max_size=60))
 def test_any_bytes_decode_or_are_refused(data: bytes) -> None:
     try:
-        peer = DECODE(data)
-    except ValueError:
+        peer = unpacked(data)
+    except ProtocolError:
         return
-    assert DECODE(packed(peer)) == peer
+    assert unpacked(packed(peer)) == peer
 
 
 def test_it_forgets_over_its_limit() -> None:
-    first = DECODE(LOOPBACK)
-    for number in range(PEERS_INTERNED_MAX):
-        DECODE(number.to_bytes(16, "big") + LOOPBACK[16:])
-    again = DECODE(LOOPBACK)
+    first = unpacked(LOOPBACK)
+    for number in range(INTERNED_MAX):
+        unpacked(number.to_bytes(16, "big") + LOOPBACK[16:])
+    again = unpacked(LOOPBACK)
     assert again == first
     assert again is not first

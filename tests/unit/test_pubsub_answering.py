@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
 from typing import Any, ClassVar
 
 import msgpack
 import pytest
+from msgspec.structs import replace
 
 from peerd.api import Host, Plugin, PluginConfig, SendRefusal
 from peerd.errors import ProtocolError
@@ -194,7 +194,7 @@ def test_the_publisher_takes_it_as_if_it_had_come_over_a_link() -> None:
 
 @pytest.mark.parametrize(
     "fields",
-    [{"leaf": OTHER}, {"leaf": replace(LEAF, port=1)}, {"proof": b""}, {"ack": None}],
+    [{"leaf": OTHER}, {"leaf": PeerRef(LEAF.id, LEAF.host, 1)}, {"proof": b""}, {"ack": None}],
     ids=["another leaf", "another address", "no proof", "other events"],
 )
 def test_who_carries_it_can_change_nothing(fields: dict[str, Any]) -> None:

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from itertools import count
 
 import pytest
+from msgspec.structs import replace
 
 from peerd.errors import Unavailable
 from protocols.pubsub.cells import WHOLE

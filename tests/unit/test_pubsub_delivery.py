@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 from hypothesis import given, settings, strategies as st
+from msgspec.structs import replace
 
 from peerd.errors import ProtocolError
 from peerd.messages import Message
@@ -142,8 +143,7 @@ def test_it_is_known_in_which_leaves_an_event_has_matched_before_that_is_acknowl
 def test_events_that_cannot_be_are_refused_and_the_others_go_on() -> None:
     desk = Desk()
     desk.leaves.subs = [sub(5, 1)]
-    broken = event(2)
-    object.__setattr__(broken, "values", b"{")
+    broken = replace(event(2), values=b"{")
     desk.arrive(event(1), broken, event(3, payload=b"x" * 44_000 + b"x" * 1500), event(4, publisher=9))
     found = acks(desk)
     failed = [(ack.sequences, ack.failed.partition(":")[0], ack.covered[0].cells) for ack in found if ack.failed]

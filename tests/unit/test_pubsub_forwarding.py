@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Sequence
-from dataclasses import replace
 from typing import Any
 
 import msgpack
 import pytest
+from msgspec.structs import replace
 
 from peerd.api import LookupResult, SendRefusal
 from peerd.errors import ProtocolError
@@ -215,7 +216,7 @@ def test_the_rest_is_split_by_next_hop_and_goes_one_hop_further() -> None:
     host, plugin = lone()
     ours, theirs = (1, LEAVES[0]), (1, LEAVES[1])
     host.neighbours = (neighbour_of(theirs), neighbour_of((2, LEAVES[2])))
-    host.peer = replace(host.peer, id=neighbour_of(ours).id)
+    host.peer = PeerRef(neighbour_of(ours).id, host.peer.host, host.peer.port)
     host.id = host.peer.id
     host.deliver(probe(ours, theirs, (2, LEAVES[2]), hops=3), peer(9))
     sent = {to: message for to, message in host.take_sent() if isinstance(message, ProbePub)}
@@ -347,7 +348,8 @@ def test_only_so_much_waits() -> None:
     assert not parking.add(journey)
     assert len(list(parking.take(SCHEMA))) == PARKED_MAX
     assert (len(parking), parking.bytes) == (0, 0)
-    heavy = replace(journey, batch=replace(journey.batch, events=(replace(event(), payload=bytes(30_000)),)))
+    large = replace(event(), payload=bytes(30_000))
+    heavy = dataclasses.replace(journey, batch=dataclasses.replace(journey.batch, events=(large,)))
     count = 0
     while parking.add(heavy):
         count += 1

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from random import Random
+
+from msgspec.structs import replace
 
 from protocols.pubsub.delivering.history import AHEAD_MAX_S, EventHistory
 from protocols.pubsub.messages import EventBody

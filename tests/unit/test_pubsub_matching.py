@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from random import Random
 from typing import Any
 
 import pytest
 from hypothesis import given, settings, strategies as st
+from msgspec.structs import replace
 
 from peerd.lib.filter import FilterError, FilterIndex, FilterTooLarge, write
 from peerd.testing.host import peer

@@ -109,5 +109,5 @@ def test_places_keep_the_order_of_keys_and_tell_items_and_namespaces_apart() -> 
 def test_a_request_of_before_there_were_items_is_for_the_one_without_a_name() -> None:
     [frame] = FrameDecoder().feed(bytes.fromhex(OLD_REQUEST))
     decoded = decode(frame)
-    assert decoded is not None and isinstance(decoded.message, RecordRequest)
-    assert decoded.message.item == b"" and decoded.message.namespace == "text2"
+    assert decoded is not None and isinstance(decoded[0], RecordRequest)
+    assert decoded[0].item == b"" and decoded[0].namespace == "text2"

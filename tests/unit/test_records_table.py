@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from hypothesis import given, strategies as st
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, initialize, invariant, rule
+from msgspec import structs
 
 from peerd.api import RecordVersion
 from peerd.ids import RING, NodeId
@@ -153,7 +154,7 @@ def test_each_write_is_checked_once_and_what_fails_is_refused() -> None:
     for copy in (
         replace(owned(3), owner=NodeId(6)),
         replace(owned(3), version=RecordVersion(2, 9, NodeId(5))),
-        replace(owned(3), write=replace(owned(3).write, value_digest=value_digest(b"v"))),
+        replace(owned(3), write=structs.replace(owned(3).write, value_digest=value_digest(b"v"))),
     ):
         assert table.merge(copy, 0.0) == "forged", "it contradicts itself"
 

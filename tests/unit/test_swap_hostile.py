@@ -16,7 +16,7 @@ from peerd.swap.messages import SwapAnswer, SwapCancelled, SwapDigest, SwapOffer
 from peerd.swap.session import SwapSession
 from peerd.swap.transfer import chunk_header
 from peerd.wire.codec import encode
-from peerd.wire.frames import HEADER, MAGIC
+from peerd.wire.frames import HEADER, MAGIC, frame_bytes
 from tests.support.stream_pair import MemoryNetwork, MemoryNode, Report
 
 CONFIG = SwapConfig(chunk_bytes=64, value_bytes_max=10_000)
@@ -27,7 +27,7 @@ GOOD_DIGEST = SwapDigest(blake3(VALUE).digest())
 
 
 def frame(message: Message) -> bytes:
-    return encode(message).to_bytes()
+    return frame_bytes(encode(message))
 
 
 def chunk(data: bytes) -> bytes:

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from datetime import timedelta
 
 import pytest
 from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 from hypothesis import given, strategies as st
+from msgspec.structs import replace
 
 from peerd.errors import ProtocolError, Unavailable
 from peerd.identity import ledger as trust

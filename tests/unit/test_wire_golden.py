@@ -27,4 +27,4 @@ def test_golden_bytes_decode_to_the_sample(type_id: str) -> None:
     [frame] = FrameDecoder().feed(bytes.fromhex(GOLDEN[type_id]["frame"]))
     decoded = decode(frame)
     assert decoded is not None
-    assert decoded.message == sample(kinds[type_id])
+    assert decoded[0] == sample(kinds[type_id])

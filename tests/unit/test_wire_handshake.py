@@ -102,8 +102,8 @@ def test_both_sides_learn_which_versions_of_plugins_the_other_speaks() -> None:
 def test_a_peer_that_says_nothing_about_plugins_is_understood(frame: str) -> None:
     [old] = FrameDecoder().feed(bytes.fromhex(frame))
     decoded = decode(old)
-    assert decoded is not None and isinstance(decoded.message, Hello | HelloAck)
-    assert decoded.message.plugins == ()
+    assert decoded is not None and isinstance(decoded[0], Hello | HelloAck)
+    assert decoded[0].plugins == ()
 
 
 def test_more_plugins_than_the_limit_are_refused() -> None:

@@ -22,7 +22,7 @@ from peerd.linking.join_limits import JoinLimits, host_of
 from peerd.messages import Message
 from peerd.wire.codec import decode, encode
 from peerd.wire.enrolment import PREFACE, EnrolmentRequest, JoinGranted, JoinOffer
-from peerd.wire.frames import Frame, parse_header
+from peerd.wire.frames import Frame, frame_bytes, parse_header
 
 
 class Desk(Protocol):
@@ -63,7 +63,7 @@ class Enrolment:
         try:
             if await _receive_exactly(sock, len(PREFACE)) != PREFACE:
                 raise ProtocolError("malformed", "neither TLS nor the preface of a newcomer")
-            await asyncio.get_running_loop().sock_sendall(sock, encode(self._desk.offer()).to_bytes())
+            await asyncio.get_running_loop().sock_sendall(sock, frame_bytes(encode(self._desk.offer())))
             context = self._desk.enrolment_context()
         finally:
             if context is None:
@@ -87,7 +87,7 @@ class Enrolment:
         writer = asyncio.StreamWriter(transport, protocol, reader, loop)
         try:
             answer = self._answer(await _read_frame(reader), address)
-            writer.write(encode(answer).to_bytes())
+            writer.write(frame_bytes(encode(answer)))
             await writer.drain()
         except asyncio.IncompleteReadError:
             pass  # the newcomer refused our certificate, or died
@@ -98,14 +98,14 @@ class Enrolment:
 
     def _answer(self, frame: Frame, address: str) -> Message:
         decoded = decode(frame)
-        if decoded is None or not isinstance(decoded.message, EnrolmentRequest):
-            raise ProtocolError("unexpected_message", f"type {frame.type_id:#06x} in place of a request to join")
+        if decoded is None or not isinstance(decoded[0], EnrolmentRequest):
+            raise ProtocolError("unexpected_message", f"type {frame[0]:#06x} in place of a request to join")
         host, now = host_of(address), self._context.now()
         if why := self._limits.admit(host, now):
             self._desk.turned_away(address, why)
             return refusal_of(Unavailable(why))
         try:
-            return self._desk.enrol(decoded.message, address)
+            return self._desk.enrol(decoded[0], address)
         except Unavailable as error:
             return refusal_of(error)
         except TokenRefused as error:
@@ -150,4 +150,4 @@ async def _receive_exactly(sock: socket.socket, size: int) -> bytes:
 async def _read_frame(reader: asyncio.StreamReader) -> Frame:
     """Read one frame. Raises `ProtocolError`, ``asyncio.IncompleteReadError``, ``OSError``."""
     type_id, flags, length = parse_header(await reader.readexactly(FRAME_HEADER_BYTES), 0, PREAUTH_FRAME_BYTES_MAX)
-    return Frame(type_id, flags, await reader.readexactly(length))
+    return (type_id, flags, await reader.readexactly(length))

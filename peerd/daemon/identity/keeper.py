@@ -11,13 +11,13 @@ import random
 import ssl
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from datetime import timedelta
 from typing import Any, Final
 
 import structlog
 from cryptography import x509
 from cryptography.hazmat.primitives.serialization import Encoding
+from msgspec.structs import replace
 
 from peerd.api import Priority
 from peerd.config import PeerdConfig, TlsFiles
@@ -284,7 +284,7 @@ class IdentityKeeper:
     def _frame_received(self, link: TcpLink, frame: Frame) -> None:
         try:
             decoded = decode(frame)
-            match decoded.message if decoded is not None else None:
+            match decoded[0] if decoded is not None else None:
                 case TrustSummary() as summary:
                     if link.trust_requests.take(self._links.context.now()):
                         self._exchange.summary_received(link, summary)

@@ -14,7 +14,7 @@ from peerd.ids import NodeId
 from peerd.limits import FRAME_HEADER_BYTES, PREAUTH_FRAME_BYTES_MAX
 from peerd.system.sockets import format_address
 from peerd.wire.codec import decode, encode
-from peerd.wire.frames import Frame, parse_header
+from peerd.wire.frames import Frame, frame_bytes, parse_header
 from peerd.wire.handshake import Goodbye, Handshake, HandshakeResult, Hello, HelloAck, HelloRefused, Purpose
 
 
@@ -95,7 +95,7 @@ class PendingConnection(asyncio.Protocol):
             self._context.local, certified_id=self.certified_id, expected_id=self.expected_id, purpose=self._purpose
         )
         if self.dialled:
-            self.transport.write(self._handshake.hello().to_bytes())
+            self.transport.write(frame_bytes(self._handshake.hello()))
 
     def data_received(self, data: bytes) -> None:
         """Collect the first frame, whose cap is small, and do the next step of the handshake."""
@@ -138,7 +138,7 @@ class PendingConnection(asyncio.Protocol):
         if self._may_be_stream_there:
             self.transport.abort()
         else:
-            self.transport.write(encode(Goodbye(reason)).to_bytes())
+            self.transport.write(frame_bytes(encode(Goodbye(reason))))
             self.transport.close()
 
     @property
@@ -157,7 +157,7 @@ class PendingConnection(asyncio.Protocol):
             raise ProtocolError("unexpected_message", f"type {type_id:#06x} in place of the handshake")
         if len(buffer) < end:
             return
-        frame, rest = Frame(type_id, flags, bytes(buffer[FRAME_HEADER_BYTES:end])), bytes(buffer[end:])
+        frame, rest = (type_id, flags, bytes(buffer[FRAME_HEADER_BYTES:end])), bytes(buffer[end:])
         answer = self._answer(frame)
         established = self._handshake.established
         if established is None or self.transport is None:
@@ -167,7 +167,7 @@ class PendingConnection(asyncio.Protocol):
             if refusal is not None:
                 raise self._handshake.refuse(*refusal)
         if answer is not None:
-            self.transport.write(answer.to_bytes())
+            self.transport.write(frame_bytes(answer))
         self.outcome.set_result(established)
         self._received.clear()
         self._owner.adopt(self, established, rest)
@@ -189,7 +189,7 @@ class PendingConnection(asyncio.Protocol):
             self._owner.duplicate_claimed(error.detail, self.certified_id)
             return error
         decoded = decode(frame)
-        message = decoded.message if decoded is not None else None
+        message = decoded[0] if decoded is not None else None
         ours = self._context.local.boot_epoch
         if not isinstance(message, Hello | HelloAck):
             return error
@@ -206,7 +206,7 @@ class PendingConnection(asyncio.Protocol):
             return
         refusal = self._handshake.refusal
         if refusal is not None and isinstance(error, HandshakeRefused) and not self._may_be_stream_there:
-            self.transport.write(refusal.to_bytes())
+            self.transport.write(frame_bytes(refusal))
             self.transport.close()
         else:
             self.transport.abort()

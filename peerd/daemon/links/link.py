@@ -17,7 +17,7 @@ from peerd.linking.send_queue import SendQueue
 from peerd.linking.settings import LinkSettings
 from peerd.messages import PeerRef
 from peerd.wire.codec import decode, encode
-from peerd.wire.frames import Frame, FrameDecoder
+from peerd.wire.frames import Frame, FrameDecoder, frame_bytes
 from peerd.wire.handshake import Goodbye, HandshakeResult, HelloRefused, LinkHeartbeat
 
 _CLOSING: Final = frozenset({Goodbye.TYPE_ID, HelloRefused.TYPE_ID})
@@ -26,7 +26,7 @@ LINK_TYPE_ID_MAX: Final = 0x000F
 """Messages up to this id are about links and certificates; the node never sees them."""
 TRUST_REQUESTS_PER_SECOND: Final = 0.5
 TRUST_REQUESTS_BURST: Final = 10
-HEARTBEAT_BYTES: Final = encode(LinkHeartbeat()).to_bytes()
+HEARTBEAT_BYTES: Final = frame_bytes(encode(LinkHeartbeat()))
 
 
 class LinkOwner(Protocol):
@@ -132,7 +132,7 @@ class TcpLink(asyncio.Protocol):
             return
         self.retired_at = self._context.now()
         self._reason = reason
-        self._transport.write(encode(Goodbye(reason)).to_bytes())
+        self._transport.write(frame_bytes(encode(Goodbye(reason))))
 
     def abort(self, reason: str) -> None:
         """Close the link at once; `LinkOwner.link_lost` follows."""
@@ -177,7 +177,7 @@ class TcpLink(asyncio.Protocol):
 
     def _hand_on(self, frames: list[Frame], now: float) -> None:
         for frame in frames:
-            if frame.type_id <= LINK_TYPE_ID_MAX:
+            if frame[0] <= LINK_TYPE_ID_MAX:
                 self._own_frame_received(frame)
             else:
                 self._used_at = now
@@ -186,9 +186,9 @@ class TcpLink(asyncio.Protocol):
                 return  # the frame cost the peer its link
 
     def _own_frame_received(self, frame: Frame) -> None:
-        if frame.type_id in _CLOSING:
+        if frame[0] in _CLOSING:
             self._goodbye_received(frame)
-        elif frame.type_id != LinkHeartbeat.TYPE_ID:
+        elif frame[0] != LinkHeartbeat.TYPE_ID:
             self._owner.trust_frame_received(self, frame)
 
     def _is_reading(self) -> bool:
@@ -208,7 +208,7 @@ class TcpLink(asyncio.Protocol):
         except ProtocolError as error:
             self._owner.link_misbehaved(self, error)
             return
-        message = decoded.message if decoded is not None else None
+        message = decoded[0] if decoded is not None else None
         self.goodbye = message.reason if isinstance(message, Goodbye | HelloRefused) else "unknown"
         if self._transport is not None:
             self._transport.close()

@@ -236,7 +236,7 @@ class Links:
 
     def frame_received(self, peer: PeerRef, frame: Frame) -> None:
         """Replaced by the node's own method when it is attached."""
-        raise Bug(f"frame {frame.type_id:#06x} from {peer} before a node was attached")
+        raise Bug(f"frame {frame[0]:#06x} from {peer} before a node was attached")
 
     def trust_frame_received(self, link: TcpLink, frame: Frame) -> None:
         """Hand on a frame about certificates; it is ignored with TLS off."""

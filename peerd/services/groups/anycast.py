@@ -7,8 +7,9 @@ far ones and what is below a node before what is above it. So it finds somebody 
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Final
+
+from msgspec.structs import replace
 
 from peerd.api import GroupOutcome, Part, Plugin, handles, on_timer
 from peerd.ids import NodeId

@@ -7,12 +7,12 @@ from __future__ import annotations
 
 from typing import Annotated, Final
 
-import annotated_types
+from msgspec import Meta
 
 from peerd import limits
 from peerd.api import Coordinate
 from peerd.ids import NodeId
-from peerd.messages import U8, U16, U64, Message, PeerRef, message, struct
+from peerd.messages import U8, U16, U64, Finite, Message, PeerRef, Struct, message
 
 DEPTH_MAX: Final = 32
 """Nodes on a path from the root, both ends included. A deeper place is not taken."""
@@ -28,28 +28,26 @@ GENERATION_MAX: Final = 1 << 48
 
 _SMALL: Final = 512
 
-Path = Annotated[tuple[NodeId, ...], annotated_types.MaxLen(DEPTH_MAX)]
-Candidates = Annotated[tuple[PeerRef, ...], annotated_types.MaxLen(CANDIDATES_MAX)]
-GroupIds = Annotated[tuple[NodeId, ...], annotated_types.MinLen(1), annotated_types.MaxLen(STATES_MAX)]
-Visited = Annotated[tuple[NodeId, ...], annotated_types.MaxLen(VISITED_MAX)]
-Body = Annotated[bytes, annotated_types.MaxLen(limits.GROUP_BODY_BYTES_MAX)]
-SmallBody = Annotated[bytes, annotated_types.MaxLen(limits.ANYCAST_BODY_BYTES_MAX)]
+Path = Annotated[tuple[NodeId, ...], Meta(max_length=DEPTH_MAX)]
+Candidates = Annotated[tuple[PeerRef, ...], Meta(max_length=CANDIDATES_MAX)]
+GroupIds = Annotated[tuple[NodeId, ...], Meta(min_length=1, max_length=STATES_MAX)]
+Visited = Annotated[tuple[NodeId, ...], Meta(max_length=VISITED_MAX)]
+Body = Annotated[bytes, Meta(max_length=limits.GROUP_BODY_BYTES_MAX)]
+SmallBody = Annotated[bytes, Meta(max_length=limits.ANYCAST_BODY_BYTES_MAX)]
 
 
-@struct
-class MulticastPosition:
+class MulticastPosition(Struct):
     """A place in a group's stream: the ``sequence``-th multicast that ``root`` numbered in its reign.
 
     A new root's ``generation`` is higher than any that it has heard of, and it numbers from 1.
     """
 
-    generation: Annotated[int, annotated_types.Ge(0), annotated_types.Le(GENERATION_MAX)]
+    generation: Annotated[int, Meta(ge=0, le=GENERATION_MAX)]
     root: NodeId
     sequence: U64
 
 
-@struct
-class Publication:
+class Publication(Struct):
     """A multicast as its origin made it; (origin, epoch, number) is unique. ``body`` is a plugin's message, encoded."""
 
     origin: PeerRef
@@ -59,8 +57,7 @@ class Publication:
     body: Body
 
 
-@struct
-class TreeState:
+class TreeState(Struct):
     """A parent's word on one group: whether the asker is its child, its path (see `Attached`), its last multicast."""
 
     group: NodeId
@@ -124,7 +121,7 @@ class Refresh(Message):
     """
 
     groups: GroupIds
-    rtt_s: float | None
+    rtt_s: Finite | None
     coordinate: Coordinate | None = None
 
 
@@ -132,7 +129,7 @@ class Refresh(Message):
 class Refreshed(Message):
     """Parent to child: how things stand in each of the groups."""
 
-    states: Annotated[tuple[TreeState, ...], annotated_types.MaxLen(STATES_MAX)]
+    states: Annotated[tuple[TreeState, ...], Meta(max_length=STATES_MAX)]
 
 
 @message(0x0056, bytes_max=limits.ROUTED_BODY_BYTES_MAX)

@@ -7,8 +7,9 @@ two nodes at once have few writers.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import replace
 from typing import Final
+
+from msgspec.structs import replace
 
 from peerd.services.records.messages import BATCH_BYTES_MAX, BATCH_RECORDS_MAX, ProofEnd, RecordCopy
 from peerd.services.records.record import Record

@@ -7,12 +7,12 @@ from __future__ import annotations
 
 from typing import Annotated, Final
 
-import annotated_types
+from msgspec import Meta
 
 from peerd import limits
 from peerd.api import RecordVersion
 from peerd.ids import NodeId
-from peerd.messages import U8, U16, U64, Message, Name, Text, message, struct
+from peerd.messages import U8, U16, U64, Message, Name, Struct, Text, message
 from peerd.services.records.owners import SHARED
 
 BUCKETS: Final = 64
@@ -38,18 +38,17 @@ STORED, FOUND, ABSENT, CONFLICT, QUOTA, NOT_ROOT, OWNED = range(7)
 HELD, REFUSED, LACKS_PROOF = range(3)
 
 _SMALL: Final = 512
-Verb = Annotated[int, annotated_types.Ge(GET), annotated_types.Le(DELETE)]
-Item = Annotated[bytes, annotated_types.MaxLen(ITEM_BYTES_MAX)]
+Verb = Annotated[int, Meta(ge=GET, le=DELETE)]
+Item = Annotated[bytes, Meta(max_length=ITEM_BYTES_MAX)]
 """The name of one of the records under a key; empty where there is only one."""
-Value = Annotated[bytes, annotated_types.MaxLen(VALUE_BYTES_HARD_MAX)]
-Remaining = Annotated[float, annotated_types.Ge(0.0), annotated_types.Le(REMAINING_S_MAX)]
-WallTime = Annotated[float, annotated_types.Ge(0.0), annotated_types.Le(WALL_TIME_MAX)]
-Proof = Annotated[bytes, annotated_types.MaxLen(limits.PROOF_BYTES_MAX)]
-Digest = Annotated[bytes, annotated_types.MaxLen(VALUE_DIGEST_BYTES)]
+Value = Annotated[bytes, Meta(max_length=VALUE_BYTES_HARD_MAX)]
+Remaining = Annotated[float, Meta(ge=0.0, le=REMAINING_S_MAX)]
+WallTime = Annotated[float, Meta(ge=0.0, le=WALL_TIME_MAX)]
+Proof = Annotated[bytes, Meta(max_length=limits.PROOF_BYTES_MAX)]
+Digest = Annotated[bytes, Meta(max_length=VALUE_DIGEST_BYTES)]
 
 
-@struct
-class RequestId:
+class RequestId(Struct):
     """Names one operation; it stays the same when the operation is sent again."""
 
     origin: NodeId
@@ -62,8 +61,7 @@ class RequestId:
         return self.origin, self.epoch, self.sequence
 
 
-@struct
-class SignedWrite:
+class SignedWrite(Struct):
     """What the origin of a write has signed, besides what the record or the request itself says.
 
     ``ttl_s``: the lifetime that it asked for. ``until_s``: the end of that lifetime by its clock, Unix seconds.
@@ -81,8 +79,7 @@ UNSIGNED: Final = SignedWrite()
 """What nobody has signed."""
 
 
-@struct
-class RecordCopy:
+class RecordCopy(Struct):
     """A record on its way. ``value`` is ``None`` for a tombstone; older versions may live for ``covered_s`` more.
 
     ``request`` is the write that made it; its origin has signed it and is charged for it. ``owner`` is that origin, or
@@ -101,8 +98,7 @@ class RecordCopy:
     write: SignedWrite = UNSIGNED
 
 
-@struct
-class RecordSummary:
+class RecordSummary(Struct):
     """Which version of a record the sender has."""
 
     namespace: Name
@@ -112,11 +108,10 @@ class RecordSummary:
     owner: NodeId = SHARED
 
 
-CopyIndexes = Annotated[tuple[U8, ...], annotated_types.MaxLen(BATCH_RECORDS_MAX)]
+CopyIndexes = Annotated[tuple[U8, ...], Meta(max_length=BATCH_RECORDS_MAX)]
 
 
-@struct
-class ProofEnd:
+class ProofEnd(Struct):
     """What the proofs of some records of a message end with, which is said once: the certificate of their writer.
 
     ``indexes``: of the records whose proofs it completes. Of several for one record the last counts.
@@ -126,26 +121,24 @@ class ProofEnd:
     indexes: CopyIndexes
 
 
-@struct
-class KnownEnd:
+class KnownEnd(Struct):
     """The same, where the receiver should have it already: ``mark`` is its digest (BLAKE2b)."""
 
-    mark: Annotated[bytes, annotated_types.Len(MARK_BYTES, MARK_BYTES)]
+    mark: Annotated[bytes, Meta(min_length=MARK_BYTES, max_length=MARK_BYTES)]
     indexes: CopyIndexes
 
 
-KnownEnds = Annotated[tuple[KnownEnd, ...], annotated_types.MaxLen(BATCH_RECORDS_MAX)]
-ProofEnds = Annotated[tuple[ProofEnd, ...], annotated_types.MaxLen(BATCH_RECORDS_MAX)]
-Copies = Annotated[tuple[RecordCopy, ...], annotated_types.MaxLen(BATCH_RECORDS_MAX)]
-Summaries = Annotated[tuple[RecordSummary, ...], annotated_types.MaxLen(PAGE_RECORDS_MAX)]
-Indexes = Annotated[tuple[U16, ...], annotated_types.MaxLen(PAGE_RECORDS_MAX)]
-Digests = Annotated[bytes, annotated_types.MaxLen(DIGESTS_BYTES)]
-Buckets = Annotated[tuple[U8, ...], annotated_types.MaxLen(BUCKETS)]
-Statuses = Annotated[tuple[U8, ...], annotated_types.MaxLen(BATCH_RECORDS_MAX)]
+KnownEnds = Annotated[tuple[KnownEnd, ...], Meta(max_length=BATCH_RECORDS_MAX)]
+ProofEnds = Annotated[tuple[ProofEnd, ...], Meta(max_length=BATCH_RECORDS_MAX)]
+Copies = Annotated[tuple[RecordCopy, ...], Meta(max_length=BATCH_RECORDS_MAX)]
+Summaries = Annotated[tuple[RecordSummary, ...], Meta(max_length=PAGE_RECORDS_MAX)]
+Indexes = Annotated[tuple[U16, ...], Meta(max_length=PAGE_RECORDS_MAX)]
+Digests = Annotated[bytes, Meta(max_length=DIGESTS_BYTES)]
+Buckets = Annotated[tuple[U8, ...], Meta(max_length=BUCKETS)]
+Statuses = Annotated[tuple[U8, ...], Meta(max_length=BATCH_RECORDS_MAX)]
 
 
-@struct
-class RangeDigests:
+class RangeDigests(Struct):
     """Digests of the sender's records in [low, high), cut into equal parts; the whole ring if both are equal.
 
     Bounds are places: a key and, behind it, ``low_item`` or ``high_item``, compared with 64 bits of a hash of namespace
@@ -162,15 +155,14 @@ class RangeDigests:
     high_item: U64 = 0
 
 
-@struct
-class DifferingParts:
+class DifferingParts(Struct):
     """The parts of one range, by number, in which the sender has other records or versions."""
 
     parts: Buckets
 
 
-Ranges = Annotated[tuple[RangeDigests, ...], annotated_types.MaxLen(RANGES_MAX)]
-Differing = Annotated[tuple[DifferingParts, ...], annotated_types.MaxLen(RANGES_MAX)]
+Ranges = Annotated[tuple[RangeDigests, ...], Meta(max_length=RANGES_MAX)]
+Differing = Annotated[tuple[DifferingParts, ...], Meta(max_length=RANGES_MAX)]
 
 
 @message(0x0060, bytes_max=limits.ROUTED_BODY_BYTES_MAX)

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Final
+
+from msgspec.structs import replace
 
 from peerd.api import Part, RecordOutcome, RecordResult, handles, on_timer
 from peerd.errors import Unavailable

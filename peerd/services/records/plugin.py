@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import replace
 from typing import ClassVar, Final, Self, cast
+
+from msgspec.structs import replace
 
 from peerd.api import (
     HistorySize,

@@ -9,6 +9,8 @@ from dataclasses import dataclass, replace
 from hashlib import blake2b
 from typing import NamedTuple
 
+from msgspec import structs
+
 from peerd.api import RecordVersion
 from peerd.ids import NodeId, id_to_bytes
 from peerd.services.records.config import RECORD_OVERHEAD_BYTES
@@ -120,7 +122,7 @@ class Record:
         """What is left at ``expires_at``: a tombstone while an older copy may live (and ``margin_s``), or nothing."""
         if self.value is None or self.covered_until <= self.expires_at:
             return None
-        write = replace(self.write, value_digest=value_digest(self.value))
+        write = structs.replace(self.write, value_digest=value_digest(self.value))
         return replace(self, value=None, expires_at=self.covered_until + margin_s, write=write)
 
 

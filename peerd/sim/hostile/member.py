@@ -127,7 +127,7 @@ class HostileNode(ObservedNode):
             except PeerMisbehaved:
                 decoded = None
             if decoded is not None:
-                self.party.witness(decoded.message)
+                self.party.witness(decoded[0])
             heard = [behaviour.hears(peer, frame, decoded) for behaviour in self.behaviours]  # each hears everything
             if not all(heard):
                 return
@@ -150,13 +150,13 @@ class HostileNode(ObservedNode):
     def _send_counted(self, peer: PeerRef, frame: Frame, priority: Priority) -> None:
         """Requests and replies, the same way."""
         decoded = decode(frame)
-        if decoded is None or decoded.correlation is None:
+        if decoded is None or decoded[1] is None:
             super()._send_counted(peer, frame, priority)
             return
-        told = self._twisted(peer, decoded.message)
+        told = self._twisted(peer, decoded[0])
         if told is not None:
-            again = encode_reply if decoded.is_reply else encode_request
-            super()._send_counted(peer, again(told, decoded.correlation), priority)
+            again = encode_reply if decoded[2] else encode_request
+            super()._send_counted(peer, again(told, decoded[1]), priority)
 
     def _twisted(self, peer: PeerRef, message: Message) -> Message | None:
         told: Message | None = message

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import ClassVar, Final
+
+from msgspec.structs import replace
 
 from peerd.messages import Message, PeerRef
 from peerd.overlay.messages import (
@@ -95,5 +96,5 @@ class HalfDeaf(Behaviour):
     name = "half deaf"
 
     def hears(self, peer: PeerRef, frame: Frame, decoded: Decoded | None) -> bool:
-        is_question = decoded is not None and isinstance(decoded.message, LeafSetProbe | Ping | JoinRequest)
+        is_question = decoded is not None and isinstance(decoded[0], LeafSetProbe | Ping | JoinRequest)
         return not is_question or (peer.id >> 64) % 2 == 0

@@ -57,7 +57,7 @@ class Malformed(Behaviour):
     def __init__(self, node: HostileNode) -> None:
         super().__init__(node)
         self._types = sorted(kind.TYPE_ID for plugin in node.plugins.values() for kind in plugin.messages)
-        self._last = Frame(JoinRequest.TYPE_ID, 0, b"")
+        self._last = (JoinRequest.TYPE_ID, 0, b"")
 
     def hears(self, peer: PeerRef, frame: Frame, decoded: Decoded | None) -> bool:
         self._last = frame
@@ -77,7 +77,7 @@ class Malformed(Behaviour):
             case _:
                 type_id, flags = rng.choice(self._types), rng.choice((0, FLAG_REQUEST, FLAG_REPLY))
                 body = CORRELATION.pack(rng.getrandbits(8)) + rng.randbytes(rng.randint(0, BODY_BYTES_MAX))
-        self.node.throw(rng.choice(others), Frame(type_id, flags, body))
+        self.node.throw(rng.choice(others), (type_id, flags, body))
 
 
 class Replay(Behaviour):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from msgspec.structs import replace
 
 from peerd import limits
 from peerd.ids import NodeId
@@ -21,9 +21,9 @@ class BlackHole(Behaviour):
     name = "black hole"
 
     def hears(self, peer: PeerRef, frame: Frame, decoded: Decoded | None) -> bool:
-        if decoded is None or not isinstance(decoded.message, Route | Broadcast):
+        if decoded is None or not isinstance(decoded[0], Route | Broadcast):
             return True
-        self.node.answer(peer, ACCEPTED, decoded.correlation)
+        self.node.answer(peer, ACCEPTED, decoded[1])
         return False
 
 
@@ -33,12 +33,12 @@ class FalseRoot(Behaviour):
     name = "false root"
 
     def hears(self, peer: PeerRef, frame: Frame, decoded: Decoded | None) -> bool:
-        if decoded is None or not isinstance(decoded.message, Route) or decoded.message.trace is None:
+        if decoded is None or not isinstance(decoded[0], Route) or decoded[0].trace is None:
             return True
-        route = decoded.message
-        self.node.answer(peer, ACCEPTED, decoded.correlation)
+        route = decoded[0]
+        self.node.answer(peer, ACCEPTED, decoded[1])
         if route.source.id != self.node.peer.id:
-            self.node.say(route.source, LookupReply(route.sequence, decoded.message.trace))
+            self.node.say(route.source, LookupReply(route.sequence, decoded[0].trace))
         return False
 
 
@@ -57,10 +57,10 @@ class Astray(Behaviour):
         """Only asked for membership."""
 
     def hears(self, peer: PeerRef, frame: Frame, decoded: Decoded | None) -> bool:
-        if decoded is None or not isinstance(decoded.message, Route):
+        if decoded is None or not isinstance(decoded[0], Route):
             return True
-        route = decoded.message
-        self.node.answer(peer, ACCEPTED, decoded.correlation)
+        route = decoded[0]
+        self.node.answer(peer, ACCEPTED, decoded[1])
         identity = (route.source.id, route.epoch, route.sequence)
         others = [other for other in self.node.others() if other.id != peer.id]
         if others and identity not in self._sent and route.hops < limits.HOPS_MAX:

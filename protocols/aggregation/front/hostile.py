@@ -6,6 +6,8 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import ClassVar, Final
 
+from msgspec import structs
+
 from peerd.ids import RING, NodeId
 from peerd.messages import Message, PeerRef
 from peerd.sim.hostile.member import Behaviour, Decoded, Frame
@@ -173,7 +175,7 @@ class NeverSwaps(RoundBehaviour):
     name = "never swaps"
 
     def tells(self, peer: PeerRef, message: Message) -> Message | None:
-        return replace(message, accepted=True) if isinstance(message, ProposeAnswer) else message
+        return structs.replace(message, accepted=True) if isinstance(message, ProposeAnswer) else message
 
 
 class RefusesEverybody(RoundBehaviour):
@@ -182,9 +184,9 @@ class RefusesEverybody(RoundBehaviour):
     name = "refuses everybody"
 
     def hears(self, peer: PeerRef, frame: Frame, decoded: Decoded | None) -> bool:
-        if decoded is None or not isinstance(decoded.message, Invite):
+        if decoded is None or not isinstance(decoded[0], Invite):
             return True
-        self.node.say(peer, InviteAnswer(decoded.message.round_id, decoded.message.level, AnswerKind.NO))
+        self.node.say(peer, InviteAnswer(decoded[0].round_id, decoded[0].level, AnswerKind.NO))
         return False
 
 

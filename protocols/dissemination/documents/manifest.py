@@ -6,12 +6,12 @@ from collections.abc import Iterable
 from hashlib import sha256
 from typing import Annotated, Final
 
-import annotated_types
+from msgspec import Meta
 
 from peerd.api import SizedBlob, Value
 from peerd.errors import ProtocolError
 from peerd.limits import KIB, MIB
-from peerd.messages import U32, U64, struct
+from peerd.messages import U32, U64, Struct
 
 DIGEST_BYTES: Final = 32
 DOCUMENT_ID_BYTES: Final = 16
@@ -27,19 +27,18 @@ FILE_NAME_MAX: Final = 255
 MANIFEST_BYTES: Final = 48
 """What a manifest takes in a message besides its texts and digests, at most."""
 
-DocumentId = Annotated[bytes, annotated_types.MinLen(DOCUMENT_ID_BYTES), annotated_types.MaxLen(DOCUMENT_ID_BYTES)]
+DocumentId = Annotated[bytes, Meta(min_length=DOCUMENT_ID_BYTES, max_length=DOCUMENT_ID_BYTES)]
 """The first bytes of a digest of the manifest: equal content has the same id in every stream, and no other has it."""
 
 
-@struct
-class Attachment:
+class Attachment(Struct):
     """The manifest of a document. ``digests``: the SHA-256 of each chunk, one after the other."""
 
-    name: Annotated[str, annotated_types.MaxLen(FILE_NAME_MAX)]
+    name: Annotated[str, Meta(max_length=FILE_NAME_MAX)]
     size: U64
     chunk_bytes: U32
-    digests: Annotated[bytes, annotated_types.MaxLen(CHUNKS_MAX * DIGEST_BYTES)]
-    content_type: Annotated[str, annotated_types.MaxLen(128)] = ""
+    digests: Annotated[bytes, Meta(max_length=CHUNKS_MAX * DIGEST_BYTES)]
+    content_type: Annotated[str, Meta(max_length=128)] = ""
 
     @property
     def id(self) -> bytes:

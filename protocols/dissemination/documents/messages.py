@@ -7,17 +7,17 @@ from __future__ import annotations
 
 from typing import Annotated, Final
 
-import annotated_types
+from msgspec import Meta
 
 from peerd.limits import KIB
-from peerd.messages import U32, Message, PeerRef, message
+from peerd.messages import Message, PeerRef, message
 from protocols.dissemination.documents.manifest import CHUNKS_MAX, DocumentId
 
 OTHERS_MAX: Final = 8
 """Nodes that one message names for others to ask, too."""
 
-Bitmap = Annotated[bytes, annotated_types.MaxLen(CHUNKS_MAX // 8)]
-Chunk = Annotated[U32, annotated_types.Lt(CHUNKS_MAX)]
+Bitmap = Annotated[bytes, Meta(max_length=CHUNKS_MAX // 8)]
+Chunk = Annotated[int, Meta(ge=0, lt=CHUNKS_MAX)]
 
 
 @message(0x0340, bytes_max=256)
@@ -34,7 +34,7 @@ class DocumentMet(Message):
 
     document: DocumentId
     have: Bitmap
-    others: Annotated[tuple[PeerRef, ...], annotated_types.MaxLen(OTHERS_MAX)] = ()
+    others: Annotated[tuple[PeerRef, ...], Meta(max_length=OTHERS_MAX)] = ()
     is_full: bool = False
 
 

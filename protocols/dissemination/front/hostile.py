@@ -8,8 +8,9 @@ another parent; nothing else may follow from it.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
 from typing import Final
+
+from msgspec.structs import replace
 
 from peerd.messages import Message, PeerRef
 from peerd.sim.hostile.member import Behaviour

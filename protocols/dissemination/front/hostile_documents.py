@@ -5,8 +5,9 @@ What others get is verified against the manifest, so a liar costs them time and 
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Final
+
+from msgspec.structs import replace
 
 from peerd.api import SizedBlob, SwapCallbacks
 from peerd.messages import Message, PeerRef
@@ -41,7 +42,7 @@ class DocumentBehaviour(StreamBehaviour):
         return message
 
     def hears(self, peer: PeerRef, frame: Frame, decoded: Decoded | None) -> bool:
-        message = None if decoded is None else decoded.message
+        message = None if decoded is None else decoded[0]
         kept = self._known(message.document) if isinstance(message, DocumentAsk) else None
         if not isinstance(message, DocumentAsk) or kept is None or message.chunk >= kept.attachment.count:
             return True

@@ -9,8 +9,9 @@ proof.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
 from typing import Final
+
+from msgspec.structs import replace
 
 from peerd.messages import Message, PeerRef
 from protocols.dissemination.messages import DEPTH_MAX, Climb, Climbed

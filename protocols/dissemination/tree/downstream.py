@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import replace
 from functools import partial
 from typing import Final, Protocol
+
+from msgspec.structs import replace
 
 from peerd.errors import ProtocolError
 from peerd.ids import NodeId

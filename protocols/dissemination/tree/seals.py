@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import replace
 from typing import Final
+
+from msgspec.structs import replace
 
 from protocols.dissemination.messages import (
     ITEMS_BYTES_MAX,
@@ -14,6 +15,7 @@ from protocols.dissemination.messages import (
     ReplayItems,
     Seal,
     StreamItem,
+    batch_of,
 )
 from protocols.dissemination.sealing import DIGEST_BYTES, SIGNATURE_BYTES, SealedBatch
 from protocols.dissemination.tree.links import Downlink, EdgeMessage
@@ -42,7 +44,7 @@ def in_messages(items: Iterable[StreamItem]) -> Iterator[tuple[StreamItem, ...]]
 
 def _seal_bytes(some: Sequence[StreamItem], item: StreamItem) -> int:
     """What a message takes more for the signature of its next item, at most."""
-    batch = item.batch
+    batch = batch_of(item)
     if batch is None:
         return 0
     path = DIGEST_BYTES * (batch.count - 1).bit_length()
@@ -52,11 +54,11 @@ def _seal_bytes(some: Sequence[StreamItem], item: StreamItem) -> int:
 
 
 def _is_other_signer(some: Sequence[StreamItem], item: StreamItem) -> bool:
-    before, batch = some[-1].batch, item.batch
+    before, batch = batch_of(some[-1]), batch_of(item)
     if before is batch or batch is None:
         return False
     batch.close()
-    first = next((each.batch for each in some if each.batch is not None), batch)
+    first = next(filter(None, map(batch_of, some)), batch)
     first.close()
     return first.certificate != batch.certificate
 
@@ -66,12 +68,13 @@ def batch_runs(items: Sequence[StreamItem]) -> Iterator[tuple[SealedBatch | None
     begin = 0
     for at in range(1, len(items) + 1):
         if at == len(items) or not _continues(items[at - 1], items[at]):
-            yield items[begin].batch, items[begin:at]
+            yield batch_of(items[begin]), items[begin:at]
             begin = at
 
 
 def _continues(before: StreamItem, item: StreamItem) -> bool:
-    return item.batch is before.batch and (item.batch is None or item.sequence > before.sequence)
+    batch = batch_of(item)
+    return batch is batch_of(before) and (batch is None or item.sequence > before.sequence)
 
 
 def seals_of(items: Sequence[StreamItem]) -> tuple[tuple[Seal, ...], bytes]:
@@ -101,4 +104,5 @@ def sealed(child: Downlink, message: EdgeMessage) -> EdgeMessage:
     if not seals:
         return message
     is_new, child.certificate = certificate != child.certificate, certificate
-    return replace(message, seals=seals, certificate=certificate if is_new else b"")
+    items = tuple([item.bare for item in message.items])
+    return replace(message, items=items, seals=seals, certificate=certificate if is_new else b"")

@@ -4,35 +4,32 @@ the first records."""
 
 from __future__ import annotations
 
+import struct
 from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from struct import Struct, error as StructError
 from typing import Annotated, Final
 
-import annotated_types
-import msgpack
+from msgspec import Meta
 
 from peerd.api import Log
 from peerd.errors import ProtocolError
 from peerd.ids import NodeId, id_from_bytes, id_to_bytes
 from peerd.limits import LOG_RECORD_OVERHEAD_BYTES
-from peerd.messages import U64, struct, unpack
-from peerd.messages.field_types import decoders, encoders
+from peerd.messages import U64, Struct, decode_struct, encode_struct
 from protocols.pubsub.messages import SUBS_MAX, EventBody
 
 READ_RECORDS: Final = 256
 """Records that are read in one go."""
-_HEAD: Final = Struct(">16sQQB")
+_HEAD: Final = struct.Struct(">16sQQB")
 """The root that was given the event, its number there, until when it is of use, and the length of the schema's name."""
 
 
-@struct
-class StoredEvent:
+class StoredEvent(Struct):
     """The rest of a record."""
 
     event: EventBody
-    chosen: Annotated[tuple[U64, ...], annotated_types.MaxLen(SUBS_MAX)]
+    chosen: Annotated[tuple[U64, ...], Meta(max_length=SUBS_MAX)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,8 +46,7 @@ class KeptEntry:
 
 def _encode(root: NodeId, number: int, until_ms: int, schema: str, stored: StoredEvent) -> bytes:
     name = schema.encode()
-    body: bytes = msgpack.packb(encoders[StoredEvent](stored), use_bin_type=True)
-    return _HEAD.pack(id_to_bytes(root), number, until_ms, len(name)) + name + body
+    return _HEAD.pack(id_to_bytes(root), number, until_ms, len(name)) + name + encode_struct(stored)
 
 
 class KeptLog:
@@ -149,7 +145,7 @@ class KeptLog:
         try:
             root, number, until_ms, length = _HEAD.unpack_from(record)
             schema = record[_HEAD.size : _HEAD.size + length].decode()
-        except (StructError, UnicodeDecodeError):
+        except (struct.error, UnicodeDecodeError):
             return None
         return KeptEntry(at, id_from_bytes(root), number, until_ms, schema, len(record) + LOG_RECORD_OVERHEAD_BYTES)
 
@@ -157,8 +153,6 @@ class KeptLog:
 def _stored(record: bytes) -> StoredEvent | None:
     length = record[_HEAD.size - 1]
     try:
-        values = unpack(record[_HEAD.size + length :])
-        found: StoredEvent = decoders[StoredEvent](values)
-    except (ProtocolError, ValueError, RecursionError):
+        return decode_struct(StoredEvent, record[_HEAD.size + length :])
+    except ProtocolError:
         return None
-    return found

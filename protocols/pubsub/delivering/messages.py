@@ -7,11 +7,11 @@ from __future__ import annotations
 
 from typing import Annotated, Final
 
-import annotated_types
+from msgspec import Meta
 
 from peerd.ids import NodeId
 from peerd.limits import KIB
-from peerd.messages import U16, U64, Message, Name, PeerRef, message, struct
+from peerd.messages import U16, U64, Message, Name, PeerRef, Struct, message
 from protocols.pubsub.messages import EVENTS_MAX, SUBS_MAX, EventBody, EventName, Events, Places
 
 
@@ -36,18 +36,17 @@ class ReleaseEvents(Message):
     """Leaf's root to a replica, one way: everybody who should has these events."""
 
     schema: Name
-    events: Annotated[tuple[EventName, ...], annotated_types.MaxLen(EVENTS_MAX)]
+    events: Annotated[tuple[EventName, ...], Meta(max_length=EVENTS_MAX)]
 
 
-@struct
-class KeptEvent:
+class KeptEvent(Struct):
     """An event as it is kept. ``number``: the place that its root has given it, which grows; ``until_ms``: how long it
     is of use, milliseconds since 1970; ``chosen``: as in `DeliveredEvent`."""
 
     number: U64
     until_ms: U64
     event: EventBody
-    chosen: Annotated[tuple[U64, ...], annotated_types.MaxLen(SUBS_MAX)] = ()
+    chosen: Annotated[tuple[U64, ...], Meta(max_length=SUBS_MAX)] = ()
 
 
 @message(0x021E, bytes_max=56 * KIB)
@@ -58,7 +57,7 @@ class KeepEvents(Message):
     schema: Name
     subscriber: PeerRef
     bytes_max: U64
-    events: Annotated[tuple[KeptEvent, ...], annotated_types.MaxLen(EVENTS_MAX)]
+    events: Annotated[tuple[KeptEvent, ...], Meta(max_length=EVENTS_MAX)]
 
 
 @message(0x021F, bytes_max=128)

@@ -6,8 +6,9 @@ It knows more than a real one could: every subscription with its secret number, 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import replace
 from typing import ClassVar, Final
+
+from msgspec.structs import replace
 
 from peerd.ids import NodeId
 from peerd.messages import Message, PeerRef, encode_body

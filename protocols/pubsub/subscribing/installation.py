@@ -10,9 +10,11 @@ Each method returns what is to be done, in order.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from enum import Enum
 from typing import Final, TypeAlias
+
+from msgspec.structs import replace
 
 from peerd.api import Rng
 from peerd.messages import PeerRef

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import partial
 from heapq import heapify, heappop, heappush
 from typing import Final
+
+from msgspec.structs import replace
 
 from peerd.api import Host, LookupResult, Part, handles, on_timer
 from peerd.errors import ProtocolError, Unavailable

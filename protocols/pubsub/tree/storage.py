@@ -8,16 +8,14 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field
-from typing import Annotated, Any, Final, NamedTuple, TypeVar
+from typing import Annotated, Any, Final, NamedTuple
 
-import annotated_types
-import msgpack
+from msgspec import Meta
 
 from peerd.api import Host, LocalRecord
 from peerd.errors import PeerMisbehaved, ProtocolError
 from peerd.ids import NodeId, closeness
-from peerd.messages import U8, Name, struct, unpack
-from peerd.messages.field_types import decoders, encoders
+from peerd.messages import Name, Struct, decode_struct, encode_struct
 from protocols.pubsub.cells import LEVEL_LIMIT, WHOLE, Cell, cell_at, level, parent
 from protocols.pubsub.messages import Attribute, CellState, SubObject
 from protocols.pubsub.names import ITEM_MARK, STATE_ITEM, SubscriptionKey, Tree, key_of
@@ -47,23 +45,21 @@ class CellAddress(NamedTuple):
         return CellAddress(self.tree, parent(self.cell))
 
 
-@struct
-class StoredCell:
+class StoredCell(Struct):
     """The record that says what a cell is. ``count`` grows with every change."""
 
     schema: Name
     attribute: Attribute
     cell: Cell
-    state: Annotated[U8, annotated_types.Ge(1), annotated_types.Le(int(CellState.RETIRED))]
-    count: Annotated[int, annotated_types.Ge(0), annotated_types.Lt(1 << 63)]
+    state: Annotated[int, Meta(ge=1, le=int(CellState.RETIRED))]
+    count: Annotated[int, Meta(ge=0, le=(1 << 63) - 1)]
 
 
-@struct
-class StoredSub:
+class StoredSub(Struct):
     """The record of one piece of a subscription in one cell."""
 
     schema: Name
-    level: Annotated[U8, annotated_types.Le(LEVEL_LIMIT)]
+    level: Annotated[int, Meta(ge=0, le=LEVEL_LIMIT)]
     sub: SubObject
 
     @property
@@ -72,34 +68,14 @@ class StoredSub:
         return CellAddress(Tree(self.schema, self.sub.attribute), cell_at(self.sub.low, self.sub.high, self.level))
 
 
-S = TypeVar("S", StoredCell, StoredSub)
-
-
 def key_of_sub(sub: SubObject) -> SubscriptionKey:
     """What names a piece on the whole ring."""
     return SubscriptionKey(sub.subscriber.id, sub.sid, sub.piece)
 
 
-def encode(stored: StoredCell | StoredSub) -> bytes:
-    """The value of a record."""
-    value: bytes = msgpack.packb(encoders[type(stored)](stored), use_bin_type=True)
-    return value
-
-
-def _decode(kind: type[S], value: bytes) -> S:
-    values = unpack(value)
-    if type(values) is not tuple:
-        raise ProtocolError("malformed", f"{kind.__name__} is not an array")
-    try:
-        decoded: S = decoders[kind](values)
-        return decoded
-    except (ValueError, RecursionError) as error:  # pydantic's errors are ValueErrors
-        raise ProtocolError("invalid", kind.__name__) from error
-
-
 def decode_cell(key: NodeId, value: bytes) -> StoredCell:
     """Read what a cell is. Raises `ProtocolError` for what is none, or is not this key's."""
-    stored = _decode(StoredCell, value)
+    stored = decode_struct(StoredCell, value)
     if key_of(Tree(stored.schema, stored.attribute), stored.cell) != key:
         raise ProtocolError("invalid", "a cell under another one's key")
     return stored
@@ -107,7 +83,7 @@ def decode_cell(key: NodeId, value: bytes) -> StoredCell:
 
 def decode_sub(key: NodeId, item: bytes, value: bytes) -> StoredSub:
     """Read a subscription. Raises `ProtocolError` for what is none, or is not in its place."""
-    stored = _decode(StoredSub, value)
+    stored = decode_struct(StoredSub, value)
     if key_of_sub(stored.sub).item != item:
         raise ProtocolError("invalid", "a subscription under another one's name")
     if stored.place.key != key:
@@ -197,9 +173,9 @@ def _read_one(record: LocalRecord, found: Found | None) -> Found | None:
 
 def state_record(place: CellAddress, state: CellState, count: int) -> bytes:
     """The value of the record `STATE_ITEM`."""
-    return encode(StoredCell(place.tree.schema, place.tree.attribute, place.cell, int(state), count))
+    return encode_struct(StoredCell(place.tree.schema, place.tree.attribute, place.cell, int(state), count))
 
 
 def sub_record(place: CellAddress, sub: SubObject) -> bytes:
     """The value of the record of a piece in a cell."""
-    return encode(StoredSub(place.tree.schema, level(place.cell), sub))
+    return encode_struct(StoredSub(place.tree.schema, level(place.cell), sub))

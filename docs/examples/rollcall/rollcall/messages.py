@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Annotated
 
-from annotated_types import MaxLen
+from msgspec import Meta
 
-from peerd.messages import U32, Message, message
+from peerd.messages import U32, Finite, Message, message
 from rollcall.config import LABEL_LENGTH_MAX
 
 
@@ -22,5 +22,5 @@ class Present(Message):
     """To the caller: I am, since ``uptime_s`` seconds, and this is what my operator calls me."""
 
     number: U32
-    uptime_s: float
-    label: Annotated[str, MaxLen(LABEL_LENGTH_MAX)] = ""
+    uptime_s: Finite
+    label: Annotated[str, Meta(max_length=LABEL_LENGTH_MAX)] = ""

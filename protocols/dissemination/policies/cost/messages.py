@@ -7,11 +7,11 @@ from __future__ import annotations
 
 from typing import Annotated, Final
 
-import annotated_types
+from msgspec import Meta
 
 from peerd.ids import NodeId
 from peerd.limits import KIB
-from peerd.messages import U8, U32, Message, PeerRef, message, struct
+from peerd.messages import U8, U32, Message, PeerRef, Struct, message
 
 FAMILY_MAX: Final = 32
 """Children that a report tells of. What a node has beyond that takes no part in decisions."""
@@ -28,13 +28,12 @@ RATE_MAX: Final = 1e9
 SECONDS_MAX: Final = 3600.0
 LOSS_MAX: Final = 1e15
 
-Rate = Annotated[float, annotated_types.Ge(0), annotated_types.Le(RATE_MAX)]
-RateSum = Annotated[float, annotated_types.Ge(0), annotated_types.Le(RATE_MAX * 1e3)]
-Seconds = Annotated[float, annotated_types.Ge(0), annotated_types.Le(SECONDS_MAX)]
+Rate = Annotated[float, Meta(ge=0, le=RATE_MAX)]
+RateSum = Annotated[float, Meta(ge=0, le=RATE_MAX * 1e3)]
+Seconds = Annotated[float, Meta(ge=0, le=SECONDS_MAX)]
 
 
-@struct
-class BranchFigures:
+class BranchFigures(Struct):
     """A child, as its parent tells the node above of it."""
 
     node: NodeId
@@ -43,22 +42,20 @@ class BranchFigures:
     fan_out: U8
 
 
-@struct
-class NodeFigures:
+class NodeFigures(Struct):
     """What a node costs (measured), how many items a second it wants itself, and its children."""
 
     peer: PeerRef
     filter_s: Seconds
     send_s: Seconds
-    collect: Annotated[float, annotated_types.Ge(0), annotated_types.Le(1)]
-    decide: Annotated[float, annotated_types.Ge(0), annotated_types.Le(1)]
+    collect: Annotated[float, Meta(ge=0, le=1)]
+    decide: Annotated[float, Meta(ge=0, le=1)]
     rate: Rate
     has_room: bool
-    children: Annotated[tuple[BranchFigures, ...], annotated_types.MaxLen(FAMILY_MAX)]
+    children: Annotated[tuple[BranchFigures, ...], Meta(max_length=FAMILY_MAX)]
 
 
-@struct
-class DelayTo:
+class DelayTo(Struct):
     """A one-way delay from the node that tells of it."""
 
     node: NodeId
@@ -71,8 +68,8 @@ class CostReport(Message):
 
     stream: NodeId
     own: NodeFigures
-    children: Annotated[tuple[NodeFigures, ...], annotated_types.MaxLen(FAMILY_MAX)]
-    delays: Annotated[tuple[DelayTo, ...], annotated_types.MaxLen(DELAYS_MAX)]
+    children: Annotated[tuple[NodeFigures, ...], Meta(max_length=FAMILY_MAX)]
+    delays: Annotated[tuple[DelayTo, ...], Meta(max_length=DELAYS_MAX)]
 
 
 @message(0x0331, bytes_max=60 * KIB)
@@ -84,7 +81,7 @@ class CostRelatives(Message):
 
     stream: NodeId
     delay_s: Seconds
-    peers: Annotated[tuple[PeerRef, ...], annotated_types.MaxLen(DELAYS_MAX)]
+    peers: Annotated[tuple[PeerRef, ...], Meta(max_length=DELAYS_MAX)]
 
 
 @message(0x0332, bytes_max=64)
@@ -161,10 +158,10 @@ class PlaceOffered(Message):
     stream: NodeId
     ask: U32
     delay_s: Seconds
-    others: Annotated[float, annotated_types.Ge(-LOSS_MAX), annotated_types.Le(LOSS_MAX)]
+    others: Annotated[float, Meta(ge=-LOSS_MAX, le=LOSS_MAX)]
     rate_sum: RateSum
     has_room: bool
-    children: Annotated[tuple[PeerRef, ...], annotated_types.MaxLen(CHILDREN_TOLD_MAX)] = ()
+    children: Annotated[tuple[PeerRef, ...], Meta(max_length=CHILDREN_TOLD_MAX)] = ()
 
 
 MESSAGES: Final = (

@@ -8,8 +8,10 @@ are about equal, the nearest; then the one with the fewest children; then the hi
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Final
+
+from msgspec.structs import replace
 
 from peerd.errors import ProtocolError
 from peerd.ids import NodeId, format_id

@@ -8,11 +8,11 @@ from __future__ import annotations
 
 from typing import Annotated, Final
 
-import annotated_types
+from msgspec import Meta
 
 from peerd.ids import NodeId
 from peerd.limits import KIB
-from peerd.messages import U16, U32, U64, Message, PeerRef, message, struct
+from peerd.messages import U16, U32, U64, Message, PeerRef, Struct, message
 from protocols.dissemination.messages import DEPTH_MAX, InterestTexts
 
 BITS_BYTES_MAX: Final = 2 * KIB
@@ -28,16 +28,15 @@ SOUGHT_BYTES_MAX: Final = 32 * KIB
 PLACES_MAX: Final = 4
 """Free places that are told of for a mover: those of several movers are often the same."""
 
-Rate = Annotated[float, annotated_types.Ge(0.0), annotated_types.Le(1.0)]
+Rate = Annotated[float, Meta(ge=0.0, le=1.0)]
 """Items for each item of the stream."""
-Cost = Annotated[float, annotated_types.Ge(0.0), annotated_types.Le(float(DEPTH_MAX))]
+Cost = Annotated[float, Meta(ge=0.0, le=float(DEPTH_MAX))]
 """The same, of several nodes together; and what the levels between them count for."""
-WayUp = Annotated[tuple[NodeId, ...], annotated_types.MaxLen(DEPTH_MAX)]
-Hops = Annotated[int, annotated_types.Ge(0), annotated_types.Le(DEPTH_MAX)]
+WayUp = Annotated[tuple[NodeId, ...], Meta(max_length=DEPTH_MAX)]
+Hops = Annotated[int, Meta(ge=0, le=DEPTH_MAX)]
 
 
-@struct
-class ItemBits:
+class ItemBits(Struct):
     """`protocols.dissemination.statistics.received.ItemSet` as it travels: one bit for each item that it speaks of.
 
     The first bit is the first number above ``since`` that ``2 ** every_log2`` divides. Bits above ``through`` are 0.
@@ -47,12 +46,11 @@ class ItemBits:
     epoch: U64
     since: U64
     through: U64
-    bits: Annotated[bytes, annotated_types.MaxLen(BITS_BYTES_MAX)]
-    every_log2: Annotated[int, annotated_types.Ge(0), annotated_types.Le(EVERY_LOG2_MAX)] = 0
+    bits: Annotated[bytes, Meta(max_length=BITS_BYTES_MAX)]
+    every_log2: Annotated[int, Meta(ge=0, le=EVERY_LOG2_MAX)] = 0
 
 
-@struct
-class Sought:
+class Sought(Struct):
     """A mover that a place is looked for. ``cost``: what it would cost those above the node that is asked, from the
     granter on (the granter itself needs its items in any case). ``limit``: only places that count for less are of use.
     """
@@ -62,8 +60,7 @@ class Sought:
     limit: Cost
 
 
-@struct
-class FreePlace:
+class FreePlace(Struct):
     """A node that a mover could go below. ``cost``: as in `Sought`, with this node as its parent."""
 
     peer: PeerRef
@@ -130,7 +127,7 @@ class Reorganise(Message):
     shared: Rate
     """What the child costs its parent, when those children that need the same share what it costs."""
     path: WayUp
-    costs: Annotated[tuple[Rate, ...], annotated_types.MaxLen(DEPTH_MAX)]
+    costs: Annotated[tuple[Rate, ...], Meta(max_length=DEPTH_MAX)]
 
 
 @message(0x0324, bytes_max=60 * KIB)
@@ -144,7 +141,7 @@ class GetOverhead(Message):
     stream: NodeId
     sweep: U64
     depth: Hops
-    movers: Annotated[tuple[Sought, ...], annotated_types.MinLen(1), annotated_types.MaxLen(SOUGHT_MAX)]
+    movers: Annotated[tuple[Sought, ...], Meta(min_length=1, max_length=SOUGHT_MAX)]
 
 
 @message(0x0325, bytes_max=36 * KIB)
@@ -154,8 +151,8 @@ class OverheadAnswer(Message):
     stream: NodeId
     sweep: U64
     places: Annotated[
-        tuple[Annotated[tuple[FreePlace, ...], annotated_types.MaxLen(PLACES_MAX)], ...],
-        annotated_types.MaxLen(SOUGHT_MAX),
+        tuple[Annotated[tuple[FreePlace, ...], Meta(max_length=PLACES_MAX)], ...],
+        Meta(max_length=SOUGHT_MAX),
     ]
     nodes: U32 = 1
 
@@ -171,7 +168,7 @@ class MoveOrder(Message):
     number: U64
     from_parent: NodeId
     to_parent: PeerRef
-    others: Annotated[tuple[PeerRef, ...], annotated_types.MaxLen(PLACES_MAX)] = ()
+    others: Annotated[tuple[PeerRef, ...], Meta(max_length=PLACES_MAX)] = ()
 
 
 @message(0x0327, bytes_max=64)

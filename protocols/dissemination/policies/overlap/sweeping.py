@@ -11,8 +11,10 @@ round trip for each level, and two messages for each node that is asked, however
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Final
+
+from msgspec.structs import replace
 
 from peerd.ids import NodeId
 from peerd.lib.admission import Admission
