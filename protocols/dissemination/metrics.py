@@ -44,6 +44,7 @@ METRICS: Final[tuple[Metric, ...]] = (
     Metric("peerd_dissemination_documents_bytes", "gauge", "What the documents take that are kept here."),
 )
 REPORT_S: Final = 60.0
+_NONE: Final = StreamCounts()
 
 
 class StreamLedger:
@@ -61,8 +62,10 @@ class StreamLedger:
     def take(self, nodes: Sequence[StreamNode]) -> None:
         """Count what has happened since the last call."""
         for node in nodes:
-            self._count(node, node.meter.counts.minus(self._taken.get(node, StreamCounts())))
-            self._taken[node] = node.meter.counts.copy()
+            counts, before = node.meter.counts, self._taken.get(node, _NONE)
+            if counts != before or node.gaps or node.seeking.moves:  # mostly nothing has happened
+                self._count(node, counts.minus(before))
+                self._taken[node] = counts.copy()
         for gone in [node for node in self._taken if node not in nodes]:
             del self._taken[gone]
             self._reported.pop(gone, None)
@@ -102,8 +105,8 @@ class StreamLedger:
         node.seeking.moves.clear()
 
     def _report(self, node: StreamNode) -> None:
-        since = node.meter.counts.minus(self._reported.get(node, StreamCounts()))
-        if replace(since, held_ms=0) == StreamCounts():
+        since = node.meter.counts.minus(self._reported.get(node, _NONE))
+        if replace(since, held_ms=0) == _NONE:
             return  # nothing but that values were held: that is told with what happens next
         self._reported[node] = node.meter.counts.copy()
         self._host.emit(

@@ -437,6 +437,11 @@ class Dissemination(Plugin):
         else:
             keeping.when_kept(on_done)
 
+    def is_publishable(self, name: str) -> bool:
+        """See `StreamService.is_publishable`."""
+        node = self.nodes.get(stream_key(name))
+        return node is not None and node.is_producer and node.is_publishable
+
     def when_publishable(self, name: str, on_done: Callable[[bool | Exception], None]) -> None:
         """See `StreamService.when_publishable`."""
         try:

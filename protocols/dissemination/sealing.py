@@ -57,14 +57,14 @@ def _bits(low: int, high: int) -> int:
 class SealedBatch:
     """What a node has of one batch. The producer's own is open until it is needed: then it is signed."""
 
-    __slots__ = ("_frontier", "_sign", "certificate", "count", "epoch", "first", "present", "signature")
+    __slots__ = ("_frontier", "_root", "_sign", "certificate", "count", "epoch", "first", "present", "signature")
 
     def __init__(self, epoch: int, first: int, sign: Callable[[SealedBatch], bytes] | None = None) -> None:
         """``first``: the number of its first item. ``sign`` makes the proof, when the batch is closed."""
         self.epoch, self.first, self.count, self.present = epoch, first, 0, 0
         self.signature = self.certificate = b""
         self._sign = sign
-        self._frontier = b""
+        self._frontier = self._root = b""
 
     @classmethod
     def read(cls, epoch: int, first: int, count: int, own: Mapping[int, bytes], others: bytes) -> SealedBatch:
@@ -76,22 +76,20 @@ class SealedBatch:
         batch.count, batch.present = count, sum(1 << index for index in own)
         at, parts = 0, []
 
-        def walk(low: int, high: int) -> None:
+        def walk(low: int, high: int) -> bytes:
             nonlocal at
-            if not batch.present & _bits(low, high):
-                parts.append(others[at : at + DIGEST_BYTES])
-                at += DIGEST_BYTES
-            elif high - low == 1:
-                parts.append(own[low])
-            else:
+            if high - low > 1 and batch.present & _bits(low, high):
                 middle = _middle(low, high)
-                walk(low, middle)
-                walk(middle, high)
+                return _node(walk(low, middle), walk(middle, high))
+            if low in own:
+                digest = own[low]
+            else:
+                digest = others[at : at + DIGEST_BYTES]
+                at += DIGEST_BYTES
+            parts.append(digest)
+            return digest
 
-        if len(own) == count:
-            parts += [own[index] for index in range(count)]
-        else:
-            walk(0, count)
+        batch._root = walk(0, count)
         if at != len(others):
             raise ValueError(f"{len(others)} bytes of digests for {len(own)} of {count} items, expected {at}")
         batch._frontier = b"".join(parts)
@@ -127,39 +125,40 @@ class SealedBatch:
 
     def root(self) -> bytes:
         """The digest of the whole batch."""
-        if self.present != _bits(0, self.count):
-            return self._without(0)[0]
-        level = [self._frontier[at : at + DIGEST_BYTES] for at in range(0, len(self._frontier), DIGEST_BYTES)]
-        while len(level) > 1:  # the same tree, for the one who has all of it: from below, which is faster
+        if self._root:
+            return self._root
+        level = self._parts()
+        while len(level) > 1:  # from below, which is faster for the one who has all of it
             odd = level[-1:] if len(level) % 2 else []
             level = [_node(left, right) for left, right in zip(level[::2], level[1::2], strict=False)] + odd
         return level[0]
+
+    def _parts(self) -> list[bytes]:
+        return [self._frontier[at : at + DIGEST_BYTES] for at in range(0, len(self._frontier), DIGEST_BYTES)]
 
     def without(self, wanted: int) -> bytes:
         """What somebody needs who gets only these items (a bit for each): the digests of the largest parts without any.
 
         They have to be among those that are here.
         """
-        if wanted == self.present == _bits(0, self.count):
-            return b""
-        return b"".join(self._without(wanted)[1] or ())
+        present, parts, found = self.present, iter(self._parts()), list[bytes]()
 
-    def _without(self, wanted: int) -> tuple[bytes, list[bytes] | None]:
-        frontier, present, at = self._frontier, self.present, 0
-
-        def walk(low: int, high: int) -> tuple[bytes, list[bytes] | None]:
-            """The digest of a part, and what is needed for it; ``None``: it has none of the items."""
-            nonlocal at
+        def digest(low: int, high: int) -> bytes:
             if high - low == 1 or not present & _bits(low, high):
-                digest = frontier[at : at + DIGEST_BYTES]
-                at += DIGEST_BYTES
-                return digest, ([] if wanted & _bits(low, high) else None)
+                return next(parts)
             middle = _middle(low, high)
-            left, of_left = walk(low, middle)
-            right, of_right = walk(middle, high)
-            digest = _node(left, right)
-            if of_left is None and of_right is None:
-                return digest, None
-            return digest, ([left] if of_left is None else of_left) + ([right] if of_right is None else of_right)
+            return _node(digest(low, middle), digest(middle, high))
 
-        return walk(0, self.count)
+        def look(low: int, high: int) -> None:
+            if not wanted & _bits(low, high):
+                found.append(digest(low, high))
+            elif high - low == 1:
+                next(parts)
+            else:
+                middle = _middle(low, high)
+                look(low, middle)
+                look(middle, high)
+
+        if wanted != _bits(0, self.count):
+            look(0, self.count)
+        return b"".join(found)

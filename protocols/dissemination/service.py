@@ -78,6 +78,9 @@ class StreamService(Protocol):
         At once ``False`` for a stream that is not durable.
         """
 
+    def is_publishable(self, name: str) -> bool:
+        """Whether this node produces the stream, and it takes another item now: then there is nothing to wait for."""
+
     def when_publishable(self, name: str, on_done: Callable[[bool | Exception], None]) -> None:
         """Wait until the stream takes another item, by its limits of rate and memory.
 

@@ -6,6 +6,7 @@ It takes the place of the system agent of the CoDD paper (section 2.1), which ha
 from __future__ import annotations
 
 import json
+from functools import lru_cache
 from math import isfinite
 from typing import Annotated, Any, Final, Literal
 
@@ -68,7 +69,12 @@ class SeedRef(BaseModel):
     @property
     def peer(self) -> PeerRef:
         """As messages have it."""
-        return PeerRef(parse_id(self.id), self.host, self.port)
+        return _peer(self.id, self.host, self.port)
+
+
+@lru_cache(maxsize=1 << 12)  # each member of a stream looks at its producer four times a second
+def _peer(id: str, host: str, port: int) -> PeerRef:
+    return PeerRef(parse_id(id), host, port)
 
 
 class FormerProducer(BaseModel):

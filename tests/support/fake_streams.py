@@ -203,6 +203,10 @@ class FakeStreams(Plugin):
         self.items.append((payload, content_type))
         return ItemPublished(stream=name, id=f"7-{len(self.items)}", bytes=len(payload))
 
+    def is_publishable(self, name: str) -> bool:
+        """Have it asked with `when_publishable`."""
+        return False
+
     def when_publishable(self, name: str, on_done: Callable[[bool | Exception], None]) -> None:
         """At once, for a stream that there is."""
         known = self._known(name)

@@ -21,7 +21,7 @@ from protocols.dissemination.policies.overlap.messages import BITS_BYTES_MAX, SP
 from protocols.dissemination.statistics.changes import ITEMS_MIN, since_change
 from protocols.dissemination.statistics.received import ItemSet, ReceivedItems, missing_share
 from protocols.dissemination.statistics.recent import RECENT_ITEMS_MAX, RecentItems
-from protocols.dissemination.statistics.summary_tree import SummaryTree
+from protocols.dissemination.statistics.summary_tree import NOTED_BYTES_MAX, SummaryTree
 
 A, B = NodeId(1), NodeId(2)
 XPATH = XPathKind()
@@ -254,6 +254,27 @@ def test_old_documents_are_forgotten_and_the_tree_stays_small(seed: int) -> None
     query = linear(rng)
     assert {n for n in wanted(summary, query) if n > 236} >= {n for n in counted(documents, query) if n > 236}
     assert all(number >= 300 - 64 - 8 for number in wanted(summary, query))
+
+
+def test_documents_are_taken_in_when_somebody_asks_and_no_gap_is_passed_over() -> None:
+    """Of a hundred that nobody asked about between two questions the window's are left, and what came before is not."""
+    summary, begin = SummaryTree(window=32, every=1), 1
+    for came, since in ((10, 0), (30, 0), (130, 98), (131, 98)):
+        for number in range(begin, came + 1):
+            summary.note(StreamItem(1, number, 0, b"<a/>" if number % 3 else b"<b/>"))
+        begin = came + 1
+        found = summary.wanted_by([XPATH.parse("/b")])
+        assert found is not None and (found.since, found.through) == (since, came)
+        assert set(found.items) == {number for number in range(since + 1, came + 1) if number % 3 == 0}
+
+
+def test_few_bytes_of_documents_wait_until_somebody_asks() -> None:
+    summary = SummaryTree(window=1000, every=1)
+    for number in range(1, 9):
+        summary.note(StreamItem(1, number, 0, b"<a>" + b" " * (NOTED_BYTES_MAX // 4) + b"</a>"))
+    assert 0 < summary.noted_bytes <= NOTED_BYTES_MAX
+    found = summary.wanted_by([XPATH.parse("/a")])
+    assert found is not None and set(found.items) == {6, 7, 8} and not summary.noted_bytes
 
 
 def test_what_is_no_pattern_is_not_answered() -> None:

@@ -240,6 +240,9 @@ async def _until_kept(service: StreamService, stream: str) -> bool:
 
 
 async def _until_publishable(service: StreamService, stream: str) -> None:
+    if service.is_publishable(stream):
+        return  # as it mostly is: each line of a request comes by here
+
     def ask(done: Callable[[bool | Exception], None]) -> None:
         service.when_publishable(stream, done)
 

@@ -12,13 +12,15 @@ pruned.
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from operator import eq, ge, gt, le, lt, ne
-from typing import Any, Final
+from typing import Final
 
 from pyroaring import BitMap64
 
+from protocols.dissemination.interests.xpath.document import Document, parse
 from protocols.dissemination.interests.xpath.numbers import number_of
 from protocols.dissemination.interests.xpath.pattern import (
     ANY,
@@ -32,6 +34,7 @@ from protocols.dissemination.interests.xpath.pattern import (
     StepAxis,
     Value,
 )
+from protocols.dissemination.messages import StreamItem
 from protocols.dissemination.names import StreamPosition
 from protocols.dissemination.ports import Interest
 from protocols.dissemination.statistics.received import ItemSet
@@ -44,6 +47,8 @@ SUMMARY_BYTES_MAX: Final = 2 << 20
 TEXTS_MAX: Final = 16
 """Different texts of one node that are told apart."""
 TEXT_LENGTH_MAX: Final = 32
+NOTED_BYTES_MAX: Final = 1 << 20
+"""Of documents that wait until somebody asks: to take so many in takes some 50 ms."""
 NODE_BYTES: Final = 400
 ENTRY_BYTES: Final = 2
 PRUNED_TO: Final = 0.75
@@ -99,13 +104,28 @@ class SummaryTree:
         self._epoch = 0
         self._since = 0
         self._through = 0
+        self._noted: deque[StreamItem] = deque()
+        self.noted_bytes = 0
+        """Of documents that have to be taken in before the next answer."""
         self.nodes = 1
         self._nodes_until = nodes_max
         """So many nodes there may be before old documents are forgotten the next time."""
 
     # Documents
 
-    def add(self, position: StreamPosition, document: Any) -> None:
+    def note(self, item: StreamItem) -> None:
+        """A document has come. It is taken in when somebody asks: most are out of the window before that."""
+        if item.sequence % self._every:
+            return
+        self._noted.append(item)
+        self.noted_bytes += item.size
+        while len(self._noted) > max(1, self._window // self._every) or (
+            self.noted_bytes > NOTED_BYTES_MAX and len(self._noted) > 1
+        ):
+            self.noted_bytes -= self._noted.popleft().size
+            self._epoch = 0  # the tree lacks what was let go: it is made anew of what is left
+
+    def add(self, position: StreamPosition, document: Document) -> None:
         """Take a document in: its root element, as lxml has it."""
         number = position.sequence
         if position.epoch != self._epoch:
@@ -197,7 +217,13 @@ class SummaryTree:
     def wanted_by(self, interests: Sequence[Interest]) -> ItemSet | None:
         """The documents that meet one of these queries; ``None``: one of them is no pattern, or nothing has come."""
         patterns = [interest.meaning.pattern for interest in interests]
-        if not self._root.documents or not all(interest.meaning.is_exact for interest in interests):
+        if not all(interest.meaning.is_exact for interest in interests):
+            return None
+        while self._noted:
+            item = self._noted.popleft()
+            self.add(item.position, parse(item.payload))
+        self.noted_bytes = 0
+        if not self._root.documents:
             return None
         found = BitMap64()
         for pattern in patterns:

@@ -47,7 +47,7 @@ from protocols.dissemination.tree.allowance import (
 )
 from protocols.dissemination.tree.links import PARKED_MAX, PARKED_S, ChildPast, ChildStage, Downlink, EdgeMessage
 from protocols.dissemination.tree.past import SLICE_BYTES
-from protocols.dissemination.tree.seals import in_messages, sealed
+from protocols.dissemination.tree.seals import in_messages, numbered
 from protocols.dissemination.tree.state import BEAT_ITEMS, BEAT_S, MemberState, mark
 
 OFFER_S: Final = 10.0
@@ -504,8 +504,7 @@ class Downstream:
                 continue
             child.slow_since = None
             child.number += 1
-            message = self._next(child, first)
-            self._state.send(child.peer, sealed(child, replace(message, attempt=child.attempt, number=child.number)))
+            self._state.send(child.peer, numbered(child, self._next(child, first)))
 
     def _look_on(self, child: Downlink, first: ChildPast, past_bytes: int) -> int:
         """Put what is found in a slice of the past before the rest of it; how much may be looked through still."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from peerd.errors import Bug, ProtocolError
 from peerd.ids import NodeId
@@ -115,7 +115,7 @@ class StreamMember:
         ids = self.state.matching.match(held)  # before anything has changed
         self.latest.have(held)
         self.state.through = held.position
-        self._flow(replace(held, met=ids))
+        self._flow(ParsedItem(held.item, held.content, ids))
 
     def flush(self, now: float) -> None:
         """Send on what waits, as far as children take it."""

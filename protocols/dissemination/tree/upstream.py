@@ -363,8 +363,8 @@ class Upstream:
             if len(items) < len(message.items):
                 self._lose(link, link.through, message.items[-1].position)
             for item in items:
-                self._trust.check_next(link, item.position, 1)
-                link.through = item.position
+                self._trust.check_next(link, position := item.position, 1)
+                link.through = position
                 if self._is_for_aside(link, item):
                     self._look_aside(link, item, message)
                     return
@@ -387,8 +387,8 @@ class Upstream:
         """An item is in turn. ``held``: it was parsed, and if it is the next of the stream matched, before."""
         if link.given is not None:  # what a node sends that is to be the parent waits until it is
             link.keep(self._state.parsed(item))
-        elif item.position > self._state.through:
-            self._state.through = self._state.proven = item.position
+        elif (position := item.position) > self._state.through:
+            self._state.through = self._state.proven = position
             self._below.carried(item, held)
         else:  # it came from the parent before; or nobody here wanted it until now
             self._below.remembered(item, held)

@@ -71,6 +71,8 @@ def _check_prologue(data: bytes) -> None:
     """Refuse a DOCTYPE before a parser reads it: entities, and the files that it names, come only with it."""
     if b"\0" in data:
         raise ItemError("a document has no zero bytes; encodings of two bytes a character are not taken")
+    if data.startswith(b"<") and not data.startswith((b"<?", b"<!")):
+        return  # it begins with an element, as most do
     encoding = _ENCODING.match(data.removeprefix(b"\xef\xbb\xbf"))
     if encoding is not None and _ENCODINGS.fullmatch(encoding[1]) is None:
         raise ItemError(f"the encoding {encoding[1][:40].decode('latin-1')!r} is not taken; use UTF-8")

@@ -205,7 +205,7 @@ def _by_lxml_with(text: str, prefixes: frozenset[str]) -> Callable[[Document], b
 
 def _is_met(query: etree.XPath, root: Document) -> bool:
     try:
-        return bool(query(root.getroottree()))
+        return bool(query(root))
     except etree.XPathEvalError:
         return False  # what cannot be evaluated on a document is not met by it: the query is somebody else's
 

@@ -52,7 +52,7 @@ class Overlaps:
         if self._recent is not None:
             self._recent.add(item.item)
         if self._summary is not None:
-            self._summary.add(item.position, item.content)
+            self._summary.note(item.item)
 
     def tick(self, now: float) -> None:
         """Time passes."""
@@ -83,10 +83,11 @@ class Overlaps:
 
     def looks(self, interests: int) -> int:
         """What it counts for to try so many interests on what is remembered: see `tree/allowance.py`."""
-        recent = self._recent
+        recent, summary = self._recent, self._summary
         if recent is None:
             return 0
-        return TRIED_COST * len(recent) * min(interests, TRIED_MAX) + recent.bytes // BYTES_A_LOOK
+        size = recent.bytes + (0 if summary is None else summary.noted_bytes)
+        return TRIED_COST * len(recent) * min(interests, TRIED_MAX) + size // BYTES_A_LOOK
 
     def missing(self, items: ItemSet, without: NodeId | None = None) -> float:
         """What a node that needs these would cost this node, for each item of the stream.
