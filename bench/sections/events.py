@@ -1,4 +1,4 @@
-"""What one event costs from a publisher's HTTP request to the subscribers' lines, with raw clients that decode nothing."""
+"""What an event costs from a publisher's request to its subscribers' lines, with raw clients that decode nothing."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def run(bench: Bench) -> None:
     with ring(bench.scale.of(PAIR_NODES, PAIR_NODES, 2)) as pair, pair.listener([ALL], 1) as listener:
         for ack in ("received", "replicated"):
             samples = [pair.burst(work, count, listener, count, ack) for _ in range(bench.runs)]
-            rates, costs = zip(*samples, strict=True)
+            rates, costs = ([sample[index] for sample in samples] for index in (0, 1))
             note = f"{count:,} events, 1 publisher, 1 subscriber, {len(pair.places)} daemons, JSON lines in and out"
             bench.row(f"{ack}: published and delivered", "events/s", rates, at_least(RATE_AIM), note)
             bench.row(f"{ack}: processor of all daemons", "ms/event", costs)
