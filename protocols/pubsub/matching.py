@@ -100,16 +100,14 @@ class LeafIndex:
         if not texts:
             return []
         targets = self.schema.targets(values)
-        # A tree without a target is one that the event does not visit.
-        places = [(*place, target) for place in cells if (target := targets.get(place[0])) is not None]
         found: dict[SubscriptionKey, SubObject] = {}
         for text in texts:
-            for attribute, cell, target in places:
+            for attribute, cell in cells:
                 present = self._places.get((attribute, cell, text))
-                if present is None:
+                if present is None or attribute not in targets:  # the event does not visit a tree without a target
                     continue
                 for sub in present.values() if isinstance(present, dict) else (present,):
-                    if attribute == EVERY or _is_met(sub, target):
+                    if attribute == EVERY or _is_met(sub, targets[attribute]):
                         found[key_of(sub)] = sub
         return list(found.values())
 

@@ -94,6 +94,9 @@ class EventTargets(Mapping[int, Target]):
             self._found[number] = found
         return found
 
+    def __contains__(self, number: object) -> bool:
+        return number in self._trees
+
     def __iter__(self) -> Iterator[int]:
         return iter(self._trees)
 
