@@ -255,14 +255,7 @@ class EventSchema:
         data: bytes = msgpack.packb(numbered)
         if len(data) > VALUES_BYTES_MAX:
             raise EventError(f"the values of an event take at most {VALUES_BYTES_MAX} bytes, not {len(data)}")
-        self._remember(data, values)
         return data
-
-    def _remember(self, data: bytes, values: Values) -> None:
-        if len(data) <= DECODED_BYTES_MAX:
-            if len(self._decoded) >= DECODED_KEPT:
-                self._decoded.clear()
-            self._decoded[data] = values
 
     def decode_values(self, data: bytes) -> Values:
         """Read what came from the network; others may have the same values, so nobody changes them. Raises
@@ -289,8 +282,11 @@ class EventSchema:
                 found[attribute.name] = self._checked(attribute, from_wire(attribute.type, value))
             except ValueError as error:
                 raise ProtocolError("event_values", f"{attribute.name}: {error}") from None
-        self._remember(data, self._completed(found))
-        return found
+        if len(data) <= DECODED_BYTES_MAX:
+            if len(self._decoded) >= DECODED_KEPT:
+                self._decoded.clear()
+            self._decoded[data] = found
+        return self._completed(found)
 
     def _numbered(self, word: object) -> Attribute | None:
         if not isinstance(word, str) or not (word.isascii() and word.isdigit()) or len(word) > 3 or word[0] == "0":
