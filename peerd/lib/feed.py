@@ -12,6 +12,7 @@ of the wrong items. Everything here is synchronous; who waits for items is told 
 from __future__ import annotations
 
 import re
+from collections import OrderedDict
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
@@ -176,8 +177,9 @@ class Feed(Generic[T]):
         self.items_max, self.bytes_max, self.readers_max = items_max, bytes_max, readers_max
         self.last = last
         """The newest number given so far."""
-        self._held: dict[int, int] = dict(held or {})
-        """The sizes of the items that are held, by number."""
+        self._held: OrderedDict[int, int] = OrderedDict(held or {})
+        """The sizes of the items that are held, by number. The first of a plain dictionary would lie behind the places
+        of all that were let go."""
         self._shelf: Shelf[T] = {} if shelf is None else shelf
         self.first = min(self._held, default=last + 1)
         """The oldest number that is held; ``last + 1`` when nothing is."""
@@ -301,6 +303,8 @@ class Feed(Generic[T]):
     def _first_kept(self, size_bytes: int) -> int:
         """Return the oldest number that may stay when an item of this size comes."""
         first, count, held_bytes = self.first, len(self._held), self.held_bytes
+        if count < self.items_max and held_bytes + size_bytes <= self.bytes_max:
+            return first
         for number, held_size in self._held.items():  # oldest first; numbers may be missing
             if count < self.items_max and held_bytes + size_bytes <= self.bytes_max:
                 break
@@ -309,6 +313,8 @@ class Feed(Generic[T]):
 
     def _may_let_go(self, first_kept: int) -> bool:
         """Whether every blocking reader has taken all that is older than ``first_kept``."""
+        if first_kept <= self.first:
+            return True
         # What has expired was let go whoever wanted it, and is not waited for any more.
         blocking = (reader for reader in self._readers if reader.policy is Policy.BLOCK)
         return not any(max(reader._wanted, self.first) < first_kept for reader in blocking)

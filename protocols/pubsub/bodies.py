@@ -20,8 +20,11 @@ def id_of(event: EventBody | EventName) -> EventId:
 
 def event_bytes(event: EventBody) -> int:
     """Return how much an event takes in a message, at most."""
-    texts = len(event.publisher.host.encode()) + len(event.content_type.encode())
-    texts += headers_bytes(event.headers)
+    texts = len(event.publisher.host.encode())
+    if event.content_type:
+        texts += len(event.content_type.encode())
+    if event.headers:
+        texts += headers_bytes(event.headers)
     return EVENT_ENVELOPE_BYTES + texts + len(event.values) + len(event.payload) + len(event.retain) + len(event.proof)
 
 

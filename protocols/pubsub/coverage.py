@@ -36,7 +36,7 @@ class Coverage:
     __slots__ = ("_targets", "outstanding")
 
     def __init__(self, targets: Mapping[int, Target]) -> None:
-        self._targets = dict(targets)
+        self._targets = targets
         self.outstanding: dict[int, set[int]] = {attribute: set() for attribute in targets}
 
     @property
@@ -51,6 +51,14 @@ class Coverage:
     def expect(self, attribute: int, cells: Iterable[int]) -> None:
         """Begin with these cells, which hold the whole target and do not overlap."""
         self.outstanding[attribute].update(cells)
+
+    def visit(self, attribute: int, leaf: int) -> bool:
+        """The event has visited this leaf; whether that very cell was outstanding, as it mostly is. Else: `cover`."""
+        cells = self.outstanding.get(attribute)
+        if cells is None or leaf not in cells:
+            return False
+        cells.remove(leaf)
+        return True
 
     def cover(self, attribute: int, leaf: int) -> CoverageChange:
         """The event has visited this leaf: what lies in it is done.

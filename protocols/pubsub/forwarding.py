@@ -11,7 +11,7 @@ acknowledgement, a refusal) is smaller than what it got, and a refusal goes to o
 from __future__ import annotations
 
 from collections import OrderedDict, deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
@@ -390,7 +390,7 @@ class _Targets:
     def __init__(self, schema: SchemaView, batch: Batch) -> None:
         self._schema = schema
         self._batch = batch
-        self._known: list[dict[int, Target]] = []
+        self._known: list[Mapping[int, Target]] = []
 
     def of(self, attribute: int) -> Iterator[Target]:
         """The different targets in one tree."""
@@ -406,7 +406,7 @@ class _Targets:
                 told.append(target)
                 yield target
 
-    def _of_event(self, index: int) -> dict[int, Target]:
+    def _of_event(self, index: int) -> Mapping[int, Target]:
         if index == len(self._known):
             event = self._batch.events[index]
             try:

@@ -14,7 +14,7 @@ the cell is a guess until a leaf answers.
 from __future__ import annotations
 
 import math
-from bisect import bisect_left, insort
+from bisect import insort
 from collections.abc import Iterable, Iterator
 from heapq import heappop, heappush
 from typing import Final, TypeAlias
@@ -78,33 +78,42 @@ class Lanes:
             self.cells.set(cell, lane)
         if number not in lane.tries:
             insort(lane.order, number)
-        lane.tries[number] = max(tries, lane.tries.get(number, 0))
+            lane.tries[number] = tries
+        else:
+            lane.tries[number] = max(tries, lane.tries[number])
         if begun_s < math.inf:
             lane.begun_s[number] = min(begun_s, lane.begun_s.get(number, math.inf))
         lane.is_leaf = lane.is_leaf or is_leaf
-        if number not in self.cells_of:
+        if (cells := self.cells_of.get(number)) is None:
             insort(self.numbers, number)
-        self.cells_of.setdefault(number, set()).add(cell)
+            self.cells_of[number] = {cell}
+        else:
+            cells.add(cell)
         if due_s < math.inf:
             lane.flying.add(number)
             lane.due_s = lane.latest_s = min(lane.due_s, due_s)
 
-    def remove(self, cell: int, number: int) -> None:
-        """An event has visited a cell, or is given up."""
+    def remove(self, cell: int, *numbers: int) -> None:
+        """Events have visited a cell, or are given up."""
         lane = self.cells.get(cell)
-        if lane is None or number not in lane.tries:
+        if lane is None:
             return
-        cells = self.cells_of[number]
-        cells.remove(cell)
-        if not cells:
-            del self.cells_of[number]
-            del self.numbers[bisect_left(self.numbers, number)]
-        lane.order.remove(number)
-        del lane.tries[number]
-        lane.begun_s.pop(number, None)
-        lane.flying.discard(number)
+        gone = {number for number in numbers if number in lane.tries}
+        over = set()
+        for number in gone:
+            cells = self.cells_of[number]
+            cells.remove(cell)
+            if not cells:
+                del self.cells_of[number]
+                over.add(number)
+            del lane.tries[number]
+            lane.begun_s.pop(number, None)
+        lane.flying -= gone
         if not lane.flying:
             lane.due_s, lane.since_s = math.inf, None
+        lane.order = [number for number in lane.order if number not in gone]
+        if over:
+            self.numbers = [number for number in self.numbers if number not in over]
         if not lane.order:
             self.cells.pop(cell)
 
@@ -230,13 +239,17 @@ class LaneBook:
 
     def add(self, tree: Tree, cell: int, number: int, *, is_leaf: bool = False) -> Spot:
         """An event has to visit a cell; returns the spot that may have to be looked at."""
-        self._trees.setdefault(tree, Lanes()).add(cell, number, is_leaf=is_leaf)
+        lanes = self._trees.get(tree)
+        if lanes is None:
+            lanes = self._trees[tree] = Lanes()
+        lanes.add(cell, number, is_leaf=is_leaf)
         return tree, cell
 
-    def remove(self, tree: Tree, cell: int, number: int) -> Spot:
-        """An event is given up."""
-        self._trees[tree].remove(cell, number)
-        self._tidy(tree)
+    def remove(self, tree: Tree, cell: int, *numbers: int) -> Spot:
+        """Events have visited a cell, or are given up."""
+        if numbers:
+            self._trees[tree].remove(cell, *numbers)
+            self._tidy(tree)
         return tree, cell
 
     def change(self, tree: Tree, number: int, change: CoverageChange, leaf: int) -> list[Spot]:

@@ -7,7 +7,7 @@ where it has been cut, only the piece whose range holds the event answers, so th
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Sequence
 
 from peerd.lib.apart import match_apart
 from peerd.lib.filter import FilterIndex
@@ -99,16 +99,15 @@ class LeafIndex:
         texts = self._met(values)
         if not texts:
             return []
-        is_routed = any(attribute != EVERY for attribute, _ in cells)
-        targets = self.schema.targets(values) if is_routed else {}
+        targets = self.schema.targets(values)
         found: dict[SubscriptionKey, SubObject] = {}
         for text in texts:
             for attribute, cell in cells:
                 present = self._places.get((attribute, cell, text))
-                if present is None:
+                if present is None or attribute not in targets:  # the event does not visit a tree without a target
                     continue
                 for sub in present.values() if isinstance(present, dict) else (present,):
-                    if _is_met(sub, targets):
+                    if attribute == EVERY or _is_met(sub, targets[attribute]):
                         found[key_of(sub)] = sub
         return list(found.values())
 
@@ -132,13 +131,8 @@ def key_of(sub: SubObject) -> SubscriptionKey:
     return SubscriptionKey(sub.subscriber.id, sub.sid, sub.piece)
 
 
-def _is_met(sub: SubObject, targets: Mapping[int, Target]) -> bool:
+def _is_met(sub: SubObject, target: Target) -> bool:
     """Whether an event that matches the filter belongs to this piece of it."""
-    if sub.attribute == EVERY:
-        return True
-    target = targets.get(sub.attribute)
-    if target is None:  # the event does not visit this tree
-        return False
     if target.value is None:  # any piece will do, but of a group, whose pieces are all in one tree, the first
         return not sub.group or sub.piece == 0
     return sub.low <= target.value <= sub.high

@@ -8,6 +8,7 @@ from hashlib import sha256
 from typing import Final, NamedTuple
 
 from peerd.ids import NodeId, format_id, id_from_bytes, id_to_bytes, parse_id
+from protocols.pubsub.cells import WHOLE
 
 KEYS_KEPT: Final = 1 << 16
 """How many keys of cells are remembered; about 200 bytes each."""
@@ -83,10 +84,17 @@ class SubscriptionKey(NamedTuple):
 
 @lru_cache(maxsize=KEYS_KEPT)
 def key_of(tree: Tree, cell: int) -> NodeId:
-    """The place of a cell on the ring: a hash, so that cells spread evenly (section 3.2.1)."""
-    schema = tree.schema.encode()
-    data = b"peerd-pubsub\0%d\0%b\0%d\0%d" % (len(schema), schema, tree.attribute, cell)
-    return id_from_bytes(sha256(data).digest()[:16])
+    """The place of a cell on the ring: a hash, so that cells spread evenly (section 3.2.1).
+
+    The whole squares of a schema's trees are next to each other: while none is split, one node is the root of all, and
+    an event that visits all of them goes to it once.
+    """
+    schema, beside = tree.schema.encode(), 0
+    attribute = tree.attribute
+    if cell == WHOLE:
+        attribute, beside = EVERY, attribute
+    data = b"peerd-pubsub\0%d\0%b\0%d\0%d" % (len(schema), schema, attribute, cell)
+    return NodeId(id_from_bytes(sha256(data).digest()[:16]) ^ beside)
 
 
 @lru_cache(maxsize=1024)

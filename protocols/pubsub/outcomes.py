@@ -37,6 +37,9 @@ class PublishStatus(Enum):
     """It was not sent, or a leaf refused it; ``reason`` says why."""
 
 
+ACKNOWLEDGED: Final = frozenset((PublishStatus.RECEIVED, PublishStatus.REPLICATED))
+
+
 @dataclass(frozen=True, slots=True)
 class LeafAnswer:
     """A leaf that has the event: the cell of an attribute's tree, and its root."""
@@ -97,22 +100,21 @@ class PendingPublish:
         """Its place in the order of this node's events."""
         return self.body.sequence
 
-    def answered(self, attribute: int, leaf: int, owner: PeerRef, matched: int, copies: int) -> None:
+    def answered(self, answer: LeafAnswer, matched: int, copies: int) -> None:
         """A leaf has it, which had not said so before."""
         self.leaves += 1
         self.matched += matched
         self.copies_held = min(self.copies_held, copies)
         if len(self.answers) < ANSWERS_MAX:
-            self.answers.append(LeafAnswer(attribute, leaf, owner))
+            self.answers.append(answer)
 
     def outcome(self, status: PublishStatus, now: float, missing: Sequence[tuple[int, int]]) -> PublishResult:
         """What its client is told at the end."""
-        is_done = status in (PublishStatus.RECEIVED, PublishStatus.REPLICATED)
         return PublishResult(
             EventId(self.body.publisher.id, self.body.epoch, self.number),
             self.schema.name,
             status,
-            "" if is_done else self.reason,
+            "" if status in ACKNOWLEDGED else self.reason,
             self.leaves,
             self.matched,
             self.copies_held if self.leaves else 0,

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from functools import partial
 from typing import Any, ClassVar, Final
 
 from peerd.api import (
@@ -25,7 +24,7 @@ from protocols.pubsub.cells import SIDE, WHOLE, Area, text
 from protocols.pubsub.config import PubSubConfig
 from protocols.pubsub.delivering.assembly import Delivering
 from protocols.pubsub.delivering.messages import COPY_MESSAGES
-from protocols.pubsub.event import draft_from_json
+from protocols.pubsub.entering import Entering
 from protocols.pubsub.events import (
     EVENTS,
     EventPublished,
@@ -62,7 +61,7 @@ from protocols.pubsub.models import (
 )
 from protocols.pubsub.names import EVERY, EventId, SubscriptionKey, Tree, key_of, node_meant
 from protocols.pubsub.once import OnceWindow
-from protocols.pubsub.outcomes import PublishResult, PublishStatus
+from protocols.pubsub.outcomes import PublishResult
 from protocols.pubsub.pieces import pieces_of
 from protocols.pubsub.ports import Here, PiecePoint, SchemaView
 from protocols.pubsub.probing import LevelGuide
@@ -81,7 +80,6 @@ from protocols.pubsub.subscribing.subscriptions import Subscriptions
 from protocols.pubsub.tree.keeper import Keeper
 from protocols.pubsub.tree.storage import CellAddress
 from protocols.pubsub.tree_walk import Bounds, TreeWalk
-from protocols.pubsub.values import EventError
 
 ROUTED: Final = (ProbeSub, Arrived, TransferSub, CellOrder, LeafUpdate, CellQuestion)
 """What may come by routing. All else is about its sender, and is taken from the sender's own link."""
@@ -129,6 +127,7 @@ class PubSub(Plugin):
         self.answering = answering.Answering(host)
         self.once = OnceWindow()
         self.publishing = Publishing(host, config, self.forwarding, self.guide, event_statement)
+        self.entering = Entering(host, self.schemas, self.publishing, self.once)
         self.installer = Installer(host, config, self._levels)
         self.inbox = Inbox(host, self.schemas, self.local)
         self.subscriptions = Subscriptions(host, config, self.schemas, self.installer, self.local, self._points)
@@ -293,56 +292,21 @@ class PubSub(Plugin):
         ack: AckWord | None = None,
         once: str = "",
     ) -> EventId:
-        if once:
-            begin = partial(self._publish, schema, event, ack)
-            return self.once.publish(f"{schema}\0{once}", self.host.now(), on_done, begin)
-        return self._publish(schema, event, ack, on_done)
+        return self.entering.publish(schema, event, on_done, ack, once)
 
-    def _publish(
+    def publish_many(
         self,
         schema: str,
-        event: Mapping[str, Any],
-        ack: AckWord | None,
-        on_done: Callable[[Published | Exception], None],
-    ) -> EventId:
-        known = self.schemas.get(schema)
-        if known is None:
-            self.schemas.fetch(schema, lambda found, why: None)
-            raise Unavailable(f"the schema {schema!r:.80} is being looked up; try again in a moment")
-        try:
-            draft = draft_from_json(known, event)
-            return self.publishing.publish(
-                known,
-                draft.values,
-                draft.payload,
-                content_type=draft.content_type,
-                retain=draft.retain,
-                headers=draft.headers,
-                ack=ack,
-                on_result=lambda outcome: on_done(_published(outcome)),
-            )
-        except (EventError, ValueError) as error:
-            raise NotDone("invalid", str(error)) from error
+        events: Sequence[Mapping[str, Any]],
+        told: Callable[[int, Published | Exception | None], None],
+        ack: AckWord | None = None,
+    ) -> int:
+        return self.entering.publish_many(schema, events, told, ack)
 
     def when_publishable(
         self, schema: str, event: Mapping[str, Any], on_done: Callable[[bool | Exception], None]
     ) -> None:
-        def found(known: EventSchema | None, why: str) -> None:
-            if known is None:
-                on_done(NotDone("unknown", why))
-            elif self.publishing.may_publish():
-                on_done(True)
-            else:
-                try:
-                    self.publishing.when_room(lambda: on_done(True))
-                except Unavailable as error:
-                    on_done(error)
-
-        known = self.schemas.get(schema)
-        if known is None or known.has_all(event):
-            self.schemas.fetch(schema, found)
-        else:
-            self.schemas.refresh(schema, found)
+        self.entering.when_publishable(schema, event, on_done)
 
     def _published(self, outcome: PublishResult) -> None:
         self.delivering.ledger.published(outcome.event, outcome.schema)
@@ -569,19 +533,6 @@ class _TreeIndex:
 def _local_index(schema: SchemaView) -> LeafIndex:
     assert isinstance(schema, EventSchema)
     return LeafIndex(schema)
-
-
-def _published(outcome: PublishResult) -> Published | Exception:
-    if outcome.status is PublishStatus.FAILED:
-        return NotDone("invalid", outcome.reason) if outcome.tries else Unavailable(outcome.reason)
-    return Published(
-        event=str(outcome.event),
-        outcome=outcome.status.value,
-        leaves=outcome.leaves,
-        matched=outcome.matched,
-        duration_s=round(outcome.duration_s, 6),
-        detail=outcome.reason,
-    )
 
 
 def _bounds_of(schema: EventSchema, name: str) -> Bounds:

@@ -50,7 +50,7 @@ class SchemaView(Protocol):
         """For the wire. Raises `EventError`, naming the attribute: unknown, of another type, outside its domain."""
 
     def decode_values(self, data: bytes) -> Values:
-        """Read what came from the network. Raises `ProtocolError`."""
+        """Read what came from the network; nobody changes it. Raises `ProtocolError`."""
 
     def parse_filter(self, condition: Any, /) -> Node:
         """Read a filter, a text or one of its JSON forms, with the attributes' types. Raises `FilterError`."""
@@ -205,10 +205,10 @@ class Ledger(Protocol):
     def kept(self, event: EventId, subscriber: NodeId) -> None: ...
 
 
-def targets_of(schema: SchemaView, event: EventBody, values: Values) -> dict[int, Target]:
+def targets_of(schema: SchemaView, event: EventBody, values: Values) -> Mapping[int, Target]:
     """Where an event has to go. One that replaces the last value of its key goes to every leaf of the trees of its
     attributes: the value that it replaces may be remembered by any of them."""
-    found = dict(schema.targets(values))
+    found = schema.targets(values)
     if event.retain:
         return {attribute: Target(None, target.length_max) for attribute, target in found.items()}
     return found

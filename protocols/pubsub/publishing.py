@@ -13,10 +13,11 @@ weighed once more.
 from __future__ import annotations
 
 import math
-from collections import OrderedDict, deque
-from collections.abc import Callable, Iterable, Mapping
+from collections import Counter, OrderedDict, deque
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
 from functools import partial
-from typing import Any, Final
+from typing import Final
 
 from msgspec.structs import replace
 
@@ -26,7 +27,8 @@ from peerd.ids import NodeId
 from peerd.messages import Message, PeerRef
 from protocols.pubsub.answering import check_ack
 from protocols.pubsub.bodies import event_bytes
-from protocols.pubsub.cells import level
+from protocols.pubsub.cell_map import CellMap
+from protocols.pubsub.cells import WHOLE, level
 from protocols.pubsub.config import Ack, PubSubConfig
 from protocols.pubsub.coverage import Coverage
 from protocols.pubsub.forwarding import Forwarding
@@ -37,7 +39,7 @@ from protocols.pubsub.leaf_cache import LeafCache
 from protocols.pubsub.messages import EVENTS_BYTES_MAX, EVENTS_MAX, EventAck, EventBody, ProbePub
 from protocols.pubsub.names import EventId, Tree, key_of
 from protocols.pubsub.nearness import is_near, may_be_root
-from protocols.pubsub.outcomes import OnResult, PendingPublish, PublishResult, PublishStatus, QueueFull
+from protocols.pubsub.outcomes import LeafAnswer, OnResult, PendingPublish, PublishResult, PublishStatus, QueueFull
 from protocols.pubsub.patience import Patience
 from protocols.pubsub.ports import SchemaView, targets_of
 from protocols.pubsub.probing import LevelGuide, probe_region
@@ -82,6 +84,15 @@ METRICS: Final = (
     ),
     Metric("peerd_pubsub_acks_ignored_total", "counter", "Acknowledgements from nodes that cannot be the leaf's root."),
 )
+
+
+@dataclass(frozen=True, slots=True)
+class _Known:
+    """What a publisher knows of a tree: leaves that it remembers, and those that it was told of."""
+
+    tree: Tree
+    leaves: CellMap[PeerRef] | None
+    mapped: CellMap[bool] | None
 
 
 class Publishing(Part):
@@ -129,7 +140,7 @@ class Publishing(Part):
     def publish(
         self,
         schema: SchemaView,
-        values: Mapping[str, Any],
+        values: bytes,
         payload: bytes = b"",
         *,
         content_type: str = "",
@@ -138,36 +149,63 @@ class Publishing(Part):
         ack: Ack | None = None,
         on_result: OnResult = lambda outcome: None,
     ) -> EventId:
-        """Publish an event; ``on_result`` is called once, later.
+        """Publish an event; ``on_result`` is called once, later. ``values``: see `SchemaView.encode_values`.
 
-        Raises `Unavailable` outside the ring, `QueueFull` (see `when_room`), `ValueError` for an event
-        that is too large, and what `SchemaView.encode_values` raises.
+        Raises `Unavailable` outside the ring, `QueueFull` (see `when_room`), and `ValueError` for an event that is too
+        large.
         """
+        event = self.enqueue(
+            schema,
+            values,
+            payload,
+            content_type=content_type,
+            retain=retain,
+            headers=headers,
+            ack=ack,
+            on_result=on_result,
+        )
+        self.set_out()
+        return event
+
+    def enqueue(
+        self,
+        schema: SchemaView,
+        values: bytes,
+        payload: bytes,
+        *,
+        content_type: str,
+        retain: bytes,
+        headers: Headers,
+        ack: Ack | None,
+        on_result: OnResult,
+    ) -> EventId:
+        """As `publish`, but it sets out with others at the next `set_out`, which has to follow at once."""
         if (outside := self._host.outside_reason()) is not None:
             raise Unavailable(f"{outside}, so it cannot publish")
         if not self.may_publish():
             waiting = f"{len(self._queue)} events wait to be published, of {self._bytes} bytes with those on their way"
             raise QueueFull(f"{waiting}; try again when some have gone")
-        host, encoded = self._host, schema.encode_values(values)
+        host = self._host
         wall_ms = round(1000 * host.wall_time())
-        body = EventBody(host.peer, host.boot_epoch, self._next, wall_ms, encoded, payload, content_type, retain)
-        if headers:
-            body = replace(body, headers=headers)
+        what = payload, content_type, retain, b"", headers
+        body = EventBody(host.peer, host.boot_epoch, self._next, wall_ms, values, *what)
         if schema.is_signed:
             body = replace(body, proof=host.sign(self._statement(schema.name, body)))
         size = event_bytes(body)
         if size > EVENTS_BYTES_MAX:
             raise ValueError(f"an event of {size} bytes, envelope included, is too large: at most {EVENTS_BYTES_MAX}")
         self._next += 1
-        coverage = Coverage(targets_of(schema, body, schema.decode_values(encoded)))
+        coverage = Coverage(targets_of(schema, body, schema.decode_values(values)))
         copies = self.config.event_copies if (ack or self.config.ack) == "replicated" else 0
         now = host.now()
-        pending = PendingPublish(body, schema, coverage, copies, now, size, on_result)
         self._bytes += size
-        self._queue.append(pending)
+        self._queue.append(PendingPublish(body, schema, coverage, copies, now, size, on_result))
+        return EventId(host.id, host.boot_epoch, body.sequence)
+
+    def set_out(self) -> None:
+        """Send what was entered with `enqueue`, as far as it may go now."""
         self._advance()
         self._arm()
-        return EventId(host.id, host.boot_epoch, body.sequence)
 
     def may_publish(self) -> bool:
         """Whether the queue has room for another event."""
@@ -203,35 +241,52 @@ class Publishing(Part):
 
     def _advance(self, spots: Iterable[Spot] = ()) -> None:
         """Take events from the queue, and send what may go now because of that or of what happened to these spots."""
-        added: list[Spot] = []
+        added: dict[Spot, None] = {}
+        trees: dict[tuple[str, int], _Known] = {}
         while self._queue and len(self._under_way) < UNDER_WAY_MAX:
-            added += self._plan(self._queue.popleft())
+            self._plan(self._queue.popleft(), trees, added)
         self._set_out(spots, added)
         self._host.gauge("peerd_pubsub_publish_waiting_bytes", self._bytes)
 
-    def _plan(self, event: PendingPublish) -> list[Spot]:
-        """Choose the cells that an event goes to first: remembered leaves, and guesses where none is remembered."""
-        host, config = self._host, self.config
+    def _plan(self, event: PendingPublish, trees: dict[tuple[str, int], _Known], added: dict[Spot, None]) -> None:
+        """Choose the cells that an event goes to first: remembered leaves, and guesses where none is remembered.
+
+        ``trees``: what is known of them, for all events that are planned now.
+        """
         self._under_way[event.number] = event
-        event.planned_s = host.now()
-        spots = []
+        event.planned_s = self._host.now()
+        schema = event.schema.name
         for attribute in sorted(event.coverage.outstanding):
-            tree, target = Tree(event.schema.name, attribute), event.coverage.target(attribute)
-            assert target is not None
-            known, mapped = self.cache.known(tree, host.now()), self.maps.of(tree) if config.tree_maps else None
-            levels = self._guide.range_of(tree)
-            leaves, guesses = probe_region(target, host.rng, config.probe_probability, *levels, known, mapped)
-            is_asked_for = mapped is not None and any(cell not in mapped for cell in guesses)
-            if is_asked_for and self.maps.may_ask(tree, host.now()):
-                self.ask_leaves(tree, partial(self.maps.told, tree))
-            event.coverage.expect(attribute, (*leaves, *guesses))
-            spots += [self._lanes.add(tree, cell, event.number, is_leaf=True) for cell in leaves]
-            for cell in guesses:
-                is_leaf = mapped is not None and bool(mapped.get(cell))
-                spots.append(self._lanes.add(tree, cell, event.number, is_leaf=is_leaf))
+            known = trees.get((schema, attribute))
+            if known is None:
+                known = trees[schema, attribute] = self._known(Tree(schema, attribute))
+            if known.leaves is not None and WHOLE in known.leaves:  # it is one leaf, whatever the event's target
+                event.coverage.outstanding[attribute].add(WHOLE)
+                added[self._lanes.add(known.tree, WHOLE, event.number, is_leaf=True)] = None
+            else:
+                self._probe(event, known, added)
         if event.coverage.is_complete:  # there is no tree in which a subscription could match it
             self._finish(event, PublishStatus.RECEIVED)
-        return spots
+
+    def _known(self, tree: Tree) -> _Known:
+        leaves = self.cache.known(tree, self._host.now())
+        return _Known(tree, leaves, self.maps.of(tree) if self.config.tree_maps else None)
+
+    def _probe(self, event: PendingPublish, known: _Known, added: dict[Spot, None]) -> None:
+        host, tree, mapped = self._host, known.tree, known.mapped
+        target = event.coverage.target(tree.attribute)
+        assert target is not None
+        how = self.config.probe_probability, *self._guide.range_of(tree)
+        leaves, guesses = probe_region(target, host.rng, *how, known.leaves, mapped)
+        is_asked_for = mapped is not None and any(cell not in mapped for cell in guesses)
+        if is_asked_for and self.maps.may_ask(tree, host.now()):
+            self.ask_leaves(tree, partial(self.maps.told, tree))
+        event.coverage.expect(tree.attribute, (*leaves, *guesses))
+        for cell in leaves:
+            added[self._lanes.add(tree, cell, event.number, is_leaf=True)] = None
+        for cell in guesses:
+            is_leaf = mapped is not None and bool(mapped.get(cell))
+            added[self._lanes.add(tree, cell, event.number, is_leaf=is_leaf)] = None
 
     def _set_out(self, spots: Iterable[Spot], added: Iterable[Spot]) -> None:
         """Send a batch down every lane that has become free, lanes with the same events together."""
@@ -358,18 +413,21 @@ class Publishing(Part):
         if (since_s := self._lanes.since_s(tree, leaf)) is not None:
             self._patience.answered(self._host.now() - since_s)
         spots: list[Spot] = [(tree, leaf)]
+        answer, visited = LeafAnswer(tree.attribute, leaf, owner), []
         for event in events:
-            change = event.coverage.cover(tree.attribute, leaf)
-            if event.number not in self._under_way or not change.gone:
+            if event.number not in self._under_way:
                 continue
-            if change.gone == (leaf,):
-                self._lanes.remove(tree, leaf, event.number)
-            else:
+            if event.coverage.visit(tree.attribute, leaf):
+                visited.append(event.number)
+            elif (change := event.coverage.cover(tree.attribute, leaf)).gone:
                 spots += self._lanes.change(tree, event.number, change, leaf)
-            event.answered(tree.attribute, leaf, owner, matched.pop(event.number, 0), copies)
+            else:
+                continue
+            event.answered(answer, matched.pop(event.number, 0), copies)
             if event.coverage.is_complete:
                 is_replicated = event.copies > 0 and event.copies_held > 0
                 self._finish(event, PublishStatus.REPLICATED if is_replicated else PublishStatus.RECEIVED)
+        self._lanes.remove(tree, leaf, *visited)
         return [*spots, *self._refine(tree, leaf)]
 
     def _refine(self, tree: Tree, leaf: int) -> list[Spot]:
@@ -466,11 +524,12 @@ class Publishing(Part):
     def _tell(self) -> None:
         """Tell clients what is over. They may publish again at once, so nothing is done after this."""
         over, self._over = self._over, []
+        for status, count in Counter(outcome.status for outcome, _ in over).items():
+            self._host.count("peerd_pubsub_published_total", count, status=status.value)
         for outcome, on_result in over:
             self.outcomes[outcome.event] = outcome
             while len(self.outcomes) > OUTCOMES_MAX:
                 self.outcomes.popitem(last=False)
-            self._host.count("peerd_pubsub_published_total", status=outcome.status.value)
             self._host.observe("peerd_pubsub_publish_duration_seconds", outcome.duration_s)
             self.on_outcome(outcome)
             on_result(outcome)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from decimal import Decimal
 from functools import lru_cache
@@ -24,7 +24,7 @@ from protocols.pubsub.models import RESERVED
 from protocols.pubsub.names import EVERY
 from protocols.pubsub.ports import Values
 from protocols.pubsub.space import Axis, RealAxis, TextAxis, WholeAxis
-from protocols.pubsub.values import VIEWS, EventError, canonical, from_wire, key_of, said, shown, to_wire
+from protocols.pubsub.values import CANONICAL, VIEWS, EventError, canonical, from_wire, key_of, said, shown, to_wire
 
 CUTOFF_MIN: Final = 1 / 32
 """The cut-off is never nearer to the diagonal: a range of the whole domain becomes at most 64 pieces."""
@@ -35,6 +35,10 @@ SCHEMAS_KEPT: Final = 16
 FORMS_KEPT: Final = 320
 """Normal forms of filters that a schema remembers, of 1.5 KB each: the newest ones, some more than a new filter is
 compared with."""
+DECODED_KEPT: Final = 1024
+DECODED_BYTES_MAX: Final = 512
+"""The values of so many events are kept decoded, where they are as small as those of most."""
+_PLAIN: Final = frozenset((str, int, float, bool))
 _ALL_ADDRESSES: Final = "0.0.0.0/0"
 
 
@@ -68,6 +72,38 @@ class Attribute:
         return said(self.type, value)
 
 
+class EventTargets(Mapping[int, Target]):
+    """By tree, the target of an event, worked out when somebody asks: where a tree is one leaf nobody does."""
+
+    __slots__ = ("_found", "_trees", "_values")
+
+    def __init__(self, trees: Mapping[int, Attribute | None], values: Values) -> None:
+        self._trees, self._values = trees, values
+        self._found: dict[int, Target] = {}
+
+    def __getitem__(self, number: int) -> Target:
+        found = self._found.get(number)
+        if found is None:
+            attribute = self._trees[number]
+            if attribute is None:
+                found = Target(None)
+            elif attribute.name in self._values:
+                found = Target(attribute.place(self._values[attribute.name]), attribute.length_max)
+            else:
+                found = Target(None, attribute.length_max)
+            self._found[number] = found
+        return found
+
+    def __contains__(self, number: object) -> bool:
+        return number in self._trees
+
+    def __iter__(self) -> Iterator[int]:
+        return iter(self._trees)
+
+    def __len__(self) -> int:
+        return len(self._trees)
+
+
 class EventSchema:
     """A schema in use; implements `protocols.pubsub.ports.SchemaView`."""
 
@@ -88,6 +124,17 @@ class EventSchema:
         self._types = FilterSchema({each.name: each.type for each in made})
         self._shadows = [each for each in made if each.reversed_of is not None]
         self._routed = [each for each in made if each.is_routed]
+        self._trees: dict[int, Attribute | None] = {EVERY: None} | {each.number: each for each in self._routed}
+        """What an event visits that has all attributes with trees."""
+        self._kinds = {each.name: (each, CANONICAL[each.type]) for each in made if each.reversed_of is None}
+        self._defaults = [each for each in made if each.default is not None]
+        self._decoded: dict[bytes, Values] = {}
+        """What was decoded lately: an event's values are asked for where it is published, passed on, matched and given
+        to clients."""
+        self.name = document.name
+        """Its name, which is all that the ring knows it by."""
+        self.is_signed = document.signed
+        """Whether events carry a proof of their publisher."""
         self._forms: dict[Node, NormalForm] = {}
         """Of the filters that were asked about last: a new subscription is compared with hundreds of old ones."""
 
@@ -103,19 +150,9 @@ class EventSchema:
         return EventSchema(document_from_json(data), cutoff=cutoff)
 
     @property
-    def name(self) -> str:
-        """Its name, which is all that the ring knows it by."""
-        return self.document.name
-
-    @property
     def version(self) -> int:
         """Its version, from 1 on."""
         return self.document.version
-
-    @property
-    def is_signed(self) -> bool:
-        """Whether events carry a proof of their publisher."""
-        return self.document.signed
 
     def shadow_of(self, name: str) -> Attribute | None:
         """The routed attribute that holds this one's text reversed, if there is one."""
@@ -155,18 +192,14 @@ class EventSchema:
 
     # --- events -------------------------------------------------------------------------------------------------
 
-    def targets(self, values: Values) -> dict[int, Target]:
+    def targets(self, values: Values) -> Mapping[int, Target]:
         """For each tree that an event visits, its target (section 3.2): the tree `EVERY`, and those of attributes.
 
         Where conditions on absent attributes hold, subscriptions anywhere in the trees of those may match.
         """
-        found = {EVERY: Target(None)}
-        for each in self._routed:
-            if each.name in values:
-                found[each.number] = Target(each.place(values[each.name]), each.length_max)
-            elif self.absent_matches:
-                found[each.number] = Target(None, each.length_max)
-        return found
+        if self.absent_matches or all(each.name in values for each in self._routed):
+            return EventTargets(self._trees, values)
+        return EventTargets({EVERY: None} | {each.number: each for each in self._routed if each.name in values}, values)
 
     def has_all(self, event: Mapping[str, Any]) -> bool:
         """Whether there is an attribute for every member of a client's event that has to be one."""
@@ -183,7 +216,11 @@ class EventSchema:
         """
         found: Values = {}
         for name, value in _flat(values, self.attributes, "", 0):
-            attribute = self.attributes.get(name)
+            known = self._kinds.get(name) if value.__class__ in _PLAIN else None
+            if known is not None and (plain := known[1](value)) is not None and self._is_inside(known[0], plain):
+                found[name] = plain
+                continue
+            attribute = self.attributes.get(name)  # what is wrong with it, or another type, is found out at leisure
             if attribute is None:
                 raise EventError(f"{self.name} has no attribute of this name{_hint(name, self.attributes)}", name)
             if attribute.reversed_of is not None:
@@ -221,10 +258,13 @@ class EventSchema:
         return data
 
     def decode_values(self, data: bytes) -> Values:
-        """Read what came from the network. Raises `ProtocolError`.
+        """Read what came from the network; others may have the same values, so nobody changes them. Raises
+        `ProtocolError`.
 
         Attributes that only a later version of the schema has are left out: no filter that this one reads names them.
         """
+        if (known := self._decoded.get(data)) is not None:
+            return known
         if len(data) > VALUES_BYTES_MAX:
             raise ProtocolError("event_values", "too large")
         try:
@@ -242,6 +282,10 @@ class EventSchema:
                 found[attribute.name] = self._checked(attribute, from_wire(attribute.type, value))
             except ValueError as error:
                 raise ProtocolError("event_values", f"{attribute.name}: {error}") from None
+        if len(data) <= DECODED_BYTES_MAX:
+            if len(self._decoded) >= DECODED_KEPT:
+                self._decoded.clear()
+            self._decoded[data] = found
         return self._completed(found)
 
     def _numbered(self, word: object) -> Attribute | None:
@@ -257,17 +301,19 @@ class EventSchema:
 
     def visible(self, values: Values) -> Values:
         """Return the values without those that the node has filled in for its own use."""
-        return {name: value for name, value in values.items() if not self._is_shadow(name)}
+        return {name: value for name, value in values.items() if not self._is_shadow(name)} if self._shadows else values
 
     def _checked(self, attribute: Attribute, value: Any) -> Any:
-        if self.document.outside == "refuse" and not attribute.axis.holds(key_of(attribute.type, value)):
+        if not self._is_inside(attribute, value):
             raise ValueError(f"{shown(value)} lies outside the domain, {_domain(attribute)}")
         return value
 
+    def _is_inside(self, attribute: Attribute, value: Any) -> bool:
+        return self.document.outside != "refuse" or attribute.axis.holds(key_of(attribute.type, value))
+
     def _completed(self, found: Values) -> Values:
-        for attribute in self.by_number.values():
-            if attribute.default is not None:
-                found.setdefault(attribute.name, attribute.default)
+        for attribute in self._defaults:
+            found.setdefault(attribute.name, attribute.default)
         for shadow in self._shadows:
             if shadow.reversed_of in found:
                 found[shadow.name] = found[shadow.reversed_of][::-1]
@@ -321,7 +367,7 @@ def _flat(values: Mapping[str, Any], known: Mapping[str, Attribute], above: str,
     for name, value in values.items():
         if not isinstance(name, str):
             raise EventError(f"the name of an attribute is a string, not {shown(name)}")
-        if isinstance(value, Mapping) and above + name not in known:
+        if value.__class__ not in _PLAIN and isinstance(value, Mapping) and above + name not in known:
             found += _flat(value, known, f"{above}{name}.", depth + 1)
         else:
             found.append((above + name, value))

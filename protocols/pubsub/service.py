@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol
 
 from peerd.errors import ClientRefusal
@@ -59,6 +59,20 @@ class PubSubService(Protocol):
         """Publish one event: its attributes, and members that begin with ``_`` (`protocols.pubsub.models.RESERVED`).
 
         ``once``: its client's own name for it; what comes under the same name is not published again (`OnceWindow`).
+        """
+
+    def publish_many(
+        self,
+        schema: str,
+        events: Sequence[Mapping[str, Any]],
+        told: Callable[[int, Published | Exception | None], None],
+        ack: AckWord | None = None,
+    ) -> int:
+        """Publish as many of these as there is room for, the first ones, together; returns how many were taken.
+
+        ``told`` hears once of each of them, by its place among ``events``: nothing but that it was acknowledged, or
+        else what has become of it. One whose attributes only a later version of the schema may have is not taken: see
+        `when_publishable`.
         """
 
     def when_publishable(

@@ -59,7 +59,7 @@ class EventError(PeerdError, ValueError):
 
 def canonical(kind: Type, value: object) -> Any:
     """Return a client's value in the form that filters read. Raises ``ValueError``, saying what was expected."""
-    found = _CANONICAL[kind](value)
+    found = CANONICAL[kind](value)
     if found is None:
         raise ValueError(f"expected {_EXPECTED[kind]}, not {shown(value)}")
     return found
@@ -159,7 +159,7 @@ def _address(value: object) -> str | None:
     return None if key is None else str(Address(key))
 
 
-_CANONICAL: Final = {
+CANONICAL: Final = {
     Type.INT: _int,
     Type.FLOAT: _float,
     Type.DECIMAL: _decimal,

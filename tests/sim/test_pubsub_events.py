@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from random import Random
+from typing import Any
 
 import pytest
 
@@ -12,11 +13,14 @@ from peerd.sim.simulation import Place as Node, Simulation
 from peerd.testing.determinism import assert_one_run
 from protocols.pubsub.cells import SIDE, WHOLE, level
 from protocols.pubsub.config import PubSubConfig
+from protocols.pubsub.front.judging import plugin_of
 from protocols.pubsub.messages import ProbePub
 from protocols.pubsub.names import EventId, Tree, key_of
 from protocols.pubsub.outcomes import PublishStatus
 from protocols.pubsub.probing import LevelGuide
+from protocols.pubsub.service import NotDone
 from tests.support.pubsub_events import SCHEMA, Events, Forest, LineSchema, events_of, events_ring
+from tests.support.pubsub_rings import PubSubRing
 
 PATIENT = PubSubConfig(publish_timeout=120.0, publish_retry=0.5)
 
@@ -243,3 +247,21 @@ def test_nobody_in_the_ring_is_unreachable_to_a_lone_node() -> None:
     finish(simulation, [publisher], 1)
     assert publisher.outcomes[0].status is PublishStatus.RECEIVED
     assert probes(simulation) == 0
+
+
+def test_events_that_are_published_together_travel_together_and_each_has_its_outcome() -> None:
+    ring = PubSubRing(4)
+    plugin, schema = plugin_of(ring.simulation.nodes[0]), ring.workload.schema
+    told: dict[int, object] = {}
+    wrong: dict[str, Any] = {name: [] for name in ring.workload.event()}
+    events: list[dict[str, Any]] = [*(ring.workload.event() for _ in range(30)), wrong, ring.workload.event()]
+    for _ in range(2):  # the second time the leaves are known
+        told.clear()
+        before = probes(ring.simulation)
+        assert plugin.publish_many(schema, events, told.__setitem__) == 32
+        ring.simulation.run_until(lambda: len(told) == 32, limit_s=60.0)
+    assert probes(ring.simulation) - before <= 1, "one message to the root of all trees, unless it is this node"
+    assert isinstance(told.pop(30), NotDone) and set(told.values()) == {None}
+    assert plugin.publish_many(schema, [events[0], {"later": 1}, events[1]], told.__setitem__) == 1, (
+        "for a later version"
+    )

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 from peerd.lib.feed import Feed
@@ -19,6 +20,7 @@ from protocols.pubsub.models import (
     TreeView,
 )
 from protocols.pubsub.names import EventId
+from protocols.pubsub.outcomes import QueueFull
 from protocols.pubsub.plugin import PubSub
 from protocols.pubsub.service import NotDone
 from tests.support.fake_daemon import OWN
@@ -111,6 +113,25 @@ class FakePubSub(PubSub):
         number = len([name for name, _ in self.calls if name == "publish"])
         on_done(self.outcome(number))
         return EventId(OWN.id, 1, number)
+
+    def publish_many(
+        self,
+        schema: str,
+        events: Sequence[Mapping[str, Any]],
+        told: Callable[[int, Published | Exception | None], None],
+        ack: AckWord | None = None,
+    ) -> int:
+        """One by one, as long as there is room."""
+        for index, event in enumerate(events):
+            if schema != "stocks":
+                return index
+            try:
+                self.publish(schema, event, partial(told, index), ack)
+            except QueueFull:
+                return index
+            except NotDone as error:
+                told(index, error)
+        return len(events)
 
     def when_publishable(
         self, schema: str, event: Mapping[str, Any], on_done: Callable[[bool | Exception], None]

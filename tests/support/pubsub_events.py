@@ -265,7 +265,9 @@ class Events(Plugin):
 
     def publish(self, values: Mapping[str, Any], **options: Any) -> EventId:
         """Publish, and note the outcome."""
-        return self.publishing.publish(self.schema, values, on_result=self.outcomes.append, **options)
+        return self.publishing.publish(
+            self.schema, self.schema.encode_values(values), on_result=self.outcomes.append, **options
+        )
 
     def send_refused(self, peer: PeerRef, message_type: type[Message], reason: SendRefusal, count: int) -> None:
         self.publishing.send_refused(peer, message_type, reason)

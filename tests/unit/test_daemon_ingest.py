@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -293,6 +293,22 @@ async def test_lines_do_not_depend_on_how_the_body_arrives(texts: list[str], cut
         for piece in pieces(body, cuts):
             yield piece
 
-    found = [(number, line) async for number, line in ingest._lines(arriving(), 100)]  # type: ignore[arg-type]  # a generator in all but its name
+    found = [each async for some in ingest._lines(arriving(), 100) for each in some]  # type: ignore[arg-type]  # a generator in all but its name
     expected = [(number, line) for number, line in enumerate(body.split(b"\n"), 1) if line.strip()]
     assert found == expected
+
+
+async def test_what_was_not_taken_of_some_lines_is_given_again_and_nothing_overtakes_a_refused_line() -> None:
+    given: list[list[int]] = []
+
+    async def accept(lines: Sequence[int], told: ingest.ToldLine) -> int:
+        given.append(list(lines))
+        for index in range(len(lines[:2])):
+            told(index, None)
+        return len(lines[:2])
+
+    taking = ingest._Taking(ingest._reader_of(int), accept)
+    await taking.take([(1, b"1"), (2, b"2"), (4, b"3"), (5, b"x"), (6, b"4")])
+    assert given == [[1, 2, 3], [3], [4]]
+    told = json.loads(bytes(taking.answer().body))
+    assert (told["accepted"], [error["line"] for error in told["errors"]]) == (4, [5])

@@ -478,9 +478,9 @@ def test_a_client_may_publish_the_next_event_when_it_hears_of_the_last() -> None
     def next_one(outcome: PublishResult) -> None:
         heard.append(outcome)
         if len(heard) < 5:
-            world.plugin.publishing.publish(world.schema, {}, on_result=next_one)
+            world.plugin.publishing.publish(world.schema, world.schema.encode_values({}), on_result=next_one)
 
-    world.plugin.publishing.publish(world.schema, {}, on_result=next_one)
+    world.plugin.publishing.publish(world.schema, world.schema.encode_values({}), on_result=next_one)
     for number in range(1, 6):
         world.answer([number], ROOT)
     assert [outcome.event.sequence for outcome in heard] == [1, 2, 3, 4, 5]

@@ -313,3 +313,10 @@ def test_records_of_cells_are_told_from_others() -> None:
     assert storage.is_of_tree(STATE_ITEM) and storage.is_of_tree(key_of_sub(sub(1)).item)
     assert not storage.is_of_tree(b"") and not storage.is_of_tree(b"x")
     assert key_of(TREE, WHOLE) == CellAddress(TREE, WHOLE).key
+
+
+def test_the_whole_squares_of_one_schema_and_no_other_cells_have_keys_beside_each_other() -> None:
+    whole = {key_of(Tree("s", attribute), WHOLE) for attribute in range(256)}
+    assert len(whole) == 256
+    places = (Tree("s", 1), 2), (Tree("s", 2), 2), (Tree("t", 1), WHOLE)
+    assert len({key >> 8 for key in (*whole, *(key_of(*place) for place in places))}) == 4

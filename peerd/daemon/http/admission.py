@@ -7,7 +7,9 @@ identifies on the unix socket. On the data clients' listeners a token, if one wa
 from __future__ import annotations
 
 import asyncio
+import math
 import os
+import time
 from collections.abc import Awaitable, Callable
 from http import HTTPStatus
 from typing import Final
@@ -24,12 +26,17 @@ from peerd.daemon.http.gate import CHALLENGE, TOKEN_KEY
 from peerd.front import SCOPE_KEY, ScopeName, scope_of
 
 ROOT_USER_ID: Final = 0
+NAME_KEPT_S: Final = 60.0
+"""A user's name is asked for again after so long: who publishes one event a request must not wait for a thread each."""
+NAMES_MAX: Final = 256
 NOT_OPERATIONS: Final = frozenset({"parameters", "summary", "description", "servers"})
 """Keys of a path in an OpenAPI document that are not methods."""
 
 Dependency = Callable[[HTTPConnection], Awaitable[None]]
 
 _log = structlog.get_logger("peerd.daemon")
+_names: dict[int | None, tuple[str | None, float]] = {}
+"""The names of callers, and until when they are taken as they are."""
 
 
 def operators_only(daemon: Subject, refused: Callable[[str], None]) -> Dependency:
@@ -41,7 +48,7 @@ def operators_only(daemon: Subject, refused: Callable[[str], None]) -> Dependenc
         is_operator = _note_asker(connection, settings.operators)
         if needed_scope(connection) == "read":
             return
-        method, path = connection.scope.get("method", "WEBSOCKET"), connection.url.path
+        method, path = connection.scope.get("method", "WEBSOCKET"), connection.scope["path"]
         if caller is None or caller.is_tcp:
             refused("not_local")
             raise refusal(
@@ -81,8 +88,14 @@ def never_over_tcp(daemon: Subject, refused: Callable[[str], None]) -> Dependenc
 
 
 async def who(caller: Caller) -> dict[str, object]:
-    """Describe the caller of a unix socket for the log. In a thread: user names may come from a network directory."""
-    name = await asyncio.to_thread(user_name, caller.user_id)
+    """Describe the caller of a unix socket for the log. A name that is not known yet is found out in a thread: it may
+    come from a network directory."""
+    now, (name, until_s) = time.monotonic(), _names.get(caller.user_id, (None, -math.inf))
+    if now >= until_s:
+        name = await asyncio.to_thread(user_name, caller.user_id)
+        _names[caller.user_id] = name, now + NAME_KEPT_S
+        while len(_names) > NAMES_MAX:
+            del _names[next(iter(_names))]
     return {"uid": caller.user_id, "user": name, "pid": caller.process_id}
 
 

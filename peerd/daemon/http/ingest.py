@@ -12,10 +12,9 @@ was not surely taken.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass
-from functools import partial
 from http import HTTPStatus
 from typing import Any, Final, Literal, Protocol, TypeAlias, TypeVar
 
@@ -70,6 +69,10 @@ class LineFailed:
 
 LineFate: TypeAlias = "asyncio.Future[LineFailed | None]"
 """What ``accept`` may return: done when it is known what has become of the line; ``None``: what it was sent for."""
+ToldLine: TypeAlias = Callable[[int, LineFailed | None], None]
+"""Told once of each line, by its place among those that were given, what has become of it, now or later."""
+AcceptMany: TypeAlias = Callable[[Sequence[T], ToldLine], Awaitable[int]]
+"""Takes lines, and returns how many of them: the first one at least."""
 
 
 class _GivenUp(Exception):
@@ -102,6 +105,30 @@ async def ingest(
     client that stopped sending, the status of an ``HTTPException``, 415 for another content type. ``HTTPException`` at
     the first line is raised.
     """
+
+    async def accept_first(lines: Sequence[T], told: ToldLine) -> int:
+        try:
+            fate = await accept(lines[0])
+        except LineRefused as error:
+            told(0, LineFailed(str(error), "refused"))
+        else:
+            if fate is None:
+                told(0, None)
+            else:
+                fate.add_done_callback(lambda fate: told(0, fate.result()))
+        return 1
+
+    return await ingest_many(request, line_type, accept_first, line_bytes_max=line_bytes_max)
+
+
+async def ingest_many(
+    request: Request,
+    line_type: type[T] | LineReader[T],
+    accept: AcceptMany[T],
+    *,
+    line_bytes_max: int = LINE_BYTES_MAX,
+) -> Response:
+    """As `ingest`, for who takes many lines together, up to `LINES_AT_ONCE` of what has come at once."""
     if request.headers.get("content-type", "").partition(";")[0].strip().lower() != STREAM_TYPE:
         return problem(HTTPStatus.UNSUPPORTED_MEDIA_TYPE, f"send JSON lines as {STREAM_TYPE}")
     request.scope[BODY_LIMIT].bytes_max = None
@@ -110,8 +137,8 @@ async def ingest(
         try:
             try:
                 async with aclosing(_lines(body, line_bytes_max)) as lines:
-                    async for number, line in lines:
-                        await taking.take(number, line)
+                    async for some in lines:
+                        await taking.take(some)
             except (_GivenUp, Unavailable, HTTPException) as error:
                 is_read = await _read_out(body)
                 if isinstance(error, HTTPException) and not taking.has_begun:
@@ -142,10 +169,7 @@ class _Taking:
     """Counts what becomes of the lines."""
 
     def __init__(
-        self,
-        line_reader: LineReader[Any],
-        accept: Callable[[Any], Awaitable[LineFate | None]],
-        pay: Callable[[float], Awaitable[None]],
+        self, line_reader: LineReader[Any], accept: AcceptMany[Any], pay: Callable[[float], Awaitable[None]]
     ) -> None:
         self._line_reader = line_reader
         self._accept = accept
@@ -162,27 +186,56 @@ class _Taking:
         """Whether something has become of a line already, which the client has to be told."""
         return bool(self._accepted or self._refused or self._failed or self._open)
 
-    async def take(self, number: int, line: bytes) -> None:
-        """Raises `_GivenUp` after too many refusals, and what ``accept`` raises."""
-        self._next = number
-        if self._failed + self._refused >= REFUSED_MAX:
-            why = f"{self._failed + self._refused} lines were not surely taken; the rest was not taken"
-            raise _GivenUp(HTTPStatus.SERVICE_UNAVAILABLE, why)
-        await self._turns.next()
-        if len(line) > FREE_BYTES:
-            await self._pay(price_of_text(line))
-        try:
-            fate = await self._accept(self._line_reader.validate_json(line))
-            if fate is None:
-                self._accepted += 1
-            else:
-                self._open += 1
-                fate.add_done_callback(partial(self._over, number))
-        except ValidationError as error:
-            self._refuse(number, first_reason(error))
-        except LineRefused as error:
-            self._refuse(number, str(error))
+    async def take(self, lines: Sequence[tuple[int, bytes]]) -> None:
+        """Take lines, each with its number. Raises `_GivenUp` after too many refusals, and what ``accept`` raises."""
+        begun = 0
+        while begun < len(lines):
+            self._next = lines[begun][0]
+            if (bad := self._failed + self._refused) >= REFUSED_MAX:
+                why = f"{bad} lines were not surely taken; the rest was not taken"
+                raise _GivenUp(HTTPStatus.SERVICE_UNAVAILABLE, why)
+            some = lines[begun : begun + min(LINES_AT_ONCE, REFUSED_MAX - bad)]
+            if price_s := sum(price_of_text(line) for _, line in some if len(line) > FREE_BYTES):
+                await self._pay(price_s)
+            await self._take_some(some)
+            begun += len(some)
+
+    async def _take_some(self, lines: Iterable[tuple[int, bytes]]) -> None:
+        values: list[Any] = []
+        numbers: list[int] = []
+        for number, line in lines:
+            await self._turns.next()
+            try:
+                values.append(self._line_reader.validate_json(line))
+                numbers.append(number)
+            except (ValidationError, LineRefused) as error:
+                await self._hand_over(values, numbers)
+                values, numbers = [], []
+                why = first_reason(error) if isinstance(error, ValidationError) else str(error)
+                self._over(number, LineFailed(why, "refused"))
+                self._check_refused(number)
+        await self._hand_over(values, numbers)
+
+    async def _hand_over(self, values: Sequence[Any], numbers: Sequence[int]) -> None:
+        while values:
+            self._next, refused = numbers[0], self._refused
+
+            def told(index: int, failed: LineFailed | None, numbers: Sequence[int] = numbers) -> None:
+                self._open -= 1
+                self._over(numbers[index], failed)
+
+            taken = await self._accept(values, told)
+            self._open += taken
+            if self._refused > refused:
+                self._check_refused(numbers[taken - 1])
+            values, numbers = values[taken:], numbers[taken:]
+
+    def _check_refused(self, number: int) -> None:
+        """Raise `_GivenUp` if this line is one refused line too many."""
         self._next = number + 1
+        if self._refused >= REFUSED_MAX:
+            why = f"{counted(self._refused, 'line')} refused; the rest was not read"
+            raise _GivenUp(HTTPStatus.UNPROCESSABLE_ENTITY, why)
 
     async def settled(self) -> None:
         """Wait until it is known of every line what has become of it."""
@@ -219,17 +272,8 @@ class _Taking:
         of, why = self._failed + self._accepted, next(each.detail for each in self._errors if each.outcome != "refused")
         return f"{self._failed} of {of} lines have no certain outcome, or have failed: {why}"
 
-    def _refuse(self, number: int, detail: str) -> None:
-        self._refused += 1
-        self._next = number + 1
-        self._errors.append(IngestError(line=number, detail=detail[:DETAIL_LENGTH_MAX]))
-        if self._refused >= REFUSED_MAX:
-            why = f"{counted(self._refused, 'line')} refused; the rest was not read"
-            raise _GivenUp(HTTPStatus.UNPROCESSABLE_ENTITY, why)
-
-    def _over(self, number: int, fate: LineFate) -> None:
-        self._open -= 1
-        if (failed := fate.result()) is None:
+    def _over(self, number: int, failed: LineFailed | None) -> None:
+        if failed is None:
             self._accepted += 1
         else:
             self._refused += failed.outcome == "refused"
@@ -256,26 +300,33 @@ def _goes_on(before: IngestError, error: IngestError) -> bool:
     return is_next and error.outcome != "refused" and (error.outcome, error.detail) == (before.outcome, before.detail)
 
 
-async def _lines(body: AsyncGenerator[bytes, None], line_bytes_max: int) -> AsyncGenerator[tuple[int, bytes], None]:
-    """(number, line) of each line that is not blank."""
+async def _lines(
+    body: AsyncGenerator[bytes, None], line_bytes_max: int
+) -> AsyncGenerator[list[tuple[int, bytes]], None]:
+    """(number, line) of each line that is not blank, those together that have come together."""
     rest, number = bytearray(), 0
     async with aclosing(_chunks(body)) as chunks:
         async for chunk in chunks:
             *whole, last = chunk.split(b"\n")
+            found: list[tuple[int, bytes]] = []
             for line in whole:
                 number += 1
-                rest += line
-                _check_length(number, rest, line_bytes_max)
-                if rest.strip():
-                    yield number, bytes(rest)
-                rest.clear()
+                if rest:
+                    line = bytes(rest) + line
+                    rest.clear()
+                if len(line) > line_bytes_max:
+                    yield found
+                    _check_length(number, line, line_bytes_max)
+                if line.strip():
+                    found.append((number, line))
+            yield found
             rest += last
             _check_length(number + 1, rest, line_bytes_max)
     if rest.strip():
-        yield number + 1, bytes(rest)
+        yield [(number + 1, bytes(rest))]
 
 
-def _check_length(number: int, line: bytearray, line_bytes_max: int) -> None:
+def _check_length(number: int, line: bytes | bytearray, line_bytes_max: int) -> None:
     if len(line) > line_bytes_max:
         detail = f"line {number} has more than {line_bytes_max} bytes; the rest was not read"
         raise _GivenUp(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, detail)

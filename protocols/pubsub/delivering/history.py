@@ -33,8 +33,15 @@ class Past:
     event: EventBody
     seen_at: float
     size: int
-    rank: _Rank
-    """Which of two values of a key is the later one: the same on all nodes, but for times that cannot be."""
+    wall_s: float
+    """What time it was then."""
+
+    @property
+    def rank(self) -> _Rank:
+        """Which of two values of a key is the later one: the same on all nodes, but for times that cannot be."""
+        event = self.event
+        published_ms = min(event.published_ms, 1000 * (self.wall_s + AHEAD_MAX_S))
+        return published_ms, event.epoch, event.sequence, event.publisher.id
 
 
 class _Publishers:
@@ -89,7 +96,8 @@ class EventHistory:
         self._numbers: dict[EventId, int] = {}
         self._retained: dict[_Key, Past] = {}
         self._publishers = _Publishers()
-        self._next = 0
+        self._first = self._next = 0
+        """The number of the oldest event, and the next one's."""
 
     def __len__(self) -> int:
         return len(self._by_number)
@@ -99,7 +107,7 @@ class EventHistory:
         event_id = id_of(event)
         if event_id in self._numbers:
             return
-        past = Past(schema, event, now, event_bytes(event) + ENTRY_BYTES, _rank(event, wall_s))
+        past = Past(schema, event, now, event_bytes(event) + ENTRY_BYTES, wall_s)
         self._numbers[event_id] = self._next
         self._by_number[self._next] = past
         self._next += 1
@@ -133,11 +141,12 @@ class EventHistory:
 
     def forget_old(self, now: float) -> None:
         """Forget what is too old or too much."""
-        while self._by_number:
-            number, past = next(iter(self._by_number.items()))
+        while self._first < self._next:  # by number: the first key of a dictionary lies behind all deleted ones
+            past = self._by_number[self._first]
             if self.size <= self._bytes_max and now - past.seen_at <= self._age_s:
                 return
-            del self._by_number[number], self._numbers[id_of(past.event)]
+            del self._by_number[self._first], self._numbers[id_of(past.event)]
+            self._first += 1
             self.size -= past.size
 
     def find(self, event_id: EventId) -> Past | None:
@@ -153,13 +162,8 @@ class EventHistory:
     @property
     def bounds(self) -> tuple[int, int]:
         """The number of the oldest event that is remembered, and the one that the next event will get."""
-        return next(iter(self._by_number), self._next), self._next
+        return self._first, self._next
 
     def get(self, number: int) -> Past | None:
         """An event by its number, while it is remembered."""
         return self._by_number.get(number)
-
-
-def _rank(event: EventBody, wall_s: float) -> _Rank:
-    published_ms = min(event.published_ms, 1000 * (wall_s + AHEAD_MAX_S))
-    return published_ms, event.epoch, event.sequence, event.publisher.id

@@ -15,7 +15,7 @@ from typing import Final
 
 from peerd.ids import NodeId
 from peerd.messages import PeerRef
-from protocols.pubsub.bodies import event_bytes, id_of
+from protocols.pubsub.bodies import event_bytes
 from protocols.pubsub.messages import SUBS_MAX, DeliveredEvent, EventBody, SubObject
 from protocols.pubsub.names import EventId, SubscriptionKey
 from protocols.pubsub.ports import SchemaView
@@ -99,13 +99,16 @@ class _Due:
 
 
 def items_for(
-    schema: SchemaView, event: EventBody, pieces: Iterable[SubObject], is_silent: Callable[[NodeId], bool]
+    schema: SchemaView,
+    event_id: EventId,
+    event: EventBody,
+    pieces: Iterable[SubObject],
+    is_silent: Callable[[NodeId], bool],
 ) -> list[tuple[PeerRef, PendingDelivery]]:
     """What is due of an event that these pieces match: at least one item for each of their nodes, groups apart.
 
     Members of groups whose node ``is_silent`` are chosen only where there is no other.
     """
-    event_id = id_of(event)
     due: dict[NodeId, _Due] = {}
     groups: dict[tuple[str, str], dict[tuple[NodeId, int], SubObject]] = {}
     for piece in pieces:

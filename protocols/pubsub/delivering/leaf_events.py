@@ -132,11 +132,11 @@ class LeafDesk:
     ) -> None:
         """See `protocols.pubsub.ports.LeafEvents`. Events of another publisher than the one named are ignored."""
         call = _Call(schema, publisher, min(copies, COPIES_MAX))
-        own = [event for event in events if event.publisher.id == publisher.id]
+        own = [(id_of(event), event) for event in events if event.publisher.id == publisher.id]
         for attribute, cell in cells:
             self._leaves.note_events(Tree(schema.name, attribute), cell, len(own))
         refusals: _Refusals = {}
-        valid = [event for event in own if self._visit(call, event, cells, refusals)]
+        valid = [each for each in own if self._visit(call, *each, cells, refusals)]
         self._refuse(call, refusals)
         self._deliverer.flush()
         self._secure(call, valid, cells)
@@ -167,14 +167,19 @@ class LeafDesk:
     # Matching
 
     def _visit(
-        self, call: _Call, event: EventBody, cells: Sequence[tuple[int, int]], refusals: _Refusals | None = None
+        self,
+        call: _Call,
+        event_id: EventId,
+        event: EventBody,
+        cells: Sequence[tuple[int, int]],
+        refusals: _Refusals | None = None,
     ) -> bool:
         """Match an event in the leaves that it has not visited yet; whether it can be, else it is among refusals."""
-        event_id = id_of(event)
-        visit = self._visits.get(event_id)
-        fresh = [place for place in cells if visit is None or visit.find(place) is None]
-        if not fresh:
-            return True
+        visit, fresh = self._visits.get(event_id), cells
+        if visit is not None:
+            fresh = [place for place in cells if visit.find(place) is None]
+            if not fresh:
+                return True
         values, why_not = self._values(call.schema, event)
         if values is None:
             if refusals is not None:
@@ -183,9 +188,10 @@ class LeafDesk:
         if visit is None:
             visit = self._visits[event_id] = _Visit(call.schema.name, self._host.now())
             self._forget_old(visit.at_s)
-        visit.leaves.update((place, _Leaf()) for place in fresh)
+        for place in fresh:
+            visit.leaves[place] = _Leaf()
         self._history.add(call.schema.name, event, self._host.now(), self._host.wall_time())
-        self._match(call.schema, event, fresh, values, visit)
+        self._match(call.schema, event_id, event, fresh, values, visit)
         return True
 
     def _forget_old(self, now: float) -> None:
@@ -211,9 +217,18 @@ class LeafDesk:
             return None, str(error)[:256]
 
     def _match(
-        self, schema: SchemaView, event: EventBody, cells: Sequence[tuple[int, int]], values: Values, visit: _Visit
+        self,
+        schema: SchemaView,
+        event_id: EventId,
+        event: EventBody,
+        cells: Sequence[tuple[int, int]],
+        values: Values,
+        visit: _Visit,
     ) -> None:
         pieces = self._leaves.match(schema, cells, values)
+        if not pieces:
+            self._ledger.matched(event_id, schema.name, 0, 0)
+            return
         receivers: dict[tuple[int, int], set[object]] = {}
         for piece in pieces:
             place = _leaf_of(piece, cells)
@@ -222,13 +237,13 @@ class LeafDesk:
                 receivers.setdefault(place, set()).add((piece.group, piece.filter) if piece.group else piece.subscriber)
         for (attribute, cell), found in receivers.items():
             self._leaves.note_deliveries(Tree(schema.name, attribute), cell, len(found), event_bytes(event))
-        items = items_for(schema, event, pieces, self._deliverer.is_silent)
-        self._ledger.matched(id_of(event), schema.name, len(pieces), len(items))
+        items = items_for(schema, event_id, event, pieces, self._deliverer.is_silent)
+        self._ledger.matched(event_id, schema.name, len(pieces), len(items))
         self._deliverer.deliver(items)
 
     def _deliver_held(self, schema: SchemaView, event: EventBody, cells: Sequence[tuple[int, int]]) -> None:
         """This node has become the root of leaves that a dead root may not have delivered the event for."""
-        self._visit(_Call(schema, self._host.peer, 0), event, cells)
+        self._visit(_Call(schema, self._host.peer, 0), id_of(event), event, cells)
         self._deliverer.flush()
 
     def _pending_changed(self, event_id: EventId, change: int) -> None:
@@ -243,33 +258,41 @@ class LeafDesk:
 
     # Acknowledging
 
-    def _secure(self, call: _Call, events: Iterable[EventBody], cells: Sequence[tuple[int, int]]) -> None:
+    def _secure(
+        self, call: _Call, events: Iterable[tuple[EventId, EventBody]], cells: Sequence[tuple[int, int]]
+    ) -> None:
         """Have held what may still be lost, and acknowledge the rest at once."""
-        ready: dict[tuple[Places, int], list[EventBody]] = {}
+        ready: dict[tuple[Places, int], list[EventId]] = {}
         at_risk: dict[Places, list[EventBody]] = {}
-        for event in events:
-            by_copies, to_ask = self._sort(call, self._visits.get(id_of(event)), cells)
+        safe: list[EventId] = []
+        for event_id, event in events:
+            visit = self._visits.get(event_id)
+            if visit is None or not visit.pending or not call.copies:
+                safe.append(event_id)
+                continue
+            by_copies, to_ask = self._sort(visit, cells)
             for copies, visited in by_copies.items():
-                ready.setdefault((tuple(visited), copies), []).append(event)
+                ready.setdefault((tuple(visited), copies), []).append(event_id)
             if to_ask:
                 at_risk.setdefault(tuple(to_ask), []).append(event)
-        for (done, copies), found in ready.items():
-            self._acknowledge(call, found, done, copies)
+        if safe:
+            self._acknowledge(call, safe, tuple(cells), call.copies)
+        for (done, copies), ids in ready.items():
+            self._acknowledge(call, ids, done, copies)
         for places, found in at_risk.items():
             self._hold(call, found, places)
 
     @staticmethod
     def _sort(
-        call: _Call, visit: _Visit | None, cells: Sequence[tuple[int, int]]
+        visit: _Visit, cells: Sequence[tuple[int, int]]
     ) -> tuple[dict[int, list[tuple[int, int]]], list[tuple[int, int]]]:
-        """Leaves that an event may be acknowledged for now, by copies; and those for which copies are to be made."""
+        """Leaves that a pending event may be acknowledged for now, by copies, and those that copies are made for."""
         ready: dict[int, list[tuple[int, int]]] = {}
         to_ask = []
         for place in cells:
-            leaf = None if visit is None else visit.find(place)
-            if visit is None or leaf is None or not visit.pending or not call.copies:
-                ready.setdefault(call.copies, []).append(place)
-            elif leaf.copies is not None:
+            leaf = visit.find(place)
+            assert leaf is not None
+            if leaf.copies is not None:
                 ready.setdefault(leaf.copies, []).append(place)
             elif not leaf.is_asking:
                 leaf.is_asking = True
@@ -277,25 +300,26 @@ class LeafDesk:
         return ready, to_ask
 
     def _hold(self, call: _Call, events: Sequence[EventBody], places: Places) -> None:
+        ids = list(map(id_of, events))
+
         def on_done(done: Places, held: int) -> None:
-            for event in events:
-                event_id = id_of(event)
+            for event_id in ids:
                 visit = self._visits.get(event_id)
                 for leaf in () if visit is None else filter(None, map(visit.find, done)):
                     leaf.is_asking, leaf.copies = False, held
                 if visit is not None:
                     self._release_if_over(event_id, visit)
-            self._acknowledge(call, events, done, held)
+            self._acknowledge(call, ids, done, held)
 
         self._copies.hold(call.schema.name, events, places, call.copies, on_done)
 
-    def _acknowledge(self, call: _Call, events: Iterable[EventBody], places: Places, copies: int) -> None:
-        by_epoch: dict[int, list[EventBody]] = {}
-        for event in events:
-            by_epoch.setdefault(event.epoch, []).append(event)
+    def _acknowledge(self, call: _Call, events: Iterable[EventId], places: Places, copies: int) -> None:
+        by_epoch: dict[int, list[EventId]] = {}
+        for event_id in events:
+            by_epoch.setdefault(event_id.epoch, []).append(event_id)
         for epoch, found in by_epoch.items():
-            matched = tuple(self._pieces(id_of(event), places) for event in found)
-            sequences = tuple(event.sequence for event in found)
+            matched = tuple(self._pieces(event_id, places) for event_id in found)
+            sequences = tuple(event_id.sequence for event_id in found)
             ack = EventAck(call.schema.name, epoch, sequences, as_trees(places), matched, copies)
             self.answer(call.publisher, ack)
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from http import HTTPStatus
 from typing import TYPE_CHECKING, Annotated, Any, Final
@@ -13,7 +13,7 @@ from starlette.requests import HTTPConnection
 
 from peerd.daemon.http.answers import ANSWER_S_MAX, answer_of, http_error
 from peerd.daemon.http.asker import Asker, asker_of
-from peerd.daemon.http.ingest import LINES_BODY, LineFailed, LineFate, LineRefused, ingest, large_body
+from peerd.daemon.http.ingest import LINES_BODY, LineFailed, ToldLine, ingest_many, large_body
 from peerd.daemon.http.streaming import Source, Wish, add_feed, json_line, wish
 from peerd.errors import Unavailable
 from peerd.front import needs_scope
@@ -185,25 +185,30 @@ async def _begin(
 
 
 async def _publish_lines(request: Request, service: PubSubService, schema: str, ack: AckWord | None) -> Response:
-    """Publish each line as soon as there is room, and read no faster. The answer waits until every event has its
+    """Publish lines as soon as there is room, together, and read no faster. The answer waits until every event has its
     outcome, however long the events before it take."""
 
-    async def accept(event: dict[str, Any]) -> LineFate:
-        fate: LineFate = asyncio.get_running_loop().create_future()
+    async def accept(events: Sequence[dict[str, Any]], told: ToldLine) -> int:
+        def done(index: int, answer: Published | Exception | None) -> None:
+            told(index, _failure(answer))
+
+        if taken := service.publish_many(schema, events, done, ack):
+            return taken
         try:
-            answer = await _begin(service, schema, event, ack)
+            answer = await _begin(service, schema, events[0], ack)
         except NotDone as error:
-            raise LineRefused(str(error)) from error
-        answer.add_done_callback(lambda done: fate.set_result(_failure(done.result())))
-        return fate
+            done(0, error)
+        else:
+            answer.add_done_callback(lambda answer: done(0, answer.result()))
+        return 1
 
-    return await ingest(request, dict[str, Any], accept)
+    return await ingest_many(request, dict[str, Any], accept)
 
 
-def _failure(answer: Published | Exception) -> LineFailed | None:
+def _failure(answer: Published | Exception | None) -> LineFailed | None:
     if isinstance(answer, Exception):
         return LineFailed(str(answer), "refused" if isinstance(answer, NotDone) else "failed")
-    return LineFailed(answer.detail, "unknown") if answer.outcome == "unknown" else None
+    return LineFailed(answer.detail, "unknown") if answer is not None and answer.outcome == "unknown" else None
 
 
 def _event_bodies() -> dict[str, Any]:
