@@ -12,6 +12,8 @@ import pytest
 
 from protocols.pubsub.cells import level
 from protocols.pubsub.front.judging import plugin_of
+from protocols.pubsub.samples import SAMPLE_MIN
+from protocols.pubsub.subscribing.selectivity import ASK_FEW_S, ASK_MIN_S
 from tests.support.pubsub_rings import PubSubRing
 
 SYMBOLS = ["".join(Random(number).choices("ABCDEFGHIJKLMNOPQRSTUVWXYZ", k=4)) for number in range(40)]
@@ -110,6 +112,16 @@ def settle(ring: PubSubRing, subscriptions: int, events: int) -> None:
         ring.publish(events, spacing_s=0.1)
         ring.run_for(30.0)
     ring.rest()
+
+
+def test_subscriptions_that_were_there_long_before_the_first_events_leave_it_too() -> None:
+    """No event yet was taken for a node that does not see all of them, so that others were asked, ever less often."""
+    ring = StockRing(6, 3, {"balancing": "static"})
+    ring.subscribe(12, spacing_s=0.1)
+    ring.run_for(900.0)
+    ring.finish(ring.publish(2 * SAMPLE_MIN, spacing_s=0.1))
+    ring.run_for(ASK_FEW_S + 2 * ASK_MIN_S)
+    assert {attribute for attribute, _ in installed(ring)} == {SYMBOL}
 
 
 @pytest.mark.parametrize(("nodes", "subscriptions"), [(16, 120), pytest.param(60, 472, marks=pytest.mark.long)])
