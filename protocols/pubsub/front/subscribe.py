@@ -25,6 +25,7 @@ LOSS_WORDS: Final = {
     "no_schema": "this daemon could not look their schema up",
     "damaged": "the disk has lost them",
     "slow_reader": "they were not read in time",
+    "slow": "they were not read before newer ones took their room",
 }
 """Why events were lost, by the reasons of marks."""
 
