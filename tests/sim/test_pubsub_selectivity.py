@@ -124,9 +124,13 @@ def test_subscriptions_that_were_there_long_before_the_first_events_leave_it_too
     assert {attribute for attribute, _ in installed(ring)} == {SYMBOL}
 
 
-@pytest.mark.parametrize(("nodes", "subscriptions"), [(16, 120), pytest.param(60, 472, marks=pytest.mark.long)])
-def test_subscriptions_leave_the_attribute_that_all_events_meet(nodes: int, subscriptions: int) -> None:
-    """And the tree that they have left shrinks: a chain of empty leaves is visited by each event."""
+@pytest.mark.parametrize(
+    ("nodes", "subscriptions", "shrinks_s"), [(16, 120, 150.0), pytest.param(60, 472, 700.0, marks=pytest.mark.long)]
+)
+def test_subscriptions_leave_the_attribute_that_all_events_meet(
+    nodes: int, subscriptions: int, shrinks_s: float
+) -> None:
+    """And the tree that they have left shrinks, level after level: each event visits its chain of empty leaves."""
     settings = {"balancing": "static", "merge_share": 0.25, "merge_after": "20s", "update_interval": "10s"}
     best = BestRing(nodes, 3, settings)
     settle(best, subscriptions, 20)
@@ -136,7 +140,7 @@ def test_subscriptions_leave_the_attribute_that_all_events_meet(nodes: int, subs
     before = list(installed(ring))
     assert {attribute for attribute, _ in before} == {CLASS}
     settle(ring, 0, 20)
-    ring.run_for(150.0)
+    ring.run_for(shrinks_s)
     after = list(installed(ring))
     for each in (best, ring):  # publishers learn the leaves that there are now
         each.finish(each.publish(8 * nodes, spacing_s=0.1))
