@@ -47,6 +47,7 @@ def test_a_past_that_is_not_remembered_is_told(settings: dict[str, object], sinc
     waiting: list[object] = []
     asked = {"schema": ring.workload.schema, "filter": "attr1 < 0 OR attr1 >= 0", "since_s": 1.0}
     other = plugin.subscribe(SubscriptionRequest.model_validate(asked), waiting.append)
+    plugin.reading(other.id)[1].reader("start")  # one that nobody reads ends
     made = ring.publish(60, spacing_s=3.0)
     ring.finish(made)
     count, marks = past_of(ring, since_s)
