@@ -8,7 +8,7 @@ from contextlib import asynccontextmanager
 
 import httpx
 
-from peerd.client.transport import CONNECT_TIMEOUT_S, Body, OpenAnswer, TransportFailed
+from peerd.client.transport import CONNECT_TIMEOUT_S, CUT_OFF, Body, OpenAnswer, TransportFailed
 
 
 class HttpTransport:
@@ -58,7 +58,8 @@ class _Answer:
 
 
 def _failed(error: httpx.TransportError) -> TransportFailed:
-    return TransportFailed(str(error) or type(error).__name__, is_refused=isinstance(error, httpx.ConnectError))
+    text = CUT_OFF if isinstance(error, httpx.RemoteProtocolError) else str(error) or type(error).__name__
+    return TransportFailed(text, is_refused=isinstance(error, httpx.ConnectError))
 
 
 def _no_tls() -> ssl.SSLContext:

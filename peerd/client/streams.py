@@ -23,7 +23,7 @@ from contextlib import aclosing
 from dataclasses import dataclass
 from typing import Any, Final
 
-from peerd.errors import Unavailable
+from peerd.errors import PeerdError, Unavailable
 from peerd.models.streams import Dropped, End, Gap, Item, StreamHeartbeat, stream_lines
 
 __all__ = ["Backoff", "Dropped", "End", "Gap", "Item", "StreamEntry", "follow", "json_lines"]
@@ -119,6 +119,9 @@ async def follow(
             if not is_known or is_hopeless:
                 raise
             outage.begins(str(error))
+        except PeerdError:  # there is an answer, although it is a refusal: whoever follows may subscribe anew
+            outage.ends()
+            raise
         await asyncio.sleep(patience.pause_s(failures))
         failures += 1
 

@@ -21,6 +21,8 @@ READ_BYTES: Final = 64 * 1024
 SENT_AT_ONCE_BYTES: Final = 64 * 1024
 """A socket takes a body of this size at once. Of a larger one a daemon that refuses it and closes the connection has a
 part by then, and its answer is lost when the rest cannot be sent."""
+CUT_OFF: Final = "the connection was closed before the answer was complete"
+NO_HTTP: Final = "what answers there does not speak HTTP"
 
 Body = bytes | AsyncIterable[bytes] | None
 
@@ -158,7 +160,7 @@ class _Answer:
         while isinstance(event := await self._next(), h11.Data):
             yield bytes(event.data)
         if not isinstance(event, h11.EndOfMessage):
-            raise TransportFailed("the connection was closed before the answer was complete")
+            raise TransportFailed(CUT_OFF)
 
     async def _next(self) -> object:
         """The next of h11's events."""
@@ -168,7 +170,9 @@ class _Answer:
                     self._http.receive_data(await self._reader.read(READ_BYTES))
         except TimeoutError as error:
             raise TransportFailed(f"no answer within {self._silence_s:g} s") from error
-        except (OSError, h11.RemoteProtocolError) as error:
+        except h11.RemoteProtocolError as error:
+            raise TransportFailed(CUT_OFF if self._http.trailing_data[1] else NO_HTTP) from error
+        except OSError as error:
             raise TransportFailed(_text(error)) from error
         return event
 

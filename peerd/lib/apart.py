@@ -13,6 +13,7 @@ from typing import Final, Generic, TypeVar
 
 K = TypeVar("K", bound=Hashable)
 C = TypeVar("C")
+V = TypeVar("V")
 
 WHY_LENGTH_MAX: Final = 200
 
@@ -50,6 +51,16 @@ def match_apart(
         except Exception as error:  # as above: this expression ends, and its owner is told why
             failed.append((key, why_failed(error)))
     return Apart(met, tuple(failed), fault)
+
+
+def compared(ask: Callable[[C, C], V], one: C, other: C, unknown: V) -> V:
+    """What is asked of two expressions, or ``unknown`` where that raises: neither's owner is to pay for the other's."""
+    try:
+        return ask(one, other)
+    except MemoryError:
+        raise
+    except Exception:  # as above; what is asked is a hint, and matching will find the one that fails
+        return unknown
 
 
 def why_failed(error: Exception) -> str:

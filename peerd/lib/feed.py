@@ -155,7 +155,9 @@ class Feed(Generic[T]):
     gets one from ``host.new_epoch()``. ``last``: the number before the first item that will be pushed; only a producer
     that keeps its items (and its epoch) across restarts gives it. Such a producer also gives the ``shelf`` that they
     are on, and the sizes of those that are ``held`` there, whose numbers end with ``last``; where a number is missing
-    among them, readers find a `FeedDropped` mark. ``on_writable`` is called when `may_push` has said no and would now
+    among them, readers find a `FeedDropped` mark. ``taken``: the items are kept for a reader who may be away, and has
+    had those up to this number; what is let go before it was taken is dropped then, whoever reads, and who begins at
+    the start finds a `FeedDropped` in its place. ``on_writable`` is called when `may_push` has said no and would now
     say yes to the same question; the callback itself may push.
     """
 
@@ -169,6 +171,7 @@ class Feed(Generic[T]):
         last: int = 0,
         shelf: Shelf[T] | None = None,
         held: Mapping[int, int] | None = None,
+        taken: int | None = None,
         on_writable: Callable[[], None] | None = None,
     ) -> None:
         if _EPOCH.fullmatch(epoch) is None or items_max < 1 or last < 0:
@@ -185,10 +188,11 @@ class Feed(Generic[T]):
         """The oldest number that is held; ``last + 1`` when nothing is."""
         self.held_bytes = sum(self._held.values())
         self.dropped = 0
-        """How many items were let go before a reader, who was there at the time, had taken them."""
-        self.taken = 0
+        """How many items were let go before a reader, who was there at the time or is expected, had taken them."""
+        self.taken = min(taken or 0, last)
         """The largest number of an item that a reader has taken."""
         self.ended: FeedEnd | None = None
+        self._is_for_absent = taken is not None
         self._readers: dict[Reader[T], None] = {}
         self._on_writable = on_writable
         self._refused_bytes: int | None = None
@@ -291,10 +295,11 @@ class Feed(Generic[T]):
         if place == "now":
             return self.last + 1, None
         if place == "start":
-            return self.first, None
+            return min(self.first, self.taken + 1) if self._is_for_absent else self.first, None
         # The epoch is right, but the number was never given: the client has mixed positions up.
         if place.epoch != self.epoch or place.number > self.last:
             return self.first, FeedGap(self.first - 1, "restarted", None, None, None)
+        self.taken = max(self.taken, place.number)  # who asks for what is behind it has had it
         lost = self.first - 1 - place.number
         if lost > 0:
             return self.first, FeedGap(self.first - 1, "expired", place.number + 1, self.first - 1, lost)
@@ -322,7 +327,8 @@ class Feed(Generic[T]):
     def _let_go(self, first_kept: int) -> None:
         if first_kept <= self.first:
             return
-        taken = min((each._wanted for each in self._readers), default=first_kept)
+        absent = self.taken + 1 if self._is_for_absent else first_kept
+        taken = min((each._wanted for each in self._readers), default=absent)
         for number in list(takewhile(lambda number: number < first_kept, self._held)):
             self.dropped += number >= taken
             self.held_bytes -= self._held.pop(number)

@@ -238,7 +238,10 @@ class ClientSubscriptions:
         """Make one."""
         config = self._config()
         feed: Feed[ReceivedItem] = Feed(
-            self._host.new_epoch(), items_max=config.feed_items, bytes_max=max(config.feed_bytes, FEED_BYTES_MIN)
+            self._host.new_epoch(),
+            items_max=config.feed_items,
+            bytes_max=max(config.feed_bytes, FEED_BYTES_MIN),
+            taken=0 if name else None,
         )
         found = ClientSubscription(self._number(), stream, kind, interest, name, after, feed, asked_at=self._host.now())
         self._all[found.number] = found

@@ -40,6 +40,8 @@ class LossReason(IntEnum):
     """The subscriber's own node had no room: a reader that blocks is slow."""
     DAMAGED = 9
     """The subscriber's own disk has lost it."""
+    PAST = 10
+    """A leaf does not remember as much of the past as was asked for; how many events that were, nobody knows."""
 
 
 class LostEvents(Struct):

@@ -508,6 +508,14 @@ class ExplainQuestion(Message):
     subscriber: NodeId
 
 
+@message(0x0221, bytes_max=128)
+class PastForgotten(Message):
+    """Leaf to subscriber: of what this subscription asks for of the past (``since_ms``) I do not remember all."""
+
+    schema: Name
+    sid: U64
+
+
 @message(0x0217, bytes_max=32 * KIB)
 class ExplainAnswer(Message):
     """Answer to `ExplainQuestion`: JSON for people and programs (``protocols.pubsub.explain`` has its form)."""
@@ -562,7 +570,7 @@ class CarriedAck(Message):
 MESSAGES: Final[tuple[type[Message], ...]] = (
     *(ProbeSub, Established, Confirm, Kept, InsertSub, InsertAnswer, EndSub, Arrived),
     *(TransferSub, Transferred, CellOrder, LeafUpdate, CellQuestion, CellAnswer, LoadQuestion, LoadAnswer),
-    *(ProbePub, EventAck, EventDelivery, DeliveryAnswer, GroupDelivery, DeliveryNote),
+    *(ProbePub, EventAck, EventDelivery, DeliveryAnswer, GroupDelivery, DeliveryNote, PastForgotten),
     CarriedAck,
     *(ExplainQuestion, ExplainAnswer),
 )

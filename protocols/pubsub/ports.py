@@ -190,6 +190,9 @@ class Subscribers(Protocol):
     def note_lost(self, schema: str, losses: Sequence[LostEvents], leaf: NodeId) -> None:
         """A leaf has dropped so many events of a schema for this node: its readers are told that some are missing."""
 
+    def note_past(self, schema: str, sid: int, leaf: NodeId) -> None:
+        """A leaf does not remember all that one subscription asks for of the past: its readers are told, once."""
+
     def must_pause(self, schema: str) -> int:
         """0, or for how many milliseconds senders should keep what they have, because a reader that blocks is slow, or
         a subscription to this schema that was brought back does not know it yet."""

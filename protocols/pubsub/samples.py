@@ -52,7 +52,7 @@ class AttributeSample(Struct):
 
 @message(0x0220, bytes_max=40 * KIB)
 class EventSample(Message):
-    """Answer to `SampleQuestion`. ``events``: how many were looked at; 0 where this node does not see all of them."""
+    """Answer to `SampleQuestion`. ``events``: how many were looked at. No attributes: this node does not see all."""
 
     schema: Name
     events: U16
@@ -81,7 +81,7 @@ def sample_of(schema: SchemaView, history: EventHistory) -> EventSample:
         events += 1
         if events == SAMPLE_MAX:
             break
-    numbers = sorted({*points, *everywhere})[:ATTRIBUTES_MAX]
+    numbers = sorted({*points, *everywhere})[:ATTRIBUTES_MAX] or [EVERY]  # it sees all, and there was none yet
     found = (AttributeSample(each, tuple(sorted(points.get(each, ()))), everywhere.get(each, 0)) for each in numbers)
     return EventSample(schema.name, events, tuple(found))
 

@@ -59,9 +59,8 @@ class Absence:
                 got.append(entry.value.event)
                 order.append("event")
             elif isinstance(entry, FeedDropped):
-                assert entry.loss is not None
                 missing += entry.count
-                order.append(entry.loss.reason)
+                order.append(entry.loss.reason if entry.loss is not None else "unread")
         return got, missing, order
 
     def check_hole(self, got: list[str], missing: int, order: list[str], reason: str) -> None:
@@ -99,6 +98,34 @@ def test_what_is_more_than_it_states_is_told_before_the_newest() -> None:
     assert set(got[-5:]) == {str(event.event) for event in absence.events[-5:]}
     absence.check_hole(got, missing, order, "keep_bytes")
     assert 30 < missing < 60
+
+
+@pytest.mark.parametrize("is_restarted", [False, True])
+def test_what_is_more_than_it_states_is_told_where_only_its_reader_is_away(is_restarted: bool) -> None:
+    """Its own node let the oldest go, and neither its reader nor the list of subscriptions said so."""
+    absence = Absence(keep_bytes=64 * 1024)
+    absence.publish(60, 120.0, payload="x" * 4000)
+    absence.ring.rest()
+    [view] = plugin_of(absence.place).subscriptions_held()
+    if is_restarted:
+        absence.leave()
+        absence.come_back()
+    got, missing, order = absence.read()
+    absence.check_hole(got, missing, order, "unread")
+    assert 20 < missing == view.dropped < 60
+
+
+def test_what_was_read_before_its_node_was_restarted_is_not_told() -> None:
+    absence = Absence(keep_bytes=64 * 1024)
+    absence.publish(20, 20.0, payload="x" * 4000)
+    assert len(absence.read()[0]) == 20
+    absence.ring.simulation.run_for(10.0)  # how far readers are is written now and then
+    absence.leave()
+    absence.come_back()
+    absence.ring.rest()
+    absence.publish(20, 20.0, payload="x" * 4000)
+    got, missing, _ = absence.read()
+    assert missing == 0 and 20 <= len(got) < 40
 
 
 def test_what_is_older_than_it_states_is_told() -> None:

@@ -96,6 +96,9 @@ class Subscribers:
         """Count it."""
         self.lost += sum(each.count for each in losses)
 
+    def note_past(self, schema: str, sid: int, leaf: NodeId) -> None:
+        """Nobody here asks for the past."""
+
     def must_pause(self, schema: str) -> int:
         """Nobody is slow."""
         return 0

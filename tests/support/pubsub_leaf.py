@@ -159,6 +159,9 @@ class FakeSubscribers:
         """Count it."""
         self.lost += sum(each.count for each in losses)
 
+    def note_past(self, schema: str, sid: int, leaf: NodeId) -> None:
+        """Nobody here asks for the past."""
+
     def must_pause(self, schema: str) -> int:
         """What the test has set."""
         return self.pause_ms

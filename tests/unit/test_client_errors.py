@@ -57,6 +57,28 @@ async def test_a_daemon_that_refuses_a_large_body_by_its_head_is_heard(tmp_path:
                 await client.send("POST", "/v1/anything", Status, bytes(size), "text/plain")
 
 
+@pytest.mark.parametrize(
+    ("answer", "why"),
+    [
+        (b"", "the connection was closed before the answer was complete"),
+        (b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n5\r\nab", "the connection was closed before"),
+        (b"SSH-2.0-OpenSSH\r\n\r\n", "what answers there does not speak HTTP"),
+    ],
+)
+async def test_an_answer_that_breaks_off_is_told_in_our_words(tmp_path: Path, answer: bytes, why: str) -> None:
+    """As when a daemon dies while it is read from: the error was that of a library, and spoke of chunks."""
+
+    async def give(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        writer.write(answer)
+        writer.close()
+
+    path = tmp_path / "admin.sock"
+    async with await asyncio.start_unix_server(give, path), Client(path) as client:
+        with pytest.raises(DaemonUnreachable, match=why):
+            await client.status()
+
+
 @pytest.mark.skipif(os.geteuid() == 0, reason="root may open everything")
 async def test_a_socket_of_others_says_so(tmp_path: Path) -> None:
     path = tmp_path / "admin.sock"

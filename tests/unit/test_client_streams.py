@@ -15,6 +15,7 @@ from peerd.client import Client, DaemonUnreachable, RequestRefused
 from peerd.client.streams import Backoff, Dropped, End, Gap, Item, StreamEntry, follow
 from peerd.errors import Unavailable
 from peerd.lib.feed import Feed
+from peerd.models.admin import Problem
 from tests.support.feeds import Rig, serving, until
 
 AT_ONCE = Backoff(first_s=0.0)
@@ -66,6 +67,14 @@ async def test_a_lost_connection_is_told_at_once_and_once() -> None:
     await followed(script, backoff=Backoff(first_s=0.0, tell=told.append))
     lost = "connection lost, trying again"
     assert told == [f"{lost} (cut)", "connected again", f"{lost} (it ended without a word)", "connected again"]
+
+
+async def test_a_daemon_that_is_back_and_has_forgotten_what_is_followed_is_there_again() -> None:
+    told: list[str] = []
+    gone = RequestRefused(Problem(title="Not Found", status=404, detail="no such subscription"))
+    with pytest.raises(RequestRefused):
+        await followed(Script([item(1), Unavailable("cut")], [gone]), backoff=Backoff(first_s=0.0, tell=told.append))
+    assert told == ["connection lost, trying again (cut)", "connected again"]
 
 
 async def test_who_says_nothing_else_is_told_on_standard_error(capsys: pytest.CaptureFixture[str]) -> None:

@@ -33,6 +33,7 @@ from protocols.dissemination.tree.member import StreamMember
 from protocols.dissemination.tree.replay import BufferLimits
 from protocols.dissemination.tree.state import mark
 from protocols.dissemination.tree.subscription import Delivered, Unmatchable
+from protocols.dissemination.tree.wants import Wants
 
 STREAM = stream_key("s")
 ME, CHILD = PeerRef(NodeId(1), "127.0.0.1", 1), PeerRef(NodeId(2), "127.0.0.1", 2)
@@ -177,6 +178,21 @@ def test_a_set_that_cannot_take_an_interest_goes_on_without_it(monkeypatch: pyte
     assert together.match("a") == {kind.parse("a").id}
     together.remove(kind.parse("bad").id)
     assert together.match("b") == {kind.parse("b").id} and together.faults == 1
+
+
+def test_an_interest_that_cannot_be_compared_with_others_costs_them_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A node asks which interest covers which: a bug in that stopped whoever attached beside the careless one."""
+    kind = ClassesKind()
+
+    def covers(wide: Interest, narrow: Interest) -> bool:
+        raise KeyError("a label that is not there")
+
+    monkeypatch.setattr(kind, "covers", covers)
+    wants, some = Wants(kind), [kind.parse("b"), kind.parse("bad,a")]
+    wants.need("child", some[:1], None, START)
+    wants.widened([some[0].id], START)
+    assert len(wants.need("other", some[1:], None, START)) == 1, "the parent is asked for it"
+    wants.release("child")
 
 
 ATTRIBUTES_TEXT = "//a//b[@c/text() = 'x']"

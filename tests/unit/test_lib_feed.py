@@ -359,6 +359,29 @@ def test_a_feed_counts_what_its_slowest_reader_lost() -> None:
     assert feed.dropped == 4
 
 
+def test_who_is_expected_back_is_told_what_was_let_go_before_it_was_taken() -> None:
+    """Kept for a reader who is away, it was let go in silence: `start` began with the oldest that was held."""
+    feed: Feed[str] = Feed("e1", items_max=3, taken=0)
+    for number in range(1, 6):
+        feed.push(str(number))
+    reader = feed.reader("start")
+    assert drained(reader) == [FeedDropped(1, 2), *items(3, 5)] and feed.dropped == 2
+    reader.close()
+    for number in range(6, 9):
+        feed.push(str(number))
+    assert feed.dropped == 2, "what was let go had been taken"
+    again = Disk({number: str(number) for number in range(6, 9)})
+    feed = Feed("e1", items_max=3, last=8, shelf=again, held=dict.fromkeys(range(6, 9), 0), taken=feed.taken)
+    assert drained(feed.reader("start")) == items(6, 8)
+    feed = Feed("e1", items_max=3, last=8, shelf=again, held=dict.fromkeys(range(6, 9), 0), taken=0)
+    feed.reader(Position("e1", 7)).close()  # so it has had these
+    feed.push("9")
+    assert feed.dropped == 0
+    feed.push("10")
+    feed.push("11")
+    assert feed.dropped == 1 and drained(feed.reader("start")) == [FeedDropped(8, 8), *items(9, 11)]
+
+
 # --- numbers that are left out --------------------------------------------------------------------------------------
 
 

@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from itertools import chain
 from typing import Final
 
+from peerd.lib.apart import compared
 from peerd.limits import KIB
 from protocols.dissemination.messages import WANTS_MAX
 from protocols.dissemination.names import StreamPosition
@@ -199,7 +200,7 @@ class Wants:
 
     def _covers(self, wide: _Want, narrow: _Want) -> bool:
         is_everything = self._everything is not None and wide.interest.id == self._everything.id
-        return is_everything or self._kind.covers(wide.interest, narrow.interest)
+        return is_everything or compared(self._kind.covers, wide.interest, narrow.interest, False)
 
     def _covering(self, want: _Want, after: StreamPosition | None, floor: StreamPosition) -> _Want | None:
         others: Iterable[_Want] = self._wants.values()

@@ -40,7 +40,7 @@ class Delivering:
         self.holding = Holding(host, config, schemas, leaves)
         self.keeping = Safekeeping(host, config, schemas, self.ledger)
         self.deliverer = Deliverer(host, config, leaves, subscribers, self.ledger, self.multicast, self.keeping)
-        self.replays = Replays(host, schemas, leaves, self.ledger, self.deliverer, self.history)
+        self.replays = Replays(host, schemas, leaves, self.ledger, self.deliverer, self.history, subscribers)
         self.desk = LeafDesk(
             host,
             leaves,

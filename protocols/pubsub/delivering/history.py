@@ -21,6 +21,9 @@ AHEAD_MAX_S: Final = 60.0
 """Clocks of nodes may differ so much. A retained value whose publisher gives a later time counts as from then: else it
 could never be replaced."""
 
+SCHEMAS_MAX: Final = 256
+"""Schemas of which it is known how far back their events are remembered; of the others it is the same for all."""
+
 _Rank: TypeAlias = tuple[float, int, int, int]
 _Key: TypeAlias = tuple[str, bytes]
 
@@ -98,6 +101,9 @@ class EventHistory:
         self._publishers = _Publishers()
         self._first = self._next = 0
         """The number of the oldest event, and the next one's."""
+        self._forgotten_ms: dict[str, int] = {}
+        """By schema, when the newest event that is forgotten was published."""
+        self._rest_ms = 0
 
     def __len__(self) -> int:
         return len(self._by_number)
@@ -148,6 +154,13 @@ class EventHistory:
             del self._by_number[self._first], self._numbers[id_of(past.event)]
             self._first += 1
             self.size -= past.size
+            if len(self._forgotten_ms) >= SCHEMAS_MAX and past.schema not in self._forgotten_ms:
+                self._rest_ms = max(self._rest_ms, self._forgotten_ms.pop(next(iter(self._forgotten_ms))))
+            self._forgotten_ms[past.schema] = max(self.forgotten_ms(past.schema), round(past.rank[0]))
+
+    def forgotten_ms(self, schema: str) -> int:
+        """When the newest of a schema's events was published that were remembered and are not any more."""
+        return self._forgotten_ms.get(schema, self._rest_ms)
 
     def find(self, event_id: EventId) -> Past | None:
         """An event by its name, while it is remembered."""

@@ -15,9 +15,9 @@ from protocols.pubsub.bodies import id_of
 from protocols.pubsub.delivering.deliverer import Deliverer
 from protocols.pubsub.delivering.history import EventHistory, Past
 from protocols.pubsub.delivering.items import PendingDelivery
-from protocols.pubsub.messages import SINCE_RETAINED, SubObject
+from protocols.pubsub.messages import SINCE_RETAINED, PastForgotten, SubObject
 from protocols.pubsub.names import SubscriptionKey, Tree
-from protocols.pubsub.ports import LeafCells, Ledger, Schemas, SchemaView
+from protocols.pubsub.ports import LeafCells, Ledger, Schemas, SchemaView, Subscribers
 
 REPLAYS_MAX: Final = 256
 """So many subscriptions are given their past at a time; the oldest of more is given up, and counted."""
@@ -46,6 +46,7 @@ class Replays(Part):
         ledger: Ledger,
         deliverer: Deliverer,
         history: EventHistory,
+        subscribers: Subscribers,
     ) -> None:
         self._host = host
         self._schemas = schemas
@@ -53,6 +54,9 @@ class Replays(Part):
         self._ledger = ledger
         self._deliverer = deliverer
         self._history = history
+        self._subscribers = subscribers
+        self._begun_ms = round(host.wall_time() * 1000)
+        """Nothing is remembered from before."""
         self._replays: dict[SubscriptionKey, _Replay] = {}
         self._is_stepping = False
 
@@ -60,6 +64,8 @@ class Replays(Part):
         """Begin to deliver what a subscription asks for; a replay for the same one begins again."""
         key = SubscriptionKey(sub.subscriber.id, sub.sid, sub.piece)
         self._replays.pop(key, None)
+        if sub.since_ms != SINCE_RETAINED and not self._reaches_to(tree.schema, sub.since_ms):
+            self._tell_forgotten(tree.schema, sub)
         while len(self._replays) >= REPLAYS_MAX:
             del self._replays[next(iter(self._replays))]
             self._host.count("peerd_pubsub_replays_given_up_total")
@@ -67,6 +73,17 @@ class Replays(Part):
         if not self._is_stepping:
             self._is_stepping = True
             self._host.set_timer("pubsub_replay", STEP_S)
+
+    def _reaches_to(self, schema: str, since_ms: int) -> bool:
+        """Whether all that has come to this node since then is remembered."""
+        self._history.forget_old(self._host.now())
+        return since_ms >= self._begun_ms and since_ms > self._history.forgotten_ms(schema)
+
+    def _tell_forgotten(self, schema: str, sub: SubObject) -> None:
+        if sub.subscriber.id == self._host.id:
+            self._subscribers.note_past(schema, sub.sid, self._host.id)
+        else:
+            self._host.send(sub.subscriber, PastForgotten(schema, sub.sid))
 
     def _past(self, schema: str, since_ms: int) -> Iterator[Past]:
         first, end = self._history.bounds

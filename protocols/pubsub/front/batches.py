@@ -17,6 +17,7 @@ from fastapi.responses import JSONResponse
 from peerd.daemon.http.paying import Turns
 from peerd.errors import Unavailable
 from peerd.models.admin import PROBLEM_TYPE
+from peerd.words import counted
 from protocols.pubsub.models import EventOutcome, Published, PublishedBatch
 from protocols.pubsub.service import NotDone
 
@@ -57,6 +58,6 @@ def _answer(outcomes: list[EventOutcome]) -> Response:
         return JSONResponse(body)
     status = HTTPStatus.SERVICE_UNAVAILABLE if unknown else HTTPStatus.UNPROCESSABLE_ENTITY
     first = next(each.detail for each in outcomes if each.outcome in ("unknown", "refused"))
-    detail = f"of {len(outcomes)} events {refused} were refused, and of {unknown} the outcome is not known: {first}"
+    detail = f"{counted(len(outcomes), 'event')}, {refused} refused, {unknown} without a certain outcome: {first}"
     fields = {"type": "about:blank", "title": status.phrase, "status": int(status), "detail": detail}
     return JSONResponse({**fields, **body}, status, media_type=PROBLEM_TYPE)

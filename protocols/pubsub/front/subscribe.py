@@ -25,6 +25,7 @@ LOSS_WORDS: Final = {
     "no_schema": "this daemon could not look their schema up",
     "damaged": "the disk has lost them",
     "slow_reader": "they were not read in time",
+    "slow": "they were not read before newer ones took their room",
 }
 """Why events were lost, by the reasons of marks."""
 
@@ -156,7 +157,10 @@ def _print(event: ReceivedEvent, output: Output, writer: RowWriter) -> None:
 def _tell(entry: StreamEntry) -> None:
     """Say on standard error that events are missing, or that the stream is interrupted."""
     count = getattr(entry, "count", None)
-    if entry.type == "end":
+    if getattr(entry, "reason", "") == "past":
+        by = printable(getattr(entry, "by", ""))
+        stderr().print(f"-- events of the past may be missing: their leaf does not remember so much (says {by})")
+    elif entry.type == "end":
         stderr().print(f"-- interrupted: {printable(getattr(entry, 'reason', ''))}")
     elif (why := LOSS_WORDS.get(getattr(entry, "reason", ""))) is not None:
         by = printable(getattr(entry, "by", "")) or "this daemon"

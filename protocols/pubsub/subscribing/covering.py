@@ -12,6 +12,7 @@ from typing import Final, TypeVar
 
 from peerd.api import Host
 from peerd.errors import Unavailable
+from peerd.lib.apart import compared
 from peerd.lib.filter import Node
 from protocols.pubsub.ports import PiecePoint, SchemaView
 from protocols.pubsub.subscribing.installation import InstallReport, News
@@ -113,7 +114,7 @@ class Covering:
                 continue
             if any(has < wants for has, wants in zip(self._keep_of(other), self._keep_of(form), strict=True)):
                 continue  # leaves would keep less for it than it states
-            if other.text == form.text or form.schema.covers(other.node, form.node):
+            if other.text == form.text or compared(form.schema.covers, other.node, form.node, False):
                 return other
         return None
 

@@ -25,6 +25,7 @@ from protocols.pubsub.messages import (
     EventBody,
     EventDelivery,
     EventName,
+    PastForgotten,
 )
 from protocols.pubsub.ports import Schemas, SchemaView
 from protocols.pubsub.statements import event_statement
@@ -67,6 +68,11 @@ class Inbox(Part):
         self._fetching: set[str] = set()
         self._notes: dict[tuple[str, PeerRef], list[EventName]] = {}
         self._is_noting = False
+
+    @handles(PastForgotten)
+    def on_past_forgotten(self, message: PastForgotten, source: PeerRef) -> None:
+        """Tell the readers of a subscription. Whoever knows its number may say so, once: it is a hint."""
+        self._local.note_past(message.schema, message.sid, source.id)
 
     @handles(EventDelivery)
     def on_event_delivery(self, message: EventDelivery, source: PeerRef) -> DeliveryAnswer | None:

@@ -166,7 +166,8 @@ class DurableInlet:
     """Implements `Inlet` over a log: an event is in the feed, and so has a number for readers, once it is on disk.
 
     The record with the number ``base + n`` is the item n of the feed. ``on_failed`` is told of an event that could not
-    be written: it may be taken again. ``now_ms``: milliseconds since 1970.
+    be written: it may be taken again. ``now_ms``: milliseconds since 1970. ``read``: readers had the events up to this
+    number of the feed before the node was restarted.
     """
 
     def __init__(
@@ -177,6 +178,7 @@ class DurableInlet:
         bytes_max: int,
         on_failed: Callable[[EventId], None],
         now_ms: Callable[[], int],
+        read: int = 0,
     ) -> None:
         self.lost = 0
         self._now_ms = now_ms
@@ -207,6 +209,7 @@ class DurableInlet:
             last=log.durable - base,
             shelf=self._shelf,
             held=held,
+            taken=read,
             on_writable=self._drain,
         )
         self._is_closed = False

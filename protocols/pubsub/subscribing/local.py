@@ -86,6 +86,8 @@ class Entry:
     receiver: LocalReceiver
     sub: SubObject
     is_current: bool
+    is_past_told: bool = False
+    """Its readers know that leaves do not remember all that it asked for of the past."""
 
     @property
     def key(self) -> SubscriptionKey:
@@ -264,6 +266,14 @@ class LocalSubscriptions:
                         entry.receiver.note_lost(loss, self._writes)
             self._host.count("peerd_pubsub_received_total", believed, outcome="lost_before")
             self._host.count("peerd_pubsub_received_total", lost.count - believed, outcome="lost_doubtful")
+
+    def note_past(self, schema: str, sid: int, leaf: NodeId) -> None:
+        """See `protocols.pubsub.ports.Subscribers.note_past`."""
+        side = self._sides.get(schema)
+        entry = None if side is None else side.entries.get(SubscriptionKey(self._host.id, sid, 0))
+        if entry is not None and entry.receiver.since_ms and not entry.is_past_told:
+            entry.is_past_told = True
+            entry.receiver.note_lost(shown_loss(LostEvents(LossReason.PAST, 0), leaf), self._writes)
 
     def must_pause(self, schema: str) -> int:
         """See `protocols.pubsub.ports.Subscribers.must_pause`."""

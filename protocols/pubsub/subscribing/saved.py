@@ -41,6 +41,8 @@ class SavedSubscription(BaseModel):
     cutoff: float = 0.0
     """The setting that the points were chosen with."""
     owner: str = ""
+    read: Annotated[int, Field(ge=0)] = 0
+    """How far readers had come, some seconds ago: what is let go behind it was not read."""
 
 
 class Shelves:

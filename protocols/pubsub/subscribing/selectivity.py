@@ -33,6 +33,8 @@ MOVE_FACTOR: Final = 4.0
 ASK_MIN_S: Final = 15.0
 ASK_MAX_S: Final = 600.0
 """Between two questions about one schema: it doubles while nothing has to move."""
+ASK_FEW_S: Final = 60.0
+"""But it is no longer than this until there have been enough events: subscriptions are often made long before them."""
 ASK_TIMEOUT_S: Final = 5.0
 MOVES_AT_ONCE: Final = 16
 """So many subscriptions of a schema begin to move after one look; the next is after `ASK_MIN_S`."""
@@ -163,15 +165,16 @@ class Selectivity(Part):
         known = self._known.get(schema)
         if known is None:
             return
-        if not sample.events:
+        if not sample.attributes:
             known.depth = (known.depth + 1) % (DEPTH_MAX + 1)
-        moved = 0
+        moved, longest_s = 0, ASK_FEW_S
         if sample.events >= SAMPLE_MIN:
+            longest_s = ASK_MAX_S
             known.shares = EventShares(sample)
             for subscription in self._movable(schema):
                 if moved < MOVES_AT_ONCE and self._is_misplaced(subscription, known.shares):
                     moved += self._move(subscription)
-        known.pause_s = ASK_MIN_S if moved else min(2 * known.pause_s, ASK_MAX_S)
+        known.pause_s = ASK_MIN_S if moved else min(2 * known.pause_s, longest_s)
         known.due_s = self._host.now() + known.pause_s
 
     def _is_misplaced(self, subscription: Subscription, shares: EventShares) -> bool:

@@ -262,13 +262,14 @@ class Subscriptions(Part):
 
     @on_timer("subscriptions_check")
     def on_subscriptions_check(self, payload: None) -> None:
-        """End what nobody reads; let go of what is too old."""
+        """End what nobody reads; let go of what is too old; write how far readers of durable ones have come."""
         now = self._host.now()
         now_ms = self._now_ms()
         for subscription in list(self._all.values()):
             if subscription.name:
                 with suppress(Unavailable):  # the disk may answer the next time
                     subscription.inlet.expire(max(0, now_ms - subscription.keep_s * 1000))
+                    self._shelves.change(subscription.name, read=subscription.feed.taken)
             elif subscription.feed.readers or subscription.current is None:
                 subscription.unread_since = None
             elif subscription.unread_since is None:
@@ -394,7 +395,8 @@ class Subscriptions(Part):
             window.forget(event, number)
             subscription.delivered -= 1  # it comes again
 
-        inlet = DurableInlet(self._shelves.log(saved.slot), saved.base, number, saved.bytes_max, failed, self._now_ms)
+        log, bounds = self._shelves.log(saved.slot), (saved.base, number, saved.bytes_max)
+        inlet = DurableInlet(log, *bounds, failed, self._now_ms, saved.read)
         for loss in inlet.losses:
             subscription.count_lost(loss)
         for event in inlet.take_known():

@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Final
 
 from peerd.ids import NodeId
+from peerd.lib.apart import compared
 from protocols.dissemination.policies.overlap.messages import WINDOW_MAX
 from protocols.dissemination.ports import ChildInfo, Interest, InterestKind, ParsedItem
 from protocols.dissemination.statistics.received import ItemSet, ReceivedItems, missing_share
@@ -111,7 +112,8 @@ class Overlaps:
         some, others = wants[:STRUCTURAL_WANTS_MAX], child.interests[:STRUCTURAL_CHILD_MAX]
         if not some or not others:
             return 0.0
-        return sum(max(self._kind.overlap(want, other) for other in others) for want in some) / len(some)
+        ask = self._kind.overlap
+        return sum(max(compared(ask, want, other, 0.0) for other in others) for want in some) / len(some)
 
 
 def _summary_of(kind: InterestKind, window: int) -> SummaryTree | None:
