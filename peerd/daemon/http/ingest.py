@@ -15,6 +15,7 @@ import asyncio
 from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass
+from functools import partial
 from http import HTTPStatus
 from typing import Any, Final, Literal, Protocol, TypeAlias, TypeVar
 
@@ -43,6 +44,8 @@ IDLE_MAX_S: Final = 60.0
 LINGER_BYTES_MAX: Final = 16 * MIB
 LINGER_S: Final = 5.0
 """Bounds on how much of a refused body is read all the same: most clients read the answer only after sending it."""
+LINES_AT_ONCE: Final = 64
+"""Most lines that are given together to who takes many."""
 DETAIL_LENGTH_MAX: Final = 200
 
 T = TypeVar("T")

@@ -96,24 +96,14 @@ def seals_of(items: Sequence[StreamItem]) -> tuple[tuple[Seal, ...], bytes]:
     return (tuple(seals), certificate) if is_any else ((), b"")
 
 
-<<<<<<< HEAD
-def sealed(child: Downlink, message: EdgeMessage) -> EdgeMessage:
-    """A message that goes out now, with what the producer has signed of its items."""
-    if not isinstance(message, Carry | ReplayItems):
-        return message
-    seals, certificate = seals_of(message.items)
-    if not seals:
-        return message
-    is_new, child.certificate = certificate != child.certificate, certificate
-    items = tuple([item.bare for item in message.items])
-    return replace(message, items=items, seals=seals, certificate=certificate if is_new else b"")
-=======
 def numbered(child: Downlink, message: EdgeMessage) -> EdgeMessage:
     """A message that goes out now, with its number on the edge and with what the producer has signed of its items."""
     if isinstance(message, Carry | ReplayItems):
         seals, certificate = seals_of(message.items)
         if seals:
             told, child.certificate = b"" if certificate == child.certificate else certificate, certificate
-            return replace(message, attempt=child.attempt, number=child.number, seals=seals, certificate=told)
+            items = tuple([item.bare for item in message.items])
+            return replace(
+                message, attempt=child.attempt, number=child.number, items=items, seals=seals, certificate=told
+            )
     return replace(message, attempt=child.attempt, number=child.number)
->>>>>>> m-items
