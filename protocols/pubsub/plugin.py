@@ -111,6 +111,7 @@ class PubSub(Plugin):
         self.keeper.start()
         self.delivering.ledger.start()
         self.delivering.keeping.start()
+        self.delivering.replays.start()
         self.subscriptions.start()
 
     def _make_parts(self, host: Host) -> None:

@@ -14,6 +14,7 @@ import pytest
 
 from peerd.client import run_sync
 from peerd.daemon.storage.state_directory import StateDirectory
+from peerd.daemon.storage.tables import FORMAT_VERSION
 from peerd.errors import ExitCode
 from peerd.ids import NodeId, parse_id
 from peerd.messages import PeerRef
@@ -120,15 +121,13 @@ def test_damaged_state_is_set_aside_with_one_warning(tmp_path: Path) -> None:
     assert len(list(state.glob("state.db.corrupt-*"))) == 1
 
 
-@pytest.mark.parametrize("name", ["state.db", "known-peers.json"])
-def test_a_directory_in_the_place_of_a_state_file_is_named_and_stays(tmp_path: Path, name: str) -> None:
-    """``known-peers.json`` is a file of peerd 0.1, whose state is taken over."""
-    state = tmp_path / "node" / "state"
-    (state / name).mkdir(parents=True, mode=0o700)
+def test_a_directory_in_the_place_of_the_state_file_is_named_and_stays(tmp_path: Path) -> None:
+    file = tmp_path / "node" / "state" / "state.db"
+    file.mkdir(parents=True, mode=0o700)
     with running(tmp_path / "node") as node:
         assert node.exit_code() == ExitCode.CONFIG
-        assert str(state / name) in complaint(node) and "directory" in complaint(node)
-    assert (state / name).is_dir()
+        assert str(file) in complaint(node) and "directory" in complaint(node)
+    assert file.is_dir()
 
 
 def test_a_state_of_a_later_version_is_kept_aside_and_the_daemon_starts(tmp_path: Path) -> None:
@@ -139,7 +138,7 @@ def test_a_state_of_a_later_version_is_kept_aside_and_the_daemon_starts(tmp_path
     with running(tmp_path / "node") as node:
         node.ready()
         [warning] = said(node, "state.damaged")
-        assert "format version 9, this peerd reads 1" in str(warning["detail"])
+        assert f"format version 9, this peerd reads {FORMAT_VERSION}" in str(warning["detail"])
 
 
 @pytest.mark.parametrize("is_first_start", [True, False])

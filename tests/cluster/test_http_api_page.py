@@ -18,7 +18,7 @@ from peerd.client import streams as client_streams
 from peerd.config import load_config
 from peerd.daemon.admin import event_feed
 from peerd.daemon.admin.server import start_admin
-from peerd.daemon.http import guard as admin_guard, ingest, listener as http_listener, streaming
+from peerd.daemon.http import guard as admin_guard, ingest, listener as http_listener, paying, streaming
 from peerd.daemon.service import Daemon
 from peerd.lib import feed as feeds
 from tests.support.daemon_process import clean_environment
@@ -159,6 +159,8 @@ def test_the_page_has_the_limits_of_the_code() -> None:
     expected = {
         "request body": f"{admin_guard.REQUEST_BODY_BYTES_MAX // 1024} KiB, unless",
         "line of such a body": f"{ingest.LINE_BYTES_MAX // 1024} KiB",
+        "work for one token, user or address": f"{ {0.5: 'half a'}[paying.WORK_PER_S] } processor, and "
+        f"{paying.WORK_BURST_S:g} s of it at once",
         "refused lines before the daemon gives up": f"{ingest.REFUSED_MAX:,}; all are",
         "silence in the middle of such a body": f"{ingest.IDLE_MAX_S:g} s",
         "readers of one stream": f"{feeds.READERS_MAX}, of `/v1/events` {event_feed.FOLLOWERS_MAX}",

@@ -30,7 +30,7 @@ while True:
     number += 1
     store.put(f"key{number % 5}", number.to_bytes(8, "big") + bytes(number % 9000))
     print(number, flush=True)
-    tokens.replace([("f" * 64, 1.5, 2.5, 10**6, number, "member", 0)])
+    tokens.replace([("f" * 64, 1.5, 2.5, 10**6, number, 0)])
     print(number, flush=True)
 """
 

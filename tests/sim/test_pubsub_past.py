@@ -34,7 +34,7 @@ def past_of(ring: PubSubRing, since_s: float) -> tuple[int, list[tuple[str, int]
     ("settings", "since_s", "is_told"),
     [
         ({}, 250.0, False),
-        ({}, 50_000.0, True),  # the ring is younger
+        ({}, 50_000.0, False),  # the ring is younger, so nothing was forgotten
         ({"history_age": "100s"}, 250.0, True),
         ({"history_age": "100s"}, 60.0, False),
         ({"history_bytes": "64KiB"}, 250.0, True),
@@ -55,3 +55,16 @@ def test_a_past_that_is_not_remembered_is_told(settings: dict[str, object], sinc
     assert count > 0
     view, _ = plugin.reading(other.id)
     assert not view.missed_because, "it had all that it asked for"
+
+
+def test_leaves_that_were_restarted_since_say_so() -> None:
+    ring = PubSubRing(6, 0, {})
+    ring.run_for(60.0)
+    ring.finish(ring.publish(20, spacing_s=1.0))
+    for place in ring.simulation.nodes:
+        ring.simulation.kill(place)
+        ring.run_for(2.0)
+        ring.simulation.restart(place)
+        ring.run_for(20.0)
+    _, marks = past_of(ring, 50_000.0)
+    assert marks == [("past", 0)]

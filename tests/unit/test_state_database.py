@@ -19,6 +19,7 @@ from peerd.daemon.storage.database import PAGE_BYTES, Database, lost_changes, ma
 from peerd.daemon.storage.state_directory import StateDirectory
 from peerd.daemon.storage.tables import (
     ACCESS_TOKENS,
+    FORMAT_VERSION,
     JOIN_TOKENS,
     NOTICES,
     NUMBERS,
@@ -36,7 +37,7 @@ Content = dict[str, list[Row]]
 SAMPLE: Content = {
     NUMBERS.name: [("boot_epoch", 1_700_000_000_000)],
     PEERS.name: [(number, f"{number:032x}", f"192.0.2.{number}", 7420) for number in range(40)],
-    JOIN_TOKENS.name: [(f"{number:064x}", 1.5, 2.5, 3, number % 3, "member", 0) for number in range(30)],
+    JOIN_TOKENS.name: [(f"{number:064x}", 1.5, 2.5, 3, number % 3, 0) for number in range(30)],
     ACCESS_TOKENS.name: [(f"{number:016x}", f"n{number}", "d" * 64, "*", 1.0, 2.0) for number in range(5)],
     NOTICES.name: [(f"deny {number}", 11, bytes([number]) * 200, b"s" * 16, b"t" * 64) for number in range(40)],
     PLUGIN_VALUES.name: [("demo", "large", bytes(range(256)) * 40), ("demo", "ключ", b"small"), ("other", "a", b"")],
@@ -150,7 +151,7 @@ def test_a_power_cut_in_a_change_costs_that_change_at_most(
     filled(path)
     with closing(open_database(path)) as held:
         for number in range(changes):
-            held.change(JOIN_TOKENS, put=[(f"{number:064x}", 1.5, 2.5, 3, 3, "member", 1)])
+            held.change(JOIN_TOKENS, put=[(f"{number:064x}", 1.5, 2.5, 3, 3, 1)])
         before, wal = content(held), wal_of(path).read_bytes() if changes else b""
         held.change(PLUGIN_VALUES, put=[("demo", "cut", bytes([data.draw(st.integers(1, 255))]) * 4000 * pages)])
         after, new_wal, main = content(held), wal_of(path).read_bytes(), path.read_bytes()
@@ -274,7 +275,7 @@ def test_a_log_that_lost_more_than_a_crash_can_cut_gives_no_token_back(tmp_path:
     filled(folder / "state.db")
     with StateDirectory(folder) as state:
         for uses in (1, 2, 3):
-            state._database.change(JOIN_TOKENS, put=[("f" * 64, 1.5, 2.5, 3, uses, "member", 0)])
+            state._database.change(JOIN_TOKENS, put=[("f" * 64, 1.5, 2.5, 3, uses, 0)])
         copied(folder / "state.db", lost / "state.db")
     wal = bytearray((lost / "state.db-wal").read_bytes())
     wal[100] ^= 1  # in the first of the three changes: SQLite drops the others with it
@@ -292,7 +293,7 @@ def test_a_damaged_file_with_a_log_beside_it_gives_no_token_back(tmp_path: Path)
     folder.mkdir(mode=0o700)
     filled(folder / "state.db")
     with StateDirectory(folder) as state:
-        state._database.change(JOIN_TOKENS, put=[("f" * 64, 1.5, 2.5, 3, 3, "member", 0)])
+        state._database.change(JOIN_TOKENS, put=[("f" * 64, 1.5, 2.5, 3, 3, 0)])
         copied(folder / "state.db", lost / "state.db")
     whole = (lost / "state.db").read_bytes()
     (lost / "state.db").write_bytes(whole.replace(b"192.0.2.7", b"192.0.2.8"))
@@ -345,12 +346,12 @@ def test_a_file_of_a_later_version_is_set_aside_whole_and_named(tmp_path: Path) 
     folder.mkdir(mode=0o700)
     path = folder / "state.db"
     filled(path)
-    meddle(path, "PRAGMA user_version = 2")
+    meddle(path, "PRAGMA user_version = 9")
     with StateDirectory(folder) as state:
         assert content(state._database) == {table.name: [] for table in TABLES}
-        assert "format version 2, this peerd reads 1; starting without it" in state.warnings[0]
+        assert f"format version 9, this peerd reads {FORMAT_VERSION}; starting without it" in state.warnings[0]
     [aside] = folder.glob("state.db.corrupt-*")
-    meddle(aside, "PRAGMA user_version = 1")
+    meddle(aside, f"PRAGMA user_version = {FORMAT_VERSION}")
     aside.replace(path)
     with closing(open_database(path)) as held:
         assert content(held) == sorted_sample(), "put back under its name it is all there"

@@ -7,10 +7,12 @@ Members of groups get nothing of the past: each event is for one of them, and wh
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Final
 
 from peerd.api import Host, Part, on_timer
+from peerd.errors import Unavailable
 from protocols.pubsub.bodies import id_of
 from protocols.pubsub.delivering.deliverer import Deliverer
 from protocols.pubsub.delivering.history import EventHistory, Past
@@ -24,6 +26,7 @@ REPLAYS_MAX: Final = 256
 STEP: Final = 256
 """Events that are looked at for one subscription in one step."""
 STEP_S: Final = 0.05
+_STARTED: Final = "started"
 
 
 @dataclass(slots=True)
@@ -55,10 +58,15 @@ class Replays(Part):
         self._deliverer = deliverer
         self._history = history
         self._subscribers = subscribers
-        self._begun_ms = round(host.wall_time() * 1000)
-        """Nothing is remembered from before."""
+        self._begun_ms = round(host.wall_time() * 1000) if host.store.get(_STARTED) else 0
+        """Nothing is remembered from before the last start. Before the first one there was nothing."""
         self._replays: dict[SubscriptionKey, _Replay] = {}
         self._is_stepping = False
+
+    def start(self) -> None:
+        """Note for the next start that there was one."""
+        with suppress(Unavailable):  # then the next start takes itself for the first one
+            self._host.store.put(_STARTED, b"1")
 
     def add(self, tree: Tree, cell: int, sub: SubObject) -> None:
         """Begin to deliver what a subscription asks for; a replay for the same one begins again."""
