@@ -27,7 +27,7 @@ WORK_BURST_S: Final = 4.0
 FREE_BYTES: Final = 4 * KIB
 """A body or line that is no longer is not charged: it takes little more than the request itself."""
 BYTE_S: Final = 30e-9
-MARK_S: Final = 3e-6
+MARK_S: Final = 1e-6
 """Seconds for each byte of JSON or XML, and for each character that separates or opens something."""
 MARKS: Final = (b",", b":", b"[", b"{", b"<")
 TURN_S: Final = 0.005
