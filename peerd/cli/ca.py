@@ -75,17 +75,14 @@ def sign(
     out: Annotated[Path, typer.Option(metavar="CERT", help="Where the certificate goes, for `--certificate` there.")],
     dir: DirOption = None,
     lifetime: Annotated[str, typer.Option(metavar="TIME", help="Validity: 90d, 12h.")] = "90d",
-    role: Annotated[
-        list[str] | None, typer.Option(metavar="ROLE", help="May be repeated. Default: a member's.")
-    ] = None,
 ) -> None:
     """Sign a node's request with a CA that is offline. A node that has a certificate keeps its id."""
     from peerd.identity.offline import sign_request
 
-    pem, identity = sign_request(_folder(dir), request, timedelta(seconds=duration_s(lifetime, "--lifetime")), role)
+    pem, identity = sign_request(_folder(dir), request, timedelta(seconds=duration_s(lifetime, "--lifetime")))
     write_text(out, pem, 0o644)
     typer.echo(
-        f"{out}: node {identity.node_id:032x} of cluster {identity.cluster}, {', '.join(sorted(identity.roles))}, "
+        f"{out}: node {identity.node_id:032x} of cluster {identity.cluster}, "
         f"until {identity.not_after:%Y-%m-%d %H:%M} UTC\n"
         f"Carry it to the machine, and there:\n  peerd join SEED --certificate {out.name}"
     )

@@ -50,7 +50,6 @@ def _print(found: Certificate) -> None:
     facts: list[tuple[str, object]] = [
         ("node", found.id),
         ("cluster", found.cluster),
-        ("roles", ", ".join(found.roles)),
         ("serial", found.serial),
         ("expires", f"{_utc(found.expires_at)} (in {seconds(max(0.0, found.expires_at - now))}): {found.state}"),
         ("renews", f"in {seconds(max(0.0, found.renews_at - now))}"),

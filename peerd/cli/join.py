@@ -149,7 +149,6 @@ def _finish(directory: Path, settings: dict[str, Any], granted_identity: Granted
     return "\n".join(
         [
             f"node     {format_id(identity.node_id)} of cluster {identity.cluster}",
-            f"roles    {', '.join(sorted(identity.roles))}",
             f"until    {identity.not_after:%Y-%m-%d %H:%M:%S} UTC, renewed by itself while an issuer can be reached",
             f"config   {config_file}{' (was there, kept as it is)' if is_kept else ''}",
             f"joins    {' '.join(settings.get('node.bootstrap', [])) or 'nobody yet: set node.bootstrap'}",

@@ -24,9 +24,6 @@ app = typer.Typer(
 def create(
     ttl: Annotated[str, typer.Option(metavar="TIME", help="How long it can be used, at most 30d.")] = "1h",
     uses: Annotated[int, typer.Option(metavar="N", min=1, help="How many machines it lets in.")] = 1,
-    role: Annotated[
-        list[str] | None, typer.Option(metavar="ROLE", help="Of the new nodes; may be repeated. Default: a member's.")
-    ] = None,
     out: Annotated[
         Path | None, typer.Option(metavar="FILE", help="Write it there (0600). Default: standard output.")
     ] = None,
@@ -37,12 +34,12 @@ def create(
     """Make a join token: whoever has it can join the cluster. The issuer keeps a hash only; it is shown once."""
     if not force:
         require_free(out)
-    made = ask(socket, lambda client: client.create_token(duration_s(ttl, "--ttl"), uses, role or ()))
+    made = ask(socket, lambda client: client.create_token(duration_s(ttl, "--ttl"), uses))
     hand_out(made, out, output)
     token = made.token
     until = datetime.fromtimestamp(token.expires_at, UTC)
     print(
-        f"token {token.id}: {token.uses_max} use(s) until {until:%Y-%m-%d %H:%M:%S} UTC, {', '.join(token.roles)}\n"
+        f"token {token.id}: {token.uses_max} use(s) until {until:%Y-%m-%d %H:%M:%S} UTC\n"
         "On the new machine: peerd join HOST:PORT --token-file FILE",
         file=sys.stderr,
     )
@@ -64,12 +61,11 @@ def list_tokens(socket: SocketOption = None, output: OutputOption = Output.TABLE
             token.state.replace("_", " "),
             f"{token.uses} of {token.uses_max}",
             seconds(max(0.0, token.expires_at - now)),
-            ", ".join(token.roles),
         )
         for token in found
     ]
     if rows:
-        print_table(stdout(), ("token", "state", "used", "expires in", "roles"), rows)
+        print_table(stdout(), ("token", "state", "used", "expires in"), rows)
     else:
         stdout().print("no token: make one with `peerd token create`")
 

@@ -367,9 +367,9 @@ class Client:
         """The join tokens of an issuer, oldest first. Raises `RequestRefused` when the daemon is not an issuer."""
         return (await self.call("GET", f"{API_PREFIX}/tokens", Tokens)).tokens
 
-    async def create_token(self, life_s: float, uses: int = 1, roles: Sequence[str] = ()) -> NewToken:
-        """Make a join token; its text is shown only once. Without ``roles`` it gives those of an ordinary member."""
-        body = TokenRequest(life_s=life_s, uses=uses, roles=list(roles))
+    async def create_token(self, life_s: float, uses: int = 1) -> NewToken:
+        """Make a join token; its text is shown only once."""
+        body = TokenRequest(life_s=life_s, uses=uses)
         return await self.call("POST", f"{API_PREFIX}/tokens", NewToken, body)
 
     async def revoke_token(self, identifier: str) -> Token:

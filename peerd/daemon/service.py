@@ -407,8 +407,6 @@ class Daemon:
         self._listener.start()
         known = [peer for peer in state.load_known_peers() if peer.id != self.peer.id]
         self.node.start(bootstrap_addresses(self.config, self.peer), known)
-        if state.taken_over:
-            _log.info("state.taken_over", files=state.taken_over)
         if state.closed_off:
             _log.warning("state.was_open", detail=state.closed_off)
         for warning in state.warnings:

@@ -23,10 +23,7 @@ from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 from peerd.config import CLUSTER_NAME_PATTERN
 from peerd.errors import ConfigError
 from peerd.identity.node_identity import (
-    DEFAULT_ROLES,
     ISSUER_SALT_OID,
-    KNOWN_ROLES,
-    ROLE_PREFIX,
     SALT_BYTES,
     derive_node_id,
     load_private_key,
@@ -145,27 +142,23 @@ class ClusterAuthority:
         self,
         public_key: Ed25519PublicKey,
         lifetime: timedelta = NODE_LIFETIME,
-        roles: Iterable[str] = DEFAULT_ROLES,
         *,
         salt: bytes | None = None,
     ) -> bytes:
         """A node certificate in PEM for ``public_key``, with a fresh salt and so a fresh node id.
 
-        A renewal gives the ``salt`` of the certificate before it, which this CA chose: the node stays who it is, and
-        keeps roles that a newer issuer gave it and this version does not know. It ends no later than the root. Raises
-        ``ValueError`` for a lifetime that is not positive, or a role for a new node that is unknown.
+        A renewal gives the ``salt`` of the certificate before it, which this CA chose: the node stays who it is. It
+        ends no later than the root. Raises ``ValueError`` for a lifetime that is not positive.
         """
-        granted = sorted(set(roles))
-        if lifetime <= timedelta(0) or (salt is None and not KNOWN_ROLES.issuperset(granted)):
-            raise ValueError(f"cannot issue for {lifetime} with roles {granted}")
+        if lifetime <= timedelta(0):
+            raise ValueError(f"cannot issue for {lifetime}")
         salt = secrets.token_bytes(SALT_BYTES) if salt is None else salt
         node_id = derive_node_id(public_key_der(public_key), salt)
-        names = [x509.NameAttribute(NameOID.COMMON_NAME, format_id(node_id))]
-        names += [x509.NameAttribute(NameOID.ORGANIZATIONAL_UNIT_NAME, ROLE_PREFIX + role) for role in granted]
+        name = x509.NameAttribute(NameOID.COMMON_NAME, format_id(node_id))
         now = datetime.now(UTC)
         builder = (
             x509.CertificateBuilder()
-            .subject_name(x509.Name(names))
+            .subject_name(x509.Name([name]))
             .issuer_name(self.certificate.subject)
             .public_key(public_key)
             .serial_number(x509.random_serial_number())
@@ -198,7 +191,6 @@ def create_node_files(
     directory: Path,
     *,
     lifetime: timedelta = NODE_LIFETIME,
-    roles: Iterable[str] = DEFAULT_ROLES,
 ) -> NodeId:
     """Make a node's key and write ``node.key`` (0600), ``node.crt`` and ``ca.crt`` into ``directory``.
 
@@ -206,7 +198,7 @@ def create_node_files(
     half travels. Raises `ConfigError` when the files exist or cannot be written.
     """
     key = Ed25519PrivateKey.generate()
-    certificate_pem = authority.issue(key.public_key(), lifetime, roles)
+    certificate_pem = authority.issue(key.public_key(), lifetime)
     try:
         directory.mkdir(mode=0o700, parents=True, exist_ok=True)
         write_new_file(directory / NODE_KEY_FILE, private_key_pem(key), 0o600)
@@ -228,7 +220,7 @@ def chain_pem(chain: Iterable[x509.Certificate]) -> bytes:
 def read_request(der: bytes) -> Ed25519PublicKey:
     """The key of a PKCS #10 request, once its signature proves possession. Raises ``ValueError`` saying what is wrong.
 
-    Nothing else in a request counts: names, roles and salt are the issuer's.
+    Nothing else in a request counts: names and salt are the issuer's.
     """
     try:
         request = x509.load_der_x509_csr(der)

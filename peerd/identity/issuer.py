@@ -15,7 +15,7 @@ from cryptography.hazmat.primitives.serialization import Encoding
 from peerd.errors import ConfigError, HandshakeRefused, PeerdError, Unavailable
 from peerd.identity.authority import CA_CHANGE_FILE, ClusterAuthority, read_request
 from peerd.identity.ledger import notice_text, parse_notice_text, root_change, sign_notice
-from peerd.identity.node_identity import DEFAULT_ROLES, PeerIdentity, read_identity
+from peerd.identity.node_identity import PeerIdentity, read_identity
 from peerd.identity.tokens import JoinToken, TokenBook, TokenEntry, TokenRefused
 from peerd.wire.enrolment import SECRET_BYTES, EnrolmentRequest
 from peerd.wire.handshake import HelloRefused
@@ -61,12 +61,10 @@ class Issuer:
 
     # Tokens
 
-    def create_token(
-        self, life_s: float, uses: int, roles: Iterable[str] = DEFAULT_ROLES
-    ) -> tuple[JoinToken, TokenEntry]:
+    def create_token(self, life_s: float, uses: int) -> tuple[JoinToken, TokenEntry]:
         """A new token; only its hash is kept. Raises ``ValueError``, `Unavailable`."""
         token = JoinToken(self.authority.cluster, self.authority.fingerprint, secrets.token_bytes(SECRET_BYTES))
-        entry = self.book.create(token.secret, self._wall_time(), life_s, uses, roles)
+        entry = self.book.create(token.secret, self._wall_time(), life_s, uses)
         try:
             self._save()
         except Unavailable:
@@ -97,7 +95,7 @@ class Issuer:
         except Unavailable:
             self.book.restore(replace(entry, uses=entry.uses - 1))
             raise
-        pem = self.authority.issue(key, self._lifetime, entry.roles)
+        pem = self.authority.issue(key, self._lifetime)
         return self._issued(pem), entry
 
     def readmit(self, request: EnrolmentRequest) -> PeerIdentity:
@@ -125,7 +123,7 @@ class Issuer:
 
     def renew(self, identity: PeerIdentity) -> Issued:
         """Issue a certificate with a later end for the same node. The caller has verified that it is ``identity``."""
-        pem = self.authority.issue(identity.public_key, self._lifetime, identity.roles, salt=identity.salt)
+        pem = self.authority.issue(identity.public_key, self._lifetime, salt=identity.salt)
         return self._issued(pem)
 
     # The root

@@ -27,7 +27,7 @@ from cryptography.hazmat.primitives.serialization import (
     PublicFormat,
     load_pem_private_key,
 )
-from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
+from cryptography.x509.oid import ExtendedKeyUsageOID
 
 from peerd.errors import ConfigError, HandshakeRefused, Unavailable
 from peerd.identity.roots import PARSE_ERRORS, Roots
@@ -40,11 +40,6 @@ ISSUER_SALT_OID: Final = x509.ObjectIdentifier("2.25.524031397506060820085732652
 """Our private extension: exactly 16 raw salt bytes. The arc is UUID 276c7a44-2950-40b8-bf30-9fcb33016965 under 2.25
 (ITU-T X.667), which needs no registration. Not critical: OpenSSL refuses critical extensions that it does not know."""
 
-ROLE_PREFIX: Final = "role:"
-KNOWN_ROLES: Final = frozenset(
-    {"member", "publisher", "subscriber", "aggregate-init", "cache-read", "admin-ro", "admin"}
-)
-DEFAULT_ROLES: Final = frozenset({"member", "publisher", "subscriber"})
 CERTIFICATE_BYTES_MAX: Final = 8 * 1024
 """A certificate of ours has about 700 bytes; anything much larger is not ours."""
 
@@ -59,8 +54,6 @@ class PeerIdentity:
 
     node_id: NodeId
     cluster: str
-    roles: frozenset[str]
-    """The node's roles. Some may be unknown here (`KNOWN_ROLES`), as a newer version gave them: they allow nothing."""
     not_after: datetime
     """End of validity, UTC."""
     serial: int
@@ -129,7 +122,6 @@ def read_identity(der: bytes) -> PeerIdentity:
         certificate = x509.load_der_x509_certificate(der)
         extensions = certificate.extensions
         public_key = certificate.public_key()
-        organisation_units = certificate.subject.get_attributes_for_oid(NameOID.ORGANIZATIONAL_UNIT_NAME)
         not_after = certificate.not_valid_after_utc
     except PARSE_ERRORS as error:
         raise HandshakeRefused("malformed_certificate", str(error)[:200]) from error
@@ -141,8 +133,7 @@ def read_identity(der: bytes) -> PeerIdentity:
     derived = derive_node_id(public_key_der(public_key), salt)
     if derived != claimed:
         raise HandshakeRefused("id_mismatch", f"claims {format_id(claimed)}, key and salt give {format_id(derived)}")
-    roles = _read_roles([str(attribute.value) for attribute in organisation_units])
-    return PeerIdentity(derived, cluster, roles, not_after, certificate.serial_number, public_key, salt)
+    return PeerIdentity(derived, cluster, not_after, certificate.serial_number, public_key, salt)
 
 
 def _extension(extensions: x509.Extensions, kind: type[_Extension], reason: str) -> _Extension:
@@ -182,11 +173,6 @@ def _read_salt(extensions: x509.Extensions) -> bytes:
     if not isinstance(value, x509.UnrecognizedExtension) or len(value.value) != SALT_BYTES:
         raise HandshakeRefused("issuer_salt", f"an issuer salt has {SALT_BYTES} bytes")
     return value.value
-
-
-def _read_roles(units: list[str]) -> frozenset[str]:
-    """Return every role, known or not: a newer version may have more, and its nodes may be in our cluster."""
-    return frozenset(unit.removeprefix(ROLE_PREFIX) for unit in units if unit.startswith(ROLE_PREFIX))
 
 
 def private_key_pem(private_key: Ed25519PrivateKey) -> bytes:
@@ -277,5 +263,5 @@ def load_certificate(path: Path) -> x509.Certificate:
 
 
 def describe(identity: PeerIdentity) -> str:
-    """Return one line for logs: short id, cluster, roles."""
-    return f"{short_id(identity.node_id)}@{identity.cluster} ({', '.join(sorted(identity.roles)) or 'no roles'})"
+    """Return one line for logs: short id and cluster."""
+    return f"{short_id(identity.node_id)}@{identity.cluster}"

@@ -6,7 +6,6 @@ this CA once chose the salt, so that the node keeps its id. The answer is the ce
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from datetime import timedelta
 from pathlib import Path
 
@@ -25,8 +24,6 @@ from peerd.identity.authority import (
 )
 from peerd.identity.joining import GrantedIdentity, JoinFailed, admitted
 from peerd.identity.node_identity import (
-    DEFAULT_ROLES,
-    KNOWN_ROLES,
     PeerIdentity,
     load_or_create_private_key,
     read_identity,
@@ -49,13 +46,9 @@ def write_request(directory: Path) -> str:
         return pem.decode()
 
 
-def sign_request(
-    directory: Path, request: Path, lifetime: timedelta, roles: Sequence[str] | None
-) -> tuple[str, PeerIdentity]:
+def sign_request(directory: Path, request: Path, lifetime: timedelta) -> tuple[str, PeerIdentity]:
     """Return the answer to a request file, in PEM, and its content. Raises `ConfigError` naming the wrong file."""
     authority = ClusterAuthority.load(directory)
-    if unknown := sorted(set(roles or ()) - KNOWN_ROLES):
-        raise ConfigError(f"unknown roles {', '.join(unknown)}: known are {', '.join(sorted(KNOWN_ROLES))}")
     try:
         content = request.read_bytes()
         key = read_request(x509.load_pem_x509_csr(content).public_bytes(Encoding.DER))
@@ -63,7 +56,7 @@ def sign_request(
         raise ConfigError(f"cannot read the request: {error.strerror}", file=str(request)) from error
     except ValueError as error:
         raise ConfigError(f"not a certificate request: {error}", file=str(request)) from error
-    salt, granted = None, frozenset(roles or DEFAULT_ROLES)
+    salt = None
     if b"BEGIN CERTIFICATE-----" in content:
         try:
             old = x509.load_pem_x509_certificates(content)[0]
@@ -72,8 +65,8 @@ def sign_request(
             raise ConfigError(f"the certificate behind the request: {error}", file=str(request)) from error
         if old.public_key() != key or not authority.roots.issued(old):
             raise ConfigError("the certificate behind the request is of another key or another CA", file=str(request))
-        salt, granted = identity.salt, frozenset(roles or identity.roles)
-    pem = authority.issue(key, lifetime, granted, salt=salt)
+        salt = identity.salt
+    pem = authority.issue(key, lifetime, salt=salt)
     answer = pem + chain_pem(authority.roots.chain) + chain_pem(authority.roots.trusted)
     leaf = x509.load_pem_x509_certificate(pem).public_bytes(Encoding.DER)
     return answer.decode(), read_identity(leaf)

@@ -17,7 +17,6 @@ from typing import Final
 
 from peerd.config import CLUSTER_NAME_PATTERN
 from peerd.errors import PeerdError, Unavailable
-from peerd.identity.node_identity import KNOWN_ROLES
 from peerd.wire.enrolment import SECRET_BYTES
 from peerd.wire.trust import FINGERPRINT_BYTES
 
@@ -84,7 +83,6 @@ class TokenEntry:
     expires_at: float
     uses_max: int
     uses: int
-    roles: tuple[str, ...]
     is_revoked: bool = False
 
     @property
@@ -100,22 +98,20 @@ class TokenEntry:
             return "used_up"
         return "expired" if now >= self.expires_at else "usable"
 
-    def row(self) -> tuple[str, float, float, int, int, str, int]:
+    def row(self) -> tuple[str, float, float, int, int, int]:
         """The token as a row of the issuer's database; `from_row` reads it."""
-        digest, created_at, expires_at, uses_max, uses, roles, is_revoked = astuple(self)
-        return digest, float(created_at), float(expires_at), uses_max, uses, " ".join(roles), int(is_revoked)
+        digest, created_at, expires_at, uses_max, uses, is_revoked = astuple(self)
+        return digest, float(created_at), float(expires_at), uses_max, uses, int(is_revoked)
 
     @classmethod
     def from_row(cls, row: tuple[object, ...]) -> TokenEntry:
         """Read a row. Raises ``ValueError``."""
         match row:
-            case (str(digest), float(made), float(ends), int(uses_max), int(uses), str(roles), int(is_revoked)) if (
-                re.fullmatch(r"[0-9a-f]{64}", digest)
-                and KNOWN_ROLES.issuperset(roles.split(" "))
-                and is_revoked in (0, 1)
-            ):
-                return cls(digest, made, ends, uses_max, uses, tuple(roles.split(" ")), bool(is_revoked))
-        raise ValueError("a token is digest, times, uses, roles and whether it is revoked")
+            case (str(digest), float(made), float(ends), int(uses_max), int(uses), int(is_revoked)) if re.fullmatch(
+                r"[0-9a-f]{64}", digest
+            ) and is_revoked in (0, 1):
+                return cls(digest, made, ends, uses_max, uses, bool(is_revoked))
+        raise ValueError("a token is digest, times, uses and whether it is revoked")
 
 
 class TokenBook:
@@ -128,19 +124,16 @@ class TokenBook:
         """Every token that the issuer remembers, oldest first."""
         return list(self._entries.values())
 
-    def create(self, secret: bytes, now: float, life_s: float, uses: int, roles: Iterable[str]) -> TokenEntry:
+    def create(self, secret: bytes, now: float, life_s: float, uses: int) -> TokenEntry:
         """Enter a new token. Raises ``ValueError`` for what cannot be granted, `Unavailable` for a full book."""
-        granted = tuple(sorted(set(roles)))
         if not 0 < life_s <= TOKEN_LIFE_S_MAX:
             raise ValueError(f"a token lives at most {TOKEN_LIFE_S_MAX / 86_400:g} days")
         if not 1 <= uses <= TOKEN_USES_MAX:
             raise ValueError(f"a token has 1 to {TOKEN_USES_MAX} uses")
-        if not granted or not KNOWN_ROLES.issuperset(granted):
-            raise ValueError(f"roles are some of {', '.join(sorted(KNOWN_ROLES))}")
         self._forget(now)
         if len(self._entries) >= TOKENS_MAX:
             raise Unavailable(f"there are {TOKENS_MAX} tokens: revoke some, or wait until they expire")
-        entry = TokenEntry(hashlib.sha256(secret).hexdigest(), now, now + life_s, uses, 0, granted)
+        entry = TokenEntry(hashlib.sha256(secret).hexdigest(), now, now + life_s, uses, 0)
         self._entries[entry.digest] = entry
         return entry
 

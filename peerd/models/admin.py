@@ -414,7 +414,6 @@ class Certificate(AdminAnswer):
     id: str
     cluster: str
     serial: str
-    roles: list[str]
     issued_at: float
     expires_at: float
     issued_by: str = Field(description="Fingerprint of the root that signed it.")
@@ -437,7 +436,6 @@ class TokenRequest(AdminModel):
 
     life_s: float = Field(gt=0)
     uses: int = Field(default=1, ge=1)
-    roles: Annotated[list[str], FailFast()] = []
 
 
 class Token(AdminAnswer):
@@ -449,7 +447,6 @@ class Token(AdminAnswer):
     expires_at: float
     uses: int
     uses_max: int
-    roles: list[str]
 
 
 class NewToken(AdminAnswer):

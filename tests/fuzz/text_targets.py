@@ -3,17 +3,13 @@
 from __future__ import annotations
 
 import functools
-import hashlib
 import json
-import sqlite3
-import zlib
 from collections.abc import Callable, Iterator
 from datetime import timedelta
 from pathlib import Path
 from random import Random
 from typing import Any, Final
 
-import msgpack
 from cryptography import x509
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from cryptography.hazmat.primitives.serialization import Encoding
@@ -21,9 +17,7 @@ from pydantic import ValidationError
 
 from peerd.config import check_config, is_loopback, split_address
 from peerd.daemon.http.access_book import AccessBook, AccessRefused, AccessToken
-from peerd.daemon.storage.old_files import DamagedFile, old_rows
-from peerd.daemon.storage.tables import TABLES
-from peerd.errors import ConfigError, HandshakeRefused
+from peerd.errors import HandshakeRefused
 from peerd.identity.authority import ClusterAuthority
 from peerd.identity.ledger import kept_notice, notice_text, parse_notice_text, parse_subject, sign_notice
 from peerd.identity.node_identity import verify_peer_certificate
@@ -105,7 +99,6 @@ def text_targets(folder: Path) -> Iterator[Target]:
     yield from _row_targets()
     yield Target("config file", _config_text, _read_config(folder), (), _TARGET_WEIGHT_SLOW)
     yield Target("config sets", _settings, _read_sets, (), _TARGET_WEIGHT_SLOW)
-    yield Target("old state files", _old_file, _read_old(folder), (DamagedFile, ConfigError))
     yield Target("stream line", _stream_line, reported(stream_lines.validate_json), (ValidationError,), 2)
 
 
@@ -195,7 +188,7 @@ def _row_targets() -> Iterator[Target]:
     """Rows of ``state.db`` whose checksum is right: damage is found before, but another program may have written."""
     from peerd.daemon.storage.state_directory import _parse_epoch, _parse_known_peer
 
-    token = TokenEntry("ab" * 32, 1.0, 2.0, 1, 0, ("member",)).row()
+    token = TokenEntry("ab" * 32, 1.0, 2.0, 1, 0).row()
     access = AccessToken("ab" * 8, "me", "cd" * 32, ("*",), 1.0, 2.0).row()
     for name, valid, read in (
         ("row of a known peer", (0, f"{7:032x}", "10.0.0.1", 7420), _parse_known_peer),
@@ -216,56 +209,6 @@ def _row_like(valid: tuple[Any, ...]) -> Callable[[Random], tuple[Any, ...]]:
         return tuple(None if isinstance(value, list | dict) else value for value in row)
 
     return make
-
-
-OLD_FILES: Final[dict[str, Any]] = {
-    "boot-epoch": 7,
-    "known-peers.json": [{"id": f"{7:032x}", "host": "10.0.0.1", "port": 7420}],
-    "tokens.json": [
-        {"digest": "ab" * 32, "created_at": 1, "expires_at": 2.5, "uses_max": 1, "uses": 0}
-        | {"roles": ["member"], "is_revoked": False}
-    ],
-    "access-tokens.json": [
-        {"id": "ab" * 8, "name": "me", "digest": "cd" * 32, "scopes": ["*"], "created_at": 1, "expires_at": 2}
-    ],
-    "trust-records.json": [[11, "YQ==", "YQ==", "YQ=="]],
-}
-
-
-def _old_file(rng: Random) -> tuple[str, bytes]:
-    """A file of peerd 0.1, with the right digest most of the time."""
-    if rng.random() < 0.3:
-        return "store-groups.log", _old_store(rng)
-    name = rng.choice(list(OLD_FILES))
-    body = mutate.json_text(rng, json.dumps(OLD_FILES[name])).encode("utf-8", "surrogatepass")
-    content = b"peerd-state 1 " + hashlib.sha256(body).hexdigest().encode() + b"\n" + body
-    return name, mutate.damaged(rng, content) if rng.random() < 0.1 else content
-
-
-def _old_store(rng: Random) -> bytes:
-    content = b"peerd-store 1\n"
-    for number in range(rng.randrange(4)):
-        payload = mutate.packed(rng, msgpack.packb([f"key{number}", rng.choice((None, b"value"))]))
-        content += zlib.crc32(payload).to_bytes(4, "big") + len(payload).to_bytes(4, "big") + payload
-    return mutate.damaged(rng, content) if rng.random() < 0.2 else content
-
-
-def _read_old(folder: Path) -> Callable[[tuple[str, bytes]], None]:
-    """Read it, and see that its rows are what SQLite and the checksum take."""
-
-    def run(case: tuple[str, bytes]) -> None:
-        name, content = case
-        path = folder / name
-        path.write_bytes(content)
-        with sqlite3.connect(":memory:") as memory:
-            for table in TABLES:
-                memory.execute(table.definition(True))
-            for table, row in old_rows(path):
-                marks = "?, " * len(row)
-                memory.execute(f"INSERT OR REPLACE INTO {table.name} VALUES ({marks}?)", (*row, table.checksum(row)))
-        memory.close()
-
-    return run
 
 
 # --- configuration and streams ---------------------------------------------------------------------------------------

@@ -17,7 +17,7 @@ ROOT = Path(__file__).resolve().parents[2]
 BUILD = "import sys; from setuptools import build_meta; print(build_meta.build_wheel(sys.argv[1]))"
 PROJECT_FILES = ("peerd", "protocols", "pyproject.toml", "README.md", "LICENSE")
 BUILD_S = 120.0
-COMMAND_S = 150.0
+COMMAND_S = 280.0
 
 
 def build_wheel(project: Path, into: Path, names: Sequence[str] | None = None) -> Path:

@@ -25,7 +25,6 @@ from peerd.identity.authority import (
     create_node_files,
 )
 from peerd.identity.node_identity import (
-    DEFAULT_ROLES,
     ISSUER_SALT_OID,
     derive_node_id,
     load_certificate,
@@ -70,11 +69,11 @@ def test_the_id_is_the_hash_of_tag_key_and_salt() -> None:
 
 def test_an_issued_certificate_is_accepted_and_says_who_it_is(authority: ClusterAuthority) -> None:
     key = Ed25519PrivateKey.generate().public_key()
-    certificate = x509.load_pem_x509_certificate(authority.issue(key, timedelta(days=1), ["member", "admin"]))
+    certificate = x509.load_pem_x509_certificate(authority.issue(key, timedelta(days=1)))
     identity = verify_peer_certificate(der(certificate), cluster=CLUSTER, expected=None, denied=frozenset())
     salt = certificate.extensions.get_extension_for_oid(ISSUER_SALT_OID).value.public_bytes()
     assert identity.node_id == derive_node_id(public_key_der(key), salt)
-    assert (identity.cluster, identity.roles) == (CLUSTER, frozenset({"member", "admin"}))
+    assert identity.cluster == CLUSTER
     assert identity.not_after == certificate.not_valid_after_utc
     names = certificate.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
     assert [name.value for name in names] == [node_uri(CLUSTER, identity.node_id)]
@@ -101,12 +100,6 @@ def test_validity_allows_for_clock_skew_and_ends_with_the_authority(authority: C
     assert abs(certificate.not_valid_after_utc - (now + timedelta(hours=1))) < timedelta(seconds=10)
     longest = issue(authority, lifetime=CA_LIFETIME * 2)
     assert longest.not_valid_after_utc == authority.certificate.not_valid_after_utc
-
-
-@pytest.mark.parametrize("roles", [["emperor"], ["member", "role:member"]])
-def test_unknown_roles_are_not_issued(authority: ClusterAuthority, roles: list[str]) -> None:
-    with pytest.raises(ValueError, match="roles"):
-        authority.issue(Ed25519PrivateKey.generate().public_key(), timedelta(days=1), roles)
 
 
 def test_wrong_cluster_callee_and_denied() -> None:
@@ -146,7 +139,7 @@ class Forgery:
     extra_name: bool = False
     salt: bytes | None = b"s" * 16
     hashed_salt: bytes = b"s" * 16
-    roles: tuple[str, ...] = ("role:member",)
+    units: tuple[str, ...] = ()
     elliptic_curve: bool = False
 
     def der(self) -> bytes:
@@ -156,7 +149,7 @@ class Forgery:
         uri = x509.UniformResourceIdentifier(node_uri(CLUSTER, derive_node_id(spki, self.hashed_salt)))
         names = (uri,) if self.names is None else self.names
         names += (x509.DNSName("victim.example"),) if self.extra_name else ()
-        units = [x509.NameAttribute(NameOID.ORGANIZATIONAL_UNIT_NAME, role) for role in self.roles]
+        units = [x509.NameAttribute(NameOID.ORGANIZATIONAL_UNIT_NAME, unit) for unit in self.units]
         subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "forged"), *units])
         now = datetime.now(UTC)
         builder = x509.CertificateBuilder().subject_name(subject).issuer_name(subject).public_key(public_key)
@@ -204,17 +197,16 @@ FORGERIES = {
 def test_the_forger_can_make_a_sound_certificate() -> None:
     """Otherwise every forgery below might be refused for the forger's own mistake."""
     identity = verify_peer_certificate(SOUND.der(), cluster=CLUSTER, expected=None, denied=frozenset())
-    assert identity.roles == {"member"}
+    assert identity.salt == SOUND.salt
 
 
-def test_a_role_of_a_newer_version_is_kept_and_renewed_and_keeps_nobody_out(authority: ClusterAuthority) -> None:
-    """Otherwise version N+1 could not have another role while nodes of version N are up."""
-    newer = replace(SOUND, roles=("role:member", "role:of-version-2"))
-    identity = verify_peer_certificate(newer.der(), cluster=CLUSTER, expected=None, denied=frozenset())
-    assert identity.roles == {"member", "of-version-2"}
-    pem = authority.issue(identity.public_key, timedelta(days=1), identity.roles, salt=identity.salt)
+def test_what_another_version_adds_to_a_subject_keeps_nobody_out(authority: ClusterAuthority) -> None:
+    """Versions before 0.1.0 named roles there."""
+    other = replace(SOUND, units=("role:member", "of-version-2"))
+    identity = verify_peer_certificate(other.der(), cluster=CLUSTER, expected=None, denied=frozenset())
+    pem = authority.issue(identity.public_key, timedelta(days=1), salt=identity.salt)
     renewed = read_identity(x509.load_pem_x509_certificate(pem).public_bytes(Encoding.DER))
-    assert (renewed.roles, renewed.node_id) == (identity.roles, identity.node_id)
+    assert renewed.node_id == identity.node_id
 
 
 @pytest.mark.parametrize("name", FORGERIES)
@@ -274,7 +266,7 @@ def test_node_files_load_as_the_identity_that_was_issued(tmp_path: Path, authori
     node_id = create_node_files(authority, tmp_path)
     assert load(tmp_path) == node_id
     assert stat.S_IMODE((tmp_path / "node.key").stat().st_mode) == 0o600
-    assert read_identity(der(load_certificate(tmp_path / "node.crt"))).roles == DEFAULT_ROLES
+    assert read_identity(der(load_certificate(tmp_path / "node.crt"))).cluster == CLUSTER
     with pytest.raises(ConfigError, match="already"):
         create_node_files(authority, tmp_path)
     assert load(tmp_path) == node_id

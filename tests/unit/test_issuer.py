@@ -102,16 +102,11 @@ def test_a_bad_request_costs_no_use(desk: Desk) -> None:
     assert read_request(good) is not None
 
 
-def test_a_renewal_keeps_key_salt_id_and_roles(desk: Desk) -> None:
+def test_a_renewal_keeps_key_salt_and_id(desk: Desk) -> None:
     before = desk.issuer.enrol(desk.request(Ed25519PrivateKey.generate()))[0].identity
     after = desk.issuer.renew(before).identity
     assert after.serial != before.serial
-    assert (after.node_id, after.salt, after.roles, after.public_key) == (
-        before.node_id,
-        before.salt,
-        before.roles,
-        before.public_key,
-    )
+    assert (after.node_id, after.salt, after.public_key) == (before.node_id, before.salt, before.public_key)
 
 
 def returning(desk: Desk, key: Ed25519PrivateKey, certificate: bytes, asker: Ed25519PrivateKey | None = None) -> str:
@@ -274,15 +269,15 @@ def test_a_newcomer_takes_only_what_is_its_own(desk: Desk) -> None:
 # An offline CA
 
 
-def signed_offline(desk: Desk, node: Path, roles: list[str] | None = None) -> str:
+def signed_offline(desk: Desk, node: Path) -> str:
     request = node.parent / "request"
     request.write_text(write_request(node))
-    return sign_request(desk.folder, request, timedelta(days=90), roles)[0]
+    return sign_request(desk.folder, request, timedelta(days=90))[0]
 
 
 def test_a_node_joins_and_renews_by_files_and_keeps_its_id(desk: Desk, tmp_path: Path) -> None:
     node = tmp_path / "node"
-    first = read_answer(signed_offline(desk, node, ["member"]), "answer")
+    first = read_answer(signed_offline(desk, node), "answer")
     key_pem = (node / "node.key").read_bytes()
     key = load_private_key(node / "node.key")
     granted_identity = accept_answer(key, first, "answer")
@@ -290,7 +285,6 @@ def test_a_node_joins_and_renews_by_files_and_keeps_its_id(desk: Desk, tmp_path:
     rotate_authority(ClusterAuthority.load(desk.folder), desk.folder, timedelta(days=1), desk.now)
     second = accept_answer(key, read_answer(signed_offline(desk, node), "answer"), "answer")
     assert second.identity.node_id == granted_identity.identity.node_id
-    assert second.identity.roles == {"member"}
     assert second.identity.serial != granted_identity.identity.serial
     assert second.roots == ClusterAuthority.load(desk.folder).roots
     assert (node / "node.key").read_bytes() == key_pem
@@ -303,14 +297,11 @@ def test_an_offline_ca_refuses_what_is_not_right(desk: Desk, tmp_path: Path) -> 
     for content in ("", "garbage", other.issuer.authority.certificate_pem().decode()):
         request.write_text(content)
         with pytest.raises(ConfigError, match="request"):
-            sign_request(desk.folder, request, timedelta(days=1), None)
+            sign_request(desk.folder, request, timedelta(days=1))
     foreign = other.issuer.authority.issue(Ed25519PrivateKey.generate().public_key())
     request.write_text(write_request(node) + foreign.decode())
     with pytest.raises(ConfigError, match="another"):
-        sign_request(desk.folder, request, timedelta(days=1), None)
-    request.write_text(write_request(node))
-    with pytest.raises(ConfigError, match="roles"):
-        sign_request(desk.folder, request, timedelta(days=1), ["emperor"])
+        sign_request(desk.folder, request, timedelta(days=1))
     with pytest.raises(ConfigError, match="PEM"):
         read_answer("", "answer")
     with pytest.raises(ConfigError, match="peerd ca sign"):

@@ -14,7 +14,7 @@ from hypothesis import given, settings, strategies as st
 from peerd.errors import ConfigError
 from peerd.identity import statements as module
 from peerd.identity.authority import ClusterAuthority
-from peerd.identity.node_identity import KNOWN_ROLES, PeerIdentity, read_identity
+from peerd.identity.node_identity import PeerIdentity, read_identity
 from peerd.identity.roots import Roots
 from peerd.identity.statements import SIGNATURE_BYTES, Denied, Statements, signed_bytes
 from peerd.limits import PROOF_BYTES_MAX
@@ -140,7 +140,7 @@ def test_a_certificate_that_fits_into_no_proof_is_an_error_of_the_configuration(
     with pytest.raises(ConfigError, match="at most 1984 are usable"):
         one.statements.use(bytes(PROOF_BYTES_MAX - SIGNATURE_BYTES + 1))
     wordy = ClusterAuthority.create("a" * 63)
-    pem = wordy.issue(one.key.public_key(), roles=KNOWN_ROLES)
+    pem = wordy.issue(one.key.public_key())
     one.statements.use(x509.load_pem_x509_certificate(pem).public_bytes(Encoding.DER))
     assert len(one.says()) < PROOF_BYTES_MAX / 2
 

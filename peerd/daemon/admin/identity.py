@@ -19,7 +19,7 @@ from peerd.errors import ConfigError, PeerMisbehaved, Unavailable
 from peerd.front import WRITES
 from peerd.identity.issuer import Issuer, OverlapUnderWay
 from peerd.identity.ledger import parse_notice_text, parse_subject
-from peerd.identity.node_identity import DEFAULT_ROLES, format_serial, load_certificate
+from peerd.identity.node_identity import format_serial, load_certificate
 from peerd.identity.offline import read_answer
 from peerd.identity.roots import fingerprint, is_issued_by
 from peerd.identity.tokens import TokenEntry
@@ -118,7 +118,7 @@ def _add_token_routes(router: APIRouter, daemon: Subject) -> None:
         """Make a token. Its text is told here and never again."""
         keeper = _keeper(daemon)
         try:
-            token, entry = _issuer(keeper).create_token(wanted.life_s, wanted.uses, wanted.roles or DEFAULT_ROLES)
+            token, entry = _issuer(keeper).create_token(wanted.life_s, wanted.uses)
         except ValueError as error:
             raise HTTPException(HTTPStatus.UNPROCESSABLE_ENTITY, str(error)) from error
         return NewToken(token=_token(entry, keeper.wall_time()), text=token.text())
@@ -175,7 +175,6 @@ def view(keeper: IdentityKeeper) -> Certificate:
         id=format_id(identity.node_id),
         cluster=identity.cluster,
         serial=format_serial(identity.serial),
-        roles=sorted(identity.roles),
         issued_at=clock.issued_at,
         expires_at=clock.expires_at,
         issued_by="" if issued_by is None else fingerprint(issued_by).hex(),
@@ -224,6 +223,5 @@ def _token(entry: TokenEntry, now: float) -> Token:
             "expires_at": entry.expires_at,
             "uses": entry.uses,
             "uses_max": entry.uses_max,
-            "roles": list(entry.roles),
         }
     )

@@ -25,6 +25,7 @@ from pydantic import TypeAdapter, ValidationError
 from starlette.requests import ClientDisconnect
 
 from peerd.daemon.http.guard import BODY_LIMIT, ROUTE_BODY_BYTES_MAX, problem
+from peerd.daemon.http.paying import FREE_BYTES, Turns, pay, price_of_text
 from peerd.errors import Unavailable
 from peerd.invalid import first_reason
 from peerd.limits import KIB, MIB
@@ -43,8 +44,6 @@ IDLE_MAX_S: Final = 60.0
 LINGER_BYTES_MAX: Final = 16 * MIB
 LINGER_S: Final = 5.0
 """Bounds on how much of a refused body is read all the same: most clients read the answer only after sending it."""
-LINES_AT_ONCE: Final = 256
-"""Lines taken in one go before other work of the event loop gets its turn."""
 DETAIL_LENGTH_MAX: Final = 200
 
 T = TypeVar("T")
@@ -106,7 +105,7 @@ async def ingest(
     if request.headers.get("content-type", "").partition(";")[0].strip().lower() != STREAM_TYPE:
         return problem(HTTPStatus.UNSUPPORTED_MEDIA_TYPE, f"send JSON lines as {STREAM_TYPE}")
     request.scope[BODY_LIMIT].bytes_max = None
-    taking = _Taking(_reader_of(line_type), accept)
+    taking = _Taking(_reader_of(line_type), accept, partial(pay, request))
     async with aclosing(request.stream()) as body:
         try:
             try:
@@ -142,9 +141,16 @@ def _reader_of(line_type: Any) -> LineReader[Any]:
 class _Taking:
     """Counts what becomes of the lines."""
 
-    def __init__(self, line_reader: LineReader[Any], accept: Callable[[Any], Awaitable[LineFate | None]]) -> None:
+    def __init__(
+        self,
+        line_reader: LineReader[Any],
+        accept: Callable[[Any], Awaitable[LineFate | None]],
+        pay: Callable[[float], Awaitable[None]],
+    ) -> None:
         self._line_reader = line_reader
         self._accept = accept
+        self._pay = pay
+        self._turns = Turns()
         self._next = 1
         """The first line that nothing has become of yet."""
         self._accepted = self._refused = self._failed = self._open = 0
@@ -162,6 +168,9 @@ class _Taking:
         if self._failed + self._refused >= REFUSED_MAX:
             why = f"{self._failed + self._refused} lines were not surely taken; the rest was not taken"
             raise _GivenUp(HTTPStatus.SERVICE_UNAVAILABLE, why)
+        await self._turns.next()
+        if len(line) > FREE_BYTES:
+            await self._pay(price_of_text(line))
         try:
             fate = await self._accept(self._line_reader.validate_json(line))
             if fate is None:
@@ -174,8 +183,6 @@ class _Taking:
         except LineRefused as error:
             self._refuse(number, str(error))
         self._next = number + 1
-        if number % LINES_AT_ONCE == 0:
-            await asyncio.sleep(0)
 
     async def settled(self) -> None:
         """Wait until it is known of every line what has become of it."""

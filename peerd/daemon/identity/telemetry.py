@@ -61,8 +61,7 @@ class IdentityTelemetry:
         peer, serial = format_id(identity.node_id), format_serial(identity.serial)
         expires_at = identity.not_after.timestamp()
         self._emit(CertificateIssued(peer=peer, address=address, serial=serial, expires_at=expires_at, token=token))
-        roles = sorted(identity.roles)
-        _log.info("identity.issued", kind=kind, node=peer, address=address, token=token, roles=roles)
+        _log.info("identity.issued", kind=kind, node=peer, address=address, token=token)
 
     def join_refused(self, address: str, reason: str, detail: str) -> None:
         """A machine was refused; ``reason`` is one of our own labels."""

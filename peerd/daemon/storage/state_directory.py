@@ -30,7 +30,6 @@ from peerd.daemon.storage.database import (
     wal_of,
 )
 from peerd.daemon.storage.log_files import Work, open_log
-from peerd.daemon.storage.old_files import DamagedFile, old_files, old_rows, store_rows
 from peerd.daemon.storage.plugin_files import PluginFiles
 from peerd.daemon.storage.plugin_store import PluginStore
 from peerd.daemon.storage.state_table import StateTable
@@ -68,8 +67,6 @@ class StateDirectory:
         self.warnings: list[str] = []
         self.closed_off = ""
         """Says that others could open the directory until now, if they could: that is no damage."""
-        self.taken_over: list[str] = []
-        """Files of peerd 0.1 whose content is in the database now."""
         self._wall_time = wall_time
         self._boot_epoch: int | None = None
         self._opened: Database | None = None
@@ -178,7 +175,8 @@ class StateDirectory:
     def _open(self) -> Database:
         path = self.path / DATABASE_FILE
         if not os.path.lexists(path):
-            self._make(path)
+            wal_of(path).unlink(missing_ok=True)
+            make_database(path, ())
         wal = read_wal(path)
         try:
             database = open_database(path)
@@ -200,23 +198,6 @@ class StateDirectory:
                 "used up, there is none left: make new ones"
             )
         return database
-
-    def _make(self, path: Path) -> None:
-        """Make the file at the first start, with the content of peerd 0.1's files if there are any."""
-        found = old_files(self.path)
-        wal_of(path).unlink(missing_ok=True)
-        make_database(path, self._old_rows(found))
-        for old in found:
-            old.unlink()
-            self.taken_over.append(old.name)
-
-    def _old_rows(self, files: Iterable[Path]) -> Iterator[tuple[TableSchema, Row]]:
-        for path in files:
-            try:
-                yield from old_rows(path)
-            except DamagedFile as error:
-                self._set_aside(path, str(error))
-                yield from store_rows(path, error.entries)
 
     def _repaired(self, path: Path, reason: str, without: Sequence[TableSchema]) -> Database:
         """Put a file with every good row of a damaged one in its place.

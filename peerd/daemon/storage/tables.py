@@ -13,7 +13,7 @@ from typing import Final
 
 import msgpack
 
-FORMAT_VERSION: Final = 1
+FORMAT_VERSION: Final = 2
 """The version of the tables below, kept as SQLite's ``user_version``. Files of other versions are not read."""
 
 Value = int | float | str | bytes
@@ -66,7 +66,6 @@ JOIN_TOKENS: Final = TableSchema(
         ("expires_at", "REAL"),
         ("uses_max", "INTEGER"),
         ("uses", "INTEGER"),
-        ("roles", "TEXT"),
         ("is_revoked", "INTEGER"),
     ),
 )
