@@ -92,7 +92,7 @@ class LatestItems:
         state.is_stale = is_stale
         self._down.tell_all()
         for subscription in self._subscriptions.values():
-            if subscription.given is None:
+            if subscription.given is None or state.given is None:
                 continue
             if is_stale:
                 self._tell_stale(subscription)
