@@ -120,6 +120,7 @@ PLUGIN_FRONT_MAY_IMPORT = (
         "peerd.daemon.http.answers",
         "peerd.system.sockets",
         "peerd.daemon.http.asker",
+        "peerd.daemon.http.paying",
     ),
     *("peerd.sim", "peerd.lab", "peerd.pipeline"),
 )

@@ -10,9 +10,10 @@ import os
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
-from typing import Annotated, Final
+from typing import Annotated, Any, Final
 
 import typer
+from typer.core import TyperGroup
 from typer.main import get_command
 
 from peerd.errors import ConfigError, ExitCode
@@ -55,6 +56,23 @@ HELP_WIDTH_MAX: Final = 120
 COMPLETION_VARIABLE: Final = "_PEERD_COMPLETE"
 COMPLETED_WORDS: Final = ("COMP_WORDS", "_TYPER_COMPLETE_ARGS")
 """Where the shell's completion puts the words that were typed so far: bash; other shells."""
+
+
+class PeerdGroup(TyperGroup):
+    """All commands. What is wrong with an option's value is said in our words, not in those of the library."""
+
+    def invoke(self, ctx: typer.Context) -> Any:  # type: ignore[override]  # the class of contexts is typer's own
+        """Run the command that was asked for."""
+        try:
+            return super().invoke(ctx)
+        except typer.BadParameter as error:
+            from pydantic import ValidationError
+
+            from peerd.invalid import reason
+
+            if isinstance(error.__cause__, ValidationError):
+                error.message = reason(error.__cause__.errors(include_url=False)[0])
+            raise
 
 
 def run_command(arguments: Sequence[str]) -> int:
@@ -101,6 +119,7 @@ def build_app(wanted: str = "", *, is_listing: bool = False) -> typer.Typer:
     """
     app = typer.Typer(
         name=PROGRAM,
+        cls=PeerdGroup,
         help="Peer-to-peer data dissemination and aggregation: one daemon on each machine.",
         no_args_is_help=True,
         pretty_exceptions_enable=False,

@@ -14,8 +14,8 @@ from peerd.errors import Bug
 from peerd.ids import NodeId
 from peerd.limits import STATEMENT_BYTES_MAX
 
-PROOF_BYTES: Final = 656
-"""A signature of 64 bytes and a certificate of 592: that of a node with the usual roles."""
+PROOF_BYTES: Final = 576
+"""A signature of 64 bytes and a certificate of some 515, in whole ids."""
 _DIGEST_BYTES: Final = 32
 _ID_BYTES: Final = 16
 _ID_REPEATED: Final = (PROOF_BYTES - _DIGEST_BYTES) // _ID_BYTES

@@ -45,7 +45,8 @@ class StreamLoss(Event):
 
 class StreamLie(Event):
     """A parent (``liar``) has given this node what the producer has not signed (``forged``), or has left items out
-    although it sends everything (``withheld``). It was left, and lost its connection.
+    although it sends everything (``withheld``), or goes back in the stream (``out_of_order``). It was left, and lost
+    its connection.
     """
 
     KIND = "dissemination.lie"

@@ -19,7 +19,10 @@ METRICS: Final[tuple[Metric, ...]] = (
     Metric("peerd_dissemination_moves_total", "counter", "Attempts to get a parent, by how they ended.", ("end",)),
     Metric("peerd_dissemination_gaps_total", "counter", "Parts of streams that this node has lost, and knows of."),
     Metric(
-        "peerd_dissemination_lies_total", "counter", "Parents that forged a stream, or left items out.", ("reason",)
+        "peerd_dissemination_lies_total",
+        "counter",
+        "Parents that forged a stream, left items out, or went back in it.",
+        ("reason",),
     ),
     Metric(
         "peerd_dissemination_reader_drops_total",

@@ -266,7 +266,15 @@ class Dissemination(Plugin):
 
     # Streams
 
-    def create(self, spec: StreamSpec, on_done: Callable[[StreamView | Exception], None]) -> None:
+    def owner_of(self, name: str) -> str:
+        """See `StreamService.owner_of`."""
+        return self.produced.owner_of(name)
+
+    def check_share(self, owner: str) -> None:
+        """See `StreamService.check_share`."""
+        self.clients.check_share(owner)
+
+    def create(self, spec: StreamSpec, on_done: Callable[[StreamView | Exception], None], owner: str = "") -> None:
         """See `StreamService.create`."""
         self._check_stays()
         on_done = self._later(on_done)
@@ -286,6 +294,7 @@ class Dissemination(Plugin):
         def done(why: Exception | None) -> None:
             if why is None:
                 self.produced.remember(record)
+                self.produced.give_to(record.name, owner)
             elif not isinstance(why, EndedEarly):  # after that another stream may have its name by now
                 self._not_created(node)
                 if isinstance(why, Unavailable):  # it may have been written, although nobody has said so

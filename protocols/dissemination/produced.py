@@ -27,6 +27,7 @@ from protocols.dissemination.stream_node import StreamNode
 from protocols.dissemination.taking_part import StreamNodes
 
 STORE_PREFIX: Final = "stream."
+OWNER_PREFIX: Final = "owner."
 LOOK_AGAIN_S: Final = 0.5
 LOOKS_MAX: Final = 40
 """Before its past counts, a durable stream's record is looked for so often; a node that is alone goes on without."""
@@ -119,9 +120,19 @@ class ProducedStreams(Part):
         with suppress(Unavailable):  # then it lives until this node stops, and has to be created again
             self._host.store.put(STORE_PREFIX + record.name, record.encode())
 
+    def give_to(self, name: str, owner: str) -> None:
+        """Remember whose stream it is. Where the disk refuses, it is nobody's, so that only operators end it."""
+        with suppress(Unavailable):
+            self._host.store.put(OWNER_PREFIX + name, owner.encode())
+
+    def owner_of(self, name: str) -> str:
+        """Who has created a stream at this node; empty: nobody who is known here."""
+        return (self._host.store.get(OWNER_PREFIX + name) or b"").decode()
+
     def forget(self, record: StreamRecord) -> None:
         """It does so no more. Raises `Unavailable`."""
         self._host.store.delete(STORE_PREFIX + record.name)
+        self._host.store.delete(OWNER_PREFIX + record.name)
         self._logs.remove(record.name)
 
     def forget_past(self, record: StreamRecord) -> None:

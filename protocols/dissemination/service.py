@@ -32,8 +32,17 @@ class StreamService(Protocol):
     ``on_done`` gets the answer, or an exception of these two types.
     """
 
-    def create(self, spec: StreamSpec, on_done: Callable[[StreamView | Exception], None]) -> None:
-        """Make this node the producer of a new stream; its record goes to the ring. Fine if it is that already."""
+    def create(self, spec: StreamSpec, on_done: Callable[[StreamView | Exception], None], owner: str = "") -> None:
+        """Make this node the producer of a new stream; its record goes to the ring. Fine if it is that already.
+
+        ``owner``: whose it is; what that means, the front says.
+        """
+
+    def owner_of(self, name: str) -> str:
+        """Who has created a stream at this node; empty: nobody, or at another node."""
+
+    def check_share(self, owner: str) -> None:
+        """Raise `StreamRefused` where one owner has as many subscriptions as one may have."""
 
     def remove(self, name: str, on_done: Callable[[StreamView | Exception], None]) -> None:
         """End a stream that this node produces."""

@@ -1,4 +1,5 @@
-"""``python -m tests.fuzz.dearest``: what the dearest valid message of each kind costs the node that gets it.
+"""``python -m tests.fuzz.dearest``: what the dearest valid message of each kind costs the node that gets it, and the
+dearest request of each HTTP route (`tests.fuzz.dearest_routes`) the daemon.
 
 Of each kind the smallest message that means something in a small ring (`tests.support.amplification`) is sent, and
 larger ones made of it: lists as long and texts as large as their caps allow, filters that are dear to read. What is
@@ -17,7 +18,7 @@ import gc
 import sys
 import time
 import typing
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Final
 
 import msgpack
@@ -26,6 +27,7 @@ from peerd.errors import Bug, PeerdError
 from peerd.messages import Message, encode_body
 from peerd.sim.simulation import Place, Simulation
 from peerd.wire.codec import encode_request
+from peerd.words import counted
 from tests.support.amplification import background, placed, ring_of, verbs
 from tests.support.branch import in_a_branch
 
@@ -158,7 +160,12 @@ def milliseconds(work: Callable[[], object]) -> float:
     """The processor time of some work, in milliseconds of a machine that reads `_REFERENCE` in `REFERENCE_MS`."""
     begun = time.thread_time()
     work()
-    return 1000.0 * (time.thread_time() - begun) * REFERENCE_MS / _reference_ms()
+    return reference_milliseconds(time.thread_time() - begun)
+
+
+def reference_milliseconds(spent_s: float) -> float:
+    """The same of processor time that was spent just now."""
+    return 1000.0 * spent_s * REFERENCE_MS / _reference_ms()
 
 
 def _reference_ms() -> float:
@@ -183,25 +190,35 @@ def kinds() -> list[type[Message]]:
 
 
 def main() -> int:
-    """Print the table, the dearest first; ends with 1 where nobody pays for something dear."""
-    found = []
+    """Print both tables, the dearest first; ends with 1 where nobody pays for something dear."""
+    from tests.fuzz import dearest_routes  # it measures with what is here
+
     wanted = sys.argv[1:]
-    for kind in kinds():
-        if wanted and kind.__name__ not in wanted:
-            continue
-        each = dearest_of(kind)
+    named = [kind for kind in kinds() if not wanted or kind.__name__ in wanted]
+    unpaid = _print("message", map(dearest_of, named), PAYS, "its sender's rate of messages")
+    routes = [route for route in dearest_routes.routes() if not wanted or route in wanted]
+    unpaid += _print("route", map(dearest_routes.dearest_request, routes), dearest_routes.PAYS, "the client: a request")
+    return 1 if unpaid else 0
+
+
+def _print(what: str, measured: Iterable[Dearest], payers: Mapping[str, str], otherwise: str) -> int:
+    """Print a table; returns for how many nobody pays."""
+    found = []
+    for each in measured:
         found.append(each)
         print(f"{each.name}: {each.milliseconds:.2f} ms", file=sys.stderr, flush=True)
     found.sort(key=lambda each: -each.milliseconds)
+    width = max((len(each.name) for each in found), default=0)
     unpaid = 0
-    print(f"{'message':26} {'ms':>8} {'bytes':>7} {'µs/byte':>8}  who pays")
+    print(f"{what:{width}} {'ms':>8} {'bytes':>7} {'µs/byte':>8}  who pays")
     for each in found:
-        pays = PAYS.get(each.name, "its sender's rate of messages")
-        if each.milliseconds > CHEAP_MS and each.name not in PAYS:
+        pays = payers.get(each.name, otherwise)
+        if each.milliseconds > CHEAP_MS and each.name not in payers:
             pays, unpaid = "NOBODY", unpaid + 1
-        print(f"{each.name:26} {each.milliseconds:8.2f} {each.size_bytes:7} {each.microseconds_a_byte:8.2f}  {pays}")
-    print(f"{len(found)} messages; more than {CHEAP_MS:g} ms without an admission: {unpaid}")
-    return 1 if unpaid else 0
+        cost = f"{each.milliseconds:8.2f} {each.size_bytes:7} {each.microseconds_a_byte:8.2f}"
+        print(f"{each.name:{width}} {cost}  {pays}")
+    print(f"{counted(len(found), what)}; more than {CHEAP_MS:g} ms without an admission: {unpaid}")
+    return unpaid
 
 
 if __name__ == "__main__":

@@ -7,11 +7,12 @@ own node gets to see, and changes what its plugins give away.
 from __future__ import annotations
 
 import asyncio
+import random
 import shutil
 from collections.abc import Callable, Sequence
 from itertools import count
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, cast
 
 from peerd.api import AcceptSwap, Plugin, Priority, RefuseSwap, SwapRequest, Value
 from peerd.cluster.layout import Layout
@@ -25,20 +26,30 @@ from peerd.node.node import Node
 from peerd.overlay.messages import Route
 from peerd.plugins import find_plugins, plugin_models
 from peerd.services.groups.members import group_key
-from peerd.wire.codec import encode, encode_request
+from peerd.sim.hostile.member import HostileNode
+from peerd.wire.codec import decode, encode, encode_reply, encode_request
 from peerd.wire.frames import Frame
 from protocols.aggregation.config import AggregationConfig
 from protocols.aggregation.messages import StartRound
 from protocols.aggregation.plugin import Aggregation
+from protocols.dissemination.config import DisseminationConfig
+from protocols.dissemination.front.hostile_base import StreamBehaviour
+from protocols.dissemination.plugin import Dissemination
+from protocols.pubsub.config import PubSubConfig
+from protocols.pubsub.plugin import PubSub
 from tests.hostile.bystander import GROUP, Bystander
 from tests.support.link_rig import until
 
 JOIN_S: Final = 60.0
 FIRST_CORRELATION: Final = 1 << 31
 """Of requests that a script makes up: far from those of the node itself."""
+ITS_FAN_OUT: Final = 32
+"""It takes as many children as there may be: whom it is to lie to has to be below it."""
 
 Listen = Callable[[PeerRef, Frame], bool]
 """What a script does with an incoming frame; whether the attacker's own node is kept from seeing it."""
+Twist = Callable[[PeerRef, Message], Message | None]
+"""What is sent instead of a message of the attacker's own node; ``None``: nothing is."""
 
 
 class LyingAggregation(Aggregation):
@@ -111,6 +122,8 @@ class Attacker:
         self.bystanders = list(bystanders)
         self.id = self._make_identity(ClusterAuthority.load(layout.directory / "ca"), directory)
         self.listen: Listen = lambda peer, frame: False
+        self.twist: Twist = lambda peer, message: message
+        self.rng = random.Random(5)
         self.failures: list[str] = []
         """Exceptions of the attacker's own plugins: mistakes of a script."""
         self.accept: Callable[[PeerRef], StreamHandler] | None = None
@@ -121,7 +134,9 @@ class Attacker:
         assert isinstance(aggregation, AggregationConfig)
         self.aggregation = LyingAggregation(aggregation)
         self.bystander = Bystander()
-        plugins: Sequence[Plugin] = [self.aggregation, self.bystander]
+        self.streams = Dissemination(DisseminationConfig.model_validate({"fan_out": ITS_FAN_OUT}))
+        self.pubsub = PubSub(PubSubConfig())
+        plugins: Sequence[Plugin] = [self.aggregation, self.bystander, self.streams, self.pubsub]
         self.daemon = Daemon(loaded, plugins=plugins, fronts={})
         self._numbers = count(FIRST_CORRELATION)
 
@@ -149,6 +164,7 @@ class Attacker:
         await self.daemon.start()
         self.daemon.links.attach(Between(self.daemon.node, self))
         self.daemon.driver.handler_failed = self._failed  # type: ignore[method-assign]  # a script must not fail unseen
+        self.daemon.driver.send = self._send_twisted  # type: ignore[method-assign]  # what its node sends is changed
         try:
             await until(lambda: self.daemon.node.is_ready, JOIN_S)
             await until(lambda: all(map(self.is_linked, self.bystanders)), JOIN_S)
@@ -162,6 +178,22 @@ class Attacker:
 
     def _failed(self, plugin: str, error: Exception, peer: PeerRef | None = None) -> None:
         self.failures.append(f"{plugin}: {error!r}")
+
+    def _send_twisted(self, peer: PeerRef, frame: Frame, priority: Priority) -> None:
+        decoded = decode(frame)
+        told = None if decoded is None else self.twist(peer, decoded.message)
+        if decoded is None or told is decoded.message:
+            self.daemon.links.send(peer, frame, priority)
+        elif told is not None and decoded.correlation is None:
+            self.daemon.links.send(peer, encode(told), priority)
+        elif told is not None and decoded.correlation is not None:
+            again = encode_reply if decoded.is_reply else encode_request
+            self.daemon.links.send(peer, again(told, decoded.correlation), priority)
+
+    def behave(self, kind: type[StreamBehaviour]) -> None:
+        """Do to those below it in streams what a hostile node of the simulator does."""
+        behaviour = kind(cast(HostileNode, self))  # it has what these behaviours use: `rng` and `say`
+        self.twist = behaviour.tells
 
     @property
     def peer(self) -> PeerRef:
@@ -177,6 +209,8 @@ class Attacker:
     def send(self, peer: PeerRef, message: Message) -> None:
         """One message to one peer, as if the node had sent it."""
         self.daemon.links.send(peer, encode(message), Priority.NORMAL)
+
+    say = send
 
     def request(self, peer: PeerRef, message: Message) -> None:
         """The same as a request; the reply is for nobody."""

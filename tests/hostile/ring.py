@@ -33,6 +33,8 @@ POLL_S: Final = 0.1
 HEAL_S: Final = 60.0
 """How long a group may take to be whole again."""
 ORIGIN_RECORDS_MAX: Final = 2_000
+FAN_OUT: Final = 2
+"""Children of an honest node in a stream: so few that some are below the attacker, and find room elsewhere."""
 LIAR_BIT: Final = 40
 """The attacker's own number in a sum, as a power of two: above those of all honest nodes."""
 
@@ -215,15 +217,19 @@ def data_folder(directory: Path, bit: int) -> Path:
 
 
 @contextmanager
-def honest_ring(directory: Path, nodes: int = NODES) -> Iterator[Ring]:
-    """Real daemons with one record each."""
+def honest_ring(directory: Path, nodes: int = NODES, **tables: object) -> Iterator[Ring]:
+    """Real daemons with one record each. ``tables``: of their configuration, besides those of all rings."""
     folders = [data_folder(directory, bit) for bit in range(nodes)]
     with LocalCluster(directory / "ring", name="hostile", keep=True) as cluster:
         cluster.up(
             nodes,
             settings=lambda index: {
-                "protocols": {"aggregation": {"data_root": str(folders[index])}},
+                "protocols": {
+                    "aggregation": {"data_root": str(folders[index])},
+                    "dissemination": {"fan_out": FAN_OUT},
+                },
                 "records": {"origin_records_max": ORIGIN_RECORDS_MAX},
+                **tables,
             },
             node_module=NODE_MODULE,
         )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import random
 import signal
@@ -9,6 +10,7 @@ import signal
 import pytest
 
 from peerd.ids import NodeId, format_id
+from peerd.linking.dial_limits import DIALS_PER_ADDRESS_BURST, DIALS_PER_ADDRESS_PER_SECOND
 from peerd.messages import Message, PeerRef
 from peerd.overlay.messages import (
     CANDIDATES_MAX,
@@ -74,6 +76,32 @@ async def test_invented_neighbours_are_doubted_and_cost_nobody_its_answers(ring:
             return bool(await ring.names(attacker))
 
         await eventually(named, "somebody doubts the attacker")
+
+
+@pytest.mark.long
+async def test_nobody_is_made_to_dial_an_outsider_again_and_again(ring: Ring) -> None:
+    """It names neighbours, ever nearer ones, that are all at one address, where somebody else listens."""
+    dials = 0
+
+    async def hang_up(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        nonlocal dials
+        dials += 1
+        writer.close()
+
+    async with ring.attacked() as (attacker, work), await asyncio.start_server(hang_up, "127.0.0.1", 0) as outsider:
+        port, began_s = outsider.sockets[0].getsockname()[1], asyncio.get_running_loop().time()
+
+        def lie(number: int) -> None:
+            for peer in attacker.bystanders:
+                ids = ((peer.id + 8 * (100 - number) + each) % (1 << 128) for each in range(SIDE))
+                there = tuple(PeerRef(NodeId(each), "127.0.0.1", port) for each in ids)
+                attacker.request(peer, LeafSetProbe(True, (), there, (), ()))
+
+        await attacker.moments(100, 0.05, lie)
+        await work.enough()
+        lasted_s = asyncio.get_running_loop().time() - began_s
+        each_node = DIALS_PER_ADDRESS_BURST + DIALS_PER_ADDRESS_PER_SECOND * lasted_s + 1
+        assert 0 < dials <= len(attacker.bystanders) * each_node
 
 
 @pytest.mark.long

@@ -1,4 +1,4 @@
-"""No valid message takes long to handle unless it is known who pays for it: the table of `tests.fuzz.dearest`.
+"""No valid message or HTTP request takes long unless it is known who pays for it: the tables of `tests.fuzz.dearest`.
 
 Processor time of one thread is counted, in units of a fixed piece of work that is measured beside it, the least of
 three times; and `MARGIN` times as much is let pass. So a busy machine does not fail the test.
@@ -15,10 +15,18 @@ from protocols.pubsub.document import SchemaDocument
 from protocols.pubsub.filter_work import price_s
 from protocols.pubsub.messages import ExplainQuestion, InsertSub
 from protocols.pubsub.schema import EventSchema
+from tests.fuzz import dearest_routes
 from tests.fuzz.dearest import CHEAP_MS, CROSSED_FILTER, DEAR_FILTER, PAYS, TRIES, dearest_of, kinds, milliseconds
 from tests.support.amplification_pubsub import DOCUMENT
 
 MARGIN = 4.0
+QUICK_ROUTES = (
+    "GET /v1/events",
+    "POST /v1/aggregate",
+    "POST /v1/pubsub/subscriptions",
+    "POST /v1/streams/{stream}/subscriptions",
+    "POST /v1/streams/{stream}/items",
+)
 QUICK: tuple[type[Message], ...] = (ExplainQuestion, HoldEvents, InsertSub)
 
 
@@ -54,3 +62,27 @@ def test_the_price_of_a_filter_is_what_it_takes(filter: str) -> None:
 
     read()  # imports what it needs
     assert min(milliseconds(read) for _ in range(TRIES)) <= MARGIN * 1000.0 * price_s(filter)
+
+
+# HTTP
+
+
+def is_charged(route: str) -> bool:
+    """Whether its dearest request is charged by what it takes; nobody is charged for one that takes little."""
+    found = dearest_routes.dearest_request(route, beyond_charge=True)
+    return found.milliseconds <= MARGIN * (CHEAP_MS + found.charged_ms)
+
+
+@pytest.mark.parametrize("route", QUICK_ROUTES)
+def test_a_dear_request_is_charged_before_it_is_served(route: str) -> None:
+    assert is_charged(route)
+
+
+@pytest.mark.long
+def test_every_dear_request_is_charged_before_it_is_served() -> None:
+    assert [route for route in dearest_routes.routes() if not is_charged(route)] == []
+
+
+def test_every_route_that_takes_something_has_a_dearest_request() -> None:
+    known = set(dearest_routes.routes())
+    assert dearest_routes.routes_that_take() <= known and set(dearest_routes.PAYS) <= known

@@ -181,3 +181,16 @@ def test_who_wants_everything_notices_what_is_left_out(kind: type[StreamBehaviou
     world.settle(15.0)
     assert lied_to(world, everything) == {"withheld"}
     assert not world.missing() and not world.judge.offences
+
+
+def test_who_was_told_that_the_stream_is_far_ahead_loses_nothing_by_it() -> None:
+    """It wants a part, so it sees that only when its parent goes back; and takes nothing for old that comes after."""
+    world = World(RunsAhead, "first_fit", is_leaf=False)
+    world.publish(5)
+    assert world.children_of_liar()
+    world.party.begin()
+    world.publish(40)
+    world.settle(15.0)
+    assert "out_of_order" in lied_to(world, world.watched)
+    assert not world.missing() and not world.judge.offences
+    assert sum(each.lost for each in world.watched) == 0

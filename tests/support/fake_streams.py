@@ -111,6 +111,8 @@ class FakeStreams(Plugin):
     def __init__(self) -> None:
         super().__init__(self.Config())
         self.calls: list[tuple[str, Any]] = []
+        self.owners: dict[str, str] = {}
+        self.full: set[str] = set()
         self.documents: DocumentService = NoDocuments()
         self.refusal: Exception | None = None
         self.refused_item: Callable[[bytes], Exception | None] = lambda payload: None
@@ -149,9 +151,19 @@ class FakeStreams(Plugin):
         self.calls.append(("when_kept", name))
         on_done(self.is_kept)
 
-    def create(self, spec: StreamSpec, on_done: Callable[[StreamView | Exception], None]) -> None:
+    def owner_of(self, name: str) -> str:
+        """As the test says."""
+        return self.owners.get(name, "")
+
+    def check_share(self, owner: str) -> None:
+        """As the test says."""
+        if owner in self.full:
+            raise StreamRefused("quota", f"{owner} has 1 subscription to streams here, the limit for one")
+
+    def create(self, spec: StreamSpec, on_done: Callable[[StreamView | Exception], None], owner: str = "") -> None:
         """Done."""
         self._note("create", spec)
+        self.owners.setdefault(spec.name, owner)
         on_done(self.view.model_copy(update=spec.model_dump(include={"name", "kind", "policy", "settings"})))
 
     def remove(self, name: str, on_done: Callable[[StreamView | Exception], None]) -> None:

@@ -307,7 +307,10 @@ async def test_what_was_not_taken_of_some_lines_is_given_again_and_nothing_overt
             told(index, None)
         return len(lines[:2])
 
-    taking = ingest._Taking(ingest._reader_of(int), accept)
+    async def pay(price_s: float) -> None:
+        raise AssertionError("these lines are not charged")
+
+    taking = ingest._Taking(ingest._reader_of(int), accept, pay)
     await taking.take([(1, b"1"), (2, b"2"), (4, b"3"), (5, b"x"), (6, b"4")])
     assert given == [[1, 2, 3], [3], [4]]
     told = json.loads(bytes(taking.answer().body))

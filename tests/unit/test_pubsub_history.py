@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from random import Random
 
 from protocols.pubsub.delivering.history import AHEAD_MAX_S, EventHistory
 from protocols.pubsub.messages import EventBody
@@ -34,3 +35,24 @@ def test_a_value_whose_time_is_far_ahead_is_replaced_all_the_same() -> None:
     later_s = WALL_S + AHEAD_MAX_S + 1
     history.add("s", value(3, later_s), AHEAD_MAX_S + 1, later_s)
     assert retained(history) == [3]
+
+
+def test_a_flood_of_values_pushes_out_none_of_another_publisher() -> None:
+    history = EventHistory(2 * 64 * 1024, 3600.0)
+    history.add("s", replace(event(0, publisher=1, retain=b"quiet"), published_ms=1), 0.0, WALL_S)
+    for number in range(1000):
+        history.add("s", replace(event(number, publisher=66, retain=b"%d" % number), published_ms=2), 0.0, WALL_S)
+    kept = [past.event for past in history.retained("s")]
+    assert history.retained_size <= 64 * 1024
+    assert kept[0].retain == b"quiet"
+    assert [each.sequence for each in kept[1:]] == list(range(1001 - len(kept), 1000)), "its own newest stay"
+
+
+def test_values_that_several_publishers_replace_in_turn_are_counted_once() -> None:
+    rng, history = Random(1), EventHistory(2 * 16 * 1024, 3600.0)
+    for number in range(2000):
+        publisher, key = rng.choice((1, 1, 1, 2, 3)), b"%d" % rng.randrange(30)
+        history.add("s", replace(event(number, publisher=publisher, retain=key), published_ms=number), 0.0, WALL_S)
+        kept = list(history.retained("s"))
+        assert history.retained_size == sum(past.size for past in kept) <= 16 * 1024
+    assert {past.event.publisher.id for past in kept} == {1, 2, 3}

@@ -6,8 +6,10 @@ from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING, Annotated, Final
 
 from fastapi import APIRouter, Query
+from starlette.requests import HTTPConnection
 
 from peerd.daemon.admin.event_feed import Record, encode_event
+from peerd.daemon.http.paying import pay
 from peerd.daemon.http.streaming import Source, add_feed
 
 if TYPE_CHECKING:
@@ -15,6 +17,8 @@ if TYPE_CHECKING:
 
 KINDS_MAX: Final = 16
 KIND_LENGTH_MAX: Final = 64
+KIND_S: Final = 0.001
+"""Seconds of processor to look for one of them in all events that are held."""
 
 Kind = Annotated[str, Query(max_length=KIND_LENGTH_MAX)]
 
@@ -23,13 +27,15 @@ def events_router(daemon: Subject) -> APIRouter:
     """The route on which clients follow the events of one daemon."""
     routes = APIRouter(tags=["state"])
 
-    def events(
+    async def events(
+        connection: HTTPConnection,
         kind: Annotated[
             list[Kind],
             Query(max_length=KINDS_MAX, description="Only these, such as `overlay.*`; repeat it for several."),
         ] = [],  # noqa: B006  # FastAPI copies a default
     ) -> Source[Record]:
         """The daemon's events as they happen; the newest thousand are held for clients that come back."""
+        await pay(connection, KIND_S * len(kind))
 
         def wants(record: Record) -> bool:
             return any(fnmatchcase(str(record["event"]), pattern) for pattern in kind)

@@ -19,6 +19,7 @@ from starlette.exceptions import HTTPException as AnyHTTPException
 from starlette.requests import ClientDisconnect
 
 from peerd.daemon.http.gate import App, Receive, Scope, Send, refuse
+from peerd.daemon.http.paying import FREE_BYTES, WORK, new_work, pay_for, price_of_text
 from peerd.daemon.memory_watch import tell_loop_of_memory
 from peerd.errors import Unavailable
 from peerd.invalid import told
@@ -48,13 +49,15 @@ class BodyLimit:
 
 
 class RequestGuard:
-    """ASGI middleware: `REQUEST_BODY_BYTES_MAX` and `BODY_LIMIT_S`."""
+    """ASGI middleware: `REQUEST_BODY_BYTES_MAX` and `BODY_LIMIT_S`; who sends a body that is dear to read, waits."""
 
     def __init__(self, app: App, body_bytes_max: int = REQUEST_BODY_BYTES_MAX) -> None:
         self.app = app
         self.body_bytes_max = body_bytes_max
+        self._work = new_work()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        scope[WORK] = self._work
         if scope["type"] != "http":
             await self.app(scope, receive, send)
             return
@@ -75,10 +78,11 @@ class RequestGuard:
         """``announced``: the length of the body, as its header says."""
         limit, received, is_whole = BodyLimit(self.body_bytes_max), 0, False
         scope[BODY_LIMIT] = limit
-        due_at = asyncio.get_running_loop().time() + BODY_LIMIT_S
+        loop = asyncio.get_running_loop()
+        due_at = loop.time() + BODY_LIMIT_S
 
         async def bounded_receive() -> MutableMapping[str, Any]:
-            nonlocal received, is_whole
+            nonlocal received, is_whole, due_at
             if limit.bytes_max is not None and announced > limit.bytes_max:  # no route catches it: it is the answer
                 raise HTTPException(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, _too_large(limit.bytes_max))
             try:
@@ -91,6 +95,10 @@ class RequestGuard:
             is_whole = not event.get("more_body", False)
             if limit.bytes_max is not None and received > limit.bytes_max:
                 raise HTTPException(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, _too_large(limit.bytes_max))
+            if limit.bytes_max is not None and received > FREE_BYTES:
+                held_at = loop.time()
+                await pay_for(scope, price_of_text(event.get("body", b"")))
+                due_at += loop.time() - held_at
             return event
 
         await self.app(scope, bounded_receive, send)

@@ -15,6 +15,7 @@ import asyncio
 from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass
+from functools import partial
 from http import HTTPStatus
 from typing import Any, Final, Literal, Protocol, TypeAlias, TypeVar
 
@@ -24,6 +25,7 @@ from pydantic import TypeAdapter, ValidationError
 from starlette.requests import ClientDisconnect
 
 from peerd.daemon.http.guard import BODY_LIMIT, ROUTE_BODY_BYTES_MAX, problem
+from peerd.daemon.http.paying import FREE_BYTES, Turns, pay, price_of_text
 from peerd.errors import Unavailable
 from peerd.invalid import first_reason
 from peerd.limits import KIB, MIB
@@ -43,7 +45,8 @@ LINGER_BYTES_MAX: Final = 16 * MIB
 LINGER_S: Final = 5.0
 """Bounds on how much of a refused body is read all the same: most clients read the answer only after sending it."""
 LINES_AT_ONCE: Final = 256
-"""Lines taken in one go before other work of the event loop gets its turn."""
+BYTES_AT_ONCE: Final = 32 * KIB
+"""Lines taken in one go; then other work of the event loop may have its turn."""
 DETAIL_LENGTH_MAX: Final = 200
 
 T = TypeVar("T")
@@ -133,7 +136,7 @@ async def ingest_many(
     if request.headers.get("content-type", "").partition(";")[0].strip().lower() != STREAM_TYPE:
         return problem(HTTPStatus.UNSUPPORTED_MEDIA_TYPE, f"send JSON lines as {STREAM_TYPE}")
     request.scope[BODY_LIMIT].bytes_max = None
-    taking = _Taking(_reader_of(line_type), accept)
+    taking = _Taking(_reader_of(line_type), accept, partial(pay, request))
     async with aclosing(request.stream()) as body:
         try:
             try:
@@ -169,12 +172,19 @@ def _reader_of(line_type: Any) -> LineReader[Any]:
 class _Taking:
     """Counts what becomes of the lines."""
 
-    def __init__(self, line_reader: LineReader[Any], accept: AcceptMany[Any]) -> None:
+    def __init__(
+        self,
+        line_reader: LineReader[Any],
+        accept: AcceptMany[Any],
+        pay: Callable[[float], Awaitable[None]],
+    ) -> None:
         self._line_reader = line_reader
         self._accept = accept
+        self._pay = pay
+        self._turns = Turns()
         self._next = 1
         """The first line that nothing has become of yet."""
-        self._accepted = self._refused = self._failed = self._open = self._at_once = 0
+        self._accepted = self._refused = self._failed = self._open = 0
         self._errors: list[IngestError] = []
         self._changed = asyncio.Event()
 
@@ -191,13 +201,12 @@ class _Taking:
             if (bad := self._failed + self._refused) >= REFUSED_MAX:
                 why = f"{bad} lines were not surely taken; the rest was not taken"
                 raise _GivenUp(HTTPStatus.SERVICE_UNAVAILABLE, why)
-            some = lines[begun : begun + min(LINES_AT_ONCE - self._at_once, REFUSED_MAX - bad)]
+            some = _portion(lines[begun : begun + min(LINES_AT_ONCE, REFUSED_MAX - bad)])
+            await self._turns.next()
+            if len(first := some[0][1]) > FREE_BYTES:
+                await self._pay(price_of_text(first))
             await self._take_some(some)
             begun += len(some)
-            self._at_once += len(some)
-            if self._at_once == LINES_AT_ONCE:
-                self._at_once = 0
-                await asyncio.sleep(0)
 
     async def _take_some(self, lines: Iterable[tuple[int, bytes]]) -> None:
         values: list[Any] = []
@@ -279,6 +288,16 @@ class _Taking:
             detail = failed.detail[:DETAIL_LENGTH_MAX]
             self._errors.append(IngestError(line=number, detail=detail, outcome=failed.outcome))
         self._changed.set()
+
+
+def _portion(lines: Sequence[tuple[int, bytes]]) -> Sequence[tuple[int, bytes]]:
+    """As many of these as are read in one go: one that is paid for begins another."""
+    size = 0
+    for count, (_, line) in enumerate(lines):
+        size += len(line)
+        if count and (size > BYTES_AT_ONCE or len(line) > FREE_BYTES):
+            return lines[:count]
+    return lines
 
 
 def _in_rows(errors: Iterable[IngestError]) -> list[IngestError]:

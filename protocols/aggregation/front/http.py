@@ -10,11 +10,12 @@ from collections.abc import AsyncIterator, Callable
 from dataclasses import replace
 from typing import TYPE_CHECKING, Annotated, Final
 
-from fastapi import APIRouter, HTTPException
+from fastapi import APIRouter, HTTPException, Request
 from fastapi.responses import StreamingResponse
 from pydantic import BaseModel, BeforeValidator, ConfigDict, FailFast, Field
 from starlette.types import Receive, Scope, Send
 
+from peerd.daemon.http.paying import pay
 from peerd.daemon.http.streaming import Reports
 from peerd.errors import Unavailable
 from peerd.front import needs_scope
@@ -47,6 +48,8 @@ PROGRESS_PENDING_MAX: Final = 64
 ANSWER_GRACE_S: Final = 15.0
 """How long after its deadline a round may still ask why nodes are missing."""
 DEADLINE_MAX_S: Final = 86_400.0
+QUERY_S: Final = 0.02
+"""Seconds of processor to read a query and to compile its pattern (`python -m tests.fuzz.dearest`)."""
 TOP_MAX: Final = GROUPS_HARD_MAX
 
 
@@ -131,8 +134,9 @@ def router(service: Aggregation) -> APIRouter:
     streams: set[bytes] = set()
 
     @routes.post("/aggregate", response_class=StreamingResponse, openapi_extra=needs_scope("read"))
-    async def aggregate(body: AggregateBody) -> StreamingResponse:
+    async def aggregate(request: Request, body: AggregateBody) -> StreamingResponse:
         """Aggregate over all nodes' files. Answers with JSON lines: progress, then one answer."""
+        await pay(request, QUERY_S)
         if len(streams) >= STREAMS_MAX:
             raise Unavailable(f"{len(streams)} aggregates run through this API already; try again when one has ended")
         deadline_s = service.config.deadline if body.deadline is None else body.deadline

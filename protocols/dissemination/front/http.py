@@ -17,6 +17,7 @@ from starlette.requests import HTTPConnection
 from peerd.daemon.http.answers import answer_of, http_error
 from peerd.daemon.http.asker import Asker, asker_of
 from peerd.daemon.http.ingest import LINES_BODY, LineRefused, ingest, large_body
+from peerd.daemon.http.paying import pay
 from peerd.daemon.http.streaming import Source, Wish, add_feed, json_line, wish
 from peerd.errors import ClientRefusal, Unavailable
 from peerd.front import READS
@@ -64,6 +65,10 @@ ITEM_BODIES: Final[dict[str, Any]] = {
     "requestBody": {"content": {"*/*": {}, **LINES_BODY["requestBody"]["content"]}, "required": True}
 }
 
+INTEREST_S: Final = 0.001
+INTEREST_BYTE_S: Final = 30e-6
+"""Seconds of processor for an interest, and for each of its bytes (`python -m tests.fuzz.dearest`)."""
+
 AfterItem = Annotated[
     str | None,
     Query(max_length=ITEM_ID_LENGTH_MAX, description="Begin after the item with this id; `start`: all remembered."),
@@ -88,9 +93,10 @@ def _add_streams(routes: APIRouter, service: StreamService) -> None:
         return StreamViews(streams=service.streams())
 
     @routes.post("", status_code=HTTPStatus.CREATED)
-    async def create(body: StreamSpec) -> StreamView:
+    async def create(request: Request, body: StreamSpec) -> StreamView:
         """Create a stream, whose producer this daemon becomes. The same stream once more is fine."""
-        return await answer_of(lambda done: service.create(body, done))
+        owner = asker_of(request).owner
+        return await answer_of(lambda done: service.create(body, done, owner))
 
     @routes.get("/{stream}")
     async def find(stream: StreamName) -> StreamView:
@@ -98,17 +104,26 @@ def _add_streams(routes: APIRouter, service: StreamService) -> None:
         return await answer_of(lambda done: service.find(stream, done))
 
     @routes.delete("/{stream}")
-    async def remove(stream: StreamName) -> StreamView:
-        """End a stream that this daemon produces."""
+    async def remove(request: Request, stream: StreamName) -> StreamView:
+        """End a stream that this daemon produces; for who has created it, and for operators."""
+        _check_stream(service, stream, asker_of(request), "to end a stream")
         return await answer_of(lambda done: service.remove(stream, done))
 
     @routes.post("/{stream}/hand-over")
-    async def hand_over(stream: StreamName, body: StreamHandOver) -> StreamView:
+    async def hand_over(request: Request, stream: StreamName, body: StreamHandOver) -> StreamView:
         """Make another node of the tree the producer; it takes as long as that node needs to have what is remembered.
 
-        Nothing is lost; publishers wait a moment meanwhile, and are told then where the producer is.
+        For who has created the stream here, and for operators. Nothing is lost; publishers wait a moment meanwhile, and
+        are told then where the producer is.
         """
+        _check_stream(service, stream, asker_of(request), "to hand a stream over")
         return await answer_of(lambda done: service.hand_over(stream, body.to, done), limit_s=None)
+
+
+def _check_stream(service: StreamService, stream: str, asker: Asker, what: str) -> None:
+    """Raise ``HTTPException`` (403) for who may not change a stream."""
+    asker.check_write(what, "dissemination")
+    asker.check_own(f"the stream {stream}", service.owner_of(stream), is_kept=True)
 
 
 # Items
@@ -190,7 +205,8 @@ def _add_items(routes: APIRouter, service: StreamService) -> None:
             return _source(service, known)
         owner = asker_of(request).owner
         asked = StreamSubscriptionRequest(stream=stream, interest=interest, after=after_item, owner=owner)
-        view = await _subscribe(service, asked)
+        await _pay_for(request, interest)
+        view = await _subscribe(service, asked, asker_of(request))
         return _source(service, view.id)
 
     add_feed(routes, "/{stream}/items", subscribed)
@@ -233,7 +249,19 @@ async def _until_publishable(service: StreamService, stream: str) -> None:
 # Subscriptions
 
 
-async def _subscribe(service: StreamService, asked: StreamSubscriptionRequest) -> StreamSubscriptionView:
+async def _pay_for(request: HTTPConnection, interest: str) -> None:
+    """Wait until this client may have an interest read, compiled and compared with the others."""
+    await pay(request, INTEREST_S + INTEREST_BYTE_S * len(interest))
+
+
+async def _subscribe(service: StreamService, asked: StreamSubscriptionRequest, asker: Asker) -> StreamSubscriptionView:
+    is_known = bool(asked.name) and any(view.name == asked.name for view in service.subscriptions())
+    if not asker.is_operator and not is_known:
+        try:
+            service.check_share(asker.owner)
+        except ClientRefusal as error:
+            raise http_error(error) from error
+
     def ask(done: Callable[[StreamSubscriptionView | Exception], None]) -> None:
         service.subscribe(asked, done)
 
@@ -339,7 +367,8 @@ def _add_subscriptions(routes: APIRouter, service: StreamService) -> None:
         if body.name and asker.is_operator:  # who may resume anybody's
             owner = next((view.owner for view in service.subscriptions() if view.name == body.name), owner)
         asked = StreamSubscriptionRequest(stream=stream, owner=owner, **body.model_dump())
-        return _told(await _subscribe(service, asked))
+        await _pay_for(request, body.interest)
+        return _told(await _subscribe(service, asked, asker))
 
     @routes.delete("/{stream}/subscriptions/{id}", openapi_extra=READS)
     async def unsubscribe(request: Request, stream: StreamName, id: str) -> StreamSubscriptionView:

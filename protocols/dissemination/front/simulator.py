@@ -62,7 +62,7 @@ RESTLESS: Final[dict[str, dict[str, Any]]] = {
 """Settings of streams by policy, where troubles strike: many moves are asked for, so the limits on them are reached."""
 PROOF_SUBSCRIPTIONS: Final = 5
 PROOF_ITEMS: Final = 12
-PROOF_DELAY_S: Final = 16.0
+PROOF_DELAY_S: Final = 10.0
 """From the beginning of the calm to the items that must arrive."""
 PROOF_GAP_S: Final = 0.5
 LATE_ITEMS_MAX: Final = 8

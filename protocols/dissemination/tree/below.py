@@ -52,8 +52,8 @@ class Below(Protocol):
     def lost(self, since: StreamPosition, until: StreamPosition) -> None:
         """What came after ``since`` and up to ``until`` is lost, wholly or in part."""
 
-    def fell_back(self) -> None:
-        """The stream is not as far as this node was told before: it goes on from where the parent is."""
+    def fall_back(self, through: StreamPosition) -> None:
+        """The stream is not as far as this node was told before, but to this mark: it goes on behind that."""
 
     def orphaned(self) -> None:
         """There is no parent any more, and none is under way."""

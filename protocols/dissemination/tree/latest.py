@@ -22,7 +22,8 @@ from protocols.dissemination.tree.subscription import FreshAgain, OwnSubscriptio
 
 
 class LatestItems:
-    """One member's newest items. Does nothing for kinds of interests in which each item stands by itself."""
+    """One member's newest items. For kinds of interests in which each item stands by itself it does nothing but say
+    whether a way leads to the producer."""
 
     def __init__(self, state: MemberState, down: Downstream, subscriptions: Mapping[int, OwnSubscription]) -> None:
         self._state = state
@@ -80,9 +81,13 @@ class LatestItems:
                 subscription.given.unsettle()
 
     def freshened(self, *, is_stale: bool) -> None:
-        """Whether somebody vouches for what this node has."""
+        """Whether somebody vouches for what this node has.
+
+        Children are told in streams of every kind: who is below a node that has lost its parent looks up the stream's
+        record meanwhile, and not only when that node has given up (swarm, seed 133).
+        """
         state = self._state
-        if state.given is None or is_stale == state.is_stale:
+        if is_stale == state.is_stale:
             return
         state.is_stale = is_stale
         self._down.tell_all()

@@ -355,8 +355,11 @@ class StreamMember:
         for subscription in self.subscriptions.values():
             subscription.lose(since, until)
 
-    def fell_back(self) -> None:
+    def fall_back(self, through: StreamPosition) -> None:
         """See `protocols.dissemination.tree.below.Below`."""
+        if through >= self.state.through:
+            return
+        self.state.fall_back(through)
         self.down.dismiss_all()  # they were told the same, and see it as this node did
         for subscription in self.subscriptions.values():
             subscription.fall_back(self.state.through)

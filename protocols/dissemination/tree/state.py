@@ -53,6 +53,8 @@ class MemberState:
         self.now = 0.0
         self.through = START
         """This node has had everything that it wanted up to here."""
+        self.proven = START
+        """The last item that came in its turn, or where this node began: what goes beyond it is a parent's word."""
         self.buffer = ReplayBuffer(limits)
         self.wants = Wants(kind)
         self.matching = Matching(kind)
@@ -82,7 +84,7 @@ class MemberState:
         if before is not None and given is not None:
             for held in before.newest():
                 given.give(held)
-        self.given = given
+        self.given, self.proven = given, self.through
         self._promised = -1
         self.ancestors, self.path = (), ()
         self.path_version += 1
@@ -130,8 +132,8 @@ class MemberState:
             self.path_version += 1
 
     def fall_back(self, through: StreamPosition) -> None:
-        """The stream is only so far: whatever was said to come after that is not of it."""
-        self.through = through
+        """Nothing that was said to be after this mark counts: a parent has lied."""
+        self.through = self.proven = through
         self.buffer.clear(through)
         self.wants.fall_back(through)
 

@@ -14,8 +14,9 @@ from protocols.dissemination.tree.state import MemberState
 
 FORGED: Final = "forged"
 WITHHELD: Final = "withheld"
-LIES: Final = frozenset((FORGED, WITHHELD))
-"""Reasons of errors that name who has altered a stream, or passed on less than it has promised."""
+OUT_OF_ORDER: Final = "out_of_order"
+LIES: Final = frozenset((FORGED, WITHHELD, OUT_OF_ORDER))
+"""Reasons of errors that name who has altered a stream, or passed on less than it has promised, or goes back in it."""
 DISTRUST_S: Final = 600.0
 """A node that has given this one what the producer has not signed is no parent for so long."""
 DISTRUSTED_MAX: Final = 64
@@ -74,7 +75,7 @@ class Trust:
         """
         before = link.through
         if to < before or (step and to == before):
-            raise ProtocolError("out_of_order", f"{link.peer} is at {to} after {before}")
+            raise self._lied(link, OUT_OF_ORDER, f"is at {to} after {before}")
         if link.is_whole and to.epoch == before.epoch and to.sequence != before.sequence + step:
             detail = f"leaves out what is between {before} and {to}, though this node wants everything"
             raise self._lied(link, WITHHELD, detail)

@@ -136,7 +136,7 @@ class Upstream:
         if link.is_orphan:
             since = message.since.position
             if self.is_new:
-                state.through = max(state.through, since)
+                state.through = state.proven = max(state.through, since)
             self._begun(link)
         elif state.wants.has_pending() or not link.wants.issuperset(state.wants.sent()):
             self._attach(peer, link.asked_at)  # this node wants more by now: the new parent has to have that too
@@ -377,6 +377,8 @@ class Upstream:
         try:
             yield
         except ProtocolError:
+            if link is self.parent or self.parent is None:
+                self._below.fall_back(self._state.proven)
             if link in (self.parent, self.next):
                 self._broken(link)
             raise
@@ -386,7 +388,7 @@ class Upstream:
         if link.given is not None:  # what a node sends that is to be the parent waits until it is
             link.keep(self._state.parsed(item))
         elif item.position > self._state.through:
-            self._state.through = item.position
+            self._state.through = self._state.proven = item.position
             self._below.carried(item, held)
         else:  # it came from the parent before; or nobody here wanted it until now
             self._below.remembered(item, held)
@@ -488,16 +490,14 @@ class Upstream:
             self._behind_since = state.now
         elif state.now - self._behind_since >= BEHIND_S:
             self._behind_since = None
-            state.fall_back(link.through)
-            link.late.clear()
-            self._below.fell_back()
+            self._below.fall_back(min(link.through, state.proven))
+            self._broken(link)  # it is right, and has sent as old what comes after that: it is to send it again
 
     def gap(self, peer: PeerRef, message: StreamGap) -> None:
         """Something is lost."""
         link = self._heard(peer, message)
-        if link is None:
-            return
-        self._lose(link, message.since.position, message.until.position)
+        if link is not None:
+            self._lose(link, message.since.position, message.until.position)
 
     def _lose(self, link: Uplink, since: StreamPosition, until: StreamPosition) -> None:
         self._trust.came_to(link, max(link.through, until))

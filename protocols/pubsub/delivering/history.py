@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Final, TypeAlias
 
 from peerd.api import HistorySize
+from peerd.ids import NodeId
 from protocols.pubsub.bodies import event_bytes, id_of
 from protocols.pubsub.messages import EventBody
 from protocols.pubsub.names import EventId
@@ -21,6 +22,7 @@ AHEAD_MAX_S: Final = 60.0
 could never be replaced."""
 
 _Rank: TypeAlias = tuple[float, int, int, int]
+_Key: TypeAlias = tuple[str, bytes]
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,10 +44,47 @@ class Past:
         return published_ms, event.epoch, event.sequence, event.publisher.id
 
 
+class _Publishers:
+    """Whose the retained values are: those of whoever has most go first, so that a flood pushes out its own only."""
+
+    def __init__(self) -> None:
+        self._sizes: dict[NodeId, dict[_Key, int]] = {}
+        """Of each one's values, oldest first."""
+        self._bytes: dict[NodeId, int] = {}
+        self._classes: dict[int, dict[NodeId, None]] = {}
+        """Publishers by the binary logarithm of their bytes: to find one of those who have most takes no search."""
+
+    def put(self, publisher: NodeId, key: _Key, size: int) -> None:
+        """It has this value, too; ``size`` 0: not any more."""
+        values = self._sizes.setdefault(publisher, {})
+        before = self._bytes.get(publisher, 0)
+        after = before - values.pop(key, 0) + size
+        if size:
+            values[key] = size
+        if before.bit_length() != after.bit_length():
+            self._leave(publisher, before)
+            self._classes.setdefault(after.bit_length(), {})[publisher] = None
+        self._bytes[publisher] = after
+        if not values:
+            self._leave(publisher, after)
+            del self._sizes[publisher], self._bytes[publisher]
+
+    def _leave(self, publisher: NodeId, size: int) -> None:
+        some = self._classes.get(size.bit_length(), {})
+        some.pop(publisher, None)
+        if not some:
+            self._classes.pop(size.bit_length(), None)
+
+    def next_to_go(self) -> _Key:
+        """The oldest value of a publisher that has more than half as much as any other."""
+        return next(iter(self._sizes[next(iter(self._classes[max(self._classes)]))]))
+
+
 class EventHistory:
     """Recent events in the order in which they came, and retained ones by key.
 
-    Half of the bytes is for each of the two: values that change often must not push out those that never do.
+    Half of the bytes is for each of the two: values that change often must not push out those that never do. Where
+    there are too many values, the oldest one goes of a publisher that has most.
     """
 
     def __init__(self, bytes_max: int, age_s: float) -> None:
@@ -55,7 +94,8 @@ class EventHistory:
         self.retained_size = 0
         self._by_number: dict[int, Past] = {}
         self._numbers: dict[EventId, int] = {}
-        self._retained: dict[tuple[str, bytes], Past] = {}
+        self._retained: dict[_Key, Past] = {}
+        self._publishers = _Publishers()
         self._first = self._next = 0
         """The number of the oldest event, and the next one's."""
 
@@ -82,13 +122,17 @@ class EventHistory:
         if before is not None and before.rank > past.rank:
             return
         if before is not None:
-            del self._retained[key]  # so that the newest are last
-            self.retained_size -= before.size
+            self._let_go(key)  # so that the newest are last
         self._retained[key] = past
+        self._publishers.put(past.event.publisher.id, key, past.size)
         self.retained_size += past.size
         while self.retained_size > self._bytes_max:
-            oldest = next(iter(self._retained))
-            self.retained_size -= self._retained.pop(oldest).size
+            self._let_go(self._publishers.next_to_go())
+
+    def _let_go(self, key: _Key) -> None:
+        past = self._retained.pop(key)
+        self._publishers.put(past.event.publisher.id, key, 0)
+        self.retained_size -= past.size
 
     def history(self) -> HistorySize:
         """What is remembered of them."""

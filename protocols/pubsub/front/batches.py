@@ -14,6 +14,7 @@ from typing import Final
 from fastapi import HTTPException, Response
 from fastapi.responses import JSONResponse
 
+from peerd.daemon.http.paying import Turns
 from peerd.errors import Unavailable
 from peerd.models.admin import PROBLEM_TYPE
 from protocols.pubsub.models import EventOutcome, Published, PublishedBatch
@@ -28,7 +29,9 @@ Begin = Callable[[], Awaitable["asyncio.Future[Published | Exception]"]]
 async def publish_batch(events: Sequence[Begin]) -> Response:
     """Publish each event; answers when every one of them has its outcome."""
     begun: list[EventOutcome | asyncio.Future[Published | Exception]] = []
+    turns = Turns()
     for begin in events:
+        await turns.next()
         try:
             begun.append(await begin())
         except HTTPException as error:

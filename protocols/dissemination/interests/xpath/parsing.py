@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Final
 
+from peerd.words import counted
 from protocols.dissemination.interests.errors import InterestError
 
 DEPTH_MAX: Final = 16
@@ -302,7 +303,7 @@ class _Parser:
         fewest, most = FUNCTIONS[sign.text]
         if not fewest <= len(token) <= most:
             number = str(fewest) if fewest == most else f"{fewest} to {most}"
-            raise _wrong(sign.at, f"{sign.text}() has {len(token)} arguments, and takes {number}")
+            raise _wrong(sign.at, f"{sign.text}() has {counted(len(token), 'argument')}, and takes {number}")
         if sign.text in OF_NODES:
             for each in token:
                 self._nodes(each, sign.at, f"what {sign.text}() is asked of")

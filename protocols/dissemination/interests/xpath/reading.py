@@ -105,6 +105,8 @@ def _check_cost(token: QueryToken) -> None:
         if count >= TOKENS_MAX:
             raise InterestError(f"the query has more than {TOKENS_MAX} parts")
         if each.symbol in COSTLY:
+            if each.symbol == "$":
+                raise InterestError("a subscription has no variables ($)")
             raise InterestError(f"{each.symbol!r} costs too much for a subscription")
 
 
