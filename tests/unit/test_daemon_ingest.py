@@ -308,7 +308,7 @@ async def test_what_was_not_taken_of_some_lines_is_given_again_and_nothing_overt
         return len(lines[:2])
 
     async def pay(price_s: float) -> None:
-        raise AssertionError("short lines cost nothing")
+        raise AssertionError("these lines are not charged")
 
     taking = ingest._Taking(ingest._reader_of(int), accept, pay)
     await taking.take([(1, b"1"), (2, b"2"), (4, b"3"), (5, b"x"), (6, b"4")])

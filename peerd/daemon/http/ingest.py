@@ -45,7 +45,8 @@ LINGER_BYTES_MAX: Final = 16 * MIB
 LINGER_S: Final = 5.0
 """Bounds on how much of a refused body is read all the same: most clients read the answer only after sending it."""
 LINES_AT_ONCE: Final = 64
-"""Most lines that are given together to who takes many."""
+BYTES_AT_ONCE: Final = 32 * KIB
+"""Lines taken in one go; then other work of the event loop may have its turn."""
 DETAIL_LENGTH_MAX: Final = 200
 
 T = TypeVar("T")
@@ -172,7 +173,10 @@ class _Taking:
     """Counts what becomes of the lines."""
 
     def __init__(
-        self, line_reader: LineReader[Any], accept: AcceptMany[Any], pay: Callable[[float], Awaitable[None]]
+        self,
+        line_reader: LineReader[Any],
+        accept: AcceptMany[Any],
+        pay: Callable[[float], Awaitable[None]],
     ) -> None:
         self._line_reader = line_reader
         self._accept = accept
@@ -197,9 +201,10 @@ class _Taking:
             if (bad := self._failed + self._refused) >= REFUSED_MAX:
                 why = f"{bad} lines were not surely taken; the rest was not taken"
                 raise _GivenUp(HTTPStatus.SERVICE_UNAVAILABLE, why)
-            some = lines[begun : begun + min(LINES_AT_ONCE, REFUSED_MAX - bad)]
-            if price_s := sum(price_of_text(line) for _, line in some if len(line) > FREE_BYTES):
-                await self._pay(price_s)
+            some = _portion(lines[begun : begun + min(LINES_AT_ONCE, REFUSED_MAX - bad)])
+            await self._turns.next()
+            if len(first := some[0][1]) > FREE_BYTES:
+                await self._pay(price_of_text(first))
             await self._take_some(some)
             begun += len(some)
 
@@ -207,7 +212,6 @@ class _Taking:
         values: list[Any] = []
         numbers: list[int] = []
         for number, line in lines:
-            await self._turns.next()
             try:
                 values.append(self._line_reader.validate_json(line))
                 numbers.append(number)
@@ -284,6 +288,16 @@ class _Taking:
             detail = failed.detail[:DETAIL_LENGTH_MAX]
             self._errors.append(IngestError(line=number, detail=detail, outcome=failed.outcome))
         self._changed.set()
+
+
+def _portion(lines: Sequence[tuple[int, bytes]]) -> Sequence[tuple[int, bytes]]:
+    """As many of these as are read in one go: one that is paid for begins another."""
+    size = 0
+    for count, (_, line) in enumerate(lines):
+        size += len(line)
+        if count and (size > BYTES_AT_ONCE or len(line) > FREE_BYTES):
+            return lines[:count]
+    return lines
 
 
 def _in_rows(errors: Iterable[IngestError]) -> list[IngestError]:
