@@ -60,7 +60,7 @@ from protocols.pubsub.samples import EventSample, SampleQuestion
 
 __all__ = ["MESSAGES", "key_for", "owner_of", "quiet_pubsub_ring", "smallest"]
 
-SCHEMA: Final = "s"
+SCHEMA: Final = "t"
 TREE: Final = Tree(SCHEMA, 1)
 SUBSCRIBERS: Final = 5
 DOCUMENT: Final = {"name": SCHEMA, "attributes": [{"name": "a", "type": "int", "low": 0, "high": 100}]}

@@ -74,6 +74,13 @@ ALWAYS = {
         "peerd: 99 % delivered within",
         "peerd, replicated",
     },
+    "events": {
+        "received: published and delivered",
+        "replicated: processor of all daemons",
+        "burst: processor of all daemons",
+        "lone events: processor of all daemons",
+        "99 % delivered within",
+    },
     "streams": {
         "peerd: published",
         "peerd: wanted documents",
@@ -93,6 +100,8 @@ ALWAYS = {
     "aggregation": {"2 daemons: round", "2 daemons: value bytes moved"},
 }
 """Rows that every section has wherever it runs."""
+SLOW = frozenset({"documents", "events"})
+"""Their smallest scale takes ten seconds and more."""
 
 
 @functools.cache
@@ -115,11 +124,16 @@ def test_every_section_is_expected_here() -> None:
     assert {section.name for section in SECTIONS} == set(ALWAYS)
 
 
-@pytest.mark.parametrize("name", sorted(set(ALWAYS) - {"documents"}))
+@pytest.mark.parametrize("name", sorted(set(ALWAYS) - SLOW))
 def test_a_section_reports_its_rows(name: str) -> None:
     # The swap section takes seconds: once is enough where iperf3 is missing in any case.
     is_same = name == "swap" and shutil.which("iperf3") is None
     check_rows(name, swap_without_iperf3() if is_same else run_section(name))
+
+
+@pytest.mark.long
+def test_what_an_event_costs_is_reported() -> None:
+    check_rows("events", run_section("events"))
 
 
 @pytest.mark.long

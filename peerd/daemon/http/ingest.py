@@ -202,7 +202,6 @@ class _Taking:
                 why = f"{bad} lines were not surely taken; the rest was not taken"
                 raise _GivenUp(HTTPStatus.SERVICE_UNAVAILABLE, why)
             some = _portion(lines[begun : begun + min(LINES_AT_ONCE, REFUSED_MAX - bad)])
-            await self._turns.next()
             if len(first := some[0][1]) > FREE_BYTES:
                 await self._pay(price_of_text(first))
             await self._take_some(some)
@@ -212,6 +211,7 @@ class _Taking:
         values: list[Any] = []
         numbers: list[int] = []
         for number, line in lines:
+            await self._turns.next()
             try:
                 values.append(self._line_reader.validate_json(line))
                 numbers.append(number)
@@ -226,6 +226,7 @@ class _Taking:
     async def _hand_over(self, values: Sequence[Any], numbers: Sequence[int]) -> None:
         while values:
             self._next, refused = numbers[0], self._refused
+            await self._turns.next()
 
             def told(index: int, failed: LineFailed | None, numbers: Sequence[int] = numbers) -> None:
                 self._open -= 1

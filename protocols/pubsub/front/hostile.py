@@ -13,6 +13,8 @@ from msgspec.structs import replace
 from peerd.ids import NodeId
 from peerd.messages import Message, PeerRef, encode_body
 from peerd.sim.hostile.member import Behaviour, HostileNode
+from peerd.wire.codec import Decoded
+from peerd.wire.frames import Frame
 from protocols.pubsub.answering import ack_statement
 from protocols.pubsub.bodies import id_of
 from protocols.pubsub.cells import LEVEL_LIMIT, SIDE, WHOLE, cell_at, children, level, parent
@@ -206,8 +208,8 @@ class LearnsTransfers(PubSubBehaviour):
             oracle.root(CellAddress(cell.place.tree, half).key) == self.node.peer.id for half in children(cell.cell)
         )
 
-    def hears(self, peer: PeerRef, frame: object, decoded: object) -> bool:
-        message = getattr(decoded, "message", None)
+    def hears(self, peer: PeerRef, frame: Frame, decoded: Decoded | None) -> bool:
+        message = None if decoded is None else decoded[0]
         if isinstance(message, CellAnswer) and message.nonce in self._asked:
             cell, subs = self._asked.pop(message.nonce)
             if message.transfer:
@@ -275,13 +277,11 @@ class ManySubscriptions(PubSubBehaviour):
             self.route(place, ProbeSub(schemas[0], sub, WHOLE, 600, vouched=True))
         return len(schemas)
 
-    def hears(self, peer: PeerRef, frame: object, decoded: object) -> bool:
-        message = getattr(decoded, "message", None)
-        if isinstance(message, Established):
-            answer = Confirm(message.sid, message.piece, message.version, True, 600)
-            self.node.answer(peer, answer, getattr(decoded, "correlation", None))
-            return False
-        return True
+    def hears(self, peer: PeerRef, frame: Frame, decoded: Decoded | None) -> bool:
+        if decoded is None or not isinstance(message := decoded[0], Established):
+            return True
+        self.node.answer(peer, Confirm(message.sid, message.piece, message.version, True, 600), decoded[1])
+        return False
 
 
 class Strangers(PubSubBehaviour):
