@@ -80,5 +80,5 @@ def test_a_late_answer_does_nothing_to_the_next_stream_of_the_name() -> None:
         assert producer.asked("records.delete") == 1 and producer.plugin.produced._logs.names() == ["news"]
         producer.answer("records.put", 1, STORED)
         assert [isinstance(each, StreamRefused) for each in producer.told] == [True, False]
-        assert sorted(producer.host.store.keys()) == ["past.news", "stream.news"]
+        assert sorted(producer.host.store.keys()) == ["owner.news", "past.news", "stream.news"]
         assert ("stream_renewal", KEY) in producer.host.timers
