@@ -26,9 +26,10 @@ WORK_BURST_S: Final = 4.0
 """For one client: half a processor in the long run, and so many seconds of it at once."""
 FREE_BYTES: Final = 4 * KIB
 """A body or line that is no longer is not charged: it takes little more than the request itself."""
-BYTE_S: Final = 30e-9
-MARK_S: Final = 1e-6
-"""Seconds for each byte of JSON or XML, and for each character that separates or opens something."""
+BYTE_S: Final = 10e-9
+MARK_S: Final = 0.4e-6
+"""Seconds for each byte of JSON or XML, and for each character that separates or opens something: what the dearest
+bodies take. With several times as much, who publishes documents of some KiB quickly would be held back."""
 MARKS: Final = (b",", b":", b"[", b"{", b"<")
 TURN_S: Final = 0.005
 """So long is worked on one request before other work of the event loop gets its turn."""
