@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from peerd.ids import closest, format_id
+from peerd.ids import NodeId, closest, format_id
 from peerd.services.records.messages import PUT, RecordRequest
 from peerd.services.records.owners import SHARED
 from protocols.pubsub.cells import SIDE, WHOLE
@@ -43,11 +43,15 @@ def document(name: str, **more: Any) -> dict[str, Any]:
     return {"name": name, "attributes": [{"name": "a", "type": "int", "low": 0, "high": 100_000}], **more}
 
 
-def schema_of_honest_roots(ring: Ring, attacker: Attacker) -> str:
-    """A name whose tree has its root at an honest node: what the attacker is the root of is its own affair."""
-    names = (f"schema{number}" for number in count())
+def schema_of_honest_roots(ring: Ring, attacker: Attacker, prefix: str = "schema") -> str:
+    """A name whose record and tree have honest roots: what the attacker is the root of is its own affair."""
     everybody = [*ring.ids, attacker.id]
-    return next(name for name in names if closest(key_of(Tree(name, 1), WHOLE), everybody) != attacker.id)
+
+    def is_honest(key: NodeId) -> bool:
+        return closest(key, everybody) != attacker.id
+
+    names = (f"{prefix}{number}" for number in count())
+    return next(name for name in names if is_honest(schema_key(name)) and is_honest(key_of(Tree(name, 1), WHOLE)))
 
 
 async def arrives(ring: Ring, schema: str, number: int) -> None:
@@ -69,7 +73,7 @@ def _wanted(schema: str, number: int) -> Any:
 async def test_a_schema_is_taken_from_nobody(ring: Ring) -> None:
     """It writes the record anew, as its own and in the creator's name, with the last version that there is."""
     async with ring.attacked() as (attacker, work):
-        name = "taken"
+        name = schema_of_honest_roots(ring, attacker, "taken")
         await PubSubClient(ring.clients[0]).declare(document(name))
         key, numbers = schema_key(name), count(1)
         other = {"name": "b", "type": "int", "low": 0, "high": 9}
