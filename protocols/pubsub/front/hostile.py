@@ -12,9 +12,7 @@ from msgspec.structs import replace
 
 from peerd.ids import NodeId
 from peerd.messages import Message, PeerRef, encode_body
-from peerd.sim.hostile.member import Behaviour, HostileNode
-from peerd.wire.codec import Decoded
-from peerd.wire.frames import Frame
+from peerd.sim.hostile.member import Behaviour, Decoded, Frame, HostileNode
 from protocols.pubsub.answering import ack_statement
 from protocols.pubsub.bodies import id_of
 from protocols.pubsub.cells import LEVEL_LIMIT, SIDE, WHOLE, cell_at, children, level, parent
