@@ -376,7 +376,7 @@ class DearestRequest(Dearest):
 
 
 def dearest_request(route: str, *, beyond_charge: bool = False) -> DearestRequest:
-    """Measure all requests of a route, and the dearest again: the least of three times counts.
+    """Measure all requests of a route, and the dearest again: the least of some times counts.
 
     ``beyond_charge``: that which takes most beyond what its client is charged for.
     """

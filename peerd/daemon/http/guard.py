@@ -19,7 +19,7 @@ from starlette.exceptions import HTTPException as AnyHTTPException
 from starlette.requests import ClientDisconnect
 
 from peerd.daemon.http.gate import App, Receive, Scope, Send, refuse
-from peerd.daemon.http.paying import FREE_BYTES, WORK, new_work, pay_for, price_of_text
+from peerd.daemon.http.paying import FREE_BYTES, MARK_S, NAME_MARK_S, WORK, new_work, pay_for, price_of_text
 from peerd.daemon.memory_watch import tell_loop_of_memory
 from peerd.errors import Unavailable
 from peerd.invalid import told
@@ -97,7 +97,8 @@ class RequestGuard:
                 raise HTTPException(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, _too_large(limit.bytes_max))
             if limit.bytes_max is not None and received > FREE_BYTES:
                 held_at = loop.time()
-                await pay_for(scope, price_of_text(event.get("body", b"")))
+                mark_s = NAME_MARK_S if limit.bytes_max <= REQUEST_BODY_BYTES_MAX else MARK_S
+                await pay_for(scope, price_of_text(event.get("body", b""), mark_s))
                 due_at += loop.time() - held_at
             return event
 

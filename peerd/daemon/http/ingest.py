@@ -44,6 +44,8 @@ IDLE_MAX_S: Final = 60.0
 LINGER_BYTES_MAX: Final = 16 * MIB
 LINGER_S: Final = 5.0
 """Bounds on how much of a refused body is read all the same: most clients read the answer only after sending it."""
+CHUNK_BYTES_MAX: Final = 64 * KIB
+"""So much of a body is cut into lines at a time."""
 LINES_AT_ONCE: Final = 64
 BYTES_AT_ONCE: Final = 32 * KIB
 """Lines taken in one go; then other work of the event loop may have its turn."""
@@ -359,7 +361,8 @@ async def _chunks(body: AsyncGenerator[bytes, None]) -> AsyncGenerator[bytes, No
             return
         except TimeoutError as error:
             raise _GivenUp(HTTPStatus.REQUEST_TIMEOUT, f"nothing came for {IDLE_MAX_S:g} s") from error
-        yield chunk
+        for begin in range(0, len(chunk), CHUNK_BYTES_MAX):  # between them others have their turn
+            yield chunk[begin : begin + CHUNK_BYTES_MAX]
 
 
 async def _read_out(body: AsyncGenerator[bytes, None]) -> bool:

@@ -30,6 +30,8 @@ BYTE_S: Final = 10e-9
 MARK_S: Final = 0.4e-6
 """Seconds for each byte of JSON or XML, and for each character that separates or opens something: what the dearest
 bodies take. With several times as much, who publishes documents of some KiB quickly would be held back."""
+NAME_MARK_S: Final = 3e-6
+"""The same for a body that a model is made of: each name that the model does not have is an error of its own."""
 MARKS: Final = (b",", b":", b"[", b"{", b"<")
 TURN_S: Final = 0.005
 """So long is worked on one request before other work of the event loop gets its turn."""
@@ -40,9 +42,9 @@ def new_work() -> Admission[str]:
     return Admission(WORK_PER_S, WORK_BURST_S)
 
 
-def price_of_text(text: bytes) -> float:
-    """Seconds of processor to read a text, at most."""
-    return BYTE_S * len(text) + MARK_S * sum(map(text.count, MARKS))
+def price_of_text(text: bytes, mark_s: float = MARK_S) -> float:
+    """Seconds of processor to read a text, at most. ``mark_s``: for each mark; `NAME_MARK_S` where a model is made."""
+    return BYTE_S * len(text) + mark_s * sum(map(text.count, MARKS))
 
 
 async def pay(connection: HTTPConnection, price_s: float) -> None:
