@@ -9,8 +9,18 @@ from typing import Any
 import pytest
 
 from peerd.daemon.http.caller import STATE_KEY, Caller
-from peerd.daemon.http.guard import RequestGuard
-from peerd.daemon.http.paying import FREE_BYTES, WORK, WORK_BURST_S, WORK_PER_S, new_work, pay_for, price_of_text
+from peerd.daemon.http.guard import REQUEST_BODY_BYTES_MAX, ROUTE_BODY_BYTES_MAX, RequestGuard
+from peerd.daemon.http.paying import (
+    FREE_BYTES,
+    MARK_S,
+    NAME_MARK_S,
+    WORK,
+    WORK_BURST_S,
+    WORK_PER_S,
+    new_work,
+    pay_for,
+    price_of_text,
+)
 
 
 def scope_of(user: int, work: object) -> dict[str, Any]:
@@ -48,8 +58,14 @@ def test_what_is_dearer_than_a_whole_share_is_done_all_the_same() -> None:
     asyncio.run(pay_for(scope_of(1, new_work()), 10 * WORK_BURST_S))
 
 
+@pytest.mark.parametrize(
+    ("bytes_max", "mark_s"), [(REQUEST_BODY_BYTES_MAX, NAME_MARK_S), (ROUTE_BODY_BYTES_MAX, MARK_S)]
+)
 @pytest.mark.parametrize("piece_bytes", [1024, 64 * 1024])
-def test_a_body_is_charged_whatever_the_pieces_in_which_it_comes(piece_bytes: int) -> None:
+def test_a_body_is_charged_whatever_the_pieces_in_which_it_comes(
+    piece_bytes: int, bytes_max: int, mark_s: float
+) -> None:
+    """And an item, which is no model, by what an item takes: its publisher is not to be held back."""
     body = b'{"a":[' + b"[0]," * 15_000 + b"[0]]}"
     charged: list[float] = []
 
@@ -75,7 +91,8 @@ def test_a_body_is_charged_whatever_the_pieces_in_which_it_comes(piece_bytes: in
             return {"type": "http.request", "body": piece, "more_body": bool(pieces)}
 
         scope = {**scope_of(1, None), "method": "POST", "headers": [(b"content-length", str(len(body)).encode())]}
-        await RequestGuard(take)(scope, receive, send)
+        await RequestGuard(take, bytes_max)(scope, receive, send)
 
     asyncio.run(ask())
-    assert sum(charged) > 0.9 * price_of_text(body) - price_of_text(body[: 2 * FREE_BYTES])
+    whole = price_of_text(body, mark_s)
+    assert 0.9 * whole - price_of_text(body[: 2 * FREE_BYTES], mark_s) < sum(charged) <= 1.01 * whole
