@@ -17,6 +17,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from enum import Enum
+from math import inf
 from typing import Final
 
 from peerd.api import on_timer
@@ -24,6 +25,7 @@ from peerd.errors import Unavailable
 from peerd.ids import NodeId, short_id
 from peerd.messages import Message, PeerRef
 from protocols.dissemination.events import StreamHandedOver
+from protocols.dissemination.fencing import stops_at
 from protocols.dissemination.messages import HandOver, HandOverAnswer, HandOverState, HandOverStep
 from protocols.dissemination.names import TERM_MAX, StreamPosition
 from protocols.dissemination.producer_part import ProducerPart, Streams
@@ -71,8 +73,10 @@ class _Going:
     stage: _Stage = _Stage.PREPARING
     paused_at: float = 0.0
     why_back: str = ""
-    was_taken: bool = False
-    """The next producer has written its record, so it may have published."""
+    lapses_at: float = inf
+    """If the next producer, which has been asked to, has written its record, that may have lapsed from then on."""
+    may_be_taken: bool = False
+    """The next producer has written its record, or may have, so it may have published."""
 
     @property
     def who(self) -> str:
@@ -181,6 +185,7 @@ class Succession(ProducerPart):
             if self._going.get(going.node.record.key) is not going:
                 return
             if why is None:
+                going.lapses_at = stops_at(self._host.now(), self._registry.lease_s(going.node.record))
                 self._enter(going, _Stage.TAKING)
             else:  # it may be deleted nevertheless
                 self._go_back(going, f"its record cannot be deleted now: {why}")
@@ -209,16 +214,18 @@ class Succession(ProducerPart):
     def _take_back(self, going: _Going) -> None:
         """Write the record again. The store refuses that while the other node has one.
 
-        If it has had one, it may have published: then a later term begins, and what lies between is told as lost.
+        If it has had one, it may have published: then a later term begins, and what lies between is told as lost. That
+        the store does not refuse shows only that there is none now, so this holds also where one could have lapsed.
         """
-        record = going.node.record.taken_back() if going.was_taken else going.node.record
+        going.may_be_taken |= self._host.now() >= going.lapses_at
+        record = going.node.record.taken_back() if going.may_be_taken else going.node.record
 
         def done(why: Exception | None) -> None:
             if self._going.get(record.key) is not going:
                 return
             if why is None:
                 self._rivals.claim(record.key, going.to)
-                if going.was_taken:
+                if going.may_be_taken:
                     self._produced.remember(record)
                     going.node.begin_term(record)
                 self._stay(going, Unavailable(f"{record.name} stays here: {going.why_back}"))
@@ -243,7 +250,7 @@ class Succession(ProducerPart):
                 self._finish(going, Unavailable(f"node {taken.producer.id:.8} has taken {record.name} over"))
                 self._rivals.step_down(going.node, taken)
             elif taken is not None:
-                going.was_taken = True
+                going.may_be_taken = True
                 on_done, going.on_done = going.on_done, _nobody
                 on_done(Unavailable(f"{going.who} has the record of {record.name}, and has not said that it goes on"))
                 self._enter(going, _Stage.TAKING)  # it says so now, or the record lapses

@@ -56,11 +56,12 @@ def test_seed_in_which_the_overlay_was_at_fault(seed: int, monkeypatch: pytest.M
     assert run_seed(seed, without=frozenset({"liars"}), protocols=PROTOCOLS).failure is None
 
 
-@pytest.mark.parametrize("seed", [133, 150, 273, 659, 660, 716, 999, 1082])
+@pytest.mark.parametrize("seed", [133, 150, 273, 481, 659, 660, 716, 999, 1082])
 def test_seed_in_which_producers_followed_each_other(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Two streams of one name (133, 273; in 1082 a member of one got below one of the other), a hand-over that was
     broken off (150), one whose record was seen although it was broken off (716), one to a node that had yet to be sent
-    the newest values (659), and producers that took their stream back from one that had handed it on (660, 999)."""
+    the newest values (659), producers that took their stream back from one that had handed it on (660, 999), and one
+    that could not take it back before the next one's record had lapsed, unseen (481)."""
     monkeypatch.setattr(simulator, "usable_policies", lambda: ["cost", "first_fit", "overlap"])
     assert run_seed(seed, without=frozenset({"liars"}), protocols=PROTOCOLS).failure is None
 
