@@ -14,7 +14,7 @@ from protocols.dissemination.tree.state import MemberState
 RELEASING_MAX: Final = 256
 """Items that wait until a large one before them is matched. Publishers that ask before they publish have one each."""
 
-HASTE_S: Final = 0.005
+HASTE_S: Final = 0.02
 """Where items come no faster than this, on the average, none is held back: each is signed alone."""
 TOGETHER: Final = 32
 """So many are signed at once where they come faster."""
