@@ -45,6 +45,15 @@ class LeafTable:
         found = self._entries.get(_start(cell))
         return found[0] if found is not None and found[0].cell == cell else None
 
+    def subs(self, enough: float) -> int:
+        """How many subscriptions they have together. It is not counted further than ``enough``."""
+        total = 0
+        for entry, _ in self._entries.values():
+            total += entry.subs
+            if total >= enough:
+                break
+        return total
+
     def replace(self, below: int, entries: Iterable[LeafEntry], now: float) -> bool:
         """Take over what is said about all leaves in ``below``; returns whether other cells are leaves than before.
 

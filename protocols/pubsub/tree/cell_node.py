@@ -46,7 +46,7 @@ class CellNode:
     split_after: float = 0.0
     """After a split that failed, when the next one may be begun."""
     empty_since: float | None = None
-    """Since when its two halves have been leaves with few subscriptions."""
+    """Since when there have been few subscriptions below it."""
     order_after: float = 0.0
     order_pause_s: float = 1.0
     """When halves of which nothing is known are told to report, and how long that was put off."""

@@ -42,8 +42,8 @@ SPLIT_PAUSE_S: Final = 60.0
 CELLS_MAX: Final = 16_384
 """A node that has so many cells becomes the leaf of no more: who is the root of one may claim what it likes of it."""
 VACANT_SHARE: Final = 0.1
-"""Two leaves that hold nothing are merged after this share of ``merge_after``: a chain of them, which subscriptions
-have left for another tree, would cost every event detours for hours."""
+"""What holds nothing is merged after this share of ``merge_after``: a chain of empty leaves, which subscriptions have
+left for another tree, costs every event detours."""
 COOL_SHARE: Final = 0.5
 """A cell that was split because of its load is not merged while a half has more than this part of that load."""
 DENIED_S: Final = 5.0
@@ -154,15 +154,19 @@ class Growth(Part):
         self._begin_split(node, is_forced=True)
 
     def _begin_merge(self, node: CellNode, now: float) -> None:
-        config = self._forest.config
+        config, table = self._forest.config, node.table
+        if not table or node.is_switching:
+            node.empty_since = None
+            return
+        few = config.merge_share * config.leaf_capacity
+        subs = table.subs(few)
         halves = [half_entry(node, child) for child in children(node.cell)]
-        subs = sum(half.subs for half in halves if half is not None)
         is_warm = any(half.load > COOL_SHARE * node.hot_load > 0 for half in halves if half is not None)
-        if None in halves or subs >= config.merge_share * config.leaf_capacity or node.is_switching or is_warm:
+        if subs >= few or is_warm:
             node.empty_since = None
         elif node.empty_since is None:
             node.empty_since = now
-        elif now >= node.empty_since + config.merge_after * (1.0 if subs else VACANT_SHARE):
+        elif None not in halves and now >= node.empty_since + config.merge_after * (1.0 if subs else VACANT_SHARE):
             node.empty_since = None
             self._delete_leftovers(node)
             node.merge = Merge(node.cell, self._host.rng.getrandbits(62) << 1 | 1, now)
@@ -378,6 +382,8 @@ class Growth(Part):
             node.split.heard(child)
         if node.merge is not None and not is_leaf and node.merge.phase is MergePhase.RETIRING:
             self._ask_retired(node, child)
+        if node.state is CellState.INNER and node.split is None and node.merge is None:
+            self._begin_merge(node, self._host.now())
 
     def _ask_retired(self, node: CellNode, child: int) -> None:
         """A half that is still a leaf, and is not ordered any more, would keep events from what is new here."""

@@ -99,7 +99,6 @@ class TreeReports(Part):
             if message.entries or below == child:  # that one part of a half has no leaf says nothing of the half
                 self._wait(place, child, message, node)
             return
-        self.heard(node, child, bool(message.entries))
         if node.state is CellState.INNER:
             level_max = self._forest.config.level_max  # no leaf is deeper, whatever a report says
             leaves = [entry for entry in message.entries if level(entry.cell) <= level_max]
@@ -108,6 +107,7 @@ class TreeReports(Part):
                 self._send(node.place.above, below, message.entries)
         elif message.entries:
             self.claimed(node, child)
+        self.heard(node, child, bool(message.entries))
 
     def _wait(self, place: CellAddress, child: int, message: LeafUpdate, switching: CellNode | None) -> None:
         """Keep a report until it is known what the cell is, or will be."""
