@@ -217,7 +217,7 @@ class PubSubConfig(PluginConfig):
         "Operators are bounded by the whole only.",
     )
     events_per_member: Count = setting(
-        2000, "Events a second that this node takes from one publisher; above it the publisher is told to wait."
+        5000, "Events a second that this node takes from one publisher; above it the publisher is told to wait."
     )
 
     @model_validator(mode="after")

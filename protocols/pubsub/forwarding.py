@@ -24,7 +24,7 @@ from protocols.pubsub.config import PubSubConfig
 from protocols.pubsub.handing_over import LINKS_MIN, HandingOver
 from protocols.pubsub.messages import HOPS_MAX, EventAck, ProbePub
 from protocols.pubsub.names import Tree, key_of
-from protocols.pubsub.passing import PARKED_S, Journey, Parking, PassedBatches, Quotas, key_of_batch
+from protocols.pubsub.passing import HELD_S, PARKED_S, Journey, Parking, PassedBatches, Quotas, key_of_batch
 from protocols.pubsub.ports import Elsewhere, Here, LeafCells, LeafEvents, Schemas, SchemaView, targets_of
 from protocols.pubsub.spread import AttributeCell, Batch, places_of, trees_of, ways_to
 
@@ -40,8 +40,8 @@ PARKED_LOOK_S: Final = 0.5
 TARGETS_MAX: Final = 16
 """A batch with more different targets goes to all leaves in question; its leaves match exactly anyway."""
 MERGED: Final = "it lies in a larger leaf now"
-REFUSALS_EVERY_S: Final = 1.0
-"""A publisher that sends too much is told so once in this time."""
+REFUSALS_EVERY_S: Final = 0.05
+"""A publisher that sends too much is told so once in this time. What it is not told of, it sends again later."""
 REFUSED_MAX: Final = 1024
 """Publishers of whom it is remembered when they were told."""
 SENT_S: Final = 5.0
@@ -54,7 +54,7 @@ METRICS: Final = (
     Metric(
         "peerd_pubsub_probes_total",
         "counter",
-        "Messages with events that came or went: received, sent, rerouted, repeated, refused, parked, lapsed, lost.",
+        "Messages with events: received, sent, rerouted, repeated, refused, held, parked, lapsed, lost.",
         ("what",),
     ),
 )
@@ -80,6 +80,8 @@ class Forwarding(Part):
         self._seen = PassedBatches()
         self._quotas = Quotas()
         self._parking = Parking()
+        self._held = Parking()
+        """What comes too early; the other waits until it is clear where it goes."""
         self._is_looking = False
         self._told: OrderedDict[NodeId, float] = OrderedDict()
         self._sent: deque[_Sent] = deque()
@@ -132,21 +134,34 @@ class Forwarding(Part):
         if probe.hops == 0 and source.id != probe.publisher.id:
             raise ProtocolError("forged_publisher", f"{source} begins to publish what is {probe.publisher}'s")
         batch = Batch.of(probe)
-        key, places = key_of_batch(batch), places_of(probe.places)
+        key, places, wait_s = key_of_batch(batch), places_of(probe.places), 0.0
         if source.id != self._host.id and not self._seen.has_all(key, places, probe.vouched):
             rate = self.config.events_per_member
             count = 1 if key in self._seen else len(batch.events)  # its events count once, and each way of theirs
-            wait = self._quotas.wait_s(source.id, batch.publisher.id, count, rate, self._host.now())
-            if wait > 0:
-                self._refuse(batch, places, f"more than {rate} events a second", wait)
+            wait_s = self._quotas.wait_s(source.id, batch.publisher.id, count, rate, self._host.now())
+            if wait_s > HELD_S:
+                self._refuse(batch, places, f"more than {rate} events a second", wait_s)
                 return
         self.came(batch, source)
         fresh = self._seen.new(key, places, probe.vouched, self._host.now())
         if fresh:
             how = probe.vouched, probe.remembered, probe.hops + 1
-            self._take(Journey(batch, tuple(fresh), *how, self._host.now() + PARKED_S))
+            journey = Journey(batch, tuple(fresh), *how, self._host.now() + PARKED_S)
+            if wait_s <= 0:
+                self._take(journey)
+            elif (number := self._held.add(journey)) is not None:
+                self._count("held")
+                self._host.set_timer("probes_held", wait_s, number)
+            else:
+                self._count("lost")
         else:
             self._count("repeated")
+
+    @on_timer("probes_held")
+    def on_held(self, number: int) -> None:
+        """It is time for events that came too early."""
+        for journey in self._held.take_one(number):
+            self._take(journey)
 
     def _take(self, journey: Journey) -> None:
         """Send on what belongs elsewhere, and decide what is here; that may name further cells."""
@@ -222,7 +237,7 @@ class Forwarding(Part):
         self._resume(self._parking.take(tree.schema, (tree.attribute, cell)))
 
     def _park(self, journey: Journey) -> bool:
-        is_kept = self._parking.add(journey)
+        is_kept = self._parking.add(journey) is not None
         self._count("parked" if is_kept else "lost")
         if is_kept and not self._is_looking:
             self._is_looking = True

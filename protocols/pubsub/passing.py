@@ -19,6 +19,8 @@ QUOTAS_MAX: Final = 4096
 """Pairs of (link, publisher) whose rate is kept."""
 BURST_S: Final = 2.0
 """A publisher may send as much at once as in so many seconds of its rate."""
+HELD_S: Final = 0.25
+"""What comes too early by this much waits here: refused, it would be sent twice, and its publisher stop meanwhile."""
 CARRIED_SHARE: Final = 16
 """One link may bring so many times the rate of one publisher, for all that it says it carries events of."""
 PARKED_MAX: Final = 1024
@@ -108,19 +110,19 @@ class Quotas:
         return len(self._debts)
 
     def wait_s(self, link: NodeId, publisher: NodeId, events: int, rate: float, now: float) -> float:
-        """0, and the events are counted; or for how long they come too early."""
+        """For how long they come too early; 0: not at all. They are counted unless that is more than `HELD_S`."""
         pairs: list[tuple[tuple[NodeId, NodeId | None], float]] = [((link, publisher), rate)]
         if link != publisher:
             pairs.append(((link, None), rate * CARRIED_SHARE))
-        wait = max(self._debt(pair, each, now) / each - BURST_S for pair, each in pairs)
-        if wait > 0:
+        wait = max(0.0, *(self._debt(pair, each, now) / each - BURST_S for pair, each in pairs))
+        if wait > HELD_S:
             return wait
         for pair, each in pairs:
             self._debts[pair] = (self._debt(pair, each, now) + events, now)
             self._debts.move_to_end(pair)
         while len(self._debts) > QUOTAS_MAX:
             self._debts.popitem(last=False)
-        return 0.0
+        return wait
 
     def _debt(self, pair: tuple[NodeId, NodeId | None], rate: float, now: float) -> float:
         debt, since = self._debts.get(pair, (0.0, now))
@@ -153,15 +155,15 @@ class Parking:
     def __len__(self) -> int:
         return len(self._parked)
 
-    def add(self, parked: Journey) -> bool:
-        """Keep it; ``False`` where there is no room."""
+    def add(self, parked: Journey) -> int | None:
+        """Keep it, and return its number here; ``None`` where there is no room."""
         size = parked.batch.bytes
         if len(self._parked) >= PARKED_MAX or self.bytes + size > PARKED_BYTES_MAX:
-            return False
-        self._parked[self._next] = parked
+            return None
         self._next += 1
+        self._parked[self._next] = parked
         self.bytes += size
-        return True
+        return self._next
 
     def has(self, schema: str) -> bool:
         """Whether something of a schema waits."""
@@ -176,6 +178,10 @@ class Parking:
                 if parked.batch.schema == schema and (place is None or place in parked.places)
             ]
         )
+
+    def take_one(self, number: int) -> Iterator[Journey]:
+        """Take out the one of this number, if it is still here."""
+        yield from self._take([number] if number in self._parked else [])
 
     def take_all(self) -> Iterator[Journey]:
         """Take out everything."""
