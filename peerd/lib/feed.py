@@ -196,6 +196,8 @@ class Feed(Generic[T]):
         self._readers: dict[Reader[T], None] = {}
         self._on_writable = on_writable
         self._refused_bytes: int | None = None
+        self._had = self.first
+        """All readers that there were when `forget_taken` was called last had taken what is older."""
 
     def __len__(self) -> int:
         return len(self._held)
@@ -260,6 +262,15 @@ class Feed(Generic[T]):
         """Let go of the items up to this number, because they are too old, whoever has not taken them yet."""
         self._let_go(min(through, self.last) + 1)
         self._reader_moved()
+
+    def forget_taken(self) -> None:
+        """Let go of what all readers that there are had taken when this was called last.
+
+        Called now and then it bounds the memory of readers that keep up: what they had is held for those that come back
+        soon, between one and two times as long as passes between two calls.
+        """
+        had, self._had = self._had, min((each._wanted for each in self._readers), default=self.first)
+        self._let_go(min(had, self._had))
 
     def end(self, reason: str, *, is_final: bool = False) -> None:
         """End the feed: each reader takes what is left, and then a `FeedEnd`. Repeating it is harmless.

@@ -236,6 +236,7 @@ class Dissemination(Plugin):
                 self._tell(each, Unavailable(f"no parent was found for {each.stream} within {JOIN_S:.0f} s"))
         for each in self.clients.unread(now):
             self._forget(each)
+        self.clients.forget_read(now)
         self.clients.count_drops()
         self.named.save(list(self.clients), now)
         self.exchange.tick()

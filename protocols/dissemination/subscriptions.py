@@ -28,6 +28,9 @@ MARK_BYTES: Final = 900
 """What a mark, and what belongs to an item besides its payload, counts for in a feed."""
 OWNER_SHARE: Final = 0.25
 """Of the subscriptions of this node's clients: what one access token or user may have. Operators have all of it."""
+FORGET_S: Final = 300.0
+"""What the readers of a subscription without a name have had is held for one to two times as long: they may come back
+and ask for it again, where their connection was lost."""
 FEED_BYTES_MIN: Final = ITEM_BYTES_MAX + KIB
 
 Told = Callable[[StreamSubscriptionView | Exception], None]
@@ -196,6 +199,7 @@ class ClientSubscriptions:
         self._named: dict[str, ClientSubscription] = {}
         """The newest of each name."""
         self._next = 1
+        self._forget_at = 0.0
 
     def __len__(self) -> int:
         return len(self._all)
@@ -298,6 +302,14 @@ class ClientSubscriptions:
             elif now - each.unread_since >= self._config().unread_for:
                 found.append(each)
         return found
+
+    def forget_read(self, now: float) -> None:
+        """Let go of what the readers of those without a name have had for long. Called a few times a second."""
+        if now >= self._forget_at:
+            self._forget_at = now + FORGET_S
+            for each in self._all.values():
+                if not each.name:
+                    each.feed.forget_taken()
 
     def let_go(self, reason: str) -> None:
         """The plugin ends or is replaced: clients may come back to another feed."""

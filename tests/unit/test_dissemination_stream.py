@@ -57,7 +57,7 @@ from protocols.dissemination.stream import (
     StreamRecord,
     decode_record,
 )
-from protocols.dissemination.subscriptions import ClientSubscriptions
+from protocols.dissemination.subscriptions import FORGET_S, ClientSubscriptions
 from protocols.dissemination.tree.below import MoveEnd
 from protocols.dissemination.tree.search import TRIES_MAX, ParentSearch
 
@@ -269,7 +269,7 @@ def test_the_plugin_offers_what_clients_are_promised(name: str, value: Callable[
     assert [(each.name, each.kind, each.default) for each in offered] == wanted
 
 
-def test_a_name_leads_to_the_newest_subscription_and_an_id_to_its_own() -> None:
+def fixed_host() -> Any:
     class FixedHost:
         rng = Random(1)
 
@@ -279,8 +279,26 @@ def test_a_name_leads_to_the_newest_subscription_and_an_id_to_its_own() -> None:
         def now(self) -> float:
             return 0.0
 
-    host: Any = FixedHost()
-    clients = ClientSubscriptions(host, DisseminationConfig)
+    return FixedHost()
+
+
+def test_what_readers_have_had_is_let_go_in_time_but_not_of_a_subscription_with_a_name() -> None:
+    clients = ClientSubscriptions(fixed_host(), DisseminationConfig)
+    interest = load_kind("classes").parse("a")
+    named, other = (clients.add("news", interest, "classes", name, None) for name in ("n", ""))
+    readers = [each.feed.reader("start") for each in (named, other)]
+    for each in (named, other):
+        each.begin_anew(StreamPosition(1, 1))
+    assert all(reader.take() is not None for reader in readers)
+    held = []
+    for now in (0.0, FORGET_S - 1, FORGET_S, FORGET_S + 1):
+        clients.forget_read(now)
+        held.append((len(named.feed), len(other.feed)))
+    assert held == [(1, 1), (1, 1), (1, 0), (1, 0)]
+
+
+def test_a_name_leads_to_the_newest_subscription_and_an_id_to_its_own() -> None:
+    clients = ClientSubscriptions(fixed_host(), DisseminationConfig)
     interest = load_kind("classes").parse("a")
     old, new, other = [clients.add("news", interest, "classes", name, None) for name in ("n", "n", "")]
     assert clients.named("n") is new and clients.named("") is None

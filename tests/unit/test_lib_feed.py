@@ -341,6 +341,34 @@ def test_old_items_expire_whoever_has_not_taken_them() -> None:
     assert feed.first == 5
 
 
+def test_what_all_readers_have_had_is_held_until_it_is_forgotten_twice() -> None:
+    feed: Feed[str] = Feed("e1")
+    for number in range(1, 6):
+        feed.push(str(number))
+    feed.forget_taken()
+    feed.forget_taken()
+    assert len(feed) == 5, "nobody has had anything"
+    quick, slow = feed.reader("start"), feed.reader("start")
+    drained(quick)
+    assert slow.take() == FeedItem(1, "1")
+    feed.forget_taken()
+    assert len(feed) == 5
+    drained(slow)
+    feed.push("6")
+    feed.forget_taken()
+    assert (feed.first, feed.dropped) == (2, 0), "the slower one had only had the first"
+    feed.forget_taken()
+    assert (feed.first, feed.dropped) == (6, 0)
+    quick.close()
+    assert drained(slow) == items(6, 6)
+    slow.close()
+    feed.forget_taken()
+    feed.forget_taken()
+    assert feed.first == 6, "who is away comes back to what was held when he left"
+    gap = feed.reader(Position("e1", 2)).take()
+    assert isinstance(gap, FeedGap) and (gap.reason, gap.first, gap.last) == ("expired", 3, 5)
+
+
 def test_a_feed_counts_what_its_slowest_reader_lost() -> None:
     feed: Feed[str] = Feed("e1", items_max=3)
     for number in range(1, 6):
