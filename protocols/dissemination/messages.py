@@ -20,7 +20,7 @@ from peerd.ids import NodeId
 from peerd.limits import KIB, PROOF_BYTES_MAX
 from peerd.messages import U8, U32, U64, Message, PeerRef, Struct, Text, message
 from protocols.dissemination.documents.manifest import Attachment
-from protocols.dissemination.names import INTEREST_ID_BYTES, PLACE_MAX, TERM_MAX, StreamPosition
+from protocols.dissemination.names import INTEREST_ID_BYTES, PLACE_MAX, TERM_MAX, PlaceNumber, StreamPosition
 from protocols.dissemination.sealing import BATCH_MAX, DIGEST_BYTES, DIGESTS_MAX, SIGNATURE_BYTES, SealedBatch
 
 INTEREST_BYTES_MAX: Final = 8 * KIB
@@ -56,7 +56,6 @@ InterestIds = Annotated[tuple[InterestId, ...], Meta(max_length=WANTS_MAX)]
 InterestText = Annotated[str, Meta(max_length=INTEREST_BYTES_MAX)]
 InterestTexts = Annotated[tuple[InterestText, ...], Meta(max_length=WANTS_MAX)]
 Path = Annotated[tuple[PeerRef, ...], Meta(max_length=DEPTH_MAX)]
-PlaceNumber = Annotated[int, Meta(ge=0, le=PLACE_MAX)]
 ItemNumber = Annotated[int, Meta(ge=1, le=PLACE_MAX)]
 
 
@@ -69,18 +68,6 @@ def that_fit(peers: Iterable[PeerRef], bytes_max: int) -> tuple[PeerRef, ...]:
     """So many of the first of these as take no more bytes than that in a message."""
     total = accumulate(map(peer_bytes, (kept := tuple(peers))))
     return tuple(peer for peer, size in zip(kept, total, strict=True) if size <= bytes_max)
-
-
-class StreamMark(Struct):
-    """`protocols.dissemination.names.StreamPosition`, as it travels."""
-
-    epoch: PlaceNumber
-    sequence: PlaceNumber
-
-    @property
-    def position(self) -> StreamPosition:
-        """What it says."""
-        return StreamPosition(self.epoch, self.sequence)
 
 
 class StreamItem(Struct):
@@ -193,7 +180,7 @@ class Attach(Message):
     stream: NodeId
     attempt: U64
     wants: InterestTexts
-    after: StreamMark
+    after: StreamPosition
     is_new: bool = False
     is_orphan: bool = False
     instead_of: NodeId | None = None
@@ -209,8 +196,8 @@ class Ready(Message):
 
     stream: NodeId
     attempt: U64
-    since: StreamMark
-    through: StreamMark
+    since: StreamPosition
+    through: StreamPosition
 
 
 @message(0x0302, bytes_max=12 * KIB)
@@ -230,7 +217,7 @@ class Begin(Message):
 
     stream: NodeId
     attempt: U64
-    after: StreamMark
+    after: StreamPosition
 
 
 @message(0x0304, bytes_max=64)
@@ -250,7 +237,7 @@ class Widen(Message):
 
     stream: NodeId
     wants: InterestTexts
-    after: StreamMark
+    after: StreamPosition
     is_new: bool = False
     attempt: U64 = 0
     number: U64 = 0
@@ -274,8 +261,8 @@ class Widened(Message):
 
     stream: NodeId
     interests: InterestIds
-    since: StreamMark
-    through: StreamMark
+    since: StreamPosition
+    through: StreamPosition
     """And this is how far you have come with that."""
     attempt: U64 = 0
     number: U64 = 0
@@ -301,7 +288,7 @@ class Carry(Message):
 
     stream: NodeId
     items: Items
-    through: StreamMark
+    through: StreamPosition
     attempt: U64 = 0
     number: U64 = 0
     seals: Seals = ()
@@ -317,7 +304,7 @@ class Beat(Message):
     """
 
     stream: NodeId
-    through: StreamMark
+    through: StreamPosition
     path: Path | None = None
     attempt: U64 = 0
     number: U64 = 0
@@ -329,8 +316,8 @@ class StreamGap(Message):
     """Parent to child: what came after ``since`` and up to ``until`` is lost for you, wholly or in part."""
 
     stream: NodeId
-    since: StreamMark
-    until: StreamMark
+    since: StreamPosition
+    until: StreamPosition
     attempt: U64 = 0
     number: U64 = 0
 
@@ -491,7 +478,7 @@ class HandOver(Message):
     stream: NodeId
     step: U8
     term: Annotated[int, Meta(ge=0, le=TERM_MAX)]
-    through: StreamMark
+    through: StreamPosition
 
 
 @message(0x0319, bytes_max=3 * KIB)

@@ -127,7 +127,7 @@ class NextProducer(ProducerPart):
         """An answer that comes after its time."""
 
     def _has_all(self, coming: Coming, message: HandOver) -> bool:
-        return coming.node.member.has_all(coming.everything, message.through.position)
+        return coming.node.member.has_all(coming.everything, message.through)
 
     def _prepare(self, node: StreamNode, source: PeerRef) -> Coming:
         """Want everything. Raises `StreamRefused` and `Unavailable`."""

@@ -14,7 +14,6 @@ from protocols.dissemination.produced import ProducedStreams
 from protocols.dissemination.registry import StreamRegistry
 from protocols.dissemination.stream import StreamRecord
 from protocols.dissemination.taking_part import StreamNodes
-from protocols.dissemination.tree.state import mark
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,7 +37,7 @@ class ProducerPart(Part):
 
     def _tell(self, peers: Iterable[PeerRef], step: HandOverStep, record: StreamRecord) -> None:
         """Say something of a stream, to which nobody has to say anything: what is to come of it comes by itself."""
-        question = HandOver(record.key, step, record.term, mark(START))
+        question = HandOver(record.key, step, record.term, START)
         for peer in peers:
             self._host.request(peer, question, self._config().ask_timeout, _heard, lambda: None)
 

@@ -22,7 +22,6 @@ from protocols.dissemination.producer_part import ProducerPart, Streams
 from protocols.dissemination.service import StreamRefused
 from protocols.dissemination.stream import SeedRef
 from protocols.dissemination.stream_node import StreamNode
-from protocols.dissemination.tree.state import mark
 
 STANDBYS: Final = 2
 """So many are chosen where the stream's creator has named nobody."""
@@ -113,7 +112,7 @@ class Standbys(ProducerPart):
 
     def _ask(self, chosen: _Chosen, standby: _Standby) -> None:
         node = chosen.node
-        question = HandOver(node.record.key, HandOverStep.STAND_BY, node.record.term, mark(START))
+        question = HandOver(node.record.key, HandOverStep.STAND_BY, node.record.term, START)
 
         def answered(reply: Message, source: PeerRef) -> None:
             if not self._is_current(chosen) or chosen.standbys.get(standby.peer.id) is not standby:

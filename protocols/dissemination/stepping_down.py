@@ -23,7 +23,6 @@ from protocols.dissemination.registry import RENEWALS_PER_LEASE
 from protocols.dissemination.service import StreamRefused
 from protocols.dissemination.stream import AFTER_STANDBYS, StreamRecord
 from protocols.dissemination.stream_node import StreamNode
-from protocols.dissemination.tree.state import mark
 
 BACK_EVERY_S: Final = 2.0
 """Pause between two attempts to write a record again, and between two looks at the ring where a node claims a later
@@ -129,7 +128,7 @@ class Rivals(ProducerPart):
             self._rivals.pop(key, None)
             return
         self._again(key)
-        question = HandOver(key, HandOverStep.ASK, node.record.term, mark(START))
+        question = HandOver(key, HandOverStep.ASK, node.record.term, START)
 
         def answered(reply: Message, source: PeerRef) -> None:
             if self._nodes.get(key) is not node or not node.is_producer or self.is_busy(key):

@@ -33,7 +33,6 @@ from protocols.dissemination.service import StreamRefused
 from protocols.dissemination.stepping_down import BACK_EVERY_S, Rivals
 from protocols.dissemination.stream import TAKE_BACK_TERMS, StreamRecord
 from protocols.dissemination.stream_node import StreamNode
-from protocols.dissemination.tree.state import mark
 
 ASK_EVERY_S: Final = 0.1
 """The next producer is asked again so long after its last answer."""
@@ -147,7 +146,7 @@ class Succession(ProducerPart):
             node.flush()
             going.through = node.member.state.through
         step = HandOverStep.TAKE if stage is _Stage.TAKING else HandOverStep.PREPARE
-        question = HandOver(node.record.key, step, node.record.term, mark(going.through))
+        question = HandOver(node.record.key, step, node.record.term, going.through)
 
         def answered(answer: Message | None) -> None:
             if self._going.get(node.record.key) is going and going.stage is stage:

@@ -22,9 +22,9 @@ from protocols.dissemination.config import DisseminationConfig
 from protocols.dissemination.documents import messages as documents
 from protocols.dissemination.front.judging import StreamJudge, WatchedStream, plugin_of
 from protocols.dissemination.interests.classes import ClassesKind
-from protocols.dissemination.messages import StreamItem, StreamMark
+from protocols.dissemination.messages import StreamItem
 from protocols.dissemination.models import StreamSpec, StreamView
-from protocols.dissemination.names import stream_key
+from protocols.dissemination.names import START, StreamPosition, stream_key
 from protocols.dissemination.plugin import Dissemination
 from protocols.dissemination.policies.cost import messages as cost
 from protocols.dissemination.policies.overlap import messages as overlap
@@ -130,14 +130,14 @@ class _Words:
         node = world.node
         self.world, self.member, self.victim = world, world.member.peer, victim.peer
         through = node.member.state.through
-        self.mark = StreamMark(through.epoch, through.sequence)
-        self.start = StreamMark(0, 0)
+        self.mark = through
+        self.start = START
         down = node.member.down.children.get(victim.id)
         up = node.member.up.parent
         assert up is not None
         self.attempt = up.attempt if down is None else down.attempt
         self.number = up.asked_number + 1 if down is None else down.number + 1
-        self.next_mark = StreamMark(through.epoch, through.sequence + 1)
+        self.next_mark = StreamPosition(through.epoch, through.sequence + 1)
         self.item = StreamItem(through.epoch, through.sequence + 1, 0, WANTS.encode())
         self.interest = ClassesKind().parse(WANTS).id
         self.parent = up.peer

@@ -21,9 +21,8 @@ from protocols.dissemination.messages import (
     HandOver,
     HandOverStep,
     StreamItem,
-    StreamMark,
 )
-from protocols.dissemination.names import TERM_MAX, interest_id, stream_key
+from protocols.dissemination.names import TERM_MAX, StreamPosition, interest_id, stream_key
 from protocols.dissemination.tree.matching import ASIDE_BYTES, at_once
 from protocols.dissemination.tree.member import StreamMember
 from protocols.dissemination.tree.replay import BufferLimits
@@ -35,7 +34,7 @@ KIND = ClassesKind()
 LIMITS = BufferLimits(20, 4096, 60.0)
 FAN_OUT = 2
 
-marks = st.builds(StreamMark, st.integers(0, 2), st.integers(0, 12))
+marks = st.builds(StreamPosition, st.integers(0, 2), st.integers(0, 12))
 attempts = st.integers(0, 4)
 numbers = st.integers(0, 5)
 texts = st.lists(st.sampled_from(["", "a", "b", "a,b", "c", "!", "a b"]), max_size=3).map(tuple)
@@ -141,7 +140,7 @@ def test_a_term_that_no_record_can_have_is_refused_before_anybody_steps_down_for
     """A standby is believed at once: after such a term no record is later, and the stream would have no producer."""
 
     def claim(term: int) -> HandOver:
-        return HandOver(STREAM, HandOverStep.ASK, term, StreamMark(0, 0))
+        return HandOver(STREAM, HandOverStep.ASK, term, StreamPosition(0, 0))
 
     assert decode_body(HandOver, encode_body(claim(TERM_MAX))) == claim(TERM_MAX)
     with pytest.raises(ProtocolError):

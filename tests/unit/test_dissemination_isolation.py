@@ -31,7 +31,6 @@ from protocols.dissemination.statistics.recent import RecentItems
 from protocols.dissemination.tree.matching import ASIDE_BYTES, Matching
 from protocols.dissemination.tree.member import StreamMember
 from protocols.dissemination.tree.replay import BufferLimits
-from protocols.dissemination.tree.state import mark
 from protocols.dissemination.tree.subscription import Delivered, Unmatchable
 from protocols.dissemination.tree.wants import Wants
 
@@ -126,7 +125,7 @@ def test_a_child_is_sent_what_its_interest_cannot_be_tried_on_so_that_its_own_no
     node = Producer()
     node.subscribe(2, "b")
     node.publish("ab")
-    node.member.received(CHILD, Attach(STREAM, 1, ("bad,a",), mark(START), is_orphan=True), 0.0)
+    node.member.received(CHILD, Attach(STREAM, 1, ("bad,a",), START, is_orphan=True), 0.0)
     node.publish("cbab")
     assert node.carried() == "abbab", "with what is remembered, and without the c that was before the failure"
     assert node.items(2) == "bbb"

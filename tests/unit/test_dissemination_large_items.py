@@ -40,7 +40,7 @@ from protocols.dissemination.tree.member import StreamMember
 from protocols.dissemination.tree.past import SLICE_BYTES
 from protocols.dissemination.tree.replay import BufferLimits
 from protocols.dissemination.tree.seals import in_messages
-from protocols.dissemination.tree.state import SILENT_S, mark
+from protocols.dissemination.tree.state import SILENT_S
 from protocols.dissemination.tree.subscription import Delivered, Lost
 from tests.support.large_items import Aside, large
 
@@ -81,7 +81,7 @@ class Node:
         """Have the parent, and a subscription that gets what comes from now on."""
         self.member.subscribe(1, KIND.parse(text), None, self.got.append, self.now)
         self.member.move_to(PARENT, self.now)
-        self.hears(PARENT, Ready(STREAM, 1, mark(START), mark(START)))
+        self.hears(PARENT, Ready(STREAM, 1, START, START))
         self.hears(PARENT, Climbed(STREAM, 1, is_clear=True))
         assert self.member.up.parent is not None
 
@@ -109,7 +109,7 @@ def cut(item: StreamItem) -> list[ItemPart | Carry]:
     while len(rest) > PART_BYTES:
         found.append(ItemPart(STREAM, rest[:PART_BYTES], len(rest) - PART_BYTES))
         rest = rest[PART_BYTES:]
-    return [*found, Carry(STREAM, (replace(item, payload=rest),), mark(item.position))]
+    return [*found, Carry(STREAM, (replace(item, payload=rest),), item.position)]
 
 
 def of_edge(sent: Sequence[tuple[PeerRef, Message]], peer: PeerRef) -> list[Message]:
@@ -121,7 +121,7 @@ def of_edge(sent: Sequence[tuple[PeerRef, Message]], peer: PeerRef) -> list[Mess
 
 def source_with_child(**more: Any) -> Node:
     node = Node(is_source=True, **more)
-    node.hears(CHILD, Attach(STREAM, 1, ("a",), mark(START), is_orphan=True))
+    node.hears(CHILD, Attach(STREAM, 1, ("a",), START, is_orphan=True))
     node.sent.clear()
     return node
 
@@ -167,7 +167,7 @@ def test_large_items_are_alone_in_their_messages(sizes: list[int]) -> None:
 def test_messages_of_small_items_with_long_content_types_fit(content_type: str) -> None:
     items = [StreamItem(1 << 45, number, 1 << 41, bytes(100), content_type) for number in range(1, 300)]
     for some in in_messages(items):
-        encode_body(Carry(STREAM, some, mark(some[-1].position), 1 << 62, 1 << 30))
+        encode_body(Carry(STREAM, some, some[-1].position, 1 << 62, 1 << 30))
         encode_body(ReplayItems(STREAM, some, 1 << 62, 1 << 30))
 
 
@@ -251,15 +251,15 @@ Bad = Callable[[list[Any]], list[Any]]
 @pytest.mark.parametrize(
     "wrong",
     [
-        pytest.param(lambda cut: [*cut[:1], Beat(STREAM, mark(START))], id="something else in between"),
+        pytest.param(lambda cut: [*cut[:1], Beat(STREAM, START)], id="something else in between"),
         pytest.param(lambda cut: [cut[0], cut[0]], id="the same part twice"),
         pytest.param(lambda cut: [cut[0], cut[2]], id="a part left out"),
         pytest.param(lambda cut: [ItemPart(STREAM, bytes(PART_BYTES), ITEM_BYTES_MAX)], id="too large"),
         pytest.param(lambda cut: [ItemPart(STREAM, b"x", 100)], id="a short part that is not the last"),
         pytest.param(lambda cut: [ItemPart(STREAM, b"x", 0), ItemPart(STREAM, b"x", 0)], id="a part after the last"),
-        pytest.param(lambda cut: [*cut[:2], Carry(STREAM, (), mark(START))], id="no item"),
-        pytest.param(lambda cut: [*cut[:2], Carry(STREAM, cut[2].items * 2, mark(START))], id="two items"),
-        pytest.param(lambda cut: [*cut[:2], Carry(STREAM, (large(1, 7),), mark(START))], id="another end"),
+        pytest.param(lambda cut: [*cut[:2], Carry(STREAM, (), START)], id="no item"),
+        pytest.param(lambda cut: [*cut[:2], Carry(STREAM, cut[2].items * 2, START)], id="two items"),
+        pytest.param(lambda cut: [*cut[:2], Carry(STREAM, (large(1, 7),), START)], id="another end"),
     ],
 )
 def test_parts_that_no_correct_parent_sends_cost_it_the_child(wrong: Bad) -> None:
@@ -283,8 +283,8 @@ def test_an_edge_that_is_cut_in_the_middle_leaves_nothing_behind() -> None:
     node.member.gone(PARENT.id, 0.0)
     node.member.move_to(PARENT, 0.0)
     attach = next(each for _, each in reversed(node.sent) if isinstance(each, Attach))
-    assert attach.after.position == START, "it has not had it"
-    node.hears(PARENT, Ready(STREAM, attach.attempt, mark(START), mark(START)))
+    assert attach.after == START, "it has not had it"
+    node.hears(PARENT, Ready(STREAM, attach.attempt, START, START))
     for number, message in enumerate(cut(item), 1):
         node.hears(PARENT, replace(message, attempt=attach.attempt, number=number))
     assert node.numbers == [1]
@@ -395,7 +395,7 @@ def test_a_long_past_is_looked_through_in_slices_and_in_order() -> None:
 
     node.member.state.call_again = call_again
     wanted = small_past(node, 40)
-    node.hears(CHILD, Attach(STREAM, 1, ("a",), mark(START), is_orphan=True))
+    node.hears(CHILD, Attach(STREAM, 1, ("a",), START, is_orphan=True))
     first = carried(node.sent)
     assert 0 < len(first) <= SLICE_BYTES // 30_000 and again
     node.member.publish(large(41, 100), 0.0)
@@ -412,8 +412,8 @@ def test_a_long_past_is_looked_through_in_slices_and_in_order() -> None:
 def test_a_child_that_asks_for_more_of_the_past_is_told_when_that_was_all() -> None:
     node = Node(is_source=True)
     small_past(node, 40)
-    node.hears(CHILD, Attach(STREAM, 1, ("c",), mark(START), is_new=True, is_orphan=True))
-    node.hears(CHILD, Widen(STREAM, ("b",), mark(START), False, 1, 1))
+    node.hears(CHILD, Attach(STREAM, 1, ("c",), START, is_new=True, is_orphan=True))
+    node.hears(CHILD, Widen(STREAM, ("b",), START, False, 1, 1))
     sent = list(node.sent)
     assert not any(isinstance(each, Widened) for _, each in sent)
     for _ in range(20):
@@ -459,7 +459,7 @@ def test_a_large_item_of_the_past_is_matched_aside() -> None:
     node.member.publish(large(1, ASIDE_BYTES + 1, "b"), 0.0)
     node.member.publish(large(2, ASIDE_BYTES + 1, "a"), 0.0)
     node.member.state.matching.offload = aside.offload
-    node.hears(CHILD, Attach(STREAM, 1, ("a",), mark(START), is_orphan=True))
+    node.hears(CHILD, Attach(STREAM, 1, ("a",), START, is_orphan=True))
     for _ in range(5):
         node.member.go_on(0.0)
     assert carried(node.sent) == []
@@ -477,7 +477,7 @@ def test_nobody_turns_in_circles_while_an_item_of_the_past_is_looked_at_aside() 
     node.member.publish(large(2, ASIDE_BYTES + 1), 0.0)
     again: list[str] = []
     node.member.state.call_again = lambda: again.append("again")
-    node.hears(CHILD, Attach(STREAM, 1, ("a",), mark(START), is_orphan=True))
+    node.hears(CHILD, Attach(STREAM, 1, ("a",), START, is_orphan=True))
     node.member.subscribe(1, KIND.parse("a"), START, node.got.append, 0.0)
     again.clear()
     for _ in range(5):

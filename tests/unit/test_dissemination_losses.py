@@ -17,7 +17,6 @@ from protocols.dissemination.subscriptions import MARK_BYTES, ClientSubscription
 from protocols.dissemination.tree.downstream import ITEMLESS_MAX
 from protocols.dissemination.tree.links import Downlink
 from protocols.dissemination.tree.replay import BufferLimits
-from protocols.dissemination.tree.state import mark
 from protocols.dissemination.tree.subscription import Lost
 from tests.unit.test_dissemination_tree import STREAM, Net
 
@@ -92,7 +91,7 @@ def test_a_child_that_takes_little_and_wants_more_all_the_time_has_no_more_waiti
     net.source.state.buffer.limits = BufferLimits(1000, limit, 1e9)
     most = longest = 0
     for number in range(1, 3 * ITEMLESS_MAX):
-        wish = Widen(STREAM, ("c",), mark(START), is_new=True, attempt=child.attempt, number=number)
+        wish = Widen(STREAM, ("c",), START, is_new=True, attempt=child.attempt, number=number)
         net.source.received(net.peers[1], wish, net.now)
         net.publish("a" if is_wanted else "b")
         if child.peer.id not in net.source.down.children:

@@ -37,7 +37,6 @@ from protocols.dissemination.tree.allowance import (
 )
 from protocols.dissemination.tree.member import StreamMember
 from protocols.dissemination.tree.replay import BufferLimits, ReplayBuffer
-from protocols.dissemination.tree.state import mark
 from protocols.dissemination.tree.subscription import Delivered
 
 STREAM = stream_key("s")
@@ -102,7 +101,7 @@ class Node:
             self.member.subscribe(number, self.kind.parse(text), None, lambda what: None, 0.0)
 
     def attach(self, attempt: int, after: StreamPosition, now: float = 0.0, *, is_orphan: bool = True) -> list[Message]:
-        return self.hears(Attach(STREAM, attempt, ("a",), mark(after), is_orphan=is_orphan), now)
+        return self.hears(Attach(STREAM, attempt, ("a",), after, is_orphan=is_orphan), now)
 
     @property
     def whole(self) -> int:
@@ -155,7 +154,7 @@ def test_who_wants_everything_is_given_the_past_without_a_look_into_it() -> None
     delivered: list[Delivered] = []
     node.member.subscribe(1, node.kind.parse(""), START, delivered.append, 0.0)
     assert [each.item.sequence for each in delivered if isinstance(each, ParsedItem)] == [1, 2]
-    assert numbers(node.hears(Attach(STREAM, 1, ("a", ""), mark(START), is_orphan=True))) == [1, 2]
+    assert numbers(node.hears(Attach(STREAM, 1, ("a", ""), START, is_orphan=True))) == [1, 2]
     assert node.kind.parsed == 2
 
 
@@ -195,7 +194,7 @@ def test_who_says_only_at_the_end_that_it_wants_the_whole_past_is_charged_for_it
         attempt += 1
         offered = node.attach(attempt, StreamPosition(1, ITEMS), is_orphan=False)
         assert any(isinstance(each, Ready) for each in offered)
-        answer = node.hears(Begin(STREAM, attempt, mark(START)))
+        answer = node.hears(Begin(STREAM, attempt, START))
         if any(isinstance(each, Dismiss) for each in answer):
             break
         assert numbers(answer) == [1, 2, 3, 4]
@@ -212,7 +211,7 @@ def test_who_wants_more_is_charged_for_the_past_of_it_where_it_asks_for_that(is_
     node.attach(1, StreamPosition(1, ITEMS))
     answers = 0
     for number in range(1, BURST_MAX // node.whole + 2):
-        answer = node.hears(Widen(STREAM, ("b",), mark(START), is_new, 1, number))
+        answer = node.hears(Widen(STREAM, ("b",), START, is_new, 1, number))
         if any(isinstance(each, Dismiss) for each in answer):
             break
         assert numbers(answer) == ([] if is_new else [2, 4])
@@ -232,11 +231,11 @@ def test_who_asks_for_what_the_node_does_not_know_again_and_again_is_charged_for
         texts = tuple(f"c{turn:02}x{number:02x}" for number in range(each))
         ids = tuple(interest_id(node.kind.name, text) for text in texts)
         read = node.kind.read
-        node.hears(Widen(STREAM, texts, mark(START), True, 1, 2 * turn + 1))
+        node.hears(Widen(STREAM, texts, START, True, 1, 2 * turn + 1))
         assert (CHILD.id in node.member.down.children) == (turn < allowed)
         assert (node.kind.read == read) == (turn == allowed), "what is refused is not read"
         node.hears(Narrow(STREAM, ids, 1, 2 * turn + 2))
-    refused = node.hears(Attach(STREAM, 2, tuple(f"d{number}" for number in range(WANTS_MAX)), mark(START)))
+    refused = node.hears(Attach(STREAM, 2, tuple(f"d{number}" for number in range(WANTS_MAX)), START))
     assert [each.why for each in refused if isinstance(each, Declined)] == [AttachRefusal.BUSY]
 
 
@@ -250,7 +249,7 @@ def test_members_with_as_many_interests_as_there_may_be_are_served_whoever_else_
         peer = PeerRef(NodeId(10 + child), "127.0.0.1", 10 + child)
         for attempt in range(1, 6):
             texts = tuple(f"c{child}x{number}" for number in range(WANTS_MAX))
-            member.received(peer, Attach(STREAM, attempt, texts, mark(START), is_orphan=True), 0.0)
+            member.received(peer, Attach(STREAM, attempt, texts, START, is_orphan=True), 0.0)
     assert sum(isinstance(message, Ready) for _, message in sent) == 50 * 5
 
 

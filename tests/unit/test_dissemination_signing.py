@@ -22,10 +22,9 @@ from protocols.dissemination.messages import (
     Carry,
     Seal,
     StreamItem,
-    StreamMark,
 )
 from protocols.dissemination.models import StreamSpec
-from protocols.dissemination.names import epoch_of, stream_key
+from protocols.dissemination.names import StreamPosition, epoch_of, stream_key
 from protocols.dissemination.proving import Proofs
 from protocols.dissemination.sealing import BATCH_MAX, DIGEST_BYTES, SealedBatch, item_digest
 from protocols.dissemination.stream import FORMER_MAX, StreamRecord
@@ -229,7 +228,7 @@ def test_messages_with_seals_fit(batches: list[tuple[int, int, int]]) -> None:
             proofs.sealed(StreamItem(epoch_of(term, 7), 10 * at + number, 1, bytes(size))) for number in range(1, 10)
         ]
         items += batch[::2][:count]
-    through = StreamMark(1, 1)
+    through = StreamPosition(1, 1)
     for some in in_messages(items):
         seals, certificate = seals_of(some)
         carried = Carry(stream_key("news"), tuple(bare(some)), through, 1, 1, seals, certificate)

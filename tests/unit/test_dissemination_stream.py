@@ -29,7 +29,6 @@ from protocols.dissemination.messages import (
     MoveAway,
     Reserved,
     StreamItem,
-    StreamMark,
     TreeAnswer,
 )
 from protocols.dissemination.models import StreamSpec
@@ -142,7 +141,7 @@ def test_messages_that_name_nodes_have_room_for_the_longest_names() -> None:
     far = [PeerRef(NodeId((1 << 127) + number), "h" * HOST_LENGTH_MAX, 65535) for number in range(DEPTH_MAX)]
     for message in (
         Declined(key, most, 0, tuple(far[:32]), "x" * 256),
-        Beat(key, StreamMark(most, most), tuple(far), most, most),
+        Beat(key, StreamPosition(most, most), tuple(far), most, most),
         Reserved(key, far[0].id, False, tuple(far[:PLACES_TOLD_MAX])),
         MoveAway(key, most, tuple(far[:4])),
         TreeAnswer(key, bytes(NODE_BYTES_MAX), tuple(far)),
@@ -170,16 +169,16 @@ def test_other_texts_are_no_places(text: str) -> None:
 
 @pytest.mark.parametrize(("epoch", "sequence"), [(1, 0), (1, PLACE_MAX + 1), (PLACE_MAX + 1, 1), (1, (1 << 64) - 1)])
 def test_an_item_at_a_place_that_no_stream_has_is_refused(epoch: int, sequence: int) -> None:
-    carried = Carry(stream_key("news"), (StreamItem(epoch, sequence, 5, b"x"),), StreamMark(1, 1))
+    carried = Carry(stream_key("news"), (StreamItem(epoch, sequence, 5, b"x"),), StreamPosition(1, 1))
     with pytest.raises(ProtocolError):
         decode_body(Carry, encode_body(carried))
 
 
 def test_a_mark_may_be_before_the_first_item_and_not_after_the_last() -> None:
-    for place in (StreamMark(0, 0), StreamMark(7, 0), StreamMark(PLACE_MAX, PLACE_MAX)):
+    for place in (StreamPosition(0, 0), StreamPosition(7, 0), StreamPosition(PLACE_MAX, PLACE_MAX)):
         mark = Begin(stream_key("news"), 1, place)
-        assert decode_body(Begin, encode_body(mark)) == mark and position_of(position_text(place.position))
-    for place in (StreamMark(0, PLACE_MAX + 1), StreamMark(PLACE_MAX + 1, 0)):
+        assert decode_body(Begin, encode_body(mark)) == mark and position_of(position_text(place))
+    for place in (StreamPosition(0, PLACE_MAX + 1), StreamPosition(PLACE_MAX + 1, 0)):
         with pytest.raises(ProtocolError):
             decode_body(Begin, encode_body(Begin(stream_key("news"), 1, place)))
 

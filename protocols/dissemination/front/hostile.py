@@ -32,10 +32,10 @@ from protocols.dissemination.messages import (
     StreamEnds,
     StreamGap,
     StreamItem,
-    StreamMark,
     Widen,
     Widened,
 )
+from protocols.dissemination.names import START, StreamPosition
 from protocols.dissemination.policies.cost.messages import (
     AskToHold,
     CostRelatives,
@@ -56,7 +56,6 @@ from protocols.dissemination.policies.overlap.messages import (
     Reorganise,
 )
 
-START: Final = StreamMark(0, 0)
 FLOOD: Final = 40
 """Messages at once of one kind."""
 MANY_WANTS: Final = 200
@@ -154,7 +153,7 @@ class RunsAhead(StreamBehaviour):
 
     def twists(self, peer: PeerRef, message: Message) -> Message | None:
         if isinstance(message, Carry | Beat):
-            return replace(message, through=StreamMark(message.through.epoch, message.through.sequence + FAR))
+            return replace(message, through=StreamPosition(message.through.epoch, message.through.sequence + FAR))
         return message
 
 
@@ -297,7 +296,7 @@ class SpeaksAsParent(StreamBehaviour):
             stream, link, through = victim.record.key, victim.member.up.parent, victim.member.state.through
             if link is None:
                 continue
-            at = StreamMark(through.epoch, through.sequence + 1)
+            at = StreamPosition(through.epoch, through.sequence + 1)
             number = link.number + 1
             item = StreamItem(at.epoch, at.sequence, 0, b"zzz false")
             ids = tuple(victim.member.state.wants.sent())[:4]

@@ -48,7 +48,7 @@ from protocols.dissemination.tree.allowance import (
 from protocols.dissemination.tree.links import PARKED_MAX, PARKED_S, ChildPast, ChildStage, Downlink, EdgeMessage
 from protocols.dissemination.tree.past import SLICE_BYTES
 from protocols.dissemination.tree.seals import in_messages, numbered
-from protocols.dissemination.tree.state import BEAT_ITEMS, BEAT_S, MemberState, mark
+from protocols.dissemination.tree.state import BEAT_ITEMS, BEAT_S, MemberState
 
 OFFER_S: Final = 10.0
 """A child that does not begin for so long is forgotten."""
@@ -115,7 +115,7 @@ class Downstream:
         if message.creator is not None and self._state.creator not in (None, message.creator):
             self._decline(peer, message.attempt, AttachRefusal.NOT_A_MEMBER)
             return False
-        after = None if message.is_new or self._state.given is not None else message.after.position
+        after = None if message.is_new or self._state.given is not None else message.after
         looks = BEGIN_COST + len(self._state.buffer) + self._new_looks(message.wants)
         if not self._may_look(peer.id, looks, after):
             self._decline(peer, message.attempt, AttachRefusal.BUSY)
@@ -178,7 +178,7 @@ class Downstream:
             return
         state = self._state
         since = state.since(list(child.wants.values()), child.after)
-        state.send(child.peer, Ready(state.stream, child.attempt, mark(since), mark(state.through)))
+        state.send(child.peer, Ready(state.stream, child.attempt, since, state.through))
         if child.is_orphan:
             self._go_live(child, since)
         else:
@@ -194,7 +194,7 @@ class Downstream:
             return  # it says so twice
         if child.stage is not ChildStage.OFFERED:
             raise ProtocolError("not_offered", f"{peer} begins what was not offered to it")
-        child.after = message.after.position
+        child.after = message.after
         if not self._may_look(peer.id, 0, child.after):
             self.dismiss(peer.id)
             return
@@ -207,7 +207,7 @@ class Downstream:
             self._give_newest(child)
             return
         if child.after is not None and since > child.after:
-            self._put(child, StreamGap(state.stream, mark(child.after), mark(since)))
+            self._put(child, StreamGap(state.stream, child.after, since))
         child.told = min(since, state.through)
         past = state.past(since, child.wants.values())
         found = [held.item for held in past.look(SLICE_BYTES)]
@@ -220,7 +220,7 @@ class Downstream:
 
     def _carries(self, items: Sequence[StreamItem]) -> Iterator[EdgeMessage]:
         for some in in_messages(items):
-            yield Carry(self._state.stream, some, mark(some[-1].position))
+            yield Carry(self._state.stream, some, some[-1].position)
 
     def _replays(self, items: Sequence[StreamItem]) -> Iterator[EdgeMessage]:
         for some in in_messages(items):
@@ -297,7 +297,7 @@ class Downstream:
             return
         if len(child.wants) + len(message.wants) > self.wants_max:
             raise ProtocolError("too_many_wants", f"{peer} wants more than {self.wants_max} things")
-        after = None if message.is_new else message.after.position
+        after = None if message.is_new else message.after
         looks = len(message.wants) * (1 if after is None else 1 + len(self._state.buffer))
         looks += self._new_looks(message.wants) + self._change_looks(child)
         is_pressing = self._needs.waiting(peer.id) >= self.unanswered_max
@@ -336,7 +336,7 @@ class Downstream:
             found = [held.item for held in past.look(SLICE_BYTES)]
             self._put_past(child, found, ChildPast(past, self._replays))
         ids = tuple(each.id for each in interests)
-        self._put(child, Widened(state.stream, ids, mark(since), mark(state.through)))
+        self._put(child, Widened(state.stream, ids, since, state.through))
 
     def narrow(self, peer: PeerRef, message: Narrow) -> None:
         """A child wants less."""
@@ -457,7 +457,7 @@ class Downstream:
                 self.dismiss(child.peer.id)
             else:
                 self._pack(child, max(since, child.told), is_due=False)
-                self._put(child, StreamGap(self._state.stream, mark(max(since, child.told)), mark(until)))
+                self._put(child, StreamGap(self._state.stream, max(since, child.told), until))
                 child.told = until
 
     def flush(self) -> None:
@@ -561,14 +561,14 @@ class Downstream:
         """Make messages of what waits; there is nothing else up to ``end``."""
         state = self._state
         if child.lost_until > child.told:
-            self._put(child, StreamGap(state.stream, mark(child.told), mark(child.lost_until)))
+            self._put(child, StreamGap(state.stream, child.told, child.lost_until))
             child.told = child.lost_until
         queue, child.queue, child.queue_bytes = child.queue, [], 0
         parts = list(in_messages(queue))
         for at, some in enumerate(parts):
             is_last = at == len(parts) - 1
             through = end if is_last else some[-1].position
-            self._put(child, Carry(state.stream, some, mark(through)))
+            self._put(child, Carry(state.stream, some, through))
             child.told, child.passed, child.beat_at = through, 0, state.now
         is_path_new = child.path_told != state.path_version
         if (is_due and not parts) or is_path_new:
@@ -577,7 +577,7 @@ class Downstream:
 
     def _beat(self, child: Downlink, end: StreamPosition, path: tuple[PeerRef, ...] | None) -> None:
         state = self._state
-        self._put(child, Beat(state.stream, mark(end), path, is_stale=state.is_stale))
+        self._put(child, Beat(state.stream, end, path, is_stale=state.is_stale))
         child.told, child.passed, child.beat_at = end, 0, state.now
         if path is not None:
             child.path_told = state.path_version

@@ -29,7 +29,7 @@ from protocols.dissemination.messages import (
 from protocols.dissemination.names import START, StreamPosition
 from protocols.dissemination.ports import Interest, LastGiven, ParsedItem
 from protocols.dissemination.tree.past import StreamPast
-from protocols.dissemination.tree.state import give, mark
+from protocols.dissemination.tree.state import give
 from protocols.dissemination.tree.wants import Ask
 
 EdgeMessage = Carry | Beat | ReplayItems | Widened | StreamGap | ItemPart
@@ -114,7 +114,7 @@ class Uplink:
         """The messages with which it is asked for more."""
         for ask in asks:
             self.asked_number += 1
-            after = mark(START if ask.after is None else ask.after)
+            after = START if ask.after is None else ask.after
             yield Widen(stream, (ask.interest.text,), after, ask.after is None, self.attempt, self.asked_number)
 
     def narrows(self, stream: NodeId, ids: Sequence[bytes], everything: bytes) -> Iterator[Narrow]:
