@@ -39,6 +39,11 @@ class StreamPosition(Struct, order=True):
     epoch: PlaceNumber
     sequence: PlaceNumber
 
+    @property
+    def before(self) -> StreamPosition:
+        """Up to the item before this one."""
+        return StreamPosition(self.epoch, self.sequence - 1)
+
 
 START: Final = StreamPosition(0, 0)
 """Before the first item of any stream."""

@@ -286,7 +286,7 @@ class StreamNode:
         counts = self.meter.counts
         if isinstance(message, Carry | ReplayItems):
             counts.items_out += len(message.items)
-            counts.bytes_out += sum(item.size for item in message.items)
+            counts.bytes_out += sum(map(len, message.items))
         elif isinstance(message, ItemPart):
             counts.bytes_out += len(message.data)
         elif isinstance(message, Declined):
@@ -410,12 +410,11 @@ class StreamNode:
         self, payload: bytes, content_type: str, published_ms: int, attachment: Attachment | None = None
     ) -> StreamItem:
         """The producer's next item."""
-        item = StreamItem(self.epoch, self.sequence + 1, published_ms, payload, content_type, attachment)
+        item = StreamItem.of(self.epoch, self.sequence + 1, published_ms, payload, content_type, attachment)
         self._releasing.check_room()
         now = self.host.now()
         content = self.kind.content(item)
-        item = self._proofs.sealed(item)
-        held = ParsedItem(item, content)
+        held = ParsedItem(self._proofs.sealed(item), content)
         self._busy_s += self.host.now() - now
         try:
             if self.keeping is None:
@@ -423,12 +422,12 @@ class StreamNode:
             else:
                 self.keeping.publish(held)
         except BaseException:  # whatever was raised on the way: if the item has gone, the next one has another number
-            if self._releasing.through < StreamPosition(item.epoch, item.sequence):
+            if self._releasing.through < item.position:
                 self._proofs.take_back(item)
             else:
-                self.sequence = item.sequence
+                self.sequence = item.position.sequence
             raise
-        self.sequence = item.sequence
+        self.sequence = item.position.sequence
         self.pace.published(now)
         return item
 

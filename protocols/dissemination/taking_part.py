@@ -33,7 +33,6 @@ from protocols.dissemination.messages import (
     StreamGap,
     StreamItem,
     Widened,
-    check_attachments,
 )
 from protocols.dissemination.metrics import StreamLedger
 from protocols.dissemination.names import epoch_of, position_text
@@ -309,8 +308,6 @@ class StreamNodes(Part):
 
     def received(self, message: Message, source: PeerRef) -> None:
         """One of the tree's messages, or of a policy's: all have a ``stream``."""
-        if isinstance(message, Carry | ReplayItems):
-            check_attachments(message)
         node = self._nodes.get(_stream_of(message))
         if node is None:
             self._tell_off(message, source)

@@ -138,7 +138,7 @@ class _Words:
         self.attempt = up.attempt if down is None else down.attempt
         self.number = up.asked_number + 1 if down is None else down.number + 1
         self.next_mark = StreamPosition(through.epoch, through.sequence + 1)
-        self.item = StreamItem(through.epoch, through.sequence + 1, 0, WANTS.encode())
+        self.item = StreamItem.of(through.epoch, through.sequence + 1, 0, WANTS.encode())
         self.interest = ClassesKind().parse(WANTS).id
         self.parent = up.peer
         self.bits = overlap.ItemBits(through.epoch, 0, through.sequence, b"\xff\x0f")
@@ -168,10 +168,10 @@ _MAKERS: Final[Mapping[type[Message], Callable[[_Words], Message]]] = {
     tree.Begin: lambda it: tree.Begin(STREAM, it.attempt + 1, it.start),
     tree.DetachFromParent: lambda it: tree.DetachFromParent(STREAM, it.attempt),
     tree.Widen: lambda it: tree.Widen(STREAM, ("b",), it.start, False, it.attempt, it.number),
-    tree.ReplayItems: lambda it: tree.ReplayItems(STREAM, (it.item,), it.attempt, it.number),
+    tree.ReplayItems: lambda it: tree.ReplayItems(STREAM, (it.item.packed,), it.attempt, it.number),
     tree.Widened: lambda it: tree.Widened(STREAM, (it.interest,), it.start, it.mark, it.attempt, it.number),
     tree.Narrow: lambda it: tree.Narrow(STREAM, (it.interest,), it.attempt, it.number),
-    tree.Carry: lambda it: tree.Carry(STREAM, (it.item,), it.next_mark, it.attempt, it.number),
+    tree.Carry: lambda it: tree.Carry(STREAM, (it.item.packed,), it.next_mark, it.attempt, it.number),
     tree.Beat: lambda it: tree.Beat(STREAM, it.mark, None, it.attempt, it.number, True),
     tree.StreamGap: lambda it: tree.StreamGap(STREAM, it.mark, it.next_mark, it.attempt, it.number),
     tree.Climb: lambda it: tree.Climb(STREAM, it.member, 1),

@@ -9,7 +9,7 @@ import pytest
 
 from peerd.lib.feed import Feed, FeedDropped, FeedGap, FeedItem, Policy, Position
 from protocols.dissemination.interests.classes import ClassesKind
-from protocols.dissemination.messages import ReplayItems, StreamItem, Widen, Widened
+from protocols.dissemination.messages import StreamItem, Widen, Widened
 from protocols.dissemination.models import ReceivedItem
 from protocols.dissemination.names import START, StreamPosition
 from protocols.dissemination.ports import ParsedItem
@@ -17,6 +17,7 @@ from protocols.dissemination.subscriptions import MARK_BYTES, ClientSubscription
 from protocols.dissemination.tree.downstream import ITEMLESS_MAX
 from protocols.dissemination.tree.links import Downlink
 from protocols.dissemination.tree.replay import BufferLimits
+from protocols.dissemination.tree.seals import Parcel
 from protocols.dissemination.tree.subscription import Lost
 from tests.unit.test_dissemination_tree import STREAM, Net
 
@@ -49,7 +50,7 @@ def test_what_a_child_is_owed_of_the_past_is_counted_until_it_takes_it() -> None
     assert child.outbox_bytes == 0
     for sub in (1, 2):
         ask_for_all(net, sub)
-        owed = [each for each in child.outbox if isinstance(each, ReplayItems)]
+        owed = [each for each in child.outbox if isinstance(each, Parcel) and each.through is None]
         assert child.outbox_bytes == sub * net.source.state.buffer.bytes
         assert child.outbox_bytes == sum(item.size for each in owed for item in each.items)
     net.source.down.is_slow = lambda peer: False
@@ -160,7 +161,7 @@ def subscription(items_max: int = 100, bytes_max: int = 1 << 20) -> ClientSubscr
 
 
 def item(number: int, text: str = "a") -> ParsedItem:
-    return ParsedItem(StreamItem(7, number, 0, text.encode()), "a")
+    return ParsedItem(StreamItem.of(7, number, 0, text.encode()), "a")
 
 
 def taken(feed: Feed[ReceivedItem]) -> list[ReceivedItem]:

@@ -111,7 +111,7 @@ def policy_at(tree: FakeTree, below: Sequence[PeerRef] = (), **settings: object)
 def feed(policy: OverlapPolicy, tree: FakeTree, count: int, own: int, to: dict[PeerRef, int], begin: int = 1) -> None:
     """Items: own those that ``own`` divides (0: none), each child those that its number divides. Then wait 2 s."""
     for number in range(begin, begin + count):
-        item = ParsedItem(StreamItem(1, number, number, b""), frozenset())
+        item = ParsedItem(StreamItem.of(1, number, number, b""), frozenset())
         children = [peer.id for peer, each in to.items() if number % each == 0]
         policy.passed(item, bool(own) and number % own == 0, children)
     for _ in range(8):
@@ -237,7 +237,7 @@ def test_the_first_node_looks_up_what_the_newcomer_would_have_wanted() -> None:
     policy = policy_at(tree, [X, Y], young=10)
     new = KIND.parse("new")
     for number in range(1, 101):
-        item = StreamItem(1, number, 0, str(number).encode())
+        item = StreamItem.of(1, number, 0, str(number).encode())
         content = KIND.met[item.payload] = frozenset({new.id} if number % 4 == 0 else ())
         policy.passed(ParsedItem(item, content), False, [X.id] if number % 2 else [Y.id])
     policy.received(Z, request_of(Z))
@@ -252,7 +252,7 @@ def test_newcomers_to_streams_of_xml_are_placed_by_the_summary_tree() -> None:
     tree.kind = cast("InterestKind", xpath)
     policy = policy_at(tree, [X, Y], young=5)
     for number in range(1, 401):
-        item = StreamItem(1, number, 0, b"<a><b/></a>" if number % 8 == 0 else b"<a><c/></a>")
+        item = StreamItem.of(1, number, 0, b"<a><b/></a>" if number % 8 == 0 else b"<a><c/></a>")
         policy.passed(ParsedItem(item, xpath.content(item)), False, [X.id] if number % 8 else [Y.id])
     policy.received(Z, AddRequest(STREAM, Z, 1, ROOT.id, ("/a/b",)))
     ((to, handed),) = tree.take(AddRequest)

@@ -86,7 +86,7 @@ class Node:
     def publish(self, classes: str) -> None:
         for name in classes:
             self.count += 1
-            self.member.publish(StreamItem(1, self.count, 0, name.encode() + BODY), 0.0)
+            self.member.publish(StreamItem.of(1, self.count, 0, name.encode() + BODY), 0.0)
         self.member.flush(0.0)
 
     def hears(self, message: Message, now: float = 0.0) -> list[Message]:
@@ -111,7 +111,8 @@ class Node:
 
 def numbers(messages: Sequence[Message]) -> list[int]:
     """Of the items in them."""
-    return [item.sequence for each in messages if isinstance(each, Carry | ReplayItems) for item in each.items]
+    packed = [each.items for each in messages if isinstance(each, Carry | ReplayItems)]
+    return [StreamItem.unpack(item).position.sequence for some in packed for item in some]
 
 
 def test_no_item_is_kept_parsed_once_it_has_gone_on() -> None:
@@ -120,7 +121,7 @@ def test_no_item_is_kept_parsed_once_it_has_gone_on() -> None:
 
     def deliver(what: Delivered) -> None:
         assert isinstance(what, ParsedItem)
-        delivered.append(what.item.sequence)
+        delivered.append(what.item.position.sequence)
 
     node.member.subscribe(1, node.kind.parse("a"), None, deliver, 0.0)
     node.attach(1, START)
@@ -153,14 +154,14 @@ def test_who_wants_everything_is_given_the_past_without_a_look_into_it() -> None
     node.publish("ab")
     delivered: list[Delivered] = []
     node.member.subscribe(1, node.kind.parse(""), START, delivered.append, 0.0)
-    assert [each.item.sequence for each in delivered if isinstance(each, ParsedItem)] == [1, 2]
+    assert [each.item.position.sequence for each in delivered if isinstance(each, ParsedItem)] == [1, 2]
     assert numbers(node.hears(Attach(STREAM, 1, ("a", ""), START, is_orphan=True))) == [1, 2]
     assert node.kind.parsed == 2
 
 
 def test_a_producer_that_comes_back_keeps_its_past_as_it_came() -> None:
     node = Node()
-    items = [StreamItem(1, number, 0, name.encode()) for number, name in enumerate("aba", start=1)]
+    items = [StreamItem.of(1, number, 0, name.encode()) for number, name in enumerate("aba", start=1)]
     node.member.recall(START, [(item, 0.0) for item in items], 0.0)
     assert node.kind.parsed == 0
     assert numbers(node.attach(1, START)) == [1, 3]
@@ -257,7 +258,7 @@ def test_how_much_stands_behind_a_mark_is_told_from_its_share_of_the_items() -> 
     buffer = ReplayBuffer(BufferLimits(100, 1 << 30, 1e9))
     assert buffer.bytes_after(START) == 0
     for number in range(1, 11):
-        buffer.add(StreamItem(1, number, 0, bytes(100)), 0.0)
+        buffer.add(StreamItem.of(1, number, 0, bytes(100)), 0.0)
     assert buffer.bytes_after(START) == buffer.bytes
     assert buffer.bytes_after(StreamPosition(1, 5)) == buffer.bytes // 2
     assert buffer.bytes_after(StreamPosition(1, 10)) == 0

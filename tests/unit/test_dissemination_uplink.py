@@ -80,7 +80,9 @@ class Alone:
 
     def replay(self, peer: PeerRef, items: Sequence[StreamItem]) -> None:
         for some in in_messages(items):
-            self.member.received(peer, ReplayItems(STREAM, some, *self.number(peer)), NOW)
+            self.member.received(
+                peer, ReplayItems(STREAM, tuple(item.packed for item in some), *self.number(peer)), NOW
+            )
 
     def told(self, peer: PeerRef) -> list[type[Message]]:
         return [type(message) for to, message in self.sent if to == peer]
@@ -144,7 +146,7 @@ def test_two_answers_about_one_thing_count_as_two_once_the_parent_has_caught_up(
 def _values(first: int, count: int) -> list[StreamItem]:
     """Values of so many objects."""
     return [
-        StreamItem(1, number + 1, 0, json.dumps({"object": f"o{number}", "value": 1, "time": 0}).encode())
+        StreamItem.of(1, number + 1, 0, json.dumps({"object": f"o{number}", "value": 1, "time": 0}).encode())
         for number in range(first, first + count)
     ]
 

@@ -36,7 +36,7 @@ from protocols.dissemination.messages import (
     Widen,
     Widened,
 )
-from protocols.dissemination.names import StreamPosition, interest_id
+from protocols.dissemination.names import START, StreamPosition, interest_id
 from protocols.dissemination.ports import Holder, Interest, ParsedItem, total_bytes
 from protocols.dissemination.tree.allowance import (
     BEGIN_COST,
@@ -47,7 +47,7 @@ from protocols.dissemination.tree.allowance import (
 )
 from protocols.dissemination.tree.links import PARKED_MAX, PARKED_S, ChildPast, ChildStage, Downlink, EdgeMessage
 from protocols.dissemination.tree.past import SLICE_BYTES
-from protocols.dissemination.tree.seals import in_messages, numbered
+from protocols.dissemination.tree.seals import Parcel, parcels
 from protocols.dissemination.tree.state import BEAT_ITEMS, BEAT_S, MemberState
 
 OFFER_S: Final = 10.0
@@ -96,6 +96,8 @@ class Downstream:
         self._admit = admit
         self.allowance = PastAllowance()
         self.children: dict[NodeId, Downlink] = {}
+        self._packed: tuple[list[StreamItem], StreamPosition, list[Parcel]] = [], START, []
+        """What was packed last, up to where, and into what: most children get the same."""
         self.wants_max, self.unanswered_max = WANTS_MAX, UNANSWERED_MAX
         """Interests and questions of a child; more only where no messages are encoded, as in the lab."""
         self.is_member: Callable[[], bool] = lambda: state.is_source
@@ -214,22 +216,14 @@ class Downstream:
         if past.is_over:
             child.queue, child.queue_bytes = found, total_bytes(found)
         else:
-            self._put_past(child, found, ChildPast(past, self._carries))
+            self._put_past(child, found, ChildPast(past, is_old=False))
             child.told = state.through
         self._flush(child, is_due=True)
 
-    def _carries(self, items: Sequence[StreamItem]) -> Iterator[EdgeMessage]:
-        for some in in_messages(items):
-            yield Carry(self._state.stream, some, some[-1].position)
-
-    def _replays(self, items: Sequence[StreamItem]) -> Iterator[EdgeMessage]:
-        for some in in_messages(items):
-            yield ReplayItems(self._state.stream, some)
-
     def _put_past(self, child: Downlink, found: Sequence[StreamItem], past: ChildPast) -> None:
         """What was found of the past so far, and then the rest of it."""
-        for message in past.messages(found):
-            self._put(child, message)
+        for parcel in parcels(found, is_old=past.is_old):
+            self._put(child, parcel)
         if not past.past.is_over:
             child.outbox.append(past)
             self._state.call_again()
@@ -316,7 +310,7 @@ class Downstream:
         What is in its queue counts, because it is put there, too, whenever the child is told something.
         """
         pasts = sum(isinstance(each, ChildPast) for each in child.outbox)
-        itemless = sum(not isinstance(each, ChildPast | Carry | ReplayItems) for each in child.outbox)
+        itemless = sum(not isinstance(each, ChildPast | Parcel) for each in child.outbox)
         is_long = bool(child.outbox) and child.outbox_bytes + child.queue_bytes > self._state.buffer.limits.bytes
         return is_long or pasts >= PASTS_MAX or itemless >= ITEMLESS_MAX
 
@@ -329,12 +323,12 @@ class Downstream:
         child.wants.update((each.id, each) for each in interests if state.wants.is_held(each.id, child.peer.id))
         if state.given is not None:
             self._want(child)
-            for message in self._replays(self._due(child, state.given.newest())):
-                self._put(child, message)
+            for parcel in parcels(self._due(child, state.given.newest()), is_old=True):
+                self._put(child, parcel)
         else:
             past = state.past(since, interests)
             found = [held.item for held in past.look(SLICE_BYTES)]
-            self._put_past(child, found, ChildPast(past, self._replays))
+            self._put_past(child, found, ChildPast(past, is_old=True))
         ids = tuple(each.id for each in interests)
         self._put(child, Widened(state.stream, ids, since, state.through))
 
@@ -412,9 +406,9 @@ class Downstream:
                 self._offer(child, some)
 
     def _offer(self, child: Downlink, some: Sequence[ParsedItem]) -> None:
-        for part in in_messages(self._due(child, some)):
+        for parcel in parcels(self._due(child, some), is_old=True):
             self._pack(child, self._state.through, is_due=False)
-            self._put(child, ReplayItems(self._state.stream, part))
+            self._put(child, parcel)
 
     def _is_behind(self, child: Downlink) -> bool:
         """Whether a child still has to take what it was sent: then it gets the newest items when it has."""
@@ -469,6 +463,7 @@ class Downstream:
     def beat(self) -> None:
         """Tell children how far they have come, and forget those that never began, or take nothing."""
         now = self._state.now
+        self._packed = [], START, []
         if len(self._state.path) >= DEPTH_MAX:
             self.dismiss_all()
         for child in list(self.children.values()):
@@ -504,44 +499,49 @@ class Downstream:
                 continue
             child.slow_since = None
             child.number += 1
-            self._state.send(child.peer, numbered(child, self._next(child, first)))
+            self._state.send(child.peer, self._next(child, first))
 
     def _look_on(self, child: Downlink, first: ChildPast, past_bytes: int) -> int:
         """Put what is found in a slice of the past before the rest of it; how much may be looked through still."""
         child.outbox.popleft()
         if not first.past.is_over:
-            found = [held.item for held in first.past.look(past_bytes)]
-            messages = list(first.messages(found))
-            child.outbox_bytes += sum(map(_items_bytes, messages))
+            items = [held.item for held in first.past.look(past_bytes)]
+            some = list(parcels(items, is_old=first.is_old))
+            child.outbox_bytes += sum(parcel.size for parcel in some)
             child.outbox.appendleft(first)
-            child.outbox.extendleft(reversed(messages))
+            child.outbox.extendleft(reversed(some))
             child.slow_since = None
         return 0
 
-    def _next(self, child: Downlink, first: EdgeMessage) -> EdgeMessage:
+    def _next(self, child: Downlink, first: EdgeMessage | Parcel) -> EdgeMessage:
         """The next message: the first of the outbox, or a part of the large item in it."""
-        if isinstance(first, Carry | ReplayItems) and first.items and first.items[0].is_large:
-            item = first.items[0]
-            left = len(item.payload) - child.parted
-            if left and item.size - child.parted > LARGE_FROM_BYTES:
-                data = item.payload[child.parted : child.parted + PART_BYTES]
-                child.parted += len(data)
-                return ItemPart(self._state.stream, data, left - len(data))
-            if child.parted:
-                rest = replace(item, payload=item.payload[child.parted :])
-                child.parted = 0
-                child.untaken.append(child.number)
-                child.outbox.popleft()
-                child.outbox_bytes -= _items_bytes(first)
-                return replace(first, items=(rest,))
+        if not isinstance(first, Parcel):
+            child.outbox.popleft()
+            return replace(first, attempt=child.attempt, number=child.number)
+        stream, edge = self._state.stream, (child.attempt, child.number)
+        packed = tuple([item.packed for item in first.items])
+        if first.items[0].is_large:
+            [whole], begin = packed, child.parted
+            if len(whole) - begin > LARGE_FROM_BYTES:
+                child.parted += PART_BYTES
+                return ItemPart(stream, whole[begin : child.parted], len(whole) - child.parted, *edge)
+            packed, child.parted = (whole[begin:],), 0
+            child.untaken.append(child.number)
         child.outbox.popleft()
-        child.outbox_bytes -= _items_bytes(first)
-        return first
+        child.outbox_bytes -= first.size
+        seals, certificate = first.seals()
+        if seals:
+            told, child.certificate = b"" if certificate == child.certificate else certificate, certificate
+            certificate = told
+        if first.through is None:
+            return ReplayItems(stream, packed, *edge, seals, certificate)
+        return Carry(stream, packed, first.through, *edge, seals, certificate)
 
     @staticmethod
-    def _put(child: Downlink, message: EdgeMessage) -> None:
-        child.outbox_bytes += _items_bytes(message)
-        child.outbox.append(message)
+    def _put(child: Downlink, what: EdgeMessage | Parcel) -> None:
+        if isinstance(what, Parcel):
+            child.outbox_bytes += what.size
+        child.outbox.append(what)
 
     def taken(self, peer: PeerRef, message: ItemTaken) -> None:
         """A child has taken in a large item."""
@@ -564,16 +564,21 @@ class Downstream:
             self._put(child, StreamGap(state.stream, child.told, child.lost_until))
             child.told = child.lost_until
         queue, child.queue, child.queue_bytes = child.queue, [], 0
-        parts = list(in_messages(queue))
-        for at, some in enumerate(parts):
-            is_last = at == len(parts) - 1
-            through = end if is_last else some[-1].position
-            self._put(child, Carry(state.stream, some, through))
-            child.told, child.passed, child.beat_at = through, 0, state.now
+        for parcel in self._parcels(queue, end) if queue else ():
+            self._put(child, parcel)
+        if queue:
+            child.told, child.passed, child.beat_at = end, 0, state.now
         is_path_new = child.path_told != state.path_version
-        if (is_due and not parts) or is_path_new:
+        if (is_due and not queue) or is_path_new:
             path = (*state.ancestors, state.me)[-DEPTH_MAX:] if is_path_new else None
             self._beat(child, end, path)
+
+    def _parcels(self, queue: list[StreamItem], end: StreamPosition) -> list[Parcel]:
+        if (queue, end) != self._packed[:2]:
+            found = list(parcels(queue, is_old=False))
+            found[-1].through = end
+            self._packed = queue, end, found
+        return self._packed[2]
 
     def _beat(self, child: Downlink, end: StreamPosition, path: tuple[PeerRef, ...] | None) -> None:
         state = self._state
@@ -587,8 +592,3 @@ class Downstream:
         for child in self.children.values():
             assert child.stage is ChildStage.LIVE or not child.queue
             assert child.told <= max(self._state.through, child.told)
-
-
-def _items_bytes(message: EdgeMessage) -> int:
-    """What a message counts for that waits for a child."""
-    return total_bytes(message.items) if isinstance(message, Carry | ReplayItems) else 0

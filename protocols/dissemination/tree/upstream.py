@@ -360,8 +360,8 @@ class Upstream:
             return
         with self._unless_it_lies(link):
             items = self._trust.items(link, message)
-            if len(items) < len(message.items):
-                self._lose(link, link.through, message.items[-1].position)
+            if len(items) < len(message.items):  # the first of them: of a term that is too long ago
+                self._lose(link, link.through, items[0].position.before if items else message.through)
             for item in items:
                 self._trust.check_next(link, position := item.position, 1)
                 link.through = position
@@ -532,7 +532,7 @@ class Upstream:
             for item in items:
                 if link.given is not None:
                     link.keep(self._state.parsed(item))
-                elif self._is_for_aside(link, item):
+                elif item.batch is None and self._is_for_aside(link, item):
                     self._look_aside(link, item, message)
                     return
                 else:

@@ -166,7 +166,7 @@ class NetNode:
         if isinstance(what, Lost):
             self.losses += 1
         elif isinstance(what, ParsedItem):
-            self.got.append(what.item.sequence)
+            self.got.append(what.position.sequence)
 
     def went_live(self) -> None:
         """Its subscription is served from here on."""
@@ -354,7 +354,7 @@ class DisseminationNet:
             number = len(self.published)
             payload = number.to_bytes(4, "big")
             self.kind.met[payload] = frozenset([self.kind.everything.id, *(self._ids[each] for each in wanted)])
-            source.member.publish(StreamItem(1, number, round(self.now * 1000), payload), self.now)
+            source.member.publish(StreamItem.of(1, number, round(self.now * 1000), payload), self.now)
             is_due = is_due or number % self._per_tick == 0
         source.member.flush(self.now)
         self.run(self.now)
