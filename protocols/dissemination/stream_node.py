@@ -32,7 +32,6 @@ from protocols.dissemination.proving import Proofs
 from protocols.dissemination.release_queue import ReleaseQueue, SendPace
 from protocols.dissemination.seeking import Seeking
 from protocols.dissemination.stream import StreamRecord
-from protocols.dissemination.tree.links import ChildStage
 from protocols.dissemination.tree.member import StreamMember
 from protocols.dissemination.tree.replay import BufferLimits
 from protocols.dissemination.tree.subscription import Delivered
@@ -527,7 +526,7 @@ class StreamNode:
 
     def _note_children(self) -> None:
         """Tell the policy who has come and gone."""
-        children = tuple(id for id, child in self.member.down.children.items() if child.stage is ChildStage.LIVE)
+        children = tuple(self.member.down.live)
         if children == self._children:
             return
         before, self._children = self._children, children

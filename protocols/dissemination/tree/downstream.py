@@ -6,30 +6,23 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 from typing import Final, Protocol
 
-from msgspec.structs import replace
-
 from peerd.errors import ProtocolError
 from peerd.ids import NodeId
 from peerd.messages import PeerRef
 from protocols.dissemination.interests.errors import InterestError
 from protocols.dissemination.messages import (
     DEPTH_MAX,
-    LARGE_FROM_BYTES,
-    PART_BYTES,
     WANTS_MAX,
     Attach,
     AttachRefusal,
     Beat,
     Begin,
-    Carry,
     Declined,
     Dismiss,
-    ItemPart,
     ItemTaken,
     MoveAway,
     Narrow,
     Ready,
-    ReplayItems,
     StreamEnds,
     StreamGap,
     StreamItem,
@@ -96,6 +89,10 @@ class Downstream:
         self._admit = admit
         self.allowance = PastAllowance()
         self.children: dict[NodeId, Downlink] = {}
+        self.live: dict[NodeId, Downlink] = {}
+        """Those of them that have begun."""
+        self._has_unsent = False
+        """Something may wait to be sent to one of them."""
         self._packed: tuple[list[StreamItem], StreamPosition, list[Parcel]] = [], START, []
         """What was packed last, up to where, and into what: most children get the same."""
         self.wants_max, self.unanswered_max = WANTS_MAX, UNANSWERED_MAX
@@ -134,6 +131,7 @@ class Downstream:
         child = Downlink(peer, message.attempt, self._state.now, wants, after, message.is_orphan)
         self.children[peer.id] = child
         if before is not None:
+            self.live.pop(peer.id, None)
             self._needs.forget(peer.id)
             self._needs.release(peer.id, [id for id in before.wants if id not in wants])
         self._needs.need(peer.id, interests, after, partial(self._complete, child))
@@ -171,7 +169,7 @@ class Downstream:
 
     def _decline(self, peer: PeerRef, attempt: int, why: AttachRefusal, detail: str = "") -> None:
         self.remove(peer.id)  # if an earlier attempt is on its way: the new one is in its place, and is declined
-        near = tuple(child.peer for child in self.children.values() if child.stage is ChildStage.LIVE)
+        near = tuple(child.peer for child in self.live.values())
         self._state.send(peer, Declined(self._state.stream, attempt, why, near[:CHILDREN_TOLD_MAX], detail))
 
     def _complete(self, child: Downlink) -> None:
@@ -205,6 +203,7 @@ class Downstream:
     def _go_live(self, child: Downlink, since: StreamPosition) -> None:
         state = self._state
         child.stage = ChildStage.LIVE
+        self.live[child.peer.id] = child
         if state.given is not None:
             self._give_newest(child)
             return
@@ -226,6 +225,7 @@ class Downstream:
             self._put(child, parcel)
         if not past.past.is_over:
             child.outbox.append(past)
+            self._has_unsent = True
             self._state.call_again()
 
     def _give_newest(self, child: Downlink) -> None:
@@ -253,6 +253,7 @@ class Downstream:
 
     def remove(self, peer: NodeId, *, is_final: bool = False) -> None:
         """Forget a child. ``is_final``: it has another parent, so nobody will come for what only it wanted."""
+        self.live.pop(peer, None)
         if self.children.pop(peer, None) is not None:
             self._needs.release(peer, is_final=is_final)
 
@@ -380,29 +381,25 @@ class Downstream:
 
     def flow(self, held: ParsedItem, ids: set[bytes]) -> list[NodeId]:
         """An item for the children that want one of these interests; returns which these are."""
-        wanting = []
-        for child in self.children.values():
-            if child.stage is ChildStage.LIVE:
-                if ids.isdisjoint(child.wants) or not self._gets(child, held):
-                    child.passed += 1
-                else:
-                    wanting.append(child.peer.id)
-                    self._enqueue(child, held.item)
+        wanting, item, size, limits = [], held.item, held.item.size, self._state.buffer.limits
+        self._has_unsent = True
+        for id, child in self.live.items():
+            if ids.isdisjoint(child.wants) or (child.given is not None and not self._gets(child, held)):
+                child.passed += 1
+                continue
+            wanting.append(id)
+            child.queue.append(item)
+            child.queue_bytes += size
+            is_long = child.queue_bytes > limits.bytes and len(child.queue) > 1
+            if is_long or len(child.queue) > limits.items:  # as much as this node remembers itself
+                child.lost_until = item.position
+                child.queue, child.queue_bytes = [], 0
         return wanting
-
-    def _enqueue(self, child: Downlink, item: StreamItem) -> None:
-        child.queue.append(item)
-        child.queue_bytes += item.size
-        limits = self._state.buffer.limits
-        is_long = child.queue_bytes > limits.bytes and len(child.queue) > 1
-        if len(child.queue) > limits.items or is_long:  # as much as this node remembers itself
-            child.lost_until = item.position
-            child.queue, child.queue_bytes = [], 0
 
     def offer(self, some: Sequence[ParsedItem]) -> None:
         """What this node has of some objects, though the stream may be further: to each child that has to have it."""
-        for child in self.children.values():
-            if child.stage is ChildStage.LIVE and not self._is_behind(child):
+        for child in self.live.values():
+            if not self._is_behind(child):
                 self._offer(child, some)
 
     def _offer(self, child: Downlink, some: Sequence[ParsedItem]) -> None:
@@ -435,17 +432,17 @@ class Downstream:
 
     def tell_all(self) -> None:
         """Send all children a beat now."""
-        for child in list(self.children.values()):
-            if child.stage is ChildStage.LIVE and self._is_full(child):
+        for child in list(self.live.values()):
+            if self._is_full(child):
                 self.dismiss(child.peer.id)
-            elif child.stage is ChildStage.LIVE:
+            else:
                 self._pack(child, self._state.through, is_due=False)
                 self._beat(child, self._state.through, None)
 
     def gap(self, since: StreamPosition, until: StreamPosition) -> None:
         """This node, and so its children, have lost something."""
-        for child in list(self.children.values()):
-            if child.stage is not ChildStage.LIVE or child.told >= until:
+        for child in list(self.live.values()):
+            if child.told >= until:
                 continue
             if self._is_full(child):
                 self.dismiss(child.peer.id)
@@ -456,9 +453,14 @@ class Downstream:
 
     def flush(self) -> None:
         """Send what the current call has brought, and what waited."""
-        for child in self.children.values():
-            if child.stage is ChildStage.LIVE and (child.queue or child.outbox or child.passed >= BEAT_ITEMS):
+        if not self._has_unsent:
+            return
+        is_any_left = False
+        for child in self.live.values():
+            if child.queue or child.outbox or child.passed >= BEAT_ITEMS:
                 self._flush(child, is_due=child.passed >= BEAT_ITEMS)
+                is_any_left |= bool(child.outbox)
+        self._has_unsent = is_any_left
 
     def beat(self) -> None:
         """Tell children how far they have come, and forget those that never began, or take nothing."""
@@ -498,8 +500,7 @@ class Downstream:
                 past_bytes = self._look_on(child, first, past_bytes)
                 continue
             child.slow_since = None
-            child.number += 1
-            self._state.send(child.peer, self._next(child, first))
+            self._state.send(child.peer, child.next_message(self._state.stream, first))
 
     def _look_on(self, child: Downlink, first: ChildPast, past_bytes: int) -> int:
         """Put what is found in a slice of the past before the rest of it; how much may be looked through still."""
@@ -513,32 +514,8 @@ class Downstream:
             child.slow_since = None
         return 0
 
-    def _next(self, child: Downlink, first: EdgeMessage | Parcel) -> EdgeMessage:
-        """The next message: the first of the outbox, or a part of the large item in it."""
-        if not isinstance(first, Parcel):
-            child.outbox.popleft()
-            return replace(first, attempt=child.attempt, number=child.number)
-        stream, edge = self._state.stream, (child.attempt, child.number)
-        packed = tuple([item.packed for item in first.items])
-        if first.items[0].is_large:
-            [whole], begin = packed, child.parted
-            if len(whole) - begin > LARGE_FROM_BYTES:
-                child.parted += PART_BYTES
-                return ItemPart(stream, whole[begin : child.parted], len(whole) - child.parted, *edge)
-            packed, child.parted = (whole[begin:],), 0
-            child.untaken.append(child.number)
-        child.outbox.popleft()
-        child.outbox_bytes -= first.size
-        seals, certificate = first.seals()
-        if seals:
-            told, child.certificate = b"" if certificate == child.certificate else certificate, certificate
-            certificate = told
-        if first.through is None:
-            return ReplayItems(stream, packed, *edge, seals, certificate)
-        return Carry(stream, packed, first.through, *edge, seals, certificate)
-
-    @staticmethod
-    def _put(child: Downlink, what: EdgeMessage | Parcel) -> None:
+    def _put(self, child: Downlink, what: EdgeMessage | Parcel) -> None:
+        self._has_unsent = True
         if isinstance(what, Parcel):
             child.outbox_bytes += what.size
         child.outbox.append(what)
@@ -591,4 +568,5 @@ class Downstream:
         """Assert the invariants."""
         for child in self.children.values():
             assert child.stage is ChildStage.LIVE or not child.queue
+            assert (child.peer.id in self.live) == (child.stage is ChildStage.LIVE)
             assert child.told <= max(self._state.through, child.told)

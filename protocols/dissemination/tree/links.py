@@ -8,9 +8,12 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import Final
 
+from msgspec.structs import replace
+
 from peerd.ids import NodeId
 from peerd.messages import PeerRef
 from protocols.dissemination.messages import (
+    LARGE_FROM_BYTES,
     PACKED_BYTES_MAX,
     PART_BYTES,
     WANTS_MAX,
@@ -245,3 +248,28 @@ class Downlink:
     def is_untaken(self) -> bool:
         """Whether so much was sent after a large item that this end waits until the child has taken that in."""
         return bool(self.untaken) and self.number - self.untaken[0] >= UNTAKEN_MAX
+
+    def next_message(self, stream: NodeId, first: EdgeMessage | Parcel) -> EdgeMessage:
+        """The next message: the first of the outbox, or a part of the large item in it."""
+        self.number += 1
+        if not isinstance(first, Parcel):
+            self.outbox.popleft()
+            return replace(first, attempt=self.attempt, number=self.number)
+        edge = self.attempt, self.number
+        packed = first.packed
+        if first.items[0].is_large:
+            [whole], begin = packed, self.parted
+            if len(whole) - begin > LARGE_FROM_BYTES:
+                self.parted += PART_BYTES
+                return ItemPart(stream, whole[begin : self.parted], len(whole) - self.parted, *edge)
+            packed, self.parted = (whole[begin:],), 0
+            self.untaken.append(self.number)
+        self.outbox.popleft()
+        self.outbox_bytes -= first.size
+        seals, certificate = first.seals()
+        if seals:
+            told, self.certificate = b"" if certificate == self.certificate else certificate, certificate
+            certificate = told
+        if first.through is None:
+            return ReplayItems(stream, packed, *edge, seals, certificate)
+        return Carry(stream, packed, first.through, *edge, seals, certificate)

@@ -93,11 +93,13 @@ class Parcel:
     items: tuple[StreamItem, ...]
     through: StreamPosition | None
     """There is nothing else for the child up to here; ``None``: they are of the past."""
+    packed: tuple[bytes, ...] = field(init=False)
     size: int = field(init=False)
     """What they count for."""
     _seals: tuple[tuple[Seal, ...], bytes] | None = None
 
     def __post_init__(self) -> None:
+        self.packed = tuple([item.packed for item in self.items])
         self.size = total_bytes(self.items)
 
     def seals(self) -> tuple[tuple[Seal, ...], bytes]:
