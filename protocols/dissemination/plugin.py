@@ -31,7 +31,6 @@ from protocols.dissemination.documents import messages as document_messages
 from protocols.dissemination.documents.drafts import Documents
 from protocols.dissemination.documents.exchange import DocumentExchange
 from protocols.dissemination.documents.manifest import Attachment
-from protocols.dissemination.ending import Endings
 from protocols.dissemination.events import EVENTS
 from protocols.dissemination.interests.errors import InterestError, ItemError
 from protocols.dissemination.loading import policy_messages
@@ -58,10 +57,10 @@ from protocols.dissemination.models import (
 )
 from protocols.dissemination.named import NamedSubscriptions
 from protocols.dissemination.names import START, position_of, position_text, stream_key
-from protocols.dissemination.produced import ProducedStreams
-from protocols.dissemination.producer_changes import ProducerChanges
-from protocols.dissemination.producer_part import Streams
-from protocols.dissemination.publishing import Publishers, check_now, produced_elsewhere, tell_where
+from protocols.dissemination.producer.changes import ProducerChanges
+from protocols.dissemination.producer.part import Streams
+from protocols.dissemination.producer.produced import ProducedStreams
+from protocols.dissemination.producer.publishing import Publishers, check_now, produced_elsewhere, tell_where
 from protocols.dissemination.registry import EndedEarly, StreamRegistry
 from protocols.dissemination.service import StreamRefused
 from protocols.dissemination.stream import StreamRecord
@@ -125,7 +124,6 @@ class Dissemination(Plugin):
         self.produced = ProducedStreams(host, self._settings, self.nodes, self.registry)
         streams = Streams(host, self._settings, self.nodes, self.registry, self.produced)
         self.changes = ProducerChanges(streams, self.questions, self.publishers.let, lambda: self._is_leaving)
-        self.endings = Endings(streams, self.changes.standbys.release)
         self.nodes.on_room = self.publishers.let
         self.exchange = DocumentExchange(host, self._settings, self.nodes.above, self.nodes.wake)
         self.documents = Documents(host, self._settings, self.exchange, self._kind_of, self.publish)
@@ -198,14 +196,7 @@ class Dissemination(Plugin):
     def drain(self, done: Callable[[], None]) -> None:
         self._drained, self._is_leaving = done, True
         for node in self.nodes:
-            is_to_end = node.is_producer and (node.record.producer_gone == "end" or node in self.endings)
-            try:
-                if is_to_end:
-                    self.endings.end(node, lambda why: None)
-            except Unavailable:  # its record lapses
-                is_to_end = False
-            if not is_to_end:
-                self.changes.begin_leaving(node)
+            self.changes.begin_leaving(node)
         self._check_drained()
 
     def _check_drained(self) -> None:
@@ -239,7 +230,6 @@ class Dissemination(Plugin):
         self.clients.count_drops()
         self.named.save(list(self.clients), now)
         self.exchange.tick()
-        self.endings.tick()
         self.changes.tick()
         self.publishers.let()
         self._check_drained()
@@ -337,7 +327,7 @@ class Dissemination(Plugin):
         node = self._produced(name)
         self.changes.succession.check_stays(node)
         view = self._view(node)
-        self.endings.begin(node, lambda why: on_done(view if why is None else why))
+        self.changes.endings.begin(node, lambda why: on_done(view if why is None else why))
 
     def _produced(self, name: str) -> StreamNode:
         node = self.nodes.get(stream_key(name))

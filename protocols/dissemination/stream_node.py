@@ -16,7 +16,6 @@ from protocols.dissemination.documents.manifest import Attachment
 from protocols.dissemination.events import INTEREST_SHOWN_MAX, StreamInterestFailed, StreamLoss
 from protocols.dissemination.freshness import Freshness
 from protocols.dissemination.item_work import WorkMeter
-from protocols.dissemination.keeping import Keeping, PastItems
 from protocols.dissemination.messages import (
     ITEMS_MAX,
     Carry,
@@ -28,8 +27,9 @@ from protocols.dissemination.messages import (
 from protocols.dissemination.meter import StreamMeter
 from protocols.dissemination.names import StreamPosition, epoch_of, position_text
 from protocols.dissemination.ports import Interest, InterestKind, ParsedItem, PolicyFactory, RememberingKind
+from protocols.dissemination.producer.keeping import Keeping, PastItems
+from protocols.dissemination.producer.release_queue import ReleaseQueue, SendPace
 from protocols.dissemination.proving import Proofs
-from protocols.dissemination.release_queue import ReleaseQueue, SendPace
 from protocols.dissemination.seeking import Seeking
 from protocols.dissemination.stream import StreamRecord
 from protocols.dissemination.tree.member import StreamMember

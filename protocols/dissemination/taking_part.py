@@ -14,7 +14,6 @@ from peerd.messages import Message, PeerRef
 from protocols.dissemination.config import DisseminationConfig
 from protocols.dissemination.documents.manifest import Attachment
 from protocols.dissemination.events import StreamOver
-from protocols.dissemination.keeping import Keeping, PastItems
 from protocols.dissemination.loading import load_kind, load_policy
 from protocols.dissemination.messages import (
     Attach,
@@ -36,6 +35,7 @@ from protocols.dissemination.messages import (
 )
 from protocols.dissemination.metrics import StreamLedger
 from protocols.dissemination.names import epoch_of, position_text
+from protocols.dissemination.producer.keeping import Keeping, PastItems
 from protocols.dissemination.registry import RENEWALS_PER_LEASE, StreamRegistry
 from protocols.dissemination.service import StreamRefused
 from protocols.dissemination.stream import SEEDS_MAX, SeedRef, StreamRecord

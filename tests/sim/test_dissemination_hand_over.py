@@ -9,12 +9,12 @@ import pytest
 from peerd.errors import Unavailable
 from peerd.limits import MIB
 from peerd.sim.simulation import Place
-from protocols.dissemination import next_producer
 from protocols.dissemination.front.checkers import NoCircles
 from protocols.dissemination.front.judging import plugin_of
 from protocols.dissemination.messages import HandOver, HandOverAnswer, HandOverState, HandOverStep
 from protocols.dissemination.models import StreamSpec, StreamView
 from protocols.dissemination.names import TERM_SHIFT, StreamPosition
+from protocols.dissemination.producer import next_producer
 from protocols.dissemination.service import StreamRefused
 from protocols.dissemination.stream import TAKE_BACK_TERMS
 from protocols.dissemination.stream_node import StreamNode

@@ -12,11 +12,11 @@ from peerd.errors import Unavailable
 from peerd.ids import NodeId
 from peerd.messages import PeerRef
 from protocols.dissemination.config import DisseminationConfig
-from protocols.dissemination.ending import Endings
 from protocols.dissemination.models import StreamSpec
-from protocols.dissemination.producer_part import Streams
+from protocols.dissemination.producer.changes import Endings
+from protocols.dissemination.producer.part import Streams
+from protocols.dissemination.producer.stepping_down import Rivals
 from protocols.dissemination.service import StreamRefused
-from protocols.dissemination.stepping_down import Rivals
 from protocols.dissemination.stream import StreamRecord
 from protocols.dissemination.stream_node import DRAIN_S
 

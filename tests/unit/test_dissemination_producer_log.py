@@ -21,7 +21,7 @@ from protocols.dissemination.documents.manifest import (
 )
 from protocols.dissemination.messages import CONTENT_TYPE_MAX, ITEM_BYTES_MAX, StreamItem
 from protocols.dissemination.names import PLACE_MAX, StreamPosition
-from protocols.dissemination.producer_log import (
+from protocols.dissemination.producer.log import (
     LOG_ROOM_BYTES,
     TRIM_MIN,
     KeptItem,

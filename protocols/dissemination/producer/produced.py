@@ -14,12 +14,12 @@ from peerd.ids import NodeId
 from protocols.dissemination.config import DisseminationConfig
 from protocols.dissemination.events import StreamUnkept
 from protocols.dissemination.interests.errors import ItemError
-from protocols.dissemination.keeping import Keeping, PastItems
 from protocols.dissemination.loading import load_kind
 from protocols.dissemination.messages import StreamItem
 from protocols.dissemination.names import StreamPosition, epoch_of
 from protocols.dissemination.ports import InterestKind
-from protocols.dissemination.producer_log import KeptItem, ProducerLog, ProducerLogs
+from protocols.dissemination.producer.keeping import Keeping, PastItems
+from protocols.dissemination.producer.log import KeptItem, ProducerLog, ProducerLogs
 from protocols.dissemination.registry import StreamRegistry
 from protocols.dissemination.service import StreamRefused
 from protocols.dissemination.stream import StreamRecord

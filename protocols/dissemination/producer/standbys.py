@@ -17,8 +17,8 @@ from protocols.dissemination.asking import TreeQuestions, node_in_tree
 from protocols.dissemination.messages import HandOver, HandOverAnswer, HandOverState, HandOverStep
 from protocols.dissemination.models import StreamTreeView
 from protocols.dissemination.names import START
-from protocols.dissemination.next_producer import UNASKED_S
-from protocols.dissemination.producer_part import ProducerPart, Streams
+from protocols.dissemination.producer.next_producer import UNASKED_S
+from protocols.dissemination.producer.part import ProducerPart, Streams
 from protocols.dissemination.service import StreamRefused
 from protocols.dissemination.stream import SeedRef
 from protocols.dissemination.stream_node import StreamNode

@@ -17,8 +17,8 @@ from peerd.messages import Message, PeerRef
 from protocols.dissemination.events import StreamSteppedDown
 from protocols.dissemination.messages import HandOver, HandOverAnswer, HandOverState, HandOverStep
 from protocols.dissemination.names import START, TERM_MAX
-from protocols.dissemination.produced import LOOK_AGAIN_S, LOOKS_MAX
-from protocols.dissemination.producer_part import ProducerPart, Streams
+from protocols.dissemination.producer.part import ProducerPart, Streams
+from protocols.dissemination.producer.produced import LOOK_AGAIN_S, LOOKS_MAX
 from protocols.dissemination.registry import RENEWALS_PER_LEASE
 from protocols.dissemination.service import StreamRefused
 from protocols.dissemination.stream import AFTER_STANDBYS, StreamRecord

@@ -20,13 +20,13 @@ from peerd.errors import Unavailable
 from peerd.ids import NodeId
 from peerd.messages import PeerRef
 from protocols.dissemination.events import StreamProducerReplaced
-from protocols.dissemination.fencing import may_take_over_at
 from protocols.dissemination.messages import HandOverStep
 from protocols.dissemination.names import TERM_MAX, position_text
-from protocols.dissemination.next_producer import Coming, NextProducer
-from protocols.dissemination.producer_part import ProducerPart, Streams
+from protocols.dissemination.producer.fencing import may_take_over_at
+from protocols.dissemination.producer.next_producer import Coming, NextProducer
+from protocols.dissemination.producer.part import ProducerPart, Streams
+from protocols.dissemination.producer.stepping_down import Rivals
 from protocols.dissemination.service import StreamRefused
-from protocols.dissemination.stepping_down import Rivals
 from protocols.dissemination.stream import StreamRecord
 from protocols.dissemination.stream_node import StreamNode
 

@@ -10,7 +10,7 @@ from peerd.messages import Message, PeerRef
 from protocols.dissemination.config import DisseminationConfig
 from protocols.dissemination.messages import HandOver, HandOverStep
 from protocols.dissemination.names import START
-from protocols.dissemination.produced import ProducedStreams
+from protocols.dissemination.producer.produced import ProducedStreams
 from protocols.dissemination.registry import StreamRegistry
 from protocols.dissemination.stream import StreamRecord
 from protocols.dissemination.taking_part import StreamNodes

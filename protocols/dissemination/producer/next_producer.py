@@ -19,9 +19,9 @@ from protocols.dissemination.events import StreamTakenOver
 from protocols.dissemination.messages import HandOver, HandOverAnswer, HandOverState, HandOverStep
 from protocols.dissemination.names import START, position_text
 from protocols.dissemination.ports import Interest
-from protocols.dissemination.producer_part import ProducerPart, Streams
+from protocols.dissemination.producer.part import ProducerPart, Streams
+from protocols.dissemination.producer.stepping_down import BACK_EVERY_S, Rivals
 from protocols.dissemination.service import StreamRefused
-from protocols.dissemination.stepping_down import BACK_EVERY_S, Rivals
 from protocols.dissemination.stream import StreamRecord
 from protocols.dissemination.stream_node import StreamNode
 

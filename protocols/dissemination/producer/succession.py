@@ -25,12 +25,12 @@ from peerd.errors import Unavailable
 from peerd.ids import NodeId, short_id
 from peerd.messages import Message, PeerRef
 from protocols.dissemination.events import StreamHandedOver
-from protocols.dissemination.fencing import stops_at
 from protocols.dissemination.messages import HandOver, HandOverAnswer, HandOverState, HandOverStep
 from protocols.dissemination.names import TERM_MAX, StreamPosition
-from protocols.dissemination.producer_part import ProducerPart, Streams
+from protocols.dissemination.producer.fencing import stops_at
+from protocols.dissemination.producer.part import ProducerPart, Streams
+from protocols.dissemination.producer.stepping_down import BACK_EVERY_S, Rivals
 from protocols.dissemination.service import StreamRefused
-from protocols.dissemination.stepping_down import BACK_EVERY_S, Rivals
 from protocols.dissemination.stream import TAKE_BACK_TERMS, StreamRecord
 from protocols.dissemination.stream_node import StreamNode
 
