@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from peerd.api import Host
+from peerd.lib.admission import over_share
 from peerd.lib.feed import Feed
 from peerd.limits import KIB
 from protocols.dissemination.config import DisseminationConfig
@@ -26,8 +27,6 @@ from protocols.dissemination.tree.subscription import Delivered, FreshAgain, Los
 
 MARK_BYTES: Final = 900
 """What a mark, and what belongs to an item besides its payload, counts for in a feed."""
-OWNER_SHARE: Final = 0.25
-"""Of the subscriptions of this node's clients: what one access token or user may have. Operators have all of it."""
 FEED_BYTES_MIN: Final = ITEM_BYTES_MAX + KIB
 
 Told = Callable[[StreamSubscriptionView | Exception], None]
@@ -217,10 +216,9 @@ class ClientSubscriptions:
 
     def check_share(self, owner: str) -> None:
         """Raises `StreamRefused` where one owner has its share of them, so that nobody uses up what is for all."""
-        count = sum(each.owner == owner and not each.is_ended for each in self._all.values())
-        if count >= max(1, int(OWNER_SHARE * self._config().subscriptions_max)):
-            whose = owner or "who shows no token"
-            raise StreamRefused("quota", f"{whose} has {count} subscriptions to streams here, the limit for one")
+        owners = (each.owner for each in self._all.values() if not each.is_ended)
+        if why := over_share(owner, owners, self._config().subscriptions_max):
+            raise StreamRefused("quota", f"{why} subscriptions to streams here, the limit for one")
 
     def check_room(self) -> None:
         """Raises `StreamRefused` where there are too many, and all of them are to streams that go on."""
