@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from contextlib import suppress
 from functools import partial
 from typing import Any, ClassVar, Final
 
@@ -32,7 +31,7 @@ from protocols.dissemination.documents.drafts import Documents
 from protocols.dissemination.documents.exchange import DocumentExchange
 from protocols.dissemination.documents.manifest import Attachment
 from protocols.dissemination.events import EVENTS
-from protocols.dissemination.interests.errors import InterestError, ItemError
+from protocols.dissemination.interests.errors import ItemError
 from protocols.dissemination.loading import policy_messages
 from protocols.dissemination.messages import (
     ITEM_BYTES_MAX,
@@ -55,8 +54,7 @@ from protocols.dissemination.models import (
     StreamTreeView,
     StreamView,
 )
-from protocols.dissemination.named import NamedSubscriptions
-from protocols.dissemination.names import START, position_of, position_text, stream_key
+from protocols.dissemination.names import position_text, stream_key
 from protocols.dissemination.producer.changes import ProducerChanges
 from protocols.dissemination.producer.part import Streams
 from protocols.dissemination.producer.produced import ProducedStreams
@@ -65,16 +63,12 @@ from protocols.dissemination.registry import EndedEarly, StreamRegistry
 from protocols.dissemination.service import StreamRefused
 from protocols.dissemination.stream import StreamRecord
 from protocols.dissemination.stream_node import StreamNode
-from protocols.dissemination.subscriptions import ClientSubscription, ClientSubscriptions, Told
+from protocols.dissemination.subscribing import Subscribing
+from protocols.dissemination.subscriptions import ClientSubscriptions, Told
 from protocols.dissemination.taking_part import StreamNodes, UsedNumbers
 from protocols.dissemination.views import histories, view_of_node, view_of_record
 
-JOIN_S: Final = 20.0
-"""A subscription that has not begun after this is given up, and the client is told."""
 _ANSWERS: Final = "stream_answers"
-_RESUME: Final = "stream_resume"
-RESUME_S: Final = 1.0
-"""After a restart a named subscription is made again after this; where that fails, after twice as long, and so on."""
 LEAVING: Final = "this node is leaving the ring"
 """What clients are told meanwhile; they wait, and go on when it is back."""
 _POLICY_MESSAGES: Final = policy_messages()
@@ -111,35 +105,37 @@ class Dissemination(Plugin):
         self.nodes = StreamNodes(host, self._settings, self.registry)
         self.nodes.numbers = self._used
         self.clients = ClientSubscriptions(host, self._settings)
-        self.named = NamedSubscriptions(host)
         self.questions = TreeQuestions(host, self._settings, self._answer)
         self.registry.seeds_of = self.nodes.with_seeds
         self.nodes.on_gone = self._stream_gone
         self.nodes.on_tick = self._tick
         self.nodes.has_work = self._has_work
-        self.publishers = Publishers(self.nodes, lambda: LEAVING if self._is_leaving else "")
+        self.publishers = Publishers(self.nodes, self._why_unavailable)
         self._drained: Callable[[], None] | None = None
         self._is_leaving = False
         self._answers: list[Callable[[], None]] = []
         self.produced = ProducedStreams(host, self._settings, self.nodes, self.registry)
+        subscribers = self.clients, self.nodes, self.produced, self._find, self._why_unavailable
+        self.subscribing = Subscribing(host, self._settings, *subscribers)
         streams = Streams(host, self._settings, self.nodes, self.registry, self.produced)
         self.changes = ProducerChanges(streams, self.questions, self.publishers.let, lambda: self._is_leaving)
         self.nodes.on_room = self.publishers.let
         self.exchange = DocumentExchange(host, self._settings, self.nodes.above, self.nodes.wake)
         self.documents = Documents(host, self._settings, self.exchange, self._kind_of, self.publish)
         self.nodes.on_document = self.exchange.begin
-        self.add_parts(self.registry, self.nodes, self.produced, self.exchange, *self.changes.parts)
+        self.add_parts(self.registry, self.nodes, self.produced, self.exchange, self.subscribing, *self.changes.parts)
         for kind in _POLICY_MESSAGES:
             self.handlers.messages[kind] = self.nodes.policy_received
         host.when_over(self.clients.let_go)
         host.when_over(self.nodes.let_go)
         self.produced.produce_again()
-        self._resuming = dict.fromkeys(self.named.load(), RESUME_S)
-        for name in self._resuming:
-            self.host.set_timer(_RESUME, RESUME_S * host.rng.uniform(0.5, 1.0), name)
+        self.subscribing.begin()
 
     def _settings(self) -> DisseminationConfig:
         return self.config
+
+    def _why_unavailable(self) -> str:
+        return LEAVING if self._is_leaving else ""
 
     # Messages
 
@@ -208,7 +204,7 @@ class Dissemination(Plugin):
             done()
 
     def stop(self) -> None:
-        self.named.save(list(self.clients), self.host.now(), is_last=True)
+        self.subscribing.stop()
         for node in self.nodes:
             node.leave()
 
@@ -220,15 +216,7 @@ class Dissemination(Plugin):
         self.exchange.validate()
 
     def _tick(self) -> None:
-        now = self.host.now()
-        for each in self.clients:
-            if each.on_done is not None and now - each.asked_at >= JOIN_S:
-                self._forget(each)
-                self._tell(each, Unavailable(f"no parent was found for {each.stream} within {JOIN_S:.0f} s"))
-        for each in self.clients.unread(now):
-            self._forget(each)
-        self.clients.count_drops()
-        self.named.save(list(self.clients), now)
+        self.subscribing.tick()
         self.exchange.tick()
         self.changes.tick()
         self.publishers.let()
@@ -266,7 +254,7 @@ class Dissemination(Plugin):
 
     def create(self, spec: StreamSpec, on_done: Callable[[StreamView | Exception], None], owner: str = "") -> None:
         """See `StreamService.create`."""
-        self._check_stays()
+        self.subscribing.check_stays()
         on_done = self._later(on_done)
         try:
             record = StreamRecord.of(spec, self.host.peer)
@@ -303,7 +291,7 @@ class Dissemination(Plugin):
 
     def hand_over(self, name: str, to: str, on_done: Callable[[StreamView | Exception], None]) -> None:
         """See `StreamService.hand_over`."""
-        self._check_stays()
+        self.subscribing.check_stays()
         on_done = self._later(on_done)
         node = self._produced(name)
 
@@ -332,7 +320,7 @@ class Dissemination(Plugin):
     def _produced(self, name: str) -> StreamNode:
         node = self.nodes.get(stream_key(name))
         if node is None:
-            self._check_stays()
+            self.subscribing.check_stays()
             self.produced.check_back(stream_key(name))
             raise StreamRefused("unknown", f"this node produces no stream {name:.64}: create it, or ask its producer")
         if not node.is_producer:
@@ -356,7 +344,7 @@ class Dissemination(Plugin):
         if (node := self.nodes.get(stream_key(name))) is not None:
             on_found(node.record)
         else:
-            self._check_stays()  # nobody answers a node that is out of the ring
+            self.subscribing.check_stays()  # nobody answers a node that is out of the ring
             self.registry.find(name, on_found)
 
     def _find_now(self, name: str, on_found: Callable[[StreamRecord | Exception], None]) -> None:
@@ -376,20 +364,8 @@ class Dissemination(Plugin):
 
     def _stream_gone(self, node: StreamNode, reason: str) -> None:
         self.exchange.stream_gone(node.record.key)
-        for each in self.clients.of(node.name):
-            if self._is_leaving and reason == "left":
-                self.clients.remove(each)
-                each.feed.end(LEAVING)
-                self._tell(each, Unavailable(LEAVING))
-            else:
-                self.named.forget(each.name)
-                each.end(reason)
-                self._tell(each, Unavailable(f"the stream {node.name} is over: {reason}"))
+        self.subscribing.stream_gone(node, reason)
         self.publishers.let()
-
-    def _check_stays(self) -> None:
-        if self._is_leaving:
-            raise Unavailable(LEAVING)
 
     # Publishing
 
@@ -448,130 +424,20 @@ class Dissemination(Plugin):
 
     def subscribe(self, request: StreamSubscriptionRequest, on_done: Told) -> None:
         """See `StreamService.subscribe`."""
-        self._check_stays()
-        on_done = self._later(on_done)
-        self.clients.check_room()
-        try:
-            after = None if request.after is None else position_of(request.after)
-        except ValueError as error:
-            raise StreamRefused("invalid", str(error)) from error
-        self.clients.check_name(request)
-
-        def found(answer: StreamRecord | Exception) -> None:
-            if isinstance(answer, Exception):
-                on_done(answer)
-                return
-            try:
-                self._subscribe(request, after, answer, on_done)
-            except (StreamRefused, Unavailable) as error:
-                on_done(error)
-
-        self._find(request.stream, found)
-
-    def _subscribe(
-        self,
-        request: StreamSubscriptionRequest,
-        after: Any,
-        record: StreamRecord,
-        on_done: Told,
-    ) -> None:
-        self.produced.check_back(record.key)
-        if self.nodes.get(record.key) is None and self.nodes.is_own(record):
-            raise StreamRefused("unknown", f"this node has produced {record.name}, and does so no more")
-        node = self.nodes.make(record)
-        try:
-            interest = node.kind.parse(request.interest)
-        except InterestError as error:
-            raise StreamRefused("invalid", str(error)) from error
-        known = self.clients.named(request.name)
-        if known is not None and not known.is_ended:
-            if known.interest.id != interest.id:
-                raise StreamRefused("conflict", f"the subscription {request.name} wants {known.interest.text:.200}")
-            on_done(self._told(known))
-            return
-        self.clients.check_room()
-        if after is None and request.name:
-            at = self.named.after(request.name, request.stream, interest.text)
-            after = None if at is None else position_of(at)
-        is_anew = after not in (None, START) and self.named.is_of_other(request.name, node.record)
-        after = START if is_anew else after
-        made = self.clients.add(record.name, interest, record.kind, request.name, after)
-        made.owner = request.owner
-        made.on_done, made.creator, made.is_anew = on_done, node.record.creator, is_anew
-        deliver = node.with_documents(made.deliver)
-        node.subscribe(made.number, interest, after, deliver, partial(self._live, made))
-        if node.member.up.is_new and node.member.up.is_orphan and not node.is_producer:
-            node.seeking.join()
-
-    @on_timer(_RESUME)
-    def on_resume(self, name: str) -> None:
-        """Make a named subscription again that this node had before it was restarted."""
-        saved = self.named.saved(name)
-        if saved is None or self.clients.named(name) is not None:
-            self._resuming.pop(name, None)
-            return
-
-        def done(answer: StreamSubscriptionView | Exception) -> None:
-            if not isinstance(answer, Exception):
-                self._resuming.pop(name, None)
-            elif isinstance(answer, StreamRefused) and self.named.is_hopeless(answer):
-                self._resuming.pop(name, None)
-                self.named.forget(name)
-            elif name in self._resuming and not self._is_leaving:
-                pause_s = self._resuming[name] = min(self.config.retry_max, 2 * self._resuming[name])
-                self.host.set_timer(_RESUME, pause_s * self.host.rng.uniform(0.8, 1.2), name)
-
-        wish = {"interest": saved.interest, "after": saved.after, "name": name, "owner": saved.owner}
-        request = StreamSubscriptionRequest(stream=saved.stream, **wish)
-        try:
-            self.subscribe(request, done)
-        except (StreamRefused, Unavailable) as error:
-            done(error)
-
-    def _live(self, subscription: ClientSubscription) -> None:
-        subscription.is_live = True
-        node = self.nodes.get(stream_key(subscription.stream))
-        if subscription.name and node is not None:
-            through = node.member.subscriptions[subscription.number].through or START
-            with suppress(Unavailable):  # then it ends with this daemon, which its view says
-                self.named.keep(subscription, position_text(through))
-                subscription.is_kept = True
-            if subscription.is_anew:
-                subscription.begin_anew(through)
-        self._tell(subscription, self._told(subscription))
-
-    def _told(self, subscription: ClientSubscription) -> StreamSubscriptionView:
-        node = self.nodes.get(stream_key(subscription.stream))
-        return subscription.view(None if node is None or node.depth is None else node.member.state.through)
-
-    @staticmethod
-    def _tell(subscription: ClientSubscription, answer: StreamSubscriptionView | Exception) -> None:
-        on_done, subscription.on_done = subscription.on_done, None
-        if on_done is not None:
-            on_done(answer)
+        self.subscribing.subscribe(request, self._later(on_done))
 
     def subscriptions(self) -> list[StreamSubscriptionView]:
         """See `StreamService.subscriptions`."""
-        return [self._told(each) for each in self.clients]
+        return [self.subscribing.view(each) for each in self.clients]
 
     def unsubscribe(self, id: str) -> StreamSubscriptionView:
         """See `StreamService.unsubscribe`."""
-        found = self.clients.get(id)
-        self.named.forget(found.name)
-        self._forget(found)
-        self._tell(found, StreamRefused("unknown", "the subscription was ended"))
-        return self._told(found)
-
-    def _forget(self, subscription: ClientSubscription) -> None:
-        self.clients.remove(subscription)
-        subscription.end("unsubscribed")
-        if (node := self.nodes.get(stream_key(subscription.stream))) is not None:
-            node.unsubscribe(subscription.number)
+        return self.subscribing.unsubscribe(id)
 
     def reading(self, id: str) -> tuple[StreamSubscriptionView, Feed[ReceivedItem]]:
         """See `StreamService.reading`."""
         found = self.clients.get(id)
-        return self._told(found), found.feed
+        return self.subscribing.view(found), found.feed
 
     # Questions
 
