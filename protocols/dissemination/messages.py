@@ -157,11 +157,6 @@ class StreamItem(msgspec.Struct, eq=False, gc=False):
         return self.body.published_ms
 
     @property
-    def content_type(self) -> str:
-        """See `ItemBody`."""
-        return self.body.content_type
-
-    @property
     def attachment(self) -> Attachment | None:
         """See `ItemBody`."""
         return self.body.attachment

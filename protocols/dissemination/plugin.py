@@ -31,10 +31,8 @@ from protocols.dissemination.documents.drafts import Documents
 from protocols.dissemination.documents.exchange import DocumentExchange
 from protocols.dissemination.documents.manifest import Attachment
 from protocols.dissemination.events import EVENTS
-from protocols.dissemination.interests.errors import ItemError
 from protocols.dissemination.loading import policy_messages
 from protocols.dissemination.messages import (
-    ITEM_BYTES_MAX,
     HandOver,
     HandOverAnswer,
     PlanAnswer,
@@ -54,12 +52,12 @@ from protocols.dissemination.models import (
     StreamTreeView,
     StreamView,
 )
-from protocols.dissemination.names import position_text, stream_key
+from protocols.dissemination.names import stream_key
 from protocols.dissemination.producer.changes import ProducerChanges
 from protocols.dissemination.producer.part import Streams
 from protocols.dissemination.producer.produced import ProducedStreams
-from protocols.dissemination.producer.publishing import Publishers, check_now, produced_elsewhere, tell_where
-from protocols.dissemination.registry import EndedEarly, StreamRegistry
+from protocols.dissemination.producer.publishing import Publishers
+from protocols.dissemination.registry import StreamRegistry
 from protocols.dissemination.service import StreamRefused
 from protocols.dissemination.stream import StreamRecord
 from protocols.dissemination.stream_node import StreamNode
@@ -110,15 +108,16 @@ class Dissemination(Plugin):
         self.nodes.on_gone = self._stream_gone
         self.nodes.on_tick = self._tick
         self.nodes.has_work = self._has_work
-        self.publishers = Publishers(self.nodes, self._why_unavailable)
         self._drained: Callable[[], None] | None = None
         self._is_leaving = False
         self._answers: list[Callable[[], None]] = []
         self.produced = ProducedStreams(host, self._settings, self.nodes, self.registry)
-        subscribers = self.clients, self.nodes, self.produced, self._find, self._why_unavailable
-        self.subscribing = Subscribing(host, self._settings, *subscribers)
-        streams = Streams(host, self._settings, self.nodes, self.registry, self.produced)
-        self.changes = ProducerChanges(streams, self.questions, self.publishers.let, lambda: self._is_leaving)
+        streams_of = self.nodes, self.produced, self._find, self._why_unavailable
+        self.publishers = Publishers(host, *streams_of, self._later)
+        self.subscribing = Subscribing(host, self._settings, self.clients, *streams_of)
+        own = self.nodes, self.registry, self.produced
+        streams = Streams(host, self._settings, *own, self.publishers.let, lambda: self._is_leaving)
+        self.changes = ProducerChanges(streams, self.questions)
         self.nodes.on_room = self.publishers.let
         self.exchange = DocumentExchange(host, self._settings, self.nodes.above, self.nodes.wake)
         self.documents = Documents(host, self._settings, self.exchange, self._kind_of, self.publish)
@@ -260,40 +259,17 @@ class Dissemination(Plugin):
             record = StreamRecord.of(spec, self.host.peer)
         except ValueError as error:
             raise StreamRefused("invalid", str(error)) from error
-        known = self.nodes.get(record.key)
-        if known is not None and not known.record.says_the_same(record):
-            other = known.record.differences(record) or f"node {known.record.producer.id:.8} produces it"
-            raise StreamRefused("conflict", f"there is a stream {spec.name} already: {other}")
-        if known is not None:
-            on_done(self._view(known))
-            return
-        node = self.produced.make(record)  # at once: newcomers may ask before the ring has confirmed the record
 
-        def done(why: Exception | None) -> None:
-            if why is None:
-                self.produced.remember(record)
-                self.produced.give_to(record.name, owner)
-            elif not isinstance(why, EndedEarly):  # after that another stream may have its name by now
-                self._not_created(node)
-                if isinstance(why, Unavailable):  # it may have been written, although nobody has said so
-                    self.registry.withdraw(record)
-            on_done(self._view(node) if why is None else why)
+        def done(answer: StreamNode | Exception) -> None:
+            on_done(answer if isinstance(answer, Exception) else self._view(answer))
 
-        try:
-            self.registry.create(record, done)
-        except Unavailable:
-            self._not_created(node)
-            raise
-
-    def _not_created(self, node: StreamNode) -> None:
-        self.nodes.give_up(node, "not created")
-        self.produced.forget_past(node.record)
+        self.produced.create(record, owner, done)
 
     def hand_over(self, name: str, to: str, on_done: Callable[[StreamView | Exception], None]) -> None:
         """See `StreamService.hand_over`."""
         self.subscribing.check_stays()
         on_done = self._later(on_done)
-        node = self._produced(name)
+        node = self.publishers.node_of(name)
 
         def done(why: Exception | None) -> None:
             on_done(self._view(node) if why is None else why)
@@ -312,20 +288,10 @@ class Dissemination(Plugin):
     def remove(self, name: str, on_done: Callable[[StreamView | Exception], None]) -> None:
         """See `StreamService.remove`."""
         on_done = self._later(on_done)
-        node = self._produced(name)
+        node = self.publishers.node_of(name)
         self.changes.succession.check_stays(node)
         view = self._view(node)
         self.changes.endings.begin(node, lambda why: on_done(view if why is None else why))
-
-    def _produced(self, name: str) -> StreamNode:
-        node = self.nodes.get(stream_key(name))
-        if node is None:
-            self.subscribing.check_stays()
-            self.produced.check_back(stream_key(name))
-            raise StreamRefused("unknown", f"this node produces no stream {name:.64}: create it, or ask its producer")
-        if not node.is_producer:
-            raise produced_elsewhere(node.record)
-        return node
 
     def streams(self) -> list[StreamView]:
         """See `StreamService.streams`."""
@@ -370,7 +336,7 @@ class Dissemination(Plugin):
     # Publishing
 
     def _kind_of(self, name: str) -> str:
-        return self._produced(name).record.kind
+        return self.publishers.node_of(name).record.kind
 
     def publish(
         self,
@@ -381,44 +347,19 @@ class Dissemination(Plugin):
         attachment: Attachment | None = None,
     ) -> ItemPublished:
         """See `StreamService.publish`."""
-        node = self._produced(name)
-        check_now(node)
-        if len(payload) > ITEM_BYTES_MAX:
-            raise StreamRefused("invalid", f"an item of {len(payload)} bytes: {ITEM_BYTES_MAX} is the limit")
-        if len(content_type) > messages.CONTENT_TYPE_MAX:
-            raise StreamRefused("invalid", "the content type is too long")
-        at_ms = round(self.host.wall_time() * 1000) if published_ms is None else published_ms
-        try:
-            item = node.publish(payload, content_type, max(0, at_ms), attachment)
-        except ItemError as error:
-            raise StreamRefused("invalid", str(error)) from error
-        self.nodes.send_soon(node)
-        return ItemPublished(stream=name, id=position_text(item.position), bytes=len(payload))
+        return self.publishers.publish(name, payload, content_type, published_ms, attachment)
 
     def when_kept(self, name: str, on_done: Callable[[bool | Exception], None]) -> None:
         """See `StreamService.when_kept`."""
-        keeping = self._produced(name).keeping
-        if keeping is None:
-            on_done(False)
-        else:
-            keeping.when_kept(on_done)
+        self.publishers.when_kept(name, on_done)
 
     def is_publishable(self, name: str) -> bool:
         """See `StreamService.is_publishable`."""
-        node = self.nodes.get(stream_key(name))
-        return node is not None and node.is_producer and node.is_publishable
+        return self.publishers.is_publishable(name)
 
     def when_publishable(self, name: str, on_done: Callable[[bool | Exception], None]) -> None:
         """See `StreamService.when_publishable`."""
-        try:
-            node = self._produced(name)
-        except StreamRefused as why:
-            tell_where(self._find, name, why, self.nodes.is_own, self._later(on_done))
-            return
-        if node.is_publishable:
-            on_done(True)  # at once, so that items that came together go out together
-        else:
-            self.publishers.wait(node, self._later(on_done))
+        self.publishers.when_publishable(name, on_done)
 
     # Subscribing
 

@@ -164,13 +164,13 @@ class ClientSubscription:
 
 def received_item(stream: str, held: ParsedItem) -> ReceivedItem:
     """An item, as clients get it."""
-    item = held.item
+    body = held.item.body
     text, encoded = None, None
     try:
-        text = item.payload.decode()
+        text = body.payload.decode()
     except UnicodeDecodeError:
-        encoded = b64encode(item.payload).decode()
-    attached = item.attachment
+        encoded = b64encode(body.payload).decode()
+    attached = body.attachment
     return ReceivedItem(
         document=None
         if attached is None
@@ -178,9 +178,9 @@ def received_item(stream: str, held: ParsedItem) -> ReceivedItem:
             id=attached.id.hex(), name=attached.name, size=attached.size, content_type=attached.content_type
         ),
         stream=stream,
-        id=position_text(item.position),
-        published_ms=item.published_ms,
-        content_type=item.content_type,
+        id=position_text(held.position),
+        published_ms=body.published_ms,
+        content_type=body.content_type,
         payload=text,
         payload_base64=encoded,
     )

@@ -47,7 +47,7 @@ class Rig:
             withdraw=lambda record: self.done.append("withdrawn"),
         )
         self.produced: Any = SimpleNamespace(forget=self._forget)
-        around: tuple[Any, ...] = (self.nodes, self.registry, self.produced)
+        around: tuple[Any, ...] = (self.nodes, self.registry, self.produced, lambda: None, lambda: False)
         self.streams = Streams(self.host, DisseminationConfig, *around)
         self.endings = Endings(self.streams, lambda node: self.done.append("released"))
         self.told: list[Exception | None] = []

@@ -85,24 +85,15 @@ class Endings:
 
 
 class ProducerChanges:
-    """``on_change`` is called when this node becomes a stream's producer, or is it no more, or stays it after all."""
+    """All parts of one node."""
 
-    def __init__(
-        self,
-        streams: Streams,
-        questions: TreeQuestions,
-        on_change: Callable[[], None],
-        is_leaving: Callable[[], bool],
-    ) -> None:
+    def __init__(self, streams: Streams, questions: TreeQuestions) -> None:
         self.rivals = Rivals(streams)
         self.succession = Succession(streams, self.rivals)
         self.next_producer = NextProducer(streams, self.rivals)
-        self.next_producer.is_leaving = is_leaving
         self.take_over = TakeOver(streams, self.rivals, self.next_producer)
         self.standbys = Standbys(streams, questions)
         self.endings = Endings(streams, self.standbys.release)
-        for part in (self.rivals, self.succession, self.next_producer, self.take_over):
-            part.on_change = on_change
 
     @property
     def parts(self) -> tuple[Part, ...]:

@@ -1,11 +1,18 @@
-"""Publishers that wait until their stream takes more."""
+"""What publishers do at the producer: they publish, and wait until their stream takes more."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from typing import Final
 
+from peerd.api import Host
 from peerd.errors import Unavailable
+from protocols.dissemination.documents.manifest import Attachment
+from protocols.dissemination.interests.errors import ItemError
+from protocols.dissemination.messages import CONTENT_TYPE_MAX, ITEM_BYTES_MAX
+from protocols.dissemination.models import ItemPublished
+from protocols.dissemination.names import position_text, stream_key
+from protocols.dissemination.producer.produced import ProducedStreams
 from protocols.dissemination.registry import Find
 from protocols.dissemination.service import StreamRefused
 from protocols.dissemination.stream import StreamRecord
@@ -27,20 +34,6 @@ def produced_elsewhere(record: StreamRecord) -> StreamRefused:
     )
 
 
-def tell_where(
-    find: Find, name: str, why: StreamRefused, is_own: Callable[[StreamRecord], bool], on_done: Room
-) -> None:
-    """A stream is not produced here: say where it is, if the ring knows. Raises `Unavailable`."""
-
-    def found(answer: StreamRecord | Exception) -> None:
-        if isinstance(answer, StreamRecord):
-            on_done(why if is_own(answer) else produced_elsewhere(answer))
-        else:
-            on_done(answer if isinstance(answer, StreamRefused) else why)
-
-    find(name, found)
-
-
 def check_now(node: StreamNode) -> None:
     """Raise `Unavailable` where the producer takes nothing at the moment, such as where there may be a second one."""
     if node.is_paused:
@@ -52,17 +45,94 @@ def check_now(node: StreamNode) -> None:
 
 
 class Publishers:
-    """``why_unavailable`` says why nobody can publish at all at the moment; empty where they can."""
+    """``why_unavailable`` says why nobody can publish at all at the moment; empty where they can.
 
-    def __init__(self, nodes: StreamNodes, why_unavailable: Callable[[], str]) -> None:
-        self._nodes, self._why_unavailable = nodes, why_unavailable
+    ``later`` has an answer come after the caller's own call has returned.
+    """
+
+    def __init__(
+        self,
+        host: Host,
+        nodes: StreamNodes,
+        produced: ProducedStreams,
+        find: Find,
+        why_unavailable: Callable[[], str],
+        later: Callable[[Room], Room],
+    ) -> None:
+        self._host, self._nodes, self._produced, self._find = host, nodes, produced, find
+        self._why_unavailable, self._later = why_unavailable, later
         self._waiting: list[tuple[StreamNode, Room]] = []
+
+    def node_of(self, name: str) -> StreamNode:
+        """A stream that this node produces. Raises `StreamRefused` and `Unavailable`."""
+        node = self._nodes.get(stream_key(name))
+        if node is None:
+            if why := self._why_unavailable():
+                raise Unavailable(why)
+            self._produced.check_back(stream_key(name))
+            raise StreamRefused("unknown", f"this node produces no stream {name:.64}: create it, or ask its producer")
+        if not node.is_producer:
+            raise produced_elsewhere(node.record)
+        return node
+
+    def publish(
+        self, name: str, payload: bytes, content_type: str, published_ms: int | None, attachment: Attachment | None
+    ) -> ItemPublished:
+        """See `StreamService.publish`."""
+        node = self.node_of(name)
+        check_now(node)
+        if len(payload) > ITEM_BYTES_MAX:
+            raise StreamRefused("invalid", f"an item of {len(payload)} bytes: {ITEM_BYTES_MAX} is the limit")
+        if len(content_type) > CONTENT_TYPE_MAX:
+            raise StreamRefused("invalid", "the content type is too long")
+        at_ms = round(self._host.wall_time() * 1000) if published_ms is None else published_ms
+        try:
+            item = node.publish(payload, content_type, max(0, at_ms), attachment)
+        except ItemError as error:
+            raise StreamRefused("invalid", str(error)) from error
+        self._nodes.send_soon(node)
+        return ItemPublished(stream=name, id=position_text(item.position), bytes=len(payload))
+
+    def when_kept(self, name: str, on_done: Room) -> None:
+        """See `StreamService.when_kept`."""
+        keeping = self.node_of(name).keeping
+        if keeping is None:
+            on_done(False)
+        else:
+            keeping.when_kept(on_done)
+
+    def is_publishable(self, name: str) -> bool:
+        """See `StreamService.is_publishable`."""
+        node = self._nodes.get(stream_key(name))
+        return node is not None and node.is_producer and node.is_publishable
+
+    def when_publishable(self, name: str, on_done: Room) -> None:
+        """See `StreamService.when_publishable`."""
+        try:
+            node = self.node_of(name)
+        except StreamRefused as why:
+            self._tell_where(name, why, self._later(on_done))
+            return
+        if node.is_publishable:
+            on_done(True)  # at once, so that items that came together go out together
+        else:
+            self._wait(node, self._later(on_done))
+
+    def _tell_where(self, name: str, why: StreamRefused, on_done: Room) -> None:
+        """A stream is not produced here: say where it is, if the ring knows."""
+
+        def found(answer: StreamRecord | Exception) -> None:
+            if isinstance(answer, StreamRecord):
+                on_done(why if self._nodes.is_own(answer) else produced_elsewhere(answer))
+            else:
+                on_done(answer if isinstance(answer, StreamRefused) else why)
+
+        self._find(name, found)
 
     def __len__(self) -> int:
         return len(self._waiting)
 
-    def wait(self, node: StreamNode, on_done: Room) -> None:
-        """Call back when the stream takes more, or will not. Raises `Unavailable`."""
+    def _wait(self, node: StreamNode, on_done: Room) -> None:
         if len(self._waiting) >= WAITING_MAX:
             raise Unavailable(f"{WAITING_MAX} publishers are waiting already")
         self._waiting.append((node, on_done))

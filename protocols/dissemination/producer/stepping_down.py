@@ -42,7 +42,7 @@ class _Returned:
 
 
 class Rivals(ProducerPart):
-    """``is_busy`` says of a stream that it is being handed over; ``on_change`` is called when one is another's."""
+    """``is_busy`` says of a stream that it is being handed over."""
 
     def __init__(self, streams: Streams) -> None:
         super().__init__(streams)
@@ -153,7 +153,7 @@ class Rivals(ProducerPart):
         with suppress(Unavailable):  # then the ring says so again after the next restart
             self._produced.forget(node.record)
         node.become_member(record)
-        self.on_change()
+        self._on_change()
 
     def name_lost(self, record: StreamRecord) -> None:
         """Another node has written a record of this node's stream, while this one was away."""

@@ -84,8 +84,6 @@ class _Going:
 
 
 class Succession(ProducerPart):
-    """``on_change`` is called when a stream is another's, or stays."""
-
     def __init__(self, streams: Streams, rivals: Rivals) -> None:
         super().__init__(streams)
         self._rivals = rivals
@@ -204,7 +202,7 @@ class Succession(ProducerPart):
         self._going.pop(going.node.record.key, None)
         self._host.cancel_timer(_STEP, going.node.record.key)
         going.on_done(why)
-        self.on_change()
+        self._on_change()
 
     def _go_back(self, going: _Going, why: str) -> None:
         going.why_back = why

@@ -42,7 +42,7 @@ _SETTLED: Final = "stream_taken_settled"
 
 
 class TakeOver(ProducerPart):
-    """The standby's side. ``on_change`` is called when this node has become a stream's producer, and goes on."""
+    """The standby's side."""
 
     def __init__(self, streams: Streams, rivals: Rivals, next_producer: NextProducer) -> None:
         super().__init__(streams)
@@ -89,7 +89,7 @@ class TakeOver(ProducerPart):
         if coming.lapsed_at is None:
             coming.lapsed_at = now
         rank = node.record.rank_of(self._host.id)
-        if rank is None or not node.member.has_whole(coming.everything) or self._next_producer.is_leaving():
+        if rank is None or not node.member.has_whole(coming.everything) or self._is_leaving():
             return
         record = node.record.taken_over(self._host.peer, rank)
         lease_s = self._registry.lease_s(record)
@@ -139,4 +139,4 @@ class TakeOver(ProducerPart):
             node.why_paused = ""
             node.begin_term(node.record)
             self._produced.keep_from_now_on(node)
-            self.on_change()
+            self._on_change()
