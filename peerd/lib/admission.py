@@ -1,16 +1,30 @@
 """Who may have how much done: work is charged to whoever asks for it, before it is done. Pure; times are given.
 
-A `TokenBucket` is one allowance; an `Admission` is one for each link, token, user or address.
+A `TokenBucket` is one allowance; an `Admission` is one for each link, token, user or address. `over_share` is for what
+somebody keeps, such as subscriptions.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Final, Generic, TypeVar
 
 KEYS_MAX: Final = 1024
 """Keys whose use is remembered. Above it the one that has asked longest ago is forgotten."""
 
+OWNER_SHARE: Final = 0.25
+"""Of what there is for all clients of a node: what one access token or user may have. Operators have all of it."""
+
 K = TypeVar("K")
+
+
+def over_share(owner: str, owners: Iterable[str], room: int, share: float = OWNER_SHARE) -> str:
+    """Why an owner gets no more of what has room for so many, whose owners are these; empty: it does.
+
+    Said of the owner, as in "token reader has 250". One is always allowed.
+    """
+    count = sum(each == owner for each in owners)
+    return f"{owner or 'who shows no token'} has {count}" if count >= max(1, int(share * room)) else ""
 
 
 class TokenBucket:

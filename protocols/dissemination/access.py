@@ -12,7 +12,6 @@ from peerd.telemetry.schema import Event
 from protocols.dissemination.item_work import WorkMeter
 from protocols.dissemination.ports import ChildInfo, Interest, InterestKind, ItemWork
 from protocols.dissemination.stream import StreamRecord
-from protocols.dissemination.tree.links import ChildStage
 from protocols.dissemination.tree.member import StreamMember
 
 
@@ -96,8 +95,7 @@ class NodeTree:
         """See `TreeAccess.children`."""
         return [
             ChildInfo(child.peer, tuple(child.wants.values()), child.since_s, self._node.queued_for(child.peer.id))
-            for child in self._node.member.down.children.values()
-            if child.stage is ChildStage.LIVE
+            for child in self._node.member.down.live.values()
         ]
 
     def room(self) -> int:

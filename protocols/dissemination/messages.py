@@ -14,13 +14,25 @@ from enum import IntEnum
 from itertools import accumulate
 from typing import Annotated, Final
 
+import msgspec
 from msgspec import Meta
 
 from peerd.ids import NodeId
 from peerd.limits import KIB, PROOF_BYTES_MAX
-from peerd.messages import U8, U32, U64, Message, PeerRef, Struct, Text, message
+from peerd.messages import (
+    U8,
+    U32,
+    U64,
+    Message,
+    PeerRef,
+    Struct,
+    Text,
+    decode_struct,
+    encode_struct,
+    message,
+)
 from protocols.dissemination.documents.manifest import Attachment
-from protocols.dissemination.names import INTEREST_ID_BYTES, PLACE_MAX, TERM_MAX, StreamPosition
+from protocols.dissemination.names import INTEREST_ID_BYTES, PLACE_MAX, TERM_MAX, PlaceNumber, StreamPosition
 from protocols.dissemination.sealing import BATCH_MAX, DIGEST_BYTES, DIGESTS_MAX, SIGNATURE_BYTES, SealedBatch
 
 INTEREST_BYTES_MAX: Final = 8 * KIB
@@ -28,12 +40,12 @@ WANTS_MAX: Final = 256
 """Interests in one message, and of one child."""
 ITEM_BYTES_MAX: Final = 1024 * KIB
 """Payload of an item. What is larger is attached to an item, travels in chunks, and is not looked into."""
-PAYLOAD_BYTES_MAX: Final = 40 * KIB
-"""Payload and manifest of an item together, in one message. The payload of a larger one comes in parts before it."""
-PART_BYTES: Final = PAYLOAD_BYTES_MAX
-"""Every part of a payload has so many bytes, but for one with which it ends."""
+PACKED_BYTES_MAX: Final = ITEM_BYTES_MAX + 36 * KIB
+"""An item as it travels: besides the payload it has a manifest, whose digests and names take the most."""
+PART_BYTES: Final = 40 * KIB
+"""Every part of a large item has so many bytes. An item with a payload of so many is not large yet."""
 ITEMS_BYTES_MAX: Final = 48 * KIB
-"""Items in one message, counted with their envelopes."""
+"""Items in one message."""
 ITEMS_MAX: Final = 256
 DEPTH_MAX: Final = 64
 """Nodes between the producer and a member."""
@@ -46,9 +58,11 @@ NODE_BYTES_MAX: Final = 8 * KIB
 MOVES_BYTES_MAX: Final = 56 * KIB
 ENVELOPE_BYTES: Final = 64
 """What an item takes in a message besides its payload, at most."""
+ITEM_COST_BYTES: Final = 32
+"""What an item counts for besides its bytes: so that buffers have a limit for small items, too."""
 PEER_BYTES: Final = 24
 """What a node takes in a message besides its host, at most."""
-LARGE_FROM_BYTES: Final = ENVELOPE_BYTES + PAYLOAD_BYTES_MAX
+LARGE_FROM_BYTES: Final = ENVELOPE_BYTES + PART_BYTES
 """An item that takes more does not fit into a message."""
 
 InterestId = Annotated[bytes, Meta(min_length=INTEREST_ID_BYTES, max_length=INTEREST_ID_BYTES)]
@@ -56,7 +70,6 @@ InterestIds = Annotated[tuple[InterestId, ...], Meta(max_length=WANTS_MAX)]
 InterestText = Annotated[str, Meta(max_length=INTEREST_BYTES_MAX)]
 InterestTexts = Annotated[tuple[InterestText, ...], Meta(max_length=WANTS_MAX)]
 Path = Annotated[tuple[PeerRef, ...], Meta(max_length=DEPTH_MAX)]
-PlaceNumber = Annotated[int, Meta(ge=0, le=PLACE_MAX)]
 ItemNumber = Annotated[int, Meta(ge=1, le=PLACE_MAX)]
 
 
@@ -71,68 +84,87 @@ def that_fit(peers: Iterable[PeerRef], bytes_max: int) -> tuple[PeerRef, ...]:
     return tuple(peer for peer, size in zip(kept, total, strict=True) if size <= bytes_max)
 
 
-class StreamMark(Struct):
-    """`protocols.dissemination.names.StreamPosition`, as it travels."""
-
-    epoch: PlaceNumber
-    sequence: PlaceNumber
-
-    @property
-    def position(self) -> StreamPosition:
-        """What it says."""
-        return StreamPosition(self.epoch, self.sequence)
-
-
-class StreamItem(Struct):
-    """One item of a stream. ``published_ms``: the producer's clock, milliseconds since 1970."""
+class ItemBody(Struct):
+    """What an item says. ``published_ms``: the producer's clock, milliseconds since 1970."""
 
     epoch: PlaceNumber
     sequence: ItemNumber
     published_ms: U64
-    payload: Annotated[bytes, Meta(max_length=PAYLOAD_BYTES_MAX)]
+    payload: Annotated[bytes, Meta(max_length=ITEM_BYTES_MAX)]
     content_type: Annotated[str, Meta(max_length=CONTENT_TYPE_MAX)] = ""
     attachment: Attachment | None = None
     """A document that belongs to the item, and is fetched by itself."""
 
-    @property
-    def position(self) -> StreamPosition:
-        """Where it stands in its stream."""
-        return StreamPosition(self.epoch, self.sequence)
+
+class StreamItem(msgspec.Struct, eq=False, gc=False):
+    """One item of a stream, at one node. Messages, logs and what is remembered have its bytes, as its producer has made
+    them: a node reads them once, and passes them on as they came."""
+
+    packed: bytes
+    """The msgpack array of its `ItemBody`."""
+    position: StreamPosition
+    """Where it stands in its stream."""
+    size: int
+    """What it counts for in buffers and messages."""
+    unpacked: ItemBody | None
+    """What it says, until it is only remembered."""
+    batch: SealedBatch | None = None
+    """What it was signed with, if it was. On the way that is the `Seal` of the message."""
+
+    @classmethod
+    def of(
+        cls,
+        epoch: int,
+        sequence: int,
+        published_ms: int,
+        payload: bytes,
+        content_type: str = "",
+        attachment: Attachment | None = None,
+    ) -> StreamItem:
+        """The producer's."""
+        body = ItemBody(epoch, sequence, published_ms, payload, content_type, attachment)
+        packed = encode_struct(body)
+        return cls(packed, StreamPosition(epoch, sequence), ITEM_COST_BYTES + len(packed), body)
+
+    @classmethod
+    def unpack(cls, packed: bytes) -> StreamItem:
+        """Read what has come. Raises `ProtocolError` for what no correct producer makes."""
+        body = decode_struct(ItemBody, packed)
+        if body.attachment is not None:
+            body.attachment.check()
+        return cls(packed, StreamPosition(body.epoch, body.sequence), ITEM_COST_BYTES + len(packed), body)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, StreamItem) and self.packed == other.packed
+
+    def rest(self) -> None:
+        """It is only remembered from now on: keep its bytes, and not what was read of them besides."""
+        self.unpacked = None
 
     @property
-    def size(self) -> int:
-        """What it counts for in buffers and messages."""
-        attached = 0 if self.attachment is None else self.attachment.message_bytes
-        text = self.content_type
-        return ENVELOPE_BYTES + len(self.payload) + attached + (len(text) if text.isascii() else len(text.encode()))
+    def body(self) -> ItemBody:
+        """What it says."""
+        return self.unpacked or decode_struct(ItemBody, self.packed)
+
+    @property
+    def payload(self) -> bytes:
+        """See `ItemBody`."""
+        return self.body.payload
+
+    @property
+    def published_ms(self) -> int:
+        """See `ItemBody`."""
+        return self.body.published_ms
+
+    @property
+    def attachment(self) -> Attachment | None:
+        """See `ItemBody`."""
+        return self.body.attachment
 
     @property
     def is_large(self) -> bool:
-        """Whether it does not fit into a message, so that its payload goes before it, in parts."""
-        return self.size > LARGE_FROM_BYTES
-
-    @property
-    def bare(self) -> StreamItem:
-        """As it travels."""
-        return self
-
-
-class SealedItem(StreamItem, kw_only=True):
-    """An item as a node keeps it, with what it was signed with. On the way that is the `Seal` of the message."""
-
-    batch: SealedBatch
-
-    @property
-    def bare(self) -> StreamItem:
-        """As it travels."""
-        return StreamItem(
-            self.epoch, self.sequence, self.published_ms, self.payload, self.content_type, self.attachment
-        )
-
-
-def batch_of(item: StreamItem) -> SealedBatch | None:
-    """With what an item was signed, if it was."""
-    return item.batch if isinstance(item, SealedItem) else None
+        """Whether it does not fit into a message, so that it goes in parts."""
+        return len(self.packed) > LARGE_FROM_BYTES
 
 
 class Seal(Struct):
@@ -150,14 +182,9 @@ class Seal(Struct):
     digests: Annotated[bytes, Meta(max_length=DIGESTS_MAX * DIGEST_BYTES)] = b""
 
 
-def check_attachments(message: ReplayItems | Carry) -> None:
-    """Raises `ProtocolError` for a manifest that no correct producer makes."""
-    for item in message.items:
-        if item.attachment is not None:
-            item.attachment.check()
-
-
-Items = Annotated[tuple[StreamItem, ...], Meta(max_length=ITEMS_MAX)]
+PackedItem = Annotated[bytes, Meta(max_length=LARGE_FROM_BYTES)]
+"""`StreamItem.packed`; or, after `ItemPart`s, the rest of that."""
+Items = Annotated[tuple[PackedItem, ...], Meta(max_length=ITEMS_MAX)]
 Seals = Annotated[tuple[Seal, ...], Meta(max_length=ITEMS_MAX)]
 Certificate = Annotated[bytes, Meta(max_length=PROOF_BYTES_MAX)]
 
@@ -193,7 +220,7 @@ class Attach(Message):
     stream: NodeId
     attempt: U64
     wants: InterestTexts
-    after: StreamMark
+    after: StreamPosition
     is_new: bool = False
     is_orphan: bool = False
     instead_of: NodeId | None = None
@@ -209,8 +236,8 @@ class Ready(Message):
 
     stream: NodeId
     attempt: U64
-    since: StreamMark
-    through: StreamMark
+    since: StreamPosition
+    through: StreamPosition
 
 
 @message(0x0302, bytes_max=12 * KIB)
@@ -230,7 +257,7 @@ class Begin(Message):
 
     stream: NodeId
     attempt: U64
-    after: StreamMark
+    after: StreamPosition
 
 
 @message(0x0304, bytes_max=64)
@@ -250,7 +277,7 @@ class Widen(Message):
 
     stream: NodeId
     wants: InterestTexts
-    after: StreamMark
+    after: StreamPosition
     is_new: bool = False
     attempt: U64 = 0
     number: U64 = 0
@@ -274,8 +301,8 @@ class Widened(Message):
 
     stream: NodeId
     interests: InterestIds
-    since: StreamMark
-    through: StreamMark
+    since: StreamPosition
+    through: StreamPosition
     """And this is how far you have come with that."""
     attempt: U64 = 0
     number: U64 = 0
@@ -301,7 +328,7 @@ class Carry(Message):
 
     stream: NodeId
     items: Items
-    through: StreamMark
+    through: StreamPosition
     attempt: U64 = 0
     number: U64 = 0
     seals: Seals = ()
@@ -317,7 +344,7 @@ class Beat(Message):
     """
 
     stream: NodeId
-    through: StreamMark
+    through: StreamPosition
     path: Path | None = None
     attempt: U64 = 0
     number: U64 = 0
@@ -329,8 +356,8 @@ class StreamGap(Message):
     """Parent to child: what came after ``since`` and up to ``until`` is lost for you, wholly or in part."""
 
     stream: NodeId
-    since: StreamMark
-    until: StreamMark
+    since: StreamPosition
+    until: StreamPosition
     attempt: U64 = 0
     number: U64 = 0
 
@@ -491,7 +518,7 @@ class HandOver(Message):
     stream: NodeId
     step: U8
     term: Annotated[int, Meta(ge=0, le=TERM_MAX)]
-    through: StreamMark
+    through: StreamPosition
 
 
 @message(0x0319, bytes_max=3 * KIB)
@@ -505,10 +532,10 @@ class HandOverAnswer(Message):
 
 @message(0x031A, bytes_max=48 * KIB)
 class ItemPart(Message):
-    """Parent to child: the next part of the payload of a large item.
+    """Parent to child: the next part of a large item.
 
-    ``left``: so much of the payload comes after this part. The last bytes, if any are left, are the payload of the one
-    item of the `Carry` or `ReplayItems` that follows. Nothing else comes on the edge in between.
+    ``left``: so much of it comes after this part. The last bytes are what the `Carry` or `ReplayItems` that follows has
+    as its one item. Nothing else comes on the edge in between.
     """
 
     stream: NodeId

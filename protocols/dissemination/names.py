@@ -4,9 +4,12 @@ from __future__ import annotations
 
 from functools import lru_cache
 from hashlib import sha256
-from typing import Final, NamedTuple
+from typing import Annotated, Final
+
+from msgspec import Meta
 
 from peerd.ids import NodeId, id_from_bytes
+from peerd.messages import Struct
 
 INTEREST_ID_BYTES: Final = 16
 
@@ -24,14 +27,22 @@ def epoch_of(term: int, boot: int) -> int:
     return (term << TERM_SHIFT) + boot
 
 
-class StreamPosition(NamedTuple):
+PlaceNumber = Annotated[int, Meta(ge=0, le=PLACE_MAX)]
+
+
+class StreamPosition(Struct, order=True):
     """A place in a stream: the producer's epoch, and the item's number in it, from 1. Without gaps at the producer.
 
-    As a mark it means "everything up to here".
+    As a mark it means "everything up to here". Messages have it as it is.
     """
 
-    epoch: int
-    sequence: int
+    epoch: PlaceNumber
+    sequence: PlaceNumber
+
+    @property
+    def before(self) -> StreamPosition:
+        """Up to the item before this one."""
+        return StreamPosition(self.epoch, self.sequence - 1)
 
 
 START: Final = StreamPosition(0, 0)
@@ -51,7 +62,7 @@ def position_of(text: str) -> StreamPosition:
     if not (text.isascii() and epoch.isdecimal() and number.isdecimal() and len(text) <= 40):
         raise ValueError(f"expected the id of an item, such as 3-120, or 'start', not {text!r:.60}")
     position = StreamPosition(int(epoch), int(number))
-    if max(position) > PLACE_MAX:
+    if max(position.epoch, position.sequence) > PLACE_MAX:
         raise ValueError(f"{text} is no id of an item")
     return position
 

@@ -13,8 +13,8 @@ from typing import Final
 
 from peerd.errors import ProtocolError
 from peerd.ids import NodeId, id_to_bytes, parse_id
-from protocols.dissemination.messages import Seal, SealedItem, StreamItem, batch_of
-from protocols.dissemination.names import TERM_SHIFT
+from protocols.dissemination.messages import Seal, StreamItem
+from protocols.dissemination.names import TERM_SHIFT, position_text
 from protocols.dissemination.sealing import SealedBatch, item_digest
 from protocols.dissemination.stream import StreamRecord
 
@@ -28,17 +28,6 @@ Verify = Callable[[NodeId, bytes, bytes], bool]
 def _named(record: StreamRecord) -> bytes:
     """The stream, as statements name it: two of one name may have been created in two parts of a divided ring."""
     return id_to_bytes(record.key) + (id_to_bytes(parse_id(record.creator)) if record.creator else bytes(16))
-
-
-def _digest(item: StreamItem) -> bytes:
-    return item_digest(item.published_ms, item.content_type, item.payload, item.attachment)
-
-
-def _with(item: StreamItem, batch: SealedBatch) -> SealedItem:
-    """This runs for each item at each node, so it does not ask which fields there are."""
-    return SealedItem(
-        item.epoch, item.sequence, item.published_ms, item.payload, item.content_type, item.attachment, batch=batch
-    )
 
 
 class Proofs:
@@ -63,34 +52,35 @@ class Proofs:
             self._use(record)
 
     def _needs_seal(self, item: StreamItem) -> bool:
-        return item.attachment is not None or not self._record.unsigned
+        return not self._record.unsigned or item.attachment is not None
 
     # The producer
 
     def sealed(self, item: StreamItem) -> StreamItem:
-        """The producer's next item, as a part of the batch that is signed when it is sent."""
+        """The producer's next item, which is a part of the batch that is signed when it is sent."""
         self._look()
         if not self._needs_seal(item):
             return item
-        if self._open is None or not self._open.is_next(item.epoch, item.sequence):
-            self._open = SealedBatch(item.epoch, item.sequence, self._proof)
-        self._open.add(_digest(item))
-        return _with(item, self._open)
+        if self._open is None or not self._open.is_next(item.position.epoch, item.position.sequence):
+            self._open = SealedBatch(item.position.epoch, item.position.sequence, self._proof)
+        self._open.add(item_digest(item.packed))
+        item.batch = self._open
+        return item
 
     def take_back(self, item: StreamItem) -> None:
         """The item that was sealed last is none: it was refused in the end."""
-        if batch := batch_of(item):
-            batch.take_back()
+        if item.batch is not None:
+            item.batch.take_back()
 
     def _proof(self, batch: SealedBatch) -> bytes:
         return self._sign(batch.statement(self._name))
 
     # Everybody else
 
-    def is_term_known(self, items: Sequence[StreamItem]) -> bool:
-        """Whether items are of no later term than the record: else that has to be read again first."""
+    def is_term_known(self, seals: Sequence[Seal]) -> bool:
+        """Whether what is signed is of no later term than the record: else that has to be read again first."""
         self._look()
-        return not items or max(item.epoch for item in items) >> TERM_SHIFT <= self._record.term
+        return max([seal.epoch for seal in seals], default=0) >> TERM_SHIFT <= self._record.term
 
     def checked(self, items: Sequence[StreamItem], seals: Sequence[Seal], certificate: bytes) -> list[StreamItem]:
         """The items of a message, which are what the producer has signed. Raises `ProtocolError`.
@@ -113,7 +103,7 @@ class Proofs:
     def _unsigned(self, items: Sequence[StreamItem]) -> Sequence[StreamItem]:
         for item in items:
             if self._needs_seal(item):
-                raise ProtocolError("forged", f"the item {item.epoch}-{item.sequence} is not signed")
+                raise ProtocolError("forged", f"the item {position_text(item.position)} is not signed")
         return items
 
     def _of_batch(self, items: Sequence[StreamItem], seal: Seal, certificate: bytes) -> Sequence[StreamItem]:
@@ -122,10 +112,10 @@ class Proofs:
             return []
         own: dict[int, bytes] = {}
         for item in items:
-            index = item.sequence - seal.first
-            if item.epoch != seal.epoch or not 0 <= index < seal.count or index in own:
-                raise ProtocolError("forged", f"the item {item.epoch}-{item.sequence} is not in the batch beside it")
-            own[index] = _digest(item)
+            index = item.position.sequence - seal.first
+            if item.position.epoch != seal.epoch or not 0 <= index < seal.count or index in own:
+                raise ProtocolError("forged", f"the item {position_text(item.position)} is not in the batch beside it")
+            own[index] = item_digest(item.packed)
         try:
             batch = SealedBatch.read(seal.epoch, seal.first, seal.count, own, seal.digests)
         except ValueError as error:
@@ -140,4 +130,6 @@ class Proofs:
             self._checked[key] = statement
             if len(self._checked) > CHECKED_MAX:
                 self._checked.popitem(last=False)
-        return [_with(item, batch) for item in items]
+        for item in items:
+            item.batch = batch
+        return items

@@ -16,8 +16,8 @@ from peerd.api import Host, Part, RecordOutcome, RecordResult, on_timer
 from peerd.errors import ProtocolError, Unavailable
 from peerd.ids import NodeId, format_id, short_id
 from protocols.dissemination.config import DisseminationConfig
-from protocols.dissemination.fencing import stops_at
 from protocols.dissemination.names import stream_key
+from protocols.dissemination.producer.fencing import stops_at
 from protocols.dissemination.service import StreamRefused
 from protocols.dissemination.stream import StreamRecord, decode_record
 
@@ -111,7 +111,7 @@ class StreamRegistry(Part):
 
     def is_held(self, record: StreamRecord) -> bool:
         """Whether this node may publish. Where a standby waits for the record to lapse, the ring has to have confirmed
-        it lately: see `protocols.dissemination.fencing`."""
+        it lately: see `protocols.dissemination.producer.fencing`."""
         if not record.has_standbys:
             return True
         own = self._own.get(record.key)

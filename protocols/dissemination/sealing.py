@@ -13,32 +13,22 @@ from hashlib import sha256
 from struct import Struct
 from typing import Final
 
-from protocols.dissemination.documents.manifest import Attachment
-
 BATCH_MAX: Final = 256
 DIGEST_BYTES: Final = 20
-"""Of SHA-256. What stands before a payload, the time above all, its publisher cannot choose: so that a forger needs
+"""Of SHA-256. What stands before a payload, its place above all, its publisher cannot choose: so that a forger needs
 another item of the same digest, at 2^160, and cannot make a pair of them beforehand."""
 SIGNATURE_BYTES: Final = 64
 """The rest of a proof is the signer's certificate, the same for a day: a child is told it once."""
 DIGESTS_MAX: Final = BATCH_MAX // 2
 """Largest parts without any of the items that a message has of a batch: every other one, at worst."""
-_HEAD: Final = Struct(">BQHI")
-_MANIFEST: Final = Struct(">QIHH")
 _PLACE: Final = Struct(">QQH")
+_LEAF: Final = b"\0"
 _NODE: Final = b"\1"
 
 
-def item_digest(published_ms: int, content_type: str, payload: bytes, attachment: Attachment | None) -> bytes:
-    """Of all that a reader sees of an item. Where it stands is said by its place in the batch."""
-    kind = content_type.encode()
-    head = _HEAD.pack(0, published_ms, len(kind), len(payload)) + kind
-    if attachment is None:
-        return sha256(head + payload).digest()[:DIGEST_BYTES]
-    name, type = attachment.name.encode(), attachment.content_type.encode()
-    manifest = _MANIFEST.pack(attachment.size, attachment.chunk_bytes, len(name), len(type))
-    whole = b"".join((head, payload, manifest, name, type, attachment.digests))
-    return sha256(whole).digest()[:DIGEST_BYTES]
+def item_digest(packed: bytes) -> bytes:
+    """Of all that a reader sees of an item, as it travels."""
+    return sha256(_LEAF + packed).digest()[:DIGEST_BYTES]
 
 
 def _node(left: bytes, right: bytes) -> bytes:

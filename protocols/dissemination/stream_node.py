@@ -16,7 +16,6 @@ from protocols.dissemination.documents.manifest import Attachment
 from protocols.dissemination.events import INTEREST_SHOWN_MAX, StreamInterestFailed, StreamLoss
 from protocols.dissemination.freshness import Freshness
 from protocols.dissemination.item_work import WorkMeter
-from protocols.dissemination.keeping import Keeping, PastItems
 from protocols.dissemination.messages import (
     ITEMS_MAX,
     Carry,
@@ -28,11 +27,11 @@ from protocols.dissemination.messages import (
 from protocols.dissemination.meter import StreamMeter
 from protocols.dissemination.names import StreamPosition, epoch_of, position_text
 from protocols.dissemination.ports import Interest, InterestKind, ParsedItem, PolicyFactory, RememberingKind
+from protocols.dissemination.producer.keeping import Keeping, PastItems
+from protocols.dissemination.producer.release_queue import ReleaseQueue, SendPace
 from protocols.dissemination.proving import Proofs
-from protocols.dissemination.release_queue import ReleaseQueue, SendPace
 from protocols.dissemination.seeking import Seeking
 from protocols.dissemination.stream import StreamRecord
-from protocols.dissemination.tree.links import ChildStage
 from protocols.dissemination.tree.member import StreamMember
 from protocols.dissemination.tree.replay import BufferLimits
 from protocols.dissemination.tree.subscription import Delivered
@@ -286,7 +285,7 @@ class StreamNode:
         counts = self.meter.counts
         if isinstance(message, Carry | ReplayItems):
             counts.items_out += len(message.items)
-            counts.bytes_out += sum(item.size for item in message.items)
+            counts.bytes_out += sum(map(len, message.items))
         elif isinstance(message, ItemPart):
             counts.bytes_out += len(message.data)
         elif isinstance(message, Declined):
@@ -410,12 +409,11 @@ class StreamNode:
         self, payload: bytes, content_type: str, published_ms: int, attachment: Attachment | None = None
     ) -> StreamItem:
         """The producer's next item."""
-        item = StreamItem(self.epoch, self.sequence + 1, published_ms, payload, content_type, attachment)
+        item = StreamItem.of(self.epoch, self.sequence + 1, published_ms, payload, content_type, attachment)
         self._releasing.check_room()
         now = self.host.now()
         content = self.kind.content(item)
-        item = self._proofs.sealed(item)
-        held = ParsedItem(item, content)
+        held = ParsedItem(self._proofs.sealed(item), content)
         self._busy_s += self.host.now() - now
         try:
             if self.keeping is None:
@@ -423,12 +421,12 @@ class StreamNode:
             else:
                 self.keeping.publish(held)
         except BaseException:  # whatever was raised on the way: if the item has gone, the next one has another number
-            if self._releasing.through < StreamPosition(item.epoch, item.sequence):
+            if self._releasing.through < item.position:
                 self._proofs.take_back(item)
             else:
-                self.sequence = item.sequence
+                self.sequence = item.position.sequence
             raise
-        self.sequence = item.sequence
+        self.sequence = item.position.sequence
         self.pace.published(now)
         return item
 
@@ -528,7 +526,7 @@ class StreamNode:
 
     def _note_children(self) -> None:
         """Tell the policy who has come and gone."""
-        children = tuple(id for id, child in self.member.down.children.items() if child.stage is ChildStage.LIVE)
+        children = tuple(self.member.down.live)
         if children == self._children:
             return
         before, self._children = self._children, children

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from peerd.api import Host
+from peerd.lib.admission import over_share
 from peerd.lib.feed import Feed
 from peerd.limits import KIB
 from protocols.dissemination.config import DisseminationConfig
@@ -26,8 +27,6 @@ from protocols.dissemination.tree.subscription import Delivered, FreshAgain, Los
 
 MARK_BYTES: Final = 900
 """What a mark, and what belongs to an item besides its payload, counts for in a feed."""
-OWNER_SHARE: Final = 0.25
-"""Of the subscriptions of this node's clients: what one access token or user may have. Operators have all of it."""
 FORGET_S: Final = 300.0
 """What the readers of a subscription without a name have had is held for one to two times as long: they may come back
 and ask for it again, where their connection was lost."""
@@ -168,13 +167,13 @@ class ClientSubscription:
 
 def received_item(stream: str, held: ParsedItem) -> ReceivedItem:
     """An item, as clients get it."""
-    item = held.item
+    body = held.item.body
     text, encoded = None, None
     try:
-        text = item.payload.decode()
+        text = body.payload.decode()
     except UnicodeDecodeError:
-        encoded = b64encode(item.payload).decode()
-    attached = item.attachment
+        encoded = b64encode(body.payload).decode()
+    attached = body.attachment
     return ReceivedItem(
         document=None
         if attached is None
@@ -182,9 +181,9 @@ def received_item(stream: str, held: ParsedItem) -> ReceivedItem:
             id=attached.id.hex(), name=attached.name, size=attached.size, content_type=attached.content_type
         ),
         stream=stream,
-        id=position_text(item.position),
-        published_ms=item.published_ms,
-        content_type=item.content_type,
+        id=position_text(held.position),
+        published_ms=body.published_ms,
+        content_type=body.content_type,
         payload=text,
         payload_base64=encoded,
     )
@@ -221,10 +220,9 @@ class ClientSubscriptions:
 
     def check_share(self, owner: str) -> None:
         """Raises `StreamRefused` where one owner has its share of them, so that nobody uses up what is for all."""
-        count = sum(each.owner == owner and not each.is_ended for each in self._all.values())
-        if count >= max(1, int(OWNER_SHARE * self._config().subscriptions_max)):
-            whose = owner or "who shows no token"
-            raise StreamRefused("quota", f"{whose} has {count} subscriptions to streams here, the limit for one")
+        owners = (each.owner for each in self._all.values() if not each.is_ended)
+        if why := over_share(owner, owners, self._config().subscriptions_max):
+            raise StreamRefused("quota", f"{why} subscriptions to streams here, the limit for one")
 
     def check_room(self) -> None:
         """Raises `StreamRefused` where there are too many, and all of them are to streams that go on."""

@@ -14,7 +14,6 @@ from peerd.messages import Message, PeerRef
 from protocols.dissemination.config import DisseminationConfig
 from protocols.dissemination.documents.manifest import Attachment
 from protocols.dissemination.events import StreamOver
-from protocols.dissemination.keeping import Keeping, PastItems
 from protocols.dissemination.loading import load_kind, load_policy
 from protocols.dissemination.messages import (
     Attach,
@@ -33,10 +32,10 @@ from protocols.dissemination.messages import (
     StreamGap,
     StreamItem,
     Widened,
-    check_attachments,
 )
 from protocols.dissemination.metrics import StreamLedger
 from protocols.dissemination.names import epoch_of, position_text
+from protocols.dissemination.producer.keeping import Keeping, PastItems
 from protocols.dissemination.registry import RENEWALS_PER_LEASE, StreamRegistry
 from protocols.dissemination.service import StreamRefused
 from protocols.dissemination.stream import SEEDS_MAX, SeedRef, StreamRecord
@@ -309,8 +308,6 @@ class StreamNodes(Part):
 
     def received(self, message: Message, source: PeerRef) -> None:
         """One of the tree's messages, or of a policy's: all have a ``stream``."""
-        if isinstance(message, Carry | ReplayItems):
-            check_attachments(message)
         node = self._nodes.get(_stream_of(message))
         if node is None:
             self._tell_off(message, source)

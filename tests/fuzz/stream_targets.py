@@ -12,6 +12,7 @@ from pydantic import TypeAdapter, ValidationError
 from peerd.errors import ProtocolError
 from peerd.ids import NodeId
 from peerd.messages import PeerRef, decode_body, encode_body
+from protocols.dissemination.documents.manifest import CHUNK_BYTES_MIN, DIGEST_BYTES, Attachment
 from protocols.dissemination.interests.errors import InterestError, ItemError
 from protocols.dissemination.loading import load_kind, load_policy
 from protocols.dissemination.messages import ITEM_BYTES_MAX, StreamItem
@@ -24,7 +25,7 @@ from protocols.dissemination.models import (
     StreamWish,
     item_order,
 )
-from protocols.dissemination.names import position_of, position_text, stream_key
+from protocols.dissemination.names import PLACE_MAX, position_of, position_text, stream_key
 from protocols.dissemination.policies.overlap.item_bits import from_bits, to_bits
 from protocols.dissemination.policies.overlap.messages import ChildHistory, ItemBits
 from protocols.dissemination.ports import Interest, InterestKind, ParsedItem, RememberingKind
@@ -119,6 +120,7 @@ def stream_targets() -> Iterator[Target]:
         yield Target(f"interests and items {name}", _both(name), _match(kind), (InterestError, ItemError), weight=2)
     yield Target("stream record", lambda rng: _json(rng, json.loads(RECORD.encode())), _read_record, (ProtocolError,))
     yield Target("stream item bits", _bits, _read_bits, (ProtocolError,))
+    yield Target("stream item", lambda rng: mutate.packed(rng, _item_bytes(rng)), _read_packed, (ProtocolError,))
     yield Target("stream policy settings", _settings, _read_settings, (ValueError,), weight=SLOW)
     yield Target("stream place", lambda rng: mutate.text(rng, "3-120"), _read_place, (ValueError,))
     bodies: tuple[tuple[str, Any, Any], ...] = (
@@ -193,7 +195,7 @@ def _read_interests(kind: InterestKind) -> Callable[[list[str]], None]:
 
 
 def _parsed(kind: InterestKind, payload: bytes) -> ParsedItem:
-    item = StreamItem(1, 2, 3, payload)
+    item = StreamItem.of(1, 2, 3, payload)
     return ParsedItem(item, kind.content(item))
 
 
@@ -244,6 +246,22 @@ def _texts(some: Sequence[Interest], ids: set[bytes]) -> list[str]:
 def _read_record(content: bytes) -> None:
     record = decode_record(content, stream_key("news"), PRODUCER.id)
     assert decode_record(record.encode(), record.key, PRODUCER.id) == record
+
+
+def _item_bytes(rng: Random) -> bytes:
+    """A valid item: one in so many with a manifest."""
+    kind = rng.choice(("", "text/plain", "é" * 128))
+    manifest = Attachment("f", 5, CHUNK_BYTES_MIN, rng.randbytes(DIGEST_BYTES)) if rng.random() < 0.3 else None
+    return StreamItem.of(rng.randrange(PLACE_MAX), rng.randrange(1, 300), 3, rng.randbytes(9), kind, manifest).packed
+
+
+def _read_packed(packed: bytes) -> None:
+    """What is accepted says the same when it is read again, from its own bytes and from those made of what it says."""
+    item = StreamItem.unpack(packed)
+    item.rest()
+    body, at = item.body, item.position
+    fields = body.published_ms, body.payload, body.content_type, body.attachment
+    assert StreamItem.of(at.epoch, at.sequence, *fields).body == body == StreamItem.unpack(item.packed).body
 
 
 def _bits(rng: Random) -> bytes:

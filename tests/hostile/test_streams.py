@@ -33,8 +33,8 @@ from protocols.dissemination.messages import (
     HandOverStep,
     MoveAway,
     StreamEnds,
-    StreamMark,
 )
+from protocols.dissemination.names import START
 from protocols.dissemination.policies.overlap.messages import (
     ChildHistory,
     GetOverhead,
@@ -56,7 +56,6 @@ pytestmark = pytest.mark.cluster
 
 ITEMS = 60
 NOTHING = ItemBits(0, 0, 7, b"\x00", 0)
-START = StreamMark(0, 0)
 LATER = 1_000
 """Terms from here on no producer has reached."""
 LATE = 1 << 60

@@ -9,12 +9,12 @@ import pytest
 from peerd.errors import Unavailable
 from peerd.limits import MIB
 from peerd.sim.simulation import Place
-from protocols.dissemination import next_producer
 from protocols.dissemination.front.checkers import NoCircles
 from protocols.dissemination.front.judging import plugin_of
-from protocols.dissemination.messages import HandOver, HandOverAnswer, HandOverState, HandOverStep, StreamMark
+from protocols.dissemination.messages import HandOver, HandOverAnswer, HandOverState, HandOverStep
 from protocols.dissemination.models import StreamSpec, StreamView
-from protocols.dissemination.names import TERM_SHIFT
+from protocols.dissemination.names import TERM_SHIFT, StreamPosition
+from protocols.dissemination.producer import next_producer
 from protocols.dissemination.service import StreamRefused
 from protocols.dissemination.stream import TAKE_BACK_TERMS
 from protocols.dissemination.stream_node import StreamNode
@@ -230,7 +230,7 @@ def test_where_nobody_hears_that_the_record_is_stored_the_store_decides(monkeypa
     streams.settle(40.0)
     streams.assert_complete()
     live = [each for each in streams.judge.watched if each.is_live]
-    assert all(each.through is not None and each.through >= (2 << TERM_SHIFT, 0) for each in live)
+    assert all(each.through is not None and each.through >= StreamPosition(2 << TERM_SHIFT, 0) for each in live)
 
 
 @pytest.mark.parametrize("is_heard_of", [False, True])
@@ -326,14 +326,14 @@ def test_who_claims_a_stream_without_a_record_is_not_believed_and_costs_one_look
 
     monkeypatch.setattr(side._registry, "find", counted)
     for _ in range(40):
-        message = HandOver(node_at(producer).record.key, HandOverStep.ASK, 7, StreamMark(0, 0))
+        message = HandOver(node_at(producer).record.key, HandOverStep.ASK, 7, StreamPosition(0, 0))
         answer = side.on_hand_over(message, claimant.peer)
         assert isinstance(answer, HandOverAnswer) and answer.state == HandOverState.PREPARING
         streams.simulation.run_for(0.1)
     assert len(finds) == 2
     assert streams.producers == [producer]
     for step in HandOverStep:
-        message = HandOver(node_at(claimant).record.key, step, 0, StreamMark(0, 0))
+        message = HandOver(node_at(claimant).record.key, step, 0, StreamPosition(0, 0))
         plugin_of(claimant).changes.next_producer.on_hand_over(
             message, streams.others[1].peer
         )  # which is not its producer

@@ -14,7 +14,6 @@ from peerd.errors import Unavailable
 from peerd.messages import PeerRef
 from peerd.sim.simulation import Place
 from peerd.sim.swarm.swarm import run_seed
-from protocols.dissemination import plugin
 from protocols.dissemination.documents.active import Active
 from protocols.dissemination.documents.exchange import DocumentExchange
 from protocols.dissemination.events import StreamMoved
@@ -30,6 +29,7 @@ from protocols.dissemination.names import StreamPosition
 from protocols.dissemination.policies.cost.messages import OrderToMove
 from protocols.dissemination.policies.overlap import granting
 from protocols.dissemination.ports import ParsedItem
+from protocols.dissemination.producer import publishing
 from protocols.dissemination.registry import StreamRegistry
 from protocols.dissemination.service import StreamRefused
 from protocols.dissemination.subscriptions import ClientSubscription
@@ -139,7 +139,7 @@ def test_what_is_stated_of_moves_is_what_the_pages_say() -> None:
 def test_the_judge_sees_a_producer_that_does_not_pause(goes_on: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     """What it takes while the other one takes over is lost for some."""
     if goes_on:
-        monkeypatch.setattr(plugin, "check_now", lambda node: None)
+        monkeypatch.setattr(publishing, "check_now", lambda node: None)
     streams = Streams(10)
     streams.subscribe_all()
     streams.publish(20)

@@ -8,15 +8,16 @@ import pytest
 
 from peerd.errors import Unavailable
 from peerd.sim.simulation import Place
-from protocols.dissemination.fencing import RANK_S, STOP_SHARE
 from protocols.dissemination.front.checkers import NoCircles, OneProducer
 from protocols.dissemination.front.judging import plugin_of
-from protocols.dissemination.messages import HandOver, HandOverAnswer, HandOverState, HandOverStep, StreamMark
+from protocols.dissemination.messages import HandOver, HandOverAnswer, HandOverState, HandOverStep
 from protocols.dissemination.models import StreamSpec
-from protocols.dissemination.next_producer import UNASKED_S, WHOLE_STREAM
+from protocols.dissemination.names import StreamPosition
+from protocols.dissemination.producer.fencing import RANK_S, STOP_SHARE
+from protocols.dissemination.producer.next_producer import UNASKED_S, WHOLE_STREAM
+from protocols.dissemination.producer.take_over import SETTLE_S
 from protocols.dissemination.service import StreamRefused
 from protocols.dissemination.stream import AFTER_STANDBYS, TAKE_OVER_TERMS
-from protocols.dissemination.take_over import SETTLE_S
 from tests.sim.test_dissemination import CLASSES
 from tests.sim.test_dissemination_hand_over import Handing, node_at
 
@@ -218,7 +219,9 @@ def test_only_the_producer_before_is_told_who_has_taken_over_and_nobody_else_bec
     first, _ = streams.standbys()
     old, changes = streams.producer, plugin_of(first).changes
     streams.handed_over(first)
-    question = HandOver(node_at(first).record.key, HandOverStep.ASK, -1 + node_at(first).record.term, StreamMark(0, 0))
+    question = HandOver(
+        node_at(first).record.key, HandOverStep.ASK, -1 + node_at(first).record.term, StreamPosition(0, 0)
+    )
     for predecessor in (node_at(first).predecessor, None):
         node_at(first).predecessor = predecessor
         node_at(first).record = node_at(first).record.model_copy(update={"term": 2})

@@ -22,9 +22,9 @@ from protocols.dissemination.config import DisseminationConfig
 from protocols.dissemination.documents import messages as documents
 from protocols.dissemination.front.judging import StreamJudge, WatchedStream, plugin_of
 from protocols.dissemination.interests.classes import ClassesKind
-from protocols.dissemination.messages import StreamItem, StreamMark
+from protocols.dissemination.messages import StreamItem
 from protocols.dissemination.models import StreamSpec, StreamView
-from protocols.dissemination.names import stream_key
+from protocols.dissemination.names import START, StreamPosition, stream_key
 from protocols.dissemination.plugin import Dissemination
 from protocols.dissemination.policies.cost import messages as cost
 from protocols.dissemination.policies.overlap import messages as overlap
@@ -130,15 +130,15 @@ class _Words:
         node = world.node
         self.world, self.member, self.victim = world, world.member.peer, victim.peer
         through = node.member.state.through
-        self.mark = StreamMark(through.epoch, through.sequence)
-        self.start = StreamMark(0, 0)
+        self.mark = through
+        self.start = START
         down = node.member.down.children.get(victim.id)
         up = node.member.up.parent
         assert up is not None
         self.attempt = up.attempt if down is None else down.attempt
         self.number = up.asked_number + 1 if down is None else down.number + 1
-        self.next_mark = StreamMark(through.epoch, through.sequence + 1)
-        self.item = StreamItem(through.epoch, through.sequence + 1, 0, WANTS.encode())
+        self.next_mark = StreamPosition(through.epoch, through.sequence + 1)
+        self.item = StreamItem.of(through.epoch, through.sequence + 1, 0, WANTS.encode())
         self.interest = ClassesKind().parse(WANTS).id
         self.parent = up.peer
         self.bits = overlap.ItemBits(through.epoch, 0, through.sequence, b"\xff\x0f")
@@ -168,10 +168,10 @@ _MAKERS: Final[Mapping[type[Message], Callable[[_Words], Message]]] = {
     tree.Begin: lambda it: tree.Begin(STREAM, it.attempt + 1, it.start),
     tree.DetachFromParent: lambda it: tree.DetachFromParent(STREAM, it.attempt),
     tree.Widen: lambda it: tree.Widen(STREAM, ("b",), it.start, False, it.attempt, it.number),
-    tree.ReplayItems: lambda it: tree.ReplayItems(STREAM, (it.item,), it.attempt, it.number),
+    tree.ReplayItems: lambda it: tree.ReplayItems(STREAM, (it.item.packed,), it.attempt, it.number),
     tree.Widened: lambda it: tree.Widened(STREAM, (it.interest,), it.start, it.mark, it.attempt, it.number),
     tree.Narrow: lambda it: tree.Narrow(STREAM, (it.interest,), it.attempt, it.number),
-    tree.Carry: lambda it: tree.Carry(STREAM, (it.item,), it.next_mark, it.attempt, it.number),
+    tree.Carry: lambda it: tree.Carry(STREAM, (it.item.packed,), it.next_mark, it.attempt, it.number),
     tree.Beat: lambda it: tree.Beat(STREAM, it.mark, None, it.attempt, it.number, True),
     tree.StreamGap: lambda it: tree.StreamGap(STREAM, it.mark, it.next_mark, it.attempt, it.number),
     tree.Climb: lambda it: tree.Climb(STREAM, it.member, 1),

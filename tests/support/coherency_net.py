@@ -55,7 +55,7 @@ class ValueNet:
     def publish(self, name: str, value: Any, time_s: float | None = None) -> None:
         self.sequence += 1
         body = {"object": name, "value": value, "time": self.now if time_s is None else time_s}
-        item = StreamItem(1, self.sequence, 0, json.dumps(body).encode())
+        item = StreamItem.of(1, self.sequence, 0, json.dumps(body).encode())
         self.published.setdefault(name, []).append(ParsedItem(item, KIND.content(item)))
         source = self.member(0)
         assert source is not None

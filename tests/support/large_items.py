@@ -39,4 +39,4 @@ def large(number: int, size: int, name: str = "a") -> StreamItem:
     """An item of a class, with a payload that tells its places apart."""
     rng = random.Random(number * 1_000_003 + size)
     body = name.encode() + b" " + rng.randbytes(64).hex().encode() * (size // 128 + 1)
-    return StreamItem(1, number, 0, body[:size])
+    return StreamItem.of(1, number, 0, body[:size])

@@ -26,7 +26,7 @@ def test_brokers_clients_and_peerd_want_the_same_documents(work: DocumentWork) -
     wants = [work.wants(subscriber) for subscriber in range(CLASSES)]
     for number, classes in enumerate(work.wanted):
         payload = work.payload(number)
-        content = kind.content(StreamItem(1, number + 1, 0, payload))
+        content = kind.content(StreamItem.of(1, number + 1, 0, payload))
         assert [at for at, interest in enumerate(interests) if kind.matches(interest, content)] == classes
         assert [at for at, want in enumerate(wants) if want(payload) is not None] == classes
 

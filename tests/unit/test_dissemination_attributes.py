@@ -20,7 +20,7 @@ SYMBOLS = ("IBM", "IBN", "SUN", "")
 
 
 def item(payload: bytes) -> StreamItem:
-    return StreamItem(1, 1, 0, payload)
+    return StreamItem.of(1, 1, 0, payload)
 
 
 def random_condition(rng: random.Random, depth: int = 2) -> str:

@@ -10,7 +10,8 @@ import pytest
 from peerd.ids import NodeId
 from peerd.messages import PeerRef
 from protocols.dissemination.interests.coherency.given import GivenValues
-from protocols.dissemination.messages import Attach, Narrow, StreamMark, Widen
+from protocols.dissemination.messages import Attach, Narrow, Widen
+from protocols.dissemination.names import StreamPosition
 from protocols.dissemination.ports import Interest
 from protocols.dissemination.tree.wants import SENT_BYTES_MAX
 from tests.support.coherency_net import KIND, STREAM, ValueNet
@@ -23,9 +24,9 @@ def widest() -> tuple[ValueNet, int]:
     """A child of node 0 that wants as much of the values as it can tell in many messages; its last number."""
     net = ValueNet(1, random.Random(1))
     source = net.members[net.peers[0].id]
-    source.received(CHILD, Attach(STREAM, 1, (wide(0),), StreamMark(0, 0), is_new=True, is_orphan=True), 1.0)
+    source.received(CHILD, Attach(STREAM, 1, (wide(0),), StreamPosition(0, 0), is_new=True, is_orphan=True), 1.0)
     for number in range(1, 40):
-        source.received(CHILD, Widen(STREAM, (wide(number),), StreamMark(0, 0), True, 1, number), float(number))
+        source.received(CHILD, Widen(STREAM, (wide(number),), StreamPosition(0, 0), True, 1, number), float(number))
     assert len(source.down.children[CHILD.id].wants) == 40
     return net, 39
 
@@ -68,7 +69,7 @@ def test_who_goes_on_changing_what_it_wants_of_very_many_values_has_to_attach_an
     source = net.members[net.peers[0].id]
     for each in range(number + 1, number + 41, 2):
         source.received(CHILD, Narrow(STREAM, (KIND.parse(wide(3)).id,), 1, each), 50.0)
-        source.received(CHILD, Widen(STREAM, (wide(3),), StreamMark(0, 0), True, 1, each + 1), 50.0)
+        source.received(CHILD, Widen(STREAM, (wide(3),), StreamPosition(0, 0), True, 1, each + 1), 50.0)
     assert CHILD.id not in source.down.children and 5 < len(looked) < 35
 
 
@@ -79,10 +80,10 @@ def test_who_wants_as_much_as_a_node_asks_its_parent_for_may_change_that_often(
     source = net.members[net.peers[0].id]
     texts = tuple(", ".join(f"{name}{number} WITHIN 0.5" for name in "abcdefghi") for number in range(255))
     assert 0.9 * SENT_BYTES_MAX < sum(len(text) + 8 for text in texts) < SENT_BYTES_MAX
-    source.received(CHILD, Attach(STREAM, 1, texts, StreamMark(0, 0), is_new=True, is_orphan=True), 1.0)
+    source.received(CHILD, Attach(STREAM, 1, texts, StreamPosition(0, 0), is_new=True, is_orphan=True), 1.0)
     looked = counted(monkeypatch)
     for number in range(200):
         now = 10.0 + number / 5
         source.received(CHILD, Narrow(STREAM, (KIND.parse(texts[number]).id,), 1, 2 * number + 1), now)
-        source.received(CHILD, Widen(STREAM, (f"z{number}",), StreamMark(0, 0), True, 1, 2 * number + 2), now)
+        source.received(CHILD, Widen(STREAM, (f"z{number}",), StreamPosition(0, 0), True, 1, 2 * number + 2), now)
     assert CHILD.id in source.down.children and len(looked) == 400

@@ -22,7 +22,7 @@ KIND = CoherencyKind()
 
 def item(body: Any, sequence: int = 1, published_ms: int = 5_000) -> StreamItem:
     payload = body if isinstance(body, bytes) else json.dumps(body).encode()
-    return StreamItem(1, sequence, published_ms, payload)
+    return StreamItem.of(1, sequence, published_ms, payload)
 
 
 def held(name: str, value: Any, sequence: int, time_s: float = 0) -> ParsedItem:

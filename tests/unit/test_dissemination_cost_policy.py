@@ -14,6 +14,8 @@ from msgspec.structs import replace
 from peerd.errors import ProtocolError
 from peerd.ids import NodeId
 from peerd.messages import Message, PeerRef
+from protocols.dissemination.front.hostile_base import altered
+from protocols.dissemination.messages import StreamItem
 from protocols.dissemination.models import AT_MS_MAX
 from protocols.dissemination.names import stream_key
 from protocols.dissemination.policies.cost import messages
@@ -119,7 +121,7 @@ def test_changes_are_dated_by_the_newest_item(monkeypatch: pytest.MonkeyPatch, n
     passed = CostPolicy.passed
 
     def dated(policy: CostPolicy, held: ParsedItem, is_own: bool, children: Sequence[NodeId]) -> None:
-        item = replace(held.item, published_ms=newest_ms)
+        item = StreamItem.unpack(altered(held.item.packed, published_ms=newest_ms))
         passed(policy, ParsedItem(item, held.content), is_own, children)
 
     monkeypatch.setattr(CostPolicy, "passed", dated)

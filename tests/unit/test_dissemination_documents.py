@@ -11,6 +11,7 @@ from msgspec.structs import replace
 from peerd.errors import ProtocolError
 from peerd.ids import NodeId
 from peerd.limits import MIB
+from peerd.messages import encode_struct
 from peerd.testing import peer
 from protocols.dissemination.documents.download import (
     ASK_AGAIN_S,
@@ -41,7 +42,7 @@ from protocols.dissemination.documents.uploads import (
     Upload,
     UploadQueue,
 )
-from protocols.dissemination.messages import PAYLOAD_BYTES_MAX
+from protocols.dissemination.messages import PART_BYTES
 from protocols.dissemination.service import StreamRefused
 
 PARENT, SIBLING, THIRD = peer(2), peer(3), peer(4)
@@ -57,7 +58,7 @@ def test_every_document_has_a_manifest_that_fits_an_item_and_is_valid(size: int)
     made = Attachment("a", size, chunk_bytes, bytes(DIGEST_BYTES * count))
     made.check()
     assert made.count == count <= CHUNKS_MAX and chunk_bytes <= CHUNK_BYTES_MAX
-    assert made.message_bytes <= PAYLOAD_BYTES_MAX - 6 * 1024, "the payload has some room"
+    assert len(encode_struct(made)) <= PART_BYTES - 6 * 1024, "the payload has some room"
     assert sum(made.size_of(chunk) for chunk in range(made.count)) == size
 
 

@@ -12,11 +12,11 @@ from peerd.errors import Unavailable
 from peerd.ids import NodeId
 from peerd.messages import PeerRef
 from protocols.dissemination.config import DisseminationConfig
-from protocols.dissemination.ending import Endings
 from protocols.dissemination.models import StreamSpec
-from protocols.dissemination.producer_part import Streams
+from protocols.dissemination.producer.changes import Endings
+from protocols.dissemination.producer.part import Streams
+from protocols.dissemination.producer.stepping_down import Rivals
 from protocols.dissemination.service import StreamRefused
-from protocols.dissemination.stepping_down import Rivals
 from protocols.dissemination.stream import StreamRecord
 from protocols.dissemination.stream_node import DRAIN_S
 
@@ -47,7 +47,7 @@ class Rig:
             withdraw=lambda record: self.done.append("withdrawn"),
         )
         self.produced: Any = SimpleNamespace(forget=self._forget)
-        around: tuple[Any, ...] = (self.nodes, self.registry, self.produced)
+        around: tuple[Any, ...] = (self.nodes, self.registry, self.produced, lambda: None, lambda: False)
         self.streams = Streams(self.host, DisseminationConfig, *around)
         self.endings = Endings(self.streams, lambda node: self.done.append("released"))
         self.told: list[Exception | None] = []

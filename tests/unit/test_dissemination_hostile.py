@@ -21,9 +21,8 @@ from protocols.dissemination.messages import (
     HandOver,
     HandOverStep,
     StreamItem,
-    StreamMark,
 )
-from protocols.dissemination.names import TERM_MAX, interest_id, stream_key
+from protocols.dissemination.names import TERM_MAX, StreamPosition, interest_id, stream_key
 from protocols.dissemination.tree.matching import ASIDE_BYTES, at_once
 from protocols.dissemination.tree.member import StreamMember
 from protocols.dissemination.tree.replay import BufferLimits
@@ -35,7 +34,7 @@ KIND = ClassesKind()
 LIMITS = BufferLimits(20, 4096, 60.0)
 FAN_OUT = 2
 
-marks = st.builds(StreamMark, st.integers(0, 2), st.integers(0, 12))
+marks = st.builds(StreamPosition, st.integers(0, 2), st.integers(0, 12))
 attempts = st.integers(0, 4)
 numbers = st.integers(0, 5)
 texts = st.lists(st.sampled_from(["", "a", "b", "a,b", "c", "!", "a b"]), max_size=3).map(tuple)
@@ -44,14 +43,14 @@ ids = st.lists(st.sampled_from(["a", "b", "a,b", ""]), max_size=3).map(
 )
 items = st.lists(
     st.builds(
-        StreamItem,
+        StreamItem.of,
         st.integers(0, 2),
         st.integers(0, 12),
         st.just(0),
         st.sampled_from([b"a", b"b", b"\xff", b"!", b"a " + bytes(ASIDE_BYTES), bytes(ASIDE_BYTES)]),
     ),
     max_size=3,
-).map(tuple)
+).map(lambda some: tuple(item.packed for item in some))
 parts = st.sampled_from([b"a", b"\xff", b"a " + bytes(PART_BYTES - 2), bytes(PART_BYTES)])
 lefts = st.sampled_from([0, 1, PART_BYTES, PART_BYTES + 1, ITEM_BYTES_MAX - PART_BYTES, (1 << 32) - 1])
 peers = st.sampled_from(PEERS)
@@ -141,7 +140,7 @@ def test_a_term_that_no_record_can_have_is_refused_before_anybody_steps_down_for
     """A standby is believed at once: after such a term no record is later, and the stream would have no producer."""
 
     def claim(term: int) -> HandOver:
-        return HandOver(STREAM, HandOverStep.ASK, term, StreamMark(0, 0))
+        return HandOver(STREAM, HandOverStep.ASK, term, StreamPosition(0, 0))
 
     assert decode_body(HandOver, encode_body(claim(TERM_MAX))) == claim(TERM_MAX)
     with pytest.raises(ProtocolError):

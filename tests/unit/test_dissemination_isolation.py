@@ -31,7 +31,6 @@ from protocols.dissemination.statistics.recent import RecentItems
 from protocols.dissemination.tree.matching import ASIDE_BYTES, Matching
 from protocols.dissemination.tree.member import StreamMember
 from protocols.dissemination.tree.replay import BufferLimits
-from protocols.dissemination.tree.state import mark
 from protocols.dissemination.tree.subscription import Delivered, Unmatchable
 from protocols.dissemination.tree.wants import Wants
 
@@ -86,7 +85,7 @@ class Producer:
     def publish(self, classes: str) -> None:
         for name in classes:
             self.count += 1
-            self.member.publish(StreamItem(1, self.count, 0, name.encode()), 0.0)
+            self.member.publish(StreamItem.of(1, self.count, 0, name.encode()), 0.0)
         self.member.flush(0.0)
 
     def items(self, number: int) -> str:
@@ -94,7 +93,7 @@ class Producer:
 
     def carried(self) -> str:
         of_edge = [each for each in self.sent if isinstance(each, Carry | ReplayItems)]
-        return "".join(item.payload.decode() for each in of_edge for item in each.items)
+        return "".join(StreamItem.unpack(item).payload.decode() for each in of_edge for item in each.items)
 
 
 def test_an_interest_that_fails_ends_and_is_told_why_and_others_get_their_items() -> None:
@@ -126,7 +125,7 @@ def test_a_child_is_sent_what_its_interest_cannot_be_tried_on_so_that_its_own_no
     node = Producer()
     node.subscribe(2, "b")
     node.publish("ab")
-    node.member.received(CHILD, Attach(STREAM, 1, ("bad,a",), mark(START), is_orphan=True), 0.0)
+    node.member.received(CHILD, Attach(STREAM, 1, ("bad,a",), START, is_orphan=True), 0.0)
     node.publish("cbab")
     assert node.carried() == "abbab", "with what is remembered, and without the c that was before the failure"
     assert node.items(2) == "bbb"
@@ -136,7 +135,7 @@ def test_statistics_of_what_a_member_wants_do_not_fail_with_its_interest() -> No
     kind = CarelessKind()
     recent = RecentItems(kind)
     for number, name in enumerate("aba", 1):
-        recent.add(StreamItem(1, number, 0, name.encode()))
+        recent.add(StreamItem.of(1, number, 0, name.encode()))
     wanted = recent.wanted_by([kind.parse("bad,a")])
     assert wanted is not None and list(wanted.items) == [1, 2, 3]
 

@@ -8,10 +8,10 @@ import pytest
 
 from peerd.sim.logs import LogOnDisk
 from peerd.testing.host import FakeHost
-from protocols.dissemination.keeping import BEGIN_AGAIN_S
 from protocols.dissemination.models import StreamSpec
 from protocols.dissemination.names import stream_key
 from protocols.dissemination.plugin import Dissemination
+from protocols.dissemination.producer.keeping import BEGIN_AGAIN_S
 from tests.support.large_items import Aside
 
 SPEC = StreamSpec(name="news", kind="attributes", policy="first_fit", durable=True)

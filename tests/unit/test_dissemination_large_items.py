@@ -40,7 +40,7 @@ from protocols.dissemination.tree.member import StreamMember
 from protocols.dissemination.tree.past import SLICE_BYTES
 from protocols.dissemination.tree.replay import BufferLimits
 from protocols.dissemination.tree.seals import in_messages
-from protocols.dissemination.tree.state import SILENT_S, mark
+from protocols.dissemination.tree.state import SILENT_S
 from protocols.dissemination.tree.subscription import Delivered, Lost
 from tests.support.large_items import Aside, large
 
@@ -81,7 +81,7 @@ class Node:
         """Have the parent, and a subscription that gets what comes from now on."""
         self.member.subscribe(1, KIND.parse(text), None, self.got.append, self.now)
         self.member.move_to(PARENT, self.now)
-        self.hears(PARENT, Ready(STREAM, 1, mark(START), mark(START)))
+        self.hears(PARENT, Ready(STREAM, 1, START, START))
         self.hears(PARENT, Climbed(STREAM, 1, is_clear=True))
         assert self.member.up.parent is not None
 
@@ -99,17 +99,17 @@ class Node:
 
     @property
     def numbers(self) -> list[int]:
-        return [each.item.sequence for each in self.got if isinstance(each, ParsedItem)]
+        return [each.position.sequence for each in self.got if isinstance(each, ParsedItem)]
 
 
 def cut(item: StreamItem) -> list[ItemPart | Carry]:
     """What a parent sends of an item, as docs/protocols/dissemination-tree.md has it."""
     found: list[ItemPart | Carry] = []
-    rest = item.payload
+    rest = item.packed
     while len(rest) > PART_BYTES:
         found.append(ItemPart(STREAM, rest[:PART_BYTES], len(rest) - PART_BYTES))
         rest = rest[PART_BYTES:]
-    return [*found, Carry(STREAM, (replace(item, payload=rest),), mark(item.position))]
+    return [*found, Carry(STREAM, (rest,), item.position)]
 
 
 def of_edge(sent: Sequence[tuple[PeerRef, Message]], peer: PeerRef) -> list[Message]:
@@ -121,7 +121,7 @@ def of_edge(sent: Sequence[tuple[PeerRef, Message]], peer: PeerRef) -> list[Mess
 
 def source_with_child(**more: Any) -> Node:
     node = Node(is_source=True, **more)
-    node.hears(CHILD, Attach(STREAM, 1, ("a",), mark(START), is_orphan=True))
+    node.hears(CHILD, Attach(STREAM, 1, ("a",), START, is_orphan=True))
     node.sent.clear()
     return node
 
@@ -129,33 +129,33 @@ def source_with_child(**more: Any) -> Node:
 def test_an_item_that_does_not_fit_goes_before_its_message_in_parts() -> None:
     node = source_with_child()
     item = large(1, 2 * PART_BYTES + 100)
+    rest = len(item.packed) - 2 * PART_BYTES
     node.member.publish(item, 0.0)
     node.member.flush(0.0)
     first, second, last = of_edge(node.sent, CHILD)
     assert isinstance(first, ItemPart) and isinstance(second, ItemPart) and isinstance(last, Carry)
-    assert (first.left, second.left) == (PART_BYTES + 100, 100)
-    assert first.data + second.data + last.items[0].payload == item.payload
+    assert (first.left, second.left) == (PART_BYTES + rest, rest)
+    assert first.data + second.data + last.items[0] == item.packed
     assert [each.number for each in (first, second, last)] == list(range(first.number, first.number + 3))
     assert node.member.state.buffer.after(START) == [item], "it is remembered whole"
 
 
-def test_an_item_with_a_long_manifest_ends_with_a_short_part() -> None:
+def test_an_item_is_large_because_of_its_manifest() -> None:
     node = source_with_child()
     size = 1 << 32
     chunk_bytes = chunk_bytes_for(size)
     document = Attachment("f", size, chunk_bytes, bytes(32 * -(-size // chunk_bytes)), "")
-    item = StreamItem(1, 1, 0, b"a " + bytes(PART_BYTES - 10), "", document)
+    item = StreamItem.of(1, 1, 0, b"a " + bytes(PART_BYTES - 10), "", document)
     node.member.publish(item, 0.0)
     node.member.flush(0.0)
     part, last = of_edge(node.sent, CHILD)
     assert isinstance(part, ItemPart) and isinstance(last, Carry)
-    assert part.data == item.payload and part.left == 0
-    assert last.items[0].payload == b"" and last.items[0].attachment == document
+    assert part.left == len(last.items[0]) and part.data + last.items[0] == item.packed
 
 
 @given(st.lists(st.integers(1, 5 * PART_BYTES), max_size=12))
 def test_large_items_are_alone_in_their_messages(sizes: list[int]) -> None:
-    items = [StreamItem(1, number, 0, bytes(size)) for number, size in enumerate(sizes, 1)]
+    items = [StreamItem.of(1, number, 0, bytes(size)) for number, size in enumerate(sizes, 1)]
     messages = list(in_messages(items))
     assert [item for some in messages for item in some] == items
     for some in messages:
@@ -165,10 +165,11 @@ def test_large_items_are_alone_in_their_messages(sizes: list[int]) -> None:
 
 @pytest.mark.parametrize("content_type", ["a/" + "b" * 126, "é" * 128, "\U0001f600" * 128])
 def test_messages_of_small_items_with_long_content_types_fit(content_type: str) -> None:
-    items = [StreamItem(1 << 45, number, 1 << 41, bytes(100), content_type) for number in range(1, 300)]
+    items = [StreamItem.of(1 << 45, number, 1 << 41, bytes(100), content_type) for number in range(1, 300)]
     for some in in_messages(items):
-        encode_body(Carry(STREAM, some, mark(some[-1].position), 1 << 62, 1 << 30))
-        encode_body(ReplayItems(STREAM, some, 1 << 62, 1 << 30))
+        packed = tuple(item.packed for item in some)
+        encode_body(Carry(STREAM, packed, some[-1].position, 1 << 62, 1 << 30))
+        encode_body(ReplayItems(STREAM, packed, 1 << 62, 1 << 30))
 
 
 def test_a_parent_does_not_run_far_ahead_of_a_child_that_takes_in_a_large_item() -> None:
@@ -214,10 +215,10 @@ def test_a_slow_child_gets_its_parts_as_it_takes_them() -> None:
     room = 100
     node.member.flush(0.0)
     found = of_edge(node.sent, CHILD)
-    payload = b"".join(each.data for each in found if isinstance(each, ItemPart))
+    begin = b"".join(each.data for each in found if isinstance(each, ItemPart))
     carried = [each for each in found if isinstance(each, Carry)]
-    assert payload + carried[0].items[0].payload == item.payload
-    assert [each.items[0].sequence for each in carried] == [1, 2]
+    assert begin + carried[0].items[0] == item.packed
+    assert [each.through.sequence for each in carried] == [1, 2]
 
 
 def test_one_item_may_be_larger_than_what_is_remembered() -> None:
@@ -251,15 +252,15 @@ Bad = Callable[[list[Any]], list[Any]]
 @pytest.mark.parametrize(
     "wrong",
     [
-        pytest.param(lambda cut: [*cut[:1], Beat(STREAM, mark(START))], id="something else in between"),
+        pytest.param(lambda cut: [*cut[:1], Beat(STREAM, START)], id="something else in between"),
         pytest.param(lambda cut: [cut[0], cut[0]], id="the same part twice"),
         pytest.param(lambda cut: [cut[0], cut[2]], id="a part left out"),
         pytest.param(lambda cut: [ItemPart(STREAM, bytes(PART_BYTES), ITEM_BYTES_MAX)], id="too large"),
         pytest.param(lambda cut: [ItemPart(STREAM, b"x", 100)], id="a short part that is not the last"),
         pytest.param(lambda cut: [ItemPart(STREAM, b"x", 0), ItemPart(STREAM, b"x", 0)], id="a part after the last"),
-        pytest.param(lambda cut: [*cut[:2], Carry(STREAM, (), mark(START))], id="no item"),
-        pytest.param(lambda cut: [*cut[:2], Carry(STREAM, cut[2].items * 2, mark(START))], id="two items"),
-        pytest.param(lambda cut: [*cut[:2], Carry(STREAM, (large(1, 7),), mark(START))], id="another end"),
+        pytest.param(lambda cut: [*cut[:2], Carry(STREAM, (), START)], id="no item"),
+        pytest.param(lambda cut: [*cut[:2], Carry(STREAM, cut[2].items * 2, START)], id="two items"),
+        pytest.param(lambda cut: [*cut[:2], Carry(STREAM, (large(1, 7).packed,), START)], id="another end"),
     ],
 )
 def test_parts_that_no_correct_parent_sends_cost_it_the_child(wrong: Bad) -> None:
@@ -275,6 +276,17 @@ def test_parts_that_no_correct_parent_sends_cost_it_the_child(wrong: Bad) -> Non
     assert any(isinstance(each, DetachFromParent) for _, each in node.sent)
 
 
+@pytest.mark.parametrize("kind", [Carry, ReplayItems])
+def test_an_item_that_cannot_be_read_costs_its_parent_the_child(kind: type[Message]) -> None:
+    node = Node(is_source=False)
+    node.joins()
+    items = large(1, 7).packed, large(2, 7).packed[:-1]
+    with pytest.raises(ProtocolError) as caught:
+        node.edge(Carry(STREAM, items, START) if kind is Carry else ReplayItems(STREAM, items))
+    assert caught.value.reason == "malformed"
+    assert not node.got and node.member.up.parent is None
+
+
 def test_an_edge_that_is_cut_in_the_middle_leaves_nothing_behind() -> None:
     node = Node(is_source=False)
     node.joins()
@@ -283,8 +295,8 @@ def test_an_edge_that_is_cut_in_the_middle_leaves_nothing_behind() -> None:
     node.member.gone(PARENT.id, 0.0)
     node.member.move_to(PARENT, 0.0)
     attach = next(each for _, each in reversed(node.sent) if isinstance(each, Attach))
-    assert attach.after.position == START, "it has not had it"
-    node.hears(PARENT, Ready(STREAM, attach.attempt, mark(START), mark(START)))
+    assert attach.after == START, "it has not had it"
+    node.hears(PARENT, Ready(STREAM, attach.attempt, START, START))
     for number, message in enumerate(cut(item), 1):
         node.hears(PARENT, replace(message, attempt=attach.attempt, number=number))
     assert node.numbers == [1]
@@ -313,7 +325,7 @@ def test_a_large_item_that_cannot_be_read_is_the_fault_of_who_sent_it() -> None:
     aside = Aside()
     node = Node(is_source=False, aside=aside)
     node.joins()
-    node.carries(StreamItem(1, 1, 0, b"\xff" * (ASIDE_BYTES + 1)))
+    node.carries(StreamItem.of(1, 1, 0, b"\xff" * (ASIDE_BYTES + 1)))
     assert node.blamed == []
     aside.do()
     assert node.blamed == ["bad_item"] and node.member.up.parent is None
@@ -381,8 +393,14 @@ def small_past(node: Node, count: int) -> list[int]:
 
 
 def carried(sent: Sequence[tuple[PeerRef, Message]]) -> list[int]:
-    messages = [each for to, each in sent if to == CHILD and isinstance(each, Carry | ReplayItems)]
-    return [item.sequence for each in messages for item in each.items]
+    found, begin = [], b""
+    for message in of_edge(sent, CHILD):
+        if isinstance(message, ItemPart):
+            begin += message.data
+        elif isinstance(message, Carry | ReplayItems):
+            found += [StreamItem.unpack(begin + item).position.sequence for item in message.items]
+            begin = b""
+    return found
 
 
 def test_a_long_past_is_looked_through_in_slices_and_in_order() -> None:
@@ -395,7 +413,7 @@ def test_a_long_past_is_looked_through_in_slices_and_in_order() -> None:
 
     node.member.state.call_again = call_again
     wanted = small_past(node, 40)
-    node.hears(CHILD, Attach(STREAM, 1, ("a",), mark(START), is_orphan=True))
+    node.hears(CHILD, Attach(STREAM, 1, ("a",), START, is_orphan=True))
     first = carried(node.sent)
     assert 0 < len(first) <= SLICE_BYTES // 30_000 and again
     node.member.publish(large(41, 100), 0.0)
@@ -412,8 +430,8 @@ def test_a_long_past_is_looked_through_in_slices_and_in_order() -> None:
 def test_a_child_that_asks_for_more_of_the_past_is_told_when_that_was_all() -> None:
     node = Node(is_source=True)
     small_past(node, 40)
-    node.hears(CHILD, Attach(STREAM, 1, ("c",), mark(START), is_new=True, is_orphan=True))
-    node.hears(CHILD, Widen(STREAM, ("b",), mark(START), False, 1, 1))
+    node.hears(CHILD, Attach(STREAM, 1, ("c",), START, is_new=True, is_orphan=True))
+    node.hears(CHILD, Widen(STREAM, ("b",), START, False, 1, 1))
     sent = list(node.sent)
     assert not any(isinstance(each, Widened) for _, each in sent)
     for _ in range(20):
@@ -459,7 +477,7 @@ def test_a_large_item_of_the_past_is_matched_aside() -> None:
     node.member.publish(large(1, ASIDE_BYTES + 1, "b"), 0.0)
     node.member.publish(large(2, ASIDE_BYTES + 1, "a"), 0.0)
     node.member.state.matching.offload = aside.offload
-    node.hears(CHILD, Attach(STREAM, 1, ("a",), mark(START), is_orphan=True))
+    node.hears(CHILD, Attach(STREAM, 1, ("a",), START, is_orphan=True))
     for _ in range(5):
         node.member.go_on(0.0)
     assert carried(node.sent) == []
@@ -477,7 +495,7 @@ def test_nobody_turns_in_circles_while_an_item_of_the_past_is_looked_at_aside() 
     node.member.publish(large(2, ASIDE_BYTES + 1), 0.0)
     again: list[str] = []
     node.member.state.call_again = lambda: again.append("again")
-    node.hears(CHILD, Attach(STREAM, 1, ("a",), mark(START), is_orphan=True))
+    node.hears(CHILD, Attach(STREAM, 1, ("a",), START, is_orphan=True))
     node.member.subscribe(1, KIND.parse("a"), START, node.got.append, 0.0)
     again.clear()
     for _ in range(5):

@@ -9,7 +9,7 @@ import pytest
 
 from peerd.lib.feed import Feed, FeedDropped, FeedGap, FeedItem, Policy, Position
 from protocols.dissemination.interests.classes import ClassesKind
-from protocols.dissemination.messages import ReplayItems, StreamItem, Widen, Widened
+from protocols.dissemination.messages import StreamItem, Widen, Widened
 from protocols.dissemination.models import ReceivedItem
 from protocols.dissemination.names import START, StreamPosition
 from protocols.dissemination.ports import ParsedItem
@@ -17,7 +17,7 @@ from protocols.dissemination.subscriptions import MARK_BYTES, ClientSubscription
 from protocols.dissemination.tree.downstream import ITEMLESS_MAX
 from protocols.dissemination.tree.links import Downlink
 from protocols.dissemination.tree.replay import BufferLimits
-from protocols.dissemination.tree.state import mark
+from protocols.dissemination.tree.seals import Parcel
 from protocols.dissemination.tree.subscription import Lost
 from tests.unit.test_dissemination_tree import STREAM, Net
 
@@ -50,7 +50,7 @@ def test_what_a_child_is_owed_of_the_past_is_counted_until_it_takes_it() -> None
     assert child.outbox_bytes == 0
     for sub in (1, 2):
         ask_for_all(net, sub)
-        owed = [each for each in child.outbox if isinstance(each, ReplayItems)]
+        owed = [each for each in child.outbox if isinstance(each, Parcel) and each.through is None]
         assert child.outbox_bytes == sub * net.source.state.buffer.bytes
         assert child.outbox_bytes == sum(item.size for each in owed for item in each.items)
     net.source.down.is_slow = lambda peer: False
@@ -92,7 +92,7 @@ def test_a_child_that_takes_little_and_wants_more_all_the_time_has_no_more_waiti
     net.source.state.buffer.limits = BufferLimits(1000, limit, 1e9)
     most = longest = 0
     for number in range(1, 3 * ITEMLESS_MAX):
-        wish = Widen(STREAM, ("c",), mark(START), is_new=True, attempt=child.attempt, number=number)
+        wish = Widen(STREAM, ("c",), START, is_new=True, attempt=child.attempt, number=number)
         net.source.received(net.peers[1], wish, net.now)
         net.publish("a" if is_wanted else "b")
         if child.peer.id not in net.source.down.children:
@@ -161,7 +161,7 @@ def subscription(items_max: int = 100, bytes_max: int = 1 << 20) -> ClientSubscr
 
 
 def item(number: int, text: str = "a") -> ParsedItem:
-    return ParsedItem(StreamItem(7, number, 0, text.encode()), "a")
+    return ParsedItem(StreamItem.of(7, number, 0, text.encode()), "a")
 
 
 def taken(feed: Feed[ReceivedItem]) -> list[ReceivedItem]:

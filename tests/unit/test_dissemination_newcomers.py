@@ -32,7 +32,7 @@ def test_interests_that_take_long_to_try_count_against_who_asks() -> None:
     tree.kind = xpath
     policy = policy_at(tree)
     for number in range(1, 129):
-        item = StreamItem(1, number, 0, b"<a><b/></a>")
+        item = StreamItem.of(1, number, 0, b"<a><b/></a>")
         policy.passed(ParsedItem(item, xpath.content(item)), False, [])
     for attempt in range(1, 20):
         wants = tuple(f"//a[count(b) > {attempt * 256 + each}]" for each in range(256))

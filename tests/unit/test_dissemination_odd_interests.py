@@ -8,7 +8,7 @@ from protocols.dissemination.interests.errors import InterestError
 from protocols.dissemination.loading import load_kind
 from protocols.dissemination.messages import StreamItem
 
-DOCUMENT = StreamItem(1, 1, 0, b"<a><b>x</b><c>2</c></a>")
+DOCUMENT = StreamItem.of(1, 1, 0, b"<a><b>x</b><c>2</c></a>")
 
 
 @pytest.mark.parametrize(

@@ -111,7 +111,7 @@ def policy_at(tree: FakeTree, below: Sequence[PeerRef] = (), **settings: object)
 def feed(policy: OverlapPolicy, tree: FakeTree, count: int, own: int, to: dict[PeerRef, int], begin: int = 1) -> None:
     """Items: own those that ``own`` divides (0: none), each child those that its number divides. Then wait 2 s."""
     for number in range(begin, begin + count):
-        item = ParsedItem(StreamItem(1, number, number, b""), frozenset())
+        item = ParsedItem(StreamItem.of(1, number, number, b""), frozenset())
         children = [peer.id for peer, each in to.items() if number % each == 0]
         policy.passed(item, bool(own) and number % own == 0, children)
     for _ in range(8):
@@ -235,15 +235,35 @@ def test_a_full_node_hands_on_to_the_child_of_maximal_overlap() -> None:
 def test_the_first_node_looks_up_what_the_newcomer_would_have_wanted() -> None:
     tree = FakeTree(me=ROOT, parent=None)
     policy = policy_at(tree, [X, Y], young=10)
-    new = KIND.parse("new")
-    for number in range(1, 101):
-        item = StreamItem(1, number, 0, str(number).encode())
-        content = KIND.met[item.payload] = frozenset({new.id} if number % 4 == 0 else ())
-        policy.passed(ParsedItem(item, content), False, [X.id] if number % 2 else [Y.id])
+    publish_some(policy, range(1, 101))
     policy.received(Z, request_of(Z))
     ((to, handed),) = tree.take(AddRequest)
     assert to == Y and isinstance(handed, AddRequest) and handed.items is not None
     assert set(from_bits(handed.items).items) == every(4, 100)
+
+
+def publish_some(policy: OverlapPolicy, numbers: range) -> None:
+    """Items of which a newcomer wants every fourth, which only one of two children gets."""
+    new = KIND.parse("new")
+    for number in numbers:
+        item = StreamItem.of(1, number, 0, str(number).encode())
+        content = KIND.met[item.payload] = frozenset({new.id} if number % 4 == 0 else ())
+        policy.passed(ParsedItem(item, content), False, [X.id] if number % 2 else [Y.id])
+
+
+def test_a_child_of_the_producer_at_which_newcomers_begin_looks_it_up_from_then_on() -> None:
+    for path, expected in (((ROOT.id,), every(4, 200) - every(4, 100)), ((ROOT.id, ABOVE.id), None)):
+        tree = FakeTree()
+        tree.path = path
+        policy = policy_at(tree, [X, Y], young=10)
+        publish_some(policy, range(1, 101))
+        policy.received(Z, request_of(Z))
+        assert [message.items for _, message in tree.take(AddRequest) if isinstance(message, AddRequest)] == [None]
+        publish_some(policy, range(101, 201))
+        policy.received(Z, request_of(Z, attempt=2))
+        ((_, handed),) = tree.take(AddRequest)
+        assert isinstance(handed, AddRequest)
+        assert (None if handed.items is None else set(from_bits(handed.items).items)) == expected
 
 
 def test_newcomers_to_streams_of_xml_are_placed_by_the_summary_tree() -> None:
@@ -252,7 +272,7 @@ def test_newcomers_to_streams_of_xml_are_placed_by_the_summary_tree() -> None:
     tree.kind = cast("InterestKind", xpath)
     policy = policy_at(tree, [X, Y], young=5)
     for number in range(1, 401):
-        item = StreamItem(1, number, 0, b"<a><b/></a>" if number % 8 == 0 else b"<a><c/></a>")
+        item = StreamItem.of(1, number, 0, b"<a><b/></a>" if number % 8 == 0 else b"<a><c/></a>")
         policy.passed(ParsedItem(item, xpath.content(item)), False, [X.id] if number % 8 else [Y.id])
     policy.received(Z, AddRequest(STREAM, Z, 1, ROOT.id, ("/a/b",)))
     ((to, handed),) = tree.take(AddRequest)

@@ -45,7 +45,7 @@ def test_what_decides_about_a_move_is_still_known_in_a_fast_stream(pace: int) ->
     policy = policy_at(tree, [X])
     overlaps = policy.overlaps
     for number in range(1, 6 * pace + 1):
-        item = ParsedItem(StreamItem(1, number, number, b""), frozenset())
+        item = ParsedItem(StreamItem.of(1, number, number, b""), frozenset())
         policy.passed(item, number % 2 == 0, [X.id] if number % 4 == 0 else [])
         if number % (pace // 4) == 0:
             tree.at_s += 0.25

@@ -37,7 +37,6 @@ from protocols.dissemination.tree.allowance import (
 )
 from protocols.dissemination.tree.member import StreamMember
 from protocols.dissemination.tree.replay import BufferLimits, ReplayBuffer
-from protocols.dissemination.tree.state import mark
 from protocols.dissemination.tree.subscription import Delivered
 
 STREAM = stream_key("s")
@@ -87,7 +86,7 @@ class Node:
     def publish(self, classes: str) -> None:
         for name in classes:
             self.count += 1
-            self.member.publish(StreamItem(1, self.count, 0, name.encode() + BODY), 0.0)
+            self.member.publish(StreamItem.of(1, self.count, 0, name.encode() + BODY), 0.0)
         self.member.flush(0.0)
 
     def hears(self, message: Message, now: float = 0.0) -> list[Message]:
@@ -102,7 +101,7 @@ class Node:
             self.member.subscribe(number, self.kind.parse(text), None, lambda what: None, 0.0)
 
     def attach(self, attempt: int, after: StreamPosition, now: float = 0.0, *, is_orphan: bool = True) -> list[Message]:
-        return self.hears(Attach(STREAM, attempt, ("a",), mark(after), is_orphan=is_orphan), now)
+        return self.hears(Attach(STREAM, attempt, ("a",), after, is_orphan=is_orphan), now)
 
     @property
     def whole(self) -> int:
@@ -112,7 +111,8 @@ class Node:
 
 def numbers(messages: Sequence[Message]) -> list[int]:
     """Of the items in them."""
-    return [item.sequence for each in messages if isinstance(each, Carry | ReplayItems) for item in each.items]
+    packed = [each.items for each in messages if isinstance(each, Carry | ReplayItems)]
+    return [StreamItem.unpack(item).position.sequence for some in packed for item in some]
 
 
 def test_no_item_is_kept_parsed_once_it_has_gone_on() -> None:
@@ -121,7 +121,7 @@ def test_no_item_is_kept_parsed_once_it_has_gone_on() -> None:
 
     def deliver(what: Delivered) -> None:
         assert isinstance(what, ParsedItem)
-        delivered.append(what.item.sequence)
+        delivered.append(what.item.position.sequence)
 
     node.member.subscribe(1, node.kind.parse("a"), None, deliver, 0.0)
     node.attach(1, START)
@@ -154,14 +154,14 @@ def test_who_wants_everything_is_given_the_past_without_a_look_into_it() -> None
     node.publish("ab")
     delivered: list[Delivered] = []
     node.member.subscribe(1, node.kind.parse(""), START, delivered.append, 0.0)
-    assert [each.item.sequence for each in delivered if isinstance(each, ParsedItem)] == [1, 2]
-    assert numbers(node.hears(Attach(STREAM, 1, ("a", ""), mark(START), is_orphan=True))) == [1, 2]
+    assert [each.item.position.sequence for each in delivered if isinstance(each, ParsedItem)] == [1, 2]
+    assert numbers(node.hears(Attach(STREAM, 1, ("a", ""), START, is_orphan=True))) == [1, 2]
     assert node.kind.parsed == 2
 
 
 def test_a_producer_that_comes_back_keeps_its_past_as_it_came() -> None:
     node = Node()
-    items = [StreamItem(1, number, 0, name.encode()) for number, name in enumerate("aba", start=1)]
+    items = [StreamItem.of(1, number, 0, name.encode()) for number, name in enumerate("aba", start=1)]
     node.member.recall(START, [(item, 0.0) for item in items], 0.0)
     assert node.kind.parsed == 0
     assert numbers(node.attach(1, START)) == [1, 3]
@@ -195,7 +195,7 @@ def test_who_says_only_at_the_end_that_it_wants_the_whole_past_is_charged_for_it
         attempt += 1
         offered = node.attach(attempt, StreamPosition(1, ITEMS), is_orphan=False)
         assert any(isinstance(each, Ready) for each in offered)
-        answer = node.hears(Begin(STREAM, attempt, mark(START)))
+        answer = node.hears(Begin(STREAM, attempt, START))
         if any(isinstance(each, Dismiss) for each in answer):
             break
         assert numbers(answer) == [1, 2, 3, 4]
@@ -212,7 +212,7 @@ def test_who_wants_more_is_charged_for_the_past_of_it_where_it_asks_for_that(is_
     node.attach(1, StreamPosition(1, ITEMS))
     answers = 0
     for number in range(1, BURST_MAX // node.whole + 2):
-        answer = node.hears(Widen(STREAM, ("b",), mark(START), is_new, 1, number))
+        answer = node.hears(Widen(STREAM, ("b",), START, is_new, 1, number))
         if any(isinstance(each, Dismiss) for each in answer):
             break
         assert numbers(answer) == ([] if is_new else [2, 4])
@@ -232,11 +232,11 @@ def test_who_asks_for_what_the_node_does_not_know_again_and_again_is_charged_for
         texts = tuple(f"c{turn:02}x{number:02x}" for number in range(each))
         ids = tuple(interest_id(node.kind.name, text) for text in texts)
         read = node.kind.read
-        node.hears(Widen(STREAM, texts, mark(START), True, 1, 2 * turn + 1))
+        node.hears(Widen(STREAM, texts, START, True, 1, 2 * turn + 1))
         assert (CHILD.id in node.member.down.children) == (turn < allowed)
         assert (node.kind.read == read) == (turn == allowed), "what is refused is not read"
         node.hears(Narrow(STREAM, ids, 1, 2 * turn + 2))
-    refused = node.hears(Attach(STREAM, 2, tuple(f"d{number}" for number in range(WANTS_MAX)), mark(START)))
+    refused = node.hears(Attach(STREAM, 2, tuple(f"d{number}" for number in range(WANTS_MAX)), START))
     assert [each.why for each in refused if isinstance(each, Declined)] == [AttachRefusal.BUSY]
 
 
@@ -250,7 +250,7 @@ def test_members_with_as_many_interests_as_there_may_be_are_served_whoever_else_
         peer = PeerRef(NodeId(10 + child), "127.0.0.1", 10 + child)
         for attempt in range(1, 6):
             texts = tuple(f"c{child}x{number}" for number in range(WANTS_MAX))
-            member.received(peer, Attach(STREAM, attempt, texts, mark(START), is_orphan=True), 0.0)
+            member.received(peer, Attach(STREAM, attempt, texts, START, is_orphan=True), 0.0)
     assert sum(isinstance(message, Ready) for _, message in sent) == 50 * 5
 
 
@@ -258,7 +258,7 @@ def test_how_much_stands_behind_a_mark_is_told_from_its_share_of_the_items() -> 
     buffer = ReplayBuffer(BufferLimits(100, 1 << 30, 1e9))
     assert buffer.bytes_after(START) == 0
     for number in range(1, 11):
-        buffer.add(StreamItem(1, number, 0, bytes(100)), 0.0)
+        buffer.add(StreamItem.of(1, number, 0, bytes(100)), 0.0)
     assert buffer.bytes_after(START) == buffer.bytes
     assert buffer.bytes_after(StreamPosition(1, 5)) == buffer.bytes // 2
     assert buffer.bytes_after(StreamPosition(1, 10)) == 0

@@ -6,7 +6,7 @@ from itertools import pairwise
 
 import pytest
 
-from protocols.dissemination.release_queue import HASTE_S, HOLD_S, TOGETHER, SendPace
+from protocols.dissemination.producer.release_queue import HASTE_S, HOLD_S, TOGETHER, SendPace
 
 
 def batches(gap_s: float, items: int, *, is_signed: bool = True) -> tuple[list[int], float]:

@@ -16,16 +16,16 @@ from peerd.ids import NodeId, format_id
 from peerd.messages import PeerRef, encode_body
 from peerd.sim.identity import SimulatedKeys
 from protocols.dissemination.documents.manifest import Attachment
+from protocols.dissemination.front.hostile_base import altered
 from protocols.dissemination.messages import (
     ITEMS_BYTES_MAX,
     ITEMS_MAX,
     Carry,
     Seal,
     StreamItem,
-    StreamMark,
 )
 from protocols.dissemination.models import StreamSpec
-from protocols.dissemination.names import epoch_of, stream_key
+from protocols.dissemination.names import StreamPosition, epoch_of, stream_key
 from protocols.dissemination.proving import Proofs
 from protocols.dissemination.sealing import BATCH_MAX, DIGEST_BYTES, SealedBatch, item_digest
 from protocols.dissemination.stream import FORMER_MAX, StreamRecord
@@ -52,14 +52,19 @@ def published(
     """A batch, as its producer sends it."""
     proofs, epoch = proofs_of(record, node), epoch_of(record.term, boot)
     return [
-        proofs.sealed(StreamItem(epoch, number, 1000 + number, b"item %d" % number, "text/plain"))
+        proofs.sealed(StreamItem.of(epoch, number, 1000 + number, b"item %d" % number, "text/plain"))
         for number in range(first, first + count)
     ]
 
 
 def bare(items: Iterable[StreamItem]) -> list[StreamItem]:
     """The items as they travel."""
-    return [item.bare for item in items]
+    return [StreamItem.unpack(item.packed) for item in items]
+
+
+def other(item: StreamItem, **changes: Any) -> StreamItem:
+    """The item as somebody has altered it."""
+    return StreamItem.unpack(altered(item.packed, **changes))
 
 
 def passed_on(items: Sequence[StreamItem], record: StreamRecord = RECORD) -> list[StreamItem]:
@@ -74,7 +79,7 @@ def test_whoever_gets_a_part_of_a_part_can_check_it_alone(count: int, rng: Rando
     items, some = published(count), list(range(count))
     for _ in range(3):
         some = sorted(rng.sample(some, rng.randint(1, len(some))))
-        chosen = [items[index] for index in range(len(items)) if items[index].sequence - 1 in some]
+        chosen = [items[index] for index in range(len(items)) if items[index].position.sequence - 1 in some]
         got = passed_on(chosen)
         assert bare(got) == bare(chosen)
         [seal] = seals_of(got)[0]
@@ -103,15 +108,19 @@ ALTERED: dict[str, dict[str, Any]] = {
 def test_an_item_that_was_altered_is_noticed(what: str) -> None:
     items = published(8, first=40)[:3]
     seals, certificate = seals_of(items)
-    altered = [items[0], items[1], replace(items[2], **ALTERED[what])]
+    false = [items[0], items[1], other(items[2], **ALTERED[what])]
     with pytest.raises(ProtocolError) as caught:
-        proofs_of(node=PEERS[9]).checked(altered, seals, certificate)
+        proofs_of(node=PEERS[9]).checked(false, seals, certificate)
     assert caught.value.reason == "forged"
 
 
 def test_items_that_change_places_are_noticed() -> None:
     one, two, *_ = items = published(4)
-    swapped = [replace(one, payload=two.payload), replace(two, payload=one.payload), *items[2:]]
+    swapped = [
+        other(one, payload=two.payload),
+        other(two, payload=one.payload),
+        *items[2:],
+    ]
     with pytest.raises(ProtocolError, match="has not signed"):
         proofs_of().checked(swapped, *seals_of(items))
 
@@ -120,15 +129,16 @@ def test_a_manifest_is_signed_also_in_an_unsigned_stream() -> None:
     record = StreamRecord.of(StreamSpec(name="news", kind="classes", unsigned=True), PEERS[0])
     proofs = proofs_of(record)
     items = [
-        proofs.sealed(StreamItem(7, number, 0, b"x", "", MANIFEST if number == 2 else None)) for number in range(1, 5)
+        proofs.sealed(StreamItem.of(7, number, 0, b"x", "", MANIFEST if number == 2 else None))
+        for number in range(1, 5)
     ]
     seals, certificate = seals_of(items)
     assert [(seal.items, seal.count) for seal in seals] == [(1, 0), (1, 1), (2, 0)]
     assert bare(passed_on(items, record)) == bare(items)
-    others = [replace(item, payload=b"y") if item.attachment is None else item for item in items]
+    others = [other(item, payload=b"y") if item.attachment is None else item for item in items]
     got = proofs_of(record).checked(bare(others), seals, certificate)
     assert bare(got) == bare(others)  # which is what its creator has chosen
-    swapped = [*items[:1], replace(items[1], attachment=replace(MANIFEST, digests=b"y" * 64)), *items[2:]]
+    swapped = [*items[:1], other(items[1], attachment=replace(MANIFEST, digests=b"y" * 64)), *items[2:]]
     with pytest.raises(ProtocolError, match="has not signed"):
         proofs_of(record).checked(swapped, seals, certificate)
     with pytest.raises(ProtocolError, match="is not signed"):
@@ -168,8 +178,8 @@ def test_the_producer_of_each_term_signs_for_that_term() -> None:
     for record, node in ((third, PEERS[0]), (third, PEERS[1]), (second, PEERS[0]), (RECORD, PEERS[2])):
         with pytest.raises(ProtocolError, match="has not signed"):
             passed_on(published(3, record, node), third)
-    assert not proofs_of(second).is_term_known(new) and proofs_of(third).is_term_known(new)
-    assert proofs_of(second).is_term_known(old)
+    assert not proofs_of(second).is_term_known(seals_of(new)[0]) and proofs_of(third).is_term_known(seals_of(new)[0])
+    assert proofs_of(second).is_term_known(seals_of(old)[0])
 
 
 def test_items_of_a_term_that_nobody_knows_any_more_are_left_out() -> None:
@@ -184,8 +194,8 @@ def test_items_of_a_term_that_nobody_knows_any_more_are_left_out() -> None:
 @given(st.integers(1, 40), st.binary(max_size=200), st.data())
 def test_any_digests_are_no_proof(count: int, junk: bytes, data: st.DataObject) -> None:
     items = published(count)
-    some = data.draw(st.lists(st.sampled_from(items), min_size=1, unique_by=lambda item: item.sequence))
-    some.sort(key=lambda item: item.sequence)
+    some = data.draw(st.lists(st.sampled_from(items), min_size=1, unique_by=lambda item: item.position.sequence))
+    some.sort(key=lambda item: item.position.sequence)
     seals, certificate = seals_of(some)
     if junk != seals[0].digests:
         with pytest.raises(ProtocolError):
@@ -194,12 +204,12 @@ def test_any_digests_are_no_proof(count: int, junk: bytes, data: st.DataObject) 
 
 def test_a_batch_is_what_is_there_to_be_sent() -> None:
     proofs = proofs_of()
-    first = [proofs.sealed(StreamItem(7, number, 0, b"x")) for number in (1, 2)]
+    first = [proofs.sealed(StreamItem.of(7, number, 0, b"x")) for number in (1, 2)]
     assert len(seals_of(first)[0]) == 1  # they are sent: from now on the next batch
-    second = proofs.sealed(StreamItem(7, 3, 0, b"x"))
-    refused = proofs.sealed(StreamItem(7, 4, 0, b"refused"))
+    second = proofs.sealed(StreamItem.of(7, 3, 0, b"x"))
+    refused = proofs.sealed(StreamItem.of(7, 4, 0, b"refused"))
     proofs.take_back(refused)
-    third = proofs.sealed(StreamItem(7, 4, 0, b"x"))
+    third = proofs.sealed(StreamItem.of(7, 4, 0, b"x"))
     [before, after] = seals_of([*first, second, third])[0]
     assert (before.first, before.count, after.first, after.count) == (1, 2, 3, 2)
     assert passed_on([*first, second, third])
@@ -226,23 +236,23 @@ def test_messages_with_seals_fit(batches: list[tuple[int, int, int]]) -> None:
     for at, (count, size, term) in enumerate(sorted(batches, key=lambda batch: batch[2])):
         proofs = proofs_of(records[term], PEERS[term])
         batch = [
-            proofs.sealed(StreamItem(epoch_of(term, 7), 10 * at + number, 1, bytes(size))) for number in range(1, 10)
+            proofs.sealed(StreamItem.of(epoch_of(term, 7), 10 * at + number, 1, bytes(size))) for number in range(1, 10)
         ]
         items += batch[::2][:count]
-    through = StreamMark(1, 1)
+    through = StreamPosition(1, 1)
     for some in in_messages(items):
         seals, certificate = seals_of(some)
-        carried = Carry(stream_key("news"), tuple(bare(some)), through, 1, 1, seals, certificate)
+        carried = Carry(stream_key("news"), tuple(item.packed for item in some), through, 1, 1, seals, certificate)
         assert len(encode_body(carried)) < Carry.BYTES_MAX
         assert len(some) <= ITEMS_MAX and sum(item.size for item in some) <= ITEMS_BYTES_MAX
         assert bare(proofs_of(records[2]).checked(bare(some), seals, certificate)) == bare(some)
 
 
 def test_no_leaf_is_taken_for_a_part_of_the_tree() -> None:
-    digests = [item_digest(1, "", b"x%d" % number, None) for number in range(4)]
+    digests = [item_digest(b"x%d" % number) for number in range(4)]
     whole, half = SealedBatch(1, 1), SealedBatch(1, 1)
     for digest in digests:
         whole.add(digest)
     for left, right in list(pairwise(digests))[::2]:
-        half.add(item_digest(1, "", left + right, None))
+        half.add(item_digest(left + right))
     assert whole.root() != half.root()

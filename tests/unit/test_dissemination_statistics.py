@@ -261,7 +261,7 @@ def test_documents_are_taken_in_when_somebody_asks_and_no_gap_is_passed_over() -
     summary, begin = SummaryTree(window=32, every=1), 1
     for came, since in ((10, 0), (30, 0), (130, 98), (131, 98)):
         for number in range(begin, came + 1):
-            summary.note(StreamItem(1, number, 0, b"<a/>" if number % 3 else b"<b/>"))
+            summary.note(StreamItem.of(1, number, 0, b"<a/>" if number % 3 else b"<b/>"))
         begin = came + 1
         found = summary.wanted_by([XPATH.parse("/b")])
         assert found is not None and (found.since, found.through) == (since, came)
@@ -271,7 +271,7 @@ def test_documents_are_taken_in_when_somebody_asks_and_no_gap_is_passed_over() -
 def test_few_bytes_of_documents_wait_until_somebody_asks() -> None:
     summary = SummaryTree(window=1000, every=1)
     for number in range(1, 9):
-        summary.note(StreamItem(1, number, 0, b"<a>" + b" " * (NOTED_BYTES_MAX // 4) + b"</a>"))
+        summary.note(StreamItem.of(1, number, 0, b"<a>" + b" " * (NOTED_BYTES_MAX // 4) + b"</a>"))
     assert 0 < summary.noted_bytes <= NOTED_BYTES_MAX
     found = summary.wanted_by([XPATH.parse("/a")])
     assert found is not None and set(found.items) == {6, 7, 8} and not summary.noted_bytes
@@ -288,7 +288,7 @@ def test_recent_items_answer_for_any_kind() -> None:
     recent = RecentItems(XPATH)
     assert recent.wanted_by([XPATH.parse("/a")]) is None
     for number in range(1, 2 * RECENT_ITEMS_MAX + 1):
-        recent.add(StreamItem(1, number, 0, b"<a/>" if number % 3 else b"<b/>"))
+        recent.add(StreamItem.of(1, number, 0, b"<a/>" if number % 3 else b"<b/>"))
     found = recent.wanted_by([XPATH.parse("/b"), XPATH.parse("count(/b) > 0")])
     assert len(recent) == RECENT_ITEMS_MAX and found is not None
     assert (found.since, found.through) == (RECENT_ITEMS_MAX, 2 * RECENT_ITEMS_MAX)

@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 from random import Random
 from typing import Any
 
+import msgpack
 import pytest
 from hypothesis import given, strategies as st
 from pydantic import ValidationError
@@ -15,11 +16,15 @@ from pydantic import ValidationError
 from peerd.errors import ConfigError, ProtocolError
 from peerd.ids import NodeId
 from peerd.limits import HOST_LENGTH_MAX
-from peerd.messages import PeerRef, decode_body, encode_body
+from peerd.messages import PeerRef, decode_body, encode_body, encode_struct
 from protocols.dissemination.config import DisseminationConfig
+from protocols.dissemination.documents.manifest import CHUNK_BYTES_MIN, Attachment
 from protocols.dissemination.loading import load_kind, load_policy
 from protocols.dissemination.messages import (
+    CONTENT_TYPE_MAX,
     DEPTH_MAX,
+    ITEM_BYTES_MAX,
+    LARGE_FROM_BYTES,
     NODE_BYTES_MAX,
     PLACES_TOLD_MAX,
     Beat,
@@ -29,7 +34,6 @@ from protocols.dissemination.messages import (
     MoveAway,
     Reserved,
     StreamItem,
-    StreamMark,
     TreeAnswer,
 )
 from protocols.dissemination.models import StreamSpec
@@ -142,7 +146,7 @@ def test_messages_that_name_nodes_have_room_for_the_longest_names() -> None:
     far = [PeerRef(NodeId((1 << 127) + number), "h" * HOST_LENGTH_MAX, 65535) for number in range(DEPTH_MAX)]
     for message in (
         Declined(key, most, 0, tuple(far[:32]), "x" * 256),
-        Beat(key, StreamMark(most, most), tuple(far), most, most),
+        Beat(key, StreamPosition(most, most), tuple(far), most, most),
         Reserved(key, far[0].id, False, tuple(far[:PLACES_TOLD_MAX])),
         MoveAway(key, most, tuple(far[:4])),
         TreeAnswer(key, bytes(NODE_BYTES_MAX), tuple(far)),
@@ -170,16 +174,52 @@ def test_other_texts_are_no_places(text: str) -> None:
 
 @pytest.mark.parametrize(("epoch", "sequence"), [(1, 0), (1, PLACE_MAX + 1), (PLACE_MAX + 1, 1), (1, (1 << 64) - 1)])
 def test_an_item_at_a_place_that_no_stream_has_is_refused(epoch: int, sequence: int) -> None:
-    carried = Carry(stream_key("news"), (StreamItem(epoch, sequence, 5, b"x"),), StreamMark(1, 1))
     with pytest.raises(ProtocolError):
-        decode_body(Carry, encode_body(carried))
+        StreamItem.unpack(StreamItem.of(epoch, sequence, 5, b"x").packed)
+
+
+REFUSED: dict[str, bytes] = {
+    "nothing": b"",
+    "no array": encode_struct(StreamItem.of(1, 1, 5, b"x").body)[1:],
+    "too short": msgpack.packb([1, 1, 5]),
+    "a text as its payload": msgpack.packb([1, 1, 5, "x"]),
+    "a number as its type": msgpack.packb([1, 1, 5, b"x", 7]),
+    "a long type": msgpack.packb([1, 1, 5, b"x", "t" * (CONTENT_TYPE_MAX + 1)]),
+    "a large payload": msgpack.packb([1, 1, 5, bytes(ITEM_BYTES_MAX + 1)]),
+    "a time before 1970": msgpack.packb([1, 1, -5, b"x"]),
+    "two items": StreamItem.of(1, 1, 5, b"x").packed * 2,
+    "a manifest of nothing": StreamItem.of(1, 1, 5, b"x", "", Attachment("f", 0, CHUNK_BYTES_MIN, b"")).packed,
+}
+
+
+@pytest.mark.parametrize("packed", REFUSED.values(), ids=list(REFUSED))
+def test_bytes_that_are_no_item_are_refused(packed: bytes) -> None:
+    with pytest.raises(ProtocolError):
+        StreamItem.unpack(packed)
+
+
+def test_an_item_goes_on_with_what_a_later_version_has_added_to_it() -> None:
+    later = msgpack.packb([1, 1, 5, b"x", "", None, "something new"])
+    item = StreamItem.unpack(later)
+    item.rest()
+    assert (item.packed, item.payload, item.body) == (later, b"x", StreamItem.of(1, 1, 5, b"x").body)
+
+
+def test_a_message_has_no_item_that_had_to_come_in_parts() -> None:
+    for size, is_small in ((LARGE_FROM_BYTES, True), (LARGE_FROM_BYTES + 1, False)):
+        carried = encode_body(Carry(stream_key("news"), (bytes(size),), StreamPosition(1, 1)))
+        if is_small:
+            decode_body(Carry, carried)
+        else:
+            with pytest.raises(ProtocolError):
+                decode_body(Carry, carried)
 
 
 def test_a_mark_may_be_before_the_first_item_and_not_after_the_last() -> None:
-    for place in (StreamMark(0, 0), StreamMark(7, 0), StreamMark(PLACE_MAX, PLACE_MAX)):
+    for place in (StreamPosition(0, 0), StreamPosition(7, 0), StreamPosition(PLACE_MAX, PLACE_MAX)):
         mark = Begin(stream_key("news"), 1, place)
-        assert decode_body(Begin, encode_body(mark)) == mark and position_of(position_text(place.position))
-    for place in (StreamMark(0, PLACE_MAX + 1), StreamMark(PLACE_MAX + 1, 0)):
+        assert decode_body(Begin, encode_body(mark)) == mark and position_of(position_text(place)) == place
+    for place in (StreamPosition(0, PLACE_MAX + 1), StreamPosition(PLACE_MAX + 1, 0)):
         with pytest.raises(ProtocolError):
             decode_body(Begin, encode_body(Begin(stream_key("news"), 1, place)))
 

@@ -9,8 +9,8 @@ from hypothesis import given, strategies as st
 
 from peerd.ids import NodeId, format_id
 from peerd.messages import PeerRef
-from protocols.dissemination.fencing import DRIFT_MAX, RANK_S, STOP_SHARE, may_take_over_at, stops_at
 from protocols.dissemination.models import StreamSpec
+from protocols.dissemination.producer.fencing import DRIFT_MAX, RANK_S, STOP_SHARE, may_take_over_at, stops_at
 from protocols.dissemination.stream import (
     STANDBYS_MAX,
     TAKE_OVER_TERMS,

@@ -69,7 +69,7 @@ class Net:
 
     def publish(self, what: str) -> None:
         self.sequence += 1
-        item = StreamItem(1, self.sequence, 0, what.encode())
+        item = StreamItem.of(1, self.sequence, 0, what.encode())
         self.published.append(item)
         self.source.publish(item, self.now)
         self.source.flush(self.now)
@@ -135,11 +135,12 @@ class Net:
 
     def delivered(self, number: int, sub: int = 0) -> list[int]:
         got = self.got[self.peers[number].id, sub]
-        return [each.item.sequence for each in got if isinstance(each, ParsedItem)]
+        return [each.item.position.sequence for each in got if isinstance(each, ParsedItem)]
 
     def expected(self, text: str, after: int = 0) -> list[int]:
         wanted = set(text.split(","))
-        return [i.sequence for i in self.published if i.payload.decode() in wanted and i.sequence > after]
+        places = [(i.position.sequence, i.payload.decode()) for i in self.published]
+        return [number for number, name in places if name in wanted and number > after]
 
     def check_shape(self) -> None:
         parents = self.parents()

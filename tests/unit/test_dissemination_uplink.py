@@ -23,11 +23,10 @@ from protocols.dissemination.messages import (
     Ready,
     ReplayItems,
     StreamItem,
-    StreamMark,
     Widen,
     Widened,
 )
-from protocols.dissemination.names import stream_key
+from protocols.dissemination.names import StreamPosition, stream_key
 from protocols.dissemination.ports import InterestKind, ParsedItem
 from protocols.dissemination.tree.below import MoveEnd
 from protocols.dissemination.tree.member import StreamMember
@@ -61,7 +60,7 @@ class Alone:
         assert self.member.move_to(peer, NOW)
         [*_, attach] = [message for _, message in self.sent if isinstance(message, Attach)]
         self.attempts[peer.id], self.numbers[peer.id] = attach.attempt, 0
-        at = StreamMark(1, through)
+        at = StreamPosition(1, through)
         self.member.received(peer, Ready(STREAM, attach.attempt, at, at), NOW)
 
     def clear(self, peer: PeerRef) -> None:
@@ -72,16 +71,18 @@ class Alone:
         return self.attempts[peer.id], self.numbers[peer.id]
 
     def beat(self, peer: PeerRef, through: int, *, is_stale: bool = False) -> None:
-        beat = Beat(STREAM, StreamMark(1, through), (peer,), *self.number(peer), is_stale)
+        beat = Beat(STREAM, StreamPosition(1, through), (peer,), *self.number(peer), is_stale)
         self.member.received(peer, beat, NOW)
 
     def widened(self, peer: PeerRef, ids: tuple[bytes, ...], since: int, through: int) -> None:
-        told = Widened(STREAM, ids, StreamMark(1, since), StreamMark(1, through), *self.number(peer))
+        told = Widened(STREAM, ids, StreamPosition(1, since), StreamPosition(1, through), *self.number(peer))
         self.member.received(peer, told, NOW)
 
     def replay(self, peer: PeerRef, items: Sequence[StreamItem]) -> None:
         for some in in_messages(items):
-            self.member.received(peer, ReplayItems(STREAM, some, *self.number(peer)), NOW)
+            self.member.received(
+                peer, ReplayItems(STREAM, tuple(item.packed for item in some), *self.number(peer)), NOW
+            )
 
     def told(self, peer: PeerRef) -> list[type[Message]]:
         return [type(message) for to, message in self.sent if to == peer]
@@ -128,14 +129,14 @@ def test_two_answers_about_one_thing_count_as_two_once_the_parent_has_caught_up(
     b = kind.parse("b")
     live: list[int] = []
     for number, after in ((2, 80), (3, 40)):
-        mark = StreamMark(1, after).position
+        mark = StreamPosition(1, after)
         alone.member.subscribe(number, b, mark, alone.got.append, NOW, partial(live.append, number))
     assert [message.after.sequence for _, message in alone.sent if isinstance(message, Widen)] == [80, 40]
     alone.widened(OTHER, (b.id,), 80, 50)
     alone.widened(OTHER, (b.id,), 40, 60)
     assert wants.has_pending() and not live
     alone.beat(OTHER, 100)
-    assert not wants.has_pending() and wants.since(b.id) == StreamMark(1, 40).position and live == [2, 3]
+    assert not wants.has_pending() and wants.since(b.id) == StreamPosition(1, 40) and live == [2, 3]
     alone.member.validate()
 
 
@@ -145,7 +146,7 @@ def test_two_answers_about_one_thing_count_as_two_once_the_parent_has_caught_up(
 def _values(first: int, count: int) -> list[StreamItem]:
     """Values of so many objects."""
     return [
-        StreamItem(1, number + 1, 0, json.dumps({"object": f"o{number}", "value": 1, "time": 0}).encode())
+        StreamItem.of(1, number + 1, 0, json.dumps({"object": f"o{number}", "value": 1, "time": 0}).encode())
         for number in range(first, first + count)
     ]
 

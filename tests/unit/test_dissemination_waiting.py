@@ -10,7 +10,6 @@ from protocols.dissemination.messages import Attach, Dismiss, Narrow, Ready, Wid
 from protocols.dissemination.names import START
 from protocols.dissemination.tree.downstream import UNANSWERED_MAX
 from protocols.dissemination.tree.member import StreamMember
-from protocols.dissemination.tree.state import mark
 from tests.unit.test_dissemination_tree import KIND, STREAM, Net
 
 
@@ -52,15 +51,15 @@ def test_a_child_is_answered_what_it_still_wants_of_what_it_has_asked_for() -> N
     member, child, sent = net.members[net.peers[1].id], PeerRef(NodeId(99), "127.0.0.1", 99), list[Message]()
     send = member.state.send
     member.state.send = lambda peer, message: sent.append(message) if peer == child else send(peer, message)
-    member.received(child, Attach(STREAM, 1, ("a",), mark(START), is_new=True, is_orphan=True), net.now)
+    member.received(child, Attach(STREAM, 1, ("a",), START, is_new=True, is_orphan=True), net.now)
     assert any(isinstance(each, Ready) for each in sent)
-    member.received(child, Widen(STREAM, ("b", "c"), mark(START), is_new=True, attempt=1, number=1), net.now)
+    member.received(child, Widen(STREAM, ("b", "c"), START, is_new=True, attempt=1, number=1), net.now)
     member.received(child, Narrow(STREAM, (KIND.parse("b").id,), 1, 2), net.now)
     assert member.waiting(child.id) == 1
     net.run()
     assert any(isinstance(each, Widened) for each in sent) and not member.waiting(child.id)
     assert set(member.down.children[child.id].wants) == {KIND.parse(text).id for text in "ac"}
-    member.received(child, Widen(STREAM, ("d",), mark(START), is_new=True, attempt=1, number=3), net.now)
+    member.received(child, Widen(STREAM, ("d",), START, is_new=True, attempt=1, number=3), net.now)
     member.received(child, Narrow(STREAM, (KIND.parse("d").id,), 1, 4), net.now)
     assert not member.waiting(child.id)
 
@@ -71,11 +70,11 @@ def test_a_child_that_attaches_anew_waits_for_that_only() -> None:
     attempt = member.down.children[child.id].attempt
     asked = member.down.children[child.id].asked_number
     for number in range(1, 6):
-        wish = Widen(STREAM, ("b",), mark(START), is_new=True, attempt=attempt, number=asked + number)
+        wish = Widen(STREAM, ("b",), START, is_new=True, attempt=attempt, number=asked + number)
         member.received(child, wish, net.now)
     assert member.waiting(child.id) == 5
     member.down.is_member = lambda: True
-    member.received(child, Attach(STREAM, attempt + 1, ("a", "b"), mark(START), False, True), net.now)
+    member.received(child, Attach(STREAM, attempt + 1, ("a", "b"), START, False, True), net.now)
     assert member.waiting(child.id) == 1
     member.gone(child.id, net.now)
     assert not member.waiting(child.id) and not any(isinstance(each, Ready) for each in sent)
@@ -87,7 +86,7 @@ def test_a_child_that_asks_and_asks_while_there_is_no_answer_has_to_attach_anew(
     attempt = member.down.children[child.id].attempt
     asked = member.down.children[child.id].asked_number
     for number in range(1, UNANSWERED_MAX + 2):
-        wish = Widen(STREAM, ("b",), mark(START), is_new=True, attempt=attempt, number=asked + number)
+        wish = Widen(STREAM, ("b",), START, is_new=True, attempt=attempt, number=asked + number)
         member.received(child, wish, net.now)
         assert (child.id in member.down.children) == (number <= UNANSWERED_MAX)
     assert any(isinstance(each, Dismiss) for each in sent) and not member.waiting(child.id)

@@ -10,13 +10,13 @@ import pytest
 
 from peerd.daemon.admin.api import data_api
 from peerd.daemon.http.caller import Caller
+from peerd.lib.admission import OWNER_SHARE, over_share
 from peerd.testing.host import FakeHost
 from protocols.dissemination.loading import load_kind
 from protocols.dissemination.models import StreamSpec
 from protocols.dissemination.plugin import Dissemination
 from protocols.dissemination.service import StreamRefused
 from protocols.dissemination.stream import StreamRecord
-from protocols.dissemination.subscriptions import OWNER_SHARE
 from tests.support.fake_daemon import LOCAL_OPERATOR, FakeDaemon, called_by
 from tests.support.fake_streams import FakeStreams
 
@@ -86,6 +86,14 @@ def test_whose_a_stream_is_survives_a_restart_and_ends_with_it() -> None:
     made.remember(record)
     made.forget(record)
     assert plugin.owner_of("news") == "" and host.store.keys() == []
+
+
+@pytest.mark.parametrize(("room", "share", "most"), [(20, 0.25, 5), (3, 0.25, 1), (1, 0.25, 1), (20, 1.0, 20)])
+def test_a_share_is_rounded_down_and_one_at_least(room: int, share: float, most: int) -> None:
+    owners = ["token a"] * most + [""] * (most - 1)
+    assert over_share("token a", owners, room, share) == f"token a has {most}"
+    assert over_share("token a", owners[1:], room, share) == over_share("", owners, room, share) == ""
+    assert over_share("", [*owners, ""], room, share) == f"who shows no token has {most}"
 
 
 def test_one_owner_has_its_share_of_all_subscriptions() -> None:

@@ -257,7 +257,7 @@ def check_item(kind: str, payload: bytes, content_type: str) -> None:
     if len(payload) > ITEM_BYTES_MAX or len(content_type) > CONTENT_TYPE_MAX:
         raise StreamRefused("invalid", f"an item has at most {ITEM_BYTES_MAX} bytes")
     try:
-        load_kind(kind).content(StreamItem(0, 0, 0, payload, content_type))
+        load_kind(kind).content(StreamItem.of(0, 0, 0, payload, content_type))
     except ItemError as error:
         raise StreamRefused("invalid", str(error)) from error
 

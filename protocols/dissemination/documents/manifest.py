@@ -24,8 +24,6 @@ SPREAD_CHUNKS: Final = 64
 """Chunks that a document is cut into at least, as far as they stay large enough to be worth a connection each."""
 LARGE_ENOUGH_BYTES: Final = 1 * MIB
 FILE_NAME_MAX: Final = 255
-MANIFEST_BYTES: Final = 48
-"""What a manifest takes in a message besides its texts and digests, at most."""
 
 DocumentId = Annotated[bytes, Meta(min_length=DOCUMENT_ID_BYTES, max_length=DOCUMENT_ID_BYTES)]
 """The first bytes of a digest of the manifest: equal content has the same id in every stream, and no other has it."""
@@ -50,11 +48,6 @@ class Attachment(Struct):
     def count(self) -> int:
         """The number of its chunks."""
         return len(self.digests) // DIGEST_BYTES
-
-    @property
-    def message_bytes(self) -> int:
-        """What the manifest counts for in buffers and messages."""
-        return MANIFEST_BYTES + len(self.digests) + len(self.name.encode()) + len(self.content_type.encode())
 
     def size_of(self, chunk: int) -> int:
         """How many bytes a chunk has: the last one may be shorter."""

@@ -12,10 +12,11 @@ from typing import Final
 
 from msgspec.structs import replace
 
+from peerd.errors import ProtocolError
 from peerd.messages import Message, PeerRef
 from peerd.sim.hostile.member import Behaviour
 from protocols.dissemination.documents.manifest import CHUNK_BYTES_MIN, DIGEST_BYTES, Attachment
-from protocols.dissemination.front.hostile_base import StreamBehaviour as StreamBehaviour
+from protocols.dissemination.front.hostile_base import StreamBehaviour as StreamBehaviour, altered
 from protocols.dissemination.front.hostile_documents import EXCHANGING as EXCHANGING, AbsurdManifests
 from protocols.dissemination.messages import (
     Attach,
@@ -32,10 +33,10 @@ from protocols.dissemination.messages import (
     StreamEnds,
     StreamGap,
     StreamItem,
-    StreamMark,
     Widen,
     Widened,
 )
+from protocols.dissemination.names import START, StreamPosition
 from protocols.dissemination.policies.cost.messages import (
     AskToHold,
     CostRelatives,
@@ -56,7 +57,6 @@ from protocols.dissemination.policies.overlap.messages import (
     Reorganise,
 )
 
-START: Final = StreamMark(0, 0)
 FLOOD: Final = 40
 """Messages at once of one kind."""
 MANY_WANTS: Final = 200
@@ -72,7 +72,7 @@ class FalseItems(StreamBehaviour):
     def twists(self, peer: PeerRef, message: Message) -> Message | None:
         if not isinstance(message, Carry | ReplayItems):
             return message
-        return replace(message, items=tuple(replace(item, payload=b"zzz false") for item in message.items))
+        return replace(message, items=tuple(altered(item, payload=b"zzz false") for item in message.items))
 
 
 class AltersManifests(StreamBehaviour):
@@ -84,7 +84,7 @@ class AltersManifests(StreamBehaviour):
         if not isinstance(message, Carry | ReplayItems) or not message.items:
             return message
         other = Attachment("other.iso", 300_000, CHUNK_BYTES_MIN, bytes(2 * DIGEST_BYTES))
-        return replace(message, items=tuple(replace(item, attachment=other) for item in message.items))
+        return replace(message, items=tuple(altered(item, attachment=other) for item in message.items))
 
 
 class TakesFromElsewhere(StreamBehaviour):
@@ -98,12 +98,19 @@ class TakesFromElsewhere(StreamBehaviour):
         before, self.before = self.before, message
         if before is None or len(before.items) != len(message.items):
             return message
-        items = zip(message.items, before.items, strict=True)
-        moved = tuple(replace(old, epoch=new.epoch, sequence=new.sequence) for new, old in items)
+        moved = tuple(_put_at(new, old) for new, old in zip(message.items, before.items, strict=True))
         seals = tuple(replace(seal, first=message.seals[0].first) for seal in before.seals)
         return replace(message, items=moved, seals=seals)
 
     before: Carry | None = None
+
+
+def _put_at(new: bytes, old: bytes) -> bytes:
+    try:
+        at = StreamItem.unpack(new).position
+    except ProtocolError:
+        return old
+    return altered(old, epoch=at.epoch, sequence=at.sequence)
 
 
 class UnreadableItems(StreamBehaviour):
@@ -114,7 +121,7 @@ class UnreadableItems(StreamBehaviour):
     def twists(self, peer: PeerRef, message: Message) -> Message | None:
         if not isinstance(message, Carry):
             return message
-        return replace(message, items=tuple(replace(item, payload=b"\xff\x00") for item in message.items))
+        return replace(message, items=tuple(altered(item, payload=b"\xff\x00") for item in message.items))
 
 
 class RepeatsItems(StreamBehaviour):
@@ -154,7 +161,7 @@ class RunsAhead(StreamBehaviour):
 
     def twists(self, peer: PeerRef, message: Message) -> Message | None:
         if isinstance(message, Carry | Beat):
-            return replace(message, through=StreamMark(message.through.epoch, message.through.sequence + FAR))
+            return replace(message, through=StreamPosition(message.through.epoch, message.through.sequence + FAR))
         return message
 
 
@@ -297,14 +304,14 @@ class SpeaksAsParent(StreamBehaviour):
             stream, link, through = victim.record.key, victim.member.up.parent, victim.member.state.through
             if link is None:
                 continue
-            at = StreamMark(through.epoch, through.sequence + 1)
+            at = StreamPosition(through.epoch, through.sequence + 1)
             number = link.number + 1
-            item = StreamItem(at.epoch, at.sequence, 0, b"zzz false")
+            item = StreamItem.of(at.epoch, at.sequence, 0, b"zzz false")
             ids = tuple(victim.member.state.wants.sent())[:4]
             said += self.say(
                 victim,
                 Ready(stream, link.attempt, START, at),
-                Carry(stream, (item,), at, link.attempt, number),
+                Carry(stream, (item.packed,), at, link.attempt, number),
                 Beat(stream, at, (self.node.peer,), link.attempt, number),
                 Widened(stream, ids, START, at, link.attempt, number),
                 StreamGap(stream, START, at, link.attempt, number),

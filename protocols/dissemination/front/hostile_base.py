@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import ClassVar, Final
+from typing import Any, ClassVar, Final
 
-from peerd.messages import Message, PeerRef
+from msgspec.structs import replace
+
+from peerd.errors import ProtocolError
+from peerd.messages import Message, PeerRef, decode_struct, encode_struct
 from peerd.sim.hostile.member import Behaviour, HostileNode
+from protocols.dissemination.messages import ItemBody
 from protocols.dissemination.plugin import Dissemination
 from protocols.dissemination.stream_node import StreamNode
 
@@ -18,6 +22,14 @@ def plugin_at(node: object) -> Dissemination | None:
     """The plugin of a node, unless it runs without it."""
     plugin = getattr(node, "plugins", {}).get(Dissemination.name)
     return plugin if isinstance(plugin, Dissemination) else None
+
+
+def altered(packed: bytes, **changes: Any) -> bytes:
+    """An item that says something else. What is only the end of a large one gets other bytes."""
+    try:
+        return encode_struct(replace(decode_struct(ItemBody, packed), **changes))
+    except ProtocolError:
+        return packed[::-1]
 
 
 class StreamBehaviour(Behaviour):

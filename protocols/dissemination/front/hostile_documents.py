@@ -22,8 +22,8 @@ from protocols.dissemination.documents.messages import (
     DocumentNot,
 )
 from protocols.dissemination.documents.shelf import KeptDocument
-from protocols.dissemination.front.hostile_base import StreamBehaviour, plugin_at
-from protocols.dissemination.messages import Carry, ReplayItems, StreamItem
+from protocols.dissemination.front.hostile_base import StreamBehaviour, altered, plugin_at
+from protocols.dissemination.messages import Carry, ReplayItems
 from protocols.dissemination.plugin import Dissemination
 
 FLOOD: Final = 16
@@ -134,11 +134,11 @@ class AbsurdManifests(StreamBehaviour):
         first, *others = message.items
         return replace(message, items=(self._with_document(first), *others))
 
-    def _with_document(self, item: StreamItem) -> StreamItem:
+    def _with_document(self, item: bytes) -> bytes:
         count = self.rng.choice((1, 1, CHUNKS_MAX))
         size = count * CHUNK_BYTES_MAX - (0 if self.rng.random() < 0.7 else CHUNK_BYTES_MAX)
         manifest = Attachment("absurd", size, CHUNK_BYTES_MAX, self.rng.randbytes(DIGEST_BYTES) * count)
-        return replace(item, attachment=manifest)
+        return altered(item, attachment=manifest)
 
 
 EXCHANGING: Final[tuple[type[StreamBehaviour], ...]] = (WrongChunks, RefusesChunks, KeepsChunks, DocumentFlood)

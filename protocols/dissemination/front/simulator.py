@@ -20,7 +20,7 @@ from protocols.dissemination.front.storms import MovesAMinute
 from protocols.dissemination.front.troubles import Troubles
 from protocols.dissemination.loading import POLICIES, installed_names, load_policy
 from protocols.dissemination.models import StreamSpec, StreamView
-from protocols.dissemination.names import StreamPosition
+from protocols.dissemination.names import StreamPosition, position_text
 from protocols.dissemination.plugin import Dissemination
 from protocols.dissemination.service import StreamRefused
 
@@ -180,8 +180,7 @@ class StreamTraffic(SwarmWork):
         positions = [] if self._judge.rivals(published) else published.positions  # whose would the mark be?
         if not positions or self.rng.random() >= PAST_SHARE:
             return None
-        epoch, sequence = self.rng.choice(positions[-50:])
-        return f"{epoch}-{sequence}"
+        return position_text(self.rng.choice(positions[-50:]))
 
     def _end_one(self) -> None:
         live = [each for each in self._judge.watched if each.is_live and not each.is_over]

@@ -37,7 +37,7 @@ class RecentItems:
 
     def add(self, item: StreamItem) -> None:
         """Remember one more."""
-        if self._items and self._items[-1].epoch != item.epoch:
+        if self._items and self._items[-1].position.epoch != item.position.epoch:
             self._items.clear()
             self.bytes = 0
         self._items.append(item)
@@ -53,6 +53,6 @@ class RecentItems:
         for interest in interests[:TRIED_MAX]:
             wanted.add(interest)
         content = self._kind.content
-        numbers = BitMap64(each.sequence for each in self._items if wanted.match(content(each)))
-        first, last = self._items[0], self._items[-1]
+        numbers = BitMap64(each.position.sequence for each in self._items if wanted.match(content(each)))
+        first, last = self._items[0].position, self._items[-1].position
         return ItemSet(first.epoch, first.sequence - 1, last.sequence, numbers)

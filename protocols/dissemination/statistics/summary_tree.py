@@ -115,7 +115,7 @@ class SummaryTree:
 
     def note(self, item: StreamItem) -> None:
         """A document has come. It is taken in when somebody asks: most are out of the window before that."""
-        if item.sequence % self._every:
+        if item.position.sequence % self._every:
             return
         self._noted.append(item)
         self.noted_bytes += item.size

@@ -6,37 +6,30 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 from typing import Final, Protocol
 
-from msgspec.structs import replace
-
 from peerd.errors import ProtocolError
 from peerd.ids import NodeId
 from peerd.messages import PeerRef
 from protocols.dissemination.interests.errors import InterestError
 from protocols.dissemination.messages import (
     DEPTH_MAX,
-    LARGE_FROM_BYTES,
-    PART_BYTES,
     WANTS_MAX,
     Attach,
     AttachRefusal,
     Beat,
     Begin,
-    Carry,
     Declined,
     Dismiss,
-    ItemPart,
     ItemTaken,
     MoveAway,
     Narrow,
     Ready,
-    ReplayItems,
     StreamEnds,
     StreamGap,
     StreamItem,
     Widen,
     Widened,
 )
-from protocols.dissemination.names import StreamPosition, interest_id
+from protocols.dissemination.names import START, StreamPosition, interest_id
 from protocols.dissemination.ports import Holder, Interest, ParsedItem, total_bytes
 from protocols.dissemination.tree.allowance import (
     BEGIN_COST,
@@ -47,8 +40,8 @@ from protocols.dissemination.tree.allowance import (
 )
 from protocols.dissemination.tree.links import PARKED_MAX, PARKED_S, ChildPast, ChildStage, Downlink, EdgeMessage
 from protocols.dissemination.tree.past import SLICE_BYTES
-from protocols.dissemination.tree.seals import in_messages, numbered
-from protocols.dissemination.tree.state import BEAT_ITEMS, BEAT_S, MemberState, mark
+from protocols.dissemination.tree.seals import Parcel, parcels
+from protocols.dissemination.tree.state import BEAT_ITEMS, BEAT_S, MemberState
 
 OFFER_S: Final = 10.0
 """A child that does not begin for so long is forgotten."""
@@ -96,6 +89,12 @@ class Downstream:
         self._admit = admit
         self.allowance = PastAllowance()
         self.children: dict[NodeId, Downlink] = {}
+        self.live: dict[NodeId, Downlink] = {}
+        """Those of them that have begun."""
+        self._has_unsent = False
+        """Something may wait to be sent to one of them."""
+        self._packed: tuple[list[StreamItem], StreamPosition, list[Parcel]] = [], START, []
+        """What was packed last, up to where, and into what: most children get the same."""
         self.wants_max, self.unanswered_max = WANTS_MAX, UNANSWERED_MAX
         """Interests and questions of a child; more only where no messages are encoded, as in the lab."""
         self.is_member: Callable[[], bool] = lambda: state.is_source
@@ -115,7 +114,7 @@ class Downstream:
         if message.creator is not None and self._state.creator not in (None, message.creator):
             self._decline(peer, message.attempt, AttachRefusal.NOT_A_MEMBER)
             return False
-        after = None if message.is_new or self._state.given is not None else message.after.position
+        after = None if message.is_new or self._state.given is not None else message.after
         looks = BEGIN_COST + len(self._state.buffer) + self._new_looks(message.wants)
         if not self._may_look(peer.id, looks, after):
             self._decline(peer, message.attempt, AttachRefusal.BUSY)
@@ -132,6 +131,7 @@ class Downstream:
         child = Downlink(peer, message.attempt, self._state.now, wants, after, message.is_orphan)
         self.children[peer.id] = child
         if before is not None:
+            self.live.pop(peer.id, None)
             self._needs.forget(peer.id)
             self._needs.release(peer.id, [id for id in before.wants if id not in wants])
         self._needs.need(peer.id, interests, after, partial(self._complete, child))
@@ -169,7 +169,7 @@ class Downstream:
 
     def _decline(self, peer: PeerRef, attempt: int, why: AttachRefusal, detail: str = "") -> None:
         self.remove(peer.id)  # if an earlier attempt is on its way: the new one is in its place, and is declined
-        near = tuple(child.peer for child in self.children.values() if child.stage is ChildStage.LIVE)
+        near = tuple(child.peer for child in self.live.values())
         self._state.send(peer, Declined(self._state.stream, attempt, why, near[:CHILDREN_TOLD_MAX], detail))
 
     def _complete(self, child: Downlink) -> None:
@@ -178,7 +178,7 @@ class Downstream:
             return
         state = self._state
         since = state.since(list(child.wants.values()), child.after)
-        state.send(child.peer, Ready(state.stream, child.attempt, mark(since), mark(state.through)))
+        state.send(child.peer, Ready(state.stream, child.attempt, since, state.through))
         if child.is_orphan:
             self._go_live(child, since)
         else:
@@ -194,7 +194,7 @@ class Downstream:
             return  # it says so twice
         if child.stage is not ChildStage.OFFERED:
             raise ProtocolError("not_offered", f"{peer} begins what was not offered to it")
-        child.after = message.after.position
+        child.after = message.after
         if not self._may_look(peer.id, 0, child.after):
             self.dismiss(peer.id)
             return
@@ -203,35 +203,29 @@ class Downstream:
     def _go_live(self, child: Downlink, since: StreamPosition) -> None:
         state = self._state
         child.stage = ChildStage.LIVE
+        self.live[child.peer.id] = child
         if state.given is not None:
             self._give_newest(child)
             return
         if child.after is not None and since > child.after:
-            self._put(child, StreamGap(state.stream, mark(child.after), mark(since)))
+            self._put(child, StreamGap(state.stream, child.after, since))
         child.told = min(since, state.through)
         past = state.past(since, child.wants.values())
         found = [held.item for held in past.look(SLICE_BYTES)]
         if past.is_over:
             child.queue, child.queue_bytes = found, total_bytes(found)
         else:
-            self._put_past(child, found, ChildPast(past, self._carries))
+            self._put_past(child, found, ChildPast(past, is_old=False))
             child.told = state.through
         self._flush(child, is_due=True)
 
-    def _carries(self, items: Sequence[StreamItem]) -> Iterator[EdgeMessage]:
-        for some in in_messages(items):
-            yield Carry(self._state.stream, some, mark(some[-1].position))
-
-    def _replays(self, items: Sequence[StreamItem]) -> Iterator[EdgeMessage]:
-        for some in in_messages(items):
-            yield ReplayItems(self._state.stream, some)
-
     def _put_past(self, child: Downlink, found: Sequence[StreamItem], past: ChildPast) -> None:
         """What was found of the past so far, and then the rest of it."""
-        for message in past.messages(found):
-            self._put(child, message)
+        for parcel in parcels(found, is_old=past.is_old):
+            self._put(child, parcel)
         if not past.past.is_over:
             child.outbox.append(past)
+            self._has_unsent = True
             self._state.call_again()
 
     def _give_newest(self, child: Downlink) -> None:
@@ -259,6 +253,7 @@ class Downstream:
 
     def remove(self, peer: NodeId, *, is_final: bool = False) -> None:
         """Forget a child. ``is_final``: it has another parent, so nobody will come for what only it wanted."""
+        self.live.pop(peer, None)
         if self.children.pop(peer, None) is not None:
             self._needs.release(peer, is_final=is_final)
 
@@ -297,7 +292,7 @@ class Downstream:
             return
         if len(child.wants) + len(message.wants) > self.wants_max:
             raise ProtocolError("too_many_wants", f"{peer} wants more than {self.wants_max} things")
-        after = None if message.is_new else message.after.position
+        after = None if message.is_new else message.after
         looks = len(message.wants) * (1 if after is None else 1 + len(self._state.buffer))
         looks += self._new_looks(message.wants) + self._change_looks(child)
         is_pressing = self._needs.waiting(peer.id) >= self.unanswered_max
@@ -316,7 +311,7 @@ class Downstream:
         What is in its queue counts, because it is put there, too, whenever the child is told something.
         """
         pasts = sum(isinstance(each, ChildPast) for each in child.outbox)
-        itemless = sum(not isinstance(each, ChildPast | Carry | ReplayItems) for each in child.outbox)
+        itemless = sum(not isinstance(each, ChildPast | Parcel) for each in child.outbox)
         is_long = bool(child.outbox) and child.outbox_bytes + child.queue_bytes > self._state.buffer.limits.bytes
         return is_long or pasts >= PASTS_MAX or itemless >= ITEMLESS_MAX
 
@@ -329,14 +324,14 @@ class Downstream:
         child.wants.update((each.id, each) for each in interests if state.wants.is_held(each.id, child.peer.id))
         if state.given is not None:
             self._want(child)
-            for message in self._replays(self._due(child, state.given.newest())):
-                self._put(child, message)
+            for parcel in parcels(self._due(child, state.given.newest()), is_old=True):
+                self._put(child, parcel)
         else:
             past = state.past(since, interests)
             found = [held.item for held in past.look(SLICE_BYTES)]
-            self._put_past(child, found, ChildPast(past, self._replays))
+            self._put_past(child, found, ChildPast(past, is_old=True))
         ids = tuple(each.id for each in interests)
-        self._put(child, Widened(state.stream, ids, mark(since), mark(state.through)))
+        self._put(child, Widened(state.stream, ids, since, state.through))
 
     def narrow(self, peer: PeerRef, message: Narrow) -> None:
         """A child wants less."""
@@ -386,35 +381,31 @@ class Downstream:
 
     def flow(self, held: ParsedItem, ids: set[bytes]) -> list[NodeId]:
         """An item for the children that want one of these interests; returns which these are."""
-        wanting = []
-        for child in self.children.values():
-            if child.stage is ChildStage.LIVE:
-                if ids.isdisjoint(child.wants) or not self._gets(child, held):
-                    child.passed += 1
-                else:
-                    wanting.append(child.peer.id)
-                    self._enqueue(child, held.item)
+        wanting, item, size, limits = [], held.item, held.item.size, self._state.buffer.limits
+        self._has_unsent = True
+        for id, child in self.live.items():
+            if ids.isdisjoint(child.wants) or (child.given is not None and not self._gets(child, held)):
+                child.passed += 1
+                continue
+            wanting.append(id)
+            child.queue.append(item)
+            child.queue_bytes += size
+            is_long = child.queue_bytes > limits.bytes and len(child.queue) > 1
+            if is_long or len(child.queue) > limits.items:  # as much as this node remembers itself
+                child.lost_until = item.position
+                child.queue, child.queue_bytes = [], 0
         return wanting
-
-    def _enqueue(self, child: Downlink, item: StreamItem) -> None:
-        child.queue.append(item)
-        child.queue_bytes += item.size
-        limits = self._state.buffer.limits
-        is_long = child.queue_bytes > limits.bytes and len(child.queue) > 1
-        if len(child.queue) > limits.items or is_long:  # as much as this node remembers itself
-            child.lost_until = item.position
-            child.queue, child.queue_bytes = [], 0
 
     def offer(self, some: Sequence[ParsedItem]) -> None:
         """What this node has of some objects, though the stream may be further: to each child that has to have it."""
-        for child in self.children.values():
-            if child.stage is ChildStage.LIVE and not self._is_behind(child):
+        for child in self.live.values():
+            if not self._is_behind(child):
                 self._offer(child, some)
 
     def _offer(self, child: Downlink, some: Sequence[ParsedItem]) -> None:
-        for part in in_messages(self._due(child, some)):
+        for parcel in parcels(self._due(child, some), is_old=True):
             self._pack(child, self._state.through, is_due=False)
-            self._put(child, ReplayItems(self._state.stream, part))
+            self._put(child, parcel)
 
     def _is_behind(self, child: Downlink) -> bool:
         """Whether a child still has to take what it was sent: then it gets the newest items when it has."""
@@ -441,34 +432,40 @@ class Downstream:
 
     def tell_all(self) -> None:
         """Send all children a beat now."""
-        for child in list(self.children.values()):
-            if child.stage is ChildStage.LIVE and self._is_full(child):
+        for child in list(self.live.values()):
+            if self._is_full(child):
                 self.dismiss(child.peer.id)
-            elif child.stage is ChildStage.LIVE:
+            else:
                 self._pack(child, self._state.through, is_due=False)
                 self._beat(child, self._state.through, None)
 
     def gap(self, since: StreamPosition, until: StreamPosition) -> None:
         """This node, and so its children, have lost something."""
-        for child in list(self.children.values()):
-            if child.stage is not ChildStage.LIVE or child.told >= until:
+        for child in list(self.live.values()):
+            if child.told >= until:
                 continue
             if self._is_full(child):
                 self.dismiss(child.peer.id)
             else:
                 self._pack(child, max(since, child.told), is_due=False)
-                self._put(child, StreamGap(self._state.stream, mark(max(since, child.told)), mark(until)))
+                self._put(child, StreamGap(self._state.stream, max(since, child.told), until))
                 child.told = until
 
     def flush(self) -> None:
         """Send what the current call has brought, and what waited."""
-        for child in self.children.values():
-            if child.stage is ChildStage.LIVE and (child.queue or child.outbox or child.passed >= BEAT_ITEMS):
+        if not self._has_unsent:
+            return
+        is_any_left = False
+        for child in self.live.values():
+            if child.queue or child.outbox or child.passed >= BEAT_ITEMS:
                 self._flush(child, is_due=child.passed >= BEAT_ITEMS)
+                is_any_left |= bool(child.outbox)
+        self._has_unsent = is_any_left
 
     def beat(self) -> None:
         """Tell children how far they have come, and forget those that never began, or take nothing."""
         now = self._state.now
+        self._packed = [], START, []
         if len(self._state.path) >= DEPTH_MAX:
             self.dismiss_all()
         for child in list(self.children.values()):
@@ -503,45 +500,25 @@ class Downstream:
                 past_bytes = self._look_on(child, first, past_bytes)
                 continue
             child.slow_since = None
-            child.number += 1
-            self._state.send(child.peer, numbered(child, self._next(child, first)))
+            self._state.send(child.peer, child.next_message(self._state.stream, first))
 
     def _look_on(self, child: Downlink, first: ChildPast, past_bytes: int) -> int:
         """Put what is found in a slice of the past before the rest of it; how much may be looked through still."""
         child.outbox.popleft()
         if not first.past.is_over:
-            found = [held.item for held in first.past.look(past_bytes)]
-            messages = list(first.messages(found))
-            child.outbox_bytes += sum(map(_items_bytes, messages))
+            items = [held.item for held in first.past.look(past_bytes)]
+            some = list(parcels(items, is_old=first.is_old))
+            child.outbox_bytes += sum(parcel.size for parcel in some)
             child.outbox.appendleft(first)
-            child.outbox.extendleft(reversed(messages))
+            child.outbox.extendleft(reversed(some))
             child.slow_since = None
         return 0
 
-    def _next(self, child: Downlink, first: EdgeMessage) -> EdgeMessage:
-        """The next message: the first of the outbox, or a part of the large item in it."""
-        if isinstance(first, Carry | ReplayItems) and first.items and first.items[0].is_large:
-            item = first.items[0]
-            left = len(item.payload) - child.parted
-            if left and item.size - child.parted > LARGE_FROM_BYTES:
-                data = item.payload[child.parted : child.parted + PART_BYTES]
-                child.parted += len(data)
-                return ItemPart(self._state.stream, data, left - len(data))
-            if child.parted:
-                rest = replace(item, payload=item.payload[child.parted :])
-                child.parted = 0
-                child.untaken.append(child.number)
-                child.outbox.popleft()
-                child.outbox_bytes -= _items_bytes(first)
-                return replace(first, items=(rest,))
-        child.outbox.popleft()
-        child.outbox_bytes -= _items_bytes(first)
-        return first
-
-    @staticmethod
-    def _put(child: Downlink, message: EdgeMessage) -> None:
-        child.outbox_bytes += _items_bytes(message)
-        child.outbox.append(message)
+    def _put(self, child: Downlink, what: EdgeMessage | Parcel) -> None:
+        self._has_unsent = True
+        if isinstance(what, Parcel):
+            child.outbox_bytes += what.size
+        child.outbox.append(what)
 
     def taken(self, peer: PeerRef, message: ItemTaken) -> None:
         """A child has taken in a large item."""
@@ -561,23 +538,28 @@ class Downstream:
         """Make messages of what waits; there is nothing else up to ``end``."""
         state = self._state
         if child.lost_until > child.told:
-            self._put(child, StreamGap(state.stream, mark(child.told), mark(child.lost_until)))
+            self._put(child, StreamGap(state.stream, child.told, child.lost_until))
             child.told = child.lost_until
         queue, child.queue, child.queue_bytes = child.queue, [], 0
-        parts = list(in_messages(queue))
-        for at, some in enumerate(parts):
-            is_last = at == len(parts) - 1
-            through = end if is_last else some[-1].position
-            self._put(child, Carry(state.stream, some, mark(through)))
-            child.told, child.passed, child.beat_at = through, 0, state.now
+        for parcel in self._parcels(queue, end) if queue else ():
+            self._put(child, parcel)
+        if queue:
+            child.told, child.passed, child.beat_at = end, 0, state.now
         is_path_new = child.path_told != state.path_version
-        if (is_due and not parts) or is_path_new:
+        if (is_due and not queue) or is_path_new:
             path = (*state.ancestors, state.me)[-DEPTH_MAX:] if is_path_new else None
             self._beat(child, end, path)
 
+    def _parcels(self, queue: list[StreamItem], end: StreamPosition) -> list[Parcel]:
+        if (queue, end) != self._packed[:2]:
+            found = list(parcels(queue, is_old=False))
+            found[-1].through = end
+            self._packed = queue, end, found
+        return self._packed[2]
+
     def _beat(self, child: Downlink, end: StreamPosition, path: tuple[PeerRef, ...] | None) -> None:
         state = self._state
-        self._put(child, Beat(state.stream, mark(end), path, is_stale=state.is_stale))
+        self._put(child, Beat(state.stream, end, path, is_stale=state.is_stale))
         child.told, child.passed, child.beat_at = end, 0, state.now
         if path is not None:
             child.path_told = state.path_version
@@ -586,9 +568,5 @@ class Downstream:
         """Assert the invariants."""
         for child in self.children.values():
             assert child.stage is ChildStage.LIVE or not child.queue
+            assert (child.peer.id in self.live) == (child.stage is ChildStage.LIVE)
             assert child.told <= max(self._state.through, child.told)
-
-
-def _items_bytes(message: EdgeMessage) -> int:
-    """What a message counts for that waits for a child."""
-    return total_bytes(message.items) if isinstance(message, Carry | ReplayItems) else 0

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 from typing import Final
@@ -13,7 +13,8 @@ from msgspec.structs import replace
 from peerd.ids import NodeId
 from peerd.messages import PeerRef
 from protocols.dissemination.messages import (
-    ITEM_BYTES_MAX,
+    LARGE_FROM_BYTES,
+    PACKED_BYTES_MAX,
     PART_BYTES,
     WANTS_MAX,
     Beat,
@@ -29,7 +30,8 @@ from protocols.dissemination.messages import (
 from protocols.dissemination.names import START, StreamPosition
 from protocols.dissemination.ports import Interest, LastGiven, ParsedItem
 from protocols.dissemination.tree.past import StreamPast
-from protocols.dissemination.tree.state import give, mark
+from protocols.dissemination.tree.seals import Parcel
+from protocols.dissemination.tree.state import give
 from protocols.dissemination.tree.wants import Ask
 
 EdgeMessage = Carry | Beat | ReplayItems | Widened | StreamGap | ItemPart
@@ -87,7 +89,7 @@ class Uplink:
     is_stale: bool | None = None
     """Whether nobody vouches for what it sends; ``None``: that is not known before its first beat."""
     parts: list[bytes] = field(default_factory=list)
-    """What has come of the payload of a large item."""
+    """What has come of a large item."""
     left: int = 0
     """So much of it is still to come."""
     is_busy: bool = False
@@ -114,7 +116,7 @@ class Uplink:
         """The messages with which it is asked for more."""
         for ask in asks:
             self.asked_number += 1
-            after = mark(START if ask.after is None else ask.after)
+            after = START if ask.after is None else ask.after
             yield Widen(stream, (ask.interest.text,), after, ask.after is None, self.attempt, self.asked_number)
 
     def narrows(self, stream: NodeId, ids: Sequence[bytes], everything: bytes) -> Iterator[Narrow]:
@@ -154,27 +156,27 @@ class Uplink:
         """Assert the invariants."""
         assert len(self.parked) <= PARKED_MAX
         assert len(self.late) <= WANTS_MAX
-        assert self.left + sum(map(len, self.parts)) <= ITEM_BYTES_MAX
+        assert self.left + sum(map(len, self.parts)) <= PACKED_BYTES_MAX
 
     def add(self, part: ItemPart) -> bool:
-        """Take in the next part of a payload; whether it can be that."""
+        """Take in the next part of an item; whether it can be that."""
         size = len(part.data)
-        is_next = part.left == self.left - size if self.parts else part.left + size <= ITEM_BYTES_MAX
+        is_next = part.left == self.left - size if self.parts else part.left + size <= PACKED_BYTES_MAX
         if not is_next or (size < PART_BYTES and part.left):
             return False
         self.parts.append(part.data)
         self.left = part.left
         return True
 
-    def whole(self, items: Sequence[StreamItem]) -> Sequence[StreamItem] | None:
+    def whole(self, items: Sequence[bytes]) -> Sequence[bytes] | None:
         """The items of a message, one of which may have come in parts but for its end; ``None``: they are no such."""
         if not self.parts:
             return items
-        if len(items) != 1 or len(items[0].payload) != self.left:
+        if len(items) != 1 or len(items[0]) != self.left:
             return None
-        payload = b"".join((*self.parts, items[0].payload))
+        whole = b"".join((*self.parts, items[0]))
         self.parts, self.left = [], 0
-        return (replace(items[0], payload=payload),)
+        return (whole,)
 
 
 class ChildStage(Enum):
@@ -192,8 +194,8 @@ class ChildPast:
     """The part of the past that a child has asked for and that was not looked through yet."""
 
     past: StreamPast
-    messages: Callable[[Sequence[StreamItem]], Iterator[EdgeMessage]]
-    """Makes messages of what goes out of it."""
+    is_old: bool
+    """The child is already further in the stream than this."""
 
 
 @dataclass(eq=False, slots=True)
@@ -215,10 +217,10 @@ class Downlink:
     queue: list[StreamItem] = field(default_factory=list)
     """To be sent at the end of the current call, or when the child has taken what was sent before."""
     queue_bytes: int = 0
-    outbox: deque[EdgeMessage | ChildPast] = field(default_factory=deque)
+    outbox: deque[EdgeMessage | Parcel | ChildPast] = field(default_factory=deque)
     """To be sent before the queue. Items in there are whole: a large one is cut into parts as it is sent."""
     parted: int = 0
-    """So much has been sent of the payload of the large item that is the first in there."""
+    """So much has been sent of the large item that is the first in there."""
     untaken: deque[int] = field(default_factory=deque)
     """The numbers of messages with which large items ended that the child has not taken in."""
     outbox_bytes: int = 0
@@ -246,3 +248,28 @@ class Downlink:
     def is_untaken(self) -> bool:
         """Whether so much was sent after a large item that this end waits until the child has taken that in."""
         return bool(self.untaken) and self.number - self.untaken[0] >= UNTAKEN_MAX
+
+    def next_message(self, stream: NodeId, first: EdgeMessage | Parcel) -> EdgeMessage:
+        """The next message: the first of the outbox, or a part of the large item in it."""
+        self.number += 1
+        if not isinstance(first, Parcel):
+            self.outbox.popleft()
+            return replace(first, attempt=self.attempt, number=self.number)
+        edge = self.attempt, self.number
+        packed = first.packed
+        if first.items[0].is_large:
+            [whole], begin = packed, self.parted
+            if len(whole) - begin > LARGE_FROM_BYTES:
+                self.parted += PART_BYTES
+                return ItemPart(stream, whole[begin : self.parted], len(whole) - self.parted, *edge)
+            packed, self.parted = (whole[begin:],), 0
+            self.untaken.append(self.number)
+        self.outbox.popleft()
+        self.outbox_bytes -= first.size
+        seals, certificate = first.seals()
+        if seals:
+            told, self.certificate = b"" if certificate == self.certificate else certificate, certificate
+            certificate = told
+        if first.through is None:
+            return ReplayItems(stream, packed, *edge, seals, certificate)
+        return Carry(stream, packed, first.through, *edge, seals, certificate)

@@ -305,9 +305,10 @@ class StreamMember:
 
     def remembered(self, item: StreamItem, held: ParsedItem | None) -> None:
         """See `protocols.dissemination.tree.below.Below`."""
-        held = self.state.parsed(item) if held is None else held
+        if held is None and (self.state.given is not None or item.batch is None):
+            held = self.state.parsed(item)  # what is signed was parsed by its producer
         self.state.buffer.add(item, self.state.now)
-        if self.state.given is not None:
+        if self.state.given is not None and held is not None:
             self.latest.arrived(held)
 
     def went_on(self, peer: PeerRef) -> None:

@@ -28,7 +28,7 @@ ENTRY_BYTES: Final = 400
 
 
 class ReplayBuffer:
-    """Items of one stream in order, the newest ones, as they came.
+    """Items of one stream in order, the newest ones, as they came: their bytes.
 
     They are not kept parsed: that would take some 12 times the memory for XML, and more processor time for each item,
     because what is let go of late is not in the processor's cache any more. Who asks for the past has it parsed again.
@@ -43,6 +43,8 @@ class ReplayBuffer:
         self._positions: list[StreamPosition] = []
         self._items: list[StreamItem] = []
         self._at_s: list[float] = []
+        self._added: StreamItem | None = None
+        """The item that was added last. What is done with an item when it comes is over when the next one does."""
         self._begin = 0
 
     def __len__(self) -> int:
@@ -64,6 +66,9 @@ class ReplayBuffer:
             at = bisect_right(self._positions, position, self._begin)
             if at > self._begin and self._positions[at - 1] == position:
                 return False
+        if self._added is not None:
+            self._added.rest()
+        self._added = item
         self._positions.insert(at, position)
         self._items.insert(at, item)
         self._at_s.insert(at, now)

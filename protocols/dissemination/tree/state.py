@@ -10,7 +10,7 @@ from peerd.ids import NodeId
 from peerd.messages import Message, PeerRef
 from protocols.dissemination.interests.errors import ItemError
 from protocols.dissemination.interests.guarded import GuardedSet
-from protocols.dissemination.messages import StreamItem, StreamMark
+from protocols.dissemination.messages import StreamItem
 from protocols.dissemination.names import START, StreamPosition
 from protocols.dissemination.ports import Interest, InterestKind, LastGiven, ParsedItem, RememberingKind
 from protocols.dissemination.proving import Proofs
@@ -162,8 +162,3 @@ def give(given: LastGiven, held: ParsedItem) -> None:
         given.give(held)
     except ItemError as error:
         raise ProtocolError("too_many_objects", str(error)) from error
-
-
-def mark(position: StreamPosition) -> StreamMark:
-    """Return a place in the stream as messages have it."""
-    return StreamMark(position.epoch, position.sequence)

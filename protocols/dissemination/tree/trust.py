@@ -46,7 +46,7 @@ class Trust:
     def must_wait(self, link: Uplink, message: EdgeMessage) -> bool:
         """Whether it cannot be known yet who has signed what a message brings: the record is read again for that."""
         proofs = self._state.proofs
-        if proofs is None or not isinstance(message, Carry | ReplayItems) or proofs.is_term_known(message.items):
+        if proofs is None or not isinstance(message, Carry | ReplayItems) or proofs.is_term_known(message.seals):
             return False
         if not link.is_early:
             link.is_early, link.parked_at = True, self._state.now + RECORD_S
@@ -56,14 +56,15 @@ class Trust:
     def items(self, link: Uplink, message: Carry | ReplayItems) -> Sequence[StreamItem]:
         """The items of a message, one of which may have come in parts but for its end. Raises `ProtocolError`."""
         link.is_early = False
-        whole = link.whole(message.items)
-        if whole is None:
+        packed = link.whole(message.items)
+        if packed is None:
             raise ProtocolError("bad_parts", f"{link.peer} has begun an item that does not end so")
+        items = [StreamItem.unpack(each) for each in packed]
         if self._state.proofs is None:
-            return whole
+            return items
         link.certificate = message.certificate or link.certificate
         try:
-            return self._state.proofs.checked(whole, message.seals, link.certificate)
+            return self._state.proofs.checked(items, message.seals, link.certificate)
         except ProtocolError as error:
             raise self._lied(link, FORGED, error.detail) from error
 

@@ -38,7 +38,7 @@ from protocols.dissemination.ports import ParsedItem
 from protocols.dissemination.tree.below import Below, MoveEnd
 from protocols.dissemination.tree.climbing import Climbing
 from protocols.dissemination.tree.links import PARKED_MAX, PARKED_S, EdgeMessage, Uplink
-from protocols.dissemination.tree.state import MOVE_S, SILENT_S, MemberState, bad_item, mark
+from protocols.dissemination.tree.state import MOVE_S, SILENT_S, MemberState, bad_item
 from protocols.dissemination.tree.trust import Trust
 from protocols.dissemination.tree.wants import Ask
 
@@ -123,7 +123,7 @@ class Upstream:
         wants = state.wants.sent()
         self.next = Uplink(peer, self._attempts, begun_at, frozenset(wants), is_orphan)
         self.next.given, self.next.has_all = None if is_orphan else state.make_given(), state.everything in wants
-        texts, after = tuple(each.text for each in wants.values()), mark(state.through)
+        texts, after = tuple(each.text for each in wants.values()), state.through
         flags = self.is_new, is_orphan
         state.send(peer, Attach(state.stream, self._attempts, texts, after, *flags, self._instead_of, state.creator))
 
@@ -134,7 +134,7 @@ class Upstream:
             return
         state = self._state
         if link.is_orphan:
-            since = message.since.position
+            since = message.since
             if self.is_new:
                 state.through = state.proven = max(state.through, since)
             self._begun(link)
@@ -142,7 +142,7 @@ class Upstream:
             self._attach(peer, link.asked_at)  # this node wants more by now: the new parent has to have that too
         else:
             link.is_asked = True
-            state.send(peer, Begin(state.stream, link.attempt, mark(state.through)))
+            state.send(peer, Begin(state.stream, link.attempt, state.through))
 
     def _begun(self, link: Uplink) -> None:
         link.has_begun = True
@@ -360,8 +360,8 @@ class Upstream:
             return
         with self._unless_it_lies(link):
             items = self._trust.items(link, message)
-            if len(items) < len(message.items):
-                self._lose(link, link.through, message.items[-1].position)
+            if len(items) < len(message.items):  # the first of them: of a term that is too long ago
+                self._lose(link, link.through, items[0].position.before if items else message.through)
             for item in items:
                 self._trust.check_next(link, position := item.position, 1)
                 link.through = position
@@ -396,7 +396,7 @@ class Upstream:
     def _taken(self, link: Uplink, message: Carry | ReplayItems, items: Sequence[StreamItem]) -> None:
         """All of a message was taken in."""
         if isinstance(message, Carry):
-            self._went_on(link.peer, link, message.through.position)
+            self._went_on(link.peer, link, message.through)
         if items and items[0].is_large:
             self._state.send(link.peer, ItemTaken(self._state.stream, link.attempt, message.number))
 
@@ -457,7 +457,7 @@ class Upstream:
         link = self._heard(peer, message)
         if link is None:
             return
-        self._went_on(peer, link, message.through.position)
+        self._went_on(peer, link, message.through)
         link.is_stale = message.is_stale
         self._below.freshened()
         if message.path is not None:
@@ -497,7 +497,7 @@ class Upstream:
         """Something is lost."""
         link = self._heard(peer, message)
         if link is not None:
-            self._lose(link, message.since.position, message.until.position)
+            self._lose(link, message.since, message.until)
 
     def _lose(self, link: Uplink, since: StreamPosition, until: StreamPosition) -> None:
         self._trust.came_to(link, max(link.through, until))
@@ -532,7 +532,7 @@ class Upstream:
             for item in items:
                 if link.given is not None:
                     link.keep(self._state.parsed(item))
-                elif self._is_for_aside(link, item):
+                elif item.batch is None and self._is_for_aside(link, item):
                     self._look_aside(link, item, message)
                     return
                 else:
@@ -544,9 +544,9 @@ class Upstream:
         link = self._heard(peer, message)
         if link is not None:
             asked = [id for id in message.interests if self._state.wants.is_sent(id)]  # or wanted no more by now
-            link.answered(asked, self._state.through, message.since.position)
+            link.answered(asked, self._state.through, message.since)
             link.has_all = link.has_all or (link.may_have_all and self._state.everything in asked)
-            self._went_on(peer, link, message.through.position)
+            self._went_on(peer, link, message.through)
 
     def released(self, *, is_final: bool) -> None:
         """Something is wanted no more. ``is_final``: nobody will come back for it."""

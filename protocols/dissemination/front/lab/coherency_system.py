@@ -303,5 +303,5 @@ class System:
 
 def _parsed(update: Update, number: int) -> ParsedItem:
     time_ms = round(1000 * update.at_s)
-    item = StreamItem(1, number, time_ms, b"")
+    item = StreamItem.of(1, number, time_ms, b"")
     return ParsedItem(item, ObjectValue(str(update.object), update.value, time_ms))

@@ -33,7 +33,6 @@ from protocols.dissemination.ports import (
 )
 from protocols.dissemination.tree.allowance import PastAllowance
 from protocols.dissemination.tree.below import MoveEnd
-from protocols.dissemination.tree.links import ChildStage
 from protocols.dissemination.tree.member import StreamMember
 from protocols.dissemination.tree.replay import BufferLimits
 from protocols.dissemination.tree.subscription import Delivered, Lost
@@ -107,8 +106,7 @@ class NetNode:
     def children(self) -> Sequence[ChildInfo]:
         return [
             ChildInfo(child.peer, tuple(child.wants.values()), child.since_s, 0)
-            for child in self.member.down.children.values()
-            if child.stage is ChildStage.LIVE
+            for child in self.member.down.live.values()
         ]
 
     def room(self) -> int:
@@ -154,7 +152,7 @@ class NetNode:
 
     def look_at_children(self) -> None:
         """Tell the policy who has come and gone."""
-        live = {id for id, child in self.member.down.children.items() if child.stage is ChildStage.LIVE}
+        live = set(self.member.down.live)
         if live != self._children:
             for id in sorted(self._children - live):
                 self.policy.child_went(id)
@@ -166,7 +164,7 @@ class NetNode:
         if isinstance(what, Lost):
             self.losses += 1
         elif isinstance(what, ParsedItem):
-            self.got.append(what.item.sequence)
+            self.got.append(what.position.sequence)
 
     def went_live(self) -> None:
         """Its subscription is served from here on."""
@@ -354,7 +352,7 @@ class DisseminationNet:
             number = len(self.published)
             payload = number.to_bytes(4, "big")
             self.kind.met[payload] = frozenset([self.kind.everything.id, *(self._ids[each] for each in wanted)])
-            source.member.publish(StreamItem(1, number, round(self.now * 1000), payload), self.now)
+            source.member.publish(StreamItem.of(1, number, round(self.now * 1000), payload), self.now)
             is_due = is_due or number % self._per_tick == 0
         source.member.flush(self.now)
         self.run(self.now)

@@ -159,7 +159,7 @@ class XmlWorkload:
         type_ = document_type(dtd)
         queries, documents = QueryShape(), DocumentShape()
         self._documents = [
-            texts.content(StreamItem(1, at + 1, 0, random_document(type_, rng, documents)))
+            texts.content(StreamItem.of(1, at + 1, 0, random_document(type_, rng, documents)))
             for at in range(min(items, DOCUMENTS_MAX))
         ]
         trial = self._documents[:TRIED_ON]

@@ -189,6 +189,8 @@ class Greeter:
             wants = [tree.kind.parse(text) for text in message.wants]
         except InterestError as error:
             raise ProtocolError("bad_interest", str(error)[:256]) from error
+        if not message.hops and len(tree.path) == 1:  # seeds are the producer and children of it
+            self._overlaps.greet()
         items = self._overlaps.wanted_by(wants) if message.items is None else from_bits(message.items)
         is_below = message.joiner.id in tree.path or message.joiner.id == tree.me.id
         is_member = tree.is_producer or tree.parent is not None

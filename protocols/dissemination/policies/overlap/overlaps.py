@@ -34,18 +34,25 @@ producer and for the search, and must still be known where the search comes by."
 
 
 class Overlaps:
-    """One node's statistics of one stream. ``is_seed``: newcomers begin here, so their interests are tried on items."""
+    """One node's statistics of one stream. At the producer newcomers begin from the first item on: see `greet`."""
 
-    def __init__(self, kind: InterestKind, window: int, compared: int, young: int, *, is_seed: bool) -> None:
+    def __init__(self, kind: InterestKind, window: int, compared: int, young: int, *, is_producer: bool) -> None:
         self.received = ReceivedItems(window)
         self._window = window
         self._kind = kind
         self._compared = compared
         self._young = young
-        self._recent = RecentItems(kind) if is_seed else None
-        self._summary = _summary_of(kind, window) if is_seed else None
+        self._recent: RecentItems | None = None
+        self._summary: SummaryTree | None = None
+        if is_producer:
+            self.greet()
         self._ticks: deque[tuple[float, int, int]] = deque(maxlen=TICKS_KEPT)
         """When, and how far the stream had come: epoch and number."""
+
+    def greet(self) -> None:
+        """Newcomers begin here, as at every seed: from now on items are remembered, to try their interests on."""
+        if self._recent is None:
+            self._recent, self._summary = RecentItems(self._kind), _summary_of(self._kind, self._window)
 
     def passed(self, item: ParsedItem, is_own: bool, children: Sequence[NodeId]) -> None:
         """An item has come, and has gone on."""

@@ -50,10 +50,10 @@ class OverlapPolicy:
     """See `protocols.dissemination.ports.TreePolicy`."""
 
     def __init__(self, tree: TreeAccess, settings: OverlapSettings) -> None:
-        is_seed = tree.is_producer or any(seed.id == tree.me.id for seed in tree.seeds)
         self._tree = tree
         self._settings = settings
-        self.overlaps = Overlaps(tree.kind, settings.window, settings.compared, settings.young, is_seed=is_seed)
+        limits = settings.window, settings.compared, settings.young
+        self.overlaps = Overlaps(tree.kind, *limits, is_producer=tree.is_producer)
         self._joiner = ParentFinder(tree, settings, self.overlaps.received.needed)
         self._greeter = Greeter(tree, self.overlaps)
         self._granter = Granter(tree, settings, self.overlaps)

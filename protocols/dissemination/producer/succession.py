@@ -25,15 +25,14 @@ from peerd.errors import Unavailable
 from peerd.ids import NodeId, short_id
 from peerd.messages import Message, PeerRef
 from protocols.dissemination.events import StreamHandedOver
-from protocols.dissemination.fencing import stops_at
 from protocols.dissemination.messages import HandOver, HandOverAnswer, HandOverState, HandOverStep
 from protocols.dissemination.names import TERM_MAX, StreamPosition
-from protocols.dissemination.producer_part import ProducerPart, Streams
+from protocols.dissemination.producer.fencing import stops_at
+from protocols.dissemination.producer.part import ProducerPart, Streams
+from protocols.dissemination.producer.stepping_down import BACK_EVERY_S, Rivals
 from protocols.dissemination.service import StreamRefused
-from protocols.dissemination.stepping_down import BACK_EVERY_S, Rivals
 from protocols.dissemination.stream import TAKE_BACK_TERMS, StreamRecord
 from protocols.dissemination.stream_node import StreamNode
-from protocols.dissemination.tree.state import mark
 
 ASK_EVERY_S: Final = 0.1
 """The next producer is asked again so long after its last answer."""
@@ -85,8 +84,6 @@ class _Going:
 
 
 class Succession(ProducerPart):
-    """``on_change`` is called when a stream is another's, or stays."""
-
     def __init__(self, streams: Streams, rivals: Rivals) -> None:
         super().__init__(streams)
         self._rivals = rivals
@@ -147,7 +144,7 @@ class Succession(ProducerPart):
             node.flush()
             going.through = node.member.state.through
         step = HandOverStep.TAKE if stage is _Stage.TAKING else HandOverStep.PREPARE
-        question = HandOver(node.record.key, step, node.record.term, mark(going.through))
+        question = HandOver(node.record.key, step, node.record.term, going.through)
 
         def answered(answer: Message | None) -> None:
             if self._going.get(node.record.key) is going and going.stage is stage:
@@ -205,7 +202,7 @@ class Succession(ProducerPart):
         self._going.pop(going.node.record.key, None)
         self._host.cancel_timer(_STEP, going.node.record.key)
         going.on_done(why)
-        self.on_change()
+        self._on_change()
 
     def _go_back(self, going: _Going, why: str) -> None:
         going.why_back = why

@@ -13,7 +13,7 @@ from protocols.dissemination.interests.errors import ItemError
 from protocols.dissemination.messages import StreamItem
 from protocols.dissemination.names import StreamPosition
 from protocols.dissemination.ports import ParsedItem
-from protocols.dissemination.producer_log import ProducerLog, ProducerLogs
+from protocols.dissemination.producer.log import ProducerLog, ProducerLogs
 from protocols.dissemination.service import StreamRefused
 
 BEGIN_AGAIN_S: Final = 5.0

@@ -10,11 +10,10 @@ from peerd.messages import Message, PeerRef
 from protocols.dissemination.config import DisseminationConfig
 from protocols.dissemination.messages import HandOver, HandOverStep
 from protocols.dissemination.names import START
-from protocols.dissemination.produced import ProducedStreams
+from protocols.dissemination.producer.produced import ProducedStreams
 from protocols.dissemination.registry import StreamRegistry
 from protocols.dissemination.stream import StreamRecord
 from protocols.dissemination.taking_part import StreamNodes
-from protocols.dissemination.tree.state import mark
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,19 +25,20 @@ class Streams:
     nodes: StreamNodes
     registry: StreamRegistry
     produced: ProducedStreams
+    on_change: Callable[[], None]
+    """This node has become a stream's producer, or is it no more, or stays it after all."""
+    is_leaving: Callable[[], bool]
 
 
 class ProducerPart(Part):
-    """``on_change`` is called when this node becomes a stream's producer, or is it no more, or stays it after all."""
-
     def __init__(self, streams: Streams) -> None:
         self._host, self._config, self._nodes = streams.host, streams.config, streams.nodes
         self._registry, self._produced = streams.registry, streams.produced
-        self.on_change: Callable[[], None] = lambda: None
+        self._on_change, self._is_leaving = streams.on_change, streams.is_leaving
 
     def _tell(self, peers: Iterable[PeerRef], step: HandOverStep, record: StreamRecord) -> None:
         """Say something of a stream, to which nobody has to say anything: what is to come of it comes by itself."""
-        question = HandOver(record.key, step, record.term, mark(START))
+        question = HandOver(record.key, step, record.term, START)
         for peer in peers:
             self._host.request(peer, question, self._config().ask_timeout, _heard, lambda: None)
 

@@ -22,8 +22,8 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from peerd.api import Host, Log
 from peerd.errors import ProtocolError, Unavailable
 from peerd.limits import KIB, LOG_BYTES_MAX, LOG_RECORD_OVERHEAD_BYTES, MIB
-from protocols.dissemination.documents.manifest import FILE_NAME_MAX, Attachment
-from protocols.dissemination.messages import CONTENT_TYPE_MAX, ITEM_BYTES_MAX, StreamItem
+from peerd.messages import decode_struct, encode_struct
+from protocols.dissemination.messages import StreamItem
 from protocols.dissemination.names import StreamPosition
 from protocols.dissemination.service import StreamRefused
 
@@ -38,10 +38,8 @@ TRIM_MIN: Final = 64
 LOG_ROOM_BYTES: Final = LOG_BYTES_MAX - 8 * MIB
 """A stream's log takes no more, whatever `replay_bytes` says; the rest is for what is not removed yet."""
 _PREFIX: Final = "past."
-_HEAD: Final = Struct(">BQQQQH")
-_MARK, _ITEM, _WITH_DOCUMENT = range(3)
-_MANIFEST: Final = Struct(">QIHHH")
-"""The size of a document and of its chunks, and how long its name, its content type and its digests are."""
+_HEAD: Final = Struct(">BQ")
+_MARK, _ITEM = 3, 4
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,61 +55,22 @@ class KeptItem:
 def encode_kept(kept: KeptItem) -> bytes:
     """As bytes."""
     if kept.item is None:
-        return _HEAD.pack(_MARK, kept.kept_ms, kept.at.epoch, kept.at.sequence, 0, 0)
-    kind = kept.item.content_type.encode()
-    attached = kept.item.attachment
-    what = _ITEM if attached is None else _WITH_DOCUMENT
-    head = _HEAD.pack(what, kept.kept_ms, kept.at.epoch, kept.at.sequence, kept.item.published_ms, len(kind))
-    manifest = b"" if attached is None else _encode_manifest(attached)
-    return head + kind + manifest + kept.item.payload
+        return _HEAD.pack(_MARK, kept.kept_ms) + encode_struct(kept.at)
+    return _HEAD.pack(_ITEM, kept.kept_ms) + kept.item.packed
 
 
 def decode_kept(record: bytes) -> KeptItem:
     """From bytes. Raises ``ValueError`` for what this never wrote."""
     try:
-        what, kept_ms, epoch, sequence, published_ms, length = _HEAD.unpack_from(record)
-    except StructError as error:
-        raise ValueError("the record is too short") from error
-    at, rest = StreamPosition(epoch, sequence), record[_HEAD.size :]
-    if what == _MARK:
-        return KeptItem(at, kept_ms, None)
-    kind, payload = rest[:length].decode(), rest[length:]
-    attached = None
-    if what == _WITH_DOCUMENT:
-        attached, payload = _decode_manifest(payload)
-    elif what != _ITEM:
-        raise ValueError("the record is no item")
-    if len(rest) < length or len(kind) > CONTENT_TYPE_MAX or len(payload) > ITEM_BYTES_MAX:
-        raise ValueError("the record is no item")
-    return KeptItem(at, kept_ms, StreamItem(epoch, sequence, published_ms, payload, kind, attached))
-
-
-def _encode_manifest(attached: Attachment) -> bytes:
-    texts = [attached.name.encode(), attached.content_type.encode(), attached.digests]
-    return _MANIFEST.pack(attached.size, attached.chunk_bytes, *map(len, texts)) + b"".join(texts)
-
-
-def _decode_manifest(data: bytes) -> tuple[Attachment, bytes]:
-    """A manifest, and what comes after it. Raises ``ValueError`` for one that no producer makes."""
-    try:
-        size, chunk_bytes, *lengths = _MANIFEST.unpack_from(data)
-    except StructError as error:
-        raise ValueError("the record is too short") from error
-    parts, rest = [], data[_MANIFEST.size :]
-    for length in lengths:
-        if len(rest) < length:
-            raise ValueError("the record is too short")
-        parts.append(rest[:length])
-        rest = rest[length:]
-    name, content_type, digests = parts
-    attached = Attachment(name.decode(), size, chunk_bytes, digests, content_type.decode())
-    if len(attached.name) > FILE_NAME_MAX or len(attached.content_type) > CONTENT_TYPE_MAX:
-        raise ValueError("the record has no manifest")
-    try:
-        attached.check()
-    except ProtocolError as error:
-        raise ValueError("the record has no manifest") from error
-    return attached, rest
+        what, kept_ms = _HEAD.unpack_from(record)
+        if what == _MARK:
+            return KeptItem(decode_struct(StreamPosition, record[_HEAD.size :]), kept_ms, None)
+        if what != _ITEM:
+            raise ValueError("the record is no item")
+        item = StreamItem.unpack(record[_HEAD.size :])
+    except (StructError, ProtocolError) as error:
+        raise ValueError(f"the record is no item: {error}") from error
+    return KeptItem(item.position, kept_ms, item)
 
 
 class _Place(BaseModel):

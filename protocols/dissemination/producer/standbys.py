@@ -17,12 +17,11 @@ from protocols.dissemination.asking import TreeQuestions, node_in_tree
 from protocols.dissemination.messages import HandOver, HandOverAnswer, HandOverState, HandOverStep
 from protocols.dissemination.models import StreamTreeView
 from protocols.dissemination.names import START
-from protocols.dissemination.next_producer import UNASKED_S
-from protocols.dissemination.producer_part import ProducerPart, Streams
+from protocols.dissemination.producer.next_producer import UNASKED_S
+from protocols.dissemination.producer.part import ProducerPart, Streams
 from protocols.dissemination.service import StreamRefused
 from protocols.dissemination.stream import SeedRef
 from protocols.dissemination.stream_node import StreamNode
-from protocols.dissemination.tree.state import mark
 
 STANDBYS: Final = 2
 """So many are chosen where the stream's creator has named nobody."""
@@ -113,7 +112,7 @@ class Standbys(ProducerPart):
 
     def _ask(self, chosen: _Chosen, standby: _Standby) -> None:
         node = chosen.node
-        question = HandOver(node.record.key, HandOverStep.STAND_BY, node.record.term, mark(START))
+        question = HandOver(node.record.key, HandOverStep.STAND_BY, node.record.term, START)
 
         def answered(reply: Message, source: PeerRef) -> None:
             if not self._is_current(chosen) or chosen.standbys.get(standby.peer.id) is not standby:

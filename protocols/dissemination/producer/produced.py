@@ -14,13 +14,13 @@ from peerd.ids import NodeId
 from protocols.dissemination.config import DisseminationConfig
 from protocols.dissemination.events import StreamUnkept
 from protocols.dissemination.interests.errors import ItemError
-from protocols.dissemination.keeping import Keeping, PastItems
 from protocols.dissemination.loading import load_kind
 from protocols.dissemination.messages import StreamItem
 from protocols.dissemination.names import StreamPosition, epoch_of
 from protocols.dissemination.ports import InterestKind
-from protocols.dissemination.producer_log import KeptItem, ProducerLog, ProducerLogs
-from protocols.dissemination.registry import StreamRegistry
+from protocols.dissemination.producer.keeping import Keeping, PastItems
+from protocols.dissemination.producer.log import KeptItem, ProducerLog, ProducerLogs
+from protocols.dissemination.registry import EndedEarly, StreamRegistry
 from protocols.dissemination.service import StreamRefused
 from protocols.dissemination.stream import StreamRecord
 from protocols.dissemination.stream_node import StreamNode
@@ -67,6 +67,38 @@ class ProducedStreams(Part):
 
     # A new stream
 
+    def create(self, record: StreamRecord, owner: str, on_done: Callable[[StreamNode | Exception], None]) -> None:
+        """Begin to produce, and write the record. Raises `StreamRefused` and `Unavailable`."""
+        known = self._nodes.get(record.key)
+        if known is not None and not known.record.says_the_same(record):
+            other = known.record.differences(record) or f"node {known.record.producer.id:.8} produces it"
+            raise StreamRefused("conflict", f"there is a stream {record.name} already: {other}")
+        if known is not None:
+            on_done(known)
+            return
+        node = self.make(record)  # at once: newcomers may ask before the ring has confirmed the record
+
+        def done(why: Exception | None) -> None:
+            if why is None:
+                self.remember(record)
+                self.give_to(record.name, owner)
+            elif not isinstance(why, EndedEarly):  # after that another stream may have its name by now
+                self._not_created(node)
+                if isinstance(why, Unavailable):  # it may have been written, although nobody has said so
+                    self._registry.withdraw(record)
+            on_done(node if why is None else why)
+
+        try:
+            self._registry.create(record, done)
+        except Unavailable:
+            self._not_created(node)
+            raise
+
+    def _not_created(self, node: StreamNode) -> None:
+        self._nodes.give_up(node, "not created")
+        with suppress(Unavailable):
+            self._logs.remove(node.record.name)
+
     def make(self, record: StreamRecord) -> StreamNode:
         """Begin to produce. Raises `StreamRefused`, and `Unavailable` where a durable stream cannot be kept."""
         self.check_back(record.key)
@@ -75,8 +107,7 @@ class ProducedStreams(Part):
             try:
                 node.keeping.begin(node.member.state.through)
             except (Unavailable, StreamRefused):
-                self._nodes.give_up(node, "not created")
-                self.forget_past(record)
+                self._not_created(node)
                 raise
         return node
 
@@ -134,11 +165,6 @@ class ProducedStreams(Part):
         self._host.store.delete(STORE_PREFIX + record.name)
         self._host.store.delete(OWNER_PREFIX + record.name)
         self._logs.remove(record.name)
-
-    def forget_past(self, record: StreamRecord) -> None:
-        """What was kept of a stream that has not come about."""
-        with suppress(Unavailable):
-            self._logs.remove(record.name)
 
     # A restart
 

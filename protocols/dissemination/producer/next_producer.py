@@ -19,9 +19,9 @@ from protocols.dissemination.events import StreamTakenOver
 from protocols.dissemination.messages import HandOver, HandOverAnswer, HandOverState, HandOverStep
 from protocols.dissemination.names import START, position_text
 from protocols.dissemination.ports import Interest
-from protocols.dissemination.producer_part import ProducerPart, Streams
+from protocols.dissemination.producer.part import ProducerPart, Streams
+from protocols.dissemination.producer.stepping_down import BACK_EVERY_S, Rivals
 from protocols.dissemination.service import StreamRefused
-from protocols.dissemination.stepping_down import BACK_EVERY_S, Rivals
 from protocols.dissemination.stream import StreamRecord
 from protocols.dissemination.stream_node import StreamNode
 
@@ -59,13 +59,10 @@ Taken = Callable[[Coming, StreamRecord], None]
 
 
 class NextProducer(ProducerPart):
-    """``on_change`` is called when this node becomes a stream's producer."""
-
     def __init__(self, streams: Streams, rivals: Rivals) -> None:
         super().__init__(streams)
         self._rivals = rivals
         self._coming: dict[NodeId, Coming] = {}
-        self.is_leaving: Callable[[], bool] = lambda: False
 
     def standing_by(self) -> Iterator[Coming]:
         """The streams that this node is a standby of."""
@@ -127,7 +124,7 @@ class NextProducer(ProducerPart):
         """An answer that comes after its time."""
 
     def _has_all(self, coming: Coming, message: HandOver) -> bool:
-        return coming.node.member.has_all(coming.everything, message.through.position)
+        return coming.node.member.has_all(coming.everything, message.through)
 
     def _prepare(self, node: StreamNode, source: PeerRef) -> Coming:
         """Want everything. Raises `StreamRefused` and `Unavailable`."""
@@ -136,7 +133,7 @@ class NextProducer(ProducerPart):
         if coming is not None and coming.node is node and coming.producer == source.id:
             coming.asked_at = self._host.now()
             return coming
-        if self.is_leaving():
+        if self._is_leaving():
             raise Unavailable("it is leaving the ring")
         if self._config().fan_out == 0:
             raise StreamRefused("conflict", "it sends streams to nobody: its fan_out is 0")
@@ -213,4 +210,4 @@ class NextProducer(ProducerPart):
                 stream=node.name, predecessor=old.producer.id, term=node.record.term, position=position_text(through)
             )
         )
-        self.on_change()
+        self._on_change()

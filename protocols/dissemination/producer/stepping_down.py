@@ -17,13 +17,12 @@ from peerd.messages import Message, PeerRef
 from protocols.dissemination.events import StreamSteppedDown
 from protocols.dissemination.messages import HandOver, HandOverAnswer, HandOverState, HandOverStep
 from protocols.dissemination.names import START, TERM_MAX
-from protocols.dissemination.produced import LOOK_AGAIN_S, LOOKS_MAX
-from protocols.dissemination.producer_part import ProducerPart, Streams
+from protocols.dissemination.producer.part import ProducerPart, Streams
+from protocols.dissemination.producer.produced import LOOK_AGAIN_S, LOOKS_MAX
 from protocols.dissemination.registry import RENEWALS_PER_LEASE
 from protocols.dissemination.service import StreamRefused
 from protocols.dissemination.stream import AFTER_STANDBYS, StreamRecord
 from protocols.dissemination.stream_node import StreamNode
-from protocols.dissemination.tree.state import mark
 
 BACK_EVERY_S: Final = 2.0
 """Pause between two attempts to write a record again, and between two looks at the ring where a node claims a later
@@ -43,7 +42,7 @@ class _Returned:
 
 
 class Rivals(ProducerPart):
-    """``is_busy`` says of a stream that it is being handed over; ``on_change`` is called when one is another's."""
+    """``is_busy`` says of a stream that it is being handed over."""
 
     def __init__(self, streams: Streams) -> None:
         super().__init__(streams)
@@ -129,7 +128,7 @@ class Rivals(ProducerPart):
             self._rivals.pop(key, None)
             return
         self._again(key)
-        question = HandOver(key, HandOverStep.ASK, node.record.term, mark(START))
+        question = HandOver(key, HandOverStep.ASK, node.record.term, START)
 
         def answered(reply: Message, source: PeerRef) -> None:
             if self._nodes.get(key) is not node or not node.is_producer or self.is_busy(key):
@@ -154,7 +153,7 @@ class Rivals(ProducerPart):
         with suppress(Unavailable):  # then the ring says so again after the next restart
             self._produced.forget(node.record)
         node.become_member(record)
-        self.on_change()
+        self._on_change()
 
     def name_lost(self, record: StreamRecord) -> None:
         """Another node has written a record of this node's stream, while this one was away."""

@@ -1,13 +1,21 @@
-"""How a producer ends its streams: first their children take what was published."""
+"""How a producer parts with its streams: another one takes them, or they end, after their children have all."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 
+from peerd.api import Part
 from peerd.errors import Unavailable
-from protocols.dissemination.producer_part import Streams
-from protocols.dissemination.publishing import produced_elsewhere
+from protocols.dissemination.asking import TreeQuestions
+from protocols.dissemination.producer.next_producer import NextProducer
+from protocols.dissemination.producer.part import Streams
+from protocols.dissemination.producer.publishing import produced_elsewhere
+from protocols.dissemination.producer.standbys import Standbys
+from protocols.dissemination.producer.stepping_down import Rivals
+from protocols.dissemination.producer.succession import Succession
+from protocols.dissemination.producer.take_over import TakeOver
 from protocols.dissemination.service import StreamRefused
 from protocols.dissemination.stream_node import DRAIN_S, StreamNode
 
@@ -74,3 +82,40 @@ class Endings:
             self._produced.forget(node.record)
         except Unavailable as error:
             on_disk = error  # it is over, but this node will produce it again after a restart
+
+
+class ProducerChanges:
+    """All parts of one node."""
+
+    def __init__(self, streams: Streams, questions: TreeQuestions) -> None:
+        self.rivals = Rivals(streams)
+        self.succession = Succession(streams, self.rivals)
+        self.next_producer = NextProducer(streams, self.rivals)
+        self.take_over = TakeOver(streams, self.rivals, self.next_producer)
+        self.standbys = Standbys(streams, questions)
+        self.endings = Endings(streams, self.standbys.release)
+
+    @property
+    def parts(self) -> tuple[Part, ...]:
+        """Those with timers and messages."""
+        return (self.rivals, self.succession, self.next_producer, self.take_over)
+
+    def tick(self) -> None:
+        """Called a few times a second."""
+        self.endings.tick()
+        self.standbys.tick()
+        self.take_over.tick()
+
+    def begin_leaving(self, node: StreamNode) -> None:
+        """In order: a stream ends where it is to end with its producer; one with standbys goes to the first of them."""
+        if node.is_producer and (node.record.producer_gone == "end" or node in self.endings):
+            with suppress(Unavailable):  # else its record lapses
+                self.endings.end(node, lambda why: None)
+                return
+        if not node.is_producer or not node.record.standbys:
+            node.begin_leaving()
+            return
+        try:
+            self.succession.hand_over(node, node.record.standbys[0].peer, lambda why: node.begin_leaving())
+        except (StreamRefused, Unavailable):
+            node.begin_leaving()

@@ -20,13 +20,13 @@ from peerd.errors import Unavailable
 from peerd.ids import NodeId
 from peerd.messages import PeerRef
 from protocols.dissemination.events import StreamProducerReplaced
-from protocols.dissemination.fencing import may_take_over_at
 from protocols.dissemination.messages import HandOverStep
 from protocols.dissemination.names import TERM_MAX, position_text
-from protocols.dissemination.next_producer import Coming, NextProducer
-from protocols.dissemination.producer_part import ProducerPart, Streams
+from protocols.dissemination.producer.fencing import may_take_over_at
+from protocols.dissemination.producer.next_producer import Coming, NextProducer
+from protocols.dissemination.producer.part import ProducerPart, Streams
+from protocols.dissemination.producer.stepping_down import Rivals
 from protocols.dissemination.service import StreamRefused
-from protocols.dissemination.stepping_down import Rivals
 from protocols.dissemination.stream import StreamRecord
 from protocols.dissemination.stream_node import StreamNode
 
@@ -42,7 +42,7 @@ _SETTLED: Final = "stream_taken_settled"
 
 
 class TakeOver(ProducerPart):
-    """The standby's side. ``on_change`` is called when this node has become a stream's producer, and goes on."""
+    """The standby's side."""
 
     def __init__(self, streams: Streams, rivals: Rivals, next_producer: NextProducer) -> None:
         super().__init__(streams)
@@ -89,7 +89,7 @@ class TakeOver(ProducerPart):
         if coming.lapsed_at is None:
             coming.lapsed_at = now
         rank = node.record.rank_of(self._host.id)
-        if rank is None or not node.member.has_whole(coming.everything) or self._next_producer.is_leaving():
+        if rank is None or not node.member.has_whole(coming.everything) or self._is_leaving():
             return
         record = node.record.taken_over(self._host.peer, rank)
         lease_s = self._registry.lease_s(record)
@@ -139,4 +139,4 @@ class TakeOver(ProducerPart):
             node.why_paused = ""
             node.begin_term(node.record)
             self._produced.keep_from_now_on(node)
-            self.on_change()
+            self._on_change()
