@@ -16,7 +16,6 @@ from collections import OrderedDict
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
-from itertools import takewhile
 from typing import Any, Final, Generic, Literal, Protocol, TypeVar
 
 from peerd.errors import Bug, Unavailable
@@ -331,23 +330,27 @@ class Feed(Generic[T]):
         """Whether every blocking reader has taken all that is older than ``first_kept``."""
         if first_kept <= self.first:
             return True
-        # What has expired was let go whoever wanted it, and is not waited for any more.
-        blocking = (reader for reader in self._readers if reader.policy is Policy.BLOCK)
-        return not any(max(reader._wanted, self.first) < first_kept for reader in blocking)
+        for reader in self._readers:
+            # What has expired was let go whoever wanted it, and is not waited for any more.
+            if reader.policy is Policy.BLOCK and max(reader._wanted, self.first) < first_kept:
+                return False
+        return True
 
     def _let_go(self, first_kept: int) -> None:
         if first_kept <= self.first:
             return
-        absent = self.taken + 1 if self._is_for_absent else first_kept
-        taken = min((each._wanted for each in self._readers), default=absent)
-        for number in list(takewhile(lambda number: number < first_kept, self._held)):
+        held, taken = self._held, self.taken + 1 if self._is_for_absent else first_kept
+        if self._readers:
+            taken = min(each._wanted for each in self._readers)
+        while held and (number := next(iter(held))) < first_kept:
             self.dropped += number >= taken
-            self.held_bytes -= self._held.pop(number)
+            self.held_bytes -= held.pop(number)
             del self._shelf[number]
         self.first = first_kept
-        for reader in list(self._readers):
-            if reader.policy is Policy.DISCONNECT and reader._wanted < first_kept:
-                reader._cut()
+        if taken < first_kept:
+            for reader in list(self._readers):
+                if reader.policy is Policy.DISCONNECT and reader._wanted < first_kept:
+                    reader._cut()
 
     def _wake_readers(self) -> None:
         for reader in list(self._readers):
