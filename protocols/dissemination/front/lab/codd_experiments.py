@@ -174,7 +174,7 @@ FIGURES: Final = {
         f"{PAPER}, figure 19",
         (Column("request_items", "r", "items that a node receives between two requests"),),
         charts.over("frequency", "request_items", "Items between two requests", moves=True),
-        _each("request_items", (20, 50, 100, 200, 500, 1000)),
+        _each("request_items", (10, 20, 50, 100, 200, 500, 1000)),
     ),
     "dissemination/top": StreamFigure(
         "how many moves of a batch are made",
