@@ -15,6 +15,9 @@ KEYS_MAX: Final = 1024
 OWNER_SHARE: Final = 0.25
 """Of what there is for all clients of a node: what one access token or user may have. Operators have all of it."""
 
+NOBODY: Final = "who shows no token"
+"""How messages call an owner without a name."""
+
 K = TypeVar("K")
 
 
@@ -24,7 +27,7 @@ def over_share(owner: str, owners: Iterable[str], room: int, share: float = OWNE
     Said of the owner, as in "token reader has 250". One is always allowed.
     """
     count = sum(each == owner for each in owners)
-    return f"{owner or 'who shows no token'} has {count}" if count >= max(1, int(share * room)) else ""
+    return f"{owner or NOBODY} has {count}" if count >= max(1, int(share * room)) else ""
 
 
 class TokenBucket:

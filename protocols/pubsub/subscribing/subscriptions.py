@@ -9,7 +9,7 @@ from typing import Any, Final
 from peerd.api import Host, Metric, Part, on_timer
 from peerd.errors import Unavailable
 from peerd.ids import NodeId
-from peerd.lib.admission import Admission
+from peerd.lib.admission import NOBODY, Admission, over_share
 from peerd.lib.feed import Feed, Policy
 from peerd.lib.filter import FilterError, Node, write
 from peerd.quantities import format_size
@@ -350,19 +350,18 @@ class Subscriptions(Part):
     def _check_share(self, request: SubscriptionRequest, owner: str) -> None:
         """Raise `NotDone` if an owner would have more than its share, so that nobody uses up what is for all."""
         config = self._config
-        count = sum(each.owner == owner for each in self._all.values())
-        whose = owner or "who shows no token"
-        if count >= max(1, int(config.owner_share * config.subscriptions_local)):
+        owners = (each.owner for each in self._all.values())
+        if too_many := over_share(owner, owners, config.subscriptions_local, config.owner_share):
             self._refusals.count(self._host.id, QUOTA, is_proved=True)
-            raise NotDone("quota", f"{whose} has {count} subscriptions here, the limit for one (owner_share)")
+            raise NotDone("quota", f"{too_many} subscriptions here, the limit for one (owner_share)")
         aside, room = self._shelves.bytes_of(owner), int(config.owner_share * config.durable_total)
         if request.name and aside + self._bytes_max(request) > room:
             self._refusals.count(self._host.id, QUOTA, is_proved=True)
             raise NotDone(
                 "quota",
-                f"durable subscriptions of {whose} have {format_size(aside)} of the {format_size(room)} that are for "
-                f"one (owner_share): end some, or ask for less than {format_size(self._bytes_max(request))} "
-                "(keep_bytes)",
+                f"durable subscriptions of {owner or NOBODY} have {format_size(aside)} of the {format_size(room)} "
+                "that are for one (owner_share): end some, or ask for less than "
+                f"{format_size(self._bytes_max(request))} (keep_bytes)",
             )
 
     def _bytes_max(self, request: SubscriptionRequest) -> int:
