@@ -10,11 +10,12 @@ It asks only when it sends ``hot_rate`` and has a leaf whose split can help, so 
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
 from peerd.api import Part, handles
+from peerd.ids import NodeId
 from peerd.messages import Message, PeerRef
 from protocols.pubsub.handing_over import HandingOver
 from protocols.pubsub.messages import RATE_MAX, LoadAnswer, LoadQuestion
@@ -49,7 +50,7 @@ class _Survey:
     """The answers of neighbours to one question."""
 
     waiting: int
-    rates: list[float] = field(default_factory=list)
+    rates: dict[NodeId, float] = field(default_factory=dict)
 
 
 class Heat(Part):
@@ -101,7 +102,7 @@ class Heat(Part):
 
         def on_reply(reply: Message, source: PeerRef) -> None:
             if isinstance(reply, LoadAnswer):
-                survey.rates.append(reply.rate)
+                survey.rates[source.id] = reply.rate
             ended()
 
         def ended() -> None:
@@ -116,14 +117,15 @@ class Heat(Part):
     def _asked(self, message: LoadQuestion, source: PeerRef) -> LoadAnswer:
         return LoadAnswer(min(RATE_MAX, round(self._sent.rate(self._host.now()))))
 
-    def _decide(self, rates: list[float]) -> None:
+    def _decide(self, rates: Mapping[NodeId, float]) -> None:
         """Do something about it, if this node sends ``hot_share`` times the mean. No neighbour counts for more than
         this node itself, so that one that claims too much changes little."""
         now, helped = self._host.now(), self.handing_over
+        helped.loads = dict(rates)
         if len(rates) < ANSWERS_MIN:
             return
         load, sent = self.load(now), self._sent.rate(now)
-        mean = (sent + sum(min(rate, load) for rate in rates)) / (1 + len(rates))
+        mean = (sent + sum(min(rate, load) for rate in rates.values())) / (1 + len(rates))
         much = self._forest.config.hot_share * mean
         is_publisher = not helped.is_on and load >= much and self._publishes_much(now)
         before, self._has_published_much = self._has_published_much, is_publisher
