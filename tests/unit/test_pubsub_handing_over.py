@@ -15,6 +15,7 @@ from protocols.pubsub.handing_over import DIRECT_MIN, HELPERS, LINKS_MIN, NEARES
 from protocols.pubsub.messages import EventBody, ProbePub
 from protocols.pubsub.names import EVERY, Tree, key_of
 from protocols.pubsub.spread import AttributeCell, Batch, places_of, trees_of
+from protocols.pubsub.tree.meter import MESSAGE_BYTES
 from tests.support.pubsub_events import SCHEMA, Events, Forest, LineSchema
 
 CELLS = [cell_of_text(f"{number:07b}") for number in range(128)]
@@ -139,6 +140,6 @@ def test_what_others_send_counts_as_a_load_that_there_would_be() -> None:
     host, plugin = publisher()
     events = batch(host)
     plugin.forwarding.begin(events, PLACES, remembered=False)
-    handing_over, now, weight = plugin.forwarding.handing_over, host.now(), events.bytes
+    handing_over, now, weight = plugin.forwarding.handing_over, host.now(), events.bytes + MESSAGE_BYTES
     assert handing_over.spared_rate(now) == pytest.approx((LINKS - HELPERS) * weight / 60)
     assert handing_over.own_rate(now) == pytest.approx(LINKS * weight / 60)

@@ -1,11 +1,12 @@
-"""Adaptive load balancing: a node that sends much more than others has the leaf split that makes it so.
+"""Adaptive load balancing: a node that does much more than others has the leaf split that makes it so.
 
 The thesis presets a cut-off line, and leaves open how to follow the load that there is (section 5.2). Here a leaf whose
 events go to several nodes each is split before it is full. Its halves have other roots on the ring, and each delivers
 to a part of its subscribers.
 
-Whether a node sends much more than others it asks of its neighbours on the ring, who are a random sample of all nodes.
-It asks only when it sends ``hot_rate`` and has a leaf whose split can help, so a calm ring sends nothing for this.
+Whether a node does much more than others it asks of its neighbours on the ring, who are a random sample of all nodes.
+It asks only when it has ``hot_rate`` and a leaf whose split can help, so a calm ring sends nothing for this. Its load
+is what it sends for events, and its work for them at a price in bytes (`meter`).
 """
 
 from __future__ import annotations
@@ -68,7 +69,7 @@ class Heat(Part):
         two looks in a row before they are handed over."""
 
     def note_sent(self, size: int) -> None:
-        """This node has sent so many bytes for events, of its own leaves or of others'."""
+        """This node has sent so many bytes for events, of its own leaves or of others', or has done as much work."""
         self._sent.add(size, self._host.now())
 
     def tick(self) -> None:
