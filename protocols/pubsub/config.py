@@ -92,6 +92,13 @@ class PubSubConfig(PluginConfig):
         "where links are slow.",
         reloads=True,
     )
+    hot_look: Interval = setting(
+        "1m",
+        "With balancing = adaptive, how long a busy node waits from one question to its neighbours, and what it does "
+        "because of the answers, to the next. Lower follows the load sooner, and splits leaves because of short "
+        "bursts.",
+        reloads=True,
+    )
     lease: Lifetime = setting(
         "30m",
         "A subscription is kept for so long after its subscriber was last heard, and is renewed three times within. "

@@ -15,7 +15,7 @@ from protocols.pubsub.leaf_table import LeafTable
 from protocols.pubsub.messages import CellState, InsertSub, LeafEntry, LoadAnswer, LoadQuestion, SubObject
 from protocols.pubsub.names import key_of
 from protocols.pubsub.tree.cell_node import CellNode
-from protocols.pubsub.tree.heat import ANSWERS_MIN, HOT_PIECES_MIN, LOOK_S, MOVED_SHARE, OWN_SHARE
+from protocols.pubsub.tree.heat import ANSWERS_MIN, HOT_PIECES_MIN, MOVED_SHARE, OWN_SHARE
 from protocols.pubsub.tree.meter import EVENT_BYTES, FILTER_BYTES, MESSAGE_BYTES, METER_S, Meter
 from protocols.pubsub.tree.storage import CellAddress
 from tests.support.pubsub_tree import SCHEMA, TREE, TreePlugin
@@ -24,6 +24,7 @@ OPPOSITE = (key_of(TREE, WHOLE) + (1 << 127)) % (1 << 128)
 NEIGHBOURS = tuple(peer(OPPOSITE + number) for number in range(6))
 """None of them is the root of the tree: that is this node."""
 EVENTS, COPIES, SIZE = 60, 5, 1000
+LOOK_S = PubSubConfig().hot_look
 
 
 def leaf(pieces: int = 2 * HOT_PIECES_MIN, **settings: Any) -> tuple[FakeHost, TreePlugin]:

@@ -24,9 +24,6 @@ from protocols.pubsub.tree.cell_node import CellNode
 from protocols.pubsub.tree.forest import Forest
 from protocols.pubsub.tree.meter import Meter
 
-LOOK_S: Final = 60.0
-"""Between two questions to the neighbours, and so between two splits of one node because of load: what the last one has
-changed shows by then."""
 LOAD_TIMEOUT_S: Final = 5.0
 """How long a neighbour may take to answer."""
 ANSWERS_MIN: Final = 4
@@ -36,8 +33,9 @@ COPIES_MIN: Final = 1.5
 MOVED_SHARE: Final = 0.5
 """Such a leaf is split only if it sends at most so much of what its node does: then that half has at most as much to
 send on another node."""
-MOVED_FROM: Final = 2.0
-"""And only on a node that sends so many times what makes it hot: the whole load stays, with one more leaf to visit."""
+MOVED_FROM: Final = 1.75
+"""And only on a node that sends so many times what makes it hot: the whole load stays, with one more leaf to visit.
+From less on, a leaf with one copy an event would be too much for the next node, too, and for the one after that."""
 OWN_SHARE: Final = 0.25
 """A node hands its own events over only if they are so much of what it sends for events."""
 CALM_SHARE: Final = 0.75
@@ -85,7 +83,7 @@ class Heat(Part):
             return
         if not self._publishes_much(now) and self._hottest(now, and_movable=True) is None:
             return
-        self._look_at = now + LOOK_S
+        self._look_at = now + config.hot_look
         self._ask()
 
     def _publishes_much(self, now: float) -> bool:
