@@ -75,8 +75,9 @@ class PubSubConfig(PluginConfig):
     balancing: Balancing = setting(
         "adaptive",
         "adaptive: a node that sends hot_share times as many bytes for events as its neighbours on the ring do in the "
-        "mean has its busiest leaf split, also when it is not full, so that others do a part of it; if it publishes "
-        "much itself, others send its events on. static: only the cut-off line spreads the load, as in the thesis.",
+        "mean, work counted as bytes, has its busiest leaf split, also when it is not full, so that others do a "
+        "part of it; if it publishes much itself, others send its events on. static: only the cut-off line spreads "
+        "the load, as in the thesis.",
         reloads=True,
     )
     hot_share: Annotated[float, Field(ge=1.5, le=100.0)] = setting(
@@ -89,6 +90,13 @@ class PubSubConfig(PluginConfig):
         "64KiB",
         "With balancing = adaptive, a node that sends fewer bytes a second for events is never too busy. Lower it "
         "where links are slow.",
+        reloads=True,
+    )
+    hot_look: Interval = setting(
+        "1m",
+        "With balancing = adaptive, how long a busy node waits from one question to its neighbours, and what it does "
+        "because of the answers, to the next. Lower follows the load sooner, and splits leaves because of short "
+        "bursts.",
         reloads=True,
     )
     lease: Lifetime = setting(

@@ -27,6 +27,7 @@ from protocols.pubsub.names import Tree, key_of
 from protocols.pubsub.passing import HELD_S, PARKED_S, Journey, Parking, PassedBatches, Quotas, key_of_batch
 from protocols.pubsub.ports import Elsewhere, Here, LeafCells, LeafEvents, Schemas, SchemaView, targets_of
 from protocols.pubsub.spread import AttributeCell, Batch, places_of, trees_of, ways_to
+from protocols.pubsub.tree.meter import MESSAGE_BYTES
 
 CAREFUL_FROM: Final = 1
 """From this try on, inner nodes trust no table of leaves, but go down child by child."""
@@ -68,7 +69,7 @@ class Forwarding(Part):
 
     def __init__(self, host: Host, config: PubSubConfig, schemas: Schemas) -> None:
         self.on_sent: Callable[[int], None] = lambda size: None
-        """Told how many bytes of events were sent on."""
+        """Told how many bytes of events were sent on, with the price of the work (`tree.meter`)."""
         self.handing_over = HandingOver(host)
         self.came: Callable[[Batch, PeerRef], None] = lambda batch, source: None
         """Told from whom events came; set by the plugin, like the next (`protocols.pubsub.answering`)."""
@@ -115,7 +116,7 @@ class Forwarding(Part):
             return places
         for helper, part in parts:
             self._send(helper, self._journey(batch, part, remembered=remembered))
-        self.handing_over.note_spared((len(ways.onward) - len(parts)) * batch.bytes)
+        self.handing_over.note_spared((len(ways.onward) - len(parts)) * (batch.bytes + MESSAGE_BYTES))
         return [*ways.here, *ways.unclear]
 
     def send_direct(self, owner: PeerRef, batch: Batch, places: Sequence[AttributeCell]) -> None:
@@ -324,11 +325,12 @@ class Forwarding(Part):
 
     def _give(self, to: PeerRef, journey: Journey) -> None:
         how = journey.hops, journey.vouched, journey.remembered, self.config.multicast
+        weight = journey.batch.bytes + MESSAGE_BYTES
         for probe in journey.batch.probes(journey.places, *how):
             self._host.send(to, probe)
-            self.on_sent(journey.batch.bytes)
+            self.on_sent(weight)
             if not journey.hops:
-                self.handing_over.note_own(journey.batch.bytes)
+                self.handing_over.note_own(weight)
             self._count("sent")
 
     def send_refused(self, peer: PeerRef, message_type: type[Message], reason: SendRefusal, count: int) -> None:

@@ -13,15 +13,19 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Final
 
 from peerd.api import Host
+from peerd.ids import NodeId
 from peerd.messages import PeerRef
 from protocols.pubsub.spread import AttributeCell
 from protocols.pubsub.tree.meter import Meter
 
 HELPERS: Final = 4
 """An event is handed to so many nodes, each with the cells of a part of the next hops."""
-LINKS_MIN: Final = 32
+LINKS_MIN: Final = 2 * HELPERS
 """What sets out over fewer links is not handed over: the longer ways would cost others more than it saves here."""
-NEAREST: Final = 8
+DIRECT_MIN: Final = 32
+"""What can go straight to the roots of remembered leaves is handed over only where these are so many: it takes a route
+then, in place of one hop."""
+NEAREST: Final = 2 * HELPERS
 """Helpers are drawn from so many neighbours on the ring: the nearest by latency, so that the way there is short."""
 
 
@@ -32,6 +36,8 @@ class HandingOver:
         self._host = host
         self._own, self._spared = Meter(), Meter()
         self.is_on = False
+        self.loads: dict[NodeId, float] = {}
+        """What neighbours on the ring send, as they said when they were last asked."""
 
     def note_own(self, size: int) -> None:
         """This node has sent so many bytes because of its own events."""
@@ -58,11 +64,17 @@ class HandingOver:
         tables are so near that they are those of many, who would all ask them.
         """
         hops = sorted(ways, key=lambda hop: hop.id)
-        nearest = sorted(self._host.leaf_set().members(), key=self._distance_s)[:NEAREST]
-        helpers = self._host.rng.sample(nearest, min(HELPERS, len(nearest)))
+        helpers = self._helpers()
         for index, helper in enumerate(helpers):
             part = hops[index * len(hops) // len(helpers) : (index + 1) * len(hops) // len(helpers)]
             yield helper, [place for hop in part for place in ways[hop]]
+
+    def _helpers(self) -> list[PeerRef]:
+        """Of two neighbours that are drawn the one that sends less, for each part (the power of two choices)."""
+        nearest = sorted(self._host.leaf_set().members(), key=self._distance_s)[:NEAREST]
+        drawn = self._host.rng.sample(nearest, len(nearest))
+        pairs = (drawn[index::HELPERS] for index in range(min(HELPERS, len(drawn))))
+        return [min(pair, key=lambda peer: self.loads.get(peer.id, 0.0)) for pair in pairs]
 
     def _distance_s(self, hop: PeerRef) -> float:
         rtt_s = self._host.estimated_rtt(hop)

@@ -543,12 +543,13 @@ class Arrived(Message):
 
 @message(0x021A, bytes_max=32)
 class LoadQuestion(Message):
-    """A request of a neighbour on the ring: how much do you send for events? Answered by `LoadAnswer`."""
+    """A request of a neighbour on the ring: how much do you do for events? Answered by `LoadAnswer`."""
 
 
 @message(0x021B, bytes_max=32)
 class LoadAnswer(Message):
-    """Answer to `LoadQuestion`. ``rate``: bytes a second that the node has sent for events of late."""
+    """Answer to `LoadQuestion`. ``rate``: bytes a second that the node has sent for events of late, its work for them
+    counted as bytes (`protocols.pubsub.tree.meter`)."""
 
     rate: U32
 

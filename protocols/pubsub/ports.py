@@ -129,8 +129,8 @@ class LeafCells(Protocol):
     def note_events(self, tree: Tree, cell: int, count: int) -> None:
         """So many events have visited the leaf: its load."""
 
-    def note_deliveries(self, tree: Tree, cell: int, copies: int, size: int) -> None:
-        """The leaf has an event of so many bytes for so many other nodes."""
+    def note_deliveries(self, tree: Tree, cell: int, filters: int, copies: int, size: int) -> None:
+        """An event of so many bytes has met so many filters of the leaf, and goes to so many other nodes."""
 
     def unwanted(self, key: SubscriptionKey, schema: str) -> None:
         """The subscriber itself says that it has no such subscription."""

@@ -32,7 +32,7 @@ from protocols.pubsub.cells import WHOLE, level
 from protocols.pubsub.config import Ack, PubSubConfig
 from protocols.pubsub.coverage import Coverage
 from protocols.pubsub.forwarding import Forwarding
-from protocols.pubsub.handing_over import LINKS_MIN
+from protocols.pubsub.handing_over import DIRECT_MIN
 from protocols.pubsub.headers import Headers
 from protocols.pubsub.lanes import LaneBook, Spot
 from protocols.pubsub.leaf_cache import LeafCache
@@ -332,7 +332,7 @@ class Publishing(Part):
                 by_owner.setdefault(owner, []).append(place)
         # Those with a link come first, so that events for more leaves than these do not open other links each time.
         most_first = sorted(by_owner, key=lambda to: (self._host.peer_version(to) is None, -len(by_owner[to])))
-        is_heavy = len(by_owner) >= LINKS_MIN and self._forwarding.hands_over(batch)
+        is_heavy = len(by_owner) >= DIRECT_MIN and self._forwarding.hands_over(batch)
         direct_max = 0 if is_heavy else self.config.direct_max
         for owner in most_first[:direct_max]:
             self._host.count("peerd_pubsub_publish_batches_total", way="direct")

@@ -105,7 +105,7 @@ def cost_of(ring: PubSubRing, events: int) -> Cost:
     for plugin in plugins:
         plugin.forwarding.on_sent = sent.append
         plugin.delivering.desk._leaves.note_deliveries = (  # type: ignore[method-assign]  # to count them
-            lambda tree, cell, copies, size: sent.append(copies * size)
+            lambda tree, cell, filters, copies, size: sent.append(copies * size)
         )
     before = time.process_time()
     made = ring.publish(events)

@@ -115,7 +115,7 @@ class FakeLeaves:
         """Count them."""
         self.noted += count
 
-    def note_deliveries(self, tree: Tree, cell: int, copies: int, size: int) -> None:
+    def note_deliveries(self, tree: Tree, cell: int, filters: int, copies: int, size: int) -> None:
         """Count them."""
         self.copies += copies
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections import Counter
+
 import pytest
 
 from peerd.ids import NodeId
@@ -9,16 +11,17 @@ from peerd.messages import PeerRef
 from peerd.testing.host import FakeHost, peer
 from protocols.pubsub.cells import cell_of_text
 from protocols.pubsub.config import PubSubConfig
-from protocols.pubsub.handing_over import HELPERS, LINKS_MIN, NEAREST, HandingOver
+from protocols.pubsub.handing_over import DIRECT_MIN, HELPERS, LINKS_MIN, NEAREST, HandingOver
 from protocols.pubsub.messages import EventBody, ProbePub
 from protocols.pubsub.names import EVERY, Tree, key_of
 from protocols.pubsub.spread import AttributeCell, Batch, places_of, trees_of
+from protocols.pubsub.tree.meter import MESSAGE_BYTES
 from tests.support.pubsub_events import SCHEMA, Events, Forest, LineSchema
 
 CELLS = [cell_of_text(f"{number:07b}") for number in range(128)]
 PLACES: list[AttributeCell] = [(EVERY, cell) for cell in CELLS]
 NUMBERS = {key_of(Tree(SCHEMA, EVERY), cell): index for index, cell in enumerate(CELLS)}
-LINKS = 2 * LINKS_MIN
+LINKS = 2 * DIRECT_MIN
 NEIGHBOURS = tuple(peer(number) for number in range(2, 18))
 HOPS = [peer((index << 120) + 1) for index in range(1, LINKS + 1)]
 
@@ -94,7 +97,7 @@ def test_what_comes_back_on_its_way_is_sent_on_and_not_taken_for_a_repeat() -> N
     assert sent(host) == {HOPS[7]: [place]}
 
 
-@pytest.mark.parametrize(("roots", "messages"), [(LINKS_MIN, HELPERS), (LINKS_MIN - 1, LINKS_MIN - 1)])
+@pytest.mark.parametrize(("roots", "messages"), [(DIRECT_MIN, HELPERS), (DIRECT_MIN - 1, DIRECT_MIN - 1)])
 def test_remembered_leaves_are_handed_over_where_they_are_on_many_nodes(roots: int, messages: int) -> None:
     host, plugin = publisher()
     for index, cell in enumerate(CELLS):
@@ -115,6 +118,17 @@ def test_helpers_are_near_and_not_always_the_same() -> None:
     assert helpers == set(NEIGHBOURS[:NEAREST])
 
 
+def test_of_two_neighbours_the_one_that_sends_less_helps() -> None:
+    host = FakeHost(1)
+    host.neighbours = NEIGHBOURS[:NEAREST]
+    handing_over = HandingOver(host)
+    handing_over.loads = {each.id: float(index) for index, each in enumerate(host.neighbours)}
+    ways = {hop: [(EVERY, index)] for index, hop in enumerate(HOPS)}
+    times = Counter(helper for _ in range(100) for helper, _ in handing_over.parts(ways))
+    assert times[host.neighbours[0]] == 100 and times[host.neighbours[-1]] == 0
+    assert len(times) == NEAREST - 1, "the others now and then"
+
+
 def test_a_node_without_neighbours_sends_everything_itself() -> None:
     host, plugin = publisher()
     host.neighbours = ()
@@ -126,6 +140,6 @@ def test_what_others_send_counts_as_a_load_that_there_would_be() -> None:
     host, plugin = publisher()
     events = batch(host)
     plugin.forwarding.begin(events, PLACES, remembered=False)
-    handing_over, now = plugin.forwarding.handing_over, host.now()
-    assert handing_over.spared_rate(now) == pytest.approx((LINKS - HELPERS) * events.bytes / 60)
-    assert handing_over.own_rate(now) == pytest.approx(LINKS * events.bytes / 60)
+    handing_over, now, weight = plugin.forwarding.handing_over, host.now(), events.bytes + MESSAGE_BYTES
+    assert handing_over.spared_rate(now) == pytest.approx((LINKS - HELPERS) * weight / 60)
+    assert handing_over.own_rate(now) == pytest.approx(LINKS * weight / 60)

@@ -15,8 +15,8 @@ from protocols.pubsub.leaf_table import LeafTable
 from protocols.pubsub.messages import CellState, InsertSub, LeafEntry, LoadAnswer, LoadQuestion, SubObject
 from protocols.pubsub.names import key_of
 from protocols.pubsub.tree.cell_node import CellNode
-from protocols.pubsub.tree.heat import ANSWERS_MIN, HOT_PIECES_MIN, LOOK_S, MOVED_SHARE, OWN_SHARE
-from protocols.pubsub.tree.meter import METER_S, Meter
+from protocols.pubsub.tree.heat import ANSWERS_MIN, HOT_PIECES_MIN, MOVED_SHARE, OWN_SHARE
+from protocols.pubsub.tree.meter import EVENT_BYTES, FILTER_BYTES, MESSAGE_BYTES, METER_S, Meter
 from protocols.pubsub.tree.storage import CellAddress
 from tests.support.pubsub_tree import SCHEMA, TREE, TreePlugin
 
@@ -24,6 +24,7 @@ OPPOSITE = (key_of(TREE, WHOLE) + (1 << 127)) % (1 << 128)
 NEIGHBOURS = tuple(peer(OPPOSITE + number) for number in range(6))
 """None of them is the root of the tree: that is this node."""
 EVENTS, COPIES, SIZE = 60, 5, 1000
+LOOK_S = PubSubConfig().hot_look
 
 
 def leaf(pieces: int = 2 * HOT_PIECES_MIN, **settings: Any) -> tuple[FakeHost, TreePlugin]:
@@ -45,10 +46,15 @@ def cell(plugin: TreePlugin) -> CellNode:
 
 
 def events_come(plugin: TreePlugin, copies: int = COPIES) -> None:
-    """Events that go to so many nodes each; together 5,000 bytes a second."""
+    """Events that go to so many nodes each; with the usual number together some 5,300 bytes a second."""
     for _ in range(EVENTS):
         plugin.keeper.note_events(TREE, WHOLE, 1)
-        plugin.keeper.note_deliveries(TREE, WHOLE, copies, SIZE)
+        plugin.keeper.note_deliveries(TREE, WHOLE, copies, copies, SIZE)
+
+
+def weight(copies: int) -> int:
+    """What these events weigh."""
+    return EVENTS * (EVENT_BYTES + copies * (SIZE + MESSAGE_BYTES + FILTER_BYTES))
 
 
 def questions(host: FakeHost) -> list[Request]:
@@ -139,9 +145,21 @@ def test_what_goes_away_with_a_leaf_does_not_count_against_the_next_one() -> Non
     assert host.deliver(LoadQuestion(), NEIGHBOURS[0]) == LoadAnswer(round(left))
 
 
+def test_work_counts_as_bytes_do_where_nothing_is_sent_at_all() -> None:
+    host, plugin = leaf()
+    for _ in range(EVENTS):
+        plugin.keeper.note_events(TREE, WHOLE, 1)
+        plugin.keeper.note_deliveries(TREE, WHOLE, filters=500, copies=0, size=SIZE)
+    work = EVENTS * (EVENT_BYTES + 500 * FILTER_BYTES)
+    assert host.deliver(LoadQuestion(), NEIGHBOURS[0]) == LoadAnswer(round(work / METER_S))
+    plugin.keeper.heat.note_sent(2 * work)
+    answer(questions(host), [100] * 6)
+    assert cell(plugin).split is not None, "it is moved away from a node that has too much else to do"
+
+
 @pytest.mark.parametrize(
     ("others", "mean", "moves"),
-    [(1.1, 100, True), (0.9, 100, False), (1.1, 400, False)],
+    [(1.1, 100, True), (0.9, 100, False), (1.1, 600, False)],
     ids=["smaller part", "larger part", "not so hot"],
 )
 def test_a_leaf_with_one_copy_an_event_is_moved_where_it_is_the_smaller_part_of_a_large_load(
@@ -149,7 +167,7 @@ def test_a_leaf_with_one_copy_an_event_is_moved_where_it_is_the_smaller_part_of_
 ) -> None:
     host, plugin = leaf()
     events_come(plugin, copies=1)
-    plugin.keeper.heat.note_sent(round(others * (1 - MOVED_SHARE) / MOVED_SHARE * EVENTS * SIZE))
+    plugin.keeper.heat.note_sent(round(others * (1 - MOVED_SHARE) / MOVED_SHARE * weight(copies=1)))
     answer(questions(host), [mean] * 6)
     assert (cell(plugin).split is not None) == moves
 

@@ -233,10 +233,12 @@ class LeafDesk:
         for piece in pieces:
             place = _leaf_of(piece, cells)
             visit.leaves[place].pieces += 1
+            found = receivers.setdefault(place, set())
             if piece.subscriber.id != self._host.id:
-                receivers.setdefault(place, set()).add((piece.group, piece.filter) if piece.group else piece.subscriber)
+                found.add((piece.group, piece.filter) if piece.group else piece.subscriber)
         for (attribute, cell), found in receivers.items():
-            self._leaves.note_deliveries(Tree(schema.name, attribute), cell, len(found), event_bytes(event))
+            count = visit.leaves[attribute, cell].pieces, len(found)
+            self._leaves.note_deliveries(Tree(schema.name, attribute), cell, *count, event_bytes(event))
         items = items_for(schema, event_id, event, pieces, self._deliverer.is_silent)
         self._ledger.matched(event_id, schema.name, len(pieces), len(items))
         self._deliverer.deliver(items)

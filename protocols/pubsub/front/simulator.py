@@ -25,9 +25,12 @@ SETTINGS: Final[dict[str, Any]] = {
     "delivery_keep": "20s",
     "publish_timeout": "20s",
     "subscriptions_per_member": 200,
+    "hot_rate": "1B",
+    "hot_share": 1.5,
+    "hot_look": "5s",
 }
-"""Small leaves, so that a few subscriptions make a tree, short times, so that a seed sees what takes hours, and a quota
-that a hostile node reaches at once."""
+"""Small leaves, so that a few subscriptions make a tree, short times, so that a seed sees what takes hours, a quota
+that a hostile node reaches at once, and nodes that are too busy as soon as they do half as much again as others."""
 RINGS: Final = ((0.06, 1, 3), (0.85, 6, 12), (0.98, 13, 24), (0.995, 25, 64), (1.0, 65, 120))
 """Sizes of rings: up to this share of the seeds, the smallest, the largest. Most have room for a tree, its replicas and
 the death of some nodes, and are fast; large ones cost as much as a hundred of those."""

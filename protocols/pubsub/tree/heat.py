@@ -1,20 +1,22 @@
-"""Adaptive load balancing: a node that sends much more than others has the leaf split that makes it so.
+"""Adaptive load balancing: a node that does much more than others has the leaf split that makes it so.
 
 The thesis presets a cut-off line, and leaves open how to follow the load that there is (section 5.2). Here a leaf whose
 events go to several nodes each is split before it is full. Its halves have other roots on the ring, and each delivers
 to a part of its subscribers.
 
-Whether a node sends much more than others it asks of its neighbours on the ring, who are a random sample of all nodes.
-It asks only when it sends ``hot_rate`` and has a leaf whose split can help, so a calm ring sends nothing for this.
+Whether a node does much more than others it asks of its neighbours on the ring, who are a random sample of all nodes.
+It asks only when it has ``hot_rate`` and a leaf whose split can help, so a calm ring sends nothing for this. Its load
+is what it sends for events, and its work for them at a price in bytes (`meter`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
 from peerd.api import Part, handles
+from peerd.ids import NodeId
 from peerd.messages import Message, PeerRef
 from protocols.pubsub.handing_over import HandingOver
 from protocols.pubsub.messages import RATE_MAX, LoadAnswer, LoadQuestion
@@ -22,9 +24,6 @@ from protocols.pubsub.tree.cell_node import CellNode
 from protocols.pubsub.tree.forest import Forest
 from protocols.pubsub.tree.meter import Meter
 
-LOOK_S: Final = 60.0
-"""Between two questions to the neighbours, and so between two splits of one node because of load: what the last one has
-changed shows by then."""
 LOAD_TIMEOUT_S: Final = 5.0
 """How long a neighbour may take to answer."""
 ANSWERS_MIN: Final = 4
@@ -34,8 +33,9 @@ COPIES_MIN: Final = 1.5
 MOVED_SHARE: Final = 0.5
 """Such a leaf is split only if it sends at most so much of what its node does: then that half has at most as much to
 send on another node."""
-MOVED_FROM: Final = 2.0
-"""And only on a node that sends so many times what makes it hot: the whole load stays, with one more leaf to visit."""
+MOVED_FROM: Final = 1.75
+"""And only on a node that sends so many times what makes it hot: the whole load stays, with one more leaf to visit.
+From less on, a leaf with one copy an event would be too much for the next node, too, and for the one after that."""
 OWN_SHARE: Final = 0.25
 """A node hands its own events over only if they are so much of what it sends for events."""
 CALM_SHARE: Final = 0.75
@@ -49,7 +49,7 @@ class _Survey:
     """The answers of neighbours to one question."""
 
     waiting: int
-    rates: list[float] = field(default_factory=list)
+    rates: dict[NodeId, float] = field(default_factory=dict)
 
 
 class Heat(Part):
@@ -67,7 +67,7 @@ class Heat(Part):
         two looks in a row before they are handed over."""
 
     def note_sent(self, size: int) -> None:
-        """This node has sent so many bytes for events, of its own leaves or of others'."""
+        """This node has sent so many bytes for events, of its own leaves or of others', or has done as much work."""
         self._sent.add(size, self._host.now())
 
     def tick(self) -> None:
@@ -83,7 +83,7 @@ class Heat(Part):
             return
         if not self._publishes_much(now) and self._hottest(now, and_movable=True) is None:
             return
-        self._look_at = now + LOOK_S
+        self._look_at = now + config.hot_look
         self._ask()
 
     def _publishes_much(self, now: float) -> bool:
@@ -101,7 +101,7 @@ class Heat(Part):
 
         def on_reply(reply: Message, source: PeerRef) -> None:
             if isinstance(reply, LoadAnswer):
-                survey.rates.append(reply.rate)
+                survey.rates[source.id] = reply.rate
             ended()
 
         def ended() -> None:
@@ -116,14 +116,15 @@ class Heat(Part):
     def _asked(self, message: LoadQuestion, source: PeerRef) -> LoadAnswer:
         return LoadAnswer(min(RATE_MAX, round(self._sent.rate(self._host.now()))))
 
-    def _decide(self, rates: list[float]) -> None:
+    def _decide(self, rates: Mapping[NodeId, float]) -> None:
         """Do something about it, if this node sends ``hot_share`` times the mean. No neighbour counts for more than
         this node itself, so that one that claims too much changes little."""
         now, helped = self._host.now(), self.handing_over
+        helped.loads = dict(rates)
         if len(rates) < ANSWERS_MIN:
             return
         load, sent = self.load(now), self._sent.rate(now)
-        mean = (sent + sum(min(rate, load) for rate in rates)) / (1 + len(rates))
+        mean = (sent + sum(min(rate, load) for rate in rates.values())) / (1 + len(rates))
         much = self._forest.config.hot_share * mean
         is_publisher = not helped.is_on and load >= much and self._publishes_much(now)
         before, self._has_published_much = self._has_published_much, is_publisher

@@ -29,6 +29,7 @@ from protocols.pubsub.tree.forest import Forest, PieceIndex, Standing
 from protocols.pubsub.tree.growth import Growth
 from protocols.pubsub.tree.heat import Heat
 from protocols.pubsub.tree.installing import Installing
+from protocols.pubsub.tree.meter import EVENT_BYTES, FILTER_BYTES, MESSAGE_BYTES
 from protocols.pubsub.tree.questions import Questions
 from protocols.pubsub.tree.reports import TreeReports
 from protocols.pubsub.tree.storage import CellAddress
@@ -129,17 +130,23 @@ class Keeper(Part):
 
     def note_events(self, tree: Tree, cell: int, count: int) -> None:
         """So many events have visited the leaf."""
-        node = self.forest.cells.get(CellAddress(tree, cell))
+        node = self._worked(tree, cell, count * EVENT_BYTES)
         if node is not None:
             node.events.add(count, self._host.now())
 
-    def note_deliveries(self, tree: Tree, cell: int, copies: int, size: int) -> None:
-        """The leaf has an event of a size for so many other nodes."""
-        node, now = self.forest.cells.get(CellAddress(tree, cell)), self._host.now()
-        self.heat.note_sent(copies * size)
+    def note_deliveries(self, tree: Tree, cell: int, filters: int, copies: int, size: int) -> None:
+        """An event of a size has met so many filters of the leaf, and goes to so many other nodes."""
+        node = self._worked(tree, cell, filters * FILTER_BYTES + copies * (size + MESSAGE_BYTES))
         if node is not None:
-            node.copies.add(copies, now)
-            node.sent.add(copies * size, now)
+            node.copies.add(copies, self._host.now())
+
+    def _worked(self, tree: Tree, cell: int, size: int) -> CellNode | None:
+        """This node has sent so many bytes for the leaf, or has done as much work."""
+        node = self.forest.cells.get(CellAddress(tree, cell))
+        self.heat.note_sent(size)
+        if node is not None:
+            node.sent.add(size, self._host.now())
+        return node
 
     def unwanted(self, key: SubscriptionKey, schema: str) -> None:
         """The subscriber itself says that it has no such subscription: delete its pieces."""

@@ -1,4 +1,9 @@
-"""How much there was of something a second, of late. Pure."""
+"""How much there was of something a second, of late, and what work weighs beside bytes that are sent. Pure.
+
+A node is busy because of what it sends or because of what it computes. So that both count in one figure, work has a
+price in bytes: one for each microsecond of a processor, as if its link took 8 Mbit/s. The work itself is counted, and
+not timed, so that a simulator counts the same as a daemon.
+"""
 
 from __future__ import annotations
 
@@ -7,6 +12,12 @@ from typing import Final
 
 METER_S: Final = 60.0
 """What was counted so long ago weighs 1/e of what is counted now."""
+EVENT_BYTES: Final = 40
+"""The price of an event that visits a leaf: it is read, looked up among the filters, and acknowledged."""
+FILTER_BYTES: Final = 2
+"""The price of a filter that it meets."""
+MESSAGE_BYTES: Final = 50
+"""The price of a message with events, beside its size: it is encoded, encrypted, looked after, and answered."""
 
 
 class Meter:
