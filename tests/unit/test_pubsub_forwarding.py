@@ -392,8 +392,8 @@ def test_a_publisher_that_sends_too_much_is_told_to_wait_but_not_for_each_event(
     host.deliver(probe((1, LEAVES[0]), events=(event(1),)), PUBLISHER)
     assert not told(host), "repeats do not count again"
     held = [payload for name, payload in host.timers if name == "probes_held"]
-    for number in held:
-        host.fire("probes_held", number)
+    for payload in held:
+        host.fire("probes_held", payload)
     assert len(held) == len(plugin.acking.arrivals) - 21 == 2, "what comes a little too early waits here"
     assert 0 < host.time_s <= HELD_S and not len(plugin.forwarding._held)
     host.time_s = 2.0
