@@ -40,6 +40,7 @@ PARKED_LOOK_S: Final = 0.5
 """How often what waits here is looked at, besides when the tree tells of a change."""
 TARGETS_MAX: Final = 16
 """A batch with more different targets goes to all leaves in question; its leaves match exactly anyway."""
+TOO_MANY: Final = "too many events come too early"
 MERGED: Final = "it lies in a larger leaf now"
 REFUSALS_EVERY_S: Final = 0.05
 """A publisher that sends too much is told so once in this time. What it is not told of, it sends again later."""
@@ -154,7 +155,7 @@ class Forwarding(Part):
                 self._count("held")
                 self._host.set_timer("probes_held", wait_s, number)
             else:
-                self._count("lost")
+                self._refuse(batch, fresh, TOO_MANY, wait_s)
         else:
             self._count("repeated")
 

@@ -18,7 +18,7 @@ from peerd.testing.host import FakeHost, peer
 from protocols.pubsub.bodies import event_bytes
 from protocols.pubsub.cells import WHOLE, cell_of_text
 from protocols.pubsub.config import PubSubConfig
-from protocols.pubsub.forwarding import MERGED, PARKED_LOOK_S, SENT_S, TESTS_MAX
+from protocols.pubsub.forwarding import MERGED, PARKED_LOOK_S, SENT_S, TESTS_MAX, TOO_MANY
 from protocols.pubsub.messages import (
     CELLS_MAX,
     HOPS_MAX,
@@ -401,6 +401,15 @@ def test_a_publisher_that_sends_too_much_is_told_to_wait_but_not_for_each_event(
     assert len(plugin.acking.arrivals) == 24
     host.deliver(probe((1, LEAVES[0]), events=(event(1, peer(8)),)), peer(8))
     assert len(plugin.acking.arrivals) == 25, "another publisher has a share of its own"
+
+
+def test_where_no_more_can_wait_the_publisher_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    host, _ = lone(events_per_member=10)
+    monkeypatch.setattr(Parking, "add", lambda self, parked: None)
+    for number in range(1, 23):
+        host.deliver(probe((1, LEAVES[0]), events=(event(number),)), PUBLISHER)
+    [refusal] = told(host)
+    assert (refusal.failed, refusal.sequences) == (TOO_MANY, (22,)) and 0 < refusal.retry_ms <= 1000 * HELD_S
 
 
 def test_an_event_that_is_sent_again_for_further_cells_counts_each_time() -> None:
