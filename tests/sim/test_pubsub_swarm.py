@@ -51,6 +51,7 @@ BURST = 8
         (49, 1),
         (58, 36),
         (180, 8),
+        (224, 16),
         (715, 3),
         (726, 12),
         (9, None),
@@ -63,7 +64,8 @@ def test_seed(seed: int, nodes: int | None) -> None:
     3: after some probes in vain a subscriber paused for longer than a third of its lease. 58: each try of a publish
     went to the same dead neighbour, of which nobody had noticed yet that it was dead. 180: nobody served the halves of
     a leaf while their parent had not caught up. 715: the checker of the order took events of two leaves for those of
-    one, because the acknowledgement that told of the other was lost.
+    one, because the acknowledgement that told of the other was lost. 224: a piece was renewed while its leaf was split
+    because of load, and its copy lapsed with the lease of before.
     726: a cell dropped the report of a leaf below, as what it is was being written just then, and held itself for the
     leaf until the next report. Later again, when all that knew an inner cell had died at once: the report of a leaf
     below was dropped by the next root, because it had not caught up.

@@ -416,6 +416,17 @@ def test_copies_count_when_the_parent_itself_has_named_their_number() -> None:
     assert matched(plugin, 0b10) == [], "it is no leaf yet"
 
 
+def test_a_copy_that_comes_again_extends_the_lease_and_never_shortens_it() -> None:
+    host, plugin = node()
+    for remaining_s in (5, 600, 30):
+        host.deliver(TransferSub(SCHEMA, TREE.attribute, 0b10, WHOLE, (sub(),), (remaining_s,), 4), STRANGER)
+        if remaining_s == 5:
+            host.deliver(CellAnswer(last_question(host).nonce, CellState.LEAF, transfer=4), peer(3))
+        write(host)
+    [piece] = plugin.keeper.forest.cells[CellAddress(TREE, 0b10)].pieces.values()
+    assert piece.expires_at == host.time_s + 600
+
+
 @pytest.mark.parametrize("said", ["probe", "order", "event"])
 def test_a_cell_becomes_a_leaf_only_if_its_parent_says_that_it_is_inner(said: str) -> None:
     host, plugin = node()

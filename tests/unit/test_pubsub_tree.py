@@ -15,7 +15,16 @@ from protocols.pubsub.messages import CellState, OrderKind, PieceStatus, SubObje
 from protocols.pubsub.names import STATE_ITEM, SubscriptionKey, Tree, key_of
 from protocols.pubsub.tree import storage
 from protocols.pubsub.tree.cell_node import CellNode
-from protocols.pubsub.tree.copying import GIVE_UP_S, IN_FLIGHT_MAX, RESEND_S, Copying, Order, PutState, SendCopies
+from protocols.pubsub.tree.copying import (
+    GIVE_UP_S,
+    IN_FLIGHT_MAX,
+    RENEWED_S,
+    RESEND_S,
+    Copying,
+    Order,
+    PutState,
+    SendCopies,
+)
 from protocols.pubsub.tree.merging import ORDER_S, RETIRING_MAX_S, Merge, MergePhase, MoveUp
 from protocols.pubsub.tree.piece import Piece
 from protocols.pubsub.tree.splitting import DRAIN_S, Split, SplitPhase
@@ -140,6 +149,23 @@ def test_copies_without_an_answer_are_sent_again_and_few_at_a_time() -> None:
     assert copying.due(held(*subs), RESEND_S - 1) == []
     again = copying.due(held(*subs), RESEND_S)
     assert [batch.subs for batch in again] == [batch.subs for batch in first]
+
+
+def test_a_piece_that_was_renewed_while_it_was_copied_is_sent_again() -> None:
+    """The copy lapsed with the lease of before, though its subscriber had been told that the new one is kept."""
+    pieces = held(sub(1))
+    [key], copying = pieces, Copying((0b10, 0b11), 4, 0.0)
+    assert [batch.remaining_s for batch in copying.due(pieces, 995.0)] == [(5,)]
+    copying.answered([TransferResult(*key, pieces[key].sub.version, PieceStatus.REPLICATED)], 995.1)
+    assert copying.is_complete(pieces) and copying.due(pieces, 995.2) == []
+    pieces[key].expires_at += RENEWED_S / 2
+    assert copying.is_complete(pieces), "that is rounding"
+    pieces[key].expires_at += 30.0
+    assert not copying.is_complete(pieces)
+    assert [batch.remaining_s for batch in copying.due(pieces, 995.3)] == [(35,)]
+    assert copying.due(pieces, 995.4) == [], "it is on its way"
+    copying.answered([TransferResult(*key, pieces[key].sub.version, PieceStatus.REPLICATED)], 995.5)
+    assert copying.is_complete(pieces)
 
 
 def test_a_message_of_copies_fits_its_cap() -> None:

@@ -23,6 +23,8 @@ SUB_BYTES: Final = 512
 """A piece on the wire takes at most so much beside its filter."""
 RESEND_S: Final = 15.0
 """A copy that was not answered is sent again after this: its receiver asks the subscriber, which may take 10 s."""
+RENEWED_S: Final = 1.0
+"""A piece that lasts so much longer than its last copy was renewed meanwhile. Less is rounding."""
 GIVE_UP_S: Final = 60.0
 """A split or merge that has made no progress for so long is given up."""
 
@@ -58,6 +60,20 @@ class Order:
 GrowthAction: TypeAlias = SendCopies | PutState | Order
 
 
+@dataclass(frozen=True, slots=True)
+class _Copy:
+    """A piece as it was when it was sent, and when that was."""
+
+    version: int
+    expires_at: float
+    at: float
+
+    def is_up_to(self, piece: Piece) -> bool:
+        """Whether the piece has neither changed nor been renewed since."""
+        is_renewed = piece.expires_at > self.expires_at + RENEWED_S
+        return self.version > piece.sub.version or (self.version == piece.sub.version and not is_renewed)
+
+
 class Copying:
     """Brings the pieces of one cell to ``cells``, all of one level, each to the one that its point lies in."""
 
@@ -67,32 +83,33 @@ class Copying:
         self.has_failed = False
         self._cells = cells
         self._level = level(cells[0])
-        self._copied: dict[SubscriptionKey, int] = {}
-        self._sent: dict[SubscriptionKey, tuple[int, float]] = {}
+        self._copied: dict[SubscriptionKey, _Copy] = {}
+        self._sent: dict[SubscriptionKey, _Copy] = {}
 
-    def has(self, key: SubscriptionKey, version: int) -> bool:
-        """Whether this version of a piece has arrived."""
-        return self._copied.get(key, -1) >= version
+    def has(self, key: SubscriptionKey, piece: Piece) -> bool:
+        """Whether a piece has arrived as it is now: this version, with a lease that lasts as long."""
+        copied = self._copied.get(key)
+        return copied is not None and copied.is_up_to(piece)
 
     def is_complete(self, pieces: Mapping[SubscriptionKey, Piece]) -> bool:
         """Whether all pieces that are kept have arrived as they are now."""
-        return all(self.has(key, piece.sub.version) for key, piece in pieces.items() if piece.is_kept)
+        return all(self.has(key, piece) for key, piece in pieces.items() if piece.is_kept)
 
     def due(self, pieces: Mapping[SubscriptionKey, Piece], now: float) -> list[SendCopies]:
         """What is to be sent now. What is returned counts as sent."""
         self._sent = {
-            key: (version, at)
-            for key, (version, at) in self._sent.items()
-            if key in pieces and not self.has(key, version) and now < at + RESEND_S
+            key: sent
+            for key, sent in self._sent.items()
+            if key in pieces and not self.has(key, pieces[key]) and now < sent.at + RESEND_S
         }
         batches: dict[int, list[tuple[SubObject, int]]] = {}
         for key, piece in pieces.items():
             if len(self._sent) >= IN_FLIGHT_MAX:
                 break
-            version = piece.sub.version
-            if piece.is_kept and not self.has(key, version) and self._sent.get(key, (-1, 0.0))[0] < version:
+            sent = self._sent.get(key)
+            if piece.is_kept and not self.has(key, piece) and (sent is None or not sent.is_up_to(piece)):
                 cell = cell_at(piece.sub.low, piece.sub.high, self._level)
-                self._sent[key] = version, now
+                self._sent[key] = _Copy(piece.sub.version, piece.expires_at, now)
                 batches.setdefault(cell, []).append((piece.sub, max(1, int(piece.expires_at - now))))
         return [part for cell in self._cells for part in _parts(cell, batches.get(cell, ()))]
 
@@ -102,10 +119,10 @@ class Copying:
         for result in results:
             key = SubscriptionKey(result.subscriber, result.sid, result.piece)
             sent = self._sent.get(key)
-            if sent is None or sent[0] != result.version:
+            if sent is None or sent.version != result.version:
                 continue
             if result.status in _COPIED:
-                self._copied[key] = result.version
+                self._copied[key] = sent
             elif result.status == PieceStatus.GONE:
                 gone.append(key)
             else:  # a limit over there: who cannot give up sends it again after the usual pause

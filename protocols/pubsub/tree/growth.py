@@ -355,7 +355,7 @@ class Growth(Part):
     def _release(self, node: CellNode) -> None:
         """Tell subscribers what waited for the parent, or for the record."""
         for key, piece in list(node.kept()):
-            is_there = node.move_up is None or node.move_up.copying.has(key, piece.sub.version)
+            is_there = node.move_up is None or node.move_up.copying.has(key, piece)
             if piece.is_stored and is_there:
                 self._installing.tell_kept(node, piece)
 
