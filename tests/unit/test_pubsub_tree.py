@@ -18,7 +18,6 @@ from protocols.pubsub.tree.cell_node import CellNode
 from protocols.pubsub.tree.copying import (
     GIVE_UP_S,
     IN_FLIGHT_MAX,
-    RENEWED_S,
     RESEND_S,
     Copying,
     Order,
@@ -26,7 +25,7 @@ from protocols.pubsub.tree.copying import (
     SendCopies,
 )
 from protocols.pubsub.tree.merging import ORDER_S, RETIRING_MAX_S, Merge, MergePhase, MoveUp
-from protocols.pubsub.tree.piece import Piece
+from protocols.pubsub.tree.piece import RENEWED_S, Piece
 from protocols.pubsub.tree.splitting import DRAIN_S, Split, SplitPhase
 from protocols.pubsub.tree.storage import CellAddress, key_of_sub
 

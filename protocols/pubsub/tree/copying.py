@@ -13,7 +13,7 @@ from typing import Final, TypeAlias
 from protocols.pubsub.cells import cell_at, level
 from protocols.pubsub.messages import CellState, OrderKind, PieceStatus, SubObject, TransferResult
 from protocols.pubsub.names import SubscriptionKey
-from protocols.pubsub.tree.piece import Piece
+from protocols.pubsub.tree.piece import Piece, PieceLease
 
 IN_FLIGHT_MAX: Final = 128
 """Pieces that are on their way and not answered."""
@@ -23,8 +23,6 @@ SUB_BYTES: Final = 512
 """A piece on the wire takes at most so much beside its filter."""
 RESEND_S: Final = 15.0
 """A copy that was not answered is sent again after this: its receiver asks the subscriber, which may take 10 s."""
-RENEWED_S: Final = 1.0
-"""A piece that lasts so much longer than its last copy was renewed meanwhile. Less is rounding."""
 GIVE_UP_S: Final = 60.0
 """A split or merge that has made no progress for so long is given up."""
 
@@ -60,20 +58,6 @@ class Order:
 GrowthAction: TypeAlias = SendCopies | PutState | Order
 
 
-@dataclass(frozen=True, slots=True)
-class _Copy:
-    """A piece as it was when it was sent, and when that was."""
-
-    version: int
-    expires_at: float
-    at: float
-
-    def is_up_to(self, piece: Piece) -> bool:
-        """Whether the piece has neither changed nor been renewed since."""
-        is_renewed = piece.expires_at > self.expires_at + RENEWED_S
-        return self.version > piece.sub.version or (self.version == piece.sub.version and not is_renewed)
-
-
 class Copying:
     """Brings the pieces of one cell to ``cells``, all of one level, each to the one that its point lies in."""
 
@@ -83,13 +67,14 @@ class Copying:
         self.has_failed = False
         self._cells = cells
         self._level = level(cells[0])
-        self._copied: dict[SubscriptionKey, _Copy] = {}
-        self._sent: dict[SubscriptionKey, _Copy] = {}
+        self._copied: dict[SubscriptionKey, PieceLease] = {}
+        self._sent: dict[SubscriptionKey, tuple[PieceLease, float]] = {}
+        """As what a piece was sent, and when."""
 
     def has(self, key: SubscriptionKey, piece: Piece) -> bool:
         """Whether a piece has arrived as it is now: this version, with a lease that lasts as long."""
         copied = self._copied.get(key)
-        return copied is not None and copied.is_up_to(piece)
+        return copied is not None and copied.covers(piece.lease)
 
     def is_complete(self, pieces: Mapping[SubscriptionKey, Piece]) -> bool:
         """Whether all pieces that are kept have arrived as they are now."""
@@ -100,16 +85,16 @@ class Copying:
         self._sent = {
             key: sent
             for key, sent in self._sent.items()
-            if key in pieces and not self.has(key, pieces[key]) and now < sent.at + RESEND_S
+            if key in pieces and not self.has(key, pieces[key]) and now < sent[1] + RESEND_S
         }
         batches: dict[int, list[tuple[SubObject, int]]] = {}
         for key, piece in pieces.items():
             if len(self._sent) >= IN_FLIGHT_MAX:
                 break
             sent = self._sent.get(key)
-            if piece.is_kept and not self.has(key, piece) and (sent is None or not sent.is_up_to(piece)):
+            if piece.is_kept and not self.has(key, piece) and (sent is None or not sent[0].covers(piece.lease)):
                 cell = cell_at(piece.sub.low, piece.sub.high, self._level)
-                self._sent[key] = _Copy(piece.sub.version, piece.expires_at, now)
+                self._sent[key] = piece.lease, now
                 batches.setdefault(cell, []).append((piece.sub, max(1, int(piece.expires_at - now))))
         return [part for cell in self._cells for part in _parts(cell, batches.get(cell, ()))]
 
@@ -119,10 +104,10 @@ class Copying:
         for result in results:
             key = SubscriptionKey(result.subscriber, result.sid, result.piece)
             sent = self._sent.get(key)
-            if sent is None or sent.version != result.version:
+            if sent is None or sent[0].version != result.version:
                 continue
             if result.status in _COPIED:
-                self._copied[key] = sent
+                self._copied[key] = sent[0]
             elif result.status == PieceStatus.GONE:
                 gone.append(key)
             else:  # a limit over there: who cannot give up sends it again after the usual pause

@@ -3,9 +3,25 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Final, NamedTuple
 
 from peerd.messages import PeerRef
 from protocols.pubsub.messages import SubObject
+
+RENEWED_S: Final = 1.0
+"""What lasts so much longer than something else was renewed after it. Less is rounding."""
+
+
+class PieceLease(NamedTuple):
+    """Which version of a piece somebody has, and until when."""
+
+    version: int
+    expires_at: float
+
+    def covers(self, other: PieceLease) -> bool:
+        """Whether the other one brings nothing new: a subscriber may renew the same version, too."""
+        is_renewed = other.expires_at > self.expires_at + RENEWED_S
+        return self.version > other.version or (self.version == other.version and not is_renewed)
 
 
 @dataclass(slots=True)
@@ -27,6 +43,11 @@ class Piece:
     """The subscriber waits to hear that it is replicated (`Kept`)."""
     giver: tuple[PeerRef, int] | None = None
     """Who gave a copy and waits to hear that it is replicated (`Transferred`), and the number of that transfer."""
+
+    @property
+    def lease(self) -> PieceLease:
+        """What its subscriber has asked for last."""
+        return PieceLease(self.sub.version, self.expires_at)
 
     @property
     def is_stored(self) -> bool:

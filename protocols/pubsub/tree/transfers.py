@@ -27,10 +27,10 @@ from protocols.pubsub.nearness import may_be_root
 from protocols.pubsub.ports import Schemas
 from protocols.pubsub.tree.asking import SubscriberQuestions
 from protocols.pubsub.tree.cell_node import CellNode
-from protocols.pubsub.tree.copying import RENEWED_S, Copying
+from protocols.pubsub.tree.copying import Copying
 from protocols.pubsub.tree.forest import Forest
 from protocols.pubsub.tree.installing import Installing
-from protocols.pubsub.tree.piece import Piece
+from protocols.pubsub.tree.piece import Piece, PieceLease
 from protocols.pubsub.tree.storage import CellAddress, key_of_sub
 from protocols.pubsub.tree.ways import to_point
 
@@ -107,7 +107,8 @@ class Transfers(Part):
             known = node.pieces.get(key_of_sub(sub))
             if not node.holds(sub) or sub.attribute != message.attribute:
                 continue
-            if known is not None and known.is_kept and self._lasts_as_long(known, sub, remaining_s):
+            given = PieceLease(sub.version, self._host.now() + remaining_s)
+            if known is not None and known.is_kept and known.lease.covers(given):
                 known.giver = giver
                 if known.is_stored:
                     self.result(node, giver, sub, PieceStatus.REPLICATED)
@@ -115,11 +116,6 @@ class Transfers(Part):
                 self.result(node, giver, sub, PieceStatus.QUOTA)
             else:
                 self._store(node, sub, remaining_s, giver)
-
-    def _lasts_as_long(self, known: Piece, sub: SubObject, remaining_s: int) -> bool:
-        """Whether a copy brings nothing new. Its subscriber may have renewed the same version since the last one."""
-        is_renewed = self._host.now() + remaining_s > known.expires_at + RENEWED_S
-        return known.sub.version > sub.version or (known.sub.version == sub.version and not is_renewed)
 
     def _store(self, node: CellNode, sub: SubObject, remaining_s: int, giver: tuple[PeerRef, int]) -> None:
         try:
