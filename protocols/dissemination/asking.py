@@ -10,11 +10,10 @@ from typing import Any, Final
 
 from pydantic import TypeAdapter, ValidationError
 
-from peerd.api import Host
+from peerd.api import Part, handles
 from peerd.errors import Unavailable
 from peerd.ids import NodeId, format_id, parse_id
 from peerd.messages import Message, PeerRef
-from protocols.dissemination.config import DisseminationConfig
 from protocols.dissemination.messages import (
     ENVELOPE_BYTES,
     FAN_OUT_MAX,
@@ -33,11 +32,13 @@ from protocols.dissemination.models import (
     StreamPlanView,
     StreamTreeNode,
     StreamTreeView,
+    StreamView,
 )
-from protocols.dissemination.registry import Find
 from protocols.dissemination.service import StreamRefused
 from protocols.dissemination.stream import StreamRecord
 from protocols.dissemination.stream_node import StreamNode
+from protocols.dissemination.streams import Streams
+from protocols.dissemination.views import view_of
 
 PARALLEL: Final = 16
 """Nodes that are asked at the same time."""
@@ -103,17 +104,76 @@ def node_in_tree(view: StreamTreeView, wanted: str) -> PeerRef:
     )
 
 
-class TreeQuestions:
-    """Walks down trees. ``answer_here`` is what this node would answer."""
+class StreamQuestions(Part):
+    """Of clients, and of other nodes. Every method may raise `Unavailable` at once; ``on_done`` gets the answer, that,
+    or `StreamRefused`."""
 
-    def __init__(
-        self,
-        host: Host,
-        config: Callable[[], DisseminationConfig],
-        answer_here: Callable[[TreeQuestion | PlanQuestion], Message],
-    ) -> None:
-        self._host, self._config, self.answer_here = host, config, answer_here
+    def __init__(self, streams: Streams) -> None:
+        self._streams, self._host = streams, streams.host
         self.walks = 0
+
+    @handles(TreeQuestion, PlanQuestion)
+    def on_question(self, message: TreeQuestion | PlanQuestion, source: PeerRef) -> Message:
+        """Answer about one stream."""
+        return self.answer_here(message)
+
+    @handles(TreeAnswer, PlanAnswer)
+    def on_answer(self, message: Message, source: PeerRef) -> None:
+        """An answer that comes after its time."""
+
+    def answer_here(self, message: TreeQuestion | PlanQuestion) -> Message:
+        """What this node answers."""
+        node = self._streams.nodes.get(message.stream)
+        if isinstance(message, TreeQuestion):
+            fan_out = self._streams.config().fan_out
+            return TreeAnswer(message.stream) if node is None else describe(node, fan_out)
+        if node is None:
+            return PlanAnswer(message.stream)
+        return PlanAnswer(message.stream, told_moves(node.policy.history() if message.is_past else node.policy.plan()))
+
+    # Of clients
+
+    def streams(self) -> list[StreamView]:
+        """The streams that this node takes part in, by name."""
+        return [self._streams.view(node) for node in sorted(self._streams.nodes, key=lambda node: node.name)]
+
+    def find(self, name: str, on_done: Callable[[StreamView | Exception], None]) -> None:
+        """A stream by its name, wherever it is produced."""
+
+        def view(record: StreamRecord) -> None:
+            node = self._streams.nodes.get(record.key)
+            told(view_of(record) if node is None else self._streams.view(node))
+
+        told = self._streams.later(on_done)
+        self._streams.find_now(name, then(view, told))
+
+    def tree(self, name: str, on_done: Callable[[StreamTreeView | Exception], None]) -> None:
+        """The whole tree of a stream, asked of its nodes."""
+        told = self._streams.later(on_done)
+        self._streams.find_now(name, then(lambda record: self.walk(record, told), told))
+
+    def plan(self, name: str, on_done: Callable[[StreamPlanView | Exception], None]) -> None:
+        """What the stream's policy would change next."""
+        self._moves_of(name, StreamPlanView, on_done)
+
+    def history(self, name: str, on_done: Callable[[StreamHistoryView | Exception], None]) -> None:
+        """What the stream's policy has changed."""
+        self._moves_of(name, StreamHistoryView, on_done)
+
+    def _moves_of(
+        self, name: str, view: type[StreamPlanView | StreamHistoryView], on_done: Callable[[Any], None]
+    ) -> None:
+        told = self._streams.later(on_done)
+
+        def found(record: StreamRecord) -> None:
+            def moved(moves: list[Any]) -> None:
+                told(view(stream=record.name, policy=record.policy, moves=moves))
+
+            self.moves(record, view is StreamHistoryView, then(moved, told))
+
+        self._streams.find(name, then(found, told))
+
+    # Of other nodes
 
     def ask(
         self, peer: PeerRef, question: TreeQuestion | PlanQuestion, on_answer: Callable[[Message | None], None]
@@ -125,13 +185,13 @@ class TreeQuestions:
         self._host.request(
             peer,
             question,
-            self._config().ask_timeout,
+            self._streams.config().ask_timeout,
             lambda reply, source: on_answer(reply),
             lambda: on_answer(None),
         )
 
-    def tree(self, record: StreamRecord, on_done: Callable[[StreamTreeView | Exception], None]) -> None:
-        """The whole tree. Raises `Unavailable` when too many are asked for at once."""
+    def walk(self, record: StreamRecord, on_done: Callable[[StreamTreeView | Exception], None]) -> None:
+        """Ask for the whole tree. Raises `Unavailable` when too many are asked for at once."""
         if self.walks >= WALKS_MAX:
             raise Unavailable(f"{WALKS_MAX} trees are being asked for already")
         self.walks += 1
@@ -141,39 +201,6 @@ class TreeQuestions:
             on_done(view)
 
         _Walk(self, record, done).begin()
-
-    def tree_of(self, find: Find, name: str, on_done: Callable[[StreamTreeView | Exception], None]) -> None:
-        """The same of a stream that has to be found first."""
-
-        def found(answer: StreamRecord | Exception) -> None:
-            try:
-                if isinstance(answer, Exception):
-                    raise answer
-                self.tree(answer, on_done)
-            except (StreamRefused, Unavailable) as error:
-                on_done(error)
-
-        find(name, found)
-
-    def moves_of(
-        self, find: Find, name: str, view: type[StreamPlanView | StreamHistoryView], on_done: Callable[[Any], None]
-    ) -> None:
-        """The same as `moves` of a stream that has to be found first, as clients get it."""
-
-        def found(record: StreamRecord | Exception) -> None:
-            if isinstance(record, Exception):
-                on_done(record)
-                return
-
-            def told(moves: list[Any] | Exception) -> None:
-                if isinstance(moves, Exception):
-                    on_done(moves)
-                else:
-                    on_done(view(stream=record.name, policy=record.policy, moves=moves))
-
-            self.moves(record, view is StreamHistoryView, told)
-
-        find(name, found)
 
     def moves(self, record: StreamRecord, is_past: bool, on_done: Callable[[list[Any] | Exception], None]) -> None:
         """What the producer's policy plans, or has done."""
@@ -193,11 +220,25 @@ class TreeQuestions:
         self.ask(record.producer.peer, PlanQuestion(record.key, is_past), done)
 
 
+def then(go_on: Callable[[Any], None], on_done: Callable[[Any], None]) -> Callable[[Any], None]:
+    """Go on with an answer, unless it is none, or that cannot be done."""
+
+    def answered(answer: Any) -> None:
+        try:
+            if isinstance(answer, Exception):
+                raise answer
+            go_on(answer)
+        except (StreamRefused, Unavailable) as error:
+            on_done(error)
+
+    return answered
+
+
 class _Walk:
     """One question for a whole tree, from the producer down."""
 
     def __init__(
-        self, questions: TreeQuestions, record: StreamRecord, on_done: Callable[[StreamTreeView], None]
+        self, questions: StreamQuestions, record: StreamRecord, on_done: Callable[[StreamTreeView], None]
     ) -> None:
         self._questions, self._record, self._on_done = questions, record, on_done
         self._nodes: list[StreamTreeNode] = []

@@ -29,7 +29,7 @@ _RENEWAL: Final = "stream_renewal"
 
 Found = Callable[[StreamRecord | Exception], None]
 Find = Callable[[str, Found], None]
-"""Looks a stream up by its name. Raises `Unavailable`."""
+"""Looks a stream up by its name."""
 
 
 class EndedEarly(StreamRefused):
@@ -60,13 +60,13 @@ class StreamRegistry(Part):
     # This node's own
 
     def create(self, record: StreamRecord, on_done: Callable[[Exception | None], None]) -> None:
-        """Write a new record. Raises `Unavailable`. ``on_done`` gets `EndedEarly`, or what the ring says."""
+        """Write a new record. ``on_done`` gets `EndedEarly`, or what the ring says, perhaps at once."""
         self._creating[record.key] = record
         try:
             self._put(record, partial(self._created, record, on_done, self._host.now()))
-        except Unavailable:
+        except Unavailable as error:
             del self._creating[record.key]
-            raise
+            on_done(error)
 
     def _created(
         self, record: StreamRecord, on_done: Callable[[Exception | None], None], sent_at: float, result: RecordResult
@@ -99,10 +99,7 @@ class StreamRegistry(Part):
             other = answer.differences(record) or "the same as this one would be: subscribe to it, or publish there"
             on_done(StreamRefused("conflict", f"{place} has a stream of the name {record.name} already: {other}"))
 
-        try:
-            self.find(record.name, found)
-        except Unavailable:
-            on_done(why)
+        self.find(record.name, found)
 
     def _clear_away(self, record: StreamRecord) -> None:
         """A record that was removed before the ring had answered may have been written after that all the same."""
@@ -196,8 +193,7 @@ class StreamRegistry(Part):
             if isinstance(answer, StreamRecord) and answer.producer.id != format_id(self._host.id):
                 self._lost(own)
 
-        with suppress(Unavailable):  # the next renewal looks again
-            self.find(own.record.name, found)
+        self.find(own.record.name, found)
 
     def _lost(self, own: _Own) -> None:
         if self._own.get(own.record.key) is own and not own.is_lost:
@@ -236,7 +232,7 @@ class StreamRegistry(Part):
     # Anybody's
 
     def find(self, name: str, on_found: Found, owner: NodeId | None = None) -> None:
-        """Look a stream up. Raises `Unavailable`; ``on_found`` gets that, or `StreamRefused`, too.
+        """Look a stream up. ``on_found`` gets its record, `Unavailable` (perhaps at once), or `StreamRefused`.
 
         ``owner``: whose record it is to be, where two nodes have written one in two parts of a divided ring.
         """
@@ -244,7 +240,10 @@ class StreamRegistry(Part):
         def done(result: RecordResult) -> None:
             on_found(self._read(name, result))
 
-        self._host.records.get(stream_key(name), done, item=RECORD_ITEM, owner=owner)
+        try:
+            self._host.records.get(stream_key(name), done, item=RECORD_ITEM, owner=owner)
+        except Unavailable as error:
+            on_found(error)
 
     @staticmethod
     def _read(name: str, result: RecordResult) -> StreamRecord | Exception:

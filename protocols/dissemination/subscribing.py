@@ -2,25 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
 from typing import Any, Final
 
-from peerd.api import Host, Part, on_timer
+from peerd.api import Part, on_timer
 from peerd.errors import Unavailable
-from protocols.dissemination.config import DisseminationConfig
+from peerd.lib.feed import Feed
 from protocols.dissemination.interests.errors import InterestError
-from protocols.dissemination.models import StreamSubscriptionRequest, StreamSubscriptionView
+from protocols.dissemination.models import ReceivedItem, StreamSubscriptionRequest, StreamSubscriptionView
 from protocols.dissemination.named import NamedSubscriptions
 from protocols.dissemination.names import START, position_of, position_text, stream_key
-from protocols.dissemination.producer.produced import ProducedStreams
-from protocols.dissemination.registry import Find
 from protocols.dissemination.service import StreamRefused
 from protocols.dissemination.stream import StreamRecord
 from protocols.dissemination.stream_node import StreamNode
-from protocols.dissemination.subscriptions import ClientSubscription, ClientSubscriptions, Told
-from protocols.dissemination.taking_part import StreamNodes
+from protocols.dissemination.streams import LEAVING, Streams
+from protocols.dissemination.subscriptions import ClientSubscription, Told
 
 JOIN_S: Final = 20.0
 """A subscription that has not begun after this is given up, and the client is told."""
@@ -30,21 +27,12 @@ _RESUME: Final = "stream_resume"
 
 
 class Subscribing(Part):
-    """``why_unavailable`` says why nobody can subscribe at the moment; empty where they can."""
+    """Methods may raise `StreamRefused` and `Unavailable` at once; ``on_done`` gets the answer, or one of these."""
 
-    def __init__(
-        self,
-        host: Host,
-        config: Callable[[], DisseminationConfig],
-        clients: ClientSubscriptions,
-        nodes: StreamNodes,
-        produced: ProducedStreams,
-        find: Find,
-        why_unavailable: Callable[[], str],
-    ) -> None:
-        self._host, self._config, self._clients, self._nodes = host, config, clients, nodes
-        self._produced, self._find, self._why_unavailable = produced, find, why_unavailable
-        self._named = NamedSubscriptions(host)
+    def __init__(self, streams: Streams) -> None:
+        self._streams, self._host = streams, streams.host
+        self._nodes, self._clients = streams.nodes, streams.clients
+        self._named = NamedSubscriptions(streams.host)
         self._resuming: dict[str, float] = {}
 
     def begin(self) -> None:
@@ -72,26 +60,21 @@ class Subscribing(Part):
 
     def stream_gone(self, node: StreamNode, reason: str) -> None:
         """This node takes part in a stream no more. Where it leaves the ring, clients go on when it is back."""
-        leaving = self._why_unavailable()
         for each in self._clients.of(node.name):
-            if leaving and reason == "left":
+            if self._streams.is_leaving and reason == "left":
                 self._clients.remove(each)
-                each.feed.end(leaving)
-                self._tell(each, Unavailable(leaving))
+                each.feed.end(LEAVING)
+                self._tell(each, Unavailable(LEAVING))
             else:
                 self._named.forget(each.name)
                 each.end(reason)
                 self._tell(each, Unavailable(f"the stream {node.name} is over: {reason}"))
 
-    def check_stays(self) -> None:
-        """Raise `Unavailable` while this node leaves the ring."""
-        if why := self._why_unavailable():
-            raise Unavailable(why)
-
     def subscribe(self, request: StreamSubscriptionRequest, on_done: Told) -> None:
-        """See `StreamService.subscribe`."""
-        self.check_stays()
+        """Subscribe; ``on_done`` is called when this node is in the tree, and items come from then on."""
+        self._streams.check_stays()
         self._clients.check_room()
+        on_done = self._streams.later(on_done)
         try:
             after = None if request.after is None else position_of(request.after)
         except ValueError as error:
@@ -107,7 +90,7 @@ class Subscribing(Part):
             except (StreamRefused, Unavailable) as error:
                 on_done(error)
 
-        self._find(request.stream, found)
+        self._streams.find(request.stream, found)
 
     def _subscribe(
         self,
@@ -116,7 +99,7 @@ class Subscribing(Part):
         record: StreamRecord,
         on_done: Told,
     ) -> None:
-        self._produced.check_back(record.key)
+        self._streams.produced.check_back(record.key)
         if self._nodes.get(record.key) is None and self._nodes.is_own(record):
             raise StreamRefused("unknown", f"this node has produced {record.name}, and does so no more")
         node = self._nodes.make(record)
@@ -158,8 +141,8 @@ class Subscribing(Part):
             elif isinstance(answer, StreamRefused) and self._named.is_hopeless(answer):
                 self._resuming.pop(name, None)
                 self._named.forget(name)
-            elif name in self._resuming and not self._why_unavailable():
-                pause_s = self._resuming[name] = min(self._config().retry_max, 2 * self._resuming[name])
+            elif name in self._resuming and not self._streams.is_leaving:
+                pause_s = self._resuming[name] = min(self._streams.config().retry_max, 2 * self._resuming[name])
                 self._host.set_timer(_RESUME, pause_s * self._host.rng.uniform(0.8, 1.2), name)
 
         wish = {"interest": saved.interest, "after": saved.after, "name": name, "owner": saved.owner}
@@ -192,8 +175,17 @@ class Subscribing(Part):
         if on_done is not None:
             on_done(answer)
 
+    def subscriptions(self) -> list[StreamSubscriptionView]:
+        """The subscriptions of this node's clients, oldest first."""
+        return [self.view(each) for each in self._clients]
+
+    def reading(self, id: str) -> tuple[StreamSubscriptionView, Feed[ReceivedItem]]:
+        """A subscription and its feed."""
+        found = self._clients.get(id)
+        return self.view(found), found.feed
+
     def unsubscribe(self, id: str) -> StreamSubscriptionView:
-        """See `StreamService.unsubscribe`."""
+        """End a subscription."""
         found = self._clients.get(id)
         self._named.forget(found.name)
         self._forget(found)

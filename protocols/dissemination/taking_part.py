@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, Final
 
-from peerd.api import Host, Part, SendRefusal, on_timer
-from peerd.errors import ConfigError, Unavailable
+from peerd.api import Host, Part, on_timer
+from peerd.errors import ConfigError
 from peerd.ids import NodeId, format_id
 from peerd.messages import Message, PeerRef
 from protocols.dissemination.config import DisseminationConfig
@@ -74,6 +73,7 @@ class StreamNodes(Part):
 
     def __init__(self, host: Host, config: Callable[[], DisseminationConfig], registry: StreamRegistry) -> None:
         self._host, self._config, self._registry = host, config, registry
+        registry.seeds_of = self.with_seeds
         self._nodes: dict[NodeId, StreamNode] = {}
         self.ledger = StreamLedger(host)
         self.on_gone: Callable[[StreamNode, str], None] = lambda node, reason: None
@@ -236,10 +236,7 @@ class StreamNodes(Part):
             self._ask(node, producer)
 
     def refreshed(self, node: StreamNode, on_record: Callable[[StreamRecord], None]) -> None:
-        """The record of a stream, with the standbys of this moment: a member knows those that it has looked at last.
-
-        Raises `Unavailable`.
-        """
+        """The record of a stream, with the standbys of this moment: a member knows those that it has looked at last."""
         if node.is_producer or not node.record.has_standbys:
             on_record(node.record)
             return
@@ -252,8 +249,7 @@ class StreamNodes(Part):
 
     def _ask(self, node: StreamNode, producer: NodeId | None) -> None:
         self._looked_at[node.record.key] = self._host.now()
-        with suppress(Unavailable):  # asked again later
-            self._registry.find(node.name, lambda answer: self.found(node, answer), producer)
+        self._registry.find(node.name, lambda answer: self.found(node, answer), producer)
 
     def found(self, node: StreamNode, answer: StreamRecord | Exception) -> None:
         """What the ring has as the record of a stream that this node is a member of."""
@@ -342,13 +338,8 @@ class StreamNodes(Part):
             self.wake()
             self._host.send(to, answer)
 
-    def send_refused(self, peer: PeerRef, message_type: type[Message], reason: SendRefusal) -> None:
-        """What was sent did not arrive: the peer is down, or a part of what it was to get is missing."""
-        for node in self:
-            node.gone(peer.id)
-
     def gone(self, peer: NodeId) -> None:
-        """A node of the ring is missing."""
+        """A node is out of reach, or a part of what it was to get is missing."""
         for node in self:
             node.gone(peer)
 

@@ -14,9 +14,9 @@ from protocols.dissemination.subscriptions import ClientSubscription
 from protocols.dissemination.tree.replay import ENTRY_BYTES
 
 
-def view_of_record(record: StreamRecord) -> StreamView:
-    """A stream that this node takes no part in."""
-    return StreamView(
+def view_of(record: StreamRecord, node: StreamNode | None = None, subscriptions: int = 0) -> StreamView:
+    """A stream. ``node``: this node's part in it, with so many subscriptions of clients here."""
+    view = StreamView(
         name=record.name,
         kind=record.kind,
         policy=record.policy,
@@ -27,38 +27,25 @@ def view_of_record(record: StreamRecord) -> StreamView:
         parent=None,
         depth=None,
         children=0,
-        subscriptions=0,
+        subscriptions=subscriptions,
         durable=record.durable,
         term=record.term,
         producer_gone=record.producer_gone,
         unsigned=record.unsigned,
         standbys=[each.id for each in record.standbys],
     )
-
-
-def view_of_node(node: StreamNode, subscriptions: int) -> StreamView:
-    """A stream that this node produces, or is a member of, with so many subscriptions of clients here."""
-    parent = node.parent
-    return StreamView(
-        name=node.name,
-        kind=node.record.kind,
-        policy=node.record.policy,
-        settings=dict(node.record.settings),
-        producer=node.record.producer.id,
-        role="producer" if node.is_producer else "subscriber",
-        position=position_text(node.member.state.through),
-        parent=None if parent is None else format_id(parent.id),
-        depth=node.depth,
-        children=len(node.member.down.children),
-        subscriptions=subscriptions,
-        durable=node.record.durable,
-        term=node.record.term,
-        producer_gone=node.record.producer_gone,
-        unsigned=node.record.unsigned,
-        liars={format_id(id): what for id, what in node.seeking.liars.items()},
-        standbys=[each.id for each in node.record.standbys],
-        is_kept=None if node.keeping is None else node.keeping.is_kept,
-    )
+    if node is None:
+        return view
+    own = {
+        "role": "producer" if node.is_producer else "subscriber",
+        "position": position_text(node.member.state.through),
+        "parent": None if node.parent is None else format_id(node.parent.id),
+        "depth": node.depth,
+        "children": len(node.member.down.children),
+        "liars": {format_id(id): what for id, what in node.seeking.liars.items()},
+        "is_kept": None if node.keeping is None else node.keeping.is_kept,
+    }
+    return view.model_copy(update=own)
 
 
 def histories(clients: Sequence[ClientSubscription], nodes: Sequence[StreamNode]) -> tuple[HistorySize, ...]:

@@ -357,7 +357,7 @@ def _site() -> _Site:
     told: list[Any] = []
     pubsub_of(first).declare(DOCUMENT, told.append)
     for name, kind in STREAMS.items():
-        streams_of(first).create(StreamSpec(name=name, kind=kind), told.append)
+        streams_of(first).changes.create(StreamSpec(name=name, kind=kind), told.append)
     simulation.run_until(lambda: len(told) == 1 + len(STREAMS), limit_s=60.0)
     request = SubscriptionRequest.model_validate({"schema": "s", "filter": "a > 1"})
     view = pubsub_of(first).subscribe(request, told.append)

@@ -98,7 +98,9 @@ class WatchedStream:
     async def subscribe(self) -> list[str]:
         """Subscribe at all other daemons, after the attacker; the ids of the subscriptions."""
         began: asyncio.Future[object] = asyncio.get_running_loop().create_future()
-        self._attacker.streams.subscribe(StreamSubscriptionRequest(stream=self.name, name=self.name), began.set_result)
+        self._attacker.streams.subscribing.subscribe(
+            StreamSubscriptionRequest(stream=self.name, name=self.name), began.set_result
+        )
         assert not isinstance(told := await began, Exception), told
         wishes = [StreamWish(interest=WISHES[place % len(WISHES)], name=self.name) for place in range(len(self.read))]
         return [

@@ -41,16 +41,16 @@ def simulated(directory: Path) -> None:
     config = DisseminationConfig(fan_out=1)
     simulation = ring(NODES, 3, plugins=lambda index: [Dissemination(config)], sink=sink)
     producer = plugin_of(simulation.nodes[0])
-    producer.create(StreamSpec(name="news", kind="classes", policy="first_fit"), lambda answer: None)
+    producer.changes.create(StreamSpec(name="news", kind="classes", policy="first_fit"), lambda answer: None)
     simulation.run_for(3.0)
     told: list[Any] = []
     for number in range(1, NODES):
         wish = StreamSubscriptionRequest(stream="news", interest=str(number), name="kept")
-        plugin_of(simulation.nodes[number]).subscribe(wish, told.append)
+        plugin_of(simulation.nodes[number]).subscribing.subscribe(wish, told.append)
         simulation.run_for(3.0)
     assert len(told) == NODES - 1 and not any(isinstance(answer, Exception) for answer in told), told
     for number in range(ITEMS):
-        producer.publish("news", f"{number % NODES} item".encode())
+        producer.publishers.publish("news", f"{number % NODES} item".encode())
         simulation.run_for(1.0)
     simulation.run_for(70.0)
     sink.close()

@@ -75,7 +75,7 @@ class Streams:
 
     def tree(self, at: Place) -> StreamTreeView:
         told: list[StreamTreeView | Exception] = []
-        plugin_of(at).tree(self.spec.name, told.append)
+        plugin_of(at).questions.tree(self.spec.name, told.append)
         self.simulation.run_until(lambda: bool(told), limit_s=60.0)
         assert isinstance(told[0], StreamTreeView)
         return told[0]
@@ -163,13 +163,13 @@ def test_a_node_that_leaves_hands_its_children_over_and_nothing_is_lost() -> Non
     assert sum(each.lost for each in streams.judge.watched) == 0
     assert len(streams.tree(streams.producer).nodes) == 15
     with pytest.raises(Unavailable, match="leaving"):  # the ring would not answer it
-        plugin_of(leaver).find(SPEC.name, print)
+        plugin_of(leaver).questions.find(SPEC.name, print)
 
 
 def test_a_name_has_one_producer() -> None:
     streams = Streams(6)
     told: list[StreamView | Exception] = []
-    plugin_of(streams.others[0]).create(SPEC, told.append)
+    plugin_of(streams.others[0]).changes.create(SPEC, told.append)
     streams.simulation.run_until(lambda: bool(told), limit_s=30.0)
     assert isinstance(told[0], StreamRefused) and told[0].kind == "conflict"
 
@@ -185,9 +185,9 @@ def test_of_two_streams_of_one_name_one_is_left_when_a_divided_ring_is_one_again
     simulation.run_for(60.0)
     told: list[StreamView | StreamSubscriptionView | Exception] = []
     for side in sides:
-        plugin_of(side[1]).create(SPEC, told.append)
+        plugin_of(side[1]).changes.create(SPEC, told.append)
         simulation.run_for(10.0)
-        plugin_of(side[2]).subscribe(StreamSubscriptionRequest(stream="news", name="audit"), told.append)
+        plugin_of(side[2]).subscribing.subscribe(StreamSubscriptionRequest(stream="news", name="audit"), told.append)
         simulation.run_for(10.0)
     assert len(told) == 4 and not any(isinstance(answer, Exception) for answer in told)
     simulation.heal()
@@ -199,8 +199,8 @@ def test_of_two_streams_of_one_name_one_is_left_when_a_divided_ring_is_one_again
     assert len({node.record.producer.id for node in left}) == 1
     over = next(side for side in sides if not len(plugin_of(side[1]).nodes))
     with pytest.raises(StreamRefused, match="produces no stream"):
-        plugin_of(over[1]).publish("news", b"a")
-    [subscription] = plugin_of(over[2]).subscriptions()
+        plugin_of(over[1]).publishers.publish("news", b"a")
+    [subscription] = plugin_of(over[2]).subscribing.subscriptions()
     assert subscription.state == "ended"
 
 
@@ -208,7 +208,7 @@ def test_a_stream_that_ends_ends_its_subscriptions() -> None:
     streams = Streams(12)
     watched = streams.subscribe_all()
     told: list[StreamView | Exception] = []
-    plugin_of(streams.producer).remove("news", told.append)
+    plugin_of(streams.producer).changes.remove("news", told.append)
     streams.settle()
     assert isinstance(told[0], StreamView)
     assert all(each.is_over for each in watched)
@@ -219,11 +219,11 @@ def test_a_stream_that_is_created_again_has_no_number_twice() -> None:
     streams = Streams(4)
     streams.publish(5)
     told: list[StreamView | Exception] = []
-    plugin_of(streams.producer).remove("news", told.append)
+    plugin_of(streams.producer).changes.remove("news", told.append)
     streams.simulation.run_until(lambda: bool(told), limit_s=30.0)
-    plugin_of(streams.producer).create(SPEC, told.append)
+    plugin_of(streams.producer).changes.create(SPEC, told.append)
     streams.simulation.run_until(lambda: len(told) == 2, limit_s=30.0)
-    assert plugin_of(streams.producer).publish("news", b"a").id == "1-6"
+    assert plugin_of(streams.producer).publishers.publish("news", b"a").id == "1-6"
 
 
 def test_a_plugin_that_replaces_a_failed_one_gives_no_number_twice() -> None:
@@ -320,7 +320,7 @@ def test_who_begins_behind_an_item_that_is_not_there_yet_is_told() -> None:
         epoch = place_epoch(streams)
         for after in (f"{epoch}-3", f"{epoch}-9", f"{epoch + 1}-1", "start"):
             request = StreamSubscriptionRequest(stream="news", interest="a", after=after)
-            plugin_of(place).subscribe(request, told.append)
+            plugin_of(place).subscribing.subscribe(request, told.append)
             streams.simulation.run_for(5.0)
         notes = [view.note for view in told]
         assert notes[0] == notes[3] == ""
@@ -330,6 +330,6 @@ def test_who_begins_behind_an_item_that_is_not_there_yet_is_told() -> None:
 
 def place_epoch(streams: Streams) -> int:
     """The producer's boot, as ids of items have it."""
-    position = plugin_of(streams.producer).streams()[0].position
+    position = plugin_of(streams.producer).questions.streams()[0].position
     assert position is not None
     return int(position.partition("-")[0])

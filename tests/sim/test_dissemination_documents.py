@@ -54,7 +54,7 @@ class Documents:
         self.producer: Place = self.simulation.nodes[0]
         told: list[object] = []
         spec = StreamSpec(name="files", kind="attributes", policy=policy)
-        plugin_of(self.producer).create(spec, told.append)
+        plugin_of(self.producer).changes.create(spec, told.append)
         self.simulation.run_until(lambda: bool(told), limit_s=30.0)
         for place in self.others:
             self.subscribe(place)
@@ -72,7 +72,7 @@ class Documents:
 
     def subscribe(self, place: Place, after: str | None = None) -> None:
         told: list[object] = []
-        plugin_of(place).subscribe(StreamSubscriptionRequest(stream="files", after=after), told.append)
+        plugin_of(place).subscribing.subscribe(StreamSubscriptionRequest(stream="files", after=after), told.append)
         self.simulation.run_until(lambda: bool(told), limit_s=60.0)
         assert not isinstance(told[0], Exception), told
 

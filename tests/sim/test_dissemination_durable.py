@@ -37,7 +37,9 @@ def back(streams: Streams) -> None:
 
 
 def told_gaps(watched: list[WatchedStream]) -> int:
-    views = [view for each in watched for view in plugin_of(each.place).subscriptions() if view.id == each.id]
+    views = [
+        view for each in watched for view in plugin_of(each.place).subscribing.subscriptions() if view.id == each.id
+    ]
     return sum(view.missed_gaps for view in views)
 
 
@@ -91,7 +93,7 @@ def test_those_who_come_late_or_were_away_have_what_came_before_the_restart() ->
 def test_an_item_has_its_document_also_after_a_restart() -> None:
     streams = Streams(4, 0, DURABLE)
     attached = Attachment("disk.img", 1000, 256 * 1024, b"d" * 32, "x/y")
-    plugin_of(streams.producer).publish("news", b"a item", attachment=attached)
+    plugin_of(streams.producer).publishers.publish("news", b"a item", attachment=attached)
     streams.settle(1.0)
     lose_power(streams)
     node = plugin_of(streams.producer).nodes.get(KEY)
@@ -219,8 +221,8 @@ def test_who_waits_for_the_disk_is_told_when_the_plugin_is_replaced() -> None:
     streams = Streams(4, 0, DURABLE)
     told: list[bool | Exception] = []
     plugin = plugin_of(streams.producer)
-    plugin.publish("news", b"a")
-    plugin.when_kept("news", told.append)
+    plugin.publishers.publish("news", b"a")
+    plugin.publishers.when_kept("news", told.append)
     streams.producer.node.restart_plugin("dissemination")
     assert len(told) == 1 and isinstance(told[0], Unavailable)
 
@@ -230,7 +232,7 @@ def test_a_stream_that_is_removed_leaves_nothing_on_the_disk() -> None:
     watched = streams.subscribe_all()
     streams.publish(5, 0.0)
     told: list[StreamView | Exception] = []
-    plugin_of(streams.producer).remove("news", told.append)
+    plugin_of(streams.producer).changes.remove("news", told.append)
     streams.settle()
     wanted = [sum(each.matches(name) for name in streams.judge.streams["news"].classes) for each in watched]
     assert [each.received for each in watched] == wanted, "what waited for the disk has gone out"
@@ -244,7 +246,7 @@ def test_a_disk_that_refuses_from_the_beginning_refuses_the_stream(monkeypatch: 
     monkeypatch.setattr("peerd.lib.group_log.GroupLog.append", _refuse)
     told: list[StreamView | Exception] = []
     with pytest.raises(Unavailable, match="no room"):
-        plugin.create(DURABLE.model_copy(update={"name": "other"}), told.append)
+        plugin.changes.create(DURABLE.model_copy(update={"name": "other"}), told.append)
     assert plugin.nodes.get(stream_key("other")) is None
 
 

@@ -36,17 +36,19 @@ def test_the_event_log_says_for_how_long_values_were_out_of_date(monkeypatch: py
         deliver(subscription, what)
 
     monkeypatch.setattr(ClientSubscription, "deliver", noted)
-    plugin_of(producer).create(StreamSpec(name="prices", kind="coherency", policy="first_fit"), lambda answer: None)
+    plugin_of(producer).changes.create(
+        StreamSpec(name="prices", kind="coherency", policy="first_fit"), lambda answer: None
+    )
     simulation.run_for(3.0)
     told: list[Any] = []
     for place in simulation.nodes[1:]:
         wish = StreamSubscriptionRequest(stream="prices", interest="a WITHIN 0.5", name="kept")
-        plugin_of(place).subscribe(wish, told.append)
+        plugin_of(place).subscribing.subscribe(wish, told.append)
         simulation.run_for(3.0)
     begun = simulation.now
     for number in range(1, CHANGES + 1):
         published[number] = simulation.now
-        plugin_of(producer).publish("prices", json.dumps({"object": "a", "value": number}).encode(), "")
+        plugin_of(producer).publishers.publish("prices", json.dumps({"object": "a", "value": number}).encode(), "")
         simulation.run_for(GAP_S)
     until = simulation.now
     simulation.run_for(70.0)  # the minute's line of each node

@@ -29,7 +29,7 @@ class Handing(Streams):
 
     def hand_over(self, to: Place) -> Told:
         told: Told = []
-        plugin_of(self.producer).hand_over(self.spec.name, to.peer.address, told.append)
+        plugin_of(self.producer).changes.hand_over(self.spec.name, to.peer.address, told.append)
         return told
 
     def publish_while(self, told: Told, limit_s: float = 60.0) -> int:
@@ -120,7 +120,7 @@ def test_a_file_that_is_on_its_way_gets_to_everybody_from_the_producer_before() 
     old, new = documents.producer, documents.others[-1]
     documents.some_way(id, new, 0.1)
     told: Told = []
-    plugin_of(old).hand_over("files", new.peer.address, told.append)
+    plugin_of(old).changes.hand_over("files", new.peer.address, told.append)
     documents.simulation.run_until(lambda: bool(told), limit_s=30.0)
     assert isinstance(told[0], StreamView) and _is_producer(new)
     assert new not in documents.having(id), "it is still on its way"
@@ -181,7 +181,7 @@ def test_nobody_who_is_not_in_the_tree_and_not_two_at_once() -> None:
     streams = Handing(8, 5)
     streams.subscribe(streams.others[0], "a")
     told: Told = []
-    plugin_of(streams.producer).hand_over("news", "192.0.2.1:7", told.append)
+    plugin_of(streams.producer).changes.hand_over("news", "192.0.2.1:7", told.append)
     streams.simulation.run_until(lambda: bool(told), limit_s=10.0)
     assert isinstance(told[0], StreamRefused) and "subscribe there first" in str(told[0])
     first = streams.hand_over(streams.others[0])
@@ -189,7 +189,7 @@ def test_nobody_who_is_not_in_the_tree_and_not_two_at_once() -> None:
     streams.publish_while(first)
     assert isinstance(first[0], StreamView)
     with pytest.raises(StreamRefused, match="publish there"):
-        plugin_of(streams.producer).hand_over("news", "x", told.append)
+        plugin_of(streams.producer).changes.hand_over("news", "x", told.append)
 
 
 def test_where_the_next_producer_dies_before_it_has_the_record_the_stream_stays() -> None:

@@ -66,14 +66,14 @@ class Papers:
         self.published: list[tuple[str, bytes]] = []
         self.subscribed: list[tuple[Place, str, str, int]] = []
         told: list[object] = []
-        plugin_of(self.producer).create(StreamSpec(name="papers", kind="xpath", policy=policy), told.append)
+        plugin_of(self.producer).changes.create(StreamSpec(name="papers", kind="xpath", policy=policy), told.append)
         self.simulation.run_until(lambda: bool(told), limit_s=30.0)
 
     def subscribe(self, place: Place, query: str, after: str | None = None) -> None:
         told: list[StreamSubscriptionView | Exception] = []
         begun = 0 if after == "start" else len(self.published)
         asked = StreamSubscriptionRequest(stream="papers", interest=query, after=after)
-        plugin_of(place).subscribe(asked, told.append)
+        plugin_of(place).subscribing.subscribe(asked, told.append)
         self.simulation.run_until(lambda: bool(told), limit_s=60.0)
         [view] = told
         assert isinstance(view, StreamSubscriptionView), view
@@ -82,13 +82,13 @@ class Papers:
     def publish(self, size: int) -> None:
         told: list[object] = []
         plugin = plugin_of(self.producer)
-        plugin.when_publishable("papers", told.append)
+        plugin.publishers.when_publishable("papers", told.append)
         self.simulation.run_until(lambda: bool(told), limit_s=60.0)
         data = document(self.rng, size)
-        self.published.append((plugin.publish("papers", data, "application/xml").id, data))
+        self.published.append((plugin.publishers.publish("papers", data, "application/xml").id, data))
 
     def received(self, place: Place, id: str) -> list[ReceivedItem]:
-        _, feed = plugin_of(place).reading(id)
+        _, feed = plugin_of(place).subscribing.reading(id)
         reader = feed.reader("start")
         found = []
         while isinstance(entry := reader.take(), FeedItem):
@@ -150,7 +150,7 @@ def test_a_stream_of_large_documents_is_handed_over_and_nobody_loses_one() -> No
     for size in SIZES:
         papers.publish(size)
     told: list[object] = []
-    plugin_of(papers.producer).hand_over("papers", papers.simulation.nodes[2].peer.address, told.append)
+    plugin_of(papers.producer).changes.hand_over("papers", papers.simulation.nodes[2].peer.address, told.append)
     papers.simulation.run_until(lambda: bool(told), limit_s=60.0)
     assert not isinstance(told[0], Exception), told
     papers.producer = papers.simulation.nodes[2]
@@ -167,24 +167,24 @@ def test_what_is_published_behind_a_large_document_goes_out_behind_it() -> None:
     plugin = plugin_of(papers.producer)
     for size in (ITEM_BYTES_MAX, 300, 70_000, 400):
         data = document(papers.rng, size)
-        papers.published.append((plugin.publish("papers", data).id, data))
+        papers.published.append((plugin.publishers.publish("papers", data).id, data))
     told: list[object] = []
-    plugin.when_publishable("papers", told.append)
+    plugin.publishers.when_publishable("papers", told.append)
     papers.simulation.run_for(0.01)
     assert told == [], "publishers wait meanwhile"
     with pytest.raises(Unavailable, match="wait until a large one"):
         while True:
             data = document(papers.rng, 300)
-            papers.published.append((plugin.publish("papers", data).id, data))
+            papers.published.append((plugin.publishers.publish("papers", data).id, data))
     papers.simulation.run_for(5.0)
     assert told == [True]
     papers.assert_all_have_what_lxml_says()
     for size in (70_000, ITEM_BYTES_MAX, ITEM_BYTES_MAX, ITEM_BYTES_MAX):
         data = document(papers.rng, size)
-        papers.published.append((plugin.publish("papers", data).id, data))
-    plugin.remove("papers", told.append)
+        papers.published.append((plugin.publishers.publish("papers", data).id, data))
+    plugin.changes.remove("papers", told.append)
     with pytest.raises(Unavailable, match="the stream papers is being ended"):
-        plugin.publish("papers", document(papers.rng, 300))
+        plugin.publishers.publish("papers", document(papers.rng, 300))
     papers.simulation.run_for(5.0)
     assert isinstance(told[1], StreamView)
     for place, _, id, _ in papers.subscribed:

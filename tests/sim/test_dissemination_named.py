@@ -22,7 +22,7 @@ from tests.sim.test_dissemination import SPEC, Streams
 
 def subscribe(streams: Streams, place: Place, name: str = "audit", after: str | None = None) -> StreamSubscriptionView:
     told: list[StreamSubscriptionView | Exception] = []
-    plugin_of(place).subscribe(
+    plugin_of(place).subscribing.subscribe(
         StreamSubscriptionRequest(stream="news", interest="a,b", name=name, after=after), told.append
     )
     streams.simulation.run_until(lambda: bool(told), limit_s=30.0)
@@ -31,13 +31,13 @@ def subscribe(streams: Streams, place: Place, name: str = "audit", after: str | 
 
 
 def views(place: Place) -> list[StreamSubscriptionView]:
-    return plugin_of(place).subscriptions()
+    return plugin_of(place).subscribing.subscriptions()
 
 
 def read(place: Place, count: int = 1000, name: str = "audit") -> list[ReceivedItem]:
     """What a client gets that reads so many entries and goes away."""
     (view,) = [view for view in views(place) if view.name == name]
-    reader = plugin_of(place).reading(view.id)[1].reader("start")
+    reader = plugin_of(place).subscribing.reading(view.id)[1].reader("start")
     found: list[ReceivedItem] = []
     while len(found) < count and isinstance(entry := reader.take(), FeedItem):
         found.append(entry.value)
@@ -141,7 +141,7 @@ def test_what_nobody_remembers_any_more_is_told() -> None:
 def test_one_that_was_ended_or_has_no_name_is_not_back() -> None:
     streams = Streams(6)
     place = streams.others[2]
-    plugin_of(place).unsubscribe(subscribe(streams, place).id)
+    plugin_of(place).subscribing.unsubscribe(subscribe(streams, place).id)
     subscribe(streams, place, name="")
     streams.simulation.kill(place)
     streams.simulation.restart(place)
@@ -159,21 +159,21 @@ def test_one_whose_stream_was_created_anew_meanwhile_has_all_of_the_new_one_and_
     streams.settle()
     subscribe(streams, place)
     for _ in range(5):
-        plugin_of(streams.producer).publish("news", b"a old")
+        plugin_of(streams.producer).publishers.publish("news", b"a old")
     streams.settle()
     old = [item.id for item in read(place)]
     streams.settle(3.0)
     simulation.kill(place)
-    plugin_of(streams.producer).remove("news", lambda answer: None)
+    plugin_of(streams.producer).changes.remove("news", lambda answer: None)
     streams.settle()
     told: list[StreamView | Exception] = []
-    plugin_of(creator).create(SPEC, told.append)
+    plugin_of(creator).changes.create(SPEC, told.append)
     simulation.run_until(lambda: bool(told), limit_s=30.0)
     for _ in range(3):
-        plugin_of(creator).publish("news", b"a new")
+        plugin_of(creator).publishers.publish("news", b"a new")
     simulation.restart(place)
     simulation.run_until(lambda: _is_back(place) and any(view.state == "live" for view in views(place)), limit_s=90.0)
-    plugin_of(creator).publish("news", b"a new")
+    plugin_of(creator).publishers.publish("news", b"a new")
     streams.settle()
     mark, *new = read(place)
     assert mark.type == "lost" and mark.since is None and "created anew" in mark.reason
@@ -190,7 +190,7 @@ def test_one_whose_stream_is_over_is_forgotten(monkeypatch: pytest.MonkeyPatch) 
     streams = Streams(6)
     place = streams.others[2]
     subscribe(streams, place)
-    plugin_of(streams.producer).remove("news", lambda answer: None)
+    plugin_of(streams.producer).changes.remove("news", lambda answer: None)
     streams.settle()
     assert place.driver._stores["dissemination"].keys() == []
 
@@ -211,7 +211,7 @@ def test_the_places_take_a_bounded_room(monkeypatch: pytest.MonkeyPatch) -> None
     place = streams.others[2]
     subscribe(streams, place)
     (view,) = views(place)
-    reader = plugin_of(place).reading(view.id)[1].reader("start")
+    reader = plugin_of(place).subscribing.reading(view.id)[1].reader("start")
     for _ in range(60):
         streams.publish(1, 1.0)
         while reader.take() is not None:

@@ -146,7 +146,7 @@ def test_the_judge_sees_a_producer_that_does_not_pause(goes_on: bool, monkeypatc
     streams.settle()
     old, new = streams.producer, max(streams.others, key=depth_of)
     told: list[Any] = []
-    plugin_of(old).hand_over("news", new.peer.address, told.append)
+    plugin_of(old).changes.hand_over("news", new.peer.address, told.append)
     while not told:
         with suppress(Unavailable, StreamRefused):
             streams.judge.publish(old, "news", streams.rng.choice("abcd"))
@@ -200,7 +200,7 @@ def test_of_two_producers_of_one_name_one_steps_down_and_its_subscribers_are_tol
     [loser] = [each.stream for each in streams.apart if each.why_ended]
     assert not producing(streams.simulation, loser) and loser.producer is not None
     with pytest.raises(StreamRefused):
-        plugin_of(loser.producer).publish("news", b"a")
+        plugin_of(loser.producer).publishers.publish("news", b"a")
 
 
 def test_the_judge_sees_two_producers_of_one_name(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -199,7 +199,7 @@ def test_a_producer_whose_record_is_not_renewed_takes_nothing_more(monkeypatch: 
     streams = TakingOver(8, 6)
     streams.subscribe_all()
     streams.standbys()
-    registry: Any = plugin_of(streams.producer).registry
+    registry: Any = plugin_of(streams.producer).streams.registry
     real = registry._put
     monkeypatch.setattr(registry, "_put", lambda record, on_result: None)
     streams.simulation.run_for((1 - STOP_SHARE) * LEASE_S)
@@ -239,13 +239,13 @@ def test_who_is_named_stands_by_in_that_order_and_nobody_else() -> None:
     spec = SPEC.model_copy(update={"name": "named", "successors": named})
     told: list[Any] = []
     plugin = plugin_of(streams.producer)
-    plugin.remove("news", told.append)
+    plugin.changes.remove("news", told.append)
     streams.spec = spec
     streams.judge.create(streams.producer, spec, told.append)
     streams.simulation.run_until(lambda: len(told) == 2, limit_s=30.0)
     streams.subscribe_all()
     streams.simulation.run_for(70.0)
-    view = next(each for each in plugin.streams() if each.name == "named")
+    view = next(each for each in plugin.questions.streams() if each.name == "named")
     assert view.standbys == [format(place.id, "032x") for place in (streams.others[6], streams.others[2])]
     assert streams.tree(streams.others[1]).standbys == view.standbys
 
@@ -255,7 +255,7 @@ def test_a_stream_that_is_ended_is_not_taken_over() -> None:
     streams.subscribe_all()
     streams.standbys()
     told: list[Any] = []
-    plugin_of(streams.producer).remove("news", told.append)
+    plugin_of(streams.producer).changes.remove("news", told.append)
     streams.settle(2 * LATEST_S)
     assert streams.producers == []
     assert not any(len(plugin_of(place).nodes) for place in streams.others)
@@ -285,7 +285,7 @@ def test_a_producer_that_comes_back_while_the_new_one_cannot_renew_its_record_be
     streams.simulation.kill(old)
     streams.run_watched(LATEST_S)
     assert streams.publishable == [first]
-    registry: Any = plugin_of(first).registry
+    registry: Any = plugin_of(first).streams.registry
     real = registry._put
     monkeypatch.setattr(registry, "_put", lambda record, on_result: None)
     streams.run_watched(1.5 * LEASE_S)

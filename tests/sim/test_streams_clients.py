@@ -30,11 +30,11 @@ def made(**settings: Any) -> Simulation:
     config = DisseminationConfig(replay_items=REMEMBERED, **settings)
     simulation = ring(3, 1, plugins=lambda index: [Dissemination(config)])
     producer, told = plugin_of(simulation.nodes[0]), list[Any]()
-    producer.create(StreamSpec(name="news", kind="classes", policy="first_fit"), told.append)
+    producer.changes.create(StreamSpec(name="news", kind="classes", policy="first_fit"), told.append)
     simulation.run_until(lambda: bool(told), limit_s=30.0)
     assert isinstance(told[0], StreamView), told
     for number in range(4 * REMEMBERED):
-        producer.publish("news", f"a {number}".encode())
+        producer.publishers.publish("news", f"a {number}".encode())
     simulation.run_for(1.0)
     return simulation
 
@@ -42,12 +42,12 @@ def made(**settings: Any) -> Simulation:
 def received(simulation: Simulation, after: str) -> list[ReceivedItem]:
     """What a new subscription on the second node begins with."""
     plugin, told = plugin_of(simulation.nodes[1]), list[Any]()
-    plugin.subscribe(StreamSubscriptionRequest(stream="news", after=after), told.append)
+    plugin.subscribing.subscribe(StreamSubscriptionRequest(stream="news", after=after), told.append)
     simulation.run_until(lambda: bool(told), limit_s=30.0)
     [view] = told
     assert isinstance(view, StreamSubscriptionView), view
     simulation.run_for(5.0)
-    reader = plugin.reading(view.id)[1].reader("start")
+    reader = plugin.subscribing.reading(view.id)[1].reader("start")
     entries = iter(reader.take, None)
     return [entry.value for entry in entries if isinstance(entry, FeedItem)]
 
@@ -60,7 +60,7 @@ def test_who_begins_at_the_start_gets_what_is_remembered_and_is_told_of_no_loss(
 
 def test_who_resumes_where_nobody_remembers_is_told_what_is_lost() -> None:
     simulation = made()
-    position = plugin_of(simulation.nodes[0]).streams()[0].position or ""
+    position = plugin_of(simulation.nodes[0]).questions.streams()[0].position or ""
     epoch = position.partition("-")[0]
     lost, *rest = received(simulation, f"{epoch}-1")
     assert (lost.type, lost.since) == ("lost", f"{epoch}-1")
@@ -69,22 +69,22 @@ def test_who_resumes_where_nobody_remembers_is_told_what_is_lost() -> None:
 
 def test_a_publisher_goes_on_at_once_where_there_is_room() -> None:
     producer, told = plugin_of(made().nodes[0]), list[Any]()
-    producer.when_publishable("news", told.append)
+    producer.publishers.when_publishable("news", told.append)
     assert told == [True]
 
 
 def test_clients_of_a_node_that_leaves_the_ring_are_asked_to_come_back() -> None:
     simulation = made()
     leaver, told = plugin_of(simulation.nodes[1]), list[Any]()
-    leaver.subscribe(StreamSubscriptionRequest(stream="news"), told.append)
+    leaver.subscribing.subscribe(StreamSubscriptionRequest(stream="news"), told.append)
     simulation.run_until(lambda: bool(told), limit_s=30.0)
-    reader = leaver.reading(told[0].id)[1].reader("start")
+    reader = leaver.subscribing.reading(told[0].id)[1].reader("start")
     leaver.drain(lambda: told.append("drained"))
     simulation.run_until(lambda: told[1:] == ["drained"], limit_s=30.0)
     end = reader.take()
     assert isinstance(end, FeedEnd) and not end.is_final and "leaving" in end.reason
     with pytest.raises(Unavailable):
-        leaver.subscribe(StreamSubscriptionRequest(stream="news"), told.append)
+        leaver.subscribing.subscribe(StreamSubscriptionRequest(stream="news"), told.append)
 
 
 def test_publishers_wait_while_the_producer_leaves_the_ring() -> None:
@@ -93,9 +93,9 @@ def test_publishers_wait_while_the_producer_leaves_the_ring() -> None:
     producer.drain(lambda: told.append("drained"))
     simulation.run_until(lambda: told == ["drained"], limit_s=30.0)
     with pytest.raises(Unavailable):
-        producer.publish("news", b"a")
+        producer.publishers.publish("news", b"a")
     with pytest.raises(Unavailable):
-        producer.when_publishable("news", told.append)
+        producer.publishers.when_publishable("news", told.append)
 
 
 def test_subscriptions_to_a_stream_that_is_over_make_room_for_others() -> None:
@@ -106,40 +106,42 @@ def test_subscriptions_to_a_stream_that_is_over_make_room_for_others() -> None:
         simulation.run_until(lambda: len(told) == count, limit_s=30.0)
         return told[-1]
 
-    producer.subscribe(StreamSubscriptionRequest(stream="news", name="audit"), told.append)
+    producer.subscribing.subscribe(StreamSubscriptionRequest(stream="news", name="audit"), told.append)
     assert isinstance(answer(1), StreamSubscriptionView)
     with pytest.raises(StreamRefused):
-        producer.subscribe(StreamSubscriptionRequest(stream="news"), told.append)
-    producer.remove("news", told.append)
+        producer.subscribing.subscribe(StreamSubscriptionRequest(stream="news"), told.append)
+    producer.changes.remove("news", told.append)
     answer(2)
-    producer.create(StreamSpec(name="other", kind="classes", policy="first_fit"), told.append)
+    producer.changes.create(StreamSpec(name="other", kind="classes", policy="first_fit"), told.append)
     answer(3)
-    producer.subscribe(StreamSubscriptionRequest(stream="other"), told.append)
+    producer.subscribing.subscribe(StreamSubscriptionRequest(stream="other"), told.append)
     assert isinstance(answer(4), StreamSubscriptionView)
-    assert [view.stream for view in producer.subscriptions()] == ["other"]
+    assert [view.stream for view in producer.subscribing.subscriptions()] == ["other"]
 
 
 def test_who_is_at_another_node_is_told_where_the_producer_is_and_what_differs() -> None:
     simulation, told = made(), list[Any]()
     other, at = plugin_of(simulation.nodes[2]), plugin_of(simulation.nodes[0]).host.peer.address
-    other.when_publishable("news", told.append)
-    other.create(StreamSpec(name="news", kind="classes", policy="first_fit", unsigned=True), told.append)
+    other.publishers.when_publishable("news", told.append)
+    other.changes.create(StreamSpec(name="news", kind="classes", policy="first_fit", unsigned=True), told.append)
     simulation.run_until(lambda: len(told) == 2, limit_s=30.0)
     publishing, creating = map(str, told)
     assert at in publishing and "publish there" in publishing
     assert at in creating and "unsigned is false, not true" in creating
     with pytest.raises(StreamRefused, match='policy is "first_fit", not "cost"'):
-        plugin_of(simulation.nodes[0]).create(StreamSpec(name="news", kind="classes", policy="cost"), told.append)
+        plugin_of(simulation.nodes[0]).changes.create(
+            StreamSpec(name="news", kind="classes", policy="cost"), told.append
+        )
 
 
 def test_what_a_slow_reader_did_not_get_stands_in_its_view() -> None:
     simulation, told = made(feed_items=3), list[Any]()
     plugin = plugin_of(simulation.nodes[1])
-    plugin.subscribe(StreamSubscriptionRequest(stream="news"), told.append)
+    plugin.subscribing.subscribe(StreamSubscriptionRequest(stream="news"), told.append)
     simulation.run_until(lambda: bool(told), limit_s=30.0)
-    plugin.reading(told[0].id)[1].reader("now")
+    plugin.subscribing.reading(told[0].id)[1].reader("now")
     for number in range(10):
-        plugin_of(simulation.nodes[0]).publish("news", f"a {number}".encode())
+        plugin_of(simulation.nodes[0]).publishers.publish("news", f"a {number}".encode())
         simulation.run_for(0.5)
-    [view] = plugin.subscriptions()
+    [view] = plugin.subscribing.subscriptions()
     assert (view.received, view.dropped, view.missed_gaps) == (10, 7, 0)

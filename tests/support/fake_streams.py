@@ -7,8 +7,8 @@ from typing import Any
 
 from peerd.api import Plugin, Value
 from peerd.lib.feed import Feed
+from protocols.dissemination.documents.drafts import DocumentDraft
 from protocols.dissemination.documents.manifest import Attachment
-from protocols.dissemination.documents.service import ArrivingDocument, DocumentService
 from protocols.dissemination.front.http import router
 from protocols.dissemination.models import (
     DocumentView,
@@ -81,11 +81,11 @@ def item(number: int, payload: str = "", type: Any = "item", **more: Any) -> Rec
 
 
 class NoDocuments:
-    """Implements `protocols.dissemination.documents.service.DocumentService`: there are none, and none is taken."""
+    """As `protocols.dissemination.documents.drafts.Documents`: there are none, and none is taken."""
 
     def draft(
         self, stream: str, size: int, name: str, content_type: str, payload: bytes | None = None, payload_type: str = ""
-    ) -> ArrivingDocument:
+    ) -> DocumentDraft:
         """Refuse it."""
         raise StreamRefused("quota", "there is no room")
 
@@ -103,7 +103,7 @@ class NoDocuments:
 
 
 class FakeStreams(Plugin):
-    """Implements `protocols.dissemination.service.StreamService`. ``refusal`` is raised by whatever is asked."""
+    """All parts of `Dissemination` that clients use in one. ``refusal`` is raised by whatever is asked."""
 
     name = "dissemination"
     router = staticmethod(router)
@@ -113,7 +113,8 @@ class FakeStreams(Plugin):
         self.calls: list[tuple[str, Any]] = []
         self.owners: dict[str, str] = {}
         self.full: set[str] = set()
-        self.documents: DocumentService = NoDocuments()
+        self.changes = self.publishers = self.subscribing = self.questions = self.produced = self.clients = self
+        self.documents = NoDocuments()
         self.refusal: Exception | None = None
         self.refused_item: Callable[[bytes], Exception | None] = lambda payload: None
         self.items: list[tuple[bytes, str]] = []

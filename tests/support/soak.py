@@ -85,7 +85,7 @@ class Soak:
         told: list[object] = []
         pubsub_of(first).declare(self.workload.document(), told.append)
         spec = StreamSpec(name=STREAM, kind="attributes", policy="overlap")
-        streams_of(first).create(spec, told.append)
+        streams_of(first).changes.create(spec, told.append)
         self.simulation.run_until(lambda: len(told) == 2, limit_s=60.0)
         for place in self.simulation.nodes:
             pubsub_of(place).schemas.fetch(self.workload.schema, lambda schema, why: None)
@@ -116,18 +116,18 @@ class Soak:
             if isinstance(answer, Exception):
                 self.counts["streams refused"] += 1
                 return
-            self._readers.append(streams_of(place).reading(answer.id)[1].reader("start"))
+            self._readers.append(streams_of(place).subscribing.reading(answer.id)[1].reader("start"))
             followed.append(answer.id)
 
         followed: list[str] = []
         wants = " OR ".join(f"class = '{each}'" for each in self.rng.sample(CLASSES, 3))
-        streams_of(place).subscribe(StreamSubscriptionRequest(stream=STREAM, interest=wants), done)
+        streams_of(place).subscribing.subscribe(StreamSubscriptionRequest(stream=STREAM, interest=wants), done)
         if self.simulation.now > 60.0:
-            self.simulation.after(PASSING_S, partial(_each, streams_of(place).unsubscribe, followed))
+            self.simulation.after(PASSING_S, partial(_each, streams_of(place).subscribing.unsubscribe, followed))
 
     def _publish_item(self) -> None:
         item = {"class": self.rng.choice(CLASSES), "number": self.counts["items"], "note": "x" * 50}
-        streams_of(self.simulation.nodes[0]).publish(STREAM, json.dumps(item).encode())
+        streams_of(self.simulation.nodes[0]).publishers.publish(STREAM, json.dumps(item).encode())
         self.counts["items"] += 1
 
     # All

@@ -9,16 +9,16 @@ from typing import Any, cast
 
 import pytest
 
-from peerd.api import Host
 from peerd.ids import NodeId, format_id
 from peerd.messages import Message, PeerRef
-from protocols.dissemination.asking import MOVES_TOLD_MAX, TreeQuestions, describe, told_moves
+from protocols.dissemination.asking import MOVES_TOLD_MAX, StreamQuestions, describe, told_moves
 from protocols.dissemination.config import DisseminationConfig
 from protocols.dissemination.front.tree_drawing import as_dot, as_mermaid, as_svg, as_text
 from protocols.dissemination.messages import MOVES_BYTES_MAX, PlanAnswer, PlanQuestion, TreeAnswer, TreeQuestion
 from protocols.dissemination.models import PastMove, PlannedMove, StreamTreeNode, StreamTreeView
 from protocols.dissemination.stream import StreamRecord
 from protocols.dissemination.stream_node import StreamNode
+from protocols.dissemination.streams import Streams
 from tests.support.fake_streams import PAST, PLANNED, node
 
 ME, CHILD = PeerRef(NodeId(1), "127.0.0.1", 1), PeerRef(NodeId(2), "127.0.0.1", 2)
@@ -29,7 +29,7 @@ RECORD = cast(
 )
 
 
-def asked(answer_here: Callable[[TreeQuestion | PlanQuestion], Message], child: Message) -> TreeQuestions:
+def asked(answer_here: Callable[[TreeQuestion | PlanQuestion], Message], child: Message) -> StreamQuestions:
     """Questions of the producer, whose only child gives this answer."""
 
     class OneChild:
@@ -39,7 +39,9 @@ def asked(answer_here: Callable[[TreeQuestion | PlanQuestion], Message], child: 
             assert peer == CHILD
             on_reply(child, peer)
 
-    return TreeQuestions(cast(Host, OneChild()), DisseminationConfig, answer_here)
+    questions: Any = StreamQuestions(cast(Streams, SimpleNamespace(host=OneChild(), config=DisseminationConfig)))
+    questions.answer_here = answer_here
+    return cast(StreamQuestions, questions)
 
 
 # What travels
@@ -79,7 +81,7 @@ def test_a_node_with_figures_that_are_no_numbers_counts_as_missing(figure: str) 
     here = TreeAnswer(RECORD.key, OWN.model_dump_json().encode(), (CHILD,))
     strange = node("", OWN.node, 1, bytes_per_s=7.5).model_dump_json().replace("7.5", figure)
     view: list[Any] = []
-    asked(lambda question: here, TreeAnswer(RECORD.key, strange.encode())).tree(RECORD, view.append)
+    asked(lambda question: here, TreeAnswer(RECORD.key, strange.encode())).walk(RECORD, view.append)
     assert [each.node for each in view[0].nodes] == [OWN.node] and view[0].missing == [format_id(CHILD.id)]
 
 
@@ -105,7 +107,7 @@ def test_a_node_with_figures_that_are_numbers_is_drawn_whatever_they_are(figure:
     names = ("items_per_s", "bytes_per_s", "late_s", "spurious_share", "moves")
     strange = node("", OWN.node, 1, **dict.fromkeys(names, figure)).model_dump_json()
     found: list[Any] = []
-    asked(lambda question: here, TreeAnswer(RECORD.key, strange.encode())).tree(RECORD, found.append)
+    asked(lambda question: here, TreeAnswer(RECORD.key, strange.encode())).walk(RECORD, found.append)
     [view] = found
     assert len(view.nodes) == 2 and StreamTreeView.model_validate_json(view.model_dump_json()) == view
     for draw in (as_text, as_dot, as_mermaid, as_svg):

@@ -41,10 +41,10 @@ def test_no_timer_runs_before_the_first_stream_nor_after_the_last(monkeypatch: p
     assert not armed
     plugin = plugin_of(simulation.nodes[0])
     told: list[StreamView | Exception] = []
-    plugin.create(StreamSpec(name="s", kind="classes", policy="first_fit"), told.append)
+    plugin.changes.create(StreamSpec(name="s", kind="classes", policy="first_fit"), told.append)
     simulation.run_until(lambda: bool(told), limit_s=30.0)
     assert armed
-    plugin.remove("s", told.append)
+    plugin.changes.remove("s", told.append)
     simulation.run_for(30.0)
     armed.clear()
     simulation.run_for(30.0)

@@ -24,10 +24,10 @@ class Producer:
         self.told: list[object] = []
 
     def create(self, spec: StreamSpec = SPEC) -> None:
-        self.plugin.create(spec, self.told.append)
+        self.plugin.changes.create(spec, self.told.append)
 
     def remove(self) -> None:
-        self.plugin.remove("news", lambda answer: None)
+        self.plugin.changes.remove("news", lambda answer: None)
 
     def asked(self, what: str) -> int:
         """How often the ring was asked for this."""
@@ -41,7 +41,7 @@ class Producer:
 
 
 def assert_nothing_is_left(producer: Producer) -> None:
-    assert producer.plugin.streams() == [] and producer.host.store.keys() == []
+    assert producer.plugin.questions.streams() == [] and producer.host.store.keys() == []
     assert not [name for name, _ in producer.host.timers if name == "stream_renewal"]
 
 

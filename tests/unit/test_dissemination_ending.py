@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
@@ -14,11 +14,11 @@ from peerd.messages import PeerRef
 from protocols.dissemination.config import DisseminationConfig
 from protocols.dissemination.models import StreamSpec
 from protocols.dissemination.producer.changes import Endings
-from protocols.dissemination.producer.part import Streams
 from protocols.dissemination.producer.stepping_down import Rivals
 from protocols.dissemination.service import StreamRefused
 from protocols.dissemination.stream import StreamRecord
 from protocols.dissemination.stream_node import DRAIN_S
+from protocols.dissemination.streams import Streams
 
 ONE, OTHER = (PeerRef(NodeId(number << 120), f"10.0.0.{number}", 7420) for number in (1, 2))
 SPEC = StreamSpec(name="news", kind="classes", policy="first_fit")
@@ -47,8 +47,8 @@ class Rig:
             withdraw=lambda record: self.done.append("withdrawn"),
         )
         self.produced: Any = SimpleNamespace(forget=self._forget)
-        around: tuple[Any, ...] = (self.nodes, self.registry, self.produced, lambda: None, lambda: False)
-        self.streams = Streams(self.host, DisseminationConfig, *around)
+        around = {"host": self.host, "nodes": self.nodes, "registry": self.registry, "produced": self.produced}
+        self.streams = cast(Streams, SimpleNamespace(config=DisseminationConfig, **around))
         self.endings = Endings(self.streams, lambda node: self.done.append("released"))
         self.told: list[Exception | None] = []
 

@@ -205,7 +205,7 @@ class Streamed:
         self.simulation = ring(3, 1, plugins=lambda index: [Dissemination(DisseminationConfig())])
         self.plugins = [plugin_of(node) for node in self.simulation.nodes]
         told: list[StreamView | Exception] = []
-        self.plugins[0].create(StreamSpec(name="s", kind=kind, policy="first_fit"), told.append)
+        self.plugins[0].changes.create(StreamSpec(name="s", kind=kind, policy="first_fit"), told.append)
         self.simulation.run_until(lambda: bool(told), limit_s=30.0)
         self.told: list[StreamSubscriptionView | Exception] = []
 
@@ -214,20 +214,20 @@ class Streamed:
         before = len(self.told)
         for text in interests:
             request = StreamSubscriptionRequest(stream="s", interest=text, after=after)
-            self.plugins[node].subscribe(request, self.told.append)
+            self.plugins[node].subscribing.subscribe(request, self.told.append)
         self.simulation.run_until(lambda: len(self.told) == before + len(interests), limit_s=30.0)
         views = [each for each in self.told[before:] if isinstance(each, StreamSubscriptionView)]
         assert len(views) == len(interests), self.told[before:]
         return [view.id for view in views]
 
     def publish(self, *payloads: bytes) -> list[str]:
-        ids = [self.plugins[0].publish("s", each).id for each in payloads]
+        ids = [self.plugins[0].publishers.publish("s", each).id for each in payloads]
         self.simulation.run_for(3.0)
         return ids
 
     def received(self, node: int, id: str) -> tuple[int, str]:
         """How much one has got, and why it was ended."""
-        view, feed = self.plugins[node].reading(id)
+        view, feed = self.plugins[node].subscribing.reading(id)
         return view.received, feed.ended.reason if feed.ended is not None else ""
 
 
@@ -279,7 +279,7 @@ def test_whatever_is_raised_on_an_items_way_the_next_one_has_another_number(monk
     for place, name in ((Matching, "match"), (StreamMember, "_flow")):
         monkeypatch.setattr(place, name, lambda *given: pytest.fail("a bug"))
         with pytest.raises(pytest.fail.Exception, match="a bug"):
-            producer.publish("s", b"a")
+            producer.publishers.publish("s", b"a")
         monkeypatch.undo()
         before = streamed.received(1, id)[0]
         streamed.publish(b"a", b"a")

@@ -25,7 +25,7 @@ class Producer:
     def __init__(self) -> None:
         self.plugin = Dissemination()
         self.host = FakeHost(1, self.plugin)
-        self.plugin.create(SPEC, lambda answer: None)
+        self.plugin.changes.create(SPEC, lambda answer: None)
         self.host.run_later()
         node = self.plugin.nodes.get(KEY)
         assert node is not None and node.keeping is not None
@@ -33,7 +33,7 @@ class Producer:
         node.member.state.matching.offload = self.aside.offload
 
     def publish(self, payload: bytes) -> None:
-        self.plugin.publish("news", payload)
+        self.plugin.publishers.publish("news", payload)
         self.host.run_later()
 
     def on_disk(self) -> list[tuple[int, bool]]:

@@ -36,10 +36,10 @@ def test_what_cannot_be_read_is_left_where_the_disk_does_not_remove_it(
     host.store.put(key, b"what this never wrote")
     with monkeypatch.context() as patch:
         patch.setattr(host.store, "delete", _refuse)
-        assert start_again(host).streams() == []
+        assert start_again(host).questions.streams() == []
     plugin = start_again(host)
     assert host.store.keys() == [], "the next start removes it"
-    plugin.create(DURABLE, lambda answer: None)
+    plugin.changes.create(DURABLE, lambda answer: None)
     host.run_later()
     assert host.store.keys() == ["past.news"]
 

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import inspect
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from random import Random
 from typing import Any
 
@@ -48,8 +47,7 @@ from protocols.dissemination.names import (
     position_text,
     stream_key,
 )
-from protocols.dissemination.plugin import Dissemination
-from protocols.dissemination.service import StreamRefused, StreamService
+from protocols.dissemination.service import StreamRefused
 from protocols.dissemination.statistics.received import ReceivedItems
 from protocols.dissemination.stream import (
     FORMER_MAX,
@@ -287,26 +285,6 @@ def test_the_end_of_another_move_is_not_the_searchs() -> None:
     over = begun(search, PEERS[:1])
     assert not search.ended(PEERS[3], MoveEnd.MOVED, ())
     assert not over and search.current == PEERS[0]
-
-
-def promised() -> list[tuple[str, Callable[..., Any]]]:
-    return [
-        (name, value)
-        for name, value in vars(StreamService).items()
-        if inspect.isfunction(value) and not name.startswith("_")
-    ]
-
-
-def of_the_plugin(plugin: Dissemination) -> StreamService:
-    """Here the types are compared, by the type checker."""
-    return plugin
-
-
-@pytest.mark.parametrize(("name", "value"), promised())
-def test_the_plugin_offers_what_clients_are_promised(name: str, value: Callable[..., Any]) -> None:
-    wanted = [(each.name, each.kind, each.default) for each in inspect.signature(value).parameters.values()]
-    offered = inspect.signature(getattr(Dissemination, name)).parameters.values()
-    assert [(each.name, each.kind, each.default) for each in offered] == wanted
 
 
 def fixed_host() -> Any:

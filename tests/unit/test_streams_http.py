@@ -8,7 +8,7 @@ import json
 from collections.abc import AsyncIterator, Iterable
 from contextlib import aclosing
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, cast
 
 import httpx
 import pytest
@@ -35,6 +35,7 @@ from protocols.dissemination.models import (
     item_order,
 )
 from protocols.dissemination.names import StreamPosition
+from protocols.dissemination.plugin import Dissemination
 from protocols.dissemination.service import StreamRefused
 from protocols.dissemination.subscriptions import ClientSubscription
 from tests.support.fake_daemon import LOCAL_OPERATOR, FakeDaemon
@@ -129,7 +130,7 @@ async def test_the_tree_the_plan_and_the_history(rig: Rig) -> None:
 
 
 def test_reading_needs_less_than_publishing() -> None:
-    routes: list[Any] = list(router(FakeStreams()).routes)
+    routes: list[Any] = list(router(cast(Dissemination, FakeStreams())).routes)
     needed = {(method, route.path): scope_of(route) for route in routes for method in methods(route)}
     writing = {
         *(("POST", "/streams"), ("DELETE", "/streams/{stream}"), ("POST", "/streams/{stream}/items")),

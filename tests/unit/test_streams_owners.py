@@ -78,14 +78,14 @@ def test_whose_a_stream_is_survives_a_restart_and_ends_with_it() -> None:
     host = FakeHost(1)
     plugin = start(host)
     plugin.produced.give_to("news", "user 1001")
-    assert plugin.owner_of("news") == "user 1001"
+    assert plugin.produced.owner_of("news") == "user 1001"
     plugin = start(host)
-    assert plugin.owner_of("news") == "user 1001" and plugin.owner_of("other") == ""
+    assert plugin.produced.owner_of("news") == "user 1001" and plugin.produced.owner_of("other") == ""
     made = plugin.produced
     record = made.make(StreamRecord.of(StreamSpec(name="news"), host.peer)).record
     made.remember(record)
     made.forget(record)
-    assert plugin.owner_of("news") == "" and host.store.keys() == []
+    assert plugin.produced.owner_of("news") == "" and host.store.keys() == []
 
 
 @pytest.mark.parametrize(("room", "share", "most"), [(20, 0.25, 5), (3, 0.25, 1), (1, 0.25, 1), (20, 1.0, 20)])
@@ -102,6 +102,6 @@ def test_one_owner_has_its_share_of_all_subscriptions() -> None:
     everything = load_kind("attributes").parse("")
     for _ in range(share):
         plugin.clients.add("news", everything, "attributes", "", None).owner = "user 1001"
-    plugin.check_share("user 1002")
+    plugin.clients.check_share("user 1002")
     with pytest.raises(StreamRefused, match=f"user 1001 has {share} subscriptions"):
-        plugin.check_share("user 1001")
+        plugin.clients.check_share("user 1001")

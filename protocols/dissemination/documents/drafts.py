@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable
-from typing import Final, Protocol
+from typing import Final
 
 from peerd.api import Host, Value, value_size_bytes
 from peerd.errors import Unavailable
@@ -26,20 +26,15 @@ from protocols.dissemination.interests.errors import ItemError
 from protocols.dissemination.loading import load_kind
 from protocols.dissemination.messages import CONTENT_TYPE_MAX, ITEM_BYTES_MAX, StreamItem
 from protocols.dissemination.models import DocumentView, ItemPublished
+from protocols.dissemination.producer.publishing import Publishers
 from protocols.dissemination.service import StreamRefused
 
 DRAFTS_MAX: Final = 16
 """Documents that clients send to this node at the same time."""
 
 
-class PublishAttached(Protocol):
-    """Publishes an item: `protocols.dissemination.service.StreamService.publish`."""
-
-    def __call__(self, name: str, payload: bytes, content_type: str, *, attachment: Attachment) -> ItemPublished: ...
-
-
 class DocumentDraft:
-    """Implements `protocols.dissemination.documents.service.ArrivingDocument`."""
+    """A document that a client is sending. Its pieces come one after the other."""
 
     def __init__(
         self,
@@ -63,11 +58,11 @@ class DocumentDraft:
 
     @property
     def piece_bytes(self) -> int:
-        """See `ArrivingDocument`."""
+        """The size of the next piece."""
         return min(self._chunk_bytes, self.size - self._taken)
 
     def add(self, piece: Value, on_done: Callable[[bool | Exception], None]) -> None:
-        """See `ArrivingDocument`."""
+        """Take the next piece. ``on_done``, with ``True``: the one after it may come."""
         size = value_size_bytes(piece)
         if self.is_over or self._is_busy or not size or size != self.piece_bytes:
             raise StreamRefused("invalid", f"a piece of {size} bytes, expected {self.piece_bytes}")
@@ -92,12 +87,12 @@ class DocumentDraft:
         self._host.offload(digest, piece, done=known, failed=failed)
 
     def publish(self) -> ItemPublished:
-        """See `ArrivingDocument`."""
+        """All is here: publish the item that it is attached to. Raises `StreamRefused`, `Unavailable`."""
         if self.is_over or self._taken < self.size:
             raise StreamRefused("invalid", f"{self._taken} of {self.size} bytes have come")
         attachment = Attachment(self._name, self.size, self._chunk_bytes, self._digests, self._content_type)
         try:
-            published = self._owner.publish(self._stream, *self._item, attachment=attachment)
+            published = self._owner.publishers.publish(self._stream, *self._item, attachment=attachment)
         except (StreamRefused, Unavailable):
             self.drop()
             raise
@@ -105,33 +100,35 @@ class DocumentDraft:
         return published
 
     def drop(self) -> None:
-        """See `ArrivingDocument`."""
+        """Nothing comes of it. Harmless when it was published."""
         if not self.is_over:
             self._owner.ended(self)
             self._owner.exchange.shelf.files.delete(self.file)
 
 
 class Documents:
-    """Implements `protocols.dissemination.documents.service.DocumentService`."""
+    """Methods may raise `StreamRefused` and `Unavailable` at once; ``on_done`` is called once, later."""
 
     def __init__(
         self,
         host: Host,
         config: Callable[[], DisseminationConfig],
         exchange: DocumentExchange,
-        kind_of: Callable[[str], str],
-        publish: PublishAttached,
+        publishers: Publishers,
     ) -> None:
-        self._host, self._config, self.exchange = host, config, exchange
-        self._kind_of, self.publish = kind_of, publish
+        self._host, self._config, self.exchange, self.publishers = host, config, exchange, publishers
         self._drafts: list[DocumentDraft] = []
         self._number = 0
 
     def draft(
         self, stream: str, size: int, name: str, content_type: str, payload: bytes | None = None, payload_type: str = ""
     ) -> DocumentDraft:
-        """See `DocumentService.draft`."""
-        kind = self._kind_of(stream)  # it has to be one that is produced here
+        """Begin to take a document for a stream that this node produces.
+
+        ``payload``: the item that it is attached to; without, that is a description of the document, in the language of
+        the stream's kind. An item that would be refused in the end is refused now, before the document comes.
+        """
+        kind = self.publishers.node_of(stream).record.kind  # it has to be one that is produced here
         largest = min(DOCUMENT_BYTES_MAX, self._config().document_max_bytes)
         if not 0 < size <= largest:
             raise StreamRefused("invalid", f"a document of {size} bytes: it has to have 1 to {largest}")
@@ -172,15 +169,15 @@ class Documents:
     # What clients ask
 
     def documents(self) -> list[DocumentView]:
-        """See `DocumentService.documents`."""
+        """The documents that are here, wholly or in part, oldest first."""
         return [self._view(kept) for kept in self.exchange.shelf]
 
     def document(self, id: str) -> DocumentView:
-        """See `DocumentService.document`."""
+        """One of them."""
         return self._view(self._find(id))
 
     def read(self, id: str, chunk: int, on_done: Callable[[Value | Exception], None]) -> None:
-        """See `DocumentService.read`."""
+        """A chunk of a document; where it is still to come, ``on_done`` is called when it has come."""
         kept = self._find(id)
         if not 0 <= chunk < kept.attachment.count:
             raise StreamRefused("invalid", f"the document has {kept.attachment.count} chunks")

@@ -5,8 +5,8 @@ from __future__ import annotations
 import base64
 import binascii
 import json
-from collections.abc import Callable
 from contextlib import suppress
+from functools import partial
 from http import HTTPStatus
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
@@ -14,7 +14,7 @@ from fastapi import APIRouter, Depends, HTTPException, Query, Request, Response
 from pydantic import TypeAdapter
 from starlette.requests import HTTPConnection
 
-from peerd.daemon.http.answers import answer_of, http_error
+from peerd.daemon.http.answers import answer_of
 from peerd.daemon.http.asker import Asker, asker_of
 from peerd.daemon.http.ingest import LINES_BODY, LineRefused, ingest, large_body
 from peerd.daemon.http.paying import pay
@@ -24,7 +24,7 @@ from peerd.front import READS
 from peerd.lib.feed import Feed, FeedItem, Place, Position
 from peerd.limits import KIB
 from peerd.models.admin import STREAM_TYPE
-from protocols.dissemination.front.http_documents import add_documents
+from protocols.dissemination.front.http_documents import add_documents, told
 from protocols.dissemination.loading import load_kind
 from protocols.dissemination.messages import ITEM_BYTES_MAX
 from protocols.dissemination.models import (
@@ -54,7 +54,7 @@ from protocols.dissemination.ports import RememberingKind
 from protocols.dissemination.service import StreamRefused
 
 if TYPE_CHECKING:
-    from protocols.dissemination.service import StreamService
+    from protocols.dissemination.plugin import Dissemination
 
 JSON_TYPE: Final = "application/json"
 FORM_TYPE: Final = "application/x-www-form-urlencoded"
@@ -75,7 +75,7 @@ AfterItem = Annotated[
 ]
 
 
-def router(service: StreamService) -> APIRouter:
+def router(service: Dissemination) -> APIRouter:
     """The routes; ``service`` is the running plugin of the daemon."""
     routes = APIRouter(prefix="/streams")
     add_documents(routes, service.documents)
@@ -86,28 +86,28 @@ def router(service: StreamService) -> APIRouter:
     return routes
 
 
-def _add_streams(routes: APIRouter, service: StreamService) -> None:
+def _add_streams(routes: APIRouter, service: Dissemination) -> None:
     @routes.get("")
     async def streams() -> StreamViews:
         """The streams that this daemon takes part in."""
-        return StreamViews(streams=service.streams())
+        return StreamViews(streams=service.questions.streams())
 
     @routes.post("", status_code=HTTPStatus.CREATED)
     async def create(request: Request, body: StreamSpec) -> StreamView:
         """Create a stream, whose producer this daemon becomes. The same stream once more is fine."""
         owner = asker_of(request).owner
-        return await answer_of(lambda done: service.create(body, done, owner))
+        return await answer_of(lambda done: service.changes.create(body, done, owner))
 
     @routes.get("/{stream}")
     async def find(stream: StreamName) -> StreamView:
         """A stream by its name, wherever it is produced."""
-        return await answer_of(lambda done: service.find(stream, done))
+        return await answer_of(lambda done: service.questions.find(stream, done))
 
     @routes.delete("/{stream}")
     async def remove(request: Request, stream: StreamName) -> StreamView:
         """End a stream that this daemon produces; for who has created it, and for operators."""
         _check_stream(service, stream, asker_of(request), "to end a stream")
-        return await answer_of(lambda done: service.remove(stream, done))
+        return await answer_of(lambda done: service.changes.remove(stream, done))
 
     @routes.post("/{stream}/hand-over")
     async def hand_over(request: Request, stream: StreamName, body: StreamHandOver) -> StreamView:
@@ -117,13 +117,13 @@ def _add_streams(routes: APIRouter, service: StreamService) -> None:
         are told then where the producer is.
         """
         _check_stream(service, stream, asker_of(request), "to hand a stream over")
-        return await answer_of(lambda done: service.hand_over(stream, body.to, done), limit_s=None)
+        return await answer_of(lambda done: service.changes.hand_over(stream, body.to, done), limit_s=None)
 
 
-def _check_stream(service: StreamService, stream: str, asker: Asker, what: str) -> None:
+def _check_stream(service: Dissemination, stream: str, asker: Asker, what: str) -> None:
     """Raise ``HTTPException`` (403) for who may not change a stream."""
     asker.check_write(what, "dissemination")
-    asker.check_own(f"the stream {stream}", service.owner_of(stream), is_kept=True)
+    asker.check_own(f"the stream {stream}", service.produced.owner_of(stream), is_kept=True)
 
 
 # Items
@@ -162,7 +162,7 @@ def _no_constant(word: str) -> Any:
     raise ValueError(f"{word} is no number in JSON")
 
 
-def _add_items(routes: APIRouter, service: StreamService) -> None:
+def _add_items(routes: APIRouter, service: Dissemination) -> None:
     @routes.post("/{stream}/items", openapi_extra=ITEM_BODIES, response_model=None)
     async def publish(
         request: Request,
@@ -212,41 +212,31 @@ def _add_items(routes: APIRouter, service: StreamService) -> None:
     add_feed(routes, "/{stream}/items", subscribed)
 
 
-async def _publish_one(service: StreamService, stream: str, body: bytes, kind: str) -> ItemPublished:
+async def _publish_one(service: Dissemination, stream: str, body: bytes, kind: str) -> ItemPublished:
     if not body:
         raise HTTPException(HTTPStatus.UNPROCESSABLE_ENTITY, "the body is empty; an item is the body as it is")
     await _until_publishable(service, stream)
-    try:
+    with told():
         published = _publish(service, stream, body, kind)
-    except ClientRefusal as error:
-        raise http_error(error) from error
     return published.model_copy(update={"is_kept": True}) if await _until_kept(service, stream) else published
 
 
-def _publish(service: StreamService, stream: str, payload: bytes, kind: str) -> ItemPublished:
+def _publish(service: Dissemination, stream: str, payload: bytes, kind: str) -> ItemPublished:
     if len(payload) > ITEM_BYTES_MAX:
         what = f"an item has at most {ITEM_BYTES_MAX} bytes, this one {len(payload)}"
         raise StreamRefused("invalid", f"{what}; attach what is larger to an item that describes it")
-    return service.publish(stream, payload, kind)
+    return service.publishers.publish(stream, payload, kind)
 
 
-async def _until_kept(service: StreamService, stream: str) -> bool:
+async def _until_kept(service: Dissemination, stream: str) -> bool:
     """Wait for the disk, if the stream is durable; whether what was published is on it."""
 
-    def ask(done: Callable[[bool | Exception], None]) -> None:
-        service.when_kept(stream, done)
-
-    return await answer_of(ask)
+    return await answer_of(partial(service.publishers.when_kept, stream))
 
 
-async def _until_publishable(service: StreamService, stream: str) -> None:
-    if service.is_publishable(stream):
-        return  # as it mostly is: each line of a request comes by here
-
-    def ask(done: Callable[[bool | Exception], None]) -> None:
-        service.when_publishable(stream, done)
-
-    await answer_of(ask)
+async def _until_publishable(service: Dissemination, stream: str) -> None:
+    if not service.publishers.is_publishable(stream):  # it mostly is: each line of a request comes by here
+        await answer_of(partial(service.publishers.when_publishable, stream))
 
 
 # Subscriptions
@@ -257,32 +247,28 @@ async def _pay_for(request: HTTPConnection, interest: str) -> None:
     await pay(request, INTEREST_S + INTEREST_BYTE_S * len(interest))
 
 
-async def _subscribe(service: StreamService, asked: StreamSubscriptionRequest, asker: Asker) -> StreamSubscriptionView:
-    is_known = bool(asked.name) and any(view.name == asked.name for view in service.subscriptions())
+async def _subscribe(service: Dissemination, asked: StreamSubscriptionRequest, asker: Asker) -> StreamSubscriptionView:
+    is_known = bool(asked.name) and any(view.name == asked.name for view in service.subscribing.subscriptions())
     if not asker.is_operator and not is_known:
-        try:
-            service.check_share(asker.owner)
-        except ClientRefusal as error:
-            raise http_error(error) from error
-
-    def ask(done: Callable[[StreamSubscriptionView | Exception], None]) -> None:
-        service.subscribe(asked, done)
-
-    return await answer_of(ask)
+        with told():
+            service.clients.check_share(asker.owner)
+    return await answer_of(partial(service.subscribing.subscribe, asked))
 
 
-def _of_feed(service: StreamService, stream: str, epoch: str) -> str | None:
+def _of_feed(service: Dissemination, stream: str, epoch: str) -> str | None:
     """The id of the subscription whose feed has this epoch, which only those know who have read it."""
-    views = (view for view in service.subscriptions() if view.epoch == epoch and view.stream == stream)
+    views = (view for view in service.subscribing.subscriptions() if view.epoch == epoch and view.stream == stream)
     return next((view.id for view in views), None)
 
 
-def _named(service: StreamService, stream: str, id: str, asker: Asker) -> StreamSubscriptionView:
+def _named(service: Dissemination, stream: str, id: str, asker: Asker) -> StreamSubscriptionView:
     """A client's subscription of this stream, by its id or its name. Raises ``HTTPException`` (403, 404)."""
     try:
-        view, _ = service.reading(id)  # most give the id, and then there is no need to look at all of them
+        view, _ = service.subscribing.reading(id)  # most give the id, and then there is no need to look at all of them
     except ClientRefusal:
-        found = next((each for each in service.subscriptions() if each.stream == stream and each.name == id), None)
+        found = next(
+            (each for each in service.subscribing.subscriptions() if each.stream == stream and each.name == id), None
+        )
     else:
         found = view if view.stream == stream else None
     if found is not None:
@@ -291,11 +277,9 @@ def _named(service: StreamService, stream: str, id: str, asker: Asker) -> Stream
     raise HTTPException(HTTPStatus.NOT_FOUND, f"the stream {stream} has no subscription {id:.80} here")
 
 
-def _source(service: StreamService, id: str, after_item: str | None = None) -> Source[ReceivedItem]:
-    try:
-        view, feed = service.reading(id)
-    except ClientRefusal as error:
-        raise http_error(error) from error
+def _source(service: Dissemination, id: str, after_item: str | None = None) -> Source[ReceivedItem]:
+    with told():
+        view, feed = service.subscribing.reading(id)
     return Source(feed, json_line, begin=_place_after(feed, after_item, is_ordered=_is_ordered(view)))
 
 
@@ -349,11 +333,11 @@ def _order_of(item: ReceivedItem) -> StreamPosition:
         return START
 
 
-def _add_subscriptions(routes: APIRouter, service: StreamService) -> None:
+def _add_subscriptions(routes: APIRouter, service: Dissemination) -> None:
     @routes.get("/{stream}/subscriptions")
     async def subscriptions(request: Request, stream: StreamName) -> StreamSubscriptionViews:
         """The client's own subscriptions to a stream; for operators those of all clients of this daemon."""
-        asker, held = asker_of(request), [view for view in service.subscriptions() if view.stream == stream]
+        asker, held = asker_of(request), [view for view in service.subscribing.subscriptions() if view.stream == stream]
         views = [_told(view) for view in held if asker.is_operator or (view.owner and view.owner == asker.owner)]
         return StreamSubscriptionViews(subscriptions=views)
 
@@ -368,7 +352,7 @@ def _add_subscriptions(routes: APIRouter, service: StreamService) -> None:
         if body.name:
             asker.check_write("a subscription with a name", "dissemination")
         if body.name and asker.is_operator:  # who may resume anybody's
-            owner = next((view.owner for view in service.subscriptions() if view.name == body.name), owner)
+            owner = next((view.owner for view in service.subscribing.subscriptions() if view.name == body.name), owner)
         asked = StreamSubscriptionRequest(stream=stream, owner=owner, **body.model_dump())
         await _pay_for(request, body.interest)
         return _told(await _subscribe(service, asked, asker))
@@ -379,10 +363,8 @@ def _add_subscriptions(routes: APIRouter, service: StreamService) -> None:
         found = _named(service, stream, id, asker_of(request))
         if found.name:
             asker_of(request).check_write("to end a subscription with a name", "dissemination")
-        try:
-            return _told(service.unsubscribe(found.id))
-        except ClientRefusal as error:
-            raise http_error(error) from error
+        with told():
+            return _told(service.subscribing.unsubscribe(found.id))
 
     def held(
         request: HTTPConnection, stream: StreamName, id: str, after_item: AfterItem = None
@@ -396,18 +378,18 @@ def _add_subscriptions(routes: APIRouter, service: StreamService) -> None:
 # Questions
 
 
-def _add_questions(routes: APIRouter, service: StreamService) -> None:
+def _add_questions(routes: APIRouter, service: Dissemination) -> None:
     @routes.get("/{stream}/tree")
     async def tree(stream: StreamName) -> StreamTreeView:
         """The tree of a stream, asked of its nodes; `missing` has those that did not answer in time."""
-        return await answer_of(lambda done: service.tree(stream, done))
+        return await answer_of(lambda done: service.questions.tree(stream, done))
 
     @routes.get("/{stream}/plan")
     async def plan(stream: StreamName) -> StreamPlanView:
         """What the stream's policy would change next, and what it expects of that."""
-        return await answer_of(lambda done: service.plan(stream, done))
+        return await answer_of(lambda done: service.questions.plan(stream, done))
 
     @routes.get("/{stream}/history")
     async def history(stream: StreamName) -> StreamHistoryView:
         """What the stream's policy has changed: what it expected, and what came of it."""
-        return await answer_of(lambda done: service.history(stream, done))
+        return await answer_of(lambda done: service.questions.history(stream, done))

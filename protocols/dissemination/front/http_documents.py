@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from contextlib import aclosing
+from collections.abc import Iterator
+from contextlib import aclosing, contextmanager
+from functools import partial
 from http import HTTPStatus
 from typing import TYPE_CHECKING, Annotated, Any, Final
 from urllib.parse import quote
@@ -22,7 +23,7 @@ from protocols.dissemination.models import (
 )
 
 if TYPE_CHECKING:
-    from protocols.dissemination.documents.service import ArrivingDocument, DocumentService
+    from protocols.dissemination.documents.drafts import DocumentDraft, Documents
 
 FILE_BODY: Final[dict[str, Any]] = {"requestBody": {"content": {"*/*": {}}, "required": True}}
 BINARY_TYPE: Final = "application/octet-stream"
@@ -31,7 +32,16 @@ PAYLOAD_LENGTH_MAX: Final = 8192
 """A payload travels in the request's address, which has a limit of its own."""
 
 
-def add_documents(routes: APIRouter, service: DocumentService) -> None:
+@contextmanager
+def told() -> Iterator[None]:
+    """Refusals become answers of HTTP."""
+    try:
+        yield
+    except ClientRefusal as error:
+        raise http_error(error) from error
+
+
+def add_documents(routes: APIRouter, service: Documents) -> None:
     """The routes; ``service`` is that of the running plugin."""
 
     @routes.put("/{stream}/documents/{name}", openapi_extra=FILE_BODY, status_code=HTTPStatus.CREATED)
@@ -51,18 +61,14 @@ def add_documents(routes: APIRouter, service: DocumentService) -> None:
         length = size if size is not None else int(request.headers.get("content-length", "0"))
         if not length:
             raise HTTPException(HTTPStatus.LENGTH_REQUIRED, "say how long the file is: Content-Length, or ?size=")
-        try:
+        with told():
             item = None if payload is None else payload.encode()
             draft = service.draft(stream, length, name, kind, item, payload_type)
-        except ClientRefusal as error:
-            raise http_error(error) from error
-        try:
-            await _take(request, draft)
-            return draft.publish()
-        except ClientRefusal as error:
-            raise http_error(error) from error
-        finally:
-            draft.drop()
+            try:
+                await _take(request, draft)
+                return draft.publish()
+            finally:
+                draft.drop()
 
     @routes.get("/{stream}/documents")
     async def documents(stream: StreamName) -> DocumentViews:
@@ -72,10 +78,8 @@ def add_documents(routes: APIRouter, service: DocumentService) -> None:
     @routes.get("/{stream}/documents/{id}/state")
     async def state(stream: StreamName, id: str) -> DocumentView:
         """What a document is, and how much of it is here."""
-        try:
+        with told():
             return service.document(id)
-        except ClientRefusal as error:
-            raise http_error(error) from error
 
     @routes.get("/{stream}/documents/{id}", response_class=Response)
     async def read(
@@ -90,10 +94,7 @@ def add_documents(routes: APIRouter, service: DocumentService) -> None:
             raise HTTPException(HTTPStatus.SERVICE_UNAVAILABLE, NOTHING_COMES)
 
         async def piece(number: int) -> bytes:
-            def ask(done: Callable[[Any], None]) -> None:
-                service.read(id, number, done)
-
-            return bytes(await answer_of(ask, limit_s=None))
+            return bytes(await answer_of(partial(service.read, id, number), limit_s=None))
 
         headers = {
             "content-disposition": f"attachment; filename*=UTF-8''{quote(view.name, safe='')}",
@@ -103,11 +104,7 @@ def add_documents(routes: APIRouter, service: DocumentService) -> None:
         return file_answer(request, view.size, view.chunk_bytes, piece, headers, BINARY_TYPE, begin)
 
 
-async def _take(request: Request, draft: ArrivingDocument) -> None:
+async def _take(request: Request, draft: DocumentDraft) -> None:
     async with aclosing(body_pieces(request, lambda: draft.piece_bytes)) as pieces:
         async for piece in pieces:
-
-            def add(done: Callable[[bool | Exception], None], piece: bytes = piece) -> None:
-                draft.add(piece, done)
-
-            await answer_of(add)
+            await answer_of(partial(draft.add, piece))

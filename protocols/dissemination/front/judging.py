@@ -131,13 +131,13 @@ class StreamJudge:
             stream.is_created = not stream.is_refused
             on_done(answer)
 
-        plugin_of(place).create(spec, done)
+        plugin_of(place).changes.create(spec, done)
 
     def publish(self, place: Place, stream: str, name: str, padding: int = 0) -> None:
         """Publish an item of a class. Raises what the plugin raises."""
         of = self.streams[stream]
         payload = of.writing.item(name, len(of.positions), padding)
-        self.published(place, of, name, payload, plugin_of(place).publish(of.name, payload))
+        self.published(place, of, name, payload, plugin_of(place).publishers.publish(of.name, payload))
 
     @staticmethod
     def published(
@@ -152,7 +152,7 @@ class StreamJudge:
             if not isinstance(answer, Exception):
                 of.doubtful.discard(position)
 
-        plugin_of(place).when_kept(of.name, kept)
+        plugin_of(place).publishers.when_kept(of.name, kept)
         return position
 
     def label_of(self, place: Place, name: str) -> str:
@@ -203,14 +203,14 @@ class StreamJudge:
                 return
             watched.id = answer.id
             watched.stream = published = self.streams[self.label_of(place, stream)]
-            watched.reader = plugin.reading(answer.id)[1].reader("start")
+            watched.reader = plugin.subscribing.reading(answer.id)[1].reader("start")
             watched.through = published.last if after is None else position_of(after)
             watched.begun_s = place.driver.engine.now
 
         request = StreamSubscriptionRequest(
             stream=stream, interest=published.writing.interest(wants), after=after, name=watched.name
         )
-        plugin.subscribe(request, done)
+        plugin.subscribing.subscribe(request, done)
         self.watched.append(watched)
         return watched
 
@@ -218,7 +218,7 @@ class StreamJudge:
         """End a subscription whose node lives."""
         self._read(watched)
         watched.is_over = True
-        plugin_of(watched.place).unsubscribe(watched.id)
+        plugin_of(watched.place).subscribing.unsubscribe(watched.id)
 
     def read(self) -> None:
         """Take what has come to every subscription, and compare it."""
@@ -239,14 +239,14 @@ class StreamJudge:
         if watched.reader is None or place.boot_epoch == watched.boot or not (place.is_live and place.node.is_ready):
             return
         plugin = plugin_of(place)
-        again = next((each for each in plugin.subscriptions() if each.name == watched.name), None)
+        again = next((each for each in plugin.subscribing.subscriptions() if each.name == watched.name), None)
         if again is None or again.state not in ("live", "orphaned"):
             return
         watched.boot, watched.id = place.boot_epoch, again.id
         if self.streams[self.label_of(place, watched.stream.name)] is not watched.stream:
             watched.is_over = True  # its mark is one of another stream of the name, and says nothing in this one
             return
-        watched.reader = plugin.reading(again.id)[1].reader("start")
+        watched.reader = plugin.subscribing.reading(again.id)[1].reader("start")
         watched.is_counted = watched.is_stale = False
         watched.newest = START
         watched.was_slow, watched.dropped = False, 0

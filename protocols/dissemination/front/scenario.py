@@ -75,7 +75,7 @@ def _create(place: Place, name: str, arguments: Mapping[str, Any], report: Repor
             {"outcome": "created"} if isinstance(answer, StreamView) else {"outcome": "refused", "reason": str(answer)}
         )
 
-    plugin_of(place).create(spec, done)
+    plugin_of(place).changes.create(spec, done)
 
 
 def _publish(place: Place, name: str, arguments: Mapping[str, Any], report: Reporter) -> None:
@@ -87,7 +87,7 @@ def _publish(place: Place, name: str, arguments: Mapping[str, Any], report: Repo
         if not left or not place.is_live:
             return
         try:
-            plugin_of(place).publish(name, rng.choice(payloads).encode())
+            plugin_of(place).publishers.publish(name, rng.choice(payloads).encode())
         except (StreamRefused, Unavailable) as error:
             report({"outcome": "refused", "reason": str(error)})
             return
@@ -107,11 +107,11 @@ def _subscribe(place: Place, name: str, arguments: Mapping[str, Any], report: Re
         else:
             report({"outcome": "refused", "reason": str(answer)})
 
-    plugin_of(place).subscribe(request, done)
+    plugin_of(place).subscribing.subscribe(request, done)
 
 
 def _received(place: Place, name: str, report: Reporter) -> None:
-    for view in plugin_of(place).subscriptions():
+    for view in plugin_of(place).subscribing.subscriptions():
         if view.stream == name:
             report(
                 {"outcome": view.state, "interest": view.interest, "received": view.received, "gaps": view.missed_gaps}

@@ -243,7 +243,7 @@ class StreamTraffic(SwarmWork):
             if not is_right:
                 self.not_done.append(f"in a calm ring {place} creates {name}, which another one produces: {answer}")
 
-        plugin_of(place).create(StreamSpec(name=name, kind=self._kinds[0], policy="first_fit"), told)
+        plugin_of(place).changes.create(StreamSpec(name=name, kind=self._kinds[0], policy="first_fit"), told)
 
     def _attach_all(self, proof: str) -> None:
         """A document in the new stream, and in another one, which may be on its way to another producer just now."""

@@ -92,7 +92,7 @@ class Troubles:
         if not producers or not members:
             return None
         told: list[StreamView | Exception] = []
-        plugin_of(producers[-1]).hand_over(stream.name, self._rng.choice(members).peer.address, told.append)
+        plugin_of(producers[-1]).changes.hand_over(stream.name, self._rng.choice(members).peer.address, told.append)
         self._asked.append((producers[-1], producers[-1].boot_epoch, self._simulation.now, told))
         return told
 

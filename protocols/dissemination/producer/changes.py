@@ -8,18 +8,21 @@ from dataclasses import dataclass
 
 from peerd.api import Part
 from peerd.errors import Unavailable
-from protocols.dissemination.asking import TreeQuestions
+from protocols.dissemination.asking import StreamQuestions, node_in_tree, then
+from protocols.dissemination.models import StreamSpec, StreamTreeView, StreamView
 from protocols.dissemination.producer.next_producer import NextProducer
-from protocols.dissemination.producer.part import Streams
-from protocols.dissemination.producer.publishing import produced_elsewhere
+from protocols.dissemination.producer.publishing import Publishers, produced_elsewhere
 from protocols.dissemination.producer.standbys import Standbys
 from protocols.dissemination.producer.stepping_down import Rivals
 from protocols.dissemination.producer.succession import Succession
 from protocols.dissemination.producer.take_over import TakeOver
 from protocols.dissemination.service import StreamRefused
+from protocols.dissemination.stream import StreamRecord
 from protocols.dissemination.stream_node import DRAIN_S, StreamNode
+from protocols.dissemination.streams import Streams
 
 Done = Callable[[Exception | None], None]
+Viewed = Callable[[StreamView | Exception], None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,8 +36,7 @@ class Endings:
     """``release`` tells the standbys of a stream that nobody is to go on with it."""
 
     def __init__(self, streams: Streams, release: Callable[[StreamNode], None]) -> None:
-        self._host, self._nodes = streams.host, streams.nodes
-        self._registry, self._produced, self._release = streams.registry, streams.produced, release
+        self._streams, self._host, self._nodes, self._release = streams, streams.host, streams.nodes, release
         self._endings: list[_Ending] = []
 
     def __contains__(self, node: StreamNode) -> bool:
@@ -75,25 +77,69 @@ class Endings:
         def removed(why: Exception | None) -> None:
             on_done(why or on_disk)
 
-        self._registry.remove(node.record, removed)
+        self._streams.registry.remove(node.record, removed)
         self._release(node)
         self._nodes.give_up(node, "ended")
         try:
-            self._produced.forget(node.record)
+            self._streams.produced.forget(node.record)
         except Unavailable as error:
             on_disk = error  # it is over, but this node will produce it again after a restart
 
 
 class ProducerChanges:
-    """All parts of one node."""
+    """Which streams this node produces. Every method for clients may raise `StreamRefused` and `Unavailable` at once;
+    ``on_done`` gets the answer, or one of these."""
 
-    def __init__(self, streams: Streams, questions: TreeQuestions) -> None:
+    def __init__(self, streams: Streams, questions: StreamQuestions, publishers: Publishers) -> None:
+        self._streams, self._questions, self._publishers = streams, questions, publishers
         self.rivals = Rivals(streams)
         self.succession = Succession(streams, self.rivals)
         self.next_producer = NextProducer(streams, self.rivals)
         self.take_over = TakeOver(streams, self.rivals, self.next_producer)
         self.standbys = Standbys(streams, questions)
         self.endings = Endings(streams, self.standbys.release)
+
+    def create(self, spec: StreamSpec, on_done: Viewed, owner: str = "") -> None:
+        """Make this node the producer of a new stream; its record goes to the ring. Fine if it is that already.
+
+        ``owner``: whose it is; what that means, the front says.
+        """
+        streams, told = self._streams, self._streams.later(on_done)
+        streams.check_stays()
+        try:
+            record = StreamRecord.of(spec, streams.host.peer)
+        except ValueError as error:
+            raise StreamRefused("invalid", str(error)) from error
+
+        def done(answer: StreamNode | Exception) -> None:
+            told(answer if isinstance(answer, Exception) else streams.view(answer))
+
+        streams.produced.create(record, owner, done)
+
+    def hand_over(self, name: str, to: str, on_done: Viewed) -> None:
+        """Make another node of the tree the producer of a stream that this node produces; this one is a member then.
+
+        ``to``: its address, or the beginning of its id.
+        """
+        streams, told = self._streams, self._streams.later(on_done)
+        streams.check_stays()
+        node = self._publishers.node_of(name)
+
+        def asked(view: StreamTreeView) -> None:
+            def done(why: Exception | None) -> None:
+                told(streams.view(node) if why is None else why)
+
+            self.succession.hand_over(node, node_in_tree(view, to), done)
+
+        self.succession.check_stays(node)
+        self._questions.walk(node.record, then(asked, told))
+
+    def remove(self, name: str, on_done: Viewed) -> None:
+        """End a stream that this node produces."""
+        told, node = self._streams.later(on_done), self._publishers.node_of(name)
+        self.succession.check_stays(node)
+        view = self._streams.view(node)
+        self.endings.begin(node, lambda why: told(view if why is None else why))
 
     @property
     def parts(self) -> tuple[Part, ...]:

@@ -19,11 +19,12 @@ from protocols.dissemination.events import StreamTakenOver
 from protocols.dissemination.messages import HandOver, HandOverAnswer, HandOverState, HandOverStep
 from protocols.dissemination.names import START, position_text
 from protocols.dissemination.ports import Interest
-from protocols.dissemination.producer.part import ProducerPart, Streams
+from protocols.dissemination.producer.part import ProducerPart
 from protocols.dissemination.producer.stepping_down import BACK_EVERY_S, Rivals
 from protocols.dissemination.service import StreamRefused
 from protocols.dissemination.stream import StreamRecord
 from protocols.dissemination.stream_node import StreamNode
+from protocols.dissemination.streams import Streams
 
 UNASKED_S: Final = 30.0
 """A node that was to be the next producer, and is not asked for so long, is it no more."""
@@ -133,7 +134,7 @@ class NextProducer(ProducerPart):
         if coming is not None and coming.node is node and coming.producer == source.id:
             coming.asked_at = self._host.now()
             return coming
-        if self._is_leaving():
+        if self._streams.is_leaving:
             raise Unavailable("it is leaving the ring")
         if self._config().fan_out == 0:
             raise StreamRefused("conflict", "it sends streams to nobody: its fan_out is 0")
@@ -185,10 +186,7 @@ class NextProducer(ProducerPart):
             coming.why_not = str(why or "it has left the stream")
             self._give_back(record)
 
-        try:
-            self._registry.create(record, done)
-        except Unavailable as error:
-            done(error)
+        self._registry.create(record, done)
 
     def _give_back(self, record: StreamRecord) -> None:
         """The record may have been written, although nobody has said so: the old producer waits for it to be gone."""
@@ -210,4 +208,4 @@ class NextProducer(ProducerPart):
                 stream=node.name, predecessor=old.producer.id, term=node.record.term, position=position_text(through)
             )
         )
-        self._on_change()
+        self._nodes.on_room()

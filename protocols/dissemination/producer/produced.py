@@ -68,7 +68,7 @@ class ProducedStreams(Part):
     # A new stream
 
     def create(self, record: StreamRecord, owner: str, on_done: Callable[[StreamNode | Exception], None]) -> None:
-        """Begin to produce, and write the record. Raises `StreamRefused` and `Unavailable`."""
+        """Begin to produce, and write the record. Raises `StreamRefused`; and `Unavailable` where it cannot be kept."""
         known = self._nodes.get(record.key)
         if known is not None and not known.record.says_the_same(record):
             other = known.record.differences(record) or f"node {known.record.producer.id:.8} produces it"
@@ -88,11 +88,7 @@ class ProducedStreams(Part):
                     self._registry.withdraw(record)
             on_done(node if why is None else why)
 
-        try:
-            self._registry.create(record, done)
-        except Unavailable:
-            self._not_created(node)
-            raise
+        self._registry.create(record, done)
 
     def _not_created(self, node: StreamNode) -> None:
         self._nodes.give_up(node, "not created")
@@ -227,10 +223,7 @@ class ProducedStreams(Part):
             else:
                 self._host.set_timer(_RETURNING, 0.0, key)
 
-        try:
-            self._registry.find(found.record.name, told)
-        except Unavailable as error:
-            told(error)
+        self._registry.find(found.record.name, told)
 
     def _read(self, found: _Returning) -> bool:
         """Read some; whether there is more to be done."""

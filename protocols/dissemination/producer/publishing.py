@@ -5,19 +5,16 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Final
 
-from peerd.api import Host
 from peerd.errors import Unavailable
 from protocols.dissemination.documents.manifest import Attachment
 from protocols.dissemination.interests.errors import ItemError
 from protocols.dissemination.messages import CONTENT_TYPE_MAX, ITEM_BYTES_MAX
 from protocols.dissemination.models import ItemPublished
 from protocols.dissemination.names import position_text, stream_key
-from protocols.dissemination.producer.produced import ProducedStreams
-from protocols.dissemination.registry import Find
 from protocols.dissemination.service import StreamRefused
 from protocols.dissemination.stream import StreamRecord
 from protocols.dissemination.stream_node import StreamNode
-from protocols.dissemination.taking_part import StreamNodes
+from protocols.dissemination.streams import LEAVING, Streams
 
 WAITING_MAX: Final = 1000
 """Publishers that wait at once."""
@@ -45,47 +42,42 @@ def check_now(node: StreamNode) -> None:
 
 
 class Publishers:
-    """``why_unavailable`` says why nobody can publish at all at the moment; empty where they can.
+    """Methods may raise `StreamRefused` and `Unavailable` at once; ``on_done`` gets the answer, or one of these."""
 
-    ``later`` has an answer come after the caller's own call has returned.
-    """
-
-    def __init__(
-        self,
-        host: Host,
-        nodes: StreamNodes,
-        produced: ProducedStreams,
-        find: Find,
-        why_unavailable: Callable[[], str],
-        later: Callable[[Room], Room],
-    ) -> None:
-        self._host, self._nodes, self._produced, self._find = host, nodes, produced, find
-        self._why_unavailable, self._later = why_unavailable, later
+    def __init__(self, streams: Streams) -> None:
+        self._streams, self._nodes = streams, streams.nodes
         self._waiting: list[tuple[StreamNode, Room]] = []
 
     def node_of(self, name: str) -> StreamNode:
         """A stream that this node produces. Raises `StreamRefused` and `Unavailable`."""
         node = self._nodes.get(stream_key(name))
         if node is None:
-            if why := self._why_unavailable():
-                raise Unavailable(why)
-            self._produced.check_back(stream_key(name))
+            self._streams.check_stays()
+            self._streams.produced.check_back(stream_key(name))
             raise StreamRefused("unknown", f"this node produces no stream {name:.64}: create it, or ask its producer")
         if not node.is_producer:
             raise produced_elsewhere(node.record)
         return node
 
     def publish(
-        self, name: str, payload: bytes, content_type: str, published_ms: int | None, attachment: Attachment | None
+        self,
+        name: str,
+        payload: bytes,
+        content_type: str = "",
+        published_ms: int | None = None,
+        attachment: Attachment | None = None,
     ) -> ItemPublished:
-        """See `StreamService.publish`."""
+        """The next item of a stream that this node produces. It goes out at once; nobody acknowledges it.
+
+        ``attachment``: a document that is here, which `Documents` has taken.
+        """
         node = self.node_of(name)
         check_now(node)
         if len(payload) > ITEM_BYTES_MAX:
             raise StreamRefused("invalid", f"an item of {len(payload)} bytes: {ITEM_BYTES_MAX} is the limit")
         if len(content_type) > CONTENT_TYPE_MAX:
             raise StreamRefused("invalid", "the content type is too long")
-        at_ms = round(self._host.wall_time() * 1000) if published_ms is None else published_ms
+        at_ms = round(self._streams.host.wall_time() * 1000) if published_ms is None else published_ms
         try:
             item = node.publish(payload, content_type, max(0, at_ms), attachment)
         except ItemError as error:
@@ -94,7 +86,10 @@ class Publishers:
         return ItemPublished(stream=name, id=position_text(item.position), bytes=len(payload))
 
     def when_kept(self, name: str, on_done: Room) -> None:
-        """See `StreamService.when_kept`."""
+        """Wait until all that was published in a durable stream is on disk; ``False``: it cannot be.
+
+        At once ``False`` for a stream that is not durable.
+        """
         keeping = self.node_of(name).keeping
         if keeping is None:
             on_done(False)
@@ -102,21 +97,24 @@ class Publishers:
             keeping.when_kept(on_done)
 
     def is_publishable(self, name: str) -> bool:
-        """See `StreamService.is_publishable`."""
+        """Whether this node produces the stream, and it takes another item now: then there is nothing to wait for."""
         node = self._nodes.get(stream_key(name))
         return node is not None and node.is_producer and node.is_publishable
 
     def when_publishable(self, name: str, on_done: Room) -> None:
-        """See `StreamService.when_publishable`."""
+        """Wait until the stream takes another item, by its limits of rate and memory.
+
+        Where it takes one now, ``on_done`` is called at once: items that came together can go out together.
+        """
         try:
             node = self.node_of(name)
         except StreamRefused as why:
-            self._tell_where(name, why, self._later(on_done))
+            self._tell_where(name, why, self._streams.later(on_done))
             return
         if node.is_publishable:
             on_done(True)  # at once, so that items that came together go out together
         else:
-            self._wait(node, self._later(on_done))
+            self._wait(node, self._streams.later(on_done))
 
     def _tell_where(self, name: str, why: StreamRefused, on_done: Room) -> None:
         """A stream is not produced here: say where it is, if the ring knows."""
@@ -127,7 +125,7 @@ class Publishers:
             else:
                 on_done(answer if isinstance(answer, StreamRefused) else why)
 
-        self._find(name, found)
+        self._streams.find(name, found)
 
     def __len__(self) -> int:
         return len(self._waiting)
@@ -141,9 +139,9 @@ class Publishers:
         """Let those publish whose stream takes more by now."""
         waiting, self._waiting = self._waiting, []
         for node, on_done in waiting:
-            why = self._why_unavailable()
             if self._nodes.get(node.record.key) is not node:
-                on_done(Unavailable(why) if why else StreamRefused("unknown", f"the stream {node.name} is over"))
+                is_leaving, over = self._streams.is_leaving, f"the stream {node.name} is over"
+                on_done(Unavailable(LEAVING) if is_leaving else StreamRefused("unknown", over))
             elif not node.is_producer:
                 on_done(produced_elsewhere(node.record))
             elif node.is_publishable:

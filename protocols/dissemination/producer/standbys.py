@@ -13,15 +13,16 @@ from typing import Final
 from peerd.errors import Unavailable
 from peerd.ids import NodeId
 from peerd.messages import Message, PeerRef
-from protocols.dissemination.asking import TreeQuestions, node_in_tree
+from protocols.dissemination.asking import StreamQuestions, node_in_tree
 from protocols.dissemination.messages import HandOver, HandOverAnswer, HandOverState, HandOverStep
 from protocols.dissemination.models import StreamTreeView
 from protocols.dissemination.names import START
 from protocols.dissemination.producer.next_producer import UNASKED_S
-from protocols.dissemination.producer.part import ProducerPart, Streams
+from protocols.dissemination.producer.part import ProducerPart
 from protocols.dissemination.service import StreamRefused
 from protocols.dissemination.stream import SeedRef
 from protocols.dissemination.stream_node import StreamNode
+from protocols.dissemination.streams import Streams
 
 STANDBYS: Final = 2
 """So many are chosen where the stream's creator has named nobody."""
@@ -56,10 +57,10 @@ class _Chosen:
 class Standbys(ProducerPart):
     """Of all streams that this node produces."""
 
-    def __init__(self, streams: Streams, questions: TreeQuestions) -> None:
+    def __init__(self, streams: Streams, questions: StreamQuestions) -> None:
         super().__init__(streams)
         self._questions = questions
-        self._streams: dict[NodeId, _Chosen] = {}
+        self._chosen: dict[NodeId, _Chosen] = {}
         self._due_at = 0.0
 
     def tick(self) -> None:
@@ -68,13 +69,13 @@ class Standbys(ProducerPart):
         if now < self._due_at:
             return
         self._due_at = now + ASK_STANDBYS_S
-        for key in [key for key, chosen in self._streams.items() if not self._is_current(chosen)]:
-            del self._streams[key]
+        for key in [key for key, chosen in self._chosen.items() if not self._is_current(chosen)]:
+            del self._chosen[key]
         for node in self._nodes:
             if node.is_producer and node.record.has_standbys and not node.is_paused and node.is_held():
-                if node.record.key not in self._streams:
-                    self._streams[node.record.key] = self._begun(node, now)
-                self._look(self._streams[node.record.key], now)
+                if node.record.key not in self._chosen:
+                    self._chosen[node.record.key] = self._begun(node, now)
+                self._look(self._chosen[node.record.key], now)
 
     @staticmethod
     def _begun(node: StreamNode, now: float) -> _Chosen:
@@ -162,7 +163,7 @@ class Standbys(ProducerPart):
                         chosen.named[name] = peer
 
         with suppress(Unavailable):
-            self._questions.tree(chosen.node.record, found)
+            self._questions.walk(chosen.node.record, found)
 
     def release(self, node: StreamNode) -> None:
         """The stream is over: nobody is to go on with it."""

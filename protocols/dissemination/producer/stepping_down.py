@@ -17,12 +17,13 @@ from peerd.messages import Message, PeerRef
 from protocols.dissemination.events import StreamSteppedDown
 from protocols.dissemination.messages import HandOver, HandOverAnswer, HandOverState, HandOverStep
 from protocols.dissemination.names import START, TERM_MAX
-from protocols.dissemination.producer.part import ProducerPart, Streams
+from protocols.dissemination.producer.part import ProducerPart
 from protocols.dissemination.producer.produced import LOOK_AGAIN_S, LOOKS_MAX
 from protocols.dissemination.registry import RENEWALS_PER_LEASE
 from protocols.dissemination.service import StreamRefused
 from protocols.dissemination.stream import AFTER_STANDBYS, StreamRecord
 from protocols.dissemination.stream_node import StreamNode
+from protocols.dissemination.streams import Streams
 
 BACK_EVERY_S: Final = 2.0
 """Pause between two attempts to write a record again, and between two looks at the ring where a node claims a later
@@ -79,10 +80,7 @@ class Rivals(ProducerPart):
             self._returned.pop(key, None)
             return
         back.looks += 1
-        try:
-            self._registry.find(back.node.name, lambda answer: self._looked(key, back, answer))
-        except Unavailable as error:
-            self._looked(key, back, error)
+        self._registry.find(back.node.name, lambda answer: self._looked(key, back, answer))
 
     def _looked(self, key: NodeId, back: _Returned, answer: StreamRecord | Exception) -> None:
         node = back.node
@@ -153,7 +151,7 @@ class Rivals(ProducerPart):
         with suppress(Unavailable):  # then the ring says so again after the next restart
             self._produced.forget(node.record)
         node.become_member(record)
-        self._on_change()
+        self._nodes.on_room()
 
     def name_lost(self, record: StreamRecord) -> None:
         """Another node has written a record of this node's stream, while this one was away."""
@@ -177,10 +175,7 @@ class Rivals(ProducerPart):
             else:  # it cannot be known now; or this node's term is the later one, and the other will step down
                 self._registry.keep(record, BACK_EVERY_S)
 
-        try:
-            self._registry.find(record.name, found)
-        except Unavailable:
-            self._registry.keep(record, BACK_EVERY_S)
+        self._registry.find(record.name, found)
 
     def overtaken(self, node: StreamNode, source: PeerRef, term: int) -> None:
         """Another node says that it is the producer, of a later term: that is so if the ring says it, too.
@@ -204,5 +199,4 @@ class Rivals(ProducerPart):
                 self._registry.withdraw(node.record)
                 self.step_down(node, answer)
 
-        with suppress(Unavailable):
-            self._registry.find(node.name, found, source.id)
+        self._registry.find(node.name, found, source.id)

@@ -28,11 +28,12 @@ from protocols.dissemination.events import StreamHandedOver
 from protocols.dissemination.messages import HandOver, HandOverAnswer, HandOverState, HandOverStep
 from protocols.dissemination.names import TERM_MAX, StreamPosition
 from protocols.dissemination.producer.fencing import stops_at
-from protocols.dissemination.producer.part import ProducerPart, Streams
+from protocols.dissemination.producer.part import ProducerPart
 from protocols.dissemination.producer.stepping_down import BACK_EVERY_S, Rivals
 from protocols.dissemination.service import StreamRefused
 from protocols.dissemination.stream import TAKE_BACK_TERMS, StreamRecord
 from protocols.dissemination.stream_node import StreamNode
+from protocols.dissemination.streams import Streams
 
 ASK_EVERY_S: Final = 0.1
 """The next producer is asked again so long after its last answer."""
@@ -202,7 +203,7 @@ class Succession(ProducerPart):
         self._going.pop(going.node.record.key, None)
         self._host.cancel_timer(_STEP, going.node.record.key)
         going.on_done(why)
-        self._on_change()
+        self._nodes.on_room()
 
     def _go_back(self, going: _Going, why: str) -> None:
         going.why_back = why
@@ -231,10 +232,7 @@ class Succession(ProducerPart):
             else:
                 self._again(going, BACK_EVERY_S)
 
-        try:
-            self._registry.create(record, done)
-        except Unavailable:
-            self._again(going, BACK_EVERY_S)
+        self._registry.create(record, done)
 
     def _see_whose(self, going: _Going) -> None:
         record = going.node.record
@@ -258,10 +256,7 @@ class Succession(ProducerPart):
             else:
                 self._again(going, BACK_EVERY_S)
 
-        try:
-            self._registry.find(record.name, found)
-        except Unavailable:
-            self._again(going, BACK_EVERY_S)
+        self._registry.find(record.name, found)
 
     def _handed_over(self, going: _Going, record: StreamRecord) -> None:
         self._rivals.go_below(going.node, record)

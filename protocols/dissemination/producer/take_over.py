@@ -11,12 +11,10 @@
 
 from __future__ import annotations
 
-from contextlib import suppress
 from functools import partial
 from typing import Final
 
 from peerd.api import on_timer
-from peerd.errors import Unavailable
 from peerd.ids import NodeId
 from peerd.messages import PeerRef
 from protocols.dissemination.events import StreamProducerReplaced
@@ -24,11 +22,12 @@ from protocols.dissemination.messages import HandOverStep
 from protocols.dissemination.names import TERM_MAX, position_text
 from protocols.dissemination.producer.fencing import may_take_over_at
 from protocols.dissemination.producer.next_producer import Coming, NextProducer
-from protocols.dissemination.producer.part import ProducerPart, Streams
+from protocols.dissemination.producer.part import ProducerPart
 from protocols.dissemination.producer.stepping_down import Rivals
 from protocols.dissemination.service import StreamRefused
 from protocols.dissemination.stream import StreamRecord
 from protocols.dissemination.stream_node import StreamNode
+from protocols.dissemination.streams import Streams
 
 LOOK_EVERY_S: Final = 2.0
 """A standby without a way to the producer looks at the record so often."""
@@ -80,8 +79,7 @@ class TakeOver(ProducerPart):
                 coming.lapsed_at = None
                 self._nodes.found(node, answer)
 
-        with suppress(Unavailable):
-            self._registry.find(node.name, found)
+        self._registry.find(node.name, found)
 
     def _lapsed(self, coming: Coming) -> None:
         """The ring has no record of the stream."""
@@ -89,7 +87,7 @@ class TakeOver(ProducerPart):
         if coming.lapsed_at is None:
             coming.lapsed_at = now
         rank = node.record.rank_of(self._host.id)
-        if rank is None or not node.member.has_whole(coming.everything) or self._is_leaving():
+        if rank is None or not node.member.has_whole(coming.everything) or self._streams.is_leaving:
             return
         record = node.record.taken_over(self._host.peer, rank)
         lease_s = self._registry.lease_s(record)
@@ -139,4 +137,4 @@ class TakeOver(ProducerPart):
             node.why_paused = ""
             node.begin_term(node.record)
             self._produced.keep_from_now_on(node)
-            self._on_change()
+            self._nodes.on_room()
