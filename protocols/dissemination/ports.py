@@ -73,9 +73,6 @@ class InterestKind(Protocol):
     def overlap(self, one: Interest, other: Interest) -> float:
         """The share of ``one``'s items that ``other`` wants too, 0 to 1, guessed from the texts alone."""
 
-    def reduce(self, interests: Sequence[Interest], limit: int) -> list[Interest]:
-        """Leave out what others cover; above the limit put wider ones in their place, one for all in the end."""
-
 
 class LastGiven(Protocol):
     """What one holder (a child, a subscription, or this node itself) was last given, by object.

@@ -76,18 +76,6 @@ def test_a_set_answers_as_each_filter_alone(seed: int) -> None:
 
 
 @settings(max_examples=100, deadline=None)
-@given(st.integers(0, 1 << 30), st.integers(1, 12))
-def test_reducing_loses_nothing_and_keeps_the_limit(seed: int, limit: int) -> None:
-    rng, interests = drawn(seed, 16)
-    reduced = KIND.reduce(interests, limit)
-    assert len(reduced) <= limit
-    for _ in range(20):
-        content = random_object(rng)
-        if any(KIND.matches(each, content) for each in interests):
-            assert any(KIND.matches(each, content) for each in reduced), content
-
-
-@settings(max_examples=100, deadline=None)
 @given(st.integers(0, 1 << 30))
 def test_covering_is_sound_and_overlap_is_a_share(seed: int) -> None:
     rng, interests = drawn(seed, 10)
@@ -119,22 +107,6 @@ def test_two_texts_that_mean_the_same_are_one_interest() -> None:
     assert len(same) == 2
     assert KIND.parse('{"sym": ["IBM"]}').id == KIND.parse("sym = 'IBM'").id
     assert KIND.parse("").id == KIND.parse("TRUE").id == KIND.parse("a > 1 OR TRUE").id
-
-
-def test_reducing_keeps_what_the_filters_have_in_common() -> None:
-    interests = [KIND.parse(f"sym = 'S{number:02}' AND price > {number}") for number in range(40)]
-    assert KIND.reduce(interests, 40) == interests
-    [only] = KIND.reduce(interests, 1)
-    assert KIND.matches(only, {"sym": "S07", "price": 8}) and not KIND.matches(only, {"sym": "T", "price": 8})
-    assert not KIND.matches(only, {"sym": "S07", "price": -1})
-    several = KIND.reduce([*interests, KIND.parse("host = 'web1'")], 5)
-    assert 2 <= len(several) <= 5
-    assert sum(KIND.matches(each, {"host": "web1"}) for each in several) == 1
-
-
-def test_what_another_one_covers_is_left_out() -> None:
-    wide, narrow, other = (KIND.parse(text) for text in ("a > 1", "a > 2 AND s = 'x'", "b = 1"))
-    assert KIND.reduce([narrow, wide, other, wide], 9) == [wide, other]
 
 
 def test_overlap_is_guessed_from_the_ranges() -> None:
@@ -224,6 +196,5 @@ def test_the_kind_everything_has_one_interest() -> None:
     content = kind.content(item(b"\x00\xff"))
     assert together.match(content) == {all_of_it.id} and kind.matches(all_of_it, content)
     assert kind.covers(all_of_it, all_of_it) and kind.overlap(all_of_it, all_of_it) == 1.0
-    assert kind.reduce([all_of_it, all_of_it], 1) == [all_of_it]
     together.remove(all_of_it.id)
     assert len(together) == 0 and together.match(content) == set()

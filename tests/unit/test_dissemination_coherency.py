@@ -206,20 +206,6 @@ def test_known_edit_distances() -> None:
     assert edits("", "abc", 9) == 3
 
 
-def test_many_interests_become_one_that_covers_them_all() -> None:
-    texts = [f"o{at} WITHIN {at + 1}" for at in range(50)] + ["o3 WITHIN 9", "o1 CHANGES 7"]
-    interests = [KIND.parse(text) for text in texts]
-    kept = KIND.reduce(interests, 256)
-    assert len(kept) == 51, "o3 WITHIN 9 is covered"
-    (one,) = KIND.reduce(interests, 10)
-    assert all(KIND.covers(one, each) for each in interests)
-    many = [KIND.parse(f"a-rather-long-name-of-an-object-{at}-{'x' * 80} WITHIN {1 + at % 5}") for at in range(200)]
-    (all_in_one,) = KIND.reduce(many, 10)
-    assert all_in_one.text == "* WITHIN 1"
-    (everything,) = KIND.reduce(many, 1)
-    assert everything == KIND.parse("")
-
-
 def test_overlap_is_guessed_from_the_tolerances() -> None:
     def share(one: str, other: str) -> float:
         return KIND.overlap(KIND.parse(one), KIND.parse(other))

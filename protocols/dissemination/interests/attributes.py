@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
+from math import prod
 from typing import Any, Final
 
 from peerd.lib.filter import (
+    Conjunct,
     FilterError,
     FilterIndex,
     JsonForm,
@@ -20,10 +21,14 @@ from peerd.lib.filter import (
     matcher,
     normal_form,
     parse as parse_filter,
+    selectivity,
     to_json,
 )
-from peerd.lib.filter.rewrite import node_of
-from protocols.dissemination.interests.attributes_widening import overlap_of, widened, witness_of
+from peerd.lib.filter.meaning import Within
+from peerd.lib.filter.normal import conjoined
+from peerd.lib.filter.ranges import Ranges
+from peerd.lib.filter.rewrite import node_of, node_of_test
+from peerd.lib.filter.values import View
 from protocols.dissemination.interests.errors import InterestError
 from protocols.dissemination.interests.json_items import parse_object
 from protocols.dissemination.messages import INTEREST_BYTES_MAX, StreamItem
@@ -35,6 +40,8 @@ PARSED_MAX: Final = 1 << 12
 """Interests that are remembered as they were read, whoever sends them again."""
 COMPARED_MAX: Final = 1 << 14
 """Comparisons of two interests whose outcome is remembered."""
+PART_GUESS: Final = 0.5
+"""The share of a range that another one takes of it, where their lengths do not tell."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -44,10 +51,6 @@ class AttributesMeaning:
     form: NormalForm
     node: Node
     matches: Matcher
-    required: frozenset[str]
-    """The attributes that each alternative looks at. All of them are mentioned by whatever this filter covers."""
-    mentioned: frozenset[str]
-    """The attributes that some alternative looks at."""
 
 
 class AttributesKind:
@@ -73,43 +76,6 @@ class AttributesKind:
     def overlap(self, one: Interest, other: Interest) -> float:
         return 1.0 if self.covers(other, one) else overlap_of(one.meaning.form, other.meaning.form)
 
-    def reduce(self, interests: Sequence[Interest], limit: int) -> list[Interest]:
-        kept = self._uncovered(interests)
-        if len(kept) <= limit:
-            return kept
-        wider = [self._written(form) for form in widened([each.meaning.form for each in kept], max(1, limit))]
-        return self._uncovered(wider)
-
-    def _uncovered(self, interests: Sequence[Interest]) -> list[Interest]:
-        """The interests without those that another one covers; of those that cover each other the first stays.
-
-        What covers an interest also has to meet an item that the interest is met by. Such an item is made up, and the
-        set finds the few candidates, so that not all pairs are compared.
-        """
-        given = list({each.id: each for each in interests}.values())
-        together = AttributesSet()
-        for each in given:
-            together.add(each)
-        left = {each.id: each for each in given}
-        for each in reversed(given):
-            witness = witness_of(each.meaning.form)
-            if witness is not None and each.meaning.matches(witness):
-                found = together.match(witness)
-                candidates = [left[id] for id in left if id in found]
-            else:
-                mentioned = each.meaning.mentioned
-                candidates = [other for other in left.values() if other.meaning.required <= mentioned]
-            if any(other is not each and self.covers(other, each) for other in candidates):
-                del left[each.id]
-        return list(left.values())
-
-    def _written(self, form: NormalForm) -> Interest:
-        """The interest with this normal form, or everything where its text would be too long."""
-        try:
-            return _parsed(_text(node_of(form)))
-        except (FilterError, InterestError):
-            return _parsed(EVERYTHING)
-
 
 def _text(node: Node) -> str:
     return str(to_json(node, JsonForm.TEXT))
@@ -123,10 +89,9 @@ def _parsed(text: str) -> Interest:
         canonical = _canonical(node, form)
     except FilterError as error:
         raise InterestError(str(error)) from error
-    names = [frozenset(test.name for test in conjunct.tests) for conjunct in form.conjuncts] or [frozenset()]
-    required, mentioned = names[0].intersection(*names), names[0].union(*names)
-    meaning = AttributesMeaning(form, node, matcher(node), required, mentioned)
-    return Interest(interest_id(AttributesKind.name, canonical), canonical, meaning)
+    return Interest(
+        interest_id(AttributesKind.name, canonical), canonical, AttributesMeaning(form, node, matcher(node))
+    )
 
 
 def _read(text: str) -> Node:
@@ -158,6 +123,54 @@ def _canonical(node: Node, form: NormalForm) -> str:
 @lru_cache(maxsize=COMPARED_MAX)
 def _covers(wide: Interest, narrow: Interest) -> bool:
     return covers_form(wide.meaning.form, narrow.meaning.form)
+
+
+# Overlap
+
+
+def overlap_of(one: NormalForm, other: NormalForm) -> float:
+    """The share of what meets ``one`` that meets ``other`` too, 0 to 1; attributes are taken as independent."""
+    if not one.conjuncts:
+        return 0.0
+    shares = [max((_share(mine, its) for its in other.conjuncts), default=0.0) for mine in one.conjuncts]
+    return sum(shares) / len(shares)
+
+
+def _share(given: Conjunct, wanted: Conjunct) -> float:
+    if conjoined(given, wanted) is None:
+        return 0.0
+    known, form = given.ranges(), NormalForm((given,))
+    shares = []
+    for test in wanted.tests:
+        if covers_form(NormalForm((Conjunct((test,)),)), form):
+            continue
+        ranges = known.get((test.name, test.view)) if isinstance(test, Within) else None
+        if isinstance(test, Within) and ranges is not None:
+            shares.append(_part(test.view, ranges, ranges & test.ranges))
+        else:
+            shares.append(selectivity(node_of_test(test), {}))
+    return prod(shares, start=1.0)
+
+
+def _part(view: View, whole: Ranges, part: Ranges) -> float:
+    """Which share of a set of keys a part of it is."""
+    all_points, points = whole.points(view), part.points(view)
+    if all_points and points is not None:
+        return len(points) / len(all_points)
+    total, taken = _length(whole), _length(part)
+    return taken / total if total and taken is not None else PART_GUESS
+
+
+def _length(ranges: Ranges) -> float | None:
+    length = 0.0
+    for low, high in ranges.intervals():
+        if low is None or high is None or isinstance(low[0], str):
+            return None
+        try:
+            length += float(high[0]) - float(low[0])
+        except OverflowError:
+            return None
+    return length
 
 
 class AttributesSet:

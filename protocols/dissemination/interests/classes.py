@@ -6,7 +6,6 @@ what the CoDD paper's evaluation uses (section 7: interest classes).
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any, Final
 
 from protocols.dissemination.interests.errors import InterestError, ItemError
@@ -67,11 +66,6 @@ class ClassesKind:
         if isinstance(one.meaning, Everything) or isinstance(other.meaning, Everything):
             return 1.0
         return len(one.meaning & other.meaning) / len(one.meaning)
-
-    def reduce(self, interests: Sequence[Interest], limit: int) -> list[Interest]:
-        given = list({each.id: each for each in interests}.values())
-        kept = [each for each in given if not any(other is not each and self.covers(other, each) for other in given)]
-        return kept if len(kept) <= limit else [self.parse("")]
 
 
 class ClassSet:

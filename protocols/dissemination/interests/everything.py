@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any, Final
 
 from protocols.dissemination.interests.errors import InterestError
@@ -37,9 +36,6 @@ class EverythingKind:
 
     def overlap(self, one: Interest, other: Interest) -> float:
         return 1.0
-
-    def reduce(self, interests: Sequence[Interest], limit: int) -> list[Interest]:
-        return list(interests[:1])
 
 
 class EverythingSet:

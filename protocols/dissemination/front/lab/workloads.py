@@ -79,9 +79,6 @@ class MembersKind:
     def overlap(self, one: Interest, other: Interest) -> float:
         return float(one.id == other.id) if self._texts is None else self._texts.overlap(one, other)
 
-    def reduce(self, interests: Sequence[Interest], limit: int) -> list[Interest]:
-        return list(interests) if len(interests) <= limit else [self.everything]
-
 
 class MembersSet:
     """Implements `protocols.dissemination.ports.InterestSet`."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from functools import lru_cache
 from typing import Final
 
@@ -13,10 +12,9 @@ from protocols.dissemination.interests.coherency.reading import (
     interest_text,
     read_interest,
     read_item,
-    simplest,
 )
 from protocols.dissemination.interests.coherency.tolerance import Divergence, ObjectValue, Tolerance
-from protocols.dissemination.messages import INTEREST_BYTES_MAX, StreamItem
+from protocols.dissemination.messages import StreamItem
 from protocols.dissemination.names import interest_id
 from protocols.dissemination.ports import Interest
 
@@ -66,29 +64,11 @@ class CoherencyKind:
         ]
         return sum(shares) / len(shares)
 
-    def reduce(self, interests: Sequence[Interest], limit: int) -> list[Interest]:
-        kept: list[Interest] = []
-        for each in interests:
-            if not any(self.covers(other, each) for other in kept):
-                kept = [*(other for other in kept if not self.covers(each, other)), each]
-        if len(kept) <= limit:
-            return kept
-        return [_together(kept)] if limit > 1 else [_parsed("")]  # what comes later has to be in that one, too
-
 
 def _concerning(needs: Needs, name: str) -> tuple[Tolerance, ...]:
     if name == ANY_OBJECT:
         return tuple(each for some in needs.values() for each in some)
     return (*needs.get(name, ()), *needs.get(ANY_OBJECT, ()))
-
-
-def _together(interests: Sequence[Interest]) -> Interest:
-    """One that covers them all: the strictest need for each object, or the strictest of all for every object."""
-    needs = [(name, each) for interest in interests for name, some in interest.meaning.items() for each in some]
-    text = interest_text(simplest(needs))
-    if len(text.encode()) > INTEREST_BYTES_MAX:
-        text = interest_text(simplest((ANY_OBJECT, each) for _, each in needs))
-    return _parsed(text)
 
 
 def share(its: Tolerance, mine: Tolerance) -> float:

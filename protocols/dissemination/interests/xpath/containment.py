@@ -138,26 +138,3 @@ def _legs(condition: Condition) -> Iterator[tuple[Condition, bool]]:
                 yield from _legs(part)
         case _:
             yield condition, True
-
-
-# Widening
-
-
-def widened(condition: Condition, depth: int) -> Condition:
-    """A wider pattern: without comparisons and negations, and so many steps deep."""
-    match condition:
-        case Has(axis=axis, step=step) if depth > 0:
-            return Has(axis, PatternStep(step.label, widened(step.condition, depth - 1)))
-        case All(parts=parts):
-            return _gathered(All, [widened(part, depth) for part in parts])
-        case Some(parts=parts) if parts:
-            return _gathered(Some, [widened(part, depth) for part in parts])
-    return ALWAYS
-
-
-def _gathered(kind: type[All] | type[Some], parts: list[Condition]) -> Condition:
-    if kind is Some and ALWAYS in parts:
-        return ALWAYS
-    kept = frozenset(part for part in parts if part != ALWAYS)
-    flat = frozenset(inner for part in kept for inner in (part.parts if isinstance(part, kind) else (part,)))
-    return next(iter(flat)) if len(flat) == 1 else kind(flat)

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections import defaultdict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, Final
@@ -14,12 +13,11 @@ from lxml import etree
 from peerd.limits import KIB
 from protocols.dissemination.interests.errors import InterestError
 from protocols.dissemination.interests.xpath.automaton import Automaton
-from protocols.dissemination.interests.xpath.containment import covers, overlap_of, widened
+from protocols.dissemination.interests.xpath.containment import covers, overlap_of
 from protocols.dissemination.interests.xpath.document import Document, namespaces_of, parse
 from protocols.dissemination.interests.xpath.pattern import (
     Condition,
     Has,
-    depth_of,
     free_steps_of,
     labels_mentioned,
     labels_required,
@@ -99,39 +97,6 @@ class XPathKind:
             return 1.0
         share = overlap_of(one.meaning.pattern, other.meaning.pattern)
         return share if other.meaning.is_exact else share * OPAQUE_GUESS
-
-    def reduce(self, interests: Sequence[Interest], limit: int) -> list[Interest]:
-        kept = self._uncovered(interests)
-        deepest = max((depth_of(each.meaning.pattern) for each in kept), default=0)
-        # First only comparisons and negations are left out, then one level of steps after the other.
-        for depth in range(deepest, 0, -1):
-            if len(kept) <= limit:
-                return kept
-            kept = self._uncovered(self._gathered(kept, depth, limit))
-        return kept if len(kept) <= limit else [self.parse(EVERYTHING)]
-
-    def _uncovered(self, interests: Sequence[Interest]) -> list[Interest]:
-        """The interests without those that another one covers; of those that cover each other the first stays."""
-        left = {each.id: each for each in interests}
-        for each in reversed(list(left.values())):
-            if any(other is not each and self.covers(other, each) for other in left.values()):
-                del left[each.id]
-        return list(left.values())
-
-    def _gathered(self, interests: Sequence[Interest], depth: int, limit: int) -> list[Interest]:
-        """Put one wider interest in the place of many that it covers, the most first, until the limit is kept."""
-        groups: defaultdict[Condition, list[Interest]] = defaultdict(list)
-        for each in interests:
-            groups[widened(each.meaning.pattern, depth)].append(each)
-        kept = {each.id: each for each in interests}
-        for pattern, members in sorted(groups.items(), key=lambda group: -len(group[1])):
-            if len(kept) <= limit or len(members) < 2:
-                break
-            for each in members:
-                kept.pop(each.id, None)
-            wide = self.parse(write(pattern))
-            kept[wide.id] = wide
-        return list(kept.values())
 
 
 @lru_cache(maxsize=PARSED_MAX)
