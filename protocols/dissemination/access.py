@@ -2,130 +2,141 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Protocol
+from collections.abc import Callable, Sequence
 
 from peerd.api import Host
 from peerd.ids import NodeId
 from peerd.messages import Message, PeerRef
 from peerd.telemetry.schema import Event
+from protocols.dissemination.config import DisseminationConfig
 from protocols.dissemination.item_work import WorkMeter
-from protocols.dissemination.ports import ChildInfo, Interest, InterestKind, ItemWork
+from protocols.dissemination.ports import ChildInfo, Interest, InterestKind, ItemWork, TreePolicy
 from protocols.dissemination.stream import StreamRecord
 from protocols.dissemination.tree.member import StreamMember
 
 
-class NodeOfStream(Protocol):
-    """What is needed of `protocols.dissemination.stream_node.StreamNode`."""
+class MemberTree:
+    """The part of it that a member of a tree knows by itself."""
 
-    host: Host
-    kind: InterestKind
-    record: StreamRecord
     member: StreamMember
-    is_producer: bool
-    work: WorkMeter
-
-    @property
-    def parent(self) -> PeerRef | None: ...
-    def queued_for(self, child: NodeId) -> int:
-        """Bytes that wait for a child."""
-
-    def room(self) -> int: ...
-    def move_to(self, peer: PeerRef) -> bool: ...
-
-
-class NodeTree:
-    """One node's place in one stream's tree."""
-
-    def __init__(self, node: NodeOfStream) -> None:
-        self._node = node
-
-    @property
-    def me(self) -> PeerRef:
-        """See `TreeAccess.me`."""
-        return self._node.host.peer
-
-    @property
-    def stream(self) -> NodeId:
-        """See `TreeAccess.stream`."""
-        return self._node.record.key
-
-    @property
-    def kind(self) -> InterestKind:
-        """See `TreeAccess.kind`."""
-        return self._node.kind
 
     @property
     def is_producer(self) -> bool:
-        """See `TreeAccess.is_producer`."""
-        return self._node.is_producer
+        """Whether this node is at the top of the tree. The member knows; nobody else notes it."""
+        return self.member.state.is_source
 
     @property
     def parent(self) -> PeerRef | None:
-        """See `TreeAccess.parent`."""
-        return self._node.parent
+        """The parent."""
+        return None if self.member.up.parent is None else self.member.up.parent.peer
 
     @property
     def path(self) -> Sequence[NodeId]:
         """See `TreeAccess.path`."""
-        return () if self._node.member.up.is_orphan else self._node.member.state.path
+        return () if self.member.up.is_orphan else self.member.state.path
 
     @property
     def interests(self) -> Sequence[Interest]:
         """See `TreeAccess.interests`."""
-        own = (each.interest for each in self._node.member.subscriptions.values())
+        own = (each.interest for each in self.member.subscriptions.values())
         return list({interest.id: interest for interest in own}.values())
 
     @property
     def wants(self) -> Sequence[Interest]:
         """See `TreeAccess.wants`."""
-        return list(self._node.member.state.wants.sent().values())
-
-    @property
-    def producer(self) -> PeerRef:
-        """See `TreeAccess.producer`."""
-        return self._node.record.producer.peer
-
-    @property
-    def seeds(self) -> Sequence[PeerRef]:
-        """See `TreeAccess.seeds`."""
-        return [peer for peer in self._node.record.seed_peers if peer.id != self.me.id]
+        return list(self.member.state.wants.sent().values())
 
     def children(self) -> Sequence[ChildInfo]:
         """See `TreeAccess.children`."""
         return [
-            ChildInfo(child.peer, tuple(child.wants.values()), child.since_s, self._node.queued_for(child.peer.id))
-            for child in self._node.member.down.live.values()
+            ChildInfo(child.peer, tuple(child.wants.values()), child.since_s, self.queued_for(child.peer.id))
+            for child in self.member.down.live.values()
         ]
 
-    def room(self) -> int:
-        """See `TreeAccess.room`."""
-        return self._node.room()
+    def queued_for(self, child: NodeId) -> int:
+        """What waits to be sent to a child."""
+        return self.member.down.children[child].queue_bytes
+
+
+class NodeTree(MemberTree):
+    """One node's place in one stream's tree."""
+
+    policy: TreePolicy
+    leaving_since: float | None = None
+
+    def __init__(
+        self, host: Host, config: Callable[[], DisseminationConfig], record: StreamRecord, kind: InterestKind
+    ) -> None:
+        self.host, self._config, self._record, self.kind = host, config, record, kind
+        self.stream = record.key
+        self._work = WorkMeter()
+        self.on_lookup: Callable[[], None] = lambda: None
+        """The record may have changed: the producer is not reached; set by who makes this."""
+
+    @property
+    def record(self) -> StreamRecord:
+        """The stream's, as far as this node knows."""
+        return self._record
+
+    @record.setter
+    def record(self, record: StreamRecord) -> None:
+        self._record = record
+        self.member.record_changed(self.host.now())
+
+    @property
+    def config(self) -> DisseminationConfig:
+        """The settings of this moment."""
+        return self._config()
+
+    @property
+    def name(self) -> str:
+        """The stream's."""
+        return self._record.name
+
+    @property
+    def me(self) -> PeerRef:
+        """See `TreeAccess.me`."""
+        return self.host.peer
+
+    @property
+    def producer(self) -> PeerRef:
+        """See `TreeAccess.producer`."""
+        return self._record.producer.peer
+
+    @property
+    def seeds(self) -> Sequence[PeerRef]:
+        """See `TreeAccess.seeds`."""
+        return [peer for peer in self._record.seed_peers if peer.id != self.me.id]
+
+    @property
+    def is_unused(self) -> bool:
+        """Whether nobody here or below wants anything of the stream."""
+        return not (self.is_producer or self.member.subscriptions or self.member.down.children)
+
+    def queued_for(self, child: NodeId) -> int:
+        """What waits to be sent to a child, here and in its connection."""
+        return super().queued_for(child) + self.host.queued_bytes(self.member.down.children[child].peer)
 
     def now(self) -> float:
         """See `TreeAccess.now`."""
-        return self._node.host.now()
+        return self.host.now()
 
     def random(self) -> float:
         """See `TreeAccess.random`."""
-        return self._node.host.rng.random()
+        return self.host.rng.random()
 
     def work(self) -> ItemWork | None:
         """See `TreeAccess.work`."""
-        return self._node.work.work()
+        return self._work.work()
 
     def rtt_s(self, peer: PeerRef) -> float | None:
         """See `TreeAccess.rtt_s`."""
-        return self._node.host.estimated_rtt(peer)
+        return self.host.estimated_rtt(peer)
 
     def send(self, peer: PeerRef, message: Message) -> None:
         """See `TreeAccess.send`."""
-        self._node.host.send(peer, message)
-
-    def move_to(self, peer: PeerRef) -> bool:
-        """See `TreeAccess.move_to`."""
-        return self._node.move_to(peer)
+        self.host.send(peer, message)
 
     def emit(self, event: Event) -> None:
         """See `TreeAccess.emit`."""
-        self._node.host.emit(event)
+        self.host.emit(event)

@@ -60,7 +60,7 @@ def describe(node: StreamNode, fan_out: int) -> TreeAnswer:
         address=node.host.peer.address,
         parent=None if node.parent is None else format_id(node.parent.id),
         depth=node.depth or 0,
-        interests=[each.text[:INTEREST_TOLD_CHARS] for each in node.tree.interests[:INTERESTS_TOLD_MAX]],
+        interests=[each.text[:INTEREST_TOLD_CHARS] for each in node.interests[:INTERESTS_TOLD_MAX]],
         children=len(children),
         fan_out=fan_out,
         figures=dict(_finite(node.figures())[:FIGURES_TOLD_MAX]),

@@ -2,20 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import Final, Protocol
+from collections.abc import Sequence
+from typing import Final
 
-from peerd.api import Host
 from peerd.errors import ProtocolError
 from peerd.ids import NodeId, format_id
 from peerd.messages import PeerRef
-from protocols.dissemination.config import DisseminationConfig
+from protocols.dissemination.access import NodeTree
 from protocols.dissemination.events import StreamJoined, StreamLie, StreamMoved
 from protocols.dissemination.messages import AttachRefusal
-from protocols.dissemination.ports import TreePolicy
-from protocols.dissemination.stream import StreamRecord
 from protocols.dissemination.tree.below import MoveEnd
-from protocols.dissemination.tree.member import StreamMember
 from protocols.dissemination.tree.search import ParentSearch
 from protocols.dissemination.tree.trust import LIES
 
@@ -24,31 +20,10 @@ LIARS_MAX: Final = 16
 """Nodes that are named to operators because they have lied about a stream."""
 
 
-class SeekingNode(Protocol):
-    """What is needed of `protocols.dissemination.stream_node.StreamNode`."""
-
-    host: Host
-    record: StreamRecord
-    member: StreamMember
-    policy: TreePolicy
-    is_producer: bool
-    leaving_since: float | None
-    on_lookup: Callable[[], None]
-
-    @property
-    def config(self) -> DisseminationConfig: ...
-    @property
-    def name(self) -> str: ...
-    @property
-    def parent(self) -> PeerRef | None: ...
-    @property
-    def is_unused(self) -> bool: ...
-
-
 class Seeking:
     """The policy says whom to try first; whoever knew the parent that is gone is tried before it is asked."""
 
-    def __init__(self, node: SeekingNode, now: float) -> None:
+    def __init__(self, node: NodeTree, now: float) -> None:
         self._node, self._host, self._member = node, node.host, node.member
         self.search = ParentSearch(self._move, node.host.rng.random)
         self.orphan_since: float | None = None if node.is_producer else now

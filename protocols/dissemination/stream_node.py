@@ -15,7 +15,6 @@ from protocols.dissemination.config import DisseminationConfig
 from protocols.dissemination.documents.manifest import Attachment
 from protocols.dissemination.events import INTEREST_SHOWN_MAX, StreamInterestFailed, StreamLoss
 from protocols.dissemination.freshness import Freshness
-from protocols.dissemination.item_work import WorkMeter
 from protocols.dissemination.messages import (
     ITEMS_MAX,
     Carry,
@@ -45,7 +44,7 @@ LARGE_ITEM_S: Final = 0.05
 """What a large item takes to be read and matched in the simulator: a guess at what one of 500 KB takes a daemon."""
 
 
-class StreamNode:
+class StreamNode(NodeTree):
     """``position_text`` in events and answers is "EPOCH-NUMBER"."""
 
     why_paused = ""
@@ -73,15 +72,13 @@ class StreamNode:
         past: PastItems | None = None,
         keeping: Keeping | None = None,
     ) -> None:
-        self.host, self._config, self._record, self.kind = host, config, record, kind
+        super().__init__(host, config, record, kind)
         self._has_uplink = has_uplink
-        self.is_producer = record.producer.id == format_id(host.id)
         now = host.now()
         settings = config()
         limits = BufferLimits(settings.replay_items, settings.replay_bytes, settings.replay_for)
         self.meter = StreamMeter(now)
         self._freshness = Freshness(self._wall_ms())
-        self.work = WorkMeter()
         self.member = StreamMember(
             host.peer,
             record.key,
@@ -89,7 +86,7 @@ class StreamNode:
             limits,
             self._send,
             self._admit,
-            is_source=self.is_producer,
+            is_source=record.producer.id == format_id(host.id),
             attempts_from=attempts_from,
         )
         self.member.state.creator = parse_id(record.creator) if record.creator else None
@@ -111,12 +108,10 @@ class StreamNode:
         self.pace = SendPace(lambda: not self._record.unsigned)
         self._busy_s = 0.0
         """How long publishing has taken since the last `flush`."""
-        self.tree = NodeTree(self)
         self._factory, self._policy_messages = factory, frozenset(factory.messages)
-        self.policy = factory.make(self.tree, factory.settings(record.settings))
+        self.policy = factory.make(self, factory.settings(record.settings))
         self._children: tuple[NodeId, ...] = ()
         self._unused_since: float | None = now
-        self.leaving_since: float | None = None
         self.gaps = 0
         self._have_no_hooks()
 
@@ -132,8 +127,6 @@ class StreamNode:
         """`go_on` is to be called soon."""
         self.on_early: Callable[[], None] = lambda: None
         """Items of a later term than the record's have come: who signs them has to be known first."""
-        self.on_lookup: Callable[[], None] = lambda: None
-        """The record may have changed: the producer is not reached."""
 
     def _begin_producing(self, past: PastItems | None) -> None:
         if past is None:
@@ -156,7 +149,7 @@ class StreamNode:
         """Go on with the stream in the place of its producer. ``everything`` is what this node has had of it."""
         self.seeking.at_producer()
         self.member.become_producer(everything, self.host.now())
-        self.is_producer, self.record, self.predecessor = True, record, predecessor
+        self.record, self.predecessor = record, predecessor
         self.had_from = predecessor.id
         self.epoch, self.sequence = epoch_of(record.term, self.host.boot_epoch), sequence
         self.keeping = keeping
@@ -176,14 +169,14 @@ class StreamNode:
             self.keeping.stop(is_over=False)
         producer = record.producer.peer
         self.member.become_member(producer.id, self.host.now())
-        self.is_producer, self.why_paused, self.record, self.keeping = False, "", record, None
+        self.why_paused, self.record, self.keeping = "", record, None
         self.predecessor = None
         self._begin_anew()
         self.seeking.at_member(producer)
 
     def _begin_anew(self) -> None:
         """The policy of a producer does other things than that of a member."""
-        self.policy = self._factory.make(self.tree, self._factory.settings(self.record.settings))
+        self.policy = self._factory.make(self, self._factory.settings(self.record.settings))
         self._children = ()
         self._note_children()
 
@@ -209,34 +202,9 @@ class StreamNode:
     # What it is
 
     @property
-    def record(self) -> StreamRecord:
-        """The stream's, as far as this node knows."""
-        return self._record
-
-    @record.setter
-    def record(self, record: StreamRecord) -> None:
-        self._record = record
-        self.member.record_changed(self.host.now())
-
-    @property
-    def config(self) -> DisseminationConfig:
-        """The settings of this moment."""
-        return self._config()
-
-    @property
-    def name(self) -> str:
-        """The stream's."""
-        return self.record.name
-
-    @property
     def is_paused(self) -> bool:
         """Whether nothing is published for the moment: the stream is being handed over or ended, or was taken over."""
         return bool(self.why_paused)
-
-    @property
-    def parent(self) -> PeerRef | None:
-        """The parent."""
-        return None if self.member.up.parent is None else self.member.up.parent.peer
 
     @property
     def depth(self) -> int | None:
@@ -249,11 +217,6 @@ class StreamNode:
     def is_adrift(self) -> bool:
         """Whether this node has no way to the producer: it, or a node above it, has no parent."""
         return not self.is_producer and self.member.up.is_stale
-
-    @property
-    def is_unused(self) -> bool:
-        """Whether nobody here or below wants anything of the stream."""
-        return not (self.is_producer or self.member.subscriptions or self.member.down.children)
 
     def above(self) -> list[PeerRef]:
         """The nodes above this one: the parent first, and the producer last. At that: who was it before.
@@ -269,11 +232,6 @@ class StreamNode:
     def queued_bytes(self) -> int:
         """What waits to be sent to the children."""
         return sum(self.queued_for(child) for child in self.member.down.children)
-
-    def queued_for(self, child: NodeId) -> int:
-        """What waits to be sent to a child, here and in its connection."""
-        link = self.member.down.children[child]
-        return link.queue_bytes + self.host.queued_bytes(link.peer)
 
     def move_to(self, peer: PeerRef) -> bool:
         """The policy's wish: see `protocols.dissemination.ports.TreeAccess.move_to`."""
@@ -392,7 +350,7 @@ class StreamNode:
     def _worked(self, busy_s: float, items: int, sent: int) -> None:
         """So many items kept this node busy for so long."""
         if items:
-            self.work.add(busy_s / items, len(self.member.down.children), round(sent / items))
+            self._work.add(busy_s / items, len(self.member.down.children), round(sent / items))
 
     def _blame(self, peer: PeerRef, error: ProtocolError) -> None:
         self.seeking.blamed(peer, error)

@@ -390,7 +390,7 @@ class StreamNodes(Part):
         node = self._nodes.get(record.key)
         if node is None:
             return record
-        children = [child.peer for child in node.tree.children()][: SEEDS_MAX - 1]
+        children = [child.peer for child in node.children()][: SEEDS_MAX - 1]
         updated = record.model_copy(
             update={
                 "producer": SeedRef.of(self._host.peer),

@@ -93,7 +93,7 @@ def test_a_node_tells_no_figure_that_would_have_it_count_as_missing() -> None:
         member=member,
         parent=None,
         depth=0,
-        tree=SimpleNamespace(interests=()),
+        interests=(),
         record=RECORD,
         figures=lambda: figures,
     )

@@ -90,7 +90,7 @@ def test_a_node_tells_of_as_many_children_as_fit() -> None:
             ),
             parent=None,
             depth=0,
-            tree=types.SimpleNamespace(interests=()),
+            interests=(),
             record=types.SimpleNamespace(key=NodeId(9)),
             figures=dict,
         )

@@ -107,7 +107,7 @@ class Standbys(ProducerPart):
             found = [chosen.named[name] for name in names if name in chosen.named]
             return [peer for peer in found if peer.id not in chosen.refused]
         free = STANDBYS - len(chosen.standbys)
-        children = [child.peer for child in chosen.node.tree.children()]
+        children = [child.peer for child in chosen.node.children()]
         new = [peer for peer in children if peer.id not in chosen.standbys and peer.id not in chosen.refused]
         return new[: max(0, free)]
 

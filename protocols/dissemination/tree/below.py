@@ -34,18 +34,6 @@ class Below(Protocol):
     def went_on(self, peer: PeerRef) -> None:
         """An item was taken in that had held up what this node has sent since."""
 
-    def arrived(self, held: ParsedItem) -> None:
-        """The item that this node has of an object from now on, of whatever time it is."""
-
-    def unsettled(self) -> None:
-        """From now on this node's items come from another parent."""
-
-    def loosened(self) -> None:
-        """The parent promises less from now on."""
-
-    def freshened(self) -> None:
-        """Whether somebody vouches for what this node has may have changed."""
-
     def answered(self) -> None:
         """Some interests are complete, or as complete as they will be."""
 

@@ -20,7 +20,6 @@ from protocols.dissemination.messages import AttachRefusal, StreamItem
 from protocols.dissemination.names import START, StreamPosition
 from protocols.dissemination.ports import Holder, Interest, InterestKind, ParsedItem
 from protocols.dissemination.tree.below import MoveEnd
-from protocols.dissemination.tree.climbing import Climbing
 from protocols.dissemination.tree.downstream import Admit, Downstream
 from protocols.dissemination.tree.latest import LatestItems
 from protocols.dissemination.tree.links import EdgeMessage
@@ -60,11 +59,10 @@ class StreamMember:
         attempts_from: int = 0,
     ) -> None:
         self.state = MemberState(me, stream, kind, limits, send, is_source=is_source)
-        self.climbing = Climbing(me, is_source, send)
         self.down = Downstream(self.state, self, admit)
-        self.up = Upstream(self.state, self.climbing, self, attempts_from)
         self.subscriptions: dict[int, OwnSubscription] = {}
         self.latest = LatestItems(self.state, self.down, self.subscriptions)
+        self.up = Upstream(self.state, self.latest, self, attempts_from)
         self.down.is_member = lambda: self.state.is_source or not self.up.is_orphan
         self.down.has_uplink = self.up.knows
         self.second = SecondParent(self.state)
@@ -152,8 +150,8 @@ class StreamMember:
             raise Bug("a node that has not had all of the stream cannot go on with it")
         state.buffer.forget(since)
         self.second.leave()
-        self.up.at_producer()
         state.change_role(is_source=True)
+        self.up.at_producer()
         state.wants.at_producer(state.buffer.floor)
         self.latest.freshened(is_stale=False)
         self.answered()
@@ -322,22 +320,6 @@ class StreamMember:
         if self.up.is_over():
             self.on_stream_over()
 
-    def arrived(self, held: ParsedItem) -> None:
-        """See `protocols.dissemination.tree.below.Below`."""
-        self.latest.arrived(held)
-
-    def unsettled(self) -> None:
-        """See `protocols.dissemination.tree.below.Below`."""
-        self.latest.unsettled()
-
-    def loosened(self) -> None:
-        """See `protocols.dissemination.tree.below.Below`."""
-        self.latest.offer_all()
-
-    def freshened(self) -> None:
-        """See `protocols.dissemination.tree.below.Below`."""
-        self.latest.freshened(is_stale=self.up.is_stale)
-
     def answered(self) -> None:
         """See `protocols.dissemination.tree.below.Below`."""
         waiting, self._waiting = self._waiting, []
@@ -427,7 +409,8 @@ class StreamMember:
             case messages.Unreserve():
                 self.places.released(peer.id)
             case messages.Climb():
-                self.climbing.check(message, self._parent(), now)
+                if self.up.climbing.check(message, self._parent()):
+                    self.up.in_circle(message.attempt)
             case _:
                 raise Bug(f"{type(message).__name__} is no message of the tree")
         self.down.flush()
@@ -450,7 +433,7 @@ class StreamMember:
     def _attach(self, peer: PeerRef, message: messages.Attach) -> None:
         if self.down.attach(peer, message):
             climb = messages.Climb(self.state.stream, peer, message.attempt)
-            self.climbing.check(climb, self._parent(), self.state.now)
+            self.up.climbing.check(climb, self._parent())
 
     def _parent(self) -> PeerRef | None:
         return None if self.up.parent is None else self.up.parent.peer

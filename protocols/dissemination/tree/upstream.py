@@ -37,6 +37,7 @@ from protocols.dissemination.names import StreamPosition
 from protocols.dissemination.ports import ParsedItem
 from protocols.dissemination.tree.below import Below, MoveEnd
 from protocols.dissemination.tree.climbing import Climbing
+from protocols.dissemination.tree.latest import LatestItems
 from protocols.dissemination.tree.links import PARKED_MAX, PARKED_S, EdgeMessage, Uplink
 from protocols.dissemination.tree.state import MOVE_S, SILENT_S, MemberState, bad_item
 from protocols.dissemination.tree.trust import Trust
@@ -57,10 +58,9 @@ TELL_OFF_S: Final = 1.0
 class Upstream:
     """The lower end of a node's edge to its parent."""
 
-    def __init__(self, state: MemberState, climbing: Climbing, below: Below, attempts_from: int) -> None:
-        self._state = state
-        self._climbing = climbing
-        self._below = below
+    def __init__(self, state: MemberState, latest: LatestItems, below: Below, attempts_from: int) -> None:
+        self._state, self._latest, self._below = state, latest, below
+        self.climbing = Climbing(state)
         self._trust = Trust(state)
         self.parent: Uplink | None = None
         self.next: Uplink | None = None
@@ -76,7 +76,6 @@ class Upstream:
         self._asked_at = 0.0
         self._behind_since: float | None = None
         self._instead_of: NodeId | None = None
-        climbing.in_circle = self._in_circle
 
     @property
     def is_stale(self) -> bool:
@@ -109,9 +108,9 @@ class Upstream:
             return False
         if not self._trust.may_be_parent(peer.id):
             return False
-        if self.parent is not None and not self._climbing.may_move(self._state.now):
+        if self.parent is not None and not self.climbing.may_move():
             return False
-        self._climbing.is_moving = True
+        self.climbing.is_moving = True
         self._instead_of = instead_of
         self._attach(peer, self._state.now)
         return True
@@ -148,7 +147,7 @@ class Upstream:
         link.has_begun = True
         link.heard_at = self._state.now
         if link.is_orphan:
-            self._below.unsettled()
+            self._latest.unsettled()
             self._state.wants.complete_since(self._state.through, link.wants)
             self.is_new = False
             self._below.answered()
@@ -166,7 +165,8 @@ class Upstream:
         else:
             self._give_up(MoveEnd.CIRCLE)
 
-    def _in_circle(self, attempt: int) -> None:
+    def in_circle(self, attempt: int) -> None:
+        """The check of a move of this node has come back to it."""
         if self.next is not None and self.next.attempt == attempt:
             self._give_up(MoveEnd.CIRCLE)
 
@@ -181,7 +181,7 @@ class Upstream:
         if old is not None:
             self._state.send(old.peer, DetachFromParent(self._state.stream, old.attempt))
             self._widen(link, self._state.wants.ask_again())
-        self._climbing.moved(link.peer, self._state.now)
+        self.climbing.moved(link.peer)
         self._below.ended(link.peer, MoveEnd.MOVED, None, ())
         self._refuse(link, error)
 
@@ -194,13 +194,13 @@ class Upstream:
         found: ProtocolError | None = None
         if link.given is not None:
             sent, link.given = link.given.newest(), None
-            self._below.unsettled()
+            self._latest.unsettled()
             try:
                 for held in sent:
-                    self._below.arrived(held)
+                    self._latest.arrived(held)
             except ProtocolError as error:
                 found = error
-        self._below.freshened()
+        self._latest.freshened(is_stale=self.is_stale)
         return found
 
     def _refuse(self, link: Uplink, error: ProtocolError | None) -> None:
@@ -224,9 +224,9 @@ class Upstream:
         if self.parent is not None and link.is_asked:
             self._widen(self.parent, self._state.wants.ask_again())
         parent = None if self.parent is None else self.parent.peer
-        self._climbing.moved(parent, self._state.now)
+        self.climbing.moved(parent)
         if link.has_begun:
-            self._below.freshened()  # before the next attempt, which `ended` may begin at once
+            self._latest.freshened(is_stale=self.is_stale)  # before the next attempt, which `ended` may begin at once
         self._below.ended(link.peer, end, why, children)
         if link.has_begun and self.parent is None and self.next is None:
             self._below.orphaned()
@@ -253,7 +253,7 @@ class Upstream:
 
     def _drop_parent(self, died: NodeId | None = None) -> None:
         self.parent, self.died = None, died
-        self._below.freshened()
+        self._latest.freshened(is_stale=self.is_stale)
         if self.next is None:
             self._below.orphaned()
         elif self.next.has_begun:
@@ -272,17 +272,15 @@ class Upstream:
 
     def at_producer(self) -> None:
         """Nobody is above this node from now on."""
-        self._climbing.is_source = True
         self.leave()
         self.died = self._behind_since = self._narrow_at = None
         self._is_narrow_due = True
-        self._climbing.moved(None, self._state.now)
+        self.climbing.moved(None)
 
     def at_member(self) -> None:
         """This node has had the stream, as its producer, and needs a parent now."""
-        self._climbing.is_source = False
         self.is_new = False
-        self._below.freshened()
+        self._latest.freshened(is_stale=self.is_stale)
 
     # The stream
 
@@ -459,7 +457,7 @@ class Upstream:
             return
         self._went_on(peer, link, message.through)
         link.is_stale = message.is_stale
-        self._below.freshened()
+        self._latest.freshened(is_stale=self.is_stale)
         if message.path is not None:
             link.path = message.path
             if any(each.id == self._state.me.id for each in message.path):
@@ -591,7 +589,7 @@ class Upstream:
         for id in gone:
             self._state.matching.remove(id)
         if gone:
-            self._below.loosened()
+            self._latest.offer_all()
         if self.parent is not None:
             self._widen(self.parent, asks)
             for message in self.parent.narrows(self._state.stream, told, self._state.everything):

@@ -18,12 +18,12 @@ from peerd.messages import Message, PeerRef
 from peerd.sim.latency import ConstantLatency, LatencyModel
 from peerd.telemetry.schema import Event
 from protocols.dissemination import messages as tree_messages
+from protocols.dissemination.access import MemberTree
 from protocols.dissemination.front.lab.workloads import LabStream
 from protocols.dissemination.messages import AttachRefusal, StreamItem
 from protocols.dissemination.names import stream_key
 from protocols.dissemination.policies.overlap.policy import OverlapFactory
 from protocols.dissemination.ports import (
-    ChildInfo,
     Interest,
     InterestKind,
     ItemWork,
@@ -48,12 +48,11 @@ _STREAM_MESSAGES = frozenset((tree_messages.Carry, tree_messages.Beat))
 
 
 @dataclass(eq=False)
-class NetNode:
+class NetNode(MemberTree):
     """One node: implements `protocols.dissemination.ports.TreeAccess`."""
 
     net: DisseminationNet
     me: PeerRef
-    is_producer: bool
     fan_out: int
     member: StreamMember = field(init=False)
     policy: TreePolicy = field(init=False)
@@ -80,20 +79,8 @@ class NetNode:
         return self.net.kind
 
     @property
-    def parent(self) -> PeerRef | None:
-        return None if self.member.up.parent is None else self.member.up.parent.peer
-
-    @property
     def path(self) -> Sequence[NodeId]:
         return self.member.state.path
-
-    @property
-    def interests(self) -> Sequence[Interest]:
-        return [each.interest for each in self.member.subscriptions.values()]
-
-    @property
-    def wants(self) -> Sequence[Interest]:
-        return list(self.member.state.wants.sent().values())
 
     @property
     def producer(self) -> PeerRef:
@@ -103,11 +90,8 @@ class NetNode:
     def seeds(self) -> Sequence[PeerRef]:
         return self.net.seeds
 
-    def children(self) -> Sequence[ChildInfo]:
-        return [
-            ChildInfo(child.peer, tuple(child.wants.values()), child.since_s, 0)
-            for child in self.member.down.live.values()
-        ]
+    def queued_for(self, child: NodeId) -> int:
+        return 0
 
     def room(self) -> int:
         return max(0, self.fan_out - len(self.member.down.children))
@@ -258,7 +242,7 @@ class DisseminationNet:
 
     def _add(self, number: int) -> NetNode:
         peer = self.peers[number]
-        node = NetNode(self, peer, number == 0, self._fan_out)
+        node = NetNode(self, peer, self._fan_out)
         node.member = StreamMember(
             peer,
             STREAM,
@@ -266,7 +250,7 @@ class DisseminationNet:
             self._limits,
             node.send,
             lambda *asked: node.room() > 0,
-            is_source=node.is_producer,
+            is_source=number == 0,
         )
         if not self._is_limited:
             node.member.state.wants = UnlimitedWants(self.kind)
