@@ -215,7 +215,8 @@ class TreeAccess(Protocol):
 class TreePolicy(Protocol):
     """What decides the shape of one stream's tree, at one node: entry point group ``peerd.policies``.
 
-    An object for each stream and node, made by a `PolicyFactory`. Methods run to completion; what takes longer is done
+    An object for each stream and node, made by a `PolicyFactory`. A subclass may leave out what it has no use for, but
+    for the search for a parent, its messages and a successor. Methods run to completion; what takes longer is done
     by messages and `tick`. Times are seconds of `TreeAccess.now`.
     """
 
@@ -231,6 +232,7 @@ class TreePolicy(Protocol):
     def passed(self, item: ParsedItem, is_own: bool, children: Sequence[NodeId]) -> None:
         """An item has come (or, at the producer, was published): whether a subscription of this node wanted it, and
         to which children it went on. This is where statistics come from; it is called for each item, so be quick."""
+        return
 
     def move_ended(self, peer: PeerRef, end: str, why: int | None, others: Sequence[PeerRef]) -> None:
         """An attempt of `TreeAccess.move_to` is over.
@@ -238,22 +240,30 @@ class TreePolicy(Protocol):
         ``end``: a value of ``MoveEnd``. ``why``: one of ``AttachRefusal``. ``others``: whom to ask instead.
         """
 
-    def child_came(self, child: NodeId) -> None: ...
-    def child_went(self, child: NodeId) -> None: ...
+    def child_came(self, child: NodeId) -> None:
+        return
+
+    def child_went(self, child: NodeId) -> None:
+        return
+
     def tick(self) -> None:
         """Called four times a second."""
+        return
 
     def successor(self) -> NodeId | None:
         """This node leaves: the child that takes its place; the others look for a parent beginning there."""
 
     def plan(self) -> Sequence[PlannedMove]:
         """What it would change next, and what that is thought to bring. Best asked at the producer."""
+        return ()
 
     def history(self) -> Sequence[PastMove]:
         """What was changed lately, with what was expected of it and what came of it."""
+        return ()
 
     def figures(self) -> Mapping[str, float]:
         """Numbers of this node for ``peerd stream tree`` and metrics, such as ``spurious_share``."""
+        return {}
 
 
 class PolicyFactory(Protocol):

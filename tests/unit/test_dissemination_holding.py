@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from peerd.ids import NodeId
-from protocols.dissemination.policies.cost.holding import HoldRequest, HoldStill, Stance
+from protocols.dissemination.policies.cost.holding import HoldMessage, HoldRequest, HoldStill
 
 Shape = dict[int, tuple[int, ...]]
 """Children by node; the root is the node that is nobody's child."""
@@ -38,17 +38,8 @@ class Wire:
     def pass_token(self, child: NodeId, tree: NodeId) -> None:
         self._send("token", child, tree)
 
-    def ask_to_hold(self, child: NodeId, tree: NodeId) -> None:
-        self._send("hold", child, tree)
-
-    def tell_held(self, parent: NodeId, tree: NodeId) -> None:
-        self._send("held", parent, tree)
-
-    def ask_to_yield(self, parent: NodeId, tree: NodeId) -> None:
-        self._send("yield?", parent, tree)
-
-    def tell_yielded(self, child: NodeId, tree: NodeId) -> None:
-        self._send("yielded", child, tree)
+    def tell(self, node: NodeId, message: HoldMessage) -> None:
+        self._send(type(message).__name__, node, message.stream)
 
 
 class System:
@@ -79,11 +70,11 @@ class System:
         peer, name = NodeId(sender), NodeId(tree)
         if kind == "token":
             node.token(name)
-        elif kind == "hold":
+        elif kind == "AskToHold":
             node.requested(HoldRequest(peer, name))
-        elif kind == "held":
+        elif kind == "HoldsStill":
             node.child_held(peer, name)
-        elif kind == "yield?":
+        elif kind == "AskToYield":
             node.asked_to_yield(peer, name)
         else:
             node.yielded(peer, name)
@@ -128,8 +119,8 @@ def explore(trees: list[Shape]) -> int:
         system = todo.pop()
         if not system.links:
             for name, node in system.nodes.items():
-                assert node.stance is Stance.IDLE, f"{name} is left in {node.stance} by {trees}"
-                assert not (node.rounds or node.tokens or node.requests)
+                assert node.held is None, f"{name} is left holding still for {node.held} by {trees}"
+                assert not (node.rounds or node.tokens or node.requests), f"{name} is left waiting by {trees}"
             members = [{root_of(t)} | {c for children in t.values() for c in children} for t in trees]
             expected = sorted((n, at) for at, nodes in enumerate(members) for n in nodes)
             assert sorted(system.adapted) == expected, "every node of every tree has had its turn, once"

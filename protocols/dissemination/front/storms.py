@@ -14,7 +14,7 @@ from peerd.telemetry.schema import Event
 from protocols.dissemination.events import StreamMoved
 from protocols.dissemination.front.judging import node_of, plugin_of
 from protocols.dissemination.policies.cost.messages import OrderToMove
-from protocols.dissemination.policies.cost.pace import (
+from protocols.dissemination.policies.cost.policy import (
     DECISIONS_A_ROUND,
     DECISIONS_AT_ONCE,
     ORDERS_A_ROUND,

@@ -13,16 +13,15 @@ from peerd.errors import ProtocolError
 from peerd.ids import NodeId
 from peerd.messages import Message, PeerRef
 from peerd.telemetry.schema import Event
-from protocols.dissemination.models import PastMove, PlannedMove
-from protocols.dissemination.ports import ParsedItem, TreeAccess, TreePolicy
+from protocols.dissemination.ports import TreeAccess, TreePolicy
 from protocols.dissemination.tree.below import MoveEnd
 from protocols.dissemination.tree.search import ParentSearch
 
 NO_SETTINGS: Final = "the policy first_fit has no settings"
 
 
-class FirstFit:
-    """Implements `protocols.dissemination.ports.TreePolicy`."""
+class FirstFit(TreePolicy):
+    """See `protocols.dissemination.ports.TreePolicy`."""
 
     def __init__(self, tree: TreeAccess) -> None:
         self._tree = tree
@@ -37,34 +36,13 @@ class FirstFit:
     def received(self, peer: PeerRef, message: Message) -> None:
         raise ProtocolError("unknown_policy_message", f"first_fit has no {type(message).__name__}")
 
-    def passed(self, item: ParsedItem, is_own: bool, children: Sequence[NodeId]) -> None:
-        pass
-
     def move_ended(self, peer: PeerRef, end: str, why: int | None, others: Sequence[PeerRef]) -> None:
         self._search.ended(peer, MoveEnd(end), others)
-
-    def child_came(self, child: NodeId) -> None:
-        pass
-
-    def child_went(self, child: NodeId) -> None:
-        pass
-
-    def tick(self) -> None:
-        pass
 
     def successor(self) -> NodeId | None:
         """The child that has been here for longest."""
         children = self._tree.children()
         return min(children, key=lambda child: (child.since_s, child.peer.id)).peer.id if children else None
-
-    def plan(self) -> Sequence[PlannedMove]:
-        return ()
-
-    def history(self) -> Sequence[PastMove]:
-        return ()
-
-    def figures(self) -> Mapping[str, float]:
-        return {}
 
 
 class FirstFitFactory:

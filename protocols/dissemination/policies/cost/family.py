@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from typing import Final, Protocol
+from collections.abc import Iterable
+from typing import Final
 
 from peerd.errors import ProtocolError
 from peerd.ids import NodeId
@@ -25,28 +25,23 @@ from protocols.dissemination.policies.cost.messages import (
 )
 from protocols.dissemination.policies.cost.model import Branch, Costs
 from protocols.dissemination.policies.cost.transformations import Family, Relative
+from protocols.dissemination.ports import TreeAccess
 
 UNKNOWN_DELAY_S: Final = 0.05
 """The one-way delay between two nodes of which nobody has said anything."""
 
 
-class FamilyPlace(Protocol):
-    """What the family needs of the node's place in the tree."""
-
-    @property
-    def me(self) -> PeerRef: ...
-    def children_now(self) -> Sequence[PeerRef]: ...
-    def has_room(self) -> bool: ...
-    def rtt_s(self, peer: PeerRef) -> float | None: ...
-
-
 class Relations:
     """The reports of a node's children, put together."""
 
-    def __init__(self, place: FamilyPlace) -> None:
-        self._place = place
+    def __init__(self, tree: TreeAccess) -> None:
+        self._tree = tree
         self._reports: dict[NodeId, CostReport] = {}
         self._told: CostReport | None = None
+
+    def children(self) -> list[PeerRef]:
+        """The children of this moment."""
+        return [child.peer for child in self._tree.children()]
 
     # What children say
 
@@ -55,7 +50,7 @@ class Relations:
         ids = [each.peer.id for each in report.children]
         if report.own.peer.id != child.id or ids != [each.node for each in report.own.children]:
             raise ProtocolError("bad_report", f"{child} tells of children that it does not tell the figures of")
-        if len(set(ids)) != len(ids) or child.id in ids or self._place.me.id in ids:
+        if len(set(ids)) != len(ids) or child.id in ids or self._tree.me.id in ids:
             raise ProtocolError("bad_report", f"{child} tells of children that it cannot have")
         self._reports[child.id] = report
 
@@ -69,7 +64,7 @@ class Relations:
 
     def peers(self) -> dict[NodeId, PeerRef]:
         """This node's children and grandchildren."""
-        found = {peer.id: peer for peer in self._place.children_now()}
+        found = {peer.id: peer for peer in self.children()}
         for id in list(found):
             report = self._reports.get(id)
             for each in () if report is None else report.children:
@@ -78,12 +73,12 @@ class Relations:
 
     def is_complete(self) -> bool:
         """Whether all children have told their figures."""
-        return all(peer.id in self._reports for peer in self._place.children_now())
+        return all(peer.id in self._reports for peer in self.children())
 
     def has_room(self, node: NodeId) -> bool:
         """Whether a child or grandchild would take another child, as far as is known."""
-        if node == self._place.me.id:
-            return self._place.has_room()
+        if node == self._tree.me.id:
+            return self._tree.room() > 0
         for report in self._reports.values():
             for each in (report.own, *report.children):
                 if each.peer.id == node:
@@ -94,7 +89,7 @@ class Relations:
 
     def delay_s(self, one: NodeId, other: NodeId) -> float:
         """The one-way delay between two of the family: as one of them has said, or by way of this node."""
-        me = self._place.me.id
+        me = self._tree.me.id
         if me in (one, other):
             return self._from_here(other if one == me else one)
         for a, b in ((one, other), (other, one)):
@@ -110,13 +105,13 @@ class Relations:
 
     def to_peer(self, peer: PeerRef) -> float:
         """The one-way delay from this node."""
-        rtt_s = self._place.rtt_s(peer)
+        rtt_s = self._tree.rtt_s(peer)
         return UNKNOWN_DELAY_S if rtt_s is None else min(SECONDS_MAX, rtt_s / 2)
 
     def family(self, costs: Costs, rate: float) -> Family:
         """All that decisions need. A child that has told nothing yet counts as one without children."""
         relatives: dict[NodeId, Relative] = {}
-        children = [peer.id for peer in self._place.children_now()]
+        children = [peer.id for peer in self.children()]
         for id in children:
             report = self._reports.get(id)
             relatives[id] = Relative(id, costs, 0.0, ()) if report is None else _relative(report.own)
@@ -132,21 +127,21 @@ class Relations:
                 found = delays[one, other] = self.delay_s(one, other)
             return found
 
-        return Family(self._place.me.id, costs, rate, tuple(children), relatives, delay)
+        return Family(self._tree.me.id, costs, rate, tuple(children), relatives, delay)
 
     # What the parent is told
 
     def make_report(self, stream: NodeId, own: NodeFigures, asked: Iterable[PeerRef]) -> CostReport:
         """This node's report."""
-        reports = [self._reports[peer.id].own for peer in self._place.children_now() if peer.id in self._reports]
+        reports = [self._reports[peer.id].own for peer in self.children() if peer.id in self._reports]
         children = tuple(reports[:FAMILY_MAX])
-        delays = [DelayTo(peer.id, self.to_peer(peer)) for peer in asked if self._place.rtt_s(peer) is not None]
+        delays = [DelayTo(peer.id, self.to_peer(peer)) for peer in asked if self._tree.rtt_s(peer) is not None]
         room = CostReport.BYTES_MAX - ENVELOPE_BYTES - sum(map(_figures_bytes, (own, *children)))
         return CostReport(stream, own, children, tuple(delays[: min(DELAYS_MAX, room // DELAY_BYTES)]))
 
     def branches(self) -> tuple[BranchFigures, ...]:
         """This node's children, as `make_report` tells of them."""
-        reports = [self._reports[peer.id] for peer in self._place.children_now() if peer.id in self._reports]
+        reports = [self._reports[peer.id] for peer in self.children() if peer.id in self._reports]
         return tuple(branch_figures(report.own) for report in reports[:FAMILY_MAX])
 
     def is_news(self, report: CostReport, tau: float) -> bool:

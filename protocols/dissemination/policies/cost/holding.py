@@ -18,25 +18,16 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from enum import Enum
 from typing import Final, NamedTuple, Protocol
 
 from peerd.ids import NodeId
+from protocols.dissemination.policies.cost.messages import AskToHold, AskToYield, HoldsStill, Yields
 
 QUEUE_MAX: Final = 1024
 """Tokens and requests that wait here; above it they are dropped, and their rounds end without this node."""
 
 TreeName = NodeId
-
-
-class Stance(Enum):
-    """What a node does, in all its trees together."""
-
-    IDLE = "idle"
-    WAIT = "wait"
-    """It waits for its children to hold still, in one tree or several."""
-    HOLD = "hold"
-    """It holds still for a parent."""
+HoldMessage = AskToHold | HoldsStill | AskToYield | Yields
 
 
 class HoldRequest(NamedTuple):
@@ -54,10 +45,7 @@ class Actions(Protocol):
         """Decide, and change the tree."""
 
     def pass_token(self, child: NodeId, tree: TreeName) -> None: ...
-    def ask_to_hold(self, child: NodeId, tree: TreeName) -> None: ...
-    def tell_held(self, parent: NodeId, tree: TreeName) -> None: ...
-    def ask_to_yield(self, parent: NodeId, tree: TreeName) -> None: ...
-    def tell_yielded(self, child: NodeId, tree: TreeName) -> None: ...
+    def tell(self, node: NodeId, message: HoldMessage) -> None: ...
 
 
 @dataclass(slots=True)
@@ -81,13 +69,6 @@ class HoldStill:
         self.rounds: list[_Round] = []
         self.tokens: list[TreeName] = []
         self.requests: list[HoldRequest] = []
-
-    @property
-    def stance(self) -> Stance:
-        """The names of the paper."""
-        if self.held is not None:
-            return Stance.HOLD
-        return Stance.WAIT if self.rounds else Stance.IDLE
 
     # What comes
 
@@ -123,7 +104,7 @@ class HoldStill:
         for found in self.rounds:  # else this node has adapted, and the token is on its way to the child
             if found.tree == tree and child not in found.missing:
                 found.missing.add(child)
-                self._actions.tell_yielded(child, tree)
+                self._actions.tell(child, Yields(tree))
 
     def yielded(self, parent: NodeId, tree: TreeName) -> None:
         """The parent lets this node go, and goes on waiting for it."""
@@ -172,7 +153,7 @@ class HoldStill:
         children = self._actions.children(tree)
         self.rounds.append(_Round(tree, set(children)))
         for child in children:
-            self._actions.ask_to_hold(child, tree)
+            self._actions.tell(child, AskToHold(tree))
 
     def _give_in(self) -> bool:
         """Hold still for the largest parent that asks; whether there is one that this node gives in to."""
@@ -181,7 +162,7 @@ class HoldStill:
             return False
         self.requests.remove(first)
         self.held, self.is_asked_back = first, False
-        self._actions.tell_held(first.parent, first.tree)
+        self._actions.tell(first.parent, HoldsStill(first.tree))
         return True
 
     def _ask_back(self) -> None:
@@ -190,4 +171,4 @@ class HoldStill:
             return
         if any(request.parent > self.held.parent for request in self.requests):
             self.is_asked_back = True
-            self._actions.ask_to_yield(self.held.parent, self.held.tree)
+            self._actions.tell(self.held.parent, AskToYield(self.held.tree))

@@ -8,10 +8,11 @@ from weakref import WeakValueDictionary
 
 from peerd.errors import Bug
 from peerd.ids import NodeId, format_id
+from peerd.lib.admission import TokenBucket
 from peerd.messages import Message, PeerRef
 from protocols.dissemination.messages import that_fit
 from protocols.dissemination.models import PastMove, PlannedMove
-from protocols.dissemination.policies.cost import messages, pace
+from protocols.dissemination.policies.cost import messages
 from protocols.dissemination.policies.cost.events import EVENTS, AdaptationMeasured, TreeAdapted
 from protocols.dissemination.policies.cost.family import Relations, branch_figures
 from protocols.dissemination.policies.cost.joining import PlaceSearch
@@ -36,6 +37,15 @@ CHANGES_MAX: Final = 2000
 """Transformations that a node considers in one round: some 50 ms in which it does nothing else."""
 REPORTS_BURST: Final = 6
 """Reports to the parent at once, and one a second in the long run, whatever the children and the parent say."""
+DECISIONS_AT_ONCE: Final = 2
+DECISIONS_A_ROUND: Final = 1
+"""In the long run. A decision orders at most two moves."""
+ORDERS_AT_ONCE: Final = 2
+ORDERS_A_ROUND: Final = 2
+"""In the long run: a node is ordered to move by its parent and by that one's parent, each in its own turn."""
+PLACES_AT_ONCE: Final = 100
+PLACES_A_SECOND: Final = 50
+"""Newcomers that a node works a place out for, in the long run; who gets no answer asks again."""
 NEEDS_ROOM: Final = (Kind.PARENT_CHILD_SWAP, Kind.UNCLE_NEPHEW_SWAP)
 """These put one more child below the node that decides before they take one away."""
 
@@ -48,7 +58,7 @@ class CostPolicy:
         self._settings = settings
         self._rounds = rounds
         self._rates = Rates()
-        self._relations = Relations(self)
+        self._relations = Relations(tree)
         self._orders = Orders(self._give_order, self._change_ended)
         self._search: PlaceSearch | None = None
         self._asked: tuple[PeerRef, ...] = ()
@@ -59,42 +69,24 @@ class CostPolicy:
         self._involved: frozenset[NodeId] = frozenset()
         self._is_involved = False
         self._window_at = self._round_at = tree.now()
-        self._reports_left = float(REPORTS_BURST)
-        self._reported_at = tree.now()
+        self._reports = TokenBucket(1.0, REPORTS_BURST, tree.now())
         self._is_report_due = False
         self._asks = 0
         self._plan: Sequence[PlannedMove] | None = None
         self._planned_at = 0.0
         now, round_s = tree.now(), settings.round
-        self._decisions = pace.Pace(pace.DECISIONS_AT_ONCE, round_s / pace.DECISIONS_A_ROUND, now)
-        self._obeys = pace.Pace(pace.ORDERS_AT_ONCE, round_s / pace.ORDERS_A_ROUND, now)
+        self._decisions = TokenBucket(DECISIONS_A_ROUND / round_s, DECISIONS_AT_ONCE, now)
+        self._obeys = TokenBucket(ORDERS_A_ROUND / round_s, ORDERS_AT_ONCE, now)
         self._askers = PastAllowance(ASKS_BURST_MAX)
         """What each newcomer has had this node work out."""
-        self._places = pace.Pace(pace.PLACES_AT_ONCE, 1 / pace.PLACES_A_SECOND, now)
+        self._places = TokenBucket(PLACES_A_SECOND, PLACES_AT_ONCE, now)
         rounds.add(tree.stream, self)
 
-    # The place in the tree (`FamilyPlace`)
-
-    @property
-    def me(self) -> PeerRef:
-        """This node."""
-        return self._tree.me
-
-    def children_now(self) -> Sequence[PeerRef]:
-        """The children."""
-        return [child.peer for child in self._tree.children()]
+    # The place in the tree
 
     def child_ids(self) -> Sequence[NodeId]:
         """See `Adapting`."""
         return [child.peer.id for child in self._tree.children()]
-
-    def has_room(self) -> bool:
-        """Whether this node would take one more."""
-        return self._tree.room() > 0
-
-    def rtt_s(self, peer: PeerRef) -> float | None:
-        """The round trip to a node."""
-        return self._tree.rtt_s(peer)
 
     @property
     def costs(self) -> Costs:
@@ -119,7 +111,7 @@ class CostPolicy:
             return
         self._asks += 1
         self._search = PlaceSearch(
-            self.me.id, self._settings.join_asks, self._ask_for_place, self._relations.to_peer, self._tree.move_to
+            self._tree.me.id, self._settings.join_asks, self._ask_for_place, self._relations.to_peer, self._tree.move_to
         )
         self._search.begin(list(self._tree.seeds) or [self._tree.producer], self._tree.now())
 
@@ -144,7 +136,7 @@ class CostPolicy:
         slower_s = processing_s(family.costs, rate_max(family.rate, [*below, newcomer]), [*below, newcomer])
         now_s = processing_s(family.costs, rate_max(family.rate, below), below)
         others = (slower_s - now_s) * sum(branch.rate_sum for branch in below)
-        children = [child for child in self.children_now() if child.id != peer.id]
+        children = [child for child in self._relations.children() if child.id != peer.id]
         children.sort(key=lambda child: (self._relations.to_peer(child), child.id))
         self._tree.send(
             peer,
@@ -233,7 +225,7 @@ class CostPolicy:
     def tell(self, node: NodeId, message: Message) -> None:
         """See `Adapting`."""
         parent = self._tree.parent
-        known = {peer.id: peer for peer in (*self.children_now(), *(() if parent is None else (parent,)))}
+        known = {peer.id: peer for peer in (*self._relations.children(), *(() if parent is None else (parent,)))}
         if node in known:
             self._tree.send(known[node], message)
 
@@ -247,7 +239,7 @@ class CostPolicy:
     def _figures(self) -> messages.NodeFigures:
         costs = self.costs
         return messages.NodeFigures(
-            self.me,
+            self._tree.me,
             costs.filter_s,
             costs.send_s,
             costs.collect,
@@ -261,14 +253,12 @@ class CostPolicy:
         parent, now = self._tree.parent, self._tree.now()
         if parent is None:
             return
-        self._reports_left = min(REPORTS_BURST, self._reports_left + now - self._reported_at)
-        self._reported_at = now
-        self._is_report_due = self._reports_left < 1
+        self._is_report_due = not self._reports.has(now)
         if self._is_report_due:
             return
         report = self._relations.make_report(self._tree.stream, self._figures(), self._asked)
         if self._relations.is_news(report, self._settings.tau):
-            self._reports_left -= 1
+            self._reports.take(now)
             self._tree.send(parent, report)
 
     def _relatives(self, message: messages.CostRelatives) -> None:
@@ -283,7 +273,7 @@ class CostPolicy:
         here_s = processing_s(family.costs, rate_max(family.rate, branches), branches)
         delay_s = min(messages.SECONDS_MAX, self._own_arrival_s() + here_s)
         peers = self._relations.peers()
-        for child in self.children_now():
+        for child in self._relations.children():
             own = set(family.grandchildren(child.id)) | {child.id}
             others = [peers[id] for id in sorted(peers) if id not in own]
             below = [peers[id] for id in family.grandchildren(child.id)]
@@ -340,13 +330,13 @@ class CostPolicy:
         transformation, gain = best
         self._involved = frozenset(family.touched(transformation) | {move.node for move in transformation.moves})
         deadline_s = self._tree.now() + self._settings.order_timeout
-        peers = self._relations.peers() | {self.me.id: self.me}
+        peers = self._relations.peers() | {self._tree.me.id: self._tree.me}
         self._orders.begin(transformation, family, peers, gain, deadline_s)
 
     def _ranked(self, family: Family) -> list[tuple[Transformation, float]]:
         """The transformations that are worth while, the best first. None while figures are missing, or contradict."""
         nodes = [*family.children, *(id for child in family.children for id in family.grandchildren(child))]
-        if not self._relations.is_complete() or len(set(nodes)) < len(nodes) or self.me.id in nodes:
+        if not self._relations.is_complete() or len(set(nodes)) < len(nodes) or self._tree.me.id in nodes:
             return []
         found = []
         for transformation in family.some(CHANGES_MAX, self._tree.random):
@@ -377,7 +367,7 @@ class CostPolicy:
     def _ordered(self, peer: PeerRef, message: messages.OrderToMove) -> None:
         """An order of the parent or of its parent; from anybody else, who was that a moment ago perhaps, not obeyed."""
         is_above = peer.id in tuple(self._tree.path)[-2:]
-        is_free = is_above and self._orders.mine is None and message.to.id != self.me.id
+        is_free = is_above and self._orders.mine is None and message.to.id != self._tree.me.id
         if is_free and self._obeys.take(self._tree.now()) and self._tree.move_to(message.to):
             self._orders.obey(peer, message.order, message.to.id)
         else:

@@ -8,7 +8,7 @@ from weakref import WeakValueDictionary
 
 from peerd.ids import NodeId
 from peerd.messages import Message, PeerRef
-from protocols.dissemination.policies.cost.holding import HoldRequest, HoldStill, TreeName
+from protocols.dissemination.policies.cost.holding import HoldMessage, HoldRequest, HoldStill, TreeName
 from protocols.dissemination.policies.cost.messages import AskToHold, AskToYield, HoldsStill, Yields
 
 HOLD_MAX_S: Final = 20.0
@@ -59,24 +59,9 @@ class NodeRounds:
         if stream is not None:
             stream.pass_token(child)
 
-    def ask_to_hold(self, child: NodeId, tree: TreeName) -> None:
+    def tell(self, node: NodeId, message: HoldMessage) -> None:
         """See `Actions`."""
-        self._tell(child, tree, AskToHold(tree))
-
-    def tell_held(self, parent: NodeId, tree: TreeName) -> None:
-        """See `Actions`."""
-        self._tell(parent, tree, HoldsStill(tree))
-
-    def ask_to_yield(self, parent: NodeId, tree: TreeName) -> None:
-        """See `Actions`."""
-        self._tell(parent, tree, AskToYield(tree))
-
-    def tell_yielded(self, child: NodeId, tree: TreeName) -> None:
-        """See `Actions`."""
-        self._tell(child, tree, Yields(tree))
-
-    def _tell(self, node: NodeId, tree: TreeName, message: Message) -> None:
-        stream = self._streams.get(tree)
+        stream = self._streams.get(message.stream)
         if stream is not None:
             stream.tell(node, message)
 

@@ -15,6 +15,7 @@ from msgspec.structs import replace
 
 from peerd.errors import ProtocolError
 from peerd.ids import NodeId, format_id
+from peerd.lib.admission import TokenBucket
 from peerd.limits import KIB
 from peerd.messages import PeerRef
 from protocols.dissemination.interests.errors import InterestError
@@ -166,8 +167,7 @@ class Greeter:
     def __init__(self, tree: TreeAccess, overlaps: Overlaps) -> None:
         self._tree = tree
         self._overlaps = overlaps
-        self._allowance = ADDS_A_SECOND_MAX
-        self._at_s = 0.0
+        self._allowance = TokenBucket(ADDS_A_SECOND_MAX, ADDS_A_SECOND_MAX, 0.0)
         self._askers = PastAllowance(ASKS_BURST_MAX)
         """What each newcomer has had this node look at."""
 
@@ -183,7 +183,8 @@ class Greeter:
         looks = ASK_COST + new_looks(set(message.wants))
         if message.items is None:
             looks += self._overlaps.looks(len(message.wants))
-        if not self._askers.take(message.joiner.id, looks, tree.now()) or not self._may_answer():
+        now = tree.now()
+        if not self._askers.take(message.joiner.id, looks, now) or not self._allowance.take(now):
             return
         try:
             wants = [tree.kind.parse(text) for text in message.wants]
@@ -203,15 +204,6 @@ class Greeter:
             tree.send(child, replace(message, items=told, hops=message.hops + 1))
         else:
             self._answer(message, items, is_offer=False)
-
-    def _may_answer(self) -> bool:
-        now = self._tree.now()
-        self._allowance = min(ADDS_A_SECOND_MAX, self._allowance + (now - self._at_s) * ADDS_A_SECOND_MAX)
-        self._at_s = now
-        if self._allowance < 1:
-            return False
-        self._allowance -= 1
-        return True
 
     def _answer(self, message: AddRequest, items: ItemSet | None, *, is_offer: bool) -> None:
         tree = self._tree

@@ -11,6 +11,7 @@ from pyroaring import BitMap64
 
 from peerd.errors import ProtocolError
 from peerd.ids import NodeId, format_id
+from peerd.lib.admission import TokenBucket
 from peerd.messages import PeerRef
 from protocols.dissemination.messages import DEPTH_MAX
 from protocols.dissemination.policies.overlap.events import ReorganisationAsked
@@ -44,8 +45,7 @@ class MoveRequester:
         self._own = 0
         self._asked: OrderedDict[NodeId, float] = OrderedDict()
         """What children cost when they were asked to be moved, newest last."""
-        self._allowance = float(PASSED_ON_BURST)
-        self._at_s = 0.0
+        self._allowance = TokenBucket(1 / PASSED_ON_EVERY_S, PASSED_ON_BURST, 0.0)
 
     def passed(self, is_own: bool) -> None:
         """An item has come."""
@@ -114,13 +114,7 @@ class MoveRequester:
 
     def may_pass_on(self) -> bool:
         """Whether something of others may be passed on now: what others can make this node send has a limit."""
-        now = self._tree.now()
-        self._allowance = min(PASSED_ON_BURST, self._allowance + (now - self._at_s) / PASSED_ON_EVERY_S)
-        self._at_s = now
-        if self._allowance < 1:
-            return False
-        self._allowance -= 1
-        return True
+        return self._allowance.take(self._tree.now())
 
     def _see_to(self, message: Reorganise, rest: ItemSet) -> None:
         """Write down what the mover costs this node; then grant the move, or pass it on."""
