@@ -20,11 +20,12 @@ TRIES_MAX: Final = 64
 class ParentSearch:
     """``move_to`` begins a try; whoever makes this calls `ended` when the try is over.
 
+    ``draw``: nodes that are named by one that has no room come next, in random order; ``None``: they come last.
     ``on_over(found)`` is called once for each `begin`.
     """
 
     def __init__(
-        self, move_to: Callable[[PeerRef], bool], draw: Callable[[], float], tries_max: int = TRIES_MAX
+        self, move_to: Callable[[PeerRef], bool], draw: Callable[[], float] | None, tries_max: int = TRIES_MAX
     ) -> None:
         self._move_to = move_to
         self._tries_max = tries_max
@@ -77,6 +78,9 @@ class ParentSearch:
         if end is MoveEnd.MOVED:
             self._over(is_found=True)
         else:
-            self._queue.extendleft(sorted(others, key=lambda each: (self._draw(), each.id)))
+            if (draw := self._draw) is None:
+                self._queue.extend(others)
+            else:
+                self._queue.extendleft(sorted(others, key=lambda each: (draw(), each.id)))
             self._next()
         return True

@@ -9,22 +9,17 @@ Those of the best member so far are asked next, until none of them is better: th
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Final
 
 from peerd.ids import NodeId
 from peerd.messages import PeerRef
 from protocols.dissemination.policies.cost.messages import PlaceOffered
+from protocols.dissemination.tree.below import MoveEnd
+from protocols.dissemination.tree.search import ParentSearch
 
 JOIN_S: Final = 1.0
 """After so long a newcomer takes the best of the offers that it has."""
 SEEDS_ASKED_MAX: Final = 8
-
-
-@dataclass(frozen=True, slots=True)
-class _Place:
-    peer: PeerRef
-    loss: float
 
 
 class PlaceSearch:
@@ -42,14 +37,18 @@ class PlaceSearch:
         self._asks_max = asks_max
         self._ask = ask
         self._delay_s = delay_s
-        self._move_to = move_to
+        self._tries = ParentSearch(move_to, None)
         self._asked: dict[NodeId, PeerRef] = {}
         self._open: set[NodeId] = set()
-        self._places: list[_Place] = []
+        self._places: list[tuple[float, NodeId, PeerRef]] = []
         self._least = float("inf")
         self._ends_at = 0.0
         self.is_asking = False
-        self.is_moving = False
+
+    @property
+    def is_moving(self) -> bool:
+        """Whether the best ones are being tried, one after the other."""
+        return self._tries.is_active
 
     def begin(self, seeds: Sequence[PeerRef], now: float) -> None:
         """Ask the first ones."""
@@ -72,7 +71,7 @@ class PlaceSearch:
         self._open.discard(peer.id)
         loss = offer.rate_sum * (offer.delay_s + self._delay_s(peer)) + offer.others
         if offer.has_room:
-            self._places.append(_Place(self._asked[peer.id], loss))
+            self._places.append((loss, peer.id, self._asked[peer.id]))
         if not offer.has_room or loss <= self._least:
             self._ask_all(offer.children)
         if offer.has_room:
@@ -90,15 +89,10 @@ class PlaceSearch:
 
     def _decide(self) -> None:
         self.is_asking = False
-        self._places.sort(key=lambda its: (its.loss, its.peer.id))
-        self.try_next()
+        self._tries.begin([peer for _, _, peer in sorted(self._places)], lambda is_found: None)
 
-    def try_next(self, others: Sequence[PeerRef] = ()) -> bool:
-        """Move to the best one that is left; whether that has begun. ``others``: named by one that had no room."""
-        known = {place.peer.id for place in self._places} | self._asked.keys()
-        self._places += [_Place(peer, self._least) for peer in others if peer.id not in known and peer.id != self._me]
-        self._asked.update((peer.id, peer) for peer in others)
-        self.is_moving = False
-        while self._places and not self.is_moving:
-            self.is_moving = self._move_to(self._places.pop(0).peer)
-        return self.is_moving
+    def failed(self, peer: PeerRef, end: MoveEnd, others: Sequence[PeerRef]) -> None:
+        """It was not taken there: the next one. ``others``: named by one that had no room."""
+        new = [each for each in others if each.id not in self._asked and each.id != self._me]
+        self._asked.update((each.id, each) for each in new)
+        self._tries.ended(peer, end, new)

@@ -24,11 +24,11 @@ from protocols.dissemination.policies.cost.settings import CostSettings, read_se
 from protocols.dissemination.policies.cost.transformations import Family, Kind, Transformation, rate_max
 from protocols.dissemination.ports import ParsedItem, TreeAccess
 from protocols.dissemination.tree.allowance import ASK_COST, ASKS_BURST_MAX, PastAllowance
+from protocols.dissemination.tree.below import MoveEnd
 
 PLAN_MAX: Final = 8
 PLAN_KEPT_S: Final = 2.0
 """A plan is told again for so long: to work one out takes as long as a decision, and any member may ask for it."""
-MOVED: Final = "moved"
 UNMEASURED: Final = Costs(0.0001, 0.0001)
 """Of a node that has not sent anything yet."""
 RATE_GUESS: Final = 1.0
@@ -157,7 +157,7 @@ class CostPolicy:
 
     def move_ended(self, peer: PeerRef, end: str, why: int | None, others: Sequence[PeerRef]) -> None:
         """See `TreePolicy`."""
-        is_moved = end == MOVED
+        is_moved = end == MoveEnd.MOVED.value
         self._check_parent()
         mine = self._orders.obeyed(peer.id)
         if mine is not None:
@@ -165,7 +165,9 @@ class CostPolicy:
         search = self._search
         if search is None or not search.is_moving:
             return
-        if is_moved or self._tree.parent is not None or not search.try_next(others):
+        if not is_moved and self._tree.parent is None:
+            search.failed(peer, MoveEnd(end), others)
+        if is_moved or self._tree.parent is not None or not search.is_moving:
             self._search = None
 
     def _check_parent(self) -> None:

@@ -28,6 +28,8 @@ from protocols.dissemination.policies.overlap.settings import OverlapSettings
 from protocols.dissemination.ports import ChildInfo, Interest, TreeAccess
 from protocols.dissemination.statistics.received import ItemSet
 from protocols.dissemination.tree.allowance import ASK_COST, ASKS_BURST_MAX, PastAllowance, new_looks
+from protocols.dissemination.tree.below import MoveEnd
+from protocols.dissemination.tree.search import ParentSearch
 
 SEEDS_ASKED_MAX: Final = 8
 MOVES_TRIED_MAX: Final = 6
@@ -62,15 +64,13 @@ class ParentFinder:
         self._waiting: set[NodeId] = set()
         """Seeds that have not answered."""
         self._offers: list[_Offer] = []
-        self._queue: list[PeerRef] = []
-        """Whom to move to next, should the current attempt fail."""
-        self._tried = 0
-        self._moving_to: _Offer | None = None
+        self._best: _Offer | None = None
+        self._search = ParentSearch(tree.move_to, None, MOVES_TRIED_MAX)
 
     @property
     def is_busy(self) -> bool:
         """Whether a search or a move is under way."""
-        return bool(self._waiting) or self._tried > 0
+        return bool(self._waiting) or self._search.is_active
 
     def begin(self) -> None:
         """Ask all seeds."""
@@ -80,7 +80,7 @@ class ParentFinder:
         seeds = [seed for seed in tree.seeds or [tree.producer] if seed.id != tree.me.id][:SEEDS_ASKED_MAX]
         self._attempt += 1
         self._begun_at = tree.now()
-        self._offers, self._queue, self._moving_to = [], [], None
+        self._offers, self._best = [], None
         self._waiting = {seed.id for seed in seeds}
         wants = _some(tree.wants)
         known = self._known()
@@ -115,29 +115,16 @@ class ParentFinder:
         nearest = min(offer.rtt_s for offer in ties)
         near = [offer for offer in ties if offer.rtt_s * NEAR_SHARE <= nearest]
         best = min(near, key=lambda offer: (offer.children, offer.depth, offer.rtt_s, offer.peer.id))
-        self._moving_to = best
-        self._queue = [best.peer, *(offer.peer for offer in offers if offer is not best)]
-        self._try_next()
+        self._best = best
+        others = (offer.peer for offer in offers if offer is not best)
+        self._search.begin([best.peer, *others], lambda is_found: None)
 
-    def _try_next(self) -> None:
-        while self._queue and self._tried < MOVES_TRIED_MAX:
-            self._tried += 1
-            if self._tree.move_to(self._queue.pop(0)):
-                return
-        self._tried = 0
-
-    def move_ended(self, peer: PeerRef, is_done: bool, others: Sequence[PeerRef]) -> None:
-        """The move that this began is over."""
-        if not self._tried:
+    def move_ended(self, peer: PeerRef, end: MoveEnd, others: Sequence[PeerRef]) -> None:
+        """A move is over: one that this began, perhaps."""
+        others = [other for other in others if other.id != self._tree.me.id]
+        if not self._search.ended(peer, end, others) or end is not MoveEnd.MOVED:
             return
-        if not is_done:
-            known = {each.id for each in self._queue} | {self._tree.me.id, peer.id}
-            self._queue.extend(other for other in others if other.id not in known)
-            self._try_next()
-            return
-        self._tried = 0
-        offer = self._moving_to
-        missing = offer.missing if offer is not None and offer.peer.id == peer.id else 0.0
+        missing = self._best.missing if self._best is not None and self._best.peer.id == peer.id else 0.0
         tree = self._tree
         duration_s = tree.now() - self._begun_at
         stream, parent = format_id(tree.stream), format_id(peer.id)

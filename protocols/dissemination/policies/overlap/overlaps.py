@@ -10,12 +10,15 @@ from collections import deque
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Final
 
+from pyroaring import BitMap64
+
 from peerd.ids import NodeId
 from peerd.lib.apart import compared
+from protocols.dissemination.interests.guarded import GuardedSet
+from protocols.dissemination.messages import StreamItem
 from protocols.dissemination.policies.overlap.messages import WINDOW_MAX
 from protocols.dissemination.ports import ChildInfo, Interest, InterestKind, ParsedItem
 from protocols.dissemination.statistics.received import ItemSet, ReceivedItems, missing_share
-from protocols.dissemination.statistics.recent import TRIED_MAX, RecentItems
 from protocols.dissemination.tree.allowance import BYTES_A_LOOK, TRIED_COST
 
 if TYPE_CHECKING:
@@ -31,6 +34,11 @@ TICKS_KEPT: Final = 16
 RECALLED_S: Final = 5.0
 """Beside the window, what came in so many seconds is remembered: an item waits to be settled, then for the batch at the
 producer and for the search, and must still be known where the search comes by."""
+RECENT_ITEMS_MAX: Final = 128
+RECENT_BYTES_MAX: Final = 1 << 20
+"""Of their payloads."""
+TRIED_MAX: Final = 16
+"""Interests of somebody that are tried on them: one may take 0.1 ms for each item."""
 
 
 class Overlaps:
@@ -138,3 +146,41 @@ def _missing(items: ItemSet, had: ItemSet) -> float:
         had = ItemSet(had.epoch, had.since, items.through, had.items, had.every)
     missing = missing_share(items, had)
     return items.share if missing is None else missing
+
+
+class RecentItems:
+    """A few of the newest items of one stream at one node, kept as they came, so that interests can be tried on them.
+
+    They are parsed again for that: it is seldom, and parsed items are large (some 12 times for XML).
+    """
+
+    def __init__(self, kind: InterestKind) -> None:
+        self._kind = kind
+        self._items: deque[StreamItem] = deque()
+        self.bytes = 0
+        """Of all of them."""
+
+    def __len__(self) -> int:
+        return len(self._items)
+
+    def add(self, item: StreamItem) -> None:
+        """Remember one more."""
+        if self._items and self._items[-1].position.epoch != item.position.epoch:
+            self._items.clear()
+            self.bytes = 0
+        self._items.append(item)
+        self.bytes += item.size
+        while len(self._items) > RECENT_ITEMS_MAX or (self.bytes > RECENT_BYTES_MAX and len(self._items) > 1):
+            self.bytes -= self._items.popleft().size
+
+    def wanted_by(self, interests: Sequence[Interest]) -> ItemSet | None:
+        """Which of them meet one of the first interests; ``None``: there are none yet."""
+        if not self._items:
+            return None
+        wanted = GuardedSet(self._kind)
+        for interest in interests[:TRIED_MAX]:
+            wanted.add(interest)
+        content = self._kind.content
+        numbers = BitMap64(each.position.sequence for each in self._items if wanted.match(content(each)))
+        first, last = self._items[0].position, self._items[-1].position
+        return ItemSet(first.epoch, first.sequence - 1, last.sequence, numbers)

@@ -38,12 +38,12 @@ from protocols.dissemination.policies.overlap.requesting import MoveRequester
 from protocols.dissemination.policies.overlap.settings import OverlapSettings
 from protocols.dissemination.ports import ParsedItem, TreeAccess
 from protocols.dissemination.stream import what_is_wrong
+from protocols.dissemination.tree.below import MoveEnd
 
 HISTORY_EVERY_S: Final = 1.0
 """A node tells its parent what it has needed at most so often."""
 HISTORY_TAKEN_S: Final = 0.5
 """A parent takes it from a child at most so often."""
-MOVED: Final = "moved"
 
 
 class OverlapPolicy:
@@ -80,9 +80,9 @@ class OverlapPolicy:
 
     def move_ended(self, peer: PeerRef, end: str, why: int | None, others: Sequence[PeerRef]) -> None:
         """See `protocols.dissemination.ports.TreePolicy`."""
-        is_done = end == MOVED
+        is_done = end == MoveEnd.MOVED.value
         self._mover.move_ended(peer, is_done)
-        self._joiner.move_ended(peer, is_done, others)
+        self._joiner.move_ended(peer, MoveEnd(end), others)
         self._lifter.move_ended(peer, is_done)
         if is_done:
             self._is_history_due = True
