@@ -158,20 +158,6 @@ class WrappedItem(StreamsRequest):
     content_type: Annotated[str, Field(max_length=CONTENT_TYPE_LENGTH_MAX)] = ""
 
 
-class StreamSubscriptionRequest(StreamsRequest):
-    """What a client wants of a stream."""
-
-    stream: StreamName
-    interest: InterestTextField = ""
-    """In the language of the stream's kind. Empty: everything."""
-    after: str | None = None
-    """Resume after this item (an ``id``), or ``start``: everything that is still remembered. Default: from now on."""
-    name: str = ""
-    """A name keeps the subscription while no client reads it."""
-    owner: str = ""
-    """Whose it is; what that means, the front says."""
-
-
 class StreamWish(StreamsRequest):
     """What a client wants of the stream that the path of its request names."""
 
@@ -181,6 +167,15 @@ class StreamWish(StreamsRequest):
     """Resume after this item (an ``id``), or ``start``: everything that is still remembered. Default: from now on."""
     name: SubscriptionName = ""
     """A name keeps the subscription while no client reads it."""
+
+
+class StreamSubscriptionRequest(StreamWish):
+    """What a client wants of a stream."""
+
+    stream: StreamName
+    name: str = ""
+    owner: str = ""
+    """Whose it is; what that means, the front says."""
 
 
 class StreamSubscriptionView(StreamsModel):

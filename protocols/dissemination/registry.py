@@ -28,8 +28,6 @@ AGAIN_S: Final = 5.0
 _RENEWAL: Final = "stream_renewal"
 
 Found = Callable[[StreamRecord | Exception], None]
-Find = Callable[[str, Found], None]
-"""Looks a stream up by its name."""
 
 
 class EndedEarly(StreamRefused):

@@ -5,7 +5,7 @@ from __future__ import annotations
 from base64 import b64encode
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from typing import Final
+from typing import Final, Literal
 
 from peerd.api import Host
 from peerd.lib.admission import over_share
@@ -32,6 +32,7 @@ FORGET_S: Final = 300.0
 and ask for it again, where their connection was lost."""
 FEED_BYTES_MIN: Final = ITEM_BYTES_MAX + KIB
 
+MarkType = Literal["lost", "stale", "fresh", "ended"]
 Told = Callable[[StreamSubscriptionView | Exception], None]
 
 
@@ -73,26 +74,18 @@ class ClientSubscription:
 
     def deliver(self, what: Delivered) -> None:
         """The next item, a loss, or whether anybody vouches for the values."""
-        if isinstance(what, StaleFrom):
-            reason = "no way leads to the producer: what came before may have changed"
-            self._push(
-                ReceivedItem(type="stale", stream=self.stream, id=position_text(what.at), reason=reason), MARK_BYTES
-            )
-            return
-        if isinstance(what, FreshAgain):
-            reason = "a way leads to the producer again: all values follow anew"
-            self._push(
-                ReceivedItem(type="fresh", stream=self.stream, id=position_text(what.at), reason=reason), MARK_BYTES
-            )
-            return
-        if isinstance(what, Unmatchable):
-            self.end(f"this interest could not be matched with an item, which is a defect of peerd: {what.why}")
-            return
-        if isinstance(what, Lost):
-            self._lose(what, "nobody remembers it any more")
-            return
-        self.received += 1
-        self._push(received_item(self.stream, what), MARK_BYTES + len(what.item.payload))
+        match what:
+            case StaleFrom():
+                self._mark("stale", what.at, "no way leads to the producer: what came before may have changed")
+            case FreshAgain():
+                self._mark("fresh", what.at, "a way leads to the producer again: all values follow anew")
+            case Unmatchable():
+                self.end(f"this interest could not be matched with an item, which is a defect of peerd: {what.why}")
+            case Lost():
+                self._lose(what, "nobody remembers it any more")
+            case _:
+                self.received += 1
+                self._push(received_item(self.stream, what), MARK_BYTES + len(what.item.payload))
 
     def drops(self) -> dict[str, int]:
         """Items that no longer come to a reader, because it was slow, by reason."""
@@ -104,14 +97,11 @@ class ClientSubscription:
 
     def _lose(self, what: Lost, reason: str) -> None:
         self.missed_gaps += 1
-        mark = ReceivedItem(
-            type="lost",
-            stream=self.stream,
-            id=position_text(what.until),
-            since=None if what.since == START else position_text(what.since),
-            reason=reason,
-        )
-        self._push(mark, MARK_BYTES)
+        self._mark("lost", what.until, reason, None if what.since == START else position_text(what.since))
+
+    def _mark(self, type: MarkType, at: StreamPosition | None, reason: str, since: str | None = None) -> None:
+        id = "" if at is None else position_text(at)
+        self._push(ReceivedItem(type=type, stream=self.stream, id=id, since=since, reason=reason), MARK_BYTES)
 
     def taken(self) -> str | None:
         """The place up to which a reader has taken everything; ``None``: nothing was taken, or it is not known."""
@@ -123,8 +113,7 @@ class ClientSubscription:
         """Nothing comes any more."""
         if not self.is_ended:
             self.is_ended = True
-            mark = ReceivedItem(type="ended", stream=self.stream, id="", reason=reason)
-            self._push(mark, MARK_BYTES)
+            self._mark("ended", None, reason)
             self.feed.end(reason, is_final=True)
 
     def _push(self, item: ReceivedItem, size: int) -> None:
@@ -138,21 +127,15 @@ class ClientSubscription:
         """What clients see of it. ``through``: how far this node has come; ``None``: no way leads to the producer."""
         is_orphaned = through is None
         state = "ended" if self.is_ended else "joining" if not self.is_live else "orphaned" if is_orphaned else "live"
+        own = ("id", "stream", "kind", "name", "owner", "received", "missed_gaps", "is_kept")
         return StreamSubscriptionView.model_validate(
             {
-                "id": self.id,
-                "stream": self.stream,
-                "kind": self.kind,
+                **{name: getattr(self, name) for name in own},
                 "interest": self.interest.text,
-                "name": self.name,
-                "owner": self.owner,
                 "epoch": self.feed.epoch,
                 "state": state,
-                "received": self.received,
-                "missed_gaps": self.missed_gaps,
                 "dropped": sum(self.drops().values()),
                 "note": self._note(through),
-                "is_kept": self.is_kept,
             }
         )
 

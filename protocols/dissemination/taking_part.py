@@ -218,10 +218,7 @@ class StreamNodes(Part):
         if top and top[0].id != node.record.producer.peer.id and not node.is_producer:
             self._looked_at.setdefault(node.record.key, self._host.now() - LOOKUP_S * self._host.rng.random())
             self.look_up(node)
-        since = node.seeking.orphan_since
-        if node.record.producer_gone != "end" or since is None:
-            return
-        if self._host.now() - since >= self._config().producer_gone_after:
+        if self._is_late(node):
             self.look_up(node)
 
     def look_up(self, node: StreamNode) -> None:

@@ -26,8 +26,8 @@ from protocols.dissemination.models import (
 )
 from protocols.dissemination.names import START, stream_key
 from protocols.dissemination.plugin import Dissemination
+from protocols.dissemination.policies.overlap.overlaps import RecentItems
 from protocols.dissemination.ports import Interest, ParsedItem
-from protocols.dissemination.statistics.recent import RecentItems
 from protocols.dissemination.tree.matching import ASIDE_BYTES, Matching
 from protocols.dissemination.tree.member import StreamMember
 from protocols.dissemination.tree.replay import BufferLimits

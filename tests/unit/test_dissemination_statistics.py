@@ -18,9 +18,9 @@ from protocols.dissemination.messages import StreamItem
 from protocols.dissemination.names import StreamPosition
 from protocols.dissemination.policies.overlap.item_bits import from_bits, to_bits
 from protocols.dissemination.policies.overlap.messages import BITS_BYTES_MAX, SPAN_MAX, WINDOW_MAX, ItemBits
+from protocols.dissemination.policies.overlap.overlaps import RECENT_ITEMS_MAX, RecentItems
 from protocols.dissemination.statistics.changes import ITEMS_MIN, since_change
 from protocols.dissemination.statistics.received import ItemSet, ReceivedItems, missing_share
-from protocols.dissemination.statistics.recent import RECENT_ITEMS_MAX, RecentItems
 from protocols.dissemination.statistics.summary_tree import NOTED_BYTES_MAX, SummaryTree
 
 A, B = NodeId(1), NodeId(2)

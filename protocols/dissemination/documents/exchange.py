@@ -413,7 +413,7 @@ class DocumentExchange(Part):
             else:
                 self._bad(active, peer, chunk)
 
-        self._digest(active, chunk, piece, verified, lambda why: self._not_kept(active, chunk))
+        self._digest(active, chunk, piece, verified, lambda why: active.download.not_kept(chunk))
 
     def _digest(
         self,
@@ -445,7 +445,7 @@ class DocumentExchange(Part):
         active.came_at, active.meet_pause_s = self._host.now(), MEET_S
         self._tell(active, chunk, is_here=True)
         for on_done in active.waiting.pop(chunk, ()):
-            self._read_for(active.kept, chunk, on_done)
+            self._read(active.kept, chunk, on_done, on_done)
         if download.is_complete:
             self._completed(active)
         else:
@@ -459,9 +459,6 @@ class DocumentExchange(Part):
         self._host.count("peerd_dissemination_chunks_refused_total")
         self._host.emit(ChunkRefused(document=active.kept.id.hex(), chunk=chunk, sender=format_id(peer.id)))
         self._ask(active)
-
-    def _not_kept(self, active: Active, chunk: int) -> None:
-        active.download.not_kept(chunk)
 
     def _disk_refused(self, active: Active, chunk: int) -> None:
         if not self._is_on(active):
@@ -534,16 +531,13 @@ class DocumentExchange(Part):
         """A chunk, at once or when it has come. Raises `Unavailable`: it is not on its way, or too many wait."""
         active = self._active.get(kept.id)
         if kept.is_complete or (active is not None and active.download.have >> chunk & 1):
-            self._read_for(kept, chunk, on_done)
+            self._read(kept, chunk, on_done, on_done)
         elif active is None:
             raise Unavailable("the document is here in part only, and nothing more comes: subscribe to its stream")
         elif sum(map(len, active.waiting.values())) >= WAITING_READERS_MAX:
             raise Unavailable(f"{WAITING_READERS_MAX} readers wait for the document already")
         else:
             active.waiting.setdefault(chunk, []).append(on_done)
-
-    def _read_for(self, kept: KeptDocument, chunk: int, on_done: Callable[[Value | Exception], None]) -> None:
-        self._read(kept, chunk, on_done, on_done)
 
     # Time
 

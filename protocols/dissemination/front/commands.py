@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import json
 from datetime import datetime
+from enum import StrEnum
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+from pydantic import BaseModel
 
 from peerd.cli.lines import once, typed_value
 from peerd.cli.options import Output, OutputOption, SocketOption, ask
-from peerd.cli.output import number, print_data, print_facts, print_table, printable, size, stdout
+from peerd.cli.output import number, print_data, print_facts, print_json, print_table, printable, size, stdout
+from peerd.errors import ExitCode
 from protocols.dissemination.front.publish import publish
 from protocols.dissemination.front.subscribe import subscribe
-from protocols.dissemination.front.tree import tree
 from protocols.dissemination.models import DocumentView, PastMove, PlannedMove, StreamSubscriptionView, StreamView
 
 if TYPE_CHECKING:
@@ -28,9 +30,19 @@ PRODUCER_GONE = ("wait", "end", "hand-over")
 NODE_DIGITS = 8
 """So much of a node's id is shown, as elsewhere."""
 
+
+class StreamDrawing(StrEnum):
+    """How the tree is shown."""
+
+    TEXT = "text"
+    DOT = "dot"
+    MERMAID = "mermaid"
+    SVG = "svg"
+    JSON = "json"
+
+
 app.command()(publish)
 app.command()(subscribe)
-app.command()(tree)
 
 
 @app.command()
@@ -95,10 +107,7 @@ def create(
         )
 
     view = ask(socket, call, "putting the stream's record on the ring")
-    if output is not Output.TABLE:
-        print_data(output, view)
-    else:
-        stdout().print(f"{view.name}  {view.kind}  shaped by {view.policy}; this daemon publishes it")
+    _show(output, view, f"{view.name}  {view.kind}  shaped by {view.policy}; this daemon publishes it")
 
 
 def _setting(text: str) -> tuple[str, Any]:
@@ -112,10 +121,7 @@ def _setting(text: str) -> tuple[str, Any]:
 def remove(stream: StreamArgument, socket: SocketOption = None, output: OutputOption = Output.TABLE) -> None:
     """End a stream that this daemon publishes. Its subscribers are told that it is over."""
     view = ask(socket, lambda client: _of(client).remove(stream))
-    if output is not Output.TABLE:
-        print_data(output, view)
-    else:
-        stdout().print(f"{view.name}  ended")
+    _show(output, view, f"{view.name}  ended")
 
 
 @app.command()
@@ -133,10 +139,7 @@ def hand_over(
     Example: peerd stream hand-over news --to 192.0.2.7:7420
     """
     view = ask(socket, lambda client: _of(client).hand_over(stream, to), "bringing the stream to its next producer")
-    if output is not Output.TABLE:
-        print_data(output, view)
-    else:
-        stdout().print(f"{view.name}  is published by {view.producer} from now on")
+    _show(output, view, f"{view.name}  is published by {view.producer} from now on")
 
 
 @app.command("list")
@@ -237,10 +240,7 @@ def unsubscribe(
 ) -> None:
     """End a subscription that has a name, and so does not end with its reader."""
     view = ask(socket, lambda client: _of(client).unsubscribe(stream, id))
-    if output is not Output.TABLE:
-        print_data(output, view)
-    else:
-        stdout().print(f"{view.id}  {view.state}  {view.interest or '*'}")
+    _show(output, view, f"{view.id}  {view.state}  {view.interest or '*'}")
 
 
 @app.command()
@@ -262,6 +262,39 @@ def documents(stream: StreamArgument, socket: SocketOption = None, output: Outpu
         for view in views
     ]
     print_table(stdout(), ("id", "item", "name", "size", "state", "here"), rows, numbers=("size", "here"))
+
+
+@app.command()
+def tree(
+    stream: StreamArgument,
+    output: Annotated[
+        StreamDrawing, typer.Option("-o", "--output", help="Text; a graph for dot or mermaid; a picture; JSON.")
+    ] = StreamDrawing.TEXT,
+    wide: Annotated[bool, typer.Option("--wide", help="All of each node's interests and figures.")] = False,
+    socket: SocketOption = None,
+) -> None:
+    """Draw the tree of a stream: who gets it from whom, how much passes, and the spurious share of each node.
+
+    Spurious is what a node receives only to pass it on. Exit code 3 when some nodes did not answer.
+
+    Examples: peerd stream tree news; peerd stream tree news -o svg > t.svg; peerd stream tree news -o dot | dot -Tpng
+    """
+    from protocols.dissemination.front.tree_drawing import as_dot, as_mermaid, as_svg, as_text
+
+    view = ask(socket, lambda client: _of(client).tree(stream), "asking the nodes of the tree")
+    match output:
+        case StreamDrawing.JSON:
+            print_json(view)
+        case StreamDrawing.TEXT:
+            stdout().print(as_text(view, is_wide=wide))
+        case StreamDrawing.DOT:
+            stdout().print(as_dot(view))
+        case StreamDrawing.MERMAID:
+            stdout().print(as_mermaid(view))
+        case StreamDrawing.SVG:
+            stdout().print(as_svg(view))
+    if view.missing:
+        raise typer.Exit(ExitCode.PARTIAL)
 
 
 @app.command()
@@ -305,6 +338,14 @@ def history(stream: StreamArgument, socket: SocketOption = None, output: OutputO
 
 def _places(move: PlannedMove | PastMove) -> tuple[str, str, str]:
     return move.node, move.from_parent or "-", move.to_parent or "-"
+
+
+def _show(output: Output, view: BaseModel, line: str) -> None:
+    """What came of it: for people in one line."""
+    if output is not Output.TABLE:
+        print_data(output, view)
+    else:
+        stdout().print(line)
 
 
 def _of(client: Client) -> Any:

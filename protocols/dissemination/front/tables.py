@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Final
 
 from pyspark.sql import Column, DataFrame, functions as F
@@ -14,6 +14,7 @@ from protocols.dissemination.documents.manifest import DOCUMENT_ID_BYTES
 MEASURED: Final = r"^dissemination\.\w+_measured$"
 """The kinds of events that policies write once they have measured what came of a change that they had predicted."""
 
+Build = Callable[[DataFrame, Mapping[str, DataFrame]], DataFrame]
 DOCUMENT_ID_DIGITS: Final = 2 * DOCUMENT_ID_BYTES
 """The tag of a chunk's swap begins with the document's id."""
 
@@ -166,36 +167,9 @@ def document_senders(events: DataFrame) -> DataFrame:
     )
 
 
-def _build_streams(events: DataFrame, built: Mapping[str, DataFrame]) -> DataFrame:
-    return streams(events)
-
-
-def _build_minutes(events: DataFrame, built: Mapping[str, DataFrame]) -> DataFrame:
-    return minutes(events)
-
-
-def _build_moves(events: DataFrame, built: Mapping[str, DataFrame]) -> DataFrame:
-    return moves(events)
-
-
-def _build_losses(events: DataFrame, built: Mapping[str, DataFrame]) -> DataFrame:
-    return losses(events)
-
-
-def _build_producers(events: DataFrame, built: Mapping[str, DataFrame]) -> DataFrame:
-    return producers(events)
-
-
-def _build_reorganisations(events: DataFrame, built: Mapping[str, DataFrame]) -> DataFrame:
-    return reorganisations(events)
-
-
-def _build_documents(events: DataFrame, built: Mapping[str, DataFrame]) -> DataFrame:
-    return documents(events)
-
-
-def _build_document_senders(events: DataFrame, built: Mapping[str, DataFrame]) -> DataFrame:
-    return document_senders(events)
+def _of(table: Callable[[DataFrame], DataFrame]) -> Build:
+    """What makes a table of the events alone."""
+    return lambda events, built: table(events)
 
 
 def _as_read(row: Row) -> Row:
@@ -214,7 +188,7 @@ def _as_read(row: Row) -> Row:
 TABLES: Final = (
     SparkTable(
         "stream_totals",
-        _build_streams,
+        _of(streams),
         Shown(
             "Streams",
             {
@@ -233,10 +207,10 @@ TABLES: Final = (
             _as_read,
         ),
     ),
-    SparkTable("stream_minutes", _build_minutes),
+    SparkTable("stream_minutes", _of(minutes)),
     SparkTable(
         "stream_moves",
-        _build_moves,
+        _of(moves),
         Shown(
             "Moves in the trees of streams",
             {
@@ -252,12 +226,12 @@ TABLES: Final = (
     ),
     SparkTable(
         "stream_losses",
-        _build_losses,
+        _of(losses),
         Shown("Lost parts of streams", {"stream": "stream", "node": "node", "gaps": "gaps"}, ("stream", "node")),
     ),
     SparkTable(
         "stream_producers",
-        _build_producers,
+        _of(producers),
         Shown(
             "Other producers of streams",
             {
@@ -273,7 +247,7 @@ TABLES: Final = (
     ),
     SparkTable(
         "stream_reorganisations",
-        _build_reorganisations,
+        _of(reorganisations),
         Shown(
             "Reorganisations: expected and measured",
             {
@@ -290,7 +264,7 @@ TABLES: Final = (
     ),
     SparkTable(
         "stream_documents",
-        _build_documents,
+        _of(documents),
         Shown(
             "Documents of streams",
             {
@@ -308,7 +282,7 @@ TABLES: Final = (
     ),
     SparkTable(
         "stream_document_senders",
-        _build_document_senders,
+        _of(document_senders),
         Shown(
             "Who served documents",
             {"document": "document", "node": "node", "chunks": "chunks", "bytes": "bytes"},

@@ -92,7 +92,8 @@ class Rivals(ProducerPart):
         is_gone = isinstance(answer, StreamRefused) and answer.kind == "unknown"
         if is_gone and node.record.standbys and not back.has_asked:
             back.has_asked = True
-            self._ask_standbys(node)
+            # Whoever has taken over says so (`claim`).
+            self._tell((each.peer for each in node.record.standbys), HandOverStep.ASK, node.record)
             self._host.set_timer(_RETURNED, self._config().ask_timeout + LOOK_AGAIN_S, key)
             return
         del self._returned[key]
@@ -104,10 +105,6 @@ class Rivals(ProducerPart):
             node.begin_term(node.record.in_term(node.record.term + AFTER_STANDBYS))
             self._produced.remember(node.record)
         self._registry.keep(node.record, 0.0)
-
-    def _ask_standbys(self, node: StreamNode) -> None:
-        """Whoever has taken over says so (`claim`)."""
-        self._tell((each.peer for each in node.record.standbys), HandOverStep.ASK, node.record)
 
     # While it produces
 
