@@ -123,10 +123,6 @@ class StreamNode(NodeTree):
         """The disk has taken what waited for it."""
         self.on_document: Callable[[StreamItem, Attachment], None] = lambda item, attachment: None
         """An item has come to which a document is attached."""
-        self.on_more: Callable[[], None] = lambda: None
-        """`go_on` is to be called soon."""
-        self.on_early: Callable[[], None] = lambda: None
-        """Items of a later term than the record's have come: who signs them has to be known first."""
 
     def _begin_producing(self, past: PastItems | None) -> None:
         if past is None:
@@ -185,9 +181,7 @@ class StreamNode(NodeTree):
         """Whether the producer's record is safe from its standbys; set by who makes this."""
         member = self.member
         member.state.blame = self._blame
-        member.state.call_again = lambda: self.on_more()
         member.state.matching.offload = self._offload
-        member.state.look_up = lambda: self.on_early()
         member.down.is_slow = self._is_slow
         member.second.draw = self.host.rng.random
         member.places.room = self._room_after

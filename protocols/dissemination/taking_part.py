@@ -122,10 +122,10 @@ class StreamNodes(Part):
         node.on_over = lambda reason: self.give_up(node, reason)
         node.on_document = lambda item, attachment: self._document_came(node, item, attachment)
         node.on_lookup = lambda: self.look_up(node)
-        node.on_early = lambda: self.look_up_now(node, None)
+        node.member.state.look_up = lambda: self.look_up_now(node, None)
         node.is_held = lambda: self._registry.is_held(node.record)
         node.on_room = self.on_room
-        node.on_more = self.flush_soon
+        node.member.state.call_again = self.flush_soon
         self._nodes[record.key] = node
         self.wake()
         return node

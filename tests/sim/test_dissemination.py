@@ -333,3 +333,15 @@ def place_epoch(streams: Streams) -> int:
     position = plugin_of(streams.producer).questions.streams()[0].position
     assert position is not None
     return int(position.partition("-")[0])
+
+
+def test_a_renewed_record_names_the_producers_children_for_newcomers_to_begin_at() -> None:
+    streams = Streams(5, lease="10s")
+    streams.subscribe_all()
+    streams.settle(10.0)
+    told: list[Any] = []
+    plugin_of(streams.others[0]).streams.registry.find(SPEC.name, told.append)
+    streams.simulation.run_until(lambda: bool(told), limit_s=30.0)
+    [node] = plugin_of(streams.producer).nodes
+    assert [seed.peer for seed in told[0].seeds] == [streams.producer.peer, *(child.peer for child in node.children())]
+    assert len(told[0].seeds) > 1
