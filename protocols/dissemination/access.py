@@ -70,8 +70,6 @@ class NodeTree(MemberTree):
         self.host, self._config, self._record, self.kind = host, config, record, kind
         self.stream = record.key
         self._work = WorkMeter()
-        self.on_lookup: Callable[[], None] = lambda: None
-        """The record may have changed: the producer is not reached; set by who makes this."""
 
     @property
     def record(self) -> StreamRecord:

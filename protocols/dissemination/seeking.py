@@ -144,24 +144,27 @@ class Seeking:
             self._again_at = self._host.now() + self._pause_s
             self._node.policy.look_for_parent()
 
-    def try_again(self, now: float) -> None:
-        """Nobody was found: ask the policy again and again, and now and then seeds and producer without it."""
+    def try_again(self, now: float) -> bool:
+        """Nobody was found: ask the policy again and again, and now and then seeds and producer without it.
+
+        Returns whether it does so now: then the record may have changed, as the producer is not reached.
+        """
         node = self._node
         if node.is_producer or node.is_unused or not self._member.up.is_orphan or node.leaving_since is not None:
-            return
+            return False
         if self.orphan_since is None:
             self.orphan_since = now
         is_busy = self.search.is_active or self._member.up.next is not None
         if is_busy or (self._again_at is not None and now < self._again_at):
-            return
+            return False
         self._pause_s = min(self._node.config.retry_max, 2 * self._pause_s)
         self._again_at = now + self._pause_s * self._host.rng.uniform(0.8, 1.2)
         self._tries += 1
-        self._node.on_lookup()
         if self._tries % 2:
             self._node.policy.look_for_parent()
         else:
             self.search.begin([*self._node.record.seed_peers, self._node.record.producer.peer], self._searched)
+        return True
 
     def asked_to_move(self, parents: Sequence[PeerRef], is_successor: bool) -> None:
         """The parent leaves: it is still there, so nothing is lost on the way."""

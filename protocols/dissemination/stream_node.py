@@ -455,14 +455,14 @@ class StreamNode(NodeTree):
         busy_s, self._busy_s = self._busy_s + self.host.now() - now, 0.0
         self._worked(busy_s, items, self.meter.counts.items_out - sent)
 
-    def tick(self) -> None:
-        """Four times a second."""
+    def tick(self) -> bool:
+        """Four times a second. Returns whether the record may have changed: the producer is not reached."""
         now = self.host.now()
         self.member.tick(now)
         self.member.end_failed(now)
         self._note_children()
         self.policy.tick()
-        self.seeking.try_again(now)
+        is_lost = self.seeking.try_again(now)
         self.meter.counts.held_ms, self.meter.counts.outdated_ms = self._freshness.until(self._wall_ms())
         self.meter.tick(now)
         if self.keeping is not None:
@@ -475,6 +475,7 @@ class StreamNode(NodeTree):
             self._unused_since = now
         elif now - self._unused_since >= LINGER_S:
             self.on_over("unused")
+        return is_lost
 
     def _note_children(self) -> None:
         """Tell the policy who has come and gone."""

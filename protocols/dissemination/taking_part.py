@@ -121,7 +121,6 @@ class StreamNodes(Part):
             raise StreamRefused("invalid", f"{record.name}: {error}") from error
         node.on_over = lambda reason: self.give_up(node, reason)
         node.on_document = lambda item, attachment: self._document_came(node, item, attachment)
-        node.on_lookup = lambda: self.look_up(node)
         node.member.state.look_up = lambda: self.look_up_now(node, None)
         node.is_held = lambda: self._registry.is_held(node.record)
         node.on_room = self.on_room
@@ -189,7 +188,8 @@ class StreamNodes(Part):
         self._is_ticking = False
         self._told_off = 0
         for node in self:
-            node.tick()
+            if node.tick():
+                self.look_up(node)
             self._check_producer(node)
             self._check_record(node)
         self.ledger.take(list(self._nodes.values()))
