@@ -53,7 +53,8 @@ def test_everybody_below_the_producers_children_has_a_second_parent_that_keeps_i
         second = node.member.second
         assert second.peer is not None and second.of is not None
         assert second.of not in (second.peer.id, *nodes[second.peer.id].member.state.path)
-        assert nodes[second.peer.id].member.places.keeps(node.host.id, second.of)
+        place = nodes[second.peer.id].member.places._kept[node.host.id]
+        assert place.parent == second.of
     told = {each.node: each.second_parent for each in streams.tree(streams.others[0]).nodes}
     assert sum(second is not None for second in told.values()) == len(lower)
 

@@ -146,11 +146,6 @@ class Places:
     def __len__(self) -> int:
         return len(self._kept)
 
-    def keeps(self, peer: NodeId, parent: NodeId) -> bool:
-        """Whether a node has a place here for when this parent of its dies."""
-        place = self._kept.get(peer)
-        return place is not None and place.parent == parent
-
     def asked(self, peer: PeerRef, message: Reserve) -> None:
         """A node asks for a place in case its parent dies."""
         self._kept.pop(peer.id, None)

@@ -184,12 +184,6 @@ class XmlWorkload:
         """Its query."""
         return self._interests[member - 1]
 
-    @property
-    def selectivity(self) -> float:
-        """The mean share of the documents that a member wants."""
-        wanted = sum(map(len, self._wanted))
-        return wanted / (len(self._wanted) * len(self._interests))
-
     def draw(self) -> frozenset[int]:
         """The members that want the next document: each document once, then some of them again."""
         self._drawn += 1
