@@ -22,6 +22,7 @@ import structlog
 from hypothesis import HealthCheck, settings
 
 from tests.support.foreign_words import watch_errors
+from tests.support.workers import WORKERS_A_WAITER, next_group, run_together
 
 PROFILE = os.environ.get("HYPOTHESIS_PROFILE", "fast")
 FAST_EXAMPLES = 50
@@ -93,20 +94,6 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
             item.add_marker(pytest.mark.timeout(LONG_TIMEOUT_S))
 
 
-def run_together(node_id: str) -> str:
-    """What one worker has to run, test after test, has the same name here.
-
-    A file of real processes, whose fixtures are expensive, runs beside other files: their daemons, ports and folders
-    are their own. All that needs Spark shares one session, all attacks one ring of daemons, and all that reads our code
-    its syntax trees. Any other test runs wherever there is room.
-    """
-    file = node_id.partition("::")[0]
-    folder = file.split("/")[-2:-1]
-    if folder in (["pipeline"], ["hostile"], ["tests"]):
-        return folder[0]
-    return file if folder == ["cluster"] else node_id
-
-
 @pytest.hookimpl(trylast=True)
 def pytest_runtest_teardown(item: pytest.Item, nextitem: pytest.Item | None) -> None:
     """Let go of the syntax trees of all our files once nobody needs them.
@@ -129,7 +116,7 @@ def pytest_xdist_auto_num_workers() -> int:
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
-    """With several workers (``-n 2 --dist loadgroup``): by `run_together`.
+    """With several workers (``-n 2 --dist loadgroup``): groups of `run_together`, handed out by `next_group`.
 
     Not by marks: pytest-xdist 3.8 writes the group of a mark to where pytest 9.2 does not read it, so that every test
     was a group of its own.
@@ -141,5 +128,11 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
     class ByGroup(LoadScopeScheduling):  # type: ignore[misc]  # the library has no types
         def _split_scope(self, nodeid: str) -> str:
             return run_together(nodeid)
+
+        def _assign_work_unit(self, node: Any) -> None:
+            """Put the group that the node is to take to the front of the queue, from which the library takes one."""
+            waits = self.nodes.index(node) % WORKERS_A_WAITER == 0
+            self.workqueue.move_to_end(next_group(self.workqueue, waits), last=False)
+            super()._assign_work_unit(node)
 
     return ByGroup(config, log)

@@ -8,8 +8,9 @@ from typing import Any
 
 import pytest
 
-from tests.conftest import pytest_runtest_teardown, run_together
-from tests.test_tidy import code
+from tests.conftest import pytest_runtest_teardown
+from tests.support.workers import LONGEST_FIRST, ONE_GROUP, is_waiting, next_group, run_together
+from tests.test_tidy import ROOT, code
 
 TESTS = Path(__file__).parents[1]
 
@@ -22,11 +23,33 @@ TESTS = Path(__file__).parents[1]
         ("tests/cluster/test_a.py::test_one", "tests/cluster/test_b.py::test_one", False),
         ("tests/hostile/test_a.py::test_one", "tests/hostile/test_b.py::test_two", True),
         ("tests/test_a.py::test_one", "tests/test_b.py::test_two[x]", True),
-        ("tests/unit/test_a.py::test_one[1]", "tests/unit/test_a.py::test_one[2]", False),
+        ("tests/unit/test_a.py::test_one[1]", "tests/unit/test_a.py::test_one[2]", True),
+        ("tests/unit/test_a.py::test_one", "tests/unit/test_b.py::test_one", False),
     ],
 )
 def test_what_shares_expensive_things_runs_in_one_worker(first: str, second: str, is_one: bool) -> None:
     assert (run_together(first) == run_together(second)) is is_one
+
+
+def test_what_is_to_begin_first_exists() -> None:
+    assert [group for group in LONGEST_FIRST if group not in ONE_GROUP and not (ROOT / group).is_file()] == []
+    assert len(set(LONGEST_FIRST)) == len(LONGEST_FIRST)
+
+
+def test_long_groups_begin_first_and_each_worker_prefers_its_kind() -> None:
+    long_waiting = next(group for group in LONGEST_FIRST if is_waiting(group))
+    long_computing = next(group for group in LONGEST_FIRST if not is_waiting(group))
+    left = ["tests/cluster/test_short.py", "tests/sim/test_short.py", long_computing, long_waiting]
+
+    def taken(waits: bool) -> list[str]:
+        groups, order = list(left), []
+        while groups:
+            order.append(next_group(groups, waits))
+            groups.remove(order[-1])
+        return order
+
+    assert taken(True) == [long_waiting, "tests/cluster/test_short.py", long_computing, "tests/sim/test_short.py"]
+    assert taken(False) == [long_computing, "tests/sim/test_short.py", long_waiting, "tests/cluster/test_short.py"]
 
 
 def test_syntax_trees_are_kept_to_the_last_test_that_reads_them_and_no_longer() -> None:

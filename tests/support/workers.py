@@ -1,0 +1,96 @@
+"""How several workers share the tests: what stays together, what begins first, and who takes what waits.
+
+A suite is over when its last test is. So what takes long begins first, and the short rest fills the gaps at the end.
+Tests of real processes wait more than they compute; were they all to run at once, cores would be idle meanwhile. Some
+workers take those, and the others what only computes, until one of the two kinds is over.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Final
+
+WAITING: Final = frozenset({"cluster", "hostile"})
+"""Folders whose tests wait for real processes, and for time to pass."""
+ONE_GROUP: Final = frozenset({"pipeline", "hostile", "tests"})
+"""Folders that share what is expensive: a session of Spark, a ring of daemons, the syntax trees of our code."""
+WORKERS_A_WAITER: Final = 3
+"""One worker in so many takes what waits first."""
+LONGEST_FIRST: Final = (
+    "hostile",
+    "tests/cluster/test_page_blocks.py",
+    "tests/cluster/test_out_of_tree.py",
+    "pipeline",
+    "tests/cluster/test_streams.py",
+    "tests/cluster/test_cluster_aggregate.py",
+    "tests/sim/test_pubsub_swarm.py",
+    "tests/cluster/test_cluster_demo.py",
+    "tests/cluster/test_cluster_expectations.py",
+    "tests/sim/test_swarm.py",
+    "tests/sim/test_pubsub_hostile.py",
+    "tests/sim/test_pubsub_tree.py",
+    "tests/unit/test_bench_smoke.py",
+    "tests/cluster/test_cluster_pubsub.py",
+    "tests/sim/test_dissemination_hostile.py",
+    "tests/cluster/test_cli_single_daemon.py",
+    "tests/cluster/test_cluster_fork_server.py",
+    "tests/cluster/test_pubsub_kills.py",
+    "tests/cluster/test_links_half_open.py",
+    "tests/sim/test_dissemination_swarm.py",
+    "tests",
+    "tests/sim/test_lab_pubsub.py",
+    "tests/sim/test_sim_scenario.py",
+    "tests/cluster/test_links_service.py",
+    "tests/sim/test_amplification.py",
+    "tests/sim/test_sim_churn.py",
+    "tests/sim/test_lab_overlay.py",
+    "tests/sim/test_pubsub_selectivity.py",
+    "tests/sim/test_pubsub_heat.py",
+    "tests/sim/test_groups_scenarios.py",
+    "tests/cluster/test_identity_cluster.py",
+    "tests/cluster/test_stream_documents.py",
+    "tests/cluster/test_state_crashes.py",
+    "tests/cluster/test_daemon_bad_input.py",
+    "tests/cluster/test_lab_processes.py",
+    "tests/sim/test_records_faults.py",
+    "tests/cluster/test_daemon_workers.py",
+    "tests/sim/test_hostile.py",
+    "tests/cluster/test_cluster_survey.py",
+    "tests/sim/test_lab_dissemination.py",
+    "tests/cluster/test_data_listener.py",
+    "tests/sim/test_pubsub_faults.py",
+    "tests/cluster/test_links_hostile.py",
+    "tests/cluster/test_daemon_reload.py",
+    "tests/unit/test_overlay_survey.py",
+    "tests/unit/test_dissemination_xpath.py",
+    "tests/unit/test_cli_lab.py",
+    "tests/sim/test_dissemination_documents.py",
+    "tests/sim/test_pubsub_events.py",
+)
+"""Groups that take ten seconds and more, the longest first. The others keep the order in which they were found."""
+
+
+def run_together(node_id: str) -> str:
+    """What one worker has to run, test after test, has the same name here: a file, or one of some folders.
+
+    The fixtures of a file, and the simulated rings that its tests share, are made once then.
+    """
+    file = node_id.partition("::")[0]
+    folder = _folder(file)
+    return folder if folder in ONE_GROUP else file
+
+
+def is_waiting(group: str) -> bool:
+    """Whether the tests of a group wait more than they compute."""
+    return (group if group in ONE_GROUP else _folder(group)) in WAITING
+
+
+def next_group(groups: Iterable[str], waits: bool) -> str:
+    """Which of the groups that are left a worker takes: the longest of its kind, or of the other kind after those."""
+    ranks = {group: rank for rank, group in enumerate(LONGEST_FIRST)}
+    return min(groups, key=lambda group: (is_waiting(group) is not waits, ranks.get(group, len(ranks))))
+
+
+def _folder(file: str) -> str:
+    return Path(file).parent.name
