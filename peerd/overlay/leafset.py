@@ -255,9 +255,10 @@ class Leaves:
         """Assert order, bounds, and that this node is no member of its own set."""
         if sorted(set(self._distances)) != self._distances:
             raise Bug("leaf set out of order or with duplicates")
-        if 0 in self._distances or [clockwise_distance(self.own, peer.id) for peer in self._peers] != self._distances:
+        own, members = self.own, self.by_id
+        if 0 in self._distances or [(peer.id - own) % RING for peer in self._peers] != self._distances:
             raise Bug("leaf set distances are wrong")
-        if sorted(self.by_id.values(), key=lambda peer: clockwise_distance(self.own, peer.id)) != self._peers:
+        if len(members) != len(self._peers) or [members.get(peer.id) for peer in self._peers] != self._peers:
             raise Bug("leaf set index is wrong")
         sides = (len(self._peers),) if self._gap is None else (2 * self._gap, 2 * (len(self._peers) - self._gap))
         if any(not 0 <= size <= 2 * self.half for size in sides):

@@ -335,14 +335,15 @@ class Overlay(Plugin):
         state.leaves.validate()
         state.table.validate()
         state.expectations.validate()
-        if any(peer.id in state.expectations for peer in state.leaves):
+        members = state.leaves.by_id.keys()
+        if not members.isdisjoint(absent.peer.id for absent in state.expectations):
             raise Bug("a member is missing")
-        known = {peer.id for peer in known_peers(state.leaves, state.table)}
+        known = members | {peer.id for peer in state.table}
         if known != state.heard.keys():
             raise Bug("the peers whose silence is watched are not those in the tables")
         if not state.suspects.keys() <= known:
             raise Bug("suspected peers that are in no table")
-        if not state.epochs.keys() <= state.leaves.by_id.keys():
+        if not state.epochs.keys() <= members:
             raise Bug("boot epochs of peers that are no members")
         sees_both_sides = state.leaves.left_neighbour() is not None and state.leaves.right_neighbour() is not None
         if state.is_ready and not state.leaves.is_gapless and not sees_both_sides:

@@ -33,7 +33,8 @@ class Spares:
 
     def has(self, cell: int, node_id: NodeId) -> bool:
         """Whether a peer is one of these; ``cell`` is the one that it belongs to."""
-        return _place_of(node_id, self._by_cell.get(cell, ())) is not None
+        found = self._by_cell.get(cell)
+        return found is not None and _place_of(node_id, found) is not None
 
     def of_cell(self, cell: int) -> Sequence[PeerRef]:
         """In the order in which they spoke last."""

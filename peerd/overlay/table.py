@@ -5,11 +5,11 @@ Pastry (Rowstron and Druschel 2001, section 2.3), 32 rows of 16 columns; only oc
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, ItemsView, Iterator
 from typing import Final
 
 from peerd.errors import Bug
-from peerd.ids import DIGIT_VALUES, DIGITS, NodeId, digit, shared_prefix_digits
+from peerd.ids import DIGIT_VALUES, NodeId, digit, shared_prefix_digits
 from peerd.messages import PeerRef
 from peerd.overlay.spares import Spares
 
@@ -42,6 +42,10 @@ class RoutingTable:
             return False
         entry = self._entries.get(self.cell(NodeId(node_id)))
         return entry is not None and entry.id == node_id
+
+    def slots(self) -> ItemsView[int, PeerRef]:
+        """The entries, each with its slot: ``row * DIGIT_VALUES + column``."""
+        return self._entries.items()
 
     def get(self, row: int, column: int) -> PeerRef | None:
         """The entry of one slot."""
@@ -132,10 +136,8 @@ class RoutingTable:
     def validate(self) -> None:
         """Assert that each entry belongs where it is: its row is the shared prefix, never this node."""
         for slot, peer in self._entries.items():
-            row, column = divmod(slot, DIGIT_VALUES)
-            if not row < DIGITS or peer.id == self.own:
-                raise Bug(f"routing table slot {row}/{column} holds {peer}")
-            if shared_prefix_digits(self.own, peer.id) != row or digit(peer.id, row) != column:
+            if peer.id == self.own or slot != self.cell(peer.id):
+                row, column = divmod(slot, DIGIT_VALUES)
                 raise Bug(f"{peer} does not belong into row {row}, column {column}")
             if self.spares.has(slot, peer.id):
                 raise Bug(f"{peer} is an entry and a spare")

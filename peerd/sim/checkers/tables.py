@@ -38,14 +38,10 @@ class TableEntries(Checker):
         """Recompute the row and column of every entry."""
         table, own = place.node.overlay.state.table, place.id
         offences = []
-        for row in table.rows():
-            for column in range(DIGIT_VALUES):
-                peer = table.get(row, column)
-                if peer is None:
-                    continue
-                shared = shared_prefix_digits(own, peer.id)
-                if peer.id == own or shared != row or digit(peer.id, row) != column:
-                    offences.append(f"{short_id(own)} has {peer} in row {row}, column {column}")
+        for slot, peer in table.slots():
+            row, column = divmod(slot, DIGIT_VALUES)
+            if peer.id == own or shared_prefix_digits(own, peer.id) != row or digit(peer.id, row) != column:
+                offences.append(f"{short_id(own)} has {peer} in row {row}, column {column}")
         return offences
 
 
