@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import functools
-import json
 import os
 import signal
 import socket
@@ -44,9 +43,7 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Enough NDJSON that reading a share takes a while, with a few things that are wrong with it."""
     root = tmp_path_factory.mktemp("data")
     for number in range(FILES):
-        lines = [
-            json.dumps({"user": f"user{(number * 7 + line) % 40}", "bytes": number * line}) for line in range(RECORDS)
-        ]
+        lines = [f'{{"user": "user{(number * 7 + line) % 40}", "bytes": {number * line}}}' for line in range(RECORDS)]
         (root / f"log{number:03}.ndjson").write_text("\n".join(lines) + "\n")
     (root / "broken.ndjson").write_text('{"user": "a", "bytes": 1}\nnot json\n{"user": "b"}\n')
     (root / "binary.ndjson").write_bytes(b"\x00\x01\x02" * 100)

@@ -16,6 +16,7 @@ import pytest
 
 from peerd.cluster.layout import socket_file
 from peerd.cluster.local import LocalCluster
+from peerd.cluster.processes import send_signal
 from peerd.ids import format_id
 from peerd.models.admin import DrainAnswer, Status
 from protocols.aggregation.answer import Answer
@@ -46,6 +47,14 @@ def make(tmp_path: Path) -> Iterator[Callable[[int], LocalCluster]]:
             return cluster
 
         yield up
+        if cluster.layout.read() is not None:
+            resume(cluster)
+
+
+def resume(cluster: LocalCluster) -> None:
+    """Let processes that were stopped go on, so that they end when they are asked to, and need not be killed."""
+    for node in cluster.record().nodes:
+        send_signal(node.process, signal.SIGCONT)
 
 
 def aggregate(cluster: LocalCluster, index: int = 0, deadline: str = "15s") -> Answer:
