@@ -4,11 +4,15 @@ An attribute's domain is mapped to whole numbers from 0 up to `SIDE`, so its ran
 square of that side: x is the lower end, y the upper end. A *cell* is a rectangle that comes from halving the square, by
 turns on the x axis and on the y axis. It is written as one number: a leading 1, and then one bit a halving, 0 for the
 lower half. The thesis writes the same as a text of zeros and ones behind the attribute's name.
+
+Each cell has two places on the ring to choose from, and a number for each: its *home*, and its *alternate*, which is
+the same rectangle under another key. A leaf begins at home; `protocols.pubsub.tree.heat` moves it where that is less
+busy. The alternate counts as the only part of its home, and the halves count as parts of it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Annotated, Final
@@ -25,39 +29,74 @@ AREAS_KEPT: Final = 1 << 14
 WHOLE: Final = 1
 """The cell that is the whole square: the root of a tree."""
 
-Cell = Annotated[int, Meta(ge=WHOLE, lt=1 << (LEVEL_LIMIT + 1))]
+HOMES: Final = (1 << (LEVEL_LIMIT + 1)) - 1
+"""How many cells there are at home. The number of a cell's alternate is greater by so much."""
+ALTERNATE_MARK: Final = "a"
+"""What `text` writes behind the halvings of an alternate."""
+
+Cell = Annotated[int, Meta(ge=WHOLE, le=2 * HOMES)]
 Coordinate = Annotated[int, Meta(ge=0, lt=SIDE)]
+
+
+def is_alternate(cell: int) -> bool:
+    """Whether it is the second place of a rectangle."""
+    return cell > HOMES
+
+
+def alternate(home_cell: int) -> int:
+    """Return the second place of a cell that is at home."""
+    return home_cell + HOMES
+
+
+def home(cell: int) -> int:
+    """Return the first place of a rectangle."""
+    return cell - HOMES if cell > HOMES else cell
 
 
 def level(cell: int) -> int:
     """Return how many halvings made the cell; 0 for `WHOLE`."""
-    return cell.bit_length() - 1
+    return home(cell).bit_length() - 1
 
 
 def parent(cell: int) -> int:
-    """Return the cell of which this one is a half. The parent of `WHOLE` is 0, which is no cell."""
-    return cell >> 1
+    """Return the cell that this one is a half of, or the alternate. The parent of `WHOLE` is 0, which is no cell."""
+    return cell - HOMES if cell > HOMES else cell >> 1
 
 
-def children(cell: int) -> tuple[int, int]:
-    """Return the two halves."""
-    return cell << 1, cell << 1 | 1
+def children(home_cell: int) -> tuple[int, int]:
+    """Return the two halves of a cell that is at home. An alternate is not split: it returns home before."""
+    return home_cell << 1, home_cell << 1 | 1
 
 
 def sibling(cell: int) -> int:
-    """Return the other half of the parent."""
+    """Return the other half of the parent, for a cell that is at home."""
     return cell ^ 1
 
 
 def ancestor(cell: int, at_level: int) -> int:
-    """Return the cell at a level that this one lies in, or is."""
-    return cell >> (level(cell) - at_level)
+    """Return the cell at a level, at home, that this one lies in, or is."""
+    return home(cell) >> (level(cell) - at_level)
+
+
+def enclosing(cell: int) -> Iterator[int]:
+    """The cell, and all that it lies in, up to the whole square."""
+    yield cell
+    while cell != WHOLE:
+        if is_alternate(cell):
+            cell = home(cell)
+        else:
+            cell >>= 1
+            yield alternate(cell)
+        yield cell
 
 
 def lies_within(inner: int, outer: int) -> bool:
     """Whether a cell is another one or lies in it."""
-    shift = inner.bit_length() - outer.bit_length()
-    return shift >= 0 and inner >> shift == outer
+    inside, around = home(inner), home(outer)
+    shift = inside.bit_length() - around.bit_length()
+    if not shift:
+        return inner == outer or (inside == around and is_alternate(inner))
+    return shift > 0 and inside >> shift == around
 
 
 def are_related(one: int, other: int) -> bool:
@@ -66,15 +105,17 @@ def are_related(one: int, other: int) -> bool:
 
 
 def text(cell: int) -> str:
-    """Return the halvings as the thesis writes them, such as ``001``; empty for `WHOLE`."""
-    return format(cell, "b")[1:]
+    """Return the halvings as the thesis writes them, such as ``001``; empty for `WHOLE`. Of an alternate: ``001a``."""
+    return format(home(cell), "b")[1:] + ALTERNATE_MARK * is_alternate(cell)
 
 
 def cell_of_text(bits: str) -> int:
     """Read what `text` returned. Raises ``ValueError`` for anything else, and for too many halvings."""
-    if len(bits) > LEVEL_LIMIT or set(bits) - {"0", "1"}:
+    halvings = bits.removesuffix(ALTERNATE_MARK)
+    if len(halvings) > LEVEL_LIMIT or set(halvings) - {"0", "1"}:
         raise ValueError(f"a cell is written with at most {LEVEL_LIMIT} zeros and ones")
-    return int("1" + bits, 2)
+    cell = int("1" + halvings, 2)
+    return cell if halvings == bits else alternate(cell)
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,7 +135,7 @@ def area_of(cell: int) -> Area:
     x_size = y_size = SIDE
     depth = level(cell)
     for index in range(depth):
-        bit = cell >> (depth - 1 - index) & 1
+        bit = home(cell) >> (depth - 1 - index) & 1
         if index % 2 == 0:
             x_size >>= 1
             x_low += bit * x_size
@@ -105,12 +146,22 @@ def area_of(cell: int) -> Area:
 
 
 def cell_at(x: int, y: int, at_level: int) -> int:
-    """Return the cell of a level that holds a point: the bits of x and y by turns, x first (Program 3.2)."""
+    """Return the cell of a level, at home, that holds a point: the bits of x and y by turns, x first (Program 3.2)."""
     cell = WHOLE
     for index in range(at_level):
         value = x if index % 2 == 0 else y
         cell = cell << 1 | (value >> (COORDINATE_BITS - 1 - index // 2) & 1)
     return cell
+
+
+def holds_point(cell: int, x: int, y: int) -> bool:
+    """Whether a point lies in a cell."""
+    return cell_at(x, y, level(cell)) == home(cell)
+
+
+def part_at(parts: Sequence[int], x: int, y: int) -> int:
+    """Return which part of a cell holds a point of the cell."""
+    return next((part for part in parts if holds_point(part, x, y)), parts[0])
 
 
 @dataclass(frozen=True, slots=True)

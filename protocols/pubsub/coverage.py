@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from itertools import islice
 from typing import Final
 
-from protocols.pubsub.cells import Target, ancestor, level, lies_within, sibling
+from protocols.pubsub.cells import Target, ancestor, enclosing, level, lies_within, sibling
 
 OUTSTANDING_MAX: Final = 4096
 """An event's cells of one tree do not become more than this because of answers. One leaf deep in a tree leaves dozens
@@ -81,7 +81,7 @@ class Coverage:
             return CoverageChange((leaf,))
         if not cells or target is None or not target.meets(leaf):
             return NO_CHANGE
-        outer = next((each for each in _path(leaf) if each in cells), None)
+        outer = next((each for each in enclosing(leaf) if each in cells), None)
         gone: tuple[int, ...]
         new: tuple[int, ...] = ()
         if outer is not None:
@@ -98,13 +98,6 @@ class Coverage:
         cells.difference_update(gone)
         cells.update(new)
         return CoverageChange(gone, new)
-
-
-def _path(cell: int) -> Iterable[int]:
-    """The cell, and all that it lies in, up to the whole square."""
-    while cell:
-        yield cell
-        cell >>= 1
 
 
 def _rest(outer: int, inner: int) -> Iterable[int]:

@@ -78,6 +78,16 @@ class LeavesMerged(Event):
     duration_s: float
 
 
+class LeafMoved(Event):
+    """A leaf is at its alternate place because of its load (``cell`` ends in an ``a``), or at home again."""
+
+    KIND = "pubsub.leaf_moved"
+    tree: Text
+    cell: Text
+    pieces: int
+    duration_s: float
+
+
 class NodeLoad(Event):
     """Every minute, where anything happened: leaves and pieces here now, and what happened since the last one."""
 
@@ -98,5 +108,6 @@ EVENTS: Final[tuple[type[Event], ...]] = (
     EventsDropped,
     LeafSplit,
     LeavesMerged,
+    LeafMoved,
     NodeLoad,
 )

@@ -10,11 +10,22 @@ level above it.
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from heapq import heapify, heappop, heappush
 from typing import Final
 
-from protocols.pubsub.cells import LEVEL_LIMIT, Target, ancestor, cell_at, children, level, lies_within, parent
+from protocols.pubsub.cells import (
+    LEVEL_LIMIT,
+    Target,
+    ancestor,
+    cell_at,
+    children,
+    home,
+    level,
+    lies_within,
+    parent,
+    part_at,
+)
 from protocols.pubsub.messages import LeafEntry
 
 COUNT_MAX: Final = (1 << 32) - 1
@@ -24,10 +35,14 @@ of them was an entry that has been forgotten."""
 
 
 class LeafTable:
-    """The leaves below one cell, at most ``entries_max`` (and never fewer than two, its halves)."""
+    """The leaves below one cell, at most ``entries_max`` (and never fewer than two, its halves).
 
-    def __init__(self, cell: int, entries_max: int) -> None:
+    ``parts``: what it consists of where nothing is known: its halves, or its alternate.
+    """
+
+    def __init__(self, cell: int, entries_max: int, parts: Sequence[int] = ()) -> None:
         self.cell = cell
+        self._parts = parts or children(cell)
         self._entries_max = max(2, entries_max)
         self._entries: dict[int, tuple[LeafEntry, float]] = {}
         self._starts: list[int] = []
@@ -65,7 +80,7 @@ class LeafTable:
         for start in self._starts_related(below):
             self._drop(start)
         for entry in entries:
-            is_inside = lies_within(entry.cell, below) and entry.cell != self.cell
+            is_inside = lies_within(entry.cell, below) and any(lies_within(entry.cell, each) for each in self._parts)
             if is_inside and not self._starts_related(entry.cell):
                 self._put(entry, now)
         changed = self._cells(below) != before
@@ -80,9 +95,9 @@ class LeafTable:
         return bool(old)
 
     def at(self, x: int, y: int) -> int:
-        """The leaf that a point lies in; where none is known, the half of this cell."""
+        """The leaf that a point lies in; where none is known, the part of this cell."""
         found = self._around(cell_at(x, y, LEVEL_LIMIT))
-        return cell_at(x, y, level(self.cell) + 1) if found is None else found.cell
+        return part_at(self._parts, x, y) if found is None else found.cell
 
     def meeting(self, target: Target | None) -> list[int]:
         """Cells below this one that together hold the whole target, or everything: leaves, and gaps between them."""
@@ -91,14 +106,17 @@ class LeafTable:
     def partition(self) -> Iterator[int]:
         """All of this cell, cut into the known leaves and the largest cells that nothing is known about, in order.
 
-        Where nothing is known at all these are the two halves. After too many gaps, cells with leaves come whole.
+        Where nothing is known at all these are its parts. After too many gaps, cells with leaves come whole.
         """
-        pending, gaps_left = list(reversed(children(self.cell))), max(GAPS_MAX, self._entries_max)
+        pending, gaps_left = list(reversed(self._parts)), max(GAPS_MAX, self._entries_max)
         while pending:
             cell = pending.pop()
             related = self._starts_related(cell)
-            if not related or not gaps_left or self._at(related[0])[0].cell == cell:
+            first = self._at(related[0])[0].cell if related else cell
+            if home(first) == home(cell):
                 gaps_left -= bool(gaps_left and not related)
+                yield first
+            elif not gaps_left:
                 yield cell
             else:
                 pending += reversed(children(cell))
@@ -108,7 +126,7 @@ class LeafTable:
 
         With them it is what the parent is told: there are leaves below, whether they are known or not.
         """
-        copy = LeafTable(self.cell, entries_max)
+        copy = LeafTable(self.cell, entries_max, self._parts)
         for cell in self.partition():
             parts = [self._at(start)[0] for start in self._starts_related(cell)]
             if parts or with_gaps:
@@ -129,7 +147,7 @@ class LeafTable:
                 continue  # it was merged, with the one before it
             if level(deepest.cell) <= level(self.cell) + 1:
                 return
-            merged = parent(deepest.cell)
+            merged = parent(home(deepest.cell))
             starts = self._starts_related(merged)
             parts = [self._at(start) for start in starts]
             for start in starts:
@@ -167,7 +185,7 @@ class LeafTable:
         found = self._starts[bisect_left(self._starts, low) : bisect_left(self._starts, high)]
         if found:
             return found
-        around = self._around(cell << (LEVEL_LIMIT - level(cell)))
+        around = self._around(home(cell) << (LEVEL_LIMIT - level(cell)))
         return [] if around is None else [_start(around.cell)]
 
     def validate(self) -> None:
@@ -192,4 +210,4 @@ def _merged(cell: int, parts: list[LeafEntry]) -> LeafEntry:
 def _start(cell: int) -> int:
     """The place of a cell's first part of the deepest level, counted through the whole tree."""
     depth = level(cell)
-    return (cell - (1 << depth)) << (LEVEL_LIMIT - depth)
+    return (home(cell) - (1 << depth)) << (LEVEL_LIMIT - depth)

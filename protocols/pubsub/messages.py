@@ -67,6 +67,8 @@ class CellState(IntEnum):
     """It was split: its halves hold them."""
     RETIRED = 3
     """It was merged back: its parent holds them."""
+    MOVED = 4
+    """They are at its alternate."""
 
 
 class PieceStatus(IntEnum):

@@ -227,10 +227,11 @@ class SubscriptionViews(PubSubModel):
 
 
 class TreeLeaf(PubSubModel):
-    """A cell of a tree, as the root of its key told. ``bits``: the halvings that made it."""
+    """A cell of a tree, as the root of its key told. ``bits``: the halvings that made it, with an ``a`` behind them for
+    the alternate of a cell that was moved."""
 
     bits: str
-    state: Literal["leaf", "inner", "unknown", "retired", "silent"]
+    state: Literal["leaf", "inner", "moved", "unknown", "retired", "silent"]
     owner: str = ""
     subs: int = 0
     load: int = 0

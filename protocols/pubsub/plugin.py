@@ -20,7 +20,7 @@ from peerd.lib.feed import Feed
 from peerd.lib.filter import FilterError, Node
 from peerd.messages import Message, PeerRef
 from protocols.pubsub import answering, forwarding, ledger, publishing
-from protocols.pubsub.cells import SIDE, WHOLE, Area, text
+from protocols.pubsub.cells import SIDE, WHOLE, Area, alternate, text
 from protocols.pubsub.config import PubSubConfig
 from protocols.pubsub.delivering.assembly import Delivering
 from protocols.pubsub.delivering.messages import COPY_MESSAGES
@@ -28,6 +28,7 @@ from protocols.pubsub.entering import Entering
 from protocols.pubsub.events import (
     EVENTS,
     EventPublished,
+    LeafMoved,
     LeafSplit,
     LeavesMerged,
     SubscriptionEnded,
@@ -395,9 +396,10 @@ class PubSub(Plugin):
         self.host.emit(SubscriptionEnded(subscription=f"{subscription.number:016x}", outcome=outcome))
 
     def _tree_told(self, what: str, place: CellAddress, pieces: int, duration_s: float) -> None:
-        kind = LeafSplit if what == "split" else LeavesMerged
-        tree = f"{place.tree.schema}/{place.tree.attribute}"
-        self.host.emit(kind(tree=tree, cell=text(place.cell), pieces=pieces, duration_s=duration_s))
+        kind = {"split": LeafSplit, "merged": LeavesMerged}.get(what, LeafMoved)
+        tree, cell = f"{place.tree.schema}/{place.tree.attribute}", place.cell
+        where = text(alternate(cell) if what == "moved" else cell)
+        self.host.emit(kind(tree=tree, cell=where, pieces=pieces, duration_s=duration_s))
 
     # Questions
 

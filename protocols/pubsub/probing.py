@@ -34,9 +34,11 @@ GUESSES: Final = 3
 class KnownLeaves(Protocol):
     """What a publisher remembers about the leaves of one tree."""
 
-    def __contains__(self, cell: int) -> bool: ...
+    def at(self, home_cell: int) -> int | None:
+        """The leaf that has exactly this rectangle: the cell, or its alternate."""
 
-    def has_below(self, cell: int) -> bool: ...
+    def has_below(self, home_cell: int) -> bool:
+        """Whether there are some strictly within this cell."""
 
 
 def probe_region(
@@ -63,17 +65,18 @@ def probe_region(
         cell = waiting.popleft()
         if not target.meets(cell):
             continue
-        if known is not None and cell in known:
-            leaves.append(cell)
+        if known is not None and (leaf := known.at(cell)) is not None:
+            leaves.append(leaf)
             continue
         if known is None or not known.has_below(cell):
             depth = level(cell)
             is_enough = len(guesses) + len(waiting) >= PROBES_MAX
-            if mapped is not None and (cell in mapped or (mapped.has_below(cell) and not is_enough)):
-                if cell in mapped:
-                    guesses.append(cell)
-                else:
-                    waiting.extend(children(cell))
+            told = None if mapped is None else mapped.at(cell)
+            if told is not None:
+                guesses.append(told)
+                continue
+            if mapped is not None and mapped.has_below(cell) and not is_enough:
+                waiting.extend(children(cell))
                 continue
             if depth >= level_max or is_enough or (depth >= level_min and rng.random() < probability):
                 guesses.append(cell)

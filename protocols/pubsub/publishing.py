@@ -260,9 +260,10 @@ class Publishing(Part):
             known = trees.get((schema, attribute))
             if known is None:
                 known = trees[schema, attribute] = self._known(Tree(schema, attribute))
-            if known.leaves is not None and WHOLE in known.leaves:  # it is one leaf, whatever the event's target
-                event.coverage.outstanding[attribute].add(WHOLE)
-                added[self._lanes.add(known.tree, WHOLE, event.number, is_leaf=True)] = None
+            root = None if known.leaves is None else known.leaves.at(WHOLE)
+            if root is not None:  # it is one leaf, whatever the event's target
+                event.coverage.outstanding[attribute].add(root)
+                added[self._lanes.add(known.tree, root, event.number, is_leaf=True)] = None
             else:
                 self._probe(event, known, added)
         if event.coverage.is_complete:  # there is no tree in which a subscription could match it

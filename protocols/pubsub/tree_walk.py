@@ -8,7 +8,7 @@ from typing import Final, Literal
 from peerd.errors import Unavailable
 from peerd.ids import format_id
 from peerd.messages import PeerRef
-from protocols.pubsub.cells import WHOLE, Area, area_of, children, text
+from protocols.pubsub.cells import WHOLE, Area, alternate, area_of, children, is_alternate, text
 from protocols.pubsub.messages import CellAnswer, CellState
 from protocols.pubsub.models import TreeLeaf, TreeView
 from protocols.pubsub.names import Tree
@@ -20,10 +20,11 @@ CELLS_MAX: Final = 4096
 OPEN_MAX: Final = 16
 """Questions under way at a time."""
 
-Word = Literal["leaf", "inner", "unknown", "retired", "silent"]
+Word = Literal["leaf", "inner", "moved", "unknown", "retired", "silent"]
 WORDS: Final[dict[int, Word]] = {
     CellState.LEAF: "leaf",
     CellState.INNER: "inner",
+    CellState.MOVED: "moved",
     CellState.RETIRED: "retired",
     CellState.UNKNOWN: "unknown",
 }
@@ -75,6 +76,8 @@ class TreeWalk:
             )
             if state == "inner":
                 self._waiting += children(cell)
+            elif state == "moved" and not is_alternate(cell):  # an alternate that says so is lying
+                self._waiting.append(alternate(cell))
         self._go_on()
 
     def _go_on(self) -> None:

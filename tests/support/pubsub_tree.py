@@ -14,11 +14,10 @@ from peerd.lib.filter import Node, parse
 from peerd.messages import Message, PeerRef
 from peerd.sim.simulation import Place as Member, Simulation
 from peerd.testing.simulation import ring
-from protocols.pubsub.cells import SIDE, WHOLE, Target, cell_at, children, lies_within
+from protocols.pubsub.cells import SIDE, WHOLE, Target, cell_at, level, lies_within
 from protocols.pubsub.config import PubSubConfig
 from protocols.pubsub.messages import (
     MESSAGES,
-    CellState,
     Confirm,
     EndSub,
     Established,
@@ -249,7 +248,7 @@ class FakeSubscriber(Part):
         piece = self.pieces.get((message.sid, message.piece))
         if piece is None:
             return Confirm(message.sid, message.piece, message.version, is_wanted=False)
-        is_deeper = message.cell.bit_length() >= piece.cell.bit_length()
+        is_deeper = level(message.cell) >= level(piece.cell)
         if piece.owner is None or is_deeper:
             piece.cell, piece.owner = message.cell, source
         return Confirm(message.sid, message.piece, piece.sub.version, is_wanted=True, lasts_s=LASTS_S)
@@ -399,7 +398,7 @@ def offences(simulation: Simulation) -> list[str]:
         f"{one:b} and {other:b} are both leaves"
         for one in live
         for other in live
-        if one < other and lies_within(other, one)
+        if one != other and lies_within(other, one)
     ]
     for piece, _ in wanted(simulation):
         sub = piece.sub
@@ -416,14 +415,14 @@ def offences(simulation: Simulation) -> list[str]:
     return found
 
 
-def inner_cells(simulation: Simulation) -> set[int]:
-    """The cells that their settled roots hold for inner nodes."""
+def inner_cells(simulation: Simulation) -> dict[int, tuple[int, ...]]:
+    """The cells that their settled roots hold for inner nodes, with their parts."""
     keepers = [tree_of(member).keeper for member in simulation.live_nodes()]
     return {
-        place.cell
+        place.cell: node.parts
         for keeper in keepers
         for place, node in keeper.forest.cells.items()
-        if node.state is CellState.INNER and keeper.forest.find(place) is node
+        if node.is_inner and keeper.forest.find(place) is node
     }
 
 
@@ -434,7 +433,7 @@ def is_whole_tree(simulation: Simulation) -> bool:
     while pending:
         cell = pending.pop()
         if cell in inner and cell not in live:
-            pending += children(cell)
+            pending += inner[cell]
         elif cell in live or cell == WHOLE:
             seen.add(cell)
         else:

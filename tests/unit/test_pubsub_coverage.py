@@ -13,11 +13,18 @@ from protocols.pubsub.cells import (
     SIDE,
     WHOLE,
     Target,
+    alternate,
     are_related,
+    area_of,
     cell_at,
     cell_of_text,
+    enclosing,
+    holds_point,
+    home,
+    is_alternate,
     level,
     lies_within,
+    parent,
     text,
 )
 from protocols.pubsub.config import PubSubConfig
@@ -30,7 +37,8 @@ DEPTH = 8
 GRAINS = range(1 << DEPTH, 2 << DEPTH)
 TREE = Tree("trades", 1)
 
-cells = st.integers(0, DEPTH).flatmap(lambda depth: st.integers(1 << depth, (2 << depth) - 1))
+homes = st.integers(0, DEPTH).flatmap(lambda depth: st.integers(1 << depth, (2 << depth) - 1))
+cells = homes | homes.map(alternate)
 targets = st.builds(
     Target,
     st.none() | st.integers(0, SIDE - 1),
@@ -45,13 +53,40 @@ def grains_of(target: Target) -> set[int]:
 
 def grains_in(some: set[int] | list[int], target: Target) -> set[int]:
     """What of the target lies in these cells."""
-    return {grain for grain in grains_of(target) if any(lies_within(grain, cell) for cell in some)}
+    return {grain for grain in grains_of(target) if any(lies_within(grain, home(cell)) for cell in some)}
 
 
 def deep_cell(rng: Random, depth: int) -> int:
     """A cell that some range lies in."""
     low, high = sorted((rng.randrange(SIDE), rng.randrange(SIDE)))
     return cell_at(low, high, depth)
+
+
+# Cells
+
+
+@given(cells, cells)
+def test_of_two_cells_one_encloses_the_other_or_they_are_apart(one: int, other: int) -> None:
+    assert cell_of_text(text(one)) == one
+    assert (other in enclosing(one)) == lies_within(one, other)
+    assert not (lies_within(one, other) and lies_within(other, one)) or one == other
+    assert lies_within(home(one), home(other)) or not lies_within(one, other)
+    assert parent(one) in (*enclosing(one), 0) and parent(one) != one
+
+
+@given(homes, st.integers(0, SIDE - 1), st.integers(0, SIDE - 1))
+def test_an_alternate_is_the_same_rectangle_directly_below_its_home(cell: int, x: int, y: int) -> None:
+    other = alternate(cell)
+    assert parent(other) == cell and home(other) == cell and level(other) == level(cell)
+    assert area_of(other) == area_of(cell) and holds_point(other, x, y) == holds_point(cell, x, y)
+    assert lies_within(other, cell) and not lies_within(cell, other)
+    assert lies_within(cell << 1, other) and lies_within(cell << 1 | 1, other)
+
+
+@pytest.mark.parametrize("bits", ["2", "0b", "aa", "a0", "0" * (LEVEL_LIMIT + 1)])
+def test_what_names_no_cell_is_refused(bits: str) -> None:
+    with pytest.raises(ValueError, match="zeros and ones"):
+        cell_of_text(bits)
 
 
 # Cell maps
@@ -71,7 +106,8 @@ def test_a_cell_map_finds_what_lies_above_and_below(put: list[int], taken: list[
     assert all(cell_map.get(cell) == model[cell] for cell in model)
     strictly_below = {cell for cell in model if cell != asked and lies_within(cell, asked)}
     assert set(cell_map.below(asked)) == strictly_below
-    assert cell_map.has_below(asked) == bool(strictly_below)
+    assert is_alternate(asked) or cell_map.has_below(asked) == bool(strictly_below)
+    assert is_alternate(asked) or cell_map.at(asked) in ({asked, alternate(asked)} & set(model) or {None})
     assert set(cell_map.above(asked)) == {cell for cell in model if cell != asked and lies_within(asked, cell)}
     assert set(cell_map.related(asked)) == {cell for cell in model if cell != asked and are_related(cell, asked)}
 

@@ -1,4 +1,4 @@
-"""Adaptive load balancing: when a node asks its neighbours what they send, and when it has a leaf split."""
+"""Adaptive load balancing: when a node asks its neighbours what they send, and when it has a leaf split or moved."""
 
 from __future__ import annotations
 
@@ -7,15 +7,18 @@ from typing import Any
 
 import pytest
 
-from peerd.api import RecordOutcome, RecordResult
+from peerd.api import LookupResult, RecordOutcome, RecordResult
+from peerd.errors import Unavailable
+from peerd.messages import PeerRef
 from peerd.testing.host import FakeHost, Request, peer
-from protocols.pubsub.cells import SIDE, WHOLE
+from protocols.pubsub.cells import SIDE, WHOLE, alternate
 from protocols.pubsub.config import PubSubConfig
 from protocols.pubsub.leaf_table import LeafTable
-from protocols.pubsub.messages import CellState, InsertSub, LeafEntry, LoadAnswer, LoadQuestion, SubObject
+from protocols.pubsub.messages import CellState, InsertSub, LeafEntry, LeafUpdate, LoadAnswer, LoadQuestion, SubObject
 from protocols.pubsub.names import key_of
 from protocols.pubsub.tree.cell_node import CellNode
-from protocols.pubsub.tree.heat import ANSWERS_MIN, HOT_PIECES_MIN, MOVED_SHARE, OWN_SHARE
+from protocols.pubsub.tree.growth import GROWN, REPORTED_AFTER
+from protocols.pubsub.tree.heat import ANSWERS_MIN, FAIR_SHARE, HOT_PIECES_MIN, OWN_SHARE
 from protocols.pubsub.tree.meter import EVENT_BYTES, FILTER_BYTES, MESSAGE_BYTES, METER_S, Meter
 from protocols.pubsub.tree.storage import CellAddress
 from tests.support.pubsub_tree import SCHEMA, TREE, TreePlugin
@@ -154,22 +157,104 @@ def test_work_counts_as_bytes_do_where_nothing_is_sent_at_all() -> None:
     assert host.deliver(LoadQuestion(), NEIGHBOURS[0]) == LoadAnswer(round(work / METER_S))
     plugin.keeper.heat.note_sent(2 * work)
     answer(questions(host), [100] * 6)
+    look_elsewhere(host, 50)
     assert cell(plugin).split is not None, "it is moved away from a node that has too much else to do"
 
 
-@pytest.mark.parametrize(
-    ("others", "mean", "moves"),
-    [(1.1, 100, True), (0.9, 100, False), (1.1, 600, False)],
-    ids=["smaller part", "larger part", "not so hot"],
-)
-def test_a_leaf_with_one_copy_an_event_is_moved_where_it_is_the_smaller_part_of_a_large_load(
-    others: float, mean: int, moves: bool
-) -> None:
-    host, plugin = leaf()
+ELSEWHERE = peer(NEIGHBOURS[0].id + 99)
+
+
+def look_elsewhere(host: FakeHost, rate: int | None, where: PeerRef | None = ELSEWHERE) -> None:
+    """The other place of the leaf is looked up, and the node there says what it sends; ``None``: nothing."""
+    (asked,) = [asked for asked in host.asked if asked.what == "lookup"]
+    host.asked.remove(asked)
+    assert asked.arguments["key"] == CellAddress(TREE, alternate(WHOLE)).key
+    host.requests.clear()
+    asked.arguments["on_result"](LookupResult(asked.arguments["key"], where, (), 0.1))
+    answer(host.requests, [] if rate is None else [rate])
+
+
+def one_copy_each(host: FakeHost, plugin: TreePlugin, mean: int = 100) -> None:
+    """A leaf with one copy an event, and twice as much that its node sends besides."""
     events_come(plugin, copies=1)
-    plugin.keeper.heat.note_sent(round(others * (1 - MOVED_SHARE) / MOVED_SHARE * weight(copies=1)))
+    plugin.keeper.heat.note_sent(2 * weight(copies=1))
     answer(questions(host), [mean] * 6)
+
+
+def test_a_leaf_with_one_copy_an_event_is_moved_to_its_alternate_where_that_is_less_busy() -> None:
+    host, plugin = leaf()
+    one_copy_each(host, plugin)
+    assert cell(plugin).split is None, "nobody knows yet who has the other place"
+    look_elsewhere(host, 50)
+    split = cell(plugin).split
+    assert split is not None and split.parts == (alternate(WHOLE),)
+    assert cell(plugin).hot_load > 0 and cell(plugin).moved_subs == 2 * HOT_PIECES_MIN
+
+
+@pytest.mark.parametrize(
+    ("rate", "moves"),
+    [(FAIR_SHARE - 1 / 3 - 0.01, True), (FAIR_SHARE - 1 / 3 + 0.01, False), (None, False)],
+    ids=["less busy", "as busy with the leaf", "silent"],
+)
+def test_the_other_place_has_to_be_less_busy_with_the_leaf_than_this_one_is(rate: float | None, moves: bool) -> None:
+    host, plugin = leaf()
+    one_copy_each(host, plugin)
+    sent = plugin.keeper.heat.load(host.time_s)
+    look_elsewhere(host, None if rate is None else round(rate * sent))
     assert (cell(plugin).split is not None) == moves
+
+
+@pytest.mark.parametrize("is_own", [True, False], ids=["this node has both places", "nobody was found"])
+def test_a_leaf_stays_where_there_is_no_other_place(is_own: bool) -> None:
+    host, plugin = leaf()
+    one_copy_each(host, plugin)
+    look_elsewhere(host, None, host.peer if is_own else None)
+    assert cell(plugin).split is None and host.requests == []
+
+
+def test_other_places_are_not_looked_for_by_a_node_that_is_not_hot() -> None:
+    host, plugin = leaf()
+    one_copy_each(host, plugin, mean=1500)
+    assert not [asked for asked in host.asked if asked.what == "lookup"]
+
+
+def test_an_overlay_that_has_too_much_to_look_up_leaves_the_leaf_where_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    host, plugin = leaf()
+
+    def busy(*arguments: object) -> None:
+        raise Unavailable("too many lookups")
+
+    monkeypatch.setattr(host, "lookup", busy)
+    one_copy_each(host, plugin)
+    assert cell(plugin).split is None
+
+
+@pytest.mark.parametrize(
+    ("load", "subs", "returns"),
+    [(51, 4, False), (50, 4, True), (51, 9, True)],
+    ids=["warm", "cool", "grown"],
+)
+def test_a_leaf_that_was_moved_comes_home_when_its_load_has_halved_or_it_has_grown(
+    load: int, subs: int, returns: bool
+) -> None:
+    host, plugin = leaf(0, merge_after="1s", update_interval="60s")
+    keeper = plugin.keeper
+    node = keeper.forest.find(CellAddress(TREE, WHOLE))
+    assert node is not None
+    keeper.forest.register(node)
+    keeper.forest.became(node, CellState.MOVED)
+    node.hot_load, node.moved_subs = 100, 4
+    host.deliver(moved_report(load, subs), ELSEWHERE)
+    host.fire("tree_tick")
+    has_begun = node.merge is not None
+    assert has_begun == (subs > GROWN * node.moved_subs), "it has not had the time to report its load"
+    host.time_s += 1 + REPORTED_AFTER * 60
+    host.fire("tree_tick")
+    assert (has_begun or node.merge is not None) == returns
+
+
+def moved_report(load: int, subs: int) -> LeafUpdate:
+    return LeafUpdate(SCHEMA, 1, WHOLE, alternate(WHOLE), (LeafEntry(alternate(WHOLE), subs, load),))
 
 
 def own_events(host: FakeHost, plugin: TreePlugin, sent: int, spared: int = 0) -> None:

@@ -10,7 +10,7 @@ from peerd.api import LocalRecord, RecordRole, RecordVersion
 from peerd.errors import ProtocolError
 from peerd.ids import NodeId, closeness
 from peerd.testing.host import FakeHost, peer
-from protocols.pubsub.cells import SIDE, WHOLE, cell_at
+from protocols.pubsub.cells import SIDE, WHOLE, cell_at, children
 from protocols.pubsub.messages import CellState, OrderKind, PieceStatus, SubObject, TransferResult
 from protocols.pubsub.names import STATE_ITEM, SubscriptionKey, Tree, key_of
 from protocols.pubsub.tree import storage
@@ -59,7 +59,7 @@ def sent(actions: Iterable[object]) -> dict[int, list[int]]:
 
 def test_a_split_copies_then_switches_then_announces() -> None:
     pieces = held(sub(1, LOW), sub(2, HIGH), sub(3, HIGH))
-    split = Split(WHOLE, 4, 0.0)
+    split = Split(children(WHOLE), 4, 0.0)
     assert sent(split.step(pieces, 0.0)) == {0b10: [1], 0b11: [2, 3]}
     assert split.step(pieces, 1.0) == []
     split.copying.answered(results([sub(1, LOW), sub(2, HIGH)]), 1.0)
@@ -78,7 +78,7 @@ def test_a_split_copies_then_switches_then_announces() -> None:
 
 def test_what_comes_or_changes_during_a_split_is_copied_before_the_switch() -> None:
     pieces = held(sub(1))
-    split = Split(WHOLE, 4, 0.0)
+    split = Split(children(WHOLE), 4, 0.0)
     split.step(pieces, 0.0)
     pieces |= held(sub(1, version=2), sub(2, HIGH))
     split.copying.answered(results([sub(1)]), 1.0)
@@ -93,7 +93,7 @@ def test_what_comes_or_changes_during_a_split_is_copied_before_the_switch() -> N
 def test_a_split_waits_for_subscribers_that_are_being_asked_but_not_for_long() -> None:
     """One that says yes takes its subscription for established: then the leaf must not have become an inner node."""
     pieces = held(sub(1)) | held(sub(2), is_kept=False)
-    split = Split(WHOLE, 4, 0.0)
+    split = Split(children(WHOLE), 4, 0.0)
     assert sent(split.step(pieces, 0.0)) == {0b10: [1]} and not split.is_draining
     split.copying.answered(results([sub(1)]), 1.0)
     assert split.step(pieces, 1.0) == [] and split.is_draining
@@ -104,7 +104,7 @@ def test_a_split_waits_for_subscribers_that_are_being_asked_but_not_for_long() -
 
 def test_what_is_confirmed_while_a_split_waits_is_copied_too() -> None:
     pieces = held(sub(1)) | held(sub(2), is_kept=False)
-    split = Split(WHOLE, 4, 0.0)
+    split = Split(children(WHOLE), 4, 0.0)
     split.step(pieces, 0.0)
     split.copying.answered(results([sub(1)]), 1.0)
     assert split.step(pieces, 1.0) == []
@@ -116,7 +116,7 @@ def test_what_is_confirmed_while_a_split_waits_is_copied_too() -> None:
 
 def test_a_piece_that_its_subscriber_has_ended_is_reported_and_does_not_hold_a_split_up() -> None:
     pieces = held(sub(1), sub(2))
-    split = Split(WHOLE, 4, 0.0)
+    split = Split(children(WHOLE), 4, 0.0)
     split.step(pieces, 0.0)
     assert split.copying.answered(results([sub(1)], PieceStatus.GONE), 1.0) == [key_of_sub(sub(1))]
     del pieces[key_of_sub(sub(1))]
@@ -127,7 +127,7 @@ def test_a_piece_that_its_subscriber_has_ended_is_reported_and_does_not_hold_a_s
 @pytest.mark.parametrize("why", ["silence", "quota", "the record"])
 def test_a_split_that_fails_leaves_the_leaf(why: str) -> None:
     pieces = held(sub(1))
-    split = Split(WHOLE, 4, 0.0)
+    split = Split(children(WHOLE), 4, 0.0)
     split.step(pieces, 0.0)
     if why == "quota":
         split.copying.answered(results([sub(1)], PieceStatus.QUOTA), 1.0)
@@ -178,7 +178,7 @@ def test_a_message_of_copies_fits_its_cap() -> None:
 
 
 def test_a_merge_gathers_then_switches_then_retires() -> None:
-    merge = Merge(WHOLE, 5, 0.0)
+    merge = Merge(children(WHOLE), 5, 0.0)
     assert merge.step(0.0) == [Order(0b10, OrderKind.COPY_UP), Order(0b11, OrderKind.COPY_UP)]
     merge.has_all_of(0b10, 1.0)
     assert merge.step(ORDER_S) == [Order(0b11, OrderKind.COPY_UP)]
@@ -192,7 +192,7 @@ def test_a_merge_gathers_then_switches_then_retires() -> None:
 
 
 def test_a_merge_without_progress_is_given_up() -> None:
-    merge = Merge(WHOLE, 5, 0.0)
+    merge = Merge(children(WHOLE), 5, 0.0)
     merge.step(0.0)
     merge.arrived(30.0)
     assert len(merge.step(GIVE_UP_S)) == 2, "a copy came meanwhile"
@@ -256,7 +256,7 @@ def test_a_half_whose_copies_are_refused_takes_new_pieces_again() -> None:
 def test_what_is_new_waits_at_the_parent_until_its_halves_have_retired() -> None:
     place = CellAddress(TREE, WHOLE)
     parent = CellNode(place, place.key, CellState.LEAF)
-    parent.merge = Merge(WHOLE, 5, 0.0)
+    parent.merge = Merge(children(WHOLE), 5, 0.0)
     for half in (0b10, 0b11):
         parent.merge.has_all_of(half, 1.0)
     assert not parent.is_draining

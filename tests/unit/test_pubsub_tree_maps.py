@@ -7,13 +7,13 @@ from random import Random
 from hypothesis import given, strategies as st
 
 from protocols.pubsub.cell_map import CellMap
-from protocols.pubsub.cells import SIDE, WHOLE, Target, cell_of_text, lies_within
+from protocols.pubsub.cells import SIDE, WHOLE, Target, alternate, cell_of_text, home, level, lies_within
 from protocols.pubsub.names import Tree
 from protocols.pubsub.probing import PROBES_MAX, probe_region
 from protocols.pubsub.tree_maps import ASK_EVERY_S, MAP_CELLS_MAX, MAPS_MAX, TreeMaps
 
 TREE = Tree("stock", 1)
-cells = st.integers(WHOLE, (1 << 9) - 1)
+cells = st.integers(WHOLE, (1 << 9) - 1) | st.integers(WHOLE, (1 << 9) - 1).map(alternate)
 values = st.integers(0, SIDE - 1) | st.none()
 
 
@@ -86,10 +86,10 @@ def test_guesses_with_a_map_hold_the_target_and_do_not_overlap(
     for cell in mapped:  # a leaf that was named is guessed itself, unless a remembered one overlaps it
         if target.meets(cell) and cell not in known and not known.related(cell):
             assert cell in guesses
-    deepest = max((*known, *mapped, 1 << 6)).bit_length() - 1
+    deepest = max(level(cell) for cell in (*known, *mapped, 1 << 6))
     for cell in range(1 << deepest, 2 << deepest, 7):
         if target.meets(cell):
-            assert any(lies_within(cell, each) for each in chosen), "some part of the target would not be visited"
+            assert any(lies_within(cell, home(each)) for each in chosen), "some part of the target would not be visited"
 
 
 def test_where_all_leaves_are_named_nothing_is_drawn() -> None:

@@ -62,7 +62,7 @@ class _Visit:
     pending: int = 0
 
     def find(self, place: tuple[int, int]) -> _Leaf | None:
-        """The visit of a leaf, or of the one that it was split from."""
+        """The visit of a leaf, or of the one that it was split or moved from."""
         if found := self.leaves.get(place):
             return found
         attribute, cell = place
@@ -341,6 +341,6 @@ class LeafDesk:
 def _leaf_of(piece: SubObject, cells: Sequence[tuple[int, int]]) -> tuple[int, int]:
     """In which of these leaves a piece is."""
     for attribute, cell in cells[:-1]:
-        if piece.attribute == attribute and space.cell_at(piece.low, piece.high, space.level(cell)) == cell:
+        if piece.attribute == attribute and space.holds_point(cell, piece.low, piece.high):
             return attribute, cell
     return cells[-1]

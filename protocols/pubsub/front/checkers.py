@@ -25,7 +25,7 @@ from protocols.pubsub.tree import storage
 from protocols.pubsub.tree.cell_node import CellNode
 from protocols.pubsub.tree.piece import Piece
 
-GIVEN_AWAY: Final = (CellState.INNER, CellState.RETIRED)
+GIVEN_AWAY: Final = (CellState.INNER, CellState.MOVED, CellState.RETIRED)
 STREAMS_MAX: Final = 4096
 """Streams of deliveries whose order is compared; of more, the oldest are forgotten."""
 EVENTS_MAX: Final = 2048
@@ -149,12 +149,12 @@ class SubscriptionsInPlace(Checker):
     @staticmethod
     def _torn(simulation: Simulation, oracle: RingOracle, leaf: CellNode) -> Iterator[str]:
         """The first cell above a leaf that is no inner node."""
-        above = leaf.place
+        below, above = leaf.place.cell, leaf.place
         while above.cell != WHOLE:
-            above = above.above
+            below, above = above.cell, above.above
             plugin = pubsub_of(simulation.places[oracle.root(above.key)])
             node = None if plugin is None else plugin.keeper.forest.cells.get(above)
-            if node is None or node.state is not CellState.INNER:
+            if node is None or not node.is_inner or below not in node.parts:
                 yield f"{text(above.cell) or 'the whole'} is no inner node, and above the leaf {text(leaf.cell)}"
                 return
 

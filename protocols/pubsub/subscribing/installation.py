@@ -18,7 +18,7 @@ from msgspec.structs import replace
 
 from peerd.api import Rng
 from peerd.messages import PeerRef
-from protocols.pubsub.cells import LEVEL_LIMIT, Cell, cell_at, level, lies_within
+from protocols.pubsub.cells import LEVEL_LIMIT, Cell, cell_at, holds_point, level, lies_within
 from protocols.pubsub.messages import PieceStatus, SubObject
 
 CAREFUL_AFTER: Final = 2
@@ -236,7 +236,7 @@ class Installation:
         was_installed = self.is_installed
         is_answer = self._waiting is InstallWait.ESTABLISHED and version == self.sub.version
         if not is_answer and place is not None:
-            if lies_within(cell, place.cell):  # the leaf was split, or has another root now
+            if lies_within(cell, place.cell):  # the leaf was split or moved, or has another root now
                 self.place = HoldingLeaf(cell, owner)
                 self._heard_at = now
             return True, []
@@ -328,7 +328,7 @@ class Installation:
         return [InstallReport(News.RECEIVED)]
 
     def _lies_in(self, cell: Cell) -> bool:
-        return cell_at(self.sub.low, self.sub.high, level(cell)) == cell
+        return holds_point(cell, self.sub.low, self.sub.high)
 
     def _is_below(self, cell: Cell, place: HoldingLeaf | None) -> bool:
         """Whether a cell is a part of the leaf that was known: then it was split, and nothing was lost."""

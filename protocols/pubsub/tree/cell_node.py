@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from peerd.ids import NodeId
-from protocols.pubsub.cells import cell_at, level
+from protocols.pubsub.cells import alternate, children, holds_point, level
 from protocols.pubsub.leaf_table import COUNT_MAX, LeafTable
 from protocols.pubsub.messages import CellState, LeafEntry, SubObject
 from protocols.pubsub.names import SubscriptionKey
@@ -59,7 +59,9 @@ class CellNode:
     sent: Meter = field(default_factory=Meter)
     """The bytes of these."""
     hot_load: int = 0
-    """Its events a minute when it was last split because of its load; 0: never. See `Heat`."""
+    """Its events a minute when it was last split or moved because of its load; 0: never. See `Heat`."""
+    moved_subs: int = 0
+    """How many subscriptions it had when it was moved."""
 
     @property
     def cell(self) -> int:
@@ -70,6 +72,16 @@ class CellNode:
     def level(self) -> int:
         """Its depth."""
         return level(self.place.cell)
+
+    @property
+    def is_inner(self) -> bool:
+        """Whether its subscriptions are in parts of it."""
+        return self.state in (CellState.INNER, CellState.MOVED)
+
+    @property
+    def parts(self) -> tuple[int, ...]:
+        """The cells directly below it, where it is an inner node: its halves, or its alternate."""
+        return (alternate(self.cell),) if self.state is CellState.MOVED else children(self.cell)
 
     @property
     def is_switching(self) -> bool:
@@ -110,7 +122,7 @@ class CellNode:
 
     def holds(self, sub: SubObject) -> bool:
         """Whether the point of a piece lies in the cell."""
-        return cell_at(sub.low, sub.high, self.level) == self.place.cell
+        return holds_point(self.place.cell, sub.low, sub.high)
 
     def kept(self) -> Iterator[tuple[SubscriptionKey, Piece]]:
         """The pieces that are more than provisional, in the order in which they came."""

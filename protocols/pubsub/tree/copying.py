@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Final, TypeAlias
 
-from protocols.pubsub.cells import cell_at, level
+from protocols.pubsub.cells import cell_at, home, level
 from protocols.pubsub.messages import CellState, OrderKind, PieceStatus, SubObject, TransferResult
 from protocols.pubsub.names import SubscriptionKey
 from protocols.pubsub.tree.piece import Piece, PieceLease
@@ -65,7 +65,7 @@ class Copying:
         self.number = number
         self.progress_at = now
         self.has_failed = False
-        self._cells = cells
+        self._cells = {home(cell): cell for cell in cells}
         self._level = level(cells[0])
         self._copied: dict[SubscriptionKey, PieceLease] = {}
         self._sent: dict[SubscriptionKey, tuple[PieceLease, float]] = {}
@@ -95,8 +95,8 @@ class Copying:
             if piece.is_kept and not self.has(key, piece) and (sent is None or not sent[0].covers(piece.lease)):
                 cell = cell_at(piece.sub.low, piece.sub.high, self._level)
                 self._sent[key] = piece.lease, now
-                batches.setdefault(cell, []).append((piece.sub, max(1, int(piece.expires_at - now))))
-        return [part for cell in self._cells for part in _parts(cell, batches.get(cell, ()))]
+                batches.setdefault(self._cells[cell], []).append((piece.sub, max(1, int(piece.expires_at - now))))
+        return [part for cell in self._cells.values() for part in _parts(cell, batches.get(cell, ()))]
 
     def answered(self, results: Iterable[TransferResult], now: float) -> list[SubscriptionKey]:
         """Take in what became of copies; returns the pieces that their subscriber does not want any more."""

@@ -192,7 +192,7 @@ class Forest:
         piece = None if name is None else node.pieces.get(name)
         if record is not None:
             found = storage.read([record])
-            if found is not None and node.state is not CellState.INNER:
+            if found is not None and not node.is_inner:
                 self._take_pieces(node, found)
         elif name is not None and piece is not None and piece.is_stored and not piece.is_putting:
             self.remove(node, name)
@@ -200,7 +200,7 @@ class Forest:
     def _compare(self, node: CellNode) -> None:
         found = storage.read(self.host.records.items(node.key))
         self._compare_state(node, found)
-        if found is None or node.state is CellState.INNER:
+        if found is None or node.is_inner:
             return
         self._take_pieces(node, found)
         for key, piece in node.kept():
@@ -220,7 +220,7 @@ class Forest:
         self.events.overruled(node, before, pieces)
 
     def _take_pieces(self, node: CellNode, found: Found) -> None:
-        if node.state in (CellState.INNER, CellState.RETIRED):
+        if node.is_inner or node.state is CellState.RETIRED:
             return
         now = self.host.now()
         for key, stored in found.pieces.items():
@@ -437,7 +437,7 @@ class Forest:
         now = self.host.now()
         for node in self.nodes():
             self._renew_absent(node)
-            is_lasting = node.state in (CellState.LEAF, CellState.INNER) and node.count > 0
+            is_lasting = (node.is_inner or node.state is CellState.LEAF) and node.count > 0
             if now >= node.state_due and (is_lasting or node.is_switching):
                 self._put_state(node)
 

@@ -12,7 +12,7 @@ from typing import Final
 
 from peerd.api import Part, handles
 from peerd.messages import PeerRef
-from protocols.pubsub.cells import WHOLE, cell_at, children, level, lies_within, parent
+from protocols.pubsub.cells import WHOLE, alternate, children, holds_point, is_alternate, lies_within, parent
 from protocols.pubsub.leaf_table import LeafTable
 from protocols.pubsub.messages import (
     CellAnswer,
@@ -45,7 +45,12 @@ VACANT_SHARE: Final = 0.1
 """What holds nothing is merged after this share of ``merge_after``: a chain of empty leaves, which subscriptions have
 left for another tree, costs every event detours."""
 COOL_SHARE: Final = 0.5
-"""A cell that was split because of its load is not merged while a half has more than this part of that load."""
+"""A cell that was split or moved because of its load is not merged while a part has more than this share of it."""
+REPORTED_AFTER: Final = 1.5
+"""A leaf has reported after so many update intervals, at the latest."""
+GROWN: Final = 2.0
+"""A leaf that was moved comes home when it has so many times the subscriptions that it had then, or too many. There it
+is split, if it is still too busy."""
 DENIED_S: Final = 5.0
 """For so long it is remembered that the parent of a cell did not know it."""
 PARENT_TRIES: Final = 4
@@ -63,7 +68,7 @@ class Growth(Part):
         self.began: Callable[[], None] = lambda: None
         """There is something to be driven on by `tick`."""
         self.told: Callable[[str, CellAddress, int, float], None] = lambda what, place, pieces, duration_s: None
-        """A leaf was split ("split"), or two were merged ("merged"): for the event log."""
+        """For the event log. A leaf was "split" or "moved", two were "merged", or one has come home: "returned"."""
         self._forest = forest
         self._host = forest.host
         self._questions = questions
@@ -95,7 +100,7 @@ class Growth(Part):
             self.step(node)
             if node.move_up is not None and node.move_up.must_ask(now):
                 self.ask_parent(node.place)
-            if node.state is CellState.INNER and node.split is None and now >= node.order_after:
+            if node.is_inner and node.split is None and now >= node.order_after:
                 self._order_missing(node, now)
 
     def step(self, node: CellNode) -> None:
@@ -124,34 +129,60 @@ class Growth(Part):
             if was_draining and not node.is_draining:
                 self.changed(node.place)
         elif node.is_leaf:
-            self._begin_split(node)
+            self._split_if_full(node)
         elif node.state is CellState.INNER:
             self._begin_merge(node, now)
+        elif node.state is CellState.MOVED:
+            self._begin_return(node, now)
 
     def _order_missing(self, node: CellNode, now: float) -> None:
-        """Have halves report of which nothing is known: this root is new, or all who knew the half have died."""
-        halves = children(node.cell)
+        """Have parts report of which nothing is known: this root is new, or all who knew the part have died."""
         known = () if node.table is None else [entry.cell for entry in node.table.entries()]
-        missing = [half for half in halves if not any(lies_within(cell, half) for cell in known)]
+        missing = [part for part in node.parts if not any(lies_within(cell, part) for cell in known)]
         node.order_pause_s = min(self._forest.config.update_interval, 2 * node.order_pause_s) if missing else ORDER_S
         node.order_after = now + node.order_pause_s
-        self._perform(node, 0, [Order(half, OrderKind.BE_LEAF) for half in missing])
+        self._perform(node, 0, [Order(part, OrderKind.BE_LEAF) for part in missing])
 
-    def _begin_split(self, node: CellNode, *, is_forced: bool = False) -> None:
+    def _split_if_full(self, node: CellNode) -> None:
         config, now = self._forest.config, self._host.now()
-        if not is_forced:
-            is_full = len(node.pieces) > config.leaf_capacity and node.kept_count() > config.leaf_capacity
-            is_low = node.level < config.level_max
-            if not (is_full and is_low and now >= node.split_after and node.is_divisible()):
-                return
+        is_full = len(node.pieces) > config.leaf_capacity and node.kept_count() > config.leaf_capacity
+        is_low = node.level < config.level_max and not is_alternate(node.cell)
+        if is_full and is_low and now >= node.split_after and node.is_divisible():
+            self.split(node)
+
+    def split(self, node: CellNode) -> None:
+        """Split a leaf that is at home."""
+        self._give(node, children(node.cell))
+
+    def move(self, node: CellNode) -> None:
+        """Move a leaf that is at home to its alternate."""
+        node.moved_subs = node.kept_count()
+        self._give(node, (alternate(node.cell),))
+
+    def _give(self, node: CellNode, parts: tuple[int, ...]) -> None:
         self._forest.register(node)
-        node.split = Split(node.cell, (self._host.rng.getrandbits(61) + 1) << 1, now)
+        node.split = Split(parts, (self._host.rng.getrandbits(61) + 1) << 1, self._host.now())
         self.began()
         self.step(node)
 
-    def split_hot(self, node: CellNode) -> None:
-        """Split a leaf that is not full, because of its load."""
-        self._begin_split(node, is_forced=True)
+    def _begin_return(self, node: CellNode, now: float) -> None:
+        """Have a leaf come home that was moved, if it is cool, or has too much to stay whole.
+
+        It counts as cool as long as it has not said otherwise, and says so in its reports.
+        """
+        config, entry = self._forest.config, half_entry(node, alternate(node.cell))
+        if entry is None or node.is_switching:
+            return
+        node.moved_subs = node.moved_subs or entry.subs
+        has_grown = entry.subs > min(config.leaf_capacity, max(1, GROWN * node.moved_subs))
+        is_warm = entry.load > COOL_SHARE * node.hot_load > 0
+        if is_warm or not config.merge_share:
+            node.empty_since = None
+        elif node.empty_since is None:
+            node.empty_since = now
+        cool_s = config.merge_after + REPORTED_AFTER * config.update_interval
+        if has_grown or (node.empty_since is not None and now >= node.empty_since + cool_s):
+            self._take_back(node, now)
 
     def _begin_merge(self, node: CellNode, now: float) -> None:
         config, table = self._forest.config, node.table
@@ -160,18 +191,22 @@ class Growth(Part):
             return
         few = config.merge_share * config.leaf_capacity
         subs = table.subs(few)
-        halves = [half_entry(node, child) for child in children(node.cell)]
+        halves = [half_entry(node, child) for child in node.parts]
         is_warm = any(half.load > COOL_SHARE * node.hot_load > 0 for half in halves if half is not None)
         if subs >= few or is_warm:
             node.empty_since = None
         elif node.empty_since is None:
             node.empty_since = now
         elif None not in halves and now >= node.empty_since + config.merge_after * (1.0 if subs else VACANT_SHARE):
-            node.empty_since = None
-            self._delete_leftovers(node)
-            node.merge = Merge(node.cell, self._host.rng.getrandbits(62) << 1 | 1, now)
-            self.began()
-            self.step(node)
+            self._take_back(node, now)
+
+    def _take_back(self, node: CellNode, now: float) -> None:
+        """Have the parts of a cell give what they have."""
+        node.empty_since = None
+        self._delete_leftovers(node)
+        node.merge = Merge(node.parts, self._host.rng.getrandbits(62) << 1 | 1, now)
+        self.began()
+        self.step(node)
 
     def _abandon(self, node: CellNode) -> None:
         node.merge = None
@@ -210,26 +245,28 @@ class Growth(Part):
 
     def _became(self, node: CellNode, before: CellState) -> None:
         """What follows for the pieces and for those above, now that the record says what the cell is."""
-        if node.state is CellState.INNER and before is CellState.LEAF:
-            entries = [self._half(node, child) for child in children(node.cell)]
+        if node.is_inner and before is CellState.LEAF:
+            entries = [self._half(node, child) for child in node.parts]
             if node.split is not None:
-                self.told("split", node.place, node.kept_count(), self._host.now() - node.split.began_at)
+                what = "moved" if node.split.is_move else "split"
+                self.told(what, node.place, node.kept_count(), self._host.now() - node.split.began_at)
             self._empty(node, list(node.pieces.values()))
-            node.table = LeafTable(node.cell, self._forest.config.leaf_table_max)
+            node.table = LeafTable(node.cell, self._forest.config.leaf_table_max, node.parts)
             node.table.replace(node.cell, entries, self._host.now())
         elif node.state is CellState.LEAF:
             for _, piece in list(node.kept()):
                 self._transfers.tell_subscriber(node, piece)
-        if node.state is CellState.LEAF and before is CellState.INNER:
+        if node.state is CellState.LEAF and before in (CellState.INNER, CellState.MOVED):
             began_at = self._host.now() if node.merge is None else node.merge.began_at
-            self.told("merged", node.place, node.kept_count(), self._host.now() - began_at)
+            what = "returned" if before is CellState.MOVED else "merged"
+            self.told(what, node.place, node.kept_count(), self._host.now() - began_at)
         elif node.state is CellState.RETIRED:
             node.move_up = None
             self._empty(node, list(node.pieces.values()))
         self._reports.changed(node)
 
     def _half(self, node: CellNode, child: int) -> LeafEntry:
-        count = sum(cell_at(piece.sub.low, piece.sub.high, level(child)) == child for _, piece in node.kept())
+        count = sum(holds_point(child, piece.sub.low, piece.sub.high) for _, piece in node.kept())
         return LeafEntry(child, count, 0)
 
     def _empty(self, node: CellNode, pieces: list[Piece]) -> None:
@@ -266,7 +303,7 @@ class Growth(Part):
 
     def loaded(self, node: CellNode) -> None:
         """This node has taken a cell over: whoever had it may have been in the middle of something."""
-        if node.cell != WHOLE and node.state is not CellState.INNER:
+        if node.cell != WHOLE and not node.is_inner:
             self.ask_parent(node.place)
         self._reports.changed(node)
         self.step(node)
@@ -309,7 +346,7 @@ class Growth(Part):
         was_draining = node.is_draining
         state, number = (CellState.UNKNOWN, 0) if answer is None else (answer.state, answer.transfer)
         is_merge = number % 2 == 1
-        if number and not is_merge and state == CellState.LEAF and node.state is not CellState.INNER:
+        if number and not is_merge and state == CellState.LEAF and not node.is_inner:
             node.parent_transfer = number
             self._forest.register(node)
         if node.state in (CellState.UNKNOWN, CellState.RETIRED):
@@ -326,25 +363,40 @@ class Growth(Part):
 
     def _follow_as_stranger(self, node: CellNode, state: int) -> None:
         """For a cell that is no node of the tree, as far as its records say."""
-        if state == CellState.INNER and len(self._forest.cells) < CELLS_MAX:
+        if state == _state_above(node.cell) and len(self._forest.cells) < CELLS_MAX:
             self._forest.put_state(node, CellState.LEAF, partial(self._switched, node, node.state))
             return
         self._denied[node.place] = self._host.now() + DENIED_S
         self.changed(node.place)
 
     def _follow_as_leaf(self, node: CellNode, state: int, merge: int) -> None:
-        is_parent_leaf = state == CellState.LEAF
-        if merge and (state == CellState.INNER or is_parent_leaf):
+        is_parent_leaf, is_part = state == CellState.LEAF, state == _state_above(node.cell)
+        if merge and (is_part or is_parent_leaf):
             if node.move_up is None or node.move_up.copying.number != merge:
                 node.split = None
                 node.move_up = MoveUp(parent(node.cell), merge, self._host.now())
                 self.began()
             node.move_up.is_retiring = is_parent_leaf
+        elif is_alternate(node.cell) and state == CellState.INNER:
+            self._disown(node)
         else:  # if the parent does not know what lies below it, it hears that now, and then it becomes an inner node
             node.move_up = None
-            if state == CellState.INNER:
+            if is_part:
                 self._release(node)
             self._reports.changed(node)
+
+    def _disown(self, node: CellNode) -> None:
+        """The home of this leaf was split, on the other side of a partition: its halves get what there is here."""
+
+        def retired(is_stored: bool) -> None:
+            pieces = list(node.pieces.values())
+            node.split = node.move_up = None
+            for piece in pieces if is_stored else ():
+                self._forest.remove(node, key_of_sub(piece.sub))
+                self._send_piece(node, piece)
+            self._switched(node, CellState.LEAF, is_stored)
+
+        self._forest.put_state(node, CellState.RETIRED, retired)
 
     def _moved(self, node: CellNode) -> None:
         """Copies have arrived at another cell, or from there."""
@@ -370,7 +422,7 @@ class Growth(Part):
             self._denied.pop(place, None)
         if node.state in (CellState.UNKNOWN, CellState.RETIRED) and message.kind != OrderKind.BE_LEAF:
             self._reports.tell(place, node.state)
-        elif node.state is CellState.INNER:
+        elif node.is_inner:
             self._reports.changed(node)
         else:
             self.ask_parent(place)
@@ -382,8 +434,8 @@ class Growth(Part):
             node.split.heard(child)
         if node.merge is not None and not is_leaf and node.merge.phase is MergePhase.RETIRING:
             self._ask_retired(node, child)
-        if node.state is CellState.INNER and node.split is None and node.merge is None:
-            self._begin_merge(node, self._host.now())
+        if node.split is None and node.merge is None and node.is_inner:
+            self.step(node)
 
     def _ask_retired(self, node: CellNode, child: int) -> None:
         """A half that is still a leaf, and is not ordered any more, would keep events from what is new here."""
@@ -404,7 +456,7 @@ class Growth(Part):
         """Somebody says that there are leaves below a cell that is a leaf itself, or unknown.
 
         That happens after a partition, or when all who knew the cell have died. It becomes an inner node if it is so:
-        growing is always safe.
+        growing is always safe. Where one side has split it and the other has moved it, the halves stay.
         """
         place = CellAddress(node.place.tree, child)
         if node.split is not None or node.merge is not None or place in self._checking:
@@ -417,14 +469,18 @@ class Growth(Part):
         node = self._forest.find(place)
         if node is None or node.is_switching or answer is None or node.split is not None or node.merge is not None:
             return
-        if answer.state not in (CellState.LEAF, CellState.INNER):
+        if answer.state not in (CellState.LEAF, CellState.INNER, CellState.MOVED):
             return
         if node.state is CellState.LEAF:
             node.move_up = None
-            self._begin_split(node, is_forced=True)
+            (self.move if is_alternate(child.cell) else self.split)(node)
             self.changed(node.place)
-        elif node.state is not CellState.INNER:
-            self._forest.put_state(node, CellState.INNER, partial(self._switched, node, node.state))
+        elif node.state is CellState.MOVED:
+            self._take_back(node, self._host.now())
+        elif node.state is CellState.INNER:
+            self._perform(node, 0, [Order(child.cell, OrderKind.RETIRE)])
+        else:
+            self._forest.put_state(node, _state_above(child.cell), partial(self._switched, node, node.state))
 
     # What the forest tells
 
@@ -442,3 +498,8 @@ class Growth(Part):
         if piece.giver is not None:
             self._transfers.result(node, piece.giver, piece.sub, PieceStatus.QUOTA)
         self._installing.tell_refused(node, piece, why)
+
+
+def _state_above(part: int) -> CellState:
+    """What the cell directly above a part is."""
+    return CellState.MOVED if is_alternate(part) else CellState.INNER

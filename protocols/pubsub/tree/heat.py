@@ -1,11 +1,13 @@
-"""Adaptive load balancing: a node that does much more than others has the leaf split that makes it so.
+"""Adaptive load balancing: a node that does much more than others has a leaf moved or split that makes it so.
 
 The thesis presets a cut-off line, and leaves open how to follow the load that there is (section 5.2). Here a leaf whose
 events go to several nodes each is split before it is full. Its halves have other roots on the ring, and each delivers
-to a part of its subscribers.
+to a part of its subscribers. Any other leaf would only weigh on one of its halves as it does now. It has two places to
+choose from (the power of two choices): the node looks up who has the alternate, and moves the leaf there if that node
+is less busy. No event has to visit one leaf more because of that.
 
 Whether a node does much more than others it asks of its neighbours on the ring, who are a random sample of all nodes.
-It asks only when it has ``hot_rate`` and a leaf whose split can help, so a calm ring sends nothing for this. Its load
+It asks only when it has ``hot_rate`` and a leaf of which that can help, so a calm ring sends nothing for this. Its load
 is what it sends for events, and its work for them at a price in bytes (`meter`).
 """
 
@@ -13,16 +15,21 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Final
 
-from peerd.api import Part, handles
+from peerd.api import LookupResult, Part, handles
+from peerd.errors import Unavailable
 from peerd.ids import NodeId
 from peerd.messages import Message, PeerRef
+from protocols.pubsub.cells import alternate, is_alternate
 from protocols.pubsub.handing_over import HandingOver
 from protocols.pubsub.messages import RATE_MAX, LoadAnswer, LoadQuestion
+from protocols.pubsub.names import EVERY
 from protocols.pubsub.tree.cell_node import CellNode
 from protocols.pubsub.tree.forest import Forest
 from protocols.pubsub.tree.meter import Meter
+from protocols.pubsub.tree.storage import CellAddress
 
 LOAD_TIMEOUT_S: Final = 5.0
 """How long a neighbour may take to answer."""
@@ -30,12 +37,13 @@ ANSWERS_MIN: Final = 4
 """With fewer answers nothing is split: in so small a ring it would not help much."""
 COPIES_MIN: Final = 1.5
 """A leaf that sends each event to fewer nodes, in the mean, has a half that sends as much as it did."""
-MOVED_SHARE: Final = 0.5
-"""Such a leaf is split only if it sends at most so much of what its node does: then that half has at most as much to
-send on another node."""
-MOVED_FROM: Final = 1.75
-"""And only on a node that sends so many times what makes it hot: the whole load stays, with one more leaf to visit.
-From less on, a leaf with one copy an event would be too much for the next node, too, and for the one after that."""
+PLACES_ASKED: Final = 3
+"""For so many of its busiest leaves a node looks at the other place."""
+WORTH_MOVING: Final = 0.1
+"""A leaf with less than this share of what its node sends is not moved."""
+FAIR_SHARE: Final = 0.9
+"""A node that a leaf is moved to sends at most this share, with the leaf, of what the one sends now that has it. With
+more the two would have changed places."""
 OWN_SHARE: Final = 0.25
 """A node hands its own events over only if they are so much of what it sends for events."""
 CALM_SHARE: Final = 0.75
@@ -52,13 +60,22 @@ class _Survey:
     rates: dict[NodeId, float] = field(default_factory=dict)
 
 
-class Heat(Part):
-    """Looks now and then whether this node is *hot*, and has one of its leaves split if so."""
+@dataclass(slots=True)
+class _Search:
+    """What the nodes send that have the other places of some leaves."""
 
-    def __init__(self, forest: Forest, split: Callable[[CellNode], None]) -> None:
+    waiting: int
+    found: list[tuple[float, CellNode]] = field(default_factory=list)
+    """What such a node would send with the leaf."""
+
+
+class Heat(Part):
+    """Looks now and then whether this node is *hot*, and has one of its leaves moved or split if so."""
+
+    def __init__(self, forest: Forest, split: Callable[[CellNode], None], move: Callable[[CellNode], None]) -> None:
         self._forest = forest
         self._host = forest.host
-        self._split = split
+        self._split, self._move = split, move
         self._sent = Meter()
         self.handing_over = HandingOver(forest.host)
         self._look_at = 0.0
@@ -81,7 +98,7 @@ class Heat(Part):
         if is_over:
             self._has_published_much = False
             return
-        if not self._publishes_much(now) and self._hottest(now, and_movable=True) is None:
+        if not (self._publishes_much(now) or self._movable(now) or self._hottest(now)):
             return
         self._look_at = now + config.hot_look
         self._ask()
@@ -132,33 +149,77 @@ class Heat(Part):
             helped.is_on = before
         elif helped.is_on and load < CALM_SHARE * much:
             helped.is_on = False
-        elif sent >= much and (node := self._hottest(now, and_movable=sent >= MOVED_FROM * much)) is not None:
-            node.hot_load = node.load(now)
-            self._sent.take_out(node.sent, now)
-            self._split(node)
+        elif sent >= much and (node := self._hottest(now)) is not None:
+            self._relieved(node, self._split)
+        elif sent >= much:
+            self._look_elsewhere(self._movable(now))
 
-    def _hottest(self, now: float, *, and_movable: bool) -> CellNode | None:
+    def _relieved(self, node: CellNode, give: Callable[[CellNode], None]) -> None:
+        """A leaf goes away."""
+        now = self._host.now()
+        node.hot_load = node.load(now)
+        self._sent.take_out(node.sent, now)
+        give(node)
+
+    def _look_elsewhere(self, leaves: list[CellNode]) -> None:
+        """Find out what the nodes send that have the other places of these leaves, and move one if that is better."""
+        search = _Search(1)
+
+        def ended() -> None:
+            search.waiting -= 1
+            if not search.waiting:
+                self._choose(search.found)
+
+        def found(node: CellNode, result: LookupResult) -> None:
+            if result.root is None or result.root.id == self._host.id:
+                ended()
+            else:
+                self._host.request(result.root, LoadQuestion(), LOAD_TIMEOUT_S, partial(told, node), ended)
+
+        def told(node: CellNode, reply: Message, source: PeerRef) -> None:
+            if isinstance(reply, LoadAnswer):
+                search.found.append((reply.rate + node.sent.rate(self._host.now()), node))
+            ended()
+
+        for node in leaves:
+            key = CellAddress(node.place.tree, alternate(node.cell)).key
+            try:
+                self._host.lookup(key, partial(found, node), LOAD_TIMEOUT_S)
+            except Unavailable:
+                break
+            search.waiting += 1
+        ended()
+
+    def _choose(self, found: list[tuple[float, CellNode]]) -> None:
+        """Move the leaf that fits best elsewhere, if one does."""
+        now = self._host.now()
+        fair = FAIR_SHARE * self._sent.rate(now)
+        fitting = ((there, node) for there, node in found if there <= fair and self._is_free(node, now))
+        best = min(fitting, key=lambda each: each[0], default=None)
+        if best is not None:
+            self._relieved(best[1], self._move)
+
+    def _movable(self, now: float) -> list[CellNode]:
+        """The busiest leaves, of those whose move can help. That of `EVERY` stays: subscribers ask its root what events
+        look like (`protocols.pubsub.samples`)."""
+        sent = self._sent.rate(now)
+        free = (
+            node for node in self._forest.nodes() if self._is_free(node, now) and node.place.tree.attribute != EVERY
+        )
+        found = [node for node in free if WORTH_MOVING * sent < node.sent.rate(now) < FAIR_SHARE * sent]
+        return sorted(found, key=lambda node: -node.sent.rate(now))[:PLACES_ASKED]
+
+    def _hottest(self, now: float) -> CellNode | None:
         """The leaf that sends most, of those whose split can help."""
-        free = (node for node in self._forest.nodes() if self._is_free(node, now))
-        found = (node for node in free if self._can_share(node, now) or (and_movable and self._can_move(node, now)))
+        found = (node for node in self._forest.nodes() if self._is_free(node, now) and self._can_share(node, now))
         return max(found, key=lambda node: node.sent.rate(now), default=None)
 
     def _is_free(self, node: CellNode, now: float) -> bool:
-        return (
-            node.is_leaf
-            and node.split is None
-            and node.move_up is None
-            and now >= node.split_after
-            and node.level < self._forest.config.level_max
-        )
+        is_at_rest = node.is_leaf and node.split is None and node.move_up is None and now >= node.split_after
+        return is_at_rest and self._forest.is_current(node) and not is_alternate(node.cell)
 
-    @staticmethod
-    def _can_share(node: CellNode, now: float) -> bool:
+    def _can_share(self, node: CellNode, now: float) -> bool:
         """Whether each half of the leaf would have less to deliver than the leaf has."""
         copies, events = node.copies.rate(now), node.events.rate(now)
-        return copies >= COPIES_MIN * events > 0 and node.kept_count() >= HOT_PIECES_MIN and node.is_divisible()
-
-    def _can_move(self, node: CellNode, now: float) -> bool:
-        """Whether the leaf is one of several that weigh on this node. Its halves have other roots: even if one of them
-        has all to deliver, this node has it no more, and that one gets the smaller part of what this node sends."""
-        return 0 < node.sent.rate(now) <= MOVED_SHARE * self._sent.rate(now)
+        is_divisible = node.kept_count() >= HOT_PIECES_MIN and node.is_divisible()
+        return copies >= COPIES_MIN * events > 0 and is_divisible and node.level < self._forest.config.level_max

@@ -24,7 +24,7 @@ from peerd.lib.admission import Admission, TokenBucket
 from peerd.limits import DETAIL_LENGTH_MAX
 from peerd.messages import PeerRef
 from protocols.pubsub.bodies import beginning
-from protocols.pubsub.cells import cell_at, level
+from protocols.pubsub.cells import holds_point
 from protocols.pubsub.filter_work import (
     BRINGS_BURST,
     BRINGS_PER_S,
@@ -96,7 +96,7 @@ class Installing(Part):
     @handles(ProbeSub)
     def _probed(self, message: ProbeSub, source: PeerRef) -> None:
         sub = message.sub
-        if cell_at(sub.low, sub.high, level(message.cell)) == message.cell and sub.low <= sub.high:
+        if sub.low <= sub.high and holds_point(message.cell, sub.low, sub.high):
             self.take(message)
 
     def take(self, message: ProbeSub) -> None:
@@ -114,7 +114,7 @@ class Installing(Part):
             self._offer(node, message)
         elif message.only_leaf:
             return
-        elif node.state is not CellState.INNER and message.vouched and self.ask_parent(place):
+        elif not node.is_inner and message.vouched and self.ask_parent(place):
             self._park(place, message)
         else:
             cell, vouched = to_point(node, message.sub.low, message.sub.high, is_careful=message.careful)
@@ -285,7 +285,7 @@ class Installing(Part):
         sub = message.sub
         if sub.subscriber.id != source.id:
             raise ProtocolError("forged", "a subscription of somebody else")
-        if sub.low > sub.high or cell_at(sub.low, sub.high, level(message.cell)) != message.cell:
+        if sub.low > sub.high or not holds_point(message.cell, sub.low, sub.high):
             raise ProtocolError("invalid", "a point that does not lie in the cell")
         place = CellAddress(Tree(message.schema, sub.attribute), message.cell)
         node, elsewhere = self._leaf(place, (sub.low, sub.high))
@@ -340,6 +340,6 @@ class Installing(Part):
         if node.is_leaf:
             return node, InsertAnswer(PieceStatus.KEPT, place.cell)
         x, y = point if point is not None else (0, 0)
-        if node.state is CellState.INNER and point is None:
+        if node.state is CellState.INNER and point is None:  # which half has it, only the subscriber knows
             return None, InsertAnswer(PieceStatus.ELSEWHERE, place.cell)
         return None, InsertAnswer(PieceStatus.ELSEWHERE, to_point(node, x, y, is_careful=False)[0])

@@ -58,7 +58,7 @@ class Keeper(Part):
         self.installing = Installing(self.forest, schemas, self.subscribers)
         self.transfers = Transfers(self.forest, schemas, self.subscribers, self.installing)
         self.growth = Growth(self.forest, self.questions, self.reports, self.installing, self.transfers)
-        self.heat = Heat(self.forest, self.growth.split_hot)
+        self.heat = Heat(self.forest, self.growth.split, self.growth.move)
         self.parts: tuple[Part, ...] = (
             self,
             self.heat,
@@ -236,7 +236,7 @@ class Keeper(Part):
         """Assert that what this node holds of its cells is consistent."""
         for place, node in self.forest.cells.items():
             assert node.place == place and node.key == place.key
-            assert (node.table is None) or node.state is CellState.INNER, (place, node.state)
+            assert (node.table is None) or node.is_inner, (place, node.state)
             if node.table is not None:
                 node.table.validate()
             self._validate_pieces(node)

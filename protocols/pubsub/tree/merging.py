@@ -19,7 +19,6 @@ from collections.abc import Mapping
 from enum import Enum
 from typing import Final
 
-from protocols.pubsub.cells import children
 from protocols.pubsub.messages import CellState, OrderKind
 from protocols.pubsub.names import SubscriptionKey
 from protocols.pubsub.tree.copying import GIVE_UP_S, Copying, GrowthAction, Order, PutState, SendCopies
@@ -46,14 +45,18 @@ class MergePhase(Enum):
 
 
 class Merge:
-    """The merge at the parent. ``number`` is random, and known only to those who are told of it."""
+    """The merge at the parent of its parts, or the return of its alternate.
 
-    def __init__(self, cell: int, number: int, now: float) -> None:
+    ``number`` is random, and known only to those who are told of it.
+    """
+
+    def __init__(self, parts: tuple[int, ...], number: int, now: float) -> None:
+        self.parts = parts
         self.number = number
         self.phase = MergePhase.GATHERING
         self.began_at = self.progress_at = now
-        self._missing = dict.fromkeys(children(cell))
-        self._serving = dict.fromkeys(children(cell))
+        self._missing = dict.fromkeys(parts)
+        self._serving = dict.fromkeys(parts)
         self._order_at = now
 
     def step(self, now: float) -> list[GrowthAction]:

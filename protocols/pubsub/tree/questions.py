@@ -8,7 +8,6 @@ from typing import Final
 from peerd.api import Part, handles, on_timer
 from peerd.lib.admission import TokenBucket
 from peerd.messages import PeerRef
-from protocols.pubsub.cells import LEVEL_LIMIT, children
 from protocols.pubsub.messages import ENTRIES_MAX, CellAnswer, CellQuestion, CellState, LeafEntry
 from protocols.pubsub.names import Tree
 from protocols.pubsub.nearness import may_be_root
@@ -70,11 +69,10 @@ class Questions(Part):
         self._host.send(source, self._answer(node, message, self._transfer_for(node, source)))
 
     def _transfer_for(self, node: CellNode, asker: PeerRef) -> int:
-        """The number of the split or merge, for the roots of the halves only: who knows it can give them copies."""
-        if not node.transfer or node.level >= LEVEL_LIMIT:
-            return 0
-        halves = (CellAddress(node.place.tree, half).key for half in children(node.cell))
-        return node.transfer if any(may_be_root(self._host, asker.id, key) for key in halves) else 0
+        """The number of the split or merge, for the roots of the parts only: who knows it can give them copies."""
+        job = node.split or node.merge
+        keys = (CellAddress(node.place.tree, part).key for part in (() if job is None else job.parts))
+        return node.transfer if any(may_be_root(self._host, asker.id, key) for key in keys) else 0
 
     def _answer(self, node: CellNode, message: CellQuestion, transfer: int) -> CellAnswer:
         leaves: tuple[LeafEntry, ...] = ()

@@ -7,7 +7,7 @@ from typing import Final
 
 from peerd.api import Part, handles, on_timer
 from peerd.messages import PeerRef
-from protocols.pubsub.cells import WHOLE, ancestor, level, lies_within, parent
+from protocols.pubsub.cells import WHOLE, ancestor, is_alternate, level, lies_within, parent
 from protocols.pubsub.leaf_table import LeafTable
 from protocols.pubsub.messages import ENTRIES_MAX, CellState, LeafEntry, LeafUpdate
 from protocols.pubsub.names import Tree
@@ -79,7 +79,7 @@ class TreeReports(Part):
         entries: tuple[LeafEntry, ...] = ()
         if node.state is CellState.LEAF:
             entries = (node.entry(self._host.now()),)
-        elif node.state is CellState.INNER:
+        elif node.is_inner:
             entries = tuple(self._table(node).summary(ENTRIES_MAX, with_gaps=True))
         elif node.state is CellState.UNKNOWN:
             return
@@ -91,15 +91,15 @@ class TreeReports(Part):
     @handles(LeafUpdate)
     def _updated(self, message: LeafUpdate, source: PeerRef) -> None:
         place, below = CellAddress(Tree(message.schema, message.attribute), message.cell), message.below
-        if not lies_within(below, place.cell) or below == place.cell:
+        if not lies_within(below, place.cell) or below == place.cell or is_alternate(place.cell):
             return  # routed: whoever made it up is not the one who passed it on
-        child = ancestor(below, place.cell.bit_length())
+        child = below if parent(below) == place.cell else ancestor(below, level(place.cell) + 1)
         node = self._forest.find(place)
         if node is None or node.is_switching:
             if message.entries or below == child:  # that one part of a half has no leaf says nothing of the half
                 self._wait(place, child, message, node)
             return
-        if node.state is CellState.INNER:
+        if node.is_inner and child in node.parts:
             level_max = self._forest.config.level_max  # no leaf is deeper, whatever a report says
             leaves = [entry for entry in message.entries if level(entry.cell) <= level_max]
             has_changed = self._table(node).replace(below, leaves, self._host.now())
@@ -142,11 +142,11 @@ class TreeReports(Part):
 
     def _table(self, node: CellNode) -> LeafTable:
         if node.table is None:
-            node.table = LeafTable(node.cell, self._forest.config.leaf_table_max)
+            node.table = LeafTable(node.cell, self._forest.config.leaf_table_max, node.parts)
         return node.table
 
 
 def half_entry(node: CellNode, child: int) -> LeafEntry | None:
-    """What an inner node knows of one of its halves, if that is a leaf."""
+    """What an inner node knows of one of its parts, if that is a leaf."""
     found = None if node.table is None else node.table.get(child)
     return found if found is not None and parent(found.cell) == node.cell else None

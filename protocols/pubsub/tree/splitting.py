@@ -1,5 +1,7 @@
 """Splitting a leaf by copying, then switching (Program 3.1, made safe against crashes at any step). Pure.
 
+A leaf is moved in the same way: its alternate is then the only part of it.
+
 ::
 
     COPYING -- all pieces are replicated at the halves --> SWITCHING -- the record says INNER --> ANNOUNCING --> over
@@ -15,7 +17,7 @@ from collections.abc import Mapping
 from enum import Enum
 from typing import Final
 
-from protocols.pubsub.cells import children
+from protocols.pubsub.cells import is_alternate
 from protocols.pubsub.messages import CellState, OrderKind
 from protocols.pubsub.names import SubscriptionKey
 from protocols.pubsub.tree.copying import Copying, GrowthAction, Order, PutState
@@ -40,16 +42,25 @@ class SplitPhase(Enum):
 
 
 class Split:
-    """The split of one leaf. ``number`` is random, and known only to those who are told of the split."""
+    """The split of one leaf into parts, or its move to the only one.
 
-    def __init__(self, cell: int, number: int, now: float) -> None:
+    ``number`` is random, and known only to those who are told of the split.
+    """
+
+    def __init__(self, parts: tuple[int, ...], number: int, now: float) -> None:
+        self.parts = parts
         self.phase = SplitPhase.COPYING
         self.began_at = now
-        self.copying = Copying(children(cell), number, now)
-        self._silent = dict.fromkeys(children(cell))
+        self.copying = Copying(parts, number, now)
+        self._silent = dict.fromkeys(parts)
         self._announce_at = now
         self._announce_pause_s = ANNOUNCE_MIN_S
         self._drained_at: float | None = None
+
+    @property
+    def is_move(self) -> bool:
+        """Whether the leaf stays whole, at its other place."""
+        return is_alternate(self.parts[0])
 
     @property
     def is_draining(self) -> bool:
@@ -67,7 +78,7 @@ class Split:
                 if now < self._drained_at and not all(piece.is_kept for piece in pieces.values()):
                     return []
                 self.phase = SplitPhase.SWITCHING
-                return [PutState(CellState.INNER)]
+                return [PutState(CellState.MOVED if self.is_move else CellState.INNER)]
             else:
                 return list(self.copying.due(pieces, now))
         if self.phase is SplitPhase.ANNOUNCING and now >= self._announce_at:

@@ -16,7 +16,7 @@ from peerd.api import Host, LocalRecord
 from peerd.errors import PeerMisbehaved, ProtocolError
 from peerd.ids import NodeId, closeness
 from peerd.messages import Name, Struct, decode_struct, encode_struct
-from protocols.pubsub.cells import LEVEL_LIMIT, WHOLE, Cell, cell_at, level, parent
+from protocols.pubsub.cells import LEVEL_LIMIT, WHOLE, Cell, alternate, cell_at, is_alternate, level, parent
 from protocols.pubsub.messages import Attribute, CellState, SubObject
 from protocols.pubsub.names import ITEM_MARK, STATE_ITEM, SubscriptionKey, Tree, key_of
 
@@ -51,7 +51,7 @@ class StoredCell(Struct):
     schema: Name
     attribute: Attribute
     cell: Cell
-    state: Annotated[int, Meta(ge=1, le=int(CellState.RETIRED))]
+    state: Annotated[int, Meta(ge=1, le=int(CellState.MOVED))]
     count: Annotated[int, Meta(ge=0, le=(1 << 63) - 1)]
 
 
@@ -60,12 +60,15 @@ class StoredSub(Struct):
 
     schema: Name
     level: Annotated[int, Meta(ge=0, le=LEVEL_LIMIT)]
+    is_moved: bool
+    """It is at the alternate of its cell."""
     sub: SubObject
 
     @property
     def place(self) -> CellAddress:
         """The cell: its level, and the point of the piece, say which one."""
-        return CellAddress(Tree(self.schema, self.sub.attribute), cell_at(self.sub.low, self.sub.high, self.level))
+        cell = cell_at(self.sub.low, self.sub.high, self.level)
+        return CellAddress(Tree(self.schema, self.sub.attribute), alternate(cell) if self.is_moved else cell)
 
 
 def key_of_sub(sub: SubObject) -> SubscriptionKey:
@@ -76,6 +79,9 @@ def key_of_sub(sub: SubObject) -> SubscriptionKey:
 def decode_cell(key: NodeId, value: bytes) -> StoredCell:
     """Read what a cell is. Raises `ProtocolError` for what is none, or is not this key's."""
     stored = decode_struct(StoredCell, value)
+    is_split, is_moved = stored.state == CellState.INNER, stored.state == CellState.MOVED
+    if (is_split and level(stored.cell) == LEVEL_LIMIT) or (is_alternate(stored.cell) and (is_split or is_moved)):
+        raise ProtocolError("invalid", "a cell that cannot have parts")
     if key_of(Tree(stored.schema, stored.attribute), stored.cell) != key:
         raise ProtocolError("invalid", "a cell under another one's key")
     return stored
@@ -178,4 +184,4 @@ def state_record(place: CellAddress, state: CellState, count: int) -> bytes:
 
 def sub_record(place: CellAddress, sub: SubObject) -> bytes:
     """The value of the record of a piece in a cell."""
-    return encode_struct(StoredSub(place.tree.schema, level(place.cell), sub))
+    return encode_struct(StoredSub(place.tree.schema, level(place.cell), is_alternate(place.cell), sub))

@@ -11,10 +11,9 @@ from typing import Final
 
 from peerd.api import Part, handles, on_timer
 from peerd.messages import PeerRef
-from protocols.pubsub.cells import LEVEL_LIMIT, WHOLE, children, level, parent
+from protocols.pubsub.cells import WHOLE, alternate, children, is_alternate, parent
 from protocols.pubsub.messages import (
     SUBS_MAX,
-    CellState,
     Confirm,
     PieceStatus,
     SubObject,
@@ -69,7 +68,7 @@ class Transfers(Part):
             return
         if is_up:
             self._take_from_below(node, message, source)
-        elif node.state is CellState.INNER:
+        elif node.is_inner:
             self._pass_down(node, message, source)
         elif message.transfer and node.parent_transfer == message.transfer:
             self._take(node, message, source)
@@ -176,8 +175,8 @@ class Transfers(Part):
         place = CellAddress(Tree(message.schema, message.attribute), message.cell)
         if not may_be_root(self._host, source.id, place.key):
             return
-        givers = [child for child in children(place.cell) if level(child) <= LEVEL_LIMIT]
-        for cell in (*givers, *(() if place.cell == WHOLE else (parent(place.cell),))):
+        below = () if is_alternate(place.cell) else (*children(place.cell), alternate(place.cell))
+        for cell in (*below, parent(place.cell)):
             node = self._forest.cells.get(CellAddress(place.tree, cell))
             for copying in () if node is None else self._copyings(node):
                 if node is not None and copying.number == message.transfer:
