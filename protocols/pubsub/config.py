@@ -75,8 +75,8 @@ class PubSubConfig(PluginConfig):
     balancing: Balancing = setting(
         "adaptive",
         "adaptive: a node that sends hot_share times as many bytes for events as its neighbours on the ring do in the "
-        "mean, work counted as bytes, has its busiest leaf split, also when it is not full, so that others do a "
-        "part of it; if it publishes much itself, others send its events on. static: only the cut-off line spreads "
+        "mean, work counted as bytes, has its busiest leaf split, also when it is not full, or moved to its other "
+        "place, so that others do a part of it; if it publishes much itself, others send its events on. static: only the cut-off line spreads "
         "the load, as in the thesis.",
         reloads=True,
     )
