@@ -32,7 +32,7 @@ class DocumentFinished(Event):
 
 
 class DocumentStopped(Event):
-    """This node does not go on with a document for now: too_large, no_room, busy (too many at once), disk, not_wanted."""
+    """This node leaves a document alone for now: too_large, no_room, busy (too many at once), disk, not_wanted."""
 
     KIND = "dissemination.document_stopped"
     stream: Text
