@@ -205,11 +205,8 @@ class PluginRestarted(Event):
 
 
 class ConfigReloaded(Event):
-    """The daemon was told to read its configuration again; absent in the simulator.
-
-    ``applied`` and ``needs_restart`` are the keys that changed, with commas between them. ``error`` says why nothing
-    was applied; it is empty when the configuration is valid.
-    """
+    """The configuration was read again (not in the simulator). ``applied``, ``needs_restart``: the keys that changed.
+    ``error``: why nothing was applied, or empty."""
 
     KIND = "config.reloaded"
     applied: Text
@@ -287,7 +284,7 @@ class LeafSetChanged(Event):
 
 
 class LeaseChanged(Event):
-    """The node may answer as root from now on, or may not any more; the silences are those of its ring neighbours."""
+    """The node may answer as root from now on, or not any more; the silences are of its ring neighbours."""
 
     KIND = "overlay.lease_changed"
     held: bool
@@ -296,7 +293,7 @@ class LeaseChanged(Event):
 
 
 class PartitionSuspected(Event):
-    """Many peers were lost at once, or enough of them are back. ``known`` are those that are still in the tables."""
+    """Many peers were lost at once, or enough of them are back. ``known``: still in the tables."""
 
     KIND = "overlay.partition_suspected"
     suspected: bool
@@ -305,11 +302,8 @@ class PartitionSuspected(Event):
 
 
 class MemberMissing(Event):
-    """A member went without goodbye: it is expected from now on, and missing.
-
-    ``silence_s``: since when it was not heard; ``evidence`` is silent, told (by other members) or remembered (from
-    before a restart).
-    """
+    """A member went without goodbye, and is expected from now on. ``evidence``: silent, told (by other members), or
+    remembered (from before a restart)."""
 
     KIND = "overlay.member_missing"
     peer: str
@@ -328,10 +322,8 @@ class MemberReturned(Event):
 
 
 class MemberForgotten(Event):
-    """A missing member is not expected any more; ``reason`` is forgotten, left, denied or expired.
-
-    ``told_by``: the node that said so; null: this one.
-    """
+    """A missing member is not expected any more: forgotten, left, denied or expired. ``told_by``: who said so; null:
+    this node."""
 
     KIND = "overlay.member_forgotten"
     peer: str
@@ -365,7 +357,7 @@ class GroupParentChanged(Event):
 
 
 class GroupRootChanged(Event):
-    """This node became the root of a group, or has seen a closer node and joins that."""
+    """This node became the root of a group, or has joined a closer node."""
 
     KIND = "groups.root_changed"
     group: str
@@ -387,7 +379,7 @@ class RecordsRepaired(Event):
 
 
 class RecordsHandedOver(Event):
-    """Records that their new replica set holds, as this node leaves that set or the ring."""
+    """The new replica set has these records; this node leaves that set or the ring."""
 
     KIND = "records.handed_over"
     records: int
@@ -416,7 +408,7 @@ class SwapFinished(Event):
 
 
 class CertificateIssued(Event):
-    """This issuer made a certificate: for a new node (``token`` is the id of the token used) or to renew one."""
+    """This issuer made a certificate: for a new node (``token``: the id of its token) or to renew one."""
 
     KIND = "identity.issued"
     peer: str

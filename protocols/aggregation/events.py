@@ -70,7 +70,7 @@ class RoundFinished(Event):
 
 
 class ResultRejected(Event):
-    """At the requester: a result was not taken, because what its giver says of it cannot be true."""
+    """At the requester: a result was not taken, because it cannot be true."""
 
     KIND = "aggregation.result_rejected"
     round: str

@@ -10,7 +10,7 @@ from protocols.dissemination.loading import policy_events
 
 
 class StreamJoined(Event):
-    """This node is in a stream's tree for the first time, so long after it began to look for a parent."""
+    """This node has its first parent in a stream's tree, so long after it began to look."""
 
     KIND = "dissemination.joined"
     stream: Text
@@ -19,11 +19,8 @@ class StreamJoined(Event):
 
 
 class StreamMoved(Event):
-    """An attempt to get another parent is over.
-
-    ``end``: moved, declined, circle, silent. ``why``: new, policy, leaving (of the parent), orphan, second (an
-    orphan attaches to the node that has kept a place for it).
-    """
+    """An attempt to get another parent is over. ``end``: moved, declined, circle, silent. ``why``: new, policy,
+    leaving (of the parent), orphan, second (an orphan at the place kept for it)."""
 
     KIND = "dissemination.moved"
     stream: Text
@@ -35,7 +32,7 @@ class StreamMoved(Event):
 
 
 class StreamLoss(Event):
-    """This node has lost a part of a stream: what came after ``since``, up to ``until``, wholly or in part."""
+    """This node has lost what came after ``since``, up to ``until``, or a part of it."""
 
     KIND = "dissemination.loss"
     stream: Text
@@ -44,10 +41,8 @@ class StreamLoss(Event):
 
 
 class StreamLie(Event):
-    """A parent (``liar``) has given this node what the producer has not signed (``forged``), or has left items out
-    although it sends everything (``withheld``), or goes back in the stream (``out_of_order``). It was left, and lost
-    its connection.
-    """
+    """A parent was left, and disconnected: it gave what the producer has not signed (``forged``), left items out
+    (``withheld``), or went back in the stream (``out_of_order``)."""
 
     KIND = "dissemination.lie"
     stream: Text
@@ -57,12 +52,9 @@ class StreamLie(Event):
 
 
 class StreamLoad(Event):
-    """Every minute and stream, where anything happened: what this node is in the tree, and what happened since then.
-
-    ``spurious``: items that came and that no subscription of this node wanted. ``late_s``: how long after they were
-    published the others came, by the nodes' clocks, all together. ``held_s``: how long subscriptions of this node held
-    values of objects, all together, and ``outdated_s``: for how much of that these were out of date, at most.
-    """
+    """Every minute and stream, where anything happened: what this node is in the tree, and what happened.
+    ``spurious``: items in vain. ``late_s``: how long the others were on their way. ``held_s``, ``outdated_s``: how
+    long subscriptions here held values, and held them out of date at most. Times are sums."""
 
     KIND = "dissemination.load"
     stream: Text
@@ -81,7 +73,7 @@ class StreamLoad(Event):
 
 
 class StreamOver(Event):
-    """This node takes part in a stream no more: ended by its producer, unused here, left, or without a producer."""
+    """This node takes part in a stream no more: ended, unused here, left, or without a producer."""
 
     KIND = "dissemination.over"
     stream: Text
@@ -93,10 +85,8 @@ INTEREST_SHOWN_MAX: Final = 200
 
 
 class StreamInterestFailed(Event):
-    """An interest could not be matched with an item: a defect of this program. Who subscribed here is told, and ended.
-
-    ``interest``: its text, or ``all``: they could not be matched together, and were one by one.
-    """
+    """An interest could not be matched with an item: a defect of this program. Its subscription was ended.
+    ``interest``: its text, or ``all``, if only matching them together failed."""
 
     KIND = "dissemination.interest_failed"
     stream: Text
@@ -105,7 +95,7 @@ class StreamInterestFailed(Event):
 
 
 class StreamUnkept(Event):
-    """The producer's disk does not take the items of a durable stream: they go out without, from now on."""
+    """The producer's disk refuses a durable stream's items: they go out without, from now on."""
 
     KIND = "dissemination.unkept"
     stream: Text
@@ -113,10 +103,7 @@ class StreamUnkept(Event):
 
 
 class StreamHandedOver(Event):
-    """This node was the producer of a stream, and has handed it over to another one.
-
-    ``paused_s``: for so long nothing could be published.
-    """
+    """This node has handed a stream over. ``paused_s``: for so long nothing could be published."""
 
     KIND = "dissemination.handed_over"
     stream: Text
@@ -126,7 +113,7 @@ class StreamHandedOver(Event):
 
 
 class StreamSteppedDown(Event):
-    """This node believed to be the producer of a stream, and has learned that another one is, of a later term."""
+    """This node took itself for the producer of a stream, and has learned of one of a later term."""
 
     KIND = "dissemination.stepped_down"
     stream: Text
@@ -135,7 +122,7 @@ class StreamSteppedDown(Event):
 
 
 class StreamTakenOver(Event):
-    """This node is the producer of a stream from now on, which another one has handed over to it."""
+    """This node is the producer of a stream that was handed over to it."""
 
     KIND = "dissemination.taken_over"
     stream: Text
@@ -145,10 +132,8 @@ class StreamTakenOver(Event):
 
 
 class StreamProducerReplaced(Event):
-    """This node was a standby of a stream whose producer is gone, and is its producer from now on.
-
-    ``rank``: 0 for the first of the standbys. ``silent_s``: so long after the old producer was last heard here.
-    """
+    """This standby is the producer from now on: the old one, last heard ``silent_s`` ago, is gone. ``rank``: 0 for the
+    first standby."""
 
     KIND = "dissemination.producer_replaced"
     stream: Text

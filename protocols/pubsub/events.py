@@ -12,7 +12,7 @@ from peerd.telemetry.schema import Event, Text
 
 
 class SubscriptionInstalled(Event):
-    """At the subscriber: a piece of a subscription is kept by a leaf from now on, after so many hops."""
+    """At the subscriber: a leaf keeps a piece of a subscription from now on."""
 
     KIND = "pubsub.subscription_installed"
     subscription: Text
@@ -42,7 +42,7 @@ class EventPublished(Event):
 
 
 class EventDelivered(Event):
-    """At the leaf: a subscriber's node has taken an event, so long after it was published (by the nodes' clocks)."""
+    """At the leaf: a subscriber's node has taken an event (latency by the nodes' clocks)."""
 
     KIND = "pubsub.event_delivered"
     publication: Text
@@ -51,7 +51,7 @@ class EventDelivered(Event):
 
 
 class EventsDropped(Event):
-    """So many events were dropped here for one reason since the last such line, a minute ago or more."""
+    """Events dropped here for one reason since the last such line, a minute ago or more."""
 
     KIND = "pubsub.events_dropped"
     reason: Text
@@ -69,7 +69,7 @@ class LeafSplit(Event):
 
 
 class LeavesMerged(Event):
-    """An inner node of a tree has become a leaf again, with all that its halves held."""
+    """An inner node of a tree is a leaf again, in place of its halves."""
 
     KIND = "pubsub.leaves_merged"
     tree: Text
@@ -89,7 +89,7 @@ class LeafMoved(Event):
 
 
 class NodeLoad(Event):
-    """Every minute, where anything happened: leaves and pieces here now, and what happened since the last one."""
+    """Every minute, where anything happened: leaves and pieces now, and what happened meanwhile."""
 
     KIND = "pubsub.node_load"
     leaves: int

@@ -5,7 +5,7 @@ sends on to leaves, a guess that was too deep goes to an ancestor. Nothing is pr
 again by the publisher. So everything that is kept is bounded and short-lived.
 
 An address in a message is only what the sender of the message says. What this node sends there because of it (a leaf's
-acknowledgement, a refusal) is smaller than what it got, and a refusal goes to one publisher once a second.
+acknowledgement, a refusal) is smaller than what it got, and a refusal goes to one publisher 20 times a second.
 """
 
 from __future__ import annotations

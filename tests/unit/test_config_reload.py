@@ -212,18 +212,18 @@ BEGIN, END = "<!-- keys that reload: from the marks in the code -->\n", "<!-- en
 
 
 def reload_table() -> str:
-    """Per table of the configuration: what a reload applies, and what needs a restart."""
+    """Per table of the configuration: what a reload applies; the rest needs a restart."""
     models = {name: model for name, model in plugin_models(find_plugins()).items() if is_ours(model)}
     live = set(reloading_keys(models))
     tables: dict[str, Any] = {
         name: info.annotation for name, info in PeerdConfig.model_fields.items() if name != PROTOCOLS
     }
     tables |= {f"{PROTOCOLS}.{name}": model for name, model in sorted(models.items())}
-    lines = ["| table | a reload applies | needs a restart |", "| --- | --- | --- |"]
+    lines = ["| table | a reload applies |", "| --- | --- |"]
     for table, model in tables.items():
         applied = [f"`{key}`" for key in model.model_fields if f"{table}.{key}" in live]
         waiting = [f"`{key}`" for key in model.model_fields if f"{table}.{key}" not in live]
-        lines.append(f"| `{table}` | {listed(applied)} | {listed(waiting)} |")
+        lines.append(f"| `{table}` | {listed(applied, waiting)} |")
     return "\n".join(lines) + "\n"
 
 
@@ -231,8 +231,11 @@ def is_ours(model: type[BaseModel]) -> bool:
     return model.__module__.startswith("protocols.")
 
 
-def listed(keys: list[str]) -> str:
-    return ", ".join(keys) or "-"
+def listed(applied: list[str], waiting: list[str]) -> str:
+    """The shorter of the two lists: what is applied, or what is not."""
+    if len(waiting) < len(applied):
+        return f"all but {', '.join(waiting)}" if waiting else "all"
+    return ", ".join(applied) or "none"
 
 
 def test_the_operators_page_has_the_keys_that_reload() -> None:

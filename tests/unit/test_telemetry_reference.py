@@ -32,7 +32,7 @@ def event_reference() -> str:
     lines += ["", "| Event | Recorded when | Fields |", "|---|---|---|"]
     for kind, event_type in in_the_tree().items():
         fields = ", ".join(
-            f"`{name}` {python_type.__name__}{' or null' if may_be_null else ''}"
+            f"`{name}`{'' if python_type is str else f' {python_type.__name__}'}{' or null' if may_be_null else ''}"
             for name, (python_type, may_be_null) in field_types(event_type).items()
         )
         meaning = " ".join((event_type.__doc__ or "").replace("``", "`").split())

@@ -8,7 +8,7 @@ from peerd.telemetry.schema import Event, Text
 
 
 class DocumentBegun(Event):
-    """This node begins to fetch a document. ``kept``: bytes of it that are here from an earlier try."""
+    """This node begins to fetch a document. ``kept``: bytes that an earlier try has left."""
 
     KIND = "dissemination.document_begun"
     stream: Text
@@ -19,10 +19,8 @@ class DocumentBegun(Event):
 
 
 class DocumentFinished(Event):
-    """All chunks of a document are here, verified. ``senders``: how many nodes sent some of them.
-
-    ``again``: chunks that came in vain, in part or as a whole: they broke off, were wrong, or came from two.
-    """
+    """All chunks of a document are here, verified. ``again``: chunks that came in vain: broken off, wrong, or from two
+    nodes."""
 
     KIND = "dissemination.document_finished"
     stream: Text
@@ -34,10 +32,7 @@ class DocumentFinished(Event):
 
 
 class DocumentStopped(Event):
-    """This node does not go on with a document for now.
-
-    ``reason``: too_large, no_room, busy (too many documents at once), disk, not_wanted.
-    """
+    """This node leaves a document alone for now: too_large, no_room, busy (too many at once), disk, not_wanted."""
 
     KIND = "dissemination.document_stopped"
     stream: Text
@@ -46,7 +41,7 @@ class DocumentStopped(Event):
 
 
 class ChunkRefused(Event):
-    """A chunk was not what the manifest says: ``sender`` is asked for nothing more of this document."""
+    """A chunk does not fit the manifest: ``sender`` is asked for nothing more of the document."""
 
     KIND = "dissemination.chunk_refused"
     document: Text
@@ -64,7 +59,7 @@ class DocumentEvicted(Event):
 
 
 class DocumentNotRead(Event):
-    """A client that read a document was cut off at this chunk, which does not come or cannot be read."""
+    """A reader of a document was cut off at this chunk, which cannot be had or read."""
 
     KIND = "dissemination.document_not_read"
     stream: Text

@@ -8,7 +8,7 @@ from peerd.telemetry.schema import Event, Text
 
 
 class TreeAdapted(Event):
-    """At the node that decided: a transformation of its family was carried out, as far as ``moves`` of its moves."""
+    """At the node that decided: a transformation was carried out, as far as ``moves`` moves."""
 
     KIND = "dissemination.tree_adapted"
     stream: str
@@ -20,7 +20,7 @@ class TreeAdapted(Event):
 
 
 class AdaptationMeasured(Event):
-    """At the node that decided: what a transformation has brought, by the figures of the time after it."""
+    """At the node that decided: what a transformation has brought."""
 
     KIND = "dissemination.adaptation_measured"
     stream: str

@@ -8,7 +8,7 @@ from peerd.telemetry.schema import Event, Text
 
 
 class OverlapJoined(Event):
-    """A node has found a parent by overlap; ``overhead``: what the parent gets for it alone, per item."""
+    """A node has found a parent by overlap; ``overhead``: what that gets for it alone, per item."""
 
     KIND = "dissemination.overlap_joined"
     stream: Text
@@ -19,7 +19,7 @@ class OverlapJoined(Event):
 
 
 class ReorganisationAsked(Event):
-    """At a node that gets too much in vain: it asks to have the child with the least overlap moved."""
+    """A node that gets too much in vain asks to have the child with the least overlap moved."""
 
     KIND = "dissemination.reorganisation_asked"
     stream: Text
@@ -43,7 +43,7 @@ class ReorganisationDecided(Event):
 
 
 class ReorganisationMeasured(Event):
-    """At a granter: what a move was to save at the parent left, and what it has saved, per item of the stream."""
+    """At a granter: what a move was to save at the parent left, and has saved, per item."""
 
     KIND = "dissemination.reorganisation_measured"
     stream: Text
@@ -53,7 +53,7 @@ class ReorganisationMeasured(Event):
 
 
 class MovedUp(Event):
-    """A node has left its parent for its grandparent, which had room; ``children``: so many came with it."""
+    """A node, with ``children`` of its children, has left its parent for its grandparent, which had room."""
 
     KIND = "dissemination.moved_up"
     stream: Text
