@@ -3,19 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
 
 import pytest
 from msgspec.structs import replace
 
-from peerd.api import RecordOutcome, RecordResult
+from peerd.api import RecordOutcome
 from peerd.errors import ProtocolError
-from peerd.ids import NodeId, format_id
+from peerd.ids import NodeId
 from peerd.limits import DETAIL_LENGTH_MAX
-from peerd.messages import Message, encode_body
+from peerd.messages import encode_body
 from peerd.testing.host import FakeHost, peer
-from protocols.pubsub.cells import LEVEL_LIMIT, SIDE, WHOLE, Target, alternate, cell_at
-from protocols.pubsub.config import PubSubConfig
+from protocols.pubsub.cells import SIDE, WHOLE, Target, cell_at
 from protocols.pubsub.messages import (
     HOPS_MAX,
     Arrived,
@@ -23,7 +21,6 @@ from protocols.pubsub.messages import (
     CellOrder,
     CellQuestion,
     CellState,
-    Confirm,
     EndSub,
     Established,
     InsertAnswer,
@@ -34,86 +31,35 @@ from protocols.pubsub.messages import (
     OrderKind,
     PieceStatus,
     ProbeSub,
-    SubObject,
     Transferred,
     TransferResult,
     TransferSub,
 )
-from protocols.pubsub.names import STATE_ITEM, SubscriptionKey, Tree, key_of
+from protocols.pubsub.names import SubscriptionKey, Tree, key_of
 from protocols.pubsub.ports import Elsewhere, Here, NotMine, Unsettled
 from protocols.pubsub.refusals import MEMBERS_MAX
 from protocols.pubsub.tree import growth, questions
 from protocols.pubsub.tree.installing import KEPT_DETAIL_MAX
 from protocols.pubsub.tree.merging import ASK_S
-from protocols.pubsub.tree.storage import CellAddress, key_of_sub, state_record
-from tests.support.pubsub_tree import BAD_FILTER, SCHEMA, TREE, FakeIndex, FakeSchema, FakeSchemas, TreePlugin
-
-SUBSCRIBER, STRANGER = peer(7), peer(9)
-MEMBER = format_id(SUBSCRIBER.id)[:8]
-LOW = SIDE // 8
-DEEP = cell_at(LOW, LOW + 10, 12)
-MOVED_TO = alternate(WHOLE)
-
-
-def node(schemas: FakeSchemas | None = None, /, **settings: Any) -> tuple[FakeHost, TreePlugin]:
-    plugin = TreePlugin(PubSubConfig.model_validate(settings), schemas)
-    return FakeHost(1, plugin), plugin
-
-
-def sub(sid: int = 1, version: int = 1, low: int = LOW, text: str = "x") -> SubObject:
-    return SubObject(SUBSCRIBER, sid, 0, version, TREE.attribute, low, low + 10, text)
-
-
-def probe(piece: SubObject, cell: int = WHOLE, **how: bool) -> ProbeSub:
-    return ProbeSub(SCHEMA, piece, cell, 600, **how)
-
-
-def refusals(host: FakeHost) -> dict[str, int]:
-    """What was refused, counted by member, reason and proof."""
-    name = "peerd_pubsub_subscriptions_refused_total"
-    return {labels: count for (counted, labels), count in host.counted.items() if counted == name}
-
-
-def matched(plugin: TreePlugin, cell: int = WHOLE) -> list[int]:
-    cells = [(TREE.attribute, cell)]
-    return [each.sid for each in plugin.keeper.match(FakeSchema(SCHEMA), cells, {"x": LOW + 5})]
-
-
-def confirm(host: FakeHost, is_wanted: bool = True) -> None:
-    """The subscriber answers what it was asked last."""
-    request = host.requests.pop()
-    assert isinstance(request.message, Established) and request.peer == SUBSCRIBER
-    asked = request.message
-    request.on_reply(Confirm(asked.sid, asked.piece, asked.version, is_wanted, 600), SUBSCRIBER)
-
-
-def write(host: FakeHost, outcome: RecordOutcome = RecordOutcome.STORED, what: str = "records.put") -> None:
-    """Every write that has not ended yet ends so."""
-    waiting = [asked for asked in host.asked if asked.what == what]
-    host.asked = [asked for asked in host.asked if asked.what != what]
-    copies = 3 if outcome is RecordOutcome.STORED else 0
-    for asked in waiting:
-        asked.arguments["on_result"](RecordResult(outcome, copies=copies, detail="key_items"))
-
-
-def installed(**settings: Any) -> tuple[FakeHost, TreePlugin]:
-    """A node with one piece in the whole cell."""
-    host, plugin = node(**settings)
-    host.deliver(InsertSub(SCHEMA, sub(), WHOLE, 600), SUBSCRIBER)
-    write(host)
-    host.take_sent()
-    return host, plugin
-
-
-def routed(host: FakeHost, kind: type[Message]) -> list[Message]:
-    return [message for _, message in host.routed if isinstance(message, kind)]
-
-
-def last_question(host: FakeHost) -> CellQuestion:
-    message = routed(host, CellQuestion)[-1]
-    assert isinstance(message, CellQuestion)
-    return message
-
+from protocols.pubsub.tree.storage import CellAddress, key_of_sub
+from tests.support.pubsub_keeper import (
+    DEEP,
+    LOW,
+    MEMBER,
+    STRANGER,
+    SUBSCRIBER,
+    confirm,
+    installed,
+    last_question,
+    matched,
+    node,
+    probe,
+    refusals,
+    routed,
+    sub,
+    write,
+)
+from tests.support.pubsub_tree import BAD_FILTER, SCHEMA, TREE, FakeIndex, FakeSchemas, TreePlugin
 
 # Installing
 
@@ -502,72 +448,6 @@ def test_a_claim_that_comes_while_the_cell_becomes_a_leaf_is_checked_afterwards(
     write(host)
     assert len(routed(host, CellQuestion)) == asked + 1, "it is checked once, and at once"
     assert last_question(host).cell == below
-
-
-def test_a_claim_that_a_leaf_was_moved_is_checked_at_its_alternate() -> None:
-    host, plugin = installed()
-    claim = LeafUpdate(SCHEMA, TREE.attribute, WHOLE, MOVED_TO, (LeafEntry(MOVED_TO, 5),))
-    host.deliver(claim, STRANGER)
-    question = last_question(host)
-    assert question.cell == MOVED_TO
-    host.deliver(CellAnswer(question.nonce, CellState.UNKNOWN), peer(3))
-    assert routed(host, TransferSub) == [] and plugin.keeper.decide(TREE, WHOLE, None, vouched=False) == Here()
-    host.deliver(claim, STRANGER)
-    host.deliver(CellAnswer(last_question(host).nonce, CellState.LEAF), peer(3))
-    [copies] = routed(host, TransferSub)
-    assert isinstance(copies, TransferSub) and copies.cell == MOVED_TO, "it gives its pieces there, and is none then"
-
-
-def test_an_inner_node_is_not_told_of_its_own_alternate_which_it_has_retire() -> None:
-    host, plugin = node()
-    home = plugin.keeper.forest.find(CellAddress(TREE, WHOLE))
-    assert home is not None
-    plugin.keeper.forest.register(home)
-    plugin.keeper.forest.became(home, CellState.INNER)
-    host.deliver(LeafUpdate(SCHEMA, TREE.attribute, WHOLE, MOVED_TO, (LeafEntry(MOVED_TO, 5),)), STRANGER)
-    assert plugin.keeper.decide(TREE, WHOLE, None, vouched=False) == Elsewhere((0b10, 0b11), vouched=True)
-    host.deliver(CellAnswer(last_question(host).nonce, CellState.LEAF), peer(3))
-    assert host.routed[-1][1] == CellOrder(SCHEMA, TREE.attribute, MOVED_TO, OrderKind.RETIRE)
-
-
-def test_an_alternate_becomes_a_leaf_only_if_its_home_says_that_it_was_moved() -> None:
-    host, plugin = node()
-    order = CellOrder(SCHEMA, TREE.attribute, MOVED_TO, OrderKind.BE_LEAF)
-    for state, becomes in ((CellState.INNER, False), (CellState.LEAF, False), (CellState.MOVED, True)):
-        host.deliver(order, STRANGER)
-        question = last_question(host)
-        assert question.cell == WHOLE
-        host.deliver(CellAnswer(question.nonce, state), peer(3))
-        write(host)
-        assert (plugin.keeper.decide(TREE, MOVED_TO, None, vouched=False) == Here()) is becomes
-
-
-def test_reports_to_an_alternate_are_nothing_to_it_as_it_has_no_parts() -> None:
-    host, plugin = node()
-    host.deliver(CellOrder(SCHEMA, TREE.attribute, MOVED_TO, OrderKind.BE_LEAF), STRANGER)
-    host.deliver(CellAnswer(last_question(host).nonce, CellState.MOVED), peer(3))
-    write(host)
-    asked = len(routed(host, CellQuestion))
-    host.deliver(LeafUpdate(SCHEMA, TREE.attribute, MOVED_TO, 0b10, (LeafEntry(0b10, 5),)), STRANGER)
-    assert len(routed(host, CellQuestion)) == asked
-    assert plugin.keeper.decide(TREE, MOVED_TO, None, vouched=False) == Here()
-
-
-@pytest.mark.parametrize(
-    ("cell", "state", "is_allowed"),
-    [
-        (MOVED_TO, CellState.LEAF, True),
-        (MOVED_TO, CellState.INNER, False),
-        (MOVED_TO, CellState.MOVED, False),
-        (WHOLE, CellState.MOVED, True),
-        ((1 << LEVEL_LIMIT) + 5, CellState.INNER, False),
-    ],
-)
-def test_only_a_cell_that_can_have_parts_is_written_to_have_some(cell: int, state: CellState, is_allowed: bool) -> None:
-    host, plugin = node()
-    place = CellAddress(TREE, cell)
-    value = state_record(place, state, 1)
-    assert plugin.keeper.record_allowed(place.key, STATE_ITEM, value, host.id) is is_allowed
 
 
 def test_a_leaf_is_not_retired_by_an_order_alone() -> None:
