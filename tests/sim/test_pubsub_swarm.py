@@ -78,6 +78,12 @@ def test_seed_in_which_a_piece_was_renewed_while_its_leaf_was_split() -> None:
     assert run_seed(224, without=frozenset({"liars"}), protocols=PROTOCOLS).failure is None
 
 
+def test_seed_in_which_all_that_knew_where_a_leaf_had_moved_died_at_once() -> None:
+    """Its home, which took itself for the leaf, was full, and was being split when the leaf at its alternate reported.
+    So it was not heard for 20 s: events went there, and new subscriptions did not."""
+    assert run_seed(206, without=frozenset({"liars"}), protocols=PROTOCOLS).failure is None
+
+
 @pytest.mark.parametrize("seed", [0, 2, 4, 7, *(pytest.param(seed, marks=pytest.mark.long) for seed in (1, 3, 5, 6))])
 def test_seed_among_liars(seed: int) -> None:
     result = run_seed(seed, nodes=8, protocols=PROTOCOLS, attackers=Attackers(share=0.1))

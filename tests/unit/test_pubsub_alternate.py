@@ -89,3 +89,18 @@ def test_only_a_cell_that_can_have_parts_is_written_to_have_some(cell: int, stat
     place = CellAddress(TREE, cell)
     value = state_record(place, state, 1)
     assert plugin.keeper.record_allowed(place.key, STATE_ITEM, value, host.id) is is_allowed
+
+
+def test_a_split_that_relies_on_nothing_yet_gives_way_to_a_leaf_that_there_is_elsewhere() -> None:
+    """Events of those who know that leaf go there; what is new goes to a cell that took itself for the leaf."""
+    host, plugin = installed()
+    plugin.keeper.growth.split(plugin.keeper.forest.cells[CellAddress(TREE, WHOLE)])
+    assert {message.cell for message in routed(host, TransferSub) if isinstance(message, TransferSub)} == {0b10}
+    host.deliver(LeafUpdate(SCHEMA, TREE.attribute, WHOLE, MOVED_TO, (LeafEntry(MOVED_TO, 5),)), STRANGER)
+    assert last_question(host).cell == MOVED_TO
+    host.deliver(CellAnswer(last_question(host).nonce, CellState.LEAF), peer(3))
+    copies = routed(host, TransferSub)[-1]
+    assert isinstance(copies, TransferSub) and copies.cell == MOVED_TO
+    asked = len(routed(host, CellQuestion))
+    host.deliver(LeafUpdate(SCHEMA, TREE.attribute, WHOLE, MOVED_TO, (LeafEntry(MOVED_TO, 5),)), STRANGER)
+    assert len(routed(host, CellQuestion)) == asked, "it is on its way there already"

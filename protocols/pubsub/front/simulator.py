@@ -17,6 +17,9 @@ from protocols.pubsub.front.workload import ThesisWorkload
 from protocols.pubsub.plugin import PubSub
 from protocols.pubsub.service import NotDone
 
+REST_S: Final = 10.0
+"""How long splits and moves of leaves that are under way at the end of the proof may take."""
+REST_LOOK_S: Final = 0.5
 SETTINGS: Final[dict[str, Any]] = {
     "leaf_capacity": 6,
     "lease": "30s",
@@ -131,6 +134,13 @@ class PubSubTraffic(SwarmWork):
     def _publish(self, place: Place) -> None:
         self._proof.append(self._judge.publish(place, self._workload.schema, self._workload.event()))
 
+    def _let_trees_rest(self) -> None:
+        """What the proof has published may have leaves moved just now, and for a moment their pieces are in none."""
+        until = self.simulation.now + REST_S
+        trees = [plugin_of(place).keeper.growth for place in self.simulation.live_nodes()]
+        while self.simulation.now < until and any(tree.is_busy for tree in trees):
+            self.simulation.run_for(REST_LOOK_S)
+
     def verdict(self) -> list[str]:
         self._judge.read()
         if self.simulation.hostile:
@@ -139,5 +149,6 @@ class PubSubTraffic(SwarmWork):
         told = [f"in a calm ring the outcome of {late[0]} is not known"] if late else []
         unknown = [each for each in self._proof_subscriptions if each.is_live and each.established_at is None]
         told += [f"in a calm ring {each.filter!r} of {each.place} is not established" for each in unknown[:1]]
+        self._let_trees_rest()
         misplaced = SubscriptionsInPlace().check(self.simulation)
         return [*self._judge.offences, *self.not_done, *told, *self._judge.missing(self._proof), *misplaced]

@@ -459,7 +459,7 @@ class Growth(Part):
         growing is always safe. Where one side has split it and the other has moved it, the halves stay.
         """
         place = CellAddress(node.place.tree, child)
-        if node.split is not None or node.merge is not None or place in self._checking:
+        if not _may_change(node, child) or place in self._checking:
             return
         if self._questions.ask(place, lambda answer, who: self._child_says(node.place, place, answer)):
             self._checking.add(place)
@@ -467,7 +467,7 @@ class Growth(Part):
     def _child_says(self, place: CellAddress, child: CellAddress, answer: CellAnswer | None) -> None:
         self._checking.discard(child)
         node = self._forest.find(place)
-        if node is None or node.is_switching or answer is None or node.split is not None or node.merge is not None:
+        if node is None or node.is_switching or answer is None or not _may_change(node, child.cell):
             return
         if answer.state not in (CellState.LEAF, CellState.INNER, CellState.MOVED):
             return
@@ -498,6 +498,13 @@ class Growth(Part):
         if piece.giver is not None:
             self._transfers.result(node, piece.giver, piece.sub, PieceStatus.QUOTA)
         self._installing.tell_refused(node, piece, why)
+
+
+def _may_change(node: CellNode, part: int) -> bool:
+    """Whether a cell may become something else because of a part that is a leaf: of a split it may be, before it relies
+    on its copies, into other parts. Events go to the one that there is meanwhile, and subscriptions would not."""
+    is_too_late = node.split is not None and (part in node.split.parts or node.split.phase is not SplitPhase.COPYING)
+    return node.merge is None and not is_too_late
 
 
 def _state_above(part: int) -> CellState:
