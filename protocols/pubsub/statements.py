@@ -4,8 +4,17 @@ from __future__ import annotations
 
 from hashlib import sha256
 
+from peerd.api import Host
 from peerd.ids import id_to_bytes
 from protocols.pubsub.messages import EventBody
+from protocols.pubsub.ports import SchemaView
+
+
+def is_proven(host: Host, schema: SchemaView, event: EventBody) -> bool:
+    """Whether an event has the proof of its publisher, if its schema asks for one."""
+    if not schema.is_signed:
+        return True
+    return host.verify(event.publisher.id, event_statement(schema.name, event), event.proof)
 
 
 def event_statement(schema: str, event: EventBody) -> bytes:

@@ -125,8 +125,9 @@ class Leafy(Plugin):
         config: Any = self.config
         schemas, self.leaves = FakeSchemas(), Leaves(host, self._subs)
         self.subscribers = Subscribers(host, self._subs)
-        made = Delivering(host, config, schemas, self.leaves, self.subscribers, lambda schema, event: True)
-        made.multicast.received = self._received
+        leaves: Any = self.leaves
+        own: Any = self.subscribers
+        made = Delivering(host, config, schemas, leaves, own, self._received, host.send)
         self.made, self.ledger, self.deliverer, self.holding = made, made.ledger, made.deliverer, made.holding
         self.add_parts(*made.parts)
         made.ledger.start()

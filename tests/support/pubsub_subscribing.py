@@ -7,7 +7,7 @@ from typing import Any
 
 import msgpack
 
-from peerd.api import Host, Plugin
+from peerd.api import Host, Plugin, Rng
 from peerd.errors import ProtocolError
 from peerd.lib.feed import FeedItem, Policy
 from peerd.lib.filter import Node, Schema, covers, matcher, parse, write
@@ -15,6 +15,7 @@ from peerd.messages import PeerRef
 from peerd.testing.host import FakeHost, peer
 from protocols.pubsub.cells import Target, cell_at
 from protocols.pubsub.config import PubSubConfig
+from protocols.pubsub.events import EVENTS
 from protocols.pubsub.messages import (
     MESSAGES,
     Confirm,
@@ -31,8 +32,9 @@ from protocols.pubsub.messages import (
     SubObject,
 )
 from protocols.pubsub.models import ReceivedEvent, SubscriptionRequest, SubscriptionView
-from protocols.pubsub.names import SubscriptionKey
+from protocols.pubsub.names import SubscriptionKey, Tree
 from protocols.pubsub.ports import PiecePoint, SchemaView, Values
+from protocols.pubsub.probing import LevelGuide
 from protocols.pubsub.statements import event_statement
 from protocols.pubsub.subscribing.inbox import Inbox
 from protocols.pubsub.subscribing.installer import Installer
@@ -119,10 +121,10 @@ class PlainIndex:
         self.failed: dict[str, str] = {}
         self._subs: dict[SubscriptionKey, tuple[SubObject, Callable[[Any], bool]]] = {}
 
-    def add(self, key: SubscriptionKey, cell: int, sub: SubObject) -> None:
+    def add(self, key: SubscriptionKey, cell: tuple[int, int], sub: SubObject) -> None:
         self._subs[key] = sub, matcher(self._schema.parse_filter(sub.filter))
 
-    def remove(self, key: SubscriptionKey, attribute: int, cell: int) -> None:
+    def remove(self, key: SubscriptionKey, cell: tuple[int, int]) -> None:
         del self._subs[key]
 
     def match(self, values: Values, cells: Sequence[tuple[int, int]]) -> list[SubObject]:
@@ -135,12 +137,20 @@ def points_of(schema: SchemaView, node: Node, group: str) -> list[PiecePoint]:
     return [PiecePoint(1, number << 20, (number << 20) + 9) for number in numbers]
 
 
+class FixedLevel(LevelGuide):
+    """Subscriptions are tried at one level."""
+
+    def install_levels(self, tree: Tree, rng: Rng, attempt: int) -> tuple[int, ...]:
+        return (4,)
+
+
 class Subscriber(Plugin):
     """The subscriber's side alone."""
 
     name = "pubsub"
     messages = MESSAGES
     metrics = METRICS
+    events = EVENTS
     Config = PubSubConfig
     config: PubSubConfig
 
@@ -150,7 +160,8 @@ class Subscriber(Plugin):
 
     def start(self, host: Host) -> None:
         super().start(host)
-        self.installer = Installer(host, self.config, lambda tree, attempt: (4,))
+        no_leaves: Any = None  # of its own
+        self.installer = Installer(host, self.config, FixedLevel(self.config), no_leaves)
         self.local = LocalSubscriptions(host, self.config, PlainIndex)
         self.inbox = Inbox(host, self.schemas, self.local)
         parts = host, self.config, self.schemas, self.installer, self.local

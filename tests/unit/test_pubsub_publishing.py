@@ -21,7 +21,8 @@ from protocols.pubsub.outcomes import PublishResult, PublishStatus
 from protocols.pubsub.patience import ALLOWANCE_MAX_S, EVENT_S, FIRST_S
 from protocols.pubsub.publishing import DOUBTS_MAX, UNDER_WAY_MAX, WAITERS_MAX
 from protocols.pubsub.spread import AttributeCell, places_of, trees_of
-from tests.support.pubsub_events import SCHEMA, Events, Forest, LineSchema, acknowledgement, unsigned
+from protocols.pubsub.statements import is_proven
+from tests.support.pubsub_events import SCHEMA, Events, Forest, LineSchema, acknowledgement
 
 OTHER = peer(2)
 LEFT, RIGHT = children(WHOLE)
@@ -466,9 +467,7 @@ def test_an_event_of_a_signed_schema_carries_a_proof() -> None:
     world.schema.is_signed = True
     world.publish()
     [(_, message)] = world.host.take_sent()
-    assert isinstance(message, ProbePub)
-    [body] = message.events
-    assert world.host.verify(world.host.id, unsigned(SCHEMA, replace(body, proof=b"")), body.proof)
+    assert isinstance(message, ProbePub) and is_proven(world.host, world.schema, message.events[0])
 
 
 def test_a_client_may_publish_the_next_event_when_it_hears_of_the_last() -> None:

@@ -2,26 +2,30 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from peerd.api import Host, Part
+from peerd.messages import PeerRef
 from protocols.pubsub.config import PubSubConfig
 from protocols.pubsub.delivering.copies import Copies
 from protocols.pubsub.delivering.deliverer import Deliverer
 from protocols.pubsub.delivering.history import EventHistory
 from protocols.pubsub.delivering.holding import Holding
 from protocols.pubsub.delivering.keeping import Safekeeping
-from protocols.pubsub.delivering.leaf_events import IsGenuine, LeafDesk
-from protocols.pubsub.delivering.multicast import Multicast
+from protocols.pubsub.delivering.leaf_events import LeafDesk
+from protocols.pubsub.delivering.multicast import Multicast, Received
 from protocols.pubsub.delivering.replay import Replays
-from protocols.pubsub.explain import Explainer
 from protocols.pubsub.ledger import LedgerBook
-from protocols.pubsub.ports import LeafCells, Schemas, Subscribers
+from protocols.pubsub.messages import EventAck
+from protocols.pubsub.ports import Schemas
+from protocols.pubsub.subscribing.local import LocalSubscriptions
+from protocols.pubsub.tree.keeper import Keeper
 
 
 class Delivering:
     """All that happens at leaves of one node. ``desk`` is the `protocols.pubsub.ports.LeafEvents` of the others.
 
-    What is set later: ``multicast.received``, ``desk.tree_listeners``, ``ledger.tree_size``, and of ``explainer`` the
-    views of publisher and subscriber and ``pieces_of``.
+    ``received`` takes what has come by multicast for this node, ``answer`` tells a publisher about its events.
     """
 
     def __init__(
@@ -29,13 +33,14 @@ class Delivering:
         host: Host,
         config: PubSubConfig,
         schemas: Schemas,
-        leaves: LeafCells,
-        subscribers: Subscribers,
-        is_genuine: IsGenuine,
+        leaves: Keeper,
+        subscribers: LocalSubscriptions,
+        received: Received,
+        answer: Callable[[PeerRef, EventAck], None],
     ) -> None:
-        self.ledger = LedgerBook(host, config)
+        self.ledger = LedgerBook(host, config, leaves)
         self.history = EventHistory(config.history_bytes, config.history_age)
-        self.multicast = Multicast(host)
+        self.multicast = Multicast(host, received)
         self.copies = Copies(host)
         self.holding = Holding(host, config, schemas, leaves)
         self.keeping = Safekeeping(host, config, schemas, self.ledger)
@@ -50,13 +55,12 @@ class Delivering:
             self.holding,
             self.history,
             self.replays,
-            is_genuine,
+            answer,
         )
-        self.explainer = Explainer(host, schemas, self.ledger, self.history, self.deliverer)
 
     @property
     def parts(self) -> tuple[Part, ...]:
-        """For `peerd.api.Plugin.add_parts`. Call ``ledger.start()`` after that."""
+        """For `peerd.api.Plugin.add_parts`. Call `start` after that."""
         return (
             self.ledger,
             self.multicast,
@@ -65,8 +69,13 @@ class Delivering:
             self.holding,
             self.keeping,
             self.replays,
-            self.explainer,
         )
+
+    def start(self) -> None:
+        """The node is up: report, look at what is on disk, and go on with the past."""
+        self.ledger.start()
+        self.keeping.start()
+        self.replays.start()
 
     def reconfigured(self, config: PubSubConfig) -> None:
         """Take the settings that may change while the node runs."""

@@ -22,10 +22,12 @@ from protocols.pubsub.delivering.items import PendingDelivery, Pick
 from protocols.pubsub.delivering.keeping import Safekeeping
 from protocols.pubsub.delivering.multicast import MULTICAST_EVENT_BYTES_MAX, Multicast
 from protocols.pubsub.delivering.outbox import DeliveryAttempt, Outbox, OutboxLimits
+from protocols.pubsub.ledger import LedgerBook
 from protocols.pubsub.losses import LossCount, LossReason
 from protocols.pubsub.messages import DeliveryAnswer, DeliveryNote, EventDelivery, NodeDelivery
 from protocols.pubsub.names import EventId
-from protocols.pubsub.ports import LeafCells, Ledger, Subscribers
+from protocols.pubsub.ports import LeafCells
+from protocols.pubsub.subscribing.local import LocalSubscriptions
 
 TICK_S_MAX: Final = 0.25
 """While a node does not answer, this is the longest time between two looks at what is due."""
@@ -66,8 +68,8 @@ class Deliverer(Part):
         host: Host,
         config: PubSubConfig,
         leaves: LeafCells,
-        subscribers: Subscribers,
-        ledger: Ledger,
+        subscribers: LocalSubscriptions,
+        ledger: LedgerBook,
         multicast: Multicast,
         keeping: Safekeeping,
     ) -> None:

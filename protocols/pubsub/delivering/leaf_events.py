@@ -23,9 +23,11 @@ from protocols.pubsub.delivering.history import EventHistory
 from protocols.pubsub.delivering.holding import Holding
 from protocols.pubsub.delivering.items import items_for
 from protocols.pubsub.delivering.replay import Replays
+from protocols.pubsub.ledger import LedgerBook
 from protocols.pubsub.messages import EVENTS_BYTES_MAX, EventAck, EventBody, SubObject
 from protocols.pubsub.names import EventId, Tree
-from protocols.pubsub.ports import LeafCells, Ledger, SchemaView, Values
+from protocols.pubsub.ports import LeafCells, SchemaView, Values
+from protocols.pubsub.statements import is_proven
 
 VISITS_KEPT: Final = 32_768
 """So many events are remembered with the leaves that they have visited: a repeated probe is not matched again."""
@@ -37,9 +39,6 @@ COPIES_MAX: Final = 255
 FORGED: Final = "the proof of the publisher is not valid"
 FORGED_RETRY_MS: Final = 500
 TOO_LARGE: Final = "the event is too large to be delivered"
-
-IsGenuine = Callable[[SchemaView, EventBody], bool]
-"""Whether an event carries the proof of its publisher that its schema asks for."""
 
 
 @dataclass(slots=True)
@@ -95,25 +94,23 @@ class LeafDesk:
         self,
         host: Host,
         leaves: LeafCells,
-        ledger: Ledger,
+        ledger: LedgerBook,
         deliverer: Deliverer,
         copies: Copies,
         holding: Holding,
         history: EventHistory,
         replays: Replays,
-        is_genuine: IsGenuine,
+        answer: Callable[[PeerRef, EventAck], None],
     ) -> None:
+        """``answer`` tells a publisher about its events."""
         self._host = host
         self._leaves = leaves
         self._ledger = ledger
         self._deliverer = deliverer
         self._copies = copies
-        self._holding = holding
         self._history = history
         self._replays = replays
-        self._is_genuine = is_genuine
-        self.answer: Callable[[PeerRef, EventAck], None] = host.send
-        """Tells a publisher about its events; the plugin sets it (`protocols.pubsub.answering`)."""
+        self._answer = answer
         self.tree_listeners: list[Callable[[Tree, int], None]] = [holding.tree_changed]
         self._visits: OrderedDict[EventId, _Visit] = OrderedDict()
         deliverer.pending_changed = self._pending_changed
@@ -209,7 +206,7 @@ class LeafDesk:
     def _values(self, schema: SchemaView, event: EventBody) -> tuple[Values | None, str]:
         if event_bytes(event) > EVENTS_BYTES_MAX:
             return None, TOO_LARGE
-        if schema.is_signed and not self._is_genuine(schema, event):
+        if not is_proven(self._host, schema, event):
             return None, FORGED
         try:
             return schema.decode_values(event.values), ""
@@ -323,7 +320,7 @@ class LeafDesk:
             matched = tuple(self._pieces(event_id, places) for event_id in found)
             sequences = tuple(event_id.sequence for event_id in found)
             ack = EventAck(call.schema.name, epoch, sequences, as_trees(places), matched, copies)
-            self.answer(call.publisher, ack)
+            self._answer(call.publisher, ack)
 
     def _pieces(self, event_id: EventId, places: Places) -> int:
         visit = self._visits.get(event_id)
@@ -335,7 +332,7 @@ class LeafDesk:
             # Somebody else may have sent a forged event: then the true one has only to come again.
             retry_ms = FORGED_RETRY_MS if why_not == FORGED else 0
             ack = EventAck(call.schema.name, epoch, tuple(sequences), as_trees(places), (), 0, why_not, retry_ms)
-            self.answer(call.publisher, ack)
+            self._answer(call.publisher, ack)
 
 
 def _leaf_of(piece: SubObject, cells: Sequence[tuple[int, int]]) -> tuple[int, int]:

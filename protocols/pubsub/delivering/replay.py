@@ -17,9 +17,11 @@ from protocols.pubsub.bodies import id_of
 from protocols.pubsub.delivering.deliverer import Deliverer
 from protocols.pubsub.delivering.history import EventHistory, Past
 from protocols.pubsub.delivering.items import PendingDelivery
+from protocols.pubsub.ledger import LedgerBook
 from protocols.pubsub.messages import SINCE_RETAINED, PastForgotten, SubObject
 from protocols.pubsub.names import SubscriptionKey, Tree
-from protocols.pubsub.ports import LeafCells, Ledger, Schemas, SchemaView, Subscribers
+from protocols.pubsub.ports import LeafCells, Schemas, SchemaView
+from protocols.pubsub.subscribing.local import LocalSubscriptions
 
 REPLAYS_MAX: Final = 256
 """So many subscriptions are given their past at a time; the oldest of more is given up, and counted."""
@@ -46,10 +48,10 @@ class Replays(Part):
         host: Host,
         schemas: Schemas,
         leaves: LeafCells,
-        ledger: Ledger,
+        ledger: LedgerBook,
         deliverer: Deliverer,
         history: EventHistory,
-        subscribers: Subscribers,
+        subscribers: LocalSubscriptions,
     ) -> None:
         self._host = host
         self._schemas = schemas

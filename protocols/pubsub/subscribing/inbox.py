@@ -28,7 +28,7 @@ from protocols.pubsub.messages import (
     PastForgotten,
 )
 from protocols.pubsub.ports import Schemas, SchemaView
-from protocols.pubsub.statements import event_statement
+from protocols.pubsub.statements import is_proven
 from protocols.pubsub.subscribing.local import SCHEMA_PAUSE_MS, LocalSubscriptions
 
 STREAMS_MAX: Final = 4096
@@ -50,13 +50,6 @@ class _Stream:
     """Batches that are on disk before one that came earlier is."""
     tries: int = 0
     """Grows when a write has failed: what earlier writes say is of no interest then."""
-
-
-def is_proven(host: Host, schema: SchemaView, event: EventBody) -> bool:
-    """Whether an event has the proof of its publisher, if its schema asks for one."""
-    if not schema.is_signed:
-        return True
-    return host.verify(event.publisher.id, event_statement(schema.name, event), event.proof)
 
 
 class Inbox(Part):

@@ -41,8 +41,8 @@ class SubscriptionIndex(Protocol):
 
     failed: dict[str, str]
 
-    def add(self, key: SubscriptionKey, cell: int, sub: SubObject, /) -> None: ...
-    def remove(self, key: SubscriptionKey, attribute: int, cell: int, /) -> object: ...
+    def add(self, key: SubscriptionKey, cell: tuple[int, int], sub: SubObject, /) -> None: ...
+    def remove(self, key: SubscriptionKey, cell: tuple[int, int], /) -> None: ...
     def match(self, values: Values, cells: Sequence[tuple[int, int]], /) -> list[SubObject]: ...
 
 
@@ -140,7 +140,7 @@ class TakenWindow:
 
 
 class LocalSubscriptions:
-    """Implements `protocols.pubsub.ports.Subscribers`."""
+    """The subscriptions of this node's own clients, as delivery sees them."""
 
     def __init__(self, host: Host, config: PubSubConfig, index_of: Callable[[SchemaView], SubscriptionIndex]) -> None:
         self._host, self._index_of = host, index_of
@@ -182,7 +182,7 @@ class LocalSubscriptions:
         sub = SubObject(self._host.peer, sid, 0, 0, EVERY, 0, 0, filter_text, receiver.group)
         entry = Entry(receiver, sub, is_current)
         side = self._side(schema)
-        side.index.add(entry.key, WHOLE, sub)
+        side.index.add(entry.key, HERE, sub)
         side.entries[entry.key] = entry
         if receiver.may_block:
             self._blocking[entry] = None
@@ -193,7 +193,7 @@ class LocalSubscriptions:
         side = self._sides.get(schema)
         if side is None or side.entries.pop(entry.key, None) is None:
             return
-        side.index.remove(entry.key, *HERE)
+        side.index.remove(entry.key, HERE)
         self._blocking.pop(entry, None)
         if not side.entries:
             del self._sides[schema]
@@ -209,13 +209,16 @@ class LocalSubscriptions:
         elif side.schema.version < schema.version:  # it has attributes now that the index does not know
             side.schema, side.index = schema, self._index_of(schema)
             for key, entry in side.entries.items():
-                side.index.add(key, WHOLE, entry.sub)
+                side.index.add(key, HERE, entry.sub)
         return side
 
     # Events
 
     def take(self, schema: SchemaView, event: EventBody, values: Values, chosen: Sequence[int], replay: bool) -> bool:
-        """See `protocols.pubsub.ports.Subscribers.take`."""
+        """Give an event to the local subscriptions that it matches, each once; whether there was any that did.
+
+        An event that was taken before is dropped, and counts as wanted.
+        """
         is_unread = bool(self._expected) and self.note_unread(schema.name)
         name = id_of(event)
         given = self.window.given(name)
@@ -252,7 +255,10 @@ class LocalSubscriptions:
         return self._writes
 
     def note_lost(self, schema: str, losses: Sequence[LostEvents], leaf: NodeId) -> None:
-        """See `protocols.pubsub.ports.Subscribers.note_lost`. Which subscriptions they were for is not known."""
+        """A leaf has dropped so many events of a schema for this node: its readers are told that some are missing.
+
+        Which subscriptions they were for is not known.
+        """
         if not losses or schema not in self._sides:
             return
         for lost in losses:
@@ -268,7 +274,7 @@ class LocalSubscriptions:
             self._host.count("peerd_pubsub_received_total", lost.count - believed, outcome="lost_doubtful")
 
     def note_past(self, schema: str, sid: int, leaf: NodeId) -> None:
-        """See `protocols.pubsub.ports.Subscribers.note_past`."""
+        """A leaf does not remember all that one subscription asks for of the past: its readers are told, once."""
         side = self._sides.get(schema)
         entry = None if side is None else side.entries.get(SubscriptionKey(self._host.id, sid, 0))
         if entry is not None and entry.receiver.since_ms and not entry.is_past_told:
@@ -276,7 +282,8 @@ class LocalSubscriptions:
             entry.receiver.note_lost(shown_loss(LostEvents(LossReason.PAST, 0), leaf), self._writes)
 
     def must_pause(self, schema: str) -> int:
-        """See `protocols.pubsub.ports.Subscribers.must_pause`."""
+        """0, or for how many milliseconds senders should keep what they have, because a reader that blocks is slow, or
+        a subscription to this schema that was brought back does not know it yet."""
         if self._expected:
             now = self._host.now()
             if any(name == schema and now < until for name, until in self._expected.values()):

@@ -137,7 +137,7 @@ class Thesis:
             installer = plugin_of(place).installer
             installer.on_received, installer.on_replicated = self.received.append, self.replicated.append
         done: list[object] = []
-        plugin_of(self._anybody()).declare(self.workload.document(), done.append)
+        plugin_of(self._anybody()).schemas.declare(self.workload.document(), done.append)
         self.simulation.run_until(lambda: bool(done), limit_s=60.0)
         if isinstance(done[0], Exception):
             raise done[0]
@@ -179,8 +179,8 @@ class Thesis:
 
         plugin = plugin_of(place)
         asked = SubscriptionRequest.model_validate({"schema": self.workload.schema, "filter": filter_of(ranges)})
-        view = plugin.subscribe(asked, done)
-        _, feed = plugin.reading(view.id)
+        view = plugin.subscriptions.subscribe(asked, done)
+        _, feed = plugin.subscriptions.reading(view.id)
         made.reader = feed.reader("start", on_ready=lambda: self._arrived(made))
         self.subscriptions.append(made)
 
@@ -194,7 +194,7 @@ class Thesis:
 
         self._early.clear()
         try:
-            event = plugin_of(place).publish(self.workload.schema, sent.values, done, self.ack)
+            event = plugin_of(place).entering.publish(self.workload.schema, sent.values, done, self.ack)
         except Unavailable:  # a node that has just come: it is not ready, or looks up the schema
             self.refused += 1
             return
