@@ -91,17 +91,7 @@ class Entering:
         self, schema: EventSchema, event: Mapping[str, Any], ack: AckWord | None, on_result: OnResult
     ) -> EventId:
         try:
-            draft = draft_from_json(schema, event)
-            return self._publishing.enqueue(
-                schema,
-                schema.pack(draft.values),
-                draft.payload,
-                content_type=draft.content_type,
-                retain=draft.retain,
-                headers=draft.headers,
-                ack=ack,
-                on_result=on_result,
-            )
+            return self._publishing.enqueue(schema, draft_from_json(schema, event), ack, on_result)
         except ValueError as error:
             raise NotDone("invalid", str(error)) from error
 

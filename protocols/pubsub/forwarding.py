@@ -316,11 +316,15 @@ class Forwarding(Part):
             return False
         return True
 
-    def _go_on(self, journey: Journey) -> None:
-        """Send on what was to wait, by the ways that there are now."""
+    def _go_on(self, journey: Journey, gone: NodeId | None = None) -> None:
+        """Send on what was to wait, or came back from a next hop that is gone, by the ways that there are now."""
         ways = ways_to(journey.batch.schema, journey.places, self._next_hops)
         for hop, group in ways.onward.items():
-            self._send_now(hop, replace(journey, places=tuple(group)))
+            if gone is None:
+                self._send_now(hop, replace(journey, places=tuple(group)))
+            elif hop.id != gone:
+                self._count("rerouted")
+                self._give(hop, replace(journey, places=tuple(group)))
         if ways.here:
             self._take(replace(journey, places=tuple(ways.here)))
 
@@ -343,16 +347,7 @@ class Forwarding(Part):
         self._sent = deque(sent for sent in self._sent if sent.to != peer.id)
         self._sent_bytes = sum(sent.bytes for sent in self._sent)
         for journey in lost[-count:]:
-            self._reroute(journey, peer.id)
-
-    def _reroute(self, journey: Journey, gone: NodeId) -> None:
-        ways = ways_to(journey.batch.schema, journey.places, self._next_hops)
-        for hop, group in ways.onward.items():
-            if hop.id != gone:
-                self._count("rerouted")
-                self._give(hop, replace(journey, places=tuple(group)))
-        if ways.here:
-            self._take(replace(journey, places=tuple(ways.here)))
+            self._go_on(journey, peer.id)
 
     def _refuse(self, batch: Batch, places: Sequence[AttributeCell], why: str, wait_s: float) -> None:
         self._count("refused")

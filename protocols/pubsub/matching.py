@@ -36,8 +36,6 @@ class LeafIndex:
         """How many pieces have each filter."""
         self.failed: dict[str, str] = {}
         """Filters that cannot be tried, and why not. They count as met: the subscriber's own node tries and says so."""
-        self.faults = 0
-        """How often the filters could not be tried together."""
         self._subs: dict[tuple[Leaf, SubscriptionKey], SubObject] = {}
         self._places: dict[tuple[Leaf, str], SubObject | dict[SubscriptionKey, SubObject]] = {}
         """By leaf and filter: the only piece, which is the most common case, or all of them."""
@@ -115,7 +113,6 @@ class LeafIndex:
         keys = (text for text in self._uses if text not in self.failed)
         found = match_apart(self._filters.match, keys, self._is_met, values)
         if found.fault:
-            self.faults += 1
             for text, why in found.failed:
                 self.failed[text] = why
                 self._filters.remove(text)

@@ -27,7 +27,7 @@ from protocols.pubsub.entering import Entering
 from protocols.pubsub.events import EVENTS, LeafMoved, LeafSplit, LeavesMerged
 from protocols.pubsub.explaining.explainer import Explainer
 from protocols.pubsub.forwarding import Forwarding
-from protocols.pubsub.matching import LeafIndexes, index_of
+from protocols.pubsub.matching import LeafIndexes
 from protocols.pubsub.messages import MESSAGES, Arrived, CellOrder, CellQuestion, LeafUpdate, ProbeSub, TransferSub
 from protocols.pubsub.names import Tree, key_of
 from protocols.pubsub.probing import LevelGuide
@@ -68,7 +68,7 @@ class PubSub(Plugin):
         own = host, self.config
         schemas = self.schemas = SchemaBook(*own)
         keeper = self.keeper = Keeper(*own, schemas, LeafIndexes(schemas).of)
-        self.local = LocalSubscriptions(*own, index_of)
+        self.local = LocalSubscriptions(*own)
         self.inbox = Inbox(host, schemas, self.local)
         self.answering = Answering(host)
         received, answer = self.inbox.received_group, self.answering.answer
@@ -156,7 +156,7 @@ class PubSub(Plugin):
         self.publishing.cache.entries_max = self.config.leaf_cache_max
 
     def histories(self) -> Sequence[HistorySize]:
-        feeds = [each.feed for each in self.subscriptions.all() if each.has_feed]
+        feeds = [each.feed for each in self.subscriptions.all()]
         held = sum(len(feed) for feed in feeds), sum(feed.held_bytes for feed in feeds)
         return (
             HistorySize("events for readers", *held, sum(feed.bytes_max for feed in feeds)),

@@ -44,8 +44,8 @@ class SchemaView(Protocol):
     def targets(self, values: Values) -> Mapping[int, Target]:
         """For each tree that an event with these values has to visit, its target; the tree `EVERY` is among them."""
 
-    def encode_values(self, values: Mapping[str, Any]) -> bytes:
-        """For the wire. Raises `EventError`, naming the attribute: unknown, of another type, outside its domain."""
+    def pack(self, values: Values) -> bytes:
+        """For the wire, what was read of an event. Raises `EventError` when it is too large."""
 
     def decode_values(self, data: bytes) -> Values:
         """Read what came from the network; nobody changes it. Raises `ProtocolError`."""

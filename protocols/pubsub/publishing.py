@@ -26,26 +26,25 @@ from peerd.errors import Unavailable
 from peerd.ids import NodeId
 from peerd.messages import Message, PeerRef
 from protocols.pubsub.answering import check_ack
-from protocols.pubsub.bodies import event_bytes
+from protocols.pubsub.bodies import event_bytes, event_statement
 from protocols.pubsub.cell_map import CellMap
 from protocols.pubsub.cells import WHOLE, level
-from protocols.pubsub.config import Ack, PubSubConfig
+from protocols.pubsub.config import PubSubConfig
 from protocols.pubsub.coverage import Coverage
+from protocols.pubsub.event import EventDraft
 from protocols.pubsub.forwarding import Forwarding
 from protocols.pubsub.handing_over import DIRECT_MIN
-from protocols.pubsub.headers import Headers
-from protocols.pubsub.lanes import LaneBook, Spot
+from protocols.pubsub.lanes import LaneBook, Patience, Spot
 from protocols.pubsub.leaf_cache import LeafCache
 from protocols.pubsub.ledger import LedgerBook
 from protocols.pubsub.messages import EVENTS_BYTES_MAX, EVENTS_MAX, EventAck, EventBody, ProbePub
+from protocols.pubsub.models import AckWord
 from protocols.pubsub.names import EventId, Tree, key_of
 from protocols.pubsub.nearness import is_near, may_be_root
 from protocols.pubsub.outcomes import LeafAnswer, OnResult, PendingPublish, PublishResult, PublishStatus, QueueFull
-from protocols.pubsub.patience import Patience
 from protocols.pubsub.ports import SchemaView, targets_of
 from protocols.pubsub.probing import LevelGuide, probe_region
 from protocols.pubsub.spread import AttributeCell, Batch, places_of
-from protocols.pubsub.statements import event_statement
 from protocols.pubsub.stragglers import Stragglers
 from protocols.pubsub.tree.keeper import Keeper
 from protocols.pubsub.tree_maps import TreeMaps
@@ -132,49 +131,12 @@ class Publishing(Part):
 
     # Clients
 
-    def publish(
-        self,
-        schema: SchemaView,
-        values: bytes,
-        payload: bytes = b"",
-        *,
-        content_type: str = "",
-        retain: bytes = b"",
-        headers: Headers = (),
-        ack: Ack | None = None,
-        on_result: OnResult = lambda outcome: None,
-    ) -> EventId:
-        """Publish an event; ``on_result`` is called once, later. ``values``: see `SchemaView.encode_values`.
+    def enqueue(self, schema: SchemaView, draft: EventDraft, ack: AckWord | None, on_result: OnResult) -> EventId:
+        """Publish an event, which sets out with others at the next `set_out`; that has to follow at once.
 
-        Raises `Unavailable` outside the ring, `QueueFull` (see `when_room`), and `ValueError` for an event that is too
-        large.
+        ``on_result`` is called once, later. Raises `Unavailable` outside the ring, `QueueFull` (see `when_room`), and
+        ``ValueError`` for an event that is too large.
         """
-        event = self.enqueue(
-            schema,
-            values,
-            payload,
-            content_type=content_type,
-            retain=retain,
-            headers=headers,
-            ack=ack,
-            on_result=on_result,
-        )
-        self.set_out()
-        return event
-
-    def enqueue(
-        self,
-        schema: SchemaView,
-        values: bytes,
-        payload: bytes,
-        *,
-        content_type: str,
-        retain: bytes,
-        headers: Headers,
-        ack: Ack | None,
-        on_result: OnResult,
-    ) -> EventId:
-        """As `publish`, but it sets out with others at the next `set_out`, which has to follow at once."""
         if (outside := self._host.outside_reason()) is not None:
             raise Unavailable(f"{outside}, so it cannot publish")
         if not self.may_publish():
@@ -182,8 +144,9 @@ class Publishing(Part):
             raise QueueFull(f"{waiting}; try again when some have gone")
         host = self._host
         wall_ms = round(1000 * host.wall_time())
-        what = payload, content_type, retain, b"", headers
-        body = EventBody(host.peer, host.boot_epoch, self._next, wall_ms, values, *what)
+        values = schema.pack(draft.values)
+        what = values, draft.payload, draft.content_type, draft.retain, b"", draft.headers
+        body = EventBody(host.peer, host.boot_epoch, self._next, wall_ms, *what)
         if schema.is_signed:
             body = replace(body, proof=host.sign(event_statement(schema.name, body)))
         size = event_bytes(body)

@@ -95,8 +95,6 @@ class SchemaBook(Part):
         self._waiters = 0
         self._absent: dict[str, float] = {}
         """Names that had no schema, with the time when to look again, oldest first."""
-        self.refused: dict[str, str] = {}
-        """By name, why the last version that was found of a known schema, or on this node's disk, was not believed."""
 
     def start(self) -> None:
         """Read what was declared here before, and keep it alive on the ring."""
@@ -108,8 +106,7 @@ class SchemaBook(Part):
     def _read(self, name: str, data: bytes) -> None:
         try:
             record = SchemaRecord.read(data, cutoff=self._config.cutoff)
-        except ConfigError as error:
-            self.refused[name] = f"on this node's disk: {error}"
+        except ConfigError:
             return
         now, name = self._host.now(), record.schema.name
         self._known[name] = _Known(record, now, now, is_own=True)
@@ -228,8 +225,6 @@ class SchemaBook(Part):
         if result.outcome is RecordOutcome.FOUND and result.value is not None:
             found = self._parsed(name, result.value)
             if isinstance(found, str):
-                if known is not None:
-                    self.refused[name] = found
                 return found
             return self._over(found) if found.is_over else self._adopt(found)
         if result.outcome is RecordOutcome.ABSENT:
@@ -276,11 +271,8 @@ class SchemaBook(Part):
         known.is_own = known.is_own or is_own
         if found.creator == known.record.creator and found.schema.version < known.schema.version:
             return ""
-        why = self._why_not(found, known.record)
-        if why:
-            self.refused[name] = why
+        if why := self._why_not(found, known.record):
             return why
-        self.refused.pop(name, None)
         known.record = found
         if known.is_own:
             self._save(found)
@@ -306,7 +298,6 @@ class SchemaBook(Part):
 
     def _forget(self, name: str) -> None:
         del self._known[name]
-        self.refused.pop(name, None)
         self._host.cancel_timer(_RENEWAL, name)
 
     def _drop(self, name: str) -> None:

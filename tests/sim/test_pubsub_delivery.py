@@ -147,7 +147,7 @@ class Leafy(Plugin):
         """Publish, and try again until every leaf has acknowledged it."""
         number = len(self.published) + 1
         at_ms = int(self.host.wall_time() * 1000)
-        body = EventBody(self.host.peer, self.host.boot_epoch, number, at_ms, SCHEMA.encode_values(values))
+        body = EventBody(self.host.peer, self.host.boot_epoch, number, at_ms, SCHEMA.pack(values))
         self.published.append(body)
         self.unacknowledged[number] = body, set(CELLS)
         self.host.cancel_timer("again")

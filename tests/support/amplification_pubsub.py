@@ -115,7 +115,7 @@ class _Words:
         own = member.peer
         schema = plugin_of(member).schemas.get(SCHEMA)
         assert schema is not None
-        encoded = schema.encode_values({"a": 5})
+        encoded = schema.pack(schema.read_values({"a": 5}))
         self.member, self.victim = own, victim
         self.sub = SubObject(own, 1, 0, 1, TREE.attribute, 0, 1 << 31, FILTER)
         self.event = EventBody(own, 1, 1, 1, encoded)

@@ -22,11 +22,13 @@ from protocols.pubsub.answering import Answering
 from protocols.pubsub.cell_map import CellMap
 from protocols.pubsub.cells import SIDE, WHOLE, Target, ancestor, children, level, parent, sibling
 from protocols.pubsub.config import PubSubConfig
+from protocols.pubsub.event import EventDraft
 from protocols.pubsub.events import EVENTS
 from protocols.pubsub.forwarding import Forwarding
 from protocols.pubsub.handing_over import HandingOver
 from protocols.pubsub.ledger import LedgerBook
 from protocols.pubsub.messages import MESSAGES, EventAck, EventBody, SubObject
+from protocols.pubsub.models import AckWord
 from protocols.pubsub.names import EVERY, EventId, Tree
 from protocols.pubsub.outcomes import PublishResult
 from protocols.pubsub.ports import CellDecision, Elsewhere, Here, SchemaView, Unsettled, Values
@@ -52,7 +54,7 @@ class LineSchema:
         found = {number: Target(values.get(str(number)), self.length_max) for number in range(1, self.attributes + 1)}
         return {EVERY: Target(None), **found}
 
-    def encode_values(self, values: Mapping[str, Any]) -> bytes:
+    def pack(self, values: Values) -> bytes:
         """As given."""
         return bytes(msgpack.packb(dict(values)))
 
@@ -269,11 +271,18 @@ class Events(Plugin):
         self.publishing = Publishing(host, self.config, self.forwarding, self.guide, leaves, ledger)
         self.add_parts(self.forwarding, self.publishing)
 
-    def publish(self, values: Mapping[str, Any], **options: Any) -> EventId:
+    def publish(
+        self,
+        values: Mapping[str, Any],
+        ack: AckWord | None = None,
+        on_result: Callable[[PublishResult], None] | None = None,
+        **options: Any,
+    ) -> EventId:
         """Publish, and note the outcome."""
-        return self.publishing.publish(
-            self.schema, self.schema.encode_values(values), on_result=self.outcomes.append, **options
-        )
+        draft = EventDraft(dict(values), **options)
+        found = self.publishing.enqueue(self.schema, draft, ack, on_result or self.outcomes.append)
+        self.publishing.set_out()
+        return found
 
     def send_refused(self, peer: PeerRef, message_type: type[Message], reason: SendRefusal, count: int) -> None:
         self.publishing.send_refused(peer, message_type, reason)

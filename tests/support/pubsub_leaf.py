@@ -42,12 +42,12 @@ class FakeSchema:
         """The whole of one tree."""
         return {1: Target(None)}
 
-    def encode_values(self, values: Mapping[str, Any]) -> bytes:
+    def pack(self, values: Values) -> bytes:
         """As JSON."""
         return json.dumps(dict(values)).encode()
 
     def decode_values(self, data: bytes) -> Values:
-        """See `encode_values`."""
+        """See `pack`."""
         try:
             found = json.loads(data)
         except ValueError as error:
@@ -239,7 +239,7 @@ class Desk:
 
 def event(sequence: int, publisher: int = 9, payload: bytes = b"", retain: bytes = b"", **values: Any) -> EventBody:
     """An event; without other values its price is its number."""
-    encoded = SCHEMA.encode_values(values or {"price": sequence})
+    encoded = SCHEMA.pack(values or {"price": sequence})
     return EventBody(peer(publisher), 1, sequence, sequence * 1000, encoded, payload, "", retain)
 
 

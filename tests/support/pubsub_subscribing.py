@@ -13,9 +13,11 @@ from peerd.lib.feed import FeedItem, Policy
 from peerd.lib.filter import Node, Schema, covers, matcher, parse, write
 from peerd.messages import PeerRef
 from peerd.testing.host import FakeHost, peer
+from protocols.pubsub.bodies import event_statement
 from protocols.pubsub.cells import Target, cell_at
 from protocols.pubsub.config import PubSubConfig
 from protocols.pubsub.events import EVENTS
+from protocols.pubsub.matching import LeafIndex
 from protocols.pubsub.messages import (
     MESSAGES,
     Confirm,
@@ -35,7 +37,6 @@ from protocols.pubsub.models import ReceivedEvent, SubscriptionRequest, Subscrip
 from protocols.pubsub.names import SubscriptionKey, Tree
 from protocols.pubsub.ports import PiecePoint, SchemaView, Values
 from protocols.pubsub.probing import LevelGuide
-from protocols.pubsub.statements import event_statement
 from protocols.pubsub.subscribing.inbox import Inbox
 from protocols.pubsub.subscribing.installer import Installer
 from protocols.pubsub.subscribing.local import LocalSubscriptions
@@ -64,7 +65,7 @@ class PlainSchema:
     def targets(self, values: Values) -> Mapping[int, Target]:
         return {}
 
-    def encode_values(self, values: Mapping[str, Any]) -> bytes:
+    def pack(self, values: Values) -> bytes:
         return packed(values)
 
     def decode_values(self, data: bytes) -> Values:
@@ -113,22 +114,22 @@ class PlainSchemas:
             on_done(found, "" if found else f"nobody has declared a schema {name}")
 
 
-class PlainIndex:
-    """Implements `protocols.pubsub.subscribing.local.SubscriptionIndex` by trying all filters."""
+class PlainIndex(LeafIndex):
+    """Tries all filters."""
 
     def __init__(self, schema: SchemaView) -> None:
         self._schema = schema
         self.failed: dict[str, str] = {}
-        self._subs: dict[SubscriptionKey, tuple[SubObject, Callable[[Any], bool]]] = {}
+        self._tried: dict[SubscriptionKey, tuple[SubObject, Callable[[Any], bool]]] = {}
 
     def add(self, key: SubscriptionKey, cell: tuple[int, int], sub: SubObject) -> None:
-        self._subs[key] = sub, matcher(self._schema.parse_filter(sub.filter))
+        self._tried[key] = sub, matcher(self._schema.parse_filter(sub.filter))
 
     def remove(self, key: SubscriptionKey, cell: tuple[int, int]) -> None:
-        del self._subs[key]
+        del self._tried[key]
 
     def match(self, values: Values, cells: Sequence[tuple[int, int]]) -> list[SubObject]:
-        return [sub for sub, matches in self._subs.values() if matches(values)]
+        return [sub for sub, matches in self._tried.values() if matches(values)]
 
 
 def points_of(schema: SchemaView, node: Node, group: str) -> list[PiecePoint]:

@@ -65,7 +65,7 @@ def test_the_end_of_the_plugin_is_an_outcome() -> None:
     told: list[PublishResult] = []
     publishing = world.plugin.publishing
     for _ in range(UNDER_WAY_MAX + 1):
-        publishing.publish(world.schema, world.schema.encode_values({}), on_result=told.append)
+        world.plugin.publish({}, on_result=told.append)
     publishing.end("this daemon stops")
     assert len(told) == UNDER_WAY_MAX + 1
     assert told[0].status is PublishStatus.UNKNOWN

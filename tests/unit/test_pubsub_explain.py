@@ -213,7 +213,7 @@ def test_the_largest_report_fits_into_its_message() -> None:
     desk = Desk(LEAF_ROOT)
     long = " OR ".join(f"name{'x' * 50}{number} = '{'y' * 50}'" for number in range(60))
     desk.leaves.subs = [sub(SUBSCRIBER, sid, long, piece=sid) for sid in range(40)]
-    desk.arrive(replace(event(4), values=SCHEMA.encode_values({f"name{'x' * 50}{n}": "z" * 100 for n in range(60)})))
+    desk.arrive(replace(event(4), values=SCHEMA.pack({f"name{'x' * 50}{n}": "z" * 100 for n in range(60)})))
     place = LeafPlace(attribute=255, cell="01" * 30, owner="f" * 32)
     desk.explainer.publisher_view = lambda schema, event: PublisherReport(
         schema_name="s" * 64, outcome="unknown", visited=(place,) * 64, missing=(place,) * 64

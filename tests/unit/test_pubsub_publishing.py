@@ -13,15 +13,15 @@ from peerd.errors import ProtocolError, Unavailable
 from peerd.ids import NodeId
 from peerd.messages import PeerRef
 from peerd.testing.host import FakeHost, peer
+from protocols.pubsub.bodies import is_proven
 from protocols.pubsub.cells import WHOLE, cell_of_text, children
 from protocols.pubsub.config import PubSubConfig
+from protocols.pubsub.lanes import ALLOWANCE_MAX_S, EVENT_S, FIRST_S
 from protocols.pubsub.messages import EventAck, ProbePub
 from protocols.pubsub.names import EVERY, EventId, Tree, key_of
 from protocols.pubsub.outcomes import PublishResult, PublishStatus
-from protocols.pubsub.patience import ALLOWANCE_MAX_S, EVENT_S, FIRST_S
 from protocols.pubsub.publishing import DOUBTS_MAX, UNDER_WAY_MAX, WAITERS_MAX
 from protocols.pubsub.spread import AttributeCell, places_of, trees_of
-from protocols.pubsub.statements import is_proven
 from tests.support.pubsub_events import SCHEMA, Events, Forest, LineSchema, acknowledgement
 
 OTHER = peer(2)
@@ -477,9 +477,9 @@ def test_a_client_may_publish_the_next_event_when_it_hears_of_the_last() -> None
     def next_one(outcome: PublishResult) -> None:
         heard.append(outcome)
         if len(heard) < 5:
-            world.plugin.publishing.publish(world.schema, world.schema.encode_values({}), on_result=next_one)
+            world.plugin.publish({}, on_result=next_one)
 
-    world.plugin.publishing.publish(world.schema, world.schema.encode_values({}), on_result=next_one)
+    world.plugin.publish({}, on_result=next_one)
     for number in range(1, 6):
         world.answer([number], ROOT)
     assert [outcome.event.sequence for outcome in heard] == [1, 2, 3, 4, 5]

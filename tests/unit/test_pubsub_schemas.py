@@ -339,7 +339,6 @@ def test_a_later_version_that_contradicts_what_is_known_is_not_believed() -> Non
     schema, _ = rig.answers[-1]
     assert schema is not None
     assert schema.version == 1
-    assert "attributes can only be appended" in rig.book.refused["trades"]
 
 
 # --- keeping alive --------------------------------------------------------------------------------------------------
@@ -423,7 +422,6 @@ def test_a_damaged_copy_on_disk_is_told_and_left_out() -> None:
     rig.host.store.put("other", b"{")
     again = Rig(rig.host.store)
     assert names(again.book) == []
-    assert "on this node's disk" in again.book.refused["trades"]
 
 
 # --- other nodes' writes --------------------------------------------------------------------------------------------
@@ -482,7 +480,6 @@ def test_another_node_makes_no_version_of_a_schema(before: Callable[[Rig, Any], 
     schema, _ = rig.answers[-1]
     if before is Rig.know:
         assert schema is not None and schema.version == 1, "the root's word does not change what is known"
-        assert f"belongs to node {1:032x}" in rig.book.refused["trades"]
 
 
 @pytest.mark.parametrize("version", [3, (1 << 32) - 1])

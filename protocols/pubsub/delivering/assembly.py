@@ -7,11 +7,8 @@ from collections.abc import Callable
 from peerd.api import Host, Part
 from peerd.messages import PeerRef
 from protocols.pubsub.config import PubSubConfig
-from protocols.pubsub.delivering.copies import Copies
 from protocols.pubsub.delivering.deliverer import Deliverer
 from protocols.pubsub.delivering.history import EventHistory
-from protocols.pubsub.delivering.holding import Holding
-from protocols.pubsub.delivering.keeping import Safekeeping
 from protocols.pubsub.delivering.leaf_events import LeafDesk
 from protocols.pubsub.delivering.multicast import Multicast, Received
 from protocols.pubsub.delivering.replay import Replays
@@ -41,35 +38,18 @@ class Delivering:
         self.ledger = LedgerBook(host, config, leaves)
         self.history = EventHistory(config.history_bytes, config.history_age)
         self.multicast = Multicast(host, received)
-        self.copies = Copies(host)
-        self.holding = Holding(host, config, schemas, leaves)
-        self.keeping = Safekeeping(host, config, schemas, self.ledger)
-        self.deliverer = Deliverer(host, config, leaves, subscribers, self.ledger, self.multicast, self.keeping)
-        self.replays = Replays(host, schemas, leaves, self.ledger, self.deliverer, self.history, subscribers)
-        self.desk = LeafDesk(
-            host,
-            leaves,
-            self.ledger,
-            self.deliverer,
-            self.copies,
-            self.holding,
-            self.history,
-            self.replays,
-            answer,
-        )
+        self.deliverer = Deliverer(host, config, schemas, leaves, subscribers, self.ledger, self.multicast)
+        self.keeping = self.deliverer.keeping
+        self.replays = Replays(host, schemas, leaves, self.deliverer, self.history, subscribers)
+        past = self.history, self.replays
+        self.desk = LeafDesk(host, config, schemas, leaves, self.deliverer, *past, answer)
+        self.holding = self.desk.holding
 
     @property
     def parts(self) -> tuple[Part, ...]:
         """For `peerd.api.Plugin.add_parts`. Call `start` after that."""
-        return (
-            self.ledger,
-            self.multicast,
-            self.deliverer,
-            self.copies,
-            self.holding,
-            self.keeping,
-            self.replays,
-        )
+        reading = self.desk.copies, self.holding, self.keeping, self.replays
+        return self.ledger, self.multicast, self.deliverer, *reading
 
     def start(self) -> None:
         """The node is up: report, look at what is on disk, and go on with the past."""

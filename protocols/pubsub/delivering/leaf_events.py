@@ -16,18 +16,17 @@ from peerd.api import HistorySize, Host
 from peerd.errors import ProtocolError
 from peerd.messages import PeerRef
 from protocols.pubsub import cells as space
-from protocols.pubsub.bodies import event_bytes, id_of
+from protocols.pubsub.bodies import event_bytes, id_of, is_proven
+from protocols.pubsub.config import PubSubConfig
 from protocols.pubsub.delivering.copies import Copies, Places, as_trees
 from protocols.pubsub.delivering.deliverer import Deliverer
 from protocols.pubsub.delivering.history import EventHistory
 from protocols.pubsub.delivering.holding import Holding
 from protocols.pubsub.delivering.items import items_for
 from protocols.pubsub.delivering.replay import Replays
-from protocols.pubsub.ledger import LedgerBook
 from protocols.pubsub.messages import EVENTS_BYTES_MAX, EventAck, EventBody, SubObject
 from protocols.pubsub.names import EventId, Tree
-from protocols.pubsub.ports import LeafCells, SchemaView, Values
-from protocols.pubsub.statements import is_proven
+from protocols.pubsub.ports import LeafCells, Schemas, SchemaView, Values
 
 VISITS_KEPT: Final = 32_768
 """So many events are remembered with the leaves that they have visited: a repeated probe is not matched again."""
@@ -93,28 +92,22 @@ class LeafDesk:
     def __init__(
         self,
         host: Host,
+        config: PubSubConfig,
+        schemas: Schemas,
         leaves: LeafCells,
-        ledger: LedgerBook,
         deliverer: Deliverer,
-        copies: Copies,
-        holding: Holding,
         history: EventHistory,
         replays: Replays,
         answer: Callable[[PeerRef, EventAck], None],
     ) -> None:
         """``answer`` tells a publisher about its events."""
-        self._host = host
-        self._leaves = leaves
-        self._ledger = ledger
-        self._deliverer = deliverer
-        self._copies = copies
-        self._history = history
-        self._replays = replays
-        self._answer = answer
-        self.tree_listeners: list[Callable[[Tree, int], None]] = [holding.tree_changed]
+        self._host, self._leaves, self._ledger, self._deliverer = host, leaves, deliverer.ledger, deliverer
+        self._history, self._replays, self._answer = history, replays, answer
+        self.copies = Copies(host)
+        self.holding = Holding(host, config, schemas, leaves, self._deliver_held)
+        self.tree_listeners: list[Callable[[Tree, int], None]] = [self.holding.tree_changed]
         self._visits: OrderedDict[EventId, _Visit] = OrderedDict()
         deliverer.pending_changed = self._pending_changed
-        holding.deliver = self._deliver_held
 
     # `LeafEvents`
 
@@ -253,7 +246,7 @@ class LeafDesk:
 
     def _release_if_over(self, event_id: EventId, visit: _Visit) -> None:
         if not visit.pending and not any(leaf.is_asking for leaf in visit.leaves.values()):
-            self._copies.release(visit.schema, event_id)
+            self.copies.release(visit.schema, event_id)
 
     # Acknowledging
 
@@ -310,7 +303,7 @@ class LeafDesk:
                     self._release_if_over(event_id, visit)
             self._acknowledge(call, ids, done, held)
 
-        self._copies.hold(call.schema.name, events, places, call.copies, on_done)
+        self.copies.hold(call.schema.name, events, places, call.copies, on_done)
 
     def _acknowledge(self, call: _Call, events: Iterable[EventId], places: Places, copies: int) -> None:
         by_epoch: dict[int, list[EventId]] = {}

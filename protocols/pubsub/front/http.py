@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from functools import partial
 from http import HTTPStatus
 from typing import TYPE_CHECKING, Annotated, Any, Final
@@ -111,7 +112,8 @@ def _add_events(routes: APIRouter, service: PubSub) -> None:
         except NotAnEvent as error:
             raise HTTPException(HTTPStatus.UNPROCESSABLE_ENTITY, str(error)) from error
         entered = await _entered(service, schema, event)
-        return await _publish_one(service, schema, entered, ack, event.name)
+        with _refusals():
+            return await _publish_one(service, schema, entered, ack, event.name)
 
 
 async def _body_of(request: Request, kind: str) -> bytes:
@@ -153,11 +155,7 @@ async def _publish_one(
             answer = await _begin(service, schema, event, ack, once)
     except TimeoutError as error:
         raise Unavailable("the ring takes no more events just now; this one was not published, try again") from error
-    except NotDone as error:
-        raise http_error(error) from error
     outcome = await answer
-    if isinstance(outcome, NotDone):
-        raise http_error(outcome)
     if isinstance(outcome, Exception):
         raise outcome
     return outcome
@@ -219,12 +217,19 @@ def _event_bodies() -> dict[str, Any]:
 # Subscriptions
 
 
-def _charge(service: PubSub, asker: Asker, filter: object) -> None:
-    """Charge a client for a filter before it is read. Raises ``HTTPException``."""
+@contextmanager
+def _refusals() -> Iterator[None]:
+    """Answer what the plugin refuses."""
     try:
-        service.subscriptions.charge(asker.owner, filter)
+        yield
     except NotDone as error:
         raise http_error(error) from error
+
+
+def _charge(service: PubSub, asker: Asker, filter: object) -> None:
+    """Charge a client for a filter before it is read. Raises ``HTTPException``."""
+    with _refusals():
+        service.subscriptions.charge(asker.owner, filter)
 
 
 def _check_own(view: SubscriptionView, asker: Asker) -> None:
@@ -234,10 +239,8 @@ def _check_own(view: SubscriptionView, asker: Asker) -> None:
 
 def _own(service: PubSub, id: str, asker: Asker) -> SubscriptionView:
     """Return a subscription of this client's. Raises ``HTTPException``."""
-    try:
+    with _refusals():
         view = service.subscriptions.view_of(id)
-    except NotDone as error:
-        raise http_error(error) from error
     _check_own(view, asker)
     return view
 
@@ -258,19 +261,15 @@ def _subscribe(
 
 
 def _source(service: PubSub, id: str, asker: Asker) -> Source[ReceivedEvent]:
-    try:
+    with _refusals():
         view, feed = service.subscriptions.reading(id)
-    except NotDone as error:
-        raise http_error(error) from error
     _check_own(view, asker)
     return Source(feed, json_line, policy=Policy(view.policy), begin="start")
 
 
 def _continued(service: PubSub, asked: SubscriptionRequest, epoch: str) -> str | None:
-    try:
+    with _refusals():
         return service.subscriptions.continued(asked, epoch)
-    except NotDone as error:
-        raise http_error(error) from error
 
 
 def _add_subscriptions(routes: APIRouter, service: PubSub) -> None:
@@ -304,10 +303,8 @@ def _add_subscriptions(routes: APIRouter, service: PubSub) -> None:
         view = _own(service, id, asker_of(request))
         if view.name:
             asker_of(request).check_write("to end a durable subscription", "pubsub")
-        try:
+        with _refusals():
             return service.subscriptions.end(id)
-        except NotDone as error:
-            raise http_error(error) from error
 
     def held(request: HTTPConnection, id: str) -> Source[ReceivedEvent]:
         """The events of a subscription: those that are held, then what comes."""

@@ -16,7 +16,7 @@ from peerd.api import Host, Part, handles, on_timer
 from peerd.errors import ProtocolError
 from peerd.ids import NodeId
 from peerd.messages import PeerRef
-from protocols.pubsub.bodies import id_of
+from protocols.pubsub.bodies import id_of, is_proven
 from protocols.pubsub.messages import (
     EVENTS_MAX,
     DeliveredEvent,
@@ -28,7 +28,6 @@ from protocols.pubsub.messages import (
     PastForgotten,
 )
 from protocols.pubsub.ports import Schemas, SchemaView
-from protocols.pubsub.statements import is_proven
 from protocols.pubsub.subscribing.local import SCHEMA_PAUSE_MS, LocalSubscriptions
 
 STREAMS_MAX: Final = 4096

@@ -87,9 +87,9 @@ class Installer(Part):
     def __init__(self, host: Host, config: PubSubConfig, guide: LevelGuide, own_leaves: Installing) -> None:
         """``own_leaves`` answers `InsertSub` and `EndSub` where this node is the leaf itself."""
         self._host, self._config, self._guide, self._own_leaves = host, config, guide, own_leaves
-        self.on_received: Callable[[float], None] | None = None
+        self.on_received: Callable[[float], None] = lambda took_s: None
         """Told how long it took until leaves had all pieces of a filter; for experiments, as is `on_replicated`."""
-        self.on_replicated: Callable[[float], None] | None = None
+        self.on_replicated: Callable[[float], None] = lambda took_s: None
         self._pieces: dict[Place, Installation] = {}
         self._placements: dict[Place, Placement] = {}
         self._due: list[tuple[float, Place]] = []
@@ -220,16 +220,6 @@ class Installer(Part):
                 SubscriptionInstalled(subscription=name, latency_s=latency_s, level=depth, hops=piece.probes)
             )
 
-    def _note_all_received(self, took_s: float) -> None:
-        self._host.observe("peerd_pubsub_install_seconds", took_s)
-        if self.on_received is not None:
-            self.on_received(took_s)
-
-    def _note_replicated(self, took_s: float) -> None:
-        self._host.observe("peerd_pubsub_replicate_seconds", took_s)
-        if self.on_replicated is not None:
-            self.on_replicated(took_s)
-
     @property
     def _lasts_s(self) -> int:
         return round(self._config.lease)
@@ -316,18 +306,20 @@ class Installer(Part):
             self._host.lookup(key_of(tree, cell), found, REQUEST_TIMEOUT_S)
 
     def _told(self, placement: Placement, number: int, report: InstallReport) -> None:
-        host = self._host
+        host, took_s = self._host, self._host.now() - placement.begun_at
         match report.news:
             case News.RECEIVED:
                 placement.not_received.discard(number)
                 is_said = not placement.not_received
                 if is_said:
-                    self._note_all_received(host.now() - placement.begun_at)
+                    host.observe("peerd_pubsub_install_seconds", took_s)
+                    self.on_received(took_s)
             case News.REPLICATED:
                 placement.not_replicated.discard(number)
                 is_said = not placement.not_replicated
                 if is_said:
-                    self._note_replicated(host.now() - placement.begun_at)
+                    host.observe("peerd_pubsub_replicate_seconds", took_s)
+                    self.on_replicated(took_s)
             case News.REFUSED:
                 is_said = True
                 placement.not_over.discard(number)

@@ -14,6 +14,7 @@ from protocols.pubsub.bodies import id_of
 from protocols.pubsub.cells import WHOLE
 from protocols.pubsub.config import PubSubConfig
 from protocols.pubsub.losses import LossReason, LostEvents, shown_loss
+from protocols.pubsub.matching import LeafIndex, index_of, key_of
 from protocols.pubsub.messages import SINCE_RETAINED, EventBody, SubObject
 from protocols.pubsub.names import EVERY, EventId, SubscriptionKey
 from protocols.pubsub.ports import SchemaView, Values
@@ -31,19 +32,6 @@ EXPECTED_S: Final = 120.0
 its events are counted as missed, so that those of others can go on."""
 HERE: Final = (EVERY, WHOLE)
 """Where all local filters are, for an index that asks for a tree and a cell."""
-
-
-class SubscriptionIndex(Protocol):
-    """The shared index of one schema's subscriptions: the one that leaves use.
-
-    ``failed``: filters that cannot be tried, and why not. They count as met.
-    """
-
-    failed: dict[str, str]
-
-    def add(self, key: SubscriptionKey, cell: tuple[int, int], sub: SubObject, /) -> None: ...
-    def remove(self, key: SubscriptionKey, cell: tuple[int, int], /) -> None: ...
-    def match(self, values: Values, cells: Sequence[tuple[int, int]], /) -> list[SubObject]: ...
 
 
 class LocalReceiver(Protocol):
@@ -92,11 +80,7 @@ class Entry:
     @property
     def key(self) -> SubscriptionKey:
         """Its key in the index of this node."""
-        return _key(self.sub)
-
-
-def _key(sub: SubObject) -> SubscriptionKey:
-    return SubscriptionKey(sub.subscriber.id, sub.sid, sub.piece)
+        return key_of(self.sub)
 
 
 @dataclass(slots=True)
@@ -104,7 +88,7 @@ class _Side:
     """The filters of one schema."""
 
     schema: SchemaView
-    index: SubscriptionIndex
+    index: LeafIndex
     entries: dict[SubscriptionKey, Entry] = field(default_factory=dict)
 
 
@@ -142,8 +126,8 @@ class TakenWindow:
 class LocalSubscriptions:
     """The subscriptions of this node's own clients, as delivery sees them."""
 
-    def __init__(self, host: Host, config: PubSubConfig, index_of: Callable[[SchemaView], SubscriptionIndex]) -> None:
-        self._host, self._index_of = host, index_of
+    def __init__(self, host: Host, config: PubSubConfig, make: Callable[[SchemaView], LeafIndex] = index_of) -> None:
+        self._host, self._make_index = host, make
         self.window = TakenWindow(config.dedupe_window)
         self._writes = Writes()
         self.on_taken: Callable[[EventId, str, Sequence[int], float], None] | None = None
@@ -205,9 +189,9 @@ class LocalSubscriptions:
     def _side(self, schema: SchemaView) -> _Side:
         side = self._sides.get(schema.name)
         if side is None:
-            side = self._sides[schema.name] = _Side(schema, self._index_of(schema))
+            side = self._sides[schema.name] = _Side(schema, self._make_index(schema))
         elif side.schema.version < schema.version:  # it has attributes now that the index does not know
-            side.schema, side.index = schema, self._index_of(schema)
+            side.schema, side.index = schema, self._make_index(schema)
             for key, entry in side.entries.items():
                 side.index.add(key, HERE, entry.sub)
         return side
@@ -294,7 +278,7 @@ class LocalSubscriptions:
         if schema.name not in self._sides:
             return
         side = self._side(schema)
-        found = [side.entries[_key(sub)] for sub in side.index.match(values, (HERE,))]
+        found = [side.entries[key_of(sub)] for sub in side.index.match(values, (HERE,))]
         failed = side.index.failed
         if failed:
             for entry in [entry for entry in found if entry.sub.filter in failed]:
