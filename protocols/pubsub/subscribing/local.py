@@ -130,9 +130,6 @@ class LocalSubscriptions:
         self._host, self._make_index = host, make
         self.window = TakenWindow(config.dedupe_window)
         self._writes = Writes()
-        self.on_taken: Callable[[EventId, str, Sequence[int], float], None] | None = None
-        """Told of each event that some subscriptions were given: its id, schema, subscriptions, and the seconds since
-        it was published, by the two clocks. Set by who makes the parts."""
         self.on_failed: Callable[[LocalReceiver, str], None] = lambda receiver, why: None
         """The filter of a subscription cannot be tried, and why not. Set by who makes the parts."""
         self._sides: dict[str, _Side] = {}
@@ -224,14 +221,10 @@ class LocalSubscriptions:
     def _give(
         self, schema: SchemaView, event: EventBody, values: Values, replay: bool, receivers: Sequence[LocalReceiver]
     ) -> None:
-        now_s = self._host.wall_time()
-        item = taken(event, schema.visible(values), replay, round(now_s * 1000))
+        item = taken(event, schema.visible(values), replay, round(self._host.wall_time() * 1000))
         for receiver in receivers:
             receiver.give(item, self._writes)
         self._host.count("peerd_pubsub_received_total", len(receivers), outcome="taken")
-        if self.on_taken is not None:
-            numbers = [receiver.number for receiver in receivers]
-            self.on_taken(item.id, schema.name, numbers, max(0.0, now_s - event.published_ms / 1000))
 
     def new_writes(self) -> Writes:
         """What is taken from now on is written as part of what is returned: for who has to wait for the disk."""
