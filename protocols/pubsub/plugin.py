@@ -17,21 +17,22 @@ from peerd.api import (
 from peerd.errors import ProtocolError
 from peerd.ids import NodeId
 from peerd.messages import Message, PeerRef
-from protocols.pubsub import answering, forwarding, ledger, publishing
-from protocols.pubsub.answering import Answering
+from protocols.pubsub import ledger
 from protocols.pubsub.cells import alternate, text
 from protocols.pubsub.config import PubSubConfig
 from protocols.pubsub.delivering.assembly import Delivering
 from protocols.pubsub.delivering.messages import COPY_MESSAGES
-from protocols.pubsub.entering import Entering
 from protocols.pubsub.events import EVENTS, LeafMoved, LeafSplit, LeavesMerged
 from protocols.pubsub.explaining.explainer import Explainer
-from protocols.pubsub.forwarding import Forwarding
 from protocols.pubsub.matching import LeafIndexes
 from protocols.pubsub.messages import MESSAGES, Arrived, CellOrder, CellQuestion, LeafUpdate, ProbeSub, TransferSub
 from protocols.pubsub.names import Tree, key_of
-from protocols.pubsub.probing import LevelGuide
-from protocols.pubsub.publishing import Publishing
+from protocols.pubsub.publishing import answering, forwarding, publisher
+from protocols.pubsub.publishing.answering import Answering
+from protocols.pubsub.publishing.entering import Entering
+from protocols.pubsub.publishing.forwarding import Forwarding
+from protocols.pubsub.publishing.probing import LevelGuide
+from protocols.pubsub.publishing.publisher import Publishing
 from protocols.pubsub.samples import EventSample, SampleQuestion
 from protocols.pubsub.schemas import SCHEMA_ITEM, SchemaBook
 from protocols.pubsub.subscribing import selectivity, subscriptions
@@ -55,7 +56,7 @@ class PubSub(Plugin):
     messages: ClassVar[tuple[type[Message], ...]] = (*MESSAGES, *COPY_MESSAGES, SampleQuestion, EventSample)
     metrics = tuple(
         metric
-        for part in (ledger, publishing, answering, forwarding, subscriptions, selectivity)
+        for part in (ledger, publisher, answering, forwarding, subscriptions, selectivity)
         for metric in part.METRICS
     )
     events = EVENTS

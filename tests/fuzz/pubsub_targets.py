@@ -15,12 +15,12 @@ from peerd.ids import NodeId
 from peerd.lib.filter import FilterError
 from peerd.messages import PeerRef
 from protocols.pubsub.cells import SIDE, cell_at
-from protocols.pubsub.event import draft_from_json
 from protocols.pubsub.explaining.explainer import _read
 from protocols.pubsub.explaining.reports import NodeReport
 from protocols.pubsub.messages import CellState, ExplainAnswer, SubObject
 from protocols.pubsub.models import ReceivedEvent, SubscriptionRequest
 from protocols.pubsub.names import STATE_ITEM, EventId, Tree
+from protocols.pubsub.publishing.event import draft_from_json
 from protocols.pubsub.schema import EventSchema
 from protocols.pubsub.subscribing.saved import SavedSubscription
 from protocols.pubsub.tree import storage

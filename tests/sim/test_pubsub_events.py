@@ -16,8 +16,8 @@ from protocols.pubsub.config import PubSubConfig
 from protocols.pubsub.front.judging import plugin_of
 from protocols.pubsub.messages import ProbePub
 from protocols.pubsub.names import EventId, Tree, key_of
-from protocols.pubsub.outcomes import PublishStatus
-from protocols.pubsub.probing import LevelGuide
+from protocols.pubsub.publishing.outcomes import PublishStatus
+from protocols.pubsub.publishing.probing import LevelGuide
 from protocols.pubsub.service import NotDone
 from tests.support.pubsub_events import SCHEMA, Events, Forest, LineSchema, events_of, events_ring
 from tests.support.pubsub_rings import PubSubRing

@@ -21,8 +21,8 @@ from protocols.pubsub.models import (
     TreeView,
 )
 from protocols.pubsub.names import EventId
-from protocols.pubsub.outcomes import QueueFull
 from protocols.pubsub.plugin import PubSub
+from protocols.pubsub.publishing.outcomes import QueueFull
 from protocols.pubsub.service import NotDone
 from tests.support.fake_daemon import OWN
 

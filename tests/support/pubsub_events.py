@@ -17,24 +17,24 @@ from peerd.messages import Message, PeerRef
 from peerd.sim.network import NetworkConfig
 from peerd.sim.simulation import Place as Node, Simulation
 from peerd.testing.simulation import ring
-from protocols.pubsub import forwarding, publishing
-from protocols.pubsub.answering import Answering
 from protocols.pubsub.cell_map import CellMap
 from protocols.pubsub.cells import SIDE, WHOLE, Target, ancestor, children, level, parent, sibling
 from protocols.pubsub.config import PubSubConfig
-from protocols.pubsub.event import EventDraft
 from protocols.pubsub.events import EVENTS
-from protocols.pubsub.forwarding import Forwarding
-from protocols.pubsub.handing_over import HandingOver
 from protocols.pubsub.ledger import LedgerBook
 from protocols.pubsub.messages import MESSAGES, EventAck, EventBody, SubObject
 from protocols.pubsub.models import AckWord
 from protocols.pubsub.names import EVERY, EventId, Tree
-from protocols.pubsub.outcomes import PublishResult
 from protocols.pubsub.ports import CellDecision, Elsewhere, Here, SchemaView, Unsettled, Values
-from protocols.pubsub.probing import LevelGuide
-from protocols.pubsub.publishing import Publishing
-from protocols.pubsub.spread import AttributeCell, trees_of
+from protocols.pubsub.publishing import forwarding, publisher
+from protocols.pubsub.publishing.answering import Answering
+from protocols.pubsub.publishing.event import EventDraft
+from protocols.pubsub.publishing.forwarding import Forwarding
+from protocols.pubsub.publishing.handing_over import HandingOver
+from protocols.pubsub.publishing.outcomes import PublishResult
+from protocols.pubsub.publishing.probing import LevelGuide
+from protocols.pubsub.publishing.publisher import Publishing
+from protocols.pubsub.publishing.spread import AttributeCell, trees_of
 
 SCHEMA = "trades"
 
@@ -246,7 +246,7 @@ class Events(Plugin):
 
     name: ClassVar[str] = "events"
     messages = MESSAGES
-    metrics = (*publishing.METRICS, *forwarding.METRICS)
+    metrics = (*publisher.METRICS, *forwarding.METRICS)
     events = EVENTS
     Config: ClassVar[type[PluginConfig]] = PubSubConfig
     config: PubSubConfig

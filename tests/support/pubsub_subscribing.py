@@ -36,7 +36,7 @@ from protocols.pubsub.messages import (
 from protocols.pubsub.models import ReceivedEvent, SubscriptionRequest, SubscriptionView
 from protocols.pubsub.names import SubscriptionKey, Tree
 from protocols.pubsub.ports import PiecePoint, SchemaView, Values
-from protocols.pubsub.probing import LevelGuide
+from protocols.pubsub.publishing.probing import LevelGuide
 from protocols.pubsub.subscribing.inbox import Inbox
 from protocols.pubsub.subscribing.installer import Installer
 from protocols.pubsub.subscribing.local import LocalSubscriptions

@@ -28,9 +28,9 @@ from protocols.pubsub.cells import (
     text,
 )
 from protocols.pubsub.config import PubSubConfig
-from protocols.pubsub.coverage import NO_CHANGE, OUTSTANDING_MAX, Coverage, CoverageChange
 from protocols.pubsub.names import Tree
-from protocols.pubsub.probing import GAPS_MAX, PROBES_MAX, LevelGuide, probe_region
+from protocols.pubsub.publishing.coverage import NO_CHANGE, OUTSTANDING_MAX, Coverage, CoverageChange
+from protocols.pubsub.publishing.probing import GAPS_MAX, PROBES_MAX, LevelGuide, probe_region
 
 DEPTH = 8
 """The finest grain at which these tests look at the square."""

@@ -20,9 +20,9 @@ from peerd.lib.filter.write import write
 from protocols.pubsub import schema as module
 from protocols.pubsub.cells import SIDE, Target
 from protocols.pubsub.document import ATTRIBUTES_MAX
-from protocols.pubsub.event import EventDraft, draft_from_json
 from protocols.pubsub.messages import PAYLOAD_BYTES_MAX
 from protocols.pubsub.names import EVERY
+from protocols.pubsub.publishing.event import EventDraft, draft_from_json
 from protocols.pubsub.schema import CUTOFF_MIN, FORMS_KEPT, EventSchema
 from protocols.pubsub.values import EventError
 from tests.support.pubsub_schemas import DOCUMENT, events, filters, schema, wanted

@@ -19,7 +19,7 @@ from protocols.pubsub.bodies import id_of
 from protocols.pubsub.delivering.messages import Held, HoldEvents, ReleaseEvents
 from protocols.pubsub.messages import EVENTS_MAX, EventBody, EventName, TreeCells
 from protocols.pubsub.names import EventId, Tree, key_of
-from protocols.pubsub.spread import AttributeCell, trees_of
+from protocols.pubsub.publishing.spread import AttributeCell, trees_of
 
 HOLD_TIMEOUT_S: Final = 2.0
 """A node that has not said so long that it holds events is replaced by another."""

@@ -44,7 +44,7 @@ from protocols.pubsub.filter_work import WORK_BURST_S, WORK_PER_S, price_s
 from protocols.pubsub.messages import REPORT_BYTES_MAX, EventBody, ExplainAnswer, ExplainQuestion, SubObject
 from protocols.pubsub.names import EventId, node_meant
 from protocols.pubsub.ports import SchemaView
-from protocols.pubsub.publishing import Publishing
+from protocols.pubsub.publishing.publisher import Publishing
 from protocols.pubsub.schemas import SchemaBook
 from protocols.pubsub.service import NotDone
 from protocols.pubsub.subscribing.subscriptions import Subscriptions

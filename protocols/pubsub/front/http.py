@@ -48,7 +48,7 @@ from protocols.pubsub.models import (
     SubscriptionViews,
     TreeView,
 )
-from protocols.pubsub.outcomes import QueueFull
+from protocols.pubsub.publishing.outcomes import QueueFull
 from protocols.pubsub.service import NotDone
 
 if TYPE_CHECKING:

@@ -30,7 +30,7 @@ from protocols.pubsub.messages import (
 )
 from protocols.pubsub.names import Tree, key_of
 from protocols.pubsub.ports import PiecePoint
-from protocols.pubsub.probing import LevelGuide
+from protocols.pubsub.publishing.probing import LevelGuide
 from protocols.pubsub.subscribing.installation import (
     NEVER,
     Find,

@@ -25,29 +25,36 @@ from peerd.api import HistorySize, Host, LookupResult, Metric, Part, SendRefusal
 from peerd.errors import Unavailable
 from peerd.ids import NodeId
 from peerd.messages import Message, PeerRef
-from protocols.pubsub.answering import check_ack
 from protocols.pubsub.bodies import event_bytes, event_statement
 from protocols.pubsub.cell_map import CellMap
 from protocols.pubsub.cells import WHOLE, level
 from protocols.pubsub.config import PubSubConfig
-from protocols.pubsub.coverage import Coverage
-from protocols.pubsub.event import EventDraft
-from protocols.pubsub.forwarding import Forwarding
-from protocols.pubsub.handing_over import DIRECT_MIN
-from protocols.pubsub.lanes import LaneBook, Patience, Spot
-from protocols.pubsub.leaf_cache import LeafCache
 from protocols.pubsub.ledger import LedgerBook
 from protocols.pubsub.messages import EVENTS_BYTES_MAX, EVENTS_MAX, EventAck, EventBody, ProbePub
 from protocols.pubsub.models import AckWord
 from protocols.pubsub.names import EventId, Tree, key_of
 from protocols.pubsub.nearness import is_near, may_be_root
-from protocols.pubsub.outcomes import LeafAnswer, OnResult, PendingPublish, PublishResult, PublishStatus, QueueFull
 from protocols.pubsub.ports import SchemaView, targets_of
-from protocols.pubsub.probing import LevelGuide, probe_region
-from protocols.pubsub.spread import AttributeCell, Batch, places_of
-from protocols.pubsub.stragglers import Stragglers
+from protocols.pubsub.publishing.answering import check_ack
+from protocols.pubsub.publishing.coverage import Coverage
+from protocols.pubsub.publishing.event import EventDraft
+from protocols.pubsub.publishing.forwarding import Forwarding
+from protocols.pubsub.publishing.handing_over import DIRECT_MIN
+from protocols.pubsub.publishing.lanes import LaneBook, Patience, Spot
+from protocols.pubsub.publishing.leaf_cache import LeafCache
+from protocols.pubsub.publishing.outcomes import (
+    LeafAnswer,
+    OnResult,
+    PendingPublish,
+    PublishResult,
+    PublishStatus,
+    QueueFull,
+)
+from protocols.pubsub.publishing.probing import LevelGuide, probe_region
+from protocols.pubsub.publishing.spread import AttributeCell, Batch, places_of
+from protocols.pubsub.publishing.stragglers import Stragglers
+from protocols.pubsub.publishing.tree_maps import TreeMaps
 from protocols.pubsub.tree.keeper import Keeper
-from protocols.pubsub.tree_maps import TreeMaps
 
 UNDER_WAY_MAX: Final = 1024
 """Events of this node that are on their way or wait for their turn at a leaf; later ones wait in the queue."""

@@ -19,15 +19,15 @@ from peerd.api import HistorySize, Host, LookupResult, Metric, Part, SendRefusal
 from peerd.errors import ProtocolError, Unavailable
 from peerd.ids import NodeId
 from peerd.messages import Message, PeerRef
-from protocols.pubsub.answering import Answering
 from protocols.pubsub.cells import Target, lies_within
 from protocols.pubsub.config import PubSubConfig
-from protocols.pubsub.handing_over import LINKS_MIN
 from protocols.pubsub.messages import HOPS_MAX, EventAck, ProbePub
 from protocols.pubsub.names import Tree, key_of
-from protocols.pubsub.passing import HELD_S, PARKED_S, Journey, Parking, PassedBatches, Quotas, key_of_batch
 from protocols.pubsub.ports import Elsewhere, Here, LeafEvents, Schemas, SchemaView, targets_of
-from protocols.pubsub.spread import AttributeCell, Batch, places_of, trees_of, ways_to
+from protocols.pubsub.publishing.answering import Answering
+from protocols.pubsub.publishing.handing_over import LINKS_MIN
+from protocols.pubsub.publishing.passing import HELD_S, PARKED_S, Journey, Parking, PassedBatches, Quotas, key_of_batch
+from protocols.pubsub.publishing.spread import AttributeCell, Batch, places_of, trees_of, ways_to
 from protocols.pubsub.tree.keeper import Keeper
 from protocols.pubsub.tree.meter import MESSAGE_BYTES
 

@@ -8,12 +8,12 @@ from typing import Any
 
 from peerd.api import Host
 from peerd.errors import Unavailable
-from protocols.pubsub.event import draft_from_json
 from protocols.pubsub.models import AckWord, Published
 from protocols.pubsub.names import EventId
-from protocols.pubsub.once import OnceWindow
-from protocols.pubsub.outcomes import ACKNOWLEDGED, OnResult, PublishResult, PublishStatus
-from protocols.pubsub.publishing import Publishing
+from protocols.pubsub.publishing.event import draft_from_json
+from protocols.pubsub.publishing.once import OnceWindow
+from protocols.pubsub.publishing.outcomes import ACKNOWLEDGED, OnResult, PublishResult, PublishStatus
+from protocols.pubsub.publishing.publisher import Publishing
 from protocols.pubsub.schema import EventSchema
 from protocols.pubsub.schemas import SchemaBook
 from protocols.pubsub.service import NotDone

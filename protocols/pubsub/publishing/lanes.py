@@ -20,8 +20,8 @@ from heapq import heappop, heappush
 from typing import Final, TypeAlias
 
 from protocols.pubsub.cell_map import CellMap
-from protocols.pubsub.coverage import CoverageChange
 from protocols.pubsub.names import Tree
+from protocols.pubsub.publishing.coverage import CoverageChange
 
 PUT_OFF_MAX_S: Final = 5.0
 """A node that takes no more events may put off the next try by at most so much."""

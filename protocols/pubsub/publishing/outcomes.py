@@ -9,11 +9,11 @@ from typing import Final
 
 from peerd.errors import Unavailable
 from peerd.messages import PeerRef
-from protocols.pubsub.coverage import Coverage
 from protocols.pubsub.events import EventPublished
 from protocols.pubsub.messages import EventBody
 from protocols.pubsub.names import EventId
 from protocols.pubsub.ports import SchemaView
+from protocols.pubsub.publishing.coverage import Coverage
 
 ANSWERS_MAX: Final = 64
 """Answers of leaves that are remembered of one event."""
