@@ -5,15 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import ClassVar, Final
 
-from peerd.api import (
-    HistorySize,
-    Host,
-    NeighbourChange,
-    Plugin,
-    PluginConfig,
-    RecordRole,
-    SendRefusal,
-)
+from peerd.api import HistorySize, Host, NeighbourChange, Plugin, PluginConfig, RecordRole, SendRefusal
 from peerd.errors import ProtocolError
 from peerd.ids import NodeId
 from peerd.messages import Message, PeerRef
