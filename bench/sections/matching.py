@@ -140,7 +140,7 @@ def _built(schema: EventSchema, subs: Sequence[SubObject]) -> tuple[LeafIndex, f
 
 def _fill(index: LeafIndex, subs: Sequence[SubObject]) -> LeafIndex:
     for sub in subs:
-        index.add(key_of(sub), WHOLE, sub)
+        index.add(key_of(sub), (sub.attribute, WHOLE), sub)
     index.settle()
     return index
 

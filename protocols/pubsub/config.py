@@ -10,6 +10,7 @@ from peerd import limits
 from peerd.api import PluginConfig
 from peerd.quantities import Count, Duration, Interval, Size, between_durations, between_sizes, misfit, setting
 from protocols.pubsub.cells import LEVEL_LIMIT
+from protocols.pubsub.models import AckWord
 
 Share = Annotated[float, Field(ge=0.0, le=1.0)]
 Level = Annotated[int, Field(ge=0, le=LEVEL_LIMIT)]
@@ -19,7 +20,6 @@ Memory = Annotated[Size, between_sizes("64KiB", "64GiB")]
 BaseAttribute = Literal["random", "selective"]
 DeliveryKind = Literal["direct", "multicast", "auto"]
 Balancing = Literal["static", "adaptive"]
-Ack = Literal["received", "replicated"]
 
 
 class PubSubConfig(PluginConfig):
@@ -139,7 +139,7 @@ class PubSubConfig(PluginConfig):
     direct_max: Count = setting(
         64, "Most nodes that one event is sent to directly; what goes further is sent along the overlay's links."
     )
-    ack: Ack = setting(
+    ack: AckWord = setting(
         "replicated",
         "What a publish waits for unless it says otherwise. received: the root of every leaf has it. replicated: and "
         "event_copies other nodes of each, so that the death of a root loses nothing.",

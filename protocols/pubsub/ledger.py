@@ -9,7 +9,6 @@ subscriber's own node drops afterwards, because a reader is slow, and what a pub
 from __future__ import annotations
 
 from collections import Counter, OrderedDict
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -18,6 +17,7 @@ from peerd.ids import NodeId, format_id
 from protocols.pubsub.config import PubSubConfig
 from protocols.pubsub.events import EventDelivered, EventsDropped, NodeLoad
 from protocols.pubsub.names import EventId
+from protocols.pubsub.tree.keeper import Keeper
 
 FILTERED: Final = "filtered"
 """The subscriber's own filters want nothing of it: what the leaf keeps for that node is out of date."""
@@ -79,19 +79,15 @@ class EventOutcomes:
 
 
 class LedgerBook(Part):
-    """Implements `protocols.pubsub.ports.Ledger`."""
+    """Counts what became of every match: published = delivered + filtered + dropped by reason + unknown."""
 
-    def __init__(self, host: Host, config: PubSubConfig, *, tells_each: bool = True) -> None:
-        """``tells_each``: record an event in the event log for every delivery, and not only the sums."""
-        self._host = host
+    def __init__(self, host: Host, config: PubSubConfig, leaves: Keeper) -> None:
+        self._host, self._leaves = host, leaves
         self._age_s = config.history_age
-        self._tells_each = tells_each
         self.published_count = 0
         self.matched_count = 0
         self.delivered_count = self.kept_count = 0
         self.drops: Counter[str] = Counter()
-        self.tree_size: Callable[[], tuple[int, int]] = lambda: (0, 0)
-        """How many leaves this node is the root of, and how many pieces they hold. The plugin sets it."""
         self._events: OrderedDict[EventId, EventOutcomes] = OrderedDict()
         self._untold: Counter[str] = Counter()
         self._told: Counter[str] = Counter()
@@ -132,9 +128,8 @@ class LedgerBook(Part):
         self._host.count("peerd_pubsub_delivered_total")
         self._host.observe("peerd_pubsub_delivery_seconds", max(0.0, latency_s))
         self._note(event, DeliveryOutcome(subscriber, "delivered", self._host.now()))
-        if self._tells_each:
-            told = EventDelivered(publication=str(event), subscriber=format_id(subscriber), latency_s=latency_s)
-            self._host.emit(told)
+        told = EventDelivered(publication=str(event), subscriber=format_id(subscriber), latency_s=latency_s)
+        self._host.emit(told)
 
     def dropped(self, event: EventId, subscriber: NodeId | None, reason: str) -> None:
         """It will not get there, for this reason."""
@@ -196,7 +191,8 @@ class LedgerBook(Part):
         now = Counter(matched=self.matched_count, delivered=self.delivered_count, published=self.published_count)
         since = {name: now[name] - self._told[name] for name in ("published", "matched", "delivered")}
         self._told = now
-        leaves, pieces = self.tree_size()
+        own = [node for node in self._leaves.forest.nodes() if node.is_leaf]
+        leaves, pieces = len(own), sum(len(node.pieces) for node in own)
         self._host.gauge("peerd_pubsub_leaves", leaves)
         self._host.gauge("peerd_pubsub_leaf_pieces", pieces)
         if leaves or any(since.values()):

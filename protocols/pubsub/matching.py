@@ -8,18 +8,23 @@ where it has been cut, only the piece whose range holds the event answers, so th
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
+from typing import TypeAlias
 
 from peerd.lib.apart import match_apart
 from peerd.lib.filter import FilterIndex
 from protocols.pubsub.cells import Target
 from protocols.pubsub.messages import SubObject
 from protocols.pubsub.names import EVERY, SubscriptionKey
-from protocols.pubsub.ports import Values
+from protocols.pubsub.ports import SchemaView, Values
 from protocols.pubsub.schema import EventSchema
+from protocols.pubsub.schemas import SchemaBook
+
+Leaf: TypeAlias = tuple[int, int]
+"""An attribute's number and a cell of its tree."""
 
 
 class LeafIndex:
-    """The pieces in this node's leaves of one schema, by leaf: an attribute's number and a cell.
+    """The pieces in this node's leaves of one schema, by leaf.
 
     ``schema`` may be replaced by a later version of it at any time.
     """
@@ -31,10 +36,8 @@ class LeafIndex:
         """How many pieces have each filter."""
         self.failed: dict[str, str] = {}
         """Filters that cannot be tried, and why not. They count as met: the subscriber's own node tries and says so."""
-        self.faults = 0
-        """How often the filters could not be tried together."""
-        self._subs: dict[tuple[int, int, SubscriptionKey], SubObject] = {}
-        self._places: dict[tuple[int, int, str], SubObject | dict[SubscriptionKey, SubObject]] = {}
+        self._subs: dict[tuple[Leaf, SubscriptionKey], SubObject] = {}
+        self._places: dict[tuple[Leaf, str], SubObject | dict[SubscriptionKey, SubObject]] = {}
         """By leaf and filter: the only piece, which is the most common case, or all of them."""
 
     def __len__(self) -> int:
@@ -44,13 +47,8 @@ class LeafIndex:
         """Whether some piece has this filter, so that another one with it costs next to nothing."""
         return text in self._uses
 
-    @property
-    def filter_count(self) -> int:
-        """How many different filters there are."""
-        return len(self._uses)
-
-    def add(self, key: SubscriptionKey, cell: int, sub: SubObject) -> None:
-        """Put a piece into the leaf ``(sub.attribute, cell)``, in the place of what has the key there.
+    def add(self, key: SubscriptionKey, cell: Leaf, sub: SubObject) -> None:
+        """Put a piece into a leaf, in the place of what has the key there.
 
         Raises `FilterError`, having changed nothing, for a filter that the schema does not allow.
         """
@@ -59,9 +57,9 @@ class LeafIndex:
             self._filters.add(text, self.schema.parse_filter(text))
             self._uses[text] = 0
         self._uses[text] += 1  # before the old piece goes, so that a filter that stays is not built in anew
-        self.remove(key, sub.attribute, cell)
-        self._subs[sub.attribute, cell, key] = sub
-        place = (sub.attribute, cell, text)
+        self.remove(key, cell)
+        self._subs[cell, key] = sub
+        place = (cell, text)
         present = self._places.get(place)
         if present is None:
             self._places[place] = sub
@@ -70,12 +68,12 @@ class LeafIndex:
         else:
             self._places[place] = {key_of(present): present, key: sub}
 
-    def remove(self, key: SubscriptionKey, attribute: int, cell: int) -> SubObject | None:
-        """Take a piece out of a leaf; returns it, or ``None`` where it was not."""
-        sub = self._subs.pop((attribute, cell, key), None)
+    def remove(self, key: SubscriptionKey, cell: Leaf) -> None:
+        """Take a piece out of a leaf; harmless where it is not."""
+        sub = self._subs.pop((cell, key), None)
         if sub is None:
-            return None
-        place = (attribute, cell, sub.filter)
+            return
+        place = (cell, sub.filter)
         present = self._places[place]
         if isinstance(present, dict):
             del present[key]
@@ -88,13 +86,12 @@ class LeafIndex:
             del self._uses[sub.filter]
             if self.failed.pop(sub.filter, None) is None:
                 self._filters.remove(sub.filter)
-        return sub
 
     def settle(self) -> None:
         """Build all new filters in now: worth it after many changes, before many events."""
         self._filters.settle()
 
-    def match(self, values: Values, cells: Sequence[tuple[int, int]]) -> list[SubObject]:
+    def match(self, values: Values, cells: Sequence[Leaf]) -> list[SubObject]:
         """The pieces in these leaves that an event matches, each once. ``values``: as the schema has decoded them."""
         texts = self._met(values)
         if not texts:
@@ -102,8 +99,8 @@ class LeafIndex:
         targets = self.schema.targets(values)
         found: dict[SubscriptionKey, SubObject] = {}
         for text in texts:
-            for attribute, cell in cells:
-                present = self._places.get((attribute, cell, text))
+            for cell in cells:
+                present, attribute = self._places.get((cell, text)), cell[0]
                 if present is None or attribute not in targets:  # the event does not visit a tree without a target
                     continue
                 for sub in present.values() if isinstance(present, dict) else (present,):
@@ -116,7 +113,6 @@ class LeafIndex:
         keys = (text for text in self._uses if text not in self.failed)
         found = match_apart(self._filters.match, keys, self._is_met, values)
         if found.fault:
-            self.faults += 1
             for text, why in found.failed:
                 self.failed[text] = why
                 self._filters.remove(text)
@@ -124,6 +120,31 @@ class LeafIndex:
 
     def _is_met(self, text: str, values: Values) -> bool:
         return self.schema.matcher(self.schema.parse_filter(text))(values)
+
+
+def index_of(schema: SchemaView) -> LeafIndex:
+    """An index for the filters of this node's own clients."""
+    assert isinstance(schema, EventSchema)
+    return LeafIndex(schema)
+
+
+class LeafIndexes:
+    """The filters in this node's leaves, by schema. They are read by the version that is known now."""
+
+    def __init__(self, schemas: SchemaBook) -> None:
+        self._schemas = schemas
+        self._indexes: dict[str, LeafIndex] = {}
+
+    def of(self, name: str) -> LeafIndex | None:
+        """The index of one schema; ``None`` while the schema is not known here, and there are no filters of it."""
+        schema, found = self._schemas.get(name), self._indexes.get(name)
+        if schema is None:
+            return found or None
+        if found is None:
+            self._indexes = {name: index for name, index in self._indexes.items() if index}
+            found = self._indexes[name] = LeafIndex(schema)
+        found.schema = schema
+        return found
 
 
 def key_of(sub: SubObject) -> SubscriptionKey:

@@ -520,7 +520,7 @@ class PastForgotten(Message):
 
 @message(0x0217, bytes_max=32 * KIB)
 class ExplainAnswer(Message):
-    """Answer to `ExplainQuestion`: JSON for people and programs (``protocols.pubsub.explain`` has its form)."""
+    """Answer to `ExplainQuestion`: JSON for people and programs (its form: ``protocols.pubsub.explaining.reports``)."""
 
     report: Annotated[bytes, Meta(max_length=REPORT_BYTES_MAX)]
 

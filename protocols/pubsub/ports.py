@@ -11,13 +11,11 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol, TypeAlias
 
-from peerd.ids import NodeId
 from peerd.lib.filter import Node
 from peerd.messages import PeerRef
 from protocols.pubsub.cells import Target
-from protocols.pubsub.losses import LostEvents
 from protocols.pubsub.messages import EventBody, LeafEntry, SubObject
-from protocols.pubsub.names import EventId, SubscriptionKey, Tree
+from protocols.pubsub.names import SubscriptionKey, Tree
 
 Values: TypeAlias = dict[str, Any]
 """An event's attributes by name, with values as the filters read them."""
@@ -46,8 +44,8 @@ class SchemaView(Protocol):
     def targets(self, values: Values) -> Mapping[int, Target]:
         """For each tree that an event with these values has to visit, its target; the tree `EVERY` is among them."""
 
-    def encode_values(self, values: Mapping[str, Any]) -> bytes:
-        """For the wire. Raises `EventError`, naming the attribute: unknown, of another type, outside its domain."""
+    def pack(self, values: Values) -> bytes:
+        """For the wire, what was read of an event. Raises `EventError` when it is too large."""
 
     def decode_values(self, data: bytes) -> Values:
         """Read what came from the network; nobody changes it. Raises `ProtocolError`."""
@@ -162,50 +160,6 @@ class LeafEvents(Protocol):
     def tree_changed(self, tree: Tree, cell: int) -> None:
         """What `LeafCells.decide` says about a cell has changed: what waited for it goes on, and what this node holds
         for a root that is gone is delivered."""
-
-
-class Storing(Protocol):
-    """Writes of events for durable subscriptions that are under way."""
-
-    @property
-    def is_durable(self) -> bool:
-        """Whether all of it is on disk."""
-
-    def when_done(self, callback: Callable[[bool], None]) -> None:
-        """Call back once, at once if nothing is under way, saying whether all of it is on disk."""
-
-
-class Subscribers(Protocol):
-    """The subscriptions of this node's own clients, as delivery sees them."""
-
-    def new_writes(self) -> Storing:
-        """What is taken from now on is written as part of what is returned: for who has to wait for the disk."""
-
-    def take(self, schema: SchemaView, event: EventBody, values: Values, chosen: Sequence[int], replay: bool) -> bool:
-        """Give an event to the local subscriptions that it matches, each once; whether there was any that did.
-
-        An event that was taken before is dropped, and counts as wanted.
-        """
-
-    def note_lost(self, schema: str, losses: Sequence[LostEvents], leaf: NodeId) -> None:
-        """A leaf has dropped so many events of a schema for this node: its readers are told that some are missing."""
-
-    def note_past(self, schema: str, sid: int, leaf: NodeId) -> None:
-        """A leaf does not remember all that one subscription asks for of the past: its readers are told, once."""
-
-    def must_pause(self, schema: str) -> int:
-        """0, or for how many milliseconds senders should keep what they have, because a reader that blocks is slow, or
-        a subscription to this schema that was brought back does not know it yet."""
-
-
-class Ledger(Protocol):
-    """Counts what became of every match: published = delivered + filtered + dropped by reason + unknown."""
-
-    def published(self, event: EventId, schema: str) -> None: ...
-    def matched(self, event: EventId, schema: str, pieces: int, subscribers: int) -> None: ...
-    def delivered(self, event: EventId, subscriber: NodeId, latency_s: float) -> None: ...
-    def dropped(self, event: EventId, subscriber: NodeId | None, reason: str) -> None: ...
-    def kept(self, event: EventId, subscriber: NodeId) -> None: ...
 
 
 def targets_of(schema: SchemaView, event: EventBody, values: Values) -> Mapping[int, Target]:

@@ -233,20 +233,8 @@ class EventSchema:
                 raise EventError(str(error), name) from None
         return self._completed(found)
 
-    def encode_values(self, values: Mapping[str, Any]) -> bytes:
-        """For the wire. Raises `EventError`, naming the attribute: unknown, of another type, outside its domain.
-
-        What `read_values` has returned can be given, too.
-        """
-        filled_in = {
-            each.name
-            for each in self._shadows
-            if isinstance(text := values.get(each.reversed_of or ""), str) and values.get(each.name) == text[::-1]
-        }
-        return self.pack(self.read_values({name: values[name] for name in values if name not in filled_in}))
-
     def pack(self, values: Values) -> bytes:
-        """Encode what `read_values` has returned. Raises `EventError` when it is too large."""
+        """Encode what `read_values` has returned, for the wire. Raises `EventError` when it is too large."""
         numbered = {
             str(attribute.number): to_wire(attribute.type, values[attribute.name])
             for attribute in self.by_number.values()

@@ -13,20 +13,22 @@ still tell newcomers of another schema, which it has made itself.
 from __future__ import annotations
 
 from base64 import b64decode, b64encode
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import partial
-from typing import Final, TypeAlias
+from typing import Any, Final, TypeAlias
 
 from peerd.api import NO_VERSION, Host, Part, RecordAck, RecordOutcome, RecordResult, on_timer
 from peerd.errors import ConfigError, Unavailable
 from peerd.ids import NodeId, format_id
 from peerd.limits import NAME_LENGTH_MAX
 from protocols.pubsub.config import PubSubConfig
+from protocols.pubsub.models import Declared, SchemaEnded, SchemaSummary
 from protocols.pubsub.names import schema_key
 from protocols.pubsub.schema import EventSchema
 from protocols.pubsub.schema_record import SchemaRecord
+from protocols.pubsub.service import NotDone
 
 SCHEMA_ITEM: Final = b"d"
 """The name of the item that holds a schema's document."""
@@ -76,10 +78,10 @@ class _Known:
 class _Declaration:
     schema: EventSchema
     if_version: int | None
-    on_done: Done
-    tries: int = field(default=0)
+    on_done: Callable[[EventSchema | NotDone], None]
     is_end: bool = False
     """The schema, as it is known, is to be over."""
+    tries: int = 0
 
 
 class SchemaBook(Part):
@@ -93,13 +95,6 @@ class SchemaBook(Part):
         self._waiters = 0
         self._absent: dict[str, float] = {}
         """Names that had no schema, with the time when to look again, oldest first."""
-        self.refused: dict[str, str] = {}
-        """By name, why the last version that was found of a known schema, or on this node's disk, was not believed."""
-        self.changed: Callable[[EventSchema], None] = lambda schema: None
-        """Told when a later version of a known schema has been found."""
-        self.learnt: Callable[[EventSchema], None] = lambda schema: None
-        """Told when a schema is known from now on. It may have been known before, in an earlier version."""
-        self.forgotten: Callable[[str], None] = lambda name: None
 
     def start(self) -> None:
         """Read what was declared here before, and keep it alive on the ring."""
@@ -111,8 +106,7 @@ class SchemaBook(Part):
     def _read(self, name: str, data: bytes) -> None:
         try:
             record = SchemaRecord.read(data, cutoff=self._config.cutoff)
-        except ConfigError as error:
-            self.refused[name] = f"on this node's disk: {error}"
+        except ConfigError:
             return
         now, name = self._host.now(), record.schema.name
         self._known[name] = _Known(record, now, now, is_own=True)
@@ -136,13 +130,18 @@ class SchemaBook(Part):
 
     # --- asking -------------------------------------------------------------------------------------------------
 
-    def known(self) -> list[str]:
-        """The names of the schemas that this node knows, sorted."""
-        return sorted(self._known)
-
-    def is_declared_here(self, name: str) -> bool:
-        """Whether this node keeps the schema on its disk."""
-        return name in self._known and self._known[name].is_own
+    def known(self) -> list[SchemaSummary]:
+        """The schemas that this node knows now, by name."""
+        return [
+            SchemaSummary(
+                name=name,
+                version=known.schema.version,
+                attributes=len(known.schema.document.attributes),
+                absent=known.schema.document.absent,
+                creator=format_id(known.record.creator),
+            )
+            for name, known in sorted(self._known.items())
+        ]
 
     def get(self, name: str) -> EventSchema | None:
         """The schema, if this node knows it now."""
@@ -151,11 +150,6 @@ class SchemaBook(Part):
             return None
         known.used_s = self._host.now()
         return known.schema
-
-    def creator_of(self, name: str) -> NodeId | None:
-        """Whose a known schema is."""
-        known = self._known.get(name)
-        return None if known is None else known.record.creator
 
     def fetch(self, name: str, on_done: Done) -> None:
         """Look it up on the ring, if need be; ``on_done(schema, why_not)`` is called once, perhaps at once."""
@@ -174,6 +168,14 @@ class SchemaBook(Part):
             self.fetch(name, on_done)
         else:
             self._look_up(name, on_done)
+
+    def document(self, name: str, on_done: Callable[[dict[str, Any] | Exception], None]) -> None:
+        """A schema as it was declared; it is looked up on the ring."""
+
+        def done(schema: EventSchema | None, why: str) -> None:
+            on_done(NotDone("unknown", why) if schema is None else schema.document.model_dump(mode="json"))
+
+        self.refresh(name, done)
 
     def look_again(self, name: str, on_done: Callable[[bool], None]) -> None:
         """See `protocols.pubsub.ports.Schemas`."""
@@ -223,8 +225,6 @@ class SchemaBook(Part):
         if result.outcome is RecordOutcome.FOUND and result.value is not None:
             found = self._parsed(name, result.value)
             if isinstance(found, str):
-                if known is not None:
-                    self.refused[name] = found
                 return found
             return self._over(found) if found.is_over else self._adopt(found)
         if result.outcome is RecordOutcome.ABSENT:
@@ -267,22 +267,15 @@ class SchemaBook(Part):
             self._known[name] = _Known(found, now, now, is_own)
             self._absent.pop(name, None)
             self._host.set_timer(_RENEWAL, self._renewal_s(), name)
-            self.learnt(found.schema)
             return ""
         known.is_own = known.is_own or is_own
         if found.creator == known.record.creator and found.schema.version < known.schema.version:
             return ""
-        why = self._why_not(found, known.record)
-        if why:
-            self.refused[name] = why
+        if why := self._why_not(found, known.record):
             return why
-        self.refused.pop(name, None)
-        is_later = found.schema.version > known.schema.version
         known.record = found
         if known.is_own:
             self._save(found)
-        if is_later:
-            self.changed(found.schema)
         return ""
 
     def _over(self, found: SchemaRecord) -> str:
@@ -305,9 +298,7 @@ class SchemaBook(Part):
 
     def _forget(self, name: str) -> None:
         del self._known[name]
-        self.refused.pop(name, None)
         self._host.cancel_timer(_RENEWAL, name)
-        self.forgotten(name)
 
     def _drop(self, name: str) -> None:
         with suppress(Unavailable):  # then it is back after a restart, and this node finds out again
@@ -401,15 +392,31 @@ class SchemaBook(Part):
 
     # --- declaring ----------------------------------------------------------------------------------------------
 
-    def declare(self, document: object, if_version: int | None, on_done: Done) -> None:
+    def declare(
+        self,
+        document: Mapping[str, Any],
+        on_done: Callable[[Declared | Exception], None],
+        if_version: int | None = None,
+    ) -> None:
         """Make a schema known to the whole ring, or a later version of it; this node keeps it from then on.
 
-        ``if_version``: only if this is the version that there is now; 0: only if there is none. ``on_done`` gets the
-        schema once it is replicated; text beside it is a warning. Raises `ConfigError` for a document that is not
-        valid.
+        ``if_version``: only if this is the version that there is now; 0: only if there is none. ``on_done`` is called
+        once it is replicated, or else with why not. Raises `NotDone` for a document that is not valid.
         """
-        schema = EventSchema.read(document, cutoff=self._config.cutoff)
-        self._try(_Declaration(schema, if_version, on_done))
+        try:
+            schema = EventSchema.read(dict(document), cutoff=self._config.cutoff)
+        except ConfigError as error:
+            raise NotDone("invalid", str(error)) from error
+        before = self._known.get(schema.name)
+        old = 0 if before is None else before.schema.version
+
+        def done(made: EventSchema | NotDone) -> None:
+            if isinstance(made, NotDone):
+                on_done(made)
+            else:
+                on_done(Declared(name=made.name, version=made.version, is_new=made.version != old))
+
+        self._try(_Declaration(schema, if_version, done))
 
     def _try(self, job: _Declaration) -> None:
         job.tries += 1
@@ -419,7 +426,7 @@ class SchemaBook(Part):
         """The ring has said what there is now: write, unless it forbids that."""
         name = job.schema.name
         if result.outcome not in (RecordOutcome.FOUND, RecordOutcome.ABSENT):
-            job.on_done(None, f"{name} cannot be declared now: {result.detail or result.outcome.value}")
+            job.on_done(NotDone("conflict", f"{name} cannot be declared now: {result.detail or result.outcome.value}"))
             return
         parsed = None if result.value is None else self._parsed(name, result.value)
         current = parsed if isinstance(parsed, SchemaRecord) else None
@@ -433,7 +440,7 @@ class SchemaBook(Part):
             newest = known.record
         why = self._why_not_declared(job, newest)
         if why:
-            job.on_done(None, why)
+            job.on_done(NotDone("conflict", why))
         elif not job.is_end and current is not None and self._says_the_same(job.schema, current):
             self._declared(job, current)
         else:
@@ -442,7 +449,7 @@ class SchemaBook(Part):
             try:
                 self._put(record, result, "replicated", partial(self._written, job, record))
             except Unavailable as error:
-                job.on_done(None, f"{name} cannot be declared now: {error}")
+                job.on_done(NotDone("conflict", f"{name} cannot be declared now: {error}"))
 
     @staticmethod
     def _says_the_same(schema: EventSchema, current: SchemaRecord) -> bool:
@@ -476,42 +483,40 @@ class SchemaBook(Part):
         else:
             why = result.detail or result.outcome.value
             what = "has ended" if job.is_end else "is declared"
-            job.on_done(None, f"whether {job.schema.name} {what} is not certain: {why}")
+            job.on_done(NotDone("conflict", f"whether {job.schema.name} {what} is not certain: {why}"))
 
     def _declared(self, job: _Declaration, record: SchemaRecord) -> None:
         if record.is_over:
             self._over(record)
-            job.on_done(record.schema, "")
-            return
-        why = self._adopt(record, is_own=True)
-        if why:
-            job.on_done(None, why)
-            return
-        job.on_done(self._known[job.schema.name].schema, self._save(record))
+            job.on_done(record.schema)
+        elif why := self._adopt(record, is_own=True):
+            job.on_done(NotDone("conflict", why))
+        else:
+            self._save(record)
+            job.on_done(self._known[job.schema.name].schema)
 
-    def _save(self, record: SchemaRecord) -> str:
-        """Put it on this node's disk; returns what went wrong."""
-        name = record.schema.name
-        try:
-            self._host.store.put(STORE_PREFIX + name, record.write())
-        except Unavailable as error:
-            return f"{name} is declared, but this node has no copy on its disk: {error}"
-        return ""
+    def _save(self, record: SchemaRecord) -> None:
+        """Put it on this node's disk, if that takes it."""
+        with suppress(Unavailable):
+            self._host.store.put(STORE_PREFIX + record.schema.name, record.write())
 
-    def end(self, name: str, on_done: Done) -> None:
+    def end(self, name: str, on_done: Callable[[SchemaEnded | Exception], None]) -> None:
         """End a schema of this node's own: everybody forgets it, and its name is free when its record has lapsed.
 
         ``on_done`` gets the last version once its end is replicated.
         """
 
+        def done(ended: EventSchema | NotDone) -> None:
+            on_done(SchemaEnded(name=name, version=ended.version) if isinstance(ended, EventSchema) else ended)
+
         def found(schema: EventSchema | None, why: str) -> None:
             known = self._known.get(name)
             if known is None:
-                on_done(None, why or _no_schema(name))
+                on_done(NotDone("conflict", why or _no_schema(name)))
             elif known.record.creator != self._host.id:
-                on_done(None, _belongs(known.record))
+                on_done(NotDone("conflict", _belongs(known.record)))
             else:
-                self._try(_Declaration(known.schema, None, on_done, is_end=True))
+                self._try(_Declaration(known.schema, None, done, is_end=True))
 
         self.refresh(name, found)
 

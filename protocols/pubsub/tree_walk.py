@@ -8,10 +8,13 @@ from typing import Final, Literal
 from peerd.errors import Unavailable
 from peerd.ids import format_id
 from peerd.messages import PeerRef
-from protocols.pubsub.cells import WHOLE, Area, alternate, area_of, children, is_alternate, text
+from protocols.pubsub.cells import SIDE, WHOLE, alternate, area_of, children, is_alternate, text
 from protocols.pubsub.messages import CellAnswer, CellState
 from protocols.pubsub.models import TreeLeaf, TreeView
-from protocols.pubsub.names import Tree
+from protocols.pubsub.names import EVERY, Tree
+from protocols.pubsub.schema import EventSchema
+from protocols.pubsub.schemas import SchemaBook
+from protocols.pubsub.service import NotDone
 from protocols.pubsub.tree.questions import Questions
 from protocols.pubsub.tree.storage import CellAddress
 
@@ -28,21 +31,42 @@ WORDS: Final[dict[int, Word]] = {
     CellState.RETIRED: "retired",
     CellState.UNKNOWN: "unknown",
 }
-Bounds = Callable[[Area], tuple[tuple[str, str], tuple[str, str]]]
-"""The ends of a rectangle as people read them: x, then y."""
+EVERY_NAME: Final = "*"
 
 
-class TreeWalk:
-    """One look at one tree. ``on_done`` is called once, with what has answered."""
+class TreeViews:
+    """The trees, as clients ask for them."""
+
+    def __init__(self, schemas: SchemaBook, questions: Questions) -> None:
+        self._schemas, self._questions = schemas, questions
+
+    def tree(self, schema: str, attribute: str, on_done: Callable[[TreeView | Exception], None]) -> None:
+        """The tree of an attribute, by default the first; ``*``: that of subscriptions that name no range."""
+
+        def found(known: EventSchema | None, why: str) -> None:
+            try:
+                if known is None:
+                    raise NotDone("unknown", why)
+                _TreeWalk(self._questions, known, attribute, on_done).begin()
+            except (NotDone, Unavailable) as error:
+                on_done(error)
+
+        self._schemas.fetch(schema, found)
+
+
+class _TreeWalk:
+    """One look at one tree. ``on_done`` is called once, with what has answered. Raises `NotDone`."""
 
     def __init__(
-        self, questions: Questions, tree: Tree, attribute: str, bounds: Bounds, on_done: Callable[[TreeView], None]
+        self, questions: Questions, schema: EventSchema, attribute: str, on_done: Callable[[TreeView], None]
     ) -> None:
-        self._questions = questions
-        self._tree = tree
-        self._attribute = attribute
-        self._bounds = bounds
-        self._on_done = on_done
+        self._questions, self._on_done = questions, on_done
+        self._attribute = attribute or schema.document.attributes[0].name
+        self._known = schema.attributes.get(self._attribute)
+        if self._known is None and self._attribute != EVERY_NAME:
+            names = ", ".join(each.name for each in schema.document.attributes)
+            raise NotDone("unknown", f"{schema.name} has no attribute {self._attribute!r:.60}; it has {names}")
+        self._tree = Tree(schema.name, EVERY if self._known is None else self._known.number)
         self._waiting = [WHOLE]
         self._open = 0
         self._found: dict[int, TreeLeaf] = {}
@@ -65,7 +89,8 @@ class TreeWalk:
 
     def _answered(self, cell: int, answer: CellAnswer | None, who: PeerRef | None) -> None:
         self._open -= 1
-        x, y = self._bounds(area_of(cell))
+        area = area_of(cell)
+        x, y = self._ends(area.x_low, area.x_high), self._ends(area.y_low, area.y_high)
         if answer is None or who is None:
             self._is_complete = False
             self._found[cell] = TreeLeaf(bits=text(cell), state="silent", x=x, y=y)
@@ -79,6 +104,12 @@ class TreeWalk:
             elif state == "moved" and not is_alternate(cell):  # an alternate that says so is lying
                 self._waiting.append(alternate(cell))
         self._go_on()
+
+    def _ends(self, low: int, high: int) -> tuple[str, str]:
+        """As values, or as shares of the square where these mean nothing."""
+        if self._known is None:
+            return f"{low / SIDE:.4g}", f"{high / SIDE:.4g}"
+        return self._known.shown_at(low), self._known.shown_at(high)
 
     def _go_on(self) -> None:
         while self._waiting and self._open < OPEN_MAX:

@@ -355,12 +355,12 @@ def _site() -> _Site:
     simulation = ring(NODES, plugins=lambda index: [PubSub(), Dissemination(DisseminationConfig()), Aggregation()])
     first = simulation.nodes[0]
     told: list[Any] = []
-    pubsub_of(first).declare(DOCUMENT, told.append)
+    pubsub_of(first).schemas.declare(DOCUMENT, told.append)
     for name, kind in STREAMS.items():
         streams_of(first).changes.create(StreamSpec(name=name, kind=kind), told.append)
     simulation.run_until(lambda: len(told) == 1 + len(STREAMS), limit_s=60.0)
     request = SubscriptionRequest.model_validate({"schema": "s", "filter": "a > 1"})
-    view = pubsub_of(first).subscribe(request, told.append)
+    view = pubsub_of(first).subscriptions.subscribe(request, told.append)
     simulation.run_for(10.0)
     daemon = _Daemon(simulation, first)
     for _ in range(1000):

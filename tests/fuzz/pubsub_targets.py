@@ -15,11 +15,12 @@ from peerd.ids import NodeId
 from peerd.lib.filter import FilterError
 from peerd.messages import PeerRef
 from protocols.pubsub.cells import SIDE, cell_at
-from protocols.pubsub.event import draft_from_json
-from protocols.pubsub.explain import NodeReport, _read
+from protocols.pubsub.explaining.explainer import _read
+from protocols.pubsub.explaining.reports import NodeReport
 from protocols.pubsub.messages import CellState, ExplainAnswer, SubObject
 from protocols.pubsub.models import ReceivedEvent, SubscriptionRequest
 from protocols.pubsub.names import STATE_ITEM, EventId, Tree
+from protocols.pubsub.publishing.event import draft_from_json
 from protocols.pubsub.schema import EventSchema
 from protocols.pubsub.subscribing.saved import SavedSubscription
 from protocols.pubsub.tree import storage
@@ -138,20 +139,20 @@ def _read_schema(content: bytes) -> None:
 
 def _values(rng: Random) -> bytes:
     some = {name: EVENT[name] for name in rng.sample(sorted(EVENT), rng.randrange(1, len(EVENT) + 1))}
-    return mutate.packed(rng, SCHEMA.encode_values(SCHEMA.read_values(some)))
+    return mutate.packed(rng, SCHEMA.pack(SCHEMA.read_values(some)))
 
 
 def _read_values(data: bytes) -> None:
     """What is accepted has a place in every tree, and can be sent on."""
     values = SCHEMA.decode_values(data)
     dict(SCHEMA.targets(values))
-    assert SCHEMA.decode_values(SCHEMA.encode_values(values)) == values
+    assert SCHEMA.decode_values(SCHEMA.pack(values)) == values
 
 
 def _read_event(content: bytes) -> None:
     event = _parsed(content)
     if isinstance(event, dict):
-        SCHEMA.encode_values(draft_from_json(SCHEMA, event).values)
+        SCHEMA.pack(draft_from_json(SCHEMA, event).values)
 
 
 def _read_report(content: bytes) -> None:

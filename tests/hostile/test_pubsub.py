@@ -159,7 +159,7 @@ async def test_a_flood_of_retained_values_takes_no_others_away(ring: Ring) -> No
             told: list[asyncio.Future[Any]] = [loop.create_future() for _ in range(FLOOD_BATCH)]
             for key, future in enumerate(told, begin):
                 value = {"a": 1, "_retain": f"{key}", "_payload": "x" * FLOOD_BYTES}
-                attacker.pubsub.publish(name, value, future.set_result)
+                attacker.pubsub.entering.publish(name, value, future.set_result)
             assert all(isinstance(each, Published) for each in await asyncio.gather(*told))
         wanted = {"schema": name, "filter": "a = 7", "retained": True}
         view = await client.install(SubscriptionRequest.model_validate(wanted))

@@ -33,7 +33,7 @@ def simulated(directory: Path) -> Judge:
     simulation = ring(NODES, 3, plugins=lambda index: [PubSub(config)], sink=sink)
     rng = Random(3)
     workload, judge = ThesisWorkload(rng), Judge(lambda: simulation.now)
-    plugin_of(simulation.nodes[0]).declare(workload.document(), lambda answer: None)
+    plugin_of(simulation.nodes[0]).schemas.declare(workload.document(), lambda answer: None)
     simulation.run_for(3.0)
     for place in simulation.nodes:
         plugin_of(place).schemas.fetch(workload.schema, lambda schema, why: None)
@@ -47,7 +47,7 @@ def simulated(directory: Path) -> Judge:
         simulation.run_for(0.5)
         judge.read()
     first = judge.watched[0]
-    plugin_of(first.place).end(first.id)
+    plugin_of(first.place).subscriptions.end(first.id)
     simulation.run_for(150.0)
     judge.read()
     sink.close()

@@ -14,7 +14,7 @@ from peerd.lab.registry import find
 from peerd.lib.filter import matcher, parse
 from protocols.pubsub.front.lab.experiments import EXPERIMENTS, topology
 from protocols.pubsub.front.lab.figures import STEPS, bytes_row, difference, distribution, latency_row
-from protocols.pubsub.front.lab.judge import MatchFinder, matches
+from protocols.pubsub.front.lab.run import MatchFinder, matches
 from protocols.pubsub.front.workload import ThesisWorkload, filter_of
 
 OF_SOME = (

@@ -18,8 +18,9 @@ from peerd.services.records import table
 from peerd.sim.world import rare_collections
 from protocols.aggregation import plugin as aggregation
 from protocols.dissemination.tree import replay
-from protocols.pubsub import answering, ledger, once, passing, publishing
+from protocols.pubsub import ledger
 from protocols.pubsub.delivering import leaf_events
+from protocols.pubsub.publishing import answering, once, passing, publisher
 from tests.support.soak import Soak, held, histories
 
 SETTLE_S = 90.0
@@ -36,7 +37,7 @@ def _make_small(monkeypatch: pytest.MonkeyPatch) -> None:
         (passing, "SEEN_S", 20.0),
         (answering, "WAYS_MAX", 100),
         (ledger, "EVENTS_KEPT", 100),
-        (publishing, "OUTCOMES_MAX", 50),
+        (publisher, "OUTCOMES_MAX", 50),
         (once, "ONCE_MAX", 10),
         (aggregation, "ENDED_ROUNDS_MAX", 10),
         (replay, "TRIM_AFTER", 10),

@@ -30,7 +30,7 @@ class Absence:
     def subscribe(self, name: str, **options: Any) -> None:
         asked = {"schema": self.ring.workload.schema, "filter": WIDE, "name": name, **options}
         told: list[object] = []
-        plugin_of(self.place).subscribe(SubscriptionRequest.model_validate(asked), told.append)
+        plugin_of(self.place).subscriptions.subscribe(SubscriptionRequest.model_validate(asked), told.append)
         self.ring.simulation.run_until(lambda: bool(told), limit_s=60.0)
 
     def leave(self) -> None:
@@ -106,7 +106,7 @@ def test_what_is_more_than_it_states_is_told_where_only_its_reader_is_away(is_re
     absence = Absence(keep_bytes=64 * 1024)
     absence.publish(60, 120.0, payload="x" * 4000)
     absence.ring.rest()
-    [view] = plugin_of(absence.place).subscriptions_held()
+    [view] = plugin_of(absence.place).subscriptions.views()
     if is_restarted:
         absence.leave()
         absence.come_back()
@@ -176,7 +176,7 @@ def test_the_owners_of_its_leaves_are_restarted_meanwhile() -> None:
 def test_a_covered_subscription_gets_what_was_kept_for_the_one_that_covers_it() -> None:
     absence = Absence()
     absence.subscribe("second")
-    views = {view.name: view for view in plugin_of(absence.place).subscriptions_held()}
+    views = {view.name: view for view in plugin_of(absence.place).subscriptions.views()}
     assert views["second"].covered_by == views["audit"].id
     absence.leave()
     absence.publish(60, 100.0)
@@ -189,4 +189,4 @@ def test_a_covered_subscription_gets_what_was_kept_for_the_one_that_covers_it() 
 def test_one_that_states_more_is_not_covered_by_one_that_states_less() -> None:
     absence = Absence(keep_bytes=64 * 1024)
     absence.subscribe("second", keep_bytes=128 * 1024)
-    assert all(view.covered_by is None for view in plugin_of(absence.place).subscriptions_held())
+    assert all(view.covered_by is None for view in plugin_of(absence.place).subscriptions.views())

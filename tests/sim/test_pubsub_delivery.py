@@ -125,8 +125,9 @@ class Leafy(Plugin):
         config: Any = self.config
         schemas, self.leaves = FakeSchemas(), Leaves(host, self._subs)
         self.subscribers = Subscribers(host, self._subs)
-        made = Delivering(host, config, schemas, self.leaves, self.subscribers, lambda schema, event: True)
-        made.multicast.received = self._received
+        leaves: Any = self.leaves
+        own: Any = self.subscribers
+        made = Delivering(host, config, schemas, leaves, own, self._received, host.send)
         self.made, self.ledger, self.deliverer, self.holding = made, made.ledger, made.deliverer, made.holding
         self.add_parts(*made.parts)
         made.ledger.start()
@@ -146,7 +147,7 @@ class Leafy(Plugin):
         """Publish, and try again until every leaf has acknowledged it."""
         number = len(self.published) + 1
         at_ms = int(self.host.wall_time() * 1000)
-        body = EventBody(self.host.peer, self.host.boot_epoch, number, at_ms, SCHEMA.encode_values(values))
+        body = EventBody(self.host.peer, self.host.boot_epoch, number, at_ms, SCHEMA.pack(values))
         self.published.append(body)
         self.unacknowledged[number] = body, set(CELLS)
         self.host.cancel_timer("again")

@@ -16,8 +16,8 @@ from protocols.pubsub.config import PubSubConfig
 from protocols.pubsub.front.judging import plugin_of
 from protocols.pubsub.messages import ProbePub
 from protocols.pubsub.names import EventId, Tree, key_of
-from protocols.pubsub.outcomes import PublishStatus
-from protocols.pubsub.probing import LevelGuide
+from protocols.pubsub.publishing.outcomes import PublishStatus
+from protocols.pubsub.publishing.probing import LevelGuide
 from protocols.pubsub.service import NotDone
 from tests.support.pubsub_events import SCHEMA, Events, Forest, LineSchema, events_of, events_ring
 from tests.support.pubsub_rings import PubSubRing
@@ -258,10 +258,10 @@ def test_events_that_are_published_together_travel_together_and_each_has_its_out
     for _ in range(2):  # the second time the leaves are known
         told.clear()
         before = probes(ring.simulation)
-        assert plugin.publish_many(schema, events, told.__setitem__) == 32
+        assert plugin.entering.publish_many(schema, events, told.__setitem__) == 32
         ring.simulation.run_until(lambda: len(told) == 32, limit_s=60.0)
     assert probes(ring.simulation) - before <= 1, "one message to the root of all trees, unless it is this node"
     assert isinstance(told.pop(30), NotDone) and set(told.values()) == {None}
-    assert plugin.publish_many(schema, [events[0], {"later": 1}, events[1]], told.__setitem__) == 1, (
+    assert plugin.entering.publish_many(schema, [events[0], {"later": 1}, events[1]], told.__setitem__) == 1, (
         "for a later version"
     )

@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 
 from peerd.sim.simulation import Place
-from protocols.pubsub import publishing
 from protocols.pubsub.front.judging import PublishedEvent, plugin_of
 from protocols.pubsub.front.workload import ThesisWorkload
+from protocols.pubsub.publishing import publisher as module
 from tests.support.pubsub_rings import PubSubRing
 
 HOT: dict[str, Any] = {
@@ -83,7 +83,7 @@ def test_the_root_of_a_busy_leaf_may_die_while_it_is_split() -> None:
 def test_a_node_that_publishes_everything_hands_its_events_over_until_it_publishes_no_more(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(publishing, "DIRECT_MIN", 8)  # so small a ring has no more roots
+    monkeypatch.setattr(module, "DIRECT_MIN", 8)  # so small a ring has no more roots
     made = skewed(3, leaf_capacity=5, leaf_cache_max=4096)
     made.run_for(120.0)
     publisher = made.simulation.live_nodes()[5]

@@ -52,7 +52,7 @@ class World:
         self.workload = ThesisWorkload(self.rng)
         self.judge = Judge(lambda: self.simulation.now)
         self.honest = [place for place in self.simulation.nodes if place.index != LIAR]
-        plugin_of(self.honest[0]).declare(self.workload.document(signed=True), lambda answer: None)
+        plugin_of(self.honest[0]).schemas.declare(self.workload.document(signed=True), lambda answer: None)
         self.simulation.run_for(4.0)
         for place in self.simulation.nodes:
             plugin_of(place).schemas.fetch(self.workload.schema, lambda schema, why: None)

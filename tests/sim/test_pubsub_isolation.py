@@ -20,13 +20,13 @@ def test_a_filter_that_fails_in_its_leaf_and_at_its_own_node_ends_there(monkeypa
     ids = []
     for node, text in ((own, "attr2 >= 0"), (own, "attr1 >= 0 OR attr1 < 0"), (other, "attr1 < 0 OR attr1 >= 0")):
         asked = SubscriptionRequest.model_validate({"schema": ring.workload.schema, "filter": text})
-        ids.append((plugin_of(node), plugin_of(node).subscribe(asked, told.append).id))
+        ids.append((plugin_of(node), plugin_of(node).subscriptions.subscribe(asked, told.append).id))
     ring.simulation.run_until(lambda: len(told) == len(ids), limit_s=60.0)
-    feeds = [plugin.reading(id)[1] for plugin, id in ids]
+    feeds = [plugin.subscriptions.reading(id)[1] for plugin, id in ids]
     fail_filters(monkeypatch, "attr2")
     outcomes: list[object] = []
     for _ in range(EVENTS):
-        plugin_of(publisher).publish(ring.workload.schema, ring.workload.event(), outcomes.append)
+        plugin_of(publisher).entering.publish(ring.workload.schema, ring.workload.event(), outcomes.append)
         ring.simulation.run_for(0.5)
     ring.simulation.run_until(lambda: len(outcomes) == EVENTS, limit_s=60.0)
     ring.run_for(5.0)

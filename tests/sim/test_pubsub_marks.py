@@ -18,13 +18,13 @@ def test_a_reader_that_blocks_and_stops_hears_how_many_events_it_has_lost() -> N
         {"schema": ring.workload.schema, "filter": "attr1 >= 0 OR attr1 < 0", "policy": "block"}
     )
     told: list[object] = []
-    view = plugin_of(node).subscribe(asked, told.append)
+    view = plugin_of(node).subscriptions.subscribe(asked, told.append)
     ring.simulation.run_until(lambda: bool(told), limit_s=60.0)
-    reader = plugin_of(node).reading(view.id)[1].reader("start", Policy.BLOCK)
+    reader = plugin_of(node).subscriptions.reading(view.id)[1].reader("start", Policy.BLOCK)
     outcomes: list[object] = []
     for _ in range(EVENTS):
         event = {**ring.workload.event(), "_payload": "x" * 10_000}
-        plugin_of(publisher).publish(ring.workload.schema, event, outcomes.append)
+        plugin_of(publisher).entering.publish(ring.workload.schema, event, outcomes.append)
         ring.simulation.run_for(0.1)
     ring.simulation.run_until(lambda: len(outcomes) == EVENTS, limit_s=60.0)
     items, lost = 0, 0

@@ -9,6 +9,7 @@ from peerd.sim.simulation import Place
 from protocols.pubsub.front.judging import PublishedEvent, Watched, plugin_of
 from protocols.pubsub.names import Tree
 from tests.support.pubsub_rings import PubSubRing
+from tests.support.pubsub_schemas import names
 
 PAUSE_S = 2.0
 """A schema that was looked up a moment ago is not looked up again."""
@@ -26,7 +27,7 @@ class World:
         document = self.ring.workload.document()
         told: list[Any] = []
         later = {**document, "version": 2, "attributes": [*document["attributes"], VENUE]}
-        plugin_of(self.declarer).declare(later, told.append)
+        plugin_of(self.declarer).schemas.declare(later, told.append)
         self.ring.simulation.run_until(lambda: bool(told), limit_s=60.0)
         assert told[0].version == 2
         assert self.version(self.subscriber) == self.version(self.publisher) == 1
@@ -45,7 +46,7 @@ class World:
 
     def published(self, values: Mapping[str, Any]) -> PublishedEvent:
         told: list[bool | Exception] = []
-        plugin_of(self.publisher).when_publishable(self.schema, values, told.append)
+        plugin_of(self.publisher).entering.when_publishable(self.schema, values, told.append)
         self.ring.simulation.run_until(lambda: bool(told), limit_s=60.0)
         assert told == [True]
         event = self.ring.judge.publish(self.publisher, self.schema, values)
@@ -79,7 +80,7 @@ def test_a_live_subscription_is_changed_to_a_new_attribute() -> None:
     watched = world.subscribed(f"{attribute} >= 0")
     world.ring.run_for(PAUSE_S)
     told: list[Any] = []
-    plugin_of(world.subscriber).change(watched.id, "venue = 'XETRA'", told.append)
+    plugin_of(world.subscriber).subscriptions.change(watched.id, "venue = 'XETRA'", told.append)
     world.ring.simulation.run_until(lambda: bool(told), limit_s=60.0)
     assert (told[0].state, told[0].filter) == ("replicated", "venue = 'XETRA'")
 
@@ -107,12 +108,12 @@ def test_nodes_that_had_forgotten_the_schema_take_subscriptions_to_a_new_attribu
     schema = ring.workload.schema
     made = ring.subscribe(20, [subscriber])
     for each in made:
-        plugin_of(subscriber).end(each.id)
+        plugin_of(subscriber).subscriptions.end(each.id)
     ring.run_for(200.0)
-    assert sum(schema in plugin_of(place).schemas.known() for place in ring.simulation.nodes) == 1
+    assert sum(schema in names(plugin_of(place).schemas) for place in ring.simulation.nodes) == 1
     document, venues = ring.workload.document(), [{**VENUE, "name": f"venue{number}"} for number in range(8)]
     told: list[Any] = []
-    plugin_of(declarer).declare(
+    plugin_of(declarer).schemas.declare(
         {**document, "version": 2, "attributes": [*document["attributes"], *venues]}, told.append
     )
     ring.simulation.run_until(lambda: bool(told), limit_s=60.0)

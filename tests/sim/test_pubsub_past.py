@@ -17,8 +17,8 @@ def past_of(ring: PubSubRing, since_s: float) -> tuple[int, list[tuple[str, int]
     plugin = plugin_of(ring.simulation.nodes[2])
     told: list[object] = []
     asked = {"schema": ring.workload.schema, "filter": EVERYTHING, "since_s": since_s}
-    view = plugin.subscribe(SubscriptionRequest.model_validate(asked), told.append)
-    reader = plugin.reading(view.id)[1].reader("start")
+    view = plugin.subscriptions.subscribe(SubscriptionRequest.model_validate(asked), told.append)
+    reader = plugin.subscriptions.reading(view.id)[1].reader("start")
     ring.simulation.run_until(lambda: bool(told), limit_s=60.0)
     ring.run_for(10.0)
     count, marks = 0, []
@@ -46,14 +46,14 @@ def test_a_past_that_is_not_remembered_is_told(settings: dict[str, object], sinc
     plugin = plugin_of(ring.simulation.nodes[2])
     waiting: list[object] = []
     asked = {"schema": ring.workload.schema, "filter": "attr1 < 0 OR attr1 >= 0", "since_s": 1.0}
-    other = plugin.subscribe(SubscriptionRequest.model_validate(asked), waiting.append)
-    plugin.reading(other.id)[1].reader("start")  # one that nobody reads ends
+    other = plugin.subscriptions.subscribe(SubscriptionRequest.model_validate(asked), waiting.append)
+    plugin.subscriptions.reading(other.id)[1].reader("start")  # one that nobody reads ends
     made = ring.publish(60, spacing_s=3.0)
     ring.finish(made)
     count, marks = past_of(ring, since_s)
     assert marks == ([("past", 0)] if is_told else [])
     assert count > 0
-    view, _ = plugin.reading(other.id)
+    view, _ = plugin.subscriptions.reading(other.id)
     assert not view.missed_because, "it had all that it asked for"
 
 

@@ -20,26 +20,26 @@ def test_a_new_subscription_gets_the_last_value_of_a_key_and_no_older_one() -> N
     rng = Random(3)
     workload, live = ThesisWorkload(rng), simulation.live_nodes()
     told: list[object] = []
-    plugin_of(live[0]).declare(workload.document(), told.append)
+    plugin_of(live[0]).schemas.declare(workload.document(), told.append)
     simulation.run_for(5.0)
     for place in live:
         plugin_of(place).schemas.fetch("thesis", lambda schema, why: None)
     simulation.run_for(5.0)
     for _ in range(120):  # so that the trees have several leaves
         asked = SubscriptionRequest.model_validate({"schema": "thesis", "filter": workload.subscription()})
-        plugin_of(rng.choice(live)).subscribe(asked, told.append)
+        plugin_of(rng.choice(live)).subscriptions.subscribe(asked, told.append)
         simulation.run_for(0.5)
     simulation.run_for(30.0)
     for value in (10.0, 9000.0):  # the second one replaces the first one, and belongs to other leaves
         event = {"attr1": value, "attr2": 0.0, "attr3": 1.0, "attr4": 1.0, "_retain": "sensor"}
-        plugin_of(live[1]).publish("thesis", event, told.append)
+        plugin_of(live[1]).entering.publish("thesis", event, told.append)
         simulation.run_for(5.0)
 
     def retained(filter: str) -> list[float]:
         plugin = plugin_of(live[2])
         asked = SubscriptionRequest.model_validate({"schema": "thesis", "filter": filter, "retained": True})
-        view = plugin.subscribe(asked, told.append)
-        reader = plugin.reading(view.id)[1].reader("start")
+        view = plugin.subscriptions.subscribe(asked, told.append)
+        reader = plugin.subscriptions.reading(view.id)[1].reader("start")
         simulation.run_for(20.0)
         entries = iter(reader.take, None)
         return [entry.value.values["attr1"] for entry in entries if isinstance(entry, FeedItem)]

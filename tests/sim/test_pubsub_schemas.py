@@ -8,10 +8,11 @@ from typing import Any
 from peerd.sim.simulation import Place, Simulation
 from peerd.testing.simulation import ring, run_to_rest
 from protocols.pubsub.config import PubSubConfig
+from protocols.pubsub.models import Declared, SchemaEnded
 from protocols.pubsub.names import schema_key
 from protocols.pubsub.schema import EventSchema
 from protocols.pubsub.schemas import SchemaBook
-from tests.support.pubsub_schemas import DOCUMENT, BookPlugin
+from tests.support.pubsub_schemas import DOCUMENT, BookPlugin, names
 from tests.support.records import holders
 
 LEASE_S = PubSubConfig().lease
@@ -34,10 +35,11 @@ def declared(simulation: Simulation, *wanted: tuple[Place, Any]) -> list[Answer]
     found: dict[int, Answer] = {}
     for index, (place, document) in enumerate(wanted):
 
-        def done(schema: EventSchema | None, why: str, index: int = index) -> None:
-            found[index] = (schema, why)
+        def done(answer: Declared | Exception, place: Place = place, index: int = index) -> None:
+            made = book(place).get(answer.name) if isinstance(answer, Declared) else None
+            found[index] = made, "" if made else str(answer)
 
-        book(place).declare(document, None, done)
+        book(place).declare(document, done)
     simulation.run_until(lambda: len(found) == len(wanted), limit_s=60.0)
     return [found[index] for index in range(len(wanted))]
 
@@ -77,12 +79,12 @@ def test_a_schema_that_its_creator_ends_is_forgotten_everywhere_and_its_name_is_
     declared(simulation, (first, DOCUMENT))
     declared(simulation, (second, DOCUMENT))  # the same, which second keeps from now on, too
     fetched(simulation, rest)
-    told: list[Answer] = []
-    book(first).end("trades", lambda schema, why: told.append((schema, why)))
+    told: list[SchemaEnded | Exception] = []
+    book(first).end("trades", told.append)
     simulation.run_until(lambda: bool(told), limit_s=60.0)
-    assert told[0][0] is not None, told
+    assert isinstance(told[0], SchemaEnded), told
     simulation.run_for(2 * LEASE_S)
-    assert [book(place).known() for place in simulation.live_nodes()] == [[]] * 12
+    assert [names(book(place)) for place in simulation.live_nodes()] == [[]] * 12
     different = {"name": "trades", "attributes": [{"name": "venue", "type": "string"}]}
     [(made, why)] = declared(simulation, (second, different))
     assert made is not None, why

@@ -17,14 +17,14 @@ from peerd.sim.swarm.plan import Attackers
 from peerd.sim.swarm.swarm import run_seed
 from peerd.sim.world import SimulationFailure
 from peerd.testing.host import peer
-from protocols.pubsub import publishing
 from protocols.pubsub.cells import WHOLE, text
 from protocols.pubsub.delivering.outbox import Outbox
 from protocols.pubsub.front.checkers import OrderAtLeaves, SubscriptionsConserved, SubscriptionsInPlace, held_pieces
 from protocols.pubsub.front.judging import plugin_of
 from protocols.pubsub.messages import CellState, DeliveredEvent, EventBody, EventDelivery, SubObject
 from protocols.pubsub.ports import SchemaView
-from protocols.pubsub.probing import probe_region
+from protocols.pubsub.publishing import publisher
+from protocols.pubsub.publishing.probing import probe_region
 from protocols.pubsub.subscribing.installation import InstallAction, Installation
 from protocols.pubsub.subscribing.local import Entry, LocalSubscriptions, TakenWindow
 from protocols.pubsub.tree.keeper import Keeper
@@ -147,7 +147,7 @@ def test_the_judge_finds_leaves_that_a_publisher_forgets(monkeypatch: pytest.Mon
         leaves, guesses = probe_region(*arguments)
         return list(leaves)[1:], list(guesses)[not leaves :]
 
-    monkeypatch.setattr(publishing, "probe_region", forgetful)
+    monkeypatch.setattr(publisher, "probe_region", forgetful)
     assert "recall: " in judged()
 
 

@@ -41,7 +41,7 @@ def test_dear_probes_of_a_member_cost_the_leaves_little_and_others_subscribe_mea
     read: dict[str, None] = {}
     add = LeafIndex.add
 
-    def noted(index: LeafIndex, key: SubscriptionKey, cell: int, sub: SubObject) -> None:
+    def noted(index: LeafIndex, key: SubscriptionKey, cell: tuple[int, int], sub: SubObject) -> None:
         if sub.sid >= 1 << 40:
             read[sub.filter] = None
         add(index, key, cell, sub)

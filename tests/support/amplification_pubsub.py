@@ -76,7 +76,7 @@ def quiet_pubsub_ring(count: int, overlay: OverlayConfig, settle_s: float, seed:
     simulation = ring(count, seed, plugins=lambda index: [PubSub(config)], overlay=overlay, services=services)
     simulation.misbehaviour_is_failure = False
     told: list[Any] = []
-    plugin_of(simulation.nodes[0]).declare(DOCUMENT, told.append)
+    plugin_of(simulation.nodes[0]).schemas.declare(DOCUMENT, told.append)
     simulation.run_until(lambda: bool(told), limit_s=60.0)
     for place in simulation.nodes:
         plugin_of(place).schemas.fetch(SCHEMA, lambda schema, why: None)
@@ -115,7 +115,7 @@ class _Words:
         own = member.peer
         schema = plugin_of(member).schemas.get(SCHEMA)
         assert schema is not None
-        encoded = schema.encode_values({"a": 5})
+        encoded = schema.pack(schema.read_values({"a": 5}))
         self.member, self.victim = own, victim
         self.sub = SubObject(own, 1, 0, 1, TREE.attribute, 0, 1 << 31, FILTER)
         self.event = EventBody(own, 1, 1, 1, encoded)

@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
+from peerd.api import Plugin
 from peerd.lib.feed import Feed
 from protocols.pubsub.config import PubSubConfig
 from protocols.pubsub.models import (
@@ -20,8 +21,8 @@ from protocols.pubsub.models import (
     TreeView,
 )
 from protocols.pubsub.names import EventId
-from protocols.pubsub.outcomes import QueueFull
 from protocols.pubsub.plugin import PubSub
+from protocols.pubsub.publishing.outcomes import QueueFull
 from protocols.pubsub.service import NotDone
 from tests.support.fake_daemon import OWN
 
@@ -55,11 +56,18 @@ def received(number: int) -> ReceivedEvent:
     return ReceivedEvent(event=f"e{number}", publisher="aa" * 16, published_at=1.8e9, values=values)
 
 
-class FakePubSub(PubSub):
-    """Implements `protocols.pubsub.service.PubSubService`. ``refusal`` is raised by whatever is asked."""
+class FakePubSub(Plugin):
+    """All parts of `PubSub` that clients use in one. ``refusal`` is raised by whatever is asked."""
+
+    name = PubSub.name
+    messages = PubSub.messages
+    metrics = PubSub.metrics
+    events = PubSub.events
+    Config = PubSubConfig
 
     def __init__(self) -> None:
         super().__init__(PubSubConfig())
+        self.schemas = self.entering = self.subscriptions = self.explainer = self.trees = self
         self.calls: list[tuple[str, Any]] = []
         self.refusal: Exception | None = None
         self.rooms = 0
@@ -91,11 +99,11 @@ class FakePubSub(PubSub):
         self._note("declare", dict(document), if_version)
         on_done(Declared(name=str(document["name"]), version=1, is_new=True))
 
-    def schemas_known(self) -> list[SchemaSummary]:
+    def known(self) -> list[SchemaSummary]:
         """One."""
         return [SchemaSummary(name="stocks", version=1, attributes=3, absent="fails")]
 
-    def schema_document(self, name: str, on_done: Callable[[dict[str, Any] | Exception], None]) -> None:
+    def document(self, name: str, on_done: Callable[[dict[str, Any] | Exception], None]) -> None:
         """Only stocks."""
         on_done(DOCUMENT if name == "stocks" else NotDone("unknown", f"there is no schema {name}"))
 
@@ -161,11 +169,11 @@ class FakePubSub(PubSub):
         self._note("continued", epoch)
         return self.view.id if epoch == self.feed.epoch else None
 
-    def subscriptions_held(self) -> list[SubscriptionView]:
+    def views(self) -> list[SubscriptionView]:
         """Two: one covers the other."""
         return [self.view, self.view.model_copy(update={"id": "0b", "state": "covered", "covered_by": "0a"})]
 
-    def subscription_held(self, id: str) -> SubscriptionView:
+    def view_of(self, id: str) -> SubscriptionView:
         """The one subscription."""
         return self.view
 

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from random import Random
+from types import SimpleNamespace
 from typing import Any, ClassVar
 
 import msgpack
@@ -16,18 +17,24 @@ from peerd.messages import Message, PeerRef
 from peerd.sim.network import NetworkConfig
 from peerd.sim.simulation import Place as Node, Simulation
 from peerd.testing.simulation import ring
-from protocols.pubsub import forwarding, publishing
 from protocols.pubsub.cell_map import CellMap
 from protocols.pubsub.cells import SIDE, WHOLE, Target, ancestor, children, level, parent, sibling
 from protocols.pubsub.config import PubSubConfig
-from protocols.pubsub.forwarding import Forwarding
+from protocols.pubsub.events import EVENTS
+from protocols.pubsub.ledger import LedgerBook
 from protocols.pubsub.messages import MESSAGES, EventAck, EventBody, SubObject
+from protocols.pubsub.models import AckWord
 from protocols.pubsub.names import EVERY, EventId, Tree
-from protocols.pubsub.outcomes import PublishResult
 from protocols.pubsub.ports import CellDecision, Elsewhere, Here, SchemaView, Unsettled, Values
-from protocols.pubsub.probing import LevelGuide
-from protocols.pubsub.publishing import Publishing
-from protocols.pubsub.spread import AttributeCell, trees_of
+from protocols.pubsub.publishing import forwarding, publisher
+from protocols.pubsub.publishing.answering import Answering
+from protocols.pubsub.publishing.event import EventDraft
+from protocols.pubsub.publishing.forwarding import Forwarding
+from protocols.pubsub.publishing.handing_over import HandingOver
+from protocols.pubsub.publishing.outcomes import PublishResult
+from protocols.pubsub.publishing.probing import LevelGuide
+from protocols.pubsub.publishing.publisher import Publishing
+from protocols.pubsub.publishing.spread import AttributeCell, trees_of
 
 SCHEMA = "trades"
 
@@ -47,7 +54,7 @@ class LineSchema:
         found = {number: Target(values.get(str(number)), self.length_max) for number in range(1, self.attributes + 1)}
         return {EVERY: Target(None), **found}
 
-    def encode_values(self, values: Mapping[str, Any]) -> bytes:
+    def pack(self, values: Values) -> bytes:
         """As given."""
         return bytes(msgpack.packb(dict(values)))
 
@@ -175,6 +182,9 @@ class GivenLeaves:
         """Nobody has subscribed."""
         return []
 
+    def ask_leaves(self, tree: Tree, told: Callable[[Iterable[int]], None]) -> None:
+        """The root of the tree does not say."""
+
 
 @dataclass(frozen=True, slots=True)
 class Arrival:
@@ -231,17 +241,13 @@ def acknowledgement(
     return EventAck(schema, events[0].epoch, numbers, trees_of(cells), (matched * len(cells),) * len(numbers), copies)
 
 
-def unsigned(schema: str, event: EventBody) -> bytes:
-    """What the publisher of an event signs, as far as these tests care."""
-    return b"event" + schema.encode() + event.sequence.to_bytes(8, "big") + event.values
-
-
 class Events(Plugin):
     """Publishes and forwards; the tree and the leaves are the test's."""
 
     name: ClassVar[str] = "events"
     messages = MESSAGES
-    metrics = (*publishing.METRICS, *forwarding.METRICS)
+    metrics = (*publisher.METRICS, *forwarding.METRICS)
+    events = EVENTS
     Config: ClassVar[type[PluginConfig]] = PubSubConfig
     config: PubSubConfig
 
@@ -257,17 +263,26 @@ class Events(Plugin):
         self.leaves = GivenLeaves(self.forest, Random(int(host.id) % 1000))
         self.acking = AckingLeaves(host)
         self.guide = LevelGuide(self.config)
-        self.forwarding = Forwarding(host, self.config, self.schemas)
-        self.forwarding.leaves = self.leaves  # type: ignore[assignment]  # of the tree, only what events need is here
-        self.forwarding.events = self.acking  # type: ignore[assignment]  # likewise
-        self.publishing = Publishing(host, self.config, self.forwarding, self.guide, unsigned)
+        leaves: Any = self.leaves  # of the tree, and of what happens at leaves, only what events need is here
+        leaves.heat = SimpleNamespace(note_sent=lambda size: None, handing_over=HandingOver(host))
+        events: Any = self.acking
+        self.forwarding = Forwarding(host, self.config, self.schemas, leaves, events, Answering(host))
+        ledger = LedgerBook(host, self.config, leaves)
+        self.publishing = Publishing(host, self.config, self.forwarding, self.guide, leaves, ledger)
         self.add_parts(self.forwarding, self.publishing)
 
-    def publish(self, values: Mapping[str, Any], **options: Any) -> EventId:
+    def publish(
+        self,
+        values: Mapping[str, Any],
+        ack: AckWord | None = None,
+        on_result: Callable[[PublishResult], None] | None = None,
+        **options: Any,
+    ) -> EventId:
         """Publish, and note the outcome."""
-        return self.publishing.publish(
-            self.schema, self.schema.encode_values(values), on_result=self.outcomes.append, **options
-        )
+        draft = EventDraft(dict(values), **options)
+        found = self.publishing.enqueue(self.schema, draft, ack, on_result or self.outcomes.append)
+        self.publishing.set_out()
+        return found
 
     def send_refused(self, peer: PeerRef, message_type: type[Message], reason: SendRefusal, count: int) -> None:
         self.publishing.send_refused(peer, message_type, reason)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from types import SimpleNamespace
 from typing import Any
 
 from peerd.api import Plugin
@@ -18,6 +19,7 @@ from protocols.pubsub.cells import WHOLE, Target
 from protocols.pubsub.config import PubSubConfig
 from protocols.pubsub.delivering.assembly import Delivering
 from protocols.pubsub.delivering.messages import COPY_MESSAGES
+from protocols.pubsub.explaining.explainer import Explainer
 from protocols.pubsub.losses import LostEvents
 from protocols.pubsub.messages import MESSAGES, EventBody, LeafEntry, SubObject
 from protocols.pubsub.names import EventId, SubscriptionKey, Tree
@@ -40,12 +42,12 @@ class FakeSchema:
         """The whole of one tree."""
         return {1: Target(None)}
 
-    def encode_values(self, values: Mapping[str, Any]) -> bytes:
+    def pack(self, values: Values) -> bytes:
         """As JSON."""
         return json.dumps(dict(values)).encode()
 
     def decode_values(self, data: bytes) -> Values:
-        """See `encode_values`."""
+        """See `pack`."""
         try:
             found = json.loads(data)
         except ValueError as error:
@@ -93,13 +95,15 @@ class FakeSchemas:
 
 @dataclass
 class FakeLeaves:
-    """Implements `protocols.pubsub.ports.LeafCells` over a list of pieces, all of them in `LEAF`."""
+    """As `protocols.pubsub.tree.keeper.Keeper`, over a list of pieces, all of them in `LEAF`."""
 
     subs: list[SubObject] = field(default_factory=list)
     decision: CellDecision = field(default_factory=Here)
     unwanted_keys: list[SubscriptionKey] = field(default_factory=list)
     noted: int = 0
     copies: int = 0
+    forest: SimpleNamespace = field(default_factory=lambda: SimpleNamespace(nodes=list))
+    """No leaves are counted here."""
 
     def decide(
         self, tree: Tree, cell: int, target: Target | None, *, vouched: bool, careful: bool = False
@@ -130,7 +134,7 @@ class FakeLeaves:
 
 @dataclass
 class FakeSubscribers:
-    """Implements `protocols.pubsub.ports.Subscribers`: takes what its filters want, each event once."""
+    """As `protocols.pubsub.subscribing.local.LocalSubscriptions`: takes what its filters want, each event once."""
 
     filters: list[str] = field(default_factory=list)
     pause_ms: int = 0
@@ -167,6 +171,27 @@ class FakeSubscribers:
         return self.pause_ms
 
 
+class DeskExplainer(Explainer):
+    """What publisher and subscriber know is the test's, and so are the pieces."""
+
+    publisher_view: Any
+    subscriber_view: Any
+
+    def __init__(self, host: Any, schemas: Any, leaves: FakeLeaves, made: Delivering) -> None:
+        nobody: Any = None
+        super().__init__(host, schemas, nobody, made, nobody, nobody)
+        self.publisher_view = self.subscriber_view = lambda schema, event: None
+        self._leaves = leaves
+
+    def pieces_of(self, schema: str, subscriber: NodeId) -> list[tuple[int, SubObject]]:
+        """Those that the test has put into the leaf."""
+        return [(WHOLE, sub) for sub in self._leaves.subs if sub.subscriber.id == subscriber]
+
+    def names_of(self, schema: str) -> Callable[[int], str]:
+        """By number."""
+        return "attribute {}".format
+
+
 class _LeafPlugin(Plugin):
     """Holds the parts, so that the fake host finds their handlers and timers."""
 
@@ -183,19 +208,24 @@ class Desk:
         self.host.neighbours = tuple(map(peer, neighbours))
         host: Any = self.host
         self.leaves, self.subscribers, self.schemas = FakeLeaves(), FakeSubscribers(), FakeSchemas()
-        self.genuine = True
+        self.received: list[tuple[Any, ...]] = []
+        leaves: Any = self.leaves
+        subscribers: Any = self.subscribers
         made = Delivering(
-            host, self.config, self.schemas, self.leaves, self.subscribers, lambda schema, event: self.genuine
+            host,
+            self.config,
+            self.schemas,
+            leaves,
+            subscribers,
+            lambda *received: self.received.append(received),
+            host.send,
         )
         self.made, self.desk, self.ledger, self.deliverer = made, made.desk, made.ledger, made.deliverer
         self.multicast, self.holding, self.history = made.multicast, made.holding, made.history
-        self.explainer = made.explainer
-        self.explainer.pieces_of = lambda schema, subscriber: [
-            (WHOLE, sub) for sub in self.leaves.subs if sub.subscriber.id == subscriber
-        ]
+        self.explainer = DeskExplainer(host, self.schemas, self.leaves, made)
         self.plugin = _LeafPlugin()
         self.plugin.start(host)
-        self.plugin.add_parts(*made.parts)
+        self.plugin.add_parts(*made.parts, self.explainer)
         self.host.plugin = self.plugin
 
     def arrive(self, *events: EventBody, copies: int = 0, attempt: int = 0) -> None:
@@ -209,7 +239,7 @@ class Desk:
 
 def event(sequence: int, publisher: int = 9, payload: bytes = b"", retain: bytes = b"", **values: Any) -> EventBody:
     """An event; without other values its price is its number."""
-    encoded = SCHEMA.encode_values(values or {"price": sequence})
+    encoded = SCHEMA.pack(values or {"price": sequence})
     return EventBody(peer(publisher), 1, sequence, sequence * 1000, encoded, payload, "", retain)
 
 

@@ -42,7 +42,7 @@ class PubSubRing:
 
     def _declare(self) -> None:
         told: list[object] = []
-        plugin_of(self.simulation.nodes[0]).declare(self.workload.document(), told.append)
+        plugin_of(self.simulation.nodes[0]).schemas.declare(self.workload.document(), told.append)
         self.simulation.run_until(lambda: bool(told), limit_s=60.0)
         self.learn(self.simulation.live_nodes())
 

@@ -139,6 +139,11 @@ class BookPlugin(Plugin):
         self.book.start()
 
 
+def names(book: SchemaBook) -> list[str]:
+    """The schemas that a node knows."""
+    return [each.name for each in book.known()]
+
+
 def ports_of(host: Host) -> tuple[SchemaView, Schemas]:
     """What the other parts see; here so that the type checker compares it with what there is."""
     return schema(), SchemaBook(host, PubSubConfig())

@@ -7,14 +7,17 @@ from typing import Any
 
 import msgpack
 
-from peerd.api import Host, Plugin
+from peerd.api import Host, Plugin, Rng
 from peerd.errors import ProtocolError
 from peerd.lib.feed import FeedItem, Policy
 from peerd.lib.filter import Node, Schema, covers, matcher, parse, write
 from peerd.messages import PeerRef
 from peerd.testing.host import FakeHost, peer
+from protocols.pubsub.bodies import event_statement
 from protocols.pubsub.cells import Target, cell_at
 from protocols.pubsub.config import PubSubConfig
+from protocols.pubsub.events import EVENTS
+from protocols.pubsub.matching import LeafIndex
 from protocols.pubsub.messages import (
     MESSAGES,
     Confirm,
@@ -31,9 +34,9 @@ from protocols.pubsub.messages import (
     SubObject,
 )
 from protocols.pubsub.models import ReceivedEvent, SubscriptionRequest, SubscriptionView
-from protocols.pubsub.names import SubscriptionKey
+from protocols.pubsub.names import SubscriptionKey, Tree
 from protocols.pubsub.ports import PiecePoint, SchemaView, Values
-from protocols.pubsub.statements import event_statement
+from protocols.pubsub.publishing.probing import LevelGuide
 from protocols.pubsub.subscribing.inbox import Inbox
 from protocols.pubsub.subscribing.installer import Installer
 from protocols.pubsub.subscribing.local import LocalSubscriptions
@@ -62,7 +65,7 @@ class PlainSchema:
     def targets(self, values: Values) -> Mapping[int, Target]:
         return {}
 
-    def encode_values(self, values: Mapping[str, Any]) -> bytes:
+    def pack(self, values: Values) -> bytes:
         return packed(values)
 
     def decode_values(self, data: bytes) -> Values:
@@ -111,22 +114,22 @@ class PlainSchemas:
             on_done(found, "" if found else f"nobody has declared a schema {name}")
 
 
-class PlainIndex:
-    """Implements `protocols.pubsub.subscribing.local.SubscriptionIndex` by trying all filters."""
+class PlainIndex(LeafIndex):
+    """Tries all filters."""
 
     def __init__(self, schema: SchemaView) -> None:
         self._schema = schema
         self.failed: dict[str, str] = {}
-        self._subs: dict[SubscriptionKey, tuple[SubObject, Callable[[Any], bool]]] = {}
+        self._tried: dict[SubscriptionKey, tuple[SubObject, Callable[[Any], bool]]] = {}
 
-    def add(self, key: SubscriptionKey, cell: int, sub: SubObject) -> None:
-        self._subs[key] = sub, matcher(self._schema.parse_filter(sub.filter))
+    def add(self, key: SubscriptionKey, cell: tuple[int, int], sub: SubObject) -> None:
+        self._tried[key] = sub, matcher(self._schema.parse_filter(sub.filter))
 
-    def remove(self, key: SubscriptionKey, attribute: int, cell: int) -> None:
-        del self._subs[key]
+    def remove(self, key: SubscriptionKey, cell: tuple[int, int]) -> None:
+        del self._tried[key]
 
     def match(self, values: Values, cells: Sequence[tuple[int, int]]) -> list[SubObject]:
-        return [sub for sub, matches in self._subs.values() if matches(values)]
+        return [sub for sub, matches in self._tried.values() if matches(values)]
 
 
 def points_of(schema: SchemaView, node: Node, group: str) -> list[PiecePoint]:
@@ -135,12 +138,20 @@ def points_of(schema: SchemaView, node: Node, group: str) -> list[PiecePoint]:
     return [PiecePoint(1, number << 20, (number << 20) + 9) for number in numbers]
 
 
+class FixedLevel(LevelGuide):
+    """Subscriptions are tried at one level."""
+
+    def install_levels(self, tree: Tree, rng: Rng, attempt: int) -> tuple[int, ...]:
+        return (4,)
+
+
 class Subscriber(Plugin):
     """The subscriber's side alone."""
 
     name = "pubsub"
     messages = MESSAGES
     metrics = METRICS
+    events = EVENTS
     Config = PubSubConfig
     config: PubSubConfig
 
@@ -150,7 +161,8 @@ class Subscriber(Plugin):
 
     def start(self, host: Host) -> None:
         super().start(host)
-        self.installer = Installer(host, self.config, lambda tree, attempt: (4,))
+        no_leaves: Any = None  # of its own
+        self.installer = Installer(host, self.config, FixedLevel(self.config), no_leaves)
         self.local = LocalSubscriptions(host, self.config, PlainIndex)
         self.inbox = Inbox(host, self.schemas, self.local)
         parts = host, self.config, self.schemas, self.installer, self.local

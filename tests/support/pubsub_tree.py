@@ -81,7 +81,7 @@ class FakeSchema:
         """None: the tree does not ask."""
         return {}
 
-    def encode_values(self, values: Any) -> bytes:
+    def pack(self, values: Any) -> bytes:
         """Nothing: the tree does not ask."""
         return b""
 

@@ -83,7 +83,7 @@ class Soak:
     def _declare(self) -> None:
         first = self.simulation.nodes[0]
         told: list[object] = []
-        pubsub_of(first).declare(self.workload.document(), told.append)
+        pubsub_of(first).schemas.declare(self.workload.document(), told.append)
         spec = StreamSpec(name=STREAM, kind="attributes", policy="overlap")
         streams_of(first).changes.create(spec, told.append)
         self.simulation.run_until(lambda: len(told) == 2, limit_s=60.0)
@@ -99,12 +99,12 @@ class Soak:
         asked = SubscriptionRequest.model_validate(
             {"schema": self.workload.schema, "filter": self.workload.subscription()}
         )
-        view = pubsub_of(place).subscribe(asked, lambda answer: None)
-        self._readers.append(pubsub_of(place).reading(view.id)[1].reader("start"))
+        view = pubsub_of(place).subscriptions.subscribe(asked, lambda answer: None)
+        self._readers.append(pubsub_of(place).subscriptions.reading(view.id)[1].reader("start"))
         return view.id
 
     def _publish(self) -> None:
-        pubsub_of(self._place()).publish(self.workload.schema, self.workload.event(), self._published)
+        pubsub_of(self._place()).entering.publish(self.workload.schema, self.workload.event(), self._published)
 
     def _published(self, answer: Any) -> None:
         self.counts["failed" if isinstance(answer, Exception) else answer.outcome] += 1
@@ -140,7 +140,7 @@ class Soak:
 
     def _come_and_go(self) -> None:
         place = self._place()
-        self.simulation.after(PASSING_S, partial(_each, pubsub_of(place).end, [self._subscribe(place)]))
+        self.simulation.after(PASSING_S, partial(_each, pubsub_of(place).subscriptions.end, [self._subscribe(place)]))
         self._follow(self.rng.choice(self.simulation.nodes[1:]))
 
     def _read(self) -> None:

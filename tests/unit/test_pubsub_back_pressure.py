@@ -9,13 +9,13 @@ from msgspec.structs import replace
 
 from peerd.errors import Unavailable
 from protocols.pubsub.cells import WHOLE
-from protocols.pubsub.coverage import Coverage
-from protocols.pubsub.lanes import Lanes
 from protocols.pubsub.names import EVERY
-from protocols.pubsub.outcomes import PendingPublish, PublishResult, PublishStatus
-from protocols.pubsub.publishing import QUEUED_MAX, UNDER_WAY_MAX
-from protocols.pubsub.spread import AttributeCell, Batch
-from protocols.pubsub.stragglers import (
+from protocols.pubsub.publishing.coverage import Coverage
+from protocols.pubsub.publishing.lanes import Lanes
+from protocols.pubsub.publishing.outcomes import PendingPublish, PublishResult, PublishStatus
+from protocols.pubsub.publishing.publisher import QUEUED_MAX, UNDER_WAY_MAX
+from protocols.pubsub.publishing.spread import AttributeCell, Batch
+from protocols.pubsub.publishing.stragglers import (
     CELLS_AT_ONCE,
     LATE_BYTES_MAX,
     LATE_MAX,
@@ -65,7 +65,7 @@ def test_the_end_of_the_plugin_is_an_outcome() -> None:
     told: list[PublishResult] = []
     publishing = world.plugin.publishing
     for _ in range(UNDER_WAY_MAX + 1):
-        publishing.publish(world.schema, world.schema.encode_values({}), on_result=told.append)
+        world.plugin.publish({}, on_result=told.append)
     publishing.end("this daemon stops")
     assert len(told) == UNDER_WAY_MAX + 1
     assert told[0].status is PublishStatus.UNKNOWN

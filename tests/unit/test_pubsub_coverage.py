@@ -28,9 +28,9 @@ from protocols.pubsub.cells import (
     text,
 )
 from protocols.pubsub.config import PubSubConfig
-from protocols.pubsub.coverage import NO_CHANGE, OUTSTANDING_MAX, Coverage, CoverageChange
 from protocols.pubsub.names import Tree
-from protocols.pubsub.probing import GAPS_MAX, PROBES_MAX, LevelGuide, probe_region
+from protocols.pubsub.publishing.coverage import NO_CHANGE, OUTSTANDING_MAX, Coverage, CoverageChange
+from protocols.pubsub.publishing.probing import GAPS_MAX, PROBES_MAX, LevelGuide, probe_region
 
 DEPTH = 8
 """The finest grain at which these tests look at the square."""
@@ -162,21 +162,21 @@ def test_the_levels_follow_the_leaves_that_answered() -> None:
     assert guide.range_of(TREE) == (2, 14), "deeper than what was configured for a start"
     assert guide.range_of(Tree("trades", 2)) == (2, 10), "each tree has its own depth"
     rng = Random(3)
-    assert {guide.install_levels(TREE, 2, rng) for _ in range(500)} == {(each,) for each in range(2, 15)}
+    assert {guide.install_levels(TREE, rng, 2) for _ in range(500)} == {(each,) for each in range(2, 15)}
 
 
 def test_a_subscription_is_first_tried_around_the_depth_that_was_seen_in_the_tree_or_its_schema() -> None:
     guide, rng = LevelGuide(PubSubConfig()), Random(3)
-    assert guide.install_levels(TREE, 1, rng) == (2, 3, 4), "nothing is known yet"
+    assert guide.install_levels(TREE, rng, 1) == (2, 3, 4), "nothing is known yet"
     guide.saw(TREE, 6)
-    assert guide.install_levels(TREE, 1, rng) == (5, 6, 7)
-    assert guide.install_levels(Tree(TREE.schema, 7), 1, rng) == (5, 6, 7)
-    assert guide.install_levels(Tree("other", 1), 1, rng) == (2, 3, 4)
+    assert guide.install_levels(TREE, rng, 1) == (5, 6, 7)
+    assert guide.install_levels(Tree(TREE.schema, 7), rng, 1) == (5, 6, 7)
+    assert guide.install_levels(Tree("other", 1), rng, 1) == (2, 3, 4)
     guide = LevelGuide(PubSubConfig(level_max=10))
     guide.saw(TREE, 0)
-    assert guide.install_levels(TREE, 1, rng) == (0, 1, 2)
+    assert guide.install_levels(TREE, rng, 1) == (0, 1, 2)
     guide.saw(TREE, 200)
-    assert guide.install_levels(TREE, 1, rng) == (10,)
+    assert guide.install_levels(TREE, rng, 1) == (10,)
 
 
 def test_the_levels_stay_within_the_deepest_that_a_tree_may_have() -> None:

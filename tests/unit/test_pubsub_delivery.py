@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Collection
-from typing import Any
 
 import pytest
 from hypothesis import given, settings, strategies as st
@@ -163,7 +162,6 @@ def test_only_the_publisher_itself_publishes() -> None:
 def test_a_schema_that_asks_for_proofs_takes_no_forged_event() -> None:
     desk = Desk()
     desk.leaves.subs = [sub(5, 1)]
-    desk.genuine = False
     signed = type(SCHEMA)(is_signed=True)
     desk.desk.arrived(signed, peer(9), [event(1)], [LEAF], 0, 0)
     assert [ack.failed for ack in acks(desk)] == [FORGED]
@@ -468,12 +466,10 @@ def test_many_subscribers_get_an_event_by_multicast_and_the_rest_directly() -> N
 
 def test_a_group_delivery_is_split_by_next_hop_and_its_own_part_taken() -> None:
     desk = Desk(5, neighbours=(1 << 120,))
-    got: list[Any] = []
-    desk.multicast.received = lambda *received: got.append(received)
     others = tuple(NodeDelivery(node((1 << 120) + number), (number,)) for number in range(2))
     message = GroupDelivery(SCHEMA.name, peer(1), event(1), (NodeDelivery(node(5), (7,)), *others), 3)
     desk.host.deliver(message, peer(2))
-    assert got == [(SCHEMA.name, event(1), (7,), peer(1))]
+    assert desk.received == [(SCHEMA.name, event(1), (7,), peer(1))]
     [(to, forwarded)] = desk.host.take_sent()
     assert (to.id, forwarded) == (1 << 120, GroupDelivery(SCHEMA.name, peer(1), event(1), others, 4))
 

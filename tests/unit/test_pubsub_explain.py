@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+
 import pytest
 from msgspec.structs import replace
 
@@ -10,17 +12,14 @@ from peerd.errors import Unavailable
 from peerd.ids import NodeId, format_id
 from peerd.messages import PeerRef, encode_body
 from peerd.testing.host import peer
-from protocols.pubsub.explain import (
-    REMEMBERED_MAX,
-    TEXT_TOLD_MAX,
-    UNDER_WAY_MAX,
+from protocols.pubsub.explaining.explainer import TEXT_TOLD_MAX, UNDER_WAY_MAX
+from protocols.pubsub.explaining.reports import (
     ArrivalVerdict,
     FilterCheck,
     LeafPlace,
     LeafReport,
     NodeReport,
     PublisherReport,
-    Remembered,
     SubscriberReport,
     verdict,
 )
@@ -53,7 +52,7 @@ class World:
         """Have the asker ask, and play the network."""
         found: list[ArrivalVerdict] = []
         asker = self.desks[ASKER]
-        asker.explainer.explain("", event_id(number), node(SUBSCRIBER), found.append, shows_filters=shows_filters)
+        asker.explainer.find_out(event_id(number), node(SUBSCRIBER), found.append, shows_filters=shows_filters)
         asked = 0
         while not found:
             if asker.host.requests:
@@ -188,13 +187,13 @@ def test_another_member_of_the_group_got_it() -> None:
     check = FilterCheck(sid=7, filter="price > 3", group="g", matches=True)
     leaf = LeafReport(schema_name=SCHEMA.name, has_event=True, checks=(check,), others=1)
     subscriber = NodeReport(subscriber=SubscriberReport(fate="unseen", subscriptions=(SUBSCRIPTION,)))
-    assert verdict(None, subscriber, {"a": leaf}).summary == "another member of the group has got it"
+    assert verdict(None, subscriber, {"a": leaf}, str).summary == "another member of the group has got it"
 
 
 def test_an_answer_that_is_no_report_costs_the_link() -> None:
     desk = Desk(ASKER)
     found: list[ArrivalVerdict] = []
-    desk.explainer.explain(SCHEMA.name, event_id(1), node(ASKER), found.append)
+    desk.explainer.find_out(event_id(1), node(ASKER), found.append)
     lookup = next(each for each in desk.host.asked if each.what == "lookup")
     lookup.arguments["on_result"](LookupResult(node(PUBLISHER), peer(PUBLISHER), (), 0.1))
     desk.host.requests[0].on_reply(ExplainAnswer(b'{"leaf": 3}'), peer(PUBLISHER))
@@ -205,16 +204,16 @@ def test_an_answer_that_is_no_report_costs_the_link() -> None:
 def test_so_many_at_a_time() -> None:
     desk = Desk(ASKER)
     for number in range(UNDER_WAY_MAX):
-        desk.explainer.explain(SCHEMA.name, event_id(number), node(SUBSCRIBER), lambda found: None)
+        desk.explainer.find_out(event_id(number), node(SUBSCRIBER), lambda found: None)
     with pytest.raises(Unavailable):
-        desk.explainer.explain(SCHEMA.name, event_id(1), node(SUBSCRIBER), lambda found: None)
+        desk.explainer.find_out(event_id(1), node(SUBSCRIBER), lambda found: None)
 
 
 def test_the_largest_report_fits_into_its_message() -> None:
     desk = Desk(LEAF_ROOT)
     long = " OR ".join(f"name{'x' * 50}{number} = '{'y' * 50}'" for number in range(60))
     desk.leaves.subs = [sub(SUBSCRIBER, sid, long, piece=sid) for sid in range(40)]
-    desk.arrive(replace(event(4), values=SCHEMA.encode_values({f"name{'x' * 50}{n}": "z" * 100 for n in range(60)})))
+    desk.arrive(replace(event(4), values=SCHEMA.pack({f"name{'x' * 50}{n}": "z" * 100 for n in range(60)})))
     place = LeafPlace(attribute=255, cell="01" * 30, owner="f" * 32)
     desk.explainer.publisher_view = lambda schema, event: PublisherReport(
         schema_name="s" * 64, outcome="unknown", visited=(place,) * 64, missing=(place,) * 64
@@ -261,21 +260,10 @@ def test_memory_of_outcomes_is_bounded_and_ages() -> None:
     assert desk.ledger.outcomes(event_id(20)) is None
 
 
-def test_reports_of_events_are_bounded_and_age() -> None:
-    known: Remembered[SubscriberReport] = Remembered(600.0)
-    report = SubscriberReport(fate="taken")
-    for number in range(REMEMBERED_MAX + 1):
-        known.note(event_id(number), report, 0.0)
-    assert known.find(event_id(0)) is None
-    assert known.find(event_id(1)) is report
-    known.note(event_id(0), report, 601.0)
-    assert known.find(event_id(1)) is None
-
-
 def test_every_minute_the_sums_are_told() -> None:
     desk = Desk()
     desk.ledger.start()
-    desk.ledger.tree_size = lambda: (2, 30)
+    desk.leaves.forest.nodes = lambda: [SimpleNamespace(is_leaf=True, pieces=range(15)) for _ in range(2)]
     desk.leaves.subs = [sub(SUBSCRIBER, 1)]
     desk.arrive(event(1), event(2))
     desk.ledger.dropped(event_id(3), None, "slow_reader")

@@ -18,7 +18,6 @@ from peerd.testing.host import FakeHost, peer
 from protocols.pubsub.bodies import event_bytes
 from protocols.pubsub.cells import WHOLE, cell_of_text
 from protocols.pubsub.config import PubSubConfig
-from protocols.pubsub.forwarding import MERGED, PARKED_LOOK_S, SENT_S, TESTS_MAX, TOO_MANY
 from protocols.pubsub.messages import (
     CELLS_MAX,
     HOPS_MAX,
@@ -30,7 +29,8 @@ from protocols.pubsub.messages import (
     TreeCells,
 )
 from protocols.pubsub.names import Tree, key_of
-from protocols.pubsub.passing import (
+from protocols.pubsub.publishing.forwarding import MERGED, PARKED_LOOK_S, SENT_S, TESTS_MAX, TOO_MANY
+from protocols.pubsub.publishing.passing import (
     BATCH_SHARE,
     HELD_S,
     PARKED_MAX,
@@ -43,7 +43,7 @@ from protocols.pubsub.passing import (
     Quotas,
     key_of_batch,
 )
-from protocols.pubsub.spread import PLACES_MAX, TREES_MAX, AttributeCell, Batch, places_of, trees_of, ways_to
+from protocols.pubsub.publishing.spread import PLACES_MAX, TREES_MAX, AttributeCell, Batch, places_of, trees_of, ways_to
 from tests.support.pubsub_events import SCHEMA, Events, Forest
 
 PUBLISHER = peer(77)

@@ -12,12 +12,10 @@ from msgspec.structs import replace
 
 from peerd.wire.codec import encode
 from peerd.wire.frames import frame_size
-from protocols.pubsub.bodies import event_bytes
+from protocols.pubsub.bodies import event_bytes, event_statement, headers_bytes
 from protocols.pubsub.delivering.messages import HoldEvents
-from protocols.pubsub.event import draft_from_json
-from protocols.pubsub.headers import headers_bytes, read_headers
 from protocols.pubsub.messages import HEADER_NAME_MAX, HEADERS_BYTES_MAX, HEADERS_MAX, EventBody, EventHeader
-from protocols.pubsub.statements import event_statement
+from protocols.pubsub.publishing.event import draft_from_json, read_headers
 from protocols.pubsub.subscribing.inlets import shown_event
 from protocols.pubsub.values import EventError
 from tests.support.golden import sample

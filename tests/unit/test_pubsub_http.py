@@ -20,7 +20,7 @@ from peerd.lib.feed import Feed
 from protocols.pubsub.front.client import PubSubClient
 from protocols.pubsub.models import Published, ReceivedEvent, SubscriptionView
 from protocols.pubsub.names import EventId
-from protocols.pubsub.outcomes import QueueFull
+from protocols.pubsub.publishing.outcomes import QueueFull
 from protocols.pubsub.service import NotDone
 from tests.support.fake_daemon import LOCAL_OPERATOR, FakeDaemon
 from tests.support.fake_pubsub import DOCUMENT, FakePubSub, published, received

@@ -13,6 +13,7 @@ from peerd.errors import ProtocolError
 from peerd.ids import format_id
 from peerd.lib.feed import FeedDropped, FeedLoss, Policy
 from peerd.testing.host import peer
+from protocols.pubsub.bodies import event_statement
 from protocols.pubsub.config import PubSubConfig
 from protocols.pubsub.losses import LossReason, LostEvents
 from protocols.pubsub.messages import (
@@ -25,7 +26,6 @@ from protocols.pubsub.messages import (
     EventName,
 )
 from protocols.pubsub.models import MissedEvents
-from protocols.pubsub.statements import event_statement
 from protocols.pubsub.subscribing import inbox
 from protocols.pubsub.subscribing.inlets import ITEM_BYTES_MAX, WAITING_MAX
 from protocols.pubsub.subscribing.local import PAUSE_MS, SCHEMA_PAUSE_MS

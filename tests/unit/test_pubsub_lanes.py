@@ -9,11 +9,11 @@ from hypothesis import given, settings, strategies as st
 from peerd.testing.host import peer
 from protocols.pubsub.cell_map import CellMap
 from protocols.pubsub.cells import SIDE, WHOLE, Target, are_related, cell_of_text
-from protocols.pubsub.coverage import Coverage
-from protocols.pubsub.lanes import PUT_OFF_MAX_S, LaneBook, Lanes
-from protocols.pubsub.leaf_cache import LeafCache
 from protocols.pubsub.names import Tree
-from protocols.pubsub.probing import probe_region
+from protocols.pubsub.publishing.coverage import Coverage
+from protocols.pubsub.publishing.lanes import PUT_OFF_MAX_S, LaneBook, Lanes
+from protocols.pubsub.publishing.leaf_cache import LeafCache
+from protocols.pubsub.publishing.probing import probe_region
 
 TREE, OTHER_TREE = Tree("trades", 1), Tree("trades", 2)
 LEFT, RIGHT = cell_of_text("0"), cell_of_text("1")

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 from hypothesis import given, strategies as st
 
 from peerd.ids import NodeId
@@ -139,17 +137,6 @@ def test_a_later_version_of_a_schema_gets_an_index_of_its_own() -> None:
     assert take(node, 1, 6, PlainSchema(version=2))
     assert take(node, 2, 6, PlainSchema(version=1))
     assert (made, listener.heard) == ([1, 2], [1, 2])
-
-
-def test_who_asks_is_told_what_was_taken_and_how_old_it_was() -> None:
-    node = local()
-    told: list[tuple[EventId, str, Sequence[int], float]] = []
-    node.on_taken = lambda *what: told.append(what)
-    for number in (3, 1):
-        node.add(Listener(number), PlainSchema(), number, "price > 5", is_current=True)
-    node.take(PlainSchema(), event(1, price=6), {"price": 6}, (), False)
-    take(node, 1, 6)
-    assert told == [(name(1), STOCKS, [1, 3], 0.0)]
 
 
 def test_what_a_leaf_has_dropped_is_told_to_all_who_might_have_got_it() -> None:

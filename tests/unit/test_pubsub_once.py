@@ -9,7 +9,7 @@ import pytest
 from peerd.errors import Unavailable
 from protocols.pubsub.models import Published
 from protocols.pubsub.names import EventId
-from protocols.pubsub.once import ONCE_MAX, ONCE_S, OnceWindow
+from protocols.pubsub.publishing.once import ONCE_MAX, ONCE_S, OnceWindow
 from tests.support.fake_daemon import OWN
 from tests.support.fake_pubsub import published
 

@@ -13,7 +13,7 @@ from fastapi import FastAPI
 
 from peerd.daemon.http.asker import ASKER_KEY, Asker
 from peerd.daemon.http.guard import add_problem_handlers
-from protocols.pubsub.front.http import router
+from protocols.pubsub.front import PubSubFront
 from protocols.pubsub.models import SubscriptionView
 from tests.support.fake_pubsub import FakePubSub
 
@@ -35,7 +35,7 @@ class Owned(FakePubSub):
         self.made.append((owner, is_bounded))
         return super().subscribe(request, on_done, owner, is_bounded=is_bounded)
 
-    def subscriptions_held(self) -> list[SubscriptionView]:
+    def views(self) -> list[SubscriptionView]:
         return [self.view]
 
 
@@ -58,7 +58,7 @@ class Site:
 def site(owner: str = "token anna", name: str = "audit") -> Site:
     service, app = Owned(owner, name), FastAPI()
     add_problem_handlers(app)
-    app.include_router(router(service))
+    app.include_router(PubSubFront().router(service))
     return Site(service, app)
 
 

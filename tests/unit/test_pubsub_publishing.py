@@ -13,15 +13,16 @@ from peerd.errors import ProtocolError, Unavailable
 from peerd.ids import NodeId
 from peerd.messages import PeerRef
 from peerd.testing.host import FakeHost, peer
+from protocols.pubsub.bodies import is_proven
 from protocols.pubsub.cells import WHOLE, cell_of_text, children
 from protocols.pubsub.config import PubSubConfig
 from protocols.pubsub.messages import EventAck, ProbePub
 from protocols.pubsub.names import EVERY, EventId, Tree, key_of
-from protocols.pubsub.outcomes import PublishResult, PublishStatus
-from protocols.pubsub.patience import ALLOWANCE_MAX_S, EVENT_S, FIRST_S
-from protocols.pubsub.publishing import DOUBTS_MAX, UNDER_WAY_MAX, WAITERS_MAX
-from protocols.pubsub.spread import AttributeCell, places_of, trees_of
-from tests.support.pubsub_events import SCHEMA, Events, Forest, LineSchema, acknowledgement, unsigned
+from protocols.pubsub.publishing.lanes import ALLOWANCE_MAX_S, EVENT_S, FIRST_S
+from protocols.pubsub.publishing.outcomes import PublishResult, PublishStatus
+from protocols.pubsub.publishing.publisher import DOUBTS_MAX, UNDER_WAY_MAX, WAITERS_MAX
+from protocols.pubsub.publishing.spread import AttributeCell, places_of, trees_of
+from tests.support.pubsub_events import SCHEMA, Events, Forest, LineSchema, acknowledgement
 
 OTHER = peer(2)
 LEFT, RIGHT = children(WHOLE)
@@ -466,9 +467,7 @@ def test_an_event_of_a_signed_schema_carries_a_proof() -> None:
     world.schema.is_signed = True
     world.publish()
     [(_, message)] = world.host.take_sent()
-    assert isinstance(message, ProbePub)
-    [body] = message.events
-    assert world.host.verify(world.host.id, unsigned(SCHEMA, replace(body, proof=b"")), body.proof)
+    assert isinstance(message, ProbePub) and is_proven(world.host, world.schema, message.events[0])
 
 
 def test_a_client_may_publish_the_next_event_when_it_hears_of_the_last() -> None:
@@ -478,9 +477,9 @@ def test_a_client_may_publish_the_next_event_when_it_hears_of_the_last() -> None
     def next_one(outcome: PublishResult) -> None:
         heard.append(outcome)
         if len(heard) < 5:
-            world.plugin.publishing.publish(world.schema, world.schema.encode_values({}), on_result=next_one)
+            world.plugin.publish({}, on_result=next_one)
 
-    world.plugin.publishing.publish(world.schema, world.schema.encode_values({}), on_result=next_one)
+    world.plugin.publish({}, on_result=next_one)
     for number in range(1, 6):
         world.answer([number], ROOT)
     assert [outcome.event.sequence for outcome in heard] == [1, 2, 3, 4, 5]

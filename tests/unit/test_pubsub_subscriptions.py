@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -154,7 +155,7 @@ def test_a_leaf_on_this_node_is_asked_without_the_network() -> None:
         asked.append(message)
         return InsertAnswer(PieceStatus.KEPT, message.cell)
 
-    node.plugin.installer.ask_self = leaf
+    node.plugin.installer._own_leaves = SimpleNamespace(insert=leaf, end=leaf)  # type: ignore[assignment]  # a test's own
     id = node.subscribe("price > 5").id
     [probe] = node.probes()
     node.establish(probe, node.host.peer)

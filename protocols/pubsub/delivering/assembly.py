@@ -2,26 +2,27 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from peerd.api import Host, Part
+from peerd.messages import PeerRef
 from protocols.pubsub.config import PubSubConfig
-from protocols.pubsub.delivering.copies import Copies
 from protocols.pubsub.delivering.deliverer import Deliverer
 from protocols.pubsub.delivering.history import EventHistory
-from protocols.pubsub.delivering.holding import Holding
-from protocols.pubsub.delivering.keeping import Safekeeping
-from protocols.pubsub.delivering.leaf_events import IsGenuine, LeafDesk
-from protocols.pubsub.delivering.multicast import Multicast
+from protocols.pubsub.delivering.leaf_events import LeafDesk
+from protocols.pubsub.delivering.multicast import Multicast, Received
 from protocols.pubsub.delivering.replay import Replays
-from protocols.pubsub.explain import Explainer
 from protocols.pubsub.ledger import LedgerBook
-from protocols.pubsub.ports import LeafCells, Schemas, Subscribers
+from protocols.pubsub.messages import EventAck
+from protocols.pubsub.ports import Schemas
+from protocols.pubsub.subscribing.local import LocalSubscriptions
+from protocols.pubsub.tree.keeper import Keeper
 
 
 class Delivering:
     """All that happens at leaves of one node. ``desk`` is the `protocols.pubsub.ports.LeafEvents` of the others.
 
-    What is set later: ``multicast.received``, ``desk.tree_listeners``, ``ledger.tree_size``, and of ``explainer`` the
-    views of publisher and subscriber and ``pieces_of``.
+    ``received`` takes what has come by multicast for this node, ``answer`` tells a publisher about its events.
     """
 
     def __init__(
@@ -29,44 +30,32 @@ class Delivering:
         host: Host,
         config: PubSubConfig,
         schemas: Schemas,
-        leaves: LeafCells,
-        subscribers: Subscribers,
-        is_genuine: IsGenuine,
+        leaves: Keeper,
+        subscribers: LocalSubscriptions,
+        received: Received,
+        answer: Callable[[PeerRef, EventAck], None],
     ) -> None:
-        self.ledger = LedgerBook(host, config)
+        self.ledger = LedgerBook(host, config, leaves)
         self.history = EventHistory(config.history_bytes, config.history_age)
-        self.multicast = Multicast(host)
-        self.copies = Copies(host)
-        self.holding = Holding(host, config, schemas, leaves)
-        self.keeping = Safekeeping(host, config, schemas, self.ledger)
-        self.deliverer = Deliverer(host, config, leaves, subscribers, self.ledger, self.multicast, self.keeping)
-        self.replays = Replays(host, schemas, leaves, self.ledger, self.deliverer, self.history, subscribers)
-        self.desk = LeafDesk(
-            host,
-            leaves,
-            self.ledger,
-            self.deliverer,
-            self.copies,
-            self.holding,
-            self.history,
-            self.replays,
-            is_genuine,
-        )
-        self.explainer = Explainer(host, schemas, self.ledger, self.history, self.deliverer)
+        self.multicast = Multicast(host, received)
+        self.deliverer = Deliverer(host, config, schemas, leaves, subscribers, self.ledger, self.multicast)
+        self.keeping = self.deliverer.keeping
+        self.replays = Replays(host, schemas, leaves, self.deliverer, self.history, subscribers)
+        past = self.history, self.replays
+        self.desk = LeafDesk(host, config, schemas, leaves, self.deliverer, *past, answer)
+        self.holding = self.desk.holding
 
     @property
     def parts(self) -> tuple[Part, ...]:
-        """For `peerd.api.Plugin.add_parts`. Call ``ledger.start()`` after that."""
-        return (
-            self.ledger,
-            self.multicast,
-            self.deliverer,
-            self.copies,
-            self.holding,
-            self.keeping,
-            self.replays,
-            self.explainer,
-        )
+        """For `peerd.api.Plugin.add_parts`. Call `start` after that."""
+        reading = self.desk.copies, self.holding, self.keeping, self.replays
+        return self.ledger, self.multicast, self.deliverer, *reading
+
+    def start(self) -> None:
+        """The node is up: report, look at what is on disk, and go on with the past."""
+        self.ledger.start()
+        self.keeping.start()
+        self.replays.start()
 
     def reconfigured(self, config: PubSubConfig) -> None:
         """Take the settings that may change while the node runs."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from operator import itemgetter
 from typing import Final
 
 from peerd.api import Host, Part, on_timer
@@ -18,6 +19,7 @@ from protocols.pubsub.bodies import id_of
 from protocols.pubsub.delivering.messages import Held, HoldEvents, ReleaseEvents
 from protocols.pubsub.messages import EVENTS_MAX, EventBody, EventName, TreeCells
 from protocols.pubsub.names import EventId, Tree, key_of
+from protocols.pubsub.publishing.spread import AttributeCell, trees_of
 
 HOLD_TIMEOUT_S: Final = 2.0
 """A node that has not said so long that it holds events is replaced by another."""
@@ -30,16 +32,12 @@ RELEASE_S: Final = 0.5
 HELD_EVENTS_MAX: Final = 32_768
 """Of so many events it is remembered who holds them; copies of older ones lapse by themselves."""
 
-Places = tuple[tuple[int, int], ...]
-"""Leaves: attribute and cell of each."""
+Places = tuple[AttributeCell, ...]
 
 
-def as_trees(cells: Sequence[tuple[int, int]]) -> tuple[TreeCells, ...]:
-    """Leaves as messages name them."""
-    by_attribute: dict[int, list[int]] = {}
-    for attribute, cell in cells:
-        by_attribute.setdefault(attribute, []).append(cell)
-    return tuple(TreeCells(attribute, tuple(found)) for attribute, found in sorted(by_attribute.items()))
+def as_trees(cells: Sequence[AttributeCell]) -> tuple[TreeCells, ...]:
+    """Leaves as messages name them, by attribute."""
+    return trees_of(sorted(cells, key=itemgetter(0)))
 
 
 @dataclass(slots=True)

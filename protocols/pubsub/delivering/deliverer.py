@@ -22,10 +22,12 @@ from protocols.pubsub.delivering.items import PendingDelivery, Pick
 from protocols.pubsub.delivering.keeping import Safekeeping
 from protocols.pubsub.delivering.multicast import MULTICAST_EVENT_BYTES_MAX, Multicast
 from protocols.pubsub.delivering.outbox import DeliveryAttempt, Outbox, OutboxLimits
+from protocols.pubsub.ledger import LedgerBook
 from protocols.pubsub.losses import LossCount, LossReason
 from protocols.pubsub.messages import DeliveryAnswer, DeliveryNote, EventDelivery, NodeDelivery
 from protocols.pubsub.names import EventId
-from protocols.pubsub.ports import LeafCells, Ledger, Subscribers
+from protocols.pubsub.ports import LeafCells, Schemas
+from protocols.pubsub.subscribing.local import LocalSubscriptions
 
 TICK_S_MAX: Final = 0.25
 """While a node does not answer, this is the longest time between two looks at what is due."""
@@ -65,21 +67,15 @@ class Deliverer(Part):
         self,
         host: Host,
         config: PubSubConfig,
+        schemas: Schemas,
         leaves: LeafCells,
-        subscribers: Subscribers,
-        ledger: Ledger,
+        subscribers: LocalSubscriptions,
+        ledger: LedgerBook,
         multicast: Multicast,
-        keeping: Safekeeping,
     ) -> None:
-        self._host = host
-        self.config = config
-        self._leaves = leaves
-        self._subscribers = subscribers
-        self._ledger = ledger
-        self._multicast = multicast
-        self._keeping = keeping
-        keeping.is_safe = lambda event_id: self.pending_changed(event_id, -1)
-        keeping.wake, keeping.reset = self._wake, self._reset
+        self._host, self.config, self._leaves, self._subscribers = host, config, leaves, subscribers
+        self.ledger, self._multicast = ledger, multicast
+        self.keeping = Safekeeping(host, config, schemas, ledger, self._is_safe, self._wake, self._reset)
         self.pending_changed: Callable[[EventId, int], None] = lambda event_id, change: None
         self.bytes = 0
         self._lines: dict[NodeId, _Line] = {}
@@ -87,6 +83,10 @@ class Deliverer(Part):
         """Nodes with something new to be sent, in order."""
         self._tick_at: float | None = None
         self._on_empty: Callable[[], None] | None = None
+
+    def _is_safe(self, event_id: EventId) -> None:
+        """Neighbours have an event as well that is on disk here."""
+        self.pending_changed(event_id, -1)
 
     def pending(self) -> int:
         """How many items are pending."""
@@ -161,10 +161,10 @@ class Deliverer(Part):
     def _add(self, peer: PeerRef, item: PendingDelivery) -> None:
         line = self._line(peer)
         self._begin(item)
-        if self._keeping.is_active(peer.id):
+        if self.keeping.is_active(peer.id):
             self._keep_item(line, item)
         else:
-            self._note_losses(line, self._keeping.take_losses(peer.id))
+            self._note_losses(line, self.keeping.take_losses(peer.id))
             is_full = line.outbox.size + item.size > self.config.delivery_queue
             if is_full and (item.keeps or self._may_keep(line)):
                 self._keep(line)
@@ -190,15 +190,15 @@ class Deliverer(Part):
     def _keep_item(self, line: _Line, item: PendingDelivery) -> None:
         peer = line.peer
         if item.kept is not None:
-            self._keeping.returned(peer.id, item.kept)
-            self._ledger.kept(item.event_id, peer.id)
+            self.keeping.returned(peer.id, item.kept)
+            self.ledger.kept(item.event_id, peer.id)
             self._end(item)
-        elif self._keeping.put(peer, item):
-            self._ledger.kept(item.event_id, peer.id)
+        elif self.keeping.put(peer, item):
+            self.ledger.kept(item.event_id, peer.id)
             self.bytes -= item.size  # who holds it in memory may let go once neighbours have it: see ``is_safe``
             self._tell_if_empty()
         else:
-            self._ledger.dropped(item.event_id, peer.id, reasons.LEAF_FULL)
+            self.ledger.dropped(item.event_id, peer.id, reasons.LEAF_FULL)
             line.outbox.note_lost(item.schema.name, LossReason.LEAF_FULL)
             self._end(item)
 
@@ -211,7 +211,7 @@ class Deliverer(Part):
     def _reset(self, node: NodeId) -> None:
         """Return to the disk what came from there."""
         line = self._lines.get(node)
-        if line is not None and self._keeping.is_active(node):
+        if line is not None and self.keeping.is_active(node):
             self._keep(line)
 
     @staticmethod
@@ -223,12 +223,12 @@ class Deliverer(Part):
         """Put some of what is on disk into a node's stream, when it has taken what was there before."""
         outbox = line.outbox
         while not outbox.count or (outbox.stalled_since is None and outbox.size * 2 <= self.config.delivery_queue):
-            if outbox.count and self._keeping.has_losses(line.peer.id):
+            if outbox.count and self.keeping.has_losses(line.peer.id):
                 return  # they are told with the next batch, which must not begin before their place
-            items, losses = self._keeping.load(line.peer.id)
+            items, losses = self.keeping.load(line.peer.id)
             self._note_losses(line, losses)
             for item in items:
-                self._ledger.matched(item.event_id, item.schema.name, 0, 1)
+                self.ledger.matched(item.event_id, item.schema.name, 0, 1)
                 self._begin(item)
                 outbox.add(item)
             if not items:
@@ -251,7 +251,7 @@ class Deliverer(Part):
         line = self._lines.get(subscriber)
         if line is None:
             return
-        if self._keeping.is_active(subscriber):
+        if self.keeping.is_active(subscriber):
             self._refill(line)
         if subscriber == self._host.id:
             self._take_here(line)
@@ -361,9 +361,9 @@ class Deliverer(Part):
 
     def _is_delivered(self, peer: PeerRef, item: PendingDelivery, way_s: float) -> None:
         latency_s = self._host.wall_time() - item.event.published_ms / 1000 - way_s
-        self._ledger.delivered(item.event_id, peer.id, latency_s)
+        self.ledger.delivered(item.event_id, peer.id, latency_s)
         if item.kept is not None:
-            self._keeping.ended(peer.id, item.kept)
+            self.keeping.ended(peer.id, item.kept)
         self._end(item)
 
     def _is_unwanted(self, peer: PeerRef, item: PendingDelivery) -> None:
@@ -371,7 +371,7 @@ class Deliverer(Part):
         for key in item.keys:
             self._leaves.unwanted(key, item.schema.name)
         if item.kept is not None:
-            self._keeping.ended(peer.id, item.kept)
+            self.keeping.ended(peer.id, item.kept)
         self._give_up(peer, item, reasons.FILTERED)
 
     def _give_up(self, peer: PeerRef, item: PendingDelivery, reason: str) -> None:
@@ -381,13 +381,13 @@ class Deliverer(Part):
             extra = len(moved) - 1
         else:
             extra = len(moved)
-            self._ledger.dropped(item.event_id, peer.id, reason)
+            self.ledger.dropped(item.event_id, peer.id, reason)
             line = self._lines.get(peer.id)
             if line is not None and reason != reasons.FILTERED:
                 line.outbox.note_lost(item.schema.name, LOSS_OF.get(reason, LossReason.OTHER))
                 self._to_send[peer.id] = None
         if extra:
-            self._ledger.matched(item.event_id, item.schema.name, 0, extra)
+            self.ledger.matched(item.event_id, item.schema.name, 0, extra)
         self._end(item)
 
     def _pass_on(self, item: PendingDelivery, pick: Pick, *, is_last: bool = False) -> bool:
@@ -420,7 +420,7 @@ class Deliverer(Part):
                 line.outbox.discard(item)
                 self._end(item)
             if len(moved) > is_over:
-                self._ledger.matched(item.event_id, item.schema.name, 0, len(moved) - is_over)
+                self.ledger.matched(item.event_id, item.schema.name, 0, len(moved) - is_over)
 
     # Multicast
 
@@ -441,7 +441,7 @@ class Deliverer(Part):
         due_at = now + SILENT_RETRIES * self.config.delivery_retry
         for peer, item in items:
             line = self._line(peer)
-            is_kept = self._keeping.is_active(peer.id)
+            is_kept = self.keeping.is_active(peer.id)
             if peer.id == self._host.id or is_kept or not line.outbox.is_idle():
                 rest.append((peer, item))
                 continue
@@ -499,7 +499,7 @@ class Deliverer(Part):
         is_away = stalled_since is not None and now - stalled_since >= self.config.delivery_keep / KEEP_AFTER_SHARE
         if is_away and self._may_keep(line):
             self._keep(line)
-        if not self._keeping.is_active(line.peer.id):
+        if not self.keeping.is_active(line.peer.id):
             for item in line.outbox.expire(now):
                 self._give_up(line.peer, item, reasons.SILENT)
         line.outbox.repair(now)

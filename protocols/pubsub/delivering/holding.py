@@ -68,15 +68,12 @@ class _Held:
 
 
 class Holding(Part):
-    """What this node holds for others. The plugin sets ``deliver``."""
+    """What this node holds for others."""
 
-    def __init__(self, host: Host, config: PubSubConfig, schemas: Schemas, leaves: LeafCells) -> None:
+    def __init__(self, host: Host, config: PubSubConfig, schemas: Schemas, leaves: LeafCells, deliver: Deliver) -> None:
         self._host = host
         self._looks: Admission[NodeId] = Admission(LOOKS_PER_S, LOOKS_BURST)
-        self.config = config
-        self._schemas = schemas
-        self._leaves = leaves
-        self.deliver: Deliver = lambda schema, event, cells: None
+        self.config, self._schemas, self._leaves, self._deliver = config, schemas, leaves, deliver
         self.bytes = 0
         self._bytes_of: Counter[NodeId] = Counter()
         self._held: dict[_Place, _Held] = {}
@@ -171,7 +168,7 @@ class Holding(Part):
                     # The leaf was split: its halves have the subscriptions, and get the event like any other.
                     self._send_on(held, [(tree.attribute, each) for each in decision.cells], vouched=True)
                 else:
-                    self.deliver(schema, held.event, [(tree.attribute, cell)])
+                    self._deliver(schema, held.event, [(tree.attribute, cell)])
 
     def _send_to_heirs(self, leaves: Iterable[_Leaf]) -> None:
         """Send what a root that is gone, or was, has not released of these leaves to whoever is root now."""

@@ -16,6 +16,7 @@ from typing import Final
 from peerd.ids import NodeId
 from peerd.messages import PeerRef
 from protocols.pubsub.bodies import event_bytes
+from protocols.pubsub.matching import key_of
 from protocols.pubsub.messages import SUBS_MAX, DeliveredEvent, EventBody, SubObject
 from protocols.pubsub.names import EventId, SubscriptionKey
 from protocols.pubsub.ports import SchemaView
@@ -128,7 +129,7 @@ def _enter(due: dict[NodeId, _Due], piece: SubObject) -> _Due:
     if piece.keep_s:
         entry.keeps[piece.sid, piece.keep_s, piece.keep_bytes] = None
     if len(entry.keys) < KEYS_KEPT_MAX:
-        entry.keys.append(SubscriptionKey(piece.subscriber.id, piece.sid, piece.piece))
+        entry.keys.append(key_of(piece))
     return entry
 
 

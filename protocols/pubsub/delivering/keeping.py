@@ -75,11 +75,18 @@ class Safekeeping(Part):
     """What this node keeps. ``is_safe`` is told of events that neighbours have as well; ``wake`` of nodes for which
     there is something to send; ``reset`` of those whose stream is to be filled anew. Call `start` once."""
 
-    def __init__(self, host: Host, config: PubSubConfig, schemas: Schemas, ledger: LedgerBook) -> None:
+    def __init__(
+        self,
+        host: Host,
+        config: PubSubConfig,
+        schemas: Schemas,
+        ledger: LedgerBook,
+        is_safe: Callable[[EventId], None],
+        wake: Callable[[PeerRef], None],
+        reset: Callable[[NodeId], None],
+    ) -> None:
         self._host, self.config, self._schemas, self._ledger = host, config, schemas, ledger
-        self.is_safe: Callable[[EventId], None] = lambda event_id: None
-        self.wake: Callable[[PeerRef], None] = lambda peer: None
-        self.reset: Callable[[NodeId], None] = lambda node: None
+        self._is_safe, self._wake, self._reset = is_safe, wake, reset
         self._kept: dict[NodeId, _Kept] = {}
         self._told: dict[tuple[NodeId, NodeId], int] = {}
         """Subscriber's node and root: up to which number neighbours may forget."""
@@ -238,7 +245,7 @@ class Safekeeping(Part):
             for entry, stored in kept.log.read(kept.after):
                 schema = self._schemas.get(entry.schema)
                 if schema is None and self._is_mine(kept, entry):
-                    self._schemas.fetch(entry.schema, lambda found, why: self.wake(kept.peer) if found else None)
+                    self._schemas.fetch(entry.schema, lambda found, why: self._wake(kept.peer) if found else None)
                     break
                 size += entry.size
                 if items and size > LOADED_BYTES:
@@ -289,7 +296,7 @@ class Safekeeping(Part):
     def _free(self, kept: _Kept, at: int) -> None:
         event_id = kept.unsafe.pop(at, None)
         if event_id is not None:
-            self.is_safe(event_id)
+            self._is_safe(event_id)
 
     # Copies on neighbours
 
@@ -410,12 +417,12 @@ class Safekeeping(Part):
         now_ms = self._now_ms()
         for kept in list(self._kept.values()):
             if old := [entry for entry in kept.log.entries.values() if entry.until_ms <= now_ms]:
-                self.reset(kept.peer.id)
+                self._reset(kept.peer.id)
                 self._lose(kept, old, LossReason.KEEP_TIME)
             self._follow(kept)
             self._close_if_empty(kept)
             if self.is_active(kept.peer.id):
-                self.wake(kept.peer)
+                self._wake(kept.peer)
         self._host.gauge("peerd_pubsub_kept_bytes", self.bytes)
         if any(kept.unsafe or kept.log.entries for kept in self._kept.values()):
             self._copy_later()
@@ -430,7 +437,7 @@ class Safekeeping(Part):
                 kept.heirs_of.pop(root, None)
             elif root not in kept.heirs_of and self._host.replica_set(root, 1)[0].id == self._host.id:
                 kept.heirs_of[root] = None
-                self.reset(kept.peer.id)  # what that root has left comes before what came since
+                self._reset(kept.peer.id)  # what that root has left comes before what came since
                 kept.after = kept.base
 
     def _close_if_empty(self, kept: _Kept) -> None:

@@ -16,7 +16,8 @@ from peerd.api import HistorySize, Host
 from peerd.errors import ProtocolError
 from peerd.messages import PeerRef
 from protocols.pubsub import cells as space
-from protocols.pubsub.bodies import event_bytes, id_of
+from protocols.pubsub.bodies import event_bytes, id_of, is_proven
+from protocols.pubsub.config import PubSubConfig
 from protocols.pubsub.delivering.copies import Copies, Places, as_trees
 from protocols.pubsub.delivering.deliverer import Deliverer
 from protocols.pubsub.delivering.history import EventHistory
@@ -25,7 +26,7 @@ from protocols.pubsub.delivering.items import items_for
 from protocols.pubsub.delivering.replay import Replays
 from protocols.pubsub.messages import EVENTS_BYTES_MAX, EventAck, EventBody, SubObject
 from protocols.pubsub.names import EventId, Tree
-from protocols.pubsub.ports import LeafCells, Ledger, SchemaView, Values
+from protocols.pubsub.ports import LeafCells, Schemas, SchemaView, Values
 
 VISITS_KEPT: Final = 32_768
 """So many events are remembered with the leaves that they have visited: a repeated probe is not matched again."""
@@ -37,9 +38,6 @@ COPIES_MAX: Final = 255
 FORGED: Final = "the proof of the publisher is not valid"
 FORGED_RETRY_MS: Final = 500
 TOO_LARGE: Final = "the event is too large to be delivered"
-
-IsGenuine = Callable[[SchemaView, EventBody], bool]
-"""Whether an event carries the proof of its publisher that its schema asks for."""
 
 
 @dataclass(slots=True)
@@ -94,30 +92,22 @@ class LeafDesk:
     def __init__(
         self,
         host: Host,
+        config: PubSubConfig,
+        schemas: Schemas,
         leaves: LeafCells,
-        ledger: Ledger,
         deliverer: Deliverer,
-        copies: Copies,
-        holding: Holding,
         history: EventHistory,
         replays: Replays,
-        is_genuine: IsGenuine,
+        answer: Callable[[PeerRef, EventAck], None],
     ) -> None:
-        self._host = host
-        self._leaves = leaves
-        self._ledger = ledger
-        self._deliverer = deliverer
-        self._copies = copies
-        self._holding = holding
-        self._history = history
-        self._replays = replays
-        self._is_genuine = is_genuine
-        self.answer: Callable[[PeerRef, EventAck], None] = host.send
-        """Tells a publisher about its events; the plugin sets it (`protocols.pubsub.answering`)."""
-        self.tree_listeners: list[Callable[[Tree, int], None]] = [holding.tree_changed]
+        """``answer`` tells a publisher about its events."""
+        self._host, self._leaves, self._ledger, self._deliverer = host, leaves, deliverer.ledger, deliverer
+        self._history, self._replays, self._answer = history, replays, answer
+        self.copies = Copies(host)
+        self.holding = Holding(host, config, schemas, leaves, self._deliver_held)
+        self.tree_listeners: list[Callable[[Tree, int], None]] = [self.holding.tree_changed]
         self._visits: OrderedDict[EventId, _Visit] = OrderedDict()
         deliverer.pending_changed = self._pending_changed
-        holding.deliver = self._deliver_held
 
     # `LeafEvents`
 
@@ -209,7 +199,7 @@ class LeafDesk:
     def _values(self, schema: SchemaView, event: EventBody) -> tuple[Values | None, str]:
         if event_bytes(event) > EVENTS_BYTES_MAX:
             return None, TOO_LARGE
-        if schema.is_signed and not self._is_genuine(schema, event):
+        if not is_proven(self._host, schema, event):
             return None, FORGED
         try:
             return schema.decode_values(event.values), ""
@@ -256,7 +246,7 @@ class LeafDesk:
 
     def _release_if_over(self, event_id: EventId, visit: _Visit) -> None:
         if not visit.pending and not any(leaf.is_asking for leaf in visit.leaves.values()):
-            self._copies.release(visit.schema, event_id)
+            self.copies.release(visit.schema, event_id)
 
     # Acknowledging
 
@@ -313,7 +303,7 @@ class LeafDesk:
                     self._release_if_over(event_id, visit)
             self._acknowledge(call, ids, done, held)
 
-        self._copies.hold(call.schema.name, events, places, call.copies, on_done)
+        self.copies.hold(call.schema.name, events, places, call.copies, on_done)
 
     def _acknowledge(self, call: _Call, events: Iterable[EventId], places: Places, copies: int) -> None:
         by_epoch: dict[int, list[EventId]] = {}
@@ -323,7 +313,7 @@ class LeafDesk:
             matched = tuple(self._pieces(event_id, places) for event_id in found)
             sequences = tuple(event_id.sequence for event_id in found)
             ack = EventAck(call.schema.name, epoch, sequences, as_trees(places), matched, copies)
-            self.answer(call.publisher, ack)
+            self._answer(call.publisher, ack)
 
     def _pieces(self, event_id: EventId, places: Places) -> int:
         visit = self._visits.get(event_id)
@@ -335,7 +325,7 @@ class LeafDesk:
             # Somebody else may have sent a forged event: then the true one has only to come again.
             retry_ms = FORGED_RETRY_MS if why_not == FORGED else 0
             ack = EventAck(call.schema.name, epoch, tuple(sequences), as_trees(places), (), 0, why_not, retry_ms)
-            self.answer(call.publisher, ack)
+            self._answer(call.publisher, ack)
 
 
 def _leaf_of(piece: SubObject, cells: Sequence[tuple[int, int]]) -> tuple[int, int]:

@@ -33,11 +33,10 @@ Received = Callable[[str, EventBody, Sequence[int], PeerRef], None]
 
 
 class Multicast(Part):
-    """Sends events on to many nodes. The plugin sets ``received``, which is the subscriber's side."""
+    """Sends events on to many nodes. ``received`` is the subscriber's side."""
 
-    def __init__(self, host: Host) -> None:
-        self._host = host
-        self.received: Received = lambda schema, event, chosen, leaf: None
+    def __init__(self, host: Host, received: Received) -> None:
+        self._host, self._received = host, received
         self._copies: Counter[NodeId] = Counter()
         self._is_counting = False
 
@@ -52,7 +51,7 @@ class Multicast(Part):
         others = [each for each in message.to if each.subscriber != self._host.id]
         for own in message.to:
             if own.subscriber == self._host.id:
-                self.received(message.schema, message.event, own.chosen, message.leaf)
+                self._received(message.schema, message.event, own.chosen, message.leaf)
         if message.hops < HOPS_MAX and others and self._may_send(source, len(others)):
             self._spread(message, others)
 

@@ -17,9 +17,11 @@ from protocols.pubsub.bodies import id_of
 from protocols.pubsub.delivering.deliverer import Deliverer
 from protocols.pubsub.delivering.history import EventHistory, Past
 from protocols.pubsub.delivering.items import PendingDelivery
+from protocols.pubsub.matching import key_of
 from protocols.pubsub.messages import SINCE_RETAINED, PastForgotten, SubObject
 from protocols.pubsub.names import SubscriptionKey, Tree
-from protocols.pubsub.ports import LeafCells, Ledger, Schemas, SchemaView, Subscribers
+from protocols.pubsub.ports import LeafCells, Schemas, SchemaView
+from protocols.pubsub.subscribing.local import LocalSubscriptions
 
 REPLAYS_MAX: Final = 256
 """So many subscriptions are given their past at a time; the oldest of more is given up, and counted."""
@@ -46,18 +48,12 @@ class Replays(Part):
         host: Host,
         schemas: Schemas,
         leaves: LeafCells,
-        ledger: Ledger,
         deliverer: Deliverer,
         history: EventHistory,
-        subscribers: Subscribers,
+        subscribers: LocalSubscriptions,
     ) -> None:
-        self._host = host
-        self._schemas = schemas
-        self._leaves = leaves
-        self._ledger = ledger
-        self._deliverer = deliverer
-        self._history = history
-        self._subscribers = subscribers
+        self._host, self._schemas, self._leaves, self._history = host, schemas, leaves, history
+        self._deliverer, self._ledger, self._subscribers = deliverer, deliverer.ledger, subscribers
         self._begun_ms = round(host.wall_time() * 1000) if host.store.get(_STARTED) else 0
         """Nothing is remembered from before the last start. Before the first one there was nothing."""
         self._replays: dict[SubscriptionKey, _Replay] = {}
@@ -70,7 +66,7 @@ class Replays(Part):
 
     def add(self, tree: Tree, cell: int, sub: SubObject) -> None:
         """Begin to deliver what a subscription asks for; a replay for the same one begins again."""
-        key = SubscriptionKey(sub.subscriber.id, sub.sid, sub.piece)
+        key = key_of(sub)
         self._replays.pop(key, None)
         if sub.since_ms != SINCE_RETAINED and not self._reaches_to(tree.schema, sub.since_ms):
             self._tell_forgotten(tree.schema, sub)
@@ -131,8 +127,7 @@ class Replays(Part):
     def _deliver(self, schema: SchemaView, replay: _Replay, past: Past) -> None:
         values = schema.decode_values(past.event.values)
         pieces = self._leaves.match(schema, [(replay.tree.attribute, replay.cell)], values)
-        keys = (SubscriptionKey(each.subscriber.id, each.sid, each.piece) for each in pieces)
-        if replay.key not in keys:
+        if replay.key not in map(key_of, pieces):
             return
         event_id = id_of(past.event)
         item = PendingDelivery(past.event, event_id, schema, True, (), (replay.key,), replay.sub.sid)

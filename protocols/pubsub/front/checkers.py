@@ -17,8 +17,8 @@ from peerd.sim.truth import RingOracle
 from protocols.pubsub.cells import WHOLE, are_related, text
 from protocols.pubsub.messages import CellState, EventDelivery
 from protocols.pubsub.names import EventId, SubscriptionKey
-from protocols.pubsub.outcomes import PublishStatus
 from protocols.pubsub.plugin import PubSub
+from protocols.pubsub.publishing.outcomes import PublishStatus
 from protocols.pubsub.subscribing.installation import RENEWALS_PER_LEASE, Installation
 from protocols.pubsub.subscribing.installer import VERSIONS_PER_BOOT_BITS
 from protocols.pubsub.tree import storage

@@ -13,7 +13,6 @@ from msgspec.structs import replace
 from peerd.ids import NodeId
 from peerd.messages import Message, PeerRef, encode_body
 from peerd.sim.hostile.member import Behaviour, Decoded, Frame, HostileNode
-from protocols.pubsub.answering import ack_statement
 from protocols.pubsub.bodies import id_of
 from protocols.pubsub.cells import LEVEL_LIMIT, SIDE, WHOLE, cell_at, children, level, parent
 from protocols.pubsub.delivering.messages import HoldEvents, ReleaseEvents
@@ -50,8 +49,9 @@ from protocols.pubsub.messages import (
     TreeCells,
 )
 from protocols.pubsub.names import Tree
-from protocols.pubsub.outcomes import PendingPublish
 from protocols.pubsub.plugin import PubSub
+from protocols.pubsub.publishing.answering import ack_statement
+from protocols.pubsub.publishing.outcomes import PendingPublish
 from protocols.pubsub.tree.cell_node import CellNode
 from protocols.pubsub.tree.piece import Piece
 from protocols.pubsub.tree.storage import CellAddress

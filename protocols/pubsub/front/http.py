@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from functools import partial
 from http import HTTPStatus
 from typing import TYPE_CHECKING, Annotated, Any, Final
@@ -47,16 +48,16 @@ from protocols.pubsub.models import (
     SubscriptionViews,
     TreeView,
 )
-from protocols.pubsub.outcomes import QueueFull
+from protocols.pubsub.publishing.outcomes import QueueFull
 from protocols.pubsub.service import NotDone
 
 if TYPE_CHECKING:
-    from protocols.pubsub.service import PubSubService
+    from protocols.pubsub.plugin import PubSub
 
 EVENT_BYTES_MAX: Final = 64 * 1024
 
 
-def router(service: PubSubService) -> APIRouter:
+def router(service: PubSub) -> APIRouter:
     """The routes; ``service`` is the running plugin of the daemon."""
     routes = APIRouter(prefix="/pubsub")
     _add_schemas(routes, service)
@@ -66,16 +67,16 @@ def router(service: PubSubService) -> APIRouter:
     return routes
 
 
-def _add_schemas(routes: APIRouter, service: PubSubService) -> None:
+def _add_schemas(routes: APIRouter, service: PubSub) -> None:
     @routes.get("/schemas")
     async def schemas() -> SchemaSummaries:
         """The schemas that this daemon knows."""
-        return SchemaSummaries(schemas=service.schemas_known())
+        return SchemaSummaries(schemas=service.schemas.known())
 
     @routes.get("/schemas/{name}")
     async def schema(name: SchemaName) -> dict[str, Any]:
         """A schema as it was declared, looked up on the ring."""
-        return await answer_of(lambda done: service.schema_document(name, done))
+        return await answer_of(lambda done: service.schemas.document(name, done))
 
     @routes.put("/schemas/{name}")
     async def declare(name: SchemaName, document: dict[str, Any], if_version: int | None = None) -> Declared:
@@ -83,20 +84,20 @@ def _add_schemas(routes: APIRouter, service: PubSubService) -> None:
         if document.setdefault("name", name) != name:
             detail = f"the document's name is {document['name']!r:.80}, and the path's {name!r}"
             raise HTTPException(HTTPStatus.UNPROCESSABLE_ENTITY, detail)
-        return await answer_of(lambda done: service.declare(document, done, if_version))
+        return await answer_of(lambda done: service.schemas.declare(document, done, if_version))
 
     @routes.delete("/schemas/{name}")
     async def end_schema(request: Request, name: SchemaName) -> SchemaEnded:
         """End a schema that this daemon's node has made. For operators: whoever subscribes or publishes loses it."""
         if not asker_of(request).is_operator:
             raise HTTPException(HTTPStatus.FORBIDDEN, f"operators of this daemon end the schema {name}")
-        return await answer_of(lambda done: service.end_schema(name, done))
+        return await answer_of(lambda done: service.schemas.end(name, done))
 
 
 # Events
 
 
-def _add_events(routes: APIRouter, service: PubSubService) -> None:
+def _add_events(routes: APIRouter, service: PubSub) -> None:
     @routes.post("/{schema}/events", openapi_extra=_event_bodies(), response_model=None)
     async def publish(request: Request, schema: SchemaName, ack: AckWord | None = None) -> Published | Response:
         """Publish an event, a CloudEvent (structured or binary), an array of either, or many events as JSON lines."""
@@ -111,7 +112,8 @@ def _add_events(routes: APIRouter, service: PubSubService) -> None:
         except NotAnEvent as error:
             raise HTTPException(HTTPStatus.UNPROCESSABLE_ENTITY, str(error)) from error
         entered = await _entered(service, schema, event)
-        return await _publish_one(service, schema, entered, ack, event.name)
+        with _refusals():
+            return await _publish_one(service, schema, entered, ack, event.name)
 
 
 async def _body_of(request: Request, kind: str) -> bytes:
@@ -125,7 +127,7 @@ async def _body_of(request: Request, kind: str) -> bytes:
 
 
 async def _begin_one(
-    service: PubSubService, schema: str, ack: AckWord | None, event: ClientEvent | NotAnEvent
+    service: PubSub, schema: str, ack: AckWord | None, event: ClientEvent | NotAnEvent
 ) -> asyncio.Future[Published | Exception]:
     """Publish one event of a batch; otherwise as `_begin`."""
     if isinstance(event, NotAnEvent):
@@ -133,38 +135,34 @@ async def _begin_one(
     return await _begin(service, schema, await _entered(service, schema, event), ack, event.name)
 
 
-async def _entered(service: PubSubService, schema: str, event: ClientEvent) -> dict[str, Any]:
+async def _entered(service: PubSub, schema: str, event: ClientEvent) -> dict[str, Any]:
     """The event with the context of a CloudEvent entered, where it has any."""
     if not event.context:
         return event.event
 
     def ask(done: Callable[[dict[str, Any] | Exception], None]) -> None:
-        service.schema_document(schema, done)
+        service.schemas.document(schema, done)
 
     document = await answer_of(ask)
     return event.entered({each["name"] for each in document["attributes"]})
 
 
 async def _publish_one(
-    service: PubSubService, schema: str, event: dict[str, Any], ack: AckWord | None, once: str
+    service: PubSub, schema: str, event: dict[str, Any], ack: AckWord | None, once: str
 ) -> Published:
     try:
         async with asyncio.timeout(ANSWER_S_MAX):
             answer = await _begin(service, schema, event, ack, once)
     except TimeoutError as error:
         raise Unavailable("the ring takes no more events just now; this one was not published, try again") from error
-    except NotDone as error:
-        raise http_error(error) from error
     outcome = await answer
-    if isinstance(outcome, NotDone):
-        raise http_error(outcome)
     if isinstance(outcome, Exception):
         raise outcome
     return outcome
 
 
 async def _begin(
-    service: PubSubService, schema: str, event: dict[str, Any], ack: AckWord | None, once: str = ""
+    service: PubSub, schema: str, event: dict[str, Any], ack: AckWord | None, once: str = ""
 ) -> asyncio.Future[Published | Exception]:
     """Publish an event as soon as there is room, however long that takes; what is returned is done at its end.
 
@@ -173,18 +171,18 @@ async def _begin(
     answer: asyncio.Future[Published | Exception] = asyncio.get_running_loop().create_future()
 
     def ask(done: Callable[[bool | Exception], None]) -> None:
-        service.when_publishable(schema, event, done)
+        service.entering.when_publishable(schema, event, done)
 
     while True:
         await answer_of(ask, None)
         try:
-            service.publish(schema, event, answer.set_result, ack, once)
+            service.entering.publish(schema, event, answer.set_result, ack, once)
         except QueueFull:  # others were told of the same room, and were sooner
             continue
         return answer
 
 
-async def _publish_lines(request: Request, service: PubSubService, schema: str, ack: AckWord | None) -> Response:
+async def _publish_lines(request: Request, service: PubSub, schema: str, ack: AckWord | None) -> Response:
     """Publish lines as soon as there is room, together, and read no faster. The answer waits until every event has its
     outcome, however long the events before it take."""
 
@@ -192,7 +190,7 @@ async def _publish_lines(request: Request, service: PubSubService, schema: str, 
         def done(index: int, answer: Published | Exception | None) -> None:
             told(index, _failure(answer))
 
-        if taken := service.publish_many(schema, events, done, ack):
+        if taken := service.entering.publish_many(schema, events, done, ack):
             return taken
         try:
             answer = await _begin(service, schema, events[0], ack)
@@ -219,12 +217,19 @@ def _event_bodies() -> dict[str, Any]:
 # Subscriptions
 
 
-def _charge(service: PubSubService, asker: Asker, filter: object) -> None:
-    """Charge a client for a filter before it is read. Raises ``HTTPException``."""
+@contextmanager
+def _refusals() -> Iterator[None]:
+    """Answer what the plugin refuses."""
     try:
-        service.charge(asker.owner, filter)
+        yield
     except NotDone as error:
         raise http_error(error) from error
+
+
+def _charge(service: PubSub, asker: Asker, filter: object) -> None:
+    """Charge a client for a filter before it is read. Raises ``HTTPException``."""
+    with _refusals():
+        service.subscriptions.charge(asker.owner, filter)
 
 
 def _check_own(view: SubscriptionView, asker: Asker) -> None:
@@ -232,18 +237,16 @@ def _check_own(view: SubscriptionView, asker: Asker) -> None:
     asker.check_own(f"the subscription {view.name or view.id}", view.owner, is_kept=bool(view.name))
 
 
-def _own(service: PubSubService, id: str, asker: Asker) -> SubscriptionView:
+def _own(service: PubSub, id: str, asker: Asker) -> SubscriptionView:
     """Return a subscription of this client's. Raises ``HTTPException``."""
-    try:
-        view = service.subscription_held(id)
-    except NotDone as error:
-        raise http_error(error) from error
+    with _refusals():
+        view = service.subscriptions.view_of(id)
     _check_own(view, asker)
     return view
 
 
 def _subscribe(
-    service: PubSubService, asked: SubscriptionRequest, asker: Asker
+    service: PubSub, asked: SubscriptionRequest, asker: Asker
 ) -> Callable[[Callable[[SubscriptionView | Exception], None]], object]:
     """Return what asks the service for a subscription of this client's. Raises ``HTTPException``."""
     if asked.name:
@@ -252,32 +255,28 @@ def _subscribe(
     owner = asker.owner
     if asker.is_operator:  # who may resume anybody's
         owner = next(
-            (view.owner for view in service.subscriptions_held() if view.name and view.name == asked.name), owner
+            (view.owner for view in service.subscriptions.views() if view.name and view.name == asked.name), owner
         )
-    return lambda done: service.subscribe(asked, done, owner, is_bounded=not asker.is_operator)
+    return lambda done: service.subscriptions.subscribe(asked, done, owner, is_bounded=not asker.is_operator)
 
 
-def _source(service: PubSubService, id: str, asker: Asker) -> Source[ReceivedEvent]:
-    try:
-        view, feed = service.reading(id)
-    except NotDone as error:
-        raise http_error(error) from error
+def _source(service: PubSub, id: str, asker: Asker) -> Source[ReceivedEvent]:
+    with _refusals():
+        view, feed = service.subscriptions.reading(id)
     _check_own(view, asker)
     return Source(feed, json_line, policy=Policy(view.policy), begin="start")
 
 
-def _continued(service: PubSubService, asked: SubscriptionRequest, epoch: str) -> str | None:
-    try:
-        return service.continued(asked, epoch)
-    except NotDone as error:
-        raise http_error(error) from error
+def _continued(service: PubSub, asked: SubscriptionRequest, epoch: str) -> str | None:
+    with _refusals():
+        return service.subscriptions.continued(asked, epoch)
 
 
-def _add_subscriptions(routes: APIRouter, service: PubSubService) -> None:
+def _add_subscriptions(routes: APIRouter, service: PubSub) -> None:
     @routes.get("/subscriptions")
     async def subscriptions(request: Request) -> SubscriptionViews:
         """The client's own subscriptions; for operators those of all clients of this daemon."""
-        asker, held = asker_of(request), service.subscriptions_held()
+        asker, held = asker_of(request), service.subscriptions.views()
         if not asker.is_operator:
             held = [view for view in held if view.owner and view.owner == asker.owner]
         return SubscriptionViews(subscriptions=held)
@@ -296,7 +295,7 @@ def _add_subscriptions(routes: APIRouter, service: PubSubService) -> None:
         asker_of(request).check_write("another filter for a subscription", "pubsub")
         _own(service, id, asker_of(request))
         _charge(service, asker_of(request), body.filter)
-        return await answer_of(lambda done: service.change(id, body.filter, done))
+        return await answer_of(lambda done: service.subscriptions.change(id, body.filter, done))
 
     @routes.delete("/subscriptions/{id}", openapi_extra=needs_scope("read"))
     async def end(request: Request, id: str) -> SubscriptionView:
@@ -304,10 +303,8 @@ def _add_subscriptions(routes: APIRouter, service: PubSubService) -> None:
         view = _own(service, id, asker_of(request))
         if view.name:
             asker_of(request).check_write("to end a durable subscription", "pubsub")
-        try:
-            return service.end(id)
-        except NotDone as error:
-            raise http_error(error) from error
+        with _refusals():
+            return service.subscriptions.end(id)
 
     def held(request: HTTPConnection, id: str) -> Source[ReceivedEvent]:
         """The events of a subscription: those that are held, then what comes."""
@@ -342,14 +339,14 @@ def _add_subscriptions(routes: APIRouter, service: PubSubService) -> None:
 # Questions
 
 
-def _add_questions(routes: APIRouter, service: PubSubService) -> None:
+def _add_questions(routes: APIRouter, service: PubSub) -> None:
     @routes.get("/explain/{event}")
     async def explain(request: Request, event: str, subscriber: str = "") -> dict[str, Any]:
         """Why an event did or did not arrive at a node (its id; default: this one). Filters are for operators."""
         shows = asker_of(request).is_operator
-        return await answer_of(lambda done: service.explain(event, subscriber, done, shows_filters=shows))
+        return await answer_of(lambda done: service.explainer.explain(event, subscriber, done, shows_filters=shows))
 
     @routes.get("/{schema}/tree")
     async def tree(schema: SchemaName, attribute: str = "") -> TreeView:
         """The tree of an attribute; without one, that of the first; ``*``: subscriptions that name no range."""
-        return await answer_of(lambda done: service.tree(schema, attribute, done))
+        return await answer_of(lambda done: service.trees.tree(schema, attribute, done))

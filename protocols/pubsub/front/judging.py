@@ -83,8 +83,8 @@ class Judge:
                     each.state, each.established_at = answer.state, self._now()
 
         asked = SubscriptionRequest.model_validate({"schema": schema, "filter": filter, "policy": "block", **options})
-        view = plugin.subscribe(asked, done)
-        _, feed = plugin.reading(view.id)
+        view = plugin.subscriptions.subscribe(asked, done)
+        _, feed = plugin.subscriptions.reading(view.id)
         reader = feed.reader("start")
         node = parse(filter)
         watched = Watched(place, place.boot_epoch, schema, filter, matcher(node), reader, view.id)
@@ -97,7 +97,7 @@ class Judge:
     def end(self, watched: Watched) -> None:
         """End a subscription whose node lives."""
         self._read(watched)
-        plugin_of(watched.place).end(watched.id)
+        plugin_of(watched.place).subscriptions.end(watched.id)
         self.watched.remove(watched)
 
     def publish(self, place: Place, schema: str, values: Mapping[str, Any], ack: Any = None) -> PublishedEvent:
@@ -108,7 +108,7 @@ class Judge:
             if found:
                 found[0].outcome = "unknown" if isinstance(answer, Exception) else answer.outcome
 
-        event = plugin_of(place).publish(schema, values, done, ack)
+        event = plugin_of(place).entering.publish(schema, values, done, ack)
         published = PublishedEvent(event, schema, dict(values), self._now())
         found.append(published)
         self.events[event] = published

@@ -77,7 +77,7 @@ class PubSubTraffic(SwarmWork):
 
     def _act(self, place: Place) -> None:
         if not self._declared:
-            plugin_of(place).declare(self._document(), self._told)
+            plugin_of(place).schemas.declare(self._document(), self._told)
             return
         chance = self.rng.random()
         if chance < SUBSCRIBE_SHARE:
@@ -116,7 +116,7 @@ class PubSubTraffic(SwarmWork):
             else:
                 self.not_done.append(f"in a calm ring {place} cannot declare the schema: {answer}")
 
-        plugin_of(place).declare(self._document(), told)
+        plugin_of(place).schemas.declare(self._document(), told)
 
     def _go_on(self, place: Place) -> None:
         honest = self.simulation.honest_nodes()

@@ -9,7 +9,7 @@ import typer
 from peerd.cli.options import Output, OutputOption, SocketOption, ask
 from peerd.cli.output import print_data, print_table, stdout
 from peerd.quantities import format_duration, format_size
-from protocols.pubsub.front.typed import filter_of
+from protocols.pubsub.front.subscribe import filter_of
 from protocols.pubsub.models import SubscriptionView
 
 app = typer.Typer(help="List, change and end the subscriptions of this daemon.", no_args_is_help=True)

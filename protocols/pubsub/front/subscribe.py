@@ -13,7 +13,6 @@ import typer
 from peerd.cli.options import Output, OutputOption, SocketOption, ask, duration_s
 from peerd.cli.output import RowWriter, printable, stderr
 from peerd.words import counted
-from protocols.pubsub.front.typed import filter_of
 
 LOSS_WORDS: Final = {
     "queue_full": "too many waited for this daemon",
@@ -104,6 +103,16 @@ def subscribe(
                     return
 
     ask(socket, run, waiting="")
+
+
+def filter_of(typed: str) -> Any:
+    """Text as it is, or a filter in JSON where it begins like one. Raises ``typer.BadParameter``."""
+    if typed.lstrip()[:1] not in ("{", "["):
+        return typed
+    try:
+        return json.loads(typed)
+    except ValueError as error:
+        raise typer.BadParameter(f"the filter begins like JSON, and is none: {error}") from error
 
 
 def _kept(name: str, keep: str, keep_bytes: str) -> dict[str, int | None]:

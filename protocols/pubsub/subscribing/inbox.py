@@ -16,7 +16,7 @@ from peerd.api import Host, Part, handles, on_timer
 from peerd.errors import ProtocolError
 from peerd.ids import NodeId
 from peerd.messages import PeerRef
-from protocols.pubsub.bodies import id_of
+from protocols.pubsub.bodies import id_of, is_proven
 from protocols.pubsub.messages import (
     EVENTS_MAX,
     DeliveredEvent,
@@ -28,7 +28,6 @@ from protocols.pubsub.messages import (
     PastForgotten,
 )
 from protocols.pubsub.ports import Schemas, SchemaView
-from protocols.pubsub.statements import event_statement
 from protocols.pubsub.subscribing.local import SCHEMA_PAUSE_MS, LocalSubscriptions
 
 STREAMS_MAX: Final = 4096
@@ -50,13 +49,6 @@ class _Stream:
     """Batches that are on disk before one that came earlier is."""
     tries: int = 0
     """Grows when a write has failed: what earlier writes say is of no interest then."""
-
-
-def is_proven(host: Host, schema: SchemaView, event: EventBody) -> bool:
-    """Whether an event has the proof of its publisher, if its schema asks for one."""
-    if not schema.is_signed:
-        return True
-    return host.verify(event.publisher.id, event_statement(schema.name, event), event.proof)
 
 
 class Inbox(Part):

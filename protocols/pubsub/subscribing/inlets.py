@@ -15,8 +15,7 @@ from peerd.errors import Unavailable
 from peerd.ids import format_id, id_from_bytes, id_to_bytes
 from peerd.lib.feed import Feed, FeedLoss
 from peerd.limits import KIB, LOG_RECORD_OVERHEAD_BYTES
-from protocols.pubsub.bodies import id_of
-from protocols.pubsub.headers import headers_bytes
+from protocols.pubsub.bodies import headers_bytes, id_of
 from protocols.pubsub.losses import LossReason
 from protocols.pubsub.messages import EventBody
 from protocols.pubsub.models import ReceivedEvent

@@ -16,6 +16,7 @@ from peerd.errors import ProtocolError, Unavailable
 from peerd.messages import Message, PeerRef
 from protocols.pubsub.cells import WHOLE, level
 from protocols.pubsub.config import PubSubConfig
+from protocols.pubsub.events import SubscriptionInstalled
 from protocols.pubsub.messages import (
     Arrived,
     Confirm,
@@ -29,6 +30,7 @@ from protocols.pubsub.messages import (
 )
 from protocols.pubsub.names import Tree, key_of
 from protocols.pubsub.ports import PiecePoint
+from protocols.pubsub.publishing.probing import LevelGuide
 from protocols.pubsub.subscribing.installation import (
     NEVER,
     Find,
@@ -40,6 +42,7 @@ from protocols.pubsub.subscribing.installation import (
     SendInsert,
     SendProbe,
 )
+from protocols.pubsub.tree.installing import Installing
 
 REQUEST_TIMEOUT_S: Final = 5.0
 PIECES_AT_ONCE: Final = 64
@@ -58,19 +61,6 @@ Keep = tuple[int, int]
 """For how many seconds, and how many bytes, leaves keep events while this node is away; 0: they do not."""
 Place = tuple[int, int]
 """The number of a subscription's filter (``sid``), and the number of its piece."""
-
-
-@dataclass(frozen=True, slots=True)
-class Installed:
-    """A leaf has taken a piece: for telemetry."""
-
-    schema: str
-    attribute: int
-    sid: int
-    piece: int
-    level: int
-    latency_s: float
-    tries: int
 
 
 @dataclass(eq=False, slots=True)
@@ -94,15 +84,12 @@ class Placement:
 class Installer(Part):
     """Installs, renews and ends the pieces of this node's subscriptions."""
 
-    def __init__(self, host: Host, config: PubSubConfig, next_levels: Callable[[Tree, int], Sequence[int]]) -> None:
-        self._host, self._config, self._next_levels = host, config, next_levels
-        self.ask_self: Callable[[InsertSub | EndSub, PeerRef], Message | None] = lambda message, source: None
-        """What answers `InsertSub` and `EndSub` where this node is the leaf itself; set by who makes the parts."""
-        self.on_installed: Callable[[Installed], None] | None = None
-        """For telemetry; set by who makes the parts."""
-        self.on_received: Callable[[float], None] | None = None
+    def __init__(self, host: Host, config: PubSubConfig, guide: LevelGuide, own_leaves: Installing) -> None:
+        """``own_leaves`` answers `InsertSub` and `EndSub` where this node is the leaf itself."""
+        self._host, self._config, self._guide, self._own_leaves = host, config, guide, own_leaves
+        self.on_received: Callable[[float], None] = lambda took_s: None
         """Told how long it took until leaves had all pieces of a filter; for experiments, as is `on_replicated`."""
-        self.on_replicated: Callable[[float], None] | None = None
+        self.on_replicated: Callable[[float], None] = lambda took_s: None
         self._pieces: dict[Place, Installation] = {}
         self._placements: dict[Place, Placement] = {}
         self._due: list[tuple[float, Place]] = []
@@ -129,7 +116,7 @@ class Installer(Part):
         """
         if len(points) > PIECES_MAX:
             raise Unavailable(f"the filter has {len(points)} separate ranges to be kept at, limit {PIECES_MAX}")
-        now = self._host.now()
+        now, guide = self._host.now(), self._guide
         numbers = tuple(range(len(points)))
         placement = Placement(schema, sid, on_news, numbers, now, set(numbers), set(numbers), set(numbers))
         version = self._next_version()
@@ -141,7 +128,7 @@ class Installer(Part):
                 lease_s=self._config.lease,
                 retry_s=self._config.install_retry,
                 rng=self._host.rng,
-                next_levels=partial(self._next_levels, Tree(schema, point.attribute)),
+                next_levels=partial(guide.install_levels, Tree(schema, point.attribute), self._host.rng),
                 next_version=self._next_version,
             )
             self._placements[sid, number] = placement
@@ -225,21 +212,13 @@ class Installer(Part):
 
     def _note_received(self, place: Place, piece: Installation, depth: int, actions: Sequence[InstallAction]) -> None:
         """Tell that a leaf of this level has taken a piece, if that is what the actions say."""
-        if self.on_installed is not None and InstallReport(News.RECEIVED) in actions:
-            placement = self._placements[place]
-            latency_s = self._host.now() - placement.begun_at
-            where = placement.schema, piece.sub.attribute, *place, depth
-            self.on_installed(Installed(*where, latency_s, piece.probes))
-
-    def _note_all_received(self, took_s: float) -> None:
-        self._host.observe("peerd_pubsub_install_seconds", took_s)
-        if self.on_received is not None:
-            self.on_received(took_s)
-
-    def _note_replicated(self, took_s: float) -> None:
-        self._host.observe("peerd_pubsub_replicate_seconds", took_s)
-        if self.on_replicated is not None:
-            self.on_replicated(took_s)
+        if InstallReport(News.RECEIVED) in actions:
+            placement, (sid, number) = self._placements[place], place
+            self._guide.saw(Tree(placement.schema, piece.sub.attribute), depth)
+            name, latency_s = f"{sid:016x}-{number}", self._host.now() - placement.begun_at
+            self._host.emit(
+                SubscriptionInstalled(subscription=name, latency_s=latency_s, level=depth, hops=piece.probes)
+            )
 
     @property
     def _lasts_s(self) -> int:
@@ -310,8 +289,11 @@ class Installer(Part):
 
         if owner.id != self._host.id:
             self._host.request(owner, message, REQUEST_TIMEOUT_S, replied, silent)
-        elif (own := self.ask_self(message, self._host.peer)) is not None:
-            replied(own, self._host.peer)
+            return
+        leaves, here = self._own_leaves, self._host.peer
+        own = leaves.end(message, here) if isinstance(message, EndSub) else leaves.insert(message, here)
+        if own is not None:
+            replied(own, here)
         else:
             silent()
 
@@ -324,18 +306,20 @@ class Installer(Part):
             self._host.lookup(key_of(tree, cell), found, REQUEST_TIMEOUT_S)
 
     def _told(self, placement: Placement, number: int, report: InstallReport) -> None:
-        host = self._host
+        host, took_s = self._host, self._host.now() - placement.begun_at
         match report.news:
             case News.RECEIVED:
                 placement.not_received.discard(number)
                 is_said = not placement.not_received
                 if is_said:
-                    self._note_all_received(host.now() - placement.begun_at)
+                    host.observe("peerd_pubsub_install_seconds", took_s)
+                    self.on_received(took_s)
             case News.REPLICATED:
                 placement.not_replicated.discard(number)
                 is_said = not placement.not_replicated
                 if is_said:
-                    self._note_replicated(host.now() - placement.begun_at)
+                    host.observe("peerd_pubsub_replicate_seconds", took_s)
+                    self.on_replicated(took_s)
             case News.REFUSED:
                 is_said = True
                 placement.not_over.discard(number)

@@ -14,6 +14,7 @@ from protocols.pubsub.bodies import id_of
 from protocols.pubsub.cells import WHOLE
 from protocols.pubsub.config import PubSubConfig
 from protocols.pubsub.losses import LossReason, LostEvents, shown_loss
+from protocols.pubsub.matching import LeafIndex, index_of, key_of
 from protocols.pubsub.messages import SINCE_RETAINED, EventBody, SubObject
 from protocols.pubsub.names import EVERY, EventId, SubscriptionKey
 from protocols.pubsub.ports import SchemaView, Values
@@ -31,19 +32,6 @@ EXPECTED_S: Final = 120.0
 its events are counted as missed, so that those of others can go on."""
 HERE: Final = (EVERY, WHOLE)
 """Where all local filters are, for an index that asks for a tree and a cell."""
-
-
-class SubscriptionIndex(Protocol):
-    """The shared index of one schema's subscriptions: the one that leaves use.
-
-    ``failed``: filters that cannot be tried, and why not. They count as met.
-    """
-
-    failed: dict[str, str]
-
-    def add(self, key: SubscriptionKey, cell: int, sub: SubObject, /) -> None: ...
-    def remove(self, key: SubscriptionKey, attribute: int, cell: int, /) -> object: ...
-    def match(self, values: Values, cells: Sequence[tuple[int, int]], /) -> list[SubObject]: ...
 
 
 class LocalReceiver(Protocol):
@@ -92,11 +80,7 @@ class Entry:
     @property
     def key(self) -> SubscriptionKey:
         """Its key in the index of this node."""
-        return _key(self.sub)
-
-
-def _key(sub: SubObject) -> SubscriptionKey:
-    return SubscriptionKey(sub.subscriber.id, sub.sid, sub.piece)
+        return key_of(self.sub)
 
 
 @dataclass(slots=True)
@@ -104,7 +88,7 @@ class _Side:
     """The filters of one schema."""
 
     schema: SchemaView
-    index: SubscriptionIndex
+    index: LeafIndex
     entries: dict[SubscriptionKey, Entry] = field(default_factory=dict)
 
 
@@ -140,15 +124,12 @@ class TakenWindow:
 
 
 class LocalSubscriptions:
-    """Implements `protocols.pubsub.ports.Subscribers`."""
+    """The subscriptions of this node's own clients, as delivery sees them."""
 
-    def __init__(self, host: Host, config: PubSubConfig, index_of: Callable[[SchemaView], SubscriptionIndex]) -> None:
-        self._host, self._index_of = host, index_of
+    def __init__(self, host: Host, config: PubSubConfig, make: Callable[[SchemaView], LeafIndex] = index_of) -> None:
+        self._host, self._make_index = host, make
         self.window = TakenWindow(config.dedupe_window)
         self._writes = Writes()
-        self.on_taken: Callable[[EventId, str, Sequence[int], float], None] | None = None
-        """Told of each event that some subscriptions were given: its id, schema, subscriptions, and the seconds since
-        it was published, by the two clocks. Set by who makes the parts."""
         self.on_failed: Callable[[LocalReceiver, str], None] = lambda receiver, why: None
         """The filter of a subscription cannot be tried, and why not. Set by who makes the parts."""
         self._sides: dict[str, _Side] = {}
@@ -182,7 +163,7 @@ class LocalSubscriptions:
         sub = SubObject(self._host.peer, sid, 0, 0, EVERY, 0, 0, filter_text, receiver.group)
         entry = Entry(receiver, sub, is_current)
         side = self._side(schema)
-        side.index.add(entry.key, WHOLE, sub)
+        side.index.add(entry.key, HERE, sub)
         side.entries[entry.key] = entry
         if receiver.may_block:
             self._blocking[entry] = None
@@ -193,7 +174,7 @@ class LocalSubscriptions:
         side = self._sides.get(schema)
         if side is None or side.entries.pop(entry.key, None) is None:
             return
-        side.index.remove(entry.key, *HERE)
+        side.index.remove(entry.key, HERE)
         self._blocking.pop(entry, None)
         if not side.entries:
             del self._sides[schema]
@@ -205,17 +186,20 @@ class LocalSubscriptions:
     def _side(self, schema: SchemaView) -> _Side:
         side = self._sides.get(schema.name)
         if side is None:
-            side = self._sides[schema.name] = _Side(schema, self._index_of(schema))
+            side = self._sides[schema.name] = _Side(schema, self._make_index(schema))
         elif side.schema.version < schema.version:  # it has attributes now that the index does not know
-            side.schema, side.index = schema, self._index_of(schema)
+            side.schema, side.index = schema, self._make_index(schema)
             for key, entry in side.entries.items():
-                side.index.add(key, WHOLE, entry.sub)
+                side.index.add(key, HERE, entry.sub)
         return side
 
     # Events
 
     def take(self, schema: SchemaView, event: EventBody, values: Values, chosen: Sequence[int], replay: bool) -> bool:
-        """See `protocols.pubsub.ports.Subscribers.take`."""
+        """Give an event to the local subscriptions that it matches, each once; whether there was any that did.
+
+        An event that was taken before is dropped, and counts as wanted.
+        """
         is_unread = bool(self._expected) and self.note_unread(schema.name)
         name = id_of(event)
         given = self.window.given(name)
@@ -237,14 +221,10 @@ class LocalSubscriptions:
     def _give(
         self, schema: SchemaView, event: EventBody, values: Values, replay: bool, receivers: Sequence[LocalReceiver]
     ) -> None:
-        now_s = self._host.wall_time()
-        item = taken(event, schema.visible(values), replay, round(now_s * 1000))
+        item = taken(event, schema.visible(values), replay, round(self._host.wall_time() * 1000))
         for receiver in receivers:
             receiver.give(item, self._writes)
         self._host.count("peerd_pubsub_received_total", len(receivers), outcome="taken")
-        if self.on_taken is not None:
-            numbers = [receiver.number for receiver in receivers]
-            self.on_taken(item.id, schema.name, numbers, max(0.0, now_s - event.published_ms / 1000))
 
     def new_writes(self) -> Writes:
         """What is taken from now on is written as part of what is returned: for who has to wait for the disk."""
@@ -252,7 +232,10 @@ class LocalSubscriptions:
         return self._writes
 
     def note_lost(self, schema: str, losses: Sequence[LostEvents], leaf: NodeId) -> None:
-        """See `protocols.pubsub.ports.Subscribers.note_lost`. Which subscriptions they were for is not known."""
+        """A leaf has dropped so many events of a schema for this node: its readers are told that some are missing.
+
+        Which subscriptions they were for is not known.
+        """
         if not losses or schema not in self._sides:
             return
         for lost in losses:
@@ -268,7 +251,7 @@ class LocalSubscriptions:
             self._host.count("peerd_pubsub_received_total", lost.count - believed, outcome="lost_doubtful")
 
     def note_past(self, schema: str, sid: int, leaf: NodeId) -> None:
-        """See `protocols.pubsub.ports.Subscribers.note_past`."""
+        """A leaf does not remember all that one subscription asks for of the past: its readers are told, once."""
         side = self._sides.get(schema)
         entry = None if side is None else side.entries.get(SubscriptionKey(self._host.id, sid, 0))
         if entry is not None and entry.receiver.since_ms and not entry.is_past_told:
@@ -276,7 +259,8 @@ class LocalSubscriptions:
             entry.receiver.note_lost(shown_loss(LostEvents(LossReason.PAST, 0), leaf), self._writes)
 
     def must_pause(self, schema: str) -> int:
-        """See `protocols.pubsub.ports.Subscribers.must_pause`."""
+        """0, or for how many milliseconds senders should keep what they have, because a reader that blocks is slow, or
+        a subscription to this schema that was brought back does not know it yet."""
         if self._expected:
             now = self._host.now()
             if any(name == schema and now < until for name, until in self._expected.values()):
@@ -287,7 +271,7 @@ class LocalSubscriptions:
         if schema.name not in self._sides:
             return
         side = self._side(schema)
-        found = [side.entries[_key(sub)] for sub in side.index.match(values, (HERE,))]
+        found = [side.entries[key_of(sub)] for sub in side.index.match(values, (HERE,))]
         failed = side.index.failed
         if failed:
             for entry in [entry for entry in found if entry.sub.filter in failed]:

@@ -10,23 +10,26 @@ Members of a group have to agree on the leaf. They do not see the same sample, s
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Final
 
 from peerd.api import Host, LookupResult, Metric, Part, handles, on_timer
 from peerd.errors import ProtocolError, Unavailable
+from peerd.lib.filter import Node
 from peerd.messages import Message, PeerRef
 from protocols.pubsub.cells import SIDE, WHOLE, cell_at
 from protocols.pubsub.config import PubSubConfig
 from protocols.pubsub.delivering.history import EventHistory
 from protocols.pubsub.names import EVERY, Tree, key_of
-from protocols.pubsub.pieces import Span, joined
-from protocols.pubsub.ports import PiecePoint, SchemaView
+from protocols.pubsub.pieces import Span, joined, pieces_of
+from protocols.pubsub.ports import Here, PiecePoint, Schemas, SchemaView
 from protocols.pubsub.samples import SAMPLE_MIN, EventSample, EventShares, SampleQuestion, sample_of
+from protocols.pubsub.schema import EventSchema
 from protocols.pubsub.subscribing.installer import Installer
-from protocols.pubsub.subscribing.subscription import InstallProgress, Subscription
+from protocols.pubsub.subscribing.subscription import Form, InstallProgress, Subscription
 from protocols.pubsub.subscribing.subscriptions import Subscriptions
+from protocols.pubsub.tree.keeper import Keeper
 
 MOVE_FACTOR: Final = 4.0
 """A subscription moves when so many times as many events come by as would in the best place."""
@@ -70,20 +73,25 @@ class Selectivity(Part):
         self,
         host: Host,
         config: PubSubConfig,
+        schemas: Schemas,
+        keeper: Keeper,
         installer: Installer,
         history: EventHistory,
-        sees_all: Callable[[str], SchemaView | None],
-        points: Callable[[SchemaView, Subscription], Sequence[PiecePoint]],
     ) -> None:
-        """``sees_all``: the schema, if this node is the root of a leaf that all of its events visit. ``points``: where
-        a subscription would be kept if it was made now."""
         self._host, self._config, self._installer = host, config, installer
-        self._history, self._sees_all, self._points = history, sees_all, points
+        self._schemas, self._keeper, self._history = schemas, keeper, history
         self._known: dict[str, _Known] = {}
         self._answers: dict[str, tuple[float, EventSample]] = {}
         self._is_armed = False
 
-    def shares(self, schema: str) -> EventShares | None:
+    def points(self, schema: SchemaView, node: Node, group: str) -> Sequence[PiecePoint]:
+        """Where a filter is kept if it is placed now; ``group`` may be empty."""
+        assert isinstance(schema, EventSchema)
+        shares = None if group else self._shares(schema.name)
+        share = None if shares is None else shares.of
+        return pieces_of(schema, node, self._config, self._host.rng.randrange, group, share)
+
+    def _shares(self, schema: str) -> EventShares | None:
         """What is known about a schema's events; whoever asks has a subscription, so that more will be found out."""
         if self._config.base_attribute != "selective":
             return None
@@ -149,7 +157,9 @@ class Selectivity(Part):
         made_at, answer = self._answers.get(schema, (now - ANSWER_AGE_S, None))
         if answer is not None and now - made_at < ANSWER_AGE_S:
             return answer
-        view = self._sees_all(schema)
+        tree = Tree(schema, EVERY)  # the whole square is a leaf also where nothing is kept in it
+        sees_all = self._keeper.entries(tree) or self._keeper.decide(tree, WHOLE, None, vouched=False) == Here()
+        view = self._schemas.get(schema) if sees_all else None
         if view is None:
             return EventSample(schema, 0)
         found = sample_of(view, self._history)
@@ -172,18 +182,17 @@ class Selectivity(Part):
             longest_s = ASK_MAX_S
             known.shares = EventShares(sample)
             for subscription in self._movable(schema):
-                if moved < MOVES_AT_ONCE and self._is_misplaced(subscription, known.shares):
+                if moved < MOVES_AT_ONCE and self._is_misplaced(subscription.current, known.shares):
                     moved += self._move(subscription)
         known.pause_s = ASK_MIN_S if moved else min(2 * known.pause_s, longest_s)
         known.due_s = self._host.now() + known.pause_s
 
-    def _is_misplaced(self, subscription: Subscription, shares: EventShares) -> bool:
-        form = subscription.current
+    def _is_misplaced(self, form: Form | None, shares: EventShares) -> bool:
         if form is None or form.placement is None or form.progress is not InstallProgress.REPLICATED:
             return False
         subs = [piece.sub for piece in self._installer.pieces(form.placement)]
         now = shares.cost(_ranges((sub.attribute, sub.low, sub.high) for sub in subs))
-        points = self._points(form.schema, subscription)
+        points = self.points(form.schema, form.node, "")
         best = shares.cost(_ranges((point.attribute, point.low, point.high) for point in points))
         return bool(subs) and bool(points) and now >= MOVE_FACTOR * best
 

@@ -8,7 +8,6 @@ from dataclasses import dataclass, field
 from enum import IntEnum
 from typing import Any, Final
 
-from peerd.errors import Bug
 from peerd.ids import NodeId, format_id
 from peerd.lib.feed import Feed, FeedLoss, Policy
 from peerd.lib.filter import Node
@@ -115,28 +114,13 @@ class Subscription:
         self.waiting: list[Callable[[Told], None]] = []
         """Who waits for its events to come."""
         self.waiting_change: Callable[[Told], None] | None = None
-        self._inlet: Inlet | None = None
+        self.inlet: Inlet
+        """The way into its feed, opened by who makes it."""
 
     @property
     def id(self) -> str:
         """Its name for clients."""
         return format(self.number, "016x")
-
-    @property
-    def has_feed(self) -> bool:
-        """Whether it has a way in by now."""
-        return self._inlet is not None
-
-    @property
-    def inlet(self) -> Inlet:
-        """The way into its feed."""
-        if self._inlet is None:
-            raise Bug("a subscription without a feed")
-        return self._inlet
-
-    @inlet.setter
-    def inlet(self, inlet: Inlet) -> None:
-        self._inlet = inlet
 
     @property
     def feed(self) -> Feed[ReceivedEvent]:

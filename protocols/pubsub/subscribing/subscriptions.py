@@ -15,6 +15,7 @@ from peerd.lib.filter import FilterError, Node, write
 from peerd.quantities import format_size
 from protocols.pubsub import refusals
 from protocols.pubsub.config import PubSubConfig
+from protocols.pubsub.events import SubscriptionEnded
 from protocols.pubsub.filter_work import WORK_BURST_S, WORK_PER_S, price_of
 from protocols.pubsub.messages import FILTER_BYTES_MAX, SINCE_RETAINED
 from protocols.pubsub.models import ReceivedEvent, SubscriptionRequest, SubscriptionView
@@ -56,7 +57,7 @@ METRICS: Final = (
 
 
 class Subscriptions(Part):
-    """The part of `protocols.pubsub.service.PubSubService` that is about subscriptions. Call `start` once."""
+    """What clients do about subscriptions. Call `start` once. Methods may raise `NotDone` and `Unavailable` at once."""
 
     def __init__(
         self,
@@ -68,9 +69,8 @@ class Subscriptions(Part):
         points: Points,
     ) -> None:
         self._host, self._config, self._schemas = host, config, schemas
-        self._installer, self._local = installer, local
-        self.ended: Callable[[Subscription, str], None] = lambda subscription, reason: None
-        """Told of every subscription that is over, and why; set by who makes the parts."""
+        self._installer, self.local = installer, local
+        local.on_failed = self._end_failed
         self._covering = Covering(host, installer, local, points)
         self._covering.on_progress = self._progressed
         self._covering.on_refused = self._refused
@@ -100,7 +100,7 @@ class Subscriptions(Part):
                 self._schemas.remember(saved.schema_text)
             if saved.sid is not None and saved.cutoff == self._config.cutoff:
                 self._placed_before[subscription.number] = saved
-            self._local.expect(subscription, subscription.schema)
+            self.local.expect(subscription, subscription.schema)
             self._begin(subscription)
         self._host.when_over(self._let_go)
         self._host.set_timer("subscriptions_check", CHECK_S)
@@ -108,7 +108,10 @@ class Subscriptions(Part):
     # What clients ask
 
     def charge(self, owner: str, filter: object) -> None:
-        """See `PubSubService.charge`: twice, as this node indexes it for its clients and perhaps as a leaf."""
+        """Charge a client for a filter that it is going to ask for, by its length, before anybody reads it.
+
+        Twice, as this node indexes it for its clients and perhaps as a leaf.
+        """
         if not self._work.take(owner, self._host.now(), 2 * price_of(filter)):
             self._refusals.count(self._host.id, WORK, is_proved=True)
             whose = owner or "clients without a token"
@@ -124,7 +127,11 @@ class Subscriptions(Part):
         *,
         is_bounded: bool = False,
     ) -> SubscriptionView:
-        """See `PubSubService.subscribe`. A durable one that exists already, with the same wishes, is that one."""
+        """Subscribe. Events may come from now on; ``on_done`` is called when they surely do (``received``). A
+        durable one that exists already, with the same wishes, is that one.
+
+        ``is_bounded``: the owner may have ``owner_share`` of what there is room for, and no more.
+        """
         if (known := self._by_name.get(request.name)) is not None:
             if known.owner != owner:
                 raise NotDone("conflict", f"a subscription named {known.name} belongs to another token or user")
@@ -170,7 +177,7 @@ class Subscriptions(Part):
         return self.view(subscription)
 
     def change(self, id: str, filter: object, on_done: Callable[[Told], None]) -> None:
-        """See `PubSubService.change`: the new filter takes the place of the old one when all leaves have it."""
+        """Give a subscription another filter, which takes the place of the old one when all leaves have it."""
         subscription = self.get(id)
         old = subscription.current
         if old is None or subscription.coming is not None:
@@ -198,26 +205,26 @@ class Subscriptions(Part):
         self._schemas.look_again(self.get(id).schema, looked)
 
     def end(self, id: str) -> SubscriptionView:
-        """See `PubSubService.end`."""
+        """End a subscription; nothing comes to its readers from now on."""
         subscription = self.get(id)
         if subscription.name:
             self._shelves.remove(subscription.name)
         self._end(subscription, ENDED)
         return self.view(subscription)
 
-    def end_failed(self, subscription: LocalReceiver, why: str) -> None:
+    def _end_failed(self, subscription: LocalReceiver, why: str) -> None:
         """Its filter cannot be tried on an event: it ends, and its readers are told why."""
         if isinstance(subscription, Subscription) and not subscription.is_ending:
             reason = f"its filter could not be tried on an event, which is a defect of peerd: {why}"
             self._end(subscription, reason)
 
     def reading(self, id: str) -> tuple[SubscriptionView, Feed[ReceivedEvent]]:
-        """See `PubSubService.reading`."""
+        """A subscription and its feed."""
         subscription = self.get(id)
         return self.view(subscription), subscription.feed
 
     def continued(self, request: SubscriptionRequest, epoch: str) -> str | None:
-        """See `PubSubService.continued`."""
+        """The id of the subscription without a name whose stream has this epoch, if it is what is asked for now."""
         for subscription in self._all.values():
             if subscription.feed.epoch != epoch or subscription.name or subscription.current is None:
                 continue
@@ -229,7 +236,7 @@ class Subscriptions(Part):
         return None
 
     def views(self) -> list[SubscriptionView]:
-        """See `PubSubService.subscriptions_held`."""
+        """The subscriptions of this node's clients, oldest first."""
         return [self.view(subscription) for subscription in self._all.values()]
 
     def get(self, id: str) -> Subscription:
@@ -238,6 +245,10 @@ class Subscriptions(Part):
         if found is None:
             raise NotDone("unknown", f"there is no subscription {id!r:.80} on this node")
         return found
+
+    def view_of(self, id: str) -> SubscriptionView:
+        """One of them, by its id, or by its name if it is durable."""
+        return self.view(self.get(id))
 
     def view(self, subscription: Subscription) -> SubscriptionView:
         """What clients see of it."""
@@ -388,7 +399,7 @@ class Subscriptions(Part):
 
     def _open(self, subscription: Subscription, saved: SavedSubscription) -> None:
         """Open the log of a durable subscription, and remember what is in it, so that nothing is taken twice."""
-        number, window = subscription.number, self._local.window
+        number, window = subscription.number, self.local.window
 
         def failed(event: EventId) -> None:
             window.forget(event, number)
@@ -418,8 +429,8 @@ class Subscriptions(Part):
                 self._begin_again(subscription, error)
                 return
             subscription.current, subscription.document, subscription.detail = form, form.text, ""
-            self._local.expect_no_more(subscription)
-            form.entry = self._local.add(subscription, schema, form.sid, form.text, is_current=True)
+            self.local.expect_no_more(subscription)
+            form.entry = self.local.add(subscription, schema, form.sid, form.text, is_current=True)
             self._covering.place(form)
 
         self._schemas.fetch(subscription.schema, fetched)
@@ -446,7 +457,7 @@ class Subscriptions(Part):
         else:
             form = Form(subscription, schema, node, text, self._host.rng.getrandbits(NUMBER_BITS))
         if subscription.current is not None:
-            form.entry = self._local.add(subscription, schema, form.sid, text, is_current=False)
+            form.entry = self.local.add(subscription, schema, form.sid, text, is_current=False)
         return form
 
     def _cannot_begin(self, subscription: Subscription, error: NotDone) -> None:
@@ -547,13 +558,14 @@ class Subscriptions(Part):
         self._host.gauge("peerd_pubsub_local_subscriptions", len(self._all))
         self._host.cancel_timer("subscription_again", subscription.id)
         subscription.is_ending = True
-        self._local.expect_no_more(subscription)
+        self.local.expect_no_more(subscription)
         subscription.feed.end(reason, is_final=True)
         subscription.inlet.close()
         self._drop_change(subscription, NotDone("unknown", reason))
         if (form := subscription.current) is not None:
             self._covering.end(form)
-        self.ended(subscription, reason)
+        outcome = {ENDED: "ended", UNREAD: "expired"}.get(reason, "refused")
+        self._host.emit(SubscriptionEnded(subscription=subscription.id, outcome=outcome))
         waiting, subscription.waiting = subscription.waiting, []
         for on_done in waiting:
             on_done(NotDone("unknown", reason))

@@ -23,9 +23,9 @@ from peerd.errors import Unavailable
 from peerd.ids import NodeId
 from peerd.messages import Message, PeerRef
 from protocols.pubsub.cells import alternate, is_alternate
-from protocols.pubsub.handing_over import HandingOver
 from protocols.pubsub.messages import RATE_MAX, LoadAnswer, LoadQuestion
 from protocols.pubsub.names import EVERY
+from protocols.pubsub.publishing.handing_over import HandingOver
 from protocols.pubsub.tree.cell_node import CellNode
 from protocols.pubsub.tree.forest import Forest
 from protocols.pubsub.tree.meter import Meter

@@ -12,7 +12,8 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Callable
+from bisect import bisect_left, bisect_right
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from random import Random
 from statistics import fmean
@@ -29,7 +30,6 @@ from protocols.pubsub.config import PubSubConfig
 from protocols.pubsub.front.judging import plugin_of
 from protocols.pubsub.front.lab.faults import CUT_S, Departures, pieces_lost, seconds_until_whole, sides
 from protocols.pubsub.front.lab.figures import bytes_row, difference, latency_row
-from protocols.pubsub.front.lab.judge import MatchFinder, matches
 from protocols.pubsub.front.lab.traffic import PROBES, RECORDS, Nodes, by_message, bytes_of, bytes_sent, traffic
 from protocols.pubsub.front.workload import Ranges, ThesisWorkload, filter_of
 from protocols.pubsub.models import AckWord, Published, ReceivedEvent, SubscriptionRequest, SubscriptionView
@@ -73,6 +73,37 @@ THESIS: Final[dict[str, Any]] = {
 }
 """The thesis's choices where our defaults differ: subscriptions do not lapse, leaves are not merged, nothing is
 remembered of leaves. And little is remembered of events, which would fill the simulator's memory."""
+
+
+def matches(ranges: Ranges, values: Mapping[str, float]) -> bool:
+    """Whether each value lies within its range."""
+    return all(low <= values[name] <= high for name, (low, high) in ranges.items())
+
+
+class MatchFinder:
+    """Finds the events that a subscription matches: those with the rarest of its ranges, compared one by one.
+
+    It does so apart from the filter language and the indexes of the protocol.
+    """
+
+    def __init__(self, events: Sequence[Mapping[str, float]]) -> None:
+        """All events have the same attributes."""
+        self._events = events
+        self._sorted = {
+            name: sorted((values[name], index) for index, values in enumerate(events))
+            for name in (events[0] if events else ())
+        }
+
+    def of(self, ranges: Ranges) -> list[int]:
+        """The indexes of the events that match, in order."""
+        if not self._events:
+            return []
+        rarest = min((self._within(name, *ends) for name, ends in ranges.items()), key=len)
+        return sorted(index for _, index in rarest if matches(ranges, self._events[index]))
+
+    def _within(self, name: str, low: float, high: float) -> Sequence[tuple[float, int]]:
+        ordered = self._sorted[name]
+        return ordered[bisect_left(ordered, (low, -1)) : bisect_right(ordered, (high, len(ordered)))]
 
 
 @dataclass
@@ -137,7 +168,7 @@ class Thesis:
             installer = plugin_of(place).installer
             installer.on_received, installer.on_replicated = self.received.append, self.replicated.append
         done: list[object] = []
-        plugin_of(self._anybody()).declare(self.workload.document(), done.append)
+        plugin_of(self._anybody()).schemas.declare(self.workload.document(), done.append)
         self.simulation.run_until(lambda: bool(done), limit_s=60.0)
         if isinstance(done[0], Exception):
             raise done[0]
@@ -179,8 +210,8 @@ class Thesis:
 
         plugin = plugin_of(place)
         asked = SubscriptionRequest.model_validate({"schema": self.workload.schema, "filter": filter_of(ranges)})
-        view = plugin.subscribe(asked, done)
-        _, feed = plugin.reading(view.id)
+        view = plugin.subscriptions.subscribe(asked, done)
+        _, feed = plugin.subscriptions.reading(view.id)
         made.reader = feed.reader("start", on_ready=lambda: self._arrived(made))
         self.subscriptions.append(made)
 
@@ -194,7 +225,7 @@ class Thesis:
 
         self._early.clear()
         try:
-            event = plugin_of(place).publish(self.workload.schema, sent.values, done, self.ack)
+            event = plugin_of(place).entering.publish(self.workload.schema, sent.values, done, self.ack)
         except Unavailable:  # a node that has just come: it is not ready, or looks up the schema
             self.refused += 1
             return

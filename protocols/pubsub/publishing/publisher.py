@@ -25,27 +25,36 @@ from peerd.api import HistorySize, Host, LookupResult, Metric, Part, SendRefusal
 from peerd.errors import Unavailable
 from peerd.ids import NodeId
 from peerd.messages import Message, PeerRef
-from protocols.pubsub.answering import check_ack
-from protocols.pubsub.bodies import event_bytes
+from protocols.pubsub.bodies import event_bytes, event_statement
 from protocols.pubsub.cell_map import CellMap
 from protocols.pubsub.cells import WHOLE, level
-from protocols.pubsub.config import Ack, PubSubConfig
-from protocols.pubsub.coverage import Coverage
-from protocols.pubsub.forwarding import Forwarding
-from protocols.pubsub.handing_over import DIRECT_MIN
-from protocols.pubsub.headers import Headers
-from protocols.pubsub.lanes import LaneBook, Spot
-from protocols.pubsub.leaf_cache import LeafCache
+from protocols.pubsub.config import PubSubConfig
+from protocols.pubsub.ledger import LedgerBook
 from protocols.pubsub.messages import EVENTS_BYTES_MAX, EVENTS_MAX, EventAck, EventBody, ProbePub
+from protocols.pubsub.models import AckWord
 from protocols.pubsub.names import EventId, Tree, key_of
 from protocols.pubsub.nearness import is_near, may_be_root
-from protocols.pubsub.outcomes import LeafAnswer, OnResult, PendingPublish, PublishResult, PublishStatus, QueueFull
-from protocols.pubsub.patience import Patience
 from protocols.pubsub.ports import SchemaView, targets_of
-from protocols.pubsub.probing import LevelGuide, probe_region
-from protocols.pubsub.spread import AttributeCell, Batch, places_of
-from protocols.pubsub.stragglers import Stragglers
-from protocols.pubsub.tree_maps import TreeMaps
+from protocols.pubsub.publishing.answering import check_ack
+from protocols.pubsub.publishing.coverage import Coverage
+from protocols.pubsub.publishing.event import EventDraft
+from protocols.pubsub.publishing.forwarding import Forwarding
+from protocols.pubsub.publishing.handing_over import DIRECT_MIN
+from protocols.pubsub.publishing.lanes import LaneBook, Patience, Spot
+from protocols.pubsub.publishing.leaf_cache import LeafCache
+from protocols.pubsub.publishing.outcomes import (
+    LeafAnswer,
+    OnResult,
+    PendingPublish,
+    PublishResult,
+    PublishStatus,
+    QueueFull,
+)
+from protocols.pubsub.publishing.probing import LevelGuide, probe_region
+from protocols.pubsub.publishing.spread import AttributeCell, Batch, places_of
+from protocols.pubsub.publishing.stragglers import Stragglers
+from protocols.pubsub.publishing.tree_maps import TreeMaps
+from protocols.pubsub.tree.keeper import Keeper
 
 UNDER_WAY_MAX: Final = 1024
 """Events of this node that are on their way or wait for their turn at a leaf; later ones wait in the queue."""
@@ -69,8 +78,6 @@ ROOM_SHARE: Final = 0.75
 DOUBTS_MAX: Final = 16
 """Keys that are looked up at a time because their root may be another node than the one that answered."""
 DOUBT_TIMEOUT_S: Final = 5.0
-
-AskLeaves = Callable[[Tree, Callable[[Iterable[int]], None]], None]
 
 METRICS: Final = (
     Metric("peerd_pubsub_published_total", "counter", "Events of this node's clients, ended.", ("status",)),
@@ -104,19 +111,13 @@ class Publishing(Part):
         config: PubSubConfig,
         forwarding: Forwarding,
         guide: LevelGuide,
-        statement: Callable[[str, EventBody], bytes],
+        keeper: Keeper,
+        ledger: LedgerBook,
     ) -> None:
-        self._host = host
-        self.config = config
-        self._forwarding = forwarding
-        self._guide = guide
-        self._statement = statement
+        self._host, self.config = host, config
+        self._forwarding, self._guide, self._keeper, self._ledger = forwarding, guide, keeper, ledger
         self.cache = LeafCache(config.leaf_cache_max, config.leaf_cache_age)
-        self.on_outcome: OnResult = lambda outcome: None
-        """Told of every publish that has ended, before its client: for ledger and telemetry."""
         self.maps = TreeMaps()
-        self.ask_leaves: AskLeaves = lambda tree, told: None
-        """Asks the root of a tree for its leaves; set by the plugin."""
         self.outcomes: OrderedDict[EventId, PublishResult] = OrderedDict()
         """What became of this node's last events."""
         self._next = 1
@@ -137,49 +138,12 @@ class Publishing(Part):
 
     # Clients
 
-    def publish(
-        self,
-        schema: SchemaView,
-        values: bytes,
-        payload: bytes = b"",
-        *,
-        content_type: str = "",
-        retain: bytes = b"",
-        headers: Headers = (),
-        ack: Ack | None = None,
-        on_result: OnResult = lambda outcome: None,
-    ) -> EventId:
-        """Publish an event; ``on_result`` is called once, later. ``values``: see `SchemaView.encode_values`.
+    def enqueue(self, schema: SchemaView, draft: EventDraft, ack: AckWord | None, on_result: OnResult) -> EventId:
+        """Publish an event, which sets out with others at the next `set_out`; that has to follow at once.
 
-        Raises `Unavailable` outside the ring, `QueueFull` (see `when_room`), and `ValueError` for an event that is too
-        large.
+        ``on_result`` is called once, later. Raises `Unavailable` outside the ring, `QueueFull` (see `when_room`), and
+        ``ValueError`` for an event that is too large.
         """
-        event = self.enqueue(
-            schema,
-            values,
-            payload,
-            content_type=content_type,
-            retain=retain,
-            headers=headers,
-            ack=ack,
-            on_result=on_result,
-        )
-        self.set_out()
-        return event
-
-    def enqueue(
-        self,
-        schema: SchemaView,
-        values: bytes,
-        payload: bytes,
-        *,
-        content_type: str,
-        retain: bytes,
-        headers: Headers,
-        ack: Ack | None,
-        on_result: OnResult,
-    ) -> EventId:
-        """As `publish`, but it sets out with others at the next `set_out`, which has to follow at once."""
         if (outside := self._host.outside_reason()) is not None:
             raise Unavailable(f"{outside}, so it cannot publish")
         if not self.may_publish():
@@ -187,10 +151,11 @@ class Publishing(Part):
             raise QueueFull(f"{waiting}; try again when some have gone")
         host = self._host
         wall_ms = round(1000 * host.wall_time())
-        what = payload, content_type, retain, b"", headers
-        body = EventBody(host.peer, host.boot_epoch, self._next, wall_ms, values, *what)
+        values = schema.pack(draft.values)
+        what = values, draft.payload, draft.content_type, draft.retain, b"", draft.headers
+        body = EventBody(host.peer, host.boot_epoch, self._next, wall_ms, *what)
         if schema.is_signed:
-            body = replace(body, proof=host.sign(self._statement(schema.name, body)))
+            body = replace(body, proof=host.sign(event_statement(schema.name, body)))
         size = event_bytes(body)
         if size > EVENTS_BYTES_MAX:
             raise ValueError(f"an event of {size} bytes, envelope included, is too large: at most {EVENTS_BYTES_MAX}")
@@ -281,7 +246,7 @@ class Publishing(Part):
         leaves, guesses = probe_region(target, host.rng, *how, known.leaves, mapped)
         is_asked_for = mapped is not None and any(cell not in mapped for cell in guesses)
         if is_asked_for and self.maps.may_ask(tree, host.now()):
-            self.ask_leaves(tree, partial(self.maps.told, tree))
+            self._keeper.ask_leaves(tree, partial(self.maps.told, tree))
         event.coverage.expect(tree.attribute, (*leaves, *guesses))
         for cell in leaves:
             added[self._lanes.add(tree, cell, event.number, is_leaf=True)] = None
@@ -532,7 +497,8 @@ class Publishing(Part):
             while len(self.outcomes) > OUTCOMES_MAX:
                 self.outcomes.popitem(last=False)
             self._host.observe("peerd_pubsub_publish_duration_seconds", outcome.duration_s)
-            self.on_outcome(outcome)
+            self._ledger.published(outcome.event, outcome.schema)
+            self._host.emit(outcome.told())
             on_result(outcome)
         while self._waiting_for_room and self._has_room:
             self._waiting_for_room.popleft()()

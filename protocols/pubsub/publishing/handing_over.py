@@ -15,7 +15,7 @@ from typing import Final
 from peerd.api import Host
 from peerd.ids import NodeId
 from peerd.messages import PeerRef
-from protocols.pubsub.spread import AttributeCell
+from protocols.pubsub.publishing.spread import AttributeCell
 from protocols.pubsub.tree.meter import Meter
 
 HELPERS: Final = 4

@@ -8,34 +8,37 @@ from typing import Any
 
 from peerd.api import Host
 from peerd.errors import Unavailable
-from protocols.pubsub.event import draft_from_json
 from protocols.pubsub.models import AckWord, Published
 from protocols.pubsub.names import EventId
-from protocols.pubsub.once import OnceWindow
-from protocols.pubsub.outcomes import ACKNOWLEDGED, OnResult, PublishResult, PublishStatus
-from protocols.pubsub.publishing import Publishing
+from protocols.pubsub.publishing.event import draft_from_json
+from protocols.pubsub.publishing.once import OnceWindow
+from protocols.pubsub.publishing.outcomes import ACKNOWLEDGED, OnResult, PublishResult, PublishStatus
+from protocols.pubsub.publishing.publisher import Publishing
 from protocols.pubsub.schema import EventSchema
 from protocols.pubsub.schemas import SchemaBook
 from protocols.pubsub.service import NotDone
 
 
 class Entering:
-    """Takes the events of clients. See `protocols.pubsub.service.PubSubService` for what each method promises."""
+    """Takes the events of clients. What a method may raise, `NotDone` and `Unavailable`, its callback may get later."""
 
-    def __init__(self, host: Host, schemas: SchemaBook, publishing: Publishing, once: OnceWindow) -> None:
-        self._host, self._schemas, self._publishing, self._once = host, schemas, publishing, once
+    def __init__(self, host: Host, schemas: SchemaBook, publishing: Publishing) -> None:
+        self._host, self._schemas, self._publishing, self.once = host, schemas, publishing, OnceWindow()
 
     def publish(
         self,
         schema: str,
         event: Mapping[str, Any],
         on_done: Callable[[Published | Exception], None],
-        ack: AckWord | None,
-        once: str,
+        ack: AckWord | None = None,
+        once: str = "",
     ) -> EventId:
-        """See `PubSubService.publish`."""
+        """Publish one event: its attributes, and members that begin with ``_`` (`protocols.pubsub.models.RESERVED`).
+
+        ``once``: its client's own name for it; what comes under the same name is not published again (`OnceWindow`).
+        """
         begin = partial(self._publish, schema, event, ack)
-        return self._once.publish(f"{schema}\0{once}", self._host.now(), on_done, begin) if once else begin(on_done)
+        return self.once.publish(f"{schema}\0{once}", self._host.now(), on_done, begin) if once else begin(on_done)
 
     def _publish(
         self,
@@ -57,9 +60,14 @@ class Entering:
         schema: str,
         events: Sequence[Mapping[str, Any]],
         told: Callable[[int, Published | Exception | None], None],
-        ack: AckWord | None,
+        ack: AckWord | None = None,
     ) -> int:
-        """See `PubSubService.publish_many`."""
+        """Publish as many of these as there is room for, the first ones, together; returns how many were taken.
+
+        ``told`` hears once of each of them, by its place among ``events``: nothing but that it was acknowledged, or
+        else what has become of it. One whose attributes only a later version of the schema may have is not taken: see
+        `when_publishable`.
+        """
         known = self._schemas.get(schema)
 
         def done(index: int, outcome: PublishResult) -> None:
@@ -83,24 +91,15 @@ class Entering:
         self, schema: EventSchema, event: Mapping[str, Any], ack: AckWord | None, on_result: OnResult
     ) -> EventId:
         try:
-            draft = draft_from_json(schema, event)
-            return self._publishing.enqueue(
-                schema,
-                schema.pack(draft.values),
-                draft.payload,
-                content_type=draft.content_type,
-                retain=draft.retain,
-                headers=draft.headers,
-                ack=ack,
-                on_result=on_result,
-            )
+            return self._publishing.enqueue(schema, draft_from_json(schema, event), ack, on_result)
         except ValueError as error:
             raise NotDone("invalid", str(error)) from error
 
     def when_publishable(
         self, schema: str, event: Mapping[str, Any], on_done: Callable[[bool | Exception], None]
     ) -> None:
-        """See `PubSubService.when_publishable`."""
+        """Wait until this node knows the schema, in the version that has the event's attributes if there is one, and
+        has room for another event: then `publish` takes it at once."""
 
         def found(known: EventSchema | None, why: str) -> None:
             if known is None:

@@ -112,7 +112,7 @@ class LevelGuide:
         deepest = config.probe_level_max if seen is None else min(math.ceil(seen), config.level_max)
         return min(config.probe_level_min, deepest), deepest
 
-    def install_levels(self, tree: Tree, attempt: int, rng: Rng) -> tuple[int, ...]:
+    def install_levels(self, tree: Tree, rng: Rng, attempt: int) -> tuple[int, ...]:
         """The levels at which a subscription is tried (random leaf probing, Program 3.2): of the first one any cell
         sends it on, at the others only a leaf takes it.
 

@@ -9,7 +9,7 @@ from typing import Final, TypeAlias
 
 from peerd.api import HistorySize
 from peerd.ids import NodeId
-from protocols.pubsub.spread import AttributeCell, Batch
+from protocols.pubsub.publishing.spread import AttributeCell, Batch
 
 SEEN_MAX: Final = 65_536
 """Visits (a batch at a cell) that are remembered, so that repeats are dropped."""

@@ -14,8 +14,15 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from peerd.limits import NAME_LENGTH_MAX
-from protocols.pubsub.headers import Headers, read_headers
-from protocols.pubsub.messages import PAYLOAD_BYTES_MAX, RETAIN_KEY_BYTES_MAX
+from protocols.pubsub.bodies import Headers, headers_bytes
+from protocols.pubsub.messages import (
+    HEADER_NAME_MAX,
+    HEADERS_BYTES_MAX,
+    HEADERS_MAX,
+    PAYLOAD_BYTES_MAX,
+    RETAIN_KEY_BYTES_MAX,
+    EventHeader,
+)
 from protocols.pubsub.models import RESERVED
 from protocols.pubsub.ports import Values
 from protocols.pubsub.schema import EventSchema
@@ -76,3 +83,20 @@ def draft_from_json(schema: EventSchema, event: Mapping[str, Any]) -> EventDraft
         raise EventError("_payload_base64 is not valid base64") from None
     except UnicodeEncodeError:
         raise EventError("text is valid Unicode") from None
+
+
+def read_headers(given: Any) -> Headers:
+    """Read what a client gives: an object of texts, or a list of pairs. Raises `EventError`."""
+    pairs = list(given.items()) if isinstance(given, dict) else given
+    if not isinstance(pairs, list) or not all(_is_header(pair) for pair in pairs):
+        raise EventError(f"_headers is an object of texts, or a list of pairs of texts, not {shown(given)}")
+    headers = tuple(EventHeader(name, value) for name, value in pairs)
+    if len(headers) > HEADERS_MAX or headers_bytes(headers) > HEADERS_BYTES_MAX:
+        raise EventError(f"an event has at most {HEADERS_MAX} headers, together at most {HEADERS_BYTES_MAX} bytes")
+    return headers
+
+
+def _is_header(pair: object) -> bool:
+    if not isinstance(pair, list | tuple) or len(pair) != 2:
+        return False
+    return all(isinstance(text, str) for text in pair) and 0 < len(pair[0]) <= HEADER_NAME_MAX

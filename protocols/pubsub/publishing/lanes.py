@@ -20,11 +20,24 @@ from heapq import heappop, heappush
 from typing import Final, TypeAlias
 
 from protocols.pubsub.cell_map import CellMap
-from protocols.pubsub.coverage import CoverageChange
 from protocols.pubsub.names import Tree
+from protocols.pubsub.publishing.coverage import CoverageChange
 
 PUT_OFF_MAX_S: Final = 5.0
 """A node that takes no more events may put off the next try by at most so much."""
+
+
+MEAN_SHARE: Final = 1 / 8
+SPREAD_SHARE: Final = 1 / 4
+"""How much one answer counts, in the mean and in the spread."""
+SPREADS: Final = 4.0
+EVENT_S: Final = 0.01
+"""Each event of a batch may keep the leaf busy for so long."""
+FIRST_S: Final = 2.0
+"""The least pause before any answer has come. Each of the first answers may need a new link, which takes three round
+trips; to send the event again to hundreds of leaves that have it costs more than to wait for them."""
+ALLOWANCE_MAX_S: Final = 10.0
+"""Slow answers make the pause no longer than this, so that one leaf that is slow on purpose holds up little."""
 
 
 class Lane:
@@ -245,6 +258,10 @@ class LaneBook:
         lanes.add(cell, number, is_leaf=is_leaf)
         return tree, cell
 
+    def _lane(self, tree: Tree, cell: int) -> Lane | None:
+        lanes = self._trees.get(tree)
+        return None if lanes is None else lanes.cells.get(cell)
+
     def remove(self, tree: Tree, cell: int, *numbers: int) -> Spot:
         """Events have visited a cell, or are given up."""
         if numbers:
@@ -266,8 +283,7 @@ class LaneBook:
 
     def is_a_leaf(self, tree: Tree, cell: int) -> None:
         """A leaf has answered: what is to go there is no guess."""
-        lanes = self._trees.get(tree)
-        lane = None if lanes is None else lanes.cells.get(cell)
+        lane = self._lane(tree, cell)
         if lane is not None:
             lane.is_leaf = True
 
@@ -299,7 +315,7 @@ class LaneBook:
 
     def is_leaf(self, tree: Tree, cell: int) -> bool:
         """Whether the leaf itself or the root of the tree has told of the cell, and it is no guess."""
-        lane = self._trees[tree].cells.get(cell)
+        lane = self._lane(tree, cell)
         return lane is not None and lane.is_leaf
 
     def attempt(self, tree: Tree, cell: int, numbers: list[int]) -> int:
@@ -308,8 +324,7 @@ class LaneBook:
 
     def since_s(self, tree: Tree, cell: int) -> float | None:
         """When the events that are on their way to a cell set out, if this is their first try."""
-        lanes = self._trees.get(tree)
-        lane = None if lanes is None else lanes.cells.get(cell)
+        lane = self._lane(tree, cell)
         return None if lane is None or not lane.flying else lane.since_s
 
     def set_out(self, tree: Tree, cell: int, numbers: list[int], due_s: float, now: float) -> None:
@@ -336,8 +351,7 @@ class LaneBook:
         return self._due[0][0] if self._due else math.inf
 
     def _is_due(self, due_s: float, tree: Tree, cell: int) -> bool:
-        lanes = self._trees.get(tree)
-        lane = None if lanes is None else lanes.cells.get(cell)
+        lane = self._lane(tree, cell)
         return lane is not None and lane.due_s <= due_s
 
     def overdue(self, now: float) -> list[Spot]:
@@ -406,3 +420,30 @@ class LaneBook:
         }
         assert begun <= self._begun_of.keys()
         assert all(self._begun_of[spot] <= self._oldest_of(*spot) for spot in begun)
+
+
+class Patience:
+    """What is known of how long answers take, and so how long to wait for one.
+
+    A batch of many events keeps a leaf busy, and a busy machine keeps its daemons waiting. Asking again too soon makes
+    both worse, because what is repeated has to be looked up, sent and compared with what came before. So the pause is
+    at least what answers have taken of late, with room for their spread, as TCP does it (RFC 6298, sections 2 and 3).
+    Answers to what was sent twice do not count, because nobody knows which of the two they answer.
+    """
+
+    def __init__(self) -> None:
+        self._mean_s: float | None = None
+        self._spread_s = 0.0
+
+    def answered(self, took_s: float) -> None:
+        """An answer to a first try has come after so long."""
+        if self._mean_s is None:
+            self._mean_s, self._spread_s = took_s, took_s / 2
+            return
+        self._spread_s += SPREAD_SHARE * (abs(took_s - self._mean_s) - self._spread_s)
+        self._mean_s += MEAN_SHARE * (took_s - self._mean_s)
+
+    def pause_s(self, least_s: float, events: int) -> float:
+        """How long to wait before so many events are sent again; ``least_s``: one event, where answers are quick."""
+        usual_s = FIRST_S if self._mean_s is None else self._mean_s + SPREADS * self._spread_s
+        return max(least_s, min(usual_s, ALLOWANCE_MAX_S)) + EVENT_S * (events - 1)

@@ -9,10 +9,11 @@ from typing import Final
 
 from peerd.errors import Unavailable
 from peerd.messages import PeerRef
-from protocols.pubsub.coverage import Coverage
+from protocols.pubsub.events import EventPublished
 from protocols.pubsub.messages import EventBody
 from protocols.pubsub.names import EventId
 from protocols.pubsub.ports import SchemaView
+from protocols.pubsub.publishing.coverage import Coverage
 
 ANSWERS_MAX: Final = 64
 """Answers of leaves that are remembered of one event."""
@@ -70,6 +71,17 @@ class PublishResult:
     bytes: int
     answers: tuple[LeafAnswer, ...] = ()
     missing: tuple[tuple[int, int], ...] = ()
+
+    def told(self) -> EventPublished:
+        """As telemetry tells it."""
+        return EventPublished(
+            publication=str(self.event),
+            outcome=self.status.value,
+            leaves=self.leaves,
+            matched=self.matched,
+            duration_s=self.duration_s,
+            value_bytes=self.bytes,
+        )
 
 
 OnResult = Callable[[PublishResult], None]

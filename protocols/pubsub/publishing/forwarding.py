@@ -11,7 +11,7 @@ acknowledgement, a refusal) is smaller than what it got, and a refusal goes to o
 from __future__ import annotations
 
 from collections import OrderedDict, deque
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
@@ -21,12 +21,14 @@ from peerd.ids import NodeId
 from peerd.messages import Message, PeerRef
 from protocols.pubsub.cells import Target, lies_within
 from protocols.pubsub.config import PubSubConfig
-from protocols.pubsub.handing_over import LINKS_MIN, HandingOver
 from protocols.pubsub.messages import HOPS_MAX, EventAck, ProbePub
 from protocols.pubsub.names import Tree, key_of
-from protocols.pubsub.passing import HELD_S, PARKED_S, Journey, Parking, PassedBatches, Quotas, key_of_batch
-from protocols.pubsub.ports import Elsewhere, Here, LeafCells, LeafEvents, Schemas, SchemaView, targets_of
-from protocols.pubsub.spread import AttributeCell, Batch, places_of, trees_of, ways_to
+from protocols.pubsub.ports import Elsewhere, Here, LeafEvents, Schemas, SchemaView, targets_of
+from protocols.pubsub.publishing.answering import Answering
+from protocols.pubsub.publishing.handing_over import LINKS_MIN
+from protocols.pubsub.publishing.passing import HELD_S, PARKED_S, Journey, Parking, PassedBatches, Quotas, key_of_batch
+from protocols.pubsub.publishing.spread import AttributeCell, Batch, places_of, trees_of, ways_to
+from protocols.pubsub.tree.keeper import Keeper
 from protocols.pubsub.tree.meter import MESSAGE_BYTES
 
 CAREFUL_FROM: Final = 1
@@ -63,22 +65,20 @@ METRICS: Final = (
 
 
 class Forwarding(Part):
-    """Takes events to the leaves. ``leaves`` and ``events`` are set once those parts are made."""
+    """Takes events to the leaves."""
 
-    leaves: LeafCells
-    events: LeafEvents
-
-    def __init__(self, host: Host, config: PubSubConfig, schemas: Schemas) -> None:
-        self.on_sent: Callable[[int], None] = lambda size: None
-        """Told how many bytes of events were sent on, with the price of the work (`tree.meter`)."""
-        self.handing_over = HandingOver(host)
-        self.came: Callable[[Batch, PeerRef], None] = lambda batch, source: None
-        """Told from whom events came; set by the plugin, like the next (`protocols.pubsub.answering`)."""
-        self.answer: Callable[[PeerRef, EventAck], None] = host.send
-        """Tells a publisher about its events."""
-        self._host = host
-        self.config = config
-        self._schemas = schemas
+    def __init__(
+        self,
+        host: Host,
+        config: PubSubConfig,
+        schemas: Schemas,
+        keeper: Keeper,
+        events: LeafEvents,
+        answering: Answering,
+    ) -> None:
+        self._host, self.config, self._schemas = host, config, schemas
+        self._keeper, self._events, self._answering = keeper, events, answering
+        self._heat, self.handing_over = keeper.heat, keeper.heat.handing_over
         self._seen = PassedBatches()
         self._quotas = Quotas()
         self._parking = Parking()
@@ -144,7 +144,7 @@ class Forwarding(Part):
             if wait_s > HELD_S:
                 self._refuse(batch, places, f"more than {rate} events a second", wait_s)
                 return
-        self.came(batch, source)
+        self._answering.came(batch, source)
         fresh = self._seen.new(key, places, probe.vouched, self._host.now())
         if fresh:
             how = probe.vouched, probe.remembered, probe.hops + 1
@@ -181,7 +181,7 @@ class Forwarding(Part):
             unclear = ways.unclear
             if targets is not None:
                 for place in ways.here:
-                    if self.events.had(batch.events, place):  # a repeat: the leaf may have been split since
+                    if self._events.had(batch.events, place):  # a repeat: the leaf may have been split since
                         arrived.append(place)
                         continue
                     decision = self._decide(targets, batch, place, some.vouched)
@@ -200,7 +200,7 @@ class Forwarding(Part):
         for (hop, vouched), group in onward.items():
             self._send(hop, replace(journey, places=tuple(group), vouched=vouched))
         if arrived and schema is not None:
-            self.events.arrived(schema, batch.publisher, batch.events, arrived, batch.copies, batch.attempt)
+            self._events.arrived(schema, batch.publisher, batch.events, arrived, batch.copies, batch.attempt)
 
     def _next_hops(self, keys: Sequence[NodeId]) -> dict[NodeId, PeerRef | None]:
         """As the host says. Without multicast each key is asked for alone, as a comparison (figure 4.5)."""
@@ -215,7 +215,7 @@ class Forwarding(Part):
         tree, careful = Tree(batch.schema, place[0]), batch.attempt >= CAREFUL_FROM
         found: list[Elsewhere] = []
         for target in targets.of(place[0]):
-            decision = self.leaves.decide(tree, place[1], target, vouched=vouched, careful=careful)
+            decision = self._keeper.decide(tree, place[1], target, vouched=vouched, careful=careful)
             if isinstance(decision, Here):
                 return decision
             if not isinstance(decision, Elsewhere):
@@ -316,11 +316,15 @@ class Forwarding(Part):
             return False
         return True
 
-    def _go_on(self, journey: Journey) -> None:
-        """Send on what was to wait, by the ways that there are now."""
+    def _go_on(self, journey: Journey, gone: NodeId | None = None) -> None:
+        """Send on what was to wait, or came back from a next hop that is gone, by the ways that there are now."""
         ways = ways_to(journey.batch.schema, journey.places, self._next_hops)
         for hop, group in ways.onward.items():
-            self._send_now(hop, replace(journey, places=tuple(group)))
+            if gone is None:
+                self._send_now(hop, replace(journey, places=tuple(group)))
+            elif hop.id != gone:
+                self._count("rerouted")
+                self._give(hop, replace(journey, places=tuple(group)))
         if ways.here:
             self._take(replace(journey, places=tuple(ways.here)))
 
@@ -329,7 +333,7 @@ class Forwarding(Part):
         weight = journey.batch.bytes + MESSAGE_BYTES
         for probe in journey.batch.probes(journey.places, *how):
             self._host.send(to, probe)
-            self.on_sent(weight)
+            self._heat.note_sent(weight)
             if not journey.hops:
                 self.handing_over.note_own(weight)
             self._count("sent")
@@ -343,16 +347,7 @@ class Forwarding(Part):
         self._sent = deque(sent for sent in self._sent if sent.to != peer.id)
         self._sent_bytes = sum(sent.bytes for sent in self._sent)
         for journey in lost[-count:]:
-            self._reroute(journey, peer.id)
-
-    def _reroute(self, journey: Journey, gone: NodeId) -> None:
-        ways = ways_to(journey.batch.schema, journey.places, self._next_hops)
-        for hop, group in ways.onward.items():
-            if hop.id != gone:
-                self._count("rerouted")
-                self._give(hop, replace(journey, places=tuple(group)))
-        if ways.here:
-            self._take(replace(journey, places=tuple(ways.here)))
+            self._go_on(journey, peer.id)
 
     def _refuse(self, batch: Batch, places: Sequence[AttributeCell], why: str, wait_s: float) -> None:
         self._count("refused")
@@ -371,7 +366,7 @@ class Forwarding(Part):
         ack = EventAck(
             batch.schema, batch.events[0].epoch, numbers, trees_of(places), (), 0, why[:64], max(1, int(1000 * wait_s))
         )
-        self.answer(batch.publisher, ack)
+        self._answering.answer(batch.publisher, ack)
 
     def _count(self, what: str) -> None:
         self._host.count("peerd_pubsub_probes_total", what=what)

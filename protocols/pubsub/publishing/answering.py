@@ -26,7 +26,7 @@ from peerd.ids import NodeId, id_to_bytes
 from peerd.lib.admission import TokenBucket
 from peerd.messages import Message, PeerRef, decode_body, encode_body
 from protocols.pubsub.messages import CARRIED_HOPS_MAX, CELLS_MAX, CarriedAck, EventAck
-from protocols.pubsub.spread import Batch
+from protocols.pubsub.publishing.spread import Batch
 
 WAYS_MAX: Final = 8192
 """Events of which a node remembers from whom they came."""

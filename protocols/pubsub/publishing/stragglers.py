@@ -16,10 +16,10 @@ from itertools import islice
 from typing import Final
 
 from peerd.messages import PeerRef
-from protocols.pubsub.coverage import Coverage
 from protocols.pubsub.messages import EVENTS_BYTES_MAX, EVENTS_MAX
-from protocols.pubsub.outcomes import PendingPublish
-from protocols.pubsub.spread import AttributeCell, Batch
+from protocols.pubsub.publishing.coverage import Coverage
+from protocols.pubsub.publishing.outcomes import PendingPublish
+from protocols.pubsub.publishing.spread import AttributeCell, Batch
 
 LATE_S: Final = 600.0
 """So long after its client was told, an event is tried."""
