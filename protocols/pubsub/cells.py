@@ -12,7 +12,7 @@ busy. The alternate counts as the only part of its home, and the halves count as
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Annotated, Final
@@ -186,8 +186,3 @@ class Target:
             return False
         shortest = max(area.y_low, self.value) - min(area.x_high - 1, self.value)
         return shortest <= self.length_max
-
-
-def met_cells(target: Target, cells: Iterable[int]) -> Iterator[int]:
-    """Return those of the cells that an event has to visit, in order."""
-    return (cell for cell in cells if target.meets(cell))

@@ -16,7 +16,6 @@ from typing import Final
 
 from protocols.pubsub.cells import (
     LEVEL_LIMIT,
-    Target,
     ancestor,
     cell_at,
     children,
@@ -98,10 +97,6 @@ class LeafTable:
         """The leaf that a point lies in; where none is known, the part of this cell."""
         found = self._around(cell_at(x, y, LEVEL_LIMIT))
         return part_at(self._parts, x, y) if found is None else found.cell
-
-    def meeting(self, target: Target | None) -> list[int]:
-        """Cells below this one that together hold the whole target, or everything: leaves, and gaps between them."""
-        return [cell for cell in self.partition() if target is None or target.meets(cell)]
 
     def partition(self) -> Iterator[int]:
         """All of this cell, cut into the known leaves and the largest cells that nothing is known about, in order.

@@ -13,7 +13,6 @@ from protocols.pubsub.cells import (
     LEVEL_LIMIT,
     SIDE,
     WHOLE,
-    Target,
     alternate,
     area_of,
     cell_at,
@@ -96,16 +95,6 @@ def test_a_table_that_is_too_small_names_cells_above_the_leaf(
     assert lies_within(leaf, table.at(x, y)) or level(leaf) == 0
     assert_partition(list(table.partition()), WHOLE)
     assert sum(each.subs for each in table.entries()) == (0 if leaves == [WHOLE] else 3 * len(leaves))
-
-
-@given(trees, coordinates, st.integers(0, SIDE))
-def test_all_leaves_that_a_target_meets_are_found(leaves: list[int], value: int, length_max: int) -> None:
-    target = Target(value, length_max)
-    table = LeafTable(WHOLE, 1000)
-    table.replace(WHOLE, [entry(leaf) for leaf in leaves], 0.0)
-    if len(leaves) > 1:
-        assert table.meeting(target) == [leaf for leaf in leaves if target.meets(leaf)]
-    assert table.meeting(None) == list(table.partition())
 
 
 def test_what_is_not_repeated_is_forgotten_and_leaves_a_gap() -> None:
