@@ -90,11 +90,6 @@ class Membership(Part):
         self._isolated_since = 0.0
         self._verified: tuple[PeerRef | None, PeerRef | None] = (None, None)
 
-    @property
-    def is_probing(self) -> bool:
-        """Whether an exchange is under way."""
-        return bool(self._probes)
-
     # Learning of peers
 
     def consider(self, peers: Iterable[PeerRef], informant: NodeId | None = None, weight: float = 1.0) -> None:

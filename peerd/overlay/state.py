@@ -263,7 +263,7 @@ class OverlayState:
         self.host.emit(
             LeafSetChanged(added=len(added), removed=len(removed), members=len(leaves), complete=leaves.is_complete)
         )
-        self.host.neighbours_changed_upcall(NeighbourChange(added, removed))
+        self.host.upcalls.neighbours_changed(NeighbourChange(added, removed))
         self.leaves_changed()
 
     def recently_failed(self) -> tuple[NodeId, ...]:

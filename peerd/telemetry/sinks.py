@@ -75,23 +75,6 @@ class NullSink:
         pass
 
 
-class MemorySink:
-    """A sink for tests, which keeps the last ``records_max`` records."""
-
-    def __init__(self, records_max: int = EVENT_QUEUE_RECORDS_MAX) -> None:
-        self.records: deque[dict[str, object]] = deque(maxlen=records_max)
-
-    def write(self, record: dict[str, object]) -> None:
-        self.records.append(record)
-
-    def close(self) -> None:
-        pass
-
-    def of_kind(self, kind: str) -> list[dict[str, object]]:
-        """Return the records of one kind of event, the oldest first."""
-        return [record for record in self.records if record["event"] == kind]
-
-
 class Medium(Protocol):
     """The thing that a `QueuedSink` writes to. Only the sink's thread calls it."""
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from peerd.api import LocalRecord, RecordAck, RecordResult, RecordVersion
 from peerd.ids import NodeId
@@ -22,22 +22,10 @@ class BoundRecords:
         self._namespace = namespace
 
     def put(
-        self,
-        key: NodeId,
-        value: bytes,
-        ttl_s: float,
-        on_result: Callable[[RecordResult], None],
-        *,
-        item: bytes = b"",
-        ack: RecordAck = "received",
-        if_version: RecordVersion | None = None,
-        timeout_s: float | None = None,
-        shared: bool = False,
+        self, key: NodeId, value: bytes, ttl_s: float, on_result: Callable[[RecordResult], None], **how: Any
     ) -> None:
-        """Write a value, for ``ttl_s`` seconds."""
-        is_replicated, owner = ack == "replicated", self._owner(shared)
-        how = key, value, ttl_s, is_replicated, if_version, timeout_s, on_result, item, owner
-        self._store().operate(messages.PUT, self._namespace, *how)
+        """See `peerd.api.Records.put`."""
+        self._write(messages.PUT, key, value, ttl_s, on_result, **how)
 
     def get(
         self,
@@ -48,13 +36,20 @@ class BoundRecords:
         owner: NodeId | None = None,
         timeout_s: float | None = None,
     ) -> None:
-        """Ask the root."""
+        """See `peerd.api.Records.get`."""
         how = key, None, 0.0, False, None, timeout_s, on_result, item, owner
         self._store().operate(messages.GET, self._namespace, *how)
 
-    def delete(
+    def delete(self, key: NodeId, on_result: Callable[[RecordResult], None], **how: Any) -> None:
+        """See `peerd.api.Records.delete`."""
+        self._write(messages.DELETE, key, None, 0.0, on_result, **how)
+
+    def _write(
         self,
+        operation: int,
         key: NodeId,
+        value: bytes | None,
+        ttl_s: float,
         on_result: Callable[[RecordResult], None],
         *,
         item: bytes = b"",
@@ -63,13 +58,10 @@ class BoundRecords:
         timeout_s: float | None = None,
         shared: bool = False,
     ) -> None:
-        """Write a tombstone."""
-        is_replicated, owner = ack == "replicated", self._owner(shared)
-        how = key, None, 0.0, is_replicated, if_version, timeout_s, on_result, item, owner
-        self._store().operate(messages.DELETE, self._namespace, *how)
-
-    def _owner(self, shared: bool) -> NodeId:
-        return SHARED if shared else self._store().host.id
+        store = self._store()
+        owner = SHARED if shared else store.host.id
+        how = key, value, ttl_s, ack == "replicated", if_version, timeout_s, on_result, item, owner
+        store.operate(operation, self._namespace, *how)
 
     def local(self, key: NodeId, item: bytes = b"", owner: NodeId | None = None) -> LocalRecord | None:
         """What this node itself holds, without asking anybody."""
