@@ -1,30 +1,10 @@
-"""The sinks to which the event records of a simulation go."""
+"""The sink to which the event records of a simulation go, if they are kept."""
 
 from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import IO, Protocol
-
-
-class RecordSink(Protocol):
-    """Takes one record at a time; `close` once, at the end."""
-
-    def write(self, record: dict[str, object]) -> None:
-        """One event of one node: see `peerd.telemetry.schema`."""
-
-    def close(self) -> None:
-        """Finish; no record follows."""
-
-
-class NullRecordSink:
-    """A sink that drops every record."""
-
-    def write(self, record: dict[str, object]) -> None:
-        """Drop the record."""
-
-    def close(self) -> None:
-        """Nothing to do."""
+from typing import IO
 
 
 class NdjsonSink:

@@ -20,8 +20,8 @@ from peerd.sim.engine import NO_NODE, Engine, mark_of
 from peerd.sim.identity import SimulatedKeys
 from peerd.sim.latency import LatencyModel
 from peerd.sim.network import Network, NetworkConfig, Port, Receiver, State
-from peerd.sim.records import NullRecordSink, RecordSink
 from peerd.sim.rng import fork, random_id
+from peerd.telemetry.sinks import EventSink, NullSink
 
 NODES_MAX: Final = 1_000_000
 PORT: Final = 7420
@@ -125,7 +125,7 @@ class World(Generic[N]):
         *,
         network: NetworkConfig | None = None,
         latency: LatencyModel | None = None,
-        sink: RecordSink | None = None,
+        sink: EventSink | None = None,
         links: LinkSettings | None = None,
     ) -> None:
         self.seed = seed
@@ -133,7 +133,7 @@ class World(Generic[N]):
         self.engine = Engine()
         self.network = Network(self.engine, seed, network or NetworkConfig(), latency, links)
         self.nodes: list[SimNode[N]] = []
-        self.sink: RecordSink = sink if sink is not None else NullRecordSink()
+        self.sink: EventSink = sink if sink is not None else NullSink()
         self.rng = fork(seed, "workload")
         """For code that drives the simulation; nodes and network have their own generators."""
         self.misbehaviour_is_failure = True
