@@ -89,9 +89,7 @@ def analyze(
     except PeerdError as error:
         errors.print(f"peerd analyze: {error}")
         raise typer.Exit(exit_code(error)) from error
-    if output is not Output.TABLE:
-        print_data(output, report_as_json(report))
-    else:
+    if not print_data(output, report_as_json(report)):
         shown = {table.name: table.shown for ours in plugin_tables() for table in ours if table.shown is not None}
         print_report(report, shown, stdout())
     for warning in warnings_of(report):

@@ -66,10 +66,9 @@ def peers(
         found = _only(found, node)
     missing = {peer.id for peer in found.missing}
     departed = [peer for peer in found.departed if peer.id not in missing]
-    if output is not Output.TABLE:
-        from peerd.models.admin import Peer
+    from peerd.models.admin import Peer
 
-        print_data(output, found, _records(found, departed), Peer)
+    if print_data(output, found, _records(found, departed), Peer):
         return
     rows = [*map(_row, found.peers), *map(_missing_row, found.missing), *map(_departed_row, departed)]
     console = stdout()

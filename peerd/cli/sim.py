@@ -94,9 +94,7 @@ def _run(path: Path, seed: int | None, is_checked: bool, events: Path | None, ou
             status.update("running twice to compare the traces")
             verdict = check_determinism(path, seed)
     is_deterministic = verdict is None or verdict.is_deterministic
-    if output is not Output.TABLE:
-        print_data(output, report_as_json(report, verdict))
-    else:
+    if not print_data(output, report_as_json(report, verdict)):
         print_report(report, verdict, stdout())
     if not (report.passed and is_deterministic):
         reason = report.failure or (str(verdict) if not is_deterministic else "a check did not hold")

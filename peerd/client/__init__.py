@@ -246,25 +246,19 @@ class Client:
         """Predicted and measured round trips from the daemon to every node that it knows."""
         return (await self.get(f"{API_PREFIX}/rtt/known", Rtts)).rtts
 
-    async def check_ring(self) -> AsyncGenerator[WalkProgressView | RingCheck, None]:
+    def check_ring(self) -> AsyncGenerator[WalkProgressView | RingCheck, None]:
         """Ask every node of the ring; yields progress, then exactly one `RingCheck`. Leaving early ends the walk."""
-        async with aclosing(self.answers(f"{API_PREFIX}/ring/check", {}, _ring_lines)) as lines:
-            async for line in lines:
-                yield line
+        return self.answers(f"{API_PREFIX}/ring/check", {}, _ring_lines)
 
-    async def reach(self, targets: int | None = None) -> AsyncGenerator[ReachProgressView | ReachAnswer, None]:
+    def reach(self, targets: int | None = None) -> AsyncGenerator[ReachProgressView | ReachAnswer, None]:
         """Have every node ping others; yields progress, then exactly one `ReachAnswer`."""
         body = {} if targets is None else {"targets": targets}
-        async with aclosing(self.answers(f"{API_PREFIX}/reach", body, _reach_lines)) as lines:
-            async for line in lines:
-                yield line
+        return self.answers(f"{API_PREFIX}/reach", body, _reach_lines)
 
-    async def drain(self, timeout_s: float, *, stop: bool = False) -> AsyncGenerator[DrainProgress | DrainAnswer, None]:
+    def drain(self, timeout_s: float, *, stop: bool = False) -> AsyncGenerator[DrainProgress | DrainAnswer, None]:
         """Have the daemon hand over and leave the ring; yields progress, then one `DrainAnswer`."""
         body = {"timeout_s": timeout_s, "stop": stop}
-        async with aclosing(self.answers(f"{API_PREFIX}/drain", body, _drain_lines)) as lines:
-            async for line in lines:
-                yield line
+        return self.answers(f"{API_PREFIX}/drain", body, _drain_lines)
 
     async def metrics(self) -> str:
         """The Prometheus text."""

@@ -66,9 +66,7 @@ def aggregate(
         _check_deadline(deadline)
     watcher = _Watcher(stderr() if progress else None)
     answer = asyncio.run(_ask(socket, asked, deadline, top, watcher))
-    if output is not Output.TABLE:
-        print_data(output, answer.to_json(), _rows(answer))
-    else:
+    if not print_data(output, answer.to_json(), _rows(answer)):
         print_answer(answer, stdout())
         if shares:
             print_shares(answer, stdout())
