@@ -83,9 +83,11 @@ class Medium(Protocol):
 
     def idle(self) -> None:
         """Do what depends on time; called every `POLL_S`."""
+        return
 
     def finish(self) -> None:
         """Finish; no record will follow."""
+        return
 
 
 class QueuedSink:
@@ -362,7 +364,7 @@ class FileSink(QueuedSink):
         super().__init__(self.files, queue_records_max=queue_records_max)
 
 
-class _StreamMedium:
+class _StreamMedium(Medium):
     """Writes to a text stream, which is standard output unless another one is given."""
 
     def __init__(self, stream: TextIO | None) -> None:
@@ -375,12 +377,6 @@ class _StreamMedium:
         stream.write(b"".join(lines).decode("ascii"))
         stream.flush()
 
-    def idle(self) -> None:
-        pass
-
-    def finish(self) -> None:
-        pass
-
 
 class StdoutSink(QueuedSink):
     """Lines on standard output. If the reader is slow, records are dropped, and the node does not wait."""
@@ -389,7 +385,7 @@ class StdoutSink(QueuedSink):
         super().__init__(_StreamMedium(stream), queue_records_max=queue_records_max)
 
 
-class _TcpMedium:
+class _TcpMedium(Medium):
     """One connection to a collector, dialled when there is something to send."""
 
     def __init__(self, host: str, port: int) -> None:
@@ -404,9 +400,6 @@ class _TcpMedium:
         except OSError:
             self.finish()
             raise
-
-    def idle(self) -> None:
-        pass
 
     def finish(self) -> None:
         if self._socket is not None:

@@ -19,7 +19,6 @@ from fastapi.middleware.cors import CORSMiddleware
 from peerd.api import LookupResult
 from peerd.daemon.admin import view as admin_view
 from peerd.daemon.admin.access import access_router
-from peerd.daemon.admin.cuts import cuts_router
 from peerd.daemon.admin.events import events_router
 from peerd.daemon.admin.identity import identity_router
 from peerd.daemon.admin.members import members_router
@@ -72,7 +71,6 @@ def admin_api(daemon: Subject, refused: Refused = not_counted) -> FastAPI:
     app.include_router(access_router(daemon, [name for name, _ in data]), prefix=API_PREFIX, tags=["access"])
     app.include_router(survey_router(daemon), prefix=API_PREFIX)
     app.include_router(events_router(daemon), prefix=API_PREFIX)
-    app.include_router(cuts_router(daemon), prefix=API_PREFIX, tags=["members"])
     app.include_router(members_router(daemon), prefix=API_PREFIX, tags=["members"])
     for name, router in (*data, *operators):
         add_router(app, name, router, Depends(never_over_tcp(daemon, refused)))
