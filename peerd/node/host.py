@@ -31,10 +31,8 @@ from peerd.ids import NodeId
 from peerd.messages import Message, PeerRef
 from peerd.node.ports import HostNode
 from peerd.node.store import BoundStore
-from peerd.services.groups.facade import BoundGroups
-from peerd.services.groups.service import GroupService
-from peerd.services.records.facade import BoundRecords
-from peerd.services.records.plugin import RecordStore
+from peerd.services.groups.service import BoundGroups, GroupService
+from peerd.services.records.plugin import BoundRecords, RecordStore
 from peerd.telemetry.schema import CORE_EVENTS, Event
 
 _CORE_EVENTS: Final = frozenset(CORE_EVENTS)

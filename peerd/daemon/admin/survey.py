@@ -148,7 +148,7 @@ class ReachTests:
             raise Bug("a walk ended without its survey")
         overlay, told = self._daemon.node.overlay, Told[ReachProgress, Reachability]()
         host = overlay.state.host
-        test = ReachTest(overlay.survey, host.now, host.rng, survey, targets, told.finished, told.progress)
+        test = ReachTest(overlay.survey.measure, host.now, host.rng, survey, targets, told.finished, told.progress)
         if not test.begin():
             yield test.result
             return

@@ -17,7 +17,7 @@ from peerd.daemon.links.connection import PendingConnection
 from peerd.daemon.links.dialling import Dialling, PeerDial
 from peerd.daemon.links.link import TcpLink
 from peerd.daemon.links.settings import LinkContext
-from peerd.daemon.links.stream_table import StreamTable
+from peerd.daemon.links.streams import StreamTable
 from peerd.daemon.links.telemetry import LinkTelemetry
 from peerd.driver import StreamHandler
 from peerd.errors import Bug, PeerMisbehaved
