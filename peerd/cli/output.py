@@ -14,14 +14,7 @@ from datetime import UTC, datetime
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any, Final
 
-from peerd.cli.terminal import (
-    Terminal,
-    print_facts,
-    print_table,
-    printable,
-    stderr,
-    stdout,
-)
+from peerd.cli.terminal import Terminal, print_facts, print_table, printable, stderr, stdout
 
 if TYPE_CHECKING:
     from pydantic import BaseModel

@@ -194,10 +194,7 @@ def score(misbehaviour: float) -> str:
 
 def _show_history(found: HistoryView, is_wide: bool) -> None:
     console = stdout()
-    print_facts(
-        console,
-        [("node", found.id), ("address", found.address or "unknown"), ("state", _STATES[found.state])],
-    )
+    print_facts(console, [("node", found.id), ("address", found.address or "unknown"), ("state", _STATES[found.state])])
     if not found.verdicts:
         console.print("nothing was noted about it: nobody that was asked has suspected it since its own start")
         return

@@ -209,10 +209,7 @@ def _print_workloads(report: ScenarioReport, console: Terminal) -> None:
         "Churn",
         ("phase", "came", "of them back", "killed", "vanished", "left"),
         [
-            (
-                row.phase,
-                *(f"{count:,}" for count in (row.arrivals, row.returns, row.killed, row.silenced, row.left)),
-            )
+            (row.phase, *(f"{count:,}" for count in (row.arrivals, row.returns, row.killed, row.silenced, row.left)))
             for row in report.churn
         ],
     )

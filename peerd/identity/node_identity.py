@@ -195,8 +195,7 @@ def load_private_key(path: Path) -> Ed25519PrivateKey:
         key = load_pem_private_key(content, password=None)
     except (ValueError, TypeError, UnsupportedAlgorithm) as error:
         raise ConfigError(
-            "damaged private key: restore it from a backup, or remove it and join again as a new node",
-            file=str(path),
+            "damaged private key: restore it from a backup, or remove it and join again as a new node", file=str(path)
         ) from error
     if not isinstance(key, Ed25519PrivateKey):
         raise ConfigError("expected an Ed25519 private key", file=str(path))

@@ -553,10 +553,7 @@ class Membership(Part):
     def repair(self) -> None:
         """Fill a short side: its far end knows who is next; for an empty one try whoever is known on that side."""
         leaves = self.state.leaves
-        for is_short, side in (
-            (leaves.is_larger_short, leaves.larger()),
-            (leaves.is_smaller_short, leaves.smaller()),
-        ):
+        for is_short, side in ((leaves.is_larger_short, leaves.larger()), (leaves.is_smaller_short, leaves.smaller())):
             if is_short and side:
                 self.exchange(side[-1])
             elif is_short:

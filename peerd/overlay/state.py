@@ -280,9 +280,7 @@ class OverlayState:
         smaller, larger, candidates, failed = self._fields()
         return LeafSetReply(self.is_ready, smaller, larger, candidates, failed, self.vivaldi.current)
 
-    def _fields(
-        self,
-    ) -> tuple[tuple[PeerRef, ...], tuple[PeerRef, ...], tuple[PeerRef, ...], tuple[NodeId, ...]]:
+    def _fields(self) -> tuple[tuple[PeerRef, ...], tuple[PeerRef, ...], tuple[PeerRef, ...], tuple[NodeId, ...]]:
         leaves = self.leaves.snapshot()
         candidates = tuple(self.candidates.values())[:CANDIDATES_MAX] if self.candidates else ()
         return leaves.smaller, leaves.larger, candidates, self.recently_failed() if len(self.departed) else ()

@@ -50,11 +50,7 @@ class Runner:
     """One run of one scenario: `execute`, then look at ``simulation`` if the report does not say enough."""
 
     def __init__(
-        self,
-        scenario: Scenario,
-        seed: int,
-        sink: EventSink | None,
-        plugins: Callable[[int], Sequence[Plugin]] | None,
+        self, scenario: Scenario, seed: int, sink: EventSink | None, plugins: Callable[[int], Sequence[Plugin]] | None
     ) -> None:
         self.scenario = scenario
         self.report = ScenarioReport(scenario.name, seed)
@@ -216,11 +212,7 @@ class Runner:
 
     def _strike(self, action: actions.StrikeAction) -> None:
         simulation = self.simulation
-        strike = {
-            "kill": simulation.kill,
-            "silence": simulation.silence,
-            "stop": simulation.stop,
-        }[action.do]
+        strike = {"kill": simulation.kill, "silence": simulation.silence, "stop": simulation.stop}[action.do]
         self._each(self._select(action, simulation.live_nodes(), 1), strike, action.spacing_s)
 
     def _revive(self, action: actions.ReviveAction) -> None:

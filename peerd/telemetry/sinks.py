@@ -354,12 +354,7 @@ class FileSink(QueuedSink):
         queue_records_max: int = EVENT_QUEUE_RECORDS_MAX,
     ) -> None:
         self.files = EventFiles(
-            directory,
-            node_id,
-            boot=boot,
-            rotate_bytes=rotate_bytes,
-            rotate_age_s=rotate_age_s,
-            files_max=files_max,
+            directory, node_id, boot=boot, rotate_bytes=rotate_bytes, rotate_age_s=rotate_age_s, files_max=files_max
         )
         super().__init__(self.files, queue_records_max=queue_records_max)
 

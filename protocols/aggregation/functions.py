@@ -432,8 +432,7 @@ class Grouped(Generic[S]):
             present = get(key)
             merged[key] = state if present is None else combine(present, state)
         remainder = Remainder(
-            _add_counts(a.remainder.groups, b.remainder.groups),
-            combine(a.remainder.state, b.remainder.state),
+            _add_counts(a.remainder.groups, b.remainder.groups), combine(a.remainder.state, b.remainder.state)
         )
         return self.fold(GroupStates(merged, remainder))
 

@@ -98,14 +98,7 @@ class Requester:
         self._rejected: list[Rejected] = []
         self.spot_check = SpotCheck(host, round_id)
         self._leftovers = Leftovers(
-            host,
-            round_id,
-            query,
-            self.collector,
-            HostNeighbourhood(host).rtt_s,
-            config.reserve,
-            own,
-            self._gathered,
+            host, round_id, query, self.collector, HostNeighbourhood(host).rtt_s, config.reserve, own, self._gathered
         )
 
     def tell(self, stage: str, level: int | None = None, contributors: int = 0) -> None:

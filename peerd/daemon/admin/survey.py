@@ -223,9 +223,7 @@ def survey_router(daemon: Subject) -> APIRouter:
 
     @routes.get("/rtt")
     async def rtt(
-        target: NodeText,
-        source: NodeText | None = None,
-        pings: Annotated[int, Query(ge=1, le=PINGS_MAX)] = PINGS,
+        target: NodeText, source: NodeText | None = None, pings: Annotated[int, Query(ge=1, le=PINGS_MAX)] = PINGS
     ) -> Rtt:
         """The round trip from ``source`` (default: this node) to ``target``: ids, unique prefixes, or addresses."""
         require_ring(daemon)

@@ -29,16 +29,7 @@ from peerd.lib.filter.tree import (
     Not,
     Or,
 )
-from peerd.lib.filter.values import (
-    Address,
-    Literal,
-    Timestamp,
-    View,
-    find,
-    parse_address,
-    parse_timestamp,
-    view_of,
-)
+from peerd.lib.filter.values import Address, Literal, Timestamp, View, find, parse_address, parse_timestamp, view_of
 
 ATTRIBUTES_MAX: Final = 1024
 """The largest number of attributes in one schema."""

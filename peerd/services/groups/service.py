@@ -33,13 +33,7 @@ from peerd.services.groups.members import (
     OnOutcome,
     group_key,
 )
-from peerd.services.groups.messages import (
-    GROUP_MESSAGES,
-    Anycast,
-    Join,
-    Publish,
-    Redirect,
-)
+from peerd.services.groups.messages import GROUP_MESSAGES, Anycast, Join, Publish, Redirect
 from peerd.services.groups.multicast import Multicaster
 from peerd.services.groups.ports import ServiceHost
 from peerd.services.groups.refresh import Refresher

@@ -161,7 +161,7 @@ def print_answer(answer: Answer, console: Terminal) -> None:
     console.print()
     console.print(
         f"{answer.outcome}: {answer.contributors} of {about}{counted(answer.expected, 'node')} "
-        f"({answer.completeness:.1%}), {seconds(answer.duration_s)}{_missing(answer)}",
+        f"({answer.completeness:.1%}), {seconds(answer.duration_s)}{_missing(answer)}"
     )
     console.print(
         f"{report.records_selected:,} of {counted(report.records, 'record')} in {counted(report.files_read, 'file')} "
