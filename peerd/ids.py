@@ -125,17 +125,3 @@ def parse_id(text: str) -> NodeId:
 def key_of(text: str) -> NodeId:
     """The key that a name hashes to: the first 128 bits of SHA-256 of its UTF-8 form."""
     return NodeId(int.from_bytes(hashlib.sha256(text.encode()).digest()[:ID_BYTES], "big"))
-
-
-def string_successor(prefix: str) -> str | None:
-    """The smallest string greater than every string that starts with ``prefix``.
-
-    ``[prefix, string_successor(prefix))`` is the range of a prefix constraint. ``None`` means unbounded above:
-    the prefix is empty or made of the last code point only. Surrogates are skipped: they are no characters.
-    """
-    for index in range(len(prefix) - 1, -1, -1):
-        point = ord(prefix[index])
-        if point < 0x10FFFF:
-            following = 0xE000 if point == 0xD7FF else point + 1
-            return prefix[:index] + chr(following)
-    return None

@@ -9,7 +9,7 @@ import resource
 import shutil
 import socket
 import time
-from collections.abc import Callable, Coroutine, Iterator, Sequence
+from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from importlib.util import find_spec
@@ -35,6 +35,7 @@ ADMIN_FOLDERS: Final = "/usr/sbin:/usr/local/sbin"
 """Where brokers are installed, and what is not on everybody's path."""
 RECEIVED_METRIC: Final = "peerd_messages_received_bytes_total"
 SENT_METRIC: Final = "peerd_messages_sent_bytes_total"
+PERCENTILES: Final = (50, 95, 99)
 
 
 @dataclass(frozen=True, slots=True)
@@ -271,3 +272,24 @@ def _wait_steady(value: Callable[[], int], calm_s: float) -> None:
         return time.monotonic() - since >= calm_s
 
     wait_until(is_steady, MEASURE_S, "subscriptions at rest", poll_s=calm_s / 4)
+
+
+def in_turns(
+    bench: Bench, systems: Sequence[System], runs: int, events: int, step: int, rate: float = 0.0
+) -> dict[str, list[Sample]]:
+    """The samples of each system, all in turn in each run; each run begins ``step`` events after the one before."""
+    samples: dict[str, list[Sample]] = {system.name: [] for system in systems}
+    for number in range(runs):
+        for system in systems:
+            bench.progress(f"{system.subscribers:,} subscribers, run {number + 1}: {system.name}")
+            samples[system.name].append(system.measure(number * step, events, rate))
+    return samples
+
+
+def tell_latencies(bench: Bench, samples: Mapping[str, Sequence[Sample]], note: str) -> None:
+    """A row for each system and percentile of its latencies."""
+    for name, found in samples.items():
+        runs = [sorted(sample.latencies_ms) for sample in found if sample.latencies_ms]
+        for percent in PERCENTILES if runs else ():
+            values = [latencies[len(latencies) * percent // 100] for latencies in runs]
+            bench.row(f"{name}: {percent} % delivered within", "ms", values, note=note)

@@ -10,7 +10,7 @@ from typing import Any, Final
 
 from bench.measure import Bench, at_least, ratios
 from bench.pubsub.trades import DATA, DOCUMENT, TradeWork, draw
-from bench.rivals.systems import Sample, System, Systems, many_descriptors, usable_brokers
+from bench.rivals.systems import Sample, System, Systems, in_turns, many_descriptors, tell_latencies, usable_brokers
 from peerd.client import Client
 from protocols.pubsub.front.client import PubSubClient
 
@@ -21,7 +21,6 @@ LATENCY_RATE: Final = 10.0
 BYTES_RATIO_MIN: Final = 10.0
 AHEAD_FROM: Final = 256
 """From so many subscribers on, peerd should do more useful deliveries in a second of processor time."""
-PERCENTILES: Final = (50, 95, 99)
 MOVED_METRIC: Final = 'peerd_messages_received_bytes_total{message="Transferred"}'
 NODE_TABLES: Final[dict[str, Any]] = {
     "node": {"profile": "lan"},
@@ -48,10 +47,12 @@ def run(bench: Bench) -> None:
                 bench.progress(f"{size:,} subscribers of {system.name}")
                 system.join(size)
                 system.measure(0, trades // 10)  # leaves, links and caches become known
-            samples = _in_turns(bench, systems, trades)
+            samples = in_turns(bench, systems, _runs(bench), trades, trades // 2)
             _crossover(bench, size, samples)
         _largest(bench, samples, work)
-        _latencies(bench, systems, bench.scale.of(100, 20, 5))
+        few = bench.scale.of(100, 20, 5)
+        lone = in_turns(bench, systems, _runs(bench), few, few, LATENCY_RATE)
+        tell_latencies(bench, lone, f"{LATENCY_RATE:g} events a second")
         _replicated(bench, systems[0], trades)
 
 
@@ -63,15 +64,6 @@ def _start(bench: Bench, systems: Systems, brokers: Sequence[str]) -> list[Syste
         await PubSubClient(client).declare(DOCUMENT)
 
     return [systems.peerd(nodes, NODE_TABLES, declare, MOVED_METRIC), *map(systems.broker, brokers)]
-
-
-def _in_turns(bench: Bench, systems: Sequence[System], trades: int) -> Samples:
-    samples: dict[str, list[Sample]] = {system.name: [] for system in systems}
-    for number in range(_runs(bench)):
-        for system in systems:
-            bench.progress(f"{system.subscribers:,} subscribers, run {number + 1}: {system.name}")
-            samples[system.name].append(system.measure(number * trades // 2, trades))
-    return samples
 
 
 def _runs(bench: Bench) -> int:
@@ -111,22 +103,6 @@ def _largest(bench: Bench, samples: Samples, work: TradeWork) -> None:
     for name, values in received.items():
         if name != PEERD:
             bench.row(f"{name} / {PEERD}: bytes", "x", ratios(values, received[PEERD]), at_least(BYTES_RATIO_MIN))
-
-
-def _latencies(bench: Bench, systems: Sequence[System], trades: int) -> None:
-    found: dict[str, list[list[float]]] = {system.name: [] for system in systems}
-    for number in range(_runs(bench)):
-        for system in systems:
-            bench.progress(f"latency, run {number + 1}: {system.name}")
-            sample = system.measure(number * trades, trades, LATENCY_RATE)
-            found[system.name].append(sorted(sample.latencies_ms))
-    for name, runs in found.items():
-        for percent in PERCENTILES:
-            values = [latencies[len(latencies) * percent // 100] for latencies in runs if latencies]
-            if values:
-                bench.row(
-                    f"{name}: {percent} % delivered within", "ms", values, note=f"{LATENCY_RATE:g} events a second"
-                )
 
 
 def _replicated(bench: Bench, system: System, trades: int) -> None:

@@ -10,7 +10,16 @@ from random import Random
 from typing import Any, Final
 
 from bench.measure import Bench, at_least, at_most, ratios
-from bench.rivals.systems import Sample, System, Systems, many_descriptors, metric_of, usable_brokers
+from bench.rivals.systems import (
+    Sample,
+    System,
+    Systems,
+    in_turns,
+    many_descriptors,
+    metric_of,
+    tell_latencies,
+    usable_brokers,
+)
 from bench.streams.documents import STREAM, DocumentWork, draw
 from peerd.client import Client
 from protocols.dissemination.config import DisseminationConfig
@@ -25,7 +34,6 @@ BYTES_AIM: Final = 1.15
 """What all daemons together receive, for each byte of a document that a subscriber wanted."""
 LATENCY_RATE: Final = 20.0
 """Documents a second while latencies are measured: what all systems can do on two cores."""
-PERCENTILES: Final = (50, 95, 99)
 MOVES_METRIC: Final = "peerd_dissemination_moves_total"
 ITEMS_METRIC: Final = 'peerd_dissemination_items_total{direction="in"}'
 SPURIOUS_METRIC: Final = "peerd_dissemination_spurious_total"
@@ -50,10 +58,12 @@ def run(bench: Bench) -> None:
         for broker in systems[1:]:
             broker.measure(0, documents // 10)  # what is loaded when it is first used is loaded
         _settle(bench, systems[0], documents)
-        samples = _in_turns(bench, systems, documents)
+        samples = in_turns(bench, systems, min(RUNS_MAX, bench.runs), documents, 0)
         _rates(bench, samples)
         _bytes(bench, samples, work, systems[0])
-        _latencies(bench, systems, bench.scale.of(200, 40, 5))
+        few = bench.scale.of(200, 40, 5)
+        lone = in_turns(bench, systems, bench.scale.of(3, 1, 1), few, few, LATENCY_RATE)
+        tell_latencies(bench, lone, f"{LATENCY_RATE:g} documents a second")
 
 
 def _start(bench: Bench, systems: Systems, nodes: int, brokers: Sequence[str]) -> list[System]:
@@ -76,15 +86,6 @@ def _settle(bench: Bench, system: System, documents: int) -> None:
         before, moves = moves, sum(metric_of(place, MOVES_METRIC) for place in system.places)
         if moves == before:
             break
-
-
-def _in_turns(bench: Bench, systems: Sequence[System], documents: int) -> Samples:
-    samples: dict[str, list[Sample]] = {system.name: [] for system in systems}
-    for number in range(min(RUNS_MAX, bench.runs)):
-        for system in systems:
-            bench.progress(f"run {number + 1}: {system.name}")
-            samples[system.name].append(system.measure(0, documents))
-    return samples
 
 
 def _rates(bench: Bench, samples: Samples) -> None:
@@ -133,17 +134,3 @@ def _bytes(bench: Bench, samples: Samples, work: DocumentWork, peerd: System) ->
         note = "by the producer's daemon" if name == PEERD else "by the broker; its publisher sends each once"
         values = [each.source_bytes / published for each in found]
         bench.row(f"{name}: sent for a published byte", "bytes", values, aim, note)
-
-
-def _latencies(bench: Bench, systems: Sequence[System], documents: int) -> None:
-    found: dict[str, list[list[float]]] = {system.name: [] for system in systems}
-    for number in range(bench.scale.of(3, 1, 1)):
-        for system in systems:
-            bench.progress(f"latency, run {number + 1}: {system.name}")
-            found[system.name].append(sorted(system.measure(number * documents, documents, LATENCY_RATE).latencies_ms))
-    for name, runs in found.items():
-        for percent in PERCENTILES:
-            values = [latencies[len(latencies) * percent // 100] for latencies in runs if latencies]
-            if values:
-                note = f"{LATENCY_RATE:g} documents a second"
-                bench.row(f"{name}: {percent} % delivered within", "ms", values, note=note)

@@ -313,12 +313,7 @@ class Files(Protocol):
         """
 
     def write(
-        self,
-        name: str,
-        offset: int,
-        piece: Value,
-        done: Callable[[], None],
-        failed: Callable[[Unavailable], None],
+        self, name: str, offset: int, piece: Value, done: Callable[[], None], failed: Callable[[Unavailable], None]
     ) -> None:
         """Write a piece of a file, which is made if there is none; what lies before it may come later.
 

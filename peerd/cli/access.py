@@ -56,10 +56,9 @@ def create(
 def list_tokens(socket: SocketOption = None, output: OutputOption = Output.TABLE) -> None:
     """List the access tokens of this daemon: those that can be used, and for a day those that have expired."""
     found = ask(socket, lambda client: client.access_tokens())
-    if output is not Output.TABLE:
-        from peerd.models.admin import AccessEntry
+    from peerd.models.admin import AccessEntry
 
-        print_data(output, {"tokens": found}, found, AccessEntry)
+    if print_data(output, {"tokens": found}, found, AccessEntry):
         return
     now = time.time()
     rows = [

@@ -89,9 +89,7 @@ def analyze(
     except PeerdError as error:
         errors.print(f"peerd analyze: {error}")
         raise typer.Exit(exit_code(error)) from error
-    if output is not Output.TABLE:
-        print_data(output, report_as_json(report))
-    else:
+    if not print_data(output, report_as_json(report)):
         shown = {table.name: table.shown for ours in plugin_tables() for table in ours if table.shown is not None}
         print_report(report, shown, stdout())
     for warning in warnings_of(report):
@@ -175,7 +173,7 @@ def print_report(report: Report, shown: Mapping[str, Shown], console: Terminal) 
         f"{counted(report.events, 'event')} of {counted(len(report.losses), 'boot')} of nodes from "
         f"{counted(report.files, 'file')} "
         f"({report.part_files} unfinished); {counted(report.corrupt, 'corrupt line')}, {report.missing} missing, "
-        f"{report.told_dropped} dropped by sinks",
+        f"{report.told_dropped} dropped by sinks"
     )
     for name, rows in report.protocols.items():
         how = shown[name]
@@ -200,11 +198,7 @@ def print_traffic(report: Mapping[str, Any], console: Terminal) -> None:
 
 
 def _print_table(
-    console: Terminal,
-    title: str,
-    columns: Mapping[str, str],
-    rows: Sequence[dict[str, Any]],
-    wide: Sequence[str] = (),
+    console: Terminal, title: str, columns: Mapping[str, str], rows: Sequence[dict[str, Any]], wide: Sequence[str] = ()
 ) -> None:
     cells = [[_cell(name, row[name]) for name in columns] for row in rows[:ROWS_MAX]]
     numbers = [heading for name, heading in columns.items() if not any(isinstance(row[name], str) for row in rows)]

@@ -63,9 +63,7 @@ def show(dir: DirOption = None, output: OutputOption = Output.TABLE) -> None:
         "previous_trusted_until": f"{roots.overlap_ends:%Y-%m-%d %H:%M:%S} UTC" if roots.overlap_ends else None,
         "key": "here" if (folder / "ca.key").exists() else "not here",
     }
-    if output is not Output.TABLE:
-        print_data(output, facts)
-    else:
+    if not print_data(output, facts):
         print_facts(stdout(), [(name.replace("_", " "), value) for name, value in facts.items() if value])
 
 

@@ -23,9 +23,7 @@ app = typer.Typer(help="This node's certificate: show, renew, install.", no_args
 def show(socket: SocketOption = None, output: OutputOption = Output.TABLE) -> None:
     """Show the certificate in use, when it is renewed, and the roots and issuers that the node knows."""
     found = ask(socket, lambda client: client.certificate())
-    if output is not Output.TABLE:
-        print_data(output, found)
-    else:
+    if not print_data(output, found):
         _print(found)
 
 

@@ -184,9 +184,7 @@ def _show_forming(status: Waiting, forming: Forming) -> None:
 
 def _print_status(cluster: LocalCluster, output: Output) -> list[NodeStatus]:
     found = cluster.status()
-    if output is not Output.TABLE:
-        print_data(output, [_as_json(cluster, node) for node in found])
-    else:
+    if not print_data(output, [_as_json(cluster, node) for node in found]):
         headings = ("node", "id", "address", "process", "state", "memory", "links", "ring", "missing")
         print_table(stdout(), headings, [_row(node) for node in found], optional=("memory", "process"))
         for line in _missing_lines(found):

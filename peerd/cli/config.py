@@ -81,10 +81,7 @@ def schema(
 
 def _read(files: list[Path] | None, sets: list[str] | None) -> tuple[LoadedConfig | None, list[ConfigError]]:
     return check_config(
-        files or standard_files(),
-        environment=os.environ,
-        sets=sets or (),
-        plugin_models=plugin_models(find_plugins()),
+        files or standard_files(), environment=os.environ, sets=sets or (), plugin_models=plugin_models(find_plugins())
     )
 
 

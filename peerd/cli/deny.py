@@ -33,10 +33,7 @@ class UnclearSubject(PeerdError, ValueError):
 
 
 def deny(
-    subject: Annotated[
-        str | None,
-        typer.Argument(metavar="NODE|SERIAL", help=SUBJECT_HELP),
-    ] = None,
+    subject: Annotated[str | None, typer.Argument(metavar="NODE|SERIAL", help=SUBJECT_HELP)] = None,
     reason: Annotated[str, typer.Option(metavar="TEXT", help="Why; every node keeps it.")] = "",
     undo: Annotated[bool, typer.Option("--undo", help="Let it in again.")] = False,
     list_all: Annotated[bool, typer.Option("--list", help="Show the deny list, as this node has it.")] = False,

@@ -42,9 +42,7 @@ def reach(
     Examples: peerd doctor reach; peerd doctor reach --targets 8 -o json
     """
     found = follow(socket, lambda client: client.reach(targets), ReachAnswer, _progress, "testing")
-    if output is not Output.TABLE:
-        print_data(output, found, found.pairs or found.failed)
-    else:
+    if not print_data(output, found, found.pairs or found.failed):
         _show(stdout(), found)
     raise typer.Exit(_EXIT[found.outcome])
 

@@ -38,9 +38,7 @@ def drain(
         raise typer.BadParameter(str(error), param_hint="--timeout") from error
     shown = _Steps()
     answer = follow(socket, lambda client: client.drain(timeout_s, stop=stop), DrainAnswer, shown.of, "draining")
-    if output is not Output.TABLE:
-        print_data(output, answer)
-    else:
+    if not print_data(output, answer):
         end = "the daemon stops" if stop else "the daemon stays up, out of the ring; stop or restart it when you like"
         stdout().print(f"drained in {seconds(answer.duration_s)}; {end}")
         if answer.unfinished:

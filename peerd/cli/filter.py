@@ -72,8 +72,7 @@ def check(
         "conditions": sum(1 for _ in atoms(node)),
         "alternatives": conjuncts,
     }
-    if output is not Output.TABLE:
-        print_data(output, {**facts, "normal_form_refused": refusal or None})
+    if print_data(output, {**facts, "normal_form_refused": refusal or None}):
         return
     shown = {
         **facts,
@@ -94,9 +93,7 @@ def explain(
     """Say why an event matches or not: the conditions that decide, and the values that they met."""
     types = _schema(schema)
     found = _explained(_read(filter, types), _event(sys.stdin.read() if event == "-" else event, types))
-    if output is not Output.TABLE:
-        print_data(output, {"matches": found.matches, "truth": found.truth, "reasons": _reasons(found)})
-    else:
+    if not print_data(output, {"matches": found.matches, "truth": found.truth, "reasons": _reasons(found)}):
         print_facts(stdout(), [("matches", "yes" if found.matches else "no"), ("truth", _word(found.truth))])
         rows = [(reason.atom, _word(reason.truth), reason.value) for reason in found.reasons]
         print_table(stdout(), ("condition", "truth", "value"), rows)
@@ -256,8 +253,6 @@ def _word(truth: bool | None) -> str:
 
 
 def _answer(question: str, is_so: bool, output: Output) -> None:
-    if output is not Output.TABLE:
-        print_data(output, {question: is_so})
-    else:
+    if not print_data(output, {question: is_so}):
         typer.echo("yes" if is_so else "no")
     raise typer.Exit(ExitCode.OK if is_so else ExitCode.FAILURE)

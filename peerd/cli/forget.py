@@ -31,10 +31,9 @@ def forget(
     if bool(node) == all_missing:
         raise typer.BadParameter("name the node to forget, or give --all-missing", param_hint="NODE")
     found = ask(socket, lambda client: client.forget(node, all_missing=all_missing))
-    if output is not Output.TABLE:
-        from peerd.models.admin import ForgottenNode
+    from peerd.models.admin import ForgottenNode
 
-        print_data(output, found, found.nodes, ForgottenNode)
+    if print_data(output, found, found.nodes, ForgottenNode):
         return
     console = stdout()
     for each in found.nodes:

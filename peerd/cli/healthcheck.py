@@ -33,9 +33,7 @@ def healthcheck(
         detail = "; ".join(f"{each.name}: {each.detail}" for each in health.checks if not each.ok)
     except PeerdError as error:  # 1 and nothing else: a container runtime reserves the other codes
         is_ok, checks, detail = False, [], str(error)
-    if output is not Output.TABLE:
-        print_data(output, {"ok": is_ok, "detail": detail, "checks": checks})
-    else:
+    if not print_data(output, {"ok": is_ok, "detail": detail, "checks": checks}):
         typer.echo("ready" if is_ok else f"not ready: {detail}", err=not is_ok)
     if not is_ok:
         raise typer.Exit(ExitCode.FAILURE)

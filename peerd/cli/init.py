@@ -14,14 +14,7 @@ from peerd.cli.files import write_text
 from peerd.cli.locations import CONFIG_NAME, own_directory, standard_files
 from peerd.cli.node_options import with_node_options
 from peerd.cli.options import ListenOption
-from peerd.config import (
-    UNIX_SOCKET_PATH_BYTES_MAX,
-    AdminConfig,
-    NodeConfig,
-    check_config,
-    scaffold_toml,
-    split_address,
-)
+from peerd.config import UNIX_SOCKET_PATH_BYTES_MAX, AdminConfig, NodeConfig, check_config, scaffold_toml, split_address
 from peerd.config.sources import toml_value
 from peerd.errors import ConfigError
 from peerd.ids import NodeId, format_id
@@ -94,8 +87,7 @@ def node_settings(directory: Path, bootstrap: list[str], listen: str | None) -> 
         if len(str(directory / SOCKET_NAME).encode()) > UNIX_SOCKET_PATH_BYTES_MAX:
             limit = UNIX_SOCKET_PATH_BYTES_MAX - len(SOCKET_NAME) - 1
             raise ConfigError(
-                f"too long for the admin socket below it: choose a --dir of at most {limit} bytes",
-                file=str(directory),
+                f"too long for the admin socket below it: choose a --dir of at most {limit} bytes", file=str(directory)
             )
     return settings
 

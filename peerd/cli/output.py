@@ -14,14 +14,7 @@ from datetime import UTC, datetime
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any, Final
 
-from peerd.cli.terminal import (
-    Terminal,
-    print_facts,
-    print_table,
-    printable,
-    stderr,
-    stdout,
-)
+from peerd.cli.terminal import Terminal, print_facts, print_table, printable, stderr, stdout
 
 if TYPE_CHECKING:
     from pydantic import BaseModel
@@ -67,11 +60,14 @@ def print_data(
     rows: Iterable[Document] | None = None,
     row_type: type[BaseModel] | None = None,
     before: Sequence[str] = (),
-) -> None:
-    """Print for a program. ``rows``: the lines of JSONL and CSV; by default the document's items, or the document.
+) -> bool:
+    """Print for a program, and return whether one is to read it: false, and nothing is printed, for a table.
 
-    ``row_type`` says what the rows are, so that CSV has its header also without any; ``before``: columns before that.
+    ``rows``: the lines of JSONL and CSV; by default the document's items, or the document. ``row_type`` says
+    what the rows are, so that CSV has its header also without any; ``before``: columns before that.
     """
+    if output is Output.TABLE:
+        return False
     whole = plain(document)
     if output is Output.JSON:
         json.dump(whole, sys.stdout, indent=2, ensure_ascii=False)
@@ -85,6 +81,7 @@ def print_data(
             writer.write(part)
         if not parts and row_type is not None:
             writer.write_head([*before, *row_type.model_fields])
+    return True
 
 
 def print_json(value: Document) -> None:

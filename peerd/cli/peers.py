@@ -66,10 +66,9 @@ def peers(
         found = _only(found, node)
     missing = {peer.id for peer in found.missing}
     departed = [peer for peer in found.departed if peer.id not in missing]
-    if output is not Output.TABLE:
-        from peerd.models.admin import Peer
+    from peerd.models.admin import Peer
 
-        print_data(output, found, _records(found, departed), Peer)
+    if print_data(output, found, _records(found, departed), Peer):
         return
     rows = [*map(_row, found.peers), *map(_missing_row, found.missing), *map(_departed_row, departed)]
     console = stdout()
@@ -195,10 +194,7 @@ def score(misbehaviour: float) -> str:
 
 def _show_history(found: HistoryView, is_wide: bool) -> None:
     console = stdout()
-    print_facts(
-        console,
-        [("node", found.id), ("address", found.address or "unknown"), ("state", _STATES[found.state])],
-    )
+    print_facts(console, [("node", found.id), ("address", found.address or "unknown"), ("state", _STATES[found.state])])
     if not found.verdicts:
         console.print("nothing was noted about it: nobody that was asked has suspected it since its own start")
         return

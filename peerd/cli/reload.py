@@ -28,10 +28,8 @@ def reload(socket: SocketOption = None, output: OutputOption = Output.TABLE) -> 
         if refused.problem.status == HTTPStatus.UNPROCESSABLE_ENTITY:
             raise ConfigError(f"{refused}; nothing was changed") from refused
         raise
-    if output is Output.TABLE:
+    if not print_data(output, answer, [*answer.applied, *answer.needs_restart]):
         _show(answer)
-    else:
-        print_data(output, answer, [*answer.applied, *answer.needs_restart])
     if answer.needs_restart:
         raise typer.Exit(ExitCode.PARTIAL)
 

@@ -95,8 +95,7 @@ def members(found: RingCheck) -> list[RingNode]:
 
 
 def _show_verdict(found: RingCheck, output: Output, about: Status | None) -> None:
-    if output is not Output.TABLE:
-        print_data(output, found, _findings(found))
+    if print_data(output, found, _findings(found)):
         return
     console = stdout()
     cycles = "one cycle" if len(found.cycles) == 1 else f"{len(found.cycles)} cycles"
@@ -175,8 +174,7 @@ def _says(node: RingNode) -> str:
 
 
 def _show_local(found: Ring, output: Output) -> None:
-    if output is not Output.TABLE:
-        print_data(output, found, [*_leaves(found), *found.known])
+    if print_data(output, found, [*_leaves(found), *found.known]):
         return
     console = stdout()
     symbols = symbols_for(console.encoding)

@@ -27,9 +27,7 @@ def route(
     """
     found, direct = ask(socket, lambda client: _ask(client, key))
     total_s = way_s(found)
-    if output is not Output.TABLE:
-        print_data(output, {**found.model_dump(), "total_rtt_s": total_s, "direct": direct}, found.hops)
-    else:
+    if not print_data(output, {**found.model_dump(), "total_rtt_s": total_s, "direct": direct}, found.hops):
         _show(key, found, direct, total_s)
     if found.root is None:
         raise typer.Exit(ExitCode.FAILURE)

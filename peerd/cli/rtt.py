@@ -35,9 +35,7 @@ def rtt(
         return
     source, target = (None, first) if second is None else (first, second)
     found = ask(socket, lambda client: client.rtt(target, source))
-    if output is not Output.TABLE:
-        print_data(output, found)
-    else:
+    if not print_data(output, found):
         _show(found)
     if found.reason is not None:
         raise typer.Exit(ExitCode.PARTIAL)

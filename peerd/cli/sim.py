@@ -94,9 +94,7 @@ def _run(path: Path, seed: int | None, is_checked: bool, events: Path | None, ou
             status.update("running twice to compare the traces")
             verdict = check_determinism(path, seed)
     is_deterministic = verdict is None or verdict.is_deterministic
-    if output is not Output.TABLE:
-        print_data(output, report_as_json(report, verdict))
-    else:
+    if not print_data(output, report_as_json(report, verdict)):
         print_report(report, verdict, stdout())
     if not (report.passed and is_deterministic):
         reason = report.failure or (str(verdict) if not is_deterministic else "a check did not hold")
@@ -211,10 +209,7 @@ def _print_workloads(report: ScenarioReport, console: Terminal) -> None:
         "Churn",
         ("phase", "came", "of them back", "killed", "vanished", "left"),
         [
-            (
-                row.phase,
-                *(f"{count:,}" for count in (row.arrivals, row.returns, row.killed, row.silenced, row.left)),
-            )
+            (row.phase, *(f"{count:,}" for count in (row.arrivals, row.returns, row.killed, row.silenced, row.left)))
             for row in report.churn
         ],
     )

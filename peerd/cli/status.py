@@ -17,8 +17,7 @@ if TYPE_CHECKING:
 def status(socket: SocketOption = None, output: OutputOption = Output.TABLE) -> None:
     """Show what the daemon on this machine is and does."""
     found = ask(socket, lambda client: client.status())
-    if output is not Output.TABLE:
-        print_data(output, found)
+    if print_data(output, found):
         return
     print_facts(
         stdout(),

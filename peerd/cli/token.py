@@ -49,10 +49,9 @@ def create(
 def list_tokens(socket: SocketOption = None, output: OutputOption = Output.TABLE) -> None:
     """List the tokens that the issuer remembers: those that can be used, and for a day those that are over."""
     found = ask(socket, lambda client: client.tokens())
-    if output is not Output.TABLE:
-        from peerd.models.admin import Token
+    from peerd.models.admin import Token
 
-        print_data(output, {"tokens": found}, found, Token)
+    if print_data(output, {"tokens": found}, found, Token):
         return
     now = time.time()
     rows = [

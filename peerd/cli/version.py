@@ -26,8 +26,7 @@ def version(output: OutputOption = Output.TABLE) -> None:
         "platform": f"{platform.system()} {platform.machine()}".lower(),
     }
     plugins = installed()
-    if output is not Output.TABLE:
-        print_data(output, {**facts, "plugins": plugins})
+    if print_data(output, {**facts, "plugins": plugins}):
         return
     typer.echo(one_line())
     typer.echo(f"plugins: {', '.join(plugins) or 'none'}")

@@ -30,51 +30,8 @@ from peerd.client.transport import Body, ClientTransport, OpenAnswer, TransportF
 from peerd.errors import ConfigError, PeerdError, Unavailable
 from peerd.invalid import first_reason
 from peerd.limits import MIB
-from peerd.models.admin import (
-    API_PREFIX,
-    STREAM_TYPE,
-    AccessEntries,
-    AccessEntry,
-    AccessRequest,
-    Certificate,
-    CertificateRequest,
-    DenialRequest,
-    Denials,
-    DeniedSubject,
-    DrainAnswer,
-    DrainLine,
-    DrainProgress,
-    EffectiveSettings,
-    ForgetRequest,
-    Forgotten,
-    Health,
-    HistoryView,
-    NewAccess,
-    NewDenial,
-    NewToken,
-    NoticeAnswer,
-    NoticeBody,
-    Peer,
-    Peers,
-    Problem,
-    ReachAnswer,
-    ReachLine,
-    ReachProgressView,
-    ReloadAnswer,
-    Ring,
-    RingCheck,
-    RingLine,
-    RotationRequest,
-    RouteView,
-    Rtt,
-    Rtts,
-    Setting,
-    Status,
-    Token,
-    TokenRequest,
-    Tokens,
-    WalkProgressView,
-)
+from peerd.models import admin as models
+from peerd.models.admin import API_PREFIX, STREAM_TYPE
 from peerd.places import ADMIN_SOCKET, SOCKET_VARIABLE
 
 if TYPE_CHECKING:
@@ -115,9 +72,15 @@ Result = TypeVar("Result")
 
 _LATER: Final = ConfigDict(defer_build=True)
 """Models of streams build their validators with the first line, since most commands read no stream."""
-_ring_lines: Final[TypeAdapter[WalkProgressView | RingCheck]] = TypeAdapter(RingLine, config=_LATER)
-_reach_lines: Final[TypeAdapter[ReachProgressView | ReachAnswer]] = TypeAdapter(ReachLine, config=_LATER)
-_drain_lines: Final[TypeAdapter[DrainProgress | DrainAnswer]] = TypeAdapter(DrainLine, config=_LATER)
+_ring_lines: Final[TypeAdapter[models.WalkProgressView | models.RingCheck]] = TypeAdapter(
+    models.RingLine, config=_LATER
+)
+_reach_lines: Final[TypeAdapter[models.ReachProgressView | models.ReachAnswer]] = TypeAdapter(
+    models.ReachLine, config=_LATER
+)
+_drain_lines: Final[TypeAdapter[models.DrainProgress | models.DrainAnswer]] = TypeAdapter(
+    models.DrainLine, config=_LATER
+)
 
 
 class DaemonUnreachable(Unavailable):
@@ -127,7 +90,7 @@ class DaemonUnreachable(Unavailable):
 class RequestRefused(PeerdError):
     """The daemon answered with an error; ``problem`` has what it said."""
 
-    def __init__(self, problem: Problem) -> None:
+    def __init__(self, problem: models.Problem) -> None:
         super().__init__(problem.detail or problem.title)
         self.problem = problem
 
@@ -142,7 +105,7 @@ class HowSent(TypedDict, total=False):
 class IngestRefused(RequestRefused):
     """Some lines were not accepted; ``answer`` says how many were, and which were not."""
 
-    def __init__(self, problem: Problem, answer: IngestAnswer) -> None:
+    def __init__(self, problem: models.Problem, answer: IngestAnswer) -> None:
         super().__init__(problem)
         self.answer = answer
 
@@ -193,78 +156,76 @@ class Client:
         """Close the connections."""
         await self._transport.close()
 
-    async def status(self) -> Status:
+    async def status(self) -> models.Status:
         """The daemon in one object. Raises `DaemonUnreachable`, like every call here."""
-        return await self.get(f"{API_PREFIX}/status", Status)
+        return await self.get(f"{API_PREFIX}/status", models.Status)
 
-    async def peers(self) -> list[Peer]:
+    async def peers(self) -> list[models.Peer]:
         """Every peer that the daemon knows, in id order."""
-        return (await self.get(f"{API_PREFIX}/peers", Peers)).peers
+        return (await self.get(f"{API_PREFIX}/peers", models.Peers)).peers
 
-    async def ring(self) -> Ring:
+    async def ring(self) -> models.Ring:
         """The ring as the daemon sees it."""
-        return await self.get(f"{API_PREFIX}/ring", Ring)
+        return await self.get(f"{API_PREFIX}/ring", models.Ring)
 
-    async def route(self, key: str) -> RouteView:
+    async def route(self, key: str) -> models.RouteView:
         """The root of a key (32 hexadecimal digits, or any text, which is hashed) and the hops to it."""
-        return await self.get(f"{API_PREFIX}/route/{quote(key, safe='')}", RouteView)
+        return await self.get(f"{API_PREFIX}/route/{quote(key, safe='')}", models.RouteView)
 
-    async def settings(self) -> list[Setting]:
+    async def settings(self) -> list[models.Setting]:
         """The daemon's effective configuration with origins."""
-        return (await self.get(f"{API_PREFIX}/config", EffectiveSettings)).settings
+        return (await self.get(f"{API_PREFIX}/config", models.EffectiveSettings)).settings
 
-    async def reload(self) -> ReloadAnswer:
+    async def reload(self) -> models.ReloadAnswer:
         """Have the daemon read its configuration again. Raises `RequestRefused` (422) when that is wrong."""
-        return await self.call("POST", f"{API_PREFIX}/config/reload", ReloadAnswer)
+        return await self.call("POST", f"{API_PREFIX}/config/reload", models.ReloadAnswer)
 
-    async def ready(self) -> Health:
+    async def ready(self) -> models.Health:
         """The daemon's readiness; a daemon that is not ready is an answer, not an error."""
         return await self._health("/readyz")
 
-    async def health(self) -> Health:
+    async def health(self) -> models.Health:
         """Every health check."""
         return await self._health("/healthz?verbose=1")
 
-    async def known(self) -> Peers:
+    async def known(self) -> models.Peers:
         """Every peer that the daemon knows, and those that it has removed."""
-        return await self.get(f"{API_PREFIX}/peers", Peers)
+        return await self.get(f"{API_PREFIX}/peers", models.Peers)
 
-    async def history(self, node: str, *, around: bool = False) -> HistoryView:
+    async def history(self, node: str, *, around: bool = False) -> models.HistoryView:
         """What the daemon concluded about a peer, oldest first; ``node``: an id, a unique prefix of one, or host:port.
 
         ``around``: include what the neighbours of that peer concluded.
         Raises `RequestRefused` when it knows no such peer, or several.
         """
-        return await self.get(f"{API_PREFIX}/peers/{quote(node, safe='')}/history?around={int(around)}", HistoryView)
+        return await self.get(
+            f"{API_PREFIX}/peers/{quote(node, safe='')}/history?around={int(around)}", models.HistoryView
+        )
 
-    async def rtt(self, target: str, source: str | None = None) -> Rtt:
+    async def rtt(self, target: str, source: str | None = None) -> models.Rtt:
         """Predicted and measured round trip between two nodes. ``source`` is the daemon itself when not given."""
         wanted = {"target": target} | ({} if source is None else {"source": source})
-        return await self.get(f"{API_PREFIX}/rtt?{urlencode(wanted)}", Rtt)
+        return await self.get(f"{API_PREFIX}/rtt?{urlencode(wanted)}", models.Rtt)
 
-    async def rtt_known(self) -> list[Rtt]:
+    async def rtt_known(self) -> list[models.Rtt]:
         """Predicted and measured round trips from the daemon to every node that it knows."""
-        return (await self.get(f"{API_PREFIX}/rtt/known", Rtts)).rtts
+        return (await self.get(f"{API_PREFIX}/rtt/known", models.Rtts)).rtts
 
-    async def check_ring(self) -> AsyncGenerator[WalkProgressView | RingCheck, None]:
+    def check_ring(self) -> AsyncGenerator[models.WalkProgressView | models.RingCheck, None]:
         """Ask every node of the ring; yields progress, then exactly one `RingCheck`. Leaving early ends the walk."""
-        async with aclosing(self.answers(f"{API_PREFIX}/ring/check", {}, _ring_lines)) as lines:
-            async for line in lines:
-                yield line
+        return self.answers(f"{API_PREFIX}/ring/check", {}, _ring_lines)
 
-    async def reach(self, targets: int | None = None) -> AsyncGenerator[ReachProgressView | ReachAnswer, None]:
+    def reach(self, targets: int | None = None) -> AsyncGenerator[models.ReachProgressView | models.ReachAnswer, None]:
         """Have every node ping others; yields progress, then exactly one `ReachAnswer`."""
         body = {} if targets is None else {"targets": targets}
-        async with aclosing(self.answers(f"{API_PREFIX}/reach", body, _reach_lines)) as lines:
-            async for line in lines:
-                yield line
+        return self.answers(f"{API_PREFIX}/reach", body, _reach_lines)
 
-    async def drain(self, timeout_s: float, *, stop: bool = False) -> AsyncGenerator[DrainProgress | DrainAnswer, None]:
+    def drain(
+        self, timeout_s: float, *, stop: bool = False
+    ) -> AsyncGenerator[models.DrainProgress | models.DrainAnswer, None]:
         """Have the daemon hand over and leave the ring; yields progress, then one `DrainAnswer`."""
         body = {"timeout_s": timeout_s, "stop": stop}
-        async with aclosing(self.answers(f"{API_PREFIX}/drain", body, _drain_lines)) as lines:
-            async for line in lines:
-                yield line
+        return self.answers(f"{API_PREFIX}/drain", body, _drain_lines)
 
     async def metrics(self) -> str:
         """The Prometheus text."""
@@ -330,10 +291,10 @@ class Client:
             answer.raise_for_problem()
             raise self._not_ours(error) from error
         if answer.status >= 400:
-            raise IngestRefused(Problem.model_validate_json(answer.content), taken)
+            raise IngestRefused(models.Problem.model_validate_json(answer.content), taken)
         return taken
 
-    async def wait_ready(self, timeout_s: float) -> Status:
+    async def wait_ready(self, timeout_s: float) -> models.Status:
         """Poll until the daemon is ready. Raises `DaemonUnreachable` or `Unavailable` when it is not in time."""
         due_at = time.monotonic() + timeout_s
         while True:
@@ -350,70 +311,70 @@ class Client:
 
     # Identity
 
-    async def certificate(self) -> Certificate:
+    async def certificate(self) -> models.Certificate:
         """The node's certificate, and what it knows of the cluster's CA."""
-        return await self.get(f"{API_PREFIX}/certificate", Certificate)
+        return await self.get(f"{API_PREFIX}/certificate", models.Certificate)
 
-    async def renew_certificate(self) -> Certificate:
+    async def renew_certificate(self) -> models.Certificate:
         """Renew the certificate now. Raises `DaemonBusy` when no issuer does it."""
-        return await self.call("POST", f"{API_PREFIX}/certificate/renewal", Certificate)
+        return await self.call("POST", f"{API_PREFIX}/certificate/renewal", models.Certificate)
 
-    async def install_certificate(self, pem: str) -> Certificate:
+    async def install_certificate(self, pem: str) -> models.Certificate:
         """Use a certificate that an offline CA renewed."""
-        body = CertificateRequest(pem=pem)
-        return await self.call("POST", f"{API_PREFIX}/certificate", Certificate, body)
+        body = models.CertificateRequest(pem=pem)
+        return await self.call("POST", f"{API_PREFIX}/certificate", models.Certificate, body)
 
-    async def tokens(self) -> list[Token]:
+    async def tokens(self) -> list[models.Token]:
         """The join tokens of an issuer, oldest first. Raises `RequestRefused` when the daemon is not an issuer."""
-        return (await self.call("GET", f"{API_PREFIX}/tokens", Tokens)).tokens
+        return (await self.call("GET", f"{API_PREFIX}/tokens", models.Tokens)).tokens
 
-    async def create_token(self, life_s: float, uses: int = 1) -> NewToken:
+    async def create_token(self, life_s: float, uses: int = 1) -> models.NewToken:
         """Make a join token; its text is shown only once."""
-        body = TokenRequest(life_s=life_s, uses=uses)
-        return await self.call("POST", f"{API_PREFIX}/tokens", NewToken, body)
+        body = models.TokenRequest(life_s=life_s, uses=uses)
+        return await self.call("POST", f"{API_PREFIX}/tokens", models.NewToken, body)
 
-    async def revoke_token(self, identifier: str) -> Token:
+    async def revoke_token(self, identifier: str) -> models.Token:
         """End a join token."""
-        return await self.call("DELETE", f"{API_PREFIX}/tokens/{quote(identifier, safe='')}", Token)
+        return await self.call("DELETE", f"{API_PREFIX}/tokens/{quote(identifier, safe='')}", models.Token)
 
-    async def access_tokens(self) -> list[AccessEntry]:
+    async def access_tokens(self) -> list[models.AccessEntry]:
         """The access tokens of the daemon's data clients, oldest first."""
-        return (await self.get(f"{API_PREFIX}/access", AccessEntries)).tokens
+        return (await self.get(f"{API_PREFIX}/access", models.AccessEntries)).tokens
 
-    async def create_access(self, name: str, scopes: Sequence[str], life_s: float) -> NewAccess:
+    async def create_access(self, name: str, scopes: Sequence[str], life_s: float) -> models.NewAccess:
         """Make an access token; its text is shown only once. Scopes: "<protocol>:read", "<protocol>:write", "*"."""
-        body = AccessRequest(name=name, scopes=list(scopes), life_s=life_s)
-        return await self.call("POST", f"{API_PREFIX}/access", NewAccess, body)
+        body = models.AccessRequest(name=name, scopes=list(scopes), life_s=life_s)
+        return await self.call("POST", f"{API_PREFIX}/access", models.NewAccess, body)
 
-    async def revoke_access(self, name: str) -> AccessEntry:
+    async def revoke_access(self, name: str) -> models.AccessEntry:
         """End an access token by its name or id, and every request that uses it."""
-        return await self.call("DELETE", f"{API_PREFIX}/access/{quote(name, safe='')}", AccessEntry)
+        return await self.call("DELETE", f"{API_PREFIX}/access/{quote(name, safe='')}", models.AccessEntry)
 
-    async def denials(self) -> list[DeniedSubject]:
+    async def denials(self) -> list[models.DeniedSubject]:
         """The deny list."""
-        return (await self.get(f"{API_PREFIX}/denials", Denials)).denials
+        return (await self.get(f"{API_PREFIX}/denials", models.Denials)).denials
 
-    async def deny(self, subject: str, reason: str = "", *, is_withdrawn: bool = False) -> NewDenial:
+    async def deny(self, subject: str, reason: str = "", *, is_withdrawn: bool = False) -> models.NewDenial:
         """Deny a node id or a certificate's serial number everywhere, or (``is_withdrawn``) admit it again."""
-        body = DenialRequest(subject=subject, reason=reason, is_withdrawn=is_withdrawn)
-        return await self.call("POST", f"{API_PREFIX}/denials", NewDenial, body)
+        body = models.DenialRequest(subject=subject, reason=reason, is_withdrawn=is_withdrawn)
+        return await self.call("POST", f"{API_PREFIX}/denials", models.NewDenial, body)
 
-    async def forget(self, node: str | None = None, *, all_missing: bool = False) -> Forgotten:
+    async def forget(self, node: str | None = None, *, all_missing: bool = False) -> models.Forgotten:
         """Have the ring stop expecting a missing node (id, at least 8 digits of it, or host:port), or all of them.
 
         Raises `RequestRefused` when it is not missing, or not known, or several are meant.
         """
-        body = ForgetRequest(node=node, all_missing=all_missing)
-        return await self.call("POST", f"{API_PREFIX}/members/forgotten", Forgotten, body)
+        body = models.ForgetRequest(node=node, all_missing=all_missing)
+        return await self.call("POST", f"{API_PREFIX}/members/forgotten", models.Forgotten, body)
 
-    async def rotate_ca(self, overlap_s: float) -> Certificate:
+    async def rotate_ca(self, overlap_s: float) -> models.Certificate:
         """Change the cluster's root; both roots are trusted for the overlap."""
-        body = RotationRequest(overlap_s=overlap_s)
-        return await self.call("POST", f"{API_PREFIX}/ca/rotation", Certificate, body)
+        body = models.RotationRequest(overlap_s=overlap_s)
+        return await self.call("POST", f"{API_PREFIX}/ca/rotation", models.Certificate, body)
 
-    async def publish_notice(self, notice: str) -> NoticeAnswer:
+    async def publish_notice(self, notice: str) -> models.NoticeAnswer:
         """Spread a notice that an offline CA signed. Returns whether it was new to the daemon, and is on its disk."""
-        return await self.call("POST", f"{API_PREFIX}/notices", NoticeAnswer, NoticeBody(notice=notice))
+        return await self.call("POST", f"{API_PREFIX}/notices", models.NoticeAnswer, models.NoticeBody(notice=notice))
 
     # Protocols
 
@@ -526,10 +487,10 @@ class Client:
             except ValidationError as error:
                 raise self._not_ours(error) from error
 
-    async def _health(self, path: str) -> Health:
+    async def _health(self, path: str) -> models.Health:
         answer = await self._request(path)
         try:
-            return Health.model_validate_json(answer.content)
+            return models.Health.model_validate_json(answer.content)
         except ValidationError:
             answer.raise_for_problem()
             raise
@@ -562,7 +523,7 @@ class Client:
 
     def _strange(self, why: str) -> RequestRefused:
         detail = f"what answers at {self.address} is no peerd of a version that this one understands: {why}"
-        return RequestRefused(Problem(title="Unexpected answer", status=502, detail=detail))
+        return RequestRefused(models.Problem(title="Unexpected answer", status=502, detail=detail))
 
 
 def run_sync(call: Callable[[Client], Coroutine[Any, Any, Result]], address: str | Path | None = None) -> Result:
@@ -594,6 +555,6 @@ class _Answer:
         raise (DaemonBusy if self.status == 503 else RequestRefused)(problem)
 
 
-def _failing(health: Health, timeout_s: float) -> str:
+def _failing(health: models.Health, timeout_s: float) -> str:
     failing = [f"{check.name}: {check.detail}" for check in health.checks if not check.ok]
     return f"the daemon is up but not ready after {timeout_s:g} s ({'; '.join(failing)})"

@@ -14,14 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final, Literal, NamedTuple, Self
 
-from pydantic import (
-    AfterValidator,
-    BaseModel,
-    Field,
-    SerializeAsAny,
-    create_model,
-    model_validator,
-)
+from pydantic import AfterValidator, BaseModel, Field, SerializeAsAny, create_model, model_validator
 
 from peerd import limits
 from peerd.config import sources as config_sources
@@ -299,14 +292,10 @@ class TelemetryConfig(ConfigSection):
         reloads=True,
     )
     rotate_size: Annotated[Size, between_sizes("64KiB", "16GiB")] = setting(
-        "64MiB",
-        "Size at which an event file is finished and the next begun.",
-        reloads=True,
+        "64MiB", "Size at which an event file is finished and the next begun.", reloads=True
     )
     rotate_age: Age = setting(
-        "10m",
-        "Age at which an event file is finished, so that readers see events at most this late.",
-        reloads=True,
+        "10m", "Age at which an event file is finished, so that readers see events at most this late.", reloads=True
     )
     files_max: Count = setting(
         16,
@@ -366,9 +355,7 @@ class LimitsConfig(ConfigSection):
         reloads=True,
     )
     peer_messages_burst: Count = setting(
-        limits.PEER_MESSAGES_BURST,
-        "Messages taken from one peer at once after a quiet time.",
-        reloads=True,
+        limits.PEER_MESSAGES_BURST, "Messages taken from one peer at once after a quiet time.", reloads=True
     )
 
 

@@ -1,7 +1,7 @@
 """Compares a new configuration with the running one: which keys changed, which of them apply, which need a restart.
 
-The mark on each field (``setting(..., reloads=True)``) decides; `reloading_keys` lists the fields that have it, for the
-table in docs/operating.md. Nothing here reads a file or changes a daemon: `plan_reload` compares two configurations.
+The mark on each field (``setting(..., reloads=True)``) decides. Nothing here reads a file or changes a daemon:
+`plan_reload` compares two configurations.
 """
 
 from __future__ import annotations
@@ -63,16 +63,6 @@ def plan_reload(running: LoadedConfig, wanted: LoadedConfig) -> ReloadPlan:
     waiting = tuple(each.change for each in found if not each.applies)
     origins = _origins(running.origins, wanted.origins, [change.key for change in waiting])
     return ReloadPlan(LoadedConfig(config, origins), tuple(each.change for each in live), waiting)
-
-
-def reloading_keys(plugins: Mapping[str, type[BaseModel]] | None = None) -> Iterator[str]:
-    """Every dotted key whose new value a running daemon takes, in the order of the configuration, plugins included."""
-    for name, field in PeerdConfig.model_fields.items():
-        model = field.annotation
-        if isinstance(model, type) and issubclass(model, BaseModel):
-            yield from (f"{name}.{key}" for key, inner in model.model_fields.items() if reloads(inner))
-    for name, model in sorted((plugins or {}).items()):
-        yield from (f"{PROTOCOLS}.{name}.{key}" for key, inner in model.model_fields.items() if reloads(inner))
 
 
 def _differences(running: PeerdConfig, wanted: LoadedConfig) -> Iterator[_Difference]:

@@ -5,12 +5,11 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Coroutine
 from importlib.util import find_spec
-from typing import Any, Final, Literal, TypeVar
+from typing import Any, Literal, TypeVar
 
 from peerd.errors import ConfigError
 
 LoopName = Literal["auto", "uvloop", "asyncio"]
-LOOPS: Final[tuple[LoopName, ...]] = ("auto", "uvloop", "asyncio")
 Result = TypeVar("Result")
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable
 from typing import Final, Protocol
 
 import structlog
@@ -17,6 +17,7 @@ import structlog
 from peerd.api import Metric
 from peerd.config import LoadedConfig
 from peerd.config.reload import Change, ReloadPlan, plan_reload
+from peerd.daemon.admin.subject import AdminMetrics
 from peerd.daemon.tasks import spawn
 from peerd.errors import ConfigError, Unavailable
 from peerd.limits import EVENT_TEXT_LENGTH_MAX
@@ -36,13 +37,6 @@ ReadAgain = Callable[[], LoadedConfig]
 Commit = Callable[[], None]
 
 _log = structlog.get_logger("peerd.daemon")
-
-
-class Gauges(Protocol):
-    """What is needed of `peerd.telemetry.metrics.PrometheusMetrics`."""
-
-    def declare(self, metrics: Iterable[Metric]) -> None: ...
-    def gauge(self, name: str, value: float, labels: Mapping[str, str]) -> None: ...
 
 
 class Reloadable(Protocol):
@@ -67,7 +61,7 @@ class Reloadable(Protocol):
 class Reloader:
     """One reload after the other. ``read`` is ``None`` for a daemon that was not started from a command line."""
 
-    def __init__(self, daemon: Reloadable, read: ReadAgain | None, metrics: Gauges) -> None:
+    def __init__(self, daemon: Reloadable, read: ReadAgain | None, metrics: AdminMetrics) -> None:
         self._daemon = daemon
         self._read = read
         self._metrics = metrics

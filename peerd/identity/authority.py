@@ -139,11 +139,7 @@ class ClusterAuthority:
         return self.certificate.public_bytes(Encoding.PEM)
 
     def issue(
-        self,
-        public_key: Ed25519PublicKey,
-        lifetime: timedelta = NODE_LIFETIME,
-        *,
-        salt: bytes | None = None,
+        self, public_key: Ed25519PublicKey, lifetime: timedelta = NODE_LIFETIME, *, salt: bytes | None = None
     ) -> bytes:
         """A node certificate in PEM for ``public_key``, with a fresh salt and so a fresh node id.
 
@@ -186,12 +182,7 @@ class ClusterAuthority:
         ]
 
 
-def create_node_files(
-    authority: ClusterAuthority,
-    directory: Path,
-    *,
-    lifetime: timedelta = NODE_LIFETIME,
-) -> NodeId:
+def create_node_files(authority: ClusterAuthority, directory: Path, *, lifetime: timedelta = NODE_LIFETIME) -> NodeId:
     """Make a node's key and write ``node.key`` (0600), ``node.crt`` and ``ca.crt`` into ``directory``.
 
     For a cluster whose nodes share the issuer's machine; elsewhere the key is made on the node and only its public

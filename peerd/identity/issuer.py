@@ -21,7 +21,6 @@ from peerd.wire.enrolment import SECRET_BYTES, EnrolmentRequest
 from peerd.wire.handshake import HelloRefused
 from peerd.wire.trust import SignedNotice
 
-OVERLAP_DEFAULT: Final = timedelta(days=7)
 OVERLAP_MIN: Final = timedelta(seconds=10)
 OVERLAP_MAX: Final = timedelta(days=90)
 

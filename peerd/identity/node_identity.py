@@ -31,7 +31,7 @@ from cryptography.x509.oid import ExtendedKeyUsageOID
 
 from peerd.errors import ConfigError, HandshakeRefused, Unavailable
 from peerd.identity.roots import PARSE_ERRORS, Roots
-from peerd.ids import ID_BYTES, NodeId, format_id, id_from_bytes, parse_id, short_id
+from peerd.ids import ID_BYTES, NodeId, format_id, id_from_bytes, parse_id
 from peerd.system.durable_files import write_new_file
 
 ID_TAG: Final = b"peerd-id-v1"
@@ -195,8 +195,7 @@ def load_private_key(path: Path) -> Ed25519PrivateKey:
         key = load_pem_private_key(content, password=None)
     except (ValueError, TypeError, UnsupportedAlgorithm) as error:
         raise ConfigError(
-            "damaged private key: restore it from a backup, or remove it and join again as a new node",
-            file=str(path),
+            "damaged private key: restore it from a backup, or remove it and join again as a new node", file=str(path)
         ) from error
     if not isinstance(key, Ed25519PrivateKey):
         raise ConfigError("expected an Ed25519 private key", file=str(path))
@@ -260,8 +259,3 @@ def load_certificate(path: Path) -> x509.Certificate:
         raise ConfigError(f"cannot read the certificate: {error.strerror}", file=str(path)) from error
     except ValueError as error:
         raise ConfigError("not a PEM certificate", file=str(path)) from error
-
-
-def describe(identity: PeerIdentity) -> str:
-    """Return one line for logs: short id and cluster."""
-    return f"{short_id(identity.node_id)}@{identity.cluster}"

@@ -23,11 +23,7 @@ from peerd.identity.authority import (
     read_request,
 )
 from peerd.identity.joining import GrantedIdentity, JoinFailed, admitted
-from peerd.identity.node_identity import (
-    PeerIdentity,
-    load_or_create_private_key,
-    read_identity,
-)
+from peerd.identity.node_identity import PeerIdentity, load_or_create_private_key, read_identity
 from peerd.identity.roots import fingerprint, is_root
 from peerd.wire.enrolment import JoinGranted
 

@@ -138,16 +138,7 @@ class Experiment:
         """Return all points in the order of the table."""
         seeds = range(settings.seed, settings.seed + settings.seeds)
         return [
-            Point(
-                self.name,
-                nodes,
-                topology,
-                settings.duration_s,
-                settings.lookups,
-                settings.settle_s,
-                seed,
-                variant,
-            )
+            Point(self.name, nodes, topology, settings.duration_s, settings.lookups, settings.settle_s, seed, variant)
             for nodes, topology, variant, seed in product(settings.nodes, settings.topologies, self.variants, seeds)
         ]
 

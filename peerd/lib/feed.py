@@ -282,10 +282,7 @@ class Feed(Generic[T]):
             self._wake_readers()
 
     def reader(
-        self,
-        place: Place = "now",
-        policy: Policy = Policy.DROP_OLDEST,
-        on_ready: Callable[[], None] | None = None,
+        self, place: Place = "now", policy: Policy = Policy.DROP_OLDEST, on_ready: Callable[[], None] | None = None
     ) -> Reader[T]:
         """Begin to read. ``on_ready`` is called, from `push` and `end`, when there may be something to take.
 

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from operator import attrgetter
-from typing import Final, Generic, TypeVar
+from typing import Any, Final, Generic, TypeVar
 
 from peerd.api import Priority, SendRefusal
 from peerd.ids import NodeId
@@ -446,3 +446,27 @@ def backoff_s(settings: LinkSettings, failures: int, draw: Callable[[], float]) 
     """The pause after so many failures in a row: doubling, bounded, half of it random so that peers spread out."""
     longest = min(settings.backoff_max_s, settings.backoff_min_s * 2.0 ** min(failures - 1, 32))
     return longest * (0.5 + 0.5 * draw())
+
+
+class PolicyTransport:
+    """What a transport of either kind answers from its policy; `peerd.driver.Transport` says what that means."""
+
+    policy: LinkPolicy[Any]
+
+    def disconnect(self, peer: PeerRef, reason: str) -> None:
+        self.policy.disconnect(peer)
+
+    def is_linked(self, peer: PeerRef) -> bool:
+        return self.policy.is_linked(peer.id)
+
+    def linked_at(self, peer: PeerRef) -> float | None:
+        return self.policy.linked_at(peer.id)
+
+    def boot_epoch_of(self, peer: PeerRef) -> int | None:
+        return self.policy.boot_epoch_of(peer.id)
+
+    def queued_bytes(self, peer: PeerRef) -> int:
+        return self.policy.queued_bytes(peer.id)
+
+    def introduced(self, peer: PeerRef) -> Mapping[str, tuple[int, int]] | None:
+        return self.policy.introduced(peer.id)

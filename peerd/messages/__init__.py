@@ -259,13 +259,7 @@ def unpack(data: bytes | memoryview, *, array_max: int = limits.ARRAY_LENGTH_MAX
     except ProtocolError:
         raise
     # msgpack's errors have no common base: ValueError covers format, extra data, limits, UTF-8 and stack depth
-    except (
-        ValueError,
-        TypeError,
-        RecursionError,
-        OverflowError,
-        msgpack.exceptions.UnpackException,
-    ) as error:
+    except (ValueError, TypeError, RecursionError, OverflowError, msgpack.exceptions.UnpackException) as error:
         raise ProtocolError("malformed", _first_line(error)) from None
 
 

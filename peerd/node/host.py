@@ -13,11 +13,8 @@ from peerd.api import (
     Groups,
     LookupResult,
     MissingMember,
-    NeighbourChange,
     Plugin,
     Priority,
-    RecordResult,
-    RecordRole,
     Records,
     Rng,
     Store,
@@ -34,10 +31,8 @@ from peerd.ids import NodeId
 from peerd.messages import Message, PeerRef
 from peerd.node.ports import HostNode
 from peerd.node.store import BoundStore
-from peerd.services.groups.facade import BoundGroups
-from peerd.services.groups.service import GroupService
-from peerd.services.records.facade import BoundRecords
-from peerd.services.records.plugin import RecordStore
+from peerd.services.groups.service import BoundGroups, GroupService
+from peerd.services.records.plugin import BoundRecords, RecordStore
 from peerd.telemetry.schema import CORE_EVENTS, Event
 
 _CORE_EVENTS: Final = frozenset(CORE_EVENTS)
@@ -79,6 +74,8 @@ class PluginHost:
         self.is_linked = node.driver.is_linked
         self.leaf_set = node.overlay.leaf_set
         self.rtt = node.overlay.rtt
+        self.upcalls = node
+        self.record_upcalls = node.record_upcalls
         self.peer: PeerRef = node.peer
         self.id: NodeId = node.peer.id
 
@@ -309,51 +306,8 @@ class PluginHost:
     def charge(self, peer: PeerRef, messages: int) -> None:
         self._driver.charge(peer, messages)
 
-    def forward_upcall(
-        self,
-        key: NodeId,
-        type_id: int,
-        body: bytes,
-        source: PeerRef,
-        next_hop: PeerRef,
-        hops: int,
-        previous_hop: PeerRef,
-    ) -> PeerRef | None:
-        return self._node.forward(key, type_id, body, source, next_hop, hops, previous_hop)
-
-    def deliver_upcall(self, key: NodeId, type_id: int, body: bytes, source: PeerRef) -> None:
-        self._node.deliver(key, type_id, body, source)
-
-    def neighbours_changed_upcall(self, change: NeighbourChange) -> None:
-        self._node.neighbours_changed(change)
-
-    def ready_changed_upcall(self, is_ready: bool) -> None:
-        self._node.ready_changed(is_ready)
-
     # The record store's extension (peerd.services.records.ports.RecordsHost)
 
     @property
     def is_ready(self) -> bool:
         return not self._node.is_stopped and self._node.overlay.may_serve
-
-    def record_changed_upcall(self, namespace: str, key: NodeId, role: RecordRole, item: bytes) -> None:
-        self._node.record_upcalls.changed(namespace, key, role, item)
-
-    def record_allowed_upcall(
-        self, namespace: str, key: NodeId, item: bytes, value: bytes | None, writer: NodeId
-    ) -> bool:
-        return self._node.record_upcalls.is_allowed(namespace, key, item, value, writer)
-
-    def has_plugin(self, namespace: str) -> bool:
-        return self._node.record_upcalls.has_plugin(namespace)
-
-    def takes_owned_records(self, namespace: str) -> bool:
-        return self._node.record_upcalls.takes_owned(namespace)
-
-    def records_settled_upcall(self) -> None:
-        self._node.record_upcalls.settled()
-
-    def record_result_upcall(
-        self, namespace: str, on_result: Callable[[RecordResult], None], result: RecordResult
-    ) -> None:
-        self._node.run_as(namespace, on_result, result)

@@ -33,7 +33,6 @@ from peerd.messages import Message, PeerRef, decode_body, message_type
 from peerd.node.drain import Drain
 from peerd.node.host import PluginHost
 from peerd.node.ports import S
-from peerd.node.record_upcalls import RecordUpcalls
 from peerd.node.requests import Requests
 from peerd.node.sends import RefusedSends, UnknownTold
 from peerd.node.services import make_services
@@ -42,6 +41,7 @@ from peerd.overlay.config import OverlayConfig
 from peerd.overlay.overlay import Overlay
 from peerd.services.groups.service import GroupService
 from peerd.services.records.plugin import RecordStore
+from peerd.services.records.upcalls import RecordUpcalls
 from peerd.services.service import Service
 from peerd.swap.config import SwapConfig
 from peerd.swap.layer import SwapLayer
@@ -97,7 +97,7 @@ class Node:
         self.requests = Requests(driver, self._run, self._send_request)
         self._refused = RefusedSends(driver, self.requests, self._hears_refusals, self._tell_refused)
         self._unknown_told = UnknownTold()
-        self.record_upcalls = RecordUpcalls(driver, self.plugins, self._is_disabled, self.run_as, self._guard)
+        self.record_upcalls = RecordUpcalls(driver.call_soon, self.plugins, self._is_disabled, self.run_as, self._guard)
         self._event_id = 0
         self._started_at = driver.now()
         self._ready_once = False

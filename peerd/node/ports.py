@@ -5,15 +5,15 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, Protocol, TypeVar
 
-from peerd.api import NeighbourChange, Priority
+from peerd.api import Priority
 from peerd.driver import Driver
 from peerd.errors import PeerMisbehaved
-from peerd.ids import NodeId
 from peerd.messages import Message, PeerRef
-from peerd.node.record_upcalls import RecordUpcalls
 from peerd.node.requests import Requests
 from peerd.node.settings import NodeSettings
 from peerd.overlay.overlay import Overlay
+from peerd.overlay.ports import Upcalls
+from peerd.services.records.upcalls import RecordUpcalls
 from peerd.services.service import Service
 from peerd.swap.layer import SwapLayer
 from peerd.telemetry.schema import Event
@@ -21,7 +21,7 @@ from peerd.telemetry.schema import Event
 S = TypeVar("S", bound=Service)
 
 
-class HostNode(Protocol):
+class HostNode(Upcalls, Protocol):
     """What `peerd.node.host.PluginHost` needs of `peerd.node.node.Node`, and no more."""
 
     @property
@@ -73,20 +73,5 @@ class HostNode(Protocol):
         then: Callable[[Any], None] | None,
     ) -> None: ...
 
-    # Upcalls of record store and overlay
-
     @property
     def record_upcalls(self) -> RecordUpcalls: ...
-    def deliver(self, key: NodeId, type_id: int, body: bytes, source: PeerRef) -> None: ...
-    def forward(
-        self,
-        key: NodeId,
-        type_id: int,
-        body: bytes,
-        source: PeerRef,
-        next_hop: PeerRef,
-        hops: int,
-        previous_hop: PeerRef,
-    ) -> PeerRef | None: ...
-    def neighbours_changed(self, change: NeighbourChange) -> None: ...
-    def ready_changed(self, is_ready: bool) -> None: ...

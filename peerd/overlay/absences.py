@@ -9,17 +9,17 @@ when it names the dismissed node again.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from struct import Struct
+from hashlib import sha256
+from struct import Struct, pack
 from typing import Final, TypeVar
 
 from peerd.api import MissingMember, Part, handles, on_timer
 from peerd.errors import ProtocolError, Unavailable
-from peerd.ids import NodeId, format_id, ring_distance
+from peerd.ids import NodeId, format_id, id_to_bytes, ring_distance
 from peerd.messages import Message, PeerRef, decode_body, encode_body
 from peerd.overlay.broadcast import Broadcaster
 from peerd.overlay.expectations import CLAIMS_PER_INFORMANT_MAX, DISMISSALS_MAX, INFORMANTS_MIN, Absent, Dismissed
 from peerd.overlay.messages import Absence, Absences, Dismissal, Forget, ForgetOrder
-from peerd.overlay.orders import AHEAD_MAX_S, statement
 from peerd.overlay.state import OverlayState
 from peerd.telemetry.schema import MemberForgotten, MemberMissing, MemberReturned
 
@@ -40,6 +40,10 @@ _DISMISSED: Final = "dismissed"
 _WALL_S: Final = Struct(">d")
 
 M = TypeVar("M", bound=Message)
+AHEAD_MAX_S: Final = 600.0
+"""An order is not taken from a node whose clock is further ahead: it could be shown again for all that time."""
+
+_ORDER_TAG: Final = b"forget 1"
 
 
 class AbsenceKeeper(Part):
@@ -209,7 +213,7 @@ class AbsenceKeeper(Part):
         host = self._host
         age_s = host.wall_time() - order.said_at
         is_dated_well = -AHEAD_MAX_S <= age_s < self.state.config.expect_for
-        if not is_dated_well or not host.verify(source.id, statement(order.nodes, order.said_at), order.proof):
+        if not is_dated_well or not host.verify(source.id, order_statement(order.nodes, order.said_at), order.proof):
             host.count("peerd_overlay_orders_refused_total")
             return
         for node_id in order.nodes:
@@ -234,7 +238,7 @@ class AbsenceKeeper(Part):
         said_at = self._host.wall_time()
         for start in range(0, len(wanted), DISMISSALS_MAX):
             nodes = wanted[start : start + DISMISSALS_MAX]
-            proof = self._host.sign(statement(nodes, said_at))
+            proof = self._host.sign(order_statement(nodes, said_at))
             self._broadcaster.originate(ForgetOrder(nodes, said_at, proof))
         self._save_soon()
 
@@ -323,3 +327,12 @@ class AbsenceKeeper(Part):
             self._host.set_timer("absences_save", SAVE_RETRY_S)
             return
         self._saved = self._known.changes
+
+
+def order_statement(nodes: Iterable[NodeId], said_at: float) -> bytes:
+    """What the node signs at which an order to forget these nodes is given, at ``said_at`` by its clock.
+
+    The order ends only absences that began before it was given. So whoever shows an old one again, after those nodes
+    were back and are lost once more, achieves nothing.
+    """
+    return _ORDER_TAG + pack(">d", said_at) + sha256(b"".join(map(id_to_bytes, nodes))).digest()

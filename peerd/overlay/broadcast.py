@@ -84,7 +84,7 @@ class Broadcaster(Part):
         covered = self._window.get(identity)
         if covered is None:
             self._window.put(identity)
-            self._host.deliver_upcall(own, broadcast.type_id, broadcast.body, broadcast.source)
+            self._host.upcalls.deliver(own, broadcast.type_id, broadcast.body, broadcast.source)
         if broadcast.hops >= limits.HOPS_MAX:
             self._drop("hops")
         elif broadcast.after != own:

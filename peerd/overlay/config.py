@@ -25,9 +25,7 @@ class OverlayConfig(PluginConfig):
         "heartbeat_interval. Raise it on hosts that pause (swapping, laptops); lower it for faster detection.",
     )
     probe_attempts: Annotated[int, Field(ge=1, le=8)] = setting(
-        3,
-        "Unanswered probes after which a peer is removed. Raise it on lossy links.",
-        reloads=True,
+        3, "Unanswered probes after which a peer is removed. Raise it on lossy links.", reloads=True
     )
     probe_retry: Interval = setting(
         "300ms",
@@ -40,13 +38,9 @@ class OverlayConfig(PluginConfig):
         "Least time to wait for a hop's answer; the actual one is smoothed RTT + 4 x its deviation, at least RTT + a "
         "quarter, within this and ack_timeout_max. Lower re-routes sooner, at the risk of false suspicion.",
     )
-    ack_timeout_max: Interval = setting(
-        "3s",
-        "Most time to wait for a hop's answer. Raise it on satellite-like links.",
-    )
+    ack_timeout_max: Interval = setting("3s", "Most time to wait for a hop's answer. Raise it on satellite-like links.")
     ack_timeout_initial: Interval = setting(
-        "1500ms",
-        "Time to wait for a peer whose RTT is not known yet; it includes dialling it.",
+        "1500ms", "Time to wait for a peer whose RTT is not known yet; it includes dialling it."
     )
     route_deadline: Interval = setting(
         "30s",
@@ -55,9 +49,7 @@ class OverlayConfig(PluginConfig):
         reloads=True,
     )
     hold_retry: Interval = setting(
-        "250ms",
-        "Pause before a held message is tried again (its root is suspected, or still joining).",
-        reloads=True,
+        "250ms", "Pause before a held message is tried again (its root is suspected, or still joining).", reloads=True
     )
     join_retry_min: Interval = setting(
         "500ms",
@@ -66,14 +58,10 @@ class OverlayConfig(PluginConfig):
         reloads=True,
     )
     join_retry_max: Interval = setting(
-        "30s",
-        "Longest pause between join rounds. Lower rejoins sooner after a long outage.",
-        reloads=True,
+        "30s", "Longest pause between join rounds. Lower rejoins sooner after a long outage.", reloads=True
     )
     join_round: Interval = setting(
-        "15s",
-        "How long one join round may take before it is given up; more than dialling takes.",
-        reloads=True,
+        "15s", "How long one join round may take before it is given up; more than dialling takes.", reloads=True
     )
     settle: Interval = setting(
         "500ms",
@@ -105,14 +93,10 @@ class OverlayConfig(PluginConfig):
         reloads=True,
     )
     table_probe_min: Interval = setting(
-        "30s",
-        "Shortest period between two probes of one routing-table entry, however many peers fail.",
-        reloads=True,
+        "30s", "Shortest period between two probes of one routing-table entry, however many peers fail.", reloads=True
     )
     table_probe_max: Interval = setting(
-        "20m",
-        "Longest period between two probes of one routing-table entry, when nobody fails.",
-        reloads=True,
+        "20m", "Longest period between two probes of one routing-table entry, when nobody fails.", reloads=True
     )
     failed_memory: Interval = setting(
         "60s",
@@ -130,8 +114,7 @@ class OverlayConfig(PluginConfig):
         "looked for after six times as long, then after pauses that double, up to 1 h. Lower merges two rings sooner.",
     )
     departed_memory: Age = setting(
-        "72h",
-        "How long removed peers (at most 256) are remembered, to find them again after a partition.",
+        "72h", "How long removed peers (at most 256) are remembered, to find them again after a partition."
     )
     partition_share: Annotated[float, Field(gt=0.0, le=1.0)] = setting(
         0.25,
@@ -139,9 +122,7 @@ class OverlayConfig(PluginConfig):
         "Lower suspects (and looks for the lost) after smaller losses.",
     )
     partition_memory: Age = setting(
-        "1h",
-        "How long a suspected partition is acted upon when none of the lost peers comes back.",
-        reloads=True,
+        "1h", "How long a suspected partition is acted upon when none of the lost peers comes back.", reloads=True
     )
     expect_for: Age = setting(
         "24h",
@@ -155,9 +136,7 @@ class OverlayConfig(PluginConfig):
         reloads=True,
     )
     lookup_retry: Interval = setting(
-        "2s",
-        "Pause before an unanswered lookup is sent again, within its own time-out.",
-        reloads=True,
+        "2s", "Pause before an unanswered lookup is sent again, within its own time-out.", reloads=True
     )
 
     @model_validator(mode="after")

@@ -242,7 +242,7 @@ class Forwarder(Part):
         route = transit.route
         if route.type_id == LookupProbe.TYPE_ID:
             return hop
-        return self._host.forward_upcall(
+        return self._host.upcalls.forward(
             key, route.type_id, route.body, route.source, hop, route.hops, transit.previous
         )
 
@@ -250,7 +250,7 @@ class Forwarder(Part):
         if route.type_id == LookupProbe.TYPE_ID:
             self._answer_lookup(route.source, route.sequence, route.trace or ())
         elif self.window.is_new((route.source.id, route.epoch, route.sequence, key)):
-            self._host.deliver_upcall(key, route.type_id, route.body, route.source)
+            self._host.upcalls.deliver(key, route.type_id, route.body, route.source)
 
     def _send(self, hop: PeerRef, transit: Transit, keys: tuple[NodeId, ...], *, is_detour: bool) -> None:
         state, route = self.state, transit.route

@@ -41,12 +41,7 @@ class History:
         """How late this node's own timers are; kept up to date by `Maintenance`."""
 
     def note(
-        self,
-        peer: NodeId,
-        verdict: str,
-        evidence: str,
-        silence_s: float | None = None,
-        accuser: NodeId | None = None,
+        self, peer: NodeId, verdict: str, evidence: str, silence_s: float | None = None, accuser: NodeId | None = None
     ) -> None:
         """Write one verdict down; the peer that was quiet longest is forgotten when there are too many."""
         notes = self._notes.pop(peer, None)

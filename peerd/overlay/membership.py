@@ -90,11 +90,6 @@ class Membership(Part):
         self._isolated_since = 0.0
         self._verified: tuple[PeerRef | None, PeerRef | None] = (None, None)
 
-    @property
-    def is_probing(self) -> bool:
-        """Whether an exchange is under way."""
-        return bool(self._probes)
-
     # Learning of peers
 
     def consider(self, peers: Iterable[PeerRef], informant: NodeId | None = None, weight: float = 1.0) -> None:
@@ -558,10 +553,7 @@ class Membership(Part):
     def repair(self) -> None:
         """Fill a short side: its far end knows who is next; for an empty one try whoever is known on that side."""
         leaves = self.state.leaves
-        for is_short, side in (
-            (leaves.is_larger_short, leaves.larger()),
-            (leaves.is_smaller_short, leaves.smaller()),
-        ):
+        for is_short, side in ((leaves.is_larger_short, leaves.larger()), (leaves.is_smaller_short, leaves.smaller())):
             if is_short and side:
                 self.exchange(side[-1])
             elif is_short:

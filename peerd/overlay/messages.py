@@ -372,7 +372,7 @@ class ForgetOrder(Message):
     """Broadcast: an operator at its source does not expect these nodes any more, on account of any earlier loss.
 
     ``said_at``: when, by the clock of the source, Unix seconds. ``proof``: see `peerd.api.Host.sign`; the source signs
-    what `peerd.overlay.orders.statement` returns.
+    what `peerd.overlay.absences.order_statement` returns.
     """
 
     nodes: Annotated[tuple[NodeId, ...], Meta(min_length=1, max_length=DISMISSALS_MAX)]

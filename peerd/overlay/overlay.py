@@ -114,7 +114,7 @@ class Overlay(Plugin):
         if is_ready:
             self._was_ready = True
             self.absences.became_ready()
-        self._host.ready_changed_upcall(is_ready)
+        self._host.upcalls.ready_changed(is_ready)
 
     def _leaves_changed(self) -> None:
         self.maintenance.leaf_set_changed()

@@ -10,6 +10,31 @@ from peerd.ids import NodeId
 from peerd.messages import PeerRef
 
 
+class Upcalls(Protocol):
+    """What the overlay calls when a message or the ring concerns the plugins."""
+
+    def forward(
+        self,
+        key: NodeId,
+        type_id: int,
+        body: bytes,
+        source: PeerRef,
+        next_hop: PeerRef,
+        hops: int,
+        previous_hop: PeerRef,
+    ) -> PeerRef | None:
+        """Ask the owning plugin about a routed message passing through: the next hop to use, ``None`` to stop it."""
+
+    def deliver(self, key: NodeId, type_id: int, body: bytes, source: PeerRef) -> None:
+        """Hand a routed or broadcast message that arrived here to its plugin, after the current handler."""
+
+    def neighbours_changed(self, change: NeighbourChange) -> None:
+        """Tell every plugin that the leaf set changed, after the current handler."""
+
+    def ready_changed(self, is_ready: bool) -> None:
+        """The node may (or may no longer) deliver keys."""
+
+
 class OverlayHost(Host, Protocol):
     """A plugin's host, plus what only the overlay may do."""
 
@@ -31,23 +56,6 @@ class OverlayHost(Host, Protocol):
     def charge(self, peer: PeerRef, messages: int) -> None:
         """The message that is being handled stands for so many more. Raises `ProtocolError` above the peer's rate."""
 
-    def forward_upcall(
-        self,
-        key: NodeId,
-        type_id: int,
-        body: bytes,
-        source: PeerRef,
-        next_hop: PeerRef,
-        hops: int,
-        previous_hop: PeerRef,
-    ) -> PeerRef | None:
-        """Ask the owning plugin about a routed message passing through: the next hop to use, ``None`` to stop it."""
-
-    def deliver_upcall(self, key: NodeId, type_id: int, body: bytes, source: PeerRef) -> None:
-        """Hand a routed or broadcast message that arrived here to its plugin, after the current handler."""
-
-    def neighbours_changed_upcall(self, change: NeighbourChange) -> None:
-        """Tell every plugin that the leaf set changed, after the current handler."""
-
-    def ready_changed_upcall(self, is_ready: bool) -> None:
-        """The node may (or may no longer) deliver keys."""
+    @property
+    def upcalls(self) -> Upcalls:
+        """What is told of the overlay."""

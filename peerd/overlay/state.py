@@ -263,7 +263,7 @@ class OverlayState:
         self.host.emit(
             LeafSetChanged(added=len(added), removed=len(removed), members=len(leaves), complete=leaves.is_complete)
         )
-        self.host.neighbours_changed_upcall(NeighbourChange(added, removed))
+        self.host.upcalls.neighbours_changed(NeighbourChange(added, removed))
         self.leaves_changed()
 
     def recently_failed(self) -> tuple[NodeId, ...]:
@@ -280,9 +280,7 @@ class OverlayState:
         smaller, larger, candidates, failed = self._fields()
         return LeafSetReply(self.is_ready, smaller, larger, candidates, failed, self.vivaldi.current)
 
-    def _fields(
-        self,
-    ) -> tuple[tuple[PeerRef, ...], tuple[PeerRef, ...], tuple[PeerRef, ...], tuple[NodeId, ...]]:
+    def _fields(self) -> tuple[tuple[PeerRef, ...], tuple[PeerRef, ...], tuple[PeerRef, ...], tuple[NodeId, ...]]:
         leaves = self.leaves.snapshot()
         candidates = tuple(self.candidates.values())[:CANDIDATES_MAX] if self.candidates else ()
         return leaves.smaller, leaves.larger, candidates, self.recently_failed() if len(self.departed) else ()

@@ -155,22 +155,39 @@ class Churn:
             return
         draw = self._rng.random()
         self._note(f"churn: {place.index} goes")
-        if settings.silent <= draw < settings.silent + settings.graceful:
-            self.report.left += 1
-            simulation.stop(place, then=lambda: self._ended(place))
-            return
-        if draw < settings.silent:
-            self.report.silenced += 1
-            simulation.silence(place)
-        else:
-            self.report.killed += 1
-            simulation.kill(place)
-        self._ended(place)
+        is_graceful = settings.silent <= draw < settings.silent + settings.graceful
+        ending = "leave" if is_graceful else "silence" if draw < settings.silent else "kill"
+        _end(simulation, self.report, place, ending, self._ended)
 
     def _ended(self, place: Place) -> None:
         if self._settings.returning:
             self._gone.append(place)
-        self._simulation.after(0.0, lambda: self._simulation.bury(place))
+
+
+def _end(
+    simulation: Simulation,
+    report: ChurnReport,
+    place: Place,
+    ending: str,
+    ended: Callable[[Place], None] = lambda place: None,
+) -> None:
+    """Have a node go in one of the `ENDINGS`; its memory is freed when it has gone."""
+
+    def then() -> None:
+        ended(place)
+        simulation.after(0.0, lambda: simulation.bury(place))
+
+    if ending == "leave":
+        report.left += 1
+        simulation.stop(place, then=then)
+        return
+    if ending == "silence":
+        report.silenced += 1
+        simulation.silence(place)
+    else:
+        report.killed += 1
+        simulation.kill(place)
+    then()
 
 
 class TraceEvent(NamedTuple):
@@ -266,7 +283,9 @@ class TraceChurn:
         if event.is_up:
             self._up(event.node)
         else:
-            self._down(self._places[event.node], event.ending)
+            place = self._places[event.node]
+            if place.is_live:  # else somebody else took it
+                _end(self._simulation, self.report, place, event.ending)
         self._play_later()
 
     def _up(self, node: str) -> None:
@@ -276,20 +295,3 @@ class TraceChurn:
             self._simulation.restart(self._places[node])
         else:
             self._places[node] = self._simulation.add_node()
-
-    def _down(self, place: Place, ending: str) -> None:
-        simulation, report = self._simulation, self.report
-        if not place.is_live:
-            return  # somebody else took it
-        match ending:
-            case "silence":
-                report.silenced += 1
-                simulation.silence(place)
-            case "leave":
-                report.left += 1
-                simulation.stop(place, then=lambda: simulation.after(0.0, lambda: simulation.bury(place)))
-                return
-            case _:
-                report.killed += 1
-                simulation.kill(place)
-        simulation.after(0.0, lambda: simulation.bury(place))

@@ -89,12 +89,7 @@ def compare(first: Trace, second: Trace, chunks: Chunks) -> RunComparison:
             time_s, mark = min(event for event in (one, other) if event is not None)
             node = mark >> NODE_SHIFT
             return RunComparison(
-                digests,
-                events,
-                first.failure,
-                same_events + offset,
-                time_s,
-                None if node == NO_NODE else node,
+                digests, events, first.failure, same_events + offset, time_s, None if node == NO_NODE else node
             )
     # in a long run checkpoints are thinned out: the difference is somewhere after the last equal one
     return RunComparison(digests, events, first.failure, same_events, same_until_s)

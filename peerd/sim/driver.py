@@ -18,7 +18,7 @@ from peerd.errors import Bug, PeerMisbehaved, Unavailable
 from peerd.ids import NodeId, format_id
 from peerd.lib.group_log import LOG_NAME, GroupLog
 from peerd.linking.channel import Channel, Dial
-from peerd.linking.policy import LinkPolicy
+from peerd.linking.policy import LinkPolicy, PolicyTransport
 from peerd.messages import PeerRef
 from peerd.sim.clock import WALL_TIME_START_S
 from peerd.sim.engine import Engine, Timer, mark_of
@@ -110,7 +110,7 @@ class _Work:
         self.is_cancelled = True
 
 
-class SimDriver:
+class SimDriver(PolicyTransport):
     """The driver of one incarnation of a node. ``stores`` belongs to the node, and outlives this incarnation."""
 
     carries_padding = True
@@ -125,7 +125,7 @@ class SimDriver:
         self.peer = port.peer
         self.boot_epoch = boot_epoch
         self.state = State.RUNNING
-        self.policy: LinkPolicy[SimLink] = LinkPolicy(port.peer.id, network.links, _LinkHost(self), port.draw)
+        self.policy: LinkPolicy[SimLink] = LinkPolicy(port.peer.id, network.links, self, port.draw)
         self.links: dict[NodeId, SimLink] = self.policy.links
         self.openings: dict[Opening, None] = {}
         self.streams: dict[SimStream, None] = {}
@@ -349,33 +349,9 @@ class SimDriver:
         else:
             AddressOpening(self, target, done)
 
-    def disconnect(self, peer: PeerRef, reason: str) -> None:
-        """Close the control link with a Goodbye; nobody is told, and the next message dials again."""
-        self.policy.disconnect(peer)
-
-    def is_linked(self, peer: PeerRef) -> bool:
-        """Whether the link is past its handshake."""
-        return self.policy.is_linked(peer.id)
-
-    def linked_at(self, peer: PeerRef) -> float | None:
-        """The same, and since when."""
-        return self.policy.linked_at(peer.id)
-
-    def boot_epoch_of(self, peer: PeerRef) -> int | None:
-        """The boot epoch of the process at the other end."""
-        return self.policy.boot_epoch_of(peer.id)
-
-    def queued_bytes(self, peer: PeerRef) -> int:
-        """How many bytes wait here, for a link or for the peer to read."""
-        return self.policy.queued_bytes(peer.id)
-
     def introduce(self, plugins: Mapping[str, tuple[int, int]]) -> None:
         """Set what the peer of every new link is told."""
         self.plugins = plugins
-
-    def introduced(self, peer: PeerRef) -> Mapping[str, tuple[int, int]] | None:
-        """Return what the peer at the other end said."""
-        return self.policy.introduced(peer.id)
 
     def frame_refused(self, peer: PeerRef, frame: Frame, reason: SendRefusal) -> None:
         """Have the node note a frame that will not be sent."""
@@ -386,6 +362,23 @@ class SimDriver:
         """Tell the node that a slow peer has caught up, unless it is dead; `call_soon` has waited for a paused one."""
         if self.node is not None:
             self.node.writable(peer)
+
+    def start_dial(self, channel: Channel, delay_s: float) -> Dial:
+        """Dial for the policy (`peerd.linking.channel.LinkHost`)."""
+        return PeerOpening(self, channel, delay_s)
+
+    def dial_refused(self, peer: PeerRef, reason: str) -> None:
+        """Count a dial that the policy's limits did not permit."""
+        refused = self.network.dials_refused
+        refused[reason] = refused.get(reason, 0) + 1
+
+    def frames_dropped(self, frames: int, reason: str) -> None:
+        """Count frames that the policy dropped."""
+        self.network.count_drop(reason, frames)
+
+    def duplicate_identity(self, detail: str) -> None:
+        """Have the world end this incarnation, as a newer one has the node's identity."""
+        self.world.duplicate_identity(self, detail)
 
     def charge(self, peer: PeerRef, messages: int) -> None:
         """See `peerd.driver.Transport.charge`."""
@@ -500,36 +493,3 @@ class SimDriver:
 
     def __repr__(self) -> str:
         return f"SimDriver({format_id(self.peer.id)}, boot {self.boot_epoch}, {self.state.name.lower()})"
-
-
-class _LinkHost:
-    """What the link policy acts through: `peerd.linking.channel.LinkHost`."""
-
-    __slots__ = ("_driver", "call_soon", "now")
-
-    def __init__(self, driver: SimDriver) -> None:
-        self._driver = driver
-        self.now = driver.now  # bound directly, because these are called very often
-        self.call_soon = driver.call_soon
-
-    def start_dial(self, channel: Channel, delay_s: float) -> Dial:
-        return PeerOpening(self._driver, channel, delay_s)
-
-    def dial_refused(self, peer: PeerRef, reason: str) -> None:
-        refused = self._driver.network.dials_refused
-        refused[reason] = refused.get(reason, 0) + 1
-
-    def peer_down(self, peer: PeerRef, reason: str) -> None:
-        self._driver.peer_down(peer, reason)
-
-    def frames_dropped(self, frames: int, reason: str) -> None:
-        self._driver.network.count_drop(reason, frames)
-
-    def frame_refused(self, peer: PeerRef, frame: Frame, reason: SendRefusal) -> None:
-        self._driver.frame_refused(peer, frame, reason)
-
-    def writable(self, peer: PeerRef) -> None:
-        self._driver.writable(peer)
-
-    def duplicate_identity(self, detail: str) -> None:
-        self._driver.world.duplicate_identity(self._driver, detail)

@@ -133,28 +133,6 @@ class Engine:
     calls `schedule`. The heap has all events that are due before the end of the current stretch, and may have others.
     """
 
-    __slots__ = (
-        "_cancelled",
-        "_first_sequence",
-        "_hash",
-        "_is_running",
-        "_later",
-        "_mark",
-        "_marks",
-        "_stretch_end_s",
-        "_times",
-        "after",
-        "checkpoint_every",
-        "checkpoints",
-        "events_hashed",
-        "heap",
-        "keep_chunk",
-        "kept",
-        "now",
-        "sequence",
-        "soon",
-    )
-
     def __init__(self) -> None:
         self.now = 0.0
         self.sequence = 0
@@ -277,10 +255,6 @@ class Engine:
         finally:
             self._is_running = False
         return self.events - before
-
-    def step(self) -> bool:
-        """Run the next event only; False when there is none."""
-        return self.run(math.inf, events_max=1) == 1 if self.next_time_s is not None else False
 
     def _loop(self, until_s: float, events_max: float) -> bool:
         heap, soon, marks, after = self.heap, self.soon, self._marks, self.after

@@ -50,8 +50,7 @@ class Partition(Fault):
 
     do: Literal["partition"]
     mode: Literal["groups", "majorities_ring"] = Field(
-        default="groups",
-        description="groups, or majorities_ring: each node reaches a majority, no two the same one.",
+        default="groups", description="groups, or majorities_ring: each node reaches a majority, no two the same one."
     )
     shares: tuple[float, ...] = Field(
         default=(0.5, 0.5), min_length=2, max_length=64, description="Share of the nodes in each group."

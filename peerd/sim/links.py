@@ -310,8 +310,6 @@ class SimLink:
 
     def arrived(self, frame: Frame) -> None:
         """The last byte reached the target; it may have to wait until the downlink has taken the bytes before it."""
-        target = self.target
-        network = self._network
         size = 8 + len(frame[2])
         port = self.target_port
         per_byte = port.down_s_per_byte
@@ -328,14 +326,21 @@ class SimLink:
                 port.deferred_until = ready
                 self._engine.schedule(ready, self._mark | CHECK_MARK, self._read, frame)
                 return
-        if target.state == 0:  # State.RUNNING; the same as `_read`, without a call
-            self._unread_bytes -= size
-            if self._awaits_reading:
-                self._room_made()
+        self._read(frame)
+
+    def _read(self, frame: Frame) -> None:
+        target, network, size = self.target, self._network, 8 + len(frame[2])
+        state = target.state
+        if state == 1 and target.keep_frame(self._read, frame):  # State.PAUSED
+            return
+        self._unread_bytes -= size
+        if self._awaits_reading:
+            self._room_made()
+        if state == 0:  # State.RUNNING
             network.frames_delivered += 1
             network.frames_delivered_bytes += size
             self._uncharged = uncharged = self._uncharged + 1
-            if uncharged == CHARGE_FRAMES and not self._charge():
+            if uncharged >= CHARGE_FRAMES and not self._charge():
                 return
             sender = self._port.peer
             target.policy.informant = sender.id
@@ -344,31 +349,7 @@ class SimLink:
             except PeerMisbehaved as error:
                 target.misbehaved(sender, error)
             target.policy.informant = None
-        else:
-            self._read(frame)
-
-    def _read(self, frame: Frame) -> None:
-        target = self.target
-        network = self._network
-        if target.state == State.PAUSED and target.keep_frame(self._read, frame):
-            return
-        self._unread_bytes -= frame_size(frame)
-        if self._awaits_reading:
-            self._room_made()
-        if target.state == State.RUNNING:
-            network.frames_delivered += 1
-            network.frames_delivered_bytes += frame_size(frame)
-            self._uncharged += 1
-            if self._uncharged >= CHARGE_FRAMES and not self._charge():
-                return
-            sender = self._port.peer
-            target.policy.informant = sender.id
-            try:
-                target.receive(sender, frame)
-            except PeerMisbehaved as error:
-                target.misbehaved(sender, error)
-            target.policy.informant = None
-        elif target.state != State.PAUSED:
+        elif state != State.PAUSED:
             network.count_drop("target_down")
 
     def _charge(self) -> bool:

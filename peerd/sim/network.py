@@ -227,34 +227,6 @@ class Network:
     look again at its path.
     """
 
-    __slots__ = (
-        "_clogs",
-        "_cuts",
-        "_everywhere",
-        "_faults",
-        "_impairments",
-        "_is_harmless",
-        "_links_free_at",
-        "_partition",
-        "_ports_by_address",
-        "_stops",
-        "config",
-        "dials_refused",
-        "dropped",
-        "engine",
-        "frames_delivered",
-        "frames_delivered_bytes",
-        "jitter",
-        "latency",
-        "links",
-        "paths_version",
-        "ports",
-        "seed",
-        "stalled",
-        "stream_bytes",
-        "version",
-    )
-
     def __init__(
         self,
         engine: Engine,

@@ -1,4 +1,4 @@
-"""Opening a connection: what `peerd.linking.opening` counts, one step after the other.
+"""Opening a connection, one step after the other: three round trips, TCP's, TLS's and Hello's.
 
 dialler                               target
   | ---- SYN ----------------------->  |     refused here when nobody listens

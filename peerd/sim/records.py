@@ -1,55 +1,10 @@
-"""The sinks to which the event records of a simulation go."""
+"""The sink to which the event records of a simulation go, if they are kept."""
 
 from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import IO, Final, Protocol
-
-RECORDS_KEPT_MAX: Final = 1_000_000
-
-
-class RecordSink(Protocol):
-    """Takes one record at a time; `close` once, at the end."""
-
-    def write(self, record: dict[str, object]) -> None:
-        """One event of one node: see `peerd.telemetry.schema`."""
-
-    def close(self) -> None:
-        """Finish; no record follows."""
-
-
-class NullRecordSink:
-    """A sink that drops every record."""
-
-    def write(self, record: dict[str, object]) -> None:
-        """Drop the record."""
-
-    def close(self) -> None:
-        """Nothing to do."""
-
-
-class ListSink:
-    """Keeps the first ``records_max`` records in memory, and counts the others."""
-
-    def __init__(self, records_max: int = RECORDS_KEPT_MAX) -> None:
-        self.records: list[dict[str, object]] = []
-        self.dropped = 0
-        self._records_max = records_max
-
-    def write(self, record: dict[str, object]) -> None:
-        """Keep the record, or count it."""
-        if len(self.records) < self._records_max:
-            self.records.append(record)
-        else:
-            self.dropped += 1
-
-    def of_kind(self, kind: str) -> list[dict[str, object]]:
-        """The records of one kind, e.g. ``node.ready``, in order."""
-        return [record for record in self.records if record["event"] == kind]
-
-    def close(self) -> None:
-        """Nothing to do."""
+from typing import IO
 
 
 class NdjsonSink:

@@ -17,7 +17,6 @@ from peerd.sim.churn import Churn, TraceChurn, read_trace
 from peerd.sim.fault_actions import Fault, inject
 from peerd.sim.network import State
 from peerd.sim.plugin_checkers import checkers_by_name, continuous_checkers
-from peerd.sim.records import RecordSink
 from peerd.sim.report import CheckResult, LookupSummary, PhaseSummary, RepairSummary, ScenarioReport
 from peerd.sim.rng import random_id
 from peerd.sim.scenario import Scenario, ScenarioPhase
@@ -25,6 +24,7 @@ from peerd.sim.simulation import Place, Simulation
 from peerd.sim.tables import NODES_MAX, Selection
 from peerd.sim.workload import Workload
 from peerd.sim.world import SimulationFailure
+from peerd.telemetry.sinks import EventSink
 
 Progress = Callable[[str, float], None]
 """Called with a phase's name and the virtual time, when it begins."""
@@ -34,7 +34,7 @@ def run_scenario(
     scenario: Scenario,
     *,
     seed: int | None = None,
-    sink: RecordSink | None = None,
+    sink: EventSink | None = None,
     progress: Progress = lambda phase, now: None,
     plugins: Callable[[int], Sequence[Plugin]] | None = None,
 ) -> ScenarioReport:
@@ -50,11 +50,7 @@ class Runner:
     """One run of one scenario: `execute`, then look at ``simulation`` if the report does not say enough."""
 
     def __init__(
-        self,
-        scenario: Scenario,
-        seed: int,
-        sink: RecordSink | None,
-        plugins: Callable[[int], Sequence[Plugin]] | None,
+        self, scenario: Scenario, seed: int, sink: EventSink | None, plugins: Callable[[int], Sequence[Plugin]] | None
     ) -> None:
         self.scenario = scenario
         self.report = ScenarioReport(scenario.name, seed)
@@ -216,11 +212,7 @@ class Runner:
 
     def _strike(self, action: actions.StrikeAction) -> None:
         simulation = self.simulation
-        strike = {
-            "kill": simulation.kill,
-            "silence": simulation.silence,
-            "stop": simulation.stop,
-        }[action.do]
+        strike = {"kill": simulation.kill, "silence": simulation.silence, "stop": simulation.stop}[action.do]
         self._each(self._select(action, simulation.live_nodes(), 1), strike, action.spacing_s)
 
     def _revive(self, action: actions.ReviveAction) -> None:

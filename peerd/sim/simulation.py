@@ -25,12 +25,12 @@ from peerd.sim.driver import SimDriver
 from peerd.sim.latency import LatencyModel
 from peerd.sim.network import NetworkConfig, State
 from peerd.sim.observed import Delivery, ObservedNode, Observer, Place as Place, WatchedNode
-from peerd.sim.records import RecordSink
 from peerd.sim.rng import fork
 from peerd.sim.truth import RingOracle, Truth
 from peerd.sim.world import World
 from peerd.swap.config import SwapConfig
 from peerd.telemetry.schema import Event
+from peerd.telemetry.sinks import EventSink
 
 CONTACTS: Final = 3
 """How many running nodes a new node is given to join through."""
@@ -115,7 +115,7 @@ class Simulation(World[ObservedNode]):
         swap: SwapConfig | None = None,
         network: NetworkConfig | None = None,
         latency: LatencyModel | None = None,
-        sink: RecordSink | None = None,
+        sink: EventSink | None = None,
         checkers: Sequence[Checker] = (),
         check_every: int = 0,
         sweep_every: int = SWEEP_EVENTS,

@@ -20,8 +20,8 @@ from peerd.sim.engine import NO_NODE, Engine, mark_of
 from peerd.sim.identity import SimulatedKeys
 from peerd.sim.latency import LatencyModel
 from peerd.sim.network import Network, NetworkConfig, Port, Receiver, State
-from peerd.sim.records import NullRecordSink, RecordSink
 from peerd.sim.rng import fork, random_id
+from peerd.telemetry.sinks import EventSink, NullSink
 
 NODES_MAX: Final = 1_000_000
 PORT: Final = 7420
@@ -125,7 +125,7 @@ class World(Generic[N]):
         *,
         network: NetworkConfig | None = None,
         latency: LatencyModel | None = None,
-        sink: RecordSink | None = None,
+        sink: EventSink | None = None,
         links: LinkSettings | None = None,
     ) -> None:
         self.seed = seed
@@ -133,7 +133,7 @@ class World(Generic[N]):
         self.engine = Engine()
         self.network = Network(self.engine, seed, network or NetworkConfig(), latency, links)
         self.nodes: list[SimNode[N]] = []
-        self.sink: RecordSink = sink if sink is not None else NullRecordSink()
+        self.sink: EventSink = sink if sink is not None else NullSink()
         self.rng = fork(seed, "workload")
         """For code that drives the simulation; nodes and network have their own generators."""
         self.misbehaviour_is_failure = True
@@ -244,9 +244,9 @@ class World(Generic[N]):
         """Do something to the simulation ``delay_s`` virtual seconds from now; it is part of the trace."""
         self.engine.schedule(self.engine.now + delay_s, mark, _call, action)
 
-    def run_for(self, duration_s: float, events_max: int | None = None) -> int:
+    def run_for(self, duration_s: float) -> int:
         """Run ``duration_s`` virtual seconds; returns how many events ran."""
-        return self._run(self.engine.now + duration_s, events_max)
+        return self._run(self.engine.now + duration_s)
 
     def run_until(self, predicate: Callable[[], bool], limit_s: float, *, poll_s: float = 0.1) -> float:
         """Run until the predicate holds, checked every ``poll_s`` virtual seconds; returns how many that took.
@@ -257,13 +257,8 @@ class World(Generic[N]):
         while not predicate():
             if self.engine.now >= begun + limit_s:
                 raise self.failure(f"{_name(predicate)} does not hold after {limit_s} s")
-            self._run(min(self.engine.now + poll_s, begun + limit_s), None)
+            self._run(min(self.engine.now + poll_s, begun + limit_s))
         return self.engine.now - begun
-
-    def step(self) -> bool:
-        """Run one event; False when none is left."""
-        due = self.engine.next_time_s
-        return due is not None and self._run(due, 1) == 1
 
     @property
     def pending(self) -> int:
@@ -278,10 +273,10 @@ class World(Generic[N]):
         """Finish the sink."""
         self.sink.close()
 
-    def _run(self, until_s: float, events_max: int | None) -> int:
+    def _run(self, until_s: float) -> int:
         with rare_collections():
             try:
-                return self.engine.run(until_s, events_max)
+                return self.engine.run(until_s)
             except SimulationFailure:
                 raise
             except Exception as error:  # any exception of a node ends the run, with the command that repeats it

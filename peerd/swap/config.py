@@ -32,9 +32,7 @@ class SwapConfig(ConfigSection):
     )
     inbound_peer_sessions_max: Sessions = setting(8, "Of those, how many may be of the same peer.", reloads=True)
     pending_offers_max: Sessions = setting(
-        limits.TRANSIENT_LINKS_MAX,
-        "Accepted bulk connections that have not made an offer yet.",
-        reloads=True,
+        limits.TRANSIENT_LINKS_MAX, "Accepted bulk connections that have not made an offer yet.", reloads=True
     )
     chunk_bytes: Annotated[Size, between_sizes("64B", "4MiB")] = setting(
         "256KiB",

@@ -37,11 +37,7 @@ _CONTROL_CHARACTERS: Final = {code: f"\\x{code:02x}" for code in (*range(32), *r
 
 
 def configure_logging(
-    level: str = "info",
-    format: LogFormat = "auto",
-    stream: TextIO | None = None,
-    *,
-    cache_loggers: bool = True,
+    level: str = "info", format: LogFormat = "auto", stream: TextIO | None = None, *, cache_loggers: bool = True
 ) -> None:
     """Set up logging for the whole process; call it once, early.
 
@@ -133,8 +129,7 @@ def _route_standard_library(stream: TextIO | None, shared: list[Processor], rend
     handler = _StandardHandler(stream)
     handler.setFormatter(
         structlog.stdlib.ProcessorFormatter(
-            processors=[structlog.stdlib.ProcessorFormatter.remove_processors_meta, *render],
-            foreign_pre_chain=shared,
+            processors=[structlog.stdlib.ProcessorFormatter.remove_processors_meta, *render], foreign_pre_chain=shared
         )
     )
     root = logging.getLogger()

@@ -75,23 +75,6 @@ class NullSink:
         pass
 
 
-class MemorySink:
-    """A sink for tests, which keeps the last ``records_max`` records."""
-
-    def __init__(self, records_max: int = EVENT_QUEUE_RECORDS_MAX) -> None:
-        self.records: deque[dict[str, object]] = deque(maxlen=records_max)
-
-    def write(self, record: dict[str, object]) -> None:
-        self.records.append(record)
-
-    def close(self) -> None:
-        pass
-
-    def of_kind(self, kind: str) -> list[dict[str, object]]:
-        """Return the records of one kind of event, the oldest first."""
-        return [record for record in self.records if record["event"] == kind]
-
-
 class Medium(Protocol):
     """The thing that a `QueuedSink` writes to. Only the sink's thread calls it."""
 
@@ -100,9 +83,11 @@ class Medium(Protocol):
 
     def idle(self) -> None:
         """Do what depends on time; called every `POLL_S`."""
+        return
 
     def finish(self) -> None:
         """Finish; no record will follow."""
+        return
 
 
 class QueuedSink:
@@ -369,17 +354,12 @@ class FileSink(QueuedSink):
         queue_records_max: int = EVENT_QUEUE_RECORDS_MAX,
     ) -> None:
         self.files = EventFiles(
-            directory,
-            node_id,
-            boot=boot,
-            rotate_bytes=rotate_bytes,
-            rotate_age_s=rotate_age_s,
-            files_max=files_max,
+            directory, node_id, boot=boot, rotate_bytes=rotate_bytes, rotate_age_s=rotate_age_s, files_max=files_max
         )
         super().__init__(self.files, queue_records_max=queue_records_max)
 
 
-class _StreamMedium:
+class _StreamMedium(Medium):
     """Writes to a text stream, which is standard output unless another one is given."""
 
     def __init__(self, stream: TextIO | None) -> None:
@@ -392,12 +372,6 @@ class _StreamMedium:
         stream.write(b"".join(lines).decode("ascii"))
         stream.flush()
 
-    def idle(self) -> None:
-        pass
-
-    def finish(self) -> None:
-        pass
-
 
 class StdoutSink(QueuedSink):
     """Lines on standard output. If the reader is slow, records are dropped, and the node does not wait."""
@@ -406,7 +380,7 @@ class StdoutSink(QueuedSink):
         super().__init__(_StreamMedium(stream), queue_records_max=queue_records_max)
 
 
-class _TcpMedium:
+class _TcpMedium(Medium):
     """One connection to a collector, dialled when there is something to send."""
 
     def __init__(self, host: str, port: int) -> None:
@@ -421,9 +395,6 @@ class _TcpMedium:
         except OSError:
             self.finish()
             raise
-
-    def idle(self) -> None:
-        pass
 
     def finish(self) -> None:
         if self._socket is not None:

@@ -10,8 +10,8 @@ from peerd.overlay.config import OverlayConfig
 from peerd.sim.checkers import CONTINUOUS, QUIESCENT, Checker
 from peerd.sim.latency import LatencyModel
 from peerd.sim.network import NetworkConfig
-from peerd.sim.records import RecordSink
 from peerd.sim.simulation import Simulation
+from peerd.telemetry.sinks import EventSink
 
 READY_LIMIT_S: Final = 120.0
 REST_LIMIT_S: Final = 300.0
@@ -26,7 +26,7 @@ def ring(
     overlay: OverlayConfig | None = None,
     network: NetworkConfig | None = None,
     latency: LatencyModel | None = None,
-    sink: RecordSink | None = None,
+    sink: EventSink | None = None,
     checkers: Sequence[Checker] = (),
     spacing_s: float = 0.2,
     settle_s: float = 5.0,

@@ -86,9 +86,7 @@ class AggregationConfig(PluginConfig):
         8, "Known nodes of a level invited at a time.", reloads=True
     )
     random_invites: Annotated[int, Field(ge=0, le=16)] = setting(
-        2,
-        "Random ids of the prefix invited at a time, where the leaf set does not know the whole level.",
-        reloads=True,
+        2, "Random ids of the prefix invited at a time, where the leaf set does not know the whole level.", reloads=True
     )
     reserve: Interval = setting(
         "5s",
@@ -100,9 +98,7 @@ class AggregationConfig(PluginConfig):
         "1s", "How long the requester waits for a fuller result after an incomplete one came.", reloads=True
     )
     swap_deadline: RoundTime = setting(
-        "2m",
-        "Longest single swap of a round; a stalled one ends earlier, by swap.stall_timeout.",
-        reloads=True,
+        "2m", "Longest single swap of a round; a stalled one ends earlier, by swap.stall_timeout.", reloads=True
     )
     census_max: Annotated[int, Field(ge=0)] = setting(
         4096,

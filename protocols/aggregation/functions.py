@@ -62,11 +62,6 @@ _NUMBER: Final = re.compile(r"[+-]?(?:[0-9]+(\.[0-9]*)?|(\.[0-9]+))([eE][+-]?[0-
 _NUMBER_CHARACTERS_MAX: Final = 400
 
 
-def is_numeral(text: str) -> bool:
-    """Whether ``text`` is an ASCII decimal number of any size (dates and version numbers are not)."""
-    return _NUMBER.fullmatch(text) is not None
-
-
 def parse_number(text: str) -> Number | None:
     """The number that ``text`` writes in ASCII decimal, if `check_number` accepts it, else ``None``."""
     match = _NUMBER.fullmatch(text)
@@ -437,8 +432,7 @@ class Grouped(Generic[S]):
             present = get(key)
             merged[key] = state if present is None else combine(present, state)
         remainder = Remainder(
-            _add_counts(a.remainder.groups, b.remainder.groups),
-            combine(a.remainder.state, b.remainder.state),
+            _add_counts(a.remainder.groups, b.remainder.groups), combine(a.remainder.state, b.remainder.state)
         )
         return self.fold(GroupStates(merged, remainder))
 

@@ -274,7 +274,7 @@ class Participant:
 
     def invite_received(self, invite: Invite, source: PeerRef) -> None:
         """Somebody would swap with us, or meant to reach somebody of a prefix that we do not have."""
-        if self._shared_bits(source) != invite.level:
+        if shared_prefix_bits(self.host.id, source.id) != invite.level:
             members, is_exact = self.neighbourhood.hints(source.id, invite.level, HINTS_MAX)
             hint = InviteAnswer(self.round_id, invite.level, AnswerKind.HINT, members, is_exact)
             self.host.send(source, hint)
@@ -376,7 +376,7 @@ class Participant:
                 key = with_shared_prefix(self.host.id, level, self.host.rng.getrandbits(128))
                 self.host.route(key, Invite(self.round_id, level))
             case SendAnswer(peer, level, kind):
-                self._answer(peer, level, kind)
+                self.host.send(peer, InviteAnswer(self.round_id, level, kind))
             case SendProposal(peer, level):
                 self._propose(peer, level)
             case OpenSwap(peer, level):
@@ -392,9 +392,6 @@ class Participant:
                 self.idle_since = self.host.now()
                 if outcome == "result":
                     self._on_result(self)
-
-    def _answer(self, peer: PeerRef, level: int, kind: AnswerKind) -> None:
-        self.host.send(peer, InviteAnswer(self.round_id, level, kind))
 
     def _propose(self, peer: PeerRef, level: int) -> None:
         def replied(message: Message, source: PeerRef) -> None:
@@ -475,6 +472,3 @@ class Participant:
             )
         )
         self._level_started_at = now
-
-    def _shared_bits(self, peer: PeerRef) -> int:
-        return shared_prefix_bits(self.host.id, peer.id)

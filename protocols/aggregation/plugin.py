@@ -410,7 +410,7 @@ class Aggregation(Plugin):
         if not self.host.verify(source.id, statement, enrolled.proof):
             raise ProtocolError("forged_enrolment", f"{source} has not signed it")
         if requester is not None and not requester.with_census:
-            requester.confirmed(source.id)
+            requester.spot_check.confirm(source.id)
         elif requester is not None:
             requester.enrolled(source, enrolled)
             proof = self.host.sign(noted_statement(enrolled.round_id, source.id))
@@ -498,7 +498,7 @@ class Aggregation(Plugin):
 
     @on_timer(CHECK_TIMER)
     def check_due(self, round_id: bytes) -> None:
-        self.requesters[round_id].check_due()
+        self.requesters[round_id].spot_check.due()
 
     @on_timer("round_expired")
     def round_expired(self, round_id: bytes) -> None:

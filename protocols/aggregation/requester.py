@@ -96,16 +96,9 @@ class Requester:
         self._is_closing = False
         self._taken: Taken | None = None
         self._rejected: list[Rejected] = []
-        self._spot_check = SpotCheck(host, round_id)
+        self.spot_check = SpotCheck(host, round_id)
         self._leftovers = Leftovers(
-            host,
-            round_id,
-            query,
-            self.collector,
-            HostNeighbourhood(host).rtt_s,
-            config.reserve,
-            own,
-            self._gathered,
+            host, round_id, query, self.collector, HostNeighbourhood(host).rtt_s, config.reserve, own, self._gathered
         )
 
     def tell(self, stage: str, level: int | None = None, contributors: int = 0) -> None:
@@ -133,15 +126,7 @@ class Requester:
 
     def expects(self, node: NodeId) -> bool:
         """Whether what this node says of its part is of use: each node's with a census, else those that were asked."""
-        return self.with_census or self._spot_check.expects(node)
-
-    def confirmed(self, node: NodeId) -> None:
-        """A contributor that was asked says that it is one."""
-        self._spot_check.confirm(node)
-
-    def check_due(self) -> None:
-        """Those that were asked have had their time."""
-        self._spot_check.due()
+        return self.with_census or self.spot_check.expects(node)
 
     def offered(self, ready: ResultReady, peer: PeerRef) -> None:
         """Take note of a complete tree, which may be our own."""
@@ -188,7 +173,7 @@ class Requester:
             self._leftovers.stop()
             return
         self._is_closing = True
-        self._spot_check.stop()
+        self.spot_check.stop()
         own = self.own_aggregate
         if own is not None and self._is_better(own.partial) and self._is_sound(own.partial, self.host.peer):
             self._taken = _own_result(own, self.host.id)
@@ -268,7 +253,7 @@ class Requester:
             if not self._is_closing:
                 then()
 
-        self._spot_check.begin(contributors, checked)
+        self.spot_check.begin(contributors, checked)
 
     def _reject(self, giver: PeerRef, error: ProtocolError) -> None:
         """A result is not taken. Who invented its contributors is unknown: the giver may have been given them."""

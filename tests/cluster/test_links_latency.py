@@ -11,7 +11,6 @@ import pytest
 from peerd.daemon import loops
 from peerd.daemon.links.settings import monotonic_s
 from peerd.daemon.service import Daemon
-from peerd.linking.opening import FIRST_FRAME_ONE_WAYS
 from peerd.messages import PeerRef
 from peerd.system.sockets import listening_socket
 from tests.support.both_loops import both_loops
@@ -19,6 +18,7 @@ from tests.support.link_rig import Rig, until
 from tests.support.relay import LongPath
 from tests.support.site import Site, is_complete
 from tests.support.swapper import OPENING_LATENCIES, Swapper
+from tests.support.trivial_world import FIRST_FRAME_ONE_WAYS
 
 LATENCY_S = 0.1
 PATIENCE_S = 40.0

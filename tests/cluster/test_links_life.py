@@ -9,7 +9,7 @@ import pytest
 
 from peerd.api import Priority
 from peerd.daemon.links.connection import PendingConnection
-from peerd.daemon.links.dialler import connect
+from peerd.daemon.links.dialling import connect
 from peerd.daemon.tasks import spawn
 from peerd.ids import NodeId
 from peerd.linking.policy import WITNESS_MEMORY_S

@@ -21,9 +21,9 @@ from peerd.daemon.service import Daemon
 from peerd.errors import ConfigError, ExitCode, Unavailable
 from peerd.messages import Message, PeerRef, message
 from peerd.system.sockets import listening_socket
-from peerd.telemetry.sinks import MemorySink
 from tests.support.both_loops import both_loops
 from tests.support.link_rig import until
+from tests.support.sinks import ListSink
 from tests.support.site import Site, is_complete
 
 
@@ -162,7 +162,7 @@ async def test_one_seed_that_takes_a_newcomer_for_a_duplicate_does_not_end_it(
 @both_loops
 async def test_a_failing_plugin_is_restarted_and_told(tmp_path: Path) -> None:
     site = Site(tmp_path)
-    sink = MemorySink()
+    sink = ListSink()
     daemon = Daemon(site.config("a"), plugins=[Fragile()], sink=sink, snapshot_interval_s=0.1)
     async with daemon:
         first = daemon.node.plugins["fragile"]

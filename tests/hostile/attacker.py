@@ -163,8 +163,8 @@ class Attacker:
     async def __aenter__(self) -> Attacker:
         await self.daemon.start()
         self.daemon.links.attach(Between(self.daemon.node, self))
-        self.daemon.driver.handler_failed = self._failed  # type: ignore[method-assign]  # a script must not fail unseen
-        self.daemon.driver.send = self._send_twisted  # type: ignore[method-assign]  # what its node sends is changed
+        self.daemon.driver.handler_failed = self._failed  # a script must not fail unseen
+        self.daemon.driver.send = self._send_twisted  # what its node sends is changed
         try:
             await until(lambda: self.daemon.node.is_ready, JOIN_S)
             await until(lambda: all(map(self.is_linked, self.bystanders)), JOIN_S)

@@ -9,7 +9,6 @@ import pytest
 
 from peerd.errors import Unavailable
 from peerd.sim.network import NetworkConfig
-from peerd.sim.records import ListSink
 from peerd.sim.simulation import Simulation
 from peerd.sim.topology.sites import SiteLatency
 from protocols.aggregation.config import AggregationConfig
@@ -18,6 +17,7 @@ from protocols.aggregation.plugin import Aggregation
 from protocols.aggregation.query import parse_query
 from tests.support.aggregation import Round, aggregation_of, aggregation_ring, check_answer
 from tests.support.long_cases import cases
+from tests.support.sinks import ListSink
 
 
 def assert_nothing_left(simulation: Simulation) -> None:

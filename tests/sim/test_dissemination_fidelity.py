@@ -7,7 +7,6 @@ from typing import Any
 
 import pytest
 
-from peerd.sim.records import ListSink
 from peerd.testing.simulation import ring
 from protocols.dissemination.config import DisseminationConfig
 from protocols.dissemination.front.judging import plugin_of
@@ -15,6 +14,7 @@ from protocols.dissemination.models import StreamSpec, StreamSubscriptionRequest
 from protocols.dissemination.plugin import Dissemination
 from protocols.dissemination.ports import ParsedItem
 from protocols.dissemination.subscriptions import ClientSubscription
+from tests.support.sinks import ListSink
 
 NODES, CHANGES, GAP_S = 5, 150, 1.0
 LATE_CLOCK_S = 0.001

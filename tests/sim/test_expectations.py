@@ -9,9 +9,9 @@ import pytest
 from peerd.errors import Unavailable
 from peerd.ids import NodeId
 from peerd.messages import PeerRef, encode_body
+from peerd.overlay.absences import order_statement
 from peerd.overlay.config import OverlayConfig
 from peerd.overlay.messages import Absence, Absences, Broadcast, Dismissal, Forget, ForgetOrder
-from peerd.overlay.orders import statement
 from peerd.sim.checkers import Watcher
 from peerd.sim.simulation import Place, Simulation
 from peerd.telemetry.schema import Event, MemberForgotten, MemberMissing, MemberReturned
@@ -421,7 +421,7 @@ def test_a_liar_alone_has_nobody_forgotten() -> None:
     simulation.kill(victim)
     until_missed(simulation, victim)
     said_at = liar.driver.wall_time()
-    own_proof = liar.node.hosts["overlay"].sign(statement((victim.id,), said_at))
+    own_proof = liar.node.hosts["overlay"].sign(order_statement((victim.id,), said_at))
     for _ in range(3):
         for place in simulation.live_nodes():
             if place is not liar:
@@ -438,7 +438,7 @@ def test_an_order_that_is_shown_again_does_nothing_to_a_node_that_was_back() -> 
     simulation.kill(victim)
     until_missed(simulation, victim)
     said_at = operators.driver.wall_time()
-    proof = operators.node.hosts["overlay"].sign(statement((victim.id,), said_at))
+    proof = operators.node.hosts["overlay"].sign(order_statement((victim.id,), said_at))
     order = ForgetOrder((victim.id,), said_at, proof)
     for place in simulation.live_nodes():
         if place is not liar:

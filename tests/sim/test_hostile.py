@@ -15,10 +15,10 @@ from peerd.sim.checkers import QUIESCENT, LeafSetConsistency, RingUnity
 from peerd.sim.hostile.member import Behaviour, HostileNode, Party
 from peerd.sim.hostile.neighbours import Colluders, FalseDeaths, HalfDeaf
 from peerd.sim.hostile.noise import Flood, Malformed, Replay, SilentStreams
-from peerd.sim.hostile.repertoire import KINDS, behaviours_by_name
 from peerd.sim.hostile.routing import Astray, BlackHole, FalseRoot
 from peerd.sim.rng import random_id
 from peerd.sim.simulation import Simulation
+from peerd.sim.swarm.liars import KINDS, behaviours_by_name
 from peerd.sim.workload import LookupReport, Workload
 from peerd.sim.world import SimulationFailure
 from peerd.testing.simulation import always

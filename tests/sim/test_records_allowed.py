@@ -16,9 +16,9 @@ from peerd.services.records.config import RecordsConfig
 from peerd.services.records.messages import DELETE, PUT, RecordCopy, RecordRequest, ReplicaPut, RequestId, SignedWrite
 from peerd.services.records.owners import SHARED, value_digest
 from peerd.services.records.record import RecordId, owned_version
-from peerd.sim.record_checkers import Replication
 from peerd.sim.simulation import Place, Simulation
 from peerd.testing.simulation import ring
+from tests.support.record_checkers import Replication
 from tests.support.records import (
     TTL_S,
     RecordUser,

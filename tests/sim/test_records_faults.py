@@ -15,10 +15,10 @@ from peerd.overlay.config import OverlayConfig
 from peerd.overlay.messages import Heartbeat
 from peerd.services.records.config import RecordsConfig
 from peerd.sim.checkers import RING_CHECKERS
-from peerd.sim.record_checkers import Replication
 from peerd.sim.rng import fork
 from peerd.sim.simulation import Place, Simulation
 from tests.support.long_cases import cases, long_case
+from tests.support.record_checkers import Replication
 from tests.support.records import (
     Workload,
     copies_of,

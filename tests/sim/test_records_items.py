@@ -9,8 +9,8 @@ from peerd.ids import NodeId
 from peerd.messages import Message
 from peerd.services.records.config import RecordsConfig
 from peerd.services.records.messages import ITEM_BYTES_MAX, DigestRequest, ReplicaPut, VersionsRequest
-from peerd.sim.record_checkers import Replication
 from peerd.sim.simulation import Place, Simulation
+from tests.support.record_checkers import Replication
 from tests.support.records import TTL_S, delete, drop, get, holders, key_number, put, record_ring, user
 
 KEY = key_number(0)

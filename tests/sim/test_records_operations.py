@@ -14,8 +14,8 @@ from peerd.services.records.owners import SHARED
 from peerd.services.records.record import Record
 from peerd.services.records.table import CHANGED, COUNTER_JUMP_MAX
 from peerd.sim.network import NetworkConfig
-from peerd.sim.record_checkers import Replication
 from peerd.sim.simulation import Place
+from tests.support.record_checkers import Replication
 from tests.support.records import (
     TTL_S,
     copies_of,

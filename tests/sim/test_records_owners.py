@@ -29,8 +29,8 @@ from peerd.services.records.messages import (
 )
 from peerd.services.records.owners import CLOCK_MARGIN_S, SHARED, value_digest
 from peerd.services.records.record import Record, owned_version
-from peerd.sim.record_checkers import Replication
 from peerd.sim.simulation import Place, Simulation
+from tests.support.record_checkers import Replication
 from tests.support.records import (
     TTL_S,
     copies_of,

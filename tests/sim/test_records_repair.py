@@ -31,8 +31,8 @@ from peerd.services.records.messages import (
     VersionsReply,
     VersionsRequest,
 )
-from peerd.sim.record_checkers import Replication
 from peerd.sim.simulation import Place, Simulation
+from tests.support.record_checkers import Replication
 from tests.support.records import (
     TTL_S,
     drop,

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from peerd.linking.opening import FIRST_FRAME_ONE_WAYS
 from peerd.sim.latency import ConstantLatency
 from peerd.testing.simulation import ring
 from tests.support.swapper import OPENING_LATENCIES, Swapper
-from tests.support.trivial_world import EXACT, LATENCY_S, NotingHandler, trivial_world
+from tests.support.trivial_world import EXACT, FIRST_FRAME_ONE_WAYS, LATENCY_S, NotingHandler, trivial_world
 
 LATENCY_OF_RING_S = 0.1
 

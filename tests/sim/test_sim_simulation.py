@@ -40,11 +40,12 @@ from peerd.sim.checkers import (
 )
 from peerd.sim.latency import ConstantLatency
 from peerd.sim.network import NetworkConfig, State
-from peerd.sim.records import ListSink, NdjsonSink
+from peerd.sim.records import NdjsonSink
 from peerd.sim.rng import fork, random_id
 from peerd.sim.simulation import Simulation
 from peerd.sim.world import SimulationFailure
 from peerd.testing.simulation import ring
+from tests.support.sinks import ListSink
 
 
 @message(0x7F20, bytes_max=64)
@@ -291,13 +292,6 @@ def test_events_are_written_as_the_daemon_writes_them(tmp_path: Path) -> None:
     assert {record["event"] for record in records} >= {"node.started", "node.ready", "traffic.snapshot"}
     assert len({record["node"] for record in records}) == 5
     assert all(record["schema_version"] == 1 for record in records)
-
-
-def test_list_sink_is_bounded() -> None:
-    sink = ListSink(records_max=2)
-    for number in range(5):
-        sink.write({"event": "x", "number": number})
-    assert len(sink.records) == 2 and sink.dropped == 3
 
 
 class Swapper(Plugin):

@@ -11,8 +11,8 @@ from peerd.messages import PeerRef
 from peerd.sim.identity import SimulatedKeys
 from peerd.sim.latency import LatencyModel
 from peerd.sim.network import NetworkConfig
-from peerd.sim.records import RecordSink
 from peerd.sim.simulation import Simulation
+from peerd.telemetry.sinks import EventSink
 from peerd.testing.simulation import ring
 from protocols.aggregation.answer import Answer, RoundProgress
 from protocols.aggregation.config import AggregationConfig
@@ -83,7 +83,7 @@ def aggregation_ring(
     padding_bytes: int = 0,
     network: NetworkConfig | None = None,
     latency: LatencyModel | None = None,
-    sink: RecordSink | None = None,
+    sink: EventSink | None = None,
     check_every: int = 0,
 ) -> Simulation:
     """A converged ring of nodes that aggregate."""

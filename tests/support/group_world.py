@@ -15,9 +15,8 @@ from peerd.api import Envelope, Host, NeighbourChange, Plugin, Verdict
 from peerd.ids import NodeId, closeness
 from peerd.messages import Message, PeerRef
 from peerd.services.groups.config import GroupsConfig
-from peerd.services.groups.facade import BoundGroups
 from peerd.services.groups.members import group_key
-from peerd.services.groups.service import GroupService
+from peerd.services.groups.service import BoundGroups, GroupService
 from peerd.services.groups.state import Group
 from peerd.testing.host import FakeHost, Request, peer
 from tests.support.groups import Saying

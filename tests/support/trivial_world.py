@@ -9,9 +9,9 @@ import pytest
 from peerd.api import Priority, SendRefusal
 from peerd.driver import Stream, StreamHandler
 from peerd.errors import Bug
-from peerd.linking.opening import OPENING_ROUND_TRIPS
 from peerd.linking.settings import LinkSettings
 from peerd.messages import Message, PeerRef
+from peerd.overlay.proximity import OPENING_ROUND_TRIPS
 from peerd.sim.driver import SimDriver
 from peerd.sim.latency import ConstantLatency, LatencyModel
 from peerd.sim.network import NetworkConfig
@@ -22,6 +22,8 @@ from peerd.wire.frames import Frame
 LATENCY_S = 0.01
 RTT_S = 2 * LATENCY_S
 OPENING_S = OPENING_ROUND_TRIPS * RTT_S
+FIRST_FRAME_ONE_WAYS = 2 * OPENING_ROUND_TRIPS + 1
+"""One-way latencies from a dial to the arrival of the first frame at the other end."""
 EXACT = NetworkConfig(up_bytes_per_s=None, down_bytes_per_s=None, jitter=0.0)
 """No bandwidth limit and no jitter: arrival times can be computed by hand."""
 

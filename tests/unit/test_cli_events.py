@@ -10,8 +10,8 @@ from peerd.cli.main import main
 from peerd.daemon.admin.event_feed import EVENTS_HELD_MAX, RECORD_BYTES_MAX, EventFeed, encode_event
 from peerd.ids import NodeId
 from peerd.lib.feed import Feed
-from peerd.telemetry.sinks import MemorySink
 from tests.support.fake_daemon import FakeDaemon, answer_commands
+from tests.support.sinks import ListSink
 
 
 def record(number: int, kind: str, **fields: object) -> dict[str, object]:
@@ -66,7 +66,7 @@ def test_a_wrong_id_is_a_failure_that_says_so(daemon: FakeDaemon, capsys: pytest
 
 
 def test_events_pass_on_and_the_newest_are_held() -> None:
-    sink = MemorySink()
+    sink = ListSink()
     events = EventFeed(sink, NodeId(0xAB << 120), 7)
     for number in range(1, EVENTS_HELD_MAX + 11):
         events.write(record(number, "node.started"))
@@ -75,14 +75,14 @@ def test_events_pass_on_and_the_newest_are_held() -> None:
 
 
 def test_long_events_are_bounded_in_bytes_and_never_refused() -> None:
-    events = EventFeed(MemorySink(), NodeId(1), 7)
+    events = EventFeed(ListSink(), NodeId(1), 7)
     for number in range(1, 101):
         events.write(record(number, "x", text="y" * (2 * RECORD_BYTES_MAX)))
     assert len(events.feed) == 16 and events.feed.held_bytes <= events.feed.bytes_max
 
 
 def test_after_the_end_events_still_reach_the_log() -> None:
-    sink = MemorySink()
+    sink = ListSink()
     events = EventFeed(sink, NodeId(1), 7)
     events.feed.end("daemon stopping")
     events.write(record(1, "node.stopped"))

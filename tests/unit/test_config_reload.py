@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,7 @@ from pydantic import BaseModel
 import peerd
 from peerd.api import PluginConfig
 from peerd.config import HIDDEN, LoadedConfig, PeerdConfig, load_config
-from peerd.config.reload import Change, plan_reload, reloading_keys
+from peerd.config.reload import Change, plan_reload
 from peerd.config.sources import PROTOCOLS
 from peerd.overlay.config import OverlayConfig
 from peerd.plugins import find_plugins, plugin_models
@@ -22,6 +23,16 @@ from peerd.swap.config import SwapConfig
 
 PACKAGE = Path(peerd.__file__).parent
 OPERATING = PACKAGE.parent / "docs" / "operating.md"
+
+
+def reloading_keys(plugins: Mapping[str, type[BaseModel]] | None = None) -> Iterator[str]:
+    """Every dotted key whose new value a running daemon takes, in the order of the configuration, plugins included."""
+    for name, field in PeerdConfig.model_fields.items():
+        model = field.annotation
+        if isinstance(model, type) and issubclass(model, BaseModel):
+            yield from (f"{name}.{key}" for key, inner in model.model_fields.items() if reloads(inner))
+    for name, model in sorted((plugins or {}).items()):
+        yield from (f"{PROTOCOLS}.{name}.{key}" for key, inner in model.model_fields.items() if reloads(inner))
 
 
 class NotesConfig(PluginConfig):

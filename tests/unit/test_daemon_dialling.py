@@ -9,7 +9,7 @@ import ssl
 import pytest
 from hypothesis import given, strategies as st
 
-from peerd.daemon.links.dialler import failure_of
+from peerd.daemon.links.dialling import failure_of
 from peerd.daemon.links.telemetry import REASONS
 from peerd.linking.channel import keeps_old
 from peerd.linking.policy import backoff_s

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from hypothesis import assume, given, settings, strategies as st
 
-from peerd.lib.filter import column, regex_set
+from peerd.lib.filter import column, index as index_module
 from peerd.lib.filter.errors import FilterTooLarge
 from peerd.lib.filter.evaluate import matcher
 from peerd.lib.filter.index import FilterIndex
@@ -153,7 +153,7 @@ def test_a_set_of_expressions_that_runs_out_of_memory_is_replaced_by_the_single_
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     filters = {n: parse(f"s MATCHES '.*a.{{{n}}}'") for n in range(40)}
-    monkeypatch.setattr(regex_set, "REGEX_SET_BYTES_MAX", 48 * 1024)
+    monkeypatch.setattr(index_module, "REGEX_SET_BYTES_MAX", 48 * 1024)
     index = FilterIndex(filters.items())
     for text in ("a" * 30 + "b" * 9, "ab" * 400, "b"):
         assert sorted(index.match({"s": text})) == expected(filters, {"s": text})

@@ -15,7 +15,7 @@ from prometheus_client import ProcessCollector
 from peerd.api import Metric
 from peerd.plugins import load_front
 from peerd.telemetry.dashboard import COLUMNS, HEIGHT, WIDTH, dashboard
-from peerd.telemetry.panels import PANELS
+from tests.support.node_panels import PANELS
 from tests.unit.test_telemetry_reference import declared_metrics
 
 ALERTS = Path(__file__).resolve().parents[2] / "deploy" / "prometheus" / "alerts.yaml"

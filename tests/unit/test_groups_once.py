@@ -9,10 +9,9 @@ import pytest
 from peerd.api import Host
 from peerd.ids import NodeId
 from peerd.messages import Message, PeerRef, encode_body
-from peerd.services.groups.facade import BoundGroups
 from peerd.services.groups.members import LEFT_MAX, Entrusted, GroupMembership
 from peerd.services.groups.messages import Attached, GroupMulticast, Join, MulticastPosition, Publication, Publish
-from peerd.services.groups.service import GroupService
+from peerd.services.groups.service import BoundGroups, GroupService
 from peerd.services.groups.stream import Seen
 from peerd.testing.host import FakeHost, peer
 from tests.support.group_world import KEY, Speaker

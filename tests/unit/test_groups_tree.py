@@ -11,7 +11,6 @@ from peerd.errors import Bug, Unavailable
 from peerd.ids import NodeId
 from peerd.messages import Message, PeerRef, encode_body
 from peerd.services.groups.config import GroupsConfig
-from peerd.services.groups.facade import BoundGroups
 from peerd.services.groups.members import group_key
 from peerd.services.groups.messages import (
     DEPTH_MAX,
@@ -32,7 +31,7 @@ from peerd.services.groups.messages import (
     Refreshed,
     TreeState,
 )
-from peerd.services.groups.service import GroupService
+from peerd.services.groups.service import BoundGroups, GroupService
 from peerd.services.groups.state import Group
 from peerd.testing.host import FakeHost, peer
 from tests.support.group_world import KEY, Speaker

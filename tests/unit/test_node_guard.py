@@ -11,10 +11,10 @@ from peerd.errors import ProtocolError
 from peerd.ids import NodeId
 from peerd.limits import CONTROL_FRAME_BYTES_MAX
 from peerd.messages import Message, PeerRef
-from peerd.sim.records import ListSink
 from peerd.sim.simulation import Place, Simulation
 from peerd.sim.world import SimulationFailure
 from peerd.testing.simulation import ring
+from tests.support.sinks import ListSink
 from tests.support.talker import Ask, Say
 
 

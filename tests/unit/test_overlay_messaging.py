@@ -26,10 +26,10 @@ from peerd.overlay.messages import (
     TraceHop,
 )
 from peerd.sim.checkers import RingOracle
-from peerd.sim.records import ListSink
 from peerd.sim.simulation import Place
 from peerd.sim.world import SimulationFailure
 from tests.support.overlay_net import Note, OverlayRing, recorder
+from tests.support.sinks import ListSink
 
 
 def ring_of(count: int, seed: int = 1) -> OverlayRing:

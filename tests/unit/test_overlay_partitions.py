@@ -10,9 +10,9 @@ from peerd.ids import NodeId
 from peerd.messages import PeerRef
 from peerd.overlay.forwarding import NOT_ROOT
 from peerd.overlay.messages import LookupProbe, Route
-from peerd.sim.records import ListSink
 from peerd.sim.simulation import Place
 from tests.support.overlay_net import Address, Note, OverlayRing, address, recorder
+from tests.support.sinks import ListSink
 
 
 def ring_of(count: int, seed: int = 1) -> OverlayRing:

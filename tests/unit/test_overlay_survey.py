@@ -46,7 +46,7 @@ def reach(simulation: Simulation, place: Place, targets_each: int = 64) -> Reach
     survey = walk(simulation, place)
     overlay = place.node.overlay
     host = overlay.state.host
-    test = ReachTest(overlay.survey, host.now, host.rng, survey, targets_each, found.append)
+    test = ReachTest(overlay.survey.measure, host.now, host.rng, survey, targets_each, found.append)
     assert test.begin()
     simulation.run_until(lambda: bool(found), limit_s=600.0)
     assert len(found) == 1
@@ -322,7 +322,7 @@ def test_a_pair_that_fails_once_is_tried_again() -> None:
             waiting.append(lambda: done({each.id: Reached(each.id, not is_first, 0.001) for each in targets}))
 
     waiting: list[Callable[[], None]] = []
-    test = ReachTest(Flaky(), lambda: 0.0, ring(1).rng, survey, 64, results.append)
+    test = ReachTest(Flaky().measure, lambda: 0.0, ring(1).rng, survey, 64, results.append)
     assert test.begin()
     while waiting:
         waiting.pop(0)()

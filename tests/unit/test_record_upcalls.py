@@ -8,10 +8,9 @@ from typing import Any, ClassVar, cast
 import pytest
 
 from peerd.api import Plugin, RecordRole
-from peerd.driver import Clock
 from peerd.errors import Bug, ProtocolError
 from peerd.ids import NodeId
-from peerd.node.record_upcalls import RecordUpcalls
+from peerd.services.records.upcalls import RecordUpcalls
 
 KEY, WRITER = NodeId(1), NodeId(2)
 
@@ -56,7 +55,7 @@ class Node:
         self.ran: list[str] = []
         run = cast(Any, self._run)
         by_name = {plugin.name: plugin for plugin in plugins}
-        self.upcalls = RecordUpcalls(cast(Clock, self), by_name, self.disabled.__contains__, run, run)
+        self.upcalls = RecordUpcalls(self.call_soon, by_name, self.disabled.__contains__, run, run)
 
     def call_soon(self, callback: Callable[[], None]) -> None:
         self.later.append(callback)

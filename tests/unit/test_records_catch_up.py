@@ -35,17 +35,18 @@ class Host:
         self.is_ready = True
         self.leaves = leaf_set()
         self.told: list[Any] = []
+        self.record_upcalls = self
 
     def leaf_set(self) -> LeafSet:
         return self.leaves
 
-    def record_changed_upcall(self, *what: Any) -> None:
+    def changed(self, *what: Any) -> None:
         self.told.append(what)
 
     def has_plugin(self, namespace: str) -> bool:
         return True
 
-    def records_settled_upcall(self) -> None:
+    def settled(self) -> None:
         self.told.append("settled")
 
 

@@ -93,7 +93,7 @@ ALLOWED = {
     "peerd/node/services.py": "the list",
     "peerd/node/node.py": "typed access to the first two, for hosts and tests",
     "peerd/node/host.py": "binds `Host.groups` and `Host.records`, which plugins see",
-    "peerd/sim/record_checkers.py": "looks into the stores",
+    "peerd/node/ports.py": "names what the record store calls plugins through",
 }
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import math
 import struct
 from collections.abc import Callable
 
@@ -99,8 +100,8 @@ def test_run_stops_at_its_time_and_goes_on_from_there() -> None:
     assert seen == [1.0, 2.0] and engine.now == 2.0 and engine.next_time_s == 3.0
     engine.run(2.5)
     assert engine.now == 2.5
-    assert engine.step() and seen[-1] == 3.0 and engine.now == 3.0
-    assert not engine.step()
+    assert engine.run(math.inf, events_max=1) == 1 and seen[-1] == 3.0 and engine.now == 3.0
+    assert engine.run(math.inf, events_max=1) == 0
 
 
 def test_soon_runs_before_the_next_event_and_in_order() -> None:

@@ -8,8 +8,8 @@ from pydantic import ValidationError
 
 from peerd.errors import Bug, ProtocolError
 from peerd.messages import Message, message_type, registered
-from peerd.swap.budget import ReceiveBudget
 from peerd.swap.config import SwapConfig
+from peerd.swap.layer import ReceiveBudget
 from peerd.swap.messages import (
     CHUNK_TYPE_ID,
     CONTROL_BYTES_MAX,

@@ -19,7 +19,6 @@ from fastapi.middleware.cors import CORSMiddleware
 from peerd.api import LookupResult
 from peerd.daemon.admin import view as admin_view
 from peerd.daemon.admin.access import access_router
-from peerd.daemon.admin.cuts import cuts_router
 from peerd.daemon.admin.events import events_router
 from peerd.daemon.admin.identity import identity_router
 from peerd.daemon.admin.members import members_router
@@ -30,17 +29,8 @@ from peerd.daemon.http.admission import never_over_tcp, operators_only, scope_ne
 from peerd.daemon.http.gate import App, Gate
 from peerd.daemon.http.guard import RequestGuard, add_problem_handlers, document_problems
 from peerd.errors import Bug, ConfigError, Unavailable
-from peerd.models.admin import (
-    API_PREFIX,
-    ROUTE_KEY_LENGTH_MAX,
-    EffectiveSettings,
-    Health,
-    Peers,
-    ReloadAnswer,
-    Ring,
-    RouteView,
-    Status,
-)
+from peerd.models import admin as models
+from peerd.models.admin import API_PREFIX, ROUTE_KEY_LENGTH_MAX
 
 ROUTE_TIMEOUT_S: Final = 10.0
 CORS_METHODS: Final = ("GET", "POST", "PUT", "PATCH", "DELETE")
@@ -72,7 +62,6 @@ def admin_api(daemon: Subject, refused: Refused = not_counted) -> FastAPI:
     app.include_router(access_router(daemon, [name for name, _ in data]), prefix=API_PREFIX, tags=["access"])
     app.include_router(survey_router(daemon), prefix=API_PREFIX)
     app.include_router(events_router(daemon), prefix=API_PREFIX)
-    app.include_router(cuts_router(daemon), prefix=API_PREFIX, tags=["members"])
     app.include_router(members_router(daemon), prefix=API_PREFIX, tags=["members"])
     for name, router in (*data, *operators):
         add_router(app, name, router, Depends(never_over_tcp(daemon, refused)))
@@ -114,24 +103,24 @@ def _new_app(daemon: Subject, title: str, *dependencies: Any) -> FastAPI:
 
 def _add_state_routes(app: FastAPI, daemon: Subject) -> None:
     @app.get(f"{API_PREFIX}/status", tags=["state"])
-    async def status() -> Status:
+    async def status() -> models.Status:
         """The daemon in one object."""
         return admin_view.status(daemon)
 
     @app.get(f"{API_PREFIX}/peers", tags=["state"])
-    async def peers() -> Peers:
+    async def peers() -> models.Peers:
         """Every peer that this node knows, in id order, and those that it has removed."""
-        return Peers(
+        return models.Peers(
             peers=admin_view.peers(daemon), departed=admin_view.departed(daemon), missing=admin_view.missing(daemon)
         )
 
     @app.get(f"{API_PREFIX}/ring", tags=["state"])
-    async def ring() -> Ring:
+    async def ring() -> models.Ring:
         """The ring as seen from here."""
         return admin_view.ring(daemon)
 
     @app.get(f"{API_PREFIX}/route/{{key:path}}", tags=["state"])
-    async def route(key: Key) -> RouteView:
+    async def route(key: Key) -> models.RouteView:
         """Look up the root of a key: 32 hexadecimal digits are taken as they are, any other text is hashed."""
         node_id, is_hashed = admin_view.parse_key(key)
         node = daemon.node
@@ -153,12 +142,12 @@ def _add_state_routes(app: FastAPI, daemon: Subject) -> None:
         return admin_view.route(daemon, result, is_hashed)
 
     @app.get(f"{API_PREFIX}/config", tags=["state"])
-    async def config() -> EffectiveSettings:
+    async def config() -> models.EffectiveSettings:
         """Effective values with their origins."""
         return admin_view.settings(daemon)
 
     @app.post(f"{API_PREFIX}/config/reload", tags=["state"])
-    async def reload() -> ReloadAnswer:
+    async def reload() -> models.ReloadAnswer:
         """Read the configuration again and apply what can be applied; 422, and nothing changes, when it is wrong."""
         try:
             return admin_view.reloaded(await daemon.reload())
@@ -184,8 +173,8 @@ def _document_probes(app: FastAPI, paths: Sequence[str]) -> None:
             path,
             _answered_in_front,
             tags=["health"],
-            response_model=Health,
-            responses={503: {"model": Health}},
+            response_model=models.Health,
+            responses={503: {"model": models.Health}},
             description=PROBES[path],
             operation_id=path[1:],
             summary=path[1:].capitalize(),

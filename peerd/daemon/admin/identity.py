@@ -24,22 +24,7 @@ from peerd.identity.offline import read_answer
 from peerd.identity.roots import fingerprint, is_issued_by
 from peerd.identity.tokens import TokenEntry
 from peerd.ids import format_id
-from peerd.models.admin import (
-    Certificate,
-    CertificateRequest,
-    DenialRequest,
-    Denials,
-    DeniedSubject,
-    NewDenial,
-    NewToken,
-    NoticeAnswer,
-    NoticeBody,
-    RootCertificate,
-    RotationRequest,
-    Token,
-    TokenRequest,
-    Tokens,
-)
+from peerd.models import admin as models
 
 RENEWAL_TIMEOUT_S: Final = ANSWER_TIMEOUT_S + 5.0
 
@@ -57,12 +42,12 @@ def identity_router(daemon: Subject) -> APIRouter:
 
 def _add_certificate_routes(router: APIRouter, daemon: Subject) -> None:
     @router.get("/certificate")
-    async def certificate() -> Certificate:
+    async def certificate() -> models.Certificate:
         """This node's certificate, and the roots and issuers that it knows."""
         return view(_keeper(daemon))
 
     @router.post("/certificate/renewal")
-    async def renew() -> Certificate:
+    async def renew() -> models.Certificate:
         """Renew now."""
         keeper = _keeper(daemon)
         try:
@@ -72,7 +57,7 @@ def _add_certificate_routes(router: APIRouter, daemon: Subject) -> None:
         return view(keeper)
 
     @router.post("/certificate")
-    async def install(given: CertificateRequest) -> Certificate:
+    async def install(given: models.CertificateRequest) -> models.Certificate:
         """Use a certificate that an offline CA renewed."""
         keeper = _keeper(daemon)
         try:
@@ -82,7 +67,7 @@ def _add_certificate_routes(router: APIRouter, daemon: Subject) -> None:
         return view(keeper)
 
     @router.post("/ca/rotation")
-    async def rotate(wanted: RotationRequest) -> Certificate:
+    async def rotate(wanted: models.RotationRequest) -> models.Certificate:
         """Change the cluster's root; both are trusted for the overlap."""
         keeper = _keeper(daemon)
         _issuer(keeper)
@@ -95,36 +80,36 @@ def _add_certificate_routes(router: APIRouter, daemon: Subject) -> None:
         return view(keeper)
 
     @router.post("/notices")
-    async def notice(given: NoticeBody) -> NoticeAnswer:
+    async def notice(given: models.NoticeBody) -> models.NoticeAnswer:
         """Take in, and spread, a notice that an offline CA signed."""
         try:
             keeper = _keeper(daemon)
             is_new = keeper.accept_notice(parse_notice_text(given.notice))
-            return NoticeAnswer(is_new=is_new, is_saved=keeper.are_notices_saved)
+            return models.NoticeAnswer(is_new=is_new, is_saved=keeper.are_notices_saved)
         except (ValueError, PeerMisbehaved) as error:
             raise HTTPException(HTTPStatus.UNPROCESSABLE_ENTITY, str(error)) from error
 
 
 def _add_token_routes(router: APIRouter, daemon: Subject) -> None:
     @router.get("/tokens", openapi_extra=WRITES)
-    async def tokens() -> Tokens:
+    async def tokens() -> models.Tokens:
         """The join tokens that this issuer has made."""
         keeper = _keeper(daemon)
         now = keeper.wall_time()
-        return Tokens(tokens=[_token(entry, now) for entry in _issuer(keeper).book.entries()])
+        return models.Tokens(tokens=[_token(entry, now) for entry in _issuer(keeper).book.entries()])
 
     @router.post("/tokens", status_code=HTTPStatus.CREATED)
-    async def create(wanted: TokenRequest) -> NewToken:
+    async def create(wanted: models.TokenRequest) -> models.NewToken:
         """Make a token. Its text is told here and never again."""
         keeper = _keeper(daemon)
         try:
             token, entry = _issuer(keeper).create_token(wanted.life_s, wanted.uses)
         except ValueError as error:
             raise HTTPException(HTTPStatus.UNPROCESSABLE_ENTITY, str(error)) from error
-        return NewToken(token=_token(entry, keeper.wall_time()), text=token.text())
+        return models.NewToken(token=_token(entry, keeper.wall_time()), text=token.text())
 
     @router.delete("/tokens/{identifier}")
-    async def revoke(identifier: TokenId) -> Token:
+    async def revoke(identifier: TokenId) -> models.Token:
         """End a token. Certificates made with it stay; `peerd deny` is for those."""
         keeper = _keeper(daemon)
         try:
@@ -135,18 +120,18 @@ def _add_token_routes(router: APIRouter, daemon: Subject) -> None:
 
 def _add_denial_routes(router: APIRouter, daemon: Subject) -> None:
     @router.get("/denials")
-    async def denials() -> Denials:
+    async def denials() -> models.Denials:
         """The deny list."""
         found = _keeper(daemon).ledger.denials()
-        return Denials(
+        return models.Denials(
             denials=[
-                DeniedSubject(subject=denial.subject, reason=denial.reason, denied_at=denial.version / 1000)
+                models.DeniedSubject(subject=denial.subject, reason=denial.reason, denied_at=denial.version / 1000)
                 for denial in found
             ]
         )
 
     @router.post("/denials")
-    async def deny(wanted: DenialRequest) -> NewDenial:
+    async def deny(wanted: models.DenialRequest) -> models.NewDenial:
         """Deny a node or a certificate everywhere, or let it in again."""
         keeper = _keeper(daemon)
         try:
@@ -157,7 +142,7 @@ def _add_denial_routes(router: APIRouter, daemon: Subject) -> None:
             raise HTTPException(HTTPStatus.CONFLICT, "this is the issuer's own node: ask another issuer to deny it")
         _issuer(keeper)
         denial = keeper.deny(subject, wanted.reason, is_withdrawn=wanted.is_withdrawn)
-        return NewDenial(
+        return models.NewDenial(
             subject=denial.subject,
             reason=denial.reason,
             denied_at=denial.version / 1000,
@@ -165,13 +150,13 @@ def _add_denial_routes(router: APIRouter, daemon: Subject) -> None:
         )
 
 
-def view(keeper: IdentityKeeper) -> Certificate:
+def view(keeper: IdentityKeeper) -> models.Certificate:
     """The certificate as the admin API shows it."""
     identity, clock, roots = keeper.identity, keeper.clock, keeper.ledger.roots
     leaf = load_certificate(keeper.files.cert_file)
     issued_by = next((root for root in roots.trusted if is_issued_by(leaf, root)), None)
     now = datetime.fromtimestamp(keeper.wall_time(), UTC)
-    return Certificate(
+    return models.Certificate(
         id=format_id(identity.node_id),
         cluster=identity.cluster,
         serial=format_serial(identity.serial),
@@ -184,7 +169,7 @@ def view(keeper: IdentityKeeper) -> Certificate:
         is_issuer=keeper.issuer is not None,
         issuers=[issuer.address for issuer in keeper.ledger.issuers(now.timestamp())],
         roots=[
-            RootCertificate(
+            models.RootCertificate(
                 fingerprint=fingerprint(root).hex(),
                 expires_at=root.not_valid_after_utc.timestamp(),
                 trusted_until=(
@@ -214,8 +199,8 @@ def _issuer(keeper: IdentityKeeper) -> Issuer:
     return keeper.issuer
 
 
-def _token(entry: TokenEntry, now: float) -> Token:
-    return Token.model_validate(
+def _token(entry: TokenEntry, now: float) -> models.Token:
+    return models.Token.model_validate(
         {
             "id": entry.id,
             "state": entry.state(now),

@@ -1,4 +1,4 @@
-"""The admin API's route about missing members: an operator says that they will not come back."""
+"""The admin API's routes about members: links with them are cut, and missing ones will not come back."""
 
 from __future__ import annotations
 
@@ -8,11 +8,12 @@ from typing import Final
 from fastapi import APIRouter, HTTPException
 
 from peerd.api import MissingMember
+from peerd.config import is_loopback, split_address
 from peerd.daemon.admin.subject import Subject
 from peerd.daemon.admin.view import AmbiguousNode, UnknownNode, match
 from peerd.errors import Unavailable
 from peerd.ids import NodeId, format_id, parse_id
-from peerd.models.admin import ForgetRequest, Forgotten, ForgottenNode
+from peerd.models.admin import ForgetRequest, Forgotten, ForgottenNode, LinkCuts
 
 PREFIX_DIGITS_MIN: Final = 4
 """As `peerd deny` wants them: fewer digits are easily those of two nodes, and digits of two are refused."""
@@ -25,6 +26,19 @@ class StillHere(UnknownNode):
 def members_router(daemon: Subject) -> APIRouter:
     """The routes about members of the ring."""
     router = APIRouter()
+
+    # For drills: on both sides it is as if the network between them had failed, until the daemon ends. A daemon that
+    # others can reach refuses it: on a real network that is a weapon.
+    @router.put("/links/cut")
+    async def cut(wanted: LinkCuts) -> LinkCuts:
+        """Have no link with these nodes from now on, and with all others again; an empty list heals everything."""
+        config = daemon.loaded.config
+        if not is_loopback(split_address(config.node.listen)[0]) or config.tls.mode != "mutual":
+            why = "links are cut for drills only: on a daemon that listens on loopback (node.listen), with mutual TLS"
+            raise HTTPException(HTTPStatus.CONFLICT, why)
+        own = daemon.node.peer.id
+        daemon.links.cut(frozenset(parse_id(node) for node in wanted.nodes) - {own})
+        return wanted
 
     @router.post("/members/forgotten")
     async def forget(wanted: ForgetRequest) -> Forgotten:

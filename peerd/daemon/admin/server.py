@@ -176,12 +176,7 @@ class AdminServer:
         gate = Gate(routes, self._daemon, policy, refused=refused, before_metrics=self.report)
         self._routes[name], self._gates[name] = routes, gate
         self._listeners[name] = HttpListener(
-            name,
-            sock,
-            gate,
-            self._daemon.metrics,
-            requests_max=policy.requests_max,
-            tls=tls,
+            name, sock, gate, self._daemon.metrics, requests_max=policy.requests_max, tls=tls
         )
 
 

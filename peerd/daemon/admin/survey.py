@@ -148,7 +148,7 @@ class ReachTests:
             raise Bug("a walk ended without its survey")
         overlay, told = self._daemon.node.overlay, Told[ReachProgress, Reachability]()
         host = overlay.state.host
-        test = ReachTest(overlay.survey, host.now, host.rng, survey, targets, told.finished, told.progress)
+        test = ReachTest(overlay.survey.measure, host.now, host.rng, survey, targets, told.finished, told.progress)
         if not test.begin():
             yield test.result
             return
@@ -223,9 +223,7 @@ def survey_router(daemon: Subject) -> APIRouter:
 
     @routes.get("/rtt")
     async def rtt(
-        target: NodeText,
-        source: NodeText | None = None,
-        pings: Annotated[int, Query(ge=1, le=PINGS_MAX)] = PINGS,
+        target: NodeText, source: NodeText | None = None, pings: Annotated[int, Query(ge=1, le=PINGS_MAX)] = PINGS
     ) -> Rtt:
         """The round trip from ``source`` (default: this node) to ``target``: ids, unique prefixes, or addresses."""
         require_ring(daemon)

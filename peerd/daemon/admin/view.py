@@ -12,23 +12,7 @@ from peerd.daemon.admin.subject import Subject
 from peerd.errors import PeerdError
 from peerd.ids import NodeId, format_id, key_of, parse_id
 from peerd.messages import PeerRef
-from peerd.models.admin import (
-    DepartedPeer,
-    EffectiveSettings,
-    HistoryUse,
-    HistoryView,
-    Hop,
-    MissingPeer,
-    Peer,
-    PluginStatus,
-    ReloadAnswer,
-    Ring,
-    RouteView,
-    Setting,
-    SettingChange,
-    Status,
-    VerdictView,
-)
+from peerd.models import admin as models
 from peerd.node.node import Node
 from peerd.overlay.messages import HistoryReply
 
@@ -36,14 +20,14 @@ MISSING_SHOWN_MAX: Final = 64
 Place = Literal["smaller", "larger", "both", "known"]
 
 
-def status(daemon: Subject) -> Status:
+def status(daemon: Subject) -> models.Status:
     """Return the daemon's state in one object."""
     node, config = daemon.node, daemon.loaded.config
     state = node.overlay.state
     # A node that has left keeps its last view of the ring, which says nothing about the ring of today.
     leaf_set = LeafSet((), (), is_complete=False, covers_ring=False) if node.is_stopped else node.overlay.leaf_set()
     lost = [] if node.is_stopped else missing(daemon)
-    return Status(
+    return models.Status(
         id=format_id(node.peer.id),
         address=node.peer.address,
         cluster=config.node.cluster,
@@ -70,12 +54,14 @@ def status(daemon: Subject) -> Status:
         links=len(daemon.links.links()),
         data_addresses=list(daemon.data_addresses),
         plugins=[
-            PluginStatus(name=name, version=plugin.version)
+            models.PluginStatus(name=name, version=plugin.version)
             for name, plugin in sorted(node.plugins.items())
             if name not in daemon.disabled_plugins
         ],
         histories=[
-            HistoryUse(owner=owner, name=each.name, entries=each.entries, bytes=each.bytes, bytes_max=each.bytes_max)
+            models.HistoryUse(
+                owner=owner, name=each.name, entries=each.entries, bytes=each.bytes, bytes_max=each.bytes_max
+            )
             for owner, each in node.histories()
         ],
         certificate_expires_at=None if daemon.identity is None else daemon.identity.clock.expires_at,
@@ -93,12 +79,12 @@ def _state(node: Node) -> str:
     return "ready" if node.overlay.state.may_serve else "degraded"
 
 
-def ring(daemon: Subject) -> Ring:
+def ring(daemon: Subject) -> models.Ring:
     """Return the leaf set and the other known nodes."""
     node = daemon.node
     leaf_set = node.overlay.leaf_set()
     places = _places(leaf_set)
-    return Ring(
+    return models.Ring(
         id=format_id(node.peer.id),
         address=node.peer.address,
         ring_size=node.overlay.estimated_ring_size(),
@@ -111,15 +97,15 @@ def ring(daemon: Subject) -> Ring:
     )
 
 
-def missing(daemon: Subject) -> list[MissingPeer]:
+def missing(daemon: Subject) -> list[models.MissingPeer]:
     """Expected members round this node that went without goodbye, in id order."""
     return [
-        MissingPeer(id=format_id(member.peer.id), address=member.peer.address, lost_s=member.age_s)
+        models.MissingPeer(id=format_id(member.peer.id), address=member.peer.address, lost_s=member.age_s)
         for member in daemon.node.overlay.missing_members()
     ]
 
 
-def peers(daemon: Subject) -> list[Peer]:
+def peers(daemon: Subject) -> list[models.Peer]:
     """Return every peer that this node knows, in id order."""
     leaf_set = daemon.node.overlay.leaf_set()
     places = _places(leaf_set)
@@ -127,7 +113,7 @@ def peers(daemon: Subject) -> list[Peer]:
     return [_peer(daemon, peer, places.get(peer.id, "known")) for peer in sorted(everybody, key=lambda other: other.id)]
 
 
-def departed(daemon: Subject) -> list[DepartedPeer]:
+def departed(daemon: Subject) -> list[models.DepartedPeer]:
     """Return every peer that this node has removed and remembers, the latest removal first."""
     state = daemon.node.overlay.state
     now = state.host.now()
@@ -135,7 +121,7 @@ def departed(daemon: Subject) -> list[DepartedPeer]:
     for gone in sorted(state.departed, key=lambda each: each.removed_at, reverse=True):
         voucher = state.vouches.voucher_of(gone.peer.id, now)
         found.append(
-            DepartedPeer(
+            models.DepartedPeer(
                 id=format_id(gone.peer.id),
                 address=gone.peer.address,
                 ago_s=now - gone.removed_at,
@@ -147,7 +133,7 @@ def departed(daemon: Subject) -> list[DepartedPeer]:
     return found
 
 
-def history(daemon: Subject, text: str) -> HistoryView:
+def history(daemon: Subject, text: str) -> models.HistoryView:
     """Return the verdicts on the peer that the text names: by first digits of its id, or by its address.
 
     Raises `UnknownNode` when this node knows no such peer, or several, or when the text names this node.
@@ -164,7 +150,7 @@ def history(daemon: Subject, text: str) -> HistoryView:
         place = "entry"
     elif node_id in state.departed:
         place = "departed"
-    return HistoryView(
+    return models.HistoryView(
         id=format_id(node_id),
         address=known[node_id].address if node_id in known else None,
         state=place,
@@ -172,10 +158,10 @@ def history(daemon: Subject, text: str) -> HistoryView:
     )
 
 
-def verdicts(observer: PeerRef, reply: HistoryReply) -> list[VerdictView]:
+def verdicts(observer: PeerRef, reply: HistoryReply) -> list[models.VerdictView]:
     """Return what one node concluded about a peer."""
     return [
-        VerdictView(
+        models.VerdictView(
             at=note.wall_s,
             verdict=note.verdict,
             evidence=note.evidence,
@@ -223,34 +209,36 @@ def parse_key(text: str) -> tuple[NodeId, bool]:
         return key_of(text), True
 
 
-def route(daemon: Subject, result: LookupResult, is_hashed: bool) -> RouteView:
+def route(daemon: Subject, result: LookupResult, is_hashed: bool) -> models.RouteView:
     """A finished lookup."""
     places = _places(daemon.node.overlay.leaf_set())
     root = None
     if result.root is not None:
         root = _peer(daemon, result.root, places.get(result.root.id, "known"))
-    return RouteView(
+    return models.RouteView(
         key=format_id(result.key),
         is_hashed=is_hashed,
         root=root,
-        hops=[Hop(id=format_id(hop.peer.id), address=hop.peer.address, rtt_s=hop.rtt_s) for hop in result.hops],
+        hops=[models.Hop(id=format_id(hop.peer.id), address=hop.peer.address, rtt_s=hop.rtt_s) for hop in result.hops],
         duration_s=result.duration_s,
     )
 
 
-def settings(daemon: Subject) -> EffectiveSettings:
+def settings(daemon: Subject) -> models.EffectiveSettings:
     """Effective values with their origins."""
     rows = daemon.loaded.rows()
-    return EffectiveSettings(settings=[Setting(key=key, value=value, origin=origin) for key, value, origin in rows])
+    return models.EffectiveSettings(
+        settings=[models.Setting(key=key, value=value, origin=origin) for key, value, origin in rows]
+    )
 
 
-def reloaded(plan: ReloadPlan) -> ReloadAnswer:
+def reloaded(plan: ReloadPlan) -> models.ReloadAnswer:
     """Return the answer to a reload."""
 
-    def changes(found: Sequence[Change]) -> list[SettingChange]:
-        return [SettingChange(key=each.key, old=each.old, new=each.new, origin=each.origin) for each in found]
+    def changes(found: Sequence[Change]) -> list[models.SettingChange]:
+        return [models.SettingChange(key=each.key, old=each.old, new=each.new, origin=each.origin) for each in found]
 
-    return ReloadAnswer(
+    return models.ReloadAnswer(
         applied=changes(plan.applied), needs_restart=changes(plan.needs_restart), conflict=plan.conflict
     )
 
@@ -266,11 +254,11 @@ def _others(node: Node, places: dict[NodeId, Place]) -> list[PeerRef]:
     return [peer for peer in node.overlay.table_peers() if peer.id not in places]
 
 
-def _peer(daemon: Subject, peer: PeerRef, place: Place) -> Peer:
+def _peer(daemon: Subject, peer: PeerRef, place: Place) -> models.Peer:
     state = daemon.node.overlay.state
     coordinate = state.coordinates.get(peer.id)
     own = state.vivaldi.current
-    return Peer(
+    return models.Peer(
         id=format_id(peer.id),
         address=peer.address,
         place=place,

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import random
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Final, Protocol
 
 from peerd.api import Priority, SendRefusal
@@ -17,7 +17,7 @@ from peerd.daemon.links.connection import PendingConnection
 from peerd.daemon.links.dialling import Dialling, PeerDial
 from peerd.daemon.links.link import TcpLink
 from peerd.daemon.links.settings import LinkContext
-from peerd.daemon.links.stream_table import StreamTable
+from peerd.daemon.links.streams import StreamTable
 from peerd.daemon.links.telemetry import LinkTelemetry
 from peerd.driver import StreamHandler
 from peerd.errors import Bug, PeerMisbehaved
@@ -25,7 +25,7 @@ from peerd.identity.node_identity import PeerIdentity
 from peerd.ids import NodeId
 from peerd.linking.channel import Channel, Dial
 from peerd.linking.dial_limits import Attempt
-from peerd.linking.policy import LinkPolicy
+from peerd.linking.policy import LinkPolicy, PolicyTransport
 from peerd.linking.settings import LinkSettings
 from peerd.messages import PeerRef
 from peerd.wire.frames import Frame
@@ -48,7 +48,7 @@ class LinkEvents(Protocol):
         """The exception to that: this is called at once, as the node only notes the refusal."""
 
 
-class Links:
+class Links(PolicyTransport):
     """Call `attach` before anything comes in, `start` in the loop, and `stop` at the end."""
 
     def __init__(self, context: LinkContext, telemetry: LinkTelemetry) -> None:
@@ -157,30 +157,6 @@ class Links:
     def dial(self, host: str, port: int, done: Callable[[PeerRef | None], None]) -> None:
         """See `peerd.driver.Transport.dial`."""
         self._dialling.dial_address(host, port, done)
-
-    def disconnect(self, peer: PeerRef, reason: str) -> None:
-        """See `peerd.driver.Transport.disconnect`."""
-        self.policy.disconnect(peer)
-
-    def is_linked(self, peer: PeerRef) -> bool:
-        """See `peerd.driver.Transport.is_linked`."""
-        return self.policy.is_linked(peer.id)
-
-    def linked_at(self, peer: PeerRef) -> float | None:
-        """See `peerd.driver.Transport.linked_at`."""
-        return self.policy.linked_at(peer.id)
-
-    def boot_epoch_of(self, peer: PeerRef) -> int | None:
-        """See `peerd.driver.Transport.boot_epoch_of`."""
-        return self.policy.boot_epoch_of(peer.id)
-
-    def queued_bytes(self, peer: PeerRef) -> int:
-        """See `peerd.driver.Transport.queued_bytes`."""
-        return self.policy.queued_bytes(peer.id)
-
-    def introduced(self, peer: PeerRef) -> Mapping[str, tuple[int, int]] | None:
-        """See `peerd.driver.Transport.introduced`."""
-        return self.policy.introduced(peer.id)
 
     def misbehaviour(self, peer_id: NodeId) -> float:
         """The peer's score, 0 to `peerd.linking.rate_limit.SCORE_LIMIT`, at which it is banned."""

@@ -31,12 +31,7 @@ class PluginFiles:
             raise _refused(error) from error
 
     def write(
-        self,
-        name: str,
-        offset: int,
-        piece: Value,
-        done: Callable[[], None],
-        failed: Callable[[Unavailable], None],
+        self, name: str, offset: int, piece: Value, done: Callable[[], None], failed: Callable[[Unavailable], None]
     ) -> None:
         """See `peerd.api.Files`."""
         if isinstance(piece, SizedBlob):

@@ -255,9 +255,7 @@ class StateDirectory:
                 self.closed_off = f"{self.path}: was open to other users (mode {mode:04o}), is 0700 now"
         except OSError as error:
             raise ConfigError(
-                f"cannot use it as the state directory: {error.strerror}",
-                file=str(self.path),
-                key="node.state_dir",
+                f"cannot use it as the state directory: {error.strerror}", file=str(self.path), key="node.state_dir"
             ) from error
 
     def _take_lock(self) -> int:

@@ -158,10 +158,7 @@ EXPERIMENTS: Final = (
         "Pastry (Rowstron and Druschel 2001), figure 6",
         takes="--quick: 20 s",
         full=Settings(
-            nodes=(200, 500, 1000),
-            duration_s=600.0,
-            lookups=10_000,
-            topologies=("euclidean", "sphere", "transit-stub"),
+            nodes=(200, 500, 1000), duration_s=600.0, lookups=10_000, topologies=("euclidean", "sphere", "transit-stub")
         ),
         quick=Settings(nodes=(50, 100), duration_s=120.0, lookups=1000, topologies=("euclidean", "sphere")),
         columns=(

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Final, cast
 
+from peerd.lib.filter import tree
 from peerd.lib.filter.errors import FilterError, FilterTooLarge
 from peerd.lib.filter.json_values import check_budget, number_in, text_in
 from peerd.lib.filter.limits import DEPTH_MAX
@@ -17,38 +18,25 @@ from peerd.lib.filter.meaning import Fits, Presence, Test, Within
 from peerd.lib.filter.normal import Conjunct, normal_form
 from peerd.lib.filter.patterns import PatternKind, fixed_text, like_parts
 from peerd.lib.filter.ranges import Ranges, prefix
-from peerd.lib.filter.tree import (
-    Affix,
-    Compare,
-    In,
-    InNetwork,
-    IsNull,
-    Like,
-    Matches,
-    Node,
-    Not,
-    all_of,
-    any_of,
-    check_limits,
-)
+from peerd.lib.filter.tree import all_of, any_of, check_limits
 from peerd.lib.filter.values import View
 
 _NUMERIC: Final = {"=", "<", "<=", ">", ">="}
 _REGEX_SIGNS: Final = frozenset("\\.+*?()|[]{}^$")
 
 
-def from_policy(document: object) -> Node:
+def from_policy(document: object) -> tree.Node:
     """Read a filter from a policy. Raises `FilterError`."""
     check_budget(document)
     return check_limits(_object(document, "", 1))
 
 
-def _object(document: object, above: str, depth: int) -> Node:
+def _object(document: object, above: str, depth: int) -> tree.Node:
     if not isinstance(document, Mapping):
         raise FilterError(f"a filter policy is an object, not {document!r:.60}")
     if depth > DEPTH_MAX:
         raise FilterTooLarge("DEPTH_MAX", f"a filter is nested at most {DEPTH_MAX} deep")
-    parts: list[Node] = []
+    parts: list[tree.Node] = []
     for name, value in document.items():
         full = f"{above}{name}"
         if name == "$or":
@@ -64,20 +52,20 @@ def _object(document: object, above: str, depth: int) -> Node:
     return all_of(parts)
 
 
-def _alternatives(name: str, elements: list[Any]) -> Node:
+def _alternatives(name: str, elements: list[Any]) -> tree.Node:
     texts = [element for element in elements if isinstance(element, str)]
     rest = [_element(name, element) for element in elements if not isinstance(element, str)]
-    exact: list[Node] = (
-        [] if not texts else [Compare(name, "=", texts[0]) if len(texts) == 1 else In(name, tuple(texts))]
+    exact: list[tree.Node] = (
+        [] if not texts else [tree.Compare(name, "=", texts[0]) if len(texts) == 1 else tree.In(name, tuple(texts))]
     )
     return any_of([*exact, *rest])
 
 
-def _element(name: str, element: object) -> Node:
+def _element(name: str, element: object) -> tree.Node:
     if element is None:
-        return IsNull(name)
+        return tree.IsNull(name)
     if isinstance(element, bool | int | float):
-        return Compare(name, "=", element)
+        return tree.Compare(name, "=", element)
     if not isinstance(element, Mapping) or len(element) != 1:
         raise FilterError(f"{name}: a value, or an object with one operator, is expected, not {element!r:.60}")
     [(operator, value)] = element.items()
@@ -86,23 +74,25 @@ def _element(name: str, element: object) -> Node:
     if operator == "anything-but":
         return _anything_but(name, value)
     if operator == "exists" and isinstance(value, bool):
-        return Not(IsNull(name)) if value else IsNull(name)
+        return tree.Not(tree.IsNull(name)) if value else tree.IsNull(name)
     return _text_operator(name, operator, value)
 
 
-def _text_operator(name: str, operator: object, value: object) -> Node:
+def _text_operator(name: str, operator: object, value: object) -> tree.Node:
     if operator == "cidr":
-        return InNetwork(name, tuple(text_in(name, each) for each in (value if isinstance(value, list) else [value])))
+        return tree.InNetwork(
+            name, tuple(text_in(name, each) for each in (value if isinstance(value, list) else [value]))
+        )
     if operator in ("prefix", "suffix", "contains", "equals-ignore-case", "wildcard", "matches"):
         text = text_in(name, value)
         if operator == "equals-ignore-case":
-            return Matches(name, "(?i)" + "".join(f"\\{each}" if each in _REGEX_SIGNS else each for each in text))
+            return tree.Matches(name, "(?i)" + "".join(f"\\{each}" if each in _REGEX_SIGNS else each for each in text))
         if operator == "wildcard":
-            return Like(name, _like_of(text), "\\")
+            return tree.Like(name, _like_of(text), "\\")
         if operator == "matches":
-            return Matches(name, text)
+            return tree.Matches(name, text)
         where = {"prefix": "STARTS WITH", "suffix": "ENDS WITH", "contains": "CONTAINS"}[str(operator)]
-        return Affix(name, where, text)
+        return tree.Affix(name, where, text)
     raise FilterError(f"{name}: {operator!r:.60} is no operator of a filter policy, or has a value of the wrong type")
 
 
@@ -118,36 +108,36 @@ def _like_of(wildcard: str) -> str:
     return "".join(written)
 
 
-def _numeric(name: str, terms: object) -> Node:
+def _numeric(name: str, terms: object) -> tree.Node:
     if not isinstance(terms, list) or not terms or len(terms) % 2:
         raise FilterError(f'{name}: numeric takes pairs of an operator and a number, such as [">=", 10, "<", 20]')
-    parts: list[Node] = []
+    parts: list[tree.Node] = []
     for operator, value in zip(terms[::2], terms[1::2], strict=True):
         if not isinstance(operator, str) or operator not in _NUMERIC:
             raise FilterError(f"{name}: numeric knows {' '.join(sorted(_NUMERIC))}, not {operator!r:.60}")
-        parts.append(Compare(name, operator, number_in(name, value)))
+        parts.append(tree.Compare(name, operator, number_in(name, value)))
     return all_of(parts)
 
 
-def _anything_but(name: str, value: object) -> Node:
+def _anything_but(name: str, value: object) -> tree.Node:
     if isinstance(value, Mapping):
         if len(value) != 1:
             raise FilterError(f"{name}: anything-but takes values, or an object with one operator")
         [(operator, inner)] = value.items()
         listed = inner if isinstance(inner, list) else [inner]
-        return all_of(Not(_text_operator(name, operator, each)) for each in listed)
+        return all_of(tree.Not(_text_operator(name, operator, each)) for each in listed)
     values: list[Any] = value if isinstance(value, list) else [value]
     if not values or not all(isinstance(each, bool | int | float | str) for each in values):
         raise FilterError(f"{name}: anything-but takes texts and numbers, not {value!r:.60}")
     if len(values) == 1:
-        return Not(Compare(name, "=", values[0]))
-    return Not(In(name, tuple(values)))
+        return tree.Not(tree.Compare(name, "=", values[0]))
+    return tree.Not(tree.In(name, tuple(values)))
 
 
 # --- writing --------------------------------------------------------------------------------------------------------
 
 
-def to_policy(node: Node) -> dict[str, Any]:
+def to_policy(node: tree.Node) -> dict[str, Any]:
     """A policy that means the same. Raises `FilterError` naming the condition that a policy cannot express.
 
     A policy has one list for each name and ORs its elements, so two patterns on one attribute cannot be joined, and it

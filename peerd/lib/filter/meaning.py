@@ -11,23 +11,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TypeAlias
 
+from peerd.lib.filter import tree
 from peerd.lib.filter.patterns import Pattern, PatternKind, fixed_text, like_parts, normalise_like
 from peerd.lib.filter.ranges import FULL, Ranges, after, between, compared, prefix, union
-from peerd.lib.filter.tree import (
-    Affix,
-    And,
-    Atom,
-    Between,
-    Compare,
-    Constant,
-    In,
-    InNetwork,
-    IsNull,
-    Like,
-    Node,
-    Not,
-    Or,
-)
 from peerd.lib.filter.values import View, key_of, parse_network, view_of
 
 
@@ -78,14 +64,14 @@ Positive: TypeAlias = Test | AllOf | AnyOf
 """A filter without NOT: true exactly where the filter is true."""
 
 
-def positive(node: Node, *, negated: bool = False) -> Positive:
+def positive(node: tree.Node, *, negated: bool = False) -> Positive:
     """The filter, or its negation, with NOT pushed down to the tests: De Morgan's rules hold in three values, too."""
-    if isinstance(node, Not):
+    if isinstance(node, tree.Not):
         return positive(node.part, negated=not negated)
-    if isinstance(node, And | Or):
+    if isinstance(node, tree.And | tree.Or):
         parts = tuple(positive(part, negated=negated) for part in node.parts)
-        return AllOf(parts) if isinstance(node, And) != negated else AnyOf(parts)
-    if isinstance(node, Constant):
+        return AllOf(parts) if isinstance(node, tree.And) != negated else AnyOf(parts)
+    if isinstance(node, tree.Constant):
         return AllOf(()) if node.value != negated else AnyOf(())
     return opposite(test_of(node)) if negated else test_of(node)
 
@@ -99,26 +85,26 @@ def opposite(test: Test) -> Test:
     return Presence(test.name, not test.present)
 
 
-def test_of(atom: Atom) -> Test:
+def test_of(atom: tree.Atom) -> Test:
     """Return the test that an atom stands for."""
     name = atom.name
-    if isinstance(atom, Compare):
+    if isinstance(atom, tree.Compare):
         view = view_of(atom.value)
         return Within(name, view, compared(view, atom.operator, key_of(atom.value)))
-    if isinstance(atom, Between):
+    if isinstance(atom, tree.Between):
         view, low, high = view_of(atom.low), key_of(atom.low), key_of(atom.high)
         first = (low, 0) if atom.low_closed else after(view, low)
         return Within(name, view, between(view, first, after(view, high) if atom.high_closed else (high, 0)))
-    if isinstance(atom, In):
+    if isinstance(atom, tree.In):
         view = view_of(atom.values[0])
         return Within(name, view, union(compared(view, "=", key_of(value)) for value in atom.values))
-    if isinstance(atom, InNetwork):
+    if isinstance(atom, tree.InNetwork):
         return Within(name, View.ADDRESS, union(map(_network, atom.networks)))
-    if isinstance(atom, IsNull):
+    if isinstance(atom, tree.IsNull):
         return Presence(name, False)
-    if isinstance(atom, Like):
+    if isinstance(atom, tree.Like):
         return _like(name, normalise_like(atom.pattern, atom.escape))
-    if isinstance(atom, Affix):
+    if isinstance(atom, tree.Affix):
         return _affix(name, atom.where, atom.text)
     return Fits(name, Pattern(PatternKind.MATCHES, atom.regex))
 

@@ -8,28 +8,12 @@ from decimal import Decimal, InvalidOperation
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, Final, cast
 
+from peerd.lib.filter import tree
 from peerd.lib.filter.errors import FilterError, FilterTooLarge
 from peerd.lib.filter.grammar import SCAN, WORDS_FOR, Dialect, grammar
 from peerd.lib.filter.limits import ATOMS_MAX, DEPTH_MAX, TEXT_BYTES_MAX, TOKENS_MAX
 from peerd.lib.filter.schema import Schema
-from peerd.lib.filter.tree import (
-    Affix,
-    Atom,
-    Between,
-    Compare,
-    Constant,
-    In,
-    InNetwork,
-    IsNull,
-    Like,
-    Matches,
-    Node,
-    Not,
-    all_of,
-    any_of,
-    check_atom,
-    check_limits,
-)
+from peerd.lib.filter.tree import all_of, any_of, check_atom, check_limits
 from peerd.lib.filter.values import Address, Literal, Timestamp, is_unicode, parse_address, parse_timestamp
 
 if TYPE_CHECKING:
@@ -38,7 +22,7 @@ if TYPE_CHECKING:
 _FLIPPED: Final = {"<": ">", "<=": ">=", ">": "<", ">=": "<="}
 
 
-def parse(text: str, *, schema: Schema | None = None, dialect: Dialect = Dialect.SQL) -> Node:
+def parse(text: str, *, schema: Schema | None = None, dialect: Dialect = Dialect.SQL) -> tree.Node:
     """The tree of a filter's text; with a schema, its literals have the types of their attributes.
 
     Raises `FilterError` with the column, and `FilterTooLarge` when a limit is exceeded.
@@ -48,8 +32,8 @@ def parse(text: str, *, schema: Schema | None = None, dialect: Dialect = Dialect
 
     builder = _Builder(text, schema, dialect)
     try:
-        tree = _parser(dialect).parse(text)
-        node = builder.node(tree)
+        found = _parser(dialect).parse(text)
+        node = builder.node(found)
     except lark.exceptions.UnexpectedInput as error:
         raise _syntax_error(text, error) from None
     try:
@@ -108,25 +92,25 @@ class _Builder:
         self.schema = schema
         self.truth: Literal = "true" if dialect is Dialect.WORDS else True
 
-    def node(self, tree: Any) -> Node:
+    def node(self, found: Any) -> tree.Node:
         """Return the node that a rule's tree stands for."""
-        if tree.data == "disjunction":
-            return any_of(map(self.node, tree.children))
-        if tree.data == "conjunction":
-            return all_of(map(self.node, tree.children))
-        if tree.data == "negated":
-            return Not(self.node(tree.children[1]))
-        if tree.data == "constant":
-            return Constant(tree.children[0].type == "TRUE")
-        if tree.data == "flipped":
-            value, operator, name = tree.children
+        if found.data == "disjunction":
+            return any_of(map(self.node, found.children))
+        if found.data == "conjunction":
+            return all_of(map(self.node, found.children))
+        if found.data == "negated":
+            return tree.Not(self.node(found.children[1]))
+        if found.data == "constant":
+            return tree.Constant(found.children[0].type == "TRUE")
+        if found.data == "flipped":
+            value, operator, name = found.children
             return self._guarded(name.children[0], lambda token: self._flipped(self.name(token), operator, value))
-        name, *rest = tree.children
-        negated = tree.data == "exists" or any(getattr(part, "type", "") == "NOT" for part in rest)
-        atom = self._guarded(name.children[0], lambda token: self._atom(tree.data, self.name(token), rest))
-        return Not(atom) if negated else atom
+        name, *rest = found.children
+        negated = found.data == "exists" or any(getattr(part, "type", "") == "NOT" for part in rest)
+        atom = self._guarded(name.children[0], lambda token: self._atom(found.data, self.name(token), rest))
+        return tree.Not(atom) if negated else atom
 
-    def _guarded(self, token: Token, make: Callable[[Token], Atom]) -> Atom:
+    def _guarded(self, token: Token, make: Callable[[Token], tree.Atom]) -> tree.Atom:
         """The atom, checked; an error without a place gets the atom's."""
         try:
             atom = make(token)
@@ -142,51 +126,51 @@ class _Builder:
                 raise
             raise FilterError(error.message, text=self.text, column=token.start_pos) from None
 
-    def _atom(self, rule: str, name: str, rest: list[Any]) -> Atom:
+    def _atom(self, rule: str, name: str, rest: list[Any]) -> tree.Atom:
         given = [part for part in rest if part is not None and getattr(part, "type", "") != "NOT"]
         if rule == "comparison":
-            return Compare(name, _operator(given[0]), self.literal(given[1]))
+            return tree.Compare(name, _operator(given[0]), self.literal(given[1]))
         if rule == "between":
-            return Between(name, self.literal(given[0]), self.literal(given[1]))
+            return tree.Between(name, self.literal(given[0]), self.literal(given[1]))
         if rule == "in":
             return self._in(name, given)
         if rule == "network":
-            return InNetwork(name, tuple(str(self.literal(part)) for part in given))
+            return tree.InNetwork(name, tuple(str(self.literal(part)) for part in given))
         if rule == "like":
             escape = str(self.literal(given[1])) if len(given) > 1 else None
-            return Like(name, str(self.literal(given[0])), escape)
+            return tree.Like(name, str(self.literal(given[0])), escape)
         if rule == "affix":
             where = given[0].type
-            return Affix(name, where if where == "CONTAINS" else f"{where} WITH", str(self.literal(given[1])))
+            return tree.Affix(name, where if where == "CONTAINS" else f"{where} WITH", str(self.literal(given[1])))
         if rule == "matches":
-            return Matches(name, str(self.literal(given[0])))
+            return tree.Matches(name, str(self.literal(given[0])))
         if rule in ("null", "exists"):
-            return IsNull(name)
-        return Compare(name, "=", self.truth)  # an attribute alone
+            return tree.IsNull(name)
+        return tree.Compare(name, "=", self.truth)  # an attribute alone
 
-    def _in(self, name: str, given: list[Any]) -> Atom:
+    def _in(self, name: str, given: list[Any]) -> tree.Atom:
         opening, *items, closing = given
         values = tuple(map(self.literal, items))
         if opening == "(" and closing == ")":
-            return In(name, values)
+            return tree.In(name, values)
         if len(values) != 2:
             raise FilterError(
                 "a range has two ends, as in [10, 20)", text=self.text, column=cast(int, opening.start_pos)
             )
-        return Between(name, *values, low_closed=opening == "[", high_closed=closing == "]")
+        return tree.Between(name, *values, low_closed=opening == "[", high_closed=closing == "]")
 
-    def _flipped(self, name: str, operator: Token, value: Any) -> Atom:
+    def _flipped(self, name: str, operator: Token, value: Any) -> tree.Atom:
         """Turn a comparison round: ``5 < name`` becomes ``name > 5``."""
         written = _operator(operator)
-        return Compare(name, _FLIPPED.get(written, written), self.literal(value))
+        return tree.Compare(name, _FLIPPED.get(written, written), self.literal(value))
 
     def name(self, token: Token) -> str:
         """Read an attribute's name, with or without quotes."""
         return self._unquoted(token) if token.type == "QUOTED" else str(token)
 
-    def literal(self, tree: Any) -> Literal:
+    def literal(self, found: Any) -> Literal:
         """Read the value from a literal's token."""
-        token: Token = tree.children[0]
+        token: Token = found.children[0]
         if token.type == "NUMBER":
             return self._number(token)
         if token.type == "STRING":

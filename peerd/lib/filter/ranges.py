@@ -19,12 +19,7 @@ from typing import Final, TypeAlias
 from peerd.lib.filter.values import ADDRESS_END, OTHER, Key, View
 
 Cut: TypeAlias = tuple[Key, int]
-_FIRST: Final[dict[View, Cut]] = {
-    View.BOOLEAN: (0, 0),
-    View.TEXT: ("", 0),
-    View.ENDING: ("", 0),
-    View.ADDRESS: (0, 0),
-}
+_FIRST: Final[dict[View, Cut]] = {View.BOOLEAN: (0, 0), View.TEXT: ("", 0), View.ENDING: ("", 0), View.ADDRESS: (0, 0)}
 _END: Final[dict[View, Cut]] = {View.BOOLEAN: (2, 0), View.ADDRESS: (ADDRESS_END, 0)}
 
 

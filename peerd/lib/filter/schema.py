@@ -13,32 +13,9 @@ from enum import StrEnum
 from typing import Any, Final
 
 from peerd.errors import closest
+from peerd.lib.filter import tree
 from peerd.lib.filter.errors import FilterError
-from peerd.lib.filter.tree import (
-    Affix,
-    And,
-    Atom,
-    Between,
-    Compare,
-    Constant,
-    In,
-    InNetwork,
-    Like,
-    Matches,
-    Node,
-    Not,
-    Or,
-)
-from peerd.lib.filter.values import (
-    Address,
-    Literal,
-    Timestamp,
-    View,
-    find,
-    parse_address,
-    parse_timestamp,
-    view_of,
-)
+from peerd.lib.filter.values import Address, Literal, Timestamp, View, find, parse_address, parse_timestamp, view_of
 
 ATTRIBUTES_MAX: Final = 1024
 """The largest number of attributes in one schema."""
@@ -85,30 +62,30 @@ class Schema:
             types[str(name)] = Type(word)
         return Schema(types)
 
-    def apply(self, node: Node) -> Node:
+    def apply(self, node: tree.Node) -> tree.Node:
         """A filter with literals of its attributes' types. Raises `FilterError` naming the attribute."""
-        if isinstance(node, Constant):
+        if isinstance(node, tree.Constant):
             return node
-        if isinstance(node, Not):
-            return Not(self.apply(node.part))
-        if isinstance(node, And | Or):
+        if isinstance(node, tree.Not):
+            return tree.Not(self.apply(node.part))
+        if isinstance(node, tree.And | tree.Or):
             return replace(node, parts=tuple(map(self.apply, node.parts)))
         return self.typed(node)
 
-    def typed(self, atom: Atom) -> Atom:
+    def typed(self, atom: tree.Atom) -> tree.Atom:
         """The atom with literals of its attribute's type. Raises `FilterError` naming the attribute."""
         kind = self._type_of(atom.name)
-        if isinstance(atom, Compare):
+        if isinstance(atom, tree.Compare):
             return replace(atom, value=self._literal(atom.name, kind, atom.value))
-        if isinstance(atom, Between):
+        if isinstance(atom, tree.Between):
             low, high = (self._literal(atom.name, kind, value) for value in (atom.low, atom.high))
             return replace(atom, low=low, high=high)
-        if isinstance(atom, In):
+        if isinstance(atom, tree.In):
             return replace(atom, values=tuple(self._literal(atom.name, kind, value) for value in atom.values))
-        if isinstance(atom, InNetwork) and kind is not Type.IP:
+        if isinstance(atom, tree.InNetwork) and kind is not Type.IP:
             raise FilterError(f"{atom.name} is {kind}, and IN CIDR is for ip")
-        if isinstance(atom, Like | Affix | Matches) and kind is not Type.STRING:
-            operator = atom.where if isinstance(atom, Affix) else type(atom).__name__.upper()
+        if isinstance(atom, tree.Like | tree.Affix | tree.Matches) and kind is not Type.STRING:
+            operator = atom.where if isinstance(atom, tree.Affix) else type(atom).__name__.upper()
             raise FilterError(f"{atom.name} is {kind}, and {operator} is for string")
         return atom
 

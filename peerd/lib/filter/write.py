@@ -7,22 +7,8 @@ import re
 from decimal import Decimal
 from typing import Final
 
+from peerd.lib.filter import tree
 from peerd.lib.filter.grammar import BARE_NAME, Dialect
-from peerd.lib.filter.tree import (
-    Affix,
-    And,
-    Atom,
-    Between,
-    Compare,
-    Constant,
-    In,
-    InNetwork,
-    IsNull,
-    Like,
-    Node,
-    Not,
-    Or,
-)
 from peerd.lib.filter.values import Address, Literal, Timestamp
 
 _FLIPPED: Final = {"<": ">", "<=": ">=", ">": "<", ">=": "<="}
@@ -31,7 +17,7 @@ _BARE_WORD: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_.\-]*")
 _MORE_KEYWORDS: Final = frozenset({"by", "where", "and"})
 
 
-def write(node: Node, dialect: Dialect = Dialect.SQL) -> str:
+def write(node: tree.Node, dialect: Dialect = Dialect.SQL) -> str:
     """Return the text of a tree, in one line."""
     return _Writer(dialect).node(node)
 
@@ -50,59 +36,59 @@ class _Writer:
     def __init__(self, dialect: Dialect) -> None:
         self.words = dialect is Dialect.WORDS
 
-    def node(self, node: Node) -> str:
+    def node(self, node: tree.Node) -> str:
         """Return the text of any node, without parentheses around it."""
-        if isinstance(node, Or):
-            return " OR ".join(self._part(part, (Or,)) for part in node.parts)
-        if isinstance(node, And):
+        if isinstance(node, tree.Or):
+            return " OR ".join(self._part(part, (tree.Or,)) for part in node.parts)
+        if isinstance(node, tree.And):
             connective = " and " if self.words else " AND "
-            return connective.join(self._part(part, (Or, And)) for part in node.parts)
-        if isinstance(node, Constant):
+            return connective.join(self._part(part, (tree.Or, tree.And)) for part in node.parts)
+        if isinstance(node, tree.Constant):
             return "TRUE" if node.value else "FALSE"
-        if isinstance(node, Not):
+        if isinstance(node, tree.Not):
             return self._negated(node.part)
         return self.atom(node, "")
 
-    def _part(self, node: Node, loose: tuple[type, ...]) -> str:
+    def _part(self, node: tree.Node, loose: tuple[type, ...]) -> str:
         return f"({self.node(node)})" if isinstance(node, loose) else self.node(node)
 
-    def _negated(self, part: Node) -> str:
-        if isinstance(part, IsNull):
+    def _negated(self, part: tree.Node) -> str:
+        if isinstance(part, tree.IsNull):
             return f"{write_name(part.name)} IS NOT NULL"
-        if isinstance(part, Compare | Constant | Not):
+        if isinstance(part, tree.Compare | tree.Constant | tree.Not):
             return f"NOT {self.node(part)}"
-        return f"NOT ({self.node(part)})" if isinstance(part, And | Or) else self.atom(part, "NOT ")
+        return f"NOT ({self.node(part)})" if isinstance(part, tree.And | tree.Or) else self.atom(part, "NOT ")
 
-    def atom(self, atom: Atom, negation: str) -> str:
+    def atom(self, atom: tree.Atom, negation: str) -> str:
         """An atom, with ``NOT`` before its operator where that is wanted."""
         name = write_name(atom.name)
-        if isinstance(atom, Compare):
+        if isinstance(atom, tree.Compare):
             operator = "!=" if self.words and atom.operator == "<>" else atom.operator
             if self.words and isinstance(atom.value, bool):  # on the right they would be words
                 return f"{self.literal(atom.value)} {_FLIPPED.get(operator, operator)} {name}"
             return f"{name} {operator} {self.literal(atom.value, alone=True)}"
-        if isinstance(atom, Between):
+        if isinstance(atom, tree.Between):
             low, high = self.literal(atom.low), self.literal(atom.high)
             if atom.low_closed and atom.high_closed:
                 return f"{name} {negation}BETWEEN {low} AND {high}"
             return (
                 f"{name} {negation}IN {'[' if atom.low_closed else '('}{low}, {high}{']' if atom.high_closed else ')'}"
             )
-        if isinstance(atom, In):
+        if isinstance(atom, tree.In):
             return f"{name} {negation}IN ({', '.join(map(self.literal, atom.values))})"
-        if isinstance(atom, InNetwork):
+        if isinstance(atom, tree.InNetwork):
             networks = ", ".join(map(write_text, atom.networks))
             return (
                 f"{name} {negation}IN CIDR ({networks})"
                 if len(atom.networks) > 1
                 else f"{name} {negation}IN CIDR {networks}"
             )
-        if isinstance(atom, IsNull):
+        if isinstance(atom, tree.IsNull):
             return f"{name} IS NULL"
-        if isinstance(atom, Like):
+        if isinstance(atom, tree.Like):
             escape = "" if atom.escape is None else f" ESCAPE {write_text(atom.escape)}"
             return f"{name} {negation}LIKE {write_text(atom.pattern)}{escape}"
-        if isinstance(atom, Affix):
+        if isinstance(atom, tree.Affix):
             return f"{name} {negation}{atom.where} {write_text(atom.text)}"
         return f"{name} {negation}MATCHES {write_text(atom.regex)}"
 

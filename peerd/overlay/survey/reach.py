@@ -10,7 +10,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from statistics import median
-from typing import Final, Protocol
+from typing import Final
 
 from peerd.api import Rng
 from peerd.ids import NodeId
@@ -28,6 +28,8 @@ COORDINATE_ERROR_MAX: Final = 0.5
 """Predictions by coordinates of a larger stated error are not compared with."""
 
 Pair = tuple[NodeId, NodeId]
+Measure = Callable[[PeerRef, Sequence[PeerRef], int, Callable[[dict[NodeId, Reached] | str], None]], None]
+"""`peerd.overlay.survey.survey.Surveyor.measure`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,24 +88,12 @@ class Reachability:
         return places[0].rtt_s(places[1])
 
 
-class Measurer(Protocol):
-    """What a test needs of `peerd.overlay.survey.survey.Surveyor`."""
-
-    def measure(
-        self,
-        peer: PeerRef,
-        targets: Sequence[PeerRef],
-        pings: int,
-        done: Callable[[dict[NodeId, Reached] | str], None],
-    ) -> None: ...
-
-
 class ReachTest:
     """One test over the nodes of a finished survey. ``finished`` is called once, later; `cancel` prevents it."""
 
     def __init__(
         self,
-        measurer: Measurer,
+        measure: Measure,
         now: Callable[[], float],
         rng: Rng,
         survey: Survey,
@@ -111,7 +101,7 @@ class ReachTest:
         finished: Callable[[Reachability], None],
         progress: Callable[[ReachProgress], None] = lambda progress: None,
     ) -> None:
-        self._measurer = measurer
+        self._measure = measure
         self._now = now
         self._finished = finished
         self._progress = progress
@@ -147,7 +137,7 @@ class ReachTest:
         def done(found: dict[NodeId, Reached] | str) -> None:
             self._reported(node_id, targets, found)
 
-        self._measurer.measure(self._peers[node_id], [self._peers[target] for target in targets], PINGS, done)
+        self._measure(self._peers[node_id], [self._peers[target] for target in targets], PINGS, done)
 
     def _reported(self, node_id: NodeId, targets: Sequence[NodeId], found: dict[NodeId, Reached] | str) -> None:
         self._in_flight -= 1

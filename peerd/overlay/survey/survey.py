@@ -15,18 +15,7 @@ from peerd.api import Part, handles, on_timer
 from peerd.errors import Unavailable
 from peerd.ids import NodeId
 from peerd.messages import Message, PeerRef
-from peerd.overlay.messages import (
-    Absence,
-    HistoryNote,
-    HistoryReply,
-    HistoryRequest,
-    Reached,
-    ReachReply,
-    ReachReport,
-    ReachRequest,
-    ViewReply,
-    ViewRequest,
-)
+from peerd.overlay import messages
 from peerd.overlay.state import OverlayState
 from peerd.overlay.survey.ping import Pinger, batch_limit_s
 from peerd.overlay.survey.walk import ANSWER_TIMEOUT_S, Survey, Walk, WalkProgress
@@ -40,7 +29,7 @@ ASKED_MAX: Final = 8
 """How often a node that is busy, or does not answer, is asked for a batch."""
 REPORT_GRACE_S: Final = 5.0
 
-Batch = dict[NodeId, Reached]
+Batch = dict[NodeId, messages.Reached]
 BatchDone = Callable[[Batch | str], None]
 """What came of a batch of pings, or in one phrase why nothing did."""
 
@@ -50,7 +39,7 @@ class _Pending:
     """A batch that another node does for this one."""
 
     peer: PeerRef
-    request: ReachRequest
+    request: messages.ReachRequest
     done: BatchDone
     asked: int = 0
     reason: str = "does not answer"
@@ -59,7 +48,7 @@ class _Pending:
 class Surveyor(Part):
     """The survey part of one node: asks, and answers."""
 
-    def __init__(self, state: OverlayState, missing: Callable[[], tuple[Absence, ...]]) -> None:
+    def __init__(self, state: OverlayState, missing: Callable[[], tuple[messages.Absence, ...]]) -> None:
         self.state = state
         self._host = state.host
         self._missing = missing
@@ -70,11 +59,11 @@ class Surveyor(Part):
 
     # Views
 
-    def view(self) -> ViewReply:
+    def view(self) -> messages.ViewReply:
         """What this node sees."""
         state = self.state
         leaves = state.leaves.snapshot()
-        return ViewReply(
+        return messages.ViewReply(
             is_ready=state.is_ready,
             may_serve=state.may_serve,
             is_leaving=state.is_leaving,
@@ -88,23 +77,23 @@ class Surveyor(Part):
             missing=self._missing(),
         )
 
-    def ask_view(self, peer: PeerRef, done: Callable[[ViewReply | None], None]) -> None:
+    def ask_view(self, peer: PeerRef, done: Callable[[messages.ViewReply | None], None]) -> None:
         """What a peer (or this node) sees; ``None`` when it does not answer."""
         if peer.id == self.state.own:
             done(self.view())
             return
 
         def answered(reply: Message, source: PeerRef) -> None:
-            done(reply if isinstance(reply, ViewReply) else None)
+            done(reply if isinstance(reply, messages.ViewReply) else None)
 
-        self._host.request(peer, ViewRequest(), ANSWER_TIMEOUT_S, answered, lambda: done(None))
+        self._host.request(peer, messages.ViewRequest(), ANSWER_TIMEOUT_S, answered, lambda: done(None))
 
-    def history(self, peer: NodeId) -> HistoryReply:
+    def history(self, peer: NodeId) -> messages.HistoryReply:
         """What this node thought of a peer. The silence of a peer that was never heard is ``None``."""
         notes = self.state.history.of(peer)
-        return HistoryReply(
+        return messages.HistoryReply(
             tuple(
-                HistoryNote(
+                messages.HistoryNote(
                     note.wall_s,
                     note.verdict,
                     note.evidence,
@@ -116,16 +105,16 @@ class Surveyor(Part):
             )
         )
 
-    def ask_history(self, asked: PeerRef, peer: NodeId, done: Callable[[HistoryReply | None], None]) -> None:
+    def ask_history(self, asked: PeerRef, peer: NodeId, done: Callable[[messages.HistoryReply | None], None]) -> None:
         """What another node (or this one) thought of a peer; ``None`` when it does not answer."""
         if asked.id == self.state.own:
             done(self.history(peer))
             return
 
         def answered(reply: Message, source: PeerRef) -> None:
-            done(reply if isinstance(reply, HistoryReply) else None)
+            done(reply if isinstance(reply, messages.HistoryReply) else None)
 
-        self._host.request(asked, HistoryRequest(peer), ANSWER_TIMEOUT_S, answered, lambda: done(None))
+        self._host.request(asked, messages.HistoryRequest(peer), ANSWER_TIMEOUT_S, answered, lambda: done(None))
 
     def walk(self, finished: Callable[[Survey], None], progress: Callable[[WalkProgress], None]) -> Walk:
         """Ask every node of the ring. ``finished`` may be called before this returns, when this node is alone.
@@ -160,7 +149,7 @@ class Surveyor(Part):
         if len(self._pending) >= BATCHES_MAX:
             raise Unavailable(f"{BATCHES_MAX} measurements are under way; try again when they have ended")
         self._number = number = (self._number + 1) % (1 << 32)
-        request = ReachRequest(number, tuple(targets), pings)
+        request = messages.ReachRequest(number, tuple(targets), pings)
         self._pending[number] = _Pending(peer, request, done)
         self._ask_again(number)
 
@@ -189,7 +178,7 @@ class Surveyor(Part):
         pending = self._pending.get(number)
         if pending is None:
             return  # the report came first
-        if isinstance(reply, ReachReply) and reply.accepted:
+        if isinstance(reply, messages.ReachReply) and reply.accepted:
             limit_s = batch_limit_s(len(pending.request.targets), pending.request.pings) + REPORT_GRACE_S
             self._host.set_timer("survey_due", limit_s, number)
         else:
@@ -223,25 +212,25 @@ class Surveyor(Part):
 
     # For others
 
-    @handles(ViewRequest)
-    def _view_requested(self, message: ViewRequest, source: PeerRef) -> ViewReply:
+    @handles(messages.ViewRequest)
+    def _view_requested(self, message: messages.ViewRequest, source: PeerRef) -> messages.ViewReply:
         return self.view()
 
-    @handles(HistoryRequest)
-    def _history_requested(self, message: HistoryRequest, source: PeerRef) -> HistoryReply:
+    @handles(messages.HistoryRequest)
+    def _history_requested(self, message: messages.HistoryRequest, source: PeerRef) -> messages.HistoryReply:
         return self.history(message.peer)
 
-    @handles(ReachRequest)
-    def reach_requested(self, message: ReachRequest, source: PeerRef) -> ReachReply:
+    @handles(messages.ReachRequest)
+    def reach_requested(self, message: messages.ReachRequest, source: PeerRef) -> messages.ReachReply:
         """Somebody wants to know whom this node reaches."""
 
         def report(found: Batch) -> None:
-            self._host.send(source, ReachReport(message.number, tuple(found.values())))
+            self._host.send(source, messages.ReachReport(message.number, tuple(found.values())))
 
-        return ReachReply(self._pinger.start(message.targets, message.pings, report))
+        return messages.ReachReply(self._pinger.start(message.targets, message.pings, report))
 
-    @handles(ReachReport)
-    def reach_reported(self, message: ReachReport, source: PeerRef) -> None:
+    @handles(messages.ReachReport)
+    def reach_reported(self, message: messages.ReachReport, source: PeerRef) -> None:
         """A batch is done. What was not asked for is not believed."""
         pending = self._pending.get(message.number)
         if pending is None or pending.peer.id != source.id:

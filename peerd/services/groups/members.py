@@ -148,10 +148,6 @@ class Members:
         self.entrusted.waiting[number] = (plugin, on_outcome)
         return number
 
-    def is_awaited(self, number: int) -> bool:
-        """Whether the message of that number has no outcome yet."""
-        return number in self.entrusted.waiting
-
     def settle(self, number: int, outcome: GroupOutcome, peer: PeerRef | None = None) -> bool:
         """Tell the outcome, once. Returns whether it was awaited."""
         waiting = self.entrusted.waiting.pop(number, None)

@@ -23,14 +23,17 @@ from peerd.messages import Message, PeerRef
 from peerd.services.groups.anycast import Anycaster
 from peerd.services.groups.config import GroupsConfig
 from peerd.services.groups.departure import Departure
-from peerd.services.groups.members import LEFT_MAX, Entrusted, GroupMembership, Members, OnOutcome, group_key
-from peerd.services.groups.messages import (
-    GROUP_MESSAGES,
-    Anycast,
-    Join,
-    Publish,
-    Redirect,
+from peerd.services.groups.members import (
+    LEFT_MAX,
+    Entrusted,
+    GroupMembership,
+    Members,
+    OnAnycast,
+    OnMessage,
+    OnOutcome,
+    group_key,
 )
+from peerd.services.groups.messages import GROUP_MESSAGES, Anycast, Join, Publish, Redirect
 from peerd.services.groups.multicast import Multicaster
 from peerd.services.groups.ports import ServiceHost
 from peerd.services.groups.refresh import Refresher
@@ -284,3 +287,37 @@ class GroupService(Service):
             raise Bug("more messages wait than the limits allow")
         if len(self._entrusted.heard.keys() - self._entrusted.memberships.keys()) > LEFT_MAX:
             raise Bug("too much is remembered of groups that were left")
+
+
+class BoundGroups:
+    """Looks the service up at each call, so that a plugin may keep this object when the service is restarted."""
+
+    def __init__(self, service: Callable[[], GroupService], plugin: Plugin) -> None:
+        self._service = service
+        self._plugin = plugin
+
+    def create(self, group: str) -> None:
+        """See `peerd.api.Groups.create`."""
+        self._service().create(self._plugin, group)
+
+    def join(self, group: str, on_message: OnMessage, on_anycast: OnAnycast | None = None) -> None:
+        """See `peerd.api.Groups.join`."""
+        membership = GroupMembership(self._plugin.name, self._plugin.messages, on_message, on_anycast)
+        self._service().join(group, membership)
+
+    def leave(self, group: str) -> None:
+        """See `peerd.api.Groups.leave`."""
+        self._service().leave(self._plugin.name, group)
+
+    def multicast(self, group: str, message: Message, on_outcome: Callable[[GroupOutcome], None] | None = None) -> None:
+        """See `peerd.api.Groups.multicast`."""
+
+        def told(outcome: GroupOutcome, peer: PeerRef | None) -> None:
+            if on_outcome is not None:
+                on_outcome(outcome)
+
+        self._service().multicast(self._plugin, group, message, told)
+
+    def anycast(self, group: str, message: Message, on_outcome: Callable[[GroupOutcome, PeerRef | None], None]) -> None:
+        """See `peerd.api.Groups.anycast`."""
+        self._service().anycast(self._plugin, group, message, on_outcome)

@@ -99,8 +99,7 @@ class Group:
         """Children by round trip as far as it is known, then by id."""
         infinity = float("inf")
         ordered = sorted(
-            self.children.values(),
-            key=lambda child: (infinity if child.rtt_s is None else child.rtt_s, child.peer.id),
+            self.children.values(), key=lambda child: (infinity if child.rtt_s is None else child.rtt_s, child.peer.id)
         )
         return [child.peer for child in ordered]
 

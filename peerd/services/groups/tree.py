@@ -14,20 +14,9 @@ from typing import Final
 from peerd.api import Part, handles, on_timer
 from peerd.ids import NodeId, closest, format_id
 from peerd.messages import PeerRef
+from peerd.services.groups import messages
 from peerd.services.groups.config import GroupsConfig
-from peerd.services.groups.messages import (
-    CANDIDATES_MAX,
-    GENERATION_MAX,
-    Attached,
-    Bequest,
-    Departing,
-    Detach,
-    Invitation,
-    Join,
-    MulticastPosition,
-    Path,
-    Redirect,
-)
+from peerd.services.groups.messages import CANDIDATES_MAX, GENERATION_MAX
 from peerd.services.groups.ports import ServiceHost
 from peerd.services.groups.state import Child, Group
 from peerd.services.groups.stream import ReplayLog, Seen, covers, is_same_reign, later, missed
@@ -95,7 +84,7 @@ class Trees(Part):
         if group.is_needed:
             return
         if group.parent is not None:
-            self._host.send(group.parent, Detach(group.id))
+            self._host.send(group.parent, messages.Detach(group.id))
         self._host.cancel_timer("join", group.id)
         del self.groups[group.id]
         self.log.forget(group.id)
@@ -136,11 +125,11 @@ class Trees(Part):
             host.route(group.id, self._join(group))
         self._wait(group, wait_s)
 
-    def _join(self, group: Group, *, is_invited: bool = False) -> Join:
-        return Join(group.id, self._host.peer, group.position, group.insists, is_invited)
+    def _join(self, group: Group, *, is_invited: bool = False) -> messages.Join:
+        return messages.Join(group.id, self._host.peer, group.position, group.insists, is_invited)
 
-    @handles(Invitation)
-    def _invited(self, message: Invitation, source: PeerRef) -> None:
+    @handles(messages.Invitation)
+    def _invited(self, message: messages.Invitation, source: PeerRef) -> None:
         """A node that has met this one's routed join would take it: ask that node itself.
 
         The wait for an answer goes on as it is, so that nobody draws it out with invitations.
@@ -156,7 +145,7 @@ class Trees(Part):
         jitter = self._host.rng.uniform(1.0 - JOIN_JITTER, 1.0 + JOIN_JITTER)
         self._host.set_timer("join", wait_s * jitter, group.id)
 
-    def intercept(self, join: Join, previous_hop: PeerRef) -> bool:
+    def intercept(self, join: messages.Join, previous_hop: PeerRef) -> bool:
         """Whether this node takes over a join that passes through on its way to the root.
 
         Over the joiner's own link it has its place at once. Others may have made up who joins: no place is taken for
@@ -170,7 +159,7 @@ class Trees(Part):
             self._invite(join)
         return True
 
-    def _may_take(self, join: Join, *, as_root: bool = False) -> bool:
+    def _may_take(self, join: messages.Join, *, as_root: bool = False) -> bool:
         """Whether the joiner may be below this node, which is in the tree or becomes part of it."""
         group = self.groups.get(join.group)
         if group is None:
@@ -182,7 +171,7 @@ class Trees(Part):
             return group.may_adopt(join.joiner.id)
         return group.is_gathering and not join.insists and self._has_room(group, join.joiner)
 
-    def _take(self, join: Join, *, as_root: bool = False) -> None:
+    def _take(self, join: messages.Join, *, as_root: bool = False) -> None:
         """Take a joiner that `_may_take` allows, and that asks over its own link."""
         group = self.groups.get(join.group)
         if group is None:
@@ -198,7 +187,7 @@ class Trees(Part):
         else:
             self._admit(group, join)
 
-    def _invite(self, join: Join) -> None:
+    def _invite(self, join: messages.Join) -> None:
         """Have a joiner ask for its place itself; where there is none, ask the children.
 
         Others say who that is: they must not have this node flood somebody.
@@ -210,12 +199,12 @@ class Trees(Part):
         if group is not None and group.is_attached and not self._has_room(group, join.joiner):
             self._send_on(group, join.joiner)
         else:
-            self._host.send(join.joiner, Invitation(join.group))
+            self._host.send(join.joiner, messages.Invitation(join.group))
 
     def _carried(self) -> int:
         return sum(not group.is_wanted for group in self.groups.values())
 
-    def arrived(self, join: Join) -> None:
+    def arrived(self, join: messages.Join) -> None:
         """A join has come to this node as the root of the group."""
         group = self.groups.get(join.group)
         if join.joiner.id == self._own:
@@ -229,14 +218,14 @@ class Trees(Part):
             self.become_root(group)
         self._invite(join)
 
-    def _outrank(self, group: Group, theirs: MulticastPosition, own: MulticastPosition) -> None:
+    def _outrank(self, group: Group, theirs: messages.MulticastPosition, own: messages.MulticastPosition) -> None:
         """Begin a reign after the one that the joiner has followed, if that was of this or a later generation."""
         if theirs.generation >= own.generation and not is_same_reign(theirs, own):
-            group.position = MulticastPosition(_next_generation(theirs.generation), self._own, 0)
+            group.position = messages.MulticastPosition(_next_generation(theirs.generation), self._own, 0)
             self._tell_children(group)
 
-    @handles(Join)
-    def _asked(self, join: Join, source: PeerRef) -> None:
+    @handles(messages.Join)
+    def _asked(self, join: messages.Join, source: PeerRef) -> None:
         """Answer a node that was invited, or redirected here, and asks for a place."""
         group = self.groups.get(join.group)
         if join.joiner.id != source.id:
@@ -244,9 +233,9 @@ class Trees(Part):
         elif not self._has_taken(join):
             above = group.parent if group is not None and self.is_leaving else None
             is_child = group is not None and source.id in group.children
-            self._host.send(source, Redirect(join.group, () if above is None else (above,), keeps=is_child))
+            self._host.send(source, messages.Redirect(join.group, () if above is None else (above,), keeps=is_child))
 
-    def _has_taken(self, join: Join) -> bool:
+    def _has_taken(self, join: messages.Join) -> bool:
         group = self.groups.get(join.group)
         if group is not None and group.is_attached:
             if group.is_root and join.position is not None and group.position is not None:
@@ -268,7 +257,7 @@ class Trees(Part):
         """Children in one group; a root that leaves has room for its heir."""
         return self.config.children_max + self.is_leaving
 
-    def _offer(self, group: Group, join: Join) -> bool:
+    def _offer(self, group: Group, join: messages.Join) -> bool:
         """Take the joiner as a child, or name children that may; false when it must not hang below this node."""
         is_welcome = group.is_root or not self.is_leaving or join.joiner.id in group.children
         if not is_welcome or not group.may_adopt(join.joiner.id):
@@ -283,9 +272,9 @@ class Trees(Part):
         """Name children that may have room: Scribe's bottleneck remover (section 3.5), before there is a bottleneck."""
         others = [child.peer for child in group.children.values()]
         some = self._host.rng.sample(others, min(CANDIDATES_MAX, len(others)))
-        self._host.send(joiner, Redirect(group.id, tuple(some)))
+        self._host.send(joiner, messages.Redirect(group.id, tuple(some)))
 
-    def _admit(self, group: Group, join: Join) -> Child:
+    def _admit(self, group: Group, join: messages.Join) -> Child:
         now = self._host.now()
         child = Child(join.joiner, now + self.config.lease, joined_at=now, position=join.position)
         group.children[join.joiner.id] = child
@@ -295,7 +284,7 @@ class Trees(Part):
         """Tell a child that it is one, and send what it missed."""
         child.is_welcomed = True
         replay = self.log.replay(group.id, child.position, group.position)
-        self._host.send(child.peer, Attached(group.id, group.path, replay.start))
+        self._host.send(child.peer, messages.Attached(group.id, group.path, replay.start))
         for multicast in replay.multicasts:
             if not self._host.may_pass(child.peer):
                 self._drop("rate")  # the child sees from what comes next that the rest is missing
@@ -308,12 +297,12 @@ class Trees(Part):
         """Tell the children the new path of this node."""
         for child in group.children.values():
             if child.is_welcomed:
-                self._host.send(child.peer, Attached(group.id, group.path, group.position))
+                self._host.send(child.peer, messages.Attached(group.id, group.path, group.position))
             elif group.is_attached:
                 self._welcome(group, child)
 
-    @handles(Detach)
-    def _detached(self, message: Detach, source: PeerRef) -> None:
+    @handles(messages.Detach)
+    def _detached(self, message: messages.Detach, source: PeerRef) -> None:
         """A child leaves."""
         group = self.groups.get(message.group)
         if group is not None and group.children.pop(source.id, None) is not None:
@@ -328,23 +317,25 @@ class Trees(Part):
 
     # Parents
 
-    @handles(Attached)
-    def _attached(self, message: Attached, source: PeerRef) -> None:
+    @handles(messages.Attached)
+    def _attached(self, message: messages.Attached, source: PeerRef) -> None:
         """A parent, perhaps a new one, says where it is."""
         group = self.groups.get(message.group)
         is_expected = group is not None and (group.is_child_of(source) or (group.is_joining and bool(message.path)))
         if group is None or group.is_root or not is_expected:
-            self._host.send(source, Detach(message.group))
+            self._host.send(source, messages.Detach(message.group))
         elif message.path and message.path[-1] != source.id:
             self._drop("malformed")
         else:
             self.follow(group, source, message.path, message.start)
 
-    def follow(self, group: Group, parent: PeerRef, path: Path, start: MulticastPosition | None = None) -> None:
+    def follow(
+        self, group: Group, parent: PeerRef, path: messages.Path, start: messages.MulticastPosition | None = None
+    ) -> None:
         """Take over the path of the parent, or of a new one; a path that makes a loop ends it."""
         if group.is_loop(path):
             self._drop("loop")
-            self._host.send(parent, Detach(group.id))
+            self._host.send(parent, messages.Detach(group.id))
             if group.is_child_of(parent):
                 self.lose_parent(group, "loop")
             return
@@ -365,7 +356,7 @@ class Trees(Part):
 
     def _change_parent(self, group: Group, parent: PeerRef, evidence: str, depth: int) -> None:
         if group.parent is not None:
-            self._host.send(group.parent, Detach(group.id))  # the new one replays: nothing is lost in between
+            self._host.send(group.parent, messages.Detach(group.id))  # the new one replays: nothing is lost in between
         group.is_root = False
         group.parent = parent
         group.promised = None
@@ -377,7 +368,7 @@ class Trees(Part):
         self._host.count("peerd_groups_parent_changes_total", evidence=evidence)
         self._host.emit(GroupParentChanged(group=format_id(group.id), parent=parent, evidence=evidence, depth=depth))
 
-    def _set_path(self, group: Group, path: Path) -> None:
+    def _set_path(self, group: Group, path: messages.Path) -> None:
         for ancestor in path[:-1]:
             group.children.pop(ancestor, None)  # it has moved to a place above this node; its Detach is under way
         if path != group.path:
@@ -400,10 +391,10 @@ class Trees(Part):
             return False
         if group.parent is not None and not group.is_asking:
             group.asked_at, group.asks, group.is_asking = now, group.asks + 1, True
-            self._host.send(group.parent, Join(group.id, self._host.peer, group.position, True))
+            self._host.send(group.parent, messages.Join(group.id, self._host.peer, group.position, True))
         return True
 
-    def _continue_from(self, group: Group, start: MulticastPosition) -> None:
+    def _continue_from(self, group: Group, start: messages.MulticastPosition) -> None:
         group.is_asking = False
         gap = missed(group.position, start)
         if gap:
@@ -417,8 +408,8 @@ class Trees(Part):
         self._set_path(group, ())
         self._seek(group, candidates)
 
-    @handles(Redirect)
-    def _redirected(self, message: Redirect, source: PeerRef) -> None:
+    @handles(messages.Redirect)
+    def _redirected(self, message: messages.Redirect, source: PeerRef) -> None:
         """Handle a redirect: the parent gives this node up, or a node that it asked has no room."""
         group = self.groups.get(message.group)
         if group is None:
@@ -452,8 +443,8 @@ class Trees(Part):
         now = self._host.now()
         return [peer for peer in self._host.leaf_set().members() if self._leaving.get(peer.id, now) <= now]
 
-    @handles(Departing)
-    def _departs(self, message: Departing, source: PeerRef) -> None:
+    @handles(messages.Departing)
+    def _departs(self, message: messages.Departing, source: PeerRef) -> None:
         """A neighbour leaves: it says so itself, and repeats it for as long as it is to be believed."""
         self._leaving[source.id] = self._host.now() + self.config.lease
         self._forget_left()
@@ -467,8 +458,8 @@ class Trees(Part):
             and self._own == closest(key, others)
         )
 
-    @handles(Bequest)
-    def _inherit(self, bequest: Bequest, source: PeerRef) -> None:
+    @handles(messages.Bequest)
+    def _inherit(self, bequest: messages.Bequest, source: PeerRef) -> None:
         """The root of a group is leaving, and takes this node for the next root."""
         group_id, theirs = bequest.group, bequest.position
         is_too_much = group_id not in self.groups and self._carried() >= self.config.trees_max
@@ -479,13 +470,13 @@ class Trees(Part):
         group = self.groups.get(group_id)
         if group is None:
             group = self._add(group_id)
-            group.position = MulticastPosition(
+            group.position = messages.MulticastPosition(
                 0, self._own, 0
             )  # the heir has all that the old root has, and can replay it
         group.heir_until = self._host.now() + self.config.lease
         if bequest.is_final and (group.is_root or covers(group.position, theirs)):
             self.become_root(group, theirs)
-            self._offer(group, Join(group_id, source, theirs, True))
+            self._offer(group, messages.Join(group_id, source, theirs, True))
             return
         if group.is_root:
             self._resign(group)
@@ -508,13 +499,13 @@ class Trees(Part):
         group.is_root = False
         self._tell_root(group, is_root=False)
 
-    def become_root(self, group: Group, heard: MulticastPosition | None = None) -> None:
+    def become_root(self, group: Group, heard: messages.MulticastPosition | None = None) -> None:
         """Become the root, since messages for the group's key arrive here; a parent is given up."""
         if group.parent is not None:
-            self._host.send(group.parent, Detach(group.id))
+            self._host.send(group.parent, messages.Detach(group.id))
             group.parent = None
         generations = [position.generation for position in (group.position, heard) if position is not None]
-        group.position = MulticastPosition(_next_generation(max(generations, default=0)), self._own, 0)
+        group.position = messages.MulticastPosition(_next_generation(max(generations, default=0)), self._own, 0)
         is_new = not group.is_root
         group.is_root = True
         self._settle(group)
@@ -544,9 +535,9 @@ class Trees(Part):
         for group in self.groups.values():
             candidates = () if group.parent is None else (group.parent,)
             for child in group.children.values():
-                self._host.send(child.peer, Redirect(group.id, candidates))
+                self._host.send(child.peer, messages.Redirect(group.id, candidates))
             if group.parent is not None:
-                self._host.send(group.parent, Detach(group.id))
+                self._host.send(group.parent, messages.Detach(group.id))
 
     # Telling
 

@@ -15,6 +15,7 @@ from typing import Final
 from peerd.api import Part, Priority, RecordVersion, handles
 from peerd.ids import NodeId
 from peerd.messages import Message, PeerRef
+from peerd.services.records import messages
 from peerd.services.records.batches import batches, first_batch, whole
 from peerd.services.records.messages import (
     BUCKETS,
@@ -24,17 +25,6 @@ from peerd.services.records.messages import (
     LACKS_PROOF,
     PAGE_RECORDS_MAX,
     REFUSED,
-    DifferingParts,
-    DigestReply,
-    DigestRequest,
-    RangeDigests,
-    RecordCopy,
-    ReplicaAck,
-    ReplicaGet,
-    ReplicaGot,
-    ReplicaPut,
-    VersionsReply,
-    VersionsRequest,
 )
 from peerd.services.records.proof_ends import SeenEnds
 from peerd.services.records.record import Record, RecordId, summary
@@ -129,7 +119,7 @@ class Exchange:
 
     def _ask_digests(self, arcs: Sequence[tuple[Arc, bool]], *, is_first: bool) -> None:
         def answered(reply: Message) -> bool:
-            if not isinstance(reply, DigestReply) or len(reply.differing) != len(arcs):
+            if not isinstance(reply, messages.DigestReply) or len(reply.differing) != len(arcs):
                 return False
             self.is_established = reply.is_established
             if is_first:
@@ -142,11 +132,11 @@ class Exchange:
 
         table = self._state.table
         ranges = [
-            RangeDigests(arc.low, arc.high, packed_digests(table, arc), is_pull, arc.low_item, arc.high_item)
+            messages.RangeDigests(arc.low, arc.high, packed_digests(table, arc), is_pull, arc.low_item, arc.high_item)
             for arc, is_pull in arcs
         ]
         is_empty = self._state.is_established and not len(table)
-        self._request(DigestRequest(tuple(ranges), is_empty), answered)
+        self._request(messages.DigestRequest(tuple(ranges), is_empty), answered)
 
     def _look_into(self, part: Arc, is_pull: bool) -> None:
         """A part that differs: its versions, or the digests of its parts when it holds much.
@@ -170,7 +160,7 @@ class Exchange:
             page, rest = Arc.of_places(arc.low_place, after), Arc.of_places(after, arc.high_place)
 
         def answered(reply: Message) -> bool:
-            if not isinstance(reply, VersionsReply):
+            if not isinstance(reply, messages.VersionsReply):
                 return False
             if rest is not None and rest.low_place != rest.high_place:
                 self._tasks.appendleft(partial(self._ask_versions, rest, is_pull))
@@ -185,11 +175,11 @@ class Exchange:
             return True
 
         entries = tuple(summary(record) for record in records)
-        self._request(VersionsRequest(page.low, page.high, entries, page.low_item, page.high_item), answered)
+        self._request(messages.VersionsRequest(page.low, page.high, entries, page.low_item, page.high_item), answered)
 
     def _offer_page(self, records: Sequence[Record]) -> None:
         def answered(reply: Message) -> bool:
-            if not isinstance(reply, VersionsReply):
+            if not isinstance(reply, messages.VersionsReply):
                 return False
             wanted = dict.fromkeys(reply.wanted)
             self._confirm(record for index, record in enumerate(records) if index not in wanted)
@@ -197,7 +187,9 @@ class Exchange:
             return True
 
         nothing = NodeId(0)
-        self._request(VersionsRequest(nothing, nothing, tuple(summary(record) for record in records)), answered)
+        self._request(
+            messages.VersionsRequest(nothing, nothing, tuple(summary(record) for record in records)), answered
+        )
 
     def _give(self, records: Sequence[Record]) -> None:
         for batch in reversed(batches(records)):
@@ -205,7 +197,7 @@ class Exchange:
 
     def _give_batch(self, records: Sequence[Record]) -> None:
         def answered(reply: Message) -> bool:
-            if not isinstance(reply, ReplicaAck) or len(reply.statuses) != len(records):
+            if not isinstance(reply, messages.ReplicaAck) or len(reply.statuses) != len(records):
                 return False
             held = [record for record, status in zip(records, reply.statuses, strict=True) if status == HELD]
             self._confirm(held)
@@ -214,13 +206,13 @@ class Exchange:
                 self._state.admit(copy)
             return True
 
-        self._request(ReplicaPut(*self._state.batch(records)), answered)
+        self._request(messages.ReplicaPut(*self._state.batch(records)), answered)
 
     def _confirm(self, records: Iterable[Record]) -> None:
         self.confirmed.update((record.identity, record.version) for record in records)
 
 
-def _behind(page: Arc, copy: RecordCopy) -> Arc | None:
+def _behind(page: Arc, copy: messages.RecordCopy) -> Arc | None:
     """What is left of a page whose records came in order up to this one; it is less each time, so there is an end."""
     after = RecordId(copy.key, copy.namespace, copy.item, copy.owner).place + 1
     is_within = 0 < (after - page.low_place) % PLACES < page.width
@@ -241,8 +233,8 @@ class Responder(Part):
         self._state = state
         self._seen = SeenEnds()
 
-    @handles(ReplicaPut)
-    def _put(self, message: ReplicaPut, source: PeerRef) -> ReplicaAck:
+    @handles(messages.ReplicaPut)
+    def _put(self, message: messages.ReplicaPut, source: PeerRef) -> messages.ReplicaAck:
         """Take records in; say which are held here now, and return what is newer."""
         self._state.refresh()
         statuses: list[int] = []
@@ -261,36 +253,40 @@ class Responder(Part):
             held = self._state.table.get(RecordId(copy.key, copy.namespace, copy.item, copy.owner))
             if held is not None and held.version.rank > copy.version.rank:
                 newer.append(held)
-        return ReplicaAck(tuple(statuses), *self._state.batch(first_batch(newer)[0]))
+        return messages.ReplicaAck(tuple(statuses), *self._state.batch(first_batch(newer)[0]))
 
-    @handles(ReplicaGet)
-    def _get(self, message: ReplicaGet, source: PeerRef) -> ReplicaGot:
+    @handles(messages.ReplicaGet)
+    def _get(self, message: messages.ReplicaGet, source: PeerRef) -> messages.ReplicaGot:
         """A root that has not caught up asks for one record."""
         name = message.key, message.namespace, message.item
         record = self._state.current(name, message.owner)
         others = [each for each in self._state.table.named(name) if each is not record]
         if record is None:
-            return ReplicaGot(None, self._state.is_established, tuple(map(self._state.copy, first_batch(others)[0])))
+            return messages.ReplicaGot(
+                None, self._state.is_established, tuple(map(self._state.copy, first_batch(others)[0]))
+            )
         others = first_batch([record, *others])[0][1:]
-        return ReplicaGot(self._state.copy(record), self._state.is_established, tuple(map(self._state.copy, others)))
+        return messages.ReplicaGot(
+            self._state.copy(record), self._state.is_established, tuple(map(self._state.copy, others))
+        )
 
-    @handles(DigestRequest)
-    def _digests(self, message: DigestRequest, source: PeerRef) -> DigestReply:
+    @handles(messages.DigestRequest)
+    def _digests(self, message: messages.DigestRequest, source: PeerRef) -> messages.DigestReply:
         """Compare digests of ranges. Every record in them is looked at, and much of that costs as messages do."""
         state, view = self._state, self._state.refresh()
         looked_at = sum(state.table.extent(_arc(one))[0] for one in message.ranges)
         if looked_at >= CHARGED_RECORDS:
             state.host.charge(source, looked_at // CHARGED_RECORDS)
-        differing = tuple(DifferingParts(self._differing(one)) for one in message.ranges)
+        differing = tuple(messages.DifferingParts(self._differing(one)) for one in message.ranges)
         shared = [_arc(one) for one in message.ranges if not one.is_pull]
         if shared and shared == list(view.shared_arcs(source.id)):
             is_equal = not any(each.parts for each in differing)
             state.schedule.compared(source.id, state.host.now(), state.table.writes, is_equal=is_equal)
         if message.is_empty:
             state.heard_empty(source)
-        return DigestReply(differing, state.is_established)
+        return messages.DigestReply(differing, state.is_established)
 
-    def _differing(self, theirs: RangeDigests) -> tuple[int, ...]:
+    def _differing(self, theirs: messages.RangeDigests) -> tuple[int, ...]:
         ours = packed_digests(self._state.table, _arc(theirs))
         if ours == theirs.digests:
             return ()
@@ -302,8 +298,8 @@ class Responder(Part):
                 found.append(number)
         return tuple(found)
 
-    @handles(VersionsRequest)
-    def _versions(self, message: VersionsRequest, source: PeerRef) -> VersionsReply:
+    @handles(messages.VersionsRequest)
+    def _versions(self, message: messages.VersionsRequest, source: PeerRef) -> messages.VersionsReply:
         """Compare versions of one range, or of the entries only."""
         table = self._state.table
         table.lapse(self._state.host.now())
@@ -317,11 +313,11 @@ class Responder(Part):
                 wanted.append(index)
         arc = _arc(message)
         if arc.low_place == arc.high_place:
-            return VersionsReply(tuple(wanted), (), False)
+            return messages.VersionsReply(tuple(wanted), (), False)
         newer, is_partial = first_batch(table.newer(arc, theirs))
         copies, ends = self._state.batch(newer)
-        return VersionsReply(tuple(wanted), copies, is_partial, ends)
+        return messages.VersionsReply(tuple(wanted), copies, is_partial, ends)
 
 
-def _arc(message: RangeDigests | VersionsRequest) -> Arc:
+def _arc(message: messages.RangeDigests | messages.VersionsRequest) -> Arc:
     return Arc(message.low, message.high, message.low_item, message.high_item)

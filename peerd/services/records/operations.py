@@ -187,4 +187,4 @@ class Operations(Part):
         operation = self._pending.pop(sequence)
         request = operation.request
         self._host.count("peerd_records_operations_total", verb=VERBS[request.verb], outcome=result.outcome.value)
-        self._host.record_result_upcall(request.namespace, operation.on_result, result)
+        self._host.record_upcalls.ended(request.namespace, operation.on_result, result)

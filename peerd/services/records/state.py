@@ -25,7 +25,9 @@ class RecordState:
     def __init__(self, host: RecordsHost, config: RecordsConfig) -> None:
         self.host = host
         self.config = config
-        self.table = RecordTable(config, self._changed, self.is_genuine, self.is_allowed, host.has_plugin)
+        self.table = RecordTable(
+            config, self._changed, self.is_genuine, self.is_allowed, host.record_upcalls.has_plugin
+        )
         self.schedule = Schedule(config)
         self.view = ReplicaView(host.peer, host.leaf_set(), config.replicas)
         self.is_established = False
@@ -96,7 +98,7 @@ class RecordState:
         """Tell plugins that this node has caught up, if it has, and if they are to be told."""
         if self.owes_word and self.has_items:
             self.owes_word = False
-            self.host.records_settled_upcall()
+            self.host.record_upcalls.settled()
 
     def refresh(self) -> ReplicaView:
         """The view of the leaf set as it is now; call it first in every handler that judges who holds what."""
@@ -141,14 +143,14 @@ class RecordState:
             role = self.view.role(arc.low)
             for record in self.table.within(arc):
                 if record.value is not None:
-                    self.host.record_changed_upcall(record.namespace, record.key, role, record.item)
+                    self.host.record_upcalls.changed(record.namespace, record.key, role, record.item)
 
     def _changed(self, identity: RecordId) -> None:
         self.changed()
         key, namespace, item, _ = identity
         held = self.table.get(identity)
         is_gone = held is None or held.value is None
-        self.host.record_changed_upcall(namespace, key, RecordRole.NONE if is_gone else self.view.role(key), item)
+        self.host.record_upcalls.changed(namespace, key, RecordRole.NONE if is_gone else self.view.role(key), item)
 
     def admit(self, copy: RecordCopy) -> str:
         """Merge what a peer sent; the table's verdict. Refusals are counted."""
@@ -186,8 +188,8 @@ class RecordState:
     def is_allowed(self, record: Record) -> bool:
         """Whether its plugin lets the origin write it."""
         if record.owner != SHARED:
-            return self.host.takes_owned_records(record.namespace)
-        return self.host.record_allowed_upcall(
+            return self.host.record_upcalls.takes_owned(record.namespace)
+        return self.host.record_upcalls.is_allowed(
             record.namespace, record.key, record.item, record.value, record.request.origin
         )
 

@@ -10,11 +10,10 @@ from __future__ import annotations
 from typing import Final
 
 from peerd.sim.checkers.members import ExpectedMembers
-from peerd.sim.checkers.nodes import Boundedness, FailureDetection, MonotoneEpochs, NodesValid
+from peerd.sim.checkers.nodes import Boundedness, FailureDetection, MonotoneEpochs, NodesValid, WireHygiene
 from peerd.sim.checkers.ring import DeadMembers, EverybodyReady, LeafSetConsistency, RingUnity
 from peerd.sim.checkers.routing import CorrectDelivery, Dedupe, Progress, SingleRoot
 from peerd.sim.checkers.tables import IdBinding, TableCoverage, TableEntries
-from peerd.sim.checkers.wire import WireHygiene
 from peerd.sim.observed import Delivery
 from peerd.sim.simulation import Checker, Watcher
 from peerd.sim.truth import RingOracle

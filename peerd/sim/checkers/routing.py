@@ -189,10 +189,7 @@ class Dedupe(Checker):
         if simulation.was_in_hostile_hands(delivery.type_id, delivery.body):
             return None
         place = simulation.places[delivery.node.id]
-        identity = (
-            *(place.id, place.boot_epoch, delivery.source.id),
-            *(delivery.type_id, delivery.key, delivery.body),
-        )
+        identity = (*(place.id, place.boot_epoch, delivery.source.id), *(delivery.type_id, delivery.key, delivery.body))
         if identity in self._seen:
             return f"{short_id(place.id)} got {delivery.body.hex()} of {short_id(delivery.source.id)} twice"
         if len(self._seen) >= SEEN_MAX:

@@ -7,21 +7,8 @@ from typing import ClassVar, Final
 from msgspec.structs import replace
 
 from peerd.messages import Message, PeerRef
-from peerd.overlay.messages import (
-    CANDIDATES_MAX,
-    FAILED_MAX,
-    Absence,
-    Absences,
-    Announce,
-    EntriesReply,
-    FailureNotice,
-    JoinReply,
-    JoinRequest,
-    LeafSetProbe,
-    LeafSetReply,
-    Leave,
-    Ping,
-)
+from peerd.overlay import messages
+from peerd.overlay.messages import CANDIDATES_MAX, FAILED_MAX
 from peerd.sim.hostile.member import Behaviour
 from peerd.wire.codec import Decoded
 from peerd.wire.frames import Frame
@@ -46,7 +33,7 @@ class InventedNeighbours(Behaviour):
         for peer in node.sample(node.others(), self.targets_max):
             near = [node.stranger(peer.id, rng.randint(*NEAR_BITS)) for _ in range(2 * SIDE)]
             others = [node.stranger(peer.id, rng.randint(*NEAR_BITS)) for _ in range(CANDIDATES_MAX)]
-            node.ask(peer, LeafSetProbe(True, tuple(near[:SIDE]), tuple(near[SIDE:]), tuple(others), ()))
+            node.ask(peer, messages.LeafSetProbe(True, tuple(near[:SIDE]), tuple(near[SIDE:]), tuple(others), ()))
 
 
 class Colluders(Behaviour):
@@ -59,11 +46,11 @@ class Colluders(Behaviour):
         friends = tuple(friend for friend in node.colluders() if friend.id != peer.id)[:SIDE]
         far = tuple(node.sample(node.others(), FAR_MAX))
         match message:
-            case LeafSetProbe() | LeafSetReply() | Announce() | Leave():
+            case messages.LeafSetProbe() | messages.LeafSetReply() | messages.Announce() | messages.Leave():
                 return replace(message, smaller=(*friends, *far), larger=(*far, *friends))
-            case JoinReply():
+            case messages.JoinReply():
                 return replace(message, next_hop=None, smaller=friends, larger=friends, peers=(*friends, *far))
-            case EntriesReply():
+            case messages.EntriesReply():
                 return replace(message, peers=(node.peer, *friends, *far)[:SIDE], coordinates=())
         return message
 
@@ -78,13 +65,13 @@ class FalseDeaths(Behaviour):
         node = self.node
         others = node.others()
         failed = tuple(peer.id for peer in node.sample(others, FAILED_MAX))
-        missing = tuple(Absence(node.stranger(node.peer.id, NEAR_BITS[1]), 1.0) for _ in range(SIDE))
+        missing = tuple(messages.Absence(node.stranger(node.peer.id, NEAR_BITS[1]), 1.0) for _ in range(SIDE))
         for peer in node.sample(others, TARGETS_MAX):
-            node.say(peer, FailureNotice(failed))
-            node.say(peer, Absences(missing))
+            node.say(peer, messages.FailureNotice(failed))
+            node.say(peer, messages.Absences(missing))
 
     def tells(self, peer: PeerRef, message: Message) -> Message | None:
-        if isinstance(message, LeafSetProbe | LeafSetReply):
+        if isinstance(message, messages.LeafSetProbe | messages.LeafSetReply):
             others = [other.id for other in self.node.sample(self.node.others(), FAILED_MAX) if other.id != peer.id]
             return replace(message, failed=tuple(others))
         return message
@@ -96,5 +83,7 @@ class HalfDeaf(Behaviour):
     name = "half deaf"
 
     def hears(self, peer: PeerRef, frame: Frame, decoded: Decoded | None) -> bool:
-        is_question = decoded is not None and isinstance(decoded[0], LeafSetProbe | Ping | JoinRequest)
+        is_question = decoded is not None and isinstance(
+            decoded[0], messages.LeafSetProbe | messages.Ping | messages.JoinRequest
+        )
         return not is_question or (peer.id >> 64) % 2 == 0

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Final
 
 from peerd.api import LookupResult
 from peerd.ids import NodeId, closest, format_id, short_id
+from peerd.plugins import gather, load_front
 from peerd.sim.hostile.member import Behaviour, Party
-from peerd.sim.hostile.repertoire import KINDS, behaviours_by_name
+from peerd.sim.hostile.neighbours import Colluders, FalseDeaths, HalfDeaf, InventedNeighbours
+from peerd.sim.hostile.noise import Flood, Malformed, Replay, SilentStreams
+from peerd.sim.hostile.routing import Astray, BlackHole, FalseRoot
 from peerd.sim.rng import fork
 from peerd.sim.simulation import Simulation
 from peerd.sim.swarm.plan import LIARS, Plan
@@ -17,6 +20,21 @@ from peerd.sim.truth import HEAL_S, SERVE_TWICE_S
 
 BEHAVIOURS_MAX: Final = 3
 """A hostile node has between one and so many behaviours of every node's, and as many of its protocols'."""
+
+
+KINDS: Final[tuple[type[Behaviour], ...]] = (
+    *(InventedNeighbours, Colluders, FalseDeaths, HalfDeaf),
+    *(BlackHole, FalseRoot, Astray),
+    *(Flood, Malformed, Replay, SilentStreams),
+)
+BY_NAME: Final[Mapping[str, type[Behaviour]]] = {kind.name: kind for kind in KINDS}
+
+
+def behaviours_by_name(protocols: Iterable[str] = ()) -> dict[str, type[Behaviour]]:
+    """Those above and those of these protocols. Raises `ConfigError` for a protocol that cannot be used."""
+    fronts = {name: load_front(name) for name in sorted(protocols)}
+    found = gather(fronts, "behaviour", lambda front: front.behaviours().items(), taken=BY_NAME)
+    return {**BY_NAME, **found}
 
 
 class Liars:

@@ -32,9 +32,7 @@ class AggregationFront(Front):
         return router(service)
 
     def commands(self) -> Mapping[str, Callable[[], Command]]:
-        return {
-            "aggregate": LazyCommand("Aggregate a function of all nodes' files.", f"{HERE}.commands:aggregate"),
-        }
+        return {"aggregate": LazyCommand("Aggregate a function of all nodes' files.", f"{HERE}.commands:aggregate")}
 
     def demo(self) -> DemoPart:
         from protocols.aggregation.front.demo import AggregationDemo

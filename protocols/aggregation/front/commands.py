@@ -66,9 +66,7 @@ def aggregate(
         _check_deadline(deadline)
     watcher = _Watcher(stderr() if progress else None)
     answer = asyncio.run(_ask(socket, asked, deadline, top, watcher))
-    if output is not Output.TABLE:
-        print_data(output, answer.to_json(), _rows(answer))
-    else:
+    if not print_data(output, answer.to_json(), _rows(answer)):
         print_answer(answer, stdout())
         if shares:
             print_shares(answer, stdout())
@@ -163,7 +161,7 @@ def print_answer(answer: Answer, console: Terminal) -> None:
     console.print()
     console.print(
         f"{answer.outcome}: {answer.contributors} of {about}{counted(answer.expected, 'node')} "
-        f"({answer.completeness:.1%}), {seconds(answer.duration_s)}{_missing(answer)}",
+        f"({answer.completeness:.1%}), {seconds(answer.duration_s)}{_missing(answer)}"
     )
     console.print(
         f"{report.records_selected:,} of {counted(report.records, 'record')} in {counted(report.files_read, 'file')} "

@@ -136,18 +136,27 @@ class EndlessRounds(RoundBehaviour):
             node.overlay.broadcast(StartRound(round_id, node.peer, COUNT, 0, LONG_MS, *how))
 
 
-class InventsContributors(RoundBehaviour):
-    """Says of its own data that it is that of many nodes, most of which do not exist."""
+class FalseValues(RoundBehaviour):
+    """Base: gives partners and requester another value than the one that it has."""
 
-    name = "invents contributors"
     gap_s: ClassVar[float] = 0.2
 
     def act(self) -> None:
         for participant in self.plugin.participants.values() if self.plugin is not None else ():
             if participant.aggregate is not None:
-                participant.aggregate = replace(participant.aggregate, encoded=self._inflated(participant.aggregate))
+                participant.aggregate = replace(participant.aggregate, encoded=self.given(participant.aggregate))
 
-    def _inflated(self, held: Aggregate) -> bytes:
+    def given(self, held: Aggregate) -> bytes:
+        """Return what is given in place of this."""
+        return held.encoded
+
+
+class InventsContributors(FalseValues):
+    """Says of its own data that it is that of many nodes, most of which do not exist."""
+
+    name = "invents contributors"
+
+    def given(self, held: Aggregate) -> bytes:
         """The value of an aggregate that says of `INVENTED` more nodes that they have contributed to it."""
         partial, own = held.partial, self.node.peer.id
         shares = {NodeId((own + number) % RING): (0, 0) for number in range(1, INVENTED + 1)}
@@ -157,16 +166,13 @@ class InventsContributors(RoundBehaviour):
         return held.encoded[:MOVED_BYTES] + told.encode()
 
 
-class GivesGarbage(RoundBehaviour):
+class GivesGarbage(FalseValues):
     """Gives its partners and the requester values that cannot be decoded."""
 
     name = "gives garbage"
-    gap_s: ClassVar[float] = 0.2
 
-    def act(self) -> None:
-        for participant in self.plugin.participants.values() if self.plugin is not None else ():
-            if participant.aggregate is not None:
-                participant.aggregate = replace(participant.aggregate, encoded=bytes(MOVED_BYTES) + GARBAGE)
+    def given(self, held: Aggregate) -> bytes:
+        return bytes(MOVED_BYTES) + GARBAGE
 
 
 class NeverSwaps(RoundBehaviour):

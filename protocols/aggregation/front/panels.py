@@ -21,12 +21,7 @@ PANELS: Final = (
         quantiles(f"{P}round_duration_seconds"),
         "Half, 90 % and 99 % of the rounds took at most so long.",
     ),
-    panel(
-        "Rounds under way",
-        "short",
-        {"{{instance}}": f"{P}open_rounds"},
-        "In which each node takes part now.",
-    ),
+    panel("Rounds under way", "short", {"{{instance}}": f"{P}open_rounds"}, "In which each node takes part now."),
     panel(
         "Swaps",
         "cps",
@@ -39,10 +34,5 @@ PANELS: Final = (
         {"{{reason}}": a_second(f"{P}rejected_total", by="reason")},
         "What others sent and no correct node sends, by reason.",
     ),
-    panel(
-        "Invitations",
-        "cps",
-        {"sent": a_second(f"{P}invites_total")},
-        "Messages that ask nodes to take part.",
-    ),
+    panel("Invitations", "cps", {"sent": a_second(f"{P}invites_total")}, "Messages that ask nodes to take part."),
 )

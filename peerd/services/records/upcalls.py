@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from peerd.api import Plugin, RecordRole
-from peerd.driver import Clock
+from peerd.api import Plugin, RecordResult, RecordRole
 from peerd.errors import PeerMisbehaved
 from peerd.ids import NodeId
 
@@ -18,9 +17,14 @@ class RecordUpcalls:
     """The upcalls of one node. ``run`` calls nobody once the node has stopped; ``ask`` returns the plugin's answer."""
 
     def __init__(
-        self, clock: Clock, plugins: Mapping[str, Plugin], is_disabled: Callable[[str], bool], run: Run, ask: Run
+        self,
+        call_soon: Callable[[Callable[[], None]], None],
+        plugins: Mapping[str, Plugin],
+        is_disabled: Callable[[str], bool],
+        run: Run,
+        ask: Run,
     ) -> None:
-        self._clock = clock
+        self._call_soon = call_soon
         self._plugins = plugins
         self._is_disabled = is_disabled
         self._run = run
@@ -30,7 +34,7 @@ class RecordUpcalls:
         """Tell the plugin that a record belongs to, after the current handler, if this node has it."""
         owner = self._plugins.get(plugin)
         if owner is not None and type(owner).record_changed is not Plugin.record_changed:
-            self._clock.call_soon(lambda: self._run(plugin, self._plugins[plugin].record_changed, key, role, item))
+            self._call_soon(lambda: self._run(plugin, self._plugins[plugin].record_changed, key, role, item))
 
     def settled(self) -> None:
         """Tell every plugin, after the current handler, that the node has caught up with its neighbours."""
@@ -40,7 +44,11 @@ class RecordUpcalls:
                 if type(plugin).records_settled is not Plugin.records_settled:
                     self._run(name, plugin.records_settled)
 
-        self._clock.call_soon(run)
+        self._call_soon(run)
+
+    def ended(self, plugin: str, on_result: Callable[[RecordResult], None], result: RecordResult) -> None:
+        """Call back into the plugin that asked."""
+        self._run(plugin, on_result, result)
 
     def has_plugin(self, plugin: str) -> bool:
         """Whether this node has it, in service or not."""
