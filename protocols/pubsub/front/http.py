@@ -13,6 +13,7 @@ from starlette.requests import HTTPConnection
 
 from peerd.daemon.http.answers import ANSWER_S_MAX, answer_of, http_error
 from peerd.daemon.http.asker import Asker, asker_of
+from peerd.daemon.http.direct import direct
 from peerd.daemon.http.ingest import LINES_BODY, LineFailed, ToldLine, ingest_many, large_body
 from peerd.daemon.http.streaming import Source, Wish, add_feed, json_line, wish
 from peerd.errors import Unavailable
@@ -98,7 +99,8 @@ def _add_schemas(routes: APIRouter, service: PubSubService) -> None:
 
 def _add_events(routes: APIRouter, service: PubSubService) -> None:
     @routes.post("/{schema}/events", openapi_extra=_event_bodies(), response_model=None)
-    async def publish(request: Request, schema: SchemaName, ack: AckWord | None = None) -> Published | Response:
+    @direct
+    async def publish(request: Request, schema: SchemaName, ack: AckWord | None = None) -> Response:
         """Publish an event, a CloudEvent (structured or binary), an array of either, or many events as JSON lines."""
         kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
         if kind == STREAM_TYPE:
@@ -111,7 +113,8 @@ def _add_events(routes: APIRouter, service: PubSubService) -> None:
         except NotAnEvent as error:
             raise HTTPException(HTTPStatus.UNPROCESSABLE_ENTITY, str(error)) from error
         entered = await _entered(service, schema, event)
-        return await _publish_one(service, schema, entered, ack, event.name)
+        answer = await _publish_one(service, schema, entered, ack, event.name)
+        return Response(answer.model_dump_json(), media_type=JSON_TYPE)
 
 
 async def _body_of(request: Request, kind: str) -> bytes:
