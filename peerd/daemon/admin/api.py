@@ -111,6 +111,7 @@ def _new_app(daemon: Subject, title: str, *dependencies: Any) -> FastAPI:
         docs_url=None,
         redoc_url=None,
         dependencies=dependencies,
+        telemetry={"tracing": False, "metrics": False, "logs": False},  # looked for anew at each request
     )
     app.add_middleware(RequestGuard)
     add_problem_handlers(app)
