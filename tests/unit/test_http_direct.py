@@ -7,6 +7,7 @@ from typing import Annotated
 import httpx
 import pytest
 from fastapi import APIRouter, Depends, FastAPI, Header, HTTPException, Request, Response
+from pydantic import BaseModel
 from starlette.requests import HTTPConnection
 
 from peerd.daemon.admin.plugins import add_router
@@ -15,6 +16,10 @@ from peerd.daemon.http.gate import Receive, Scope, Send
 from peerd.errors import Bug
 
 BASE = "http://test"
+
+
+class Answer(BaseModel):
+    topic: str
 
 
 class Site:
@@ -34,8 +39,10 @@ class Site:
 
         @router.post("/{topic}/notes", response_model=None)
         @direct
-        async def add(request: Request, topic: str, times: int = 1) -> Response:
+        async def add(request: Request, topic: str, times: int = 1) -> Answer | Response:
             """Add a note."""
+            if not times:
+                return Answer(topic=topic)
             return Response(topic.encode() + b"".join([await request.body()] * times))
 
         async def check(connection: HTTPConnection) -> None:
@@ -75,6 +82,14 @@ async def test_who_is_refused_by_a_check_is_refused_on_the_direct_way_too() -> N
     direct_way = await site.post("a/notes")
     assert direct_way == (403, '{"detail":"closed for /{topic}/notes"}') and site.routed == 1
     assert await site.post("b/notes") == direct_way and site.routed == 2
+
+
+async def test_a_model_is_answered_as_json_each_time() -> None:
+    site = Site()
+    answers = [await site.http.post("/v1/a/notes?times=0") for _ in range(2)]
+    assert [(each.headers["content-type"], each.json()) for each in answers] == [
+        ("application/json", {"topic": "a"})
+    ] * 2
 
 
 async def test_wrong_parameters_are_refused_each_time_in_the_same_words() -> None:

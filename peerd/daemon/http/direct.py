@@ -2,7 +2,7 @@
 
     @routes.post("/{topic}/notes", response_model=None)
     @direct
-    async def add(request: Request, topic: Topic, urgent: bool = False) -> Response: ...
+    async def add(request: Request, topic: Topic, urgent: bool = False) -> NoteAdded | Response: ...
 
 To find a route, and to read its parameters, costs FastAPI more than most handlers do. Path and query alone decide about
 both, so that both are remembered for each path and query; the checks of who asks are done for every request.
@@ -17,6 +17,7 @@ from typing import Any, Final, TypeVar
 
 from fastapi import APIRouter, FastAPI, Request, Response
 from fastapi.routing import APIRoute
+from pydantic import BaseModel
 from starlette.routing import BaseRoute
 
 from peerd.daemon.http.admission import Dependency
@@ -29,19 +30,25 @@ TARGET_LENGTH_MAX: Final = 512
 """One that is longer is not."""
 CALL_KEY: Final = "peerd.direct_call"
 """Key of the ASGI scope: the function of a direct route with the parameters that FastAPI has read."""
+JSON_TYPE: Final = "application/json"
 _MARK: Final = "is_direct"
 
+Answer = BaseModel | Response
 Handler = Callable[..., Awaitable[Response]]
-HandlerT = TypeVar("HandlerT", bound=Handler)
+HandlerT = TypeVar("HandlerT", bound=Callable[..., Awaitable[Answer]])
 
 
 def direct(handler: HandlerT) -> HandlerT:
     """Mark the function of a route: it gets the request, reads the body itself, and has no other dependencies."""
 
+    async def answered(request: Request, **parameters: Any) -> Response:
+        answer = await handler(request, **parameters)
+        return answer if isinstance(answer, Response) else Response(answer.model_dump_json(), media_type=JSON_TYPE)
+
     @wraps(handler)
     async def noted(request: Request, **parameters: Any) -> Response:
-        request.scope[CALL_KEY] = partial(handler, **parameters)
-        return await handler(request, **parameters)
+        request.scope[CALL_KEY] = partial(answered, **parameters)
+        return await answered(request, **parameters)
 
     vars(noted)[_MARK] = True
     return noted  # type: ignore[return-value]  # FastAPI hands over the same parameters, by their names

@@ -100,7 +100,7 @@ def _add_schemas(routes: APIRouter, service: PubSubService) -> None:
 def _add_events(routes: APIRouter, service: PubSubService) -> None:
     @routes.post("/{schema}/events", openapi_extra=_event_bodies(), response_model=None)
     @direct
-    async def publish(request: Request, schema: SchemaName, ack: AckWord | None = None) -> Response:
+    async def publish(request: Request, schema: SchemaName, ack: AckWord | None = None) -> Published | Response:
         """Publish an event, a CloudEvent (structured or binary), an array of either, or many events as JSON lines."""
         kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
         if kind == STREAM_TYPE:
@@ -113,8 +113,7 @@ def _add_events(routes: APIRouter, service: PubSubService) -> None:
         except NotAnEvent as error:
             raise HTTPException(HTTPStatus.UNPROCESSABLE_ENTITY, str(error)) from error
         entered = await _entered(service, schema, event)
-        answer = await _publish_one(service, schema, entered, ack, event.name)
-        return Response(answer.model_dump_json(), media_type=JSON_TYPE)
+        return await _publish_one(service, schema, entered, ack, event.name)
 
 
 async def _body_of(request: Request, kind: str) -> bytes:
