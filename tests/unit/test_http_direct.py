@@ -5,15 +5,18 @@ from __future__ import annotations
 from typing import Annotated
 
 import httpx
-import pytest
 from fastapi import APIRouter, Depends, FastAPI, Header, HTTPException, Request, Response
 from pydantic import BaseModel
 from starlette.requests import HTTPConnection
 
+from peerd.daemon.admin.api import admin_app, data_api
 from peerd.daemon.admin.plugins import add_router
+from peerd.daemon.http.access_book import AccessToken
+from peerd.daemon.http.caller import Caller
 from peerd.daemon.http.direct import CALLS_MAX, TARGET_LENGTH_MAX, DirectRoutes, direct
-from peerd.daemon.http.gate import Receive, Scope, Send
-from peerd.errors import Bug
+from peerd.daemon.http.gate import TOKEN_KEY, Receive, Scope, Send
+from tests.support.fake_daemon import LOCAL_OPERATOR, FakeDaemon, called_by
+from tests.support.fake_pubsub import FakePubSub
 
 BASE = "http://test"
 
@@ -111,16 +114,40 @@ async def test_so_many_targets_are_remembered_and_no_long_one() -> None:
     assert site.routed == before + 3
 
 
-def test_a_direct_route_may_depend_on_nothing_else() -> None:
-    router = APIRouter()
+async def test_a_route_that_depends_on_more_is_read_each_time() -> None:
+    app, router = FastAPI(), APIRouter()
 
     @router.post("/{topic}/notes", response_model=None)
     @direct
     async def add(request: Request, topic: str, who: Annotated[str, Header()]) -> Response:
-        return Response()
+        return Response(who)
 
-    with pytest.raises(Bug, match="depends on more"):
-        DirectRoutes(FastAPI()).add(router, ())
+    add_router(app, "notes", router)
+    DirectRoutes(app).add(router, ())
+    async with httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url=BASE) as http:
+        told = [(await http.post("/v1/a/notes", headers={"who": who})).text for who in ("first", "second")]
+    assert told == ["first", "second"]
+
+
+async def test_of_operators_one_being_let_in_lets_nobody_else_in() -> None:
+    app = admin_app(FakeDaemon({"pubsub": FakePubSub()}))
+    stranger, far = Caller("admin_socket", user_id=65_000), Caller("admin_http", "127.0.0.1:50000")
+    for caller, status in ((LOCAL_OPERATOR, 200), (stranger, 403), (far, 403), (LOCAL_OPERATOR, 200)):
+        transport = httpx.ASGITransport(called_by(caller, app))
+        async with httpx.AsyncClient(transport=transport, base_url="http://localhost") as http:
+            assert (await http.post("/v1/pubsub/stocks/events", json={"price": 1})).status_code == status
+
+
+async def test_of_data_clients_each_needs_the_scope_on_its_own_token() -> None:
+    app = data_api(FakeDaemon({"pubsub": FakePubSub()}))
+    writer, reader = (AccessToken("1", "one", "", (f"pubsub:{word}",), 0.0, 1.0) for word in ("write", "read"))
+    for token, status in ((writer, 200), (reader, 403), (writer, 200)):
+
+        async def shown(scope: Scope, receive: Receive, send: Send, token: AccessToken = token) -> None:
+            await app({**scope, "state": {TOKEN_KEY: token}}, receive, send)
+
+        async with httpx.AsyncClient(transport=httpx.ASGITransport(shown), base_url=BASE) as http:
+            assert (await http.post("/v1/pubsub/stocks/events", json={"price": 1})).status_code == status
 
 
 def test_the_document_tells_of_a_direct_route_as_of_any_other() -> None:

@@ -22,7 +22,6 @@ from starlette.routing import BaseRoute
 
 from peerd.daemon.http.admission import Dependency
 from peerd.daemon.http.gate import App, Receive, Scope, Send
-from peerd.errors import Bug
 
 CALLS_MAX: Final = 256
 """So many paths with their queries are remembered; then the oldest one is forgotten."""
@@ -71,13 +70,12 @@ class DirectRoutes:
         app.router.middleware_stack = self
 
     def add(self, router: APIRouter, checks: Sequence[Dependency]) -> None:
-        """Take the direct routes of a router, which ``checks`` guard. Raises `Bug` for one that depends on more."""
+        """Take the direct routes of a router, which ``checks`` guard. One that depends on more stays as it is."""
         for route in router.routes:
             if isinstance(route, APIRoute) and hasattr(route.endpoint, _MARK):
                 needs = route.dependant
-                if needs.dependencies or needs.header_params or needs.cookie_params or needs.body_params:
-                    raise Bug(f"{route.path} is direct, and depends on more than its path and query")
-                self._routes.append((route, checks))
+                if not (needs.dependencies or needs.header_params or needs.cookie_params or needs.body_params):
+                    self._routes.append((route, checks))
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
