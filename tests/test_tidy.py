@@ -121,6 +121,7 @@ PLUGIN_FRONT_MAY_IMPORT = (
         "peerd.system.sockets",
         "peerd.daemon.http.asker",
         "peerd.daemon.http.paying",
+        "peerd.daemon.http.direct",
     ),
     *("peerd.sim", "peerd.lab", "peerd.pipeline"),
 )

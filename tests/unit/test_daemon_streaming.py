@@ -394,6 +394,21 @@ async def test_a_stuck_websocket_that_ends_frees_everything_without_noise(
     assert not caplog.records
 
 
+async def test_a_websocket_that_takes_nothing_is_cut_off(
+    rig: Rig, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(streaming, "STALL_LOOK_S", 0.01)
+    monkeypatch.setattr(streaming, "STALL_MAX_S", 0.1)
+    async with websocket(rig) as socket:
+        await socket.recv()
+        socket.transport.pause_reading()
+        await fill(rig, 20)
+        await until(lambda: rig.notes.feed.readers == 0)
+        socket.transport.abort()
+    await rig.server.stop()
+    assert not caplog.records
+
+
 @pytest.mark.parametrize(
     ("headers", "status"),
     [

@@ -26,6 +26,7 @@ from peerd.daemon.admin.plugins import add_router, plugin_routers
 from peerd.daemon.admin.subject import Subject
 from peerd.daemon.admin.survey import survey_router
 from peerd.daemon.http.admission import never_over_tcp, operators_only, scope_needed, show_scopes
+from peerd.daemon.http.direct import DirectRoutes
 from peerd.daemon.http.gate import App, Gate
 from peerd.daemon.http.guard import RequestGuard, add_problem_handlers, document_problems
 from peerd.errors import Bug, ConfigError, Unavailable
@@ -54,7 +55,8 @@ def admin_app(daemon: Subject) -> App:
 def admin_api(daemon: Subject, refused: Refused = not_counted) -> FastAPI:
     """Every route: the daemon's own, and all of the plugins'."""
     data, operators = plugin_routers(daemon)
-    app = _new_app(daemon, "peerd admin API", Depends(operators_only(daemon, refused)))
+    is_operator, is_near = operators_only(daemon, refused), never_over_tcp(daemon, refused)
+    app = _new_app(daemon, "peerd admin API", Depends(is_operator))
     _add_state_routes(app, daemon)
     _document_probes(app, ("/livez", "/readyz", "/healthz"))
     _document_metrics(app)
@@ -63,8 +65,10 @@ def admin_api(daemon: Subject, refused: Refused = not_counted) -> FastAPI:
     app.include_router(survey_router(daemon), prefix=API_PREFIX)
     app.include_router(events_router(daemon), prefix=API_PREFIX)
     app.include_router(members_router(daemon), prefix=API_PREFIX, tags=["members"])
+    direct = DirectRoutes(app)
     for name, router in (*data, *operators):
-        add_router(app, name, router, Depends(never_over_tcp(daemon, refused)))
+        add_router(app, name, router, Depends(is_near))
+        direct.add(router, (is_operator, is_near))
     return app
 
 
@@ -80,8 +84,11 @@ def data_api(daemon: Subject, refused: Refused = not_counted) -> FastAPI:
             expose_headers=list(CORS_ANSWER_HEADERS),
         )
     _document_probes(app, ("/livez", "/readyz"))
+    direct = DirectRoutes(app)
     for name, router in plugin_routers(daemon)[0]:
-        add_router(app, name, router, Depends(scope_needed(daemon, name, refused)))
+        has_scope = scope_needed(daemon, name, refused)
+        add_router(app, name, router, Depends(has_scope))
+        direct.add(router, (has_scope,))
     return app
 
 
@@ -93,6 +100,7 @@ def _new_app(daemon: Subject, title: str, *dependencies: Any) -> FastAPI:
         docs_url=None,
         redoc_url=None,
         dependencies=dependencies,
+        telemetry={"tracing": False, "metrics": False, "logs": False},  # looked for anew at each request
     )
     app.add_middleware(RequestGuard)
     add_problem_handlers(app)

@@ -6,6 +6,7 @@ The kernel's send buffer is bounded, so that this process notices when a client 
 from __future__ import annotations
 
 import asyncio
+import logging
 import socket
 from dataclasses import replace
 from typing import Any, Final, Protocol, cast
@@ -68,6 +69,7 @@ class BoundedProtocol(H11Protocol):
 
     def handle_events(self) -> None:
         """A request may have begun."""
+        self.access_log = self.access_logger.isEnabledFor(logging.INFO)  # else uvicorn makes a line for nobody
         super().handle_events()
         self._note()
 

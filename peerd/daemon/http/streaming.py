@@ -198,7 +198,11 @@ class Outlet(Generic[T]):
         self._scope = scope
         self._woken = asyncio.Event()
         self._stall_s = STALL_BLOCKING_S if source.policy is Policy.BLOCK else STALL_MAX_S
-        self._unsent = 0
+        self._taken_at: float | None = None
+        """When the client last took something of what is being sent; ``None`` while nothing is."""
+        self._unsent: int | None = None
+        self._look: asyncio.TimerHandle | None = None
+        self._heartbeat: asyncio.TimerHandle | None = None
         self._reader = source.feed.reader(wanted.beginning(source.begin), source.policy, self._woken.set)
         self._over_because = ""
         self.end: FeedEnd | None = None
@@ -211,6 +215,9 @@ class Outlet(Generic[T]):
     def close(self) -> None:
         """Free the feed of this reader."""
         self._reader.close()
+        for timer in (self._look, self._heartbeat):
+            if timer is not None:
+                timer.cancel()
         if self._use is not None:
             self._use.on_end = None
 
@@ -246,31 +253,39 @@ class Outlet(Generic[T]):
 
         One that has been too slow for its policy meanwhile still gets what is on its way, and then the reason.
         """
-        loop, self._unsent = asyncio.get_running_loop(), unsent(self._scope)
-        limit = asyncio.timeout(self._stall_s)
-
-        def look() -> None:
-            left = unsent(self._scope)
-            if left < self._unsent and not limit.expired():
-                limit.reschedule(loop.time() + self._stall_s)
-            self._unsent = left
-            self._look = loop.call_later(STALL_LOOK_S, look)
-
-        self._look = loop.call_later(STALL_LOOK_S, look)
+        self._taken_at, self._unsent = asyncio.get_running_loop().time(), None
+        if self._look is None:  # it stays from one batch to the next ones
+            self._look_in(min(STALL_LOOK_S, self._stall_s))
         try:
-            async with limit:
-                await sending
-        except TimeoutError:
-            hang_up(self._scope)
+            await sending
         finally:
-            self._look.cancel()
+            self._taken_at = None
+
+    def _look_in(self, delay_s: float) -> None:
+        self._look = asyncio.get_running_loop().call_later(delay_s, self._looked)
+
+    def _looked(self) -> None:
+        self._look = None
+        if self._taken_at is None:
+            return
+        left, now = unsent(self._scope), asyncio.get_running_loop().time()
+        if self._unsent is None or left < self._unsent:
+            self._taken_at = now
+        self._unsent = left
+        if (rest_s := self._taken_at + self._stall_s - now) <= 0.0:
+            hang_up(self._scope)  # which ends the sending, too
+        else:
+            self._look_in(min(STALL_LOOK_S, rest_s))
 
     async def _wait(self, due_at: float) -> None:
-        try:
-            async with asyncio.timeout_at(due_at):
-                await self._woken.wait()
-        except TimeoutError:
-            pass  # a heartbeat is due
+        """Wait for an entry, or for the time of a heartbeat; its timer stays while entries come."""
+        if self._heartbeat is None:
+            self._heartbeat = asyncio.get_running_loop().call_at(due_at, self._tick)
+        await self._woken.wait()
+
+    def _tick(self) -> None:
+        self._heartbeat = None
+        self._woken.set()
 
     def _position(self) -> Position:
         position = self._reader.position

@@ -16,6 +16,7 @@ from starlette.requests import HTTPConnection
 
 from peerd.daemon.http.answers import answer_of
 from peerd.daemon.http.asker import Asker, asker_of
+from peerd.daemon.http.direct import direct
 from peerd.daemon.http.ingest import LINES_BODY, LineRefused, ingest, large_body
 from peerd.daemon.http.paying import pay
 from peerd.daemon.http.streaming import Source, Wish, add_feed, json_line, wish
@@ -164,6 +165,7 @@ def _no_constant(word: str) -> Any:
 
 def _add_items(routes: APIRouter, service: Dissemination) -> None:
     @routes.post("/{stream}/items", openapi_extra=ITEM_BODIES, response_model=None)
+    @direct
     async def publish(
         request: Request,
         stream: StreamName,

@@ -14,6 +14,7 @@ from starlette.requests import HTTPConnection
 
 from peerd.daemon.http.answers import ANSWER_S_MAX, answer_of, http_error
 from peerd.daemon.http.asker import Asker, asker_of
+from peerd.daemon.http.direct import direct
 from peerd.daemon.http.ingest import LINES_BODY, LineFailed, ToldLine, ingest_many, large_body
 from peerd.daemon.http.streaming import Source, Wish, add_feed, json_line, wish
 from peerd.errors import Unavailable
@@ -99,6 +100,7 @@ def _add_schemas(routes: APIRouter, service: PubSub) -> None:
 
 def _add_events(routes: APIRouter, service: PubSub) -> None:
     @routes.post("/{schema}/events", openapi_extra=_event_bodies(), response_model=None)
+    @direct
     async def publish(request: Request, schema: SchemaName, ack: AckWord | None = None) -> Published | Response:
         """Publish an event, a CloudEvent (structured or binary), an array of either, or many events as JSON lines."""
         kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
