@@ -86,10 +86,12 @@ def test_nothing_is_lost_when_roots_die_while_leaves_move(seed: int) -> None:
     simulation = tree_ring(20, seed, SETTINGS)
     rng = fork(seed, "moving leaves")
     subscribe_all(simulation, 150, seed)
+    seen: set[int] = set()
     for turn in range(8):
         for _ in range(4):
             move_one(simulation, rng)
             simulation.run_for(rng.uniform(0.2, 1.5))
+            seen.update(moved(simulation))
         simulation.kill(rng.choice(simulation.live_nodes()))
         simulation.run_for(rng.uniform(0.5, 3.0))
         simulation.stop(rng.choice(simulation.live_nodes()))
@@ -97,6 +99,7 @@ def test_nothing_is_lost_when_roots_die_while_leaves_move(seed: int) -> None:
         simulation.add_node()
         if turn == 4:
             subscribe_all(simulation, 100, seed + 1)
+    assert len(seen) > 3, "leaves have moved meanwhile"
     run_to_rest(simulation, 900.0)
     simulation.validate()
 
@@ -124,9 +127,12 @@ def test_two_sides_of_a_partition_that_move_split_and_keep_a_leaf_become_one_tre
     run_to_rest(simulation)
     members = simulation.live_nodes()
     simulation.partition(members[:8], members[8:])
+    seen: set[int] = set()
     for _ in range(20):
         simulation.run_for(rng.uniform(0.5, 4.0))
         move_one(simulation, rng)
+        seen.update(moved(simulation))
+    assert len(seen) > 3, "leaves have moved on either side"
     subscribe_all(simulation, 60, seed + 3)
     simulation.run_for(60.0)
     simulation.heal()
