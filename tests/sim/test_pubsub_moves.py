@@ -32,7 +32,7 @@ SETTINGS = {"leaf_capacity": 10, "merge_share": 0.5, "merge_after": "60s", "upda
 def movable(simulation: Simulation) -> list[CellNode]:
     """Leaves that are at home, and nothing is done with."""
     found = (node for nodes in leaves(simulation).values() for node in nodes if not is_alternate(node.cell))
-    return [node for node in found if node.split is None and node.move_up is None]
+    return [node for node in found if node.is_at_rest]
 
 
 def move(simulation: Simulation, node: CellNode) -> None:

@@ -19,6 +19,7 @@ from protocols.pubsub.names import key_of
 from protocols.pubsub.tree.cell_node import CellNode
 from protocols.pubsub.tree.growth import GROWN, REPORTED_AFTER
 from protocols.pubsub.tree.heat import ANSWERS_MIN, FAIR_SHARE, HOT_PIECES_MIN, OWN_SHARE
+from protocols.pubsub.tree.merging import Merge
 from protocols.pubsub.tree.meter import EVENT_BYTES, FILTER_BYTES, MESSAGE_BYTES, METER_S, Meter
 from protocols.pubsub.tree.storage import CellAddress
 from tests.support.pubsub_tree import SCHEMA, TREE, TreePlugin
@@ -159,6 +160,18 @@ def test_work_counts_as_bytes_do_where_nothing_is_sent_at_all() -> None:
     answer(questions(host), [100] * 6)
     look_elsewhere(host, 50)
     assert cell(plugin).split is not None, "it is moved away from a node that has too much else to do"
+
+
+@pytest.mark.parametrize("copies", [COPIES, 1], ids=["to be split", "to be moved"])
+def test_a_leaf_whose_parts_have_not_retired_stays_what_it_is(copies: int) -> None:
+    """It was moved back to an alternate that was still giving its pieces, and each waited for the other for ever:
+    `tests.sim.test_pubsub_moves`, seed 18 of dying roots."""
+    host, plugin = leaf()
+    events_come(plugin, copies)
+    plugin.keeper.heat.note_sent(2 * weight(copies))
+    cell(plugin).merge = Merge((alternate(WHOLE),), 3, host.time_s)
+    answer(questions(host), [100] * 6)
+    assert cell(plugin).split is None and not [asked for asked in host.asked if asked.what == "lookup"]
 
 
 ELSEWHERE = peer(NEIGHBOURS[0].id + 99)

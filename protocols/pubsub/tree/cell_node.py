@@ -114,6 +114,11 @@ class CellNode:
         return self.state is CellState.LEAF and not self.is_switching
 
     @property
+    def is_at_rest(self) -> bool:
+        """Whether it is a leaf that neither gives nor takes pieces, as a merge does until its parts have retired."""
+        return self.is_leaf and self.split is None and self.merge is None and self.move_up is None
+
+    @property
     def transfer(self) -> int:
         """The number of the split or merge that is under way, if there is one; 0: none."""
         if self.split is not None and self.state is CellState.LEAF:

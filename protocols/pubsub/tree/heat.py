@@ -215,8 +215,8 @@ class Heat(Part):
         return max(found, key=lambda node: node.sent.rate(now), default=None)
 
     def _is_free(self, node: CellNode, now: float) -> bool:
-        is_at_rest = node.is_leaf and node.split is None and node.move_up is None and now >= node.split_after
-        return is_at_rest and self._forest.is_current(node) and not is_alternate(node.cell)
+        is_ready = node.is_at_rest and now >= node.split_after
+        return is_ready and self._forest.is_current(node) and not is_alternate(node.cell)
 
     def _can_share(self, node: CellNode, now: float) -> bool:
         """Whether each half of the leaf would have less to deliver than the leaf has."""
