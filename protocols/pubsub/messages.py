@@ -545,15 +545,22 @@ class Arrived(Message):
 
 @message(0x021A, bytes_max=32)
 class LoadQuestion(Message):
-    """A request of a neighbour on the ring: how much do you do for events? Answered by `LoadAnswer`."""
+    """A request: how much do you do for events? Answered by `LoadAnswer`.
+
+    ``brings``: a leaf with so many bytes a second is being moved from the sender to the receiver.
+    """
+
+    brings: U32 = 0
 
 
 @message(0x021B, bytes_max=32)
 class LoadAnswer(Message):
     """Answer to `LoadQuestion`. ``rate``: bytes a second that the node has sent for events of late, its work for them
-    counted as bytes (`protocols.pubsub.tree.meter`)."""
+    counted as bytes (`protocols.pubsub.tree.meter`). ``coming``: how many more there will be from leaves that are being
+    moved to it."""
 
     rate: U32
+    coming: U32 = 0
 
 
 @message(0x021C, bytes_max=EVENT_ACK_BYTES_MAX + 3 * KIB)

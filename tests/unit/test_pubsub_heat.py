@@ -14,7 +14,16 @@ from peerd.testing.host import FakeHost, Request, peer
 from protocols.pubsub.cells import SIDE, WHOLE, alternate
 from protocols.pubsub.config import PubSubConfig
 from protocols.pubsub.leaf_table import LeafTable
-from protocols.pubsub.messages import CellState, InsertSub, LeafEntry, LeafUpdate, LoadAnswer, LoadQuestion, SubObject
+from protocols.pubsub.messages import (
+    RATE_MAX,
+    CellState,
+    InsertSub,
+    LeafEntry,
+    LeafUpdate,
+    LoadAnswer,
+    LoadQuestion,
+    SubObject,
+)
 from protocols.pubsub.names import key_of
 from protocols.pubsub.tree.cell_node import CellNode
 from protocols.pubsub.tree.growth import GROWN, REPORTED_AFTER
@@ -177,14 +186,29 @@ def test_a_leaf_whose_parts_have_not_retired_stays_what_it_is(copies: int) -> No
 ELSEWHERE = peer(NEIGHBOURS[0].id + 99)
 
 
-def look_elsewhere(host: FakeHost, rate: int | None, where: PeerRef | None = ELSEWHERE) -> None:
-    """The other place of the leaf is looked up, and the node there says what it sends; ``None``: nothing."""
+def look_elsewhere(host: FakeHost, rate: int | None, where: PeerRef | None = ELSEWHERE, coming: int = 0) -> None:
+    """The other place of the leaf is looked up, and the node there says what it sends, and what more leaves will bring
+    that are being moved there; ``None``: nothing."""
     (asked,) = [asked for asked in host.asked if asked.what == "lookup"]
     host.asked.remove(asked)
     assert asked.arguments["key"] == CellAddress(TREE, alternate(WHOLE)).key
     host.requests.clear()
     asked.arguments["on_result"](LookupResult(asked.arguments["key"], where, (), 0.1))
-    answer(host.requests, [] if rate is None else [rate])
+    (request,) = host.requests or [None]
+    if request is not None and rate is None:
+        request.on_timeout()
+    elif request is not None and rate is not None:
+        request.on_reply(LoadAnswer(rate, coming), request.peer)
+
+
+def test_a_node_says_what_leaves_will_bring_that_are_being_moved_to_it_until_that_shows_in_what_it_sends() -> None:
+    host, _ = leaf()
+    assert host.deliver(LoadQuestion(brings=3000), peer(9)) == LoadAnswer(0, coming=3000)
+    host.time_s += METER_S
+    assert host.deliver(LoadQuestion(), peer(9)) == LoadAnswer(0, coming=round(3000 / math.e))
+    host.deliver(LoadQuestion(brings=RATE_MAX), peer(9))
+    host.deliver(LoadQuestion(brings=RATE_MAX), peer(9))
+    assert host.deliver(LoadQuestion(), peer(9)) == LoadAnswer(0, coming=RATE_MAX), "whatever somebody claims"
 
 
 def one_copy_each(host: FakeHost, plugin: TreePlugin, mean: int = 100) -> None:
@@ -202,6 +226,15 @@ def test_a_leaf_with_one_copy_an_event_is_moved_to_its_alternate_where_that_is_l
     split = cell(plugin).split
     assert split is not None and split.parts == (alternate(WHOLE),)
     assert cell(plugin).hot_load > 0 and cell(plugin).moved_subs == 2 * HOT_PIECES_MIN
+    told = host.requests[-1]
+    assert (told.peer, told.message) == (ELSEWHERE, LoadQuestion(round(cell(plugin).sent.rate(host.time_s))))
+
+
+def test_no_leaf_is_moved_where_another_is_being_moved_to() -> None:
+    host, plugin = leaf()
+    one_copy_each(host, plugin)
+    look_elsewhere(host, 50, coming=1 << 20)
+    assert cell(plugin).split is None
 
 
 @pytest.mark.parametrize(

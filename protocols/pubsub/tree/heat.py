@@ -28,7 +28,7 @@ from protocols.pubsub.names import EVERY
 from protocols.pubsub.publishing.handing_over import HandingOver
 from protocols.pubsub.tree.cell_node import CellNode
 from protocols.pubsub.tree.forest import Forest
-from protocols.pubsub.tree.meter import Meter
+from protocols.pubsub.tree.meter import METER_S, Meter
 from protocols.pubsub.tree.storage import CellAddress
 
 LOAD_TIMEOUT_S: Final = 5.0
@@ -65,7 +65,7 @@ class _Search:
     """What the nodes send that have the other places of some leaves."""
 
     waiting: int
-    found: list[tuple[float, CellNode]] = field(default_factory=list)
+    found: list[tuple[float, CellNode, PeerRef]] = field(default_factory=list)
     """What such a node would send with the leaf."""
 
 
@@ -77,6 +77,8 @@ class Heat(Part):
         self._host = forest.host
         self._split, self._move = split, move
         self._sent = Meter()
+        self._coming = Meter()
+        """What leaves that are being moved here will send: it fades as fast as `_sent` comes to count it."""
         self.handing_over = HandingOver(forest.host)
         self._look_at = 0.0
         self._has_published_much = False
@@ -131,7 +133,10 @@ class Heat(Part):
 
     @handles(LoadQuestion)
     def _asked(self, message: LoadQuestion, source: PeerRef) -> LoadAnswer:
-        return LoadAnswer(min(RATE_MAX, round(self._sent.rate(self._host.now()))))
+        now = self._host.now()
+        self._coming.add(message.brings * METER_S, now)
+        sent, coming = (min(RATE_MAX, round(meter.rate(now))) for meter in (self._sent, self._coming))
+        return LoadAnswer(sent, coming)
 
     def _decide(self, rates: Mapping[NodeId, float]) -> None:
         """Do something about it, if this node sends ``hot_share`` times the mean. No neighbour counts for more than
@@ -178,7 +183,8 @@ class Heat(Part):
 
         def told(node: CellNode, reply: Message, source: PeerRef) -> None:
             if isinstance(reply, LoadAnswer):
-                search.found.append((reply.rate + node.sent.rate(self._host.now()), node))
+                there = reply.rate + reply.coming + node.sent.rate(self._host.now())
+                search.found.append((there, node, source))
             ended()
 
         for node in leaves:
@@ -190,14 +196,18 @@ class Heat(Part):
             search.waiting += 1
         ended()
 
-    def _choose(self, found: list[tuple[float, CellNode]]) -> None:
-        """Move the leaf that fits best elsewhere, if one does."""
+    def _choose(self, found: list[tuple[float, CellNode, PeerRef]]) -> None:
+        """Move the leaf that fits best elsewhere, if one does. The node there is told at once, so that no other moves a
+        leaf there before this one shows in what it sends."""
         now = self._host.now()
         fair = FAIR_SHARE * self._sent.rate(now)
-        fitting = ((there, node) for there, node in found if there <= fair and self._is_free(node, now))
+        fitting = (each for each in found if each[0] <= fair and self._is_free(each[1], now))
         best = min(fitting, key=lambda each: each[0], default=None)
         if best is not None:
-            self._relieved(best[1], self._move)
+            _, node, peer = best
+            brings = LoadQuestion(min(RATE_MAX, round(node.sent.rate(now))))
+            self._host.request(peer, brings, LOAD_TIMEOUT_S, lambda reply, source: None, lambda: None)
+            self._relieved(node, self._move)
 
     def _movable(self, now: float) -> list[CellNode]:
         """The busiest leaves, of those whose move can help. That of `EVERY` stays: subscribers ask its root what events
