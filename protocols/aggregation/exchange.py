@@ -34,6 +34,17 @@ Extractor = Callable[[Query], Extraction]
 """How a node gets its data. It is called in a worker process, so in a daemon it has to be picklable."""
 
 
+@dataclass(slots=True)
+class OwnData:
+    """What a node contributes to rounds: from files by default, and nothing without an extractor.
+
+    ``padding_bytes``, in simulations only, count towards the size of every value, without being there.
+    """
+
+    extractor: Extractor | None
+    padding_bytes: int = 0
+
+
 @dataclass(frozen=True, slots=True)
 class Aggregate:
     """A partial, ready to be given away; immutable, so a swap under way cannot be torn by a merge."""

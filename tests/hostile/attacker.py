@@ -69,6 +69,13 @@ class LyingAggregation(Aggregation):
             return swap(peer, tag, self.falsify(tag[1:17], value), *arguments, **named)
 
         host.swap = lying_swap
+        told = self.participating.start_told
+
+        def start_told(start: StartRound) -> None:
+            told(start)
+            self.on_round(start)
+
+        self.participating.start_told = start_told  # type: ignore[method-assign]  # the script hears of it, too
 
     def swap_requested(self, request: SwapRequest) -> AcceptSwap | RefuseSwap:
         """Give what the script says instead of the true value."""
@@ -77,10 +84,6 @@ class LyingAggregation(Aggregation):
             return answer
         false = self.falsify(request.tag[1:17], answer.value)
         return AcceptSwap(false, answer.callbacks, answer.deadline_s)
-
-    def _start(self, start: StartRound) -> None:
-        super()._start(start)
-        self.on_round(start)
 
 
 class Between:

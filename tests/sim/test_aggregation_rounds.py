@@ -25,8 +25,8 @@ def assert_nothing_left(simulation: Simulation) -> None:
     for place in simulation.live_nodes():
         plugin = place.node.plugins["aggregation"]
         assert isinstance(plugin, Aggregation)
-        assert not plugin.participants
-        assert not plugin.requesters
+        assert not plugin.participating.participants
+        assert not plugin.requesting.requesters
 
 
 @pytest.mark.parametrize("count", cases([1, 2, 3, 5, 8, 13, 17, 33, 64], [160]))
@@ -70,7 +70,7 @@ def test_a_node_that_died_before_the_round_is_missing_and_unreachable() -> None:
 
 def test_a_node_without_data_declines_and_says_so() -> None:
     simulation = aggregation_ring(6, seed=4)
-    aggregation_of(simulation, 2).extractor = None
+    aggregation_of(simulation, 2).data.extractor = None
     answer = Round(simulation).answer()
     check_answer(simulation, answer)
     assert [missing.reason for missing in answer.missing] == ["no data root is configured on this node"]
@@ -78,7 +78,7 @@ def test_a_node_without_data_declines_and_says_so() -> None:
 
 def test_a_requester_without_data_gets_the_others() -> None:
     simulation = aggregation_ring(6, seed=4)
-    aggregation_of(simulation, 0).extractor = None
+    aggregation_of(simulation, 0).data.extractor = None
     answer = Round(simulation).answer()
     check_answer(simulation, answer)
     assert answer.contributors == 5
@@ -86,7 +86,8 @@ def test_a_requester_without_data_gets_the_others() -> None:
 
 def with_python_patterns(simulation: Simulation, index: int) -> None:
     """This node's operator has chosen Python's engine."""
-    aggregation_of(simulation, index).config = AggregationConfig(regex_engine=RegexEngine.PYTHON)
+    plugin = aggregation_of(simulation, index)
+    plugin.participating.config = plugin.requesting.config = AggregationConfig(regex_engine=RegexEngine.PYTHON)
 
 
 def test_a_pattern_that_re2_lacks_is_run_only_where_the_operator_allows_it() -> None:
@@ -119,7 +120,7 @@ def test_a_node_without_re2_declines_patterns_and_says_what_to_install(monkeypat
 def test_nobody_has_data() -> None:
     simulation = aggregation_ring(3, seed=4)
     for index in range(3):
-        aggregation_of(simulation, index).extractor = None
+        aggregation_of(simulation, index).data.extractor = None
     answer = Round(simulation).answer()
     assert answer.outcome == "failed"
     assert answer.missing_count == 3

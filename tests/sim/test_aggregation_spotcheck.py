@@ -35,7 +35,7 @@ READY_S: Final = 60.0
 def plugins(index: int) -> list[Plugin]:
     """As for a ring that is too large for a census, however small it is."""
     plugin = Aggregation(AggregationConfig(census_max=0))
-    plugin.extractor = number_extractor(index)
+    plugin.data.extractor = number_extractor(index)
     return [plugin]
 
 
@@ -150,7 +150,11 @@ def test_a_node_confirms_to_the_requester_only_and_not_without_end() -> None:
     simulation.run_until(lambda: any(each.stage == "checking" for each in asked.progress), limit_s=60.0, poll_s=0.001)
     plugin = simulation.nodes[5].node.plugins["aggregation"]
     assert isinstance(plugin, Aggregation)
-    participant, requester, other = plugin.participants[asked.round_id], simulation.nodes[0], simulation.nodes[6]
+    participant, requester, other = (
+        plugin.participating.participants[asked.round_id],
+        simulation.nodes[0],
+        simulation.nodes[6],
+    )
     routed: list[NodeId] = []
     participant.host.route = lambda key, message: routed.append(key)  # type: ignore[method-assign]  # counts only
     statement = confirm_statement(asked.round_id, simulation.nodes[5].id)
@@ -165,7 +169,7 @@ def test_a_check_that_the_end_of_the_round_cuts_short_refutes_nothing_and_confir
     simulation = calm_ring(COVERED)
     asked = Round(simulation)
     simulation.run_until(lambda: any(each.stage == "checking" for each in asked.progress), limit_s=60.0, poll_s=0.001)
-    asked.plugin.cancel(asked.round_id)
+    asked.plugin.requesting.cancel(asked.round_id)
     answer = asked.answer()
     assert answer.contributors == COVERED and not answer.rejected
     assert (answer.sampled, answer.confirmed, answer.outcome) == (COVERED - 1, 0, "partial")
@@ -174,7 +178,7 @@ def test_a_check_that_the_end_of_the_round_cuts_short_refutes_nothing_and_confir
 def test_what_the_requesters_own_tree_holds_is_checked_too_when_nobody_offers_a_result() -> None:
     simulation = calm_ring(COVERED)
     asked = Round(simulation)
-    requester = asked.plugin.requesters[asked.round_id]
+    requester = asked.plugin.requesting.requesters[asked.round_id]
     requester.offered = lambda ready, peer: None  # type: ignore[method-assign]  # nobody's offer arrives
     answer = asked.answer()
     assert [each.stage for each in asked.progress].count("checking") == 1

@@ -61,7 +61,7 @@ def test_an_unknown_protocol_is_a_config_error() -> None:
 def merged_ring() -> Simulation:
     """A ring in the middle of a round: somebody has merged already."""
     simulation = aggregation_ring(8, seed=3)
-    plugin_of(simulation.nodes[0]).aggregate(SUM, RoundListener(lambda answer: None))
+    plugin_of(simulation.nodes[0]).requesting.aggregate(SUM, RoundListener(lambda answer: None))
     simulation.run_until(lambda: any(_participants(simulation)), limit_s=30)
     return simulation
 
@@ -70,7 +70,7 @@ def _participants(simulation: Simulation) -> list[object]:
     return [
         participant
         for place in simulation.nodes
-        for participant in plugin_of(place).participants.values()
+        for participant in plugin_of(place).participating.participants.values()
         if participant.aggregate is not None
     ]
 
@@ -83,7 +83,7 @@ def test_the_checker_finds_who_is_counted_twice(contributors: tuple[NodeId, ...]
     simulation, checker = merged_ring(), CountedOnce()
     assert checker.check(simulation) == []
     for place in simulation.nodes:
-        for participant in plugin_of(place).participants.values():
+        for participant in plugin_of(place).participating.participants.values():
             if participant.aggregate is not None:
                 partial = replace(participant.aggregate.partial, contributors=contributors)
                 participant.aggregate = replace(participant.aggregate, partial=partial)

@@ -161,7 +161,7 @@ def test_a_denied_node_is_not_expected_anywhere() -> None:
     shut_out = simulation.nodes[0]
     shut_out.node.overlay.deny(frozenset({shut_out.id}))
     with pytest.raises(Unavailable, match="deny list"):
-        aggregation_of(simulation, 0).aggregate(parse_query("count"), RoundListener(lambda answer: None))
+        aggregation_of(simulation, 0).requesting.aggregate(parse_query("count"), RoundListener(lambda answer: None))
 
 
 def test_forgetting_reaches_the_whole_ring_and_is_not_undone() -> None:
@@ -315,7 +315,7 @@ def test_a_node_that_never_joined_refuses_to_answer() -> None:
     simulation.silence(simulation.nodes[0])
     simulation.run_for(60)
     with pytest.raises(Unavailable, match="has not joined"):
-        aggregation_of(simulation, 1).aggregate(parse_query("count"), RoundListener(lambda answer: None))
+        aggregation_of(simulation, 1).requesting.aggregate(parse_query("count"), RoundListener(lambda answer: None))
 
 
 class Remembering(Simulation):

@@ -71,8 +71,8 @@ def number_extractor(index: int) -> Extractor:
 def aggregation_plugins(index: int, padding_bytes: int = 0) -> list[Plugin]:
     """The plugins of simulated node ``index``."""
     plugin = Aggregation(AggregationConfig())
-    plugin.extractor = number_extractor(index)
-    plugin.value_padding_bytes = padding_bytes
+    plugin.data.extractor = number_extractor(index)
+    plugin.data.padding_bytes = padding_bytes
     return [plugin]
 
 
@@ -112,7 +112,7 @@ class Round:
     def __post_init__(self) -> None:
         self.began_at = self.simulation.now
         listener = RoundListener(self.answers.append, self.progress.append)
-        self.round_id = self.plugin.aggregate(self.query, listener, self.deadline_s)
+        self.round_id = self.plugin.requesting.aggregate(self.query, listener, self.deadline_s)
 
     @property
     def plugin(self) -> Aggregation:

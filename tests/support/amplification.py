@@ -138,7 +138,7 @@ def quiet_ring(seed: int = 7) -> tuple[Simulation, Round]:
         host.records.put(TOPIC_KEY, b"value", 3000.0, _whatever)
         host.groups.join(TOPIC, _whatever)
     asked = Round(simulation, ASKER, _HOUR)
-    requester = asked.plugin.requesters[asked.round_id]
+    requester = asked.plugin.requesting.requesters[asked.round_id]
     requester.offered = _whatever  # type: ignore[method-assign, assignment]  # it wants no result: the round stays open
     simulation.run_for(SETTLE_S)
     return simulation, asked

@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
+from peerd.api import Host
 from peerd.errors import Unavailable
+from peerd.testing.host import FakeHost
 from protocols.aggregation.answer import Answer, RoundProgress
 from protocols.aggregation.collector import Basis, Missing
 from protocols.aggregation.config import AggregationConfig
 from protocols.aggregation.functions import GroupedAnswer
 from protocols.aggregation.partial import ExtractionReport
+from protocols.aggregation.participant import Participant
 from protocols.aggregation.plugin import Aggregation
 from protocols.aggregation.query import Query
 from protocols.aggregation.requester import RoundListener
+from protocols.aggregation.requesting import Requesting
 from tests.support.fake_daemon import peer
 
 PROGRESS = RoundProgress("aa", "enrolled", 2, 3, 1, None, 0.25)
@@ -45,17 +49,25 @@ class Call:
 
 
 class FakeAggregation(Aggregation):
-    """Notes what it is asked; the test answers."""
+    """A plugin that is never started: what clients do goes to a `FakeRequesting`."""
 
     def __init__(self) -> None:
         super().__init__(AggregationConfig())
+        self.requesting = self.fake = FakeRequesting(FakeHost(1), AggregationConfig(), {})
+
+
+class FakeRequesting(Requesting):
+    """Notes what it is asked; the test answers."""
+
+    def __init__(self, host: Host, config: AggregationConfig, participants: Mapping[bytes, Participant]) -> None:
+        super().__init__(host, config, participants)
         self.calls: list[Call] = []
         self.cancelled: list[bytes] = []
         self.on_call: Callable[[Call], None] = lambda call: None
         self.refusal: str | None = None
 
     def aggregate(self, query: Query, listener: RoundListener, deadline_s: float | None = None) -> bytes:
-        """See `Aggregation.aggregate`."""
+        """See `Requesting.aggregate`."""
         if self.refusal is not None:
             raise Unavailable(self.refusal)
         query.compiled_pattern(self.config.regex_engine)
@@ -65,7 +77,7 @@ class FakeAggregation(Aggregation):
         return b"%d" % len(self.calls)
 
     def cancel(self, round_id: bytes) -> None:
-        """See `Aggregation.cancel`."""
+        """See `Requesting.cancel`."""
         self.cancelled.append(round_id)
 
 

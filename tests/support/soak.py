@@ -133,7 +133,7 @@ class Soak:
     # All
 
     def _aggregate(self) -> None:
-        aggregation_of(self._place()).aggregate(COUNT, RoundListener(self._aggregated))
+        aggregation_of(self._place()).requesting.aggregate(COUNT, RoundListener(self._aggregated))
 
     def _aggregated(self, answer: Any) -> None:
         self.counts[f"aggregate {answer.outcome}"] += 1
@@ -157,7 +157,7 @@ def _each(end: Callable[[str], object], ids: list[str]) -> None:
 
 def _plugins(index: int, pubsub: dict[str, Any]) -> list[Any]:
     aggregation = Aggregation()
-    aggregation.extractor = one_record(str(index))
+    aggregation.data.extractor = one_record(str(index))
     small = {"replay_items": REPLAY_ITEMS, "feed_items": REPLAY_ITEMS + 10} if "feed_items" in pubsub else {}
     streams = Dissemination(DisseminationConfig.model_validate(small))
     return [PubSub(PubSubConfig.model_validate(pubsub)), streams, aggregation]

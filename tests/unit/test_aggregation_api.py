@@ -19,7 +19,7 @@ from protocols.aggregation.answer import LINE, Answer, RoundProgress
 from protocols.aggregation.front import http as api
 from protocols.aggregation.front.client import AggregationClient
 from protocols.aggregation.functions import GroupedAnswer
-from tests.support.fake_aggregation import ANSWER, PROGRESS, Call, FakeAggregation, answer_at_once
+from tests.support.fake_aggregation import ANSWER, PROGRESS, Call, FakeAggregation, FakeRequesting, answer_at_once
 from tests.support.fake_daemon import FakeDaemon
 
 
@@ -27,7 +27,7 @@ from tests.support.fake_daemon import FakeDaemon
 class Rig:
     """The plugin behind the admin API, and two clients of it."""
 
-    service: FakeAggregation
+    service: FakeRequesting
     http: httpx.AsyncClient
     client: Client
 
@@ -38,10 +38,10 @@ class Rig:
 
 @pytest.fixture
 async def rig() -> AsyncIterator[Rig]:
-    service = FakeAggregation()
-    daemon = FakeDaemon({"aggregation": service})
+    plugin = FakeAggregation()
+    daemon = FakeDaemon({"aggregation": plugin})
     async with daemon.http() as http, daemon.client() as client:
-        yield Rig(service, http, client)
+        yield Rig(plugin.fake, http, client)
 
 
 async def test_progress_then_the_answer_and_the_round_is_over(rig: Rig) -> None:

@@ -141,10 +141,10 @@ def test_the_dead_and_those_who_declined_are_not_waited_for() -> None:
 
 def test_the_winner_dies_before_its_result_is_fetched() -> None:
     simulation = aggregation_ring(9, seed=21)
-    aggregation_of(simulation, 0).extractor = None  # the requester has no tree of its own to fall back on
+    aggregation_of(simulation, 0).data.extractor = None  # the requester has no tree of its own to fall back on
     round_ = Round(simulation)
     simulation.run_until(lambda: any(each.stage == "result_ready" for each in round_.progress), limit_s=30)
-    requester = round_.plugin.requesters[round_.round_id]
+    requester = round_.plugin.requesting.requesters[round_.round_id]
     best = requester.collector.best()
     assert best is not None
     simulation.kill(next(place for place in simulation.nodes if place.id == best.peer.id))

@@ -45,7 +45,8 @@ from protocols.aggregation.messages import (
 )
 from protocols.aggregation.partial import ExtractionReport
 from protocols.aggregation.participant import TELL_PAUSE_S, TELL_TRIES_MAX
-from protocols.aggregation.plugin import CLOCKS_APART_S, EXPIRY_GRACE_S, IDLE_S, Aggregation
+from protocols.aggregation.participating import CLOCKS_APART_S, EXPIRY_GRACE_S, IDLE_S
+from protocols.aggregation.plugin import Aggregation
 from protocols.aggregation.query import Query
 from protocols.aggregation.requester import RoundListener
 from protocols.aggregation.statements import enrolled_statement, noted_statement, stop_statement
@@ -69,7 +70,7 @@ def one_record(query: Query) -> Extraction:
 def member() -> tuple[Aggregation, FakeHost]:
     """A node with data, and one other node next to it."""
     plugin = Aggregation(AggregationConfig())
-    plugin.extractor = one_record
+    plugin.data.extractor = one_record
     host = FakeHost(OWN, plugin)
     host.neighbours = (peer(SIBLING), peer(ASKER))
     return plugin, host
@@ -104,10 +105,10 @@ def test_nothing_is_swapped_before_the_requester_has_noted_this_node() -> None:
     broadcast(host, start(), peer(ASKER))
     answer = host.deliver(Propose(ROUND, LEVEL), peer(SIBLING))
     assert answer == ProposeAnswer(ROUND, False, AnswerKind.MAYBE_LATER)
-    assert plugin.participants[ROUND].tree.phase is TreePhase.IDLE
+    assert plugin.participating.participants[ROUND].tree.phase is TreePhase.IDLE
     assert not [each for _, each in host.sent if isinstance(each, Invite)]
     noted(host)
-    assert plugin.participants[ROUND].tree.phase is TreePhase.PROPOSING
+    assert plugin.participating.participants[ROUND].tree.phase is TreePhase.PROPOSING
     assert host.requests[-1].message == Propose(ROUND, LEVEL)
 
 
@@ -122,21 +123,21 @@ def test_in_a_large_ring_enrolment_goes_through_the_overlay_signed() -> None:
     [(to, enrolled)] = [(to, each) for to, each in host.routed if isinstance(each, Enrolled)]
     assert to == ASKER
     asker_plugin, asker = member()
-    asker_plugin.extractor = None
-    round_id = asker_plugin.aggregate(QUERY, RoundListener(lambda answer: None), 60.0)
+    asker_plugin.data.extractor = None
+    round_id = asker_plugin.requesting.aggregate(QUERY, RoundListener(lambda answer: None), 60.0)
     enrolled = replace(enrolled, round_id=round_id)
     with pytest.raises(ProtocolError, match="forged_enrolment"):
         broadcast(asker, enrolled, peer(SIBLING))
     proof = signed(NodeId(SIBLING), enrolled_statement(round_id, peer(SIBLING), ""))
     broadcast(asker, replace(enrolled, absent=(), proof=proof), peer(SIBLING))
-    assert SIBLING in asker_plugin.requesters[round_id].collector.enrolled
+    assert SIBLING in asker_plugin.requesting.requesters[round_id].collector.enrolled
     answer = asker.routed[-1]
     assert answer == (SIBLING, Noted(round_id, signed(asker.id, noted_statement(round_id, NodeId(SIBLING)))))
 
 
 def test_what_is_said_when_enrolling_cannot_be_changed_on_the_way() -> None:
     plugin, host = member()
-    round_id = plugin.aggregate(QUERY, RoundListener(lambda answer: None), 60.0)
+    round_id = plugin.requesting.aggregate(QUERY, RoundListener(lambda answer: None), 60.0)
     proof = signed(NodeId(SIBLING), enrolled_statement(round_id, peer(SIBLING), ""))
     moved = PeerRef(NodeId(SIBLING), "10.9.9.9", 1)
     for enrolled, source in (
@@ -147,9 +148,9 @@ def test_what_is_said_when_enrolling_cannot_be_changed_on_the_way() -> None:
     ):
         with pytest.raises(ProtocolError, match="forged_enrolment"):
             broadcast(host, enrolled, source)
-    assert not plugin.requesters[round_id].collector.enrolled
+    assert not plugin.requesting.requesters[round_id].collector.enrolled
     broadcast(host, Enrolled(round_id, "", (), proof), peer(SIBLING))
-    assert plugin.requesters[round_id].collector.enrolled == {SIBLING}
+    assert plugin.requesting.requesters[round_id].collector.enrolled == {SIBLING}
 
 
 def test_in_a_large_ring_only_the_requester_ends_the_enrolling_and_nobody_waits_for_it() -> None:
@@ -158,7 +159,7 @@ def test_in_a_large_ring_only_the_requester_ends_the_enrolling_and_nobody_waits_
     for proof in (b"", signed(NodeId(SIBLING), noted_statement(LARGE.round_id, host.id)), LARGE.proof):
         with pytest.raises(ProtocolError, match="forged_note"):
             broadcast(host, Noted(LARGE.round_id, proof), peer(ASKER))
-    assert plugin.participants[LARGE.round_id].tree.phase is TreePhase.WAITING
+    assert plugin.participating.participants[LARGE.round_id].tree.phase is TreePhase.WAITING
     assert ("enrol_due", LARGE.round_id) in host.timers
     broadcast(host, Noted(LARGE.round_id, signed(NodeId(ASKER), noted_statement(LARGE.round_id, host.id))), peer(ASKER))
     assert ("enrol_due", LARGE.round_id) not in host.timers
@@ -171,17 +172,17 @@ def test_an_enrolment_that_is_lost_is_said_again_and_not_for_ever() -> None:
         assert host.timers["enrol_due", LARGE.round_id] == host.time_s + TELL_PAUSE_S * 2**number
         host.fire("enrol_due", LARGE.round_id)
     assert sum(isinstance(each, Enrolled) for _, each in host.routed) == TELL_TRIES_MAX
-    assert not plugin.participants
+    assert not plugin.participating.participants
     assert not host.timers
 
 
 def test_an_enrolment_in_a_round_that_is_over_is_answered_with_its_end() -> None:
     plugin, asker = member()
-    round_id = plugin.aggregate(QUERY, RoundListener(lambda answer: None), 60.0)
-    plugin.cancel(round_id)
+    round_id = plugin.requesting.aggregate(QUERY, RoundListener(lambda answer: None), 60.0)
+    plugin.requesting.cancel(round_id)
     for request in asker.requests:
         request.on_timeout()
-    assert not plugin.requesters
+    assert not plugin.requesting.requesters
     proof = signed(NodeId(SIBLING), enrolled_statement(round_id, peer(SIBLING), ""))
     broadcast(asker, Enrolled(round_id, "", (), proof), peer(SIBLING))
     assert asker.routed == [(SIBLING, StopRound(round_id, signed(asker.id, stop_statement(round_id))))]
@@ -210,7 +211,7 @@ def test_an_invitation_that_is_broadcast_is_answered_by_nobody() -> None:
 def test_nodes_enrol_on_links_of_their_own_where_everybody_can_have_one(count: int) -> None:
     plugin, host = member()
     host.neighbours = tuple(peer(1000 + number) for number in range(count - 1))
-    plugin.aggregate(QUERY, RoundListener(lambda answer: None), 60.0)
+    plugin.requesting.aggregate(QUERY, RoundListener(lambda answer: None), 60.0)
     [told] = [each.arguments["message"] for each in host.asked if each.what == "broadcast"]
     assert told.census
     assert told.is_direct == (count <= DIRECT_CENSUS_MAX)
@@ -223,7 +224,7 @@ def test_a_node_that_its_requester_does_not_answer_leaves_the_round() -> None:
         host.requests[-1].on_timeout()
         host.fire("enrol_due", ROUND)
     assert len(host.requests) == TELL_TRIES_MAX
-    assert not plugin.participants
+    assert not plugin.participating.participants
     assert not host.timers
 
 
@@ -245,14 +246,14 @@ def test_a_value_that_cannot_be_decoded_costs_its_giver_the_link_and_nothing_els
     assert blamed == peer(SIBLING)
     assert isinstance(error, ProtocolError)
     assert host.counted["peerd_aggregation_rejected_total", "aggregation_partial"] == 1
-    assert plugin.participants[ROUND].tree.contributors == {OWN}
+    assert plugin.participating.participants[ROUND].tree.contributors == {OWN}
     plugin.validate()
 
 
 def test_a_result_that_cannot_be_decoded_costs_its_giver_the_link() -> None:
     plugin, host = member()
-    plugin.extractor = None
-    round_id = plugin.aggregate(QUERY, RoundListener(lambda answer: None), 60.0)
+    plugin.data.extractor = None
+    round_id = plugin.requesting.aggregate(QUERY, RoundListener(lambda answer: None), 60.0)
     host.deliver(Enrolled(round_id, ""), peer(SIBLING))
     host.deliver(ResultReady(round_id, 1, 100), peer(SIBLING))
     host.fire("settle_due", round_id)
@@ -268,7 +269,7 @@ def test_a_long_query_fits_into_the_events() -> None:
     query = msgpack.packb((2, "count", None, None, where, "**/*", "ndjson", None, 100))
     plugin, host = member()
     broadcast(host, start(query), peer(ASKER))
-    assert len(plugin.participants) == 1
+    assert len(plugin.participating.participants) == 1
     [event] = [each for each in host.events if isinstance(each, RoundStarted)]
     assert len(event.query) == EVENT_TEXT_LENGTH_MAX
 
@@ -311,7 +312,7 @@ def test_17_rounds_of_49_days_from_one_member_leave_room_for_others() -> None:
     plugin, host = member()
     for number in range(17):
         broadcast(host, start(number=1 + number, remaining_s=49 * 86_400.0), peer(ASKER))
-    assert len(plugin.participants) == plugin.config.rounds_per_requester_max
+    assert len(plugin.participating.participants) == plugin.config.rounds_per_requester_max
     broadcast(host, start(requester=peer(SIBLING)), peer(SIBLING))
     assert enrolments(host, peer(SIBLING)) == 1
     expiries = [due for (name, _), due in host.timers.items() if name == "round_expired"]
@@ -326,12 +327,12 @@ def test_18496_rounds_leave_the_node_working() -> None:
         with pytest.raises(ProtocolError, match="by a broadcast only"):
             host.deliver(start(requester=asker, number=number), asker)
         broadcast(host, start(requester=asker, number=number), asker)
-    assert len(plugin.participants) == plugin.config.rounds_max
+    assert len(plugin.participating.participants) == plugin.config.rounds_max
     assert len(host.timers) <= 4 * plugin.config.rounds_max
     plugin.validate()
     host.time_s += IDLE_S
     broadcast(host, start(), peer(ASKER))
-    assert ROUND in plugin.participants
+    assert ROUND in plugin.participating.participants
     assert enrolments(host, peer(ASKER)) == 1
 
 
@@ -343,12 +344,15 @@ def test_the_round_that_is_idle_for_longest_makes_room_and_one_at_work_does_not(
         each = start(number=1 + number)
         broadcast(host, each, peer(ASKER))
         ids.append(each.round_id)
-        plugin.participants[ids[-1]].idle_since = None
-    plugin.participants[ids[3]].idle_since, plugin.participants[ids[5]].idle_since = 2.0, 1.0
+        plugin.participating.participants[ids[-1]].idle_since = None
+    plugin.participating.participants[ids[3]].idle_since, plugin.participating.participants[ids[5]].idle_since = (
+        2.0,
+        1.0,
+    )
     host.time_s = 1.0 + IDLE_S
     broadcast(host, start(), peer(ASKER))
-    assert ids[5] not in plugin.participants
-    assert ROUND in plugin.participants
+    assert ids[5] not in plugin.participating.participants
+    assert ROUND in plugin.participating.participants
     broadcast(host, start(number=999), peer(ASKER))
     answer = host.deliver(WhyMissing(start(number=999).round_id), peer(ASKER))
     assert isinstance(answer, RoundStatus)
@@ -357,9 +361,9 @@ def test_the_round_that_is_idle_for_longest_makes_room_and_one_at_work_does_not(
 
 def test_a_declined_round_costs_no_timer_and_is_remembered_by_its_reason() -> None:
     plugin, host = member()
-    plugin.extractor = None
+    plugin.data.extractor = None
     broadcast(host, start(), peer(ASKER))
-    assert not plugin.participants
+    assert not plugin.participating.participants
     assert not host.timers
     assert host.deliver(Propose(ROUND, LEVEL), peer(SIBLING)) == ProposeAnswer(ROUND, False, AnswerKind.ABSENT)
     answer = host.deliver(WhyMissing(ROUND), peer(ASKER))
@@ -378,9 +382,9 @@ def test_a_round_ends_by_its_requesters_word_only() -> None:
             host.deliver(StopRound(ROUND, proof), peer(SIBLING))
         with pytest.raises(ProtocolError, match="has not signed it"):
             broadcast(host, StopRound(ROUND, proof), peer(ASKER))  # the source is made up
-    assert ROUND in plugin.participants
+    assert ROUND in plugin.participating.participants
     broadcast(host, StopRound(ROUND, signed(NodeId(ASKER), stop_statement(ROUND))), peer(SIBLING))
-    assert not plugin.participants
+    assert not plugin.participating.participants
 
 
 def test_the_requester_ends_a_round_that_it_never_asked_for() -> None:
@@ -390,12 +394,12 @@ def test_the_requester_ends_a_round_that_it_never_asked_for() -> None:
     plugin, host = member()
     broadcast(host, start(), peer(ASKER))
     host.requests[-1].on_reply(stop, peer(ASKER))
-    assert not plugin.participants
+    assert not plugin.participating.participants
     assert asker.deliver(ResultReady(ROUND, 1, 100), peer(SIBLING)) == stop
     plugin, host = member()
     broadcast(host, start(), peer(ASKER))
     host.deliver(stop, peer(ASKER))
-    assert not plugin.participants
+    assert not plugin.participating.participants
 
 
 def test_nobody_starts_another_round_under_the_same_id() -> None:
@@ -412,10 +416,10 @@ def test_nobody_starts_another_round_under_the_same_id() -> None:
     ):
         with pytest.raises(ProtocolError, match="forged_round"):
             broadcast(host, forged, forged.requester)
-    assert not plugin.participants
+    assert not plugin.participating.participants
     assert not host.requests
     broadcast(host, true, peer(SIBLING))
-    assert plugin.participants[ROUND].requester == peer(ASKER), "whoever passes it on"
+    assert plugin.participating.participants[ROUND].requester == peer(ASKER), "whoever passes it on"
 
 
 def test_a_start_that_somebody_has_kept_cannot_be_shown_again_later() -> None:
@@ -425,7 +429,7 @@ def test_a_start_that_somebody_has_kept_cannot_be_shown_again_later() -> None:
         broadcast(host, start(), peer(ASKER))
     host.time_s = 60.0 + CLOCKS_APART_S - 1
     broadcast(host, start(), peer(ASKER))
-    assert ROUND in plugin.participants
+    assert ROUND in plugin.participating.participants
 
 
 def test_a_round_that_begins_in_the_far_future_is_not_taken_part_in() -> None:
@@ -437,7 +441,7 @@ def test_a_round_that_begins_in_the_far_future_is_not_taken_part_in() -> None:
                 broadcast(host, early, peer(ASKER))
         else:
             broadcast(host, early, peer(ASKER))
-        assert (early.round_id in plugin.participants) == is_in
+        assert (early.round_id in plugin.participating.participants) == is_in
 
 
 def test_a_round_is_never_told_to_be_older_than_fits() -> None:
@@ -448,7 +452,7 @@ def test_a_round_is_never_told_to_be_older_than_fits() -> None:
         broadcast(host, replace(true, age_ms=2**32 - 1), peer(ASKER))
     broadcast(host, replace(true, age_ms=int(ROUND_S_MAX) * 1000), peer(ASKER))
     host.time_s += ROUND_S_MAX - 1
-    told = plugin.on_ask_start(AskStart(true.round_id), peer(SIBLING))
+    told = plugin.participating.on_ask_start(AskStart(true.round_id), peer(SIBLING))
     assert isinstance(told, StartRound)
     assert decode_body(StartRound, encode_body(told)) == told
 
@@ -458,7 +462,7 @@ def test_who_passes_on_a_start_that_this_node_does_not_believe_keeps_its_link() 
     plugin, host = member()
     host.deliver(Invite(ROUND, LEVEL), peer(SIBLING))
     host.requests[-1].on_reply(replace(start(), proof=b"of another root"), peer(SIBLING))
-    assert not plugin.participants
+    assert not plugin.participating.participants
     assert host.counted["peerd_aggregation_rejected_total", "forged_round"] == 1
 
 
@@ -467,7 +471,7 @@ def test_a_result_is_offered_again_until_the_requester_answers() -> None:
     host.neighbours = (peer(ASKER),)
     broadcast(host, start(), peer(ASKER))
     noted(host)
-    participant = plugin.participants[ROUND]
+    participant = plugin.participating.participants[ROUND]
     participant._carry_out(TreeDone("result"))
     for _ in range(TELL_TRIES_MAX - 1):
         host.requests[-1].on_timeout()
@@ -475,12 +479,12 @@ def test_a_result_is_offered_again_until_the_requester_answers() -> None:
     offers = [each for each in host.requests if isinstance(each.message, ResultReady)]
     assert len(offers) == TELL_TRIES_MAX
     offers[-1].on_reply(StopRound(ROUND), peer(ASKER))
-    assert not plugin.participants
+    assert not plugin.participating.participants
 
 
 def test_what_tells_about_its_sender_is_not_taken_from_a_routed_message() -> None:
     plugin, host = member()
-    round_id = plugin.aggregate(QUERY, RoundListener(lambda answer: None), 60.0)
+    round_id = plugin.requesting.aggregate(QUERY, RoundListener(lambda answer: None), 60.0)
     for message in (
         ResultReady(round_id, 3, 100),
         InviteAnswer(round_id, LEVEL, AnswerKind.NO),
@@ -490,7 +494,7 @@ def test_what_tells_about_its_sender_is_not_taken_from_a_routed_message() -> Non
             broadcast(host, message, peer(SIBLING))
     with pytest.raises(ProtocolError, match="has not signed it"):  # made-up sources once made every node "decline"
         broadcast(host, Enrolled(round_id, "no data here"), peer(SIBLING))
-    collector = plugin.requesters[round_id].collector
+    collector = plugin.requesting.requesters[round_id].collector
     assert not collector.declined
     assert not collector.candidates
 
@@ -544,7 +548,7 @@ def bodies(draw: st.DrawFn) -> tuple[type[Message], bytes]:
 def test_nothing_that_a_member_sends_is_a_failure_of_the_plugin(sent: list[Any]) -> None:
     plugin, host = member()
     broadcast(host, start(), peer(ASKER))
-    round_id = plugin.aggregate(QUERY, RoundListener(lambda answer: None), 60.0)
+    round_id = plugin.requesting.aggregate(QUERY, RoundListener(lambda answer: None), 60.0)
     for (kind, body), source, through_overlay in sent:
         try:
             message = decode_body(kind, body.replace(b"s" * 16, round_id))

@@ -52,7 +52,7 @@ class Asking:
         self.host = FakeHost(OWN, self.plugin)
         self.host.neighbours = tuple(peer(number << 120) for number in range(1, 9))
         self.answers: list[Answer] = []
-        self.round_id = self.plugin.aggregate(QUERY, RoundListener(self.answers.append), 60.0)
+        self.round_id = self.plugin.requesting.aggregate(QUERY, RoundListener(self.answers.append), 60.0)
         self.enrol(*range(2, 9))
 
     def enrol(self, *numbers: int) -> None:
@@ -118,7 +118,7 @@ def test_what_was_fetched_is_the_answer_when_the_fuller_one_does_not_come(is_cut
     asking.offer(4, 4)
     asking.fetched(2, 3)
     if is_cut_short:
-        asking.plugin.cancel(asking.round_id)
+        asking.plugin.requesting.cancel(asking.round_id)
     else:
         asking.fetches()[-1][1].failed("timeout")
     assert asking.answer().contributors == 2
@@ -162,7 +162,7 @@ def test_an_offer_of_more_nodes_than_take_part_is_not_fetched() -> None:
     asking = Asking()
     asking.offer(2, 20)
     assert not asking.fetches()
-    asking.plugin.cancel(asking.round_id)
+    asking.plugin.requesting.cancel(asking.round_id)
     answer = asking.answer()
     assert answer.outcome == "failed"
     assert answer.expected == 9
@@ -173,8 +173,8 @@ def test_an_offer_of_more_nodes_than_take_part_is_not_fetched() -> None:
 
 def test_an_own_tree_that_was_given_invented_contributors_is_no_answer() -> None:
     asking = Asking()
-    asking.plugin.requesters[asking.round_id].own_aggregate = data_of(2, 3, 20)
-    asking.plugin.cancel(asking.round_id)
+    asking.plugin.requesting.requesters[asking.round_id].own_aggregate = data_of(2, 3, 20)
+    asking.plugin.requesting.cancel(asking.round_id)
     assert asking.answer().outcome == "failed"
 
 
@@ -238,7 +238,7 @@ def test_what_is_not_there_when_the_time_is_over_is_missing() -> None:
     own = asking.fetches()[1:]
     own[0][1].done(data_of(1).value)
     asking.host.run_later()
-    asking.plugin.round_due(asking.round_id)
+    asking.plugin.requesting.round_due(asking.round_id)
     asking.host.run_later()
     for _, callbacks in own[1:]:
         callbacks.failed("cancelled")
@@ -249,7 +249,7 @@ def test_what_is_not_there_when_the_time_is_over_is_missing() -> None:
 
 def test_at_the_deadline_nothing_is_fetched_any_more() -> None:
     asking = Asking()
-    asking.plugin.round_due(asking.round_id)
+    asking.plugin.requesting.round_due(asking.round_id)
     for request in asking.host.requests:
         request.on_reply(RoundStatus(asking.round_id, NodeState.RUNNING, 0, ""), request.peer)
     assert not asking.fetches()
@@ -274,7 +274,7 @@ def test_a_far_node_has_longer_for_its_answer_but_not_for_ever() -> None:
     asking = Asking()
     asking.host.neighbours += (peer(20 << 120), peer(21 << 120))
     asking.host.rtts = {NodeId(20 << 120): 1.0, NodeId(21 << 120): 5.0}
-    asking.round_id = asking.plugin.aggregate(QUERY, RoundListener(asking.answers.append), 60.0)
+    asking.round_id = asking.plugin.requesting.aggregate(QUERY, RoundListener(asking.answers.append), 60.0)
     asking.enrol(5)
     asking.offer(5, 1)
     asking.settled()
@@ -309,11 +309,11 @@ def test_a_round_that_has_ended_gives_its_worker_back(ending: str, tmp_path: Pat
     [extraction], [work] = host.later, host.work
     assert work.within is not None and not work.is_cancelled
     assert (work.within.wall_s, work.within.owner) == (1.0, NodeId(2))
-    participant = plugin.participants[start.round_id]
+    participant = plugin.participating.participants[start.round_id]
     if ending == "stopped":
-        plugin.on_stop_round(StopRound(start.round_id), peer(2))
+        plugin.participating.on_stop_round(StopRound(start.round_id), peer(2))
     else:
-        plugin.round_expired(start.round_id)
+        plugin.participating.round_expired(start.round_id)
     assert participant.is_over and work.is_cancelled
     extraction()
     assert participant.aggregate is None

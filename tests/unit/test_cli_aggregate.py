@@ -28,9 +28,10 @@ class Asked:
 
     def __init__(self) -> None:
         self.answer = ANSWER
-        self.service = FakeAggregation()
+        plugin = FakeAggregation()
+        self.service = plugin.fake
         self.service.on_call = self._reply
-        self.daemon = FakeDaemon({"aggregation": self.service})
+        self.daemon = FakeDaemon({"aggregation": plugin})
 
     def _reply(self, call: Call) -> None:
         assert call.listener.progress is not None

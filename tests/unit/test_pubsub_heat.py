@@ -194,11 +194,11 @@ def look_elsewhere(host: FakeHost, rate: int | None, where: PeerRef | None = ELS
     assert asked.arguments["key"] == CellAddress(TREE, alternate(WHOLE)).key
     host.requests.clear()
     asked.arguments["on_result"](LookupResult(asked.arguments["key"], where, (), 0.1))
-    (request,) = host.requests or [None]
-    if request is not None and rate is None:
-        request.on_timeout()
-    elif request is not None and rate is not None:
-        request.on_reply(LoadAnswer(rate, coming), request.peer)
+    for request in list(host.requests):
+        if rate is None:
+            request.on_timeout()
+        else:
+            request.on_reply(LoadAnswer(rate, coming), request.peer)
 
 
 def test_a_node_says_what_leaves_will_bring_that_are_being_moved_to_it_until_that_shows_in_what_it_sends() -> None:

@@ -142,7 +142,7 @@ class FalseValues(RoundBehaviour):
     gap_s: ClassVar[float] = 0.2
 
     def act(self) -> None:
-        for participant in self.plugin.participants.values() if self.plugin is not None else ():
+        for participant in self.plugin.participating.participants.values() if self.plugin is not None else ():
             if participant.aggregate is not None:
                 participant.aggregate = replace(participant.aggregate, encoded=self.given(participant.aggregate))
 

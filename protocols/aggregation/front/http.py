@@ -142,14 +142,14 @@ def router(service: Aggregation) -> APIRouter:
         deadline_s = service.config.deadline if body.deadline is None else body.deadline
         reports, listener = open_feed()
         try:
-            round_id = service.aggregate(body.to_query(), listener, deadline_s)
+            round_id = service.requesting.aggregate(body.to_query(), listener, deadline_s)
         except QueryError as error:
             raise HTTPException(422, str(error)) from error
         streams.add(round_id)
 
         def ended() -> None:
             streams.discard(round_id)
-            service.cancel(round_id)
+            service.requesting.cancel(round_id)
 
         return RoundResponse(_lines(reports, deadline_s, body.top), ended)
 

@@ -40,8 +40,8 @@ def give_numbers(place: Place, arguments: Mapping[str, Any], report: Reporter) -
     """Action ``numbers``: this node contributes one record; each value weighs ``value_bytes`` (such as "1MiB")."""
     _check_arguments(arguments, {"value_bytes"})
     plugin = plugin_of(place)
-    plugin.extractor = one_record(format_id(place.id))
-    plugin.value_padding_bytes = parse_size(arguments.get("value_bytes", "0B"))
+    plugin.data.extractor = one_record(format_id(place.id))
+    plugin.data.padding_bytes = parse_size(arguments.get("value_bytes", "0B"))
 
 
 def ask(place: Place, arguments: Mapping[str, Any], report: Reporter) -> None:
@@ -63,7 +63,9 @@ def ask(place: Place, arguments: Mapping[str, Any], report: Reporter) -> None:
         )
 
     try:
-        plugin_of(place).aggregate(parse_query(arguments.get("query", "count")), RoundListener(finished), deadline_s)
+        plugin_of(place).requesting.aggregate(
+            parse_query(arguments.get("query", "count")), RoundListener(finished), deadline_s
+        )
     except Unavailable as error:
         report({"outcome": "unavailable", "reason": str(error)})
 

@@ -35,7 +35,7 @@ class CountedOnce(Checker):
         if not isinstance(plugin, Aggregation):
             return []
         found: list[str] = []
-        for round_id, participant in plugin.participants.items():
+        for round_id, participant in plugin.participating.participants.items():
             if participant.aggregate is None:
                 continue
             contributors = participant.aggregate.partial.contributors
@@ -66,12 +66,12 @@ class Rounds(SwarmWork):
     @classmethod
     def plugin(cls, index: int) -> Plugin:
         plugin = Aggregation(AggregationConfig.model_validate({"deadline": "20s"}))
-        plugin.extractor = one_record(str(index))
+        plugin.data.extractor = one_record(str(index))
         return plugin
 
     def act(self, place: Place) -> None:
         try:
-            plugin_of(place).aggregate(COUNT, RoundListener(self._judge))
+            plugin_of(place).requesting.aggregate(COUNT, RoundListener(self._judge))
         except Unavailable:
             return  # as many rounds as it takes are open there: that is an answer, too
 
@@ -80,7 +80,7 @@ class Rounds(SwarmWork):
             self._judge(answer)
             self._proof = answer
 
-        plugin_of(place).aggregate(COUNT, RoundListener(finished))
+        plugin_of(place).requesting.aggregate(COUNT, RoundListener(finished))
 
     def verdict(self) -> list[str]:
         live = len(self.simulation.live_nodes())
