@@ -445,7 +445,7 @@ class Node:
                 "id": self._event_id,
                 "cause": self.cause,
                 "event": event.KIND,
-                **vars(event),
+                **event.columns(),
             }
         )
         self.cause = self._event_id

@@ -14,16 +14,18 @@ from __future__ import annotations
 import types
 import typing
 from collections.abc import Iterable, Mapping
-from typing import Annotated, Any, ClassVar, Final
+from typing import Annotated, Any, ClassVar, Final, dataclass_transform
 
-from pydantic import BaseModel, ConfigDict, StringConstraints
+from msgspec import Meta, Struct
+from msgspec.structs import asdict, fields
 
 from peerd.errors import Bug, ConfigError
 from peerd.limits import EVENT_TEXT_LENGTH_MAX
 
 SCHEMA_VERSION: Final = 1
 
-Text = Annotated[str, StringConstraints(max_length=EVENT_TEXT_LENGTH_MAX)]
+Text = Annotated[str, Meta(max_length=EVENT_TEXT_LENGTH_MAX)]
+"""What somebody else may have chosen. A longer one is cut in its record."""
 
 COMMON_FIELDS: Final[dict[str, tuple[type, str]]] = {
     "schema_version": (int, "version of this schema"),
@@ -40,17 +42,24 @@ FLAT_TYPES: Final = (bool, int, float, str)
 """The types that a field may have besides null, so that all events fit into one flat table."""
 
 
-class Event(BaseModel):
+@dataclass_transform(frozen_default=True, kw_only_default=True)
+class Event(Struct, frozen=True, kw_only=True):
     """Base of all events; a subclass names its ``KIND``: a plugin or a part of the core, a dot, and what happened."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid", defer_build=True)
     KIND: ClassVar[str] = ""
 
-    @classmethod
-    def __pydantic_init_subclass__(cls, **arguments: Any) -> None:
-        super().__pydantic_init_subclass__(**arguments)
+    def __init_subclass__(cls, **arguments: Any) -> None:
+        super().__init_subclass__(**arguments)
         if not cls.KIND:
             raise TypeError(f"{cls.__name__} needs a KIND")
+
+    def columns(self) -> dict[str, Any]:
+        """Its fields as they stand in a record, long texts cut."""
+        columns = asdict(self)
+        for name, value in columns.items():
+            if value.__class__ is str and len(value) > EVENT_TEXT_LENGTH_MAX:
+                columns[name] = value[:EVENT_TEXT_LENGTH_MAX]
+        return columns
 
 
 def union(declared: Mapping[str, Iterable[type[Event]]]) -> dict[str, type[Event]]:
@@ -121,7 +130,7 @@ _JSON_TYPES: Final[dict[type, str]] = {bool: "boolean", int: "integer", float: "
 
 def field_types(event_type: type[Event]) -> dict[str, tuple[type, bool]]:
     """The fields of an event class in order: Python type and whether null is allowed."""
-    return {name: _plain(field.annotation) for name, field in event_type.model_fields.items()}
+    return {field.name: _plain(field.type) for field in fields(event_type)}
 
 
 def _plain(annotation: object) -> tuple[type, bool]:

@@ -29,7 +29,7 @@ def run(*arguments: str) -> Result:
 def write_log(directory: Path) -> None:
     event = NodeReady(duration_s=1.0, ring_size=3.0)
     stamps = {"schema_version": SCHEMA_VERSION, "ts": 1.0, "mono_s": 1.0, "node": "a" * 32, "boot": 1, "cause": None}
-    record = encode_record({**stamps, "id": 1, "event": event.KIND, **event.model_dump()})
+    record = encode_record({**stamps, "id": 1, "event": event.KIND, **event.columns()})
     (directory / "events-aaaaaaaa-1-1.ndjson").write_bytes(record + record[:-9])
 
 

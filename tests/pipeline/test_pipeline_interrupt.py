@@ -102,7 +102,5 @@ def write_log(directory: Path) -> None:
     directory.mkdir()
     event = NodeReady(duration_s=1.0, ring_size=3.0)
     stamps = {"schema_version": SCHEMA_VERSION, "ts": 1.0, "mono_s": 1.0, "node": "a" * 32, "boot": 1, "cause": None}
-    records = (
-        encode_record({**stamps, "id": number, "event": event.KIND, **event.model_dump()}) for number in range(9)
-    )
+    records = (encode_record({**stamps, "id": number, "event": event.KIND, **event.columns()}) for number in range(9))
     (directory / "events-aaaaaaaa-1-1.ndjson").write_bytes(b"".join(records))

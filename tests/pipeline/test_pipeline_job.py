@@ -59,7 +59,7 @@ class Log:
             "id": number,
             "cause": None,
             "event": event.KIND,
-            **event.model_dump(),
+            **event.columns(),
         }
 
     def write(self, directory: Path) -> None:

@@ -12,14 +12,15 @@ from pathlib import Path
 from typing import Any, cast
 
 import pytest
-from pydantic import create_model
+from msgspec import defstruct
 
 import peerd
 from peerd.api import Metric, Plugin
 from peerd.errors import Bug, ConfigError
+from peerd.limits import EVENT_TEXT_LENGTH_MAX
 from peerd.plugins import find_plugins
 from peerd.telemetry.metrics import check_metric
-from peerd.telemetry.schema import COMMON_FIELDS, Event, NodeReady, field_types, json_schema, union
+from peerd.telemetry.schema import COMMON_FIELDS, Event, NodeReady, NodeStopped, field_types, json_schema, union
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "telemetry.md"
 NOT_IMPORTED = ("peerd.pipeline", "peerd.cli", "peerd.__main__")
@@ -116,9 +117,14 @@ def test_every_declared_metric_follows_the_naming_rules() -> None:
 
 @pytest.mark.parametrize(("annotation", "offence"), [(int | str | None, "one type"), (list[int], "plain type")])
 def test_an_event_field_has_one_plain_type(annotation: Any, offence: str) -> None:
-    unregistered = create_model("Unregistered", field=(annotation, ...))
+    unregistered = defstruct("Unregistered", [("field", annotation)])
     with pytest.raises(Bug, match=offence):
         field_types(cast(type[Event], unregistered))
+
+
+def test_a_text_of_somebody_else_is_cut_in_its_record() -> None:
+    event = NodeStopped(reason="x" * (EVENT_TEXT_LENGTH_MAX + 1), uptime_s=1.5)
+    assert event.columns() == {"reason": "x" * EVENT_TEXT_LENGTH_MAX, "uptime_s": 1.5}
 
 
 class Shouted(Event):

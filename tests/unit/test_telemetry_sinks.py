@@ -89,6 +89,12 @@ def test_a_record_is_one_line_and_comes_back(content: dict[str, object]) -> None
     assert json.loads(line) == content
 
 
+@pytest.mark.parametrize("value", ["a\udcffb", "\u2028", 1 << 127, 1e308, -0.0])
+def test_a_record_may_hold_what_is_rare(value: object) -> None:
+    line = encode_record(record(1, value=value, other=1e308))
+    assert line.isascii() and json.loads(line)["value"] == value
+
+
 @pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf, b"bytes", {1}])
 def test_what_json_cannot_say_is_refused(value: object) -> None:
     with pytest.raises(Bug, match=r"node\.ready"):
