@@ -1,4 +1,4 @@
-"""Parameters of groups: the table ``[groups]``; docs/groups.md has them all."""
+"""Parameters of groups: the table ``[groups]``; docs/groups.md says what groups promise."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Parameters of the replicated key-value store: the table ``[records]``; docs/records.md has them all."""
+"""Parameters of the replicated key-value store: the table ``[records]``; docs/records.md says what they bound."""
 
 from __future__ import annotations
 
