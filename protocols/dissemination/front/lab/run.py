@@ -3,19 +3,17 @@
 from __future__ import annotations
 
 import gc
-import os
 import random
 import time
 from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from pathlib import Path
+from dataclasses import asdict, dataclass
 from statistics import fmean, median
 from typing import Any, Final
 
 from peerd.ids import NodeId, parse_id
 from peerd.lab.experiment import Notify, Point, Row
-from peerd.lab.topologies import SECTION, table_of
+from peerd.lab.topologies import SECTION, data_file, table_of
 from peerd.sim.scenario import parse_scenario
 from protocols.dissemination.front.lab.net import DisseminationNet
 from protocols.dissemination.front.lab.rivals import RIVALS, StaticTree, annealed, balanced, bits, figures, grouped
@@ -53,7 +51,6 @@ RATIO_ITEMS_MIN: Final = 20
 """A node's share in vain before or after a move is of so many items that it had, at least."""
 RANKED: Final = 100
 """Figures over nodes in order have so many points."""
-DATA: Final = "PEERD_DATA"
 PLANETLAB: Final = "latency/planetlab_rtt_ms_18x490x490.npz"
 SQUARE: Final = "square=euclidean@147ms"
 """Without PlanetLab's round-trip times: random points, with the same mean."""
@@ -97,8 +94,8 @@ def measure(point: Point, notify: Notify) -> Row:
 
 def topology() -> str:
     """PlanetLab's all-pairs round-trip times of `PEERD_DATA` where there are any, else random points of a square."""
-    path = Path(os.environ.get(DATA, "")) / PLANETLAB
-    return f"planetlab={path}" if DATA in os.environ and path.is_file() else SQUARE
+    path = data_file(PLANETLAB)
+    return SQUARE if path is None else f"planetlab={path}"
 
 
 def _workload(point: Point, setting: Row) -> LabStream:
@@ -152,15 +149,9 @@ def _run(point: Point, setting: Row, notify: Notify) -> Row:
     }
     while net.now < ended + ARRIVING_S:
         net.tick()
-    found = net.faults()
     return {
         **row,
-        "pairs": found.pairs,
-        "lost": found.lost,
-        "unwanted": found.unwanted,
-        "twice": found.twice,
-        "unordered": found.unordered,
-        "outside": found.outside,
+        **asdict(net.faults()),
         "gaps": sum(node.losses for node in net.members()),
     }
 
