@@ -14,7 +14,7 @@ import typer
 
 from peerd.cli.lines import STDIN, BadLine, object_of, once, typed_value
 from peerd.cli.options import Output, OutputOption, SocketOption, ask
-from peerd.cli.output import print_data, printable, seconds, size, stderr, stdout
+from peerd.cli.output import print_result, printable, seconds, size, stderr
 from peerd.errors import ExitCode
 from peerd.words import counted
 from protocols.dissemination.models import CONTENT_TYPE_LENGTH_MAX
@@ -136,10 +136,7 @@ def _attach(socket: str | None, stream: str, path: Path, item: Any, type: str, p
         )
     finally:
         shown.clear()
-    if output is not Output.TABLE:
-        print_data(output, done)
-    else:
-        stdout().print(f"{done.stream}  {done.id}  {printable(path.name)}, {size(path.stat().st_size)}")
+    print_result(output, done, f"{done.stream}  {done.id}  {printable(path.name)}, {size(path.stat().st_size)}")
 
 
 class ByteProgress:
@@ -220,10 +217,7 @@ def _one(socket: str | None, stream: str, item: Any, type: str, output: Output) 
     if is_lines(type):
         raise typer.BadParameter(f"{type} is a type of many items, each a line, and this is one", param_hint="--type")
     done = ask(socket, lambda client: DisseminationClient(client).publish(stream, item, type))
-    if output is not Output.TABLE:
-        print_data(output, done)
-    else:
-        stdout().print(f"{done.stream}  {done.id}  {size(done.bytes)}")
+    print_result(output, done, f"{done.stream}  {done.id}  {size(done.bytes)}")
 
 
 def _many(
@@ -250,12 +244,8 @@ def _many(
         raise
     finally:
         stderr().overwrite("")
-    if output is not Output.TABLE:
-        print_data(output, answer)
-    else:
-        stdout().print(
-            f"{counted(answer.accepted, 'item')} in {seconds(time.monotonic() - begun)}, {answer.refused:,} refused"
-        )
+    took = seconds(time.monotonic() - begun)
+    print_result(output, answer, f"{counted(answer.accepted, 'item')} in {took}, {answer.refused:,} refused")
     if not answer.is_complete:
         stderr().print(printable(answer.detail))
         raise typer.Exit(ExitCode.PARTIAL)

@@ -10,7 +10,7 @@ import typer
 
 from peerd.cli.lines import BadLine, object_of, objects_of, typed_value
 from peerd.cli.options import Output, OutputOption, SocketOption, ask
-from peerd.cli.output import print_data, printable, seconds, stderr, stdout
+from peerd.cli.output import print_data, print_result, printable, seconds, stderr, stdout
 from peerd.errors import ExitCode
 from peerd.words import counted
 
@@ -100,12 +100,8 @@ def _one(socket: str | None, schema: str, event: dict[str, Any], ack: Any, outpu
     from protocols.pubsub.front.client import PubSubClient
 
     done = ask(socket, lambda client: PubSubClient(client).publish(schema, event, ack=ack))
-    if output is not Output.TABLE:
-        print_data(output, done)
-    else:
-        leaves = f"{done.leaves} {'leaf' if done.leaves == 1 else 'leaves'}"
-        found = f"matched {done.matched} at {leaves}, {seconds(done.duration_s)}"
-        stdout().print(f"{done.event}  {done.outcome}  {found}{done.detail and '; '}{done.detail}")
+    found = f"matched {done.matched} at {counted(done.leaves, 'leaf', 'leaves')}, {seconds(done.duration_s)}"
+    print_result(output, done, f"{done.event}  {done.outcome}  {found}{done.detail and '; '}{done.detail}")
     if done.outcome == "unknown":
         raise typer.Exit(ExitCode.PARTIAL)
 
@@ -131,9 +127,7 @@ def _many(socket: str | None, schema: str, file: str, rate: float, ack: Any, pro
         raise typer.BadParameter(f"{bad.message}; the events before it may have been published") from bad
     finally:
         terminal.overwrite("")
-    if output is not Output.TABLE:
-        print_data(output, answer)
-    else:
+    if not print_data(output, answer):
         told = f"{counted(answer.accepted, 'event')} in {seconds(time.monotonic() - begun)}, {answer.refused:,} refused"
         stdout().print(f"{told}, {answer.failed:,} without a certain outcome" if answer.failed else told)
         for error in answer.errors[:ERRORS_SHOWN_MAX]:
