@@ -31,7 +31,7 @@ from peerd.errors import ConfigError, PeerdError, Unavailable
 from peerd.invalid import first_reason
 from peerd.limits import MIB
 from peerd.models import admin as models
-from peerd.models.admin import API_PREFIX, STREAM_TYPE
+from peerd.models.admin import API_PREFIX, JSON_TYPE, STREAM_TYPE
 from peerd.places import ADMIN_SOCKET, SOCKET_VARIABLE
 
 if TYPE_CHECKING:
@@ -60,7 +60,6 @@ __all__ = [
 
 TOKEN_VARIABLE: Final = "PEERD_ACCESS_TOKEN"
 """An access token for a daemon's data port over TCP; in the environment, since command lines are seen by all."""
-JSON_TYPE: Final = "application/json"
 ANSWER_TIMEOUT_S: Final = 30.0
 PROGRESS_TIMEOUT_S: Final = 90_000.0
 """A stream of progress may be silent for as long as one round of a query may last (a day), and a little more."""

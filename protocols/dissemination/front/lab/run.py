@@ -6,7 +6,7 @@ import gc
 import random
 import time
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from statistics import fmean, median
 from typing import Any, Final
@@ -37,9 +37,9 @@ JOINING: Final = 2
 """So many members come with each item, until all are there; counting begins then."""
 EPOCHS_JUDGED: Final = 5
 """So many of the times between two changes are looked at, where a tree is made anew for each."""
-STEPS_EPOCH: Final = 50_000
-STEPS_STILL: Final = 150_000
-"""Steps of simulated annealing."""
+STEPS: Final = {BOUND: 50_000, BOUND_STILL: 150_000}
+"""Steps of simulated annealing to the best tree: for the items of an epoch alone, as if moves cost nothing and the
+future were known; or one that stays as it is for all items."""
 LEARNED_ITEMS: Final = 40
 """A tree that is learned from items is the best one for so many of them. Fewer do not tell classes from each other."""
 LEARNED_EVERY: Final = 10
@@ -347,7 +347,7 @@ def _compute(point: Point, setting: Row, notify: Notify) -> Row:
     if way == LEARNED:
         return _learned(wanted, point.nodes, judged)
     found = [
-        _way(way)(bits(part, point.nodes), judged)
+        _row_of(way, bits(part, point.nodes), judged)
         for part in (_epochs(wanted, setting, _joining(point)) if way in LEARNING else [wanted])
     ]
     names = dict.fromkeys(name for each in found for name in each)
@@ -365,22 +365,11 @@ def _epochs(wanted: Wanted, setting: Row, begun: int) -> list[Wanted]:
     return [wanted[start : start + every] for start in starts[::step]] or [wanted]
 
 
-def _way(name: str) -> Callable[[Sequence[int], _Judged], Row]:
-    if name == BOUND:
-        return _bound
-    if name == BOUND_STILL:
-        return _bound_still
-    return lambda wants, judged: RIVALS[name](wants, judged.fan_out, judged.rng)
-
-
-def _bound(wants: Sequence[int], judged: _Judged) -> Row:
-    """The best tree found for these items alone, as if moves cost nothing and the future were known."""
-    return _best(wants, judged, STEPS_EPOCH)
-
-
-def _bound_still(wants: Sequence[int], judged: _Judged) -> Row:
-    """The best tree found that stays as it is for all items."""
-    return _best(wants, judged, STEPS_STILL)
+def _row_of(way: str, wants: Sequence[int], judged: _Judged) -> Row:
+    """The best tree that is found for these items, or a rival's."""
+    if way in STEPS:
+        return _best(wants, judged, STEPS[way])
+    return RIVALS[way](wants, judged.fan_out, judged.rng)
 
 
 def _learned(wanted: Wanted, nodes: int, judged: _Judged) -> Row:

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from peerd.lab.experiment import Column, Experiment, Settings, Values
+from peerd.lab.experiment import Column, Draw, Experiment, Settings, Values
 from peerd.lab.overlay import rows
 from peerd.lab.topologies import data_file
 from protocols.pubsub.front.lab import charts
@@ -141,7 +141,7 @@ class Figure:
     title: str
     reproduces: str
     columns: Sequence[Column]
-    charts: charts.Draw
+    charts: Draw
     variants: tuple[Values, ...] = ({},)
     events: int = FEWER
     nodes: tuple[int, ...] = (1000,)

@@ -36,9 +36,9 @@ from protocols.pubsub.front.mqtt.packets import (
     Unsubscribe,
     Wanted,
 )
+from protocols.pubsub.front.mqtt.topics import SHARED
 
 LEVEL: Final = 5
-SHARED: Final = "$share/"
 _WILL_FLAG, _WILL_BITS = 0x04, 0x38
 _FLAGS_AT: Final = 7
 """Where the flags of CONNECT are, behind the protocol's name and level."""
