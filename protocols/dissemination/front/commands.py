@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from peerd.cli.lines import once, typed_value
+from peerd.cli.lines import once, pair_of, typed_value
 from peerd.cli.options import Output, OutputOption, SocketOption, ask
 from peerd.cli.output import (
     number,
@@ -120,9 +120,7 @@ def create(
 
 
 def _setting(text: str) -> tuple[str, Any]:
-    name, sign, value = text.partition("=")
-    if not sign or not name:
-        raise typer.BadParameter(f"{text!r} is not NAME=VALUE", param_hint="--set")
+    name, value = pair_of(text, "not NAME=VALUE", "--set")
     return name, typed_value(value)
 
 

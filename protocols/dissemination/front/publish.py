@@ -6,7 +6,6 @@ import os
 import re
 import sys
 import time
-from contextlib import aclosing
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
@@ -223,14 +222,14 @@ def _one(socket: str | None, stream: str, item: Any, type: str, output: Output) 
 def _many(
     socket: str | None, stream: str, items: Items, rate: float, labels: dict[int, str], progress: bool, output: Output
 ) -> None:
+    from peerd.cli.sending import paced
     from peerd.client import RequestRefused
     from protocols.dissemination.front.client import DisseminationClient
-    from protocols.dissemination.front.sources import paced
 
     told = _Telling(labels, stderr())
 
     async def run(client: Client) -> IngestAnswer:
-        shown = _shown(paced(items, rate), stderr() if progress else None)
+        shown = paced(items, rate, "items", stderr() if progress else None)
         return await DisseminationClient(client).publish_many(stream, shown, told.of, on_refused=told.refuse)
 
     begun = time.monotonic()
@@ -275,16 +274,3 @@ class _Telling:
         self.accepted, self.refused = total.accepted, total.refused
         while self._labels and (oldest := next(iter(self._labels))) <= self.accepted + self.refused:
             del self._labels[oldest]
-
-
-async def _shown(items: Items, terminal: Terminal | None) -> Items:
-    """The items; a terminal shows from time to time how many have gone."""
-    begun = shown = time.monotonic()
-    async with aclosing(items):
-        count = 0
-        async for item in items:
-            yield item
-            count, now = count + 1, time.monotonic()
-            if terminal is not None and terminal.is_terminal and now - shown >= SHOW_EVERY_S:
-                shown = now
-                terminal.overwrite(f"{count:,} items, {count / (now - begun):,.0f} a second")
