@@ -8,10 +8,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
-from typing import Annotated, Any, Final, NoReturn
+from typing import Annotated, Any, NoReturn
 
 import typer
 
+from peerd.cli.main import INTERRUPTED
 from peerd.cli.node_options import with_node_options
 from peerd.cli.options import Output, OutputOption
 from peerd.cli.output import print_data, print_table, size, stderr, stdout
@@ -20,9 +21,6 @@ from peerd.cluster.layout import DEFAULT_NAME, NodeRecord, NodeTables, Tables, s
 from peerd.cluster.local import NODES_MAX, READY_TIMEOUT_S, Forming, LocalCluster, NodeStatus
 from peerd.errors import ExitCode, Unavailable
 from peerd.words import counted
-
-INTERRUPTED: Final = 130
-"""The exit code after an interruption: 128 + SIGINT, as in shells."""
 
 app = typer.Typer(
     help="A cluster of real daemons on this machine: up, status, kill, partition, heal, down.", no_args_is_help=True

@@ -61,9 +61,8 @@ def show(
             raise typer.Exit(ExitCode.CONFIG)
         rows = list(loaded.rows())
     shown = [row for row in rows if not changed or row[2] != "default"]
-    if output is not Output.TABLE:
-        told = [{"key": key, "value": value, "origin": origin} for key, value, origin in shown]
-        print_data(output, {"settings": told}, told)
+    told = [{"key": key, "value": value, "origin": origin} for key, value, origin in shown]
+    if print_data(output, {"settings": told}, told):
         return
     print_table(
         stdout(), ("setting", "value", "from"), [(key, json.dumps(value), origin) for key, value, origin in shown]

@@ -122,9 +122,9 @@ def chosen(digits: str, subjects: Mapping[str, str]) -> str:
 
 def _show(socket: str | None, output: Output) -> None:
     found = ask(socket, lambda client: client.denials())
-    if output is not Output.TABLE:
-        print_data(output, {"denials": found}, found, DeniedSubject)
-    elif found:
+    if print_data(output, {"denials": found}, found, DeniedSubject):
+        return
+    if found:
         rows = [
             (denial.subject, f"{datetime.fromtimestamp(denial.denied_at, UTC):%Y-%m-%d %H:%M:%S}", denial.reason or "-")
             for denial in found

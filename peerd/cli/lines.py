@@ -30,6 +30,14 @@ def typed_value(text: str) -> Any:
         return text
 
 
+def pair_of(text: str, why_not: str, option: str | None = None) -> tuple[str, str]:
+    """The name and the text of NAME=TEXT. Raises ``typer.BadParameter``, which says that it is ``why_not``."""
+    name, sign, value = text.partition("=")
+    if not sign or not name:
+        raise typer.BadParameter(f"{text!r} is {why_not}", param_hint=option)
+    return name, value
+
+
 def once(pairs: Iterable[tuple[str, Any]], option: str | None = None) -> dict[str, Any]:
     """What was given as NAME=VALUE. Raises ``typer.BadParameter`` for a name that comes twice: one would be dropped."""
     found: dict[str, Any] = {}

@@ -30,6 +30,7 @@ __all__ = [
     "print_data",
     "print_facts",
     "print_json",
+    "print_result",
     "print_table",
     "printable",
     "seconds",
@@ -82,6 +83,12 @@ def print_data(
         if not parts and row_type is not None:
             writer.write_head([*before, *row_type.model_fields])
     return True
+
+
+def print_result(output: Output, document: Document, line: str) -> None:
+    """Print what a command has done: one line for people, the document for a program."""
+    if not print_data(output, document):
+        stdout().print(line)
 
 
 def print_json(value: Document) -> None:

@@ -56,9 +56,7 @@ def peers(
         return
     if history and node is not None:
         verdicts = ask(socket, lambda client: client.history(node, around=around))
-        if output is not Output.TABLE:
-            _print_verdicts(output, verdicts, verdicts.verdicts)
-        else:
+        if not _print_verdicts(output, verdicts, verdicts.verdicts):
             _show_history(verdicts, wide)
         return
     found = ask(socket, lambda client: client.known())
@@ -115,9 +113,8 @@ async def _histories(client: Client) -> list[HistoryView]:
 def _show_histories(found: list[HistoryView], output: Output, is_wide: bool) -> None:
     noted = [(history.id, verdict) for history in found for verdict in history.verdicts]
     noted.sort(key=lambda each: each[1].at)
-    if output is not Output.TABLE:
-        rows = [{"id": node_id, **verdict.model_dump()} for node_id, verdict in noted]
-        _print_verdicts(output, {"histories": found}, rows, before=("id",))
+    rows = [{"id": node_id, **verdict.model_dump()} for node_id, verdict in noted]
+    if _print_verdicts(output, {"histories": found}, rows, before=("id",)):
         return
     console = stdout()
     if not noted:
@@ -142,10 +139,10 @@ def _show_histories(found: list[HistoryView], output: Output, is_wide: bool) -> 
     )
 
 
-def _print_verdicts(output: Output, document: Any, rows: Sequence[Any], before: Sequence[str] = ()) -> None:
+def _print_verdicts(output: Output, document: Any, rows: Sequence[Any], before: Sequence[str] = ()) -> bool:
     from peerd.models.admin import VerdictView
 
-    print_data(output, document, rows, VerdictView, before)
+    return print_data(output, document, rows, VerdictView, before)
 
 
 def _time(at: float) -> str:

@@ -26,17 +26,18 @@ from urllib.parse import quote, urlencode
 from pydantic import BaseModel, ConfigDict, TypeAdapter, ValidationError
 
 from peerd.client.problems import problem_of, why_unreachable
-from peerd.client.transport import Body, ClientTransport, OpenAnswer, TransportFailed, UnixTransport
+from peerd.client.transport import Body, TransportFailed, UnixAnswer, UnixTransport
 from peerd.errors import ConfigError, PeerdError, Unavailable
 from peerd.invalid import first_reason
 from peerd.limits import MIB
 from peerd.models import admin as models
-from peerd.models.admin import API_PREFIX, STREAM_TYPE
+from peerd.models.admin import API_PREFIX, JSON_TYPE, STREAM_TYPE
 from peerd.places import ADMIN_SOCKET, SOCKET_VARIABLE
 
 if TYPE_CHECKING:
     import httpx
 
+    from peerd.client.http import HttpAnswer, HttpTransport
     from peerd.client.streams import Backoff, StreamEntry
     from peerd.models.streams import IngestAnswer
 
@@ -59,7 +60,6 @@ __all__ = [
 
 TOKEN_VARIABLE: Final = "PEERD_ACCESS_TOKEN"
 """An access token for a daemon's data port over TCP; in the environment, since command lines are seen by all."""
-JSON_TYPE: Final = "application/json"
 ANSWER_TIMEOUT_S: Final = 30.0
 PROGRESS_TIMEOUT_S: Final = 90_000.0
 """A stream of progress may be silent for as long as one round of a query may last (a day), and a little more."""
@@ -138,7 +138,7 @@ class Client:
         if token is None and is_url:
             token = os.environ.get(TOKEN_VARIABLE)
         headers = {"Authorization": f"Bearer {token}"} if token else {}
-        self._transport: ClientTransport = UnixTransport(self.address, headers)
+        self._transport: UnixTransport | HttpTransport = UnixTransport(self.address, headers)
         if is_url or transport is not None:
             from peerd.client.http import HttpTransport
 
@@ -499,7 +499,7 @@ class Client:
         async with self._exchange("GET", path, None, JSON_TYPE, ANSWER_TIMEOUT_S) as exchange:
             return await self._whole(exchange, "GET", path)
 
-    async def _whole(self, exchange: OpenAnswer, method: str, path: str) -> _Answer:
+    async def _whole(self, exchange: UnixAnswer | HttpAnswer, method: str, path: str) -> _Answer:
         content = b"".join([chunk async for chunk in exchange.chunks()])
         has_none = f"the daemon at {self.address} has no {method} {path.partition('?')[0]}"
         return _Answer(exchange.status, exchange.reason, exchange.content_type, content, has_none)
@@ -507,7 +507,7 @@ class Client:
     @asynccontextmanager
     async def _exchange(
         self, method: str, path: str, body: Body, kind: str, silence_s: float
-    ) -> AsyncGenerator[OpenAnswer, None]:
+    ) -> AsyncGenerator[UnixAnswer | HttpAnswer, None]:
         headers = {} if body is None else {"Content-Type": kind}
         try:
             async with self._transport.exchange(method, path, body, headers, silence_s) as exchange:

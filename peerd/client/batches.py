@@ -14,7 +14,7 @@ from typing import Any, Final
 
 from peerd.client import Client, IngestRefused
 from peerd.client.patience import insist
-from peerd.client.streams import Backoff
+from peerd.client.streams import Backoff, one_by_one
 from peerd.errors import Unavailable
 from peerd.models.streams import IngestAnswer, IngestError
 
@@ -84,12 +84,8 @@ class _Sending:
     async def read(self, items: AsyncIterable[Any] | Iterable[Any]) -> None:
         """Read the source ahead, to its end."""
         try:
-            if isinstance(items, AsyncIterable):
-                async for item in items:
-                    await self._ahead.put((item,))
-            else:
-                for item in items:
-                    await self._ahead.put((item,))
+            async for item in one_by_one(items):
+                await self._ahead.put((item,))
         except Exception as error:  # whatever it is, what came before is sent first, and then it is raised
             self._source_failed = error
         await self._ahead.put(None)

@@ -8,7 +8,7 @@ from contextlib import asynccontextmanager
 
 import httpx
 
-from peerd.client.transport import CONNECT_TIMEOUT_S, CUT_OFF, Body, OpenAnswer, TransportFailed
+from peerd.client.transport import CONNECT_TIMEOUT_S, CUT_OFF, Body, TransportFailed
 
 
 class HttpTransport:
@@ -26,14 +26,14 @@ class HttpTransport:
     @asynccontextmanager
     async def exchange(
         self, method: str, path: str, body: Body, headers: Mapping[str, str], silence_s: float
-    ) -> AsyncGenerator[OpenAnswer, None]:
-        """As `peerd.client.transport.ClientTransport.exchange`."""
+    ) -> AsyncGenerator[HttpAnswer, None]:
+        """As `peerd.client.transport.UnixTransport.exchange`."""
         timeout = httpx.Timeout(silence_s, connect=CONNECT_TIMEOUT_S)
         try:
             async with self._http.stream(
                 method, path, content=body, headers=dict(headers), timeout=timeout
             ) as response:
-                yield _Answer(response)
+                yield HttpAnswer(response)
         except httpx.TransportError as error:
             raise _failed(error) from error
 
@@ -42,8 +42,8 @@ class HttpTransport:
         await self._http.aclose()
 
 
-class _Answer:
-    """httpx's response as an `OpenAnswer`."""
+class HttpAnswer:
+    """httpx's response, as `peerd.client.transport.UnixAnswer` has it."""
 
     def __init__(self, response: httpx.Response) -> None:
         self._response = response
@@ -52,7 +52,7 @@ class _Answer:
         self.content_type = response.headers.get("content-type", "")
 
     async def chunks(self) -> AsyncIterator[bytes]:
-        """As `OpenAnswer.chunks`."""
+        """As `UnixAnswer.chunks`."""
         async for chunk in self._response.aiter_bytes():
             yield chunk
 

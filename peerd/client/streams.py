@@ -21,12 +21,12 @@ import time
 from collections.abc import AsyncGenerator, AsyncIterable, Callable, Iterable
 from contextlib import aclosing
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 from peerd.errors import PeerdError, Unavailable
 from peerd.models.streams import Dropped, End, Gap, Item, StreamHeartbeat, stream_lines
 
-__all__ = ["Backoff", "Dropped", "End", "Gap", "Item", "StreamEntry", "follow", "json_lines"]
+__all__ = ["Backoff", "Dropped", "End", "Gap", "Item", "StreamEntry", "follow", "json_lines", "one_by_one"]
 
 SILENCE_MAX_S: Final = 45.0
 """Three heartbeats: a connection that is silent for longer is dead, whatever the kernel says."""
@@ -34,6 +34,7 @@ PAUSE_S: Final = 0.2
 PAUSE_S_MAX: Final = 10.0
 EXPONENT_MAX: Final = 16
 
+T = TypeVar("T")
 StreamEntry = Item | Gap | Dropped | End
 Connect = Callable[[str | None], AsyncGenerator[bytes, None]]
 """Opens the stream after an id (``None``: where the daemon begins by itself) and yields its lines."""
@@ -126,14 +127,20 @@ async def follow(
         failures += 1
 
 
-async def json_lines(items: AsyncIterable[Any] | Iterable[Any]) -> AsyncGenerator[bytes, None]:
-    """Each item as one line of JSON."""
+async def one_by_one(items: AsyncIterable[T] | Iterable[T]) -> AsyncGenerator[T, None]:
+    """The items as they come, whatever they come from."""
     if isinstance(items, AsyncIterable):
         async for item in items:
-            yield _line(item)
+            yield item
     else:
         for item in items:
-            yield _line(item)
+            yield item
+
+
+async def json_lines(items: AsyncIterable[Any] | Iterable[Any]) -> AsyncGenerator[bytes, None]:
+    """Each item as one line of JSON."""
+    async for item in one_by_one(items):
+        yield _line(item)
 
 
 def _line(item: Any) -> bytes:

@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncGenerator, AsyncIterable, AsyncIterator, Mapping
-from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
-from typing import Final, Protocol
+from contextlib import asynccontextmanager, suppress
+from typing import Final
 
 import h11
 
@@ -35,37 +35,6 @@ class TransportFailed(Exception):
         self.is_refused = is_refused
 
 
-class OpenAnswer(Protocol):
-    """An answer whose body is still to come."""
-
-    @property
-    def status(self) -> int: ...
-
-    @property
-    def reason(self) -> str: ...
-
-    @property
-    def content_type(self) -> str: ...
-
-    def chunks(self) -> AsyncIterator[bytes]:
-        """The body as it comes. Raises `TransportFailed`."""
-
-
-class ClientTransport(Protocol):
-    """Carries requests to one daemon."""
-
-    def exchange(
-        self, method: str, path: str, body: Body, headers: Mapping[str, str], silence_s: float
-    ) -> AbstractAsyncContextManager[OpenAnswer]:
-        """Send a request and wait for the head of its answer, and for each of its parts at most ``silence_s``.
-
-        Leaving the context ends the exchange. Raises `TransportFailed`.
-        """
-
-    async def close(self) -> None:
-        """Close the connections that are open."""
-
-
 class UnixTransport:
     """Carries requests over a unix socket."""
 
@@ -76,15 +45,18 @@ class UnixTransport:
     @asynccontextmanager
     async def exchange(
         self, method: str, path: str, body: Body, headers: Mapping[str, str], silence_s: float
-    ) -> AsyncGenerator[OpenAnswer, None]:
-        """As `ClientTransport.exchange`."""
+    ) -> AsyncGenerator[UnixAnswer, None]:
+        """Send a request and wait for the head of its answer, and for each of its parts at most ``silence_s``.
+
+        Leaving the context ends the exchange. Raises `TransportFailed`.
+        """
         try:
             async with asyncio.timeout(CONNECT_TIMEOUT_S):
                 reader, writer = await asyncio.open_unix_connection(self._path)
         except (OSError, TimeoutError) as error:
             raise TransportFailed(_text(error), is_refused=isinstance(error, OSError)) from error
         try:
-            answer = _Answer(reader, silence_s)
+            answer = UnixAnswer(reader, silence_s)
             await answer.ask(writer, method, path, body, {**self._headers, **headers})
             yield answer
         finally:
@@ -96,8 +68,8 @@ class UnixTransport:
         """Every exchange closes its own connection."""
 
 
-class _Answer:
-    """One request and what comes back."""
+class UnixAnswer:
+    """One request and what comes back: an answer whose body is still to come."""
 
     def __init__(self, reader: asyncio.StreamReader, silence_s: float) -> None:
         self._http = h11.Connection(h11.CLIENT)
@@ -156,7 +128,7 @@ class _Answer:
         return True
 
     async def chunks(self) -> AsyncIterator[bytes]:
-        """As `OpenAnswer.chunks`."""
+        """The body as it comes. Raises `TransportFailed`."""
         while isinstance(event := await self._next(), h11.Data):
             yield bytes(event.data)
         if not isinstance(event, h11.EndOfMessage):

@@ -22,6 +22,9 @@ Values = Mapping[str, float | str | None]
 Notify = Callable[[str, float], None]
 """Called with the name of each phase of a simulation as it begins, and the virtual time in seconds."""
 
+Draw = Callable[[Sequence[Row]], list[Chart]]
+"""Makes the charts of an experiment from its rows."""
+
 VERSION: Final = version("peerd")
 COST: Final = frozenset({"processor_s", "node_kib"})
 """The columns whose values differ from run to run."""
@@ -127,7 +130,7 @@ class Experiment:
     quick: Settings
     columns: tuple[Column, ...]
     measure: Callable[[Point, Notify], Row]
-    charts: Callable[[Sequence[Row]], list[Chart]]
+    charts: Draw
     variants: tuple[Values, ...] = field(default=({},))
     derive: Callable[[Sequence[Row]], list[Row]] = list
     """A function that adds columns which compare rows with each other."""

@@ -11,6 +11,8 @@ from typing import Any, Final
 from peerd.ids import parse_id
 from peerd.lab.experiment import Notify, Point, Row
 from peerd.lab.topologies import table_of
+from peerd.limits import KIB
+from peerd.overlay.membership import LEFT
 from peerd.sim.report import ScenarioReport
 from peerd.sim.runner import Runner
 from peerd.sim.scenario import parse_scenario
@@ -21,9 +23,6 @@ from peerd.telemetry.schema import PeerFailed
 SPACING_S: Final = 0.1
 """The pause between two joins, in virtual seconds."""
 READY_LIMIT_S: Final = 300.0
-KIB: Final = 1024
-LEFT: Final = "left"
-"""The evidence that a peer has left: it said so itself."""
 
 
 @dataclass

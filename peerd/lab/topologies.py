@@ -11,6 +11,7 @@ whose name begins with ``inet-`` is a graph of routers, as Inet writes it, and a
 from __future__ import annotations
 
 import math
+import os
 import tomllib
 from pathlib import Path
 from typing import Any, Final, get_args
@@ -20,6 +21,8 @@ from peerd.quantities import parse_duration
 from peerd.sim.scenario import parse_scenario
 from peerd.sim.topology.topology import Topology
 
+DATA: Final = "PEERD_DATA"
+"""The environment variable that names a folder with public data sets."""
 MODELS: Final = tuple(name for name in get_args(Topology.model_fields["model"].annotation))
 ALONE: Final = tuple(name for name in MODELS if name not in ("matrix", "inet"))
 """The models of topologies that need nothing but their name."""
@@ -29,6 +32,13 @@ INET: Final = "inet-"
 """So begin the names of files with graphs of routers, as Inet writes them; others are latency sets."""
 SQUARE_DISTANCE: Final = (2 + math.sqrt(2) + 5 * math.asinh(1)) / 15
 """The mean distance between two random points of a square whose side is 1."""
+
+
+def data_file(name: str) -> Path | None:
+    """A file of the folder that `DATA` names; ``None`` without such a folder or file."""
+    folder = os.environ.get(DATA)
+    path = Path(folder or "") / name
+    return path if folder is not None and path.is_file() else None
 
 
 def label_of(topology: str) -> str:

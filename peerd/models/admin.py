@@ -12,6 +12,7 @@ from pydantic import BaseModel, ConfigDict, FailFast, Field
 
 API_PREFIX: Final = "/v1"
 PROBLEM_TYPE: Final = "application/problem+json"
+JSON_TYPE: Final = "application/json"
 STREAM_TYPE: Final = "application/x-ndjson"
 ROUTE_KEY_LENGTH_MAX: Final = 1024
 """Longest key of ``/v1/route``, in characters."""

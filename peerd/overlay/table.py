@@ -73,10 +73,6 @@ class RoutingTable:
             if entry is None or entry.id != peer.id:
                 self.spares.add(cell, peer)
 
-    def is_spare(self, node_id: NodeId) -> bool:
-        """Whether a peer is a spare of its cell."""
-        return node_id != self.own and self.spares.has(self.cell(node_id), node_id)
-
     def drop_spare(self, node_id: NodeId) -> None:
         """A peer is of no use as a next hop any more, unless it is an entry."""
         if node_id != self.own:

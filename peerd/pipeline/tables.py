@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Mapping
 
 from pyspark.sql import DataFrame, Window, functions as F
 
@@ -13,6 +13,11 @@ DONE = "done"
 def of_kind(events: DataFrame, kind: str) -> DataFrame:
     """Return the events of one kind."""
     return events.where(F.col("event") == kind)
+
+
+def alone(table: Callable[[DataFrame], DataFrame]) -> Callable[[DataFrame, Mapping[str, DataFrame]], DataFrame]:
+    """A protocol's table that is made of the events, and of no other table."""
+    return lambda events, built: table(events)
 
 
 def messages(events: DataFrame) -> DataFrame:

@@ -132,7 +132,7 @@ def extract(
 
 
 class _Tally:
-    """The counters of an `ExtractionReport` while they grow."""
+    """The fields of an `ExtractionReport`, by the same names, while they grow."""
 
     def __init__(self) -> None:
         self.files_read = self.files_unreadable = self.files_binary = self.files_skipped = 0
@@ -149,19 +149,7 @@ class _Tally:
             self.note(path, reason)
 
     def report(self) -> ExtractionReport:
-        return ExtractionReport(
-            files_read=self.files_read,
-            files_unreadable=self.files_unreadable,
-            files_binary=self.files_binary,
-            files_skipped=self.files_skipped,
-            folders_unreadable=self.folders_unreadable,
-            bytes_read=self.bytes_read,
-            records=self.records,
-            records_selected=self.records_selected,
-            records_rejected=self.records_rejected,
-            lines_truncated=self.lines_truncated,
-            notes=self.notes,
-        )
+        return ExtractionReport(**vars(self))
 
 
 # --- files --------------------------------------------------------------------------------------------------

@@ -17,7 +17,7 @@ import warnings
 from collections.abc import Callable, Iterator
 from enum import StrEnum
 from functools import lru_cache
-from typing import Any, Final, Protocol
+from typing import Any, Final, TypeAlias
 
 from peerd.errors import PeerdError, Unavailable
 from peerd.lib.regex import EngineAbsent, engine_options, error_reason, load_engine
@@ -55,17 +55,6 @@ class RegexEngine(StrEnum):
     PYTHON = "python"
 
 
-class LinePattern(Protocol):
-    """A compiled pattern."""
-
-    names: tuple[str, ...]
-    """Its named groups."""
-
-    def rows(self, line: bytes, names: tuple[str, ...], on_cut: Callable[[], None]) -> Iterator[list[str | None]]:
-        """The groups ``names`` of every match in a line. ``on_cut`` is called when the search was given up."""
-        ...
-
-
 class Re2Pattern:
     """A pattern that RE2 runs. See `compile_pattern`."""
 
@@ -84,10 +73,14 @@ class Re2Pattern:
             raise _refused(pattern, error_reason(error)) from None
         self._groups = {name.decode(): number for name, number in self._compiled.groupindex.items()}
         self.names = tuple(sorted(self._groups, key=self._groups.__getitem__))
+        """Its named groups."""
         self._steps = max(1, self._compiled.programsize)
 
     def rows(self, line: bytes, names: tuple[str, ...], on_cut: Callable[[], None]) -> Iterator[list[str | None]]:
-        """See `LinePattern`. Bytes that are not UTF-8 count as U+FFFD."""
+        """The groups ``names`` of every match in a line. ``on_cut`` is called when the search was given up.
+
+        Bytes that are not UTF-8 count as U+FFFD.
+        """
         text = line if line.isascii() else line.decode("utf-8", "replace").encode()
         groups = [self._groups[name] for name in names]
         steps = 0
@@ -118,9 +111,13 @@ class PythonPattern:
         self.names = tuple(self._compiled.groupindex)
 
     def rows(self, line: bytes, names: tuple[str, ...], on_cut: Callable[[], None]) -> Iterator[list[str | None]]:
-        """See `LinePattern`. The search is never given up."""
+        """See `Re2Pattern.rows`. The search is never given up."""
         for match in self._compiled.finditer(line.decode("utf-8", "replace")):
             yield [match[name] for name in names]
+
+
+LinePattern: TypeAlias = Re2Pattern | PythonPattern
+"""A compiled pattern."""
 
 
 def check_pattern_text(pattern: str) -> None:

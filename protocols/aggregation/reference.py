@@ -22,10 +22,9 @@ from typing import Any
 from peerd.lib.filter.evaluate import truth
 from peerd.lib.filter.values import OTHER, STRICT, Reader, View
 from protocols.aggregation.extraction import FileSelection
+from protocols.aggregation.functions import Number
 from protocols.aggregation.patterns import LINE_CHARACTERS_MAX, RegexEngine
 from protocols.aggregation.query import Query
-
-Number = int | float
 
 
 def plain(query: Query, root: Path, selections: Sequence[FileSelection]) -> Mapping[str, Number] | Number | None:

@@ -37,7 +37,7 @@ from protocols.dissemination.models import (
 from protocols.dissemination.service import StreamRefused
 from protocols.dissemination.stream import StreamRecord
 from protocols.dissemination.stream_node import StreamNode
-from protocols.dissemination.streams import Streams
+from protocols.dissemination.streams import Streams, then
 from protocols.dissemination.views import view_of
 
 PARALLEL: Final = 16
@@ -218,20 +218,6 @@ class StreamQuestions(Part):
             on_done(found)
 
         self.ask(record.producer.peer, PlanQuestion(record.key, is_past), done)
-
-
-def then(go_on: Callable[[Any], None], on_done: Callable[[Any], None]) -> Callable[[Any], None]:
-    """Go on with an answer, unless it is none, or that cannot be done."""
-
-    def answered(answer: Any) -> None:
-        try:
-            if isinstance(answer, Exception):
-                raise answer
-            go_on(answer)
-        except (StreamRefused, Unavailable) as error:
-            on_done(error)
-
-    return answered
 
 
 class _Walk:

@@ -128,18 +128,7 @@ class StreamRecord(BaseModel):
         if spec.successors and spec.producer_gone != "hand-over":
             raise ValueError("successors: they need producer_gone = 'hand-over'")
         try:
-            record = cls(
-                name=spec.name,
-                kind=spec.kind,
-                policy=spec.policy,
-                settings=spec.settings,
-                producer=SeedRef.of(producer),
-                creator=format_id(producer.id),
-                producer_gone=spec.producer_gone,
-                durable=spec.durable,
-                successors=spec.successors,
-                unsigned=spec.unsigned,
-            )
+            record = cls(**dict(spec), producer=SeedRef.of(producer), creator=format_id(producer.id))
         except ValidationError as error:
             raise ValueError(what_is_wrong(error)) from error
         if (size := len(record.encode())) > SPEC_BYTES_MAX:

@@ -13,6 +13,7 @@ from protocols.dissemination.models import StreamView
 from protocols.dissemination.names import stream_key
 from protocols.dissemination.producer.produced import ProducedStreams
 from protocols.dissemination.registry import Found, StreamRegistry
+from protocols.dissemination.service import StreamRefused
 from protocols.dissemination.stream_node import StreamNode
 from protocols.dissemination.subscriptions import ClientSubscriptions
 from protocols.dissemination.taking_part import StreamNodes
@@ -21,6 +22,20 @@ from protocols.dissemination.views import view_of
 LEAVING: Final = "this node is leaving the ring"
 """What clients are told meanwhile; they wait, and go on when it is back."""
 _ANSWERS: Final = "stream_answers"
+
+
+def then(go_on: Callable[[Any], None], on_done: Callable[[Any], None]) -> Callable[[Any], None]:
+    """Go on with an answer, unless it is none, or that cannot be done."""
+
+    def answered(answer: Any) -> None:
+        try:
+            if isinstance(answer, Exception):
+                raise answer
+            go_on(answer)
+        except (StreamRefused, Unavailable) as error:
+            on_done(error)
+
+    return answered
 
 
 class Streams(Part):

@@ -16,7 +16,7 @@ from protocols.dissemination.names import START, position_of, position_text, str
 from protocols.dissemination.service import StreamRefused
 from protocols.dissemination.stream import StreamRecord
 from protocols.dissemination.stream_node import StreamNode
-from protocols.dissemination.streams import LEAVING, Streams
+from protocols.dissemination.streams import LEAVING, Streams, then
 from protocols.dissemination.subscriptions import ClientSubscription, Told
 
 JOIN_S: Final = 20.0
@@ -80,16 +80,7 @@ class Subscribing(Part):
         except ValueError as error:
             raise StreamRefused("invalid", str(error)) from error
         self._clients.check_name(request)
-
-        def found(answer: StreamRecord | Exception) -> None:
-            if isinstance(answer, Exception):
-                on_done(answer)
-                return
-            try:
-                self._subscribe(request, after, answer, on_done)
-            except (StreamRefused, Unavailable) as error:
-                on_done(error)
-
+        found = then(lambda record: self._subscribe(request, after, record, on_done), on_done)
         self._streams.find(request.stream, found)
 
     def _subscribe(

@@ -8,7 +8,7 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field
 
 from peerd.limits import KIB, LOG_BYTES_MAX, LOG_WAITING_BYTES_MAX, NAME_LENGTH_MAX
 from peerd.messages import BytesMax
-from protocols.pubsub.messages import FILTER_BYTES_MAX, RETAIN_KEY_BYTES_MAX
+from protocols.pubsub.messages import FILTER_BYTES_MAX
 
 RESERVED: Final = "_"
 """Members of an event that begin with this are no attributes: ``_payload``, ``_retain`` and so on."""
@@ -17,7 +17,6 @@ KEEP_S_MAX: Final = 7 * 86_400
 KEEP_BYTES_MIN: Final = 64 * KIB
 KEEP_BYTES_MAX: Final = LOG_BYTES_MAX - LOG_WAITING_BYTES_MAX
 """What a log holds besides what is on its way to the disk."""
-EVENT_ID_LENGTH_MAX: Final = 80
 
 SchemaName = Annotated[str, Field(pattern=r"^[A-Za-z][A-Za-z0-9_.-]{0,63}$")]
 GroupName = Annotated[str, Field(max_length=NAME_LENGTH_MAX), BytesMax(NAME_LENGTH_MAX)]
@@ -248,6 +247,3 @@ class TreeView(PubSubModel):
     is_complete: bool
 
     model_config = ConfigDict(frozen=True, extra="ignore", populate_by_name=True, defer_build=True)
-
-
-RETAIN_LENGTH_MAX: Final = RETAIN_KEY_BYTES_MAX

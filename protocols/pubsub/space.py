@@ -11,7 +11,7 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from decimal import Context, Decimal
-from typing import Final, Protocol
+from typing import Final, TypeAlias
 
 from peerd.lib.filter.ranges import Cut
 from peerd.lib.filter.values import Key
@@ -28,22 +28,6 @@ _ARITHMETIC: Final = Context(prec=60)
 """For differences of decimals; its rounding keeps the order."""
 
 
-class Axis(Protocol):
-    """One attribute's side of the square."""
-
-    def coordinate(self, key: Key) -> int:
-        """Where a value lies: at least 0, below `SIDE`, and never less than for a smaller value."""
-
-    def holds(self, key: Key) -> bool:
-        """Whether a value belongs to the domain."""
-
-    def span(self, low: Cut | None, high: Cut | None) -> tuple[int, int]:
-        """The coordinates of the ends of a range, so that those of all its values lie between them, or are them."""
-
-    def value(self, coordinate: int) -> Key:
-        """About where the values with a coordinate begin, for people; from `SIDE` on, the end of the domain."""
-
-
 @dataclass(frozen=True, slots=True)
 class WholeAxis:
     """Whole numbers from ``low`` to ``high``: integers, booleans, nanoseconds, addresses."""
@@ -52,24 +36,30 @@ class WholeAxis:
     high: int
 
     def coordinate(self, key: Key) -> int:
-        """See `Axis`; what is no whole number lies where the next smaller one does."""
+        """Where a value lies: at least 0, below `SIDE`, and never less than for a smaller value.
+
+        What is no whole number lies where the next smaller one does.
+        """
         if key <= self.low:
             return 0
         whole = self.high if key >= self.high else math.floor(key)
         return int((whole - self.low) * SIDE // (self.high - self.low + 1))
 
     def holds(self, key: Key) -> bool:
-        """See `Axis`."""
+        """Whether a value belongs to the domain."""
         return bool(self.low <= key <= self.high)
 
     def span(self, low: Cut | None, high: Cut | None) -> tuple[int, int]:
-        """See `Axis`; an end that does not belong to the range is moved to the next whole number that does."""
+        """The coordinates of the ends of a range, so that those of all its values lie between them, or are them.
+
+        An end that does not belong to the range is moved to the next whole number that does.
+        """
         first = 0 if low is None else self.coordinate(self._next(low))
         last = self.coordinate(self.high if high is None else self._next(high) - 1)
         return first, max(first, last)
 
     def value(self, coordinate: int) -> Key:
-        """See `Axis`."""
+        """About where the values with a coordinate begin, for people; from `SIDE` on, the end of the domain."""
         return min(self.high, self.low - (-coordinate * (self.high - self.low + 1) // SIDE))
 
     def _next(self, cut: Cut) -> int:
@@ -101,7 +91,7 @@ class RealAxis:
         object.__setattr__(self, "_ends", ends if is_exact else None)
 
     def coordinate(self, key: Key) -> int:
-        """See `Axis`."""
+        """See `WholeAxis.coordinate`."""
         low, high = self._ends or (self.low, self.high)
         if key <= low:
             return 0
@@ -116,16 +106,16 @@ class RealAxis:
         return min(SIDE - 1, int(offset / self.length * SIDE))
 
     def holds(self, key: Key) -> bool:
-        """See `Axis`."""
+        """See `WholeAxis.holds`."""
         low, high = self._ends or (self.low, self.high)
         return bool(low <= key <= high)
 
     def span(self, low: Cut | None, high: Cut | None) -> tuple[int, int]:
-        """See `Axis`."""
+        """See `WholeAxis.span`."""
         return _span(self.coordinate, low, high)
 
     def value(self, coordinate: int) -> Key:
-        """See `Axis`."""
+        """See `WholeAxis.value`."""
         share = _ARITHMETIC.divide(Decimal(min(coordinate, SIDE)), Decimal(SIDE))
         return _ARITHMETIC.fma(_ARITHMETIC.subtract(self.high, self.low), share, self.low)
 
@@ -153,7 +143,7 @@ class TextAxis:
         object.__setattr__(self, "_length", max(1, end + width - start))
 
     def coordinate(self, key: Key) -> int:
-        """See `Axis`."""
+        """See `WholeAxis.coordinate`."""
         if key <= self.low:
             return 0
         if not self.holds(key):
@@ -162,15 +152,15 @@ class TextAxis:
         return min(SIDE - 1, (place - self._start) * SIDE // self._length)
 
     def holds(self, key: Key) -> bool:
-        """See `Axis`."""
+        """See `WholeAxis.holds`."""
         return bool(self.low <= key and (key <= self.high or key.startswith(self.high)))
 
     def span(self, low: Cut | None, high: Cut | None) -> tuple[int, int]:
-        """See `Axis`."""
+        """See `WholeAxis.span`."""
         return _span(self.coordinate, low, high)
 
     def value(self, coordinate: int) -> Key:
-        """See `Axis`; a text is as short as its coordinate is round."""
+        """See `WholeAxis.value`; a text is as short as its coordinate is round."""
         if coordinate <= 0:
             return self.low
         if coordinate >= SIDE:
@@ -178,6 +168,10 @@ class TextAxis:
         place = self._start - (-coordinate * self._length // SIDE)
         roundness = coordinate & -coordinate
         return self._prefix + _text_at(place, self._length * roundness // (4 * SIDE))
+
+
+Axis: TypeAlias = WholeAxis | RealAxis | TextAxis
+"""One attribute's side of the square."""
 
 
 def _span(coordinate: Callable[[Key], int], low: Cut | None, high: Cut | None) -> tuple[int, int]:

@@ -5,11 +5,13 @@ from __future__ import annotations
 import pytest
 
 from peerd.api import Coordinate
+from peerd.ids import NodeId
 from peerd.lab.overlay.paths import pairs, perfect_tables, random_tables, shipped, through, walk
 from peerd.messages import PeerRef
 from peerd.node.node import SENT
 from peerd.overlay.messages import ENTRIES_MAX, EntriesReply, EntriesRequest, Ping
 from peerd.overlay.near_search import NearSearch
+from peerd.overlay.table import RoutingTable
 from peerd.sim.latency import EuclideanLatency
 from peerd.sim.simulation import Place, Simulation
 
@@ -107,13 +109,17 @@ def test_lies_about_places_cost_latency_and_nothing_else(monkeypatch: pytest.Mon
     simulation.validate()
 
 
+def is_spare(table: RoutingTable, node_id: NodeId) -> bool:
+    return table.spares.has(table.cell(node_id), node_id)
+
+
 def test_a_spare_without_a_link_is_not_used(ring: Simulation) -> None:
     state = ring.nodes[11].node.overlay.state
     spare = next(
         peer
         for other in ring.nodes
         for peer in state.table.next_hops(other.id)
-        if state.table.is_spare(peer.id) and peer.id not in state.leaves and state.host.is_linked(peer)
+        if is_spare(state.table, peer.id) and peer.id not in state.leaves and state.host.is_linked(peer)
     )
     assert state.way_s(spare.id, spare) < float("inf")
     ring.kill(ring.find(spare.id))
@@ -128,7 +134,7 @@ def test_a_node_outside_the_ring_does_not_say_where_it_is() -> None:
     place.node.overlay.state.table.drop_spare(stranger.id)
     before = dict(place.node.overlay.state.coordinates)
     place.node.overlay.near_search._on_ping(Ping(), stranger)
-    assert place.node.overlay.state.coordinates == before and not place.node.overlay.state.table.is_spare(stranger.id)
+    assert place.node.overlay.state.coordinates == before and not is_spare(place.node.overlay.state.table, stranger.id)
 
 
 def test_the_first_answer_of_a_peer_tells_its_round_trip_though_a_dial_came_first(ring: Simulation) -> None:

@@ -14,6 +14,7 @@ from protocols.dissemination.front.lab.workloads import ClassWorkload
 from protocols.dissemination.policies.overlap.events import ReorganisationDecided, ReorganisationMeasured
 from protocols.dissemination.policies.overlap.messages import AddRequest, GetOverhead, MoveOrder
 from protocols.dissemination.tree import allowance
+from tests.support.dissemination_net import check, depth, kill, leave
 
 MEMBERS, ITEMS, JOIN_ITEMS = 60, 2000, 200
 
@@ -44,7 +45,7 @@ def experiment(seed: int, reorganise: bool) -> DisseminationNet:
 @pytest.mark.parametrize("reorganise", [False, True])
 def test_nobody_loses_anything_or_gets_it_twice_while_the_tree_changes(reorganise: bool) -> None:
     net = experiment(1, reorganise)
-    net.check()
+    check(net)
     moved = [event for event in net.events if isinstance(event, ReorganisationDecided) and event.outcome == "moved"]
     assert bool(moved) is reorganise
 
@@ -60,7 +61,7 @@ def test_reorganisation_saves_a_good_part_of_what_is_had_in_vain(seed: int) -> N
 @pytest.mark.parametrize("reorganise", [False, True])
 def test_the_tree_stays_low(reorganise: bool) -> None:
     net = experiment(1, reorganise)
-    assert net.depth() <= 1.5 * math.log(MEMBERS, 6) + 1
+    assert depth(net) <= 1.5 * math.log(MEMBERS, 6) + 1
     assert net.depth_max() <= 4 * math.log(MEMBERS, 6)
 
 
@@ -78,7 +79,7 @@ def test_what_is_looked_through_for_a_child_is_not_limited_where_its_wants_are_n
     for _ in range(5):
         net.tick()
     assert all(node.live_from is not None for node in net.members())
-    net.check()
+    check(net)
 
 
 def test_joining_costs_a_message_for_each_level() -> None:
@@ -114,7 +115,7 @@ def test_in_a_steady_stream_the_tree_comes_to_rest() -> None:
         net.publish()
     assert net.vain_share() < 0.7 * before
     assert net.sent[MoveOrder] - begun <= MEMBERS / 10
-    net.check()
+    check(net)
 
 
 @pytest.mark.parametrize("seed", range(4))
@@ -129,10 +130,10 @@ def test_members_that_leave_and_die_take_nothing_from_the_others(seed: int) -> N
         if at % 40 == 20 and len(alive) > 10:
             number = alive.pop(rng.randrange(len(alive)))
             if rng.random() < 0.5:
-                net.leave(number)
+                leave(net, number)
             else:
-                net.kill(number)
+                kill(net, number)
     for _ in range(10):
         net.tick()
     assert len(net.members()) == len(alive)
-    net.check()
+    check(net)

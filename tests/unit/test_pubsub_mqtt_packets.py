@@ -33,10 +33,9 @@ from protocols.pubsub.front.mqtt.packets import (
     Subscribe,
     Unsubscribe,
     UnsupportedVersion,
-    Version,
     Wanted,
 )
-from protocols.pubsub.front.mqtt.reader import PacketReader
+from protocols.pubsub.front.mqtt.reader import PacketReader, Version
 from protocols.pubsub.front.mqtt.version4 import Version4
 from protocols.pubsub.front.mqtt.version5 import Version5
 

@@ -141,6 +141,6 @@ def test_the_value_at_the_edge_of_a_rectangle_lies_near_it(axis: Axis, edge: tup
     value = axis.value(coordinate)
     assert axis.holds(value)
     if number == 1 << level:
-        assert value == axis.high  # type: ignore[attr-defined]  # every axis of the list has one
+        assert value == axis.high
     elif axis != WholeAxis(0, 1):  # which has nothing in between
         assert coordinate - near <= axis.coordinate(value) <= coordinate + near

@@ -13,8 +13,9 @@ from pathlib import Path
 import pytest
 import typer
 
+from peerd.cli.sending import paced
 from protocols.dissemination.front import sources
-from protocols.dissemination.front.sources import FolderWatch, line_reader, of_folder, of_growing_file, paced
+from protocols.dissemination.front.sources import FolderWatch, line_reader, of_folder, of_growing_file
 from protocols.dissemination.messages import ITEM_BYTES_MAX
 from protocols.dissemination.models import WrappedItem
 
@@ -198,6 +199,6 @@ async def test_a_rate_is_the_most_and_not_the_least() -> None:
 
     loop = asyncio.get_running_loop()
     begun = loop.time()
-    async with aclosing(paced(three(), 50.0)) as items:
+    async with aclosing(paced(three(), 50.0, "items", None)) as items:
         assert [item.payload async for item in items] == ["a", "b", "c"]
     assert loop.time() - begun >= 2 / 50.0

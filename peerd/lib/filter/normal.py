@@ -6,8 +6,8 @@ Routing, covering and the index work on it. Each test carries a mark that says w
 - APPROXIMATE: there are ranges that hold every match and more, such as the prefix of ``LIKE 'a%b'``.
 - RESIDUAL: nothing to route by (ENDS WITH, CONTAINS, presence, negated patterns).
 
-`Conjunct.routes` has the ranges to route by. They may let too much through, never too little: who delivers asks the
-filter itself again. Everything here reads values as `peerd.lib.filter.values.STRICT` does.
+`Conjunct.ranges` has the ranges to route by, but for those of ENDING. They may let too much through, never too little:
+who delivers asks the filter itself again. Everything here reads values as `peerd.lib.filter.values.STRICT` does.
 """
 
 from __future__ import annotations
@@ -49,12 +49,6 @@ class Conjunct:
     """Tests that must all be true, sorted. At most one `Within` for an attribute and a view, but for ENDING."""
 
     tests: tuple[Test, ...]
-
-    @property
-    def routes(self) -> tuple[Within, ...]:
-        """Ranges, one for an attribute and a view (never ENDING), that hold for every event that matches."""
-        found = self.ranges()
-        return tuple(Within(*key, found[key]) for key in sorted(found) if key[1] is not View.ENDING)
 
     def ranges(self) -> dict[tuple[str, View], Ranges]:
         """All ranges by attribute and view, those that patterns imply included."""

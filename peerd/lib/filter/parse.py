@@ -6,7 +6,7 @@ import json
 from collections.abc import Callable
 from decimal import Decimal, InvalidOperation
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any, Final, cast
+from typing import TYPE_CHECKING, Any, cast
 
 from peerd.lib.filter import tree
 from peerd.lib.filter.errors import FilterError, FilterTooLarge
@@ -18,8 +18,6 @@ from peerd.lib.filter.values import Address, Literal, Timestamp, is_unicode, par
 
 if TYPE_CHECKING:
     from lark import Lark, Token
-
-_FLIPPED: Final = {"<": ">", "<=": ">=", ">": "<", ">=": "<="}
 
 
 def parse(text: str, *, schema: Schema | None = None, dialect: Dialect = Dialect.SQL) -> tree.Node:
@@ -162,7 +160,7 @@ class _Builder:
     def _flipped(self, name: str, operator: Token, value: Any) -> tree.Atom:
         """Turn a comparison round: ``5 < name`` becomes ``name > 5``."""
         written = _operator(operator)
-        return tree.Compare(name, _FLIPPED.get(written, written), self.literal(value))
+        return tree.Compare(name, tree.FLIPPED.get(written, written), self.literal(value))
 
     def name(self, token: Token) -> str:
         """Read an attribute's name, with or without quotes."""

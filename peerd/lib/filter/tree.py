@@ -25,6 +25,8 @@ from peerd.lib.filter.patterns import check_regex, normalise_like
 from peerd.lib.filter.values import Literal, View, is_unicode, parse_network, view_of
 
 OPERATORS: Final = ("=", "<>", "<", "<=", ">", ">=")
+FLIPPED: Final = {"<": ">", "<=": ">=", ">": "<", ">=": "<="}
+"""What an operator becomes when its sides change places; the others stay as they are."""
 AFFIXES: Final = ("STARTS WITH", "ENDS WITH", "CONTAINS")
 
 

@@ -11,7 +11,6 @@ from peerd.lib.filter import tree
 from peerd.lib.filter.grammar import BARE_NAME, Dialect
 from peerd.lib.filter.values import Address, Literal, Timestamp
 
-_FLIPPED: Final = {"<": ">", "<=": ">=", ">": "<", ">=": "<="}
 _BARE_NAME: Final = re.compile(BARE_NAME, re.IGNORECASE)
 _BARE_WORD: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_.\-]*")
 _MORE_KEYWORDS: Final = frozenset({"by", "where", "and"})
@@ -65,7 +64,7 @@ class _Writer:
         if isinstance(atom, tree.Compare):
             operator = "!=" if self.words and atom.operator == "<>" else atom.operator
             if self.words and isinstance(atom.value, bool):  # on the right they would be words
-                return f"{self.literal(atom.value)} {_FLIPPED.get(operator, operator)} {name}"
+                return f"{self.literal(atom.value)} {tree.FLIPPED.get(operator, operator)} {name}"
             return f"{name} {operator} {self.literal(atom.value, alone=True)}"
         if isinstance(atom, tree.Between):
             low, high = self.literal(atom.low), self.literal(atom.high)

@@ -20,6 +20,7 @@ from peerd.daemon.http.streaming import Reports
 from peerd.errors import Unavailable
 from peerd.front import needs_scope
 from peerd.lib.feed import Feed
+from peerd.models.admin import STREAM_TYPE
 from peerd.quantities import parse_duration
 from protocols.aggregation import functions
 from protocols.aggregation.answer import LINE, Answer, Failed, RoundProgress
@@ -40,7 +41,6 @@ from protocols.aggregation.requester import RoundListener
 if TYPE_CHECKING:
     from protocols.aggregation.plugin import Aggregation
 
-STREAM_TYPE: Final = "application/x-ndjson"
 STREAMS_MAX: Final = 16
 """How many rounds may be watched over HTTP at a time."""
 PROGRESS_PENDING_MAX: Final = 64

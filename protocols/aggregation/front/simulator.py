@@ -94,18 +94,22 @@ class Rounds(SwarmWork):
         return self._offences
 
     def _judge(self, answer: Answer) -> None:
-        """Check what holds for every answer: the number of records is that of the contributors, and these are nodes."""
+        """Check what holds for every answer: who is not counted is missing, and the contributors are nodes."""
         if self.simulation.hostile:
             self._judge_names(answer)
-            return
+        else:
+            self._judge_value(answer)
+        if answer.contributors + answer.missing_count < answer.expected:
+            self._offences.append(f"a round has {answer.contributors} of {answer.expected} nodes and hides some")
+
+    def _judge_value(self, answer: Answer) -> None:
+        """The number of records is that of the contributors."""
         counted = answer.value or 0
         distinct = len(set(answer.contributor_ids))
         if not counted == distinct == answer.contributors:
             self._offences.append(
                 f"a round counts {counted} records of {distinct} nodes, and says {answer.contributors}"
             )
-        if answer.contributors + answer.missing_count < answer.expected:
-            self._offences.append(f"a round has {answer.contributors} of {answer.expected} nodes and hides some")
 
     def _judge_among_liars(self) -> list[str]:
         """The last round: an answer there is, and one that says that it is complete has all honest nodes."""
@@ -118,12 +122,10 @@ class Rounds(SwarmWork):
         return []
 
     def _judge_names(self, answer: Answer) -> None:
-        """Nobody counts twice or never was, and who is not counted is missing. The value may be a hostile node's."""
+        """Nobody counts twice or never was. The value may be a hostile node's."""
         names = answer.contributor_ids
         invented = [format_id(node) for node in names if node not in self.simulation.places]
         if invented:
             self._offences.append(f"a round has data of {invented[0]}, which has never been there")
         if len(set(names)) != len(names):
             self._offences.append("a round names a contributor twice")
-        if answer.contributors + answer.missing_count < answer.expected:
-            self._offences.append(f"a round has {answer.contributors} of {answer.expected} nodes and hides some")

@@ -12,7 +12,7 @@ from typing import Final
 from pyspark.sql import DataFrame, functions as F
 
 from peerd.front import Row, Shown, SparkTable
-from peerd.pipeline.tables import DONE, of_kind
+from peerd.pipeline.tables import DONE, alone, of_kind
 
 SWAPPED = "swapped"
 PLUGIN = "aggregation"
@@ -103,10 +103,6 @@ def cells(row: Row) -> Row:
     }
 
 
-def _levels(events: DataFrame, built: Mapping[str, DataFrame]) -> DataFrame:
-    return levels(events)
-
-
 def _rounds(events: DataFrame, built: Mapping[str, DataFrame]) -> DataFrame:
     return rounds(events, built["levels"])
 
@@ -121,6 +117,6 @@ ROUND_COLUMNS: Final = {
     "query": "query",
 }
 TABLES: Final = (
-    SparkTable("levels", _levels),
+    SparkTable("levels", alone(levels)),
     SparkTable("rounds", _rounds, Shown("Rounds", ROUND_COLUMNS, ("started_ts", "round"), cells, wide=("query",))),
 )

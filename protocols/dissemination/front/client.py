@@ -17,9 +17,9 @@ from pydantic_core import PydanticCustomError
 
 from peerd.client import Client, RequestRefused
 from peerd.client.patience import insist
-from peerd.client.streams import Item, StreamEntry, json_bytes
+from peerd.client.streams import Item, StreamEntry, json_bytes, one_by_one
 from peerd.errors import Unavailable
-from peerd.models.admin import API_PREFIX, STREAM_TYPE, Problem
+from peerd.models.admin import API_PREFIX, JSON_TYPE, STREAM_TYPE, Problem
 from peerd.models.streams import IngestAnswer, IngestError
 from protocols.dissemination.front.document_files import Progress, pieces_of, write_document
 from protocols.dissemination.messages import ITEM_BYTES_MAX
@@ -105,8 +105,8 @@ class DisseminationClient:
     async def hand_over(self, name: str, to: str) -> StreamView:
         """Make another node of the tree the producer, by its address or the beginning of its id; nothing is lost."""
         body = StreamHandOver.model_construct(to=to).model_dump_json().encode()
-        async with aclosing(self._client.fetch(_path(name, "hand-over"), body, "POST", HAND_OVER_S)) as chunks:
-            return StreamView.model_validate_json(b"".join([chunk async for chunk in chunks]))
+        path = _path(name, "hand-over")
+        return await self._client.send("POST", path, StreamView, body, JSON_TYPE, silence_s=HAND_OVER_S)
 
     async def streams(self) -> list[StreamView]:
         """The streams that the daemon takes part in."""
@@ -141,16 +141,9 @@ class DisseminationClient:
         """
         from peerd.client.batches import send_in_batches
 
-        async def lines() -> AsyncGenerator[dict[str, Any], None]:
-            if isinstance(items, AsyncIterable):
-                async for item in items:
-                    yield _short(item).model_dump(exclude_none=True)
-            else:
-                for item in items:
-                    yield _short(item).model_dump(exclude_none=True)
-
+        lines = (_short(item).model_dump(exclude_none=True) async for item in one_by_one(items))
         path = f"{_path(name, 'items')}?wrapped=1"
-        return await send_in_batches(self._client, path, lines(), on_progress, backoff, on_refused)
+        return await send_in_batches(self._client, path, lines, on_progress, backoff, on_refused)
 
     # Documents
 

@@ -8,11 +8,20 @@ from enum import StrEnum
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
-from pydantic import BaseModel
 
-from peerd.cli.lines import once, typed_value
+from peerd.cli.lines import once, pair_of, typed_value
 from peerd.cli.options import Output, OutputOption, SocketOption, ask
-from peerd.cli.output import number, print_data, print_facts, print_json, print_table, printable, size, stdout
+from peerd.cli.output import (
+    number,
+    print_data,
+    print_facts,
+    print_json,
+    print_result,
+    print_table,
+    printable,
+    size,
+    stdout,
+)
 from peerd.errors import ExitCode
 from protocols.dissemination.front.publish import publish
 from protocols.dissemination.front.subscribe import subscribe
@@ -107,13 +116,11 @@ def create(
         )
 
     view = ask(socket, call, "putting the stream's record on the ring")
-    _show(output, view, f"{view.name}  {view.kind}  shaped by {view.policy}; this daemon publishes it")
+    print_result(output, view, f"{view.name}  {view.kind}  shaped by {view.policy}; this daemon publishes it")
 
 
 def _setting(text: str) -> tuple[str, Any]:
-    name, sign, value = text.partition("=")
-    if not sign or not name:
-        raise typer.BadParameter(f"{text!r} is not NAME=VALUE", param_hint="--set")
+    name, value = pair_of(text, "not NAME=VALUE", "--set")
     return name, typed_value(value)
 
 
@@ -121,7 +128,7 @@ def _setting(text: str) -> tuple[str, Any]:
 def remove(stream: StreamArgument, socket: SocketOption = None, output: OutputOption = Output.TABLE) -> None:
     """End a stream that this daemon publishes. Its subscribers are told that it is over."""
     view = ask(socket, lambda client: _of(client).remove(stream))
-    _show(output, view, f"{view.name}  ended")
+    print_result(output, view, f"{view.name}  ended")
 
 
 @app.command()
@@ -139,15 +146,14 @@ def hand_over(
     Example: peerd stream hand-over news --to 192.0.2.7:7420
     """
     view = ask(socket, lambda client: _of(client).hand_over(stream, to), "bringing the stream to its next producer")
-    _show(output, view, f"{view.name}  is published by {view.producer} from now on")
+    print_result(output, view, f"{view.name}  is published by {view.producer} from now on")
 
 
 @app.command("list")
 def list_streams(socket: SocketOption = None, output: OutputOption = Output.TABLE) -> None:
     """List the streams that this daemon publishes, receives or passes on."""
     views = ask(socket, lambda client: _of(client).streams())
-    if output is not Output.TABLE:
-        print_data(output, [view.model_dump(mode="json") for view in views], row_type=StreamView)
+    if print_data(output, views, row_type=StreamView):
         return
     columns = (
         "stream",
@@ -195,8 +201,7 @@ def show(stream: StreamArgument, socket: SocketOption = None, output: OutputOpti
         return await streams.stream(stream), await streams.subscriptions(stream)
 
     view, held = ask(socket, call, "looking the stream up on the ring")
-    if output is not Output.TABLE:
-        print_data(output, {**view.model_dump(), "own_subscriptions": [each.model_dump() for each in held]})
+    if print_data(output, {**view.model_dump(), "own_subscriptions": held}):
         return
     settings = ", ".join(f"{name} = {json.dumps(value)}" for name, value in view.settings.items())
     facts = {
@@ -240,15 +245,14 @@ def unsubscribe(
 ) -> None:
     """End a subscription that has a name, and so does not end with its reader."""
     view = ask(socket, lambda client: _of(client).unsubscribe(stream, id))
-    _show(output, view, f"{view.id}  {view.state}  {view.interest or '*'}")
+    print_result(output, view, f"{view.id}  {view.state}  {view.interest or '*'}")
 
 
 @app.command()
 def documents(stream: StreamArgument, socket: SocketOption = None, output: OutputOption = Output.TABLE) -> None:
     """List the documents of a stream that this daemon has, wholly or in part."""
     views = ask(socket, lambda client: _of(client).documents(stream))
-    if output is not Output.TABLE:
-        print_data(output, [view.model_dump(mode="json") for view in views], row_type=DocumentView)
+    if print_data(output, views, row_type=DocumentView):
         return
     rows = [
         (
@@ -301,8 +305,7 @@ def tree(
 def plan(stream: StreamArgument, socket: SocketOption = None, output: OutputOption = Output.TABLE) -> None:
     """Show what the stream's policy would change next in its tree, and what it expects to gain."""
     view = ask(socket, lambda client: _of(client).plan(stream), "asking the producer")
-    if output is not Output.TABLE:
-        print_data(output, view, [move.model_dump() for move in view.moves], PlannedMove)
+    if print_data(output, view, view.moves, PlannedMove):
         return
     if not view.moves:
         stdout().print(f"{view.policy} would change nothing now")
@@ -315,8 +318,7 @@ def plan(stream: StreamArgument, socket: SocketOption = None, output: OutputOpti
 def history(stream: StreamArgument, socket: SocketOption = None, output: OutputOption = Output.TABLE) -> None:
     """Show what the stream's policy has changed in its tree: the gain that it expected beside what came of it."""
     view = ask(socket, lambda client: _of(client).history(stream), "asking the producer")
-    if output is not Output.TABLE:
-        print_data(output, view, [move.model_dump() for move in view.moves], PastMove)
+    if print_data(output, view, view.moves, PastMove):
         return
     if not view.moves:
         stdout().print(f"{view.policy} has changed nothing lately")
@@ -338,14 +340,6 @@ def history(stream: StreamArgument, socket: SocketOption = None, output: OutputO
 
 def _places(move: PlannedMove | PastMove) -> tuple[str, str, str]:
     return move.node, move.from_parent or "-", move.to_parent or "-"
-
-
-def _show(output: Output, view: BaseModel, line: str) -> None:
-    """What came of it: for people in one line."""
-    if output is not Output.TABLE:
-        print_data(output, view)
-    else:
-        stdout().print(line)
 
 
 def _of(client: Client) -> Any:

@@ -24,7 +24,7 @@ from peerd.errors import ClientRefusal, Unavailable
 from peerd.front import READS
 from peerd.lib.feed import Feed, FeedItem, Place, Position
 from peerd.limits import KIB
-from peerd.models.admin import STREAM_TYPE
+from peerd.models.admin import JSON_TYPE, STREAM_TYPE
 from protocols.dissemination.front.http_documents import add_documents, told
 from protocols.dissemination.loading import load_kind
 from protocols.dissemination.messages import ITEM_BYTES_MAX
@@ -57,7 +57,6 @@ from protocols.dissemination.service import StreamRefused
 if TYPE_CHECKING:
     from protocols.dissemination.plugin import Dissemination
 
-JSON_TYPE: Final = "application/json"
 FORM_TYPE: Final = "application/x-www-form-urlencoded"
 """What curl says of a body when its user says nothing. It is passed over: the stream's kind knows what it takes."""
 LINE_BYTES_MAX: Final = 2 * ITEM_BYTES_MAX + 4 * KIB

@@ -6,7 +6,6 @@ import os
 import re
 import sys
 import time
-from contextlib import aclosing
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
@@ -14,7 +13,7 @@ import typer
 
 from peerd.cli.lines import STDIN, BadLine, object_of, once, typed_value
 from peerd.cli.options import Output, OutputOption, SocketOption, ask
-from peerd.cli.output import print_data, printable, seconds, size, stderr, stdout
+from peerd.cli.output import print_result, printable, seconds, size, stderr
 from peerd.errors import ExitCode
 from peerd.words import counted
 from protocols.dissemination.models import CONTENT_TYPE_LENGTH_MAX
@@ -136,10 +135,7 @@ def _attach(socket: str | None, stream: str, path: Path, item: Any, type: str, p
         )
     finally:
         shown.clear()
-    if output is not Output.TABLE:
-        print_data(output, done)
-    else:
-        stdout().print(f"{done.stream}  {done.id}  {printable(path.name)}, {size(path.stat().st_size)}")
+    print_result(output, done, f"{done.stream}  {done.id}  {printable(path.name)}, {size(path.stat().st_size)}")
 
 
 class ByteProgress:
@@ -220,23 +216,20 @@ def _one(socket: str | None, stream: str, item: Any, type: str, output: Output) 
     if is_lines(type):
         raise typer.BadParameter(f"{type} is a type of many items, each a line, and this is one", param_hint="--type")
     done = ask(socket, lambda client: DisseminationClient(client).publish(stream, item, type))
-    if output is not Output.TABLE:
-        print_data(output, done)
-    else:
-        stdout().print(f"{done.stream}  {done.id}  {size(done.bytes)}")
+    print_result(output, done, f"{done.stream}  {done.id}  {size(done.bytes)}")
 
 
 def _many(
     socket: str | None, stream: str, items: Items, rate: float, labels: dict[int, str], progress: bool, output: Output
 ) -> None:
+    from peerd.cli.sending import paced
     from peerd.client import RequestRefused
     from protocols.dissemination.front.client import DisseminationClient
-    from protocols.dissemination.front.sources import paced
 
     told = _Telling(labels, stderr())
 
     async def run(client: Client) -> IngestAnswer:
-        shown = _shown(paced(items, rate), stderr() if progress else None)
+        shown = paced(items, rate, "items", stderr() if progress else None)
         return await DisseminationClient(client).publish_many(stream, shown, told.of, on_refused=told.refuse)
 
     begun = time.monotonic()
@@ -250,12 +243,8 @@ def _many(
         raise
     finally:
         stderr().overwrite("")
-    if output is not Output.TABLE:
-        print_data(output, answer)
-    else:
-        stdout().print(
-            f"{counted(answer.accepted, 'item')} in {seconds(time.monotonic() - begun)}, {answer.refused:,} refused"
-        )
+    took = seconds(time.monotonic() - begun)
+    print_result(output, answer, f"{counted(answer.accepted, 'item')} in {took}, {answer.refused:,} refused")
     if not answer.is_complete:
         stderr().print(printable(answer.detail))
         raise typer.Exit(ExitCode.PARTIAL)
@@ -285,16 +274,3 @@ class _Telling:
         self.accepted, self.refused = total.accepted, total.refused
         while self._labels and (oldest := next(iter(self._labels))) <= self.accepted + self.refused:
             del self._labels[oldest]
-
-
-async def _shown(items: Items, terminal: Terminal | None) -> Items:
-    """The items; a terminal shows from time to time how many have gone."""
-    begun = shown = time.monotonic()
-    async with aclosing(items):
-        count = 0
-        async for item in items:
-            yield item
-            count, now = count + 1, time.monotonic()
-            if terminal is not None and terminal.is_terminal and now - shown >= SHOW_EVERY_S:
-                shown = now
-                terminal.overwrite(f"{count:,} items, {count / (now - begun):,.0f} a second")

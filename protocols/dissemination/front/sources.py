@@ -8,7 +8,6 @@ import mimetypes
 import os
 import sys
 import threading
-import time
 from collections.abc import AsyncGenerator, Callable, Iterator, Sequence
 from contextlib import aclosing
 from pathlib import Path
@@ -17,6 +16,7 @@ from typing import Final
 import typer
 
 from peerd.cli.lines import BadLine, object_of
+from peerd.models.admin import JSON_TYPE
 from protocols.dissemination.front.client import wrapped
 from protocols.dissemination.messages import ITEM_BYTES_MAX
 from protocols.dissemination.models import WrappedItem
@@ -25,7 +25,6 @@ LOOK_S: Final = 0.2
 """How often a file that grows, or a folder, is looked at."""
 CHUNK_BYTES: Final = 64 * 1024
 TYPES: Final = {".xml": "application/xml", ".json": "application/json", ".txt": "text/plain"}
-JSON_TYPE: Final = "application/json"
 UNFINISHED: Final = (".part", ".tmp", "~")
 """Files in a folder with such an end, or with a dot before their name, are passed over."""
 
@@ -265,15 +264,3 @@ async def of_folder(
 
 
 # How fast
-
-
-async def paced(items: Items, rate: float) -> Items:
-    """The items, at most ``rate`` a second; 0: as they come."""
-    begun = time.monotonic()
-    async with aclosing(items):
-        count = 0
-        async for item in items:
-            if rate and (wait_s := begun + count / rate - time.monotonic()) > 0:
-                await asyncio.sleep(wait_s)
-            yield item
-            count += 1

@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
 from typing import Final
 
 from pyspark.sql import Column, DataFrame, functions as F
 
 from peerd.front import Row, Shown, SparkTable
-from peerd.pipeline.tables import of_kind
+from peerd.pipeline.tables import alone, of_kind
 from protocols.dissemination.documents.manifest import DOCUMENT_ID_BYTES
 
 MEASURED: Final = r"^dissemination\.\w+_measured$"
 """The kinds of events that policies write once they have measured what came of a change that they had predicted."""
 
-Build = Callable[[DataFrame, Mapping[str, DataFrame]], DataFrame]
 DOCUMENT_ID_DIGITS: Final = 2 * DOCUMENT_ID_BYTES
 """The tag of a chunk's swap begins with the document's id."""
 
@@ -167,11 +165,6 @@ def document_senders(events: DataFrame) -> DataFrame:
     )
 
 
-def _of(table: Callable[[DataFrame], DataFrame]) -> Build:
-    """What makes a table of the events alone."""
-    return lambda events, built: table(events)
-
-
 def _as_read(row: Row) -> Row:
     """Shares in percent, and measures of policies with three digits."""
     shown = dict(row)
@@ -188,7 +181,7 @@ def _as_read(row: Row) -> Row:
 TABLES: Final = (
     SparkTable(
         "stream_totals",
-        _of(streams),
+        alone(streams),
         Shown(
             "Streams",
             {
@@ -207,10 +200,10 @@ TABLES: Final = (
             _as_read,
         ),
     ),
-    SparkTable("stream_minutes", _of(minutes)),
+    SparkTable("stream_minutes", alone(minutes)),
     SparkTable(
         "stream_moves",
-        _of(moves),
+        alone(moves),
         Shown(
             "Moves in the trees of streams",
             {
@@ -226,12 +219,12 @@ TABLES: Final = (
     ),
     SparkTable(
         "stream_losses",
-        _of(losses),
+        alone(losses),
         Shown("Lost parts of streams", {"stream": "stream", "node": "node", "gaps": "gaps"}, ("stream", "node")),
     ),
     SparkTable(
         "stream_producers",
-        _of(producers),
+        alone(producers),
         Shown(
             "Other producers of streams",
             {
@@ -247,7 +240,7 @@ TABLES: Final = (
     ),
     SparkTable(
         "stream_reorganisations",
-        _of(reorganisations),
+        alone(reorganisations),
         Shown(
             "Reorganisations: expected and measured",
             {
@@ -264,7 +257,7 @@ TABLES: Final = (
     ),
     SparkTable(
         "stream_documents",
-        _of(documents),
+        alone(documents),
         Shown(
             "Documents of streams",
             {
@@ -282,7 +275,7 @@ TABLES: Final = (
     ),
     SparkTable(
         "stream_document_senders",
-        _of(document_senders),
+        alone(document_senders),
         Shown(
             "Who served documents",
             {"document": "document", "node": "node", "chunks": "chunks", "bytes": "bytes"},

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from peerd.api import Part
 from peerd.errors import Unavailable
-from protocols.dissemination.asking import StreamQuestions, node_in_tree, then
+from protocols.dissemination.asking import StreamQuestions, node_in_tree
 from protocols.dissemination.models import StreamSpec, StreamTreeView, StreamView
 from protocols.dissemination.producer.next_producer import NextProducer
 from protocols.dissemination.producer.publishing import Publishers, produced_elsewhere
@@ -19,7 +19,7 @@ from protocols.dissemination.producer.take_over import TakeOver
 from protocols.dissemination.service import StreamRefused
 from protocols.dissemination.stream import StreamRecord
 from protocols.dissemination.stream_node import DRAIN_S, StreamNode
-from protocols.dissemination.streams import Streams
+from protocols.dissemination.streams import Streams, then
 
 Done = Callable[[Exception | None], None]
 Viewed = Callable[[StreamView | Exception], None]

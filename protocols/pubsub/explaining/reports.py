@@ -8,6 +8,8 @@ from typing import Final, Literal
 
 from pydantic import BaseModel, ConfigDict
 
+from peerd.words import counted
+
 FILTER_HIDDEN: Final = "a filter, which operators see"
 
 
@@ -159,7 +161,7 @@ def _why_not(
 def _publisher_lines(node: NodeReport | None, report: PublisherReport | None, name: NameOf) -> list[str]:
     if report is None:
         return ["publisher: " + ("its node did not answer" if node is None else "knows nothing of the event")]
-    lines = [f"publisher: {report.outcome}; it visited {_leaves(len(report.visited))}"]
+    lines = [f"publisher: {report.outcome}; it visited {counted(len(report.visited), 'leaf', 'leaves')}"]
     by_owner: dict[str, list[str]] = {}
     for place in report.visited:
         by_owner.setdefault(place.owner, []).append(_shown(place, name))
@@ -184,13 +186,8 @@ def _leaf_lines(owner: str, report: LeafReport | None) -> list[str]:
 def _subscriber_lines(node: NodeReport | None, report: SubscriberReport | None) -> list[str]:
     if report is None:
         return ["subscriber: " + ("its node did not answer" if node is None else "knows nothing of the schema")]
-    count = len(report.subscriptions)
-    lines = [f"subscriber: {report.fate}; it has {count} {'subscription' if count == 1 else 'subscriptions'}"]
+    lines = [f"subscriber: {report.fate}; it has {counted(len(report.subscriptions), 'subscription')}"]
     return lines + [f"  {check.sid:016x}: {check.filter}" for check in report.subscriptions]
-
-
-def _leaves(count: int) -> str:
-    return f"{count} {'leaf' if count == 1 else 'leaves'}"
 
 
 def _reasons(check: FilterCheck) -> str:

@@ -9,11 +9,11 @@ from http import HTTPStatus
 from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import quote, urlencode
 
-from peerd.client import JSON_TYPE, Client, RequestRefused
+from peerd.client import Client, RequestRefused
 from peerd.client.patience import insist
 from peerd.client.streams import StreamEntry
 from peerd.errors import Unavailable
-from peerd.models.admin import API_PREFIX
+from peerd.models.admin import API_PREFIX, JSON_TYPE
 from protocols.pubsub.models import (
     AckWord,
     Declared,

@@ -8,7 +8,8 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
-JSON_TYPE: Final = "application/json"
+from peerd.models.admin import JSON_TYPE
+
 STRUCTURED_TYPE: Final = "application/cloudevents+json"
 BATCH_TYPE: Final = "application/cloudevents-batch+json"
 HEADER: Final = "ce-"

@@ -26,9 +26,7 @@ def explain(
     from protocols.pubsub.front.client import PubSubClient
 
     report = ask(socket, lambda client: PubSubClient(client).explain(event, subscriber))
-    if output is not Output.TABLE:
-        print_data(output, report)
-    else:
+    if not print_data(output, report):
         for line in report_lines(report):
             stdout().print(line)
     verdict = report.get("verdict", "unknown")

@@ -20,12 +20,11 @@ from peerd.daemon.http.streaming import Source, Wish, add_feed, json_line, wish
 from peerd.errors import Unavailable
 from peerd.front import needs_scope
 from peerd.lib.feed import Policy, Position
-from peerd.models.admin import STREAM_TYPE
+from peerd.models.admin import JSON_TYPE, STREAM_TYPE
 from protocols.pubsub.front.batches import BATCH_EVENTS_MAX, publish_batch
 from protocols.pubsub.front.cloud_events import (
     BATCH_TYPE,
     HEADER,
-    JSON_TYPE,
     STRUCTURED_TYPE,
     ClientEvent,
     NotAnEvent,

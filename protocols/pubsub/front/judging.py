@@ -158,7 +158,3 @@ class Judge:
                 if is_missing and watched.matches(event.values):
                     found.append(f"recall: {event.event} did not come to {watched.filter!r} of {watched.place}")
         return found
-
-    def pairs(self) -> int:
-        """How many (event, subscription) pairs were judged."""
-        return len(self.events) * len(self.watched)

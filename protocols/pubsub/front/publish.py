@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import time
-from collections.abc import AsyncGenerator, Iterator
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
-from peerd.cli.lines import BadLine, object_of, objects_of, typed_value
+from peerd.cli.lines import BadLine, object_of, objects_of, pair_of, typed_value
 from peerd.cli.options import Output, OutputOption, SocketOption, ask
-from peerd.cli.output import print_data, printable, seconds, stderr, stdout
+from peerd.cli.output import print_data, print_result, printable, seconds, stderr, stdout
 from peerd.errors import ExitCode
 from peerd.words import counted
 
@@ -18,7 +17,6 @@ if TYPE_CHECKING:
     from peerd.client import Client
     from peerd.models.streams import IngestAnswer, IngestError
 
-SHOW_EVERY_S: Final = 0.2
 ERRORS_SHOWN_MAX: Final = 20
 """So many events, or rows of events, are named on a terminal."""
 _OUTCOMES: Final = {
@@ -71,7 +69,7 @@ def publish(
     if payload is not None:
         event["_payload"] = payload
     if header:
-        event["_headers"] = [_header(each) for each in header]
+        event["_headers"] = [pair_of(each, "not NAME=TEXT", "--header") for each in header]
     _one(socket, schema, event, ack, output)
 
 
@@ -79,33 +77,16 @@ def event_of(given: list[str]) -> dict[str, Any]:
     """One event, of its attributes or of one JSON object. Raises ``typer.BadParameter``."""
     if len(given) == 1 and given[0].lstrip().startswith("{"):
         return object_of(given[0], "the event")
-    return dict(_attribute(each) for each in given)
-
-
-def _attribute(text: str) -> tuple[str, Any]:
-    name, sign, value = text.partition("=")
-    if not sign or not name:
-        raise typer.BadParameter(f"{text!r} is neither NAME=VALUE nor, alone, a JSON object")
-    return name, typed_value(value)
-
-
-def _header(text: str) -> tuple[str, str]:
-    name, sign, value = text.partition("=")
-    if not sign or not name:
-        raise typer.BadParameter(f"{text!r} is not NAME=TEXT", param_hint="--header")
-    return name, value
+    pairs = (pair_of(each, "neither NAME=VALUE nor, alone, a JSON object") for each in given)
+    return {name: typed_value(value) for name, value in pairs}
 
 
 def _one(socket: str | None, schema: str, event: dict[str, Any], ack: Any, output: Output) -> None:
     from protocols.pubsub.front.client import PubSubClient
 
     done = ask(socket, lambda client: PubSubClient(client).publish(schema, event, ack=ack))
-    if output is not Output.TABLE:
-        print_data(output, done)
-    else:
-        leaves = f"{done.leaves} {'leaf' if done.leaves == 1 else 'leaves'}"
-        found = f"matched {done.matched} at {leaves}, {seconds(done.duration_s)}"
-        stdout().print(f"{done.event}  {done.outcome}  {found}{done.detail and '; '}{done.detail}")
+    found = f"matched {done.matched} at {counted(done.leaves, 'leaf', 'leaves')}, {seconds(done.duration_s)}"
+    print_result(output, done, f"{done.event}  {done.outcome}  {found}{done.detail and '; '}{done.detail}")
     if done.outcome == "unknown":
         raise typer.Exit(ExitCode.PARTIAL)
 
@@ -116,11 +97,13 @@ def _many(socket: str | None, schema: str, file: str, rate: float, ack: Any, pro
     terminal, events = stderr(), objects_of(file)
 
     async def run(client: Client) -> IngestAnswer:
+        from peerd.cli.sending import paced
         from peerd.client import IngestRefused
+        from peerd.client.streams import one_by_one
 
-        paced = _paced(events, rate, terminal if progress else None)
+        shown = paced(one_by_one(events), rate, "events", terminal if progress else None)
         try:
-            return await PubSubClient(client).publish_many(schema, paced, ack=ack)
+            return await PubSubClient(client).publish_many(schema, shown, ack=ack)
         except IngestRefused as refused:
             return refused.answer
 
@@ -131,9 +114,7 @@ def _many(socket: str | None, schema: str, file: str, rate: float, ack: Any, pro
         raise typer.BadParameter(f"{bad.message}; the events before it may have been published") from bad
     finally:
         terminal.overwrite("")
-    if output is not Output.TABLE:
-        print_data(output, answer)
-    else:
+    if not print_data(output, answer):
         told = f"{counted(answer.accepted, 'event')} in {seconds(time.monotonic() - begun)}, {answer.refused:,} refused"
         stdout().print(f"{told}, {answer.failed:,} without a certain outcome" if answer.failed else told)
         for error in answer.errors[:ERRORS_SHOWN_MAX]:
@@ -152,18 +133,3 @@ def _which(error: IngestError) -> str:
     if error.is_rest:
         return f"event {error.line} and all after it"
     return f"event {error.line}" if error.last is None else f"events {error.line} to {error.last}"
-
-
-async def _paced(events: Iterator[dict[str, Any]], rate: float, terminal: Any) -> AsyncGenerator[dict[str, Any], None]:
-    """The events, no faster than ``rate``; the daemon may hold them back further."""
-    import asyncio
-
-    begun = shown = time.monotonic()
-    for count, event in enumerate(events):
-        if rate and (wait_s := begun + count / rate - time.monotonic()) > 0:
-            await asyncio.sleep(wait_s)
-        yield event
-        now = time.monotonic()
-        if terminal is not None and terminal.is_terminal and now - shown >= SHOW_EVERY_S:
-            shown = now
-            terminal.overwrite(f"{count + 1:,} events, {(count + 1) / (now - begun):,.0f} a second")

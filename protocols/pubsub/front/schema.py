@@ -15,7 +15,7 @@ import typer
 from peerd.cli.files import read_text
 from peerd.cli.lines import objects_of
 from peerd.cli.options import Output, OutputOption, SocketOption, ask
-from peerd.cli.output import print_data, print_table, stderr, stdout
+from peerd.cli.output import print_data, print_result, print_table, stderr, stdout
 
 SAMPLE_EVENTS_MAX: Final = 100_000
 """So many sample events are read; more change little."""
@@ -50,10 +50,8 @@ def declare(
             raise
         told = refused.problem.model_copy(update={"detail": f"{file}: {refused}"})
         raise RequestRefused(told) from refused
-    if output is not Output.TABLE:
-        print_data(output, made)
-    else:
-        stdout().print(f"{made.name} version {made.version}" + ("" if made.is_new else " (it was there already)"))
+    was_there = "" if made.is_new else " (it was there already)"
+    print_result(output, made, f"{made.name} version {made.version}{was_there}")
 
 
 @app.command("list")
@@ -62,8 +60,7 @@ def list_schemas(socket: SocketOption = None, output: OutputOption = Output.TABL
     from protocols.pubsub.front.client import PubSubClient
 
     found = ask(socket, lambda client: PubSubClient(client).schemas())
-    if output is not Output.TABLE:
-        print_data(output, found)
+    if print_data(output, found):
         return
     if not found:
         stderr().print("this daemon knows none yet; `peerd schema show NAME` looks one up that was declared elsewhere")
@@ -98,10 +95,7 @@ def delete_schema(
     from protocols.pubsub.front.client import PubSubClient
 
     ended = ask(socket, lambda client: PubSubClient(client).end_schema(name))
-    if output is not Output.TABLE:
-        print_data(output, ended)
-    else:
-        stdout().print(f"{ended.name} has ended with version {ended.version}")
+    print_result(output, ended, f"{ended.name} has ended with version {ended.version}")
 
 
 @app.command()

@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from peerd.cli.options import Output, OutputOption, SocketOption, ask
-from peerd.cli.output import print_data, print_table, stdout
+from peerd.cli.output import print_data, print_result, print_table, stdout
 from peerd.quantities import format_duration, format_size
 from protocols.pubsub.front.subscribe import filter_of
 from protocols.pubsub.models import SubscriptionView
@@ -28,8 +28,7 @@ def list_subscriptions(
 
     found = ask(socket, lambda client: PubSubClient(client).subscriptions())
     shown = [each for each in found if each.covered_by is not None or not covered]
-    if output is not Output.TABLE:
-        print_data(output, [each.model_dump(mode="json", by_alias=True) for each in shown])
+    if print_data(output, [each.model_dump(mode="json", by_alias=True) for each in shown]):
         return
     rows = [_row(each) for each in shown]
     columns = ("id", "name", "schema", "state", "delivered", "dropped", "missed", "kept", "filter")
@@ -56,10 +55,9 @@ def show(id: Id, socket: SocketOption = None, output: OutputOption = Output.TABL
     view = next((each for each in found if id in (each.id, each.name)), None)
     if view is None:
         raise typer.BadParameter(f"there is no subscription {id!r:.80} on this daemon", param_hint="ID")
-    if output is not Output.TABLE:
-        print_data(output, view.model_dump(mode="json", by_alias=True))
-        return
     _print(view, output)
+    if output is not Output.TABLE:
+        return
     stdout().print(f"delivered {view.delivered:,}, dropped {view.dropped:,}, missed {view.missed:,}")
     for each in view.missed_because:
         stdout().print(f"  missed {each.count:,}: {each.reason}, says {each.by or 'this daemon'}")
@@ -89,7 +87,4 @@ def end(id: Id, socket: SocketOption = None, output: OutputOption = Output.TABLE
 
 
 def _print(view: SubscriptionView, output: Output) -> None:
-    if output is not Output.TABLE:
-        print_data(output, view.model_dump(mode="json", by_alias=True))
-    else:
-        stdout().print(f"{view.id}  {view.state}  {view.filter}")
+    print_result(output, view.model_dump(mode="json", by_alias=True), f"{view.id}  {view.state}  {view.filter}")

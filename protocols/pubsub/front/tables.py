@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Final
 
 from pyspark.sql import Column, DataFrame, functions as F
 
 from peerd.front import Shown, SparkTable
-from peerd.pipeline.tables import of_kind
+from peerd.pipeline.tables import alone, of_kind
 
 PERCENTILES: Final = {"p50": 0.5, "p90": 0.9, "p99": 0.99}
 
@@ -65,35 +64,19 @@ def ledger(events: DataFrame) -> DataFrame:
     return ended.union(delivered).union(dropped).groupBy("what").agg(F.sum("events").alias("events"))
 
 
-def _installations(events: DataFrame, built: Mapping[str, DataFrame]) -> DataFrame:
-    return installations(events)
-
-
-def _deliveries(events: DataFrame, built: Mapping[str, DataFrame]) -> DataFrame:
-    return deliveries(events)
-
-
-def _load(events: DataFrame, built: Mapping[str, DataFrame]) -> DataFrame:
-    return load(events)
-
-
-def _ledger(events: DataFrame, built: Mapping[str, DataFrame]) -> DataFrame:
-    return ledger(events)
-
-
 _TIMES: Final = {"mean_s": "mean", "p50_s": "50 %", "p90_s": "90 %", "p99_s": "99 %", "max_s": "longest"}
 TABLES: Final = (
     SparkTable(
         "pubsub_installations",
-        _installations,
+        alone(installations),
         Shown(
             "Installed subscriptions", {"level": "level", "pieces": "pieces", **_TIMES, "tries": "tries"}, ("level",)
         ),
     ),
-    SparkTable("pubsub_deliveries", _deliveries),
+    SparkTable("pubsub_deliveries", alone(deliveries)),
     SparkTable(
         "pubsub_load",
-        _load,
+        alone(load),
         Shown(
             "Publish/subscribe by node",
             {name: name for name in ("node", "leaves", "pieces", "published", "matched", "delivered", "pending")},
@@ -101,6 +84,6 @@ TABLES: Final = (
         ),
     ),
     SparkTable(
-        "pubsub_ledger", _ledger, Shown("What became of events", {"what": "what", "events": "events"}, ("what",))
+        "pubsub_ledger", alone(ledger), Shown("What became of events", {"what": "what", "events": "events"}, ("what",))
     ),
 )

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Final
 from xml.sax.saxutils import escape
 
+from peerd.words import counted
 from protocols.pubsub.cells import SIDE, area_of, cell_of_text
 from protocols.pubsub.models import TreeLeaf, TreeView
 
@@ -24,21 +25,17 @@ def as_text(view: TreeView) -> str:
         lines.append(f"{'  ' * len(cell.bits)}{mark}  {_about(cell)}")
     leaves = [cell for cell in view.cells if cell.state == "leaf"]
     held = sum(cell.subs for cell in leaves)
-    lines.append(f"{_count(len(leaves), 'leaf', 'leaves')}, {_count(held, 'piece', 'pieces')} of subscriptions")
+    lines.append(f"{counted(len(leaves), 'leaf', 'leaves')}, {counted(held, 'piece', 'pieces')} of subscriptions")
     if not view.is_complete:
         lines.append("some cells did not answer: the tree is not shown whole")
     return "\n".join(lines)
-
-
-def _count(number: int, one: str, more: str) -> str:
-    return f"{number:,} {one if number == 1 else more}"
 
 
 def _about(cell: TreeLeaf) -> str:
     if cell.state != "leaf":
         return cell.state
     owner = f", at {cell.owner[:OWNER_DIGITS]}" if cell.owner else ""
-    held = f"leaf: {_count(cell.subs, 'piece', 'pieces')}, {_count(cell.load, 'event', 'events')} a minute{owner}"
+    held = f"leaf: {counted(cell.subs, 'piece', 'pieces')}, {counted(cell.load, 'event', 'events')} a minute{owner}"
     return f"{held}; ranges from {_span(cell.x)} to {_span(cell.y)}"
 
 

@@ -8,7 +8,7 @@ import struct
 from collections import OrderedDict, deque
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
-from typing import Final, Protocol
+from typing import Final
 
 from peerd.api import Log
 from peerd.errors import Unavailable
@@ -81,48 +81,25 @@ def taken(event: EventBody, values: Values, is_replay: bool, received_ms: int) -
     return TakenEvent(id_of(event), shown_event(event, values, is_replay), size, received_ms)
 
 
-class Inlet(Protocol):
-    """Puts events into a feed, in order."""
-
-    feed: Feed[ReceivedEvent]
-    lost: int
-    """Events that were dropped before they reached the feed."""
-
-    @property
-    def is_blocked(self) -> bool:
-        """Whether events wait for a reader: whoever sends should pause."""
-
-    def put(self, item: TakenEvent, writes: Writes) -> None:
-        """Take in an event."""
-
-    def note_lost(self, loss: FeedLoss, writes: Writes) -> None:
-        """At most so many events were dropped before they came here: readers find a mark in their place."""
-
-    def expire(self, before_ms: int) -> None:
-        """Let go of what is older."""
-
-    def close(self) -> None:
-        """The subscription is over: nothing of it is kept."""
-
-
 class MemoryInlet:
-    """Implements `Inlet` for subscriptions that end with their readers."""
+    """Puts events into a feed, in order, for subscriptions that end with their readers."""
 
     def __init__(self, epoch: str, items_max: int, bytes_max: int) -> None:
         self.feed: Feed[ReceivedEvent] = Feed(
             epoch, items_max=items_max, bytes_max=max(bytes_max, ITEM_BYTES_MAX), on_writable=self._drain
         )
         self.lost = 0
+        """Events that were dropped before they reached the feed."""
         self._waiting: deque[TakenEvent | FeedLoss] = deque()
         """Events, and marks of what was lost between them."""
 
     @property
     def is_blocked(self) -> bool:
-        """See `Inlet.is_blocked`."""
+        """Whether events wait for a reader: whoever sends should pause."""
         return bool(self._waiting)
 
     def put(self, item: TakenEvent, writes: Writes) -> None:
-        """See `Inlet.put`: there is nothing to wait for."""
+        """Take in an event: there is nothing to wait for."""
         if self.feed.ended is not None:
             return
         if len(self._waiting) >= WAITING_MAX:
@@ -133,7 +110,7 @@ class MemoryInlet:
         self._drain()
 
     def note_lost(self, loss: FeedLoss, writes: Writes) -> None:
-        """See `Inlet.note_lost`."""
+        """At most so many events were dropped before they came here: readers find a mark in their place."""
         last = self._waiting[-1] if self._waiting else None
         if isinstance(last, FeedLoss) and (last.reason, last.by) == (loss.reason, loss.by):
             self._waiting[-1] = replace(last, count=last.count + loss.count)
@@ -145,7 +122,7 @@ class MemoryInlet:
         """Do nothing: what is in memory has other bounds."""
 
     def close(self) -> None:
-        """See `Inlet.close`."""
+        """The subscription is over: nothing of it is kept."""
         self._waiting.clear()
 
     def _drain(self) -> None:
@@ -162,7 +139,7 @@ class MemoryInlet:
 
 
 class DurableInlet:
-    """Implements `Inlet` over a log: an event is in the feed, and so has a number for readers, once it is on disk.
+    """The same over a log: an event is in the feed, and so has a number for readers, once it is on disk.
 
     The record with the number ``base + n`` is the item n of the feed. ``on_failed`` is told of an event that could not
     be written: it may be taken again. ``now_ms``: milliseconds since 1970. ``read``: readers had the events up to this
@@ -224,7 +201,7 @@ class DurableInlet:
 
     @property
     def is_blocked(self) -> bool:
-        """See `Inlet.is_blocked`."""
+        """See `MemoryInlet.is_blocked`."""
         return bool(self._waiting)
 
     def take_known(self) -> list[EventId]:
@@ -233,7 +210,7 @@ class DurableInlet:
         return known
 
     def put(self, item: TakenEvent, writes: Writes) -> None:
-        """See `Inlet.put`. While the node stops, the feed has ended, and what still comes is written all the same."""
+        """Take in an event. While the node stops, the feed has ended, and what still comes is written all the same."""
         if self._is_closed:
             return
         body = item.shown.model_dump_json(exclude_defaults=True).encode()
@@ -242,7 +219,7 @@ class DurableInlet:
         self._append(record, item.shown, writes, lambda: self._on_failed(item.id))
 
     def note_lost(self, loss: FeedLoss, writes: Writes) -> None:
-        """See `Inlet.note_lost`. A mark has a number like an event, and stays as long as one."""
+        """See `MemoryInlet.note_lost`. A mark has a number like an event, and stays as long as one."""
         if not self._is_closed:
             body = json.dumps({"count": loss.count, "reason": loss.reason, "by": loss.by}).encode()
             self._append(_HEADER.pack(self._now_ms(), bytes(16), 0, 0) + body, loss, writes, lambda: None)
@@ -266,7 +243,7 @@ class DurableInlet:
             failed(0, "")
 
     def expire(self, before_ms: int) -> None:
-        """See `Inlet.expire`."""
+        """Let go of what is older."""
         feed, base = self.feed, self._shelf.base
         while feed.first <= feed.last:
             records = self._log.read(base + feed.first - 1, CHUNK)
@@ -276,7 +253,7 @@ class DurableInlet:
             feed.expire(min(old[-1], feed.last))
 
     def close(self) -> None:
-        """See `Inlet.close`."""
+        """See `MemoryInlet.close`."""
         self._is_closed = True
         self._waiting.clear()
         self._log.truncate(self._log.next - 1)

@@ -14,7 +14,7 @@ from peerd.lib.filter import Node
 from protocols.pubsub.losses import LossReason
 from protocols.pubsub.models import MissedEvents, ReceivedEvent, SubscriptionView
 from protocols.pubsub.ports import PiecePoint, SchemaView
-from protocols.pubsub.subscribing.inlets import Inlet, TakenEvent
+from protocols.pubsub.subscribing.inlets import DurableInlet, MemoryInlet, TakenEvent
 from protocols.pubsub.subscribing.installer import Placement
 from protocols.pubsub.subscribing.local import Entry
 from protocols.pubsub.subscribing.writes import Writes
@@ -114,7 +114,7 @@ class Subscription:
         self.waiting: list[Callable[[Told], None]] = []
         """Who waits for its events to come."""
         self.waiting_change: Callable[[Told], None] | None = None
-        self.inlet: Inlet
+        self.inlet: MemoryInlet | DurableInlet
         """The way into its feed, opened by who makes it."""
 
     @property

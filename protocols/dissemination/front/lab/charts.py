@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from statistics import fmean
 
 from peerd.lab.charts import Chart, Line, lines, reference
-from peerd.lab.experiment import Row
+from peerd.lab.experiment import Draw, Row
 
-Draw = Callable[[Sequence[Row]], list[Chart]]
 SHARE = "spurious share"
 MEAN = "mean over all members"
 RATIO = "after / before"

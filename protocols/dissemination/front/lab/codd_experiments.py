@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from peerd.lab.experiment import Column, Experiment, Settings, Values
+from peerd.lab.experiment import Column, Draw, Experiment, Settings, Values
 from peerd.lab.overlay.rows import COST
 from protocols.dissemination.front.lab import charts
 from protocols.dissemination.front.lab.dtd import BUILT_IN, document_types
@@ -83,7 +83,7 @@ class StreamFigure:
     title: str
     reproduces: str
     varied: Sequence[Column]
-    charts: charts.Draw
+    charts: Draw
     variants: tuple[Values, ...]
     items: int = FEWER
     nodes: tuple[int, ...] = (MEMBERS,)

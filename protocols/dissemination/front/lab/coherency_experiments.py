@@ -13,7 +13,7 @@ from statistics import fmean
 from typing import Any, Final
 
 from peerd.lab.charts import Chart, Line, lines
-from peerd.lab.experiment import Column, Experiment, Notify, Point, Row, Settings, Values
+from peerd.lab.experiment import Column, Draw, Experiment, Notify, Point, Row, Settings, Values
 from peerd.lab.overlay import rows
 from protocols.dissemination.front.lab.coherency_building import PLANS_BUILT, measure_building, measure_decisions
 from protocols.dissemination.front.lab.coherency_run import WINDOWS, measure, relative
@@ -48,10 +48,8 @@ OBJECTS: Final = Column("objects", "objects", "that change")
 TAU: Final = Column("tau", "tau", "figures that have changed by less are not told to the parent")
 INTEREST: Final = Column("interest", "interest", "probability that a node wants an object")
 
-Charts = Callable[[Sequence[Row]], list[Chart]]
 
-
-def over(name: str, by: str, title: str, x: str) -> Charts:
+def over(name: str, by: str, title: str, x: str) -> Draw:
     """Draw the loss, and the loss relative to the annealed tree where there is one, over a parameter."""
 
     def draw(found: Sequence[Row]) -> list[Chart]:
@@ -64,7 +62,7 @@ def over(name: str, by: str, title: str, x: str) -> Charts:
     return draw
 
 
-def in_time(name: str, title: str) -> Charts:
+def in_time(name: str, title: str) -> Draw:
     """Draw the loss of each window: the mean over seeds, the least and the greatest."""
 
     def draw(found: Sequence[Row]) -> list[Chart]:
@@ -116,7 +114,7 @@ class CoherencyFigure:
     title: str
     figure: str
     columns: Sequence[Column]
-    charts: Charts
+    charts: Draw
     variants: Sequence[Values]
     seconds: float = 500.0
     nodes: tuple[int, ...] = (SERVERS,)

@@ -8,7 +8,6 @@ from __future__ import annotations
 import csv
 import io
 import lzma
-import os
 from bisect import bisect_left
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -20,11 +19,10 @@ from statistics import median
 from typing import Final
 
 from peerd.errors import ConfigError
-from peerd.lab.topologies import SECTION, table_of
+from peerd.lab.topologies import SECTION, data_file, table_of
 from peerd.sim.scenario import parse_scenario
 from protocols.dissemination.policies.cost.model import Costs
 
-DATA: Final = "PEERD_DATA"
 STOCKS: Final = "stocks/padres_stockquotes_100symbols_daily.csv.xz"
 INET: Final = "topology/inet-3000.txt"
 MEAN_RTT: Final = "40ms"
@@ -92,8 +90,8 @@ class CoherencyWorld:
 
 def topology() -> str:
     """The Inet graph of `PEERD_DATA` where there is one, else random points of a square; the mean delay is the same."""
-    path = Path(os.environ.get(DATA, "")) / INET
-    return f"inet-3000={path}@{MEAN_RTT}" if DATA in os.environ and path.is_file() else f"square=euclidean@{MEAN_RTT}"
+    path = data_file(INET)
+    return f"square=euclidean@{MEAN_RTT}" if path is None else f"inet-3000={path}@{MEAN_RTT}"
 
 
 @lru_cache(maxsize=2)
@@ -189,8 +187,8 @@ def read_stocks(path: Path) -> dict[str, list[float]]:
 @lru_cache(maxsize=1)
 def stock_traces() -> tuple[tuple[float, ...], ...]:
     """The traces of `PEERD_DATA`, without repeated values, scaled to a median change of `STEP`; none without it."""
-    path = Path(os.environ.get(DATA, "")) / STOCKS
-    if DATA not in os.environ or not path.is_file():
+    path = data_file(STOCKS)
+    if path is None:
         return ()
     made = []
     for _, prices in sorted(read_stocks(path).items()):

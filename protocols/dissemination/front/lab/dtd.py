@@ -14,9 +14,10 @@ from typing import Any, Final
 from lxml import etree
 
 from peerd.errors import ConfigError
+from peerd.lab.topologies import DATA, data_file
 
-DATA: Final = "PEERD_DATA"
-"""The environment variable that names a folder with public data sets; DTDs are in ``xml/dtd`` below it."""
+DTDS: Final = "xml/dtd"
+"""Where DTDs are in the folder of data sets."""
 BUILT_IN: Final = "news"
 _ENDLESS: Final = 1 << 30
 _FREE_TYPES: Final = ("cdata", "enumeration", "nmtoken", "nmtokens")
@@ -150,11 +151,10 @@ def document_type(name: str = BUILT_IN) -> DocumentType:
     """The built-in document type, or one from the folder of data sets. Raises `ConfigError` where there is none."""
     if name == BUILT_IN:
         return read_dtd(files(__package__).joinpath(f"{BUILT_IN}.dtd").read_bytes())
-    folder = os.environ.get(DATA)
-    path = Path(folder or ".") / "xml" / "dtd" / f"{name}.dtd"
-    if folder is None or not path.is_file():
+    path = data_file(f"{DTDS}/{name}.dtd")
+    if path is None:
         raise ConfigError(
-            f"there is no DTD {name!r}: {DATA}, expected a folder with xml/dtd/{name}.dtd; or use {BUILT_IN}"
+            f"there is no DTD {name!r}: {DATA}, expected a folder with {DTDS}/{name}.dtd; or use {BUILT_IN}"
         )
     return read_dtd(path.read_bytes())
 
@@ -162,5 +162,5 @@ def document_type(name: str = BUILT_IN) -> DocumentType:
 def document_types() -> list[str]:
     """The names that `document_type` takes."""
     folder = os.environ.get(DATA)
-    found = sorted(path.stem for path in (Path(folder) / "xml" / "dtd").glob("*.dtd")) if folder else []
+    found = sorted(path.stem for path in (Path(folder) / DTDS).glob("*.dtd")) if folder else []
     return [BUILT_IN, *found]

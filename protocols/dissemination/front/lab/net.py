@@ -302,30 +302,6 @@ class DisseminationNet:
         self.run(self.now)
         return node
 
-    def leave(self, number: int) -> None:
-        """A member goes, as it should."""
-        peer = self.peers[number]
-        node = self.nodes[peer.id]
-        successor = node.policy.successor()
-        for child in node.children():
-            to = self.nodes[node.producer.id if node.parent is None else node.parent.id]
-            if child.peer.id != successor and successor is not None:
-                to = self.nodes[successor]
-            self.nodes[child.peer.id].member.move_to(to.me, self.now)
-        self.run(self.now)
-        node.member.leave(self.now)
-        del self.nodes[peer.id]
-        self.run(self.now)
-
-    def kill(self, number: int) -> None:
-        """A member dies, and those that it had links with notice."""
-        peer = self.peers[number]
-        del self.nodes[peer.id]
-        for node in self.nodes.values():
-            node.member.gone(peer.id, self.now)
-            node.look_at_children()
-        self.run(self.now)
-
     def publish(self, count: int = 1) -> None:
         """The next items of the workload, at one moment: what goes to one child goes in one message."""
         source = self.nodes[self.peers[0].id]
@@ -382,10 +358,6 @@ class DisseminationNet:
         had = sum(node.had for node in self.members())
         return 1 - sum(node.wanted for node in self.members()) / max(1, had)
 
-    def depth(self) -> float:
-        """The mean depth of members, weighted with what they had."""
-        return sum(n.depths for n in self.members()) / max(1, sum(n.had for n in self.members()))
-
     @property
     def control(self) -> dict[type[Message], int]:
         """Messages that were no items, by type."""
@@ -415,12 +387,3 @@ class DisseminationNet:
             found.unordered += got != sorted(got)
             found.outside += not node.path or node.path[0] != self.peers[0].id
         return found
-
-    def check(self) -> None:
-        """Assert that every member has had what it wanted, each item once and in order; and the tree is one."""
-        found = self.faults()
-        assert found == DeliveryFaults(pairs=found.pairs)
-        for node in self.nodes.values():
-            assert not node.losses, f"{node.me}"
-            assert len(node.member.down.children) <= self._fan_out
-            node.member.validate()

@@ -3,19 +3,17 @@
 from __future__ import annotations
 
 import gc
-import os
 import random
 import time
 from collections import Counter
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from pathlib import Path
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
 from statistics import fmean, median
 from typing import Any, Final
 
 from peerd.ids import NodeId, parse_id
 from peerd.lab.experiment import Notify, Point, Row
-from peerd.lab.topologies import SECTION, table_of
+from peerd.lab.topologies import SECTION, data_file, table_of
 from peerd.sim.scenario import parse_scenario
 from protocols.dissemination.front.lab.net import DisseminationNet
 from protocols.dissemination.front.lab.rivals import RIVALS, StaticTree, annealed, balanced, bits, figures, grouped
@@ -39,9 +37,9 @@ JOINING: Final = 2
 """So many members come with each item, until all are there; counting begins then."""
 EPOCHS_JUDGED: Final = 5
 """So many of the times between two changes are looked at, where a tree is made anew for each."""
-STEPS_EPOCH: Final = 50_000
-STEPS_STILL: Final = 150_000
-"""Steps of simulated annealing."""
+STEPS: Final = {BOUND: 50_000, BOUND_STILL: 150_000}
+"""Steps of simulated annealing to the best tree: for the items of an epoch alone, as if moves cost nothing and the
+future were known; or one that stays as it is for all items."""
 LEARNED_ITEMS: Final = 40
 """A tree that is learned from items is the best one for so many of them. Fewer do not tell classes from each other."""
 LEARNED_EVERY: Final = 10
@@ -53,7 +51,6 @@ RATIO_ITEMS_MIN: Final = 20
 """A node's share in vain before or after a move is of so many items that it had, at least."""
 RANKED: Final = 100
 """Figures over nodes in order have so many points."""
-DATA: Final = "PEERD_DATA"
 PLANETLAB: Final = "latency/planetlab_rtt_ms_18x490x490.npz"
 SQUARE: Final = "square=euclidean@147ms"
 """Without PlanetLab's round-trip times: random points, with the same mean."""
@@ -97,8 +94,8 @@ def measure(point: Point, notify: Notify) -> Row:
 
 def topology() -> str:
     """PlanetLab's all-pairs round-trip times of `PEERD_DATA` where there are any, else random points of a square."""
-    path = Path(os.environ.get(DATA, "")) / PLANETLAB
-    return f"planetlab={path}" if DATA in os.environ and path.is_file() else SQUARE
+    path = data_file(PLANETLAB)
+    return SQUARE if path is None else f"planetlab={path}"
 
 
 def _workload(point: Point, setting: Row) -> LabStream:
@@ -152,15 +149,9 @@ def _run(point: Point, setting: Row, notify: Notify) -> Row:
     }
     while net.now < ended + ARRIVING_S:
         net.tick()
-    found = net.faults()
     return {
         **row,
-        "pairs": found.pairs,
-        "lost": found.lost,
-        "unwanted": found.unwanted,
-        "twice": found.twice,
-        "unordered": found.unordered,
-        "outside": found.outside,
+        **asdict(net.faults()),
         "gaps": sum(node.losses for node in net.members()),
     }
 
@@ -356,7 +347,7 @@ def _compute(point: Point, setting: Row, notify: Notify) -> Row:
     if way == LEARNED:
         return _learned(wanted, point.nodes, judged)
     found = [
-        _way(way)(bits(part, point.nodes), judged)
+        _row_of(way, bits(part, point.nodes), judged)
         for part in (_epochs(wanted, setting, _joining(point)) if way in LEARNING else [wanted])
     ]
     names = dict.fromkeys(name for each in found for name in each)
@@ -374,22 +365,11 @@ def _epochs(wanted: Wanted, setting: Row, begun: int) -> list[Wanted]:
     return [wanted[start : start + every] for start in starts[::step]] or [wanted]
 
 
-def _way(name: str) -> Callable[[Sequence[int], _Judged], Row]:
-    if name == BOUND:
-        return _bound
-    if name == BOUND_STILL:
-        return _bound_still
-    return lambda wants, judged: RIVALS[name](wants, judged.fan_out, judged.rng)
-
-
-def _bound(wants: Sequence[int], judged: _Judged) -> Row:
-    """The best tree found for these items alone, as if moves cost nothing and the future were known."""
-    return _best(wants, judged, STEPS_EPOCH)
-
-
-def _bound_still(wants: Sequence[int], judged: _Judged) -> Row:
-    """The best tree found that stays as it is for all items."""
-    return _best(wants, judged, STEPS_STILL)
+def _row_of(way: str, wants: Sequence[int], judged: _Judged) -> Row:
+    """The best tree that is found for these items, or a rival's."""
+    if way in STEPS:
+        return _best(wants, judged, STEPS[way])
+    return RIVALS[way](wants, judged.fan_out, judged.rng)
 
 
 def _learned(wanted: Wanted, nodes: int, judged: _Judged) -> Row:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Sequence
-from typing import Any, Final, Protocol
+from typing import Any, Final, TypeAlias
 
 from protocols.dissemination.front.lab.dtd import BUILT_IN, document_type
 from protocols.dissemination.front.lab.generators import DocumentShape, QueryShape, random_document, random_query
@@ -29,18 +29,6 @@ DRAWN_MAX: Final = 200
 
 Wanted = Sequence[frozenset[int]]
 """For each item the members that want it."""
-
-
-class LabStream(Protocol):
-    """A stream, and what its members want of it."""
-
-    kind: MembersKind
-
-    def interest(self, member: int) -> Interest:
-        """What a member subscribes to."""
-
-    def draw(self) -> frozenset[int]:
-        """The members that want the next item."""
 
 
 class MembersKind:
@@ -123,7 +111,7 @@ class ClassWorkload:
                 each.append(member)
 
     def interest(self, member: int) -> Interest:
-        """Its name."""
+        """What a member subscribes to: its name."""
         return self.kind.parse(f"m{member}")
 
     def draw(self) -> frozenset[int]:
@@ -181,7 +169,7 @@ class XmlWorkload:
         self._drawn = 0
 
     def interest(self, member: int) -> Interest:
-        """Its query."""
+        """What a member subscribes to: its query."""
         return self._interests[member - 1]
 
     def draw(self) -> frozenset[int]:
@@ -190,3 +178,7 @@ class XmlWorkload:
         if self._drawn <= len(self._wanted):
             return self._wanted[self._drawn - 1]
         return self._rng.choice(self._wanted)
+
+
+LabStream: TypeAlias = ClassWorkload | XmlWorkload
+"""A stream, and what its members want of it."""

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 from peerd.lab.charts import Chart, Line, lines, reference
-from peerd.lab.experiment import Row
+from peerd.lab.experiment import Draw, Row
 from protocols.pubsub.front.lab.figures import STEPS
 
-Draw = Callable[[Sequence[Row]], list[Chart]]
 SHARE_OF_NODES = "share of nodes"
 
 

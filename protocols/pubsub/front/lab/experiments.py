@@ -7,18 +7,16 @@ of the thesis.
 
 from __future__ import annotations
 
-import os
 from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Final
 
-from peerd.lab.experiment import Column, Experiment, Settings, Values
+from peerd.lab.experiment import Column, Draw, Experiment, Settings, Values
 from peerd.lab.overlay import rows
+from peerd.lab.topologies import data_file
 from protocols.pubsub.front.lab import charts
 from protocols.pubsub.front.lab.run import BEGINNING, measure
 
-DATA: Final = "PEERD_DATA"
 PLANETLAB: Final = "latency/planetlab_rtt_ms_18x490x490.npz"
 SLICE: Final = 9
 """The slice without outliers: the longest round trip is 1.0 s when scaled. In the first one, a host is up to 3.7 s away
@@ -37,12 +35,8 @@ SETTLE_S: Final = 60.0
 
 def topology() -> str:
     """Measured latencies where they are at hand, else a square; both with the thesis's mean."""
-    path = Path(os.environ.get(DATA, "")) / PLANETLAB
-    return (
-        f"planetlab={path}#{SLICE}@{MEAN_RTT}"
-        if DATA in os.environ and path.is_file()
-        else f"square=euclidean@{MEAN_RTT}"
-    )
+    path = data_file(PLANETLAB)
+    return f"square=euclidean@{MEAN_RTT}" if path is None else f"planetlab={path}#{SLICE}@{MEAN_RTT}"
 
 
 def settings(nodes: Sequence[int], events: int, gap_s: float = EVENT_GAP_S) -> Settings:
@@ -147,7 +141,7 @@ class Figure:
     title: str
     reproduces: str
     columns: Sequence[Column]
-    charts: charts.Draw
+    charts: Draw
     variants: tuple[Values, ...] = ({},)
     events: int = FEWER
     nodes: tuple[int, ...] = (1000,)

@@ -39,10 +39,9 @@ from protocols.pubsub.front.mqtt.packets import (
     Subscribe,
     Unsubscribe,
     UnsupportedVersion,
-    Version,
     Wanted,
 )
-from protocols.pubsub.front.mqtt.reader import PacketReader
+from protocols.pubsub.front.mqtt.reader import PacketReader, Version
 from protocols.pubsub.front.mqtt.ring import RingAccess
 from protocols.pubsub.front.mqtt.session import (
     CLIENT_ID_MAX,

@@ -18,12 +18,12 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from peerd.lib.filter.values import is_unicode
+from peerd.models.admin import JSON_TYPE
 from protocols.pubsub.front.mqtt.packets import PLAIN, ApplicationMessage, Properties
 from protocols.pubsub.front.mqtt.topics import TopicError, TopicMap
 from protocols.pubsub.messages import PAYLOAD_BYTES_MAX, RETAIN_KEY_BYTES_MAX
 from protocols.pubsub.models import RESERVED, ReceivedEvent
 
-JSON_TYPE: Final = "application/json"
 OWN: Final = "mqtt-"
 """Headers that begin with this are the gateway's: user properties with such names are left out."""
 UTF8, EXPIRY, RESPONSE_TOPIC, CORRELATION, CLIENT = (

@@ -5,9 +5,8 @@ Section numbers are those of the MQTT 5 standard. What only MQTT 5 has keeps its
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import ClassVar, Final, Protocol, TypeAlias
+from typing import Final, TypeAlias
 
 from ohmqtt import MQTTReasonCode
 
@@ -185,50 +184,6 @@ class Accepted:
     """The name that the gateway gave to a client that has none; empty: it has one."""
     expires_s: int | None = None
     """How long the session is kept when the connection has ended, if that is shorter than the client wanted."""
-
-
-class Version(Protocol):
-    """How one version of MQTT writes packets. Those that this version does not have are no bytes at all."""
-
-    receive_max: ClassVar[int]
-    """How many messages of quality of service 1 and 2 a client may have under way to the gateway."""
-
-    @property
-    def packet_max(self) -> int:
-        """The largest packet that the client takes."""
-
-    def read(self, first: int, body: bytes) -> Packet:
-        """A packet of a client: its first byte, and what follows its length. Raises `PacketError`."""
-
-    def accepted(self, answer: Accepted) -> bytes:
-        """CONNACK for a client that may stay."""
-
-    def refused(self, reason: Reason, why: str) -> bytes:
-        """CONNACK for one that may not."""
-
-    def publish(self, message: ApplicationMessage) -> bytes:
-        """PUBLISH."""
-
-    def puback(self, packet_id: int, reason: Reason = Reason.Success, why: str = "") -> bytes:
-        """PUBACK."""
-
-    def pubrec(self, packet_id: int, reason: Reason = Reason.Success, why: str = "") -> bytes:
-        """PUBREC."""
-
-    def pubcomp(self, packet_id: int, reason: Reason = Reason.Success) -> bytes:
-        """PUBCOMP."""
-
-    def suback(self, packet_id: int, reasons: Sequence[Reason], why: str = "") -> bytes:
-        """SUBACK."""
-
-    def unsuback(self, packet_id: int, reasons: Sequence[Reason]) -> bytes:
-        """UNSUBACK."""
-
-    def pingresp(self) -> bytes:
-        """PINGRESP."""
-
-    def disconnect(self, reason: Reason, why: str = "") -> bytes:
-        """DISCONNECT by the gateway."""
 
 
 @dataclass(slots=True)

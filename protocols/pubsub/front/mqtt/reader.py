@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Final
+from typing import Final, TypeAlias
 
 from protocols.pubsub.front.mqtt import version4, version5
 from protocols.pubsub.front.mqtt.packets import (
@@ -13,11 +13,11 @@ from protocols.pubsub.front.mqtt.packets import (
     PacketError,
     Reason,
     UnsupportedVersion,
-    Version,
 )
 from protocols.pubsub.front.mqtt.version4 import Version4
 from protocols.pubsub.front.mqtt.version5 import Version5
 
+Version: TypeAlias = Version4 | Version5
 LENGTH_BYTES_MAX: Final = 4
 _CONNECT: Final = 1
 

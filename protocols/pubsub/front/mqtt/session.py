@@ -254,17 +254,7 @@ def save(sessions: Mapping[SessionKey, Session]) -> str:
 
 
 def _saved(session: Session) -> SavedSession:
-    subscriptions = [
-        SavedHeld(
-            topic_filter=held.topic_filter,
-            qos=held.qos,
-            position=held.position,
-            no_local=held.no_local,
-            as_published=held.as_published,
-            subscription_id=held.subscription_id,
-        )
-        for held in session.held.values()
-    ]
+    subscriptions = [SavedHeld.model_validate(held, from_attributes=True) for held in session.held.values()]
     return SavedSession(
         client_id=session.client_id,
         pays=session.user.pays,

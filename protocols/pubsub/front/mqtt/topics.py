@@ -17,7 +17,6 @@ from peerd.lib.filter import FilterError, parse, write
 from peerd.lib.filter.write import write_name, write_text
 from peerd.limits import NAME_LENGTH_MAX
 
-DEFAULT_PATTERN: Final = "{topic...}"
 SELECTOR: Final = "$filter"
 """``$filter/SELECTOR/TOPIC FILTER`` adds a filter in peerd's language, encoded as in a URL."""
 SHARED: Final = "$share/"

@@ -46,13 +46,13 @@ _LENGTHS: Final = {PUBACK: 2, PUBREL: 2, PINGREQ: 0, DISCONNECT: 0}
 
 
 class Version4:
-    """Implements `protocols.pubsub.front.mqtt.packets.Version`."""
+    """How MQTT 3.1.1 reads and writes packets. Those that this version does not have are no bytes at all."""
 
     receive_max: ClassVar[int] = 65_535
     packet_max: int = NO_LIMIT
 
     def read(self, first: int, body: bytes) -> Packet:
-        """See `Version.read`."""
+        """See `Version5.read`."""
         packet = Version5().read(first, _with_properties(first, body))
         if isinstance(packet, Connect):
             return replace(packet, expires_s=0 if packet.is_clean else FOR_EVER_S)
@@ -61,46 +61,46 @@ class Version4:
         return packet
 
     def accepted(self, answer: Accepted) -> bytes:
-        """See `Version.accepted`."""
+        """See `Version5.accepted`."""
         return _packet(CONNECT + 1, bytes((answer.is_known, 0)))
 
     def refused(self, reason: Reason, why: str) -> bytes:
-        """See `Version.refused`."""
+        """See `Version5.refused`."""
         return _packet(CONNECT + 1, bytes((0, CODES.get(reason, UNAVAILABLE))))
 
     def publish(self, message: ApplicationMessage) -> bytes:
-        """See `Version.publish`."""
+        """See `Version5.publish`."""
         topic = message.topic.encode()
         number = _number(message.packet_id) if message.qos else b""
         flags = message.is_again << 3 | message.qos << 1 | message.is_retained
         return _packet(PUBLISH, _number(len(topic)) + topic + number + message.payload, flags)
 
     def puback(self, packet_id: int, reason: Reason = Reason.Success, why: str = "") -> bytes:
-        """See `Version.puback`: a message that was refused is acknowledged, because there is no way to refuse it."""
+        """See `Version5.puback`: a message that was refused is acknowledged, because there is no way to refuse it."""
         return _packet(PUBACK, _number(packet_id))
 
     def pubrec(self, packet_id: int, reason: Reason = Reason.Success, why: str = "") -> bytes:
-        """See `Version.pubrec`, and `puback`."""
+        """See `Version5.pubrec`, and `puback`."""
         return _packet(PUBREC, _number(packet_id))
 
     def pubcomp(self, packet_id: int, reason: Reason = Reason.Success) -> bytes:
-        """See `Version.pubcomp`."""
+        """See `Version5.pubcomp`."""
         return _packet(PUBCOMP, _number(packet_id))
 
     def suback(self, packet_id: int, reasons: Sequence[Reason], why: str = "") -> bytes:
-        """See `Version.suback`."""
+        """See `Version5.suback`."""
         return _packet(SUBACK, _number(packet_id) + bytes(min(reason, REFUSED) for reason in reasons))
 
     def unsuback(self, packet_id: int, reasons: Sequence[Reason]) -> bytes:
-        """See `Version.unsuback`."""
+        """See `Version5.unsuback`."""
         return _packet(UNSUBACK, _number(packet_id))
 
     def pingresp(self) -> bytes:
-        """See `Version.pingresp`."""
+        """See `Version5.pingresp`."""
         return _packet(PINGRESP)
 
     def disconnect(self, reason: Reason, why: str = "") -> bytes:
-        """See `Version.disconnect`: the connection is closed without a word."""
+        """See `Version5.disconnect`: the connection is closed without a word."""
         return b""
 
 

@@ -36,9 +36,9 @@ from protocols.pubsub.front.mqtt.packets import (
     Unsubscribe,
     Wanted,
 )
+from protocols.pubsub.front.mqtt.topics import SHARED
 
 LEVEL: Final = 5
-SHARED: Final = "$share/"
 _WILL_FLAG, _WILL_BITS = 0x04, 0x38
 _FLAGS_AT: Final = 7
 """Where the flags of CONNECT are, behind the protocol's name and level."""
@@ -46,14 +46,16 @@ _FLAGS_AT: Final = 7
 
 @dataclass(frozen=True, slots=True)
 class Version5:
-    """Implements `protocols.pubsub.front.mqtt.packets.Version`."""
+    """How MQTT 5 reads and writes packets."""
 
     receive_max: ClassVar[int] = RECEIVE_MAX
+    """How many messages of quality of service 1 and 2 a client may have under way to the gateway."""
     packet_max: int = NO_LIMIT
+    """The largest packet that the client takes."""
     wants_reasons: bool = True
 
     def read(self, first: int, body: bytes) -> Packet:
-        """See `Version.read`."""
+        """A packet of a client: its first byte, and what follows its length. Raises `PacketError`."""
         try:
             packet = decode_packet_from_parts(first, memoryview(body))
         except MQTTError as error:
@@ -72,7 +74,7 @@ class Version5:
         return found
 
     def accepted(self, answer: Accepted) -> bytes:
-        """See `Version.accepted`."""
+        """CONNACK for a client that may stay."""
         properties: dict[str, Any] = {
             "ReceiveMaximum": RECEIVE_MAX,
             "MaximumPacketSize": PACKET_BYTES_MAX,
@@ -90,11 +92,11 @@ class Version5:
         return _bytes(ohmqtt.MQTTConnAckPacket(Reason.Success, answer.is_known, properties=made))
 
     def refused(self, reason: Reason, why: str) -> bytes:
-        """See `Version.refused`."""
+        """CONNACK for one that may not."""
         return self._with_text(ohmqtt.MQTTConnAckPacket(reason), why)
 
     def publish(self, message: ApplicationMessage) -> bytes:
-        """See `Version.publish`."""
+        """PUBLISH."""
         return _bytes(
             ohmqtt.MQTTPublishPacket(
                 message.topic,
@@ -108,31 +110,31 @@ class Version5:
         )
 
     def puback(self, packet_id: int, reason: Reason = Reason.Success, why: str = "") -> bytes:
-        """See `Version.puback`."""
+        """PUBACK."""
         return self._with_text(ohmqtt.MQTTPubAckPacket(packet_id, reason), why)
 
     def pubrec(self, packet_id: int, reason: Reason = Reason.Success, why: str = "") -> bytes:
-        """See `Version.pubrec`."""
+        """PUBREC."""
         return self._with_text(ohmqtt.MQTTPubRecPacket(packet_id, reason), why)
 
     def pubcomp(self, packet_id: int, reason: Reason = Reason.Success) -> bytes:
-        """See `Version.pubcomp`."""
+        """PUBCOMP."""
         return _bytes(ohmqtt.MQTTPubCompPacket(packet_id, reason))
 
     def suback(self, packet_id: int, reasons: Sequence[Reason], why: str = "") -> bytes:
-        """See `Version.suback`."""
+        """SUBACK."""
         return self._with_text(ohmqtt.MQTTSubAckPacket(packet_id, reasons), why)
 
     def unsuback(self, packet_id: int, reasons: Sequence[Reason]) -> bytes:
-        """See `Version.unsuback`."""
+        """UNSUBACK."""
         return _bytes(ohmqtt.MQTTUnsubAckPacket(packet_id, reasons))
 
     def pingresp(self) -> bytes:
-        """See `Version.pingresp`."""
+        """PINGRESP."""
         return _bytes(ohmqtt.MQTTPingRespPacket())
 
     def disconnect(self, reason: Reason, why: str = "") -> bytes:
-        """See `Version.disconnect`."""
+        """DISCONNECT by the gateway."""
         return self._with_text(ohmqtt.MQTTDisconnectPacket(reason), why)
 
     def _with_text(self, packet: Any, why: str) -> bytes:
