@@ -110,7 +110,7 @@ class FeedLoss:
 @dataclass(frozen=True, slots=True)
 class FeedDropped:
     """A mark: items are missing here. Without ``loss`` the reader was too slow, and ``first`` to ``last`` were let go
-    before it took them, or their shelf has lost them; with it they were lost before they had numbers."""
+    before it took them, or their store has lost them; with it they were lost before they had numbers."""
 
     first: int
     last: int
@@ -139,7 +139,7 @@ class FeedEnd:
 Entry = FeedItem[T] | FeedGap | FeedDropped | FeedEnd
 
 
-class Shelf(Protocol[T]):
+class ItemStore(Protocol[T]):
     """Where the items of a feed are, by number; a ``dict`` is one. Others may keep them on disk."""
 
     def __getitem__(self, number: int, /) -> T | FeedLoss: ...
@@ -152,7 +152,7 @@ class Feed(Generic[T]):
 
     ``epoch``: letters, digits and dots, never used before for another feed that the same clients may read; a plugin
     gets one from ``host.new_epoch()``. ``last``: the number before the first item that will be pushed; only a producer
-    that keeps its items (and its epoch) across restarts gives it. Such a producer also gives the ``shelf`` that they
+    that keeps its items (and its epoch) across restarts gives it. Such a producer also gives the ``store`` that they
     are on, and the sizes of those that are ``held`` there, whose numbers end with ``last``; where a number is missing
     among them, readers find a `FeedDropped` mark. ``taken``: the items are kept for a reader who may be away, and has
     had those up to this number; what is let go before it was taken is dropped then, whoever reads, and who begins at
@@ -168,7 +168,7 @@ class Feed(Generic[T]):
         bytes_max: int = BYTES_MAX,
         readers_max: int = READERS_MAX,
         last: int = 0,
-        shelf: Shelf[T] | None = None,
+        store: ItemStore[T] | None = None,
         held: Mapping[int, int] | None = None,
         taken: int | None = None,
         on_writable: Callable[[], None] | None = None,
@@ -182,7 +182,7 @@ class Feed(Generic[T]):
         self._held: OrderedDict[int, int] = OrderedDict(held or {})
         """The sizes of the items that are held, by number. The first of a plain dictionary would lie behind the places
         of all that were let go."""
-        self._shelf: Shelf[T] = {} if shelf is None else shelf
+        self._store: ItemStore[T] = {} if store is None else store
         self.first = min(self._held, default=last + 1)
         """The oldest number that is held; ``last + 1`` when nothing is."""
         self.held_bytes = sum(self._held.values())
@@ -208,7 +208,7 @@ class Feed(Generic[T]):
 
     def held(self, number: int) -> T | None:
         """Return an item that is held still."""
-        value = self._shelf[number] if number in self._held else None
+        value = self._store[number] if number in self._held else None
         return None if isinstance(value, FeedLoss) else value
 
     @property
@@ -243,7 +243,7 @@ class Feed(Generic[T]):
             raise Unavailable("the feed is full, and one of its readers has to take an item first")
         self._let_go(first_kept)
         self.last += 1
-        self._shelf[self.last] = value
+        self._store[self.last] = value
         self._held[self.last] = size_bytes
         self.held_bytes += size_bytes
         self._wake_readers()
@@ -342,7 +342,7 @@ class Feed(Generic[T]):
         while held and (number := next(iter(held))) < first_kept:
             self.dropped += number >= taken
             self.held_bytes -= held.pop(number)
-            del self._shelf[number]
+            del self._store[number]
         self.first = first_kept
         if taken < first_kept:
             for reader in list(self._readers):
@@ -423,13 +423,13 @@ class Reader(Generic[T]):
         if self._wanted <= feed.last:
             if self._wanted not in feed._held:
                 return self._skipped()
-            number, value = self._wanted, feed._shelf[self._wanted]
+            number, value = self._wanted, feed._store[self._wanted]
             self._wanted += 1
             return FeedDropped(number, number, value) if isinstance(value, FeedLoss) else FeedItem(number, value)
         return feed.ended
 
     def _skipped(self) -> FeedDropped:
-        """Return the mark in the place of items that the shelf has lost."""
+        """Return the mark in the place of items that the store has lost."""
         first = self._wanted
         self._wanted = next((number for number in self.feed._held if number > first), self.feed.last + 1)
         return FeedDropped(first, self._wanted - 1)

@@ -319,7 +319,7 @@ class Narrow(Message):
 
 
 @message(0x0309, bytes_max=60 * KIB)
-class Carry(Message):
+class ItemBatch(Message):
     """Parent to child: items that it wants, in order. There is nothing else for it up to ``through``.
 
     ``seals``: what the producer has signed; none where none of the items is signed. ``certificate``: of that producer,
@@ -336,7 +336,7 @@ class Carry(Message):
 
 
 @message(0x030A, bytes_max=20 * KIB)
-class Beat(Message):
+class TreeHeartbeat(Message):
     """Parent to child, when there is nothing to carry: it has everything up to ``through``; the parent lives.
 
     ``path``: the nodes from the producer to the parent, when they have changed. ``is_stale``: the parent, or a node
@@ -534,8 +534,8 @@ class HandOverAnswer(Message):
 class ItemPart(Message):
     """Parent to child: the next part of a large item.
 
-    ``left``: so much of it comes after this part. The last bytes are what the `Carry` or `ReplayItems` that follows has
-    as its one item. Nothing else comes on the edge in between.
+    ``left``: so much of it comes after this part. The last bytes are what the `ItemBatch` or `ReplayItems` that follows
+    has as its one item. Nothing else comes on the edge in between.
     """
 
     stream: NodeId
@@ -568,8 +568,8 @@ MESSAGES: Final = (
         ReplayItems,
         Widened,
         Narrow,
-        Carry,
-        Beat,
+        ItemBatch,
+        TreeHeartbeat,
         StreamGap,
         Climb,
         Climbed,

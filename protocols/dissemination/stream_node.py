@@ -17,8 +17,8 @@ from protocols.dissemination.events import INTEREST_SHOWN_MAX, StreamInterestFai
 from protocols.dissemination.freshness import Freshness
 from protocols.dissemination.messages import (
     ITEMS_MAX,
-    Carry,
     Declined,
+    ItemBatch,
     ItemPart,
     ReplayItems,
     StreamItem,
@@ -235,7 +235,7 @@ class StreamNode(NodeTree):
 
     def _send(self, peer: PeerRef, message: Message) -> None:
         counts = self.meter.counts
-        if isinstance(message, Carry | ReplayItems):
+        if isinstance(message, ItemBatch | ReplayItems):
             counts.items_out += len(message.items)
             counts.bytes_out += sum(map(len, message.items))
         elif isinstance(message, ItemPart):

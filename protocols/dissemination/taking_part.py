@@ -17,12 +17,11 @@ from protocols.dissemination.loading import load_kind, load_policy
 from protocols.dissemination.messages import (
     Attach,
     AttachRefusal,
-    Beat,
-    Carry,
     Climb,
     Climbed,
     Declined,
     DetachFromParent,
+    ItemBatch,
     ItemPart,
     ItemTaken,
     ReplayItems,
@@ -30,6 +29,7 @@ from protocols.dissemination.messages import (
     Reserved,
     StreamGap,
     StreamItem,
+    TreeHeartbeat,
     Widened,
 )
 from protocols.dissemination.metrics import StreamLedger
@@ -328,7 +328,7 @@ class StreamNodes(Part):
                 answer, to = Climbed(message.stream, message.attempt, is_clear=False, hops=message.hops), message.mover
             case Reserve():
                 answer = Reserved(message.stream, message.parent, is_kept=False)
-            case Carry() | Beat() | ReplayItems() | Widened() | StreamGap() | ItemPart():
+            case ItemBatch() | TreeHeartbeat() | ReplayItems() | Widened() | StreamGap() | ItemPart():
                 answer = DetachFromParent(message.stream, message.attempt)
         if answer is not None:
             self._told_off += 1

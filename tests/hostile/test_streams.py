@@ -21,7 +21,6 @@ from protocols.dissemination.front.hostile import (
 from protocols.dissemination.front.hostile_base import StreamBehaviour
 from protocols.dissemination.messages import (
     Attach,
-    Beat,
     Begin,
     Climb,
     Climbed,
@@ -33,6 +32,7 @@ from protocols.dissemination.messages import (
     HandOverStep,
     MoveAway,
     StreamEnds,
+    TreeHeartbeat,
 )
 from protocols.dissemination.names import START
 from protocols.dissemination.policies.overlap.messages import (
@@ -137,8 +137,8 @@ async def test_circles_that_it_arranges_leave_everybody_a_way_to_the_producer(ri
         attempts = count(LATE)
 
         def twist(peer: PeerRef, message: Message) -> Message | None:
-            if isinstance(message, Beat) and peer.id in stream.below:
-                return Beat(key, message.through, (*below, attacker.peer), message.attempt, message.number)
+            if isinstance(message, TreeHeartbeat) and peer.id in stream.below:
+                return TreeHeartbeat(key, message.through, (*below, attacker.peer), message.attempt, message.number)
             return None if isinstance(message, Climb) else message
 
         def close(_: int) -> None:

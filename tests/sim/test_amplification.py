@@ -27,9 +27,9 @@ from peerd.wire.frames import frame_size
 from protocols.aggregation.messages import AskStart, StartRound
 from protocols.dissemination.messages import (
     Attach,
-    Carry,
     DetachFromParent,
     Dismiss,
+    ItemBatch,
     ItemPart,
     MoveAway,
     ReplayItems,
@@ -72,7 +72,8 @@ FAN_OUT: Final[dict[type[Message], int]] = {
     HoldEvents: 4 * NODES,
     TransferSub: 2 * ON_THE_WAY_MAX,
     **dict.fromkeys(
-        (Carry, ReplayItems, ItemPart, StreamGap, Dismiss, MoveAway, MoveOrder, GetOverhead), NEW_PARENT + NEW_SECOND
+        (ItemBatch, ReplayItems, ItemPart, StreamGap, Dismiss, MoveAway, MoveOrder, GetOverhead),
+        NEW_PARENT + NEW_SECOND,
     ),
     DetachFromParent: NEW_PARENT,
     Attach: 3 * ON_THE_WAY_MAX + NEW_SECOND,  # a new child can take the room for a place that was promised

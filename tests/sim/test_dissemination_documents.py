@@ -17,7 +17,7 @@ from peerd.sim.simulation import Place, Simulation
 from peerd.testing.simulation import ring
 from protocols.dissemination.config import DisseminationConfig
 from protocols.dissemination.documents.exchange import FETCHING_MAX, IDLE_S
-from protocols.dissemination.documents.shelf import KeptDocument
+from protocols.dissemination.documents.store import KeptDocument
 from protocols.dissemination.front.judging import plugin_of
 from protocols.dissemination.models import StreamSpec, StreamSubscriptionRequest
 from protocols.dissemination.plugin import Dissemination
@@ -88,11 +88,11 @@ class Documents:
             assert told == [True]
             number += 1
         draft.publish()
-        [kept] = [kept for kept in plugin_of(self.producer).exchange.shelf if kept.attachment.size == size]
+        [kept] = [kept for kept in plugin_of(self.producer).exchange.store if kept.attachment.size == size]
         return kept.id
 
     def kept(self, place: Place, id: bytes) -> KeptDocument | None:
-        return plugin_of(place).exchange.shelf.get(id)
+        return plugin_of(place).exchange.store.get(id)
 
     def having(self, id: bytes) -> list[Place]:
         return [place for place in self.others if (kept := self.kept(place, id)) is not None and kept.is_complete]
@@ -116,7 +116,7 @@ class Documents:
 
 
 def files_of(place: Place) -> SimFiles:
-    files = plugin_of(place).exchange.shelf.files
+    files = plugin_of(place).exchange.store.files
     inner = getattr(files, "_files", None)
     assert isinstance(inner, SimFiles)
     return inner
@@ -222,9 +222,9 @@ def test_a_chunk_that_is_wrong_is_thrown_away_and_asked_of_another() -> None:
     documents.simulation.restart(last)
     documents.simulation.run_for(10.0)
     plugin = plugin_of(last)
-    again = plugin.exchange.shelf.get(id)
+    again = plugin.exchange.store.get(id)
     assert again is not None and again.is_complete, "it was there before"
-    plugin.exchange.shelf.remove(again)
+    plugin.exchange.store.remove(again)
     documents.simulation.run_for(1.0)
     documents.subscribe(last, "start")
     documents.until_all_have(id, limit_s=120.0)
@@ -263,7 +263,7 @@ def test_documents_are_kept_within_a_limit_and_the_oldest_go() -> None:
     documents.until_all_have(third, limit_s=30.0)
     for place in documents.simulation.nodes:
         assert documents.kept(place, first) is None
-        assert plugin_of(place).exchange.shelf.bytes == 19 * MIB
+        assert plugin_of(place).exchange.store.bytes == 19 * MIB
         assert sum(files_of(place).sizes().values()) == 19 * MIB
     assert len(documents.events("document_evicted")) == 3
 
@@ -276,9 +276,9 @@ def test_a_document_that_somebody_has_asked_for_lately_goes_after_one_that_nobod
     documents.until_all_have(old, limit_s=30.0)
     documents.until_all_have(new, limit_s=30.0)
     documents.simulation.run_for(IDLE_S + 5.0)
-    shelf, kept = plugin_of(member).exchange.shelf, documents.kept(member, old)
+    store, kept = plugin_of(member).exchange.store, documents.kept(member, old)
     assert kept is not None and plugin_of(documents.producer).exchange.active(old) is None
-    shelf.remove(kept)
+    store.remove(kept)
     documents.subscribe(member, "start")
     documents.until_all_have(old, limit_s=30.0)
     documents.publish(10 * MIB)
@@ -288,11 +288,11 @@ def test_a_document_that_somebody_has_asked_for_lately_goes_after_one_that_nobod
 
 def test_documents_that_nobody_has_any_more_do_not_keep_others_waiting() -> None:
     documents = Documents(3)
-    shelf = plugin_of(documents.producer).exchange.shelf
+    store = plugin_of(documents.producer).exchange.store
     for number in range(FETCHING_MAX):
-        kept = shelf.get(documents.publish(MIB + number))
+        kept = store.get(documents.publish(MIB + number))
         assert kept is not None
-        shelf.remove(kept)
+        store.remove(kept)
     documents.simulation.run_for(5.0)
     documents.until_all_have(documents.publish(2 * MIB), limit_s=30.0)
 

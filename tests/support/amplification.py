@@ -280,7 +280,7 @@ def _simulation_of(name: str) -> Simulation:
 
 @cache
 def background(name: str = "general") -> Counter[tuple[NodeId, NodeId, int, int]]:
-    """What is said in the window without any message: seldom more than nothing, but for a stream's beats."""
+    """What is said in the window without any message: seldom more than nothing, but for a stream's heartbeats."""
     simulation = _simulation_of(name)
 
     def listen() -> Counter[tuple[NodeId, NodeId, int, int]]:

@@ -1,7 +1,7 @@
 """A ring with one stream, and the smallest message of each kind that means something there.
 
-A stream is never silent: parents send beats, and policies report. The sender is a node in the middle of the tree, so
-that it says to its parent what children say, to its child what parents say, and to the producer what goes there.
+A stream is never silent: parents send heartbeats, and policies report. The sender is a node in the middle of the tree,
+so that it says to its parent what children say, to its child what parents say, and to the producer what goes there.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ MESSAGES: Final[tuple[type[Message], ...]] = (
 )
 DOCUMENT: Final = bytes(16)
 """No document has this id."""
-BEAT_ID: Final = tree.Beat.TYPE_ID
+BEAT_ID: Final = tree.TreeHeartbeat.TYPE_ID
 NAME: Final = "s"
 STREAM: Final = stream_key(NAME)
 ITEMS: Final = 12
@@ -46,7 +46,15 @@ WANTS: Final = "a"
 FAN_OUT: Final = 2
 _TO_CHILD: Final = frozenset(
     {
-        *(tree.Ready, tree.Declined, tree.ReplayItems, tree.Widened, tree.Carry, tree.Beat, tree.StreamGap),
+        *(
+            tree.Ready,
+            tree.Declined,
+            tree.ReplayItems,
+            tree.Widened,
+            tree.ItemBatch,
+            tree.TreeHeartbeat,
+            tree.StreamGap,
+        ),
         tree.ItemPart,
         *(tree.Climbed, tree.Dismiss, tree.MoveAway, tree.StreamEnds, tree.TreeAnswer, tree.PlanAnswer),
         tree.Reserved,
@@ -171,8 +179,8 @@ _MAKERS: Final[Mapping[type[Message], Callable[[_Words], Message]]] = {
     tree.ReplayItems: lambda it: tree.ReplayItems(STREAM, (it.item.packed,), it.attempt, it.number),
     tree.Widened: lambda it: tree.Widened(STREAM, (it.interest,), it.start, it.mark, it.attempt, it.number),
     tree.Narrow: lambda it: tree.Narrow(STREAM, (it.interest,), it.attempt, it.number),
-    tree.Carry: lambda it: tree.Carry(STREAM, (it.item.packed,), it.next_mark, it.attempt, it.number),
-    tree.Beat: lambda it: tree.Beat(STREAM, it.mark, None, it.attempt, it.number, True),
+    tree.ItemBatch: lambda it: tree.ItemBatch(STREAM, (it.item.packed,), it.next_mark, it.attempt, it.number),
+    tree.TreeHeartbeat: lambda it: tree.TreeHeartbeat(STREAM, it.mark, None, it.attempt, it.number, True),
     tree.StreamGap: lambda it: tree.StreamGap(STREAM, it.mark, it.next_mark, it.attempt, it.number),
     tree.Climb: lambda it: tree.Climb(STREAM, it.member, 1),
     tree.Climbed: lambda it: tree.Climbed(STREAM, it.attempt, True),

@@ -17,7 +17,7 @@ from protocols.dissemination.interests.guarded import GuardedSet
 from protocols.dissemination.interests.xpath.automaton import Automaton
 from protocols.dissemination.interests.xpath.document import parse
 from protocols.dissemination.interests.xpath.kind import FEW, XPathKind
-from protocols.dissemination.messages import Attach, Carry, ReplayItems, StreamItem
+from protocols.dissemination.messages import Attach, ItemBatch, ReplayItems, StreamItem
 from protocols.dissemination.models import (
     StreamSpec,
     StreamSubscriptionRequest,
@@ -92,7 +92,7 @@ class Producer:
         return "".join(each.content or "?" for each in self.got[number] if isinstance(each, ParsedItem))
 
     def carried(self) -> str:
-        of_edge = [each for each in self.sent if isinstance(each, Carry | ReplayItems)]
+        of_edge = [each for each in self.sent if isinstance(each, ItemBatch | ReplayItems)]
         return "".join(StreamItem.unpack(item).payload.decode() for each in of_edge for item in each.items)
 
 

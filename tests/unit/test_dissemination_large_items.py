@@ -19,16 +19,16 @@ from protocols.dissemination.messages import (
     ITEMS_BYTES_MAX,
     PART_BYTES,
     Attach,
-    Beat,
-    Carry,
     Climbed,
     DetachFromParent,
     Dismiss,
+    ItemBatch,
     ItemPart,
     ItemTaken,
     Ready,
     ReplayItems,
     StreamItem,
+    TreeHeartbeat,
     Widen,
     Widened,
 )
@@ -102,18 +102,18 @@ class Node:
         return [each.position.sequence for each in self.got if isinstance(each, ParsedItem)]
 
 
-def cut(item: StreamItem) -> list[ItemPart | Carry]:
+def cut(item: StreamItem) -> list[ItemPart | ItemBatch]:
     """What a parent sends of an item, as docs/protocols/dissemination-tree.md has it."""
-    found: list[ItemPart | Carry] = []
+    found: list[ItemPart | ItemBatch] = []
     rest = item.packed
     while len(rest) > PART_BYTES:
         found.append(ItemPart(STREAM, rest[:PART_BYTES], len(rest) - PART_BYTES))
         rest = rest[PART_BYTES:]
-    return [*found, Carry(STREAM, (rest,), item.position)]
+    return [*found, ItemBatch(STREAM, (rest,), item.position)]
 
 
 def of_edge(sent: Sequence[tuple[PeerRef, Message]], peer: PeerRef) -> list[Message]:
-    return [each for to, each in sent if to == peer and isinstance(each, ItemPart | Carry | ReplayItems | Widened)]
+    return [each for to, each in sent if to == peer and isinstance(each, ItemPart | ItemBatch | ReplayItems | Widened)]
 
 
 # Above
@@ -133,7 +133,7 @@ def test_an_item_that_does_not_fit_goes_before_its_message_in_parts() -> None:
     node.member.publish(item, 0.0)
     node.member.flush(0.0)
     first, second, last = of_edge(node.sent, CHILD)
-    assert isinstance(first, ItemPart) and isinstance(second, ItemPart) and isinstance(last, Carry)
+    assert isinstance(first, ItemPart) and isinstance(second, ItemPart) and isinstance(last, ItemBatch)
     assert (first.left, second.left) == (PART_BYTES + rest, rest)
     assert first.data + second.data + last.items[0] == item.packed
     assert [each.number for each in (first, second, last)] == list(range(first.number, first.number + 3))
@@ -149,7 +149,7 @@ def test_an_item_is_large_because_of_its_manifest() -> None:
     node.member.publish(item, 0.0)
     node.member.flush(0.0)
     part, last = of_edge(node.sent, CHILD)
-    assert isinstance(part, ItemPart) and isinstance(last, Carry)
+    assert isinstance(part, ItemPart) and isinstance(last, ItemBatch)
     assert part.left == len(last.items[0]) and part.data + last.items[0] == item.packed
 
 
@@ -168,7 +168,7 @@ def test_messages_of_small_items_with_long_content_types_fit(content_type: str) 
     items = [StreamItem.of(1 << 45, number, 1 << 41, bytes(100), content_type) for number in range(1, 300)]
     for some in in_messages(items):
         packed = tuple(item.packed for item in some)
-        encode_body(Carry(STREAM, packed, some[-1].position, 1 << 62, 1 << 30))
+        encode_body(ItemBatch(STREAM, packed, some[-1].position, 1 << 62, 1 << 30))
         encode_body(ReplayItems(STREAM, packed, 1 << 62, 1 << 30))
 
 
@@ -179,10 +179,10 @@ def test_a_parent_does_not_run_far_ahead_of_a_child_that_takes_in_a_large_item()
         node.member.publish(large(number, PART_BYTES), 0.0)
         node.member.flush(0.0)
     sent = of_edge(node.sent, CHILD)
-    end = next(at for at, each in enumerate(sent) if isinstance(each, Carry))
+    end = next(at for at, each in enumerate(sent) if isinstance(each, ItemBatch))
     assert len(sent) == end + 1 + UNTAKEN_MAX
     last = sent[end]
-    assert isinstance(last, Carry)
+    assert isinstance(last, ItemBatch)
     node.hears(CHILD, ItemTaken(STREAM, 1, last.number - 1))
     assert not of_edge(node.sent, CHILD), "that was not the end of it"
     node.hears(CHILD, ItemTaken(STREAM, 1, last.number))
@@ -216,7 +216,7 @@ def test_a_slow_child_gets_its_parts_as_it_takes_them() -> None:
     node.member.flush(0.0)
     found = of_edge(node.sent, CHILD)
     begin = b"".join(each.data for each in found if isinstance(each, ItemPart))
-    carried = [each for each in found if isinstance(each, Carry)]
+    carried = [each for each in found if isinstance(each, ItemBatch)]
     assert begin + carried[0].items[0] == item.packed
     assert [each.through.sequence for each in carried] == [1, 2]
 
@@ -226,7 +226,7 @@ def test_one_item_may_be_larger_than_what_is_remembered() -> None:
     item = large(1, 200_000)
     node.member.publish(item, 0.0)
     node.member.flush(0.0)
-    assert sum(isinstance(each, Carry) for each in of_edge(node.sent, CHILD)) == 1
+    assert sum(isinstance(each, ItemBatch) for each in of_edge(node.sent, CHILD)) == 1
     assert not node.member.state.buffer.after(START)
 
 
@@ -252,15 +252,15 @@ Bad = Callable[[list[Any]], list[Any]]
 @pytest.mark.parametrize(
     "wrong",
     [
-        pytest.param(lambda cut: [*cut[:1], Beat(STREAM, START)], id="something else in between"),
+        pytest.param(lambda cut: [*cut[:1], TreeHeartbeat(STREAM, START)], id="something else in between"),
         pytest.param(lambda cut: [cut[0], cut[0]], id="the same part twice"),
         pytest.param(lambda cut: [cut[0], cut[2]], id="a part left out"),
         pytest.param(lambda cut: [ItemPart(STREAM, bytes(PART_BYTES), ITEM_BYTES_MAX)], id="too large"),
         pytest.param(lambda cut: [ItemPart(STREAM, b"x", 100)], id="a short part that is not the last"),
         pytest.param(lambda cut: [ItemPart(STREAM, b"x", 0), ItemPart(STREAM, b"x", 0)], id="a part after the last"),
-        pytest.param(lambda cut: [*cut[:2], Carry(STREAM, (), START)], id="no item"),
-        pytest.param(lambda cut: [*cut[:2], Carry(STREAM, cut[2].items * 2, START)], id="two items"),
-        pytest.param(lambda cut: [*cut[:2], Carry(STREAM, (large(1, 7).packed,), START)], id="another end"),
+        pytest.param(lambda cut: [*cut[:2], ItemBatch(STREAM, (), START)], id="no item"),
+        pytest.param(lambda cut: [*cut[:2], ItemBatch(STREAM, cut[2].items * 2, START)], id="two items"),
+        pytest.param(lambda cut: [*cut[:2], ItemBatch(STREAM, (large(1, 7).packed,), START)], id="another end"),
     ],
 )
 def test_parts_that_no_correct_parent_sends_cost_it_the_child(wrong: Bad) -> None:
@@ -276,13 +276,13 @@ def test_parts_that_no_correct_parent_sends_cost_it_the_child(wrong: Bad) -> Non
     assert any(isinstance(each, DetachFromParent) for _, each in node.sent)
 
 
-@pytest.mark.parametrize("kind", [Carry, ReplayItems])
+@pytest.mark.parametrize("kind", [ItemBatch, ReplayItems])
 def test_an_item_that_cannot_be_read_costs_its_parent_the_child(kind: type[Message]) -> None:
     node = Node(is_source=False)
     node.joins()
     items = large(1, 7).packed, large(2, 7).packed[:-1]
     with pytest.raises(ProtocolError) as caught:
-        node.edge(Carry(STREAM, items, START) if kind is Carry else ReplayItems(STREAM, items))
+        node.edge(ItemBatch(STREAM, items, START) if kind is ItemBatch else ReplayItems(STREAM, items))
     assert caught.value.reason == "malformed"
     assert not node.got and node.member.up.parent is None
 
@@ -397,7 +397,7 @@ def carried(sent: Sequence[tuple[PeerRef, Message]]) -> list[int]:
     for message in of_edge(sent, CHILD):
         if isinstance(message, ItemPart):
             begin += message.data
-        elif isinstance(message, Carry | ReplayItems):
+        elif isinstance(message, ItemBatch | ReplayItems):
             found += [StreamItem.unpack(begin + item).position.sequence for item in message.items]
             begin = b""
     return found

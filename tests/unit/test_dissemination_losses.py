@@ -123,7 +123,7 @@ def test_what_a_new_stream_loses_before_its_first_item_arrives_is_told(after: St
     net.move(1, 0)
     net.settle(1.0)
     net.source.down.is_slow = lambda peer: True
-    net.settle(2.0)  # a beat waits to be sent, and the items behind it
+    net.settle(2.0)  # a heartbeat waits to be sent, and the items behind it
     for _ in range(30):
         net.publish("a")
     net.source.down.is_slow = lambda peer: False

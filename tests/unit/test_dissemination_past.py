@@ -16,9 +16,9 @@ from protocols.dissemination.messages import (
     Attach,
     AttachRefusal,
     Begin,
-    Carry,
     Declined,
     Dismiss,
+    ItemBatch,
     Narrow,
     Ready,
     ReplayItems,
@@ -111,7 +111,7 @@ class Node:
 
 def numbers(messages: Sequence[Message]) -> list[int]:
     """Of the items in them."""
-    packed = [each.items for each in messages if isinstance(each, Carry | ReplayItems)]
+    packed = [each.items for each in messages if isinstance(each, ItemBatch | ReplayItems)]
     return [StreamItem.unpack(item).position.sequence for some in packed for item in some]
 
 

@@ -11,7 +11,7 @@ from hypothesis import HealthCheck, given, settings, strategies as st
 
 from peerd.ids import NodeId
 from peerd.messages import Message, PeerRef
-from protocols.dissemination.messages import Beat, Reserve, Reserved, Unreserve
+from protocols.dissemination.messages import Reserve, Reserved, TreeHeartbeat, Unreserve
 from protocols.dissemination.tree.below import MoveEnd
 from protocols.dissemination.tree.search import ParentSearch
 from protocols.dissemination.tree.second import AGAIN_MAX_S, AGAIN_S, HELD_S, PLACES_MAX
@@ -96,7 +96,7 @@ def test_nothing_more_is_sent_at_rest() -> None:
     assert None not in tree.seconds(3, 4, 5, 6)
     tree.sent.clear()
     tree.settle(120.0)
-    assert set(tree.sent) == {Beat}
+    assert set(tree.sent) == {TreeHeartbeat}
 
 
 @pytest.mark.parametrize("seed", range(10))

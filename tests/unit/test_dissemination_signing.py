@@ -20,7 +20,7 @@ from protocols.dissemination.front.hostile_base import altered
 from protocols.dissemination.messages import (
     ITEMS_BYTES_MAX,
     ITEMS_MAX,
-    Carry,
+    ItemBatch,
     Seal,
     StreamItem,
 )
@@ -242,8 +242,8 @@ def test_messages_with_seals_fit(batches: list[tuple[int, int, int]]) -> None:
     through = StreamPosition(1, 1)
     for some in in_messages(items):
         seals, certificate = seals_of(some)
-        carried = Carry(stream_key("news"), tuple(item.packed for item in some), through, 1, 1, seals, certificate)
-        assert len(encode_body(carried)) < Carry.BYTES_MAX
+        carried = ItemBatch(stream_key("news"), tuple(item.packed for item in some), through, 1, 1, seals, certificate)
+        assert len(encode_body(carried)) < ItemBatch.BYTES_MAX
         assert len(some) <= ITEMS_MAX and sum(item.size for item in some) <= ITEMS_BYTES_MAX
         assert bare(proofs_of(records[2]).checked(bare(some), seals, certificate)) == bare(some)
 

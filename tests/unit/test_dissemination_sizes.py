@@ -25,7 +25,7 @@ from protocols.dissemination.stream_node import StreamNode
 from tests.unit.test_dissemination_overlap import ABOVE, PEERS, ROOT, FakeTree, X, Y, policy_at
 
 BY_BYTES: Final = (
-    *(messages.Attach, messages.Widen, messages.ReplayItems, messages.Carry, messages.TreeAnswer),
+    *(messages.Attach, messages.Widen, messages.ReplayItems, messages.ItemBatch, messages.TreeAnswer),
     *(CostReport, cost_messages.CostRelatives, AddRequest),
 )
 """Their parts are counted in bytes by who makes them, because all at their largest would not fit."""

@@ -48,10 +48,10 @@ def test_a_document_whose_first_chunk_did_not_get_to_the_disk_does_not_keep_the_
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     host = FakeHost(1)
-    start_again(host).exchange.shelf.add(WITHOUT_FILE, "news", "1-1")
+    start_again(host).exchange.store.add(WITHOUT_FILE, "news", "1-1")
     with monkeypatch.context() as patch:
         patch.setattr(host.store, "delete", _refuse)
-        assert list(start_again(host).exchange.shelf) == []
+        assert list(start_again(host).exchange.store) == []
     assert len(host.store.keys()) == 1
     start_again(host)
     assert host.store.keys() == []

@@ -26,14 +26,14 @@ from protocols.dissemination.messages import (
     LARGE_FROM_BYTES,
     NODE_BYTES_MAX,
     PLACES_TOLD_MAX,
-    Beat,
     Begin,
-    Carry,
     Declined,
+    ItemBatch,
     MoveAway,
     Reserved,
     StreamItem,
     TreeAnswer,
+    TreeHeartbeat,
 )
 from protocols.dissemination.models import StreamSpec
 from protocols.dissemination.names import (
@@ -144,7 +144,7 @@ def test_messages_that_name_nodes_have_room_for_the_longest_names() -> None:
     far = [PeerRef(NodeId((1 << 127) + number), "h" * HOST_LENGTH_MAX, 65535) for number in range(DEPTH_MAX)]
     for message in (
         Declined(key, most, 0, tuple(far[:32]), "x" * 256),
-        Beat(key, StreamPosition(most, most), tuple(far), most, most),
+        TreeHeartbeat(key, StreamPosition(most, most), tuple(far), most, most),
         Reserved(key, far[0].id, False, tuple(far[:PLACES_TOLD_MAX])),
         MoveAway(key, most, tuple(far[:4])),
         TreeAnswer(key, bytes(NODE_BYTES_MAX), tuple(far)),
@@ -205,12 +205,12 @@ def test_an_item_goes_on_with_what_a_later_version_has_added_to_it() -> None:
 
 def test_a_message_has_no_item_that_had_to_come_in_parts() -> None:
     for size, is_small in ((LARGE_FROM_BYTES, True), (LARGE_FROM_BYTES + 1, False)):
-        carried = encode_body(Carry(stream_key("news"), (bytes(size),), StreamPosition(1, 1)))
+        carried = encode_body(ItemBatch(stream_key("news"), (bytes(size),), StreamPosition(1, 1)))
         if is_small:
-            decode_body(Carry, carried)
+            decode_body(ItemBatch, carried)
         else:
             with pytest.raises(ProtocolError):
-                decode_body(Carry, carried)
+                decode_body(ItemBatch, carried)
 
 
 def test_a_mark_may_be_before_the_first_item_and_not_after_the_last() -> None:

@@ -16,13 +16,13 @@ from protocols.dissemination.interests.coherency import CoherencyKind
 from protocols.dissemination.interests.coherency.given import OBJECTS_MAX
 from protocols.dissemination.messages import (
     Attach,
-    Beat,
     Begin,
     Climbed,
     DetachFromParent,
     Ready,
     ReplayItems,
     StreamItem,
+    TreeHeartbeat,
     Widen,
     Widened,
 )
@@ -70,8 +70,8 @@ class Alone:
         self.numbers[peer.id] += 1
         return self.attempts[peer.id], self.numbers[peer.id]
 
-    def beat(self, peer: PeerRef, through: int, *, is_stale: bool = False) -> None:
-        beat = Beat(STREAM, StreamPosition(1, through), (peer,), *self.number(peer), is_stale)
+    def heartbeat(self, peer: PeerRef, through: int, *, is_stale: bool = False) -> None:
+        beat = TreeHeartbeat(STREAM, StreamPosition(1, through), (peer,), *self.number(peer), is_stale)
         self.member.received(peer, beat, NOW)
 
     def widened(self, peer: PeerRef, ids: tuple[bytes, ...], since: int, through: int) -> None:
@@ -93,11 +93,11 @@ def _behind() -> Alone:
     alone = Alone(ClassesKind(), "a")
     alone.begin(ONE, 100)
     alone.clear(ONE)
-    alone.beat(ONE, 100)
+    alone.heartbeat(ONE, 100)
     alone.member.gone(ONE.id, NOW)
     alone.begin(OTHER, 100)
     alone.clear(OTHER)
-    alone.beat(OTHER, 50, is_stale=True)
+    alone.heartbeat(OTHER, 50, is_stale=True)
     return alone
 
 
@@ -135,7 +135,7 @@ def test_two_answers_about_one_thing_count_as_two_once_the_parent_has_caught_up(
     alone.widened(OTHER, (b.id,), 80, 50)
     alone.widened(OTHER, (b.id,), 40, 60)
     assert wants.has_pending() and not live
-    alone.beat(OTHER, 100)
+    alone.heartbeat(OTHER, 100)
     assert not wants.has_pending() and wants.since(b.id) == StreamPosition(1, 40) and live == [2, 3]
     alone.member.validate()
 
@@ -156,7 +156,7 @@ def _moving() -> Alone:
     alone = Alone(CoherencyKind(), "")
     alone.begin(ONE, 0)
     alone.clear(ONE)
-    alone.beat(ONE, 0)
+    alone.heartbeat(ONE, 0)
     alone.begin(OTHER, 0)
     assert Begin in alone.told(OTHER)
     return alone

@@ -293,7 +293,7 @@ TestAgainstHistory = AgainstHistory.TestCase
 
 
 class Disk(dict[int, str | FeedLoss]):
-    """A shelf that says when something is read."""
+    """A store that says when something is read."""
 
     def __init__(self, items: dict[int, str | FeedLoss]) -> None:
         super().__init__(items)
@@ -306,7 +306,7 @@ class Disk(dict[int, str | FeedLoss]):
 
 def test_a_feed_goes_on_with_the_items_that_its_shelf_holds() -> None:
     disk = Disk({3: "3", 4: "4", 5: "5"})
-    feed: Feed[str] = Feed("e1", bytes_max=40, last=5, shelf=disk, held={3: 10, 4: 10, 5: 10})
+    feed: Feed[str] = Feed("e1", bytes_max=40, last=5, store=disk, held={3: 10, 4: 10, 5: 10})
     assert (feed.first, feed.last, feed.held_bytes, disk.read) == (3, 5, 30, [])
     reader = feed.reader(Position("e1", 1))
     assert drained(reader) == [FeedGap(2, "expired", 2, 2, 1), *items(3, 5)]
@@ -317,7 +317,7 @@ def test_a_feed_goes_on_with_the_items_that_its_shelf_holds() -> None:
 
 
 def test_what_the_shelf_has_lost_is_marked() -> None:
-    feed: Feed[str] = Feed("e1", last=7, shelf={2: "2", 5: "5", 6: "6"}, held={2: 1, 5: 1, 6: 1})
+    feed: Feed[str] = Feed("e1", last=7, store={2: "2", 5: "5", 6: "6"}, held={2: 1, 5: 1, 6: 1})
     assert drained(feed.reader("start")) == [*items(2, 2), FeedDropped(3, 4), *items(5, 6), FeedDropped(7, 7)]
     feed.expire(5)
     assert (feed.first, feed.held_bytes) == (6, 1)
@@ -399,9 +399,9 @@ def test_who_is_expected_back_is_told_what_was_let_go_before_it_was_taken() -> N
         feed.push(str(number))
     assert feed.dropped == 2, "what was let go had been taken"
     again = Disk({number: str(number) for number in range(6, 9)})
-    feed = Feed("e1", items_max=3, last=8, shelf=again, held=dict.fromkeys(range(6, 9), 0), taken=feed.taken)
+    feed = Feed("e1", items_max=3, last=8, store=again, held=dict.fromkeys(range(6, 9), 0), taken=feed.taken)
     assert drained(feed.reader("start")) == items(6, 8)
-    feed = Feed("e1", items_max=3, last=8, shelf=again, held=dict.fromkeys(range(6, 9), 0), taken=0)
+    feed = Feed("e1", items_max=3, last=8, store=again, held=dict.fromkeys(range(6, 9), 0), taken=0)
     feed.reader(Position("e1", 7)).close()  # so it has had these
     feed.push("9")
     assert feed.dropped == 0

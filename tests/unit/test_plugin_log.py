@@ -325,7 +325,7 @@ def test_one_damaged_byte_costs_one_record_and_a_reader_finds_a_mark_in_its_plac
     numbers = [number for number, _ in rig.log.read(0, 99)]
     assert numbers == [*range(1, 10), *range(11, 21)]
     assert len(rig.warnings) == 1 and "1 records are damaged" in rig.warnings[0]
-    feed: Feed[str] = Feed("e1", last=20, shelf=dict.fromkeys(numbers, "item"), held=dict.fromkeys(numbers, 1))
+    feed: Feed[str] = Feed("e1", last=20, store=dict.fromkeys(numbers, "item"), held=dict.fromkeys(numbers, 1))
     reader = feed.reader("start")
     entries = [reader.take() for _ in range(20)]
     assert entries[9] == FeedDropped(10, 10) and sum(isinstance(entry, FeedItem) for entry in entries) == 19

@@ -10,7 +10,7 @@ from peerd.api import Value
 from peerd.ids import NodeId
 from protocols.dissemination.documents.download import Download
 from protocols.dissemination.documents.manifest import Attachment
-from protocols.dissemination.documents.shelf import KeptDocument
+from protocols.dissemination.documents.store import KeptDocument
 
 MEET_S: Final = 1.0
 """The first pause of a node that finds nobody with what it lacks, before it asks the next node above it."""

@@ -21,7 +21,7 @@ from protocols.dissemination.documents.manifest import (
     chunks_of,
     digest,
 )
-from protocols.dissemination.documents.shelf import DRAFT_PREFIX, KeptDocument
+from protocols.dissemination.documents.store import DRAFT_PREFIX, KeptDocument
 from protocols.dissemination.interests.errors import ItemError
 from protocols.dissemination.loading import load_kind
 from protocols.dissemination.messages import CONTENT_TYPE_MAX, ITEM_BYTES_MAX, StreamItem
@@ -82,7 +82,7 @@ class DocumentDraft:
                 on_done(Unavailable("the document was given up"))
                 return
             self._digests += found
-            self._owner.exchange.shelf.files.write(self.file, self._taken, piece, written, failed)
+            self._owner.exchange.store.files.write(self.file, self._taken, piece, written, failed)
 
         self._host.offload(digest, piece, done=known, failed=failed)
 
@@ -103,7 +103,7 @@ class DocumentDraft:
         """Nothing comes of it. Harmless when it was published."""
         if not self.is_over:
             self._owner.ended(self)
-            self._owner.exchange.shelf.files.delete(self.file)
+            self._owner.exchange.store.files.delete(self.file)
 
 
 class Documents:
@@ -141,36 +141,36 @@ class Documents:
         check_item(kind, *item)
         if len(self._drafts) >= DRAFTS_MAX:
             raise Unavailable(f"{DRAFTS_MAX} documents are being published already")
-        if not self.exchange.shelf.make_room(size):
+        if not self.exchange.store.make_room(size):
             raise StreamRefused("quota", f"{self._config().documents_max_bytes} bytes of documents is the limit here")
         self._number += 1
         made = DocumentDraft(self, self._host, stream, size, name, content_type, item, self._number)
         self._drafts.append(made)
-        self.exchange.shelf.drafted_bytes += size
+        self.exchange.store.drafted_bytes += size
         return made
 
     def ended(self, draft: DocumentDraft) -> None:
         """It was published or given up."""
         draft.is_over = True
         self._drafts.remove(draft)
-        self.exchange.shelf.drafted_bytes -= draft.size
+        self.exchange.store.drafted_bytes -= draft.size
 
     def keep(self, draft: DocumentDraft, attachment: Attachment, published: ItemPublished) -> None:
-        """A published document goes onto the shelf. Whoever asks for it is served after the file has its name."""
-        shelf = self.exchange.shelf
+        """A published document goes into the store. Whoever asks for it is served after the file has its name."""
+        store = self.exchange.store
         self.ended(draft)
-        known = shelf.get(attachment.id)
+        known = store.get(attachment.id)
         if known is not None and known.is_complete:
-            shelf.files.delete(draft.file)
+            store.files.delete(draft.file)
             return
-        kept = shelf.add(attachment, published.stream, published.id, is_complete=True)
-        shelf.files.rename(draft.file, kept.file, lambda: None, lambda why: shelf.remove(kept))
+        kept = store.add(attachment, published.stream, published.id, is_complete=True)
+        store.files.rename(draft.file, kept.file, lambda: None, lambda why: store.remove(kept))
 
     # What clients ask
 
     def documents(self) -> list[DocumentView]:
         """The documents that are here, wholly or in part, oldest first."""
-        return [self._view(kept) for kept in self.exchange.shelf]
+        return [self._view(kept) for kept in self.exchange.store]
 
     def document(self, id: str) -> DocumentView:
         """One of them."""
@@ -202,7 +202,7 @@ class Documents:
             name = bytes.fromhex(id) if len(id) == 2 * DOCUMENT_ID_BYTES else b""
         except ValueError:
             name = b""
-        found = self.exchange.shelf.get(name)
+        found = self.exchange.store.get(name)
         if found is None:
             raise StreamRefused("unknown", f"there is no document {id:.40} here")
         return found

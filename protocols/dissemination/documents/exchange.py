@@ -41,7 +41,7 @@ from protocols.dissemination.documents.messages import (
     DocumentMet,
     DocumentNot,
 )
-from protocols.dissemination.documents.shelf import DocumentShelf, KeptDocument
+from protocols.dissemination.documents.store import DocumentStore, KeptDocument
 from protocols.dissemination.documents.uploads import Upload, UploadQueue
 
 ACTIVE_MAX: Final = 128
@@ -82,10 +82,10 @@ class DocumentExchange(Part):
         wake: Callable[[], None],
     ) -> None:
         self._host, self._config, self._sources, self._wake = host, config, sources, wake
-        self.shelf = DocumentShelf(host, lambda: config().documents_max_bytes)
-        self.shelf.is_used = self._is_used
-        self.shelf.is_being_fetched = lambda id: id in self._active
-        self.shelf.on_evicted = self._evicted
+        self.store = DocumentStore(host, lambda: config().documents_max_bytes)
+        self.store.is_used = self._is_used
+        self.store.is_being_fetched = lambda id: id in self._active
+        self.store.on_evicted = self._evicted
         self.uploads = UploadQueue()
         self._active: dict[bytes, Active] = {}
         self._left_out: dict[bytes, str] = {}
@@ -95,7 +95,7 @@ class DocumentExchange(Part):
     def begin(self, stream: NodeId, name: str, item: str, attachment: Attachment) -> None:
         """An item with this document has come, for one or more subscriptions: fetch it, unless it is here."""
         id = attachment.id
-        active, kept = self._active.get(id), self.shelf.get(id)
+        active, kept = self._active.get(id), self.store.get(id)
         if active is not None:
             active.streams[stream] = None
         if active is not None or (kept is not None and kept.is_complete):
@@ -106,7 +106,7 @@ class DocumentExchange(Part):
             return
         self._left_out.pop(id, None)
         is_new = kept is None
-        found = self.shelf.add(attachment, name, item) if kept is None else kept
+        found = self.store.add(attachment, name, item) if kept is None else kept
         active = self._make(found, 0)
         active.streams[stream] = None
         if is_new:
@@ -128,7 +128,7 @@ class DocumentExchange(Part):
             return "too_large"
         if not self._has_room_for_active():
             return "busy"
-        return None if kept is not None or self.shelf.make_room(attachment.size) else "no_room"
+        return None if kept is not None or self.store.make_room(attachment.size) else "no_room"
 
     def _has_room_for_active(self) -> bool:
         """Whether one more may be exchanged; if need be the one that was idle for longest is only kept on disk."""
@@ -150,7 +150,7 @@ class DocumentExchange(Part):
         """A document that somebody asks about."""
         active = self._active.get(id)
         if active is None:
-            kept = self.shelf.get(id)
+            kept = self.store.get(id)
             if kept is not None and kept.is_complete and self._has_room_for_active():
                 active = self._make(kept, (1 << kept.attachment.count) - 1)
         if active is not None:
@@ -199,7 +199,7 @@ class DocumentExchange(Part):
             self._meet_source(active)
 
     def _completed(self, active: Active) -> None:
-        self.shelf.completed(active.kept)
+        self.store.completed(active.kept)
         self._host.count("peerd_dissemination_documents_total", outcome="finished")
         self._host.emit(
             DocumentFinished(
@@ -429,7 +429,7 @@ class DocumentExchange(Part):
     def _keep(self, active: Active, peer: PeerRef, chunk: int, piece: Value) -> None:
         active.senders[peer.id] = None
         offset = chunk * active.attachment.chunk_bytes
-        self.shelf.files.write(
+        self.store.files.write(
             active.kept.file,
             offset,
             piece,
@@ -488,7 +488,7 @@ class DocumentExchange(Part):
 
     def _send_next(self) -> None:
         while (upload := self.uploads.next()) is not None:
-            kept = self.shelf.get(upload.document)
+            kept = self.store.get(upload.document)
             if kept is None:
                 self._not_sent(upload, True)
             else:
@@ -509,8 +509,8 @@ class DocumentExchange(Part):
 
     def _unreadable(self, upload: Upload, kept: KeptDocument, why: Unavailable) -> None:
         """The file is not what it was: do not offer it any more, and fetch it again if it is wanted again."""
-        if self.shelf.get(kept.id) is kept and kept.is_complete:
-            self.shelf.incomplete(kept)
+        if self.store.get(kept.id) is kept and kept.is_complete:
+            self.store.incomplete(kept)
             self._active.pop(kept.id, None)
         self._not_sent(upload, True)
 
@@ -523,7 +523,7 @@ class DocumentExchange(Part):
         self, kept: KeptDocument, chunk: int, done: Callable[[Value], None], failed: Callable[[Unavailable], None]
     ) -> None:
         offset = chunk * kept.attachment.chunk_bytes
-        self.shelf.files.read(kept.file, offset, kept.attachment.size_of(chunk), done, failed)
+        self.store.files.read(kept.file, offset, kept.attachment.size_of(chunk), done, failed)
 
     # Clients that read
 
@@ -561,7 +561,7 @@ class DocumentExchange(Part):
             for peer, chunk in active.download.asks_again(now):
                 self._host.send(peer, DocumentAsk(active.kept.id, chunk))
             self._ask(active)
-        self._host.gauge("peerd_dissemination_documents_bytes", self.shelf.bytes)
+        self._host.gauge("peerd_dissemination_documents_bytes", self.store.bytes)
 
     def validate(self) -> None:
         """Assert the invariants."""

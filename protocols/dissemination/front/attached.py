@@ -135,8 +135,8 @@ class DocumentJudge:
     def _is_due(simulation: Simulation, reading: Reading) -> bool:
         if not reading.is_waiting:
             return False
-        shelves = (plugin_of(place).exchange.shelf for place in producing(simulation, reading.watched.stream))
-        kept = (shelf.get(bytes.fromhex(reading.id)) for shelf in shelves)
+        stores = (plugin_of(place).exchange.store for place in producing(simulation, reading.watched.stream))
+        kept = (store.get(bytes.fromhex(reading.id)) for store in stores)
         return any(each is not None and each.is_complete for each in kept)
 
 

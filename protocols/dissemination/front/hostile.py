@@ -20,12 +20,11 @@ from protocols.dissemination.front.hostile_base import StreamBehaviour as Stream
 from protocols.dissemination.front.hostile_documents import EXCHANGING as EXCHANGING, AbsurdManifests
 from protocols.dissemination.messages import (
     Attach,
-    Beat,
     Begin,
-    Carry,
     Climb,
     DetachFromParent,
     Dismiss,
+    ItemBatch,
     MoveAway,
     Narrow,
     Ready,
@@ -33,6 +32,7 @@ from protocols.dissemination.messages import (
     StreamEnds,
     StreamGap,
     StreamItem,
+    TreeHeartbeat,
     Widen,
     Widened,
 )
@@ -70,7 +70,7 @@ class FalseItems(StreamBehaviour):
     name = "gives false items"
 
     def twists(self, peer: PeerRef, message: Message) -> Message | None:
-        if not isinstance(message, Carry | ReplayItems):
+        if not isinstance(message, ItemBatch | ReplayItems):
             return message
         return replace(message, items=tuple(altered(item, payload=b"zzz false") for item in message.items))
 
@@ -81,7 +81,7 @@ class AltersManifests(StreamBehaviour):
     name = "alters manifests"
 
     def twists(self, peer: PeerRef, message: Message) -> Message | None:
-        if not isinstance(message, Carry | ReplayItems) or not message.items:
+        if not isinstance(message, ItemBatch | ReplayItems) or not message.items:
             return message
         other = Attachment("other.iso", 300_000, CHUNK_BYTES_MIN, bytes(2 * DIGEST_BYTES))
         return replace(message, items=tuple(altered(item, attachment=other) for item in message.items))
@@ -93,7 +93,7 @@ class TakesFromElsewhere(StreamBehaviour):
     name = "shows old items again"
 
     def twists(self, peer: PeerRef, message: Message) -> Message | None:
-        if not isinstance(message, Carry) or not message.seals:
+        if not isinstance(message, ItemBatch) or not message.seals:
             return message
         before, self.before = self.before, message
         if before is None or len(before.items) != len(message.items):
@@ -102,7 +102,7 @@ class TakesFromElsewhere(StreamBehaviour):
         seals = tuple(replace(seal, first=message.seals[0].first) for seal in before.seals)
         return replace(message, items=moved, seals=seals)
 
-    before: Carry | None = None
+    before: ItemBatch | None = None
 
 
 def _put_at(new: bytes, old: bytes) -> bytes:
@@ -119,7 +119,7 @@ class UnreadableItems(StreamBehaviour):
     name = "gives unreadable items"
 
     def twists(self, peer: PeerRef, message: Message) -> Message | None:
-        if not isinstance(message, Carry):
+        if not isinstance(message, ItemBatch):
             return message
         return replace(message, items=tuple(altered(item, payload=b"\xff\x00") for item in message.items))
 
@@ -130,7 +130,7 @@ class RepeatsItems(StreamBehaviour):
     name = "repeats items"
 
     def twists(self, peer: PeerRef, message: Message) -> Message | None:
-        if not isinstance(message, Carry):
+        if not isinstance(message, ItemBatch):
             return message
         self.node.say(peer, message)
         return replace(message, number=message.number + 1)
@@ -142,7 +142,7 @@ class Withholds(StreamBehaviour):
     name = "withholds the stream"
 
     def twists(self, peer: PeerRef, message: Message) -> Message | None:
-        return None if isinstance(message, Carry | Beat | StreamGap) else message
+        return None if isinstance(message, ItemBatch | TreeHeartbeat | StreamGap) else message
 
 
 class LeavesOut(StreamBehaviour):
@@ -151,7 +151,7 @@ class LeavesOut(StreamBehaviour):
     name = "leaves items out"
 
     def twists(self, peer: PeerRef, message: Message) -> Message | None:
-        return replace(message, items=(), seals=()) if isinstance(message, Carry) else message
+        return replace(message, items=(), seals=()) if isinstance(message, ItemBatch) else message
 
 
 class RunsAhead(StreamBehaviour):
@@ -160,7 +160,7 @@ class RunsAhead(StreamBehaviour):
     name = "runs ahead"
 
     def twists(self, peer: PeerRef, message: Message) -> Message | None:
-        if isinstance(message, Carry | Beat):
+        if isinstance(message, ItemBatch | TreeHeartbeat):
             return replace(message, through=StreamPosition(message.through.epoch, message.through.sequence + FAR))
         return message
 
@@ -171,7 +171,7 @@ class InventsLosses(StreamBehaviour):
     name = "invents losses"
 
     def twists(self, peer: PeerRef, message: Message) -> Message | None:
-        if not isinstance(message, Carry):
+        if not isinstance(message, ItemBatch):
             return message
         return StreamGap(message.stream, START, message.through, message.attempt, message.number)
 
@@ -182,7 +182,7 @@ class FalsePaths(StreamBehaviour):
     name = "tells false paths"
 
     def twists(self, peer: PeerRef, message: Message) -> Message | None:
-        if not isinstance(message, Beat):
+        if not isinstance(message, TreeHeartbeat):
             return message
         strangers = [self.node.stranger(peer.id, 64) for _ in range(self.rng.choice((0, 1, 60)))]
         path = (*strangers, *self.node.sample(self.node.others(), 3), self.node.peer)
@@ -311,8 +311,8 @@ class SpeaksAsParent(StreamBehaviour):
             said += self.say(
                 victim,
                 Ready(stream, link.attempt, START, at),
-                Carry(stream, (item.packed,), at, link.attempt, number),
-                Beat(stream, at, (self.node.peer,), link.attempt, number),
+                ItemBatch(stream, (item.packed,), at, link.attempt, number),
+                TreeHeartbeat(stream, at, (self.node.peer,), link.attempt, number),
                 Widened(stream, ids, START, at, link.attempt, number),
                 StreamGap(stream, START, at, link.attempt, number),
             )

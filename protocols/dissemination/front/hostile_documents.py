@@ -21,9 +21,9 @@ from protocols.dissemination.documents.messages import (
     DocumentMet,
     DocumentNot,
 )
-from protocols.dissemination.documents.shelf import KeptDocument
+from protocols.dissemination.documents.store import KeptDocument
 from protocols.dissemination.front.hostile_base import StreamBehaviour, altered, plugin_at
-from protocols.dissemination.messages import Carry, ReplayItems
+from protocols.dissemination.messages import ItemBatch, ReplayItems
 from protocols.dissemination.plugin import Dissemination
 
 FLOOD: Final = 16
@@ -61,7 +61,7 @@ class DocumentBehaviour(StreamBehaviour):
         return plugin
 
     def _known(self, document: bytes) -> KeptDocument | None:
-        return self.plugin.exchange.shelf.get(document)
+        return self.plugin.exchange.store.get(document)
 
 
 class WrongChunks(DocumentBehaviour):
@@ -92,7 +92,7 @@ class KeepsChunks(DocumentBehaviour):
 
     def strike(self) -> int:
         said = 0
-        for kept in list(self.plugin.exchange.shelf):
+        for kept in list(self.plugin.exchange.store):
             active = self.plugin.exchange.active(kept.id)
             for neighbour in () if active is None else active.download.neighbours.values():
                 for chunk in range(min(kept.attachment.count, FLOOD)):
@@ -110,7 +110,7 @@ class DocumentFlood(StreamBehaviour):
         said = 0
         for victim in self.victims():
             plugin = next((each for each in self._plugins() if each.host.id == victim.host.id), None)
-            for kept in [] if plugin is None else list(plugin.exchange.shelf)[-1:]:
+            for kept in [] if plugin is None else list(plugin.exchange.store)[-1:]:
                 count = kept.attachment.count
                 strangers = tuple(self.node.stranger(victim.host.id, 64) for _ in range(STRANGERS))
                 said += self.say(victim, DocumentMeet(kept.id, bitmap(0, count)))
@@ -129,7 +129,7 @@ class AbsurdManifests(StreamBehaviour):
     name = "attaches absurd documents"
 
     def twists(self, peer: PeerRef, message: Message) -> Message | None:
-        if not isinstance(message, Carry | ReplayItems) or not message.items:
+        if not isinstance(message, ItemBatch | ReplayItems) or not message.items:
             return message
         first, *others = message.items
         return replace(message, items=(self._with_document(first), *others))

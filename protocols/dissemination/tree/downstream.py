@@ -15,7 +15,6 @@ from protocols.dissemination.messages import (
     WANTS_MAX,
     Attach,
     AttachRefusal,
-    Beat,
     Begin,
     Declined,
     Dismiss,
@@ -26,6 +25,7 @@ from protocols.dissemination.messages import (
     StreamEnds,
     StreamGap,
     StreamItem,
+    TreeHeartbeat,
     Widen,
     Widened,
 )
@@ -431,7 +431,7 @@ class Downstream:
                 child.given.unsettle()
 
     def tell_all(self) -> None:
-        """Send all children a beat now."""
+        """Send all children a heartbeat now."""
         for child in list(self.live.values()):
             if self._is_full(child):
                 self.dismiss(child.peer.id)
@@ -462,7 +462,7 @@ class Downstream:
                 is_any_left |= bool(child.outbox)
         self._has_unsent = is_any_left
 
-    def beat(self) -> None:
+    def heartbeat(self) -> None:
         """Tell children how far they have come, and forget those that never began, or take nothing."""
         now = self._state.now
         self._packed = [], START, []
@@ -559,7 +559,7 @@ class Downstream:
 
     def _beat(self, child: Downlink, end: StreamPosition, path: tuple[PeerRef, ...] | None) -> None:
         state = self._state
-        self._put(child, Beat(state.stream, end, path, is_stale=state.is_stale))
+        self._put(child, TreeHeartbeat(state.stream, end, path, is_stale=state.is_stale))
         child.told, child.passed, child.beat_at = end, 0, state.now
         if path is not None:
             child.path_told = state.path_version

@@ -17,13 +17,13 @@ from protocols.dissemination.messages import (
     PACKED_BYTES_MAX,
     PART_BYTES,
     WANTS_MAX,
-    Beat,
-    Carry,
+    ItemBatch,
     ItemPart,
     Narrow,
     ReplayItems,
     StreamGap,
     StreamItem,
+    TreeHeartbeat,
     Widen,
     Widened,
 )
@@ -34,7 +34,7 @@ from protocols.dissemination.tree.seals import Parcel
 from protocols.dissemination.tree.state import give
 from protocols.dissemination.tree.wants import Ask
 
-EdgeMessage = Carry | Beat | ReplayItems | Widened | StreamGap | ItemPart
+EdgeMessage = ItemBatch | TreeHeartbeat | ReplayItems | Widened | StreamGap | ItemPart
 """What a parent sends on an edge once it has begun, numbered."""
 PARKED_MAX: Final = 64
 """Messages of one edge and direction that wait for one that was sent earlier."""
@@ -87,7 +87,7 @@ class Uplink:
     given: LastGiven | None = None
     """While another node is the parent: what this one has sent, for when it is."""
     is_stale: bool | None = None
-    """Whether nobody vouches for what it sends; ``None``: that is not known before its first beat."""
+    """Whether nobody vouches for what it sends; ``None``: that is not known before its first heartbeat."""
     parts: list[bytes] = field(default_factory=list)
     """What has come of a large item."""
     left: int = 0
@@ -272,4 +272,4 @@ class Downlink:
             certificate = told
         if first.through is None:
             return ReplayItems(stream, packed, *edge, seals, certificate)
-        return Carry(stream, packed, first.through, *edge, seals, certificate)
+        return ItemBatch(stream, packed, first.through, *edge, seals, certificate)

@@ -362,8 +362,8 @@ class StreamMember:
         self.state.now = now
         match message:
             case (
-                messages.Carry()
-                | messages.Beat()
+                messages.ItemBatch()
+                | messages.TreeHeartbeat()
                 | messages.ReplayItems()
                 | messages.Widened()
                 | messages.StreamGap()
@@ -417,12 +417,12 @@ class StreamMember:
 
     def _of_edge(self, peer: PeerRef, message: EdgeMessage) -> None:
         match message:
-            case messages.Carry():
-                self.up.carry(peer, message)
+            case messages.ItemBatch():
+                self.up.take_batch(peer, message)
             case messages.ItemPart():
                 self.up.part(peer, message)
-            case messages.Beat():
-                self.up.beat(peer, message)
+            case messages.TreeHeartbeat():
+                self.up.heartbeat(peer, message)
             case messages.ReplayItems():
                 self.up.replay(peer, message)
             case messages.Widened():
@@ -473,7 +473,7 @@ class StreamMember:
         self.up.tick()
         self.go_on(now)
         self.second.tick(self._parent(), is_moving=self.up.next is not None)
-        self.down.beat()
+        self.down.heartbeat()
         self.places.check()
         self.down.flush()
 

@@ -7,7 +7,7 @@ from typing import Final
 
 from peerd.errors import ProtocolError
 from peerd.ids import NodeId
-from protocols.dissemination.messages import Carry, ReplayItems, StreamItem
+from protocols.dissemination.messages import ItemBatch, ReplayItems, StreamItem
 from protocols.dissemination.names import StreamPosition
 from protocols.dissemination.tree.links import EdgeMessage, Uplink
 from protocols.dissemination.tree.state import MemberState
@@ -46,14 +46,14 @@ class Trust:
     def must_wait(self, link: Uplink, message: EdgeMessage) -> bool:
         """Whether it cannot be known yet who has signed what a message brings: the record is read again for that."""
         proofs = self._state.proofs
-        if proofs is None or not isinstance(message, Carry | ReplayItems) or proofs.is_term_known(message.seals):
+        if proofs is None or not isinstance(message, ItemBatch | ReplayItems) or proofs.is_term_known(message.seals):
             return False
         if not link.is_early:
             link.is_early, link.parked_at = True, self._state.now + RECORD_S
         self._state.look_up()
         return True
 
-    def items(self, link: Uplink, message: Carry | ReplayItems) -> Sequence[StreamItem]:
+    def items(self, link: Uplink, message: ItemBatch | ReplayItems) -> Sequence[StreamItem]:
         """The items of a message, one of which may have come in parts but for its end. Raises `ProtocolError`."""
         link.is_early = False
         packed = link.whole(message.items)

@@ -19,18 +19,18 @@ from protocols.dissemination.interests.errors import ItemError
 from protocols.dissemination.messages import (
     Attach,
     AttachRefusal,
-    Beat,
     Begin,
-    Carry,
     Climbed,
     Declined,
     DetachFromParent,
+    ItemBatch,
     ItemPart,
     ItemTaken,
     Ready,
     ReplayItems,
     StreamGap,
     StreamItem,
+    TreeHeartbeat,
     Widened,
 )
 from protocols.dissemination.names import StreamPosition
@@ -327,7 +327,7 @@ class Upstream:
         link = self._link(peer, message.attempt)
         if link is not None and link is self.next and not link.has_begun:
             self._begun(link)
-        if link is not None and link.parts and not isinstance(message, ItemPart | Carry | ReplayItems):
+        if link is not None and link.parts and not isinstance(message, ItemPart | ItemBatch | ReplayItems):
             self._broken(link)
             raise ProtocolError("bad_parts", f"{link.peer} sends a {type(message).__name__} before {link.left} bytes")
         return link
@@ -351,7 +351,7 @@ class Upstream:
             self._state.send(link.peer, DetachFromParent(self._state.stream, link.attempt))
             self._drop_parent(died=link.peer.id if is_silent else None)
 
-    def carry(self, peer: PeerRef, message: Carry) -> None:
+    def take_batch(self, peer: PeerRef, message: ItemBatch) -> None:
         """The next items."""
         link = self._heard(peer, message)
         if link is None:
@@ -391,9 +391,9 @@ class Upstream:
         else:  # it came from the parent before; or nobody here wanted it until now
             self._below.remembered(item, held)
 
-    def _taken(self, link: Uplink, message: Carry | ReplayItems, items: Sequence[StreamItem]) -> None:
+    def _taken(self, link: Uplink, message: ItemBatch | ReplayItems, items: Sequence[StreamItem]) -> None:
         """All of a message was taken in."""
-        if isinstance(message, Carry):
+        if isinstance(message, ItemBatch):
             self._went_on(link.peer, link, message.through)
         if items and items[0].is_large:
             self._state.send(link.peer, ItemTaken(self._state.stream, link.attempt, message.number))
@@ -425,10 +425,10 @@ class Upstream:
     def _is_for_aside(self, link: Uplink, item: StreamItem) -> bool:
         return self._state.given is None and self._state.matching.is_for_aside(item)
 
-    def _look_aside(self, link: Uplink, item: StreamItem, message: Carry | ReplayItems) -> None:
+    def _look_aside(self, link: Uplink, item: StreamItem, message: ItemBatch | ReplayItems) -> None:
         """Have an item read, and matched if it is the next of the stream, while the loop goes on."""
         matching = self._state.matching
-        is_next = isinstance(message, Carry) and item.position > self._state.through
+        is_next = isinstance(message, ItemBatch) and item.position > self._state.through
         link.is_busy = True
 
         def done(held: ParsedItem) -> None:
@@ -436,7 +436,7 @@ class Upstream:
                 return  # whoever is the parent now sends it again
             link.is_busy = False
             link.heard_at = link.parked_at = self._state.now
-            if isinstance(message, Carry):
+            if isinstance(message, ItemBatch):
                 self._take(link, item, held)
             else:
                 self._below.remembered(item, held)
@@ -450,7 +450,7 @@ class Upstream:
 
         (matching.prepare if is_next else matching.read)(item, done, failed)
 
-    def beat(self, peer: PeerRef, message: Beat) -> None:
+    def heartbeat(self, peer: PeerRef, message: TreeHeartbeat) -> None:
         """Nothing for this node, up to a mark."""
         link = self._heard(peer, message)
         if link is None:

@@ -165,7 +165,7 @@ class DurableInlet:
         self._log, self._on_failed = log, on_failed
         if log.next <= base:  # the log was lost: its numbers begin anew, and so does the feed
             base = log.next - 1
-        self._shelf = _LogShelf(log, base)
+        self._store = _LogStore(log, base)
         held: dict[int, int] = {}
         for number, record in _records(log, base):
             if number > log.durable:
@@ -183,7 +183,7 @@ class DurableInlet:
             items_max=DURABLE_ITEMS_MAX,
             bytes_max=max(bytes_max, ITEM_BYTES_MAX),
             last=log.durable - base,
-            shelf=self._shelf,
+            store=self._store,
             held=held,
             taken=read,
             on_writable=self._drain,
@@ -194,7 +194,7 @@ class DurableInlet:
 
     def _note_damaged(self, held: dict[int, int], number: int) -> None:
         """Readers find a mark in the place of each record between the last one and this that the disk has lost."""
-        last = next(reversed(held), max(0, self._log.first - 1 - self._shelf.base))
+        last = next(reversed(held), max(0, self._log.first - 1 - self._store.base))
         for missing in range(last + 1, number):
             held[missing] = 0
             self.losses.append(DAMAGED)
@@ -244,7 +244,7 @@ class DurableInlet:
 
     def expire(self, before_ms: int) -> None:
         """Let go of what is older."""
-        feed, base = self.feed, self._shelf.base
+        feed, base = self.feed, self._store.base
         while feed.first <= feed.last:
             records = self._log.read(base + feed.first - 1, CHUNK)
             old = [number - base for number, record in records if _HEADER.unpack_from(record)[0] < before_ms]
@@ -259,7 +259,7 @@ class DurableInlet:
         self._log.truncate(self._log.next - 1)
 
     def _drain(self) -> None:
-        feed, base = self.feed, self._shelf.base
+        feed, base = self.feed, self._store.base
         while self._waiting and feed.ended is None:
             number, size, shown = self._waiting[0]
             if base + feed.last + 1 < number:
@@ -276,8 +276,8 @@ class DurableInlet:
                 feed.push(shown, size)
 
 
-class _LogShelf:
-    """Implements `peerd.lib.feed.Shelf` over a log."""
+class _LogStore:
+    """Implements `peerd.lib.feed.ItemStore` over a log."""
 
     def __init__(self, log: Log, base: int) -> None:
         self.base = base

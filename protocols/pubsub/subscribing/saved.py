@@ -45,7 +45,7 @@ class SavedSubscription(BaseModel):
     """How far readers had come, some seconds ago: what is let go behind it was not read."""
 
 
-class Shelves:
+class SavedSubscriptions:
     """The durable subscriptions of this node, by name, as they are on disk. Methods raise `Unavailable` as the disk."""
 
     def __init__(self, host: Host) -> None:

@@ -28,7 +28,7 @@ from protocols.pubsub.subscribing.inlets import DurableInlet, MemoryInlet
 from protocols.pubsub.subscribing.installation import Installation
 from protocols.pubsub.subscribing.installer import Installer
 from protocols.pubsub.subscribing.local import LocalReceiver, LocalSubscriptions
-from protocols.pubsub.subscribing.saved import SavedSubscription, Shelves
+from protocols.pubsub.subscribing.saved import SavedSubscription, SavedSubscriptions
 from protocols.pubsub.subscribing.subscription import Form, InstallProgress, Subscription, Told
 
 ENDED: Final = "ended"
@@ -75,7 +75,7 @@ class Subscriptions(Part):
         self._covering.on_progress = self._progressed
         self._covering.on_refused = self._refused
         self._covering.on_placed = self._placed
-        self._shelves, self._refusals = Shelves(host), Refusals(host)
+        self._saved, self._refusals = SavedSubscriptions(host), Refusals(host)
         self._placed_before: dict[int, SavedSubscription] = {}
         """Durable subscriptions, by number, that leaves knew before this node was restarted."""
         self._work: Admission[str] = Admission(WORK_PER_S, WORK_BURST_S)
@@ -84,7 +84,7 @@ class Subscriptions(Part):
 
     def start(self) -> None:
         """Bring back the durable subscriptions."""
-        for saved in self._shelves.load():
+        for saved in self._saved.load():
             policy = Policy(saved.policy)
             what = saved.number, saved.schema_name, saved.document
             subscription = Subscription(*what, name=saved.name, group=saved.group, policy=policy, since_ms=0)
@@ -166,7 +166,7 @@ class Subscriptions(Part):
             try:
                 self._open(subscription, saved)
             except Unavailable:
-                self._shelves.remove(subscription.name)
+                self._saved.remove(subscription.name)
                 raise
         else:
             items, size = request.items_max or self._config.feed_items, request.bytes_max or self._config.feed_bytes
@@ -208,7 +208,7 @@ class Subscriptions(Part):
         """End a subscription; nothing comes to its readers from now on."""
         subscription = self.get(id)
         if subscription.name:
-            self._shelves.remove(subscription.name)
+            self._saved.remove(subscription.name)
         self._end(subscription, ENDED)
         return self.view(subscription)
 
@@ -280,7 +280,7 @@ class Subscriptions(Part):
             if subscription.name:
                 with suppress(Unavailable):  # the disk may answer the next time
                     subscription.inlet.expire(max(0, now_ms - subscription.keep_s * 1000))
-                    self._shelves.change(subscription.name, read=subscription.feed.taken)
+                    self._saved.change(subscription.name, read=subscription.feed.taken)
             elif subscription.feed.readers or subscription.current is None:
                 subscription.unread_since = None
             elif subscription.unread_since is None:
@@ -365,7 +365,7 @@ class Subscriptions(Part):
         if too_many := over_share(owner, owners, config.subscriptions_local, config.owner_share):
             self._refusals.count(self._host.id, QUOTA, is_proved=True)
             raise NotDone("quota", f"{too_many} subscriptions here, the limit for one (owner_share)")
-        aside, room = self._shelves.bytes_of(owner), int(config.owner_share * config.durable_total)
+        aside, room = self._saved.bytes_of(owner), int(config.owner_share * config.durable_total)
         if request.name and aside + self._bytes_max(request) > room:
             self._refusals.count(self._host.id, QUOTA, is_proved=True)
             raise NotDone(
@@ -380,7 +380,7 @@ class Subscriptions(Part):
 
     def _saved_new(self, subscription: Subscription, request: SubscriptionRequest) -> SavedSubscription:
         bytes_max = self._bytes_max(request)
-        slot, log = self._shelves.free_slot(bytes_max, self._config.durable_total)
+        slot, log = self._saved.free_slot(bytes_max, self._config.durable_total)
         saved = SavedSubscription(
             number=subscription.number,
             name=subscription.name,
@@ -394,7 +394,7 @@ class Subscriptions(Part):
             base=log.next - 1,
             owner=subscription.owner,
         )
-        self._shelves.save(saved)
+        self._saved.save(saved)
         return saved
 
     def _open(self, subscription: Subscription, saved: SavedSubscription) -> None:
@@ -405,7 +405,7 @@ class Subscriptions(Part):
             window.forget(event, number)
             subscription.delivered -= 1  # it comes again
 
-        log, bounds = self._shelves.log(saved.slot), (saved.base, number, saved.bytes_max)
+        log, bounds = self._saved.log(saved.slot), (saved.base, number, saved.bytes_max)
         inlet = DurableInlet(log, *bounds, failed, self._now_ms, saved.read)
         for loss in inlet.losses:
             subscription.count_lost(loss)
@@ -494,7 +494,7 @@ class Subscriptions(Part):
         subscription = form.subscription
         if subscription.name and form is subscription.current:
             with suppress(Unavailable):  # then they lapse, and new ones take their place
-                self._shelves.change(subscription.name, **self._places(form))
+                self._saved.change(subscription.name, **self._places(form))
 
     def _places(self, form: Form) -> dict[str, Any]:
         """What is on disk of a filter besides its text."""
@@ -509,7 +509,7 @@ class Subscriptions(Part):
         assert old is not None
         if subscription.name:
             try:
-                self._shelves.change(subscription.name, document=form.text, **self._places(form))
+                self._saved.change(subscription.name, document=form.text, **self._places(form))
             except Unavailable as error:
                 self._drop_change(subscription, error)
                 return
@@ -552,7 +552,7 @@ class Subscriptions(Part):
     def _end(self, subscription: Subscription, reason: str) -> None:
         if subscription.name:
             with suppress(Unavailable):  # then it comes back after the next start, and is ended again
-                self._shelves.remove(subscription.name)
+                self._saved.remove(subscription.name)
             del self._by_name[subscription.name]
         del self._all[subscription.id]
         self._host.gauge("peerd_pubsub_local_subscriptions", len(self._all))

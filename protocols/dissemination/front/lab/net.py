@@ -44,7 +44,7 @@ AT_ONCE: Final = ConstantLatency(0.0)
 INNER_ITEMS_MIN: Final = 20
 """A member counts as an inner node when it has had so many items while it had children."""
 _TREE_MESSAGES = frozenset(tree_messages.MESSAGES)
-_STREAM_MESSAGES = frozenset((tree_messages.Carry, tree_messages.Beat))
+_STREAM_MESSAGES = frozenset((tree_messages.ItemBatch, tree_messages.TreeHeartbeat))
 
 
 @dataclass(eq=False)
@@ -361,7 +361,7 @@ class DisseminationNet:
     @property
     def control(self) -> dict[type[Message], int]:
         """Messages that were no items, by type."""
-        return {kind: count for kind, count in self.sent.items() if kind is not tree_messages.Carry}
+        return {kind: count for kind, count in self.sent.items() if kind is not tree_messages.ItemBatch}
 
     def depths(self) -> list[float]:
         """For each member, the mean of its depths weighted with what it had there (figure 9), deepest first."""

@@ -18,7 +18,7 @@ from peerd.errors import PeerdError, Unavailable
 from protocols.dissemination.documents.manifest import Attachment
 
 KEPT_MAX: Final = 1000
-"""Documents on the shelf, however small."""
+"""Documents in the store, however small."""
 STORE_PREFIX: Final = "document."
 DRAFT_PREFIX: Final = "draft-"
 FILE_PREFIX: Final = "document-"
@@ -41,7 +41,7 @@ class KeptDocument:
         return FILE_PREFIX + self.id.hex()
 
 
-class DocumentShelf:
+class DocumentStore:
     """``is_used``: documents that must stay. ``on_evicted`` is told of each that had to go."""
 
     def __init__(self, host: Host, bytes_max: Callable[[], int]) -> None:
@@ -88,7 +88,7 @@ class DocumentShelf:
         return self.bytes + size <= limit and len(self._kept) < KEPT_MAX
 
     def add(self, attachment: Attachment, stream: str, item: str, *, is_complete: bool = False) -> KeptDocument:
-        """Put a document on the shelf; ask `make_room` before."""
+        """Put a document in the store; ask `make_room` before."""
         kept = KeptDocument(attachment, stream, item, round(self._host.wall_time() * 1000), is_complete, attachment.id)
         self._kept[kept.id] = kept
         self._save(kept)
@@ -154,7 +154,7 @@ class DocumentShelf:
 
 
 def _read(data: bytes) -> KeptDocument | None:
-    """What `DocumentShelf` has saved; ``None`` for what it has not."""
+    """What `DocumentStore` has saved; ``None`` for what it has not."""
     try:
         saved = json.loads(data)
         attachment = Attachment(
