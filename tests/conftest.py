@@ -22,7 +22,7 @@ import structlog
 from hypothesis import HealthCheck, settings
 
 from tests.support.foreign_words import watch_errors
-from tests.support.workers import WORKERS_A_WAITER, next_group, run_together
+from tests.support.workers import WORKERS_A_WAITER, begin_apart, next_group, run_together
 
 PROFILE = os.environ.get("HYPOTHESIS_PROFILE", "fast")
 FAST_EXAMPLES = 50
@@ -48,6 +48,15 @@ settings.register_profile(
     print_blob=True,
     suppress_health_check=_PATIENT,
 )
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection(session: pytest.Session) -> None:
+    """Have the workers read the files of the whole suite in different orders (`begin_apart`)."""
+    config = session.config
+    if (worker := getattr(config, "workerinput", None)) and config.args_source is config.ArgsSource.TESTPATHS:
+        files = sorted(str(path) for path in Path(__file__).parent.rglob("test_*.py"))
+        config.args = begin_apart(files, int(worker["workerid"].removeprefix("gw")), worker["workercount"])
 
 
 def pytest_collection_finish() -> None:
@@ -83,7 +92,12 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Leave out long tests unless asked; give whatever may be slow on purpose a longer time-out."""
+    """Leave out long tests unless asked; give whatever may be slow on purpose a longer time-out.
+
+    All workers must have them in the same order.
+    """
+    if hasattr(config, "workerinput"):
+        items.sort(key=lambda item: item.path)
     if not config.getoption("--long"):
         long = [item for item in items if item.get_closest_marker("long")]
         items[:] = [item for item in items if not item.get_closest_marker("long")]

@@ -24,6 +24,13 @@ from peerd.errors import PeerdError, Unavailable
 SHUFFLE_PARTITIONS: Final = 4
 """Spark's default of 200 is for clusters; with logs of megabytes each empty partition costs more than the data."""
 QUICK_JAVA_OPTIONS: Final = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
+QUICK_SETTINGS: Final = {
+    "spark.sql.shuffle.partitions": "1",
+    "spark.sql.codegen.wholeStage": "false",
+    "spark.sql.codegen.factoryMode": "NO_CODEGEN",
+    "spark.sql.adaptive.enabled": "false",
+}
+"""One task a step, no Java written and compiled for each expression, no plan made anew from what a step gave."""
 JVM_EXIT_TIMEOUT_S: Final = 10.0
 LOG_TAIL_BYTES: Final = 2000
 
@@ -203,7 +210,7 @@ def _conf(master: str, driver_memory: str, is_quick: bool, scratch: Path) -> Spa
     }
     if is_quick:
         settings["spark.driver.extraJavaOptions"] += f" {QUICK_JAVA_OPTIONS}"
-        settings |= {"spark.sql.shuffle.partitions": "1", "spark.sql.codegen.wholeStage": "false"}
+        settings |= QUICK_SETTINGS
     conf = SparkConf(loadDefaults=False)
     for key, value in settings.items():
         conf.set(key, value)

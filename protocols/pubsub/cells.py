@@ -25,7 +25,7 @@ SIDE: Final = 1 << COORDINATE_BITS
 LEVEL_LIMIT: Final = 60
 """No cell is deeper: its number takes at most 61 bits."""
 AREAS_KEPT: Final = 1 << 14
-"""Rectangles that are remembered: the same cells are asked about all the time."""
+"""Rectangles and places of points that are remembered: the same ones are asked about all the time."""
 WHOLE: Final = 1
 """The cell that is the whole square: the root of a tree."""
 
@@ -147,8 +147,14 @@ def area_of(cell: int) -> Area:
 
 def cell_at(x: int, y: int, at_level: int) -> int:
     """Return the cell of a level, at home, that holds a point: the bits of x and y by turns, x first (Program 3.2)."""
+    return _point_at(x, y) >> 2 * COORDINATE_BITS - at_level
+
+
+@lru_cache(maxsize=AREAS_KEPT)
+def _point_at(x: int, y: int) -> int:
+    """Return the cell that is the point alone."""
     cell = WHOLE
-    for index in range(at_level):
+    for index in range(2 * COORDINATE_BITS):
         value = x if index % 2 == 0 else y
         cell = cell << 1 | (value >> (COORDINATE_BITS - 1 - index // 2) & 1)
     return cell

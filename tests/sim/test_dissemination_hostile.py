@@ -26,6 +26,8 @@ from protocols.dissemination.front.hostile import (
 from protocols.dissemination.front.judging import StreamJudge, WatchedStream, plugin_of
 from protocols.dissemination.models import StreamSpec, StreamView
 from protocols.dissemination.plugin import Dissemination
+from tests.support.branch import branched
+from tests.support.liars import misbehave
 
 COUNT, LIAR = 14, 3
 CLASSES = "abcd"
@@ -41,10 +43,10 @@ def has_begun(watched: WatchedStream) -> bool:
 class World:
     """A ring with one stream and one liar. ``is_leaf``: the liar takes no children; else it has as many as it likes."""
 
-    def __init__(self, kind: type[StreamBehaviour], policy: str, *, is_leaf: bool) -> None:
+    def __init__(self, policy: str, *, is_leaf: bool) -> None:
         self.liar_fan_out = 0 if is_leaf else 6
         self.simulation = Simulation(21, plugins=self._plugins)
-        self.party = Party(self.simulation, {LIAR: [kind]})
+        self.party = Party(self.simulation, {LIAR: []})
         self.simulation.misbehaviour_is_failure = True
         self.simulation.start(COUNT, spacing_s=0.2)
         self.simulation.run_for(COUNT * 0.2)
@@ -93,12 +95,25 @@ class World:
         return sum(len(node.member.down.children) for node in plugin_of(self.liar).nodes)
 
 
+Worlds = dict[tuple[str, bool], World]
+"""By policy, and whether the liar is a leaf."""
+
+
+@pytest.fixture(scope="module")
+def worlds() -> Worlds:
+    """Rings in which nobody has misbehaved yet. For branches: they stay as they are."""
+    return {(policy, is_leaf): World(policy, is_leaf=is_leaf) for policy in POLICIES for is_leaf in (False, True)}
+
+
 @pytest.mark.parametrize("policy", POLICIES)
 @pytest.mark.parametrize("kind", LEAVES, ids=lambda kind: kind.name)
-def test_a_liar_without_children_costs_nobody_anything(kind: type[StreamBehaviour], policy: str) -> None:
-    world = World(kind, policy, is_leaf=True)
+@branched
+def test_a_liar_without_children_costs_nobody_anything(
+    worlds: Worlds, kind: type[StreamBehaviour], policy: str
+) -> None:
+    world = worlds[policy, True]
     world.publish(5)
-    world.party.begin()
+    misbehave(world.party, LIAR, kind)
     world.publish(60)
     world.settle(15.0)
     assert not world.judge.offences
@@ -107,11 +122,12 @@ def test_a_liar_without_children_costs_nobody_anything(kind: type[StreamBehaviou
 
 
 @pytest.mark.parametrize("kind", PARENTS, ids=lambda kind: kind.name)
-def test_what_a_parent_says_does_no_harm_any_more_once_it_is_gone(kind: type[StreamBehaviour]) -> None:
-    world = World(kind, "first_fit", is_leaf=False)
+@branched
+def test_what_a_parent_says_does_no_harm_any_more_once_it_is_gone(worlds: Worlds, kind: type[StreamBehaviour]) -> None:
+    world = worlds["first_fit", False]
     world.publish(5)
     assert world.children_of_liar()
-    world.party.begin()
+    misbehave(world.party, LIAR, kind)
     world.publish(40)
     assert world.has_struck()
     world.simulation.kill(world.liar)
@@ -126,10 +142,11 @@ def test_what_a_parent_says_does_no_harm_any_more_once_it_is_gone(kind: type[Str
 
 
 @pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.name)
-def test_everybody_is_served_while_it_goes_on(kind: type[StreamBehaviour]) -> None:
+@branched
+def test_everybody_is_served_while_it_goes_on(worlds: Worlds, kind: type[StreamBehaviour]) -> None:
     """New subscriptions begin, and those that the liar is not above get all."""
-    world = World(kind, "overlap", is_leaf=False)
-    world.party.begin()
+    world = worlds["overlap", False]
+    misbehave(world.party, LIAR, kind)
     world.publish(10)
     for index in (5, 9):
         world.subscribe(index, "a,b,c,d")
@@ -148,12 +165,13 @@ def lied_to(world: World, victims: list[WatchedStream]) -> set[str]:
 
 @pytest.mark.parametrize("policy", POLICIES)
 @pytest.mark.parametrize("kind", [FalseItems, AltersManifests, TakesFromElsewhere], ids=lambda kind: kind.name)
-def test_what_an_inner_node_forges_reaches_nobody(kind: type[StreamBehaviour], policy: str) -> None:
+@branched
+def test_what_an_inner_node_forges_reaches_nobody(worlds: Worlds, kind: type[StreamBehaviour], policy: str) -> None:
     """Nor does anybody lose anything by it: who notices has another parent, and gets it there."""
-    world = World(kind, policy, is_leaf=False)
+    world = worlds[policy, False]
     world.publish(5)
     children = world.children_of_liar()
-    world.party.begin()
+    misbehave(world.party, LIAR, kind)
     world.publish(40)
     world.settle(15.0)
     if children:
@@ -167,8 +185,9 @@ def test_what_an_inner_node_forges_reaches_nobody(kind: type[StreamBehaviour], p
 
 
 @pytest.mark.parametrize("kind", [LeavesOut, RunsAhead], ids=lambda kind: kind.name)
-def test_who_wants_everything_notices_what_is_left_out(kind: type[StreamBehaviour]) -> None:
-    world = World(kind, "first_fit", is_leaf=False)
+@branched
+def test_who_wants_everything_notices_what_is_left_out(worlds: Worlds, kind: type[StreamBehaviour]) -> None:
+    world = worlds["first_fit", False]
     for index in range(1, COUNT):
         if index != LIAR:
             world.subscribe(index, "")
@@ -176,19 +195,20 @@ def test_who_wants_everything_notices_what_is_left_out(kind: type[StreamBehaviou
     world.settle(10.0)
     world.publish(5)
     assert world.children_of_liar()
-    world.party.begin()
+    misbehave(world.party, LIAR, kind)
     world.publish(40)
     world.settle(15.0)
     assert lied_to(world, everything) == {"withheld"}
     assert not world.missing() and not world.judge.offences
 
 
-def test_who_was_told_that_the_stream_is_far_ahead_loses_nothing_by_it() -> None:
+@branched
+def test_who_was_told_that_the_stream_is_far_ahead_loses_nothing_by_it(worlds: Worlds) -> None:
     """It wants a part, so it sees that only when its parent goes back; and takes nothing for old that comes after."""
-    world = World(RunsAhead, "first_fit", is_leaf=False)
+    world = worlds["first_fit", False]
     world.publish(5)
     assert world.children_of_liar()
-    world.party.begin()
+    misbehave(world.party, LIAR, RunsAhead)
     world.publish(40)
     world.settle(15.0)
     assert "out_of_order" in lied_to(world, world.watched)

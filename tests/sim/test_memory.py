@@ -18,7 +18,7 @@ from peerd.services.records import table
 from peerd.sim.world import rare_collections
 from protocols.aggregation import plugin as aggregation
 from protocols.dissemination.tree import replay
-from protocols.pubsub import ledger
+from protocols.pubsub import ledger, schema
 from protocols.pubsub.delivering import leaf_events
 from protocols.pubsub.publishing import answering, once, passing, publisher
 from tests.support.soak import Soak, held, histories
@@ -39,6 +39,7 @@ def _make_small(monkeypatch: pytest.MonkeyPatch) -> None:
         (ledger, "EVENTS_KEPT", 100),
         (publisher, "OUTCOMES_MAX", 50),
         (once, "ONCE_MAX", 10),
+        (schema, "DECODED_KEPT", 100),
         (aggregation, "ENDED_ROUNDS_MAX", 10),
         (replay, "TRIM_AFTER", 10),
         (table, "WRITES_REMEMBERED_MAX", 20),

@@ -25,6 +25,8 @@ from protocols.pubsub.front.hostile import (
 from protocols.pubsub.front.judging import Judge, PublishedEvent, plugin_of
 from protocols.pubsub.front.workload import ThesisWorkload
 from protocols.pubsub.plugin import PubSub
+from tests.support.branch import branched
+from tests.support.liars import misbehave
 
 COUNT, LIAR = 14, 3
 QUOTA = 100
@@ -41,9 +43,9 @@ IS_SEEN_AT_ONCE = (InsertsForOthers, OthersBegin, WrongBatches)
 class World:
     """A ring with one liar, honest subscribers and publishers, and a judge."""
 
-    def __init__(self, kind: type[PubSubBehaviour]) -> None:
+    def __init__(self) -> None:
         self.simulation = Simulation(21, plugins=pubsub_plugins)
-        self.party = Party(self.simulation, {LIAR: [kind]})
+        self.party = Party(self.simulation, {LIAR: []})
         self.simulation.start(COUNT, spacing_s=0.2)
         self.simulation.run_for(COUNT * 0.2)
         self.simulation.run_until(self.simulation.is_ready, 60.0)
@@ -108,12 +110,20 @@ def pubsub_plugins(index: int) -> list[Plugin]:
     return [PubSub(CONFIG)]
 
 
-@pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.name)
-def test_honest_nodes_get_exactly_what_matches(kind: type[PubSubBehaviour]) -> None:
-    world = World(kind)
+@pytest.fixture(scope="module")
+def grown() -> World:
+    """A ring with subscriptions, in which nobody has misbehaved yet. For branches: it stays as it is."""
+    world = World()
     world.subscribe(30)
     world.publish(5)
-    world.party.begin()
+    return world
+
+
+@pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.name)
+@branched
+def test_honest_nodes_get_exactly_what_matches(grown: World, kind: type[PubSubBehaviour]) -> None:
+    world = grown
+    misbehave(world.party, LIAR, kind)
     events = world.publish(10)
     world.subscribe(20)  # trees grow meanwhile
     events += world.publish(20)
@@ -131,8 +141,8 @@ def test_honest_nodes_get_exactly_what_matches(kind: type[PubSubBehaviour]) -> N
 
 
 def test_one_member_fills_its_own_quota_only() -> None:
-    world = World(ManySubscriptions)
-    world.party.begin()
+    world = World()
+    misbehave(world.party, LIAR, ManySubscriptions)
     world.simulation.run_for(20.0)
     world.subscribe(10)
     world.simulation.run_for(20.0)
@@ -144,8 +154,8 @@ def test_one_member_fills_its_own_quota_only() -> None:
 
 
 def test_the_number_of_a_split_is_told_to_the_roots_of_its_halves_only() -> None:
-    world = World(LearnsTransfers)
-    world.party.begin()
+    world = World()
+    misbehave(world.party, LIAR, LearnsTransfers)
     world.subscribe(60)
     behaviour = world.liar
     assert isinstance(behaviour, LearnsTransfers)

@@ -55,10 +55,11 @@ def moved(simulation: Simulation) -> list[int]:
 
 def not_found(simulation: Simulation) -> list[str]:
     """Pieces whose subscribers take them for established, and leaves in which events would miss them."""
+    live = leaves(simulation).items()
     return [
         f"{simulation.now:.2f} s: {piece.sub.sid} is not in {cell:b}"
         for piece, _ in wanted(simulation)
-        for cell, nodes in leaves(simulation).items()
+        for cell, nodes in live
         if piece.owner is not None and holds_point(cell, piece.sub.low, piece.sub.high)
         for node in nodes
         if key_of_sub(piece.sub) not in node.pieces

@@ -12,11 +12,13 @@ import pickle
 import traceback
 import warnings
 from collections.abc import Callable
-from typing import NoReturn, TypeVar, cast
+from functools import wraps
+from typing import NoReturn, ParamSpec, TypeVar, cast
 
 from peerd.errors import Bug
 
 Result = TypeVar("Result")
+P = ParamSpec("P")
 
 
 def in_a_branch(work: Callable[[], Result]) -> Result:
@@ -37,6 +39,16 @@ def in_a_branch(work: Callable[[], Result]) -> Result:
     if problem:
         raise Bug(f"in a child process:\n{problem}")
     return cast(Result, result)
+
+
+def branched(test: Callable[P, None]) -> Callable[P, None]:
+    """A test that runs in a branch: what its fixtures give, and other tests get as well, stays as it is."""
+
+    @wraps(test)
+    def run(*arguments: P.args, **options: P.kwargs) -> None:
+        in_a_branch(lambda: test(*arguments, **options))
+
+    return run
 
 
 def _answer(writer: int, work: Callable[[], Result]) -> NoReturn:

@@ -4,6 +4,7 @@ found where they are installed already.
 
 from __future__ import annotations
 
+import importlib.util
 import os
 import shutil
 import subprocess
@@ -49,7 +50,8 @@ class FreshEnvironment:
 
     def __init__(self, directory: Path, wheels: Sequence[Path]) -> None:
         self.directory = directory
-        venv.create(directory, with_pip=True, symlinks=True)
+        # Where ours has pip it is seen as well, as a dependency is; to install another takes seconds.
+        venv.create(directory, with_pip=importlib.util.find_spec("pip") is None, symlinks=True)
         self._bin = directory / "bin"
         self._see_dependencies()
         names = [str(wheel) for wheel in wheels]

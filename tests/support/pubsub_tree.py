@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -350,7 +350,7 @@ def root_of(simulation: Simulation, cell: int) -> Member:
 
 def visited(simulation: Simulation, x: int, y: int, careful: bool) -> int | None:
     """The leaf that an event for a point finds, asking from the whole tree on as events do; ``None``: no way now."""
-    cell, vouched = WHOLE, False
+    cell, vouched, place = WHOLE, False, cell_at(x, y, 60)
     for _ in range(64):
         keeper = tree_of(root_of(simulation, cell)).keeper
         decision = keeper.decide(TREE, cell, None, vouched=vouched, careful=careful)
@@ -359,7 +359,6 @@ def visited(simulation: Simulation, x: int, y: int, careful: bool) -> int | None
         if not isinstance(decision, Elsewhere):
             return None
         vouched = decision.vouched
-        place = cell_at(x, y, 60)
         inside = [each for each in decision.cells if lies_within(place, each)]
         cell = inside[0] if inside else decision.cells[0]
     return None
@@ -390,29 +389,31 @@ def all_kept(simulation: Simulation) -> bool:
     return all(piece.is_kept for piece, _ in wanted(simulation))
 
 
-def offences(simulation: Simulation) -> list[str]:
-    """What is wrong with the tree of a ring at rest: every wanted piece is in exactly the one leaf that events find."""
+def offences(simulation: Simulation) -> Iterator[str]:
+    """What is wrong with the tree of a ring at rest: every wanted piece is in exactly the one leaf that events find.
+
+    It is found out as it is asked for: whoever waits for the rest looks no further than the first offence.
+    """
     live = leaves(simulation)
-    found = [f"{cell:b} is a leaf at {len(nodes)} nodes" for cell, nodes in live.items() if len(nodes) > 1]
-    found += [
+    yield from (f"{cell:b} is a leaf at {len(nodes)} nodes" for cell, nodes in live.items() if len(nodes) > 1)
+    yield from (
         f"{one:b} and {other:b} are both leaves"
         for one in live
         for other in live
         if one != other and lies_within(other, one)
-    ]
+    )
     for piece, _ in wanted(simulation):
         sub = piece.sub
         holders = [cell for cell, nodes in live.items() if key_of_sub(sub) in nodes[0].pieces]
         ways = [visited(simulation, sub.low, sub.high, careful) for careful in (False, True)]
         if len(holders) != 1 or ways != holders * 2:
-            found.append(f"{sub.sid}: in {[f'{cell:b}' for cell in holders]}, events go to {ways}")
+            yield f"{sub.sid}: in {[f'{cell:b}' for cell in holders]}, events go to {ways}"
             continue
         node = live[holders[0]][0]
         index = tree_of(root_of(simulation, holders[0])).index_of(SCHEMA)
         is_matched = index is not None and index.subs.get((key_of_sub(sub), (TREE.attribute, node.cell)))
         if not is_matched:
-            found.append(f"{sub.sid}: kept in {holders[0]:b} but not found by events")
-    return found
+            yield f"{sub.sid}: kept in {holders[0]:b} but not found by events"
 
 
 def inner_cells(simulation: Simulation) -> dict[int, tuple[int, ...]]:
@@ -473,7 +474,7 @@ def is_at_rest(simulation: Simulation) -> bool:
         and not busy_cells(simulation)
         and not overfull(simulation)
         and is_whole_tree(simulation)
-        and not offences(simulation)
+        and next(offences(simulation), None) is None
     )
 
 
@@ -486,6 +487,6 @@ def run_to_rest(simulation: Simulation, limit_s: float = 300.0) -> None:
             busy_cells(simulation),
             overfull(simulation),
             is_whole_tree(simulation),
-            offences(simulation),
+            [*offences(simulation)],
         )
         simulation.run_for(2.0)

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from tests.conftest import pytest_runtest_teardown
-from tests.support.workers import LONGEST_FIRST, ONE_GROUP, is_waiting, next_group, run_together
+from tests.support.workers import LONGEST_FIRST, ONE_GROUP, begin_apart, is_waiting, next_group, run_together
 from tests.test_tidy import ROOT, code
 
 TESTS = Path(__file__).parents[1]
@@ -29,6 +29,13 @@ TESTS = Path(__file__).parents[1]
 )
 def test_what_shares_expensive_things_runs_in_one_worker(first: str, second: str, is_one: bool) -> None:
     assert (run_together(first) == run_together(second)) is is_one
+
+
+def test_each_worker_reads_all_files_and_begins_with_a_share_of_its_own() -> None:
+    files = [f"{number:02}" for number in range(11)]
+    orders = [begin_apart(files, worker, 3) for worker in range(3)]
+    assert [order[0] for order in orders] == ["00", "03", "07"]
+    assert all(sorted(order) == files for order in orders)
 
 
 def test_what_is_to_begin_first_exists() -> None:
