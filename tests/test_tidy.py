@@ -102,6 +102,7 @@ PLUGIN_MAY_IMPORT = (
     "peerd.api",
     "peerd.ids",
     "peerd.messages",
+    "peerd.entry_points",
     "peerd.errors",
     "peerd.invalid",
     "peerd.lib",
