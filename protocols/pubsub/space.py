@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from decimal import Context, Decimal
 from typing import Final, Protocol
 
+from peerd.frozen import Frozen
 from peerd.lib.filter.ranges import Cut
 from peerd.lib.filter.values import Key
 from protocols.pubsub.cells import SIDE
@@ -44,8 +45,7 @@ class Axis(Protocol):
         """About where the values with a coordinate begin, for people; from `SIDE` on, the end of the domain."""
 
 
-@dataclass(frozen=True, slots=True)
-class WholeAxis:
+class WholeAxis(Frozen):
     """Whole numbers from ``low`` to ``high``: integers, booleans, nanoseconds, addresses."""
 
     low: int
