@@ -75,7 +75,7 @@ def decode_kept(record: bytes) -> KeptItem:
 class _Place(BaseModel):
     """Records of the log ``slot`` count from the one after ``base`` on."""
 
-    model_config = ConfigDict(frozen=True, extra="ignore")
+    model_config = ConfigDict(frozen=True, extra="ignore", defer_build=True)
 
     slot: Annotated[int, Field(ge=0, lt=DURABLE_MAX)]
     base: Annotated[int, Field(ge=0)]
