@@ -2,8 +2,17 @@
 
 from __future__ import annotations
 
+import os
+import sys
+from functools import lru_cache
 from importlib import metadata
-from typing import Final
+from typing import TYPE_CHECKING, Final
+
+if TYPE_CHECKING:
+    if sys.version_info >= (3, 12):
+        Registered = metadata.EntryPoints
+    else:
+        Registered = metadata.SelectableGroups
 
 PLUGINS: Final = "peerd.protocols"
 """Subclasses of `peerd.api.Plugin`."""
@@ -37,10 +46,27 @@ them; they are listed here because importing the client costs more than all of t
 
 def installed(group: str = PLUGINS) -> list[str]:
     """The names in a group, sorted."""
-    return sorted({entry.name for entry in metadata.entry_points(group=group)})
+    return sorted(_registered(_places()).select(group=group).names)
 
 
 def entries(group: str, name: str) -> list[metadata.EntryPoint]:
     """What is registered under a name: one entry, unless two distributions use it."""
-    found = [entry for entry in metadata.entry_points(group=group) if entry.name == name]
-    return sorted(found, key=lambda entry: entry.value)
+    return sorted(_registered(_places()).select(group=group, name=name), key=lambda entry: entry.value)
+
+
+def _places() -> tuple[tuple[str, int], ...]:
+    """Where distributions are looked for, and when something was last installed or removed there."""
+    return tuple((place, _changed_ns(place)) for place in sys.path)
+
+
+def _changed_ns(place: str) -> int:
+    try:
+        return os.stat(place or os.curdir).st_mtime_ns
+    except OSError:
+        return 0
+
+
+@lru_cache(maxsize=1)
+def _registered(places: tuple[tuple[str, int], ...]) -> Registered:
+    """What all distributions register. Each has a file to read for it, and a daemon that starts asks ten times."""
+    return metadata.entry_points()

@@ -15,10 +15,10 @@ from __future__ import annotations
 
 import importlib
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, Final, Literal, TypeAlias
 
 from peerd.errors import Bug
+from peerd.frozen import Frozen
 
 if TYPE_CHECKING:
     from fastapi import APIRouter
@@ -37,8 +37,7 @@ Command: TypeAlias = "Callable[..., None] | Typer"
 """A function, which becomes ``peerd NAME``, or an application of its own, for ``peerd NAME SUBCOMMAND``."""
 
 
-@dataclass(frozen=True, slots=True)
-class LazyCommand:
+class LazyCommand(Frozen):
     """A command that is imported when it is run: ``peerd --help`` shows the summary and imports nothing."""
 
     summary: str
@@ -104,8 +103,7 @@ def scope_of(route: object) -> ScopeName:
 # Pieces
 
 
-@dataclass(frozen=True, slots=True)
-class NodeOption:
+class NodeOption(Frozen):
     """An option of the commands that make nodes. The value that a user gives becomes settings of the protocol."""
 
     flag: str
@@ -118,8 +116,7 @@ class NodeOption:
     For ``cluster up`` the texts ``{k}`` and ``{n}`` in a value become a node's number and how many there are."""
 
 
-@dataclass(frozen=True, slots=True)
-class Shown:
+class Shown(Frozen):
     """The way in which ``peerd analyze`` prints a table and reports its rows."""
 
     title: str
@@ -132,8 +129,7 @@ class Shown:
     """The columns whose texts may be broken into several lines."""
 
 
-@dataclass(frozen=True, slots=True)
-class SparkTable:
+class SparkTable(Frozen):
     """A table that ``peerd analyze`` makes of the event log."""
 
     name: str

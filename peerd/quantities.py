@@ -147,7 +147,7 @@ Network = Annotated[str, AfterValidator(_network)]
 class ConfigSection(BaseModel):
     """Base of every table, also of plugins: immutable, without unknown keys, its defaults written as in a file."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid", validate_default=True)
+    model_config = ConfigDict(frozen=True, extra="forbid", validate_default=True, defer_build=True)
 
 
 _RELOADS: Final = "x-peerd-reloads"

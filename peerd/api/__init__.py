@@ -15,7 +15,6 @@ handler before it returns. Long work goes through `Host.offload`.
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterable, Sequence
-from dataclasses import dataclass
 from enum import Enum, IntEnum
 from typing import Any, ClassVar, Protocol, Self, TypeVar
 
@@ -66,6 +65,7 @@ from peerd.api.services import (
 )
 from peerd.api.work import WorkHandle as WorkHandle, WorkLimits as WorkLimits
 from peerd.errors import Bug, PeerMisbehaved
+from peerd.frozen import Frozen
 from peerd.ids import NodeId
 from peerd.messages import Message, PeerRef
 from peerd.quantities import ConfigSection
@@ -97,8 +97,7 @@ class Rng(Protocol):
 T = TypeVar("T")
 
 
-@dataclass(frozen=True, slots=True)
-class Metric:
+class Metric(Frozen):
     """A metric that a plugin declares: Prometheus naming, base units."""
 
     name: str
@@ -108,8 +107,7 @@ class Metric:
     labels: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class Envelope:
+class Envelope(Frozen):
     """A routed message on its way, as `Plugin.forward` sees it at each hop.
 
     ``source`` started it, as far as the hops before say; ``previous_hop`` is the node that handed it to this one, which

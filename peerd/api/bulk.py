@@ -6,14 +6,13 @@ Plugins import it from `peerd.api`.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Protocol
 
+from peerd.frozen import Frozen
 from peerd.messages import PeerRef
 
 
-@dataclass(frozen=True, slots=True)
-class SizedBlob:
+class SizedBlob(Frozen):
     """Counts as ``len(payload) + padding_bytes`` on the wire but holds only ``payload``. Simulator only."""
 
     payload: bytes
@@ -29,8 +28,7 @@ def value_size_bytes(value: Value) -> int:
     return len(value.payload) + value.padding_bytes if isinstance(value, SizedBlob) else len(value)
 
 
-@dataclass(frozen=True, slots=True)
-class SwapProgress:
+class SwapProgress(Frozen):
     """How far a swap has come, in bytes."""
 
     sent_bytes: int
@@ -40,8 +38,7 @@ class SwapProgress:
     """``None`` until the peer has said how much it sends."""
 
 
-@dataclass(frozen=True, slots=True)
-class SwapCallbacks:
+class SwapCallbacks(Frozen):
     """How a swap reports. Exactly one of ``done`` and ``failed`` is called, once, and nothing after it."""
 
     done: Callable[[Value], None]
@@ -51,8 +48,7 @@ class SwapCallbacks:
     progress: Callable[[SwapProgress], None] | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class SwapRequest:
+class SwapRequest(Frozen):
     """A peer opened a swap with this node, for the plugin that the tag belongs to."""
 
     peer: PeerRef
@@ -61,8 +57,7 @@ class SwapRequest:
     is_fetch: bool
 
 
-@dataclass(frozen=True, slots=True)
-class AcceptSwap:
+class AcceptSwap(Frozen):
     """The answer that accepts, and gives ``value`` in exchange for the peer's value."""
 
     value: Value
@@ -70,8 +65,7 @@ class AcceptSwap:
     deadline_s: float | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class RefuseSwap:
+class RefuseSwap(Frozen):
     """The answer that declines, with a stable reason label."""
 
     reason: str

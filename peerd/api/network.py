@@ -12,6 +12,7 @@ from typing import Annotated, Final
 
 from msgspec import Meta
 
+from peerd.frozen import Frozen
 from peerd.ids import NodeId
 from peerd.messages import PeerRef, Struct
 
@@ -22,8 +23,7 @@ ERROR_WIRE_MAX: Final = 100.0
 _Position = Annotated[float, Meta(ge=-POSITION_MAX_MS, le=POSITION_MAX_MS)]
 
 
-@dataclass(frozen=True, slots=True)
-class NeighbourChange:
+class NeighbourChange(Frozen):
     """How the leaf set changed."""
 
     added: tuple[PeerRef, ...]
@@ -48,24 +48,21 @@ class LeafSet:
         return tuple(sorted({peer.id: peer for peer in (*self.smaller, *self.larger)}.values(), key=lambda p: p.id))
 
 
-@dataclass(frozen=True, slots=True)
-class MissingMember:
+class MissingMember(Frozen):
     """A node of the ring that went without goodbye, and how long ago it was given up, seconds."""
 
     peer: PeerRef
     age_s: float
 
 
-@dataclass(frozen=True, slots=True)
-class RoutedHop:
+class RoutedHop(Frozen):
     """One hop of a traced lookup; ``rtt_s`` is the measured round trip from the hop before it."""
 
     peer: PeerRef
     rtt_s: float | None
 
 
-@dataclass(frozen=True, slots=True)
-class LookupResult:
+class LookupResult(Frozen):
     """Who the root of a key is and how it was reached; ``root`` is ``None`` when nobody answered in time."""
 
     key: NodeId

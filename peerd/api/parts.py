@@ -6,15 +6,14 @@ Plugins import it from `peerd.api`.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from typing import Any, ClassVar, TypeVar
 
 from peerd.errors import Bug
+from peerd.frozen import Frozen
 from peerd.messages import Message, PeerRef
 
 
-@dataclass(frozen=True, slots=True)
-class HistorySize:
+class HistorySize(Frozen):
     """Something that is remembered of the past, and what it takes: ``bytes`` now, by measured sizes, and at most."""
 
     name: str

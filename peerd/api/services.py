@@ -6,12 +6,12 @@ Plugins import it from `peerd.api`; docs/groups.md and docs/records.md say what 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from enum import Enum
 from typing import Literal, Protocol
 
 from peerd.api.bulk import Value
 from peerd.errors import Unavailable
+from peerd.frozen import Frozen
 from peerd.ids import NodeId
 from peerd.messages import U64, Message, PeerRef, Struct
 
@@ -113,8 +113,7 @@ class RecordOutcome(Enum):
     """No answer in time: a write may have taken effect, or still will."""
 
 
-@dataclass(frozen=True, slots=True)
-class RecordResult:
+class RecordResult(Frozen):
     """The end of one operation on a record.
 
     ``version``: of what was stored, found or in conflict. ``value`` and ``remaining_s``: with FOUND. ``copies``: nodes
@@ -139,8 +138,7 @@ class RecordRole(Enum):
     """It is not in the replica set (any more): the record is handed over and then dropped, or is gone already."""
 
 
-@dataclass(frozen=True, slots=True)
-class LocalRecord:
+class LocalRecord(Frozen):
     """A record as this node holds it."""
 
     key: NodeId

@@ -6,6 +6,7 @@ Parsed with argparse and not typer: this process becomes the daemon, and what it
 from __future__ import annotations
 
 import argparse
+import gc
 import os
 import shlex
 import sys
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
 def run(arguments: Sequence[str]) -> int:
     """Run the daemon until it is told to stop; returns its exit code. Raises `ConfigError`, `Unavailable`."""
     ignore_hangups()
+    gc.disable()  # what is imported stays, and looking through it again and again is a tenth of the start: see `serve`
     read_again = reader(arguments)
     loaded = read_again()
     from peerd.daemon.service import serve

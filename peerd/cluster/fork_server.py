@@ -83,6 +83,7 @@ class ForkServer:
             raise Bug(f"forking with threads: {', '.join(thread.name for thread in threading.enumerate())}")
         gc.collect()
         gc.freeze()  # after that the garbage collector does not write to these pages, so the children share them
+        gc.enable()
         server_pid = os.getpid()
         nodes = []
         for node in self._record.nodes:
@@ -207,6 +208,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--reserved", required=True, help="descriptors of sockets bound to the nodes' ports")
     parser.add_argument("--node-module", default=NODE_MODULE)
     options = parser.parse_args(arguments)
+    gc.disable()  # until all is imported: see `ForkServer`
     reserved = [socket.socket(fileno=int(text)) for text in options.reserved.split(",")]
     layout = Layout(options.directory)
     record = layout.read()

@@ -208,7 +208,8 @@ class Layout:
         self.events.mkdir()
         nodes = []
         for index, port in enumerate(ports):
-            node_id = create_node_files(authority, self.node(index) / "state")
+            # No node outlives the machine: a power cut ends all of them, and the next start removes what they left.
+            node_id = create_node_files(authority, self.node(index) / "state", is_kept=False)
             nodes.append(NodeRecord(index=index, id=format_id(node_id), port=port))
         record = record.model_copy(update={"nodes": tuple(nodes)})
         for node in nodes:

@@ -143,13 +143,10 @@ class LocalCluster:
         """Every node now; a node that is dead or silent says so rather than raising. Not inside an event loop."""
         record = self.record()
 
-        async def ask_all() -> list[Status | None]:
-            answers = (_ask(record, node, Client.status) for node in record.nodes)
-            return list(await asyncio.gather(*answers))
-
+        answers = asyncio.run(_ask_all(record, record.nodes, Client.status))
         return [
             NodeStatus(node, is_alive(node.process), resident_bytes(node.process), answer)
-            for node, answer in zip(record.nodes, asyncio.run(ask_all()), strict=True)
+            for node, answer in zip(record.nodes, answers, strict=True)
         ]
 
     # Starting
@@ -224,11 +221,10 @@ class LocalCluster:
             record = self._require_alive()
             ids = [node.id for node in record.nodes]
             waiting = [node for node in record.nodes if node.id not in complete]
-            for seen in await asyncio.gather(*(_ask(record, node, _ring_and_readiness) for node in waiting)):
+            for node, seen in zip(waiting, await _ask_all(record, waiting, _ring_when_ready), strict=True):
                 if seen is not None:
-                    ring, is_ready = seen
-                    answering[ring.id] = None
-                    complete.update({ring.id: None} if is_ready and is_ring_complete(ring, ids) else {})
+                    answering[node.id] = None
+                    complete.update({node.id: None} if seen and is_ring_complete(seen[0], ids) else {})
             elapsed_s = time.monotonic() - began
             if progress is not None:
                 progress(Forming(elapsed_s, len(ids), len(answering), len(complete)))
@@ -368,8 +364,16 @@ class LocalCluster:
         return True
 
 
-async def _ring_and_readiness(client: Client) -> tuple[Ring, bool]:
-    return await client.ring(), (await client.status()).is_ready
+async def _ring_when_ready(client: Client) -> tuple[Ring, ...]:
+    """The ring as a node sees it, once it is ready. What is no probe makes a node load the rest of its API, which would
+    take more processor time than joining does."""
+    return (await client.ring(),) if (await client.ready()).status == "ok" else ()
+
+
+async def _ask_all(
+    record: ClusterRecord, nodes: Sequence[NodeRecord], question: Callable[[Client], Awaitable[Answer]]
+) -> list[Answer | None]:
+    return await asyncio.gather(*(_ask(record, node, question) for node in nodes))
 
 
 async def _ask(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 
@@ -10,7 +11,8 @@ from peerd.daemon.admin.api import admin_app
 from peerd.daemon.admin.server import start_admin
 from peerd.daemon.loops import loop_factory
 from peerd.daemon.service import serve
-from peerd.plugins import find_plugins, plugin_models
+from peerd.errors import ConfigError
+from peerd.plugins import find_plugins, guarded, plugin_models, usable_fronts
 from peerd.telemetry.logs import configure_logging
 
 _IMPORTED_EARLY = (start_admin, admin_app)
@@ -18,9 +20,16 @@ _IMPORTED_EARLY = (start_admin, admin_app)
 
 
 def prepare() -> None:
-    """Import the plugins and the event loop; importing this module has done the rest."""
+    """Import the plugins, what they have for the API, and the event loop; importing this module has done the rest."""
     find_plugins()
     loop_factory()
+    for name, front in usable_fronts(_leave_it_to_the_daemon).items():
+        with suppress(ConfigError):
+            guarded(name, "router", partial(front.router, None))  # for what it imports; no node is there yet
+
+
+def _leave_it_to_the_daemon(error: ConfigError) -> None:
+    """A front that cannot be used: each daemon says so in its log."""
 
 
 def run(config_file: Path) -> int:

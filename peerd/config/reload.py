@@ -7,19 +7,18 @@ The mark on each field (``setting(..., reloads=True)``) decides. Nothing here re
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from typing import Any
 
 from pydantic import BaseModel, ValidationError
 
 from peerd.config import HIDDEN, LoadedConfig, PeerdConfig
 from peerd.config.sources import PROTOCOLS, toml_value
+from peerd.frozen import Frozen
 from peerd.invalid import reason
 from peerd.quantities import is_secret, reloads
 
 
-@dataclass(frozen=True, slots=True)
-class Change:
+class Change(Frozen):
     """One key whose value differs. ``old`` and ``new`` are in the notation of the file; secrets are `HIDDEN`."""
 
     key: str
@@ -29,8 +28,7 @@ class Change:
     """Where the new value comes from, such as a file and its line."""
 
 
-@dataclass(frozen=True, slots=True)
-class ReloadPlan:
+class ReloadPlan(Frozen):
     """What a reload would do."""
 
     loaded: LoadedConfig
@@ -41,8 +39,7 @@ class ReloadPlan:
     """Why even keys that could be applied wait for the restart: they do not fit the values that stay till then."""
 
 
-@dataclass(frozen=True, slots=True)
-class _Difference:
+class _Difference(Frozen):
     change: Change
     path: tuple[str, ...]
     value: Any

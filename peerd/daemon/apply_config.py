@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import asyncio
 import ssl
-from dataclasses import dataclass
 from typing import Protocol
 
 from peerd.api import PluginConfig
@@ -22,6 +21,7 @@ from peerd.daemon.links.settings import link_settings
 from peerd.daemon.node_settings import bootstrap_addresses, other_addresses
 from peerd.daemon.reload import Commit
 from peerd.daemon.tasks import spawn
+from peerd.frozen import Frozen
 from peerd.node.node import Node
 from peerd.system.resources import room_for
 from peerd.telemetry.logs import set_level
@@ -38,8 +38,7 @@ class HttpSide(Protocol):
         """Work with other settings; ``tls`` is what `load_tls` made of them."""
 
 
-@dataclass(frozen=True, slots=True)
-class RunningParts:
+class RunningParts(Frozen):
     """The parts of a daemon that take other settings while they run."""
 
     node: Node

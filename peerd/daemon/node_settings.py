@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import socket
-from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
 from peerd.config import PeerdConfig, is_loopback, split_address
 from peerd.daemon.links.settings import TlsContexts
 from peerd.errors import ConfigError
+from peerd.frozen import Frozen
 from peerd.identity.node_identity import derive_node_id, load_node_identity, load_or_create_private_key, public_key_der
 from peerd.identity.tls import client_context, server_context
 from peerd.ids import NodeId
@@ -22,8 +22,7 @@ _ROUTE_PROBE = ("192.0.2.1", 9)
 """An address that belongs to nobody (RFC 5737). Asking which interface leads there sends no packet."""
 
 
-@dataclass(frozen=True, slots=True)
-class NodeCredentials:
+class NodeCredentials(Frozen):
     """Who this node is, and how it proves it (``tls`` is ``None`` on loopback without TLS)."""
 
     node_id: NodeId

@@ -11,6 +11,7 @@ import secrets
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from pathlib import Path
 from typing import Final
 
@@ -182,19 +183,23 @@ class ClusterAuthority:
         ]
 
 
-def create_node_files(authority: ClusterAuthority, directory: Path, *, lifetime: timedelta = NODE_LIFETIME) -> NodeId:
+def create_node_files(
+    authority: ClusterAuthority, directory: Path, *, lifetime: timedelta = NODE_LIFETIME, is_kept: bool = True
+) -> NodeId:
     """Make a node's key and write ``node.key`` (0600), ``node.crt`` and ``ca.crt`` into ``directory``.
 
     For a cluster whose nodes share the issuer's machine; elsewhere the key is made on the node and only its public
-    half travels. Raises `ConfigError` when the files exist or cannot be written.
+    half travels. What is not kept need not survive a power cut. Raises `ConfigError` when the files exist or cannot be
+    written.
     """
+    write = partial(write_new_file, is_kept=is_kept)
     key = Ed25519PrivateKey.generate()
     certificate_pem = authority.issue(key.public_key(), lifetime)
     try:
         directory.mkdir(mode=0o700, parents=True, exist_ok=True)
-        write_new_file(directory / NODE_KEY_FILE, private_key_pem(key), 0o600)
-        write_new_file(directory / NODE_CERT_FILE, certificate_pem + chain_pem(authority.roots.chain), 0o644)
-        write_new_file(directory / CA_CERT_FILE, authority.roots.pem(), 0o644)
+        write(directory / NODE_KEY_FILE, private_key_pem(key), 0o600)
+        write(directory / NODE_CERT_FILE, certificate_pem + chain_pem(authority.roots.chain), 0o644)
+        write(directory / CA_CERT_FILE, authority.roots.pem(), 0o644)
     except FileExistsError as error:
         raise ConfigError("there is a node identity here already", file=str(error.filename)) from error
     except OSError as error:

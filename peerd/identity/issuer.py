@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Final
@@ -13,6 +13,7 @@ from cryptography import x509
 from cryptography.hazmat.primitives.serialization import Encoding
 
 from peerd.errors import ConfigError, HandshakeRefused, PeerdError, Unavailable
+from peerd.frozen import Frozen
 from peerd.identity.authority import CA_CHANGE_FILE, ClusterAuthority, read_request
 from peerd.identity.ledger import notice_text, parse_notice_text, root_change, sign_notice
 from peerd.identity.node_identity import PeerIdentity, read_identity
@@ -29,8 +30,7 @@ class OverlapUnderWay(PeerdError):
     """Two roots are trusted at the moment; a third one has to wait."""
 
 
-@dataclass(frozen=True, slots=True)
-class Issued:
+class Issued(Frozen):
     """A certificate that was just made: the chain in DER, leaf first, and what the leaf says."""
 
     chain: tuple[bytes, ...]

@@ -10,7 +10,6 @@ import socket
 import ssl
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, TypeVar
 
@@ -19,6 +18,7 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from cryptography.hazmat.primitives.serialization import Encoding
 
 from peerd.errors import ConfigError, HandshakeRefused, PeerdError, ProtocolError, Unavailable
+from peerd.frozen import Frozen
 from peerd.identity.authority import CA_CERT_FILE, CLOCK_SKEW, NODE_CERT_FILE, NODE_KEY_FILE, chain_pem, make_request
 from peerd.identity.ledger import known_issuers
 from peerd.identity.node_identity import PeerIdentity, private_key_pem, verify_peer_certificate
@@ -50,8 +50,7 @@ class NotOurCluster(JoinFailed):
     """The root that the token names is not the one that answers: a wrong token, or somebody in between."""
 
 
-@dataclass(frozen=True, slots=True)
-class Pin:
+class Pin(Frozen):
     """The server that a newcomer accepts: a node of this cluster under one of these roots.
 
     ``source``: where the roots come from, such as the token; ``cause``: the harmless reason why they may be outdated.
@@ -63,8 +62,7 @@ class Pin:
     cause: str = "an old token"
 
 
-@dataclass(frozen=True, slots=True)
-class GrantedIdentity:
+class GrantedIdentity(Frozen):
     """What a newcomer gets when it is admitted; nothing of it is written to disk yet."""
 
     key: Ed25519PrivateKey

@@ -9,7 +9,6 @@ from __future__ import annotations
 import base64
 import hashlib
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Final
 
@@ -19,6 +18,7 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
 from cryptography.hazmat.primitives.serialization import Encoding
 
 from peerd.errors import Bug, PeerMisbehaved, ProtocolError, Unavailable
+from peerd.frozen import Frozen
 from peerd.identity.authority import ClusterAuthority
 from peerd.identity.roots import PARSE_ERRORS, Roots, fingerprint, is_cross, is_root
 from peerd.ids import NodeId, parse_id
@@ -46,8 +46,7 @@ class BadSignature(PeerMisbehaved):
     reason = "bad_signature"
 
 
-@dataclass(frozen=True, slots=True)
-class HeldNotice:
+class HeldNotice(Frozen):
     """A notice with the signature that came with it."""
 
     notice: Notice

@@ -12,7 +12,6 @@ import hashlib
 import os
 import re
 import stat
-from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
 from typing import Final, TypeVar
@@ -30,6 +29,7 @@ from cryptography.hazmat.primitives.serialization import (
 from cryptography.x509.oid import ExtendedKeyUsageOID
 
 from peerd.errors import ConfigError, HandshakeRefused, Unavailable
+from peerd.frozen import Frozen
 from peerd.identity.roots import PARSE_ERRORS, Roots
 from peerd.ids import ID_BYTES, NodeId, format_id, id_from_bytes, parse_id
 from peerd.system.durable_files import write_new_file
@@ -48,8 +48,7 @@ _KEY_FILE_BYTES_MAX: Final = 16 * 1024
 _Extension = TypeVar("_Extension", bound=x509.ExtensionType)
 
 
-@dataclass(frozen=True, slots=True)
-class PeerIdentity:
+class PeerIdentity(Frozen):
     """What a verified certificate says about its holder."""
 
     node_id: NodeId

@@ -9,7 +9,6 @@ a certificate whose issuer is its subject does not count towards a path length, 
 from __future__ import annotations
 
 import hashlib
-from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
 from typing import Final
@@ -20,6 +19,7 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
 from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 
 from peerd.errors import ConfigError
+from peerd.frozen import Frozen
 from peerd.wire.trust import FINGERPRINT_BYTES
 
 ROOTS_FILE_BYTES_MAX: Final = 64 * 1024
@@ -70,8 +70,7 @@ def _our_key(certificate: x509.Certificate) -> Ed25519PublicKey | None:
     return key if isinstance(key, Ed25519PublicKey) else None
 
 
-@dataclass(frozen=True, slots=True)
-class Roots:
+class Roots(Frozen):
     """The newest root and, during an overlap, the one before it. ``cross``: the newest, certified by the previous."""
 
     newest: x509.Certificate

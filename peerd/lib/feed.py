@@ -19,6 +19,7 @@ from enum import StrEnum
 from typing import Any, Final, Generic, Literal, Protocol, TypeVar
 
 from peerd.errors import Bug, Unavailable
+from peerd.frozen import Frozen
 from peerd.limits import MIB
 
 ITEMS_MAX: Final = 1000
@@ -48,8 +49,7 @@ class Policy(StrEnum):
     """The reader is ended; it may come back and resume."""
 
 
-@dataclass(frozen=True, slots=True)
-class Position:
+class Position(Frozen):
     """How far a reader has come: up to and including ``number``. Clients keep its text, and send it back to resume."""
 
     epoch: str
@@ -79,8 +79,7 @@ class FeedItem(Generic[T]):
     value: T
 
 
-@dataclass(frozen=True, slots=True)
-class FeedGap:
+class FeedGap(Frozen):
     """A mark: the place where the reader wanted to resume is not held any more, and it goes on behind the gap.
 
     ``reason`` is ``expired`` (the numbers ``first`` to ``last`` were let go) or ``restarted`` (the position belongs to
@@ -95,8 +94,7 @@ class FeedGap:
     count: int | None
 
 
-@dataclass(frozen=True, slots=True)
-class FeedLoss:
+class FeedLoss(Frozen):
     """What stands in a feed in the place of items that were lost before they came to it; see `Feed.push_loss`.
 
     ``by``: who says so, empty for the producer itself.
@@ -107,8 +105,7 @@ class FeedLoss:
     by: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class FeedDropped:
+class FeedDropped(Frozen):
     """A mark: items are missing here. Without ``loss`` the reader was too slow, and ``first`` to ``last`` were let go
     before it took them, or their store has lost them; with it they were lost before they had numbers."""
 
@@ -127,8 +124,7 @@ class FeedDropped:
         return self.last - self.first + 1 if self.loss is None else self.loss.count
 
 
-@dataclass(frozen=True, slots=True)
-class FeedEnd:
+class FeedEnd(Frozen):
     """A mark: nothing follows for this reader. ``is_final``: coming back is of no use either."""
 
     number: int

@@ -17,6 +17,7 @@ from collections.abc import Callable, Container, Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Final
 
+from peerd.frozen import Frozen
 from peerd.ids import NodeId
 from peerd.messages import PeerRef
 
@@ -35,8 +36,7 @@ OUTSIDE_MAX_S: Final = 600.0
 """How long a missing node is kept that would not be a member here any more: others watch its place now."""
 
 
-@dataclass(frozen=True, order=True, slots=True)
-class Dismissed:
+class Dismissed(Frozen, order=True):
     """When a node was dismissed. ``epoch``: of the life that said goodbye; 0: it did not, or nobody knows."""
 
     at: float

@@ -7,17 +7,16 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Final
 
+from peerd.frozen import Frozen
 from peerd.ids import NodeId
 
 PEERS_MAX: Final = 128
 NOTES_MAX: Final = 32
 
 
-@dataclass(frozen=True, slots=True)
-class Note:
+class Note(Frozen):
     """One verdict. ``accuser``: who said so, when it was not this node's own finding; ``lag_s``: how late this node's
     own heartbeat timer was at the time, so that a reader can tell a starved accuser from a dead peer."""
 

@@ -9,14 +9,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable
-from dataclasses import dataclass
 
+from peerd.frozen import Frozen
 from peerd.ids import DIGIT_VALUES, RING, NodeId, ring_distance, shared_prefix_digits
 from peerd.limits import LEAF_SET_SIZE
 
 
-@dataclass(frozen=True, slots=True)
-class Outlook:
+class Outlook(Frozen):
     """Expectations in a ring of so many nodes. Its times are round trips, seconds."""
 
     ring_size: float

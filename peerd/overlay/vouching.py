@@ -8,9 +8,9 @@ through whoever vouches. Two rings never vouch for each other, so each side of a
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
 from typing import Final
 
+from peerd.frozen import Frozen
 from peerd.ids import NodeId, closeness
 from peerd.messages import PeerRef
 from peerd.overlay.departed import DepartedPeers
@@ -18,8 +18,7 @@ from peerd.overlay.departed import DepartedPeers
 VOUCHED_MAX: Final = 32
 
 
-@dataclass(frozen=True, slots=True)
-class Vouch:
+class Vouch(Frozen):
     """Who says so, and when it said so last."""
 
     voucher: PeerRef

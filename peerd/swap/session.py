@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from enum import Enum
 from typing import Any, Final, Protocol
 
 from peerd.api import AcceptSwap, RefuseSwap, SwapCallbacks, SwapProgress, SwapRequest, Value
 from peerd.driver import Stream, TimerHandle
 from peerd.errors import Bug, ProtocolError, Unavailable
+from peerd.frozen import Frozen
 from peerd.ids import format_id
 from peerd.messages import Message, PeerRef, decode_body, message_type
 from peerd.swap.config import SwapConfig
@@ -52,8 +52,7 @@ class SwapState(Enum):
     FAILED = "failed"
 
 
-@dataclass(frozen=True, slots=True)
-class Intent:
+class Intent(Frozen):
     """The request of an initiator."""
 
     plugin: str

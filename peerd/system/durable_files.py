@@ -27,12 +27,13 @@ def write_atomically(path: Path, content: bytes, mode: int = 0o600) -> None:
     sync_directory(path.parent)
 
 
-def write_new_file(path: Path, content: bytes, mode: int) -> None:
+def write_new_file(path: Path, content: bytes, mode: int, *, is_kept: bool = True) -> None:
     """Create ``path`` with exactly ``mode`` from the first byte on; an existing file is never overwritten.
 
     For keys: a key that others could read for a moment may be stolen, and a key whose file a power cut removes, after
-    its id was published, is lost. When the disk is full no part of the file is left, as the next start would take it
-    for a damaged key. Raises ``FileExistsError`` or another ``OSError``.
+    its id was published, is lost (but for what is not kept, there is no waiting for the disk). When the disk is full no
+    part of the file is left, as the next start would take it for a damaged key. Raises ``FileExistsError`` or another
+    ``OSError``.
     """
     descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC | os.O_NOFOLLOW, mode)
     try:
@@ -40,11 +41,13 @@ def write_new_file(path: Path, content: bytes, mode: int) -> None:
             os.fchmod(descriptor, mode)  # the umask may have taken bits away
             file.write(content)
             file.flush()
-            os.fsync(descriptor)
+            if is_kept:
+                os.fsync(descriptor)
     except OSError:
         path.unlink(missing_ok=True)
         raise
-    sync_directory(path.parent)
+    if is_kept:
+        sync_directory(path.parent)
 
 
 def sync_directory(path: Path) -> None:

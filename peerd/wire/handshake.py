@@ -18,6 +18,7 @@ from typing import Annotated, Final
 from msgspec import Meta
 
 from peerd.errors import HandshakeRefused, ProtocolError
+from peerd.frozen import Frozen
 from peerd.ids import NodeId, format_id
 from peerd.limits import HELLO_PLUGINS_MAX, KIB
 from peerd.messages import U8, U16, U64, Message, Name, PeerRef, Struct, Text, message
@@ -106,8 +107,7 @@ class LocalNode:
     plugins: tuple[PluginVersions, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class HandshakeResult:
+class HandshakeResult(Frozen):
     """The outcome of a handshake: the peer, as it introduced itself and as its certificate proves."""
 
     peer: PeerRef

@@ -11,6 +11,7 @@ from pydantic import AfterValidator, BeforeValidator, GetPydanticSchema, PlainSe
 
 from peerd.api import LeafSet, MissingMember
 from peerd.errors import ProtocolError
+from peerd.frozen import Frozen
 from peerd.ids import NodeId, clockwise_distance, format_id, parse_id
 from peerd.messages import PeerRef
 from protocols.aggregation.messages import ABSENTEES_MAX, Absentee, NodeState
@@ -73,8 +74,7 @@ class Named:
     namers: set[NodeId] = field(default_factory=set)
 
 
-@dataclass(frozen=True, slots=True)
-class Candidate:
+class Candidate(Frozen):
     """A node whose tree is complete."""
 
     peer: PeerRef

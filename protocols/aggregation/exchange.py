@@ -13,6 +13,7 @@ from typing import Final
 
 from peerd.api import SizedBlob, Value, value_size_bytes
 from peerd.errors import ProtocolError, Unavailable
+from peerd.frozen import Frozen
 from peerd.ids import NodeId, shared_prefix_bits
 from protocols.aggregation.extraction import Extraction, FileSelection, extract
 from protocols.aggregation.partial import Partial, disjoint, merge
@@ -71,8 +72,7 @@ def result_tag(round_id: bytes) -> bytes:
     return RESULT + round_id
 
 
-@dataclass(frozen=True, slots=True)
-class FileExtractor:
+class FileExtractor(Frozen):
     """Extracts the data of a node from its files."""
 
     root: Path

@@ -18,13 +18,13 @@ import json
 import re
 import stat
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
 from io import SEEK_END
 from operator import itemgetter
 from pathlib import Path
 from typing import Any, BinaryIO, Final
 
 from peerd.errors import Unavailable
+from peerd.frozen import Frozen
 from peerd.lib.filter.evaluate import Matcher, matcher
 from peerd.lib.filter.patterns import EngineMissing
 from protocols.aggregation.functions import (
@@ -54,8 +54,7 @@ FilesProgress = Callable[[int, int], None]
 """Called with (files done, files in all) after every file; an exception from it ends the extraction."""
 
 
-@dataclass(frozen=True, slots=True)
-class Share:
+class Share(Frozen):
     """One of ``parts`` disjoint shares of all relative paths, the same on every machine."""
 
     index: int
@@ -79,8 +78,7 @@ class Share:
         return int.from_bytes(digest[:8], "big") % self.parts == self.index
 
 
-@dataclass(frozen=True, slots=True)
-class FileSelection:
+class FileSelection(Frozen):
     """Which of the files that match the query's glob this node reads, and how much of them at most."""
 
     share: Share | None = None
@@ -91,8 +89,7 @@ class FileSelection:
     """Files that would pass this total are counted as skipped."""
 
 
-@dataclass(frozen=True, slots=True)
-class Extraction:
+class Extraction(Frozen):
     """A state of the query's function (`GroupStates` when it has a ``by``), and how it came about."""
 
     value: State

@@ -17,6 +17,7 @@ from typing import Final, Literal, TypeAlias, cast, get_args
 import msgpack
 
 from peerd.errors import ProtocolError
+from peerd.frozen import Frozen
 from peerd.lib.filter.errors import FilterError
 from peerd.lib.filter.grammar import Dialect
 from peerd.lib.filter.parse import parse
@@ -240,8 +241,7 @@ def _show_name(name: str) -> str:
     return name if _NAME.fullmatch(name) and name.lower() not in _KEYWORDS else json.dumps(name, ensure_ascii=False)
 
 
-@dataclass(frozen=True, slots=True)
-class _Token:
+class _Token(Frozen):
     text: str
     column: int
     quoted: bool = False

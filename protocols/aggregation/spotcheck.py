@@ -8,10 +8,10 @@ few silent ones make an answer partial, and only more than can have died make th
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Final
 
 from peerd.api import Host
+from peerd.frozen import Frozen
 from peerd.ids import NodeId
 from protocols.aggregation.messages import ConfirmContribution
 from protocols.aggregation.statements import confirm_statement
@@ -30,8 +30,7 @@ CHECK_S_MAX: Final = PAUSE_S * (2**ASKED_TIMES_MAX - 1)
 CHECK_TIMER: Final = "check_due"
 
 
-@dataclass(frozen=True, slots=True)
-class Checked:
+class Checked(Frozen):
     """How many contributors were asked whether they take part, and how many said so."""
 
     asked: int = 0

@@ -17,6 +17,7 @@ from enum import Enum
 from typing import Final
 
 from peerd.errors import Bug
+from peerd.frozen import Frozen
 from peerd.ids import NodeId, shared_prefix_bits
 from peerd.messages import PeerRef
 from protocols.aggregation.messages import AnswerKind
@@ -52,23 +53,20 @@ class TreeTimer(Enum):
     RESERVE = "reserve_due"
 
 
-@dataclass(frozen=True, slots=True)
-class SendInvite:
+class SendInvite(Frozen):
     """Invite this node to swap at the level."""
 
     peer: PeerRef
     level: int
 
 
-@dataclass(frozen=True, slots=True)
-class RouteInvite:
+class RouteInvite(Frozen):
     """Invite a random id of L^level, through the overlay."""
 
     level: int
 
 
-@dataclass(frozen=True, slots=True)
-class SendAnswer:
+class SendAnswer(Frozen):
     """Answer an invitation."""
 
     peer: PeerRef
@@ -76,39 +74,34 @@ class SendAnswer:
     kind: AnswerKind
 
 
-@dataclass(frozen=True, slots=True)
-class SendProposal:
+class SendProposal(Frozen):
     """Ask this node to swap now; its reply goes to `BinomialTree.proposal_answered` (or `proposal_lost`)."""
 
     peer: PeerRef
     level: int
 
 
-@dataclass(frozen=True, slots=True)
-class OpenSwap:
+class OpenSwap(Frozen):
     """Open the swap; its end goes to `BinomialTree.swap_done` or `BinomialTree.swap_failed`."""
 
     peer: PeerRef
     level: int
 
 
-@dataclass(frozen=True, slots=True)
-class Arm:
+class Arm(Frozen):
     """(Re-)arm a timer."""
 
     timer: TreeTimer
     delay_s: float
 
 
-@dataclass(frozen=True, slots=True)
-class Disarm:
+class Disarm(Frozen):
     """Cancel a timer, if armed."""
 
     timer: TreeTimer
 
 
-@dataclass(frozen=True, slots=True)
-class LevelDone:
+class LevelDone(Frozen):
     """A level ended: "swapped", "empty" (nobody there), "timed_out" or "pruned"."""
 
     level: int
@@ -116,8 +109,7 @@ class LevelDone:
     peer: PeerRef | None
 
 
-@dataclass(frozen=True, slots=True)
-class TreeDone:
+class TreeDone(Frozen):
     """The tree ended: "result" (it holds the aggregate of every level) or "pruned"."""
 
     outcome: str
@@ -126,8 +118,7 @@ class TreeDone:
 Effect = SendInvite | RouteInvite | SendAnswer | SendProposal | OpenSwap | Arm | Disarm | LevelDone | TreeDone
 
 
-@dataclass(frozen=True, slots=True)
-class TreeSettings:
+class TreeSettings(Frozen):
     """Pace of a tree; see `protocols.aggregation.config` for what each means to an operator."""
 
     timeout_base_s: float = 2.0

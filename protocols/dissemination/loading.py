@@ -9,10 +9,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 from functools import cache
 from importlib import import_module
-from importlib.metadata import EntryPoint, entry_points
+from importlib.metadata import EntryPoint
 from importlib.util import find_spec
 from typing import Any, Final
 
+from peerd.entry_points import entries, installed
 from peerd.errors import ConfigError
 from peerd.messages import Message
 from peerd.telemetry.schema import Event
@@ -20,11 +21,6 @@ from protocols.dissemination.ports import InterestKind, PolicyFactory
 
 KINDS: Final = "peerd.interests"
 POLICIES: Final = "peerd.policies"
-
-
-def installed_names(group: str) -> list[str]:
-    """What there is, by name."""
-    return sorted({entry.name for entry in entry_points(group=group)})
 
 
 def load_kind(name: str) -> InterestKind:
@@ -41,9 +37,9 @@ def load_policy(name: str) -> PolicyFactory:
 
 @cache
 def _load(group: str, name: str) -> Any:
-    found = [entry for entry in entry_points(group=group) if entry.name == name]
+    found = entries(group, name)
     if not found:
-        names = ", ".join(installed_names(group))
+        names = ", ".join(installed(group))
         raise ConfigError(f"nothing of this name is installed in {group}; there are: {names}", key=name)
     try:
         return found[0].load()()
@@ -62,8 +58,7 @@ def policy_events() -> tuple[type[Event], ...]:
 
 
 def _policies() -> Iterator[EntryPoint]:
-    found = {entry.name: entry for entry in entry_points(group=POLICIES)}
-    return (found[name] for name in sorted(found))
+    return (entries(POLICIES, name)[0] for name in installed(POLICIES))
 
 
 def _beside(entry: EntryPoint, module: str, what: str) -> tuple[Any, ...]:

@@ -72,7 +72,7 @@ class StreamsModel(BaseModel):
 class StreamsRequest(BaseModel):
     """Base of what clients send: a member that is not known is a mistake."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
+    model_config = ConfigDict(frozen=True, extra="forbid", defer_build=True)
 
 
 class StreamSpec(StreamsRequest):

@@ -37,7 +37,7 @@ class SavedNamed(BaseModel):
     """A named subscription. ``after``: where it began. ``begun`` tells it from an earlier one of its name, whose places
     the log may still have. ``creator``: who has created the stream; empty: an older version has not said."""
 
-    model_config = ConfigDict(frozen=True, extra="ignore")
+    model_config = ConfigDict(frozen=True, extra="ignore", defer_build=True)
 
     stream: StreamName
     interest: InterestTextField

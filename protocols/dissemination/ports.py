@@ -6,6 +6,7 @@ from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol, runtime_checkable
 
+from peerd.frozen import Frozen
 from peerd.ids import NodeId
 from peerd.messages import Message, PeerRef
 from peerd.telemetry.schema import Event
@@ -14,8 +15,7 @@ from protocols.dissemination.models import PastMove, PlannedMove
 from protocols.dissemination.names import StreamPosition
 
 
-@dataclass(frozen=True, slots=True)
-class Interest:
+class Interest(Frozen):
     """What a member wants of a stream. ``text`` is canonical: two texts that mean the same are one interest.
 
     ``meaning`` is the kind's own form of it.
@@ -130,8 +130,7 @@ def total_bytes(items: Iterable[StreamItem]) -> int:
 # What decides the shape of the tree
 
 
-@dataclass(frozen=True, slots=True)
-class ChildInfo:
+class ChildInfo(Frozen):
     """A child, as the policy at its parent sees it."""
 
     peer: PeerRef
@@ -142,8 +141,7 @@ class ChildInfo:
     """What waits to be sent to it."""
 
 
-@dataclass(frozen=True, slots=True)
-class ItemWork:
+class ItemWork(Frozen):
     """What this node spends on an item. ``filter_s``: for each child, to see whether it gets the item.
 
     ``send_s``: for each child that gets it, to send it.

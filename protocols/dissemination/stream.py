@@ -55,7 +55,7 @@ def what_is_wrong(error: ValidationError, settings: type[BaseModel] | None = Non
 class SeedRef(BaseModel):
     """A node, as a record has it."""
 
-    model_config = ConfigDict(frozen=True, extra="ignore")
+    model_config = ConfigDict(frozen=True, extra="ignore", defer_build=True)
 
     id: Annotated[str, Field(pattern=r"^[0-9a-f]{32}$")]
     host: Annotated[str, Field(min_length=1), BytesMax(HOST_LENGTH_MAX)]
@@ -80,7 +80,7 @@ def _peer(id: str, host: str, port: int) -> PeerRef:
 class FormerProducer(BaseModel):
     """Who has signed the items of an earlier term."""
 
-    model_config = ConfigDict(frozen=True, extra="ignore")
+    model_config = ConfigDict(frozen=True, extra="ignore", defer_build=True)
 
     id: Annotated[str, Field(pattern=r"^[0-9a-f]{32}$")]
     term: Annotated[int, Field(ge=0, le=TERM_MAX)]
@@ -89,7 +89,7 @@ class FormerProducer(BaseModel):
 class StreamRecord(BaseModel):
     """What a record says. A later peerd may add members, which are ignored here."""
 
-    model_config = ConfigDict(frozen=True, extra="ignore")
+    model_config = ConfigDict(frozen=True, extra="ignore", defer_build=True)
 
     name: StreamName
     kind: PluginName

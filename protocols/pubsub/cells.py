@@ -13,11 +13,12 @@ busy. The alternate counts as the only part of its home, and the halves count as
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from functools import lru_cache
 from typing import Annotated, Final
 
 from msgspec import Meta
+
+from peerd.frozen import Frozen
 
 COORDINATE_BITS: Final = 32
 SIDE: Final = 1 << COORDINATE_BITS
@@ -118,8 +119,7 @@ def cell_of_text(bits: str) -> int:
     return cell if halvings == bits else alternate(cell)
 
 
-@dataclass(frozen=True, slots=True)
-class Area:
+class Area(Frozen):
     """A rectangle: x from ``x_low`` up to, not including, ``x_high``; y likewise."""
 
     x_low: int
@@ -170,8 +170,7 @@ def part_at(parts: Sequence[int], x: int, y: int) -> int:
     return next((part for part in parts if holds_point(part, x, y)), parts[0])
 
 
-@dataclass(frozen=True, slots=True)
-class Target:
+class Target(Frozen):
     """The points that an event may match: all x <= ``value`` <= y (section 3.2).
 
     ``length_max``: no stored range is longer, because of the cut-off line (section 3.5). ``value`` is ``None`` where

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from peerd.api import HistorySize, Host, Metric, Part, on_timer
+from peerd.frozen import Frozen
 from peerd.ids import NodeId, format_id
 from protocols.pubsub.config import PubSubConfig
 from protocols.pubsub.events import EventDelivered, EventsDropped, NodeLoad
@@ -57,8 +58,7 @@ METRICS: Final[tuple[Metric, ...]] = (
 )
 
 
-@dataclass(frozen=True, slots=True)
-class DeliveryOutcome:
+class DeliveryOutcome(Frozen):
     """What became of an event for one node. ``what``: delivered, or the reason why it was dropped."""
 
     subscriber: NodeId | None

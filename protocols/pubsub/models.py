@@ -44,7 +44,7 @@ class PubSubModel(BaseModel):
 class ClientRequest(BaseModel):
     """Base of what clients send: a member that is not known is a mistake."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
+    model_config = ConfigDict(frozen=True, extra="forbid", defer_build=True)
 
 
 class Whatever(BaseModel):
@@ -165,7 +165,7 @@ class SubscriptionRequest(ClientRequest):
     items_max: Annotated[int, Field(ge=1, le=1_000_000)] | None = None
     bytes_max: Annotated[int, Field(ge=1024, le=64 << 20)] | None = None
 
-    model_config = ConfigDict(frozen=True, extra="forbid", populate_by_name=True)
+    model_config = ConfigDict(frozen=True, extra="forbid", populate_by_name=True, defer_build=True)
 
 
 class SubscriptionChange(ClientRequest):

@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol, TypeAlias
 
+from peerd.frozen import Frozen
 from peerd.lib.filter import Node
 from peerd.messages import PeerRef
 from protocols.pubsub.cells import Target
@@ -82,27 +83,23 @@ class Schemas(Protocol):
 # What the tree says about a cell
 
 
-@dataclass(frozen=True, slots=True)
-class Here:
+class Here(Frozen):
     """This node is the root of the cell, and the cell is a leaf."""
 
 
-@dataclass(frozen=True, slots=True)
-class Elsewhere:
+class Elsewhere(Frozen):
     """Go on to these cells. ``vouched``: they are halves of the cell that was asked about, which is an inner node."""
 
     cells: tuple[int, ...]
     vouched: bool
 
 
-@dataclass(frozen=True, slots=True)
-class Unsettled:
+class Unsettled(Frozen):
     """Ask again when `LeafEvents.tree_changed` tells of the cell: this node has just become its root, or it is being
     split or merged at this moment."""
 
 
-@dataclass(frozen=True, slots=True)
-class NotMine:
+class NotMine(Frozen):
     """This node is not the root of the cell's key."""
 
 

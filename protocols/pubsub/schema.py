@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
 from decimal import Decimal
 from functools import lru_cache
 from typing import Any, Final
@@ -11,6 +10,7 @@ from typing import Any, Final
 import msgpack
 
 from peerd.errors import ConfigError, ProtocolError, closest
+from peerd.frozen import Frozen
 from peerd.lib.filter import FilterTooLarge, Node, covers_form, from_json, normal_form, parse, write
 from peerd.lib.filter.evaluate import Matcher, matcher
 from peerd.lib.filter.meaning import Presence
@@ -42,8 +42,7 @@ _PLAIN: Final = frozenset((str, int, float, bool))
 _ALL_ADDRESSES: Final = "0.0.0.0/0"
 
 
-@dataclass(frozen=True, slots=True)
-class Attribute:
+class Attribute(Frozen):
     """An attribute: its number (from 1 on, in the order of the document), type and domain.
 
     ``reversed_of``: it holds that other attribute's text, reversed. ``length_max``: no longer range is one point.

@@ -7,11 +7,11 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Callable
-from dataclasses import dataclass
 from hashlib import sha256
 from typing import Final
 
 from peerd.errors import ConfigError
+from peerd.frozen import Frozen
 from peerd.ids import ID_BYTES, NodeId, id_to_bytes
 from peerd.limits import PROOF_BYTES_MAX
 from protocols.pubsub.document import DOCUMENT_BYTES_MAX
@@ -23,8 +23,7 @@ RECORD_BYTES_MAX: Final = _HEAD.size + PROOF_BYTES_MAX + DOCUMENT_BYTES_MAX
 _TAG: Final = b"schema"
 
 
-@dataclass(frozen=True, slots=True)
-class SchemaRecord:
+class SchemaRecord(Frozen):
     """A version of a schema, or, with ``is_over``, its creator's word that it has ended with this version."""
 
     schema: EventSchema

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from decimal import Context, Decimal
 from typing import Final, TypeAlias
 
+from peerd.frozen import Frozen
 from peerd.lib.filter.ranges import Cut
 from peerd.lib.filter.values import Key
 from protocols.pubsub.cells import SIDE
@@ -28,8 +29,7 @@ _ARITHMETIC: Final = Context(prec=60)
 """For differences of decimals; its rounding keeps the order."""
 
 
-@dataclass(frozen=True, slots=True)
-class WholeAxis:
+class WholeAxis(Frozen):
     """Whole numbers from ``low`` to ``high``: integers, booleans, nanoseconds, addresses."""
 
     low: int

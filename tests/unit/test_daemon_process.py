@@ -8,7 +8,7 @@ import resource
 import socket
 import subprocess
 import sys
-from importlib.metadata import EntryPoint
+from importlib.metadata import EntryPoint, EntryPoints
 from pathlib import Path
 
 import pytest
@@ -141,7 +141,7 @@ def test_a_wrong_table_is_named(configs: dict[str, dict[str, object]], message: 
 )
 def test_what_is_no_plugin_is_named(monkeypatch: pytest.MonkeyPatch, value: str, message: str) -> None:
     entry = EntryPoint("other", value, PLUGINS)
-    monkeypatch.setattr("importlib.metadata.entry_points", lambda group: [entry])
+    monkeypatch.setattr("peerd.entry_points._registered", lambda places: EntryPoints([entry]))
     monkeypatch.setitem(__import__("sys").modules, __name__, __import__("types").SimpleNamespace(Echo=Echo))
     with pytest.raises(ConfigError, match=f"protocols.other: .*{message}"):
         find_plugins()

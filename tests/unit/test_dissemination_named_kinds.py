@@ -6,7 +6,8 @@ import re
 
 import pytest
 
-from protocols.dissemination.loading import KINDS, POLICIES, installed_names
+from peerd.entry_points import installed
+from protocols.dissemination.loading import KINDS, POLICIES
 from tests.test_tidy import ROOT
 
 FOR_EXPERIMENTS = {"classes"}
@@ -26,4 +27,4 @@ def offered(page: str, column: str) -> set[str]:
     [("streams.md", "kind", KINDS), ("interests.md", "kind", KINDS), ("streams.md", "policy", POLICIES)],
 )
 def test_what_a_page_offers_is_what_is_installed(page: str, column: str, group: str) -> None:
-    assert offered(page, column) == set(installed_names(group)) - FOR_EXPERIMENTS
+    assert offered(page, column) == set(installed(group)) - FOR_EXPERIMENTS

@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import zlib
 from collections.abc import Iterable
-from dataclasses import dataclass
 from typing import Final
 
 import msgpack
+
+from peerd.frozen import Frozen
 
 FORMAT_VERSION: Final = 2
 """The version of the tables below, kept as SQLite's ``user_version``. Files of other versions are not read."""
@@ -20,8 +21,7 @@ Value = int | float | str | bytes
 Row = tuple[Value, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class TableSchema:
+class TableSchema(Frozen):
     """One table: its columns with their SQL types. The first ``key_length`` columns are the primary key."""
 
     name: str

@@ -18,6 +18,7 @@ from collections.abc import Callable, Iterable, Iterator, MutableSequence
 from dataclasses import dataclass, field
 from typing import Final
 
+from peerd.frozen import Frozen
 from peerd.lib.filter.ranges import Cut, Ranges
 from peerd.lib.filter.values import Key, View
 
@@ -181,8 +182,7 @@ class _Builder:
         return begins, ends_before, several
 
 
-@dataclass(frozen=True, slots=True)
-class IndexColumn:
+class IndexColumn(Frozen):
     """A finished column, as the module's docstring describes it. It is never changed: the index builds a new one."""
 
     name: str

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from decimal import Decimal
 from functools import partial
 from typing import Any, Final, TypeAlias
 
+from peerd.frozen import Frozen
 from peerd.lib.filter.meaning import AllOf, Fits, Positive, Presence, Test, Within, opposite, positive, test_of
 from peerd.lib.filter.tree import And, Constant, Node, Not, Or
 from peerd.lib.filter.values import STRICT, Reader, View, find
@@ -124,8 +124,7 @@ def truth(node: Node, event: Any, *, reader: Reader = STRICT, accessor: Accessor
 _SHOWN_CHARACTERS: Final = 80
 
 
-@dataclass(frozen=True, slots=True)
-class Reason:
+class Reason(Frozen):
     """One atom of a filter, and what it was for an event."""
 
     atom: str
@@ -138,8 +137,7 @@ class Reason:
         return f"{self.atom}: {_WORDS[self.truth]}, {self.name} is {self.value}"
 
 
-@dataclass(frozen=True, slots=True)
-class Explanation:
+class Explanation(Frozen):
     """The truth of a filter for one event, and the atoms that decided it."""
 
     truth: Truth

@@ -8,17 +8,16 @@ pattern, or does not. `Presence`: the attribute is there, or is not. Tests know 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TypeAlias
 
+from peerd.frozen import Frozen
 from peerd.lib.filter import tree
 from peerd.lib.filter.patterns import Pattern, PatternKind, fixed_text, like_parts, normalise_like
 from peerd.lib.filter.ranges import FULL, Ranges, after, between, compared, prefix, union
 from peerd.lib.filter.values import View, key_of, parse_network, view_of
 
 
-@dataclass(frozen=True, slots=True)
-class Within:
+class Within(Frozen):
     """The attribute can be read through the view, and its key lies in the ranges."""
 
     name: str
@@ -26,8 +25,7 @@ class Within:
     ranges: Ranges
 
 
-@dataclass(frozen=True, slots=True)
-class Fits:
+class Fits(Frozen):
     """The attribute is text that fits the pattern (or, negated, does not)."""
 
     name: str
@@ -35,8 +33,7 @@ class Fits:
     negated: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class Presence:
+class Presence(Frozen):
     """A test whether the attribute has a value, or whether it has none."""
 
     name: str
@@ -46,15 +43,13 @@ class Presence:
 Test: TypeAlias = Within | Fits | Presence
 
 
-@dataclass(frozen=True, slots=True)
-class AllOf:
+class AllOf(Frozen):
     """A test that is true if all its parts are; without parts it is always true."""
 
     parts: tuple[Positive, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class AnyOf:
+class AnyOf(Frozen):
     """A test that is true if one of its parts is; without parts it is never true."""
 
     parts: tuple[Positive, ...]

@@ -13,12 +13,12 @@ who delivers asks the filter itself again. Everything here reads values as `peer
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
 from enum import StrEnum
 from functools import reduce
 from operator import and_
 from typing import Final
 
+from peerd.frozen import Frozen
 from peerd.lib.filter.errors import FilterTooLarge
 from peerd.lib.filter.limits import CONJUNCT_ATOMS_MAX, CONJUNCTS_MAX, NORMAL_STEPS_MAX
 from peerd.lib.filter.meaning import AllOf, AnyOf, Fits, Positive, Presence, Test, Within, implied, opposite, positive
@@ -44,8 +44,7 @@ def mark_of(test: Test) -> Mark:
     return Mark.RESIDUAL
 
 
-@dataclass(frozen=True, slots=True)
-class Conjunct:
+class Conjunct(Frozen):
     """Tests that must all be true, sorted. At most one `Within` for an attribute and a view, but for ENDING."""
 
     tests: tuple[Test, ...]
@@ -71,8 +70,7 @@ class Conjunct:
         return None
 
 
-@dataclass(frozen=True, slots=True)
-class NormalForm:
+class NormalForm(Frozen):
     """The alternatives. Without any the filter matches nothing; with one that has no tests it matches everything."""
 
     conjuncts: tuple[Conjunct, ...]

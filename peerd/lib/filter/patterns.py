@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
-from dataclasses import dataclass
 from enum import StrEnum
 from functools import lru_cache
 from types import ModuleType
 from typing import Any, Final
 
+from peerd.frozen import Frozen
 from peerd.lib.filter.errors import FilterError, FilterTooLarge
 from peerd.lib.filter.limits import (
     LIKE_CHARACTERS_MAX,
@@ -44,8 +44,7 @@ class PatternKind(StrEnum):
     MATCHES = "MATCHES"
 
 
-@dataclass(frozen=True, slots=True, order=True)
-class Pattern:
+class Pattern(Frozen, order=True):
     """One pattern; of LIKE, ``text`` has ``\\`` before every wildcard that is meant literally, and before itself."""
 
     kind: PatternKind

@@ -13,9 +13,9 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
 from typing import Final, TypeAlias
 
+from peerd.frozen import Frozen
 from peerd.lib.filter.values import ADDRESS_END, OTHER, Key, View
 
 Cut: TypeAlias = tuple[Key, int]
@@ -23,8 +23,7 @@ _FIRST: Final[dict[View, Cut]] = {View.BOOLEAN: (0, 0), View.TEXT: ("", 0), View
 _END: Final[dict[View, Cut]] = {View.BOOLEAN: (2, 0), View.ADDRESS: (ADDRESS_END, 0)}
 
 
-@dataclass(frozen=True, slots=True)
-class Ranges:
+class Ranges(Frozen):
     """A set of keys; ``inside`` says whether the lowest keys belong to it. Made by the functions below."""
 
     inside: bool

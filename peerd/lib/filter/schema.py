@@ -7,12 +7,14 @@ that is read with it compares every attribute as its type says, or is refused wi
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
 from decimal import Decimal, InvalidOperation
 from enum import StrEnum
 from typing import Any, Final
 
+from msgspec.structs import replace
+
 from peerd.errors import closest
+from peerd.frozen import Frozen
 from peerd.lib.filter import tree
 from peerd.lib.filter.errors import FilterError
 from peerd.lib.filter.values import Address, Literal, Timestamp, View, find, parse_address, parse_timestamp, view_of
@@ -44,8 +46,7 @@ _VIEWS: Final = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class Schema:
+class Schema(Frozen):
     """Names and types of all attributes that filters may use."""
 
     types: Mapping[str, Type]

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 from math import inf, prod
 from typing import Any, Final
 
+from peerd.frozen import Frozen
 from peerd.lib.filter.meaning import Fits, Presence, Test, Within
 from peerd.lib.filter.normal import Conjunct, normal_form
 from peerd.lib.filter.patterns import PatternKind
@@ -28,8 +28,7 @@ POINT_GUESS: Final = 0.01
 """The assumed share of events with one value of an attribute that has no histogram."""
 
 
-@dataclass(frozen=True, slots=True)
-class Histogram:
+class Histogram(Frozen):
     """Equally many values between any two neighbouring edges; a value that is frequent is an edge several times."""
 
     view: View

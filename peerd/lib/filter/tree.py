@@ -8,10 +8,10 @@ that is missing or cannot be read as its values are is unknown, and AND, OR, NOT
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
 from decimal import Decimal
 from typing import Final, TypeAlias
 
+from peerd.frozen import Frozen
 from peerd.lib.filter.errors import FilterError, FilterTooLarge
 from peerd.lib.filter.limits import (
     ATOMS_MAX,
@@ -30,8 +30,7 @@ FLIPPED: Final = {"<": ">", "<=": ">=", ">": "<", ">=": "<="}
 AFFIXES: Final = ("STARTS WITH", "ENDS WITH", "CONTAINS")
 
 
-@dataclass(frozen=True, slots=True)
-class Compare:
+class Compare(Frozen):
     """A comparison: ``name operator value``."""
 
     name: str
@@ -39,8 +38,7 @@ class Compare:
     value: Literal
 
 
-@dataclass(frozen=True, slots=True)
-class Between:
+class Between(Frozen):
     """``name BETWEEN low AND high``, or with one end left out: ``name IN [low, high)``."""
 
     name: str
@@ -50,16 +48,14 @@ class Between:
     high_closed: bool = True
 
 
-@dataclass(frozen=True, slots=True)
-class In:
+class In(Frozen):
     """``name IN (value, ...)``, all values of one kind."""
 
     name: str
     values: tuple[Literal, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class Like:
+class Like(Frozen):
     """``name LIKE 'pattern' [ESCAPE 'c']``: ``%`` is any text and ``_`` any one character."""
 
     name: str
@@ -67,8 +63,7 @@ class Like:
     escape: str | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Affix:
+class Affix(Frozen):
     """``name STARTS WITH 'text'``, also ENDS WITH and CONTAINS."""
 
     name: str
@@ -76,52 +71,45 @@ class Affix:
     text: str
 
 
-@dataclass(frozen=True, slots=True)
-class Matches:
+class Matches(Frozen):
     """``name MATCHES 'regular expression'``: the whole text, RE2's syntax."""
 
     name: str
     regex: str
 
 
-@dataclass(frozen=True, slots=True)
-class InNetwork:
+class InNetwork(Frozen):
     """A condition on an IP address: ``name IN CIDR ('10.0.0.0/8', ...)``."""
 
     name: str
     networks: tuple[str, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class IsNull:
+class IsNull(Frozen):
     """``name IS NULL``: missing, or null. The only atom that is never unknown."""
 
     name: str
 
 
-@dataclass(frozen=True, slots=True)
-class Constant:
+class Constant(Frozen):
     """The condition TRUE or the condition FALSE."""
 
     value: bool
 
 
-@dataclass(frozen=True, slots=True)
-class Not:
+class Not(Frozen):
     """The negation of its part; unknown when the part is unknown."""
 
     part: Node
 
 
-@dataclass(frozen=True, slots=True)
-class And:
+class And(Frozen):
     """True if all parts are true. It is made by `all_of`."""
 
     parts: tuple[Node, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class Or:
+class Or(Frozen):
     """True if at least one part is true. It is made by `any_of`."""
 
     parts: tuple[Node, ...]

@@ -23,12 +23,13 @@ import ipaddress
 import math
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta, timezone
 from decimal import Decimal
 from enum import StrEnum
 from functools import lru_cache
 from typing import Any, Final, TypeAlias
+
+from peerd.frozen import Frozen
 
 
 class View(StrEnum):
@@ -48,8 +49,7 @@ Reader: TypeAlias = Mapping[View, Callable[[Any], Key | None]]
 """For each view, the key of a value, or ``None`` when the value cannot be read so."""
 
 
-@dataclass(frozen=True, slots=True, order=True)
-class Timestamp:
+class Timestamp(Frozen, order=True):
     """A point in time, in nanoseconds since 1970-01-01T00:00:00Z."""
 
     nanoseconds: int
@@ -60,8 +60,7 @@ class Timestamp:
         return f"{shown}.{fraction:09d}".rstrip("0").rstrip(".") + "Z" if fraction else f"{shown}Z"
 
 
-@dataclass(frozen=True, slots=True, order=True)
-class Address:
+class Address(Frozen, order=True):
     """An IP address as its key; see the module's table."""
 
     key: int

@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Final
 
+from peerd.frozen import Frozen
 from peerd.ids import NodeId
 from peerd.messages import Message, PeerRef
 from peerd.overlay.messages import ViewReply, ViewRequest
@@ -25,16 +26,14 @@ ANSWER_TIMEOUT_S: Final = 5.0
 ATTEMPTS: Final = 2
 
 
-@dataclass(frozen=True, slots=True)
-class NodeView:
+class NodeView(Frozen):
     """One node that answered, and what it sees."""
 
     peer: PeerRef
     says: ViewReply
 
 
-@dataclass(frozen=True, slots=True)
-class WalkProgress:
+class WalkProgress(Frozen):
     """How far a walk is, in nodes."""
 
     answered: int

@@ -8,6 +8,7 @@ from typing import Final
 
 from peerd.api import GroupOutcome, Plugin
 from peerd.errors import Bug, ProtocolError, Unavailable
+from peerd.frozen import Frozen
 from peerd.ids import NodeId, key_of
 from peerd.messages import Message, PeerRef, decode_body, encode_body, message_type
 from peerd.services.groups.config import GroupsConfig
@@ -28,8 +29,7 @@ def group_key(plugin: str, group: str) -> NodeId:
     return key_of(f"group\n{plugin}\n{group}")
 
 
-@dataclass(frozen=True, slots=True)
-class GroupMembership:
+class GroupMembership(Frozen):
     """One plugin in one group. Without ``on_message`` it has only created the group."""
 
     plugin: str

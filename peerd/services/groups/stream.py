@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections import deque
-from dataclasses import dataclass
 
+from peerd.frozen import Frozen
 from peerd.ids import NodeId
 from peerd.services.groups.messages import GroupMulticast, MulticastPosition, Publication
 
@@ -77,8 +77,7 @@ def _is_owed(position: MulticastPosition, child: MulticastPosition) -> bool:
     return position.generation >= child.generation  # if equal there were two roots, and the child was below the other
 
 
-@dataclass(frozen=True, slots=True)
-class StreamReplay:
+class StreamReplay(Frozen):
     """What a newly attached child gets: everything after ``start``."""
 
     start: MulticastPosition | None

@@ -7,11 +7,11 @@ of a node, and those that it shares with a neighbour, are ranges between such mi
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from functools import cached_property
 from typing import Final
 
 from peerd.api import LeafSet, RecordRole
+from peerd.frozen import Frozen
 from peerd.ids import RING, NodeId, clockwise_distance, closeness
 from peerd.messages import PeerRef
 
@@ -21,8 +21,7 @@ PLACES: Final = RING << ITEM_BITS
 that can be cut like any other."""
 
 
-@dataclass(frozen=True, slots=True)
-class Arc:
+class Arc(Frozen):
     """The places in [low, high), clockwise; the whole ring when both are equal.
 
     With ``low_item`` and ``high_item`` 0 these are all the places of the keys in [low, high).

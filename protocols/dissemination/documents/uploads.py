@@ -6,9 +6,9 @@ Neighbours take turns, so that one that asks for much, or takes it slowly, does 
 from __future__ import annotations
 
 from collections import deque
-from dataclasses import dataclass
 from typing import Final
 
+from peerd.frozen import Frozen
 from peerd.ids import NodeId
 from peerd.limits import MIB
 from peerd.messages import PeerRef
@@ -28,8 +28,7 @@ WAITING_PEER_MAX: Final = 16
 WAITING_MAX: Final = 1024
 
 
-@dataclass(frozen=True, slots=True)
-class Upload:
+class Upload(Frozen):
     """A chunk for somebody."""
 
     peer: PeerRef

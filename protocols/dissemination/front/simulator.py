@@ -8,6 +8,7 @@ from random import Random
 from typing import Any, ClassVar, Final, Literal
 
 from peerd.api import Plugin
+from peerd.entry_points import installed
 from peerd.errors import ConfigError, Unavailable
 from peerd.sim.rng import fork
 from peerd.sim.simulation import Place, Simulation
@@ -18,7 +19,7 @@ from protocols.dissemination.front.judging import StreamJudge, WatchedStream, pl
 from protocols.dissemination.front.published import WRITINGS
 from protocols.dissemination.front.storms import MovesAMinute
 from protocols.dissemination.front.troubles import Troubles
-from protocols.dissemination.loading import POLICIES, installed_names, load_policy
+from protocols.dissemination.loading import POLICIES, load_policy
 from protocols.dissemination.models import StreamSpec, StreamView
 from protocols.dissemination.names import StreamPosition, position_text
 from protocols.dissemination.plugin import Dissemination
@@ -72,7 +73,7 @@ LATE_ITEMS_MAX: Final = 8
 def usable_policies() -> list[str]:
     """The installed policies, by name; one that needs settings, or cannot be imported, is left out."""
     found = []
-    for name in installed_names(POLICIES):
+    for name in installed(POLICIES):
         try:
             load_policy(name).settings({})
         except (ConfigError, ValueError):

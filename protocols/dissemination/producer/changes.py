@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import dataclass
 
 from peerd.api import Part
 from peerd.errors import Unavailable
+from peerd.frozen import Frozen
 from protocols.dissemination.asking import StreamQuestions, node_in_tree
 from protocols.dissemination.models import StreamSpec, StreamTreeView, StreamView
 from protocols.dissemination.producer.next_producer import NextProducer
@@ -25,8 +25,7 @@ Done = Callable[[Exception | None], None]
 Viewed = Callable[[StreamView | Exception], None]
 
 
-@dataclass(frozen=True, slots=True)
-class _Ending:
+class _Ending(Frozen):
     node: StreamNode
     since: float
     on_done: Done

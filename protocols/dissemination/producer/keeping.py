@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import dataclass
 from typing import Final
 
 from peerd.errors import Unavailable
+from peerd.frozen import Frozen
 from protocols.dissemination.interests.errors import ItemError
 from protocols.dissemination.messages import StreamItem
 from protocols.dissemination.names import StreamPosition
@@ -23,8 +23,7 @@ Kept = Callable[[bool | Exception], None]
 """Told whether an item is on disk; or that it was refused in the end."""
 
 
-@dataclass(frozen=True, slots=True)
-class PastItems:
+class PastItems(Frozen):
     """What a producer had on disk when it was restarted: all that came after ``floor``, and when each was kept."""
 
     floor: StreamPosition

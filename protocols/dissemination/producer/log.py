@@ -13,7 +13,6 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import suppress
-from dataclasses import dataclass
 from struct import Struct, error as StructError
 from typing import Annotated, Final
 
@@ -21,6 +20,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from peerd.api import Host, Log
 from peerd.errors import ProtocolError, Unavailable
+from peerd.frozen import Frozen
 from peerd.limits import KIB, LOG_BYTES_MAX, LOG_RECORD_OVERHEAD_BYTES, MIB
 from peerd.messages import decode_struct, encode_struct
 from protocols.dissemination.messages import StreamItem
@@ -42,8 +42,7 @@ _HEAD: Final = Struct(">BQ")
 _MARK, _ITEM = 3, 4
 
 
-@dataclass(frozen=True, slots=True)
-class KeptItem:
+class KeptItem(Frozen):
     """A record: an item, or (``item`` is ``None``) the place where the stream stood when the log was begun."""
 
     at: StreamPosition
@@ -76,7 +75,7 @@ def decode_kept(record: bytes) -> KeptItem:
 class _Place(BaseModel):
     """Records of the log ``slot`` count from the one after ``base`` on."""
 
-    model_config = ConfigDict(frozen=True, extra="ignore")
+    model_config = ConfigDict(frozen=True, extra="ignore", defer_build=True)
 
     slot: Annotated[int, Field(ge=0, lt=DURABLE_MAX)]
     base: Annotated[int, Field(ge=0)]

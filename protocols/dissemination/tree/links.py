@@ -10,6 +10,7 @@ from typing import Final
 
 from msgspec.structs import replace
 
+from peerd.frozen import Frozen
 from peerd.ids import NodeId
 from peerd.messages import PeerRef
 from protocols.dissemination.messages import (
@@ -44,8 +45,7 @@ UNTAKEN_MAX: Final = PARKED_MAX // 2
 """Messages that a parent sends after a large item before the child has taken that in: they wait there."""
 
 
-@dataclass(frozen=True, slots=True)
-class Late:
+class Late(Frozen):
     """An interest that is complete once the parent has come as far as this node had when it began to send it."""
 
     at: StreamPosition

@@ -8,10 +8,11 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any, Final, TypeAlias
 
 from peerd.errors import Unavailable
+from peerd.frozen import Frozen
 from peerd.limits import KIB
 from protocols.dissemination.interests.guarded import GuardedSet
 from protocols.dissemination.messages import StreamItem
@@ -77,8 +78,7 @@ def _changed_and_matched(
     return replace(found, met=interests.match(found.content))
 
 
-@dataclass(frozen=True, slots=True)
-class _Job:
+class _Job(Frozen):
     item: StreamItem | ParsedItem
     done: Done
     failed: Failed

@@ -9,9 +9,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 
 from peerd.errors import Bug, ProtocolError
+from peerd.frozen import Frozen
 from peerd.ids import NodeId
 from peerd.messages import Message, PeerRef
 from protocols.dissemination import messages
@@ -31,8 +31,7 @@ from protocols.dissemination.tree.subscription import Delivered, OwnSubscription
 from protocols.dissemination.tree.upstream import Upstream
 
 
-@dataclass(frozen=True, slots=True)
-class _Waiting:
+class _Waiting(Frozen):
     """Somebody waits until these interests are as complete as they will be, as long as he wants some of them."""
 
     holder: Holder

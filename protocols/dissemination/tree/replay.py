@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Final, cast
 
+from peerd.frozen import Frozen
 from protocols.dissemination.messages import StreamItem
 from protocols.dissemination.names import START, StreamPosition
 
@@ -14,8 +14,7 @@ TRIM_AFTER: Final = 1024
 """So many forgotten entries are taken out of the lists at once, so that each costs next to nothing."""
 
 
-@dataclass(frozen=True, slots=True)
-class BufferLimits:
+class BufferLimits(Frozen):
     """How much is remembered: the first limit that is reached counts."""
 
     items: int

@@ -15,9 +15,9 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Final
 
+from peerd.frozen import Frozen
 from peerd.ids import NodeId
 from peerd.messages import PeerRef
 from protocols.dissemination.messages import DEPTH_MAX, PLACES_TOLD_MAX, Reserve, Reserved, Unreserve
@@ -120,8 +120,7 @@ class SecondParent:
         self.peer = self.of = None
 
 
-@dataclass(frozen=True, slots=True)
-class _Place:
+class _Place(Frozen):
     peer: PeerRef
     parent: NodeId
 

@@ -6,35 +6,32 @@ from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
+from peerd.frozen import Frozen
 from protocols.dissemination.names import START, StreamPosition
 from protocols.dissemination.ports import Interest, LastGiven, ParsedItem
 from protocols.dissemination.tree.past import SLICE_BYTES, StreamPast
 
 
-@dataclass(frozen=True, slots=True)
-class Lost:
+class Lost(Frozen):
     """What a subscription did not get, wholly or in part: what came after ``since``, up to ``until``."""
 
     since: StreamPosition
     until: StreamPosition
 
 
-@dataclass(frozen=True, slots=True)
-class StaleFrom:
+class StaleFrom(Frozen):
     """Nobody vouches for what a subscription was given, until items come again. ``at``: how far the stream was then."""
 
     at: StreamPosition
 
 
-@dataclass(frozen=True, slots=True)
-class FreshAgain:
+class FreshAgain(Frozen):
     """Somebody vouches again for what a subscription is given from here on. ``at``: how far the stream is."""
 
     at: StreamPosition
 
 
-@dataclass(frozen=True, slots=True)
-class Unmatchable:
+class Unmatchable(Frozen):
     """What a subscription wants cannot be matched: it ends. ``at``: how far it had come; ``None``: it had not begun."""
 
     at: StreamPosition | None

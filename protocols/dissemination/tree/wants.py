@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from itertools import chain
 from typing import Final
 
+from peerd.frozen import Frozen
 from peerd.lib.apart import compared
 from peerd.limits import KIB
 from protocols.dissemination.messages import WANTS_MAX
@@ -28,8 +29,7 @@ EVERYTHING: Final = ("everything",)
 """Who wants everything, when there are too many wants."""
 
 
-@dataclass(frozen=True, slots=True)
-class Ask:
+class Ask(Frozen):
     """Ask the parent for an interest, with what came after the mark; ``None``: with nothing of the past."""
 
     interest: Interest

@@ -7,9 +7,11 @@ member as soon as the node has been silent for twice ``delivery_retry``.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from typing import Final
+
+from msgspec.structs import replace
 
 from peerd.api import Host, Part, handles, on_timer
 from peerd.errors import PeerMisbehaved, ProtocolError

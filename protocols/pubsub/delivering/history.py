@@ -6,10 +6,10 @@ It is memory only: a leaf that moves to another node starts with what that node 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import Final, TypeAlias
 
 from peerd.api import HistorySize
+from peerd.frozen import Frozen
 from peerd.ids import NodeId
 from protocols.pubsub.bodies import event_bytes, id_of
 from protocols.pubsub.messages import EventBody
@@ -28,8 +28,7 @@ _Rank: TypeAlias = tuple[float, int, int, int]
 _Key: TypeAlias = tuple[str, bytes]
 
 
-@dataclass(frozen=True, slots=True)
-class Past:
+class Past(Frozen):
     """An event that was seen."""
 
     schema: str

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from hashlib import blake2b
 from typing import Final
 
+from peerd.frozen import Frozen
 from peerd.ids import NodeId
 from peerd.messages import PeerRef
 from protocols.pubsub.bodies import event_bytes
@@ -29,8 +30,7 @@ KEYS_KEPT_MAX: Final = 16
 """So many pieces of a node are remembered with an item, to be given up when the node says that it has none."""
 
 
-@dataclass(frozen=True, slots=True)
-class Member:
+class Member(Frozen):
     """One member of a group: a subscription of a node."""
 
     peer: PeerRef
@@ -39,8 +39,7 @@ class Member:
     keep_bytes: int = 0
 
 
-@dataclass(frozen=True, slots=True)
-class Pick:
+class Pick(Frozen):
     """Which member of a group gets an event, and who comes next if that one does not answer.
 
     ``passed``: how many members were tried before.

@@ -7,13 +7,13 @@ from __future__ import annotations
 import struct
 from collections import Counter
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from typing import Annotated, Final
 
 from msgspec import Meta
 
 from peerd.api import Log
 from peerd.errors import ProtocolError
+from peerd.frozen import Frozen
 from peerd.ids import NodeId, id_from_bytes, id_to_bytes
 from peerd.limits import LOG_RECORD_OVERHEAD_BYTES
 from peerd.messages import U64, Struct, decode_struct, encode_struct
@@ -32,8 +32,7 @@ class StoredEvent(Struct):
     chosen: Annotated[tuple[U64, ...], Meta(max_length=SUBS_MAX)]
 
 
-@dataclass(frozen=True, slots=True)
-class KeptEntry:
+class KeptEntry(Frozen):
     """One event in the index. ``at``: its number in this log."""
 
     at: int

@@ -14,6 +14,7 @@ from typing import Final, TypeAlias
 
 from peerd.api import HistorySize, Host
 from peerd.errors import ProtocolError
+from peerd.frozen import Frozen
 from peerd.messages import PeerRef
 from protocols.pubsub import cells as space
 from protocols.pubsub.bodies import event_bytes, id_of, is_proven
@@ -74,8 +75,7 @@ _Refusals: TypeAlias = dict[tuple[int, Places, str], list[int]]
 """Numbers of events that cannot be matched, by boot of the publisher, leaves, and why."""
 
 
-@dataclass(frozen=True, slots=True)
-class _Call:
+class _Call(Frozen):
     """What one `LeafEvents.arrived` has to answer."""
 
     schema: SchemaView

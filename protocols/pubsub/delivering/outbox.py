@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from peerd.errors import ProtocolError
+from peerd.frozen import Frozen
 from protocols.pubsub.delivering.items import PendingDelivery
 from protocols.pubsub.losses import LossCount, LostEvents
 from protocols.pubsub.messages import EVENTS_BYTES_MAX, EVENTS_MAX
@@ -24,8 +25,7 @@ PAUSE_S_MAX: Final = 30.0
 """A node that asks for a longer pause is asked again after this one."""
 
 
-@dataclass(frozen=True, slots=True)
-class OutboxLimits:
+class OutboxLimits(Frozen):
     """What the configuration says of one stream."""
 
     window: int
@@ -41,8 +41,7 @@ class _Batch:
     lost: tuple[LostEvents, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class DeliveryAttempt:
+class DeliveryAttempt(Frozen):
     """One sending of a batch. ``taken_before``: what was known to be taken then."""
 
     stream: int

@@ -7,11 +7,13 @@ import json
 import struct
 from collections import OrderedDict, deque
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
 from typing import Final
+
+from msgspec.structs import replace
 
 from peerd.api import Log
 from peerd.errors import Unavailable
+from peerd.frozen import Frozen
 from peerd.ids import format_id, id_from_bytes, id_to_bytes
 from peerd.lib.feed import Feed, FeedLoss
 from peerd.limits import KIB, LOG_RECORD_OVERHEAD_BYTES
@@ -63,8 +65,7 @@ def shown_event(event: EventBody, values: Values, is_replay: bool) -> ReceivedEv
     )
 
 
-@dataclass(frozen=True, slots=True)
-class TakenEvent:
+class TakenEvent(Frozen):
     """An event that a subscription gets."""
 
     id: EventId

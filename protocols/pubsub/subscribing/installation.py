@@ -10,13 +10,13 @@ Each method returns what is to be done, in order.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from enum import Enum
 from typing import Final, TypeAlias
 
 from msgspec.structs import replace
 
 from peerd.api import Rng
+from peerd.frozen import Frozen
 from peerd.messages import PeerRef
 from protocols.pubsub.cells import LEVEL_LIMIT, Cell, cell_at, holds_point, level, lies_within
 from protocols.pubsub.messages import PieceStatus, SubObject
@@ -36,8 +36,7 @@ JITTER: Final = 0.2
 NEVER: Final = float("inf")
 
 
-@dataclass(frozen=True, slots=True)
-class SendProbe:
+class SendProbe(Frozen):
     """Route a `ProbeSub` to the key of this cell. ``only_leaf``: the piece is tried at other cells, too."""
 
     cell: Cell
@@ -45,24 +44,21 @@ class SendProbe:
     only_leaf: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class SendInsert:
+class SendInsert(Frozen):
     """Send an `InsertSub` to the node that was the root of the leaf."""
 
     owner: PeerRef
     cell: Cell
 
 
-@dataclass(frozen=True, slots=True)
-class SendEnd:
+class SendEnd(Frozen):
     """Send an `EndSub` to it."""
 
     owner: PeerRef
     cell: Cell
 
 
-@dataclass(frozen=True, slots=True)
-class Find:
+class Find(Frozen):
     """Look up the root of this cell, in order to end the piece there."""
 
     cell: Cell
@@ -83,8 +79,7 @@ class News(Enum):
     """It is over, and need not be known any more."""
 
 
-@dataclass(frozen=True, slots=True)
-class InstallReport:
+class InstallReport(Frozen):
     """Something to tell. ``gap_s``: with FOUND_AGAIN, for how long it may have been gone at most."""
 
     news: News
@@ -95,8 +90,7 @@ class InstallReport:
 InstallAction: TypeAlias = SendProbe | SendInsert | SendEnd | Find | InstallReport
 
 
-@dataclass(frozen=True, slots=True)
-class HoldingLeaf:
+class HoldingLeaf(Frozen):
     """The leaf that holds the piece, as far as this node knows."""
 
     cell: Cell

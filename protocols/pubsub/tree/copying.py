@@ -7,9 +7,9 @@ what it holds with what has arrived.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 from typing import Final, TypeAlias
 
+from peerd.frozen import Frozen
 from protocols.pubsub.cells import cell_at, home, level
 from protocols.pubsub.messages import CellState, OrderKind, PieceStatus, SubObject, TransferResult
 from protocols.pubsub.names import SubscriptionKey
@@ -31,8 +31,7 @@ _COPIED: Final = (PieceStatus.REPLICATED, PieceStatus.ELSEWHERE)
 """Where a copy has arrived. Elsewhere: the other cell is an inner node, and has sent it on to its leaf."""
 
 
-@dataclass(frozen=True, slots=True)
-class SendCopies:
+class SendCopies(Frozen):
     """Send these pieces to the root of a cell; none: that was all."""
 
     cell: int
@@ -40,15 +39,13 @@ class SendCopies:
     remaining_s: tuple[int, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class PutState:
+class PutState(Frozen):
     """Write that the cell is this from now on, and have it replicated."""
 
     state: CellState
 
 
-@dataclass(frozen=True, slots=True)
-class Order:
+class Order(Frozen):
     """Tell a cell to look at what its parent is now."""
 
     cell: int
