@@ -402,6 +402,9 @@ class ProbePub(Message):
     remembered: bool = False
     """The publisher takes these cells for leaves. Where one lies in a larger leaf now, it is told (`EventAck.failed`),
     so that it keeps its events in order: another cell of the same leaf may be on its way."""
+    after: U64 = 0
+    """The publisher's event before these that is on its way to the same leaves: one that has not had it does not take
+    these, and tells the publisher. 0: there is none."""
 
 
 @message(0x020E, bytes_max=EVENT_ACK_BYTES_MAX)

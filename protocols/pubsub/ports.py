@@ -16,7 +16,7 @@ from peerd.lib.filter import Node
 from peerd.messages import PeerRef
 from protocols.pubsub.cells import Target
 from protocols.pubsub.messages import EventBody, LeafEntry, SubObject
-from protocols.pubsub.names import SubscriptionKey, Tree
+from protocols.pubsub.names import EventId, SubscriptionKey, Tree
 
 Values: TypeAlias = dict[str, Any]
 """An event's attributes by name, with values as the filters read them."""
@@ -150,6 +150,9 @@ class LeafEvents(Protocol):
 
     def had(self, events: Sequence[EventBody], cell: tuple[int, int]) -> bool:
         """Whether all of these have visited this very cell while it was a leaf of this node."""
+
+    def has_had(self, event: EventId, cell: tuple[int, int]) -> bool:
+        """Whether an event has visited this cell, or the leaf that it was split from, at this node."""
 
     def installed(self, tree: Tree, cell: int, sub: SubObject) -> None:
         """A piece is new in a leaf of this node: deliver what it asks for of the past (``since_ms``)."""

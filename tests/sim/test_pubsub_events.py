@@ -16,6 +16,8 @@ from protocols.pubsub.config import PubSubConfig
 from protocols.pubsub.front.judging import plugin_of
 from protocols.pubsub.messages import ProbePub
 from protocols.pubsub.names import EventId, Tree, key_of
+from protocols.pubsub.publishing import lanes
+from protocols.pubsub.publishing.lanes import LaneBook
 from protocols.pubsub.publishing.outcomes import PublishStatus
 from protocols.pubsub.publishing.probing import LevelGuide
 from protocols.pubsub.service import NotDone
@@ -124,6 +126,38 @@ def test_a_tree_that_changes_all_the_time_still_sees_every_event_in_order(seed: 
     outcomes = [outcome for publisher in publishers for outcome in publisher.outcomes]
     assert {outcome.status for outcome in outcomes} == {PublishStatus.REPLICATED}
     assert_in_order(simulation, deepest=6)
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_several_batches_on_their_way_to_a_leaf_keep_their_order(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Messages are lost and overtake each other, and leaves are split, merged and get other roots meanwhile."""
+    monkeypatch.setattr(lanes, "FURTHER_EVENTS", 1)
+    last_flying, before = LaneBook.last_flying, list[int]()
+
+    def noted(book: LaneBook, tree: Tree, cell: int) -> int:
+        before.append(last_flying(book, tree, cell))
+        return before[-1]
+
+    monkeypatch.setattr(LaneBook, "last_flying", noted)
+    rng = Random(seed)
+    forest = Forest.grown(rng, depth=2)
+    network = NetworkConfig(loss=0.02, reordering=0.1, is_fifo=False)
+    simulation = events_ring(12, seed, forest, PATIENT, network)
+    publishers = [events_of(node) for node in simulation.live_nodes()[:2]]
+    for step in range(300):
+        rng.choice(publishers).publish(values_of(rng))
+        if step % 40 == 20:
+            forest.change(rng, depth=4)
+        if step % 100 == 50:
+            simulation.start(1)
+        if step % 100 == 90:
+            simulation.kill(rng.choice(simulation.live_nodes()[2:]))
+        simulation.run_for(rng.uniform(0.0, 0.02))
+    finish(simulation, publishers, 300)
+    outcomes = [outcome for publisher in publishers for outcome in publisher.outcomes]
+    assert {outcome.status for outcome in outcomes} == {PublishStatus.REPLICATED}
+    assert sum(map(bool, before)) > 20, "several were on their way"
+    assert_in_order(simulation, deepest=4)
 
 
 def test_leaves_that_are_remembered_are_one_hop_away() -> None:

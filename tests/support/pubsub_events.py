@@ -232,6 +232,10 @@ class AckingLeaves:
         names = [EventId(event.publisher.id, event.epoch, event.sequence) for event in events]
         return set(names) <= set(self.visits.get(cell, ()))
 
+    def has_had(self, event: EventId, cell: AttributeCell) -> bool:
+        """Whether an event has visited the cell."""
+        return event in self.visits.get(cell, ())
+
 
 def acknowledgement(
     schema: str, events: Sequence[EventBody], cells: Sequence[AttributeCell], copies: int = 0, matched: int = 1

@@ -29,7 +29,7 @@ from protocols.pubsub.messages import (
     ProbeSub,
     SubObject,
 )
-from protocols.pubsub.names import SubscriptionKey, Tree, key_of
+from protocols.pubsub.names import EventId, SubscriptionKey, Tree, key_of
 from protocols.pubsub.ports import Elsewhere, Here, SchemaView, Values
 from protocols.pubsub.tree.cell_node import CellNode
 from protocols.pubsub.tree.keeper import Keeper
@@ -150,6 +150,10 @@ class NotedEvents:
         """Not told by the tree."""
 
     def had(self, events: Sequence[EventBody], cell: tuple[int, int]) -> bool:
+        """Nothing."""
+        return False
+
+    def has_had(self, event: EventId, cell: tuple[int, int]) -> bool:
         """Nothing."""
         return False
 

@@ -96,9 +96,9 @@ def test_what_waits_for_a_first_answer_is_not_looked_at_again_for_each_event_beh
     """A thousand guessed cells, each looked at for each of a thousand events, held the daemon up for 20 seconds."""
     ready, looked = Lanes.ready, list[int]()
 
-    def counted(lanes: Lanes, cell: int) -> list[int]:
+    def counted(lanes: Lanes, cell: int, flights_max: int) -> list[int]:
         looked.append(cell)
-        return ready(lanes, cell)
+        return ready(lanes, cell, flights_max)
 
     monkeypatch.setattr(Lanes, "ready", counted)
     world = World(attributes=2, probe_level_min=6, probe_probability=0.5)

@@ -29,7 +29,15 @@ from protocols.pubsub.messages import (
     TreeCells,
 )
 from protocols.pubsub.names import Tree, key_of
-from protocols.pubsub.publishing.forwarding import MERGED, PARKED_LOOK_S, SENT_S, TESTS_MAX, TOO_MANY
+from protocols.pubsub.publishing.forwarding import (
+    MERGED,
+    NOT_YET,
+    NOT_YET_S,
+    PARKED_LOOK_S,
+    SENT_S,
+    TESTS_MAX,
+    TOO_MANY,
+)
 from protocols.pubsub.publishing.passing import (
     BATCH_SHARE,
     HELD_S,
@@ -169,6 +177,33 @@ def test_a_leaf_that_was_merged_is_told_to_a_publisher_that_remembers_it() -> No
     ]
     assert (refusal.failed, refusal.covered) == (MERGED, trees_of([(1, cell_of_text("0001"))]))
     assert refusal.retry_ms > 0
+
+
+def test_a_leaf_does_not_take_events_before_one_that_is_on_its_way_to_it() -> None:
+    host, plugin = lone()
+    before, later = LEAVES[0], LEAVES[1]
+    host.deliver(probe((1, before), events=(event(3),)), PUBLISHER)
+    host.take_sent()
+    plugin.acking.arrivals.clear()
+    further = probe((1, before), (1, later), events=(event(4), event(5)), after=3, remembered=True)
+    host.deliver(further, PUBLISHER)
+    [refusal] = told(host)
+    assert [arrival.places for arrival in plugin.acking.arrivals] == [((1, before),)], "this leaf has had it"
+    assert (refusal.failed, refusal.sequences, refusal.covered) == (NOT_YET, (4, 5), trees_of([(1, later)]))
+    assert refusal.retry_ms == 1000 * NOT_YET_S
+    host.deliver(probe((1, later), events=(event(3),), attempt=1), PUBLISHER)
+    host.deliver(replace(further, attempt=1), PUBLISHER)
+    assert not told(host)
+    assert [name.sequence for name in plugin.acking.visits[1, later]] == [3, 4, 5]
+
+
+def test_the_same_events_after_another_one_are_not_taken_for_a_repeat() -> None:
+    """Else who says of somebody's events that another one comes before them would keep the true ones from the leaf."""
+    host, plugin = lone()
+    host.deliver(probe((1, LEAVES[0]), after=99, hops=1), peer(5))
+    assert [refusal.failed for refusal in told(host)] == [NOT_YET]
+    host.deliver(probe((1, LEAVES[0])), PUBLISHER)
+    assert len(plugin.acking.arrivals) == 1
 
 
 def test_a_batch_of_different_events_goes_to_the_leaves_of_each() -> None:

@@ -3,20 +3,24 @@
 from __future__ import annotations
 
 from random import Random
+from unittest.mock import patch
 
 from hypothesis import given, settings, strategies as st
 
 from peerd.testing.host import peer
 from protocols.pubsub.cell_map import CellMap
-from protocols.pubsub.cells import SIDE, WHOLE, Target, are_related, cell_of_text
+from protocols.pubsub.cells import SIDE, WHOLE, Target, are_related, cell_of_text, lies_within
 from protocols.pubsub.names import Tree
+from protocols.pubsub.publishing import lanes as lanes_module
 from protocols.pubsub.publishing.coverage import Coverage
-from protocols.pubsub.publishing.lanes import PUT_OFF_MAX_S, LaneBook, Lanes
+from protocols.pubsub.publishing.lanes import FLIGHTS_MAX, FURTHER_EVENTS, PUT_OFF_MAX_S, LaneBook, Lanes
 from protocols.pubsub.publishing.leaf_cache import LeafCache
 from protocols.pubsub.publishing.probing import probe_region
 
 TREE, OTHER_TREE = Tree("trades", 1), Tree("trades", 2)
 LEFT, RIGHT = cell_of_text("0"), cell_of_text("1")
+GRAINS = [cell for cell in range(1 << 6, 2 << 6) if Target(None).meets(cell)]
+"""No leaf of the random trees is smaller."""
 cells = st.integers(0, 6).flatmap(lambda depth: st.integers(1 << depth, (2 << depth) - 1))
 
 
@@ -201,22 +205,83 @@ def test_an_event_on_its_way_stays_so_when_its_cell_is_replaced_by_smaller_ones(
     assert free(book, RIGHT) == [(RIGHT, [1, 2])]
 
 
-class Publisher:
-    """Events of one publisher, the leaves of a tree, and a network between that loses, repeats and overtakes."""
+def test_further_batches_go_to_a_leaf_before_the_first_is_acknowledged_if_they_are_large() -> None:
+    book = LaneBook()
+    numbers = list(range(1, 1 + FURTHER_EVENTS * (FLIGHTS_MAX + 1)))
+    batches = [numbers[at : at + FURTHER_EVENTS] for at in range(0, len(numbers), FURTHER_EVENTS)]
+    for number in numbers:
+        book.add(TREE, LEFT, number, is_leaf=True)
+    for count, batch in enumerate(batches[:FLIGHTS_MAX]):
+        assert free(book, LEFT)[0][1][: len(batch)] == batch
+        assert book.last_flying(TREE, LEFT) == FURTHER_EVENTS * count
+        book.set_out(TREE, LEFT, batch, due_s=1.0 + count, now=float(count))
+    assert free(book, LEFT) == [], "as many as may be are on their way"
+    assert [book.since_s(TREE, LEFT, batch[0]) for batch in batches] == [*map(float, range(FLIGHTS_MAX)), None]
+    book.remove(TREE, LEFT, *batches[0][1:])
+    assert free(book, LEFT) == [], "the first is not over"
+    book.remove(TREE, LEFT, batches[0][0])
+    assert free(book, LEFT) == [(LEFT, batches[-1])]
+    book.remove(TREE, LEFT, numbers[-1])
+    assert free(book, LEFT) == [], "what is small waits"
+    assert book.due_s == 2.0
+    book.remove(TREE, LEFT, *numbers[:-FURTHER_EVENTS])
+    assert free(book, LEFT) == [(LEFT, batches[-1][:-1])], "until nothing is on its way"
+    book.validate()
 
-    def __init__(self, seed: int) -> None:
-        self.rng = Random(seed)
+
+def test_no_further_batch_goes_to_a_guess_nor_where_one_at_a_time_may_go() -> None:
+    book = LaneBook()
+    numbers = list(range(1, 1 + 3 * FURTHER_EVENTS))
+    for number in numbers:
+        book.add(TREE, LEFT, number)
+    book.set_out(TREE, LEFT, numbers[:FURTHER_EVENTS], due_s=1.0, now=0.0)
+    assert free(book, LEFT) == []
+    book.is_a_leaf(TREE, LEFT)
+    assert list(book.free([(TREE, LEFT)], flights_max=1)) == []
+    assert free(book, LEFT) == [(LEFT, numbers[FURTHER_EVENTS:])]
+
+
+def test_after_a_loss_all_that_was_on_its_way_to_a_leaf_goes_again_from_the_first_on() -> None:
+    book = LaneBook()
+    numbers = list(range(1, 1 + 2 * FURTHER_EVENTS))
+    first, second = numbers[:FURTHER_EVENTS], numbers[FURTHER_EVENTS:]
+    for number in numbers:
+        book.add(TREE, LEFT, number, is_leaf=True)
+    book.set_out(TREE, LEFT, first, due_s=1.0, now=0.0)
+    book.set_out(TREE, LEFT, second, due_s=2.0, now=0.5)
+    book.put_off(TREE, LEFT, set(second), due_s=0.6)  # the leaf has not had the first
+    assert book.overdue(0.6) == [(TREE, LEFT)]
+    assert free(book, LEFT) == [(LEFT, numbers)]
+    assert book.last_flying(TREE, LEFT) == 0
+    book.set_out(TREE, LEFT, first, due_s=3.0, now=0.7)
+    assert free(book, LEFT) == [], "one batch at a time, until the leaf answers"
+
+
+class Publisher:
+    """Events of one publisher, the leaves of a tree, and a network between that loses, repeats and overtakes.
+
+    Leaves are split and merged, and move to roots that know of nothing (``moves``).
+    """
+
+    def __init__(self, seed: int, moves: float = 0.0) -> None:
+        self.rng, self.moves = Random(seed), moves
         self.book = LaneBook()
         self.known: CellMap[None] = CellMap()
         self.leaves = _random_leaves(self.rng)
-        self.seen: dict[int, list[int]] = {leaf: [] for leaf in self.leaves}
+        self.seen: dict[int, list[int]] = {grain: [] for grain in GRAINS}
+        """What subscribers in a part of the square have had, in this order."""
+        self.had: dict[int, set[int]] = {leaf: set() for leaf in self.leaves}
+        """What the root of a leaf has had."""
+        self.targets: dict[int, Target] = {}
         self.pending: dict[int, Coverage] = {}
-        self.under_way: list[tuple[int, list[int], bool]] = []
+        self.under_way: list[tuple[int, list[int], int, bool]] = []
+        """Cell, events, the one before them, and whether the cell is taken for a leaf."""
+        self.further = self.early = 0
         self.now = 0.0
 
     def publish(self, number: int) -> list[tuple[Tree, int]]:
         """An event gets its first cells."""
-        target = Target(self.rng.randrange(SIDE))
+        target = self.targets[number] = Target(self.rng.randrange(SIDE))
         leaves, guesses = probe_region(target, self.rng, 0.3, 1, 8, self.known)
         self.pending[number] = coverage = Coverage({1: target})
         coverage.expect(1, (*leaves, *guesses))
@@ -225,22 +290,53 @@ class Publisher:
 
     def set_out(self, spots: list[tuple[Tree, int]]) -> None:
         """Give the network all that may go."""
-        for tree, cell, numbers in self.book.free(spots):
-            self.under_way.append((cell, list(numbers), self.book.is_leaf(tree, cell)))
-            self.book.set_out(tree, cell, list(numbers), self.now + self.rng.uniform(0.5, 2.0), self.now)
+        for tree, cell, ready in self.book.free(spots):
+            numbers = ready[: self.rng.randrange(1, 5)]
+            after = self.book.last_flying(tree, cell)
+            self.further += after > 0
+            self.under_way.append((cell, numbers, after, self.book.is_leaf(tree, cell)))
+            self.book.set_out(tree, cell, numbers, self.now + self.rng.uniform(0.5, 2.0), self.now)
 
     def arrive(self) -> list[tuple[Tree, int]]:
         """Something arrives where it belongs, and is acknowledged; or it does not arrive, or the answer is lost."""
         if not self.under_way:
             return []
-        cell, numbers, _ = self.under_way.pop(self.rng.randrange(len(self.under_way)))
+        place = self.rng.randrange(len(self.under_way))
+        cell, numbers, after, remembered = self.under_way[place]
+        if self.rng.random() < 0.9:  # else it comes once more
+            self.under_way.pop(place)
         spots = []
         for leaf in self.leaves:
-            if are_related(leaf, cell) and self.rng.random() < 0.8:
-                self.seen[leaf] += [number for number in numbers if number not in self.seen[leaf]]
-                if self.rng.random() < 0.8:
-                    spots += self.acknowledged(leaf, numbers)
+            if not are_related(leaf, cell) or self.rng.random() > 0.8:
+                continue
+            is_early, is_merged = after and after not in self.had[leaf], remembered and leaf < cell
+            if is_early or is_merged:
+                self.early += bool(is_early)
+                self.book.put_off(TREE, cell, set(numbers), self.now + 0.1)
+                continue
+            self.had[leaf].update(numbers)
+            for grain in (grain for grain in GRAINS if lies_within(grain, leaf)):
+                wanted = [number for number in numbers if self.targets[number].meets(grain)]
+                self.seen[grain] += [number for number in wanted if number not in self.seen[grain]]
+            if self.rng.random() < 0.8:
+                spots += self.acknowledged(leaf, numbers)
         return spots
+
+    def change(self) -> None:
+        """Now and then a leaf is split, merged with the one beside it, or has another root."""
+        if self.rng.random() >= self.moves:
+            return
+        leaf, what = self.rng.choice(self.leaves), self.rng.randrange(3)
+        if what == 0:
+            self.had[leaf] = set()
+        elif what == 1 and leaf not in GRAINS:
+            had = self.had.pop(leaf)
+            halves = [half for half in (leaf << 1, leaf << 1 | 1) if Target(None).meets(half)]
+            self.leaves = [each for each in self.leaves if each != leaf] + halves
+            self.had.update({half: set(had) for half in halves})
+        elif what == 2 and leaf != WHOLE and (leaf ^ 1 in self.leaves or not Target(None).meets(leaf ^ 1)):
+            self.leaves = [each for each in self.leaves if each | 1 != leaf | 1] + [leaf >> 1]
+            self.had[leaf >> 1] = set()
 
     def acknowledged(self, leaf: int, numbers: list[int]) -> list[tuple[Tree, int]]:
         """As `Publishing` does when a leaf answers."""
@@ -257,23 +353,39 @@ class Publisher:
         return spots
 
 
-@settings(max_examples=200)
-@given(st.integers(0, 1 << 30), st.integers(1, 25))
-def test_a_leaf_sees_the_events_of_a_publisher_in_order_whatever_is_lost(seed: int, count: int) -> None:
-    world = Publisher(seed)
+def run(world: Publisher, count: int, further: int) -> None:
+    """Publish so many events and let all be acknowledged. ``further``: how large a further batch has to be."""
     published = 0
-    while published < count or world.pending:
-        assert world.now < 10_000
-        spots = [(TREE, cell) for _, cell in world.book.overdue(world.now)]
-        if published < count and world.rng.random() < 0.5:
-            published += 1
-            spots += world.publish(published)
-        world.set_out([*spots, *world.arrive()])
-        world.book.validate()
-        world.now += world.rng.uniform(0.0, 0.5)
-    for leaf, numbers in world.seen.items():
-        assert numbers == sorted(numbers), f"at {leaf:b}"
-    assert not list(world.book.free([(TREE, WHOLE)]))
+    with patch.object(lanes_module, "FURTHER_EVENTS", further):
+        while published < count or world.pending:
+            assert world.now < 10_000
+            spots = [(TREE, cell) for _, cell in world.book.overdue(world.now)]
+            if published < count and world.rng.random() < 0.5:
+                published += 1
+                spots += world.publish(published)
+            world.change()
+            world.set_out([*spots, *world.arrive()])
+            world.book.validate()
+            world.now += world.rng.uniform(0.0, 0.5)
+        assert not list(world.book.free([(TREE, WHOLE)]))
+    for grain, numbers in world.seen.items():
+        assert numbers == sorted(numbers), f"at {grain:b}"
+
+
+@settings(max_examples=200)
+@given(st.integers(0, 1 << 30), st.integers(1, 25), st.integers(1, 3), st.sampled_from([0.0, 0.1]))
+def test_a_leaf_sees_the_events_of_a_publisher_in_order_whatever_is_lost(
+    seed: int, count: int, further: int, moves: float
+) -> None:
+    run(Publisher(seed, moves), count, further)
+
+
+def test_batches_overtake_each_other_in_such_runs() -> None:
+    worlds = [Publisher(seed, 0.05) for seed in range(20)]
+    for world in worlds:
+        run(world, 60, 1)
+    assert sum(world.further for world in worlds) > 100
+    assert sum(world.early for world in worlds) > 20
 
 
 def _random_leaves(rng: Random) -> list[int]:

@@ -136,6 +136,11 @@ class LeafDesk:
         visits = [self._visits.get(id_of(event)) for event in events]
         return all(visit is not None and cell in visit.leaves for visit in visits)
 
+    def has_had(self, event: EventId, cell: tuple[int, int]) -> bool:
+        """See `protocols.pubsub.ports.LeafEvents`."""
+        visit = self._visits.get(event)
+        return visit is not None and visit.find(cell) is not None
+
     def matched_in(self, event: EventId) -> list[tuple[Tree, int]]:
         """The leaves of this node that an event has visited and matched a subscription in, as far as it remembers."""
         visit = self._visits.get(event)

@@ -22,7 +22,7 @@ from peerd.messages import Message, PeerRef
 from protocols.pubsub.cells import Target, lies_within
 from protocols.pubsub.config import PubSubConfig
 from protocols.pubsub.messages import HOPS_MAX, EventAck, ProbePub
-from protocols.pubsub.names import Tree, key_of
+from protocols.pubsub.names import EventId, Tree, key_of
 from protocols.pubsub.ports import Elsewhere, Here, LeafEvents, Schemas, SchemaView, targets_of
 from protocols.pubsub.publishing.answering import Answering
 from protocols.pubsub.publishing.handing_over import LINKS_MIN
@@ -44,6 +44,9 @@ TARGETS_MAX: Final = 16
 """A batch with more different targets goes to all leaves in question; its leaves match exactly anyway."""
 TOO_MANY: Final = "too many events come too early"
 MERGED: Final = "it lies in a larger leaf now"
+NOT_YET: Final = "an earlier event has not come here yet"
+NOT_YET_S: Final = 0.1
+"""After so long the publisher sends again, from the earlier event on: it was lost, or takes a longer way."""
 REFUSALS_EVERY_S: Final = 0.05
 """A publisher that sends too much is told so once in this time. What it is not told of, it sends again later."""
 REFUSED_MAX: Final = 1024
@@ -58,7 +61,7 @@ METRICS: Final = (
     Metric(
         "peerd_pubsub_probes_total",
         "counter",
-        "Messages with events: received, sent, rerouted, repeated, refused, held, parked, lapsed, lost.",
+        "Messages with events: received, sent, rerouted, repeated, refused, held, early, parked, lapsed, lost.",
         ("what",),
     ),
 )
@@ -170,6 +173,7 @@ class Forwarding(Part):
         batch = journey.batch
         waiting = [journey]
         arrived: list[AttributeCell] = []
+        too_early: list[AttributeCell] = []
         onward: dict[tuple[PeerRef, bool], list[AttributeCell]] = {}
         schema = self._schemas.get(batch.schema)
         targets = None if schema is None else _Targets(schema, batch)
@@ -188,7 +192,7 @@ class Forwarding(Part):
                     if decision is None:
                         unclear.append(place)
                     elif isinstance(decision, Here):
-                        arrived.append(place)
+                        (arrived if self._is_next(batch, place) else too_early).append(place)
                     elif some.remembered and _leads_up(place[1], decision):
                         self._tell(batch, [place], MERGED, 0.0)
                     else:
@@ -199,8 +203,16 @@ class Forwarding(Part):
                 self._park(replace(some, places=tuple(unclear)))
         for (hop, vouched), group in onward.items():
             self._send(hop, replace(journey, places=tuple(group), vouched=vouched))
+        if too_early:
+            self._count("early")
+            self._tell(batch, too_early, NOT_YET, NOT_YET_S)
         if arrived and schema is not None:
             self._events.arrived(schema, batch.publisher, batch.events, arrived, batch.copies, batch.attempt)
+
+    def _is_next(self, batch: Batch, place: AttributeCell) -> bool:
+        """Whether a leaf has had the publisher's event before these, if there is one on its way."""
+        before = EventId(batch.publisher.id, batch.events[0].epoch, batch.after)
+        return not batch.after or self._events.has_had(before, place)
 
     def _next_hops(self, keys: Sequence[NodeId]) -> dict[NodeId, PeerRef | None]:
         """As the host says. Without multicast each key is asked for alone, as a comparison (figure 4.5)."""

@@ -1,8 +1,13 @@
 """The order in which one node's events go to the leaves of a tree: first in, first out for each leaf. Pure.
 
-A *lane* is one outstanding cell with the events that have to visit it. One batch of a lane is on its way at a time;
-what is published meanwhile waits, and goes as one batch when the first has been acknowledged. So a leaf never sees a
-later event of a publisher before an earlier one, whatever is lost and tried again.
+A *lane* is one outstanding cell with the events that have to visit it. What is published while a batch of a lane is on
+its way waits, and goes as one batch when that one has been acknowledged. So batches form by themselves.
+
+To a leaf a further batch may set out before the answer, if it is large (`FURTHER_EVENTS`). What is small waits, as in
+Nagle's algorithm, so that batches become no smaller. A further batch names the last event before it that is on its way
+(`ProbePub.after`), and the leaf takes it only if it has had that one. So a leaf never sees a later event of a publisher
+before an earlier one, whatever is lost, overtaken and tried again. When a batch is not answered in time, all that is on
+its way there is sent again from the first one on, one batch at a time until the leaf answers.
 
 Two lanes may end at one leaf. Where one cell lies in the other, the lane of the later event waits for that of the
 earlier. A guess waits for all that the earlier events have outstanding in the tree, because it may be too deep, and end
@@ -40,10 +45,37 @@ ALLOWANCE_MAX_S: Final = 10.0
 """Slow answers make the pause no longer than this, so that one leaf that is slow on purpose holds up little."""
 
 
+FLIGHTS_MAX: Final = 4
+"""So many batches may be on their way to one leaf, so that it has the next one when it has dealt with the first."""
+QUICK_S: Final = 1.0
+"""Where answers take longer in the mean, one batch at a time is on its way: it is the leaf that is slow, and what waits
+there would use up its time limit (``publish_timeout``)."""
+CALM_S: Final = 10.0
+"""After somebody has taken no more events, or not yet, one batch at a time is on its way for so long: several would be
+refused together, and sent twice."""
+FURTHER_EVENTS: Final = 64
+"""A batch of fewer events waits until all that went before it to the same leaf has been acknowledged."""
+
+
+class Flight:
+    """A batch that is on its way to a cell."""
+
+    __slots__ = ("due_s", "latest_s", "numbers", "since_s")
+
+    def __init__(self, numbers: set[int], due_s: float, latest_s: float, since_s: float | None = None) -> None:
+        self.numbers = numbers
+        self.due_s = due_s
+        """When it is sent again if no answer has come."""
+        self.latest_s = latest_s
+        """Nobody can put that off for longer."""
+        self.since_s = since_s
+        """When it set out, in its first try: an answer to a later one may be that to the first."""
+
+
 class Lane:
     """The events, by number, that have to visit one cell."""
 
-    __slots__ = ("begun_s", "due_s", "flying", "is_leaf", "latest_s", "order", "since_s", "tries")
+    __slots__ = ("begun_s", "flights", "is_leaf", "order", "tries")
 
     def __init__(self) -> None:
         self.is_leaf = False
@@ -53,14 +85,22 @@ class Lane:
         """How often each was sent so far."""
         self.begun_s: dict[int, float] = {}
         """When each of those that were sent first set out: its time limit runs from then."""
-        self.flying: set[int] = set()
-        """Those that are on their way."""
-        self.since_s: float | None = None
-        """When those set out, in their first try: an answer to a later one may be that to the first."""
-        self.due_s = math.inf
-        """When those are sent again if no answer has come."""
-        self.latest_s = math.inf
-        """Nobody can put that off for longer."""
+        self.flights: list[Flight] = []
+        """What is on its way, in order."""
+
+    @property
+    def due_s(self) -> float:
+        """When something is sent again if no answer has come."""
+        return min((flight.due_s for flight in self.flights), default=math.inf)
+
+    @property
+    def last_flying(self) -> int:
+        """The last event that is on its way; 0: none is."""
+        return max((max(flight.numbers) for flight in self.flights), default=0)
+
+    def is_flying(self, number: int) -> bool:
+        """Whether an event is on its way."""
+        return any(number in flight.numbers for flight in self.flights)
 
 
 class Lanes:
@@ -102,9 +142,12 @@ class Lanes:
             self.cells_of[number] = {cell}
         else:
             cells.add(cell)
-        if due_s < math.inf:
-            lane.flying.add(number)
-            lane.due_s = lane.latest_s = min(lane.due_s, due_s)
+        if due_s < math.inf and not lane.is_flying(number):
+            if not lane.flights:
+                lane.flights.append(Flight(set(), due_s, due_s))
+            flight = lane.flights[0]
+            flight.numbers.add(number)
+            flight.due_s = flight.latest_s = min(flight.due_s, due_s)
 
     def remove(self, cell: int, *numbers: int) -> None:
         """Events have visited a cell, or are given up."""
@@ -121,9 +164,9 @@ class Lanes:
                 over.add(number)
             del lane.tries[number]
             lane.begun_s.pop(number, None)
-        lane.flying -= gone
-        if not lane.flying:
-            lane.due_s, lane.since_s = math.inf, None
+        for flight in lane.flights:
+            flight.numbers -= gone
+        lane.flights = [flight for flight in lane.flights if flight.numbers]
         lane.order = [number for number in lane.order if number not in gone]
         if over:
             self.numbers = [number for number in self.numbers if number not in over]
@@ -138,17 +181,17 @@ class Lanes:
         lanes = [lane for cell in change.gone if (lane := self.cells.get(cell)) is not None]
         tries = max((lane.tries.get(number, 0) for lane in lanes), default=0)
         begun_s = min((lane.begun_s.get(number, math.inf) for lane in lanes), default=math.inf)
-        is_flying = bool(lanes) and all(number in lane.flying for lane in lanes)
+        is_flying = bool(lanes) and all(lane.is_flying(number) for lane in lanes)
         due_s = min(lane.due_s for lane in lanes) if is_flying else math.inf
         for cell in change.gone:
             self.remove(cell, number)
         for cell in change.new:
             self.add(cell, number, is_leaf=cell == leaf, tries=tries, due_s=due_s, begun_s=begun_s)
 
-    def ready(self, cell: int) -> list[int]:
+    def ready(self, cell: int, flights_max: int = FLIGHTS_MAX) -> list[int]:
         """The events that may set out to a cell now, in order."""
         lane = self.cells.get(cell)
-        if lane is None or lane.flying:
+        if lane is None or len(lane.flights) >= (flights_max if lane.is_leaf else 1):
             return []
         limit = math.inf
         if not lane.is_leaf:  # an earlier event's other cells may end at the same leaf; its own do not matter
@@ -159,7 +202,9 @@ class Lanes:
             return []
         related = (other for each in self.cells.related(cell) if (other := self.cells.get(each)) is not None)
         limit = min(limit, min((other.order[0] for other in related), default=math.inf))
-        return [number for number in lane.order if number < limit]
+        last = lane.last_flying
+        found = [number for number in lane.order if last < number < limit]
+        return [] if last and len(found) < FURTHER_EVENTS else found
 
     def next_guesses(self) -> list[int]:
         """The guessed cells of the earliest event: those that may have become free by the end of the one before it."""
@@ -174,15 +219,12 @@ class Lanes:
     def set_out(self, cell: int, numbers: list[int], due_s: float, now: float) -> None:
         """Events set out to a cell, together."""
         lane = self.cells.get(cell)
-        assert lane is not None and not lane.flying
+        assert lane is not None and lane.last_flying < numbers[0]
         attempt = self.attempt(cell, numbers)
         for number in numbers:
             lane.tries[number] = attempt + 1
             lane.begun_s.setdefault(number, now)
-        lane.flying = set(numbers)
-        lane.since_s = now if attempt == 0 else None
-        lane.due_s = due_s
-        lane.latest_s = due_s + PUT_OFF_MAX_S
+        lane.flights.append(Flight(set(numbers), due_s, due_s + PUT_OFF_MAX_S, now if attempt == 0 else None))
 
     def put_off(self, cell: int, numbers: set[int], due_s: float) -> float | None:
         """Try again at another time, if some of these events are on their way to the cell; returns when.
@@ -190,20 +232,22 @@ class Lanes:
         Only a first try can be repeated sooner than planned, so that nobody can have this node repeat all the time.
         """
         lane = self.cells.get(cell)
-        if lane is None or not lane.flying & numbers:
+        if lane is None:
             return None
-        if due_s < lane.due_s and max(lane.tries[number] for number in lane.flying) > 1:
-            return None
-        lane.due_s = min(due_s, lane.latest_s)
-        return lane.due_s
+        for flight in lane.flights:
+            if flight.numbers & numbers:
+                if due_s < flight.due_s and max(lane.tries[number] for number in flight.numbers) > 1:
+                    return None
+                flight.due_s = min(due_s, flight.latest_s)
+                return flight.due_s
+        return None
 
     def give_up_waiting(self, cell: int, now: float) -> bool:
         """Whether no answer has come in time: its events are not on their way any more, and the cell is a guess."""
         lane = self.cells.get(cell)
-        if lane is None or not lane.flying or lane.due_s > now:
+        if lane is None or lane.due_s > now:
             return False
-        lane.flying.clear()
-        lane.due_s = math.inf
+        lane.flights.clear()
         lane.is_leaf = False
         return True
 
@@ -226,8 +270,10 @@ class Lanes:
         for cell in self.cells:
             lane = self.cells.get(cell)
             assert lane is not None and lane.order and lane.order == sorted(lane.tries)
-            assert lane.flying <= lane.begun_s.keys() <= set(lane.order)
-            assert bool(lane.flying) == (lane.due_s < math.inf)
+            flying = [number for flight in lane.flights for number in flight.numbers]
+            assert len(flying) == len(set(flying)) and all(flight.numbers for flight in lane.flights)
+            assert set(flying) <= lane.begun_s.keys() <= set(lane.order)
+            assert len(lane.flights) <= FLIGHTS_MAX
             assert all(cell in self.cells_of[number] for number in lane.order)
             for other_cell in self.cells.above(cell):
                 other = self.cells.get(other_cell)
@@ -275,7 +321,7 @@ class LaneBook:
         lanes.change(number, change, leaf)
         for cell in change.new:
             lane = lanes.cells.get(cell)
-            if lane is not None and lane.flying:
+            if lane is not None and lane.flights:
                 heappush(self._due, (lane.due_s, tree, cell))
             self._note_begun(tree, cell)
         self._tidy(tree)
@@ -295,10 +341,13 @@ class LaneBook:
         found = [lane for cell in lanes.cells.related(leaf) if (lane := lanes.cells.get(cell)) is not None]
         return sorted({number for lane in found for number in lane.order})
 
-    def free(self, spots: Iterable[Spot], added: Iterable[Spot] = ()) -> Iterator[tuple[Tree, int, list[int]]]:
+    def free(
+        self, spots: Iterable[Spot], added: Iterable[Spot] = (), flights_max: int = FLIGHTS_MAX
+    ) -> Iterator[tuple[Tree, int, list[int]]]:
         """The lanes that have become free since something happened to these spots, with the events that may set out.
 
-        To ``added`` ones a later event has come, which makes none of the others free.
+        To ``added`` ones a later event has come, which makes none of the others free. ``flights_max``: how many batches
+        may be on their way to a leaf.
         """
         by_tree: dict[Tree, dict[int, None]] = {}
         for tree, cell in spots:
@@ -310,8 +359,13 @@ class LaneBook:
                 near.update(((tree, each), None) for each in (*found, *lanes.next_guesses()))
         near.update((spot, None) for spot in added)
         for tree, cell in near:
-            if (lanes := self._trees.get(tree)) is not None and (numbers := lanes.ready(cell)):
+            if (lanes := self._trees.get(tree)) is not None and (numbers := lanes.ready(cell, flights_max)):
                 yield tree, cell, numbers
+
+    def ready(self, tree: Tree, cell: int, flights_max: int) -> list[int]:
+        """The events of a lane that may set out now."""
+        lanes = self._trees.get(tree)
+        return [] if lanes is None else lanes.ready(cell, flights_max)
 
     def is_leaf(self, tree: Tree, cell: int) -> bool:
         """Whether the leaf itself or the root of the tree has told of the cell, and it is no guess."""
@@ -322,10 +376,16 @@ class LaneBook:
         """Which try it will be when these events set out to a cell, from 0 on."""
         return self._trees[tree].attempt(cell, numbers)
 
-    def since_s(self, tree: Tree, cell: int) -> float | None:
-        """When the events that are on their way to a cell set out, if this is their first try."""
+    def since_s(self, tree: Tree, cell: int, number: int) -> float | None:
+        """When an event set out that is on its way to a cell, if this is its first try."""
         lane = self._lane(tree, cell)
-        return None if lane is None or not lane.flying else lane.since_s
+        flights = () if lane is None else lane.flights
+        return next((flight.since_s for flight in flights if number in flight.numbers), None)
+
+    def last_flying(self, tree: Tree, cell: int) -> int:
+        """The last event that is on its way to a cell; 0: none is."""
+        lane = self._lane(tree, cell)
+        return 0 if lane is None else lane.last_flying
 
     def set_out(self, tree: Tree, cell: int, numbers: list[int], due_s: float, now: float) -> None:
         """Events set out to a cell; if no answer has come, they are due to be sent again at ``due_s``."""
@@ -434,6 +494,7 @@ class Patience:
     def __init__(self) -> None:
         self._mean_s: float | None = None
         self._spread_s = 0.0
+        self._one_until_s = -math.inf
 
     def answered(self, took_s: float) -> None:
         """An answer to a first try has come after so long."""
@@ -442,6 +503,15 @@ class Patience:
             return
         self._spread_s += SPREAD_SHARE * (abs(took_s - self._mean_s) - self._spread_s)
         self._mean_s += MEAN_SHARE * (took_s - self._mean_s)
+
+    def refused(self, now: float) -> None:
+        """Somebody takes no more for the moment, or not yet."""
+        self._one_until_s = now + CALM_S
+
+    def flights_max(self, now: float) -> int:
+        """How many batches may be on their way to a leaf."""
+        is_quick = self._mean_s is not None and self._mean_s <= QUICK_S
+        return FLIGHTS_MAX if is_quick and now >= self._one_until_s else 1
 
     def pause_s(self, least_s: float, events: int) -> float:
         """How long to wait before so many events are sent again; ``least_s``: one event, where answers are quick."""

@@ -40,7 +40,7 @@ BatchKey: TypeAlias = tuple[str, int, int]
 
 def key_of_batch(batch: Batch) -> BatchKey:
     """Names a batch in one try. It contains all of its bytes, so a forged event never passes for the true one."""
-    return batch.schema, batch.attempt, hash(batch.events)
+    return batch.schema, batch.attempt, hash((batch.events, batch.after))
 
 
 @dataclass(slots=True)

@@ -256,17 +256,23 @@ class Publishing(Part):
 
     def _set_out(self, spots: Iterable[Spot], added: Iterable[Spot]) -> None:
         """Send a batch down every lane that has become free, lanes with the same events together."""
-        groups: dict[tuple[str, tuple[int, ...], int, bool], list[AttributeCell]] = {}
-        for tree, cell, ready in self._lanes.free(spots, added):
-            numbers = self._fitting(ready)
-            attempt = self._lanes.attempt(tree, cell, numbers)
-            now, first_s = self._host.now(), self._patience.pause_s(self.config.publish_retry, len(numbers))
-            pause = min(first_s * 2 ** min(attempt, 16), RETRY_MAX_S)
-            self._lanes.set_out(tree, cell, numbers, now + pause, now)
-            key = tree.schema, tuple(numbers), attempt, self._lanes.is_leaf(tree, cell)
-            groups.setdefault(key, []).append((tree.attribute, cell))
-        for (schema, events, attempt, is_leaf), places in groups.items():
-            self._send(self._batch(schema, events, attempt), places, is_leaf)
+        # Where events are handed over, helpers are drawn anew for each batch, and one would overtake the other.
+        flights_max = 1 if self._forwarding.handing_over.is_on else self._patience.flights_max(self._host.now())
+        groups: dict[tuple[str, tuple[int, ...], int, bool, int], list[AttributeCell]] = {}
+        for tree, cell, ready in self._lanes.free(spots, added, flights_max):
+            while ready:
+                numbers = self._fitting(ready)
+                attempt = self._lanes.attempt(tree, cell, numbers)
+                now, first_s = self._host.now(), self._patience.pause_s(self.config.publish_retry, len(numbers))
+                pause = min(first_s * 2 ** min(attempt, 16), RETRY_MAX_S)
+                after = self._lanes.last_flying(tree, cell)
+                self._lanes.set_out(tree, cell, numbers, now + pause, now)
+                key = tree.schema, tuple(numbers), attempt, self._lanes.is_leaf(tree, cell), after
+                groups.setdefault(key, []).append((tree.attribute, cell))
+                is_over = len(numbers) == len(ready)
+                ready = [] if is_over else self._lanes.ready(tree, cell, flights_max)
+        for (schema, events, attempt, is_leaf, after), places in groups.items():
+            self._send(self._batch(schema, events, attempt, after), places, is_leaf)
 
     def _fitting(self, numbers: list[int]) -> list[int]:
         """As many of these events, from the first on, as fit into one message."""
@@ -278,13 +284,13 @@ class Publishing(Part):
             fitting.append(number)
         return fitting
 
-    def _batch(self, schema: str, numbers: tuple[int, ...], attempt: int) -> Batch:
+    def _batch(self, schema: str, numbers: tuple[int, ...], attempt: int, after: int) -> Batch:
         events = [self._under_way[number] for number in numbers]
         for event in events:
             event.tries = max(event.tries, attempt + 1)
         copies = max(event.copies for event in events)
         bodies = tuple(event.body for event in events)
-        return Batch(schema, self._host.peer, bodies, copies, min(attempt, ATTEMPT_MAX))
+        return Batch(schema, self._host.peer, bodies, copies, min(attempt, ATTEMPT_MAX), after)
 
     def _send(self, batch: Batch, places: list[AttributeCell], is_leaf: bool) -> None:
         """Send to cells that are all remembered leaves, or all guesses."""
@@ -376,7 +382,7 @@ class Publishing(Part):
         self.cache.answered(tree, leaf, owner, self._host.now())
         self.maps.answered(tree, leaf)
         self._guide.saw(tree, level(leaf))
-        if (since_s := self._lanes.since_s(tree, leaf)) is not None:
+        if events and (since_s := self._lanes.since_s(tree, leaf, events[0].number)) is not None:
             self._patience.answered(self._host.now() - since_s)
         spots: list[Spot] = [(tree, leaf)]
         answer, visited = LeafAnswer(tree.attribute, leaf, owner), []
@@ -409,6 +415,8 @@ class Publishing(Part):
         """Somebody on the way takes no more for a while: the next try is due then."""
         for event in events:
             event.reason = ack.failed
+        if events:
+            self._patience.refused(self._host.now())
         due_s = self._host.now() + ack.retry_ms / 1000
         self._lanes.put_off(tree, cell, {event.number for event in events}, due_s)
 

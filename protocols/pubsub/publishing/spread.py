@@ -28,13 +28,17 @@ TREES_MAX: Final = 64
 
 @dataclass(frozen=True, slots=True)
 class Batch:
-    """Events of one publisher that travel together, in its order. ``attempt``: which try of the publisher it is."""
+    """Events of one publisher that travel together, in its order. ``attempt``: which try of the publisher it is.
+
+    ``after``: the number of an event that a leaf must have had before these; 0: of none.
+    """
 
     schema: str
     publisher: PeerRef
     events: tuple[EventBody, ...]
     copies: int
     attempt: int
+    after: int = 0
     bytes: int = field(init=False, compare=False)
     """How much the events take in a message, at most. Each node on the way asks for it several times."""
 
@@ -54,7 +58,7 @@ class Batch:
             raise ProtocolError("bad_probe", "events out of order")
         if sum(len(each.cells) for each in probe.places) > CELLS_MAX:
             raise ProtocolError("bad_probe", f"more than {CELLS_MAX} cells")
-        found = cls(probe.schema, probe.publisher, events, probe.copies, probe.attempt)
+        found = cls(probe.schema, probe.publisher, events, probe.copies, probe.attempt, probe.after)
         if found.bytes > EVENTS_BYTES_MAX:
             raise ProtocolError("bad_probe", f"more than {EVENTS_BYTES_MAX} bytes of events")
         return found
@@ -68,7 +72,7 @@ class Batch:
         """
         for some in _portions(places, PLACES_MAX if multicast else 1):
             events, trees = self.events, trees_of(some)
-            how = self.copies, self.attempt, vouched, hops, remembered
+            how = self.copies, self.attempt, vouched, hops, remembered, self.after
             yield ProbePub(self.schema, self.publisher, events, trees, *how)
 
 
