@@ -14,7 +14,7 @@ from peerd.config import PeerdConfig
 from peerd.config.reload import ReloadPlan
 from peerd.daemon.admin.event_feed import EventFeed
 from peerd.daemon.event_log import limit_sink, open_sink
-from peerd.daemon.identity.keeper import IdentityKeeper
+from peerd.daemon.identity.manager import IdentityManager
 from peerd.daemon.links.links import Links
 from peerd.daemon.links.listener import Listener
 from peerd.daemon.links.settings import link_settings
@@ -44,7 +44,7 @@ class RunningParts(Frozen):
     node: Node
     links: Links
     listener: Listener
-    identity: IdentityKeeper | None
+    identity: IdentityManager | None
     http: HttpSide | None
     event_log: EventFeed | None
     """``None`` when the configuration does not decide its destination."""

@@ -24,7 +24,7 @@ from peerd.daemon.driver import AsyncioDriver
 from peerd.daemon.event_log import open_sink
 from peerd.daemon.http.access import Access
 from peerd.daemon.identity.enrolment import Enrolment
-from peerd.daemon.identity.keeper import IdentityKeeper, make_issuer
+from peerd.daemon.identity.manager import IdentityManager, make_issuer
 from peerd.daemon.identity.telemetry import IDENTITY_METRICS, IdentityTelemetry
 from peerd.daemon.links.links import Links
 from peerd.daemon.links.listener import Listener
@@ -109,7 +109,7 @@ class Daemon:
     links: Links
     driver: AsyncioDriver
     peer: PeerRef
-    identity: IdentityKeeper | None
+    identity: IdentityManager | None
     access: Access
     events: Feed[Record]
     """The newest events, for whoever follows them."""
@@ -359,9 +359,9 @@ class Daemon:
         self.metrics.watch(RING_METRICS, self._ring_numbers)
         self.metrics.watch_traffic(lambda: self.node.traffic)
 
-    def _make_keeper(self, state: StateDirectory) -> IdentityKeeper:
+    def _make_keeper(self, state: StateDirectory) -> IdentityManager:
         self.metrics.declare(IDENTITY_METRICS)
-        return IdentityKeeper(
+        return IdentityManager(
             own=self.peer,
             cluster=self.config.node.cluster,
             files=self.config.tls_files(),

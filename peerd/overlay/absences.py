@@ -46,7 +46,7 @@ AHEAD_MAX_S: Final = 600.0
 _ORDER_TAG: Final = b"forget 1"
 
 
-class AbsenceKeeper(Part):
+class MemberExpectations(Part):
     """The one place that changes `OverlayState.expectations`."""
 
     def __init__(self, state: OverlayState, broadcaster: Broadcaster) -> None:

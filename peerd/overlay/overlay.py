@@ -27,7 +27,7 @@ from peerd.errors import Bug
 from peerd.ids import DIGIT_BITS, NodeId, closeness, shared_prefix_bits
 from peerd.limits import DEDUPE_WINDOW
 from peerd.messages import Message, PeerRef
-from peerd.overlay.absences import AbsenceKeeper
+from peerd.overlay.absences import MemberExpectations
 from peerd.overlay.broadcast import Broadcaster
 from peerd.overlay.config import OverlayConfig
 from peerd.overlay.dedupe import SEEN_BYTES, Window
@@ -89,7 +89,7 @@ class Overlay(Plugin):
         self.lookups = Lookups(state, self._send_lookup)
         self.forwarder = Forwarder(state, self.membership, window, self.lookups.answer)
         self.broadcaster = Broadcaster(state, self.membership, window)
-        self.absences = AbsenceKeeper(state, self.broadcaster)
+        self.absences = MemberExpectations(state, self.broadcaster)
         self.survey = Surveyor(state, self.absences.told_missing)
         self.add_parts(
             *(self.membership, self.maintenance, self.table_care, self.near_search, self.joiner, self.reunion),

@@ -18,7 +18,7 @@ from peerd.ids import NodeId, format_id
 from protocols.pubsub.config import PubSubConfig
 from protocols.pubsub.events import EventDelivered, EventsDropped, NodeLoad
 from protocols.pubsub.names import EventId
-from protocols.pubsub.tree.keeper import Keeper
+from protocols.pubsub.tree.rendezvous import Rendezvous
 
 FILTERED: Final = "filtered"
 """The subscriber's own filters want nothing of it: what the leaf keeps for that node is out of date."""
@@ -81,7 +81,7 @@ class EventOutcomes:
 class LedgerBook(Part):
     """Counts what became of every match: published = delivered + filtered + dropped by reason + unknown."""
 
-    def __init__(self, host: Host, config: PubSubConfig, leaves: Keeper) -> None:
+    def __init__(self, host: Host, config: PubSubConfig, leaves: Rendezvous) -> None:
         self._host, self._leaves = host, leaves
         self._age_s = config.history_age
         self.published_count = 0

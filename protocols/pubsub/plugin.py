@@ -33,7 +33,7 @@ from protocols.pubsub.subscribing.installer import Installer
 from protocols.pubsub.subscribing.local import LocalSubscriptions
 from protocols.pubsub.subscribing.selectivity import Selectivity
 from protocols.pubsub.subscribing.subscriptions import Subscriptions
-from protocols.pubsub.tree.keeper import Keeper
+from protocols.pubsub.tree.rendezvous import Rendezvous
 from protocols.pubsub.tree.storage import CellAddress
 from protocols.pubsub.tree_walk import TreeViews
 
@@ -60,35 +60,37 @@ class PubSub(Plugin):
         super().start(host)
         own = host, self.config
         schemas = self.schemas = SchemaBook(*own)
-        keeper = self.keeper = Keeper(*own, schemas, LeafIndexes(schemas).of)
+        rendezvous = self.rendezvous = Rendezvous(*own, schemas, LeafIndexes(schemas).of)
         self.local = LocalSubscriptions(*own)
         self.inbox = Inbox(host, schemas, self.local)
         self.answering = Answering(host)
         received, answer = self.inbox.received_group, self.answering.answer
-        self.delivering = Delivering(*own, schemas, keeper, self.local, received, answer)
-        self.forwarding = Forwarding(*own, schemas, keeper, self.delivering.desk, self.answering)
+        self.delivering = Delivering(*own, schemas, rendezvous, self.local, received, answer)
+        self.forwarding = Forwarding(*own, schemas, rendezvous, self.delivering.broker, self.answering)
         self.guide = LevelGuide(self.config)
-        self.publishing = Publishing(*own, self.forwarding, self.guide, keeper, self.delivering.ledger)
+        self.publishing = Publishing(*own, self.forwarding, self.guide, rendezvous, self.delivering.ledger)
         self.entering = Entering(host, schemas, self.publishing)
-        self.installer = Installer(*own, self.guide, keeper.installing)
-        self.selectivity = Selectivity(*own, schemas, keeper, self.installer, self.delivering.history)
+        self.installer = Installer(*own, self.guide, rendezvous.installing)
+        self.selectivity = Selectivity(*own, schemas, rendezvous, self.installer, self.delivering.history)
         self.subscriptions = Subscriptions(*own, schemas, self.installer, self.local, self.selectivity.points)
         sides = self.delivering, self.publishing, self.subscriptions
-        self.explainer = Explainer(host, schemas, keeper, *sides)
-        self.trees = TreeViews(schemas, keeper.questions)
+        self.explainer = Explainer(host, schemas, rendezvous, *sides)
+        self.trees = TreeViews(schemas, rendezvous.questions)
         self._introduce()
-        self.add_parts(*keeper.parts, *self.delivering.parts, schemas, self.forwarding, self.publishing, self.explainer)
+        self.add_parts(
+            *rendezvous.parts, *self.delivering.parts, schemas, self.forwarding, self.publishing, self.explainer
+        )
         self.add_parts(self.installer, self.subscriptions, self.inbox, self.answering, self.selectivity)
-        for part in (schemas, keeper, self.delivering, self.subscriptions):
+        for part in (schemas, rendezvous, self.delivering, self.subscriptions):
             part.start()
 
     def _introduce(self) -> None:
         """Tell parts of those that were made after them, because these need them, too."""
-        self.keeper.events = self.delivering.desk
-        self.keeper.growth.told = self._tree_told
-        self.keeper.installing.is_own = lambda sub: self.installer.knows(sub.sid, sub.piece)
-        self.keeper.subscribers.ask_self = self.installer.on_established
-        self.delivering.desk.tree_listeners.append(self.forwarding.tree_changed)
+        self.rendezvous.events = self.delivering.broker
+        self.rendezvous.growth.told = self._tree_told
+        self.rendezvous.installing.is_own = lambda sub: self.installer.knows(sub.sid, sub.piece)
+        self.rendezvous.subscribers.ask_self = self.installer.on_established
+        self.delivering.broker.tree_listeners.append(self.forwarding.tree_changed)
         self.answering.take, self.answering.awaits = self.publishing.on_ack, self.publishing.awaits
         self.selectivity.subscriptions = self.subscriptions
 
@@ -114,19 +116,19 @@ class PubSub(Plugin):
         super().deliver(key, message, source)
 
     def neighbours_changed(self, change: NeighbourChange) -> None:
-        self.keeper.neighbours_changed()
+        self.rendezvous.neighbours_changed()
 
     def record_allowed(self, key: NodeId, item: bytes, value: bytes | None, writer: NodeId) -> bool:
         if item == SCHEMA_ITEM:
             return self.schemas.may_write(key, value)
-        return self.keeper.record_allowed(key, item, value, writer)
+        return self.rendezvous.record_allowed(key, item, value, writer)
 
     def record_changed(self, key: NodeId, role: RecordRole, item: bytes) -> None:
         if item != SCHEMA_ITEM:
-            self.keeper.record_changed(key, role, item)
+            self.rendezvous.record_changed(key, role, item)
 
     def records_settled(self) -> None:
-        self.keeper.records_settled()
+        self.rendezvous.records_settled()
 
     def peer_down(self, peer: PeerRef, reason: str) -> None:
         self.delivering.holding.peer_down(peer)
@@ -143,7 +145,7 @@ class PubSub(Plugin):
         failed.publishing.end("publish/subscribe was restarted in this daemon")
 
     def reconfigured(self) -> None:
-        self.keeper.reconfigured(self.config)
+        self.rendezvous.reconfigured(self.config)
         self.delivering.reconfigured(self.config)
         self.forwarding.config = self.publishing.config = self.config
         self.publishing.cache.entries_max = self.config.leaf_cache_max
@@ -154,7 +156,7 @@ class PubSub(Plugin):
         return (
             HistorySize("events for readers", *held, sum(feed.bytes_max for feed in feeds)),
             *(part.history() for part in (self.publishing, self.entering.once, self.forwarding, self.answering)),
-            *(part.history() for part in (self.delivering.desk, self.delivering.ledger, self.delivering.history)),
+            *(part.history() for part in (self.delivering.broker, self.delivering.ledger, self.delivering.history)),
             self.local.window.history(),
         )
 
@@ -162,5 +164,5 @@ class PubSub(Plugin):
         self.delivering.deliverer.drain(done)
 
     def validate(self) -> None:
-        for part in (self.keeper, self.forwarding, self.answering, self.publishing, self.delivering):
+        for part in (self.rendezvous, self.forwarding, self.answering, self.publishing, self.delivering):
             part.validate()

@@ -18,7 +18,7 @@ from cryptography.x509 import load_pem_x509_certificate
 from msgspec import structs
 
 from peerd.api import Priority
-from peerd.daemon.identity.keeper import ANSWER_TIMEOUT_S, ROTATION_SPREAD_S_MAX, IdentityKeeper
+from peerd.daemon.identity.manager import ANSWER_TIMEOUT_S, ROTATION_SPREAD_S_MAX, IdentityManager
 from peerd.daemon.links.link import TRUST_REQUESTS_BURST
 from peerd.daemon.service import Daemon
 from peerd.errors import ConfigError, PeerdError, Unavailable
@@ -57,19 +57,19 @@ class Cluster(Site):
         return self.daemon(name, [seed.peer.address])
 
 
-def keeper(daemon: Daemon) -> IdentityKeeper:
+def manager(daemon: Daemon) -> IdentityManager:
     assert daemon.identity is not None
     return daemon.identity
 
 
 def new_token(issuer: Daemon, uses: int = 1) -> JoinToken:
-    office = keeper(issuer).issuer
+    office = manager(issuer).issuer
     assert office is not None
     return office.create_token(3600, uses)[0]
 
 
 async def knows_an_issuer(*daemons: Daemon) -> None:
-    await until(lambda: all(keeper(each).offer().issuers for each in daemons), PATIENCE_S)
+    await until(lambda: all(manager(each).offer().issuers for each in daemons), PATIENCE_S)
 
 
 async def failure(attempt: Callable[[], Awaitable[object]]) -> PeerdError:
@@ -135,7 +135,7 @@ async def test_somebody_in_between_gets_no_secret(tmp_path: Path) -> None:
     async with impostor.issuer() as false:
         async with cluster.issuer() as real:
             await knows_an_issuer(real)
-            truth = keeper(real).offer()
+            truth = manager(real).offer()
             token = new_token(real)
         heard = overhear(false, truth)
         # The real issuer is down, so that the newcomer cannot go on to it.
@@ -149,7 +149,7 @@ async def test_a_member_that_only_says_it_issues_gets_no_secret(tmp_path: Path) 
     cluster = Cluster(tmp_path)
     async with cluster.issuer() as one, await cluster.newcomer("liar", one, one) as liar:
         await knows_an_issuer(liar)
-        heard = overhear(liar, structs.replace(keeper(liar).offer(), is_issuer=True))
+        heard = overhear(liar, structs.replace(manager(liar).offer(), is_issuer=True))
         membership = await asyncio.to_thread(join, "127.0.0.1", liar.peer.port, new_token(one))
         assert heard == []
         assert membership.bootstrap[0] == one.peer
@@ -163,7 +163,7 @@ def overhear(liar: Daemon, offer: JoinOffer) -> list[EnrolmentRequest]:
         heard.append(request)
         raise Unavailable("thanks")
 
-    false = keeper(liar)
+    false = manager(liar)
     false.offer = lambda: offer  # type: ignore[method-assign]  # the lie
     false.enrolment_context = false._make_enrolment_context  # type: ignore[method-assign]  # as if it issued
     false.enrol = listen  # type: ignore[method-assign]  # what it is after
@@ -177,7 +177,7 @@ async def test_a_token_is_found_at_the_issuer_that_made_it(tmp_path: Path) -> No
         cluster.issuer() as one,
         cluster.daemon("b", [one.peer.address], issuer__enabled=True, issuer__ca_dir=str(cluster.path / "ca")) as two,
     ):
-        await until(lambda: all(len(keeper(each).offer().issuers) == 2 for each in (one, two)), PATIENCE_S)
+        await until(lambda: all(len(manager(each).offer().issuers) == 2 for each in (one, two)), PATIENCE_S)
         for seed in (one, two):
             await asyncio.to_thread(join, "127.0.0.1", seed.peer.port, new_token(one))
 
@@ -187,10 +187,10 @@ async def test_a_token_of_before_a_rotation_still_opens(tmp_path: Path) -> None:
     cluster = Cluster(tmp_path)
     async with cluster.issuer() as one:
         before = new_token(one)
-        keeper(one).rotate(timedelta(days=1))
+        manager(one).rotate(timedelta(days=1))
         for token in (before, new_token(one)):
             membership = await asyncio.to_thread(join, "127.0.0.1", one.peer.port, token)
-            assert membership.roots == keeper(one).ledger.roots
+            assert membership.roots == manager(one).ledger.roots
 
 
 @both_loops
@@ -238,9 +238,9 @@ async def test_renewal_is_picked_up_without_a_restart(tmp_path: Path) -> None:
         await until(lambda: is_complete(one, two), PATIENCE_S)
         await knows_an_issuer(two)
         await until(lambda: len(one.links) == len(two.links) == 1, PATIENCE_S)
-        before = keeper(two).identity
+        before = manager(two).identity
         link = two.links.link_to(one.peer.id)
-        after = await asyncio.wait_for(keeper(two).renewed(), PATIENCE_S)
+        after = await asyncio.wait_for(manager(two).renewed(), PATIENCE_S)
         assert after.serial != before.serial and after.node_id == before.node_id == two.peer.id
         assert two.links.link_to(one.peer.id) is link
         # The next handshake shows the new one.
@@ -260,17 +260,17 @@ async def test_renewal_happens_by_itself_when_it_is_due(tmp_path: Path) -> None:
     async with cluster.issuer() as one, await cluster.newcomer("b", one, one) as two:
         await until(lambda: is_complete(one, two), PATIENCE_S)
         await knows_an_issuer(two)
-        before = keeper(two).identity.serial
-        keeper(two).clock.due_at = 0.0
-        await until(lambda: keeper(two).identity.serial != before, PATIENCE_S)
-        assert keeper(two).renewal_state == "ok"
+        before = manager(two).identity.serial
+        manager(two).clock.due_at = 0.0
+        await until(lambda: manager(two).identity.serial != before, PATIENCE_S)
+        assert manager(two).renewal_state == "ok"
 
 
 async def test_a_renewal_takes_only_what_is_this_nodes(tmp_path: Path) -> None:
     """An issuer is trusted to say who is in, not to make a node somebody else or take it off the ring."""
     cluster = Cluster(tmp_path)
     async with cluster.issuer() as one, await cluster.newcomer("b", one, one) as two:
-        office, mine = keeper(one).issuer, keeper(two).identity
+        office, mine = manager(one).issuer, manager(two).identity
         assert office is not None
 
         def made(
@@ -286,14 +286,14 @@ async def test_a_renewal_takes_only_what_is_this_nodes(tmp_path: Path) -> None:
             (made(office.authority, salt=None),),
             (made(ClusterAuthority.create("test")),),
             (made(office.authority, lifetime=timedelta(milliseconds=1)),),
-            office.renew(keeper(one).identity).chain,
+            office.renew(manager(one).identity).chain,
         ):
             with pytest.raises(ConfigError):
-                keeper(two).install(bad)
-            assert keeper(two).identity == mine
+                manager(two).install(bad)
+            assert manager(two).identity == mine
             assert (tmp_path / "b" / "node.crt").read_bytes() == before
-        keeper(two).install((made(office.authority),))
-        assert keeper(two).identity.serial != mine.serial
+        manager(two).install((made(office.authority),))
+        assert manager(two).identity.serial != mine.serial
 
 
 async def test_files_that_vanish_or_cannot_be_written_cost_a_warning(tmp_path: Path) -> None:
@@ -303,11 +303,11 @@ async def test_files_that_vanish_or_cannot_be_written_cost_a_warning(tmp_path: P
         await knows_an_issuer(two)
         (tmp_path / "b" / "node.key").unlink()
         with pytest.raises(Unavailable, match=r"node\.key"):
-            await keeper(two).renewed()
-        keeper(one).rotate(timedelta(days=1))
-        await until(lambda: len(keeper(two).ledger.roots.trusted) == 2, PATIENCE_S)
-        keeper(two).tick()
-        assert keeper(two).renewal_state == "warning"
+            await manager(two).renewed()
+        manager(one).rotate(timedelta(days=1))
+        await until(lambda: len(manager(two).ledger.roots.trusted) == 2, PATIENCE_S)
+        manager(two).tick()
+        assert manager(two).renewal_state == "warning"
         await until(lambda: is_complete(one, two), PATIENCE_S)
 
 
@@ -315,9 +315,9 @@ async def test_renewal_without_an_issuer_warns_and_goes_on(tmp_path: Path) -> No
     cluster = Cluster(tmp_path)
     async with cluster.daemon("alone") as one:
         with pytest.raises(Unavailable, match="no issuer is known"):
-            await keeper(one).renewed()
-        assert keeper(one).renewal_state == "warning"
-        assert keeper(one).clock.due_at > keeper(one).wall_time()
+            await manager(one).renewed()
+        assert manager(one).renewal_state == "warning"
+        assert manager(one).clock.due_at > manager(one).wall_time()
 
 
 @both_loops
@@ -328,12 +328,12 @@ async def test_a_node_that_was_off_past_its_end_comes_back_as_itself(tmp_path: P
         async with cluster.daemon("b", [one.peer.address]) as two:
             await until(lambda: is_complete(one, two), PATIENCE_S)
             assert two.peer.id == node_id
-            assert keeper(two).renewal_state == "ok"
+            assert manager(two).renewal_state == "ok"
         denied_id = create_node_files(cluster.authority, tmp_path / "thief", lifetime=timedelta(milliseconds=1))
-        keeper(one).deny(f"node:{format_id(denied_id)}", "stolen", is_withdrawn=False)
+        manager(one).deny(f"node:{format_id(denied_id)}", "stolen", is_withdrawn=False)
         async with cluster.daemon("thief", [one.peer.address]) as thief:
-            await until(lambda: "deny list" in keeper(thief).last_failure, PATIENCE_S)
-            assert keeper(thief).renewal_state == "expired"
+            await until(lambda: "deny list" in manager(thief).last_failure, PATIENCE_S)
+            assert manager(thief).renewal_state == "expired"
 
 
 @both_loops
@@ -344,9 +344,9 @@ async def test_a_denied_node_is_out_everywhere_and_after_restarts(tmp_path: Path
         asleep = await cluster.newcomer("asleep", one, one)
         async with await cluster.newcomer("b", one, one) as two, thief:
             await until(lambda: is_complete(one, two, thief), PATIENCE_S)
-            keeper(one).deny(f"node:{format_id(thief.peer.id)}", "stolen", is_withdrawn=False)
+            manager(one).deny(f"node:{format_id(thief.peer.id)}", "stolen", is_withdrawn=False)
             await until(lambda: is_complete(one, two), PATIENCE_S)
-            assert thief.peer.id in keeper(two).ledger.denied_ids()
+            assert thief.peer.id in manager(two).ledger.denied_ids()
             await until(lambda: not thief.links.links(), PATIENCE_S)
             for daemon in (one, two):
                 assert daemon.node.overlay.missing_members() == ()
@@ -360,7 +360,7 @@ async def test_a_denied_node_is_out_everywhere_and_after_restarts(tmp_path: Path
             async with asleep:
                 await until(lambda: thief.peer.id in asleep.links.context.denied, PATIENCE_S)
                 await until(lambda: is_complete(one, two, asleep), PATIENCE_S)
-                keeper(one).deny(f"node:{format_id(thief.peer.id)}", "found again", is_withdrawn=True)
+                manager(one).deny(f"node:{format_id(thief.peer.id)}", "found again", is_withdrawn=True)
                 await until(lambda: not asleep.links.context.denied, PATIENCE_S)
             async with cluster.daemon("thief", [two.peer.address]) as back:
                 await until(lambda: is_complete(one, two, back), PATIENCE_S)
@@ -371,23 +371,23 @@ async def test_a_denied_certificate_is_out_and_its_renewal_in(tmp_path: Path) ->
     async with cluster.issuer() as one, await cluster.newcomer("b", one, one) as two:
         await until(lambda: is_complete(one, two), PATIENCE_S)
         await knows_an_issuer(two)
-        before = keeper(two).identity.serial
-        await asyncio.wait_for(keeper(two).renewed(), PATIENCE_S)
-        keeper(one).deny(f"serial:{before:040x}", "key copied", is_withdrawn=False)
+        before = manager(two).identity.serial
+        await asyncio.wait_for(manager(two).renewed(), PATIENCE_S)
+        manager(one).deny(f"serial:{before:040x}", "key copied", is_withdrawn=False)
 
         def serial_seen() -> int | None:
             link = one.links.link_to(two.peer.id)
             return link.certificate.serial if link is not None and link.certificate is not None else None
 
         # The link was made with the old certificate; the next one is made with the new.
-        after = keeper(two).identity.serial
+        after = manager(two).identity.serial
         await until(lambda: serial_seen() == after and is_complete(one, two), PATIENCE_S)
 
 
 async def test_a_denial_of_an_issuer_that_slept_through_a_rotation_outlives_the_old_root(tmp_path: Path) -> None:
     cluster = Cluster(tmp_path)
     async with cluster.issuer() as one:
-        office = keeper(one)
+        office = manager(one)
         assert office.issuer is not None
         old, victim = office.issuer.authority, "node:" + "ab" * 16
         office.rotate(timedelta(days=1))
@@ -403,7 +403,7 @@ async def test_a_clock_that_was_set_back_stops_nothing(tmp_path: Path, monkeypat
     cluster = Cluster(tmp_path)
     async with cluster.issuer() as one, cluster.daemon("b", [one.peer.address]) as two:
         await knows_an_issuer(two)
-        node = keeper(two)
+        node = manager(two)
         wall, steady = node.wall_time, node._steady_s
         monkeypatch.setattr(two.links, "send", lambda *message: None)  # nobody will answer
         node._renew()
@@ -420,20 +420,20 @@ async def test_a_restart_within_the_overlap_does_not_forget_to_renew(
     cluster = Cluster(tmp_path)
     async with cluster.issuer() as one, cluster.daemon("b", [one.peer.address]) as two:
         await knows_an_issuer(two)
-        monkeypatch.setattr(keeper(two), "_renew", lambda: None)  # it is stopped before it comes to that
-        keeper(one).rotate(timedelta(days=7))
-        await until(lambda: keeper(two)._roots_in_use.previous is not None, PATIENCE_S)
+        monkeypatch.setattr(manager(two), "_renew", lambda: None)  # it is stopped before it comes to that
+        manager(one).rotate(timedelta(days=7))
+        await until(lambda: manager(two)._roots_in_use.previous is not None, PATIENCE_S)
         await two.stop()
         async with cluster.daemon("b") as again:
-            now = keeper(again).wall_time()
-            assert keeper(again).clock.expires_at - now > 80 * 86_400
-            assert keeper(again).clock.due_at - now <= ROTATION_SPREAD_S_MAX
+            now = manager(again).wall_time()
+            assert manager(again).clock.expires_at - now > 80 * 86_400
+            assert manager(again).clock.due_at - now <= ROTATION_SPREAD_S_MAX
 
 
 async def test_a_bug_on_the_way_back_waits_like_any_failure(tmp_path: Path) -> None:
     cluster = Cluster(tmp_path)
     async with cluster.daemon("a") as one:
-        node = keeper(one)
+        node = manager(one)
         with pytest.raises(ZeroDivisionError):
             node._return_failed(ZeroDivisionError("a bug"))
         assert node.last_failure == "a bug" and not node.clock.is_due(node.wall_time())
@@ -442,7 +442,7 @@ async def test_a_bug_on_the_way_back_waits_like_any_failure(tmp_path: Path) -> N
 async def test_who_comes_back_to_another_ca_is_told_what_happened(tmp_path: Path) -> None:
     cluster, renewed = Cluster(tmp_path / "old"), Cluster(tmp_path / "new")
     async with cluster.daemon("b") as sleeper:
-        files = keeper(sleeper).files
+        files = manager(sleeper).files
         key, leaf = load_private_key(files.key_file), load_certificate(files.cert_file)
     async with renewed.issuer() as one:
         seeds, roots = [("127.0.0.1", one.peer.port)], cluster.authority.roots
@@ -471,24 +471,24 @@ async def test_the_root_changes_under_load_and_nobody_is_lost(tmp_path: Path) ->
 
             for number in range(50):
                 look_up(number)
-            keeper(one).rotate(timedelta(days=1))
+            manager(one).rotate(timedelta(days=1))
             for number in range(50):
                 look_up(number)
-            await until(lambda: keeper(two).ledger.roots == keeper(one).ledger.roots, PATIENCE_S)
-            await asyncio.wait_for(keeper(two).renewed(), PATIENCE_S)
+            await until(lambda: manager(two).ledger.roots == manager(one).ledger.roots, PATIENCE_S)
+            await asyncio.wait_for(manager(two).renewed(), PATIENCE_S)
             await until(lambda: len(lookups) == 100, PATIENCE_S)
             assert all(lookups)
             assert two.links.link_to(one.peer.id) is link
             async with asleep:  # it knows the old root only, and so does its certificate
                 await until(lambda: is_complete(one, two, asleep), PATIENCE_S)
-                await until(lambda: keeper(asleep).ledger.roots == keeper(one).ledger.roots, PATIENCE_S)
-                await asyncio.wait_for(keeper(asleep).renewed(), PATIENCE_S)
+                await until(lambda: manager(asleep).ledger.roots == manager(one).ledger.roots, PATIENCE_S)
+                await asyncio.wait_for(manager(asleep).renewed(), PATIENCE_S)
             # The overlap is over.
             for each in (one, two):
-                at = keeper(each).wall_time()
-                keeper(each).wall_time = lambda at=at: at + 2 * 86_400  # type: ignore[misc]  # the day after tomorrow
-                keeper(each).tick()
-                assert keeper(each).ledger.roots.previous is None
+                at = manager(each).wall_time()
+                manager(each).wall_time = lambda at=at: at + 2 * 86_400  # type: ignore[misc]  # the day after tomorrow
+                manager(each).tick()
+                assert manager(each).ledger.roots.previous is None
             async with late:
                 refused = 'peerd_connections_refused_total{reason="bad_certificate"}'
                 await until(lambda: refused in one.metrics.render().decode(), PATIENCE_S)
@@ -511,7 +511,7 @@ async def test_a_forged_record_costs_its_sender_the_link_and_changes_nothing(tmp
         two.links.send(one.peer, encode(TrustNotices((forged,))), Priority.NORMAL)
         refused = 'peerd_peer_misbehaviour_total{reason="bad_signature"}'
         await until(lambda: refused in one.metrics.render().decode(), PATIENCE_S)
-        assert keeper(one).ledger.denials() == keeper(two).ledger.denials() == []
+        assert manager(one).ledger.denials() == manager(two).ledger.denials() == []
         await until(lambda: is_complete(one, two), PATIENCE_S)  # once is no ban
 
 

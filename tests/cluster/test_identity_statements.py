@@ -7,7 +7,7 @@ from pathlib import Path
 
 from peerd.daemon.service import Daemon
 from peerd.ids import format_id
-from tests.cluster.test_identity_cluster import PATIENCE_S, Cluster, keeper, knows_an_issuer
+from tests.cluster.test_identity_cluster import PATIENCE_S, Cluster, knows_an_issuer, manager
 from tests.support.link_rig import until
 from tests.support.site import is_complete
 
@@ -26,11 +26,11 @@ async def test_proofs_outlive_renewals_and_end_with_a_denial(tmp_path: Path) -> 
         before = two.driver.sign("test", SAID)
         assert believes(one, two, before) and believes(two, two, before)
         assert not believes(one, one, before)
-        await keeper(two).renewed()
+        await manager(two).renewed()
         after = two.driver.sign("test", SAID)
         assert after != before, "it has the new certificate"
         assert believes(one, two, before) and believes(one, two, after)
-        keeper(one).deny(f"node:{format_id(two.peer.id)}", "it lies", is_withdrawn=False)
+        manager(one).deny(f"node:{format_id(two.peer.id)}", "it lies", is_withdrawn=False)
         assert not believes(one, two, before) and not believes(one, two, after)
         checked = one.metrics.registry.get_sample_value("peerd_proofs_checked_total", {"outcome": "invalid"})
         assert checked == 3
@@ -42,12 +42,12 @@ async def test_proofs_under_both_roots_count_until_the_old_one_ends(tmp_path: Pa
         await until(lambda: is_complete(one, two), PATIENCE_S)
         await knows_an_issuer(two)
         old = two.driver.sign("test", SAID)
-        keeper(one).rotate(timedelta(days=1))
+        manager(one).rotate(timedelta(days=1))
         assert believes(one, two, old)
-        await until(lambda: keeper(two).ledger.roots.newest == keeper(one).ledger.roots.newest, PATIENCE_S)
-        await keeper(two).renewed()
+        await until(lambda: manager(two).ledger.roots.newest == manager(one).ledger.roots.newest, PATIENCE_S)
+        await manager(two).renewed()
         new = two.driver.sign("test", SAID)
         assert believes(one, two, old) and believes(one, two, new)
-        ended = keeper(one).wall_time() + 2 * 86_400
-        assert keeper(one).ledger.expire(ended)
+        ended = manager(one).wall_time() + 2 * 86_400
+        assert manager(one).ledger.expire(ended)
         assert not believes(one, two, old) and believes(one, two, new)

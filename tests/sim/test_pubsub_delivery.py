@@ -135,7 +135,7 @@ class Leafy(Plugin):
     def neighbours_changed(self, change: NeighbourChange) -> None:
         """Tell of all leaves: this node may be the root of others now."""
         for cell in CELLS:
-            self.made.desk.tree_changed(TREE, cell)
+            self.made.broker.tree_changed(TREE, cell)
 
     def validate(self) -> None:
         """The ledger's law."""
@@ -182,7 +182,7 @@ class Leafy(Plugin):
             self._probe(message.events[0], {cell for _, cell in cells})
         here = [each for each in cells if isinstance(self.leaves.decide(TREE, each[1], None, vouched=False), Here)]
         if here:
-            self.made.desk.arrived(SCHEMA, message.publisher, message.events, here, message.copies, message.attempt)
+            self.made.broker.arrived(SCHEMA, message.publisher, message.events, here, message.copies, message.attempt)
 
     # Subscribing
 

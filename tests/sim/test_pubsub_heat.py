@@ -38,7 +38,7 @@ def publish_for(made: PubSubRing, duration_s: float, ack: str | None = None) -> 
 def splitting(made: PubSubRing) -> list[Place]:
     """The nodes of which a leaf is being split."""
     nodes = made.simulation.live_nodes()
-    return [place for place in nodes if any(cell.split for cell in plugin_of(place).keeper.forest.nodes())]
+    return [place for place in nodes if any(cell.split for cell in plugin_of(place).rendezvous.forest.nodes())]
 
 
 def test_busy_leaves_are_split_while_events_come_and_merged_when_they_are_over() -> None:

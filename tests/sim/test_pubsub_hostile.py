@@ -96,7 +96,7 @@ class World:
 
     def forest_size(self) -> int:
         """How many cells there are in all trees."""
-        return sum(len(plugin_of(place).keeper.forest.cells) for place in self.simulation.nodes)
+        return sum(len(plugin_of(place).rendezvous.forest.cells) for place in self.simulation.nodes)
 
     @property
     def liar(self) -> PubSubBehaviour:
@@ -147,7 +147,7 @@ def test_one_member_fills_its_own_quota_only() -> None:
     world.subscribe(10)
     world.simulation.run_for(20.0)
     liar = world.simulation.nodes[LIAR].id
-    counts = [plugin_of(place).keeper.forest.members[liar] for place in world.honest]
+    counts = [plugin_of(place).rendezvous.forest.members[liar] for place in world.honest]
     assert world.liar.said and max(counts) > QUOTA / 2, "it has got far"
     assert max(counts) <= QUOTA
     assert all(watched.established_at is not None for watched in world.judge.watched)

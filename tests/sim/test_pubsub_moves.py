@@ -38,7 +38,7 @@ def movable(simulation: Simulation) -> list[CellNode]:
 def move(simulation: Simulation, node: CellNode) -> None:
     """Have a leaf moved, as its root does when it is too busy."""
     node.hot_load = 100
-    tree_of(root_of(simulation, node.cell)).keeper.growth.move(node)
+    tree_of(root_of(simulation, node.cell)).rendezvous.growth.move(node)
 
 
 def move_one(simulation: Simulation, rng: random.Random) -> bool:
@@ -114,7 +114,7 @@ def test_a_leaf_that_grows_elsewhere_comes_home_and_is_split() -> None:
     move(simulation, whole)
     simulation.run_until(lambda: moved(simulation) == [alternate(WHOLE)], limit_s=60.0, poll_s=0.5)
     for member in simulation.live_nodes():
-        tree_of(member).keeper.note_events(place_of(WHOLE).tree, alternate(WHOLE), 6000)  # it stays warm
+        tree_of(member).rendezvous.note_events(place_of(WHOLE).tree, alternate(WHOLE), 6000)  # it stays warm
     subscribe_all(simulation, 60, seed=7)
     simulation.run_until(lambda: len(leaves(simulation)) > 4, limit_s=120.0, poll_s=1.0)
     run_to_rest(simulation)
@@ -148,10 +148,10 @@ def test_an_alternate_whose_home_was_split_meanwhile_gives_what_it_has_to_the_ha
     (whole,) = movable(simulation)
     move(simulation, whole)
     simulation.run_until(lambda: moved(simulation) == [alternate(WHOLE)] and not busy_cells(simulation), limit_s=60.0)
-    home_node = tree_of(root_of(simulation, WHOLE)).keeper.forest.find(place_of(WHOLE))
+    home_node = tree_of(root_of(simulation, WHOLE)).rendezvous.forest.find(place_of(WHOLE))
     assert home_node is not None and home_node.state is CellState.MOVED
     home_node.table = None
-    tree_of(root_of(simulation, WHOLE)).keeper.forest.put_state(home_node, CellState.INNER, lambda is_stored: None)
+    tree_of(root_of(simulation, WHOLE)).rendezvous.forest.put_state(home_node, CellState.INNER, lambda is_stored: None)
     subscribe_all(simulation, 40, seed=9)
     simulation.run_until(lambda: not moved(simulation), limit_s=120.0, poll_s=1.0)
     run_to_rest(simulation)

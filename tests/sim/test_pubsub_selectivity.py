@@ -81,14 +81,14 @@ class Cost:
 def installed(ring: PubSubRing) -> Iterator[tuple[int, int]]:
     """Attribute and level of the leaf of each piece."""
     for place in ring.simulation.live_nodes():
-        for node in plugin_of(place).keeper.forest.nodes():
+        for node in plugin_of(place).rendezvous.forest.nodes():
             if node.is_leaf:
                 yield from ((node.place.tree.attribute, level(node.cell)) for _ in node.kept())
 
 
 def levels_of(ring: PubSubRing, attribute: int) -> int:
     """How deep the tree of an attribute is."""
-    nodes = (node for place in ring.simulation.live_nodes() for node in plugin_of(place).keeper.forest.nodes())
+    nodes = (node for place in ring.simulation.live_nodes() for node in plugin_of(place).rendezvous.forest.nodes())
     return max(
         (level(node.cell) for node in nodes if node.place.tree.attribute == attribute and node.is_leaf), default=0
     )
@@ -100,7 +100,7 @@ def cost_of(ring: PubSubRing, events: int) -> Cost:
     sent: list[int] = []
     for plugin in plugins:
         plugin.forwarding._heat = SimpleNamespace(note_sent=sent.append)  # type: ignore[assignment]  # to count what is sent
-        plugin.delivering.desk._leaves.note_deliveries = (  # type: ignore[method-assign]  # to count them
+        plugin.delivering.broker._leaves.note_deliveries = (  # type: ignore[method-assign]  # to count them
             lambda tree, cell, filters, copies, size: sent.append(copies * size)
         )
     before = time.process_time()

@@ -27,7 +27,7 @@ from protocols.pubsub.publishing import publisher
 from protocols.pubsub.publishing.probing import probe_region
 from protocols.pubsub.subscribing.installation import InstallAction, Installation
 from protocols.pubsub.subscribing.local import Entry, LocalSubscriptions, TakenWindow
-from protocols.pubsub.tree.keeper import Keeper
+from protocols.pubsub.tree.rendezvous import Rendezvous
 from tests.support.pubsub_rings import PubSubRing
 
 PROTOCOLS = ("pubsub",)
@@ -117,15 +117,15 @@ def test_a_ring_without_a_bug_has_no_offence() -> None:
 
 def test_the_judge_finds_events_that_nobody_compared(monkeypatch: pytest.MonkeyPatch) -> None:
     def match(
-        keeper: Keeper, schema: SchemaView, cells: Sequence[tuple[int, int]], values: dict[str, Any]
+        rendezvous: Rendezvous, schema: SchemaView, cells: Sequence[tuple[int, int]], values: dict[str, Any]
     ) -> list[SubObject]:
-        nodes = [node for node in keeper.forest.nodes() if (node.place.tree.attribute, node.cell) in cells]
+        nodes = [node for node in rendezvous.forest.nodes() if (node.place.tree.attribute, node.cell) in cells]
         return [piece.sub for node in nodes for piece in node.pieces.values()]
 
     def all_of(local: LocalSubscriptions, schema: SchemaView, values: dict[str, Any]) -> Iterator[Entry]:
         return iter(local._sides[schema.name].entries.values())
 
-    monkeypatch.setattr(Keeper, "match", match)
+    monkeypatch.setattr(Rendezvous, "match", match)
     monkeypatch.setattr(LocalSubscriptions, "_matching", all_of)
     assert "precision: " in judged()
 
@@ -212,7 +212,7 @@ def test_the_checkers_find_a_subscription_that_is_lost() -> None:
     world.rest()
     key, (copy,) = next(iter(held_pieces(world.simulation).items()))
     plugin = plugin_of(copy.place)
-    plugin.keeper.forest.remove(copy.node, key, with_record=True)
+    plugin.rendezvous.forest.remove(copy.node, key, with_record=True)
     world.run_for(1.0)
     assert "is in 0 leaves" in "; ".join(SubscriptionsInPlace().check(world.simulation))
     assert conserved.check(world.simulation) == [], "its subscriber will renew it"
@@ -228,7 +228,7 @@ def test_the_checker_finds_a_cell_above_a_leaf_that_is_no_inner_node() -> None:
     world.rest()
     copies = [copy for (copy,) in held_pieces(world.simulation).values() if copy.node.cell != WHOLE]
     above = copies[0].node.place.above
-    forest = plugin_of(world.simulation.places[world.simulation.oracle().root(above.key)]).keeper.forest
+    forest = plugin_of(world.simulation.places[world.simulation.oracle().root(above.key)]).rendezvous.forest
     node, told = forest.cells[above], f"is no inner node, and above the leaf {text(copies[0].node.cell)}"
     assert checker.check(world.simulation) == []
     node.state = CellState.LEAF

@@ -27,7 +27,7 @@ from peerd.daemon.admin.event_feed import Record
 from peerd.daemon.http.access import Access
 from peerd.daemon.http.caller import STATE_KEY, Caller
 from peerd.daemon.http.gate import App, Receive, Scope, Send
-from peerd.daemon.identity.keeper import IdentityKeeper
+from peerd.daemon.identity.manager import IdentityManager
 from peerd.daemon.storage.state_table import Entry
 from peerd.daemon.storage.tables import Row
 from peerd.daemon.tasks import spawn
@@ -268,7 +268,7 @@ class FakeDaemon:
     loop_lag_s: float = 0.0
     disabled_plugins: Mapping[str, str] = field(default_factory=dict)
     uptime_s: float = 12.5
-    identity: IdentityKeeper | None = None
+    identity: IdentityManager | None = None
     storage: FakeTable = field(default_factory=FakeTable)
     wall_s: float = 1.8e9
     data_addresses: Sequence[str] = ()

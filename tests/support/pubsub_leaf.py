@@ -95,7 +95,7 @@ class FakeSchemas:
 
 @dataclass
 class FakeLeaves:
-    """As `protocols.pubsub.tree.keeper.Keeper`, over a list of pieces, all of them in `LEAF`."""
+    """As `protocols.pubsub.tree.rendezvous.Rendezvous`, over a list of pieces, all of them in `LEAF`."""
 
     subs: list[SubObject] = field(default_factory=list)
     decision: CellDecision = field(default_factory=Here)
@@ -171,7 +171,7 @@ class FakeSubscribers:
         return self.pause_ms
 
 
-class DeskExplainer(Explainer):
+class RigExplainer(Explainer):
     """What publisher and subscriber know is the test's, and so are the pieces."""
 
     publisher_view: Any
@@ -199,7 +199,7 @@ class _LeafPlugin(Plugin):
     messages = (*MESSAGES, *COPY_MESSAGES)
 
 
-class Desk:
+class BrokerRig:
     """A node that is the root of a leaf: all parts of `protocols.pubsub.delivering`, on a fake host."""
 
     def __init__(self, node_id: int = 1, neighbours: Sequence[int] = (), **settings: Any) -> None:
@@ -220,9 +220,9 @@ class Desk:
             lambda *received: self.received.append(received),
             host.send,
         )
-        self.made, self.desk, self.ledger, self.deliverer = made, made.desk, made.ledger, made.deliverer
+        self.made, self.broker, self.ledger, self.deliverer = made, made.broker, made.ledger, made.deliverer
         self.multicast, self.holding, self.history = made.multicast, made.holding, made.history
-        self.explainer = DeskExplainer(host, self.schemas, self.leaves, made)
+        self.explainer = RigExplainer(host, self.schemas, self.leaves, made)
         self.plugin = _LeafPlugin()
         self.plugin.start(host)
         self.plugin.add_parts(*made.parts, self.explainer)
@@ -230,7 +230,7 @@ class Desk:
 
     def arrive(self, *events: EventBody, copies: int = 0, attempt: int = 0) -> None:
         """Events have reached the leaf."""
-        self.desk.arrived(SCHEMA, events[0].publisher, events, [LEAF], copies, attempt)
+        self.broker.arrived(SCHEMA, events[0].publisher, events, [LEAF], copies, attempt)
 
     def check_law(self) -> None:
         """Matched = delivered + dropped + pending."""

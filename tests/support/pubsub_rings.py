@@ -130,7 +130,7 @@ class PubSubRing:
         """All leaves in this moment, with the nodes that hold themselves for their root."""
         found: dict[tuple[Tree, int], list[Place]] = {}
         for place in self.simulation.live_nodes():
-            for node in plugin_of(place).keeper.forest.nodes():
+            for node in plugin_of(place).rendezvous.forest.nodes():
                 if node.is_leaf:
                     found.setdefault((node.place.tree, node.cell), []).append(place)
         return found

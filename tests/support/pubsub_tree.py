@@ -32,7 +32,7 @@ from protocols.pubsub.messages import (
 from protocols.pubsub.names import EventId, SubscriptionKey, Tree, key_of
 from protocols.pubsub.ports import Elsewhere, Here, SchemaView, Values
 from protocols.pubsub.tree.cell_node import CellNode
-from protocols.pubsub.tree.keeper import Keeper
+from protocols.pubsub.tree.rendezvous import Rendezvous
 from protocols.pubsub.tree.storage import CellAddress, key_of_sub
 
 SCHEMA = "stock"
@@ -285,13 +285,13 @@ class TreePlugin(Plugin):
     def start(self, host: Host) -> None:
         """Put the parts together."""
         super().start(host)
-        self.keeper = Keeper(host, self.config, self.schemas, self.index_of)
-        self.keeper.events = self.events_noted
-        self.subscriber = FakeSubscriber(host, self.keeper.installing.insert)
-        self.keeper.subscribers.ask_self = self.subscriber.established
-        self.keeper.installing.is_own = lambda sub: True
-        self.add_parts(*self.keeper.parts, self.subscriber)
-        self.keeper.start()
+        self.rendezvous = Rendezvous(host, self.config, self.schemas, self.index_of)
+        self.rendezvous.events = self.events_noted
+        self.subscriber = FakeSubscriber(host, self.rendezvous.installing.insert)
+        self.rendezvous.subscribers.ask_self = self.subscriber.established
+        self.rendezvous.installing.is_own = lambda sub: True
+        self.add_parts(*self.rendezvous.parts, self.subscriber)
+        self.rendezvous.start()
         self.subscriber.start()
 
     def index_of(self, schema: str) -> FakeIndex | None:
@@ -300,23 +300,23 @@ class TreePlugin(Plugin):
 
     def record_allowed(self, key: NodeId, item: bytes, value: bytes | None, writer: NodeId) -> bool:
         """Forward the upcall."""
-        return self.keeper.record_allowed(key, item, value, writer)
+        return self.rendezvous.record_allowed(key, item, value, writer)
 
     def record_changed(self, key: NodeId, role: RecordRole, item: bytes) -> None:
         """Forward the upcall."""
-        self.keeper.record_changed(key, role, item)
+        self.rendezvous.record_changed(key, role, item)
 
     def records_settled(self) -> None:
         """Forward the upcall."""
-        self.keeper.records_settled()
+        self.rendezvous.records_settled()
 
     def neighbours_changed(self, change: NeighbourChange) -> None:
         """Forward the upcall."""
-        self.keeper.neighbours_changed()
+        self.rendezvous.neighbours_changed()
 
     def validate(self) -> None:
         """Assert the invariants of the tree."""
-        self.keeper.validate()
+        self.rendezvous.validate()
 
 
 # Simulated rings
@@ -339,9 +339,9 @@ def leaves(simulation: Simulation) -> dict[int, list[CellNode]]:
     """The live leaves, by cell, at those nodes that are the settled root of them."""
     found: dict[int, list[CellNode]] = {}
     for member in simulation.live_nodes():
-        keeper = tree_of(member).keeper
-        for place, node in keeper.forest.cells.items():
-            if node.is_leaf and keeper.forest.find(place) is node:
+        rendezvous = tree_of(member).rendezvous
+        for place, node in rendezvous.forest.cells.items():
+            if node.is_leaf and rendezvous.forest.find(place) is node:
                 found.setdefault(place.cell, []).append(node)
     return found
 
@@ -356,8 +356,8 @@ def visited(simulation: Simulation, x: int, y: int, careful: bool) -> int | None
     """The leaf that an event for a point finds, asking from the whole tree on as events do; ``None``: no way now."""
     cell, vouched, place = WHOLE, False, cell_at(x, y, 60)
     for _ in range(64):
-        keeper = tree_of(root_of(simulation, cell)).keeper
-        decision = keeper.decide(TREE, cell, None, vouched=vouched, careful=careful)
+        rendezvous = tree_of(root_of(simulation, cell)).rendezvous
+        decision = rendezvous.decide(TREE, cell, None, vouched=vouched, careful=careful)
         if isinstance(decision, Here):
             return cell
         if not isinstance(decision, Elsewhere):
@@ -422,12 +422,12 @@ def offences(simulation: Simulation) -> Iterator[str]:
 
 def inner_cells(simulation: Simulation) -> dict[int, tuple[int, ...]]:
     """The cells that their settled roots hold for inner nodes, with their parts."""
-    keepers = [tree_of(member).keeper for member in simulation.live_nodes()]
+    keepers = [tree_of(member).rendezvous for member in simulation.live_nodes()]
     return {
         place.cell: node.parts
-        for keeper in keepers
-        for place, node in keeper.forest.cells.items()
-        if node.is_inner and keeper.forest.find(place) is node
+        for rendezvous in keepers
+        for place, node in rendezvous.forest.cells.items()
+        if node.is_inner and rendezvous.forest.find(place) is node
     }
 
 
@@ -456,7 +456,7 @@ def busy_cells(simulation: Simulation) -> list[int]:
     return [
         node.cell
         for member in simulation.live_nodes()
-        for node in tree_of(member).keeper.forest.cells.values()
+        for node in tree_of(member).rendezvous.forest.cells.values()
         if node.is_switching or any(job is not None for job in (node.split, node.merge, node.move_up))
     ]
 

@@ -26,7 +26,7 @@ from protocols.pubsub.explaining.reports import (
 from protocols.pubsub.ledger import EVENTS_KEPT, OUTCOMES_KEPT, REPORT_S
 from protocols.pubsub.messages import DeliveryAnswer, EventDelivery, ExplainAnswer, ExplainQuestion
 from protocols.pubsub.names import node_meant
-from tests.support.pubsub_leaf import SCHEMA, Desk, event, event_id, node, sub
+from tests.support.pubsub_leaf import SCHEMA, BrokerRig, event, event_id, node, sub
 
 PUBLISHER, LEAF_ROOT, SUBSCRIBER, ASKER = 9, 1, 5, 4
 VISITED = LeafPlace(attribute=1, cell="", owner=format_id(node(LEAF_ROOT)))
@@ -37,7 +37,7 @@ class World:
     """Four nodes, of which the asker asks the others; ``dead`` ones do not answer."""
 
     def __init__(self) -> None:
-        self.desks = {number: Desk(number) for number in (PUBLISHER, LEAF_ROOT, SUBSCRIBER, ASKER)}
+        self.desks = {number: BrokerRig(number) for number in (PUBLISHER, LEAF_ROOT, SUBSCRIBER, ASKER)}
         self.dead: set[int] = set()
         self.publisher: PublisherReport | None = PublisherReport(
             schema_name=SCHEMA.name, outcome="replicated", visited=(VISITED,)
@@ -65,7 +65,7 @@ class World:
                 lookup.arguments["on_result"](LookupResult(key, root, (), 0.1))
         return found[0]
 
-    def _answer(self, asker: Desk) -> None:
+    def _answer(self, asker: BrokerRig) -> None:
         request = asker.host.requests.pop()
         reply = self.desks[request.peer.id].host.deliver(request.message, asker.host.peer)
         assert reply is not None
@@ -191,40 +191,40 @@ def test_another_member_of_the_group_got_it() -> None:
 
 
 def test_an_answer_that_is_no_report_costs_the_link() -> None:
-    desk = Desk(ASKER)
+    rig = BrokerRig(ASKER)
     found: list[ArrivalVerdict] = []
-    desk.explainer.find_out(event_id(1), node(ASKER), found.append)
-    lookup = next(each for each in desk.host.asked if each.what == "lookup")
+    rig.explainer.find_out(event_id(1), node(ASKER), found.append)
+    lookup = next(each for each in rig.host.asked if each.what == "lookup")
     lookup.arguments["on_result"](LookupResult(node(PUBLISHER), peer(PUBLISHER), (), 0.1))
-    desk.host.requests[0].on_reply(ExplainAnswer(b'{"leaf": 3}'), peer(PUBLISHER))
-    assert [blamed.id for blamed, _ in desk.host.blamed] == [PUBLISHER]
+    rig.host.requests[0].on_reply(ExplainAnswer(b'{"leaf": 3}'), peer(PUBLISHER))
+    assert [blamed.id for blamed, _ in rig.host.blamed] == [PUBLISHER]
     assert found[0].verdict == "unknown"
 
 
 def test_so_many_at_a_time() -> None:
-    desk = Desk(ASKER)
+    rig = BrokerRig(ASKER)
     for number in range(UNDER_WAY_MAX):
-        desk.explainer.find_out(event_id(number), node(SUBSCRIBER), lambda found: None)
+        rig.explainer.find_out(event_id(number), node(SUBSCRIBER), lambda found: None)
     with pytest.raises(Unavailable):
-        desk.explainer.find_out(event_id(1), node(SUBSCRIBER), lambda found: None)
+        rig.explainer.find_out(event_id(1), node(SUBSCRIBER), lambda found: None)
 
 
 def test_the_largest_report_fits_into_its_message() -> None:
-    desk = Desk(LEAF_ROOT)
+    rig = BrokerRig(LEAF_ROOT)
     long = " OR ".join(f"name{'x' * 50}{number} = '{'y' * 50}'" for number in range(60))
-    desk.leaves.subs = [sub(SUBSCRIBER, sid, long, piece=sid) for sid in range(40)]
-    desk.arrive(replace(event(4), values=SCHEMA.pack({f"name{'x' * 50}{n}": "z" * 100 for n in range(60)})))
+    rig.leaves.subs = [sub(SUBSCRIBER, sid, long, piece=sid) for sid in range(40)]
+    rig.arrive(replace(event(4), values=SCHEMA.pack({f"name{'x' * 50}{n}": "z" * 100 for n in range(60)})))
     place = LeafPlace(attribute=255, cell="01" * 30, owner="f" * 32)
-    desk.explainer.publisher_view = lambda schema, event: PublisherReport(
+    rig.explainer.publisher_view = lambda schema, event: PublisherReport(
         schema_name="s" * 64, outcome="unknown", visited=(place,) * 64, missing=(place,) * 64
     )
-    desk.explainer.subscriber_view = lambda schema, event: SubscriberReport(
+    rig.explainer.subscriber_view = lambda schema, event: SubscriberReport(
         fate="unseen", subscriptions=(FilterCheck(sid=1 << 63, filter=long),) * 64, places=(place,) * 64
     )
-    question = ExplainQuestion(SCHEMA.name, *event_id(4)._replace(publisher=desk.host.id), desk.host.id)
-    assert isinstance(desk.host.deliver(question, peer(2)), ExplainAnswer)
+    question = ExplainQuestion(SCHEMA.name, *event_id(4)._replace(publisher=rig.host.id), rig.host.id)
+    assert isinstance(rig.host.deliver(question, peer(2)), ExplainAnswer)
     question = ExplainQuestion(SCHEMA.name, *event_id(4), node(SUBSCRIBER))
-    answer = desk.host.deliver(question, peer(2))
+    answer = rig.host.deliver(question, peer(2))
     assert isinstance(answer, ExplainAnswer)
     report = NodeReport.model_validate_json(answer.report)
     assert report.leaf is not None
@@ -234,11 +234,11 @@ def test_the_largest_report_fits_into_its_message() -> None:
 @pytest.mark.parametrize(("character", "told"), [("x", 8), ("\u6587", 8), ("\x01", 2)])
 def test_conditions_of_any_characters_fit_into_the_message(character: str, told: int) -> None:
     """JSON writes a control character as six bytes, so there are fewer of these."""
-    desk = Desk(LEAF_ROOT)
+    rig = BrokerRig(LEAF_ROOT)
     long = " AND ".join(f"name <> '{character * 150}{number}'" for number in range(12))
-    desk.leaves.subs = [sub(SUBSCRIBER, sid, long) for sid in range(8)]
-    desk.arrive(event(4, price=1, name="a"))
-    answer = desk.host.deliver(ExplainQuestion(SCHEMA.name, *event_id(4), node(SUBSCRIBER)), peer(2))
+    rig.leaves.subs = [sub(SUBSCRIBER, sid, long) for sid in range(8)]
+    rig.arrive(event(4, price=1, name="a"))
+    answer = rig.host.deliver(ExplainQuestion(SCHEMA.name, *event_id(4), node(SUBSCRIBER)), peer(2))
     assert isinstance(answer, ExplainAnswer) and encode_body(answer)
     report = NodeReport.model_validate_json(answer.report)
     assert report.leaf is not None and len(report.leaf.checks) == told
@@ -246,36 +246,36 @@ def test_conditions_of_any_characters_fit_into_the_message(character: str, told:
 
 
 def test_memory_of_outcomes_is_bounded_and_ages() -> None:
-    desk = Desk(history_age="10m")
+    rig = BrokerRig(history_age="10m")
     for number in range(EVENTS_KEPT + 10):
-        desk.ledger.matched(event_id(number), SCHEMA.name, 0, 0)
-    assert desk.ledger.outcomes(event_id(9)) is None
-    assert desk.ledger.outcomes(event_id(10)) is not None
+        rig.ledger.matched(event_id(number), SCHEMA.name, 0, 0)
+    assert rig.ledger.outcomes(event_id(9)) is None
+    assert rig.ledger.outcomes(event_id(10)) is not None
     for _ in range(OUTCOMES_KEPT + 5):
-        desk.ledger.dropped(event_id(10), None, "slow_reader")
-    known = desk.ledger.outcomes(event_id(10))
+        rig.ledger.dropped(event_id(10), None, "slow_reader")
+    known = rig.ledger.outcomes(event_id(10))
     assert known is not None
     assert len(known.outcomes) == OUTCOMES_KEPT
-    desk.host.time_s = 601.0
-    assert desk.ledger.outcomes(event_id(20)) is None
+    rig.host.time_s = 601.0
+    assert rig.ledger.outcomes(event_id(20)) is None
 
 
 def test_every_minute_the_sums_are_told() -> None:
-    desk = Desk()
-    desk.ledger.start()
-    desk.leaves.forest.nodes = lambda: [SimpleNamespace(is_leaf=True, pieces=range(15)) for _ in range(2)]
-    desk.leaves.subs = [sub(SUBSCRIBER, 1)]
-    desk.arrive(event(1), event(2))
-    desk.ledger.dropped(event_id(3), None, "slow_reader")
-    desk.host.fire("pubsub_report")
-    told = [each.columns() for each in desk.host.events]
+    rig = BrokerRig()
+    rig.ledger.start()
+    rig.leaves.forest.nodes = lambda: [SimpleNamespace(is_leaf=True, pieces=range(15)) for _ in range(2)]
+    rig.leaves.subs = [sub(SUBSCRIBER, 1)]
+    rig.arrive(event(1), event(2))
+    rig.ledger.dropped(event_id(3), None, "slow_reader")
+    rig.host.fire("pubsub_report")
+    told = [each.columns() for each in rig.host.events]
     assert told == [
         {"reason": "slow_reader", "dropped": 1},
         {"leaves": 2, "pieces": 30, "published": 0, "matched": 2, "delivered": 0, "pending": 2},
     ]
-    desk.host.fire("pubsub_report")
-    assert desk.host.timers["pubsub_report", None] == desk.host.time_s + REPORT_S
-    assert desk.host.events[-1].columns()["matched"] == 0
+    rig.host.fire("pubsub_report")
+    assert rig.host.timers["pubsub_report", None] == rig.host.time_s + REPORT_S
+    assert rig.host.events[-1].columns()["matched"] == 0
 
 
 def test_a_node_may_be_named_by_its_first_digits() -> None:

@@ -8,7 +8,7 @@ from protocols.pubsub.cells import WHOLE
 from protocols.pubsub.filter_work import UNPROVEN_BURST_S, WORK_BURST_S, price_s
 from protocols.pubsub.messages import InsertAnswer, InsertSub, Kept, PieceStatus, SubObject
 from protocols.pubsub.names import SubscriptionKey
-from tests.support.pubsub_keeper import MEMBER, STRANGER, SUBSCRIBER, node, probe, refusals, sub
+from tests.support.pubsub_rendezvous import MEMBER, STRANGER, SUBSCRIBER, node, probe, refusals, sub
 from tests.support.pubsub_tree import SCHEMA, FakeIndex
 
 

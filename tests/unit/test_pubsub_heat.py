@@ -55,14 +55,14 @@ def leaf(pieces: int = 2 * HOT_PIECES_MIN, **settings: Any) -> tuple[FakeHost, T
 
 
 def cell(plugin: TreePlugin) -> CellNode:
-    return plugin.keeper.forest.cells[CellAddress(TREE, WHOLE)]
+    return plugin.rendezvous.forest.cells[CellAddress(TREE, WHOLE)]
 
 
 def events_come(plugin: TreePlugin, copies: int = COPIES) -> None:
     """Events that go to so many nodes each; with the usual number together some 5,300 bytes a second."""
     for _ in range(EVENTS):
-        plugin.keeper.note_events(TREE, WHOLE, 1)
-        plugin.keeper.note_deliveries(TREE, WHOLE, copies, copies, SIZE)
+        plugin.rendezvous.note_events(TREE, WHOLE, 1)
+        plugin.rendezvous.note_deliveries(TREE, WHOLE, copies, copies, SIZE)
 
 
 def weight(copies: int) -> int:
@@ -152,7 +152,7 @@ def test_they_are_asked_once_in_a_while() -> None:
 def test_what_goes_away_with_a_leaf_does_not_count_against_the_next_one() -> None:
     host, plugin = leaf()
     events_come(plugin)
-    plugin.keeper.heat.note_sent(10 * SIZE)
+    plugin.rendezvous.heat.note_sent(10 * SIZE)
     answer(questions(host), [500] * 6)
     left = 10 * SIZE / METER_S * math.exp(-host.time_s / METER_S)
     assert host.deliver(LoadQuestion(), NEIGHBOURS[0]) == LoadAnswer(round(left))
@@ -161,11 +161,11 @@ def test_what_goes_away_with_a_leaf_does_not_count_against_the_next_one() -> Non
 def test_work_counts_as_bytes_do_where_nothing_is_sent_at_all() -> None:
     host, plugin = leaf()
     for _ in range(EVENTS):
-        plugin.keeper.note_events(TREE, WHOLE, 1)
-        plugin.keeper.note_deliveries(TREE, WHOLE, filters=500, copies=0, size=SIZE)
+        plugin.rendezvous.note_events(TREE, WHOLE, 1)
+        plugin.rendezvous.note_deliveries(TREE, WHOLE, filters=500, copies=0, size=SIZE)
     work = EVENTS * (EVENT_BYTES + 500 * FILTER_BYTES)
     assert host.deliver(LoadQuestion(), NEIGHBOURS[0]) == LoadAnswer(round(work / METER_S))
-    plugin.keeper.heat.note_sent(2 * work)
+    plugin.rendezvous.heat.note_sent(2 * work)
     answer(questions(host), [100] * 6)
     look_elsewhere(host, 50)
     assert cell(plugin).split is not None, "it is moved away from a node that has too much else to do"
@@ -177,7 +177,7 @@ def test_a_leaf_whose_parts_have_not_retired_stays_what_it_is(copies: int) -> No
     `tests.sim.test_pubsub_moves`, seed 18 of dying roots."""
     host, plugin = leaf()
     events_come(plugin, copies)
-    plugin.keeper.heat.note_sent(2 * weight(copies))
+    plugin.rendezvous.heat.note_sent(2 * weight(copies))
     cell(plugin).merge = Merge((alternate(WHOLE),), 3, host.time_s)
     answer(questions(host), [100] * 6)
     assert cell(plugin).split is None and not [asked for asked in host.asked if asked.what == "lookup"]
@@ -214,7 +214,7 @@ def test_a_node_says_what_leaves_will_bring_that_are_being_moved_to_it_until_tha
 def one_copy_each(host: FakeHost, plugin: TreePlugin, mean: int = 100) -> None:
     """A leaf with one copy an event, and twice as much that its node sends besides."""
     events_come(plugin, copies=1)
-    plugin.keeper.heat.note_sent(2 * weight(copies=1))
+    plugin.rendezvous.heat.note_sent(2 * weight(copies=1))
     answer(questions(host), [mean] * 6)
 
 
@@ -245,7 +245,7 @@ def test_no_leaf_is_moved_where_another_is_being_moved_to() -> None:
 def test_the_other_place_has_to_be_less_busy_with_the_leaf_than_this_one_is(rate: float | None, moves: bool) -> None:
     host, plugin = leaf()
     one_copy_each(host, plugin)
-    sent = plugin.keeper.heat.load(host.time_s)
+    sent = plugin.rendezvous.heat.load(host.time_s)
     look_elsewhere(host, None if rate is None else round(rate * sent))
     assert (cell(plugin).split is not None) == moves
 
@@ -284,11 +284,11 @@ def test_a_leaf_that_was_moved_comes_home_when_its_load_has_halved_or_it_has_gro
     load: int, subs: int, returns: bool
 ) -> None:
     host, plugin = leaf(0, merge_after="1s", update_interval="60s")
-    keeper = plugin.keeper
-    node = keeper.forest.find(CellAddress(TREE, WHOLE))
+    rendezvous = plugin.rendezvous
+    node = rendezvous.forest.find(CellAddress(TREE, WHOLE))
     assert node is not None
-    keeper.forest.register(node)
-    keeper.forest.became(node, CellState.MOVED)
+    rendezvous.forest.register(node)
+    rendezvous.forest.became(node, CellState.MOVED)
     node.hot_load, node.moved_subs = 100, 4
     host.deliver(moved_report(load, subs), ELSEWHERE)
     host.fire("tree_tick")
@@ -305,7 +305,7 @@ def moved_report(load: int, subs: int) -> LeafUpdate:
 
 def own_events(host: FakeHost, plugin: TreePlugin, sent: int, spared: int = 0) -> None:
     """Events of this node itself have set out."""
-    heat = plugin.keeper.heat
+    heat = plugin.rendezvous.heat
     heat.note_sent(sent)
     heat.handing_over.note_own(sent)
     heat.handing_over.note_spared(spared)
@@ -323,13 +323,13 @@ def test_a_node_that_publishes_much_more_than_others_send_hands_its_events_over(
     host, plugin = leaf()
     own_events(host, plugin, 300 * SIZE)
     answer(questions(host), [500] * 6)
-    assert not plugin.keeper.heat.handing_over.is_on, "one event may do that"
+    assert not plugin.rendezvous.heat.handing_over.is_on, "one event may do that"
     host.time_s += LOOK_S
     own_events(host, plugin, 300 * SIZE)
     asked = questions(host)
-    assert not plugin.keeper.heat.handing_over.is_on, "nobody has answered yet"
+    assert not plugin.rendezvous.heat.handing_over.is_on, "nobody has answered yet"
     answer(asked, [500] * 6)
-    assert plugin.keeper.heat.handing_over.is_on
+    assert plugin.rendezvous.heat.handing_over.is_on
     assert cell(plugin).split is None, "one thing at a time"
 
 
@@ -347,9 +347,9 @@ def test_nothing_is_handed_over_otherwise(own: float, others: float, rates: list
     for _ in range(2):
         host.time_s += LOOK_S
         own_events(host, plugin, round(own * SIZE))
-        plugin.keeper.heat.note_sent(round(others * SIZE))
+        plugin.rendezvous.heat.note_sent(round(others * SIZE))
         answer(questions(host), rates)
-    assert not plugin.keeper.heat.handing_over.is_on
+    assert not plugin.rendezvous.heat.handing_over.is_on
 
 
 @pytest.mark.parametrize(("share", "goes_on"), [(0.6, True), (0.9, False)], ids=["a little less", "cool"])
@@ -357,40 +357,40 @@ def test_handing_over_goes_on_until_others_send_nearly_as_much(share: float, goe
     """It begins at ``hot_share`` = 2 times the mean and ends at 1.5 times. What helpers send counts as its load."""
     host, plugin = leaf()
     two_looks(host, plugin, 30 * SIZE, 270 * SIZE)
-    assert plugin.keeper.heat.handing_over.is_on
+    assert plugin.rendezvous.heat.handing_over.is_on
     host.time_s += LOOK_S
     own_events(host, plugin, 30 * SIZE, 270 * SIZE)
-    answer(questions(host), [round(share * plugin.keeper.heat.load(host.time_s))] * 6)
-    assert plugin.keeper.heat.handing_over.is_on == goes_on
+    answer(questions(host), [round(share * plugin.rendezvous.heat.load(host.time_s))] * 6)
+    assert plugin.rendezvous.heat.handing_over.is_on == goes_on
 
 
 def test_handing_over_ends_when_its_own_events_are_a_small_part_of_what_it_sends() -> None:
     host, plugin = leaf()
     two_looks(host, plugin, 300 * SIZE)
-    assert plugin.keeper.heat.handing_over.is_on
+    assert plugin.rendezvous.heat.handing_over.is_on
     host.time_s += LOOK_S
-    plugin.keeper.heat.note_sent(3000 * SIZE)
+    plugin.rendezvous.heat.note_sent(3000 * SIZE)
     questions(host)
-    assert not plugin.keeper.heat.handing_over.is_on
+    assert not plugin.rendezvous.heat.handing_over.is_on
 
 
 def test_handing_over_ends_without_questions_when_nothing_is_published_any_more() -> None:
     host, plugin = leaf()
     two_looks(host, plugin, 300 * SIZE)
-    assert plugin.keeper.heat.handing_over.is_on
+    assert plugin.rendezvous.heat.handing_over.is_on
     host.time_s += 10 * LOOK_S
     assert questions(host) == []
-    assert not plugin.keeper.heat.handing_over.is_on
+    assert not plugin.rendezvous.heat.handing_over.is_on
 
 
 @pytest.mark.parametrize(("load", "merges"), [(51, False), (50, True), (0, True)])
 def test_what_was_split_because_of_its_load_is_merged_when_the_load_has_halved(load: int, merges: bool) -> None:
     host, plugin = leaf(0, merge_share=1.0, merge_after="1s")
-    keeper = plugin.keeper
-    node = keeper.forest.find(CellAddress(TREE, WHOLE))
+    rendezvous = plugin.rendezvous
+    node = rendezvous.forest.find(CellAddress(TREE, WHOLE))
     assert node is not None
-    keeper.forest.register(node)
-    keeper.forest.became(node, CellState.INNER)
+    rendezvous.forest.register(node)
+    rendezvous.forest.became(node, CellState.INNER)
     node.hot_load = 100
     node.table = LeafTable(WHOLE, 16)
     node.table.replace(WHOLE, [LeafEntry(0b10, 4, load), LeafEntry(0b11, 4, 0)], host.time_s)

@@ -115,7 +115,7 @@ def test_nor_where_the_report_waits_for_a_cell_to_be_written() -> None:
     host.deliver(CellAnswer(asked.nonce, CellState.INNER), LEAF)
     host.deliver(report(UPPER, UPPER << 1), LEAF)
     host.deliver(report(UPPER << 1 | 1), LEAF)
-    assert plugin.keeper.forest.find(CellAddress(TREE, CELL)) is not None
+    assert plugin.rendezvous.forest.find(CellAddress(TREE, CELL)) is not None
     (put,) = [asked for asked in host.asked if asked.what == "records.put"]
     put.arguments["on_result"](RecordResult(RecordOutcome.STORED, copies=3))
     assert [message.cell for _, message in host.routed if isinstance(message, CellQuestion)] == [WHOLE, UPPER]
@@ -125,10 +125,10 @@ def inner() -> tuple[FakeHost, TreePlugin, CellNode]:
     """A node whose whole cell is an inner one."""
     plugin = TreePlugin(PubSubConfig())
     host = FakeHost(1, plugin)
-    node = plugin.keeper.forest.find(CellAddress(TREE, WHOLE))
+    node = plugin.rendezvous.forest.find(CellAddress(TREE, WHOLE))
     assert node is not None
-    plugin.keeper.forest.register(node)
-    plugin.keeper.forest.became(node, CellState.INNER)
+    plugin.rendezvous.forest.register(node)
+    plugin.rendezvous.forest.became(node, CellState.INNER)
     return host, plugin, node
 
 

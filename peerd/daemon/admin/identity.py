@@ -14,7 +14,7 @@ from typing import Annotated, Final
 from fastapi import APIRouter, HTTPException, Path as PathParameter
 
 from peerd.daemon.admin.subject import Subject
-from peerd.daemon.identity.keeper import ANSWER_TIMEOUT_S, IdentityKeeper
+from peerd.daemon.identity.manager import ANSWER_TIMEOUT_S, IdentityManager
 from peerd.errors import ConfigError, PeerMisbehaved, Unavailable
 from peerd.front import WRITES
 from peerd.identity.issuer import Issuer, OverlapUnderWay
@@ -44,48 +44,48 @@ def _add_certificate_routes(router: APIRouter, daemon: Subject) -> None:
     @router.get("/certificate")
     async def certificate() -> models.Certificate:
         """This node's certificate, and the roots and issuers that it knows."""
-        return view(_keeper(daemon))
+        return view(_manager(daemon))
 
     @router.post("/certificate/renewal")
     async def renew() -> models.Certificate:
         """Renew now."""
-        keeper = _keeper(daemon)
+        manager = _manager(daemon)
         try:
-            await asyncio.wait_for(keeper.renewed(), RENEWAL_TIMEOUT_S)
+            await asyncio.wait_for(manager.renewed(), RENEWAL_TIMEOUT_S)
         except TimeoutError as error:
             raise Unavailable("no issuer answered in time") from error
-        return view(keeper)
+        return view(manager)
 
     @router.post("/certificate")
     async def install(given: models.CertificateRequest) -> models.Certificate:
         """Use a certificate that an offline CA renewed."""
-        keeper = _keeper(daemon)
+        manager = _manager(daemon)
         try:
-            keeper.install(read_answer(given.pem, "the certificate").chain)
+            manager.install(read_answer(given.pem, "the certificate").chain)
         except ConfigError as error:
             raise HTTPException(HTTPStatus.UNPROCESSABLE_ENTITY, str(error)) from error
-        return view(keeper)
+        return view(manager)
 
     @router.post("/ca/rotation")
     async def rotate(wanted: models.RotationRequest) -> models.Certificate:
         """Change the cluster's root; both are trusted for the overlap."""
-        keeper = _keeper(daemon)
-        _issuer(keeper)
+        manager = _manager(daemon)
+        _issuer(manager)
         try:
-            keeper.rotate(timedelta(seconds=wanted.overlap_s))
+            manager.rotate(timedelta(seconds=wanted.overlap_s))
         except (ValueError, OverflowError) as error:
             raise HTTPException(HTTPStatus.UNPROCESSABLE_ENTITY, str(error)) from error
         except (OverlapUnderWay, ConfigError) as error:
             raise HTTPException(HTTPStatus.CONFLICT, str(error)) from error
-        return view(keeper)
+        return view(manager)
 
     @router.post("/notices")
     async def notice(given: models.NoticeBody) -> models.NoticeAnswer:
         """Take in, and spread, a notice that an offline CA signed."""
         try:
-            keeper = _keeper(daemon)
-            is_new = keeper.accept_notice(parse_notice_text(given.notice))
-            return models.NoticeAnswer(is_new=is_new, is_saved=keeper.are_notices_saved)
+            manager = _manager(daemon)
+            is_new = manager.accept_notice(parse_notice_text(given.notice))
+            return models.NoticeAnswer(is_new=is_new, is_saved=manager.are_notices_saved)
         except (ValueError, PeerMisbehaved) as error:
             raise HTTPException(HTTPStatus.UNPROCESSABLE_ENTITY, str(error)) from error
 
@@ -94,26 +94,26 @@ def _add_token_routes(router: APIRouter, daemon: Subject) -> None:
     @router.get("/tokens", openapi_extra=WRITES)
     async def tokens() -> models.Tokens:
         """The join tokens that this issuer has made."""
-        keeper = _keeper(daemon)
-        now = keeper.wall_time()
-        return models.Tokens(tokens=[_token(entry, now) for entry in _issuer(keeper).book.entries()])
+        manager = _manager(daemon)
+        now = manager.wall_time()
+        return models.Tokens(tokens=[_token(entry, now) for entry in _issuer(manager).book.entries()])
 
     @router.post("/tokens", status_code=HTTPStatus.CREATED)
     async def create(wanted: models.TokenRequest) -> models.NewToken:
         """Make a token. Its text is told here and never again."""
-        keeper = _keeper(daemon)
+        manager = _manager(daemon)
         try:
-            token, entry = _issuer(keeper).create_token(wanted.life_s, wanted.uses)
+            token, entry = _issuer(manager).create_token(wanted.life_s, wanted.uses)
         except ValueError as error:
             raise HTTPException(HTTPStatus.UNPROCESSABLE_ENTITY, str(error)) from error
-        return models.NewToken(token=_token(entry, keeper.wall_time()), text=token.text())
+        return models.NewToken(token=_token(entry, manager.wall_time()), text=token.text())
 
     @router.delete("/tokens/{identifier}")
     async def revoke(identifier: TokenId) -> models.Token:
         """End a token. Certificates made with it stay; `peerd deny` is for those."""
-        keeper = _keeper(daemon)
+        manager = _manager(daemon)
         try:
-            return _token(_issuer(keeper).revoke_token(identifier), keeper.wall_time())
+            return _token(_issuer(manager).revoke_token(identifier), manager.wall_time())
         except KeyError as error:
             raise HTTPException(HTTPStatus.NOT_FOUND, f"there is no token {identifier}") from error
 
@@ -122,7 +122,7 @@ def _add_denial_routes(router: APIRouter, daemon: Subject) -> None:
     @router.get("/denials")
     async def denials() -> models.Denials:
         """The deny list."""
-        found = _keeper(daemon).ledger.denials()
+        found = _manager(daemon).ledger.denials()
         return models.Denials(
             denials=[
                 models.DeniedSubject(subject=denial.subject, reason=denial.reason, denied_at=denial.version / 1000)
@@ -133,29 +133,29 @@ def _add_denial_routes(router: APIRouter, daemon: Subject) -> None:
     @router.post("/denials")
     async def deny(wanted: models.DenialRequest) -> models.NewDenial:
         """Deny a node or a certificate everywhere, or let it in again."""
-        keeper = _keeper(daemon)
+        manager = _manager(daemon)
         try:
             subject = parse_subject(wanted.subject)
         except ValueError as error:
             raise HTTPException(HTTPStatus.UNPROCESSABLE_ENTITY, str(error)) from error
-        if not wanted.is_withdrawn and keeper.is_self(subject):
+        if not wanted.is_withdrawn and manager.is_self(subject):
             raise HTTPException(HTTPStatus.CONFLICT, "this is the issuer's own node: ask another issuer to deny it")
-        _issuer(keeper)
-        denial = keeper.deny(subject, wanted.reason, is_withdrawn=wanted.is_withdrawn)
+        _issuer(manager)
+        denial = manager.deny(subject, wanted.reason, is_withdrawn=wanted.is_withdrawn)
         return models.NewDenial(
             subject=denial.subject,
             reason=denial.reason,
             denied_at=denial.version / 1000,
-            is_saved=keeper.are_notices_saved,
+            is_saved=manager.are_notices_saved,
         )
 
 
-def view(keeper: IdentityKeeper) -> models.Certificate:
+def view(manager: IdentityManager) -> models.Certificate:
     """The certificate as the admin API shows it."""
-    identity, clock, roots = keeper.identity, keeper.clock, keeper.ledger.roots
-    leaf = load_certificate(keeper.files.cert_file)
+    identity, clock, roots = manager.identity, manager.clock, manager.ledger.roots
+    leaf = load_certificate(manager.files.cert_file)
     issued_by = next((root for root in roots.trusted if is_issued_by(leaf, root)), None)
-    now = datetime.fromtimestamp(keeper.wall_time(), UTC)
+    now = datetime.fromtimestamp(manager.wall_time(), UTC)
     return models.Certificate(
         id=format_id(identity.node_id),
         cluster=identity.cluster,
@@ -163,11 +163,11 @@ def view(keeper: IdentityKeeper) -> models.Certificate:
         issued_at=clock.issued_at,
         expires_at=clock.expires_at,
         issued_by="" if issued_by is None else fingerprint(issued_by).hex(),
-        state=keeper.renewal_state,
+        state=manager.renewal_state,
         renews_at=clock.due_at,
-        last_failure=keeper.last_failure,
-        is_issuer=keeper.issuer is not None,
-        issuers=[issuer.address for issuer in keeper.ledger.issuers(now.timestamp())],
+        last_failure=manager.last_failure,
+        is_issuer=manager.issuer is not None,
+        issuers=[issuer.address for issuer in manager.ledger.issuers(now.timestamp())],
         roots=[
             models.RootCertificate(
                 fingerprint=fingerprint(root).hex(),
@@ -181,22 +181,22 @@ def view(keeper: IdentityKeeper) -> models.Certificate:
     )
 
 
-def _keeper(daemon: Subject) -> IdentityKeeper:
+def _manager(daemon: Subject) -> IdentityManager:
     if daemon.identity is None:
         raise Unavailable('this node runs without TLS (tls.mode = "off"), so it has no certificate')
     return daemon.identity
 
 
-def _issuer(keeper: IdentityKeeper) -> Issuer:
-    if keeper.issuer is None:
-        known = keeper.ledger.issuers(keeper.wall_time())
+def _issuer(manager: IdentityManager) -> Issuer:
+    if manager.issuer is None:
+        known = manager.ledger.issuers(manager.wall_time())
         where = f"ask {', '.join(issuer.address for issuer in known)}" if known else "none is known"
         raise HTTPException(
             HTTPStatus.CONFLICT,
             f"this node is no issuer ({where}); to make it one, put ca.key and ca.crt where issuer.ca_dir says, set "
             "issuer.enabled = true, and restart it",
         )
-    return keeper.issuer
+    return manager.issuer
 
 
 def _token(entry: TokenEntry, now: float) -> models.Token:

@@ -11,7 +11,7 @@ from peerd.config import LoadedConfig
 from peerd.config.reload import ReloadPlan
 from peerd.daemon.admin.event_feed import Record
 from peerd.daemon.http.access import Access
-from peerd.daemon.identity.keeper import IdentityKeeper
+from peerd.daemon.identity.manager import IdentityManager
 from peerd.front import Front
 from peerd.ids import NodeId
 from peerd.lib.feed import Feed
@@ -62,7 +62,7 @@ class Subject(Protocol):
         """The newest events."""
 
     @property
-    def identity(self) -> IdentityKeeper | None:
+    def identity(self) -> IdentityManager | None:
         """What keeps this node's identity; ``None`` without TLS."""
 
     @property

@@ -25,8 +25,8 @@ from peerd.wire.enrolment import PREFACE, EnrolmentRequest, JoinGranted, JoinOff
 from peerd.wire.frames import Frame, frame_bytes, parse_header
 
 
-class Desk(Protocol):
-    """Decides who is admitted: `peerd.daemon.identity.keeper.IdentityKeeper`."""
+class EnrolmentAuthority(Protocol):
+    """Decides who is admitted: `peerd.daemon.identity.manager.IdentityManager`."""
 
     def offer(self) -> JoinOffer: ...
 
@@ -43,8 +43,8 @@ class Desk(Protocol):
 class Enrolment:
     """Serves one newcomer at a time per connection; the listener owns the tasks and the limits."""
 
-    def __init__(self, desk: Desk, context: LinkContext) -> None:
-        self._desk = desk
+    def __init__(self, authority: EnrolmentAuthority, context: LinkContext) -> None:
+        self._authority = authority
         self._context = context
         self._limits = JoinLimits(context.now())
 
@@ -63,8 +63,8 @@ class Enrolment:
         try:
             if await _receive_exactly(sock, len(PREFACE)) != PREFACE:
                 raise ProtocolError("malformed", "neither TLS nor the preface of a newcomer")
-            await asyncio.get_running_loop().sock_sendall(sock, frame_bytes(encode(self._desk.offer())))
-            context = self._desk.enrolment_context()
+            await asyncio.get_running_loop().sock_sendall(sock, frame_bytes(encode(self._authority.offer())))
+            context = self._authority.enrolment_context()
         finally:
             if context is None:
                 sock.close()
@@ -102,10 +102,10 @@ class Enrolment:
             raise ProtocolError("unexpected_message", f"type {frame[0]:#06x} in place of a request to join")
         host, now = host_of(address), self._context.now()
         if why := self._limits.admit(host, now):
-            self._desk.turned_away(address, why)
+            self._authority.turned_away(address, why)
             return refusal_of(Unavailable(why))
         try:
-            return self._desk.enrol(decoded[0], address)
+            return self._authority.enrol(decoded[0], address)
         except Unavailable as error:
             return refusal_of(error)
         except TokenRefused as error:

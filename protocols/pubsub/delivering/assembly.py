@@ -9,18 +9,18 @@ from peerd.messages import PeerRef
 from protocols.pubsub.config import PubSubConfig
 from protocols.pubsub.delivering.deliverer import Deliverer
 from protocols.pubsub.delivering.history import EventHistory
-from protocols.pubsub.delivering.leaf_events import LeafDesk
+from protocols.pubsub.delivering.leaf_events import LeafBroker
 from protocols.pubsub.delivering.multicast import Multicast, Received
 from protocols.pubsub.delivering.replay import Replays
 from protocols.pubsub.ledger import LedgerBook
 from protocols.pubsub.messages import EventAck
 from protocols.pubsub.ports import Schemas
 from protocols.pubsub.subscribing.local import LocalSubscriptions
-from protocols.pubsub.tree.keeper import Keeper
+from protocols.pubsub.tree.rendezvous import Rendezvous
 
 
 class Delivering:
-    """All that happens at leaves of one node. ``desk`` is the `protocols.pubsub.ports.LeafEvents` of the others.
+    """All that happens at leaves of one node. ``broker`` is the `protocols.pubsub.ports.LeafEvents` of the others.
 
     ``received`` takes what has come by multicast for this node, ``answer`` tells a publisher about its events.
     """
@@ -30,7 +30,7 @@ class Delivering:
         host: Host,
         config: PubSubConfig,
         schemas: Schemas,
-        leaves: Keeper,
+        leaves: Rendezvous,
         subscribers: LocalSubscriptions,
         received: Received,
         answer: Callable[[PeerRef, EventAck], None],
@@ -42,13 +42,13 @@ class Delivering:
         self.keeping = self.deliverer.keeping
         self.replays = Replays(host, schemas, leaves, self.deliverer, self.history, subscribers)
         past = self.history, self.replays
-        self.desk = LeafDesk(host, config, schemas, leaves, self.deliverer, *past, answer)
-        self.holding = self.desk.holding
+        self.broker = LeafBroker(host, config, schemas, leaves, self.deliverer, *past, answer)
+        self.holding = self.broker.holding
 
     @property
     def parts(self) -> tuple[Part, ...]:
         """For `peerd.api.Plugin.add_parts`. Call `start` after that."""
-        reading = self.desk.copies, self.holding, self.keeping, self.replays
+        reading = self.broker.copies, self.holding, self.keeping, self.replays
         return self.ledger, self.multicast, self.deliverer, *reading
 
     def start(self) -> None:

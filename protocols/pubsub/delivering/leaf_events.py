@@ -83,7 +83,7 @@ class _Call(Frozen):
     copies: int
 
 
-class LeafDesk:
+class LeafBroker:
     """Implements `protocols.pubsub.ports.LeafEvents`.
 
     ``tree_listeners`` are told of every change of the tree: the plugin enters whoever has parked events.

@@ -48,7 +48,7 @@ from protocols.pubsub.publishing.publisher import Publishing
 from protocols.pubsub.schemas import SchemaBook
 from protocols.pubsub.service import NotDone
 from protocols.pubsub.subscribing.subscriptions import Subscriptions
-from protocols.pubsub.tree.keeper import Keeper
+from protocols.pubsub.tree.rendezvous import Rendezvous
 from protocols.pubsub.tree_walk import EVERY_NAME
 
 ANSWER_TIMEOUT_S: Final = 5.0
@@ -108,12 +108,12 @@ class Explainer(Part):
         self,
         host: Host,
         schemas: SchemaBook,
-        keeper: Keeper,
+        rendezvous: Rendezvous,
         delivering: Delivering,
         publishing: Publishing,
         subscriptions: Subscriptions,
     ) -> None:
-        self._host, self._schemas, self._keeper = host, schemas, keeper
+        self._host, self._schemas, self._rendezvous = host, schemas, rendezvous
         self._publishing, self._subscriptions = publishing, subscriptions
         self._ledger, self._history, self._deliverer = delivering.ledger, delivering.history, delivering.deliverer
         self._under_way = 0
@@ -279,7 +279,7 @@ class Explainer(Part):
         """Cell and piece of each that this node's leaves hold for a subscriber."""
         return [
             (node.place.cell, piece.sub)
-            for node in self._keeper.forest.nodes()
+            for node in self._rendezvous.forest.nodes()
             if node.place.tree.schema == schema
             for key, piece in node.pieces.items()
             if key.subscriber == subscriber

@@ -69,7 +69,7 @@ def held_pieces(simulation: Simulation) -> dict[SubscriptionKey, list[HeldPiece]
     found: dict[SubscriptionKey, list[HeldPiece]] = {}
     for place in simulation.live_nodes():
         plugin = pubsub_of(place)
-        for node in () if plugin is None else plugin.keeper.forest.nodes():
+        for node in () if plugin is None else plugin.rendezvous.forest.nodes():
             if node.is_leaf:
                 for key, piece in node.pieces.items():
                     found.setdefault(key, []).append(HeldPiece(place, node, piece))
@@ -153,7 +153,7 @@ class SubscriptionsInPlace(Checker):
         while above.cell != WHOLE:
             below, above = above.cell, above.above
             plugin = pubsub_of(simulation.places[oracle.root(above.key)])
-            node = None if plugin is None else plugin.keeper.forest.cells.get(above)
+            node = None if plugin is None else plugin.rendezvous.forest.cells.get(above)
             if node is None or not node.is_inner or below not in node.parts:
                 yield f"{text(above.cell) or 'the whole'} is no inner node, and above the leaf {text(leaf.cell)}"
                 return
@@ -191,7 +191,7 @@ class _Inversion(NamedTuple):
         plugin = pubsub_of(place) if place is not None and place.is_live else None
         if plugin is None:
             return None
-        first, second = (plugin.delivering.desk.matched_in(EventId(*event)) for event in (self.earlier, self.later))
+        first, second = (plugin.delivering.broker.matched_in(EventId(*event)) for event in (self.earlier, self.later))
         if len(first) != 1 or len(second) != 1:
             return None
         ((tree, cell),), ((other_tree, other),) = first, second

@@ -98,7 +98,7 @@ class PubSubBehaviour(Behaviour):
 
     def cells(self) -> list[CellNode]:
         """All cells of all trees that other nodes are the root of."""
-        return [cell for plugin in self.plugins() for cell in plugin.keeper.forest.nodes()]
+        return [cell for plugin in self.plugins() for cell in plugin.rendezvous.forest.nodes()]
 
     def some_cells(self, most: int = SOME) -> list[CellNode]:
         """Some of them."""

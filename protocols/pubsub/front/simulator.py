@@ -137,7 +137,7 @@ class PubSubTraffic(SwarmWork):
     def _let_trees_rest(self) -> None:
         """What the proof has published may have leaves moved just now, and for a moment their pieces are in none."""
         until = self.simulation.now + REST_S
-        trees = [plugin_of(place).keeper.growth for place in self.simulation.live_nodes()]
+        trees = [plugin_of(place).rendezvous.growth for place in self.simulation.live_nodes()]
         while self.simulation.now < until and any(tree.is_busy for tree in trees):
             self.simulation.run_for(REST_LOOK_S)
 

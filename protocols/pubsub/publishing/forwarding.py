@@ -28,8 +28,8 @@ from protocols.pubsub.publishing.answering import Answering
 from protocols.pubsub.publishing.handing_over import LINKS_MIN
 from protocols.pubsub.publishing.passing import HELD_S, PARKED_S, Journey, Parking, PassedBatches, Quotas, key_of_batch
 from protocols.pubsub.publishing.spread import AttributeCell, Batch, places_of, trees_of, ways_to
-from protocols.pubsub.tree.keeper import Keeper
 from protocols.pubsub.tree.meter import MESSAGE_BYTES
+from protocols.pubsub.tree.rendezvous import Rendezvous
 
 CAREFUL_FROM: Final = 1
 """From this try on, inner nodes trust no table of leaves, but go down child by child."""
@@ -75,13 +75,13 @@ class Forwarding(Part):
         host: Host,
         config: PubSubConfig,
         schemas: Schemas,
-        keeper: Keeper,
+        rendezvous: Rendezvous,
         events: LeafEvents,
         answering: Answering,
     ) -> None:
         self._host, self.config, self._schemas = host, config, schemas
-        self._keeper, self._events, self._answering = keeper, events, answering
-        self._heat, self.handing_over = keeper.heat, keeper.heat.handing_over
+        self._rendezvous, self._events, self._answering = rendezvous, events, answering
+        self._heat, self.handing_over = rendezvous.heat, rendezvous.heat.handing_over
         self._seen = PassedBatches()
         self._quotas = Quotas()
         self._parking = Parking()
@@ -227,7 +227,7 @@ class Forwarding(Part):
         tree, careful = Tree(batch.schema, place[0]), batch.attempt >= CAREFUL_FROM
         found: list[Elsewhere] = []
         for target in targets.of(place[0]):
-            decision = self._keeper.decide(tree, place[1], target, vouched=vouched, careful=careful)
+            decision = self._rendezvous.decide(tree, place[1], target, vouched=vouched, careful=careful)
             if isinstance(decision, Here):
                 return decision
             if not isinstance(decision, Elsewhere):

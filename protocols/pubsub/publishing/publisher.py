@@ -54,7 +54,7 @@ from protocols.pubsub.publishing.probing import LevelGuide, probe_region
 from protocols.pubsub.publishing.spread import AttributeCell, Batch, places_of
 from protocols.pubsub.publishing.stragglers import Stragglers
 from protocols.pubsub.publishing.tree_maps import TreeMaps
-from protocols.pubsub.tree.keeper import Keeper
+from protocols.pubsub.tree.rendezvous import Rendezvous
 
 UNDER_WAY_MAX: Final = 1024
 """Events of this node that are on their way or wait for their turn at a leaf; later ones wait in the queue."""
@@ -111,11 +111,11 @@ class Publishing(Part):
         config: PubSubConfig,
         forwarding: Forwarding,
         guide: LevelGuide,
-        keeper: Keeper,
+        rendezvous: Rendezvous,
         ledger: LedgerBook,
     ) -> None:
         self._host, self.config = host, config
-        self._forwarding, self._guide, self._keeper, self._ledger = forwarding, guide, keeper, ledger
+        self._forwarding, self._guide, self._rendezvous, self._ledger = forwarding, guide, rendezvous, ledger
         self.cache = LeafCache(config.leaf_cache_max, config.leaf_cache_age)
         self.maps = TreeMaps()
         self.outcomes: OrderedDict[EventId, PublishResult] = OrderedDict()
@@ -246,7 +246,7 @@ class Publishing(Part):
         leaves, guesses = probe_region(target, host.rng, *how, known.leaves, mapped)
         is_asked_for = mapped is not None and any(cell not in mapped for cell in guesses)
         if is_asked_for and self.maps.may_ask(tree, host.now()):
-            self._keeper.ask_leaves(tree, partial(self.maps.told, tree))
+            self._rendezvous.ask_leaves(tree, partial(self.maps.told, tree))
         event.coverage.expect(tree.attribute, (*leaves, *guesses))
         for cell in leaves:
             added[self._lanes.add(tree, cell, event.number, is_leaf=True)] = None

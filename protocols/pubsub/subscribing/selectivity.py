@@ -29,7 +29,7 @@ from protocols.pubsub.schema import EventSchema
 from protocols.pubsub.subscribing.installer import Installer
 from protocols.pubsub.subscribing.subscription import Form, InstallProgress, Subscription
 from protocols.pubsub.subscribing.subscriptions import Subscriptions
-from protocols.pubsub.tree.keeper import Keeper
+from protocols.pubsub.tree.rendezvous import Rendezvous
 
 MOVE_FACTOR: Final = 4.0
 """A subscription moves when so many times as many events come by as would in the best place."""
@@ -74,12 +74,12 @@ class Selectivity(Part):
         host: Host,
         config: PubSubConfig,
         schemas: Schemas,
-        keeper: Keeper,
+        rendezvous: Rendezvous,
         installer: Installer,
         history: EventHistory,
     ) -> None:
         self._host, self._config, self._installer = host, config, installer
-        self._schemas, self._keeper, self._history = schemas, keeper, history
+        self._schemas, self._rendezvous, self._history = schemas, rendezvous, history
         self._known: dict[str, _Known] = {}
         self._answers: dict[str, tuple[float, EventSample]] = {}
         self._is_armed = False
@@ -158,7 +158,7 @@ class Selectivity(Part):
         if answer is not None and now - made_at < ANSWER_AGE_S:
             return answer
         tree = Tree(schema, EVERY)  # the whole square is a leaf also where nothing is kept in it
-        sees_all = self._keeper.entries(tree) or self._keeper.decide(tree, WHOLE, None, vouched=False) == Here()
+        sees_all = self._rendezvous.entries(tree) or self._rendezvous.decide(tree, WHOLE, None, vouched=False) == Here()
         view = self._schemas.get(schema) if sees_all else None
         if view is None:
             return EventSample(schema, 0)

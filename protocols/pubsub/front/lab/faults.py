@@ -48,7 +48,7 @@ class Departures:
 
     def _kill_holders(self) -> None:
         live = self._simulation.live_nodes()
-        key = self._rng.choice([node.key for place in live for node in plugin_of(place).keeper.forest.nodes()])
+        key = self._rng.choice([node.key for place in live for node in plugin_of(place).rendezvous.forest.nodes()])
         for place in sorted(live, key=lambda each: closeness(key, each.id))[:AT_ONCE]:
             self._simulation.kill(place)
             self._killed += 1

@@ -44,7 +44,7 @@ def refusals(host: FakeHost) -> dict[str, int]:
 def matched(plugin: TreePlugin, cell: int = WHOLE) -> list[int]:
     """The subscriptions in a cell that an event in the middle of `sub` matches."""
     cells = [(TREE.attribute, cell)]
-    return [each.sid for each in plugin.keeper.match(FakeSchema(SCHEMA), cells, {"x": LOW + 5})]
+    return [each.sid for each in plugin.rendezvous.match(FakeSchema(SCHEMA), cells, {"x": LOW + 5})]
 
 
 def confirm(host: FakeHost, is_wanted: bool = True) -> None:

@@ -42,7 +42,7 @@ from protocols.pubsub.tree import growth, questions
 from protocols.pubsub.tree.installing import KEPT_DETAIL_MAX
 from protocols.pubsub.tree.merging import ASK_S
 from protocols.pubsub.tree.storage import CellAddress, key_of_sub
-from tests.support.pubsub_keeper import (
+from tests.support.pubsub_rendezvous import (
     DEEP,
     LOW,
     MEMBER,
@@ -111,7 +111,7 @@ def test_a_piece_that_nobody_vouches_for_is_forgotten(answer: str) -> None:
     else:
         confirm(host, is_wanted=False)
     assert matched(plugin) == []
-    assert not plugin.keeper.forest.members
+    assert not plugin.rendezvous.forest.members
 
 
 def test_a_forged_probe_neither_replaces_nor_ends_what_is_kept() -> None:
@@ -180,7 +180,7 @@ def test_a_filter_that_cannot_be_read_is_refused() -> None:
     assert isinstance(kept, Kept) and kept.status == PieceStatus.REFUSED and "expected a condition" in kept.detail
     answer = host.deliver(InsertSub(SCHEMA, sub(text=BAD_FILTER), WHOLE, 600), SUBSCRIBER)
     assert isinstance(answer, InsertAnswer) and answer.status == PieceStatus.REFUSED
-    assert not plugin.keeper.forest.members
+    assert not plugin.rendezvous.forest.members
     assert refusals(host) == {f"{MEMBER},filter,none": 1, f"{MEMBER},filter,link": 1}
 
 
@@ -193,7 +193,7 @@ def test_a_member_that_registers_without_end_takes_no_more_room() -> None:
         )
     for sid in range(5_000):
         host.deliver(probe(sub(sid + 5_000)), STRANGER)
-    assert sum(plugin.keeper.forest.members.values()) == len(matched(plugin)) == 50
+    assert sum(plugin.rendezvous.forest.members.values()) == len(matched(plugin)) == 50
     other = peer(77)
     honest = host.deliver(InsertSub(SCHEMA, replace(sub(), subscriber=other), WHOLE, 600), other)
     assert isinstance(honest, InsertAnswer) and honest.status == PieceStatus.KEPT
@@ -233,21 +233,21 @@ def test_a_schema_that_is_not_known_is_looked_up_first() -> None:
     assert matched(plugin) == [1]
     lost, nothing = node(FakeSchemas(known=()))
     lost.deliver(probe(sub()), STRANGER)
-    assert lost.requests == [] and not nothing.keeper.forest.members
+    assert lost.requests == [] and not nothing.rendezvous.forest.members
 
 
 def test_a_piece_lapses_that_was_not_renewed() -> None:
     host, plugin = installed()
     host.time_s = 601.0
-    plugin.keeper.forest.lapse()
+    plugin.rendezvous.forest.lapse()
     assert matched(plugin) == []
 
 
 def test_a_piece_that_its_subscriber_does_not_want_is_deleted() -> None:
     host, plugin = installed()
-    plugin.keeper.unwanted(SubscriptionKey(SUBSCRIBER.id, 1, 0), "another schema")
+    plugin.rendezvous.unwanted(SubscriptionKey(SUBSCRIBER.id, 1, 0), "another schema")
     assert matched(plugin) == [1]
-    plugin.keeper.unwanted(SubscriptionKey(SUBSCRIBER.id, 1, 0), SCHEMA)
+    plugin.rendezvous.unwanted(SubscriptionKey(SUBSCRIBER.id, 1, 0), SCHEMA)
     assert matched(plugin) == [] and host.asked[-1].what == "records.delete"
 
 
@@ -256,7 +256,7 @@ def test_a_piece_that_its_subscriber_does_not_want_is_deleted() -> None:
 
 def test_a_cell_that_nobody_knows_names_the_ancestor_at_half_its_level() -> None:
     host, plugin = node()
-    decision = plugin.keeper.decide(TREE, DEEP, None, vouched=False)
+    decision = plugin.rendezvous.decide(TREE, DEEP, None, vouched=False)
     assert decision == Elsewhere((cell_at(LOW, LOW + 10, 6),), vouched=False)
     host.deliver(probe(sub(), DEEP), STRANGER)
     [message] = routed(host, ProbeSub)
@@ -272,28 +272,28 @@ def test_a_probe_goes_only_so_far() -> None:
 def test_a_probe_for_a_cell_that_its_point_is_not_in_is_dropped() -> None:
     host, plugin = node()
     host.deliver(probe(sub(), 0b11), STRANGER)
-    assert host.routed == [] and host.requests == [] and not plugin.keeper.forest.members
+    assert host.routed == [] and host.requests == [] and not plugin.rendezvous.forest.members
 
 
 def test_a_root_that_has_not_caught_up_says_so_and_tells_when_it_has() -> None:
     host, plugin = node()
     host.records.has_caught_up = False
-    assert plugin.keeper.decide(TREE, WHOLE, None, vouched=False) == Unsettled()
+    assert plugin.rendezvous.decide(TREE, WHOLE, None, vouched=False) == Unsettled()
     host.deliver(probe(sub()), STRANGER)
     assert host.requests == []
     host.records.has_caught_up = True
     plugin.records_settled()
     assert plugin.events_noted.changed == [(TREE, WHOLE)]
-    assert plugin.keeper.decide(TREE, WHOLE, None, vouched=False) == Here()
+    assert plugin.rendezvous.decide(TREE, WHOLE, None, vouched=False) == Here()
     assert len(host.requests) == 1, "and the probe goes on"
 
 
 def test_a_cell_of_another_root_is_not_decided_and_is_dropped() -> None:
     host, plugin = installed()
     host.neighbours = (peer(key_of(TREE, WHOLE)),)
-    assert plugin.keeper.decide(TREE, WHOLE, None, vouched=False) == NotMine()
-    plugin.keeper.neighbours_changed()
-    assert plugin.keeper.forest.cells == {} and matched(plugin) == []
+    assert plugin.rendezvous.decide(TREE, WHOLE, None, vouched=False) == NotMine()
+    plugin.rendezvous.neighbours_changed()
+    assert plugin.rendezvous.forest.cells == {} and matched(plugin) == []
     assert plugin.events_noted.changed == [(TREE, WHOLE)]
 
 
@@ -321,20 +321,24 @@ def test_a_leaf_becomes_inner_when_its_half_has_everything_and_the_record_is_wri
     host, plugin = installed(leaf_capacity=1)
     copies = full(host)
     host.deliver(transferred(copies, copies.transfer + 2), STRANGER)
-    assert plugin.keeper.decide(TREE, WHOLE, None, vouched=False) == Here(), "who does not know the number is not heard"
+    assert plugin.rendezvous.decide(TREE, WHOLE, None, vouched=False) == Here(), (
+        "who does not know the number is not heard"
+    )
     host.deliver(transferred(copies, copies.transfer), STRANGER)
-    assert plugin.keeper.decide(TREE, WHOLE, None, vouched=False) == Unsettled()
+    assert plugin.rendezvous.decide(TREE, WHOLE, None, vouched=False) == Unsettled()
     assert matched(plugin) == [1]
     host.deliver(probe(sub(5)), STRANGER)
     assert host.requests == [], "what comes now waits"
     write(host)
-    assert plugin.keeper.decide(TREE, WHOLE, None, vouched=False) == Elsewhere((0b10, 0b11), vouched=True)
+    assert plugin.rendezvous.decide(TREE, WHOLE, None, vouched=False) == Elsewhere((0b10, 0b11), vouched=True)
     assert matched(plugin) == [] and plugin.events_noted.changed[-1] == (TREE, WHOLE)
     assert [message.cell for message in routed(host, CellOrder) if isinstance(message, CellOrder)] == [0b10, 0b11]
     [waited] = routed(host, ProbeSub)
     assert isinstance(waited, ProbeSub) and (waited.cell, waited.vouched) == (0b10, True)
     inside = Target(LOW + 5, SIDE)
-    assert plugin.keeper.decide(TREE, WHOLE, inside, vouched=False, careful=True) == Elsewhere((0b10,), vouched=True)
+    assert plugin.rendezvous.decide(TREE, WHOLE, inside, vouched=False, careful=True) == Elsewhere(
+        (0b10,), vouched=True
+    )
 
 
 def test_pieces_of_one_point_are_not_split_for_ever() -> None:
@@ -352,9 +356,9 @@ def test_copies_count_when_the_parent_itself_has_named_their_number() -> None:
         question = last_question(host)
         assert question.cell == WHOLE and question.is_brief
         host.deliver(CellAnswer(question.nonce ^ 1, CellState.LEAF, transfer=4), STRANGER)
-        assert CellAddress(TREE, 0b10) not in plugin.keeper.forest.cells or number == 4
+        assert CellAddress(TREE, 0b10) not in plugin.rendezvous.forest.cells or number == 4
         host.deliver(CellAnswer(question.nonce, state, transfer=number), peer(3))
-        assert bool(plugin.keeper.forest.members) is is_taken
+        assert bool(plugin.rendezvous.forest.members) is is_taken
     write(host)
     host.fire("tree_results")
     [(to, message)] = host.take_sent()
@@ -370,7 +374,7 @@ def test_a_copy_that_comes_again_extends_the_lease_and_never_shortens_it() -> No
         if remaining_s == 5:
             host.deliver(CellAnswer(last_question(host).nonce, CellState.LEAF, transfer=4), peer(3))
         write(host)
-    [piece] = plugin.keeper.forest.cells[CellAddress(TREE, 0b10)].pieces.values()
+    [piece] = plugin.rendezvous.forest.cells[CellAddress(TREE, 0b10)].pieces.values()
     assert piece.expires_at == host.time_s + 600
 
 
@@ -383,19 +387,19 @@ def test_a_cell_becomes_a_leaf_only_if_its_parent_says_that_it_is_inner(said: st
         claims: dict[str, Callable[[], object]] = {
             "probe": lambda: host.deliver(probe(sub(), cell, vouched=True), STRANGER),
             "order": lambda: host.deliver(CellOrder(SCHEMA, TREE.attribute, cell, OrderKind.BE_LEAF), STRANGER),
-            "event": lambda: plugin.keeper.decide(TREE, cell, None, vouched=True),
+            "event": lambda: plugin.rendezvous.decide(TREE, cell, None, vouched=True),
         }
         claims[said]()
 
     claim()
     host.deliver(CellAnswer(last_question(host).nonce, CellState.LEAF), peer(3))
-    assert plugin.keeper.decide(TREE, cell, None, vouched=True) == Elsewhere((WHOLE,), vouched=False)
+    assert plugin.rendezvous.decide(TREE, cell, None, vouched=True) == Elsewhere((WHOLE,), vouched=False)
     host.time_s += 20.0
     host.fire("tree_tick")
     claim()
     host.deliver(CellAnswer(last_question(host).nonce, CellState.INNER), peer(3))
     write(host)
-    assert plugin.keeper.decide(TREE, cell, None, vouched=False) == Here()
+    assert plugin.rendezvous.decide(TREE, cell, None, vouched=False) == Here()
 
 
 def test_a_parent_that_says_nothing_is_asked_again_and_what_waits_goes_on_waiting() -> None:
@@ -405,7 +409,7 @@ def test_a_parent_that_says_nothing_is_asked_again_and_what_waits_goes_on_waitin
     host.deliver(probe(sub(), cell, vouched=True), STRANGER)
     for asked in range(1, growth.PARENT_TRIES):
         assert len(routed(host, CellQuestion)) == asked
-        assert plugin.keeper.decide(TREE, cell, None, vouched=True) == Unsettled()
+        assert plugin.rendezvous.decide(TREE, cell, None, vouched=True) == Unsettled()
         host.fire("tree_question", last_question(host).nonce)
     host.deliver(CellAnswer(last_question(host).nonce, CellState.INNER), peer(3))
     write(host)
@@ -419,7 +423,7 @@ def test_a_parent_that_goes_on_saying_nothing_is_taken_for_one_that_knows_no_suc
     for _ in range(growth.PARENT_TRIES):
         host.fire("tree_question", last_question(host).nonce)
     assert len(routed(host, CellQuestion)) == growth.PARENT_TRIES
-    assert plugin.keeper.decide(TREE, cell, None, vouched=True) == Elsewhere((WHOLE,), vouched=False)
+    assert plugin.rendezvous.decide(TREE, cell, None, vouched=True) == Elsewhere((WHOLE,), vouched=False)
     assert routed(host, ProbeSub), "the probe goes up"
 
 
@@ -430,7 +434,7 @@ def test_a_claim_that_there_are_leaves_below_is_checked() -> None:
     question = last_question(host)
     assert question.cell == 0b10
     host.deliver(CellAnswer(question.nonce, CellState.UNKNOWN), peer(3))
-    assert routed(host, TransferSub) == [] and plugin.keeper.decide(TREE, WHOLE, None, vouched=False) == Here()
+    assert routed(host, TransferSub) == [] and plugin.rendezvous.decide(TREE, WHOLE, None, vouched=False) == Here()
     host.deliver(claim, STRANGER)
     host.deliver(CellAnswer(last_question(host).nonce, CellState.INNER), peer(3))
     assert len(routed(host, TransferSub)) == 1, "it gives its pieces down, and will be an inner node"
@@ -459,8 +463,8 @@ def test_a_leaf_is_not_retired_by_an_order_alone() -> None:
         host.deliver(CellOrder(SCHEMA, TREE.attribute, 0b10, kind), STRANGER)
         host.deliver(CellAnswer(last_question(host).nonce, CellState.INNER), peer(3))
         write(host)
-        assert plugin.keeper.decide(TREE, 0b10, None, vouched=False) == Here()
-        assert plugin.keeper.forest.cells[CellAddress(TREE, 0b10)].move_up is None
+        assert plugin.rendezvous.decide(TREE, 0b10, None, vouched=False) == Here()
+        assert plugin.rendezvous.forest.cells[CellAddress(TREE, 0b10)].move_up is None
 
 
 def half_of_a_merge() -> tuple[FakeHost, TreePlugin]:
@@ -480,7 +484,7 @@ def half_of_a_merge() -> tuple[FakeHost, TreePlugin]:
 def test_what_is_new_at_a_half_waits_when_its_parent_may_be_the_leaf_already(is_merged: bool) -> None:
     """An event that visits the parent would not find it; an event that visits the half finds what it always had."""
     host, plugin = half_of_a_merge()
-    assert plugin.keeper.decide(TREE, 0b10, None, vouched=False) == Here()
+    assert plugin.rendezvous.decide(TREE, 0b10, None, vouched=False) == Here()
     host.deliver(probe(sub(5), 0b10), STRANGER)
     assert host.requests == [], "its subscriber is not asked yet"
     answer = host.deliver(InsertSub(SCHEMA, sub(6), 0b10, 600), SUBSCRIBER)
@@ -497,7 +501,7 @@ def test_what_is_new_at_a_half_waits_when_its_parent_may_be_the_leaf_already(is_
         host.deliver(CellAnswer(last_question(host).nonce, CellState.INNER), peer(3))
         [request] = host.requests
         assert isinstance(request.message, Established) and request.message.sid == 5
-        assert plugin.keeper.decide(TREE, 0b10, None, vouched=False) == Here()
+        assert plugin.rendezvous.decide(TREE, 0b10, None, vouched=False) == Here()
 
 
 # Answers
@@ -505,11 +509,11 @@ def test_what_is_new_at_a_half_waits_when_its_parent_may_be_the_leaf_already(is_
 
 def test_a_question_is_answered_with_what_is_kept() -> None:
     host, plugin = installed()
-    plugin.keeper.note_events(TREE, WHOLE, 30)
+    plugin.rendezvous.note_events(TREE, WHOLE, 30)
     host.deliver(CellQuestion(SCHEMA, TREE.attribute, WHOLE, 42), STRANGER)
     entry = LeafEntry(WHOLE, 1, 30)
     assert host.take_sent() == [(STRANGER, CellAnswer(42, CellState.LEAF, 1, 30, (entry,)))]
-    assert plugin.keeper.entries(TREE) == [entry] and plugin.keeper.entries(Tree("other", 1)) == []
+    assert plugin.rendezvous.entries(TREE) == [entry] and plugin.rendezvous.entries(Tree("other", 1)) == []
     host.time_s = 120.0
     host.deliver(CellQuestion(SCHEMA, TREE.attribute, WHOLE, 43, is_brief=True), STRANGER)
     assert host.take_sent() == [(STRANGER, CellAnswer(43, CellState.LEAF, 1, 4))], "the load fades"
@@ -525,7 +529,7 @@ def test_long_answers_to_questions_whose_source_may_be_made_up_are_few() -> None
 def test_an_answer_that_nobody_asked_for_is_dropped() -> None:
     host, plugin = node()
     host.deliver(CellAnswer(1, CellState.INNER), STRANGER)
-    assert plugin.keeper.forest.cells == {}
+    assert plugin.rendezvous.forest.cells == {}
 
 
 def test_subscriptions_of_the_node_itself_are_confirmed_without_the_network() -> None:
@@ -537,7 +541,7 @@ def test_subscriptions_of_the_node_itself_are_confirmed_without_the_network() ->
     write(host)
     assert matched(plugin) == [5]
     assert [message.sid for _, message in host.take_sent() if isinstance(message, Kept)] == [5]
-    assert plugin.keeper.forest.members == {NodeId(1): 1}
-    assert list(plugin.keeper.forest.cells[CellAddress(TREE, WHOLE)].pieces) == [
+    assert plugin.rendezvous.forest.members == {NodeId(1): 1}
+    assert list(plugin.rendezvous.forest.cells[CellAddress(TREE, WHOLE)].pieces) == [
         key_of_sub(plugin.subscriber.pieces[5, 0].sub)
     ]

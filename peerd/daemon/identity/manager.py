@@ -76,7 +76,7 @@ Offload = Callable[
 _log = structlog.get_logger("peerd.daemon")
 
 
-class IdentityKeeper:
+class IdentityManager:
     """Make it before links come in, `run` it in the loop, and `stop` it before the links stop.
 
     ``offload``: runs what blocks. ``seeds``: addresses to ask when the certificate has ended. ``neighbours``: nodes

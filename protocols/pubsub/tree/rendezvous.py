@@ -44,8 +44,11 @@ WAITING_MAX: Final = 4096
 """Cells that were asked about before it was known what they are."""
 
 
-class Keeper(Part):
-    """Implements `protocols.pubsub.ports.LeafCells`. The plugin adds `parts`, sets ``events``, forwards its upcalls."""
+class Rendezvous(Part):
+    """The cells that this node is the rendezvous of. Implements `protocols.pubsub.ports.LeafCells`.
+
+    The plugin adds `parts`, sets ``events``, and forwards its upcalls.
+    """
 
     def __init__(
         self, host: Host, config: PubSubConfig, schemas: Schemas, index_of: Callable[[str], PieceIndex | None]
