@@ -16,7 +16,7 @@ from peerd.overlay import overlay as overlays
 from peerd.overlay.dedupe import Window
 from peerd.services.records import table
 from peerd.sim.world import rare_collections
-from protocols.aggregation import plugin as aggregation
+from protocols.aggregation import participating, requesting
 from protocols.dissemination.tree import replay
 from protocols.pubsub import ledger, schema
 from protocols.pubsub.delivering import leaf_events
@@ -40,7 +40,8 @@ def _make_small(monkeypatch: pytest.MonkeyPatch) -> None:
         (publisher, "OUTCOMES_MAX", 50),
         (once, "ONCE_MAX", 10),
         (schema, "DECODED_KEPT", 100),
-        (aggregation, "ENDED_ROUNDS_MAX", 10),
+        (participating, "ENDED_MAX", 10),
+        (requesting, "ASKED_MAX", 10),
         (replay, "TRIM_AFTER", 10),
         (table, "WRITES_REMEMBERED_MAX", 20),
     ):
