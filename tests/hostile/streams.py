@@ -45,8 +45,9 @@ class WatchedStream:
 
     @property
     def below(self) -> list[NodeId]:
-        """The attacker's children."""
-        return list(self.its_node.member.down.children)
+        """The attacker's children; none once the stream is over, when a script may still be asked what it sends."""
+        node = self._attacker.streams.nodes.get(self.key)
+        return [] if node is None else list(node.member.down.children)
 
     async def publish(self, count: int, pause_s: float = 0.02) -> None:
         """So many items more."""
