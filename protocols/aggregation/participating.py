@@ -65,6 +65,8 @@ class Participating(Part):
         self.participants: dict[bytes, Participant] = {}
         self.tree_finished: Callable[[bytes, Aggregate], None] = lambda round_id, aggregate: None
         """The tree of a round is complete at this node."""
+        self.is_asked: Callable[[bytes], bool] = lambda round_id: False
+        """Whether this node itself waits for the answer. That a start names it says only that it asked once."""
         self._host, self._data = host, data
         self._started_at = host.now()
         self._ended: OrderedDict[bytes, str] = OrderedDict()
@@ -150,7 +152,7 @@ class Participating(Part):
         ):
             if len(rounds) < most or any(each.is_over for each in rounds):
                 continue
-            others = [each for each in rounds if each.requester.id != self._host.id]
+            others = [each for each in rounds if not self.is_asked(each.round_id)]
             idle = [(each.idle_since, each.round_id) for each in others if each.idle_since is not None]
             since, oldest = min(idle, default=(self._host.now(), b""))
             if since + IDLE_S > self._host.now():
@@ -245,10 +247,8 @@ class Participating(Part):
         participant = self.participants.get(question.round_id)
         if participant is None:
             return
-        asked = confirm_statement(
-            question.round_id, self._host.id
-        )  # not signed for this node: it has only come by here
-        if self._host.verify(participant.requester.id, asked, question.proof):
+        asked = confirm_statement(question.round_id, self._host.id)
+        if self._host.verify(participant.requester.id, asked, question.proof):  # else it has only come by here
             participant.confirm()
 
     def noted_routed(self, noted: Noted) -> None:

@@ -64,6 +64,7 @@ class Aggregation(Plugin):
         self.participating = Participating(host, self.config, self.data)
         self.requesting = Requesting(host, self.config, self.participating.participants)
         self.participating.tree_finished = self.requesting.tree_finished
+        self.participating.is_asked = self.requesting.requesters.__contains__
         self.add_parts(self.participating, self.requesting)
 
     def reconfigured(self) -> None:

@@ -336,6 +336,22 @@ def test_18496_rounds_leave_the_node_working() -> None:
     assert enrolments(host, peer(ASKER)) == 1
 
 
+def test_an_old_start_of_this_nodes_own_that_is_shown_again_takes_no_room_from_its_rounds() -> None:
+    """Somebody has kept it, and this node has been restarted: it waits for no answer any more."""
+    plugin, host = member()
+    for number in range(plugin.config.rounds_per_requester_max):
+        old = start(requester=host.peer, number=1 + number)
+        broadcast(host, old, host.peer)
+        plugin.participating.participants[old.round_id].idle_since = 0.0
+    host.time_s = IDLE_S
+    asked = plugin.requesting.aggregate(QUERY, RoundListener(lambda answer: None), 60.0)
+    host.run_later()
+    waiting = start(requester=host.peer)
+    broadcast(host, waiting, host.peer)
+    assert waiting.round_id in plugin.participating.participants, "the oldest of those gave way"
+    assert plugin.participating.is_asked(asked) and not plugin.participating.is_asked(waiting.round_id)
+
+
 def test_the_round_that_is_idle_for_longest_makes_room_and_one_at_work_does_not() -> None:
     plugin, host = member()
     most = plugin.config.rounds_per_requester_max
@@ -345,10 +361,8 @@ def test_the_round_that_is_idle_for_longest_makes_room_and_one_at_work_does_not(
         broadcast(host, each, peer(ASKER))
         ids.append(each.round_id)
         plugin.participating.participants[ids[-1]].idle_since = None
-    plugin.participating.participants[ids[3]].idle_since, plugin.participating.participants[ids[5]].idle_since = (
-        2.0,
-        1.0,
-    )
+    for number, since in ((3, 2.0), (5, 1.0)):
+        plugin.participating.participants[ids[number]].idle_since = since
     host.time_s = 1.0 + IDLE_S
     broadcast(host, start(), peer(ASKER))
     assert ids[5] not in plugin.participating.participants

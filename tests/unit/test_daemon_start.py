@@ -41,10 +41,15 @@ print(json.dumps({"modules": list(sys.modules), "dataclasses": made}))
 """
 
 
+def printed(code: str) -> str:
+    """What a new process prints that runs this."""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60)
+    return done.stdout.strip()
+
+
 @cache
 def started() -> dict[str, Any]:
-    done = subprocess.run([sys.executable, "-c", START], capture_output=True, text=True, check=True, timeout=60)
-    result: dict[str, Any] = json.loads(done.stdout)
+    result: dict[str, Any] = json.loads(printed(START))
     return result
 
 
@@ -70,8 +75,7 @@ def test_entry_points_are_looked_for_once() -> None:
         "metadata.entry_points = lambda **group: looked.append(group) or real(**group); "
         "from peerd.plugins import find_plugins; find_plugins(); find_plugins(); print(looked.count({}))"
     )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60)
-    assert done.stdout.strip() == "1"
+    assert printed(code) == "1"
 
 
 def test_the_collector_is_off_while_a_daemon_is_loaded_and_on_when_it_runs() -> None:
@@ -83,8 +87,7 @@ def test_the_collector_is_off_while_a_daemon_is_loaded_and_on_when_it_runs() -> 
         "service.run = lambda main, loop: (main.close(), told.extend([gc.isenabled(), gc.get_freeze_count() > 9999]))\n"
         "service.serve(None); print(told)"
     )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60)
-    assert done.stdout.strip() == "[False, True, True]"
+    assert printed(code) == "[False, True, True]"
 
 
 def test_a_cluster_imports_what_routes_need_before_it_forks() -> None:
@@ -92,5 +95,4 @@ def test_a_cluster_imports_what_routes_need_before_it_forks() -> None:
         "import sys, peerd.cluster.node_process as node; node.prepare(); "
         "print(*(name for name in sys.modules if name.startswith('protocols.') and name.endswith('.front.http')))"
     )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60)
-    assert len(done.stdout.split()) == 3, "the routes of the three protocols that have some"
+    assert len(printed(code).split()) == 3, "the routes of the three protocols that have some"

@@ -211,8 +211,9 @@ class Forwarding(Part):
 
     def _is_next(self, batch: Batch, place: AttributeCell) -> bool:
         """Whether a leaf has had the publisher's event before these, if there is one on its way."""
-        before = EventId(batch.publisher.id, batch.events[0].epoch, batch.after)
-        return not batch.after or self._events.has_had(before, place)
+        if not batch.after:
+            return True
+        return self._events.has_had(EventId(batch.publisher.id, batch.events[0].epoch, batch.after), place)
 
     def _next_hops(self, keys: Sequence[NodeId]) -> dict[NodeId, PeerRef | None]:
         """As the host says. Without multicast each key is asked for alone, as a comparison (figure 4.5)."""
