@@ -26,7 +26,7 @@ SIDE: Final = 1 << COORDINATE_BITS
 LEVEL_LIMIT: Final = 60
 """No cell is deeper: its number takes at most 61 bits."""
 AREAS_KEPT: Final = 1 << 14
-"""Rectangles and places of points that are remembered: the same ones are asked about all the time."""
+"""Rectangles that are remembered: the same ones are asked about all the time."""
 WHOLE: Final = 1
 """The cell that is the whole square: the root of a tree."""
 
@@ -147,17 +147,8 @@ def area_of(cell: int) -> Area:
 
 def cell_at(x: int, y: int, at_level: int) -> int:
     """Return the cell of a level, at home, that holds a point: the bits of x and y by turns, x first (Program 3.2)."""
-    return _point_at(x, y) >> 2 * COORDINATE_BITS - at_level
-
-
-@lru_cache(maxsize=AREAS_KEPT)
-def _point_at(x: int, y: int) -> int:
-    """Return the cell that is the point alone."""
-    cell = WHOLE
-    for index in range(2 * COORDINATE_BITS):
-        value = x if index % 2 == 0 else y
-        cell = cell << 1 | (value >> (COORDINATE_BITS - 1 - index // 2) & 1)
-    return cell
+    by_turns = int(f"{x:b}", 4) << 1 | int(f"{y:b}", 4)  # read with base 4, the bits of a number stand apart
+    return (1 << 2 * COORDINATE_BITS | by_turns) >> 2 * COORDINATE_BITS - at_level
 
 
 def holds_point(cell: int, x: int, y: int) -> bool:
