@@ -68,7 +68,11 @@ def pytest_collection_finish() -> None:
 
 @pytest.fixture(autouse=True)
 def _no_log_handler_stays() -> Iterator[None]:
-    """A test that sets logging up, as the daemon does, must not have the next one's output begin with log lines."""
+    """A test that sets logging up, as the daemon does, must not have the next one's output begin with log lines.
+
+    Handlers are taken away here. A logger that remembers its settings (`cache_loggers`) cannot be told others, and
+    writes where `structlog.testing.capture_logs` does not see it: such a test is refused.
+    """
     root = logging.getLogger()
     level = root.level
     yield
@@ -76,6 +80,9 @@ def _no_log_handler_stays() -> Iterator[None]:
         if isinstance(handler.formatter, structlog.stdlib.ProcessorFormatter):
             root.removeHandler(handler)
     root.setLevel(level)
+    if structlog.get_config()["cache_logger_on_first_use"]:
+        structlog.reset_defaults()
+        pytest.fail("sets up logging for good, as a daemon does: do that in a process of its own")
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
