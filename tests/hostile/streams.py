@@ -6,7 +6,7 @@ import asyncio
 import json
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, aclosing, asynccontextmanager
-from itertools import count
+from itertools import count, cycle
 from typing import Final
 
 from peerd.ids import NodeId, format_id
@@ -19,15 +19,17 @@ from tests.hostile.ring import Ring, eventually
 
 TREES_MAX: Final = 20
 """Trees that are tried until somebody is below the attacker: whom a newcomer is sent to is up to chance."""
-WISHES: Final = ("", "n >= 0")
-"""Everything, in two ways: who wants a part of a stream cannot tell what is left out of it."""
+EVERYTHING: Final = ("",)
+"""All readers want everything: who wants a part of a stream cannot tell what is left out of it (docs/security.md)."""
+BOTH: Final = ("", "n >= 0")
+"""Every second reader wants what is a part of the stream for its node, though every item belongs to it."""
 
 
 class WatchedStream:
     """Its producer is the first daemon, and a client at each other one reads it."""
 
-    def __init__(self, ring: Ring, attacker: Attacker, name: str) -> None:
-        self.name, self.key = name, stream_key(name)
+    def __init__(self, ring: Ring, attacker: Attacker, name: str, interests: tuple[str, ...]) -> None:
+        self.name, self.key, self.interests = name, stream_key(name), interests
         self.clients = [DisseminationClient(client) for client in ring.clients]
         self.read: list[list[int]] = [[] for _ in ring.clients[1:]]
         self.marks: list[str] = []
@@ -103,10 +105,9 @@ class WatchedStream:
             StreamSubscriptionRequest(stream=self.name, name=self.name), began.set_result
         )
         assert not isinstance(told := await began, Exception), told
-        wishes = [StreamWish(interest=WISHES[place % len(WISHES)], name=self.name) for place in range(len(self.read))]
-        return [
-            (await client.install(self.name, wish)).id for client, wish in zip(self.clients[1:], wishes, strict=True)
-        ]
+        wishes = [StreamWish(interest=interest, name=self.name) for interest in self.interests]
+        readers = zip(self.clients[1:], cycle(wishes), strict=False)
+        return [(await client.install(self.name, wish)).id for client, wish in readers]
 
     async def follow(self, place: int, id: str) -> None:
         """Read until cancelled."""
@@ -119,10 +120,12 @@ class WatchedStream:
 
 
 @asynccontextmanager
-async def watched(ring: Ring, attacker: Attacker, name: str, policy: str = "first_fit") -> AsyncIterator[WatchedStream]:
+async def watched(
+    ring: Ring, attacker: Attacker, name: str, policy: str = "first_fit", interests: tuple[str, ...] = BOTH
+) -> AsyncIterator[WatchedStream]:
     """Inside, all read it; with the policy ``first_fit`` some honest nodes are below the attacker."""
     for number in count(1):
-        stream = WatchedStream(ring, attacker, f"{name}-{number}")
+        stream = WatchedStream(ring, attacker, f"{name}-{number}", interests)
         await stream.clients[0].create(stream.name, policy=policy)
         ids = await stream.subscribe()
         if stream.below or policy != "first_fit":

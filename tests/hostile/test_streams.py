@@ -49,7 +49,7 @@ from protocols.dissemination.policies.overlap.messages import (
 from protocols.dissemination.registry import RECORD_ITEM
 from tests.hostile.attacker import Attacker
 from tests.hostile.ring import Ring
-from tests.hostile.streams import WatchedStream, watched
+from tests.hostile.streams import BOTH, EVERYTHING, WatchedStream, watched
 from tests.hostile.test_services import signed
 
 pytestmark = pytest.mark.cluster
@@ -79,7 +79,8 @@ async def test_what_it_forges_or_leaves_out_as_a_parent_is_read_by_nobody(
     ring: Ring, kind: type[StreamBehaviour]
 ) -> None:
     """Those below it notice, name it where it has lied, and lose nothing: they have another parent."""
-    async with ring.attacked() as (attacker, _), watched(ring, attacker, "forged") as stream:
+    interests = EVERYTHING if kind is LeavesOut else BOTH
+    async with ring.attacked() as (attacker, _), watched(ring, attacker, "forged", interests=interests) as stream:
         attacker.behave(kind)
         await stream.publish(ITEMS)
         await stream.is_read()
