@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 
 import pytest
@@ -29,6 +29,7 @@ from protocols.dissemination.messages import (
 from protocols.dissemination.names import StreamPosition, stream_key
 from protocols.dissemination.ports import InterestKind, ParsedItem
 from protocols.dissemination.tree.below import MoveEnd
+from protocols.dissemination.tree.links import UPLINK_STEPS, Completeness, Uplink, UplinkStage
 from protocols.dissemination.tree.member import StreamMember
 from protocols.dissemination.tree.replay import BufferLimits
 from protocols.dissemination.tree.seals import in_messages
@@ -187,3 +188,40 @@ def test_a_new_parent_whose_objects_are_too_many_with_those_before_is_at_fault(i
     assert blamed == [OTHER] and orphaned == [True] and DetachFromParent in alone.told(OTHER)
     assert alone.member.up.parent is None and alone.member.up.next is None
     assert sum(isinstance(each, ParsedItem) for each in alone.got) == OBJECTS_MAX
+
+
+@pytest.mark.parametrize("after", UplinkStage)
+@pytest.mark.parametrize("before", UplinkStage)
+def test_a_parent_goes_through_its_stages_by_the_table_only(before: UplinkStage, after: UplinkStage) -> None:
+    link = Uplink(ONE, 1, NOW, frozenset(), is_orphan=False, stage=before)
+    if after in UPLINK_STEPS[before]:
+        link.comes_to(after)
+        assert link.stage is after
+    else:
+        with pytest.raises(AssertionError):
+            link.comes_to(after)
+        assert link.stage is before
+
+
+@pytest.mark.parametrize(
+    ("before", "promised", "proven", "unproven"),
+    [
+        (Completeness.PART, Completeness.ALL, Completeness.PART, Completeness.PART),
+        (Completeness.ALL, Completeness.ALL, Completeness.WHOLE, Completeness.ALL),
+        (Completeness.WHOLE, Completeness.WHOLE, Completeness.WHOLE, Completeness.ALL),
+        (Completeness.NARROWED, Completeness.NARROWED, Completeness.NARROWED, Completeness.NARROWED),
+    ],
+)
+def test_what_a_parent_has_promised_and_when_a_hole_is_a_lie(
+    before: Completeness, promised: Completeness, proven: Completeness, unproven: Completeness
+) -> None:
+    """By what it says: that it sends everything; that it is so far, with proofs and without."""
+
+    def then(step: Callable[[Uplink], None]) -> Completeness:
+        link = Uplink(ONE, 1, NOW, frozenset(), is_orphan=False, completeness=before)
+        step(link)
+        return link.completeness
+
+    assert then(Uplink.promises_all) is promised
+    assert then(lambda link: link.came_to(StreamPosition(1, 1), is_proven=True)) is proven
+    assert then(lambda link: link.came_to(StreamPosition(1, 1), is_proven=False)) is unproven

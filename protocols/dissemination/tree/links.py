@@ -54,6 +54,49 @@ class Late(Frozen):
     """So many questions are answered with that."""
 
 
+class UplinkStage(Enum):
+    """How far a node has come that is the parent, or is to be it."""
+
+    ATTACHING = "attaching"
+    """It was asked whether it can begin."""
+    ASKED = "asked"
+    """It was told to begin."""
+    BEGUN = "begun"
+
+
+UPLINK_STEPS: Final = {
+    UplinkStage.ATTACHING: (UplinkStage.ASKED, UplinkStage.BEGUN),
+    UplinkStage.ASKED: (UplinkStage.BEGUN,),
+    UplinkStage.BEGUN: (),
+}
+"""What may come after each stage. An orphan's parent begins unasked: there is no other parent to fall in step with."""
+
+
+class Completeness(Enum):
+    """How much of the stream a parent has promised, and so whether a hole in what it sends is a lie."""
+
+    PART = "part"
+    ALL = "all"
+    """It has promised to send everything, without a break since."""
+    WHOLE = "whole"
+    """And from where it is now on, it leaves nothing out."""
+    NARROWED = "narrowed"
+    """It was told once that this node does not want everything any more: what it says of that may cross with that."""
+
+
+PROMISED: Final = (Completeness.ALL, Completeness.WHOLE)
+
+
+class Intake(Enum):
+    """What is being done with what came last."""
+
+    FREE = "free"
+    EARLY = "early"
+    """What it sends next is of a later term than the stream's record, which is read again."""
+    BUSY = "busy"
+    """A large item is being read and matched. What came after it waits."""
+
+
 @dataclass(eq=False, slots=True)
 class Uplink:
     """The end below: the parent, or a node that is to be it."""
@@ -65,9 +108,9 @@ class Uplink:
     """What it was told that this node wants."""
     is_orphan: bool
     """There was no other parent, so it begins by itself."""
-    is_asked: bool = False
-    """It was told to begin."""
-    has_begun: bool = False
+    stage: UplinkStage = UplinkStage.ATTACHING
+    completeness: Completeness = Completeness.PART
+    intake: Intake = Intake.FREE
     is_clear: bool = False
     """The way up from it does not lead through this node."""
     through: StreamPosition = START
@@ -92,25 +135,46 @@ class Uplink:
     """What has come of a large item."""
     left: int = 0
     """So much of it is still to come."""
-    is_busy: bool = False
-    """A large item is being read and matched. What came after it waits."""
     has_ended: bool = False
-    """It has said meanwhile that the stream is over."""
+    """It has said, while an item was being read, that the stream is over."""
     certificate: bytes = b""
     """Of the producer, as it has sent it last."""
-    is_early: bool = False
-    """What it sends next is of a later term than the stream's record."""
-    has_all: bool = False
-    """It has promised to send everything, without a break since."""
-    is_whole: bool = False
-    """And from where it is now on, it leaves nothing out."""
-    may_have_all: bool = True
-    """It was never told that this node does not want everything any more: what it says of that may cross with that."""
+
+    @property
+    def has_begun(self) -> bool:
+        """Whether it sends the stream."""
+        return self.stage is UplinkStage.BEGUN
+
+    @property
+    def was_asked(self) -> bool:
+        """Whether it was told to begin."""
+        return not self.is_orphan and self.stage is not UplinkStage.ATTACHING
 
     @property
     def may_begin(self) -> bool:
         """Whether what it sends is awaited."""
-        return self.is_asked or self.has_begun
+        return self.stage is not UplinkStage.ATTACHING
+
+    @property
+    def is_busy(self) -> bool:
+        """Whether an item of it is being read and matched."""
+        return self.intake is Intake.BUSY
+
+    def comes_to(self, stage: UplinkStage) -> None:
+        """Take a step of `UPLINK_STEPS`."""
+        assert stage in UPLINK_STEPS[self.stage], (self.stage, stage)
+        self.stage = stage
+
+    def promises_all(self) -> None:
+        """It says that it sends everything."""
+        if self.completeness is Completeness.PART:
+            self.completeness = Completeness.ALL
+
+    def came_to(self, through: StreamPosition, *, is_proven: bool) -> None:
+        """It is so far, and has said so. ``is_proven``: what it sends is signed, so that a hole can be told."""
+        self.through = through
+        if self.completeness in PROMISED:
+            self.completeness = Completeness.WHOLE if is_proven else Completeness.ALL
 
     def widens(self, stream: NodeId, asks: Iterable[Ask]) -> Iterator[Widen]:
         """The messages with which it is asked for more."""
@@ -126,7 +190,7 @@ class Uplink:
             some = tuple(ids[at : at + WANTS_MAX])
             self.forget(some)
             if everything in some:
-                self.has_all = self.is_whole = self.may_have_all = False
+                self.completeness = Completeness.NARROWED
             yield Narrow(stream, some, self.attempt, self.asked_number)
 
     def keep(self, held: ParsedItem) -> None:

@@ -22,7 +22,7 @@ from protocols.dissemination.ports import Holder, Interest, InterestKind, Parsed
 from protocols.dissemination.tree.below import MoveEnd
 from protocols.dissemination.tree.downstream import Admit, Downstream
 from protocols.dissemination.tree.latest import LatestItems
-from protocols.dissemination.tree.links import EdgeMessage
+from protocols.dissemination.tree.links import EdgeMessage, Intake
 from protocols.dissemination.tree.past import SLICE_BYTES
 from protocols.dissemination.tree.replay import BufferLimits
 from protocols.dissemination.tree.second import Places, SecondParent
@@ -125,7 +125,7 @@ class StreamMember:
         """What is of a later term may be checked by now."""
         self.state.now = now
         for link in (self.up.parent, self.up.next):
-            if link is not None and link.is_early:
+            if link is not None and link.intake is Intake.EARLY:
                 self.went_on(link.peer)
 
     def has_all(self, interest: Interest, through: StreamPosition) -> bool:

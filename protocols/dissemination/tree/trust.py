@@ -9,7 +9,7 @@ from peerd.errors import ProtocolError
 from peerd.ids import NodeId
 from protocols.dissemination.messages import ItemBatch, ReplayItems, StreamItem
 from protocols.dissemination.names import StreamPosition
-from protocols.dissemination.tree.links import EdgeMessage, Uplink
+from protocols.dissemination.tree.links import Completeness, EdgeMessage, Intake, Uplink
 from protocols.dissemination.tree.state import MemberState
 
 FORGED: Final = "forged"
@@ -48,14 +48,14 @@ class Trust:
         proofs = self._state.proofs
         if proofs is None or not isinstance(message, ItemBatch | ReplayItems) or proofs.is_term_known(message.seals):
             return False
-        if not link.is_early:
-            link.is_early, link.parked_at = True, self._state.now + RECORD_S
+        if link.intake is not Intake.EARLY:
+            link.intake, link.parked_at = Intake.EARLY, self._state.now + RECORD_S
         self._state.look_up()
         return True
 
     def items(self, link: Uplink, message: ItemBatch | ReplayItems) -> Sequence[StreamItem]:
         """The items of a message, one of which may have come in parts but for its end. Raises `ProtocolError`."""
-        link.is_early = False
+        link.intake = Intake.FREE
         packed = link.whole(message.items)
         if packed is None:
             raise ProtocolError("bad_parts", f"{link.peer} has begun an item that does not end so")
@@ -77,11 +77,14 @@ class Trust:
         before = link.through
         if to < before or (step and to == before):
             raise self._lied(link, OUT_OF_ORDER, f"is at {to} after {before}")
-        if link.is_whole and to.epoch == before.epoch and to.sequence != before.sequence + step:
+        if (
+            link.completeness is Completeness.WHOLE
+            and to.epoch == before.epoch
+            and to.sequence != before.sequence + step
+        ):
             detail = f"leaves out what is between {before} and {to}, though this node wants everything"
             raise self._lied(link, WITHHELD, detail)
 
     def came_to(self, link: Uplink, through: StreamPosition) -> None:
         """A parent is so far, and has said so."""
-        link.through = through
-        link.is_whole = link.has_all and self._state.proofs is not None and self._state.given is None
+        link.came_to(through, is_proven=self._state.proofs is not None and self._state.given is None)

@@ -38,7 +38,7 @@ from protocols.dissemination.ports import ParsedItem
 from protocols.dissemination.tree.below import Below, MoveEnd
 from protocols.dissemination.tree.climbing import Climbing
 from protocols.dissemination.tree.latest import LatestItems
-from protocols.dissemination.tree.links import PARKED_MAX, PARKED_S, EdgeMessage, Uplink
+from protocols.dissemination.tree.links import PARKED_MAX, PARKED_S, EdgeMessage, Intake, Uplink, UplinkStage
 from protocols.dissemination.tree.state import MOVE_S, SILENT_S, MemberState, bad_item
 from protocols.dissemination.tree.trust import Trust
 from protocols.dissemination.tree.wants import Ask
@@ -121,7 +121,9 @@ class Upstream:
         is_orphan = self.parent is None
         wants = state.wants.sent()
         self.next = Uplink(peer, self._attempts, begun_at, frozenset(wants), is_orphan)
-        self.next.given, self.next.has_all = None if is_orphan else state.make_given(), state.everything in wants
+        self.next.given = None if is_orphan else state.make_given()
+        if state.everything in wants:
+            self.next.promises_all()
         texts, after = tuple(each.text for each in wants.values()), state.through
         flags = self.is_new, is_orphan
         state.send(peer, Attach(state.stream, self._attempts, texts, after, *flags, self._instead_of, state.creator))
@@ -140,11 +142,11 @@ class Upstream:
         elif state.wants.has_pending() or not link.wants.issuperset(state.wants.sent()):
             self._attach(peer, link.asked_at)  # this node wants more by now: the new parent has to have that too
         else:
-            link.is_asked = True
+            link.comes_to(UplinkStage.ASKED)
             state.send(peer, Begin(state.stream, link.attempt, state.through))
 
     def _begun(self, link: Uplink) -> None:
-        link.has_begun = True
+        link.comes_to(UplinkStage.BEGUN)
         link.heard_at = self._state.now
         if link.is_orphan:
             self._latest.unsettled()
@@ -221,7 +223,7 @@ class Upstream:
         assert link is not None
         if end is not MoveEnd.DECLINED:
             self._state.send(link.peer, DetachFromParent(self._state.stream, link.attempt))
-        if self.parent is not None and link.is_asked:
+        if self.parent is not None and link.was_asked:
             self._widen(self.parent, self._state.wants.ask_again())
         parent = None if self.parent is None else self.parent.peer
         self.climbing.moved(parent)
@@ -258,7 +260,7 @@ class Upstream:
             self._below.orphaned()
         elif self.next.has_begun:
             self._refuse(self.next, self._take_over(self.next))
-        elif not self.next.is_orphan and not self.next.has_begun:
+        elif not self.next.is_orphan:
             self._attach(self.next.peer, self._state.now)  # now there is nothing to wait for
 
     def leave(self) -> None:
@@ -333,10 +335,7 @@ class Upstream:
         return link
 
     def _link(self, peer: PeerRef, attempt: int) -> Uplink | None:
-        for link in (self.parent, self.next):
-            if link is not None and (link.peer.id, link.attempt) == (peer.id, attempt):
-                return link
-        return None
+        return self.parent if self.is_parent(peer, attempt) else self._next(peer, attempt)
 
     def _tell_off(self, peer: PeerRef, attempt: int) -> None:
         """Somebody believes to be this node's parent: what told it otherwise may have been lost."""
@@ -429,12 +428,12 @@ class Upstream:
         """Have an item read, and matched if it is the next of the stream, while the loop goes on."""
         matching = self._state.matching
         is_next = isinstance(message, ItemBatch) and item.position > self._state.through
-        link.is_busy = True
+        link.intake = Intake.BUSY
 
         def done(held: ParsedItem) -> None:
             if link not in (self.parent, self.next):
                 return  # whoever is the parent now sends it again
-            link.is_busy = False
+            link.intake = Intake.FREE
             link.heard_at = link.parked_at = self._state.now
             if isinstance(message, ItemBatch):
                 self._take(link, item, held)
@@ -509,7 +508,7 @@ class Upstream:
 
     def ask(self, asks: Sequence[Ask]) -> None:
         """Ask the parent for more. While this node moves, the new parent is asked when that is over."""
-        if self.next is not None and self.next.is_asked:
+        if self.next is not None and self.next.was_asked:
             return
         link = self.next if self.parent is None else self.parent
         if link is not None and (link is self.parent or link.has_begun):
@@ -543,7 +542,8 @@ class Upstream:
         if link is not None:
             asked = [id for id in message.interests if self._state.wants.is_sent(id)]  # or wanted no more by now
             link.answered(asked, self._state.through, message.since)
-            link.has_all = link.has_all or (link.may_have_all and self._state.everything in asked)
+            if self._state.everything in asked:
+                link.promises_all()
             self._went_on(peer, link, message.through)
 
     def released(self, *, is_final: bool) -> None:
