@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from enum import Enum, IntEnum
 from typing import Final
 
 from peerd.api import Part, Priority, handles, on_timer
@@ -45,28 +46,44 @@ ISOLATION_TIMEOUTS: Final = 4
 _PING: Final = Ping()
 
 
+class ProbeKind(Enum):
+    """What a probe is for, and so what follows from silence."""
+
+    EXCHANGE = "exchange"
+    """To swap leaf sets. Who is silent is removed, or forgotten as a candidate."""
+    CHECK = "check"
+    """Only whether the peer is alive; leaf sets are not compared. Who is silent is removed."""
+    SEARCH = "search"
+    """For a peer that was removed. Nothing follows from silence."""
+
+
+class Accusation(IntEnum):
+    """What other members say of a peer that is probed. Any of it ends the patience with one that is merely silent."""
+
+    NONE = 0
+    CONFIRMED = 1
+    """One has removed it meanwhile."""
+    REPORTED = 2
+    """One has removed it, and that is why it is probed."""
+
+
 @dataclass(slots=True)
 class Probe:
-    """An exchange, or only a check, under way with one peer."""
+    """An exchange, a check or a search, under way with one peer."""
 
     peer: PeerRef
+    kind: ProbeKind
     evidence: str
-    is_reported: bool
     started_at: float
+    accusation: Accusation = Accusation.NONE
     attempts: int = 0
     reprieves: int = 0
     is_down: bool = False
     """The driver could not get a link: this is more than silence."""
-    is_confirmed: bool = False
-    """Another member has removed it meanwhile."""
     is_announced: bool = False
-    """That member was its neighbour, and has told the rest of the leaf set."""
-    is_search: bool = False
-    """The probe looks for a peer that was removed."""
+    """A member that has removed it was its neighbour, and has told the rest of the leaf set."""
     is_return: bool = False
     """The removed peer has been heard since."""
-    is_check: bool = False
-    """The probe only asks whether the peer is alive; leaf sets are not compared."""
     is_short: bool = False
     """The next message is a mere ping: most peers in doubt are dead, and a leaf set is long."""
     sent_at: float = 0.0
@@ -158,7 +175,9 @@ class Membership(Part):
         state = self.state
         if peer.id == state.own or peer.id in self._probes or len(self._probes) >= PROBES_MAX:
             return
-        probe = Probe(peer, evidence, is_reported, self._host.now(), is_check=is_check, is_short=is_check)
+        kind = ProbeKind.CHECK if is_check else ProbeKind.EXCHANGE
+        accusation = Accusation.REPORTED if is_reported else Accusation.NONE
+        probe = Probe(peer, kind, evidence, self._host.now(), accusation, is_short=is_check)
         self._probes[peer.id] = probe
         if not state.is_known(peer.id):
             state.candidates[peer.id] = peer
@@ -167,7 +186,7 @@ class Membership(Part):
     def _search(self, peer: PeerRef) -> None:
         """Probe a removed peer, once. Nobody is told of it as a candidate, and nothing follows from its silence."""
         if peer.id not in self._probes and len(self._probes) < PROBES_MAX:
-            probe = Probe(peer, "departed", False, self._host.now(), is_search=True, is_short=True)
+            probe = Probe(peer, ProbeKind.SEARCH, "departed", self._host.now(), is_short=True)
             self._probes[peer.id] = probe
             self._send(probe)
 
@@ -256,7 +275,7 @@ class Membership(Part):
         self.state.answered(source, probe.sent_at, reply.coordinate)
         self.state.lease.confirm(source.id, probe.sent_at)
         # The peer answers here, and another node has given it up: then leaf sets have to be compared.
-        is_asked = not probe.is_check or probe.is_reported or probe.is_confirmed
+        is_asked = probe.kind is not ProbeKind.CHECK or probe.accusation
         if isinstance(reply, Pong) and is_asked and probe.reprieves < REPRIEVES_MAX:
             probe.reprieves += 1
             probe.is_short = False
@@ -275,7 +294,7 @@ class Membership(Part):
         state, peer = self.state, probe.peer
         if self._probes.get(peer.id) is not probe:
             return
-        if probe.is_search:
+        if probe.kind is ProbeKind.SEARCH:
             del self._probes[peer.id]
             self._check_drained()
             return
@@ -283,7 +302,7 @@ class Membership(Part):
             probe.attempts = 0  # it spoke meanwhile: alive, the answer was lost
             probe.reprieves += 1
         probe.attempts += 1
-        probe.is_short = probe.is_check or probe.attempts > 1 or not state.is_known(peer.id)
+        probe.is_short = probe.kind is ProbeKind.CHECK or probe.attempts > 1 or not state.is_known(peer.id)
         if probe.attempts < state.config.probe_attempts or self._is_early(probe):
             if peer.id not in state.suspects and state.is_known(peer.id):
                 self._mark(peer, probe.evidence)
@@ -298,7 +317,8 @@ class Membership(Part):
         elif state.is_isolated:
             self._withhold(peer, probe.evidence)
         else:
-            self.remove(peer, probe.evidence, is_told=not (probe.is_reported and probe.is_announced))
+            is_known_to_all = probe.accusation is Accusation.REPORTED and probe.is_announced
+            self.remove(peer, probe.evidence, is_told=not is_known_to_all)
         self._check_drained()
 
     def _is_early(self, probe: Probe) -> bool:
@@ -309,7 +329,7 @@ class Membership(Part):
         that does not hear this node is of no use to it.
         """
         state, node_id = self.state, probe.peer.id
-        if probe.is_down or probe.is_reported or probe.is_confirmed or not state.is_known(node_id):
+        if probe.is_down or probe.accusation or not state.is_known(node_id):
             return False
         timeout_s = state.config.failure_timeout
         silence_s, probed_s = state.silence_s(node_id), self._host.now() - probe.started_at
@@ -446,7 +466,7 @@ class Membership(Part):
         for node_id in failed:
             probe = self._probes.get(node_id)
             if probe is not None:
-                probe.is_confirmed = True
+                probe.accusation = max(probe.accusation, Accusation.CONFIRMED)
             is_quiet = state.silence_s(node_id) > state.config.heartbeat_interval / 2
             if is_quiet and node_id not in state.suspects and state.is_known(node_id):
                 peer = self._known(node_id)
