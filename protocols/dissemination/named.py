@@ -8,12 +8,13 @@ removed.
 from __future__ import annotations
 
 from contextlib import suppress
-from typing import Final
+from typing import Annotated, Final
 
-from pydantic import BaseModel, ConfigDict, TypeAdapter, ValidationError
+from pydantic import AfterValidator, TypeAdapter
 
 from peerd.api import Host, Log
 from peerd.errors import Unavailable
+from peerd.lib.saved import Rows, SavedRow, records
 from peerd.limits import KIB
 from protocols.dissemination.models import InterestTextField, StreamName
 from protocols.dissemination.names import position_of
@@ -29,19 +30,21 @@ FORGOTTEN_S: Final = 86_400.0
 """A stream that is not there for so long after a restart is not waited for any more."""
 LOG_BYTES: Final = 256 * KIB
 """With more in the log, all places are written anew, and what came before is removed."""
-_PREFIX: Final = "named."
 _PLACES: Final = TypeAdapter(dict[str, str])
 
 
-class SavedNamed(BaseModel):
+def _place(text: str) -> str:
+    position_of(text)
+    return text
+
+
+class SavedNamed(SavedRow):
     """A named subscription. ``after``: where it began. ``begun`` tells it from an earlier one of its name, whose places
     the log may still have. ``creator``: who has created the stream; empty: an older version has not said."""
 
-    model_config = ConfigDict(frozen=True, extra="ignore", defer_build=True)
-
     stream: StreamName
     interest: InterestTextField
-    after: str
+    after: Annotated[str, AfterValidator(_place)]
     begun: str = ""
     creator: str = ""
     owner: str = ""
@@ -52,7 +55,7 @@ class NamedSubscriptions:
 
     def __init__(self, host: Host) -> None:
         self._host = host
-        self._saved: dict[str, SavedNamed] = {}
+        self._saved = Rows(host.store, "named.", SavedNamed)
         self._places: dict[str, str] = {}
         """Up to where each has been read, as the log has it; not those of earlier ones of the same names."""
         self._save_at = 0.0
@@ -60,31 +63,20 @@ class NamedSubscriptions:
 
     def load(self) -> dict[str, SavedNamed]:
         """What the disk has, with ``after`` as far as it was read. What cannot be read is removed."""
-        for key in [key for key in self._host.store.keys() if key.startswith(_PREFIX)]:  # noqa: SIM118  a store is no mapping
-            try:
-                saved = SavedNamed.model_validate_json(self._host.store.get(key) or b"")
-                position_of(saved.after)
-            except ValueError:
-                with suppress(Unavailable):  # the disk refuses: the next start tries again
-                    self._host.store.delete(key)
-                continue
-            self._saved[key.removeprefix(_PREFIX)] = saved
+        self._saved.load()
         if self._saved:
             with suppress(Unavailable):  # then they begin where they began at first
                 self._load_places()
         return {name: self._resumed(name) for name in self._saved}
 
     def _load_places(self) -> None:
-        log, after = self._log(), 0
-        while found := log.read(after, 256):
-            for number, record in found:
-                after = number
-                with suppress(ValidationError, ValueError):
-                    for name, place in _PLACES.validate_json(record).items():
-                        at, _, begun = place.partition(" ")
-                        position_of(at)
-                        if name in self._saved and self._saved[name].begun == begun:
-                            self._places[name] = at
+        for _, record in records(self._log()):
+            with suppress(ValueError):
+                for name, place in _PLACES.validate_json(record).items():
+                    at, _, begun = place.partition(" ")
+                    position_of(at)
+                    if name in self._saved and self._saved[name].begun == begun:
+                        self._places[name] = at
 
     def _resumed(self, name: str) -> SavedNamed:
         saved = self._saved[name]
@@ -130,16 +122,13 @@ class NamedSubscriptions:
         )
         if name not in self._saved and len(self._saved) >= NAMED_MAX:
             raise Unavailable(f"{NAMED_MAX} named subscriptions are kept already")
-        self._host.store.put(_PREFIX + name, saved.model_dump_json().encode())
-        self._saved[name] = saved
+        self._saved.save(name, saved)
         self._places.pop(name, None)
 
     def forget(self, name: str) -> None:
         """It is over."""
-        if self._saved.pop(name, None) is not None:
-            self._places.pop(name, None)
-            with suppress(Unavailable):  # it is back after a restart, and ends once more
-                self._host.store.delete(_PREFIX + name)
+        self._saved.drop(name)
+        self._places.pop(name, None)
 
     def save(self, subscriptions: list[ClientSubscription], now: float, *, is_last: bool = False) -> None:
         """Write how far readers have come, if that is due."""

@@ -178,7 +178,7 @@ class ProducedStreams(Part):
                 with suppress(Unavailable):  # the disk refuses: the next start tries again
                     store.delete(key)
         with suppress(Unavailable):  # the disk refuses: they are in nobody's way
-            for name in [name for name in self._logs.names() if name not in names]:
+            for name in sorted(self._logs.keys() - names):
                 self._logs.remove(name)
 
     def _return(self, record: StreamRecord) -> None:

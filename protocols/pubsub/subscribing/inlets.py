@@ -6,7 +6,7 @@ import base64
 import json
 import struct
 from collections import OrderedDict, deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Final
 
 from msgspec.structs import replace
@@ -16,7 +16,9 @@ from peerd.errors import Unavailable
 from peerd.frozen import Frozen
 from peerd.ids import format_id, id_from_bytes, id_to_bytes
 from peerd.lib.feed import Feed, FeedLoss
-from peerd.limits import KIB, LOG_RECORD_OVERHEAD_BYTES
+from peerd.lib.group_log import charge_bytes
+from peerd.lib.saved import records
+from peerd.limits import KIB
 from protocols.pubsub.bodies import headers_bytes, id_of
 from protocols.pubsub.losses import LossReason
 from protocols.pubsub.messages import EventBody
@@ -164,15 +166,13 @@ class DurableInlet:
         self.losses: list[FeedLoss] = []
         """The marks that were in the log."""
         self._log, self._on_failed = log, on_failed
-        if log.next <= base:  # the log was lost: its numbers begin anew, and so does the feed
-            base = log.next - 1
         self._store = _LogStore(log, base)
         held: dict[int, int] = {}
-        for number, record in _records(log, base):
+        for number, record in records(log, base):
             if number > log.durable:
                 break
             self._note_damaged(held, number - base)
-            held[number - base] = len(record) + LOG_RECORD_OVERHEAD_BYTES
+            held[number - base] = charge_bytes(record)
             loss = _loss(record)
             if loss is None:
                 self.known.append(_event_id(record))
@@ -229,7 +229,7 @@ class DurableInlet:
         self, record: bytes, shown: ReceivedEvent | FeedLoss, writes: Writes, on_failed: Callable[[], None]
     ) -> None:
         def durable(number: int) -> None:
-            self._waiting.append((number, len(record) + LOG_RECORD_OVERHEAD_BYTES, shown))
+            self._waiting.append((number, charge_bytes(record), shown))
             self._drain()
             writes.end(is_durable=True)
 
@@ -247,8 +247,8 @@ class DurableInlet:
         """Let go of what is older."""
         feed, base = self.feed, self._store.base
         while feed.first <= feed.last:
-            records = self._log.read(base + feed.first - 1, CHUNK)
-            old = [number - base for number, record in records if _HEADER.unpack_from(record)[0] < before_ms]
+            found = self._log.read(base + feed.first - 1, CHUNK)
+            old = [number - base for number, record in found if _HEADER.unpack_from(record)[0] < before_ms]
             if not old:
                 return
             feed.expire(min(old[-1], feed.last))
@@ -257,7 +257,6 @@ class DurableInlet:
         """See `MemoryInlet.close`."""
         self._is_closed = True
         self._waiting.clear()
-        self._log.truncate(self._log.next - 1)
 
     def _drain(self) -> None:
         feed, base = self.feed, self._store.base
@@ -266,7 +265,7 @@ class DurableInlet:
             if base + feed.last + 1 < number:
                 # An instance of the plugin that has failed since had this write under way: it is in the log, too.
                 [(number, record)] = self._log.read(base + feed.last, 1)
-                size, shown = len(record) + LOG_RECORD_OVERHEAD_BYTES, _shown(record)
+                size, shown = charge_bytes(record), _shown(record)
             if not feed.may_push(size):
                 return
             if number == self._waiting[0][0]:
@@ -300,20 +299,14 @@ class _LogStore:
     def _read(self, number: int) -> dict[int, ReceivedEvent | FeedLoss]:
         first = number // CHUNK * CHUNK
         # Only as far back as the reader is: what is before it was read already, or is gone.
-        records = self._log.read(self.base + number - 1, first + CHUNK - number)
-        chunk = {each - self.base: _shown(record) for each, record in records}
+        found = self._log.read(self.base + number - 1, first + CHUNK - number)
+        chunk = {each - self.base: _shown(record) for each, record in found}
         chunk.setdefault(number, DAMAGED)
         self._chunks[number // CHUNK] = chunk
         self._chunks.move_to_end(number // CHUNK)
         if len(self._chunks) > CHUNKS_MAX:
             self._chunks.popitem(last=False)
         return chunk
-
-
-def _records(log: Log, after: int) -> Iterator[tuple[int, bytes]]:
-    while found := log.read(after, CHUNK * CHUNK):
-        yield from found
-        after = found[-1][0]
 
 
 def _event_id(record: bytes) -> EventId:

@@ -83,8 +83,11 @@ class Subscriptions(Part):
         self._by_name: dict[str, Subscription] = {}
 
     def start(self) -> None:
-        """Bring back the durable subscriptions."""
-        for saved in self._saved.load():
+        """Bring back the durable subscriptions. One that cannot be read is left where it is, and counted."""
+        if damaged := self._saved.load(keeps_damaged=True):
+            self._host.count("peerd_pubsub_subscriptions_damaged_total", damaged)
+        # Those with a place of their own come first: others may be covered by them, as they were.
+        for saved in sorted(self._saved.values(), key=lambda saved: not saved.points):
             policy = Policy(saved.policy)
             what = saved.number, saved.schema_name, saved.document
             subscription = Subscription(*what, name=saved.name, group=saved.group, policy=policy, since_ms=0)
@@ -207,8 +210,7 @@ class Subscriptions(Part):
     def end(self, id: str) -> SubscriptionView:
         """End a subscription; nothing comes to its readers from now on."""
         subscription = self.get(id)
-        if subscription.name:
-            self._saved.remove(subscription.name)
+        self._saved.remove(subscription.name)
         self._end(subscription, ENDED)
         return self.view(subscription)
 
@@ -380,7 +382,7 @@ class Subscriptions(Part):
 
     def _saved_new(self, subscription: Subscription, request: SubscriptionRequest) -> SavedSubscription:
         bytes_max = self._bytes_max(request)
-        slot, log = self._saved.free_slot(bytes_max, self._config.durable_total)
+        slot, log = self._saved.free_for(bytes_max, self._config.durable_total)
         saved = SavedSubscription(
             number=subscription.number,
             name=subscription.name,
@@ -394,7 +396,7 @@ class Subscriptions(Part):
             base=log.next - 1,
             owner=subscription.owner,
         )
-        self._saved.save(saved)
+        self._saved.save(saved.name, saved)
         return saved
 
     def _open(self, subscription: Subscription, saved: SavedSubscription) -> None:
@@ -405,8 +407,8 @@ class Subscriptions(Part):
             window.forget(event, number)
             subscription.delivered -= 1  # it comes again
 
-        log, bounds = self._saved.log(saved.slot), (saved.base, number, saved.bytes_max)
-        inlet = DurableInlet(log, *bounds, failed, self._now_ms, saved.read)
+        log, base = self._saved.log_of(saved)
+        inlet = DurableInlet(log, base, number, saved.bytes_max, failed, self._now_ms, saved.read)
         for loss in inlet.losses:
             subscription.count_lost(loss)
         for event in inlet.take_known():
