@@ -20,7 +20,7 @@ from protocols.dissemination.models import InterestTextField, StreamName
 from protocols.dissemination.names import position_of
 from protocols.dissemination.service import StreamRefused
 from protocols.dissemination.stream import StreamRecord
-from protocols.dissemination.subscriptions import ClientSubscription
+from protocols.dissemination.subscriptions import StreamSubscription
 
 NAMED_MAX: Final = 1000
 """Named subscriptions that are kept on disk."""
@@ -109,7 +109,7 @@ class NamedSubscriptions:
         """Whether a subscription that could not be made again never can be. A producer may be away for long."""
         return why.kind in ("invalid", "conflict") or self._host.now() - self._loaded_at >= FORGOTTEN_S
 
-    def keep(self, subscription: ClientSubscription, after: str) -> None:
+    def keep(self, subscription: StreamSubscription, after: str) -> None:
         """Keep one that has begun. Raises `Unavailable`."""
         name = subscription.name
         saved = SavedNamed(
@@ -130,7 +130,7 @@ class NamedSubscriptions:
         self._saved.drop(name)
         self._places.pop(name, None)
 
-    def save(self, subscriptions: list[ClientSubscription], now: float, *, is_last: bool = False) -> None:
+    def save(self, subscriptions: list[StreamSubscription], now: float, *, is_last: bool = False) -> None:
         """Write how far readers have come, if that is due."""
         if now < self._save_at and not is_last:
             return
