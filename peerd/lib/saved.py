@@ -7,18 +7,21 @@ again after its row is gone, and what an earlier one has left in it counts no mo
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from typing import Annotated, Any, Final, Generic, TypeVar
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, TypeAdapter
 
 from peerd.api import KeyValues, Log, Store
 from peerd.errors import Unavailable
-from peerd.limits import LOGS_PER_PLUGIN_MAX
+from peerd.limits import KIB, LOGS_PER_PLUGIN_MAX
 
 READ_RECORDS: Final = 1024
 """Records that are read in one go, as far as `peerd.limits.LOG_READ_BYTES_MAX` allows."""
+PLACES_BYTES: Final = 256 * KIB
+"""With more in the log of places, all of them are written anew, and what came before is removed."""
+_PLACES: Final = TypeAdapter(dict[str, str])
 
 
 class SavedRow(BaseModel):
@@ -34,7 +37,7 @@ class LoggedRow(SavedRow):
     base: Annotated[int, Field(ge=0)]
 
 
-R = TypeVar("R", bound=SavedRow)
+R = TypeVar("R", bound=BaseModel)
 L = TypeVar("L", bound=LoggedRow)
 
 
@@ -113,6 +116,42 @@ class LoggedRows(Rows[L]):
 
     def _log(self, slot: int) -> Log:
         return self._logs.log(self._log_name.format(slot))
+
+
+class ReadPlaces(dict[str, str]):
+    """How far readers of named rows have come, by name. That changes all the time, so it goes to a log.
+
+    ``begun`` tells a row of this name from earlier ones, whose places the log may still have; ``None``: there is none.
+    """
+
+    def __init__(self, store: Store, begun: Callable[[str], str | None]) -> None:
+        super().__init__()
+        self._store, self._begun = store, begun
+
+    def load(self) -> None:
+        """Read what the disk has. Where it refuses, all begin where they began at first."""
+        with suppress(Unavailable):
+            for _, record in records(self._store.log("places")):
+                with suppress(ValueError):
+                    for name, place in _PLACES.validate_json(record).items():
+                        at, _, begun = place.partition(" ")
+                        if self._begun(name) == begun:
+                            self[name] = at
+
+    def note(self, places: Mapping[str, str]) -> None:
+        """Write those that have changed. Where the disk refuses, more comes twice after a restart."""
+        changed = {name: at for name, at in places.items() if self.get(name) != at}
+        if changed:
+            with suppress(Unavailable):
+                log = self._store.log("places")
+                if log.bytes_used <= PLACES_BYTES:
+                    log.append(self._record(changed))
+                else:
+                    log.append(self._record(self | changed), lambda number: log.truncate(number - 1))
+                self.update(changed)
+
+    def _record(self, places: Mapping[str, str]) -> bytes:
+        return _PLACES.dump_json({name: f"{at} {self._begun(name) or ''}".rstrip() for name, at in places.items()})
 
 
 def records(log: Log, after: int = 0) -> Iterator[tuple[int, bytes]]:

@@ -1,21 +1,18 @@
 """Subscriptions with a name, on disk: they go on after their daemon was restarted, behind what a reader has taken.
 
-Under the key ``named.NAME`` stands what a subscription wants. How far it has been read changes all the time, so that
-goes to a log, at most once a second, with only what has changed; now and then all of it, and what came before is
-removed.
+Under the key ``named.NAME`` stands what a subscription wants; how far it has been read goes to a log, at most once a
+second.
 """
 
 from __future__ import annotations
 
-from contextlib import suppress
 from typing import Annotated, Final
 
-from pydantic import AfterValidator, TypeAdapter
+from pydantic import AfterValidator
 
-from peerd.api import Host, Log
+from peerd.api import Host
 from peerd.errors import Unavailable
-from peerd.lib.saved import Rows, SavedRow, records
-from peerd.limits import KIB
+from peerd.lib.saved import ReadPlaces, Rows, SavedRow
 from protocols.dissemination.models import InterestTextField, StreamName
 from protocols.dissemination.names import position_of
 from protocols.dissemination.service import StreamRefused
@@ -28,9 +25,6 @@ SAVE_S: Final = 1.0
 """How far readers have come is written at most so often."""
 FORGOTTEN_S: Final = 86_400.0
 """A stream that is not there for so long after a restart is not waited for any more."""
-LOG_BYTES: Final = 256 * KIB
-"""With more in the log, all places are written anew, and what came before is removed."""
-_PLACES: Final = TypeAdapter(dict[str, str])
 
 
 def _place(text: str) -> str:
@@ -51,13 +45,12 @@ class SavedNamed(SavedRow):
 
 
 class NamedSubscriptions:
-    """Those of this node, by name. The log has each place with the ``begun`` of the subscription that it is of."""
+    """Those of this node, by name."""
 
     def __init__(self, host: Host) -> None:
         self._host = host
         self._saved = Rows(host.store, "named.", SavedNamed)
-        self._places: dict[str, str] = {}
-        """Up to where each has been read, as the log has it; not those of earlier ones of the same names."""
+        self._places = ReadPlaces(host.store, lambda name: self._saved[name].begun if name in self._saved else None)
         self._save_at = 0.0
         self._loaded_at = host.now()
 
@@ -65,25 +58,12 @@ class NamedSubscriptions:
         """What the disk has, with ``after`` as far as it was read. What cannot be read is removed."""
         self._saved.load()
         if self._saved:
-            with suppress(Unavailable):  # then they begin where they began at first
-                self._load_places()
+            self._places.load()
         return {name: self._resumed(name) for name in self._saved}
-
-    def _load_places(self) -> None:
-        for _, record in records(self._log()):
-            with suppress(ValueError):
-                for name, place in _PLACES.validate_json(record).items():
-                    at, _, begun = place.partition(" ")
-                    position_of(at)
-                    if name in self._saved and self._saved[name].begun == begun:
-                        self._places[name] = at
 
     def _resumed(self, name: str) -> SavedNamed:
         saved = self._saved[name]
         return saved.model_copy(update={"after": self._places.get(name, saved.after)})
-
-    def _log(self) -> Log:
-        return self._host.store.log("places")
 
     def saved(self, name: str) -> SavedNamed | None:
         """One of them, with ``after`` as far as it was read."""
@@ -135,23 +115,5 @@ class NamedSubscriptions:
         if now < self._save_at and not is_last:
             return
         self._save_at = now + SAVE_S
-        changed = {}
-        for each in subscriptions:
-            if each.name in self._saved and each.is_live and not each.is_ended:
-                at = each.taken()
-                if at is not None and at != self._places.get(each.name):
-                    changed[each.name] = at
-        if changed:
-            with suppress(Unavailable):  # the disk refuses: then more comes twice after a restart
-                self._append(changed)
-
-    def _append(self, changed: dict[str, str]) -> None:
-        log = self._log()
-        self._places.update(changed)
-        if log.bytes_used <= LOG_BYTES:
-            log.append(self._record(changed))
-        else:
-            log.append(self._record(self._places), on_durable=lambda number: log.truncate(number - 1))
-
-    def _record(self, places: dict[str, str]) -> bytes:
-        return _PLACES.dump_json({name: f"{at} {self._saved[name].begun}".rstrip() for name, at in places.items()})
+        going_on = (each for each in subscriptions if each.name in self._saved and each.is_live and not each.is_ended)
+        self._places.note({each.name: at for each in going_on if (at := each.taken()) is not None})

@@ -273,6 +273,24 @@ def test_old_events_of_a_durable_subscription_are_let_go() -> None:
     assert Node1(before=node).numbers(id) == [100]
 
 
+def test_what_was_read_before_a_restart_is_not_missed_when_it_is_let_go() -> None:
+    node = Node1(PubSubConfig(durable_age="1h"))
+    for times in (1, 2):  # what the reader of an earlier one of the name has had says nothing
+        id = node.subscribe("price > 5", name="audit").id
+        node.install()
+        node.deliver(*(event(10 * times + number, price=6) for number in range(10)))
+        reader = node.plugin.subscriptions.get(id).feed.reader("start")
+        for _ in range(7 if times == 1 else 4):
+            reader.take()
+        node.pass_time(CHECK_S)
+        if times == 1:
+            node.plugin.subscriptions.end("audit")
+    again = Node1(PubSubConfig(durable_age="1h"), before=node)
+    again.install()
+    again.pass_time(3600 + CHECK_S)
+    assert again.numbers(id) == [] and again.view(id).dropped == 6
+
+
 def test_a_durable_subscription_has_no_more_than_its_bytes() -> None:
     node = Node1()
     id = node.subscribe("price > 5", name="audit", bytes_max=200_000).id

@@ -38,7 +38,7 @@ class SavedSubscription(LoggedRow):
     """The setting that the points were chosen with."""
     owner: str = ""
     read: Annotated[int, Field(ge=0)] = 0
-    """How far readers had come, some seconds ago: what is let go behind it was not read."""
+    """How far readers had come, as an older version has written it; now `peerd.lib.saved.ReadPlaces` says that."""
 
 
 class SavedSubscriptions(LoggedRows[SavedSubscription]):
@@ -46,6 +46,10 @@ class SavedSubscriptions(LoggedRows[SavedSubscription]):
 
     def __init__(self, host: Host) -> None:
         super().__init__(host.store, "subscription.", SavedSubscription, "events-{:02}", DURABLE_MAX)
+
+    def begun(self, name: str) -> str | None:
+        """What tells this one from an earlier one of its name; ``None``: there is none."""
+        return format(self[name].number, "x") if name in self else None
 
     def bytes_of(self, owner: str) -> int:
         """How many bytes are set aside for one owner's subscriptions."""

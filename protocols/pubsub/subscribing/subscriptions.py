@@ -12,6 +12,7 @@ from peerd.ids import NodeId
 from peerd.lib.admission import NOBODY, Admission
 from peerd.lib.feed import Feed, Policy
 from peerd.lib.filter import FilterError, Node, write
+from peerd.lib.saved import ReadPlaces
 from peerd.lib.subscriptions import ClientSubscriptions
 from peerd.quantities import format_size
 from protocols.pubsub import refusals
@@ -77,6 +78,8 @@ class Subscriptions(Part):
         self._covering.on_refused = self._refused
         self._covering.on_placed = self._placed
         self._saved, self._refusals = SavedSubscriptions(host), Refusals(host)
+        self._read = ReadPlaces(host.store, self._saved.begun)
+        """Up to which number of its feed each durable one has been read."""
         self._placed_before: dict[int, SavedSubscription] = {}
         """Durable subscriptions, by number, that leaves knew before this node was restarted."""
         self._work: Admission[str] = Admission(WORK_PER_S, WORK_BURST_S)
@@ -86,6 +89,7 @@ class Subscriptions(Part):
         """Bring back the durable subscriptions. One that cannot be read is left where it is, and counted."""
         if damaged := self._saved.load(keeps_damaged=True):
             self._host.count("peerd_pubsub_subscriptions_damaged_total", damaged)
+        self._read.load()
         # Those with a place of their own come first: others may be covered by them, as they were.
         for saved in sorted(self._saved.values(), key=lambda saved: not saved.points):
             policy = Policy(saved.policy)
@@ -272,7 +276,7 @@ class Subscriptions(Part):
             if subscription.name:
                 with suppress(Unavailable):  # the disk may answer the next time
                     subscription.inlet.expire(max(0, now_ms - subscription.keep_s * 1000))
-                    self._saved.change(subscription.name, read=subscription.feed.taken)
+        self._read.note({each.name: str(each.feed.taken) for each in self._all if each.name})
         for subscription in self._all.unread(self._host.now(), self._config.unread_for):
             self._end(subscription, UNREAD)
         self._host.set_timer("subscriptions_check", CHECK_S)
@@ -394,7 +398,8 @@ class Subscriptions(Part):
             subscription.delivered -= 1  # it comes again
 
         log, base = self._saved.log_of(saved)
-        inlet = DurableInlet(log, base, number, saved.bytes_max, failed, self._now_ms, saved.read)
+        read = int(self._read.get(saved.name, saved.read))
+        inlet = DurableInlet(log, base, number, saved.bytes_max, failed, self._now_ms, read)
         for loss in inlet.losses:
             subscription.count_lost(loss)
         for event in inlet.take_known():
@@ -539,6 +544,7 @@ class Subscriptions(Part):
         if subscription.name:
             with suppress(Unavailable):  # then it comes back after the next start, and is ended again
                 self._saved.remove(subscription.name)
+            self._read.pop(subscription.name, None)
         self._all.remove(subscription)
         self._host.gauge("peerd_pubsub_local_subscriptions", len(self._all))
         self._host.cancel_timer("subscription_again", subscription.id)
