@@ -1,10 +1,11 @@
-"""Asking again until a daemon that was restarted can answer."""
+"""Asking again until a daemon that was restarted can answer, and subscribing anew where it knows of nothing."""
 
 from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncGenerator, Awaitable, Callable
+from contextlib import aclosing, suppress
 from http import HTTPStatus
 from typing import TypeVar
 
@@ -42,3 +43,31 @@ async def insist(
             return answer
         failures += 1
         await asyncio.sleep(patience.pause_s(failures))
+
+
+async def read_on(
+    read: Callable[[], AsyncGenerator[T, None]],
+    subscribe_anew: Callable[[], Awaitable[object]] | None,
+    end: Callable[[], Awaitable[object]] | None,
+    backoff: Backoff | None = None,
+) -> AsyncGenerator[T, None]:
+    """What a subscription's readers get, as ``read`` yields it.
+
+    Where the daemon knows nothing of it (any more), ``subscribe_anew`` is insisted on, and ``read`` begins once more.
+    When nobody reads any more, ``end`` ends it, if that is given.
+    """
+    try:
+        while True:
+            try:
+                async with aclosing(read()) as entries:
+                    async for entry in entries:
+                        yield entry
+                return
+            except RequestRefused as error:
+                if subscribe_anew is None or error.problem.status != HTTPStatus.NOT_FOUND:
+                    raise
+            await insist(subscribe_anew, backoff)
+    finally:
+        if end is not None:
+            with suppress(RequestRefused, Unavailable):  # it is over already, or soon, because nobody reads it
+                await end()

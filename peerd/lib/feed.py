@@ -95,7 +95,7 @@ class FeedGap(Frozen):
 
 
 class FeedLoss(Frozen):
-    """What stands in a feed in the place of items that were lost before they came to it; see `Feed.push_loss`.
+    """What stands in a feed in the place of items that were lost before they came to it; see `Feed.push`.
 
     ``by``: who says so, empty for the producer itself.
     """
@@ -219,19 +219,13 @@ class Feed(Generic[T]):
         self._refused_bytes = size_bytes
         return False
 
-    def push_loss(self, loss: FeedLoss, size_bytes: int = 0) -> int:
-        """As `push`, for items that were lost before they came here: readers find a `FeedDropped` in their place."""
-        return self._push(loss, size_bytes)
-
-    def push(self, value: T, size_bytes: int = 0) -> int:
+    def push(self, value: T | FeedLoss, size_bytes: int = 0) -> int:
         """Add an item, let go of the oldest ones as the bounds demand, wake the readers; returns its number.
 
-        Raises `Unavailable` when a reader blocks (ask `may_push` first). Raises `Bug` for an item larger than the
-        whole feed, and after `end`.
+        In the place of a `FeedLoss`, which is for items that were lost before they came here, readers find a
+        `FeedDropped`. Raises `Unavailable` when a reader blocks (ask `may_push` first). Raises `Bug` for an item larger
+        than the whole feed, and after `end`.
         """
-        return self._push(value, size_bytes)
-
-    def _push(self, value: T | FeedLoss, size_bytes: int) -> int:
         if self.ended is not None or not 0 <= size_bytes <= self.bytes_max:
             raise Bug(f"an item of {size_bytes} bytes for a feed that is over or holds {self.bytes_max} bytes at most")
         first_kept = self._first_kept(size_bytes)

@@ -1,25 +1,23 @@
 """Subscriptions with a name, on disk: they go on after their daemon was restarted, behind what a reader has taken.
 
-Under the key ``named.NAME`` stands what a subscription wants. How far it has been read changes all the time, so that
-goes to a log, at most once a second, with only what has changed; now and then all of it, and what came before is
-removed.
+Under the key ``named.NAME`` stands what a subscription wants; how far it has been read goes to a log, at most once a
+second.
 """
 
 from __future__ import annotations
 
-from contextlib import suppress
-from typing import Final
+from typing import Annotated, Final
 
-from pydantic import BaseModel, ConfigDict, TypeAdapter, ValidationError
+from pydantic import AfterValidator
 
-from peerd.api import Host, Log
+from peerd.api import Host
 from peerd.errors import Unavailable
-from peerd.limits import KIB
+from peerd.lib.saved import ReadPlaces, Rows, SavedRow
 from protocols.dissemination.models import InterestTextField, StreamName
 from protocols.dissemination.names import position_of
 from protocols.dissemination.service import StreamRefused
 from protocols.dissemination.stream import StreamRecord
-from protocols.dissemination.subscriptions import ClientSubscription
+from protocols.dissemination.subscriptions import StreamSubscription
 
 NAMED_MAX: Final = 1000
 """Named subscriptions that are kept on disk."""
@@ -27,71 +25,45 @@ SAVE_S: Final = 1.0
 """How far readers have come is written at most so often."""
 FORGOTTEN_S: Final = 86_400.0
 """A stream that is not there for so long after a restart is not waited for any more."""
-LOG_BYTES: Final = 256 * KIB
-"""With more in the log, all places are written anew, and what came before is removed."""
-_PREFIX: Final = "named."
-_PLACES: Final = TypeAdapter(dict[str, str])
 
 
-class SavedNamed(BaseModel):
+def _place(text: str) -> str:
+    position_of(text)
+    return text
+
+
+class SavedNamed(SavedRow):
     """A named subscription. ``after``: where it began. ``begun`` tells it from an earlier one of its name, whose places
     the log may still have. ``creator``: who has created the stream; empty: an older version has not said."""
 
-    model_config = ConfigDict(frozen=True, extra="ignore", defer_build=True)
-
     stream: StreamName
     interest: InterestTextField
-    after: str
+    after: Annotated[str, AfterValidator(_place)]
     begun: str = ""
     creator: str = ""
     owner: str = ""
 
 
 class NamedSubscriptions:
-    """Those of this node, by name. The log has each place with the ``begun`` of the subscription that it is of."""
+    """Those of this node, by name."""
 
     def __init__(self, host: Host) -> None:
         self._host = host
-        self._saved: dict[str, SavedNamed] = {}
-        self._places: dict[str, str] = {}
-        """Up to where each has been read, as the log has it; not those of earlier ones of the same names."""
+        self._saved = Rows(host.store, "named.", SavedNamed)
+        self._places = ReadPlaces(host.store, lambda name: self._saved[name].begun if name in self._saved else None)
         self._save_at = 0.0
         self._loaded_at = host.now()
 
     def load(self) -> dict[str, SavedNamed]:
         """What the disk has, with ``after`` as far as it was read. What cannot be read is removed."""
-        for key in [key for key in self._host.store.keys() if key.startswith(_PREFIX)]:  # noqa: SIM118  a store is no mapping
-            try:
-                saved = SavedNamed.model_validate_json(self._host.store.get(key) or b"")
-                position_of(saved.after)
-            except ValueError:
-                with suppress(Unavailable):  # the disk refuses: the next start tries again
-                    self._host.store.delete(key)
-                continue
-            self._saved[key.removeprefix(_PREFIX)] = saved
+        self._saved.load()
         if self._saved:
-            with suppress(Unavailable):  # then they begin where they began at first
-                self._load_places()
+            self._places.load()
         return {name: self._resumed(name) for name in self._saved}
-
-    def _load_places(self) -> None:
-        log, after = self._log(), 0
-        while found := log.read(after, 256):
-            for number, record in found:
-                after = number
-                with suppress(ValidationError, ValueError):
-                    for name, place in _PLACES.validate_json(record).items():
-                        at, _, begun = place.partition(" ")
-                        position_of(at)
-                        if name in self._saved and self._saved[name].begun == begun:
-                            self._places[name] = at
 
     def _resumed(self, name: str) -> SavedNamed:
         saved = self._saved[name]
         return saved.model_copy(update={"after": self._places.get(name, saved.after)})
-
-    def _log(self) -> Log:
-        return self._host.store.log("places")
 
     def saved(self, name: str) -> SavedNamed | None:
         """One of them, with ``after`` as far as it was read."""
@@ -117,7 +89,7 @@ class NamedSubscriptions:
         """Whether a subscription that could not be made again never can be. A producer may be away for long."""
         return why.kind in ("invalid", "conflict") or self._host.now() - self._loaded_at >= FORGOTTEN_S
 
-    def keep(self, subscription: ClientSubscription, after: str) -> None:
+    def keep(self, subscription: StreamSubscription, after: str) -> None:
         """Keep one that has begun. Raises `Unavailable`."""
         name = subscription.name
         saved = SavedNamed(
@@ -130,39 +102,18 @@ class NamedSubscriptions:
         )
         if name not in self._saved and len(self._saved) >= NAMED_MAX:
             raise Unavailable(f"{NAMED_MAX} named subscriptions are kept already")
-        self._host.store.put(_PREFIX + name, saved.model_dump_json().encode())
-        self._saved[name] = saved
+        self._saved.save(name, saved)
         self._places.pop(name, None)
 
     def forget(self, name: str) -> None:
         """It is over."""
-        if self._saved.pop(name, None) is not None:
-            self._places.pop(name, None)
-            with suppress(Unavailable):  # it is back after a restart, and ends once more
-                self._host.store.delete(_PREFIX + name)
+        self._saved.drop(name)
+        self._places.pop(name, None)
 
-    def save(self, subscriptions: list[ClientSubscription], now: float, *, is_last: bool = False) -> None:
+    def save(self, subscriptions: list[StreamSubscription], now: float, *, is_last: bool = False) -> None:
         """Write how far readers have come, if that is due."""
         if now < self._save_at and not is_last:
             return
         self._save_at = now + SAVE_S
-        changed = {}
-        for each in subscriptions:
-            if each.name in self._saved and each.is_live and not each.is_ended:
-                at = each.taken()
-                if at is not None and at != self._places.get(each.name):
-                    changed[each.name] = at
-        if changed:
-            with suppress(Unavailable):  # the disk refuses: then more comes twice after a restart
-                self._append(changed)
-
-    def _append(self, changed: dict[str, str]) -> None:
-        log = self._log()
-        self._places.update(changed)
-        if log.bytes_used <= LOG_BYTES:
-            log.append(self._record(changed))
-        else:
-            log.append(self._record(self._places), on_durable=lambda number: log.truncate(number - 1))
-
-    def _record(self, places: dict[str, str]) -> bytes:
-        return _PLACES.dump_json({name: f"{at} {self._saved[name].begun}".rstrip() for name, at in places.items()})
+        going_on = (each for each in subscriptions if each.name in self._saved and each.is_live and not each.is_ended)
+        self._places.note({each.name: at for each in going_on if (at := each.taken()) is not None})

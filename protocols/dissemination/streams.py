@@ -15,7 +15,7 @@ from protocols.dissemination.producer.produced import ProducedStreams
 from protocols.dissemination.registry import Found, StreamRegistry
 from protocols.dissemination.service import StreamRefused
 from protocols.dissemination.stream_node import StreamNode
-from protocols.dissemination.subscriptions import ClientSubscriptions
+from protocols.dissemination.subscriptions import StreamSubscriptions
 from protocols.dissemination.taking_part import StreamNodes
 from protocols.dissemination.views import view_of
 
@@ -48,7 +48,7 @@ class Streams(Part):
         self.registry = StreamRegistry(host, config)
         self.nodes = StreamNodes(host, config, self.registry)
         self.produced = ProducedStreams(host, config, self.nodes, self.registry)
-        self.clients = ClientSubscriptions(host, config)
+        self.clients = StreamSubscriptions(host, config)
         self._answers: list[Callable[[], None]] = []
 
     def check_stays(self) -> None:

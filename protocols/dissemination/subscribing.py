@@ -17,7 +17,7 @@ from protocols.dissemination.service import StreamRefused
 from protocols.dissemination.stream import StreamRecord
 from protocols.dissemination.stream_node import StreamNode
 from protocols.dissemination.streams import LEAVING, Streams, then
-from protocols.dissemination.subscriptions import ClientSubscription, Told
+from protocols.dissemination.subscriptions import StreamSubscription, Told
 
 JOIN_S: Final = 20.0
 """A subscription that has not begun after this is given up, and the client is told."""
@@ -52,7 +52,7 @@ class Subscribing(Part):
             if each.on_done is not None and now - each.asked_at >= JOIN_S:
                 self._forget(each)
                 self._tell(each, Unavailable(f"no parent was found for {each.stream} within {JOIN_S:.0f} s"))
-        for each in self._clients.unread(now):
+        for each in self._clients.unread(now, self._streams.config().unread_for):
             self._forget(each)
         self._clients.forget_read(now)
         self._clients.count_drops()
@@ -70,16 +70,18 @@ class Subscribing(Part):
                 each.end(reason)
                 self._tell(each, Unavailable(f"the stream {node.name} is over: {reason}"))
 
-    def subscribe(self, request: StreamSubscriptionRequest, on_done: Told) -> None:
-        """Subscribe; ``on_done`` is called when this node is in the tree, and items come from then on."""
+    def subscribe(self, request: StreamSubscriptionRequest, on_done: Told, *, is_bounded: bool = False) -> None:
+        """Subscribe; ``on_done`` is called when this node is in the tree, and items come from then on.
+
+        ``is_bounded``: the owner may have its share of what there is room for, and no more.
+        """
         self._streams.check_stays()
-        self._clients.check_room()
         on_done = self._streams.later(on_done)
         try:
             after = None if request.after is None else position_of(request.after)
         except ValueError as error:
             raise StreamRefused("invalid", str(error)) from error
-        self._clients.check_name(request)
+        self._clients.check(request, is_bounded=is_bounded)
         found = then(lambda record: self._subscribe(request, after, record, on_done), on_done)
         self._streams.find(request.stream, found)
 
@@ -104,13 +106,13 @@ class Subscribing(Part):
                 raise StreamRefused("conflict", f"the subscription {request.name} wants {known.interest.text:.200}")
             on_done(self.view(known))
             return
-        self._clients.check_room()
+        self._clients.check_room(self._streams.config().subscriptions_max)
         if after is None and request.name:
             at = self._named.after(request.name, request.stream, interest.text)
             after = None if at is None else position_of(at)
         is_anew = after not in (None, START) and self._named.is_of_other(request.name, node.record)
         after = START if is_anew else after
-        made = self._clients.add(record.name, interest, record.kind, request.name, after)
+        made = self._clients.make(record.name, interest, record.kind, request.name, after)
         made.owner = request.owner
         made.on_done, made.creator, made.is_anew = on_done, node.record.creator, is_anew
         deliver = node.with_documents(made.deliver)
@@ -143,7 +145,7 @@ class Subscribing(Part):
         except (StreamRefused, Unavailable) as error:
             done(error)
 
-    def _live(self, subscription: ClientSubscription) -> None:
+    def _live(self, subscription: StreamSubscription) -> None:
         subscription.is_live = True
         node = self._nodes.get(stream_key(subscription.stream))
         if subscription.name and node is not None:
@@ -155,13 +157,13 @@ class Subscribing(Part):
                 subscription.begin_anew(through)
         self._tell(subscription, self.view(subscription))
 
-    def view(self, subscription: ClientSubscription) -> StreamSubscriptionView:
+    def view(self, subscription: StreamSubscription) -> StreamSubscriptionView:
         """A subscription, as its client sees it."""
         node = self._nodes.get(stream_key(subscription.stream))
         return subscription.view(None if node is None or node.depth is None else node.member.state.through)
 
     @staticmethod
-    def _tell(subscription: ClientSubscription, answer: StreamSubscriptionView | Exception) -> None:
+    def _tell(subscription: StreamSubscription, answer: StreamSubscriptionView | Exception) -> None:
         on_done, subscription.on_done = subscription.on_done, None
         if on_done is not None:
             on_done(answer)
@@ -183,7 +185,7 @@ class Subscribing(Part):
         self._tell(found, StreamRefused("unknown", "the subscription was ended"))
         return self.view(found)
 
-    def _forget(self, subscription: ClientSubscription) -> None:
+    def _forget(self, subscription: StreamSubscription) -> None:
         self._clients.remove(subscription)
         subscription.end("unsubscribed")
         if (node := self._nodes.get(stream_key(subscription.stream))) is not None:

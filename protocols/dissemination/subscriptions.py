@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from base64 import b64encode
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Final, Literal
 
 from peerd.api import Host
-from peerd.lib.admission import over_share
 from peerd.lib.feed import Feed
+from peerd.lib.subscriptions import ClientSubscriptions
 from peerd.limits import KIB
 from protocols.dissemination.config import DisseminationConfig
 from protocols.dissemination.messages import ITEM_BYTES_MAX
@@ -37,7 +37,7 @@ Told = Callable[[StreamSubscriptionView | Exception], None]
 
 
 @dataclass(eq=False)
-class ClientSubscription:
+class StreamSubscription:
     """``deliver`` and ``live`` are called by the tree, the rest by clients."""
 
     number: int
@@ -71,6 +71,11 @@ class ClientSubscription:
     def id(self) -> str:
         """Its name for clients."""
         return format(self.number, "016x")
+
+    @property
+    def is_begun(self) -> bool:
+        """Whether clients may read what comes, or why nothing does."""
+        return self.is_live or self.is_ended
 
     def deliver(self, what: Delivered) -> None:
         """The next item, a loss, or whether anybody vouches for the values."""
@@ -172,54 +177,33 @@ def received_item(stream: str, held: ParsedItem) -> ReceivedItem:
     )
 
 
-class ClientSubscriptions:
+class StreamSubscriptions(ClientSubscriptions[StreamSubscription]):
     """All subscriptions of this node."""
 
     def __init__(self, host: Host, config: Callable[[], DisseminationConfig]) -> None:
+        super().__init__(StreamRefused)
         self._host, self._config = host, config
-        self._all: dict[int, ClientSubscription] = {}
-        self._named: dict[str, ClientSubscription] = {}
-        """The newest of each name."""
         self._next = 1
         self._forget_at = 0.0
 
-    def __len__(self) -> int:
-        return len(self._all)
-
-    def __iter__(self) -> Iterator[ClientSubscription]:
-        return iter(list(self._all.values()))
-
-    def of(self, stream: str) -> list[ClientSubscription]:
+    def of(self, stream: str) -> list[StreamSubscription]:
         """Those of one stream."""
-        return [each for each in self._all.values() if each.stream == stream]
+        return [each for each in self if each.stream == stream]
 
-    def check_name(self, request: StreamSubscriptionRequest) -> None:
-        """Raises `StreamRefused` where the name is one of another stream, or of another client."""
-        known = self.named(request.name)
-        if known is not None and known.owner != request.owner:
-            raise StreamRefused("conflict", f"the subscription {request.name} belongs to another token or user")
+    def check(self, request: StreamSubscriptionRequest, *, is_bounded: bool) -> None:
+        """Raises `StreamRefused` where the name is one of another stream, or of another client; and where there are too
+        many: of one owner (if that ``is_bounded``), or to streams that go on."""
+        known = self.known(request.name, request.owner)
         if known is not None and known.stream != request.stream:
             raise StreamRefused("conflict", f"the subscription {request.name} is one of {known.stream}")
+        if known is None:
+            if is_bounded:
+                self.check_share(request.owner, self._config().subscriptions_max)
+            self.check_room(self._config().subscriptions_max)
 
-    def check_share(self, owner: str) -> None:
-        """Raises `StreamRefused` where one owner has its share of them, so that nobody uses up what is for all."""
-        owners = (each.owner for each in self._all.values() if not each.is_ended)
-        if why := over_share(owner, owners, self._config().subscriptions_max):
-            raise StreamRefused("quota", f"{why} subscriptions to streams here, the limit for one")
-
-    def check_room(self) -> None:
-        """Raises `StreamRefused` where there are too many, and all of them are to streams that go on."""
-        if len(self._all) < self._config().subscriptions_max:
-            return
-        over = next((each for each in self._all.values() if each.is_ended and not each.feed.readers), None)
-        if over is not None:
-            self.remove(over)
-        else:
-            raise StreamRefused("quota", f"clients of this node have {len(self._all)} subscriptions already")
-
-    def add(
+    def make(
         self, stream: str, interest: Interest, kind: str, name: str, after: StreamPosition | None
-    ) -> ClientSubscription:
+    ) -> StreamSubscription:
         """Make one."""
         config = self._config()
         feed: Feed[ReceivedItem] = Feed(
@@ -228,10 +212,8 @@ class ClientSubscriptions:
             bytes_max=max(config.feed_bytes, FEED_BYTES_MIN),
             taken=0 if name else None,
         )
-        found = ClientSubscription(self._number(), stream, kind, interest, name, after, feed, asked_at=self._host.now())
-        self._all[found.number] = found
-        if name:
-            self._named[name] = found
+        found = StreamSubscription(self._number(), stream, kind, interest, name, after, feed, asked_at=self._host.now())
+        self.add(found)
         return found
 
     def _number(self) -> int:
@@ -240,59 +222,26 @@ class ClientSubscriptions:
         self._next += 1
         return number
 
-    def named(self, name: str) -> ClientSubscription | None:
-        """The one of this name; of an ended one and its successor, that."""
-        return self._named.get(name)
-
-    def get(self, id: str) -> ClientSubscription:
-        """By the name that clients use. Raises `StreamRefused`."""
-        try:
-            found = self._all.get(int(id, 16))
-        except ValueError:
-            found = None
-        if found is None or found.id != id:
-            raise StreamRefused("unknown", f"there is no subscription {id:.40} of a stream here")
-        return found
-
     def count_drops(self) -> None:
         """Count what readers were too slow for since the last call."""
-        for each in self._all.values():
+        for each in self:
             self._count_drops(each)
 
-    def _count_drops(self, subscription: ClientSubscription) -> None:
+    def _count_drops(self, subscription: StreamSubscription) -> None:
         for reason, count in subscription.drops().items():
             if more := count - subscription.drops_counted.get(reason, 0):
                 subscription.drops_counted[reason] = count
                 self._host.count("peerd_dissemination_reader_drops_total", more, reason=reason)
 
-    def remove(self, subscription: ClientSubscription) -> None:
+    def remove(self, subscription: StreamSubscription) -> None:
         """Forget one."""
         self._count_drops(subscription)
-        self._all.pop(subscription.number, None)
-        if self._named.get(subscription.name) is subscription:
-            del self._named[subscription.name]
-
-    def unread(self, now: float) -> list[ClientSubscription]:
-        """Those without a name that nobody has read for too long."""
-        found = []
-        for each in self._all.values():
-            if each.feed.readers or each.name or not (each.is_live or each.is_ended):
-                each.unread_since = None
-            elif each.unread_since is None:
-                each.unread_since = now
-            elif now - each.unread_since >= self._config().unread_for:
-                found.append(each)
-        return found
+        super().remove(subscription)
 
     def forget_read(self, now: float) -> None:
         """Let go of what the readers of those without a name have had for long. Called a few times a second."""
         if now >= self._forget_at:
             self._forget_at = now + FORGET_S
-            for each in self._all.values():
+            for each in self:
                 if not each.name:
                     each.feed.forget_taken()
-
-    def let_go(self, reason: str) -> None:
-        """The plugin ends or is replaced: clients may come back to another feed."""
-        for each in self._all.values():
-            each.feed.end(reason)

@@ -10,7 +10,7 @@ from protocols.dissemination.models import StreamView
 from protocols.dissemination.names import position_text
 from protocols.dissemination.stream import StreamRecord
 from protocols.dissemination.stream_node import StreamNode
-from protocols.dissemination.subscriptions import ClientSubscription
+from protocols.dissemination.subscriptions import StreamSubscription
 from protocols.dissemination.tree.replay import ENTRY_BYTES
 
 
@@ -48,7 +48,7 @@ def view_of(record: StreamRecord, node: StreamNode | None = None, subscriptions:
     return view.model_copy(update=own)
 
 
-def histories(clients: Sequence[ClientSubscription], nodes: Sequence[StreamNode]) -> tuple[HistorySize, ...]:
+def histories(clients: Sequence[StreamSubscription], nodes: Sequence[StreamNode]) -> tuple[HistorySize, ...]:
     """What a node remembers of items: for readers of its subscriptions, and for members of the trees."""
     feeds = [each.feed for each in clients]
     buffers = [node.member.state.buffer for node in nodes]

@@ -13,7 +13,7 @@ from protocols.dissemination.front.judging import plugin_of
 from protocols.dissemination.models import StreamSpec, StreamSubscriptionRequest
 from protocols.dissemination.plugin import Dissemination
 from protocols.dissemination.ports import ParsedItem
-from protocols.dissemination.subscriptions import ClientSubscription
+from protocols.dissemination.subscriptions import StreamSubscription
 from tests.support.sinks import ListSink
 
 NODES, CHANGES, GAP_S = 5, 150, 1.0
@@ -28,14 +28,14 @@ def test_the_event_log_says_for_how_long_values_were_out_of_date(monkeypatch: py
     producer = simulation.nodes[0]
     published: dict[int, float] = {}
     outdated: list[float] = []
-    deliver = ClientSubscription.deliver
+    deliver = StreamSubscription.deliver
 
-    def noted(subscription: ClientSubscription, what: Any) -> None:
+    def noted(subscription: StreamSubscription, what: Any) -> None:
         if isinstance(what, ParsedItem) and what.position.sequence > 1:
             outdated.append(simulation.now - published[what.position.sequence])
         deliver(subscription, what)
 
-    monkeypatch.setattr(ClientSubscription, "deliver", noted)
+    monkeypatch.setattr(StreamSubscription, "deliver", noted)
     plugin_of(producer).changes.create(
         StreamSpec(name="prices", kind="coherency", policy="first_fit"), lambda answer: None
     )

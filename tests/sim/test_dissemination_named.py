@@ -7,7 +7,6 @@ import pytest
 from peerd.errors import Unavailable
 from peerd.lib.feed import FeedItem
 from peerd.sim.simulation import Place
-from protocols.dissemination import named
 from protocols.dissemination.front.judging import plugin_of
 from protocols.dissemination.models import (
     ReceivedItem,
@@ -206,7 +205,7 @@ def test_a_disk_that_refuses_does_not_refuse_the_subscription(monkeypatch: pytes
 
 
 def test_the_places_take_a_bounded_room(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(named, "LOG_BYTES", 500)
+    monkeypatch.setattr("peerd.lib.saved.PLACES_BYTES", 500)
     streams = Streams(6)
     place = streams.others[2]
     subscribe(streams, place)

@@ -16,7 +16,7 @@ from protocols.dissemination.front.judging import STALE_S, plugin_of
 from protocols.dissemination.models import StreamSpec
 from protocols.dissemination.named import NamedSubscriptions, SavedNamed
 from protocols.dissemination.ports import ParsedItem
-from protocols.dissemination.subscriptions import ClientSubscription
+from protocols.dissemination.subscriptions import StreamSubscription
 from protocols.dissemination.tree.downstream import Downstream
 from protocols.dissemination.tree.latest import LatestItems
 from protocols.dissemination.tree.links import Uplink
@@ -169,7 +169,7 @@ def test_the_judge_sees_values_that_are_held_back(monkeypatch: pytest.MonkeyPatc
     streams.publish(20)
     streams.settle()
     assert not streams.judge.outdated(2)
-    monkeypatch.setattr(ClientSubscription, "_push", lambda self, item, size: None)
+    monkeypatch.setattr(StreamSubscription, "_push", lambda self, item, size: None)
     streams.publish(30)
     streams.judge.read()
     assert any("coherency" in told for told in streams.judge.outdated(2))

@@ -32,7 +32,7 @@ from protocols.dissemination.ports import ParsedItem
 from protocols.dissemination.producer import publishing
 from protocols.dissemination.registry import StreamRegistry
 from protocols.dissemination.service import StreamRefused
-from protocols.dissemination.subscriptions import ClientSubscription
+from protocols.dissemination.subscriptions import StreamSubscription
 from protocols.dissemination.tree.downstream import Downstream
 from protocols.dissemination.tree.links import Downlink
 from protocols.dissemination.tree.subscription import OwnSubscription
@@ -211,7 +211,7 @@ def test_the_judge_sees_two_producers_of_one_name(monkeypatch: pytest.MonkeyPatc
 def test_the_judge_sees_subscribers_that_are_not_told_that_their_stream_is_over(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(ClientSubscription, "end", lambda self, reason: None)
+    monkeypatch.setattr(StreamSubscription, "end", lambda self, reason: None)
     assert any("was not told that another producer" in told for told in Rivals().verdict())
 
 

@@ -156,11 +156,6 @@ class FakeStreams(Plugin):
         """As the test says."""
         return self.owners.get(name, "")
 
-    def check_share(self, owner: str) -> None:
-        """As the test says."""
-        if owner in self.full:
-            raise StreamRefused("quota", f"{owner} has 1 subscription to streams here, the limit for one")
-
     def create(self, spec: StreamSpec, on_done: Callable[[StreamView | Exception], None], owner: str = "") -> None:
         """Done."""
         self._note("create", spec)
@@ -214,7 +209,11 @@ class FakeStreams(Plugin):
         on_done(known if isinstance(known, Exception) else self.refusal or True)
 
     def subscribe(
-        self, request: StreamSubscriptionRequest, on_done: Callable[[StreamSubscriptionView | Exception], None]
+        self,
+        request: StreamSubscriptionRequest,
+        on_done: Callable[[StreamSubscriptionView | Exception], None],
+        *,
+        is_bounded: bool = False,
     ) -> None:
         """Another subscription of the one feed; a name that is known gives the same one."""
         self._note("subscribe", request)
@@ -222,6 +221,8 @@ class FakeStreams(Plugin):
             if request.name and each.name == request.name:
                 on_done(each)
                 return
+        if is_bounded and request.owner in self.full:
+            raise StreamRefused("quota", f"{request.owner} has 1 subscriptions here, the limit for one")
         view = StreamSubscriptionView(
             id=f"s{len(self.held) + 1}",
             stream=request.stream,
@@ -251,9 +252,9 @@ class FakeStreams(Plugin):
     def reading(self, id: str) -> tuple[StreamSubscriptionView, Feed[ReceivedItem]]:
         """The one feed."""
         self._note("reading", id)
-        found = next((each for each in self.held if each.id == id), None)
+        found = next((each for each in self.held if id in (each.id, each.name)), None)
         if found is None:
-            raise StreamRefused("unknown", f"there is no subscription {id} of a stream here")
+            raise StreamRefused("unknown", f"there is no subscription {id!r} on this node")
         return found, self.feed
 
     def tree(self, name: str, on_done: Callable[[StreamTreeView | Exception], None]) -> None:

@@ -13,7 +13,7 @@ from protocols.dissemination.messages import StreamItem, Widen, Widened
 from protocols.dissemination.models import ReceivedItem
 from protocols.dissemination.names import START, StreamPosition
 from protocols.dissemination.ports import ParsedItem
-from protocols.dissemination.subscriptions import MARK_BYTES, ClientSubscription
+from protocols.dissemination.subscriptions import MARK_BYTES, StreamSubscription
 from protocols.dissemination.tree.downstream import ITEMLESS_MAX
 from protocols.dissemination.tree.links import Downlink
 from protocols.dissemination.tree.replay import BufferLimits
@@ -155,9 +155,9 @@ def test_who_begins_at_the_start_asks_for_what_is_remembered_and_has_lost_nothin
 # What a reader finds
 
 
-def subscription(items_max: int = 100, bytes_max: int = 1 << 20) -> ClientSubscription:
+def subscription(items_max: int = 100, bytes_max: int = 1 << 20) -> StreamSubscription:
     feed: Feed[ReceivedItem] = Feed("boot", items_max=items_max, bytes_max=bytes_max)
-    return ClientSubscription(1, "news", "classes", ClassesKind().parse("a"), "", None, feed)
+    return StreamSubscription(1, "news", "classes", ClassesKind().parse("a"), "", None, feed)
 
 
 def item(number: int, text: str = "a") -> ParsedItem:

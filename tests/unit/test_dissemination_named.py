@@ -65,7 +65,7 @@ def test_the_last_place_counts_also_where_it_is_lower_than_where_the_subscriptio
 
 
 def test_the_places_are_still_told_apart_when_all_are_written_anew(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(named, "LOG_BYTES", 100)
+    monkeypatch.setattr("peerd.lib.saved.PLACES_BYTES", 100)
     disk = Disk()
     subscription = disk.begin("0-0")
     for number in range(1, 20):

@@ -59,7 +59,7 @@ from protocols.dissemination.stream import (
     StreamRecord,
     decode_record,
 )
-from protocols.dissemination.subscriptions import FORGET_S, ClientSubscriptions
+from protocols.dissemination.subscriptions import FORGET_S, StreamSubscriptions
 from protocols.dissemination.tree.below import MoveEnd
 from protocols.dissemination.tree.search import TRIES_MAX, ParentSearch
 
@@ -301,9 +301,9 @@ def fixed_host() -> Any:
 
 
 def test_what_readers_have_had_is_let_go_in_time_but_not_of_a_subscription_with_a_name() -> None:
-    clients = ClientSubscriptions(fixed_host(), DisseminationConfig)
+    clients = StreamSubscriptions(fixed_host(), DisseminationConfig)
     interest = load_kind("classes").parse("a")
-    named, other = (clients.add("news", interest, "classes", name, None) for name in ("n", ""))
+    named, other = (clients.make("news", interest, "classes", name, None) for name in ("n", ""))
     readers = [each.feed.reader("start") for each in (named, other)]
     for each in (named, other):
         each.begin_anew(StreamPosition(1, 1))
@@ -316,9 +316,9 @@ def test_what_readers_have_had_is_let_go_in_time_but_not_of_a_subscription_with_
 
 
 def test_a_name_leads_to_the_newest_subscription_and_an_id_to_its_own() -> None:
-    clients = ClientSubscriptions(fixed_host(), DisseminationConfig)
+    clients = StreamSubscriptions(fixed_host(), DisseminationConfig)
     interest = load_kind("classes").parse("a")
-    old, new, other = [clients.add("news", interest, "classes", name, None) for name in ("n", "n", "")]
+    old, new, other = [clients.make("news", interest, "classes", name, None) for name in ("n", "n", "")]
     assert clients.named("n") is new and clients.named("") is None
     assert [clients.get(each.id) for each in (old, new, other)] == [old, new, other]
     clients.remove(old)

@@ -12,15 +12,17 @@ from peerd.errors import Unavailable
 from peerd.ids import format_id
 from peerd.lib.feed import FeedDropped, FeedItem, FeedLoss, Policy
 from peerd.lib.group_log import GroupLog
-from peerd.testing.host import FakeStore, peer
+from peerd.testing.host import FakeHost, FakeStore, peer
 from protocols.pubsub.config import PubSubConfig
 from protocols.pubsub.losses import LossReason, LostEvents
 from protocols.pubsub.messages import DeliveredEvent, DeliveryAnswer, EventDelivery, InsertSub, ProbeSub
 from protocols.pubsub.models import SubscriptionView
 from protocols.pubsub.service import NotDone
+from protocols.pubsub.subscribing.inlets import DurableInlet, taken
 from protocols.pubsub.subscribing.local import EXPECTED_S, SCHEMA_PAUSE_MS
 from protocols.pubsub.subscribing.saved import DURABLE_MAX
 from protocols.pubsub.subscribing.subscriptions import AGAIN_S, CHECK_S
+from protocols.pubsub.subscribing.writes import Writes
 from tests.support.pubsub_subscribing import LEAF, STOCKS, Node1, PlainSchema, PlainSchemas, event, number_of
 
 LEASE_S = PubSubConfig().lease
@@ -161,6 +163,28 @@ def test_what_was_not_on_disk_was_not_taken() -> None:
     assert again.numbers(id) == [1, 2]
 
 
+def test_what_an_instance_that_has_failed_had_under_way_to_the_disk_keeps_its_number() -> None:
+    host = FakeHost(1)
+    log = host.store.log("events-00")
+
+    def inlet() -> DurableInlet:
+        return DurableInlet(log, 0, 7, 1 << 20, lambda event_id: None, lambda: 0)
+
+    failed = inlet()
+    for number in (1, 2):
+        failed.put(taken(event(number, price=6), {}, False, 0), Writes())
+    again = inlet()
+    again.put(taken(event(3, price=6), {}, False, 0), Writes())
+    host.run_later()
+    reader = again.feed.reader("start")
+    entries = [reader.take() for _ in range(4)]
+    assert [(entry.number, number_of(entry.value)) for entry in entries if isinstance(entry, FeedItem)] == [
+        (1, 1),
+        (2, 2),
+        (3, 3),
+    ]
+
+
 def test_what_the_disk_refuses_is_taken_when_it_comes_again() -> None:
     node = Node1()
     id = node.subscribe("price > 5", name="audit").id
@@ -247,6 +271,24 @@ def test_old_events_of_a_durable_subscription_are_let_go() -> None:
     node.pass_time(10 + CHECK_S)
     assert node.numbers(id) == [100]
     assert Node1(before=node).numbers(id) == [100]
+
+
+def test_what_was_read_before_a_restart_is_not_missed_when_it_is_let_go() -> None:
+    node = Node1(PubSubConfig(durable_age="1h"))
+    for times in (1, 2):  # what the reader of an earlier one of the name has had says nothing
+        id = node.subscribe("price > 5", name="audit").id
+        node.install()
+        node.deliver(*(event(10 * times + number, price=6) for number in range(10)))
+        reader = node.plugin.subscriptions.get(id).feed.reader("start")
+        for _ in range(7 if times == 1 else 4):
+            reader.take()
+        node.pass_time(CHECK_S)
+        if times == 1:
+            node.plugin.subscriptions.end("audit")
+    again = Node1(PubSubConfig(durable_age="1h"), before=node)
+    again.install()
+    again.pass_time(3600 + CHECK_S)
+    assert again.numbers(id) == [] and again.view(id).dropped == 6
 
 
 def test_a_durable_subscription_has_no_more_than_its_bytes() -> None:

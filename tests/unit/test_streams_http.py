@@ -37,7 +37,7 @@ from protocols.dissemination.models import (
 from protocols.dissemination.names import StreamPosition
 from protocols.dissemination.plugin import Dissemination
 from protocols.dissemination.service import StreamRefused
-from protocols.dissemination.subscriptions import ClientSubscription
+from protocols.dissemination.subscriptions import StreamSubscription
 from tests.support.fake_daemon import LOCAL_OPERATOR, FakeDaemon
 from tests.support.fake_streams import PRODUCER, TREE, FakeStreams, item
 
@@ -460,7 +460,7 @@ async def test_a_reader_that_comes_too_late_is_told_of_the_gap(rig: Rig) -> None
 async def test_a_reader_of_a_stream_that_was_created_anew_gets_all_of_it_once(rig: Rig) -> None:
     """Its ids are lower than those of the stream before, of which the reader has its last id."""
     interest = EverythingKind().parse("")
-    subscription = ClientSubscription(1, "news", "everything", interest, "audit", None, rig.service.feed)
+    subscription = StreamSubscription(1, "news", "everything", interest, "audit", None, rig.service.feed)
     subscription.begin_anew(StreamPosition(5, 2))
     mark = ReceivedItem(type="lost", stream="news", id="5-2", reason=CREATED_ANEW)
     new = [item(number).model_copy(update={"id": f"5-{number}"}) for number in (3, 4, 5)]

@@ -13,7 +13,7 @@ from peerd.daemon.http.caller import Caller
 from peerd.lib.admission import OWNER_SHARE, over_share
 from peerd.testing.host import FakeHost
 from protocols.dissemination.loading import load_kind
-from protocols.dissemination.models import StreamSpec
+from protocols.dissemination.models import StreamSpec, StreamSubscriptionRequest
 from protocols.dissemination.plugin import Dissemination
 from protocols.dissemination.service import StreamRefused
 from protocols.dissemination.stream import StreamRecord
@@ -101,7 +101,9 @@ def test_one_owner_has_its_share_of_all_subscriptions() -> None:
     share = int(OWNER_SHARE * plugin.config.subscriptions_max)
     everything = load_kind("attributes").parse("")
     for _ in range(share):
-        plugin.clients.add("news", everything, "attributes", "", None).owner = "user 1001"
-    plugin.clients.check_share("user 1002")
+        plugin.clients.make("news", everything, "attributes", "", None).owner = "user 1001"
+    asked, of_other = (StreamSubscriptionRequest(stream="news", owner=f"user {user}") for user in (1001, 1002))
+    plugin.clients.check(of_other, is_bounded=True)
+    plugin.clients.check(asked, is_bounded=False)
     with pytest.raises(StreamRefused, match=f"user 1001 has {share} subscriptions"):
-        plugin.clients.check_share("user 1001")
+        plugin.clients.check(asked, is_bounded=True)

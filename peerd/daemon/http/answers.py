@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from http import HTTPStatus
 from typing import Final, TypeVar
 
@@ -48,6 +49,15 @@ async def answer_of(
         raise http_error(error) from error
     except TimeoutError as error:
         raise Unavailable("there was no answer in time; the daemon's log may say why") from error
+
+
+@contextmanager
+def refusals() -> Iterator[None]:
+    """Answer what a plugin refuses at once."""
+    try:
+        yield
+    except ClientRefusal as error:
+        raise http_error(error) from error
 
 
 def http_error(error: ClientRefusal) -> HTTPException:

@@ -6,15 +6,32 @@ an operator may read, change or end it.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from http import HTTPStatus
-from typing import Final
+from typing import Final, Protocol, TypeVar
 
 from fastapi import HTTPException
 from starlette.requests import HTTPConnection
 
 ASKER_KEY: Final = "peerd_asker"
 """The key in a request's ``state`` under which its `Asker` is."""
+
+
+class OwnedView(Protocol):
+    """What a plugin shows of a client's subscription."""
+
+    @property
+    def id(self) -> str: ...
+    @property
+    def name(self) -> str:
+        """With one it stays while nobody reads it."""
+
+    @property
+    def owner(self) -> str: ...
+
+
+S = TypeVar("S", bound=OwnedView)
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,6 +58,19 @@ class Asker:
         if not self.may_write:
             detail = f"{what} needs a token with the scope {plugin}:write, or a unix socket, where it is known who asks"
             raise HTTPException(HTTPStatus.FORBIDDEN, detail)
+
+    def check_subscription(self, view: OwnedView) -> None:
+        """Raise ``HTTPException`` (403) where this client may not read, change and end a subscription."""
+        self.check_own(f"the subscription {view.name or view.id}", view.owner, is_kept=bool(view.name))
+
+    def own(self, views: Iterable[S]) -> list[S]:
+        """This client's subscriptions of these; for operators all of them."""
+        return [view for view in views if self.is_operator or (view.owner and view.owner == self.owner)]
+
+    def owner_for(self, name: str, views: Iterable[OwnedView]) -> str:
+        """For whom this client asks for a subscription of this name: operators may resume anybody's."""
+        known = (view.owner for view in views if self.is_operator and name and view.name == name)
+        return next(known, self.owner)
 
 
 NOBODY: Final = Asker()

@@ -6,7 +6,7 @@ import base64
 import json
 import mimetypes
 from collections.abc import AsyncGenerator, AsyncIterable, Callable, Iterable, Mapping, Sequence
-from contextlib import aclosing, suppress
+from contextlib import aclosing
 from functools import partial
 from http import HTTPStatus
 from pathlib import Path
@@ -16,9 +16,8 @@ from urllib.parse import quote, urlencode
 from pydantic_core import PydanticCustomError
 
 from peerd.client import Client, RequestRefused
-from peerd.client.patience import insist
+from peerd.client.patience import read_on
 from peerd.client.streams import Item, StreamEntry, json_bytes, one_by_one
-from peerd.errors import Unavailable
 from peerd.models.admin import API_PREFIX, JSON_TYPE, STREAM_TYPE, Problem
 from peerd.models.streams import IngestAnswer, IngestError
 from protocols.dissemination.front.document_files import Progress, pieces_of, write_document
@@ -213,27 +212,21 @@ class DisseminationClient:
         view = await self.install(stream, wish)
         on_subscribed(view)
         place, had = after if name else None, None
-        try:
-            while True:
-                try:
-                    async with aclosing(self.read(stream, view.id, after=place, backoff=backoff)) as entries:
-                        async for entry in entries:
-                            if isinstance(entry, ReceivedItem):
-                                if view.is_ordered and _is_known(entry, had):
-                                    continue  # a daemon that was restarted knows no more what was read
-                                after, had = _behind(entry, after, had)
-                            yield entry
-                    return
-                except RequestRefused as error:
-                    if error.problem.status != HTTPStatus.NOT_FOUND:
-                        raise
-                wish = wish.model_copy(update={"after": after})
-                place = after if view.is_ordered else None  # a new one begins with all values, in an order of its own
-                view = await insist(lambda: self.install(stream, wish), backoff)  # noqa: B023  awaited at once
-        finally:
-            if not name:
-                with suppress(RequestRefused, Unavailable):  # it is over already, or soon, because nobody reads it
-                    await self.unsubscribe(stream, view.id)
+
+        async def anew() -> None:
+            nonlocal view, place
+            place = after if view.is_ordered else None  # a new one begins with all values, in an order of its own
+            view = await self.install(stream, wish.model_copy(update={"after": after}))
+
+        end = None if name else lambda: self.unsubscribe(stream, view.id)
+        entries = read_on(lambda: self.read(stream, view.id, after=place, backoff=backoff), anew, end, backoff)
+        async with aclosing(entries):
+            async for entry in entries:
+                if isinstance(entry, ReceivedItem):
+                    if view.is_ordered and _is_known(entry, had):
+                        continue  # a daemon that was restarted knows no more what was read
+                    after, had = _behind(entry, after, had)
+                yield entry
 
     async def install(self, stream: str, wish: StreamWish) -> StreamSubscriptionView:
         """Subscribe without reading yet: every item from then on will come to `read`."""

@@ -14,7 +14,7 @@ from fastapi import APIRouter, Depends, HTTPException, Query, Request, Response
 from pydantic import TypeAdapter
 from starlette.requests import HTTPConnection
 
-from peerd.daemon.http.answers import answer_of
+from peerd.daemon.http.answers import answer_of, refusals
 from peerd.daemon.http.asker import Asker, asker_of
 from peerd.daemon.http.direct import direct
 from peerd.daemon.http.ingest import LINES_BODY, LineRefused, ingest, large_body
@@ -25,7 +25,7 @@ from peerd.front import READS
 from peerd.lib.feed import Feed, FeedItem, Place, Position
 from peerd.limits import KIB
 from peerd.models.admin import JSON_TYPE, STREAM_TYPE
-from protocols.dissemination.front.http_documents import add_documents, told
+from protocols.dissemination.front.http_documents import add_documents
 from protocols.dissemination.loading import load_kind
 from protocols.dissemination.messages import ITEM_BYTES_MAX
 from protocols.dissemination.models import (
@@ -217,7 +217,7 @@ async def _publish_one(service: Dissemination, stream: str, body: bytes, kind: s
     if not body:
         raise HTTPException(HTTPStatus.UNPROCESSABLE_ENTITY, "the body is empty; an item is the body as it is")
     await _until_publishable(service, stream)
-    with told():
+    with refusals():
         published = _publish(service, stream, body, kind)
     return published.model_copy(update={"is_kept": True}) if await _until_kept(service, stream) else published
 
@@ -249,11 +249,7 @@ async def _pay_for(request: HTTPConnection, interest: str) -> None:
 
 
 async def _subscribe(service: Dissemination, asked: StreamSubscriptionRequest, asker: Asker) -> StreamSubscriptionView:
-    is_known = bool(asked.name) and any(view.name == asked.name for view in service.subscribing.subscriptions())
-    if not asker.is_operator and not is_known:
-        with told():
-            service.clients.check_share(asker.owner)
-    return await answer_of(partial(service.subscribing.subscribe, asked))
+    return await answer_of(partial(service.subscribing.subscribe, asked, is_bounded=not asker.is_operator))
 
 
 def _of_feed(service: Dissemination, stream: str, epoch: str) -> str | None:
@@ -264,22 +260,16 @@ def _of_feed(service: Dissemination, stream: str, epoch: str) -> str | None:
 
 def _named(service: Dissemination, stream: str, id: str, asker: Asker) -> StreamSubscriptionView:
     """A client's subscription of this stream, by its id or its name. Raises ``HTTPException`` (403, 404)."""
-    try:
-        view, _ = service.subscribing.reading(id)  # most give the id, and then there is no need to look at all of them
-    except ClientRefusal:
-        found = next(
-            (each for each in service.subscribing.subscriptions() if each.stream == stream and each.name == id), None
-        )
-    else:
-        found = view if view.stream == stream else None
-    if found is not None:
-        asker.check_own(f"the subscription {found.name or found.id}", found.owner, is_kept=bool(found.name))
-        return found
+    with suppress(StreamRefused):
+        found, _ = service.subscribing.reading(id)
+        if found.stream == stream:
+            asker.check_subscription(found)
+            return found
     raise HTTPException(HTTPStatus.NOT_FOUND, f"the stream {stream} has no subscription {id:.80} here")
 
 
 def _source(service: Dissemination, id: str, after_item: str | None = None) -> Source[ReceivedItem]:
-    with told():
+    with refusals():
         view, feed = service.subscribing.reading(id)
     return Source(feed, json_line, begin=_place_after(feed, after_item, is_ordered=_is_ordered(view)))
 
@@ -338,9 +328,8 @@ def _add_subscriptions(routes: APIRouter, service: Dissemination) -> None:
     @routes.get("/{stream}/subscriptions")
     async def subscriptions(request: Request, stream: StreamName) -> StreamSubscriptionViews:
         """The client's own subscriptions to a stream; for operators those of all clients of this daemon."""
-        asker, held = asker_of(request), [view for view in service.subscribing.subscriptions() if view.stream == stream]
-        views = [_told(view) for view in held if asker.is_operator or (view.owner and view.owner == asker.owner)]
-        return StreamSubscriptionViews(subscriptions=views)
+        held = (_told(view) for view in service.subscribing.subscriptions() if view.stream == stream)
+        return StreamSubscriptionViews(subscriptions=asker_of(request).own(held))
 
     @routes.post("/{stream}/subscriptions", openapi_extra=READS, status_code=HTTPStatus.CREATED)
     async def subscribe(request: Request, stream: StreamName, body: StreamWish) -> StreamSubscriptionView:
@@ -349,11 +338,9 @@ def _add_subscriptions(routes: APIRouter, service: Dissemination) -> None:
         One with a name stays, and needs a token with the scope ``dissemination:write``, or a unix socket.
         """
         asker = asker_of(request)
-        owner = asker.owner
         if body.name:
             asker.check_write("a subscription with a name", "dissemination")
-        if body.name and asker.is_operator:  # who may resume anybody's
-            owner = next((view.owner for view in service.subscribing.subscriptions() if view.name == body.name), owner)
+        owner = asker.owner_for(body.name, service.subscribing.subscriptions())
         asked = StreamSubscriptionRequest(stream=stream, owner=owner, **body.model_dump())
         await _pay_for(request, body.interest)
         return _told(await _subscribe(service, asked, asker))
@@ -364,7 +351,7 @@ def _add_subscriptions(routes: APIRouter, service: Dissemination) -> None:
         found = _named(service, stream, id, asker_of(request))
         if found.name:
             asker_of(request).check_write("to end a subscription with a name", "dissemination")
-        with told():
+        with refusals():
             return _told(service.subscribing.unsubscribe(found.id))
 
     def held(

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import aclosing, contextmanager
+from contextlib import aclosing
 from functools import partial
 from http import HTTPStatus
 from typing import TYPE_CHECKING, Annotated, Any, Final
@@ -11,9 +10,8 @@ from urllib.parse import quote
 
 from fastapi import APIRouter, HTTPException, Query, Request, Response
 
-from peerd.daemon.http.answers import answer_of, http_error
+from peerd.daemon.http.answers import answer_of, refusals
 from peerd.daemon.http.files import body_pieces, file_answer
-from peerd.errors import ClientRefusal
 from protocols.dissemination.models import (
     CONTENT_TYPE_LENGTH_MAX,
     DocumentView,
@@ -30,15 +28,6 @@ BINARY_TYPE: Final = "application/octet-stream"
 NOTHING_COMES: Final = "the document is here in part only, and nothing more comes: subscribe to its stream"
 PAYLOAD_LENGTH_MAX: Final = 8192
 """A payload travels in the request's address, which has a limit of its own."""
-
-
-@contextmanager
-def told() -> Iterator[None]:
-    """Refusals become answers of HTTP."""
-    try:
-        yield
-    except ClientRefusal as error:
-        raise http_error(error) from error
 
 
 def add_documents(routes: APIRouter, service: Documents) -> None:
@@ -61,7 +50,7 @@ def add_documents(routes: APIRouter, service: Documents) -> None:
         length = size if size is not None else int(request.headers.get("content-length", "0"))
         if not length:
             raise HTTPException(HTTPStatus.LENGTH_REQUIRED, "say how long the file is: Content-Length, or ?size=")
-        with told():
+        with refusals():
             item = None if payload is None else payload.encode()
             draft = service.draft(stream, length, name, kind, item, payload_type)
             try:
@@ -78,7 +67,7 @@ def add_documents(routes: APIRouter, service: Documents) -> None:
     @routes.get("/{stream}/documents/{id}/state")
     async def state(stream: StreamName, id: str) -> DocumentView:
         """What a document is, and how much of it is here."""
-        with told():
+        with refusals():
             return service.document(id)
 
     @routes.get("/{stream}/documents/{id}", response_class=Response)

@@ -12,16 +12,15 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Iterator
-from contextlib import suppress
 from struct import Struct, error as StructError
-from typing import Annotated, Final
-
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from typing import Final
 
 from peerd.api import Host, Log
-from peerd.errors import ProtocolError, Unavailable
+from peerd.errors import ProtocolError
 from peerd.frozen import Frozen
-from peerd.limits import KIB, LOG_BYTES_MAX, LOG_RECORD_OVERHEAD_BYTES, MIB
+from peerd.lib.group_log import charge_bytes
+from peerd.lib.saved import LoggedRow, LoggedRows
+from peerd.limits import KIB, LOG_BYTES_MAX, MIB
 from peerd.messages import decode_struct, encode_struct
 from protocols.dissemination.messages import StreamItem
 from protocols.dissemination.names import StreamPosition
@@ -37,7 +36,6 @@ TRIM_MIN: Final = 64
 """So many records that are not needed any more are removed together: removing costs a write."""
 LOG_ROOM_BYTES: Final = LOG_BYTES_MAX - 8 * MIB
 """A stream's log takes no more, whatever `replay_bytes` says; the rest is for what is not removed yet."""
-_PREFIX: Final = "past."
 _HEAD: Final = Struct(">BQ")
 _MARK, _ITEM = 3, 4
 
@@ -72,15 +70,6 @@ def decode_kept(record: bytes) -> KeptItem:
     return KeptItem(item.position, kept_ms, item)
 
 
-class _Place(BaseModel):
-    """Records of the log ``slot`` count from the one after ``base`` on."""
-
-    model_config = ConfigDict(frozen=True, extra="ignore", defer_build=True)
-
-    slot: Annotated[int, Field(ge=0, lt=DURABLE_MAX)]
-    base: Annotated[int, Field(ge=0)]
-
-
 class ProducerLog:
     """The log of one stream. When the disk refuses, ``on_failed`` is told once, and this object is over."""
 
@@ -110,7 +99,7 @@ class ProducerLog:
     ) -> None:
         """Write an item, or a mark. Raises `Unavailable` where the log takes none."""
         record = encode_kept(KeptItem(at, round(self._wall_time() * 1000), item))
-        size = len(record) + LOG_RECORD_OVERHEAD_BYTES
+        size = charge_bytes(record)
         while len(self._kept) > 1 and self._log.bytes_used + size > self._bytes_max:
             self._remove(max(1, len(self._kept) // 8))
 
@@ -182,73 +171,32 @@ class ProducerLog:
         self._first += count
         self._log.truncate(self._first - 1)
 
-    def clear(self) -> None:
-        """Remove everything."""
-        self._kept.clear()
-        self._log.truncate(self._log.next - 1)
 
-
-class ProducerLogs:
-    """The logs of this node's durable streams, by the streams' names."""
+class ProducerLogs(LoggedRows[LoggedRow]):
+    """The logs of this node's durable streams, by the streams' names. Those that a restart may read have a row."""
 
     def __init__(self, host: Host, bytes_max: Callable[[], int]) -> None:
+        super().__init__(host.store, "past.", LoggedRow, "stream-{:03}", DURABLE_MAX)
         self._host, self._bytes_max = host, bytes_max
-        self._places: dict[str, _Place] | None = None
-
-    def _known(self) -> dict[str, _Place]:
-        """Which log each stream has, as the disk says."""
-        if self._places is None:
-            found = {}
-            for key in (key for key in self._host.store.keys() if key.startswith(_PREFIX)):  # noqa: SIM118  a store is no mapping
-                try:
-                    found[key.removeprefix(_PREFIX)] = _Place.model_validate_json(self._host.store.get(key) or b"")
-                except ValidationError:
-                    with suppress(Unavailable):  # the disk refuses: it is looked at again after a restart
-                        self._host.store.delete(key)
-            self._places = found
-        return self._places
-
-    def names(self) -> list[str]:
-        """The streams that have a past on disk."""
-        return sorted(self._known())
+        self.load()
 
     def begin(self, name: str) -> ProducerLog:
         """An empty log; call `counts` once its first record is on disk. Raises `Unavailable`, `StreamRefused`."""
-        known = self._known()
         self.remove(name)
-        used = {place.slot for place in known.values()}
-        slot = next((slot for slot in range(DURABLE_MAX) if slot not in used), None)
-        if slot is None:
+        if (free := self.free()) is None:
             raise StreamRefused("quota", f"this node has {DURABLE_MAX} durable streams, which is the limit")
-        log = self._log(slot)
-        log.truncate(log.next - 1)
-        base = log.next - 1
-        known[name] = _Place(slot=slot, base=base)
-        return self._opened(log, base)
+        slot, log = free
+        row = self[name] = LoggedRow(slot=slot, base=log.next - 1)
+        return self._opened(log, row.base)
 
     def counts(self, name: str) -> None:
         """From now on a restart reads this log. Raises `Unavailable`."""
-        self._host.store.put(_PREFIX + name, self._known()[name].model_dump_json().encode())
+        self.save(name, self[name])
 
     def open(self, name: str) -> ProducerLog | None:
         """The past of a stream, to be read; ``None``: there is none. Raises `Unavailable`."""
-        place = self._known().get(name)
-        if place is None:
-            return None
-        log = self._log(place.slot)
-        return self._opened(log, min(place.base, log.next - 1))
-
-    def _log(self, slot: int) -> Log:
-        return self._host.store.log(f"stream-{slot:03}")
+        row = self.get(name)
+        return None if row is None else self._opened(*self.log_of(row))
 
     def _opened(self, log: Log, base: int) -> ProducerLog:
         return ProducerLog(log, base, self._bytes_max() + 64 * KIB, self._host.wall_time)
-
-    def remove(self, name: str) -> None:
-        """What is on disk of a stream counts no more. Raises `Unavailable`: then it still does."""
-        place = self._known().get(name)
-        if place is not None:
-            self._host.store.delete(_PREFIX + name)
-            del self._known()[name]
-            log = self._log(place.slot)
-            log.truncate(log.next - 1)

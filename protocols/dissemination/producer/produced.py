@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -11,6 +10,7 @@ from typing import Final
 from peerd.api import Host, Part, on_timer
 from peerd.errors import ConfigError, Unavailable
 from peerd.ids import NodeId
+from peerd.lib.saved import Rows
 from protocols.dissemination.config import DisseminationConfig
 from protocols.dissemination.events import StreamUnkept
 from protocols.dissemination.interests.errors import ItemError
@@ -26,7 +26,6 @@ from protocols.dissemination.stream import StreamRecord
 from protocols.dissemination.stream_node import StreamNode
 from protocols.dissemination.taking_part import StreamNodes
 
-STORE_PREFIX: Final = "stream."
 OWNER_PREFIX: Final = "owner."
 LOOK_AGAIN_S: Final = 0.5
 LOOKS_MAX: Final = 40
@@ -54,6 +53,7 @@ class ProducedStreams(Part):
         self, host: Host, config: Callable[[], DisseminationConfig], nodes: StreamNodes, registry: StreamRegistry
     ) -> None:
         self._host, self._nodes, self._registry = host, nodes, registry
+        self._records = Rows(host.store, "stream.", StreamRecord)
         self._logs = ProducerLogs(host, lambda: config().replay_bytes)
         self._returning: dict[NodeId, _Returning] = {}
         self.on_returned: Callable[[StreamNode], None] = lambda node: None
@@ -145,7 +145,7 @@ class ProducedStreams(Part):
     def remember(self, record: StreamRecord) -> None:
         """This node produces the stream from now on, also when it is started again."""
         with suppress(Unavailable):  # then it lives until this node stops, and has to be created again
-            self._host.store.put(STORE_PREFIX + record.name, record.encode())
+            self._records.save(record.name, record)
 
     def give_to(self, name: str, owner: str) -> None:
         """Remember whose stream it is. Where the disk refuses, it is nobody's, so that only operators end it."""
@@ -158,7 +158,7 @@ class ProducedStreams(Part):
 
     def forget(self, record: StreamRecord) -> None:
         """It does so no more. Raises `Unavailable`."""
-        self._host.store.delete(STORE_PREFIX + record.name)
+        self._records.remove(record.name)
         self._host.store.delete(OWNER_PREFIX + record.name)
         self._logs.remove(record.name)
 
@@ -166,19 +166,16 @@ class ProducedStreams(Part):
 
     def produce_again(self) -> None:
         """Go on with the streams that this node produced before it was restarted."""
-        store = self._host.store
+        self._records.load()
         names = set()
-        for key in [key for key in sorted(store.keys()) if key.startswith(STORE_PREFIX)]:
+        for record in [record for record in self._records.values() if self._nodes.is_own(record)]:
+            names.add(record.name)
             try:
-                record = StreamRecord.model_validate(json.loads(store.get(key) or b"{}"))
-                if self._nodes.is_own(record):
-                    names.add(record.name)
-                    self._return(record)
+                self._return(record)
             except (ValueError, StreamRefused):
-                with suppress(Unavailable):  # the disk refuses: the next start tries again
-                    store.delete(key)
+                self._records.drop(record.name)
         with suppress(Unavailable):  # the disk refuses: they are in nobody's way
-            for name in [name for name in self._logs.names() if name not in names]:
+            for name in sorted(self._logs.keys() - names):
                 self._logs.remove(name)
 
     def _return(self, record: StreamRecord) -> None:
@@ -261,8 +258,7 @@ class ProducedStreams(Part):
         try:
             self._go_on(found.record, past, None if past is None else found.log)
         except StreamRefused:
-            with suppress(Unavailable):
-                self._host.store.delete(STORE_PREFIX + found.record.name)
+            self._records.drop(found.record.name)
 
     def _go_on(self, record: StreamRecord, past: PastItems | None, log: ProducerLog | None) -> None:
         if record.durable and log is None:  # what may still be on the disk does not count, until a new log does

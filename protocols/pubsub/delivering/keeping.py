@@ -9,15 +9,15 @@ the one that follows that root on the ring; subscribers drop repeats.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import Final
 
-from peerd.api import Host, Log, Part, handles, on_timer
+from peerd.api import Host, Part, handles, on_timer
 from peerd.errors import Unavailable
 from peerd.ids import NodeId, format_id, parse_id
+from peerd.lib.saved import LoggedRow, LoggedRows
 from peerd.limits import KIB, LEAF_SET_SIZE
 from peerd.messages import Message, PeerRef
 from protocols.pubsub.bodies import event_bytes, id_of
@@ -47,7 +47,15 @@ COPY_S: Final = 0.2
 COPY_TIMEOUT_S: Final = 5.0
 LOADED_BYTES: Final = EVENTS_BYTES_MAX
 """So much goes from the disk into a stream at a time."""
-_PREFIX: Final = "kept."
+
+
+class _SavedKept(LoggedRow):
+    """What the disk has of it, under the node's id."""
+
+    host: str
+    port: int
+    bytes_max: int
+    losses: list[tuple[str, int, int]]
 
 
 @dataclass(slots=True)
@@ -87,6 +95,7 @@ class Safekeeping(Part):
     ) -> None:
         self._host, self.config, self._schemas, self._ledger = host, config, schemas, ledger
         self._is_safe, self._wake, self._reset = is_safe, wake, reset
+        self._saved = LoggedRows(host.store, "kept.", _SavedKept, "kept-{:03}", KEPT_NODES_MAX)
         self._kept: dict[NodeId, _Kept] = {}
         self._told: dict[tuple[NodeId, NodeId], int] = {}
         """Subscriber's node and root: up to which number neighbours may forget."""
@@ -94,37 +103,28 @@ class Safekeeping(Part):
 
     def start(self) -> None:
         """Read what was kept before a restart."""
-        store = self._host.store
-        for key in [key for key in store.keys() if key.startswith(_PREFIX)]:  # noqa: SIM118  a store is no mapping
-            with suppress(Unavailable):  # it is not touched, and may be read after the next start
-                try:
-                    self._load(key, json.loads(store.get(key) or b""))
-                except (ValueError, KeyError, TypeError):
-                    store.delete(key)
+        self._saved.load()
+        for name, row in self._saved.items():
+            with suppress(Unavailable, ValueError):  # it is not touched, and may be read after the next start
+                self._load(PeerRef(parse_id(name), row.host, row.port), row)
         self._look_later()
 
-    def _load(self, key: str, row: dict[str, Any]) -> None:
-        peer = PeerRef(parse_id(key.removeprefix(_PREFIX)), row["host"], row["port"])
-        base = min(row["base"], self._log(row["slot"]).next - 1)
-        kept = _Kept(peer, row["slot"], base, KeptLog(self._log(row["slot"]), base), row["bytes_max"])
-        kept.after = base
-        for schema, reason, count in row["losses"]:
+    def _load(self, peer: PeerRef, row: _SavedKept) -> None:
+        log, base = self._saved.log_of(row)
+        kept = self._kept[peer.id] = _Kept(peer, row.slot, base, KeptLog(log, base), row.bytes_max, after=base)
+        for schema, reason, count in row.losses:
             kept.losses.note(schema, reason, count)
-        self._kept[peer.id] = kept
-
-    def _log(self, slot: int) -> Log:
-        return self._host.store.log(f"kept-{slot:03}")
 
     def _save(self, kept: _Kept) -> None:
-        row = {
-            "host": kept.peer.host,
-            "port": kept.peer.port,
-            "slot": kept.slot,
-            "base": kept.base,
-            "bytes_max": kept.bytes_max,
-            "losses": kept.losses.rows(),
-        }
-        self._host.store.put(_PREFIX + format_id(kept.peer.id), json.dumps(row).encode())
+        row = _SavedKept(
+            slot=kept.slot,
+            base=kept.base,
+            host=kept.peer.host,
+            port=kept.peer.port,
+            bytes_max=kept.bytes_max,
+            losses=kept.losses.rows(),
+        )
+        self._saved.save(format_id(kept.peer.id), row)
 
     @property
     def bytes(self) -> int:
@@ -183,15 +183,12 @@ class Safekeeping(Part):
         if kept is not None:
             kept.peer = peer
             return kept
-        used = {each.slot for each in self._kept.values()}
-        slot = next((slot for slot in range(KEPT_NODES_MAX) if slot not in used), None)
-        if slot is None:
-            return None
         try:
-            log = self._log(slot)
-            log.truncate(log.next - 1)
-            kept = _Kept(peer, slot, log.next - 1, KeptLog(log, log.next - 1), KEPT_BYTES_MIN)
-            kept.after = kept.base
+            if (free := self._saved.free()) is None:
+                return None
+            slot, log = free
+            base = log.next - 1
+            kept = _Kept(peer, slot, base, KeptLog(log, base), KEPT_BYTES_MIN, after=base)
             self._save(kept)
         except Unavailable:
             return None
@@ -444,7 +441,7 @@ class Safekeeping(Part):
         with suppress(Unavailable):
             kept.log.trim()
             if not kept.log.entries and not kept.losses.schemas() and not kept.loaded:
-                self._host.store.delete(_PREFIX + format_id(kept.peer.id))
+                self._saved.remove(format_id(kept.peer.id))
                 del self._kept[kept.peer.id]
 
     def _now_ms(self) -> int:

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import struct
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Annotated, Final
 
 from msgspec import Meta
@@ -15,7 +15,8 @@ from peerd.api import Log
 from peerd.errors import ProtocolError
 from peerd.frozen import Frozen
 from peerd.ids import NodeId, id_from_bytes, id_to_bytes
-from peerd.limits import LOG_RECORD_OVERHEAD_BYTES
+from peerd.lib.group_log import charge_bytes
+from peerd.lib.saved import records
 from peerd.messages import U64, Struct, decode_struct, encode_struct
 from protocols.pubsub.messages import SUBS_MAX, EventBody
 
@@ -61,7 +62,7 @@ class KeptLog:
         self.counts: Counter[NodeId] = Counter()
         self.bytes_of: Counter[NodeId] = Counter()
         """By root, how many events there are, and how many bytes of them."""
-        for at, record in self._records(base):
+        for at, record in records(log, base):
             entry = self._entry(at, record)
             if entry is not None:
                 self._enter(entry)
@@ -93,22 +94,22 @@ class KeptLog:
                 on_failed(entry)
 
         at = self._log.append(record, None, failed)
-        entry = KeptEntry(at, root, number, until_ms, schema, len(record) + LOG_RECORD_OVERHEAD_BYTES)
+        entry = KeptEntry(at, root, number, until_ms, schema, charge_bytes(record))
         self._enter(entry)
         return entry
 
     def read(self, after: int, limit: int = READ_RECORDS) -> list[tuple[KeptEntry, StoredEvent]]:
         """Events from the one after this number on, some at a time. What cannot be read any more is taken out."""
         found: list[tuple[KeptEntry, StoredEvent]] = []
-        while not found and (records := self._log.read(after, limit)):
-            for at, record in records:
+        while not found and (some := self._log.read(after, limit)):
+            for at, record in some:
                 entry = self.entries.get(at)
                 stored = None if entry is None else _stored(record)
                 if entry is not None and stored is not None:
                     found.append((entry, stored))
                 elif entry is not None:
                     self.remove(at)
-            after = records[-1][0]
+            after = some[-1][0]
         return found
 
     def remove(self, at: int) -> KeptEntry | None:
@@ -134,11 +135,6 @@ class KeptLog:
         self._count(entry, 1)
         self.newest[entry.root] = max(entry.number, self.newest.get(entry.root, 0))
 
-    def _records(self, after: int) -> Iterator[tuple[int, bytes]]:
-        while found := self._log.read(after, READ_RECORDS):
-            yield from found
-            after = found[-1][0]
-
     @staticmethod
     def _entry(at: int, record: bytes) -> KeptEntry | None:
         try:
@@ -146,7 +142,7 @@ class KeptLog:
             schema = record[_HEAD.size : _HEAD.size + length].decode()
         except (struct.error, UnicodeDecodeError):
             return None
-        return KeptEntry(at, id_from_bytes(root), number, until_ms, schema, len(record) + LOG_RECORD_OVERHEAD_BYTES)
+        return KeptEntry(at, id_from_bytes(root), number, until_ms, schema, charge_bytes(record))
 
 
 def _stored(record: bytes) -> StoredEvent | None:

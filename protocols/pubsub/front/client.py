@@ -4,15 +4,13 @@ from __future__ import annotations
 
 import json
 from collections.abc import AsyncGenerator, AsyncIterable, Callable, Iterable, Mapping, Sequence
-from contextlib import aclosing, suppress
-from http import HTTPStatus
+from contextlib import aclosing
 from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import quote, urlencode
 
-from peerd.client import Client, RequestRefused
-from peerd.client.patience import insist
+from peerd.client import Client
+from peerd.client.patience import read_on
 from peerd.client.streams import StreamEntry
-from peerd.errors import Unavailable
 from peerd.models.admin import API_PREFIX, JSON_TYPE
 from protocols.pubsub.models import (
     AckWord,
@@ -128,26 +126,17 @@ class PubSubClient:
         asked = Whatever(**wanted, **kept, since_s=since_s, retained=retained)
         view = await self.install(asked)
         on_subscribed(view)
-        if name:
-            async with aclosing(self.read(view.id, after=after, backoff=backoff)) as entries:
-                async for entry in entries:
-                    yield entry
-            return
-        try:
-            while True:
-                try:
-                    async with aclosing(self.read(view.id, after=after, backoff=backoff)) as entries:
-                        async for entry in entries:
-                            yield entry
-                    return
-                except RequestRefused as error:
-                    if error.problem.status != HTTPStatus.NOT_FOUND:
-                        raise
-                after = f"{view.id}-0"  # a place in no stream that there is: it begins with a gap
-                view = await insist(lambda: self.install(Whatever(**wanted)), backoff)
-        finally:
-            with suppress(RequestRefused, Unavailable):  # then it is over already, or soon, because nobody reads it
-                await self.end(view.id)
+
+        async def anew() -> None:
+            nonlocal view, after
+            after = f"{view.id}-0"  # a place in no stream that there is: it begins with a gap
+            view = await self.install(Whatever(**wanted))
+
+        subscribe_anew, end = (None, None) if name else (anew, lambda: self.end(view.id))
+        entries = read_on(lambda: self.read(view.id, after=after, backoff=backoff), subscribe_anew, end, backoff)
+        async with aclosing(entries):
+            async for entry in entries:
+                yield entry
 
     async def install(self, asked: SubscriptionRequest | Whatever) -> SubscriptionView:
         """Subscribe without reading yet: every event that is published from then on will come to `read`."""

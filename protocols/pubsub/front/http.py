@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from functools import partial
 from http import HTTPStatus
 from typing import TYPE_CHECKING, Annotated, Any, Final
@@ -12,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 from fastapi import APIRouter, Depends, HTTPException, Query, Request, Response
 from starlette.requests import HTTPConnection
 
-from peerd.daemon.http.answers import ANSWER_S_MAX, answer_of, http_error
+from peerd.daemon.http.answers import ANSWER_S_MAX, answer_of, refusals
 from peerd.daemon.http.asker import Asker, asker_of
 from peerd.daemon.http.direct import direct
 from peerd.daemon.http.ingest import LINES_BODY, LineFailed, ToldLine, ingest_many, large_body
@@ -113,7 +112,7 @@ def _add_events(routes: APIRouter, service: PubSub) -> None:
         except NotAnEvent as error:
             raise HTTPException(HTTPStatus.UNPROCESSABLE_ENTITY, str(error)) from error
         entered = await _entered(service, schema, event)
-        with _refusals():
+        with refusals():
             return await _publish_one(service, schema, entered, ack, event.name)
 
 
@@ -218,31 +217,17 @@ def _event_bodies() -> dict[str, Any]:
 # Subscriptions
 
 
-@contextmanager
-def _refusals() -> Iterator[None]:
-    """Answer what the plugin refuses."""
-    try:
-        yield
-    except NotDone as error:
-        raise http_error(error) from error
-
-
 def _charge(service: PubSub, asker: Asker, filter: object) -> None:
     """Charge a client for a filter before it is read. Raises ``HTTPException``."""
-    with _refusals():
+    with refusals():
         service.subscriptions.charge(asker.owner, filter)
-
-
-def _check_own(view: SubscriptionView, asker: Asker) -> None:
-    """Raise ``HTTPException`` where this client may not read, change and end a subscription."""
-    asker.check_own(f"the subscription {view.name or view.id}", view.owner, is_kept=bool(view.name))
 
 
 def _own(service: PubSub, id: str, asker: Asker) -> SubscriptionView:
     """Return a subscription of this client's. Raises ``HTTPException``."""
-    with _refusals():
+    with refusals():
         view = service.subscriptions.view_of(id)
-    _check_own(view, asker)
+    asker.check_subscription(view)
     return view
 
 
@@ -253,23 +238,19 @@ def _subscribe(
     if asked.name:
         asker.check_write("a durable subscription", "pubsub")
     _charge(service, asker, asked.filter)
-    owner = asker.owner
-    if asker.is_operator:  # who may resume anybody's
-        owner = next(
-            (view.owner for view in service.subscriptions.views() if view.name and view.name == asked.name), owner
-        )
+    owner = asker.owner_for(asked.name, service.subscriptions.views())
     return lambda done: service.subscriptions.subscribe(asked, done, owner, is_bounded=not asker.is_operator)
 
 
 def _source(service: PubSub, id: str, asker: Asker) -> Source[ReceivedEvent]:
-    with _refusals():
+    with refusals():
         view, feed = service.subscriptions.reading(id)
-    _check_own(view, asker)
+    asker.check_subscription(view)
     return Source(feed, json_line, policy=Policy(view.policy), begin="start")
 
 
 def _continued(service: PubSub, asked: SubscriptionRequest, epoch: str) -> str | None:
-    with _refusals():
+    with refusals():
         return service.subscriptions.continued(asked, epoch)
 
 
@@ -277,10 +258,7 @@ def _add_subscriptions(routes: APIRouter, service: PubSub) -> None:
     @routes.get("/subscriptions")
     async def subscriptions(request: Request) -> SubscriptionViews:
         """The client's own subscriptions; for operators those of all clients of this daemon."""
-        asker, held = asker_of(request), service.subscriptions.views()
-        if not asker.is_operator:
-            held = [view for view in held if view.owner and view.owner == asker.owner]
-        return SubscriptionViews(subscriptions=held)
+        return SubscriptionViews(subscriptions=asker_of(request).own(service.subscriptions.views()))
 
     @routes.post("/subscriptions", openapi_extra=needs_scope("read"), status_code=HTTPStatus.CREATED)
     async def subscribe(request: Request, body: SubscriptionRequest) -> SubscriptionView:
@@ -304,7 +282,7 @@ def _add_subscriptions(routes: APIRouter, service: PubSub) -> None:
         view = _own(service, id, asker_of(request))
         if view.name:
             asker_of(request).check_write("to end a durable subscription", "pubsub")
-        with _refusals():
+        with refusals():
             return service.subscriptions.end(id)
 
     def held(request: HTTPConnection, id: str) -> Source[ReceivedEvent]:

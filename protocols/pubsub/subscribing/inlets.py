@@ -6,7 +6,7 @@ import base64
 import json
 import struct
 from collections import OrderedDict, deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Final
 
 from msgspec.structs import replace
@@ -16,7 +16,9 @@ from peerd.errors import Unavailable
 from peerd.frozen import Frozen
 from peerd.ids import format_id, id_from_bytes, id_to_bytes
 from peerd.lib.feed import Feed, FeedLoss
-from peerd.limits import KIB, LOG_RECORD_OVERHEAD_BYTES
+from peerd.lib.group_log import charge_bytes
+from peerd.lib.saved import records
+from peerd.limits import KIB
 from protocols.pubsub.bodies import headers_bytes, id_of
 from protocols.pubsub.losses import LossReason
 from protocols.pubsub.messages import EventBody
@@ -82,22 +84,42 @@ def taken(event: EventBody, values: Values, is_replay: bool, received_ms: int) -
     return TakenEvent(id_of(event), shown_event(event, values, is_replay), size, received_ms)
 
 
-class MemoryInlet:
-    """Puts events into a feed, in order, for subscriptions that end with their readers."""
+class _Inlet:
+    """Puts events into a feed, in order; while a reader blocks, they wait."""
 
-    def __init__(self, epoch: str, items_max: int, bytes_max: int) -> None:
-        self.feed: Feed[ReceivedEvent] = Feed(
-            epoch, items_max=items_max, bytes_max=max(bytes_max, ITEM_BYTES_MAX), on_writable=self._drain
-        )
+    feed: Feed[ReceivedEvent]
+    """Made by the class itself."""
+
+    def __init__(self) -> None:
         self.lost = 0
         """Events that were dropped before they reached the feed."""
-        self._waiting: deque[TakenEvent | FeedLoss] = deque()
-        """Events, and marks of what was lost between them."""
+        self._waiting: deque[tuple[int, ReceivedEvent | FeedLoss]] = deque()
+        """Events, and marks of what was lost between them, with their sizes."""
 
     @property
     def is_blocked(self) -> bool:
         """Whether events wait for a reader: whoever sends should pause."""
         return bool(self._waiting)
+
+    def close(self) -> None:
+        """The subscription is over: nothing of it is kept."""
+        self._waiting.clear()
+
+    def _drain(self) -> None:
+        while self._waiting and self.feed.ended is None:
+            size, shown = self._waiting[0]
+            if not self.feed.may_push(size):
+                return
+            self._waiting.popleft()
+            self.feed.push(shown, size)
+
+
+class MemoryInlet(_Inlet):
+    """For subscriptions that end with their readers."""
+
+    def __init__(self, epoch: str, items_max: int, bytes_max: int) -> None:
+        super().__init__()
+        self.feed = Feed(epoch, items_max=items_max, bytes_max=max(bytes_max, ITEM_BYTES_MAX), on_writable=self._drain)
 
     def put(self, item: TakenEvent, writes: Writes) -> None:
         """Take in an event: there is nothing to wait for."""
@@ -107,39 +129,23 @@ class MemoryInlet:
             self.lost += 1
             self.note_lost(FeedLoss(1, LossReason.SLOW_READER.name.lower()), writes)
             return
-        self._waiting.append(item)
+        self._waiting.append((item.size_bytes, item.shown))
         self._drain()
 
     def note_lost(self, loss: FeedLoss, writes: Writes) -> None:
         """At most so many events were dropped before they came here: readers find a mark in their place."""
-        last = self._waiting[-1] if self._waiting else None
+        last = self._waiting[-1][1] if self._waiting else None
         if isinstance(last, FeedLoss) and (last.reason, last.by) == (loss.reason, loss.by):
-            self._waiting[-1] = replace(last, count=last.count + loss.count)
-        else:
-            self._waiting.append(loss)
+            self._waiting.pop()
+            loss = replace(last, count=last.count + loss.count)
+        self._waiting.append((LOSS_BYTES, loss))
         self._drain()
 
     def expire(self, before_ms: int) -> None:
         """Do nothing: what is in memory has other bounds."""
 
-    def close(self) -> None:
-        """The subscription is over: nothing of it is kept."""
-        self._waiting.clear()
 
-    def _drain(self) -> None:
-        feed = self.feed
-        while self._waiting and feed.ended is None:
-            item = self._waiting[0]
-            if not feed.may_push(LOSS_BYTES if isinstance(item, FeedLoss) else item.size_bytes):
-                return
-            self._waiting.popleft()
-            if isinstance(item, FeedLoss):
-                feed.push_loss(item, LOSS_BYTES)
-            else:
-                feed.push(item.shown, item.size_bytes)
-
-
-class DurableInlet:
+class DurableInlet(_Inlet):
     """The same over a log: an event is in the feed, and so has a number for readers, once it is on disk.
 
     The record with the number ``base + n`` is the item n of the feed. ``on_failed`` is told of an event that could not
@@ -157,29 +163,27 @@ class DurableInlet:
         now_ms: Callable[[], int],
         read: int = 0,
     ) -> None:
-        self.lost = 0
+        super().__init__()
         self._now_ms = now_ms
         self.known: list[EventId] = []
         """The events that were in the log, for `take_known`."""
         self.losses: list[FeedLoss] = []
         """The marks that were in the log."""
         self._log, self._on_failed = log, on_failed
-        if log.next <= base:  # the log was lost: its numbers begin anew, and so does the feed
-            base = log.next - 1
         self._store = _LogStore(log, base)
         held: dict[int, int] = {}
-        for number, record in _records(log, base):
+        for number, record in records(log, base):
             if number > log.durable:
                 break
             self._note_damaged(held, number - base)
-            held[number - base] = len(record) + LOG_RECORD_OVERHEAD_BYTES
+            held[number - base] = charge_bytes(record)
             loss = _loss(record)
             if loss is None:
                 self.known.append(_event_id(record))
             else:
                 self.losses.append(loss)
         self._note_damaged(held, log.durable - base + 1)
-        self.feed: Feed[ReceivedEvent] = Feed(
+        self.feed = Feed(
             f"{sid:x}.{base:x}",
             items_max=DURABLE_ITEMS_MAX,
             bytes_max=max(bytes_max, ITEM_BYTES_MAX),
@@ -189,9 +193,9 @@ class DurableInlet:
             taken=read,
             on_writable=self._drain,
         )
+        self._seen = log.durable
+        """The number in the log of what is in the feed, or waits for it."""
         self._is_closed = False
-        self._waiting: deque[tuple[int, int, ReceivedEvent | FeedLoss]] = deque()
-        """What is on disk and not in the feed yet: number in the log, size, event."""
 
     def _note_damaged(self, held: dict[int, int], number: int) -> None:
         """Readers find a mark in the place of each record between the last one and this that the disk has lost."""
@@ -199,11 +203,6 @@ class DurableInlet:
         for missing in range(last + 1, number):
             held[missing] = 0
             self.losses.append(DAMAGED)
-
-    @property
-    def is_blocked(self) -> bool:
-        """See `MemoryInlet.is_blocked`."""
-        return bool(self._waiting)
 
     def take_known(self) -> list[EventId]:
         """Return the events that were in the log at the start, oldest first, and forget them."""
@@ -229,7 +228,12 @@ class DurableInlet:
         self, record: bytes, shown: ReceivedEvent | FeedLoss, writes: Writes, on_failed: Callable[[], None]
     ) -> None:
         def durable(number: int) -> None:
-            self._waiting.append((number, len(record) + LOG_RECORD_OVERHEAD_BYTES, shown))
+            # An instance of the plugin that has failed since may have had writes under way: they are in the log, too.
+            while self._seen + 1 < number and (before := self._log.read(self._seen, 1)):
+                [(self._seen, late)] = before
+                self._waiting.append((charge_bytes(late), _shown(late)))
+            self._seen = number
+            self._waiting.append((charge_bytes(record), shown))
             self._drain()
             writes.end(is_durable=True)
 
@@ -247,34 +251,16 @@ class DurableInlet:
         """Let go of what is older."""
         feed, base = self.feed, self._store.base
         while feed.first <= feed.last:
-            records = self._log.read(base + feed.first - 1, CHUNK)
-            old = [number - base for number, record in records if _HEADER.unpack_from(record)[0] < before_ms]
+            found = self._log.read(base + feed.first - 1, CHUNK)
+            old = [number - base for number, record in found if _HEADER.unpack_from(record)[0] < before_ms]
             if not old:
                 return
             feed.expire(min(old[-1], feed.last))
 
     def close(self) -> None:
-        """See `MemoryInlet.close`."""
+        """What is under way to the disk is not kept either."""
         self._is_closed = True
-        self._waiting.clear()
-        self._log.truncate(self._log.next - 1)
-
-    def _drain(self) -> None:
-        feed, base = self.feed, self._store.base
-        while self._waiting and feed.ended is None:
-            number, size, shown = self._waiting[0]
-            if base + feed.last + 1 < number:
-                # An instance of the plugin that has failed since had this write under way: it is in the log, too.
-                [(number, record)] = self._log.read(base + feed.last, 1)
-                size, shown = len(record) + LOG_RECORD_OVERHEAD_BYTES, _shown(record)
-            if not feed.may_push(size):
-                return
-            if number == self._waiting[0][0]:
-                self._waiting.popleft()
-            if isinstance(shown, FeedLoss):
-                feed.push_loss(shown, size)
-            else:
-                feed.push(shown, size)
+        super().close()
 
 
 class _LogStore:
@@ -300,20 +286,14 @@ class _LogStore:
     def _read(self, number: int) -> dict[int, ReceivedEvent | FeedLoss]:
         first = number // CHUNK * CHUNK
         # Only as far back as the reader is: what is before it was read already, or is gone.
-        records = self._log.read(self.base + number - 1, first + CHUNK - number)
-        chunk = {each - self.base: _shown(record) for each, record in records}
+        found = self._log.read(self.base + number - 1, first + CHUNK - number)
+        chunk = {each - self.base: _shown(record) for each, record in found}
         chunk.setdefault(number, DAMAGED)
         self._chunks[number // CHUNK] = chunk
         self._chunks.move_to_end(number // CHUNK)
         if len(self._chunks) > CHUNKS_MAX:
             self._chunks.popitem(last=False)
         return chunk
-
-
-def _records(log: Log, after: int) -> Iterator[tuple[int, bytes]]:
-    while found := log.read(after, CHUNK * CHUNK):
-        yield from found
-        after = found[-1][0]
 
 
 def _event_id(record: bytes) -> EventId:

@@ -123,6 +123,11 @@ class Subscription:
         return format(self.number, "016x")
 
     @property
+    def is_begun(self) -> bool:
+        """Whether it has its filter."""
+        return self.current is not None
+
+    @property
     def feed(self) -> Feed[ReceivedEvent]:
         """What its clients read."""
         return self.inlet.feed

@@ -9,9 +9,11 @@ from typing import Any, Final
 from peerd.api import Host, Metric, Part, on_timer
 from peerd.errors import Unavailable
 from peerd.ids import NodeId
-from peerd.lib.admission import NOBODY, Admission, over_share
+from peerd.lib.admission import NOBODY, Admission
 from peerd.lib.feed import Feed, Policy
 from peerd.lib.filter import FilterError, Node, write
+from peerd.lib.saved import ReadPlaces
+from peerd.lib.subscriptions import ClientSubscriptions
 from peerd.quantities import format_size
 from protocols.pubsub import refusals
 from protocols.pubsub.config import PubSubConfig
@@ -76,15 +78,20 @@ class Subscriptions(Part):
         self._covering.on_refused = self._refused
         self._covering.on_placed = self._placed
         self._saved, self._refusals = SavedSubscriptions(host), Refusals(host)
+        self._read = ReadPlaces(host.store, self._saved.begun)
+        """Up to which number of its feed each durable one has been read."""
         self._placed_before: dict[int, SavedSubscription] = {}
         """Durable subscriptions, by number, that leaves knew before this node was restarted."""
         self._work: Admission[str] = Admission(WORK_PER_S, WORK_BURST_S)
-        self._all: dict[str, Subscription] = {}
-        self._by_name: dict[str, Subscription] = {}
+        self._all: ClientSubscriptions[Subscription] = ClientSubscriptions(self._refusal)
 
     def start(self) -> None:
-        """Bring back the durable subscriptions."""
-        for saved in self._saved.load():
+        """Bring back the durable subscriptions. One that cannot be read is left where it is, and counted."""
+        if damaged := self._saved.load(keeps_damaged=True):
+            self._host.count("peerd_pubsub_subscriptions_damaged_total", damaged)
+        self._read.load()
+        # Those with a place of their own come first: others may be covered by them, as they were.
+        for saved in sorted(self._saved.values(), key=lambda saved: not saved.points):
             policy = Policy(saved.policy)
             what = saved.number, saved.schema_name, saved.document
             subscription = Subscription(*what, name=saved.name, group=saved.group, policy=policy, since_ms=0)
@@ -102,7 +109,7 @@ class Subscriptions(Part):
                 self._placed_before[subscription.number] = saved
             self.local.expect(subscription, subscription.schema)
             self._begin(subscription)
-        self._host.when_over(self._let_go)
+        self._host.when_over(self._all.let_go)
         self._host.set_timer("subscriptions_check", CHECK_S)
 
     # What clients ask
@@ -132,18 +139,14 @@ class Subscriptions(Part):
 
         ``is_bounded``: the owner may have ``owner_share`` of what there is room for, and no more.
         """
-        if (known := self._by_name.get(request.name)) is not None:
-            if known.owner != owner:
-                raise NotDone("conflict", f"a subscription named {known.name} belongs to another token or user")
+        if (known := self._all.known(request.name, owner)) is not None:
             self._check_same(known, request)
             if known.was_received and known.current is not None:
                 on_done(self.view(known))
             else:
                 known.waiting.append(self._checked(known, request, on_done))
             return self.view(known)
-        if len(self._all) >= self._config.subscriptions_local:
-            self._refusals.count(self._host.id, QUOTA, is_proved=True)
-            raise NotDone("quota", f"this node's clients have {len(self._all)} subscriptions, which is the limit")
+        self._all.check_room(self._config.subscriptions_local)
         if is_bounded:
             self._check_share(request, owner)
         since_ms = max(1, round((self._host.wall_time() - request.since_s) * 1000)) if request.since_s else 0
@@ -207,8 +210,7 @@ class Subscriptions(Part):
     def end(self, id: str) -> SubscriptionView:
         """End a subscription; nothing comes to its readers from now on."""
         subscription = self.get(id)
-        if subscription.name:
-            self._saved.remove(subscription.name)
+        self._saved.remove(subscription.name)
         self._end(subscription, ENDED)
         return self.view(subscription)
 
@@ -225,26 +227,21 @@ class Subscriptions(Part):
 
     def continued(self, request: SubscriptionRequest, epoch: str) -> str | None:
         """The id of the subscription without a name whose stream has this epoch, if it is what is asked for now."""
-        for subscription in self._all.values():
-            if subscription.feed.epoch != epoch or subscription.name or subscription.current is None:
-                continue
-            same = request.schema_name, request.group, request.policy
-            if (subscription.schema, subscription.group, subscription.policy.value) != same:
-                return None
-            text = self._parsed(subscription.current.schema, request.filter)[1]
-            return subscription.id if text == subscription.current.text else None
-        return None
+        found = self._all.of_feed(epoch)
+        if found is None or found.name or found.current is None:
+            return None
+        if (found.schema, found.group, found.policy.value) != (request.schema_name, request.group, request.policy):
+            return None
+        text = self._parsed(found.current.schema, request.filter)[1]
+        return found.id if text == found.current.text else None
 
     def views(self) -> list[SubscriptionView]:
         """The subscriptions of this node's clients, oldest first."""
-        return [self.view(subscription) for subscription in self._all.values()]
+        return [self.view(subscription) for subscription in self._all]
 
     def get(self, id: str) -> Subscription:
         """Return a subscription by its id, or by its name if it is durable. Raises `NotDone`."""
-        found = self._all.get(id) or (self._by_name.get(id) if id else None)
-        if found is None:
-            raise NotDone("unknown", f"there is no subscription {id!r:.80} on this node")
-        return found
+        return self._all.get(id)
 
     def view_of(self, id: str) -> SubscriptionView:
         """One of them, by its id, or by its name if it is durable."""
@@ -258,11 +255,11 @@ class Subscriptions(Part):
 
     def all(self) -> list[Subscription]:
         """All of them, in the order in which they were made."""
-        return list(self._all.values())
+        return list(self._all)
 
     def of_schema(self, schema: str) -> list[Subscription]:
         """The subscriptions to events of one schema."""
-        return [subscription for subscription in self._all.values() if subscription.schema == schema]
+        return [subscription for subscription in self._all if subscription.schema == schema]
 
     def pieces(self, subscription: Subscription) -> list[Installation]:
         """The pieces of a subscription that are, or will be, in leaves."""
@@ -274,25 +271,20 @@ class Subscriptions(Part):
     @on_timer("subscriptions_check")
     def on_subscriptions_check(self, payload: None) -> None:
         """End what nobody reads; let go of what is too old; write how far readers of durable ones have come."""
-        now = self._host.now()
         now_ms = self._now_ms()
-        for subscription in list(self._all.values()):
+        for subscription in self._all:
             if subscription.name:
                 with suppress(Unavailable):  # the disk may answer the next time
                     subscription.inlet.expire(max(0, now_ms - subscription.keep_s * 1000))
-                    self._saved.change(subscription.name, read=subscription.feed.taken)
-            elif subscription.feed.readers or subscription.current is None:
-                subscription.unread_since = None
-            elif subscription.unread_since is None:
-                subscription.unread_since = now
-            elif now - subscription.unread_since >= self._config.unread_for:
-                self._end(subscription, UNREAD)
+        self._read.note({each.name: str(each.feed.taken) for each in self._all if each.name})
+        for subscription in self._all.unread(self._host.now(), self._config.unread_for):
+            self._end(subscription, UNREAD)
         self._host.set_timer("subscriptions_check", CHECK_S)
 
     @on_timer("subscription_again")
     def on_subscription_again(self, id: str) -> None:
         """Try again what was refused, or could not begin."""
-        subscription = self._all.get(id)
+        subscription = self._all.by_id.get(id)
         if subscription is None:
             return
         if subscription.current is None:
@@ -307,9 +299,7 @@ class Subscriptions(Part):
 
     def _enter(self, subscription: Subscription) -> None:
         subscription.is_leaf = lambda node: self._is_leaf(subscription, node)
-        self._all[subscription.id] = subscription
-        if subscription.name:
-            self._by_name[subscription.name] = subscription
+        self._all.add(subscription)
         self._host.gauge("peerd_pubsub_local_subscriptions", len(self._all))
 
     def _is_leaf(self, subscription: Subscription, node: NodeId) -> bool:
@@ -361,26 +351,28 @@ class Subscriptions(Part):
     def _check_share(self, request: SubscriptionRequest, owner: str) -> None:
         """Raise `NotDone` if an owner would have more than its share, so that nobody uses up what is for all."""
         config = self._config
-        owners = (each.owner for each in self._all.values())
-        if too_many := over_share(owner, owners, config.subscriptions_local, config.owner_share):
-            self._refusals.count(self._host.id, QUOTA, is_proved=True)
-            raise NotDone("quota", f"{too_many} subscriptions here, the limit for one (owner_share)")
+        self._all.check_share(owner, config.subscriptions_local, config.owner_share, " (owner_share)")
         aside, room = self._saved.bytes_of(owner), int(config.owner_share * config.durable_total)
         if request.name and aside + self._bytes_max(request) > room:
-            self._refusals.count(self._host.id, QUOTA, is_proved=True)
-            raise NotDone(
+            raise self._refusal(
                 "quota",
                 f"durable subscriptions of {owner or NOBODY} have {format_size(aside)} of the {format_size(room)} "
                 "that are for one (owner_share): end some, or ask for less than "
                 f"{format_size(self._bytes_max(request))} (keep_bytes)",
             )
 
+    def _refusal(self, kind: str, why: str) -> NotDone:
+        """What is raised where clients ask for more than they may have, or for what is not theirs."""
+        if kind == "quota":
+            self._refusals.count(self._host.id, QUOTA, is_proved=True)
+        return NotDone(kind, why)
+
     def _bytes_max(self, request: SubscriptionRequest) -> int:
         return request.keep_bytes or request.bytes_max or self._config.durable_bytes
 
     def _saved_new(self, subscription: Subscription, request: SubscriptionRequest) -> SavedSubscription:
         bytes_max = self._bytes_max(request)
-        slot, log = self._saved.free_slot(bytes_max, self._config.durable_total)
+        slot, log = self._saved.free_for(bytes_max, self._config.durable_total)
         saved = SavedSubscription(
             number=subscription.number,
             name=subscription.name,
@@ -394,7 +386,7 @@ class Subscriptions(Part):
             base=log.next - 1,
             owner=subscription.owner,
         )
-        self._saved.save(saved)
+        self._saved.save(saved.name, saved)
         return saved
 
     def _open(self, subscription: Subscription, saved: SavedSubscription) -> None:
@@ -405,8 +397,9 @@ class Subscriptions(Part):
             window.forget(event, number)
             subscription.delivered -= 1  # it comes again
 
-        log, bounds = self._saved.log(saved.slot), (saved.base, number, saved.bytes_max)
-        inlet = DurableInlet(log, *bounds, failed, self._now_ms, saved.read)
+        log, base = self._saved.log_of(saved)
+        read = int(self._read.get(saved.name, saved.read))
+        inlet = DurableInlet(log, base, number, saved.bytes_max, failed, self._now_ms, read)
         for loss in inlet.losses:
             subscription.count_lost(loss)
         for event in inlet.take_known():
@@ -418,7 +411,7 @@ class Subscriptions(Part):
         """Look up its schema, and install it."""
 
         def fetched(schema: SchemaView | None, why_not: str) -> None:
-            if self._all.get(subscription.id) is not subscription or subscription.current is not None:
+            if subscription.is_ending or subscription.current is not None:
                 return
             if schema is None:
                 self._cannot_begin(subscription, NotDone("unknown", why_not))
@@ -439,11 +432,9 @@ class Subscriptions(Part):
         """The filter does not fit the schema that is known; a later version may have what it names."""
 
         def looked(is_later: bool) -> None:
-            if self._all.get(subscription.id) is not subscription:
-                return
-            if is_later:
+            if is_later and not subscription.is_ending:
                 self._begin(subscription)
-            else:
+            elif not subscription.is_ending:
                 self._cannot_begin(subscription, error)
 
         self._schemas.look_again(subscription.schema, looked)
@@ -553,8 +544,8 @@ class Subscriptions(Part):
         if subscription.name:
             with suppress(Unavailable):  # then it comes back after the next start, and is ended again
                 self._saved.remove(subscription.name)
-            del self._by_name[subscription.name]
-        del self._all[subscription.id]
+            self._read.pop(subscription.name, None)
+        self._all.remove(subscription)
         self._host.gauge("peerd_pubsub_local_subscriptions", len(self._all))
         self._host.cancel_timer("subscription_again", subscription.id)
         subscription.is_ending = True
@@ -569,8 +560,3 @@ class Subscriptions(Part):
         waiting, subscription.waiting = subscription.waiting, []
         for on_done in waiting:
             on_done(NotDone("unknown", reason))
-
-    def _let_go(self, reason: str) -> None:
-        """This instance of the plugin ends, and its readers with it; they come back and resume."""
-        for subscription in self._all.values():
-            subscription.feed.end(reason)
