@@ -229,8 +229,9 @@ class DurableInlet(_Inlet):
     ) -> None:
         def durable(number: int) -> None:
             # An instance of the plugin that has failed since may have had writes under way: they are in the log, too.
-            while self._seen + 1 < number and (before := self._log.read(self._seen, 1)):
-                [(self._seen, late)] = before
+            for at, late in records(self._log, self._seen) if self._seen + 1 < number else ():
+                if at >= number:
+                    break
                 self._waiting.append((charge_bytes(late), _shown(late)))
             self._seen = number
             self._waiting.append((charge_bytes(record), shown))
