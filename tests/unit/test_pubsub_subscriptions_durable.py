@@ -163,7 +163,8 @@ def test_what_was_not_on_disk_was_not_taken() -> None:
     assert again.numbers(id) == [1, 2]
 
 
-def test_what_an_instance_that_has_failed_had_under_way_to_the_disk_keeps_its_number() -> None:
+@pytest.mark.parametrize("damaged", [(), (1,), (2,), (1, 2)])
+def test_what_an_instance_that_has_failed_had_under_way_to_the_disk_keeps_its_number(damaged: tuple[int, ...]) -> None:
     host = FakeHost(1)
     log = host.store.log("events-00")
 
@@ -174,14 +175,17 @@ def test_what_an_instance_that_has_failed_had_under_way_to_the_disk_keeps_its_nu
     for number in (1, 2):
         failed.put(taken(event(number, price=6), {}, False, 0), Writes())
     again = inlet()
+    host.run_later()
+    for number in damaged:
+        del host.store.logs["events-00"].records[number]
     again.put(taken(event(3, price=6), {}, False, 0), Writes())
     host.run_later()
     reader = again.feed.reader("start")
-    entries = [reader.take() for _ in range(4)]
-    assert [(entry.number, number_of(entry.value)) for entry in entries if isinstance(entry, FeedItem)] == [
-        (1, 1),
-        (2, 2),
-        (3, 3),
+    entries = [reader.take() for _ in range(3)]
+    found = [(entry.number, number_of(entry.value)) for entry in entries if isinstance(entry, FeedItem)]
+    assert found == [(number, number) for number in (1, 2, 3) if number not in damaged]
+    assert [entry for entry in entries if isinstance(entry, FeedDropped)] == [
+        FeedDropped(number, number, FeedLoss(1, "damaged")) for number in damaged
     ]
 
 

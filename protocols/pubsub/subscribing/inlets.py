@@ -7,6 +7,7 @@ import json
 import struct
 from collections import OrderedDict, deque
 from collections.abc import Callable
+from itertools import takewhile
 from typing import Final
 
 from msgspec.structs import replace
@@ -229,10 +230,11 @@ class DurableInlet(_Inlet):
     ) -> None:
         def durable(number: int) -> None:
             # An instance of the plugin that has failed since may have had writes under way: they are in the log, too.
-            for at, late in records(self._log, self._seen) if self._seen + 1 < number else ():
-                if at >= number:
-                    break
-                self._waiting.append((charge_bytes(late), _shown(late)))
+            found = records(self._log, self._seen) if self._seen + 1 < number else ()
+            late = dict(takewhile(lambda each: each[0] < number, found))
+            for at in range(self._seen + 1, number):
+                before = late.get(at)
+                self._waiting.append((0, DAMAGED) if before is None else (charge_bytes(before), _shown(before)))
             self._seen = number
             self._waiting.append((charge_bytes(record), shown))
             self._drain()
