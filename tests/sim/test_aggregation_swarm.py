@@ -27,7 +27,7 @@ LARGE = (2, 3)
 SMALLER = 12
 
 
-@pytest.mark.parametrize("seed", cases(range(6), range(6, 12)))
+@pytest.mark.parametrize("seed", cases((0, 2, 3, 4, 5), (1, *range(6, 12))))
 def test_seed(seed: int) -> None:
     result = run_seed(seed, nodes=SMALLER if seed in LARGE else None, protocols=PROTOCOLS)
     assert result.passed, f"{result.plan}: {result.failure}"
@@ -41,7 +41,7 @@ def test_seed_in_the_ring_that_it_draws(seed: int) -> None:
     assert result.passed, f"{result.plan}: {result.failure}"
 
 
-@pytest.mark.parametrize("seed", cases((0, 1, 3, 77), (2, 4, 5, 6, 7)))
+@pytest.mark.parametrize("seed", cases((0, 1, 77), range(2, 8)))
 def test_seed_among_liars(seed: int) -> None:
     """Seed 77 was red once: a node went on at the instant when another died that had left, and come back, before."""
     result = run_seed(seed, nodes=6, protocols=PROTOCOLS, attackers=Attackers(number=1))

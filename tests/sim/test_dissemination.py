@@ -24,6 +24,7 @@ from protocols.dissemination.models import (
 )
 from protocols.dissemination.plugin import Dissemination
 from protocols.dissemination.service import StreamRefused
+from tests.support.long_cases import cases
 
 SPEC = StreamSpec(name="news", kind="classes", policy="first_fit")
 CLASSES = "abcd"
@@ -101,7 +102,7 @@ def test_a_tree_is_told_by_any_node_and_within_the_fan_out() -> None:
         assert node.depth == (0 if node.parent is None else by_id[node.parent].depth + 1)
 
 
-@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("seed", cases(range(2), (2, 3)))
 def test_killed_nodes_cost_their_subtrees_nothing(seed: int) -> None:
     streams = Streams(20, seed)
     streams.subscribe_all()

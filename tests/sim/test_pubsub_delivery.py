@@ -41,6 +41,7 @@ from protocols.pubsub.messages import (
 from protocols.pubsub.names import EventId, Tree, key_of
 from protocols.pubsub.ports import CellDecision, Here, NotMine, SchemaView, Unsettled, Values
 from protocols.pubsub.subscribing.writes import Writes
+from tests.support.long_cases import cases
 from tests.support.pubsub_leaf import SCHEMA, FakeLeaves, FakeSchemas
 
 LEVEL = 3
@@ -292,7 +293,7 @@ def test_all_events_arrive_although_messages_are_lost(seed: int, delivery: str) 
     simulation.validate()
 
 
-@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("seed", cases(range(2), (2, 3)))
 def test_roots_die_and_what_was_acknowledged_arrives(seed: int) -> None:
     world = World(24, seed, loss=0.05, delivery_keep="30s")
     populate(world)

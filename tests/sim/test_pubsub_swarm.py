@@ -28,6 +28,7 @@ from protocols.pubsub.publishing.probing import probe_region
 from protocols.pubsub.subscribing.installation import InstallAction, Installation
 from protocols.pubsub.subscribing.local import Entry, LocalSubscriptions, TakenWindow
 from protocols.pubsub.tree.rendezvous import Rendezvous
+from tests.support.long_cases import cases, long_case
 from tests.support.pubsub_rings import PubSubRing
 
 PROTOCOLS = ("pubsub",)
@@ -40,7 +41,7 @@ BURST = 8
     ("seed", "nodes"),
     (
         (0, 8),
-        (1, 64),
+        long_case(1, 64),
         (3, 24),
         (4, 1),
         (5, 2),
@@ -53,7 +54,7 @@ BURST = 8
         (180, 8),
         (715, 3),
         (726, 12),
-        (9, None),
+        long_case(9, None),
         (12, None),
     ),
 )
@@ -84,7 +85,7 @@ def test_seed_in_which_all_that_knew_where_a_leaf_had_moved_died_at_once() -> No
     assert run_seed(206, without=frozenset({"liars"}), protocols=PROTOCOLS).failure is None
 
 
-@pytest.mark.parametrize("seed", [0, 2, 4, 7, *(pytest.param(seed, marks=pytest.mark.long) for seed in (1, 3, 5, 6))])
+@pytest.mark.parametrize("seed", cases((0, 4, 7), (1, 2, 3, 5, 6)))
 def test_seed_among_liars(seed: int) -> None:
     result = run_seed(seed, nodes=8, protocols=PROTOCOLS, attackers=Attackers(share=0.1))
     assert result.passed, f"{result.plan}: {result.failure}"

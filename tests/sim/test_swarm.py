@@ -20,12 +20,18 @@ from peerd.sim.swarm.swarm import SeedRun, SwarmSummary, run_seed, run_swarm
 from peerd.sim.world import SimulationFailure
 from tests.support.long_cases import cases
 
-SEEDS = cases(range(24), range(24, 50))
+DEAR = (1, 3, 17, 19, 23)
+"""No bug was found with them, and these five take two thirds of the time of the first 24."""
+SEEDS = cases([seed for seed in range(24) if seed not in DEAR], (*DEAR, *range(24, 50)))
 LARGE = (2, 18, 22)
 """In the rings that they draw, of 64 and 109 nodes, these three take as long as all others together."""
 ONCE_RED = (3317, 4094, 5112, 5195)
 """Without hostile nodes: a goodbye missed, a key with two roots, nobody of the ring left (twice)."""
-SEEDS_AMONG_LIARS = cases(range(10), range(10, 24))
+DEAR_AMONG_LIARS = (2, 3)
+"""No bug was found with them, and they take three quarters of the time of the first ten."""
+SEEDS_AMONG_LIARS = cases(
+    [seed for seed in range(10) if seed not in DEAR_AMONG_LIARS], (*DEAR_AMONG_LIARS, *range(10, 24))
+)
 ONCE_RED_AMONG_LIARS = (67, 68, 130, 156)
 """With one hostile node among eight, which floods: honest nodes passed the flood on, and accused each other of it."""
 LATER_RED_AMONG_LIARS = (10222, 10253, 10297, 10502, 10940, 11982)
