@@ -291,7 +291,7 @@ class Log(Protocol):
         time. A number that is skipped was lost to damage of the disk. Raises `Unavailable` when the disk refuses.
         """
 
-    def truncate(self, through: int) -> None:
+    def truncate(self, watermark: int) -> None:
         """Remove the records up to this number. That is durable a little later: after a crash some may be back."""
 
 

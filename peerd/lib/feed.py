@@ -247,9 +247,9 @@ class Feed(Generic[T]):
             self.last += count
             self._wake_readers()
 
-    def expire(self, through: int) -> None:
+    def expire(self, watermark: int) -> None:
         """Let go of the items up to this number, because they are too old, whoever has not taken them yet."""
-        self._let_go(min(through, self.last) + 1)
+        self._let_go(min(watermark, self.last) + 1)
         self._reader_moved()
 
     def forget_taken(self) -> None:

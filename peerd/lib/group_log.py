@@ -138,9 +138,9 @@ class GroupLog:
             if each.number >= first:
                 yield each.number, each.record
 
-    def truncate(self, through: int) -> None:
+    def truncate(self, watermark: int) -> None:
         """See `peerd.api.Log.truncate`."""
-        for number in range(self._first, min(through, self._next - 1) + 1):
+        for number in range(self._first, min(watermark, self._next - 1) + 1):
             self._bytes -= self._sizes.pop(number, 0)
             self._first = number + 1
         self._commit()

@@ -131,9 +131,9 @@ class SimStream:
         self._in_flight_bytes += size
         port, engine = self._port, self._engine
         departure = port.up_free_at = max(port.up_free_at, engine.now) + size * port.up_s_per_byte
-        through = self._network.through_link(port, self._peer_port, departure, size)
+        watermark = self._network.through_link(port, self._peer_port, departure, size)
         delay_s = self._delay_s()
-        arrival = max(max(through, self._stopped_until()) + delay_s, self._last_arrival)
+        arrival = max(max(watermark, self._stopped_until()) + delay_s, self._last_arrival)
         self._last_arrival = arrival
         engine.schedule(departure, mark_of(port.index, SENT_MARK), self._departed, size)
         view = piece[0]

@@ -229,7 +229,7 @@ class Attach(Message):
 
 @message(0x0301, bytes_max=128)
 class Ready(Message):
-    """I hold what you want from ``since`` on, up to ``through``; tell me when to `Begin`.
+    """I hold what you want from ``since`` on, up to ``watermark``; tell me when to `Begin`.
 
     ``since`` is later than what was asked for where even the producer does not remember so much: a gap.
     """
@@ -237,7 +237,7 @@ class Ready(Message):
     stream: NodeId
     attempt: U64
     since: StreamPosition
-    through: StreamPosition
+    watermark: StreamPosition
 
 
 @message(0x0302, bytes_max=12 * KIB)
@@ -302,7 +302,7 @@ class Widened(Message):
     stream: NodeId
     interests: InterestIds
     since: StreamPosition
-    through: StreamPosition
+    watermark: StreamPosition
     """And this is how far you have come with that."""
     attempt: U64 = 0
     number: U64 = 0
@@ -320,7 +320,7 @@ class Narrow(Message):
 
 @message(0x0309, bytes_max=60 * KIB)
 class ItemBatch(Message):
-    """Parent to child: items that it wants, in order. There is nothing else for it up to ``through``.
+    """Parent to child: items that it wants, in order. There is nothing else for it up to ``watermark``.
 
     ``seals``: what the producer has signed; none where none of the items is signed. ``certificate``: of that producer,
     unless it is that of the message with seals before this one on the edge.
@@ -328,7 +328,7 @@ class ItemBatch(Message):
 
     stream: NodeId
     items: Items
-    through: StreamPosition
+    watermark: StreamPosition
     attempt: U64 = 0
     number: U64 = 0
     seals: Seals = ()
@@ -337,14 +337,14 @@ class ItemBatch(Message):
 
 @message(0x030A, bytes_max=20 * KIB)
 class TreeHeartbeat(Message):
-    """Parent to child, when there is nothing to carry: it has everything up to ``through``; the parent lives.
+    """Parent to child, when there is nothing to carry: it has everything up to ``watermark``; the parent lives.
 
     ``path``: the nodes from the producer to the parent, when they have changed. ``is_stale``: the parent, or a node
     above it, has no parent, so nobody knows whether what was sent is still so.
     """
 
     stream: NodeId
-    through: StreamPosition
+    watermark: StreamPosition
     path: Path | None = None
     attempt: U64 = 0
     number: U64 = 0
@@ -512,13 +512,13 @@ class HandOverState(IntEnum):
 class HandOver(Message):
     """Producer to the next one: `HandOverAnswer` comes back at once, and the question again until all is done.
 
-    ``term``: the producer's own. ``through``: the next one has to have everything up to here.
+    ``term``: the producer's own. ``watermark``: the next one has to have everything up to here.
     """
 
     stream: NodeId
     step: U8
     term: Annotated[int, Meta(ge=0, le=TERM_MAX)]
-    through: StreamPosition
+    watermark: StreamPosition
 
 
 @message(0x0319, bytes_max=3 * KIB)

@@ -74,7 +74,7 @@ class InterestKind(Protocol):
         """The share of ``one``'s items that ``other`` wants too, 0 to 1, guessed from the texts alone."""
 
 
-class LastGiven(Protocol):
+class LastSent(Protocol):
     """What one holder (a child, a subscription, or this node itself) was last given, by object.
 
     For kinds in which an item matters to a holder only by what that one has already: values within a tolerance.
@@ -83,16 +83,16 @@ class LastGiven(Protocol):
     def want(self, interests: Iterable[Interest]) -> None:
         """What the holder wants from now on. For this node itself: what its parent has promised to send."""
 
-    def offer(self, held: ParsedItem, here: Any) -> bool:
+    def offer(self, parsed: ParsedItem, here: Any) -> bool:
         """Whether the holder has to get an item that this node has now; if so it counts as given.
 
-        ``here``: this node's own `LastGiven`.
+        ``here``: this node's own `LastSent`.
         """
 
-    def give(self, held: ParsedItem) -> None:
+    def give(self, parsed: ParsedItem) -> None:
         """The holder has this item, whatever it had. Raises `ItemError`: above a limit."""
 
-    def has(self, held: ParsedItem) -> bool:
+    def has(self, parsed: ParsedItem) -> bool:
         """Whether this is the item that the holder has, of that object."""
 
     def newest(self) -> Sequence[ParsedItem]:
@@ -109,11 +109,11 @@ class LastGiven(Protocol):
 class RememberingKind(Protocol):
     """An `InterestKind` in which it depends on what a holder has whether an item matters to it.
 
-    `InterestSet.match` then tells whom an item may concern, and `LastGiven` who gets it. There is no past to ask for:
+    `InterestSet.match` then tells whom an item may concern, and `LastSent` who gets it. There is no past to ask for:
     who comes is given the newest item of each object.
     """
 
-    def make_given(self, *, is_source: bool = False) -> LastGiven: ...
+    def make_last_sent(self, *, is_source: bool = False) -> LastSent: ...
     def object_of(self, content: Any) -> Hashable:
         """The object that an item's content is a value of."""
 

@@ -262,20 +262,20 @@ class StreamNode(NodeTree):
         """How many children more would be taken."""
         return max(0, self._room_after(None))
 
-    def _passed(self, held: ParsedItem, is_own: bool, children: Sequence[NodeId]) -> None:
+    def _passed(self, parsed: ParsedItem, is_own: bool, children: Sequence[NodeId]) -> None:
         if not self.is_producer:
             counts = self.meter.counts
             counts.items_in += 1
-            counts.bytes_in += held.item.size
+            counts.bytes_in += parsed.item.size
             counts.spurious += not is_own
             if is_own:
-                counts.late_ms += max(0, self._wall_ms() - held.item.published_ms)
-        self.policy.passed(held, is_own, children)
-        self._note_document(held)
+                counts.late_ms += max(0, self._wall_ms() - parsed.item.published_ms)
+        self.policy.passed(parsed, is_own, children)
+        self._note_document(parsed)
 
-    def _note_document(self, held: ParsedItem) -> None:
-        if held.item.attachment is not None and not self.is_producer:
-            self.on_document(held.item, held.item.attachment)
+    def _note_document(self, parsed: ParsedItem) -> None:
+        if parsed.item.attachment is not None and not self.is_producer:
+            self.on_document(parsed.item, parsed.item.attachment)
 
     def with_documents(self, deliver: Deliver) -> Deliver:
         """Have the documents fetched that belong to what a subscription gets, be it of the past."""
@@ -365,15 +365,15 @@ class StreamNode(NodeTree):
         self._releasing.check_room()
         now = self.host.now()
         content = self.kind.content(item)
-        held = ParsedItem(self._proofs.sealed(item), content)
+        parsed = ParsedItem(self._proofs.sealed(item), content)
         self._busy_s += self.host.now() - now
         try:
             if self.keeping is None:
-                self._releasing.release(held)
+                self._releasing.release(parsed)
             else:
-                self.keeping.publish(held)
+                self.keeping.publish(parsed)
         except BaseException:  # whatever was raised on the way: if the item has gone, the next one has another number
-            if self._releasing.through < item.position:
+            if self._releasing.watermark < item.position:
                 self._proofs.take_back(item)
             else:
                 self.sequence = item.position.sequence
@@ -382,9 +382,9 @@ class StreamNode(NodeTree):
         self.pace.published(now)
         return item
 
-    def _let_out(self, held: ParsedItem) -> None:
+    def _let_out(self, parsed: ParsedItem) -> None:
         now = self.host.now()
-        self.member.release_item(held, now)
+        self.member.release_item(parsed, now)
         self._busy_s += self.host.now() - now
         self._unsent += 1
         if self._unsent >= ITEMS_MAX:
@@ -466,7 +466,7 @@ class StreamNode(NodeTree):
         self.meter.counts.held_ms, self.meter.counts.outdated_ms = self._freshness.until(self._wall_ms())
         self.meter.tick(now)
         if self.keeping is not None:
-            self.keeping.tick(now, self._releasing.through, self.member.state.buffer.floor)
+            self.keeping.tick(now, self._releasing.watermark, self.member.state.buffer.floor)
         if self._ended_at is not None:
             self._stream_over()
         elif not self.is_unused:

@@ -149,18 +149,18 @@ class Subscribing(Part):
         subscription.is_live = True
         node = self._nodes.get(stream_key(subscription.stream))
         if subscription.name and node is not None:
-            through = node.member.subscriptions[subscription.number].through or START
+            watermark = node.member.subscriptions[subscription.number].watermark or START
             with suppress(Unavailable):  # then it ends with this daemon, which its view says
-                self._named.keep(subscription, position_text(through))
+                self._named.keep(subscription, position_text(watermark))
                 subscription.is_kept = True
             if subscription.is_anew:
-                subscription.begin_anew(through)
+                subscription.begin_anew(watermark)
         self._tell(subscription, self.view(subscription))
 
     def view(self, subscription: StreamSubscription) -> StreamSubscriptionView:
         """A subscription, as its client sees it."""
         node = self._nodes.get(stream_key(subscription.stream))
-        return subscription.view(None if node is None or node.depth is None else node.member.state.through)
+        return subscription.view(None if node is None or node.depth is None else node.member.state.watermark)
 
     @staticmethod
     def _tell(subscription: StreamSubscription, answer: StreamSubscriptionView | Exception) -> None:

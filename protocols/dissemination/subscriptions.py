@@ -128,9 +128,9 @@ class StreamSubscription:
             self.feed.skip(1)
             self.not_taken += 1
 
-    def view(self, through: StreamPosition | None) -> StreamSubscriptionView:
-        """What clients see of it. ``through``: how far this node has come; ``None``: no way leads to the producer."""
-        is_orphaned = through is None
+    def view(self, watermark: StreamPosition | None) -> StreamSubscriptionView:
+        """What clients see of it. ``watermark``: how far this node has come; ``None``: no way leads to the producer."""
+        is_orphaned = watermark is None
         state = "ended" if self.is_ended else "joining" if not self.is_live else "orphaned" if is_orphaned else "live"
         own = ("id", "stream", "kind", "name", "owner", "received", "missed_gaps", "is_kept")
         return StreamSubscriptionView.model_validate(
@@ -140,15 +140,15 @@ class StreamSubscription:
                 "epoch": self.feed.epoch,
                 "state": state,
                 "dropped": sum(self.drops().values()),
-                "note": self._note(through),
+                "note": self._note(watermark),
             }
         )
 
-    def _note(self, through: StreamPosition | None) -> str:
-        if through is None or self.after is None or not self.is_live or self.after <= through:
+    def _note(self, watermark: StreamPosition | None) -> str:
+        if watermark is None or self.after is None or not self.is_live or self.after <= watermark:
             return ""
         return (
-            f"the stream is at {position_text(through)}, before {position_text(self.after)}: "
+            f"the stream is at {position_text(watermark)}, before {position_text(self.after)}: "
             "what comes until then is not given to you"
         )
 

@@ -260,7 +260,7 @@ class StreamNodes(Part):
                 self._follow(node, answer)
             elif is_earlier:
                 # The later one is not known in this part of the ring, or it was given back before anything came of it.
-                has_nothing = node.member.state.through.epoch < epoch_of(node.record.term, 0)
+                has_nothing = node.member.state.watermark.epoch < epoch_of(node.record.term, 0)
                 if has_nothing and self._stays_other(node):
                     self._follow(node, answer)
             elif is_rival:

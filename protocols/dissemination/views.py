@@ -38,7 +38,7 @@ def view_of(record: StreamRecord, node: StreamNode | None = None, subscriptions:
         return view
     own = {
         "role": "producer" if node.is_producer else "subscriber",
-        "position": position_text(node.member.state.through),
+        "position": position_text(node.member.state.watermark),
         "parent": None if node.parent is None else format_id(node.parent.id),
         "depth": node.depth,
         "children": len(node.member.down.children),

@@ -203,7 +203,7 @@ def _read_item(kind: InterestKind) -> Callable[[bytes], None]:
         everything = kind.parse("")
         assert kind.matches(everything, held.content)
         if isinstance(kind, RememberingKind):
-            given, here = kind.make_given(), kind.make_given(is_source=True)
+            given, here = kind.make_last_sent(), kind.make_last_sent(is_source=True)
             here.give(held)
             given.want([everything])
             assert given.offer(held, here) and given.has(held) and not given.offer(held, here)

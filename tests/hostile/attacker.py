@@ -117,7 +117,7 @@ class Attacker:
         data_root: Path,
         bystanders: Sequence[PeerRef],
         *,
-        through: PeerRef | None = None,
+        watermark: PeerRef | None = None,
     ) -> None:
         record = layout.read()
         assert record is not None
@@ -131,7 +131,7 @@ class Attacker:
         """Exceptions of the attacker's own plugins: mistakes of a script."""
         self.accept: Callable[[PeerRef], StreamHandler] | None = None
         """Takes the bulk connections of others instead of the attacker's node."""
-        seeds = self.bystanders if through is None else [through]
+        seeds = self.bystanders if watermark is None else [watermark]
         loaded = self._config(record.name, directory, data_root, seeds)
         aggregation = loaded.config.protocols.get("aggregation")
         assert isinstance(aggregation, AggregationConfig)

@@ -107,14 +107,14 @@ class Ring:
         """The numbers of the daemons that no script kills."""
         return [index for index in range(len(self.ids)) if index not in self.wiped]
 
-    def newcomer(self, *, through: PeerRef | None = None) -> Attacker:
-        """One more member, which is honest as long as no script says otherwise; ``through``: its only seed."""
+    def newcomer(self, *, watermark: PeerRef | None = None) -> Attacker:
+        """One more member, which is honest as long as no script says otherwise; ``watermark``: its only seed."""
         self._attackers += 1
         directory = self.cluster.layout.directory.parent
         root = data_folder(directory, LIAR_BIT)
         nodes = [self.record.nodes[index] for index in self.indexes()]
         honest = [PeerRef(parse_id(node.id), LOOPBACK, node.port) for node in nodes]
-        newcomer = Attacker(self.cluster.layout, f"member-{self._attackers}", root, honest, through=through)
+        newcomer = Attacker(self.cluster.layout, f"member-{self._attackers}", root, honest, watermark=watermark)
         self.guests.add(newcomer.id)
         return newcomer
 

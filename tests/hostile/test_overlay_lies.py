@@ -154,7 +154,7 @@ async def test_who_is_sent_astray_by_a_member_joins_all_the_same(ring: Ring) -> 
             return True
 
         attacker.listen = mislead
-        async with ring.newcomer(through=attacker.peer) as newcomer:
+        async with ring.newcomer(watermark=attacker.peer) as newcomer:
             honest = {format_id(node_id) for node_id in ring.ids}
             members = {format_id(peer.id) for peer in newcomer.daemon.node.overlay.leaf_set().members()}
             assert honest <= members

@@ -139,7 +139,7 @@ async def test_circles_that_it_arranges_leave_everybody_a_way_to_the_producer(ri
 
         def twist(peer: PeerRef, message: Message) -> Message | None:
             if isinstance(message, TreeHeartbeat) and peer.id in stream.below:
-                return TreeHeartbeat(key, message.through, (*below, attacker.peer), message.attempt, message.number)
+                return TreeHeartbeat(key, message.watermark, (*below, attacker.peer), message.attempt, message.number)
             return None if isinstance(message, Climb) else message
 
         def close(_: int) -> None:

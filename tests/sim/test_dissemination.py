@@ -70,9 +70,9 @@ class Streams:
 
     def assert_complete(self) -> None:
         self.judge.read()
-        through = {name: stream.last for name, stream in self.judge.streams.items()}
+        watermark = {name: stream.last for name, stream in self.judge.streams.items()}
         assert not self.judge.offences
-        assert not self.judge.missing(through)
+        assert not self.judge.missing(watermark)
 
     def tree(self, at: Place) -> StreamTreeView:
         told: list[StreamTreeView | Exception] = []

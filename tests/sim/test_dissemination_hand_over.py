@@ -230,7 +230,7 @@ def test_where_nobody_hears_that_the_record_is_stored_the_store_decides(monkeypa
     streams.settle(40.0)
     streams.assert_complete()
     live = [each for each in streams.judge.watched if each.is_live]
-    assert all(each.through is not None and each.through >= StreamPosition(2 << TERM_SHIFT, 0) for each in live)
+    assert all(each.watermark is not None and each.watermark >= StreamPosition(2 << TERM_SHIFT, 0) for each in live)
 
 
 @pytest.mark.parametrize("is_heard_of", [False, True])

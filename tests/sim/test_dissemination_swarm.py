@@ -81,8 +81,8 @@ def offences_with(monkeypatch: pytest.MonkeyPatch, owner: type, name: str, wrong
     monkeypatch.setattr(owner, name, wrong)
     streams.publish(40)
     streams.settle()
-    through = {name: stream.last for name, stream in streams.judge.streams.items()}
-    return [*streams.judge.offences, *streams.judge.missing(through)]
+    watermark = {name: stream.last for name, stream in streams.judge.streams.items()}
+    return [*streams.judge.offences, *streams.judge.missing(watermark)]
 
 
 def test_the_judge_sees_an_item_that_is_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -118,10 +118,10 @@ def test_the_judge_sees_a_gap_that_is_not_told(monkeypatch: pytest.MonkeyPatch) 
     """A node that hides losses from those below it: what it sends on begins anew after each 20th item."""
     right = Upstream._went_on
 
-    def went_on(self: Upstream, peer: PeerRef, link: Uplink, through: Any) -> None:
-        right(self, peer, link, through)
-        if through.sequence % 20 == 0:
-            self._state.through = type(through)(through.epoch, through.sequence + 5)
+    def went_on(self: Upstream, peer: PeerRef, link: Uplink, watermark: Any) -> None:
+        right(self, peer, link, watermark)
+        if watermark.sequence % 20 == 0:
+            self._state.watermark = type(watermark)(watermark.epoch, watermark.sequence + 5)
 
     assert offences_with(monkeypatch, Upstream, "_went_on", went_on)
 
@@ -152,7 +152,7 @@ def test_the_judge_sees_a_loss_that_is_told_without_need(monkeypatch: pytest.Mon
 
     def give(self: OwnSubscription, held: ParsedItem) -> None:
         if held.position.sequence % 7 == 0:
-            self.lose(self.through or held.position, held.position)
+            self.lose(self.watermark or held.position, held.position)
         right(self, held)
 
     streams = Streams(8)
@@ -248,8 +248,8 @@ def test_the_judge_reads_on_where_a_node_was_restarted(is_forgotten: bool, monke
     streams.simulation.run_until(has_come_back, limit_s=60.0)
     streams.publish(20)
     streams.settle()
-    through = {name: stream.last for name, stream in streams.judge.streams.items()}
-    assert bool([*streams.judge.offences, *streams.judge.missing(through)]) == is_forgotten
+    watermark = {name: stream.last for name, stream in streams.judge.streams.items()}
+    assert bool([*streams.judge.offences, *streams.judge.missing(watermark)]) == is_forgotten
 
 
 def test_where_somebody_is_hostile_disorder_is_an_offence_all_the_same(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -98,7 +98,7 @@ def test_the_judge_sees_a_gap_of_what_is_remembered(monkeypatch: pytest.MonkeyPa
 
     def give(self: OwnSubscription, held: ParsedItem) -> None:
         if held.position.sequence % 9 == 0:
-            self.lose(self.through or held.position, held.position)
+            self.lose(self.watermark or held.position, held.position)
         right(self, held)
 
     streams = Streams(6)

@@ -137,19 +137,19 @@ class _Words:
     def __init__(self, world: StreamWorld, victim: Place) -> None:
         node = world.node
         self.world, self.member, self.victim = world, world.member.peer, victim.peer
-        through = node.member.state.through
-        self.mark = through
+        watermark = node.member.state.watermark
+        self.mark = watermark
         self.start = START
         down = node.member.down.children.get(victim.id)
         up = node.member.up.parent
         assert up is not None
         self.attempt = up.attempt if down is None else down.attempt
         self.number = up.asked_number + 1 if down is None else down.number + 1
-        self.next_mark = StreamPosition(through.epoch, through.sequence + 1)
-        self.item = StreamItem.of(through.epoch, through.sequence + 1, 0, WANTS.encode())
+        self.next_mark = StreamPosition(watermark.epoch, watermark.sequence + 1)
+        self.item = StreamItem.of(watermark.epoch, watermark.sequence + 1, 0, WANTS.encode())
         self.interest = ClassesKind().parse(WANTS).id
         self.parent = up.peer
-        self.bits = overlap.ItemBits(through.epoch, 0, through.sequence, b"\xff\x0f")
+        self.bits = overlap.ItemBits(watermark.epoch, 0, watermark.sequence, b"\xff\x0f")
         own = node.member.state.me.id
         self.own: NodeId = own
         self.figures = cost.NodeFigures(self.member, 0.0, 0.0, 0.0, 0.0, 0.0, True, ())

@@ -108,10 +108,10 @@ class CostNet(ValueNet):
         member, policy = self.members[peer.id], self.policies[peer.id]
         flow: Callable[[ParsedItem], None] = member._flow
 
-        def counted(held: ParsedItem) -> None:
+        def counted(parsed: ParsedItem) -> None:
             before = len(self.got.get((number, 0), ()))
-            flow(held)
-            policy.passed(held, len(self.got.get((number, 0), ())) > before, ())
+            flow(parsed)
+            policy.passed(parsed, len(self.got.get((number, 0), ())) > before, ())
 
         member._flow = counted  # type: ignore[method-assign]  # the plugin tells the policy of each item
         member.on_ended = lambda peer, end, why, others: policy.move_ended(peer, end.value, why, others)

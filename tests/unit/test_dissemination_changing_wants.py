@@ -9,7 +9,7 @@ import pytest
 
 from peerd.ids import NodeId
 from peerd.messages import PeerRef
-from protocols.dissemination.interests.coherency.given import GivenValues
+from protocols.dissemination.interests.coherency.last_sent import SentValues
 from protocols.dissemination.messages import Attach, Narrow, Widen
 from protocols.dissemination.names import StreamPosition
 from protocols.dissemination.ports import Interest
@@ -38,13 +38,13 @@ def wide(number: int) -> str:
 def counted(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """How many interests are put together, each time that this is done."""
     found: list[int] = []
-    want = GivenValues.want
+    want = SentValues.want
 
-    def wanted(given: GivenValues, interests: Iterable[Interest]) -> None:
+    def wanted(given: SentValues, interests: Iterable[Interest]) -> None:
         found.append(len(some := list(interests)))
         want(given, some)
 
-    monkeypatch.setattr(GivenValues, "want", wanted)
+    monkeypatch.setattr(SentValues, "want", wanted)
     return found
 
 

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, assume, given, settings, strategies as st
 
-from protocols.dissemination.interests.coherency import CoherencyKind, given as given_module
-from protocols.dissemination.interests.coherency.given import OBJECTS_MAX
+from protocols.dissemination.interests.coherency import CoherencyKind, last_sent as last_sent_module
+from protocols.dissemination.interests.coherency.last_sent import OBJECTS_MAX
 from protocols.dissemination.interests.coherency.reading import NEEDS_MAX, interest_text, simplest
 from protocols.dissemination.interests.coherency.tolerance import EXACT, Divergence, Tolerance, apart, edits
 from protocols.dissemination.interests.errors import InterestError, ItemError
@@ -87,7 +87,7 @@ def test_limits_of_interests_and_items_are_told() -> None:
         KIND.parse(", ".join(f"x{at}" for at in range(NEEDS_MAX + 1)))
     with pytest.raises(InterestError, match=str(INTEREST_BYTES_MAX)):
         KIND.parse("x" * (INTEREST_BYTES_MAX + 1))
-    given = KIND.make_given()
+    given = KIND.make_last_sent()
     for at in range(OBJECTS_MAX):
         given.give(held(f"o{at}", 1, at + 1))
     with pytest.raises(ItemError, match=str(OBJECTS_MAX)):
@@ -160,7 +160,7 @@ def test_who_is_kept_within_a_covering_interest_is_within_the_covered_one(
     one = KIND.parse(interest_text(simplest(wide)))
     other = KIND.parse(interest_text(simplest((name, each) for name, each, *_ in needs)))
     assume(KIND.covers(one, other))
-    source, wider, narrower = KIND.make_given(is_source=True), KIND.make_given(), KIND.make_given()
+    source, wider, narrower = KIND.make_last_sent(is_source=True), KIND.make_last_sent(), KIND.make_last_sent()
     wider.want([one])
     narrower.want([other])
     for at, (name, value) in enumerate(updates, start=1):
@@ -183,10 +183,10 @@ def test_one_tolerance_of_an_object_is_looked_at_for_many_interests(
         looked += 1
         return apart(*arguments)
 
-    source, child = KIND.make_given(is_source=True), KIND.make_given()
+    source, child = KIND.make_last_sent(is_source=True), KIND.make_last_sent()
     child.want([KIND.parse(f"a WITHIN {16 - number % 3} EDITS, b{number}") for number in range(192)])
     assert child.offer(held("a", "x" * 100, 1), source)
-    monkeypatch.setattr(given_module, "apart", counted)
+    monkeypatch.setattr(last_sent_module, "apart", counted)
     assert not child.offer(held("a", "x" * 92 + "y" * 8, 2), source)
     assert looked == 1
 
@@ -233,10 +233,10 @@ def test_a_set_tells_whom_an_object_concerns() -> None:
 
 def test_changes_are_counted_from_above_through_a_node_that_lacks_some() -> None:
     """Of every third change, a child that may lack 8 needs each third one: the ninth change may be the next."""
-    source, node, child = KIND.make_given(is_source=True), KIND.make_given(), KIND.make_given()
+    source, node, child = KIND.make_last_sent(is_source=True), KIND.make_last_sent(), KIND.make_last_sent()
     node.want([KIND.parse("a CHANGES 3")])
     child.want([KIND.parse("a CHANGES 9")])
-    own = KIND.make_given()
+    own = KIND.make_last_sent()
     own.want([KIND.parse("a CHANGES 3")])
     given = []
     for at in range(1, 40):
@@ -253,7 +253,7 @@ def test_changes_are_counted_from_above_through_a_node_that_lacks_some() -> None
 
 
 def test_text_values_within_a_number_are_given_whenever_they_differ() -> None:
-    source, child = KIND.make_given(is_source=True), KIND.make_given()
+    source, child = KIND.make_last_sent(is_source=True), KIND.make_last_sent()
     child.want([KIND.parse("a WITHIN 5")])
     found = [child.offer(held("a", value, at), source) for at, value in enumerate(["x", "x", "y", 3, True, 1, 2], 1)]
     assert found == [True, False, True, True, True, True, False]

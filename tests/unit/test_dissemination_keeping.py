@@ -62,5 +62,5 @@ def test_a_log_that_is_begun_again_counts_from_behind_a_large_item_that_was_let_
     assert producer.keeping.is_kept
     producer.publish(b'{"n": 3}')
     producer.aside.do()
-    assert producer.node.member.state.through.sequence == 3
+    assert producer.node.member.state.watermark.sequence == 3
     assert producer.on_disk() == [(2, False), (3, True)], "a past from behind the first item has a hole in it"

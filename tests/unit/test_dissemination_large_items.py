@@ -218,7 +218,7 @@ def test_a_slow_child_gets_its_parts_as_it_takes_them() -> None:
     begin = b"".join(each.data for each in found if isinstance(each, ItemPart))
     carried = [each for each in found if isinstance(each, ItemBatch)]
     assert begin + carried[0].items[0] == item.packed
-    assert [each.through.sequence for each in carried] == [1, 2]
+    assert [each.watermark.sequence for each in carried] == [1, 2]
 
 
 def test_one_item_may_be_larger_than_what_is_remembered() -> None:
@@ -311,13 +311,13 @@ def test_what_comes_after_a_large_item_waits_until_it_is_matched() -> None:
     node.joins()
     node.carries(large(1, ASIDE_BYTES + 1))
     node.carries(large(2, 100))
-    assert node.numbers == [] and node.member.state.through == START
+    assert node.numbers == [] and node.member.state.watermark == START
     node.now = SILENT_S + PARKED_S
     node.member.tick(node.now)
     assert node.member.up.parent is not None, "a parent is not silent while this node is busy with what it sent"
     node.sent.clear()
     aside.do()
-    assert node.numbers == [1, 2] and node.member.state.through == StreamPosition(1, 2)
+    assert node.numbers == [1, 2] and node.member.state.watermark == StreamPosition(1, 2)
     assert [each.number for _, each in node.sent if isinstance(each, ItemTaken)] == [node.number - 1]
 
 
@@ -338,7 +338,7 @@ def test_what_was_matched_of_a_parent_that_is_gone_counts_no_more() -> None:
     node.carries(large(1, ASIDE_BYTES + 1))
     node.member.gone(PARENT.id, 0.0)
     aside.do()
-    assert node.numbers == [] and node.member.state.through == START
+    assert node.numbers == [] and node.member.state.watermark == START
 
 
 def test_where_too_much_waits_for_a_worker_it_is_done_here() -> None:
@@ -450,7 +450,7 @@ def test_a_subscription_gets_the_past_in_slices_then_what_came_meanwhile_and_wha
     assert 0 < len(node.numbers) < len(wanted)
     node.member.publish(large(41, 100), 0.0)
     node.member.lost(StreamPosition(1, 41), StreamPosition(1, 45))
-    node.member.state.through = StreamPosition(1, 45)
+    node.member.state.watermark = StreamPosition(1, 45)
     node.member.publish(large(46, ASIDE_BYTES + 5), 0.0)
     for _ in range(10):
         node.member.go_on(0.0)

@@ -50,7 +50,7 @@ def test_what_a_child_is_owed_of_the_past_is_counted_until_it_takes_it() -> None
     assert child.outbox_bytes == 0
     for sub in (1, 2):
         ask_for_all(net, sub)
-        owed = [each for each in child.outbox if isinstance(each, Parcel) and each.through is None]
+        owed = [each for each in child.outbox if isinstance(each, Parcel) and each.watermark is None]
         assert child.outbox_bytes == sub * net.source.state.buffer.bytes
         assert child.outbox_bytes == sum(item.size for each in owed for item in each.items)
     net.source.down.is_slow = lambda peer: False
@@ -107,7 +107,7 @@ def test_a_child_that_takes_little_has_no_more_waiting_because_its_parent_loses_
     net.source.state.buffer.limits = BufferLimits(1000, 100 * 66, 1e9)
     for _ in range(300):
         net.publish("a")
-        now = net.source.state.through
+        now = net.source.state.watermark
         net.source.down.gap(now, StreamPosition(1, now.sequence + 1))
     assert net.source.down.children == {} and child.outbox_bytes <= 2 * 100 * 66
 

@@ -119,8 +119,8 @@ def feed(policy: OverlapPolicy, tree: FakeTree, count: int, own: int, to: dict[P
         tree.at_s += 0.25
 
 
-def every(number: int, through: int = 400) -> set[int]:
-    return set(range(number, through + 1, number))
+def every(number: int, watermark: int = 400) -> set[int]:
+    return set(range(number, watermark + 1, number))
 
 
 # Settings

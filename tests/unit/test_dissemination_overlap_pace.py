@@ -55,16 +55,16 @@ def test_what_decides_about_a_move_is_still_known_in_a_fast_stream(pace: int) ->
             assert sent is not None
             deciding = overlaps.settled(sent, tree.at_s)
     compared = min(400, 2 * pace)
-    assert deciding.through == 2 * pace and deciding.span == compared
+    assert deciding.watermark == 2 * pace and deciding.span == compared
     others = deciding.minus(BitMap64(range(0, 6 * pace, 8)))
     assert overlaps.missing(others) == 0.0 and overlaps.missing(others, X.id) == 0.0, "this node wants them all itself"
-    odd = item_set(set(range(deciding.since + 1, deciding.through, 2)), deciding.since, deciding.through)
+    odd = item_set(set(range(deciding.since + 1, deciding.watermark, 2)), deciding.since, deciding.watermark)
     assert overlaps.missing(odd) == pytest.approx(0.5), "not what it would be if nothing were known: every item"
     assert overlaps.received.window <= WINDOW_MAX
 
 
 def test_what_a_child_has_needed_is_told_whole_as_far_back_as_fits() -> None:
-    through = 4 * BITS_BYTES_MAX * 8
-    told = to_bits(newest(item_set(set(range(0, through + 1, 3)), 0, through)))
-    assert told.every_log2 == 0 and told.through == through and len(told.bits) == BITS_BYTES_MAX
-    assert set(from_bits(told).items) == set(range(0, through + 1, 3)) - set(range(told.since + 1))
+    watermark = 4 * BITS_BYTES_MAX * 8
+    told = to_bits(newest(item_set(set(range(0, watermark + 1, 3)), 0, watermark)))
+    assert told.every_log2 == 0 and told.watermark == watermark and len(told.bits) == BITS_BYTES_MAX
+    assert set(from_bits(told).items) == set(range(0, watermark + 1, 3)) - set(range(told.since + 1))

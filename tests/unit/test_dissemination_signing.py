@@ -239,10 +239,12 @@ def test_messages_with_seals_fit(batches: list[tuple[int, int, int]]) -> None:
             proofs.sealed(StreamItem.of(epoch_of(term, 7), 10 * at + number, 1, bytes(size))) for number in range(1, 10)
         ]
         items += batch[::2][:count]
-    through = StreamPosition(1, 1)
+    watermark = StreamPosition(1, 1)
     for some in in_messages(items):
         seals, certificate = seals_of(some)
-        carried = ItemBatch(stream_key("news"), tuple(item.packed for item in some), through, 1, 1, seals, certificate)
+        carried = ItemBatch(
+            stream_key("news"), tuple(item.packed for item in some), watermark, 1, 1, seals, certificate
+        )
         assert len(encode_body(carried)) < ItemBatch.BYTES_MAX
         assert len(some) <= ITEMS_MAX and sum(item.size for item in some) <= ITEMS_BYTES_MAX
         assert bare(proofs_of(records[2]).checked(bare(some), seals, certificate)) == bare(some)

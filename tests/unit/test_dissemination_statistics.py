@@ -27,8 +27,8 @@ A, B = NodeId(1), NodeId(2)
 XPATH = XPathKind()
 
 
-def item_set(numbers: set[int], since: int, through: int, every: int = 1, epoch: int = 1) -> ItemSet:
-    return ItemSet(epoch, since, through, BitMap64(numbers), every)
+def item_set(numbers: set[int], since: int, watermark: int, every: int = 1, epoch: int = 1) -> ItemSet:
+    return ItemSet(epoch, since, watermark, BitMap64(numbers), every)
 
 
 def passed(received: ReceivedItems, numbers: range, own: int = 1, to: dict[NodeId, int] | None = None) -> None:
@@ -60,7 +60,7 @@ def test_a_set_travels_as_bits(numbers: set[int], since: int, span: int, every: 
     bits = to_bits(sent)
     assert len(bits.bits) <= BITS_BYTES_MAX
     got = from_bits(bits)
-    assert (got.items, got.span, got.every, got.through) == (sent.items, sent.span, every, sent.through)
+    assert (got.items, got.span, got.every, got.watermark) == (sent.items, sent.span, every, sent.watermark)
 
 
 def test_a_long_window_travels_as_a_sample() -> None:
@@ -72,14 +72,14 @@ def test_a_long_window_travels_as_a_sample() -> None:
 
 
 @given(st.integers(0, 1 << 40), st.integers(0, 1 << 40), st.binary(max_size=40), st.integers(0, 8))
-def test_bits_of_others_are_a_set_or_refused(since: int, through: int, bits: bytes, every_log2: int) -> None:
-    for end in (through, since + len(bits) * 8 << every_log2):
+def test_bits_of_others_are_a_set_or_refused(since: int, watermark: int, bits: bytes, every_log2: int) -> None:
+    for end in (watermark, since + len(bits) * 8 << every_log2):
         try:
             got = from_bits(ItemBits(1, since, end, bits, every_log2))
         except ProtocolError:
             continue
-        assert got.through - got.since <= SPAN_MAX
-        assert all(got.since < number <= got.through and number % got.every == 0 for number in got.items)
+        assert got.watermark - got.since <= SPAN_MAX
+        assert all(got.since < number <= got.watermark and number % got.every == 0 for number in got.items)
 
 
 def test_bits_of_items_that_no_stream_can_have_are_refused() -> None:
@@ -120,7 +120,7 @@ def test_a_producer_that_begins_again_is_counted_anew() -> None:
     received = ReceivedItems(100)
     passed(received, range(1, 50))
     received.passed(StreamPosition(2, 1), True, [])
-    assert (received.epoch, received.since, received.through, list(received.had)) == (2, 0, 1, [1])
+    assert (received.epoch, received.since, received.watermark, list(received.had)) == (2, 0, 1, [1])
 
 
 def test_a_child_brings_what_it_needed_before() -> None:
@@ -264,7 +264,7 @@ def test_documents_are_taken_in_when_somebody_asks_and_no_gap_is_passed_over() -
             summary.note(StreamItem.of(1, number, 0, b"<a/>" if number % 3 else b"<b/>"))
         begin = came + 1
         found = summary.wanted_by([XPATH.parse("/b")])
-        assert found is not None and (found.since, found.through) == (since, came)
+        assert found is not None and (found.since, found.watermark) == (since, came)
         assert set(found.items) == {number for number in range(since + 1, came + 1) if number % 3 == 0}
 
 
@@ -291,26 +291,26 @@ def test_recent_items_answer_for_any_kind() -> None:
         recent.add(StreamItem.of(1, number, 0, b"<a/>" if number % 3 else b"<b/>"))
     found = recent.wanted_by([XPATH.parse("/b"), XPATH.parse("count(/b) > 0")])
     assert len(recent) == RECENT_ITEMS_MAX and found is not None
-    assert (found.since, found.through) == (RECENT_ITEMS_MAX, 2 * RECENT_ITEMS_MAX)
+    assert (found.since, found.watermark) == (RECENT_ITEMS_MAX, 2 * RECENT_ITEMS_MAX)
     assert all(number % 3 == 0 for number in found.items) and found.share == pytest.approx(1 / 3, abs=0.01)
 
 
 # Whether something has changed
 
 
-def _costs(numbers: Iterable[int], through: int = 400) -> ItemSet:
-    return ItemSet(1, 0, through, BitMap64(numbers))
+def _costs(numbers: Iterable[int], watermark: int = 400) -> ItemSet:
+    return ItemSet(1, 0, watermark, BitMap64(numbers))
 
 
 def test_only_the_items_since_a_change_are_kept() -> None:
     """Of the first 300 items none costs anything, of the newest 100 every other one."""
     kept = since_change(_costs(range(302, 401, 2)), BitMap64())
-    assert (kept.since, kept.through) == (300, 400) and len(kept.items) == 50
+    assert (kept.since, kept.watermark) == (300, 400) and len(kept.items) == 50
 
 
 def test_what_has_become_cheaper_is_a_change_too() -> None:
     kept = since_change(_costs(range(2, 301, 2)), BitMap64())
-    assert (kept.since, kept.through) == (300, 400) and not kept.items
+    assert (kept.since, kept.watermark) == (300, 400) and not kept.items
 
 
 def test_items_that_cost_nothing_are_kept_and_are_no_change() -> None:
@@ -320,10 +320,10 @@ def test_items_that_cost_nothing_are_kept_and_are_no_change() -> None:
 
 
 @given(st.integers(0, 400), st.floats(0, 1), st.randoms(use_true_random=False))
-def test_what_is_kept_is_the_newest_and_enough(through: int, share: float, rng: random.Random) -> None:
-    items = _costs((n for n in range(1, through + 1) if rng.random() < share), through)
+def test_what_is_kept_is_the_newest_and_enough(watermark: int, share: float, rng: random.Random) -> None:
+    items = _costs((n for n in range(1, watermark + 1) if rng.random() < share), watermark)
     kept = since_change(items, BitMap64())
-    assert kept.through == through and set(kept.items) == {n for n in items.items if n > kept.since}
+    assert kept.watermark == watermark and set(kept.items) == {n for n in items.items if n > kept.since}
     assert kept.since == 0 or kept.span >= ITEMS_MIN
 
 

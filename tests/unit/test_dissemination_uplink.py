@@ -13,7 +13,7 @@ from peerd.ids import NodeId
 from peerd.messages import Message, PeerRef
 from protocols.dissemination.interests.classes import ClassesKind
 from protocols.dissemination.interests.coherency import CoherencyKind
-from protocols.dissemination.interests.coherency.given import OBJECTS_MAX
+from protocols.dissemination.interests.coherency.last_sent import OBJECTS_MAX
 from protocols.dissemination.messages import (
     Attach,
     Begin,
@@ -56,12 +56,12 @@ class Alone:
         self.member.on_ended = lambda peer, end, why, children: self.ends.append(end)
         self.member.subscribe(1, kind.parse(text), None, self.got.append, NOW)
 
-    def begin(self, peer: PeerRef, through: int) -> None:
+    def begin(self, peer: PeerRef, watermark: int) -> None:
         """Attach to a node, which begins."""
         assert self.member.move_to(peer, NOW)
         [*_, attach] = [message for _, message in self.sent if isinstance(message, Attach)]
         self.attempts[peer.id], self.numbers[peer.id] = attach.attempt, 0
-        at = StreamPosition(1, through)
+        at = StreamPosition(1, watermark)
         self.member.received(peer, Ready(STREAM, attach.attempt, at, at), NOW)
 
     def clear(self, peer: PeerRef) -> None:
@@ -71,12 +71,12 @@ class Alone:
         self.numbers[peer.id] += 1
         return self.attempts[peer.id], self.numbers[peer.id]
 
-    def heartbeat(self, peer: PeerRef, through: int, *, is_stale: bool = False) -> None:
-        beat = TreeHeartbeat(STREAM, StreamPosition(1, through), (peer,), *self.number(peer), is_stale)
+    def heartbeat(self, peer: PeerRef, watermark: int, *, is_stale: bool = False) -> None:
+        beat = TreeHeartbeat(STREAM, StreamPosition(1, watermark), (peer,), *self.number(peer), is_stale)
         self.member.received(peer, beat, NOW)
 
-    def widened(self, peer: PeerRef, ids: tuple[bytes, ...], since: int, through: int) -> None:
-        told = Widened(STREAM, ids, StreamPosition(1, since), StreamPosition(1, through), *self.number(peer))
+    def widened(self, peer: PeerRef, ids: tuple[bytes, ...], since: int, watermark: int) -> None:
+        told = Widened(STREAM, ids, StreamPosition(1, since), StreamPosition(1, watermark), *self.number(peer))
         self.member.received(peer, told, NOW)
 
     def replay(self, peer: PeerRef, items: Sequence[StreamItem]) -> None:

@@ -408,11 +408,11 @@ class AgainstLists(RuleBasedStateMachine):
         self.next += 1
         self._begin_write()
 
-    @rule(through=st.integers(0, 12))
-    def truncate(self, through: int) -> None:
+    @rule(watermark=st.integers(0, 12))
+    def truncate(self, watermark: int) -> None:
         for rig in self.rigs:
-            rig.log.truncate(through)
-        self.first = max(self.first, min(through, self.next - 1) + 1)
+            rig.log.truncate(watermark)
+        self.first = max(self.first, min(watermark, self.next - 1) + 1)
         self._begin_write()
 
     @precondition(lambda self: self.under_way is not None)

@@ -161,7 +161,7 @@ class RunsAhead(StreamBehaviour):
 
     def twists(self, peer: PeerRef, message: Message) -> Message | None:
         if isinstance(message, ItemBatch | TreeHeartbeat):
-            return replace(message, through=StreamPosition(message.through.epoch, message.through.sequence + FAR))
+            return replace(message, watermark=StreamPosition(message.watermark.epoch, message.watermark.sequence + FAR))
         return message
 
 
@@ -173,7 +173,7 @@ class InventsLosses(StreamBehaviour):
     def twists(self, peer: PeerRef, message: Message) -> Message | None:
         if not isinstance(message, ItemBatch):
             return message
-        return StreamGap(message.stream, START, message.through, message.attempt, message.number)
+        return StreamGap(message.stream, START, message.watermark, message.attempt, message.number)
 
 
 class FalsePaths(StreamBehaviour):
@@ -301,10 +301,10 @@ class SpeaksAsParent(StreamBehaviour):
     def strike(self) -> int:
         said = 0
         for victim in self.victims():
-            stream, link, through = victim.record.key, victim.member.up.parent, victim.member.state.through
+            stream, link, watermark = victim.record.key, victim.member.up.parent, victim.member.state.watermark
             if link is None:
                 continue
-            at = StreamPosition(through.epoch, through.sequence + 1)
+            at = StreamPosition(watermark.epoch, watermark.sequence + 1)
             number = link.number + 1
             item = StreamItem.of(at.epoch, at.sequence, 0, b"zzz false")
             ids = tuple(victim.member.state.wants.sent())[:4]

@@ -59,7 +59,7 @@ class WatchedStream:
     wants: frozenset[str]
     id: str = ""
     reader: Reader[ReceivedItem] | None = None
-    through: StreamPosition | None = None
+    watermark: StreamPosition | None = None
     """It has everything up to here, or knows that it has not; ``None``: it has not begun."""
     received: int = 0
     newest: StreamPosition = START
@@ -204,7 +204,7 @@ class StreamJudge:
             watched.id = answer.id
             watched.stream = published = self.streams[self.label_of(place, stream)]
             watched.reader = plugin.subscribing.reading(answer.id)[1].reader("start")
-            watched.through = published.last if after is None else position_of(after)
+            watched.watermark = published.last if after is None else position_of(after)
             watched.begun_s = place.driver.engine.now
 
         request = StreamSubscriptionRequest(
@@ -289,16 +289,18 @@ class StreamJudge:
         if watched.stream.writing.is_current:
             watched.current[name] = payload  # whether that is the current value is judged in the end
             return
-        through = watched.through
-        if through is None or position <= through:
+        watermark = watched.watermark
+        if watermark is None or position <= watermark:
             # What came between its beginning and the answer about it was not awaited yet.
-            if through is not None and watched.is_counted:
-                self._offend(watched, f"order: got {item.id} after {through}")
+            if watermark is not None and watched.is_counted:
+                self._offend(watched, f"order: got {item.id} after {watermark}")
             return
-        missing = [at for at, each in watched.stream.due(through, position) if watched.matches(each) and at != position]
+        missing = [
+            at for at, each in watched.stream.due(watermark, position) if watched.matches(each) and at != position
+        ]
         if self._is_silent(watched, missing):
-            self._offend(watched, f"silent loss: got {item.id} after {through}, and not {missing[0]}")
-        watched.through = position
+            self._offend(watched, f"silent loss: got {item.id} after {watermark}, and not {missing[0]}")
+        watched.watermark = position
         watched.is_counted = True
 
     def _is_silent(self, watched: WatchedStream, missing: Sequence[StreamPosition]) -> bool:
@@ -322,21 +324,21 @@ class StreamJudge:
 
     def _told_of_loss(self, watched: WatchedStream, item: ReceivedItem) -> None:
         since, until = position_of(item.since or "0-0"), position_of(item.id)
-        through = START if watched.through is None else watched.through
-        if until <= through:
+        watermark = START if watched.watermark is None else watched.watermark
+        if until <= watermark:
             return
-        missing = [at for at, each in watched.stream.due(through, since) if watched.matches(each)]
+        missing = [at for at, each in watched.stream.due(watermark, since) if watched.matches(each)]
         # Of values, those within the tolerance were left out.
         if self._is_silent(watched, missing) and not watched.stream.writing.is_current:
             self._offend(watched, f"silent loss: told of a loss after {since}, and did not get {missing[0]}")
-        lost = [at for at, each in watched.stream.due(max(through, since), until) if watched.matches(each)]
+        lost = [at for at, each in watched.stream.due(max(watermark, since), until) if watched.matches(each)]
         watched.lost += len(lost)
         watched.gaps.append(len(lost))
         self._judge_gap(watched, since, until, lost)
         calm_since = self.calm_since.get(self.label(watched.stream))
         if lost and calm_since is not None and lost[-1] > calm_since:
             self._offend(watched, f"told in a calm ring that {lost[-1]} is lost, which was published in it")
-        watched.through = until
+        watched.watermark = until
 
     def _judge_gap(
         self, watched: WatchedStream, since: StreamPosition, until: StreamPosition, lost: list[StreamPosition]
@@ -382,7 +384,7 @@ class StreamJudge:
         """
         known = (each for each in self.watched if each.is_live and not each.is_over and not each.is_stale)
         readable = (each for each in known if not each.was_slow)
-        begun = (each for each in readable if each.through is not None and each.stream.writing.is_current)
+        begun = (each for each in readable if each.watermark is not None and each.stream.writing.is_current)
         begun = (each for each in begun if not _is_behind(each.stream))
         return [told for watched in begun for told in _outdated(watched, behind)]
 
@@ -425,17 +427,17 @@ class StreamJudge:
             if self.label(each.stream) in labels
         ]
 
-    def missing(self, through: dict[str, StreamPosition]) -> list[str]:
+    def missing(self, watermark: dict[str, StreamPosition]) -> list[str]:
         """Which subscriptions have not had, up to a mark of each stream, what they want (or were told of a loss)."""
         found = []
         for watched in self.watched:
-            until = through.get(self.label(watched.stream))
-            if until is None or not watched.is_live or watched.is_over or watched.through is None:
+            until = watermark.get(self.label(watched.stream))
+            if until is None or not watched.is_live or watched.is_over or watched.watermark is None:
                 continue
             if watched.stream.writing.is_current:
                 found += _outdated(watched)
                 continue
-            due = [at for at, each in watched.stream.due(watched.through, until) if watched.matches(each)]
+            due = [at for at, each in watched.stream.due(watched.watermark, until) if watched.matches(each)]
             if due:
                 found.append(
                     f"recall: {len(due)} items from {due[0]} on of {watched.stream.name} are not at {watched.place}"

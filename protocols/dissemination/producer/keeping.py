@@ -48,7 +48,7 @@ class Keeping:
         self._pending: deque[ParsedItem] = deque()
         self._waiting: deque[tuple[StreamPosition, Kept]] = deque()
         self._begin_at = 0.0
-        self.release: Callable[[ParsedItem], None] = lambda held: None
+        self.release: Callable[[ParsedItem], None] = lambda parsed: None
         self.released: Callable[[], None] = lambda: None
         self.on_change: Callable[[bool, str], None] = lambda is_kept, why: None
 
@@ -81,36 +81,36 @@ class Keeping:
         log.append(at, None, marked, lambda why: self._failed(log, why))
         self._log = log
 
-    def publish(self, held: ParsedItem) -> None:
+    def publish(self, parsed: ParsedItem) -> None:
         """The next item. Raises `Unavailable`: the disk is behind; `ItemError` where it goes out at once."""
-        log, at = self._log, held.position
+        log, at = self._log, parsed.position
         if log is None:
-            self.release(held)
+            self.release(parsed)
             return
 
         def durable() -> None:
             if self._log is log and self.is_kept:
                 self._out(log.durable_through)  # with all that was written together with it
 
-        log.append(at, held.item, durable, lambda why: self._failed(log, why))
-        self._pending.append(held)
+        log.append(at, parsed.item, durable, lambda why: self._failed(log, why))
+        self._pending.append(parsed)
 
-    def _out(self, through: StreamPosition) -> None:
+    def _out(self, watermark: StreamPosition) -> None:
         """These are on disk: they go to the children."""
         is_any = False
-        while self._pending and self._pending[0].position <= through:
+        while self._pending and self._pending[0].position <= watermark:
             is_any = True
             self._let_out(self._pending.popleft())
         if is_any:
             self.released()
 
-    def _let_out(self, held: ParsedItem) -> None:
+    def _let_out(self, parsed: ParsedItem) -> None:
         answer: bool | Exception = self.is_kept
         try:
-            self.release(held)
+            self.release(parsed)
         except ItemError as error:  # what its kind knows only when it counts: there are too many objects
             answer = StreamRefused("invalid", str(error))
-        while self._waiting and self._waiting[0][0] <= held.position:
+        while self._waiting and self._waiting[0][0] <= parsed.position:
             self._waiting.popleft()[1](answer)
 
     def _failed(self, log: ProducerLog, why: str) -> None:
@@ -131,10 +131,10 @@ class Keeping:
         else:
             on_done(self.is_kept)
 
-    def tick(self, now: float, through: StreamPosition, floor: StreamPosition) -> None:
+    def tick(self, now: float, watermark: StreamPosition, floor: StreamPosition) -> None:
         """Remove what is not remembered any more; or try again what the disk has refused.
 
-        ``through``: the newest item that was let go without the disk. It may still wait to be matched, and a log that
+        ``watermark``: the newest item that was let go without the disk. It may still wait to be matched, and a log that
         began before it would not say that it is missing.
         """
         if self._log is not None:
@@ -142,7 +142,7 @@ class Keeping:
         elif now >= self._begin_at:
             self._begin_at = now + BEGIN_AGAIN_S
             try:
-                self.begin(through)
+                self.begin(watermark)
             except (Unavailable, StreamRefused):
                 return  # it is asked again
 

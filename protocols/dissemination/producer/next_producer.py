@@ -125,7 +125,7 @@ class NextProducer(ProducerPart):
         """An answer that comes after its time."""
 
     def _has_all(self, coming: Coming, message: HandOver) -> bool:
-        return coming.node.member.has_all(coming.everything, message.through)
+        return coming.node.member.has_all(coming.everything, message.watermark)
 
     def _prepare(self, node: StreamNode, source: PeerRef) -> Coming:
         """Want everything. Raises `StreamRefused` and `Unavailable`."""
@@ -201,11 +201,11 @@ class NextProducer(ProducerPart):
         self._drop(coming)
 
     def _handed_over(self, coming: Coming, old: StreamRecord) -> None:
-        node, through = coming.node, coming.node.member.state.through
+        node, watermark = coming.node, coming.node.member.state.watermark
         self._produced.keep_from_now_on(node)
         self._host.emit(
             StreamTakenOver(
-                stream=node.name, predecessor=old.producer.id, term=node.record.term, position=position_text(through)
+                stream=node.name, predecessor=old.producer.id, term=node.record.term, position=position_text(watermark)
             )
         )
         self._nodes.on_room()

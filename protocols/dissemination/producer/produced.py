@@ -101,7 +101,7 @@ class ProducedStreams(Part):
         node = self._make(record, None, None)
         if node.keeping is not None:
             try:
-                node.keeping.begin(node.member.state.through)
+                node.keeping.begin(node.member.state.watermark)
             except (Unavailable, StreamRefused):
                 self._not_created(node)
                 raise
@@ -136,7 +136,7 @@ class ProducedStreams(Part):
         if keeping is not None:
             keeping.on_change = lambda is_kept, why: self._kept_or_not(node, is_kept, why)
             try:
-                keeping.begin(node.member.state.through)
+                keeping.begin(node.member.state.watermark)
             except (Unavailable, StreamRefused) as error:
                 self._kept_or_not(node, False, str(error))
 
@@ -266,7 +266,7 @@ class ProducedStreams(Part):
         node = self._make(record, past, log)
         if node.keeping is not None and log is None:
             with suppress(Unavailable, StreamRefused):  # it goes out without, and `Keeping.tick` tries again
-                node.keeping.begin(node.member.state.through)
+                node.keeping.begin(node.member.state.watermark)
         if record.has_standbys:
             self.on_returned(node)
         else:

@@ -68,34 +68,34 @@ class ReleaseQueue:
         return len(self._waiting)
 
     @property
-    def through(self) -> StreamPosition:
+    def watermark(self) -> StreamPosition:
         """The newest item that has gone out, or waits here until it can."""
-        return self._waiting[-1].position if self._waiting else self._state.through
+        return self._waiting[-1].position if self._waiting else self._state.watermark
 
     def check_room(self) -> None:
         """Raise `Unavailable` where too much waits already."""
         if len(self._waiting) >= RELEASING_MAX:
             raise Unavailable(f"{RELEASING_MAX} items wait until a large one is matched")
 
-    def release(self, held: ParsedItem) -> None:
+    def release(self, parsed: ParsedItem) -> None:
         """Send an item on, after those before it."""
-        if self._waiting or self._is_for_aside(held):
-            self._waiting.append(held)
+        if self._waiting or self._is_for_aside(parsed):
+            self._waiting.append(parsed)
             if len(self._waiting) == 1:
-                self._match(held)
+                self._match(parsed)
         else:
-            self._let_out(held)
+            self._let_out(parsed)
 
-    def _is_for_aside(self, held: ParsedItem) -> bool:
-        return self._state.given is None and self._state.matching.is_for_aside(held.item)
+    def _is_for_aside(self, parsed: ParsedItem) -> bool:
+        return self._state.last_sent is None and self._state.matching.is_for_aside(parsed.item)
 
-    def _match(self, held: ParsedItem) -> None:
-        self._state.matching.prepare(held, self._matched, self._not_matched)
+    def _match(self, parsed: ParsedItem) -> None:
+        self._state.matching.prepare(parsed, self._matched, self._not_matched)
 
-    def _matched(self, held: ParsedItem) -> None:
-        if not self._waiting or self._waiting[0].item is not held.item:
+    def _matched(self, parsed: ParsedItem) -> None:
+        if not self._waiting or self._waiting[0].item is not parsed.item:
             return  # it has gone out, because the stream has got another producer
-        self._waiting[0] = held
+        self._waiting[0] = parsed
         while self._waiting:
             first = self._waiting[0]
             if first.met is None and self._is_for_aside(first):

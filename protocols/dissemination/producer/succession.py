@@ -68,7 +68,7 @@ class _Going:
     to: PeerRef
     on_done: Done
     since: float
-    through: StreamPosition
+    watermark: StreamPosition
     """The next producer has to have everything up to here. Before the pause it cannot have the last items."""
     stage: _Stage = _Stage.PREPARING
     paused_at: float = 0.0
@@ -106,7 +106,7 @@ class Succession(ProducerPart):
             raise StreamRefused("conflict", f"this node produces {node.name} already")
         if node.record.term + TAKE_BACK_TERMS > TERM_MAX:  # to take the stream back from the next producer
             raise StreamRefused("quota", f"{node.name} was handed over {TERM_MAX} times, and that is the limit")
-        self._going[node.record.key] = _Going(node, to, on_done, self._host.now(), node.member.state.through)
+        self._going[node.record.key] = _Going(node, to, on_done, self._host.now(), node.member.state.watermark)
         self._host.set_timer(_STEP, 0.0, node.record.key)
 
     @on_timer(_STEP)
@@ -143,9 +143,9 @@ class Succession(ProducerPart):
             return
         if stage is _Stage.PAUSED:
             node.flush()
-            going.through = node.member.state.through
+            going.watermark = node.member.state.watermark
         step = HandOverStep.TAKE if stage is _Stage.TAKING else HandOverStep.PREPARE
-        question = HandOver(node.record.key, step, node.record.term, going.through)
+        question = HandOver(node.record.key, step, node.record.term, going.watermark)
 
         def answered(answer: Message | None) -> None:
             if self._going.get(node.record.key) is going and going.stage is stage:

@@ -106,7 +106,7 @@ class TakeOver(ProducerPart):
                 term=node.record.term,
                 rank=rank,
                 silent_s=self._host.now() - coming.asked_at,
-                position=position_text(node.member.state.through),
+                position=position_text(node.member.state.watermark),
             )
         )
         near = (*old.seed_peers, *(each.peer for each in old.standbys))

@@ -32,10 +32,10 @@ def since_change(items: ItemSet, free: BitMap64) -> ItemSet:
     best, since = SIGMAS, items.since
     step = max(ITEMS_MIN, span // STEPS)
     for newest in range(step, span - step + 1, step):
-        at = items.through - newest * items.every
-        new = costly.range_cardinality(at + 1, items.through + 1)
+        at = items.watermark - newest * items.every
+        new = costly.range_cardinality(at + 1, items.watermark + 1)
         variance = count / span * (1 - count / span) * (1 / newest + 1 / (span - newest))
         sigmas = abs(new / newest - (count - new) / (span - newest)) / math.sqrt(variance) if variance else 0.0
         if sigmas > best:
             best, since = sigmas, at
-    return items.within(since, items.through)
+    return items.within(since, items.watermark)

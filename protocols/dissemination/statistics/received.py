@@ -25,26 +25,26 @@ TRIM_SHARE: Final = 8
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ItemSet:
-    """Some of a stream's items: complete for those numbered from ``since + 1`` to ``through``.
+    """Some of a stream's items: complete for those numbered from ``since + 1`` to ``watermark``.
 
     ``every``: a power of two; only numbers that it divides are told of.
     """
 
     epoch: int
     since: int
-    through: int
+    watermark: int
     items: BitMap64
     every: int = 1
 
     @property
     def is_empty(self) -> bool:
         """Whether it says nothing of any item."""
-        return self.through <= self.since
+        return self.watermark <= self.since
 
     @property
     def span(self) -> int:
         """So many of the stream's items it speaks of."""
-        return max(0, self.through // self.every - self.since // self.every)
+        return max(0, self.watermark // self.every - self.since // self.every)
 
     @property
     def share(self) -> float:
@@ -53,30 +53,30 @@ class ItemSet:
 
     def minus(self, other: BitMap64) -> ItemSet:
         """Leave some out."""
-        return ItemSet(self.epoch, self.since, self.through, self.items - other, self.every)
+        return ItemSet(self.epoch, self.since, self.watermark, self.items - other, self.every)
 
-    def within(self, since: int, through: int) -> ItemSet:
+    def within(self, since: int, watermark: int) -> ItemSet:
         """Keep only what was published in a shorter time."""
-        since, through = max(since, self.since), min(through, self.through)
-        return ItemSet(self.epoch, since, max(since, through), between(self.items, since, through), self.every)
+        since, watermark = max(since, self.since), min(watermark, self.watermark)
+        return ItemSet(self.epoch, since, max(since, watermark), between(self.items, since, watermark), self.every)
 
     def sampled(self, every: int) -> ItemSet:
         """Keep only the numbers that ``every`` divides."""
         if every <= self.every:
             return self
         kept = BitMap64(number for number in self.items if number % every == 0)
-        return ItemSet(self.epoch, self.since, self.through, kept, every)
+        return ItemSet(self.epoch, self.since, self.watermark, kept, every)
 
 
-def between(items: BitMap64, since: int, through: int) -> BitMap64:
-    """The numbers from ``since + 1`` to ``through``."""
+def between(items: BitMap64, since: int, watermark: int) -> BitMap64:
+    """The numbers from ``since + 1`` to ``watermark``."""
     since = max(0, since)
-    if through <= since:
+    if watermark <= since:
         return BitMap64()
-    if not items or (items.min() > since and items.max() <= through):
+    if not items or (items.min() > since and items.max() <= watermark):
         return items.copy()
     span = BitMap64()
-    span.add_range(since + 1, through + 1)
+    span.add_range(since + 1, watermark + 1)
     span &= items
     return span
 
@@ -89,11 +89,11 @@ def missing_share(wanted: ItemSet, had: ItemSet) -> float | None:
     """
     if wanted.epoch != had.epoch:
         return None
-    since, through = max(wanted.since, had.since), min(wanted.through, had.through)
-    if through - since < COMMON_ITEMS_MIN:
+    since, watermark = max(wanted.since, had.since), min(wanted.watermark, had.watermark)
+    if watermark - since < COMMON_ITEMS_MIN:
         return None
     every = max(wanted.every, had.every)
-    one, other = wanted.sampled(every).within(since, through), had.sampled(every)
+    one, other = wanted.sampled(every).within(since, watermark), had.sampled(every)
     return one.items.difference_cardinality(other.items) / one.span if one.span else None
 
 
@@ -111,7 +111,7 @@ class ReceivedItems:
         self.epoch = 0
         self.since = 0
         """What came up to here is forgotten, or came before this node."""
-        self.through = 0
+        self.watermark = 0
         self.had = BitMap64()
         self.own = BitMap64()
         self._sent: dict[NodeId, _Sent] = {}
@@ -130,15 +130,15 @@ class ReceivedItems:
         for child in children:
             if child in sent:
                 sent[child].items.add(number)
-        if number > self.through:
-            self.through = number
+        if number > self.watermark:
+            self.watermark = number
             if number - self.since > self.window + self.window // TRIM_SHARE:
                 self._trim()
 
     def _restart(self, position: StreamPosition) -> None:
         """The producer counts from the beginning again, or this is the first item here."""
         self.epoch = position.epoch
-        self.since = self.through = position.sequence - 1
+        self.since = self.watermark = position.sequence - 1
         self.had.clear()
         self.own.clear()
         for sent in self._sent.values():
@@ -146,7 +146,7 @@ class ReceivedItems:
             sent.items.clear()
 
     def _trim(self) -> None:
-        self.since = self.through - self.window
+        self.since = self.watermark - self.window
         for items in (self.had, self.own, *(sent.items for sent in self._sent.values())):
             items.remove_range(0, self.since + 1)
         for sent in self._sent.values():
@@ -156,7 +156,7 @@ class ReceivedItems:
 
     def child_came(self, child: NodeId) -> None:
         """Count what is sent to a child from now on."""
-        self._sent[child] = _Sent(self.through)
+        self._sent[child] = _Sent(self.watermark)
 
     def child_went(self, child: NodeId) -> None:
         """Forget what was sent to a child: it is not needed here any more."""
@@ -170,9 +170,9 @@ class ReceivedItems:
         sent = self._sent.get(child)
         if sent is None or needed.epoch != self.epoch or needed.every != 1:
             return False
-        floor = self.through - self.window
-        told = between(needed.items, floor, min(needed.through, self.through))
-        told |= between(sent.items, needed.through, self.through)
+        floor = self.watermark - self.window
+        told = between(needed.items, floor, min(needed.watermark, self.watermark))
+        told |= between(sent.items, needed.watermark, self.watermark)
         is_new = told != sent.items
         sent.since, sent.items = max(needed.since, floor), told
         return is_new
@@ -182,12 +182,12 @@ class ReceivedItems:
     def sent_to(self, child: NodeId) -> ItemSet | None:
         """What a child has needed; ``None``: it is no child."""
         sent = self._sent.get(child)
-        return None if sent is None else ItemSet(self.epoch, sent.since, self.through, sent.items)
+        return None if sent is None else ItemSet(self.epoch, sent.since, self.watermark, sent.items)
 
     def needed(self, without: NodeId | None = None) -> ItemSet:
         """What this node has needed for itself and its present children, or for those but one."""
         parts = [sent.items for child, sent in self._sent.items() if child != without]
-        return ItemSet(self.epoch, self.since, self.through, self.own.union(*parts) if parts else self.own.copy())
+        return ItemSet(self.epoch, self.since, self.watermark, self.own.union(*parts) if parts else self.own.copy())
 
     def shared_cost(self, items: ItemSet, without: NodeId | None = None) -> float | None:
         """What a child that needs these costs this node as its parent, for each item of the stream; ``None``: unknown.
@@ -195,10 +195,10 @@ class ReceivedItems:
         Items that this node wants itself cost nothing; others are paid for by all children that need them, in equal
         parts. ``without``: the child itself, where it is one already.
         """
-        own = ItemSet(self.epoch, self.since, max(self.through, items.through), self.own)
-        if self.epoch != items.epoch or own.through - max(items.since, own.since) < COMMON_ITEMS_MIN:
+        own = ItemSet(self.epoch, self.since, max(self.watermark, items.watermark), self.own)
+        if self.epoch != items.epoch or own.watermark - max(items.since, own.since) < COMMON_ITEMS_MIN:
             return None
-        kept = items.within(own.since, own.through)
+        kept = items.within(own.since, own.watermark)
         at_least = [kept.items - self.own, *(BitMap64() for _ in range(SHARERS_COUNTED_MAX))]
         for child, sent in self._sent.items():
             if child != without:
@@ -211,7 +211,7 @@ class ReceivedItems:
 
     def spurious_share(self, last: int) -> float:
         """The part of what this node had of the last so many items of the stream that it did not want itself."""
-        since = max(self.since, self.through - last)
-        had = self.had.range_cardinality(since + 1, self.through + 1)
-        own = self.own.range_cardinality(since + 1, self.through + 1)
+        since = max(self.since, self.watermark - last)
+        had = self.had.range_cardinality(since + 1, self.watermark + 1)
+        own = self.own.range_cardinality(since + 1, self.watermark + 1)
         return 1 - own / had if had else 0.0

@@ -166,14 +166,14 @@ class SummaryTree:
         node.documents.add(number)
         return node
 
-    def _forget(self, through: int) -> None:
+    def _forget(self, watermark: int) -> None:
         """Forget documents up to a number, and prune."""
-        self._since = through
+        self._since = watermark
         for node in self._all():
             for bitmap in node.bitmaps():
-                bitmap.remove_range(0, through + 1)
+                bitmap.remove_range(0, watermark + 1)
             node.texts = {text: known for text, known in node.texts.items() if known}
-            node.children = {label: child for label, child in node.children.items() if _is_met_after(child, through)}
+            node.children = {label: child for label, child in node.children.items() if _is_met_after(child, watermark)}
         self.nodes = sum(1 for _ in self._all())
         self._prune()
         self._nodes_until = min(self._nodes_max, self.nodes + self._nodes_max // GROWTH_PART)
@@ -295,6 +295,6 @@ def _holds(value: Value, text: str) -> bool:
     return bool(_COMPARE[value.op](number_of(text), constant))
 
 
-def _is_met_after(node: _Node, through: int) -> bool:
+def _is_met_after(node: _Node, watermark: int) -> bool:
     """Whether a document after this number has the node. Bitmaps of nodes below may not have been cut yet."""
-    return bool(node.documents) and node.documents.max() > through
+    return bool(node.documents) and node.documents.max() > watermark

@@ -25,11 +25,11 @@ class MoveEnd(Enum):
 class Below(Protocol):
     """What this part tells the rest of the node."""
 
-    def carried(self, item: StreamItem, held: ParsedItem | None) -> None:
-        """The next item of the stream. ``held``: it was parsed and matched before."""
+    def carried(self, item: StreamItem, parsed: ParsedItem | None) -> None:
+        """The next item of the stream. ``parsed``: it was parsed and matched before."""
 
-    def remembered(self, item: StreamItem, held: ParsedItem | None) -> None:
-        """An item of the past, for interests that are about to be complete. ``held``: it was parsed before."""
+    def remembered(self, item: StreamItem, parsed: ParsedItem | None) -> None:
+        """An item of the past, for interests that are about to be complete. ``parsed``: it was parsed before."""
 
     def went_on(self, peer: PeerRef) -> None:
         """An item was taken in that had held up what this node has sent since."""
@@ -40,7 +40,7 @@ class Below(Protocol):
     def lost(self, since: StreamPosition, until: StreamPosition) -> None:
         """What came after ``since`` and up to ``until`` is lost, wholly or in part."""
 
-    def fall_back(self, through: StreamPosition) -> None:
+    def fall_back(self, watermark: StreamPosition) -> None:
         """The stream is not as far as this node was told before, but to this mark: it goes on behind that."""
 
     def orphaned(self) -> None:

@@ -114,7 +114,7 @@ class Downstream:
         if message.creator is not None and self._state.creator not in (None, message.creator):
             self._decline(peer, message.attempt, AttachRefusal.NOT_A_MEMBER)
             return False
-        after = None if message.is_new or self._state.given is not None else message.after
+        after = None if message.is_new or self._state.last_sent is not None else message.after
         looks = BEGIN_COST + len(self._state.buffer) + self._new_looks(message.wants)
         if not self._may_look(peer.id, looks, after):
             self._decline(peer, message.attempt, AttachRefusal.BUSY)
@@ -144,14 +144,14 @@ class Downstream:
 
     def _change_looks(self, child: Downlink) -> int:
         """What it counts for that a child changes what it wants: nothing where each interest is looked at by itself."""
-        if self._state.given is None:
+        if self._state.last_sent is None:
             return 0
         return sum(len(want.text) for want in child.wants.values()) // WANT_BYTES_A_LOOK
 
     def _may_look(self, peer: NodeId, looks: int, after: StreamPosition | None) -> bool:
         """Whether so much may be looked through for a node, and what came after a mark be parsed again."""
         state = self._state
-        if after is not None and state.given is None:
+        if after is not None and state.last_sent is None:
             looks += state.buffer.bytes_after(after) // BYTES_A_LOOK
         return self.allowance.take(peer, looks, state.now)
 
@@ -178,7 +178,7 @@ class Downstream:
             return
         state = self._state
         since = state.since(list(child.wants.values()), child.after)
-        state.send(child.peer, Ready(state.stream, child.attempt, since, state.through))
+        state.send(child.peer, Ready(state.stream, child.attempt, since, state.watermark))
         if child.is_orphan:
             self._go_live(child, since)
         else:
@@ -204,19 +204,19 @@ class Downstream:
         state = self._state
         child.stage = ChildStage.LIVE
         self.live[child.peer.id] = child
-        if state.given is not None:
+        if state.last_sent is not None:
             self._give_newest(child)
             return
         if child.after is not None and since > child.after:
             self._put(child, StreamGap(state.stream, child.after, since))
-        child.told = min(since, state.through)
+        child.told = min(since, state.watermark)
         past = state.past(since, child.wants.values())
-        found = [held.item for held in past.look(SLICE_BYTES)]
+        found = [parsed.item for parsed in past.look(SLICE_BYTES)]
         if past.is_over:
             child.queue, child.queue_bytes = found, total_bytes(found)
         else:
             self._put_past(child, found, ChildPast(past, is_old=False))
-            child.told = state.through
+            child.told = state.watermark
         self._flush(child, is_due=True)
 
     def _put_past(self, child: Downlink, found: Sequence[StreamItem], past: ChildPast) -> None:
@@ -231,19 +231,19 @@ class Downstream:
     def _give_newest(self, child: Downlink) -> None:
         """A child begins with what this node has of each object: how old that is does not matter."""
         state = self._state
-        child.given = state.make_given()
+        child.last_sent = state.make_last_sent()
         self._want(child)
-        child.told = state.through
-        child.queue = [] if state.given is None else self._due(child, state.given.newest())
+        child.told = state.watermark
+        child.queue = [] if state.last_sent is None else self._due(child, state.last_sent.newest())
         self._flush(child, is_due=True)
 
     @staticmethod
     def _want(child: Downlink) -> None:
-        if child.given is not None:
-            child.given.want(child.wants.values())
+        if child.last_sent is not None:
+            child.last_sent.want(child.wants.values())
 
     def _due(self, child: Downlink, some: Iterable[ParsedItem]) -> list[StreamItem]:
-        return [held.item for held in some if self._state.is_for(child.given, held)]
+        return [parsed.item for parsed in some if self._state.is_for(child.last_sent, parsed)]
 
     def detach(self, peer: PeerRef, attempt: int) -> None:
         """A child goes."""
@@ -319,19 +319,19 @@ class Downstream:
         if self.children.get(child.peer.id) is not child:
             return
         state = self._state
-        self._pack(child, state.through, is_due=True)
+        self._pack(child, state.watermark, is_due=True)
         since = state.since(interests, after)
         child.wants.update((each.id, each) for each in interests if state.wants.is_held(each.id, child.peer.id))
-        if state.given is not None:
+        if state.last_sent is not None:
             self._want(child)
-            for parcel in parcels(self._due(child, state.given.newest()), is_old=True):
+            for parcel in parcels(self._due(child, state.last_sent.newest()), is_old=True):
                 self._put(child, parcel)
         else:
             past = state.past(since, interests)
-            found = [held.item for held in past.look(SLICE_BYTES)]
+            found = [parsed.item for parsed in past.look(SLICE_BYTES)]
             self._put_past(child, found, ChildPast(past, is_old=True))
         ids = tuple(each.id for each in interests)
-        self._put(child, Widened(state.stream, ids, since, state.through))
+        self._put(child, Widened(state.stream, ids, since, state.watermark))
 
     def narrow(self, peer: PeerRef, message: Narrow) -> None:
         """A child wants less."""
@@ -379,12 +379,12 @@ class Downstream:
             self._state.send(child.peer, StreamEnds(self._state.stream, child.attempt))
             self.remove(child.peer.id)
 
-    def flow(self, held: ParsedItem, ids: set[bytes]) -> list[NodeId]:
+    def flow(self, parsed: ParsedItem, ids: set[bytes]) -> list[NodeId]:
         """An item for the children that want one of these interests; returns which these are."""
-        wanting, item, size, limits = [], held.item, held.item.size, self._state.buffer.limits
+        wanting, item, size, limits = [], parsed.item, parsed.item.size, self._state.buffer.limits
         self._has_unsent = True
         for id, child in self.live.items():
-            if ids.isdisjoint(child.wants) or (child.given is not None and not self._gets(child, held)):
+            if ids.isdisjoint(child.wants) or (child.last_sent is not None and not self._gets(child, parsed)):
                 child.passed += 1
                 continue
             wanting.append(id)
@@ -404,31 +404,31 @@ class Downstream:
 
     def _offer(self, child: Downlink, some: Sequence[ParsedItem]) -> None:
         for parcel in parcels(self._due(child, some), is_old=True):
-            self._pack(child, self._state.through, is_due=False)
+            self._pack(child, self._state.watermark, is_due=False)
             self._put(child, parcel)
 
     def _is_behind(self, child: Downlink) -> bool:
         """Whether a child still has to take what it was sent: then it gets the newest items when it has."""
-        if child.given is not None and child.outbox and self.is_slow(child.peer):
+        if child.last_sent is not None and child.outbox and self.is_slow(child.peer):
             child.is_behind = True
         return child.is_behind
 
-    def _gets(self, child: Downlink, held: ParsedItem) -> bool:
-        return not self._is_behind(child) and self._state.is_for(child.given, held)
+    def _gets(self, child: Downlink, parsed: ParsedItem) -> bool:
+        return not self._is_behind(child) and self._state.is_for(child.last_sent, parsed)
 
     def _catch_up(self, child: Downlink) -> None:
         """A child has taken all that it was sent: it gets the newest items instead of those that it has missed."""
-        given = self._state.given
-        if child.is_behind and child.given is not None and given is not None:
+        last_sent = self._state.last_sent
+        if child.is_behind and child.last_sent is not None and last_sent is not None:
             child.is_behind = False
-            child.given.unsettle()
-            self._offer(child, given.newest())
+            child.last_sent.unsettle()
+            self._offer(child, last_sent.newest())
 
     def unsettle(self) -> None:
         """This node gets its items from another parent."""
         for child in self.children.values():
-            if child.given is not None:
-                child.given.unsettle()
+            if child.last_sent is not None:
+                child.last_sent.unsettle()
 
     def tell_all(self) -> None:
         """Send all children a heartbeat now."""
@@ -436,8 +436,8 @@ class Downstream:
             if self._is_full(child):
                 self.dismiss(child.peer.id)
             else:
-                self._pack(child, self._state.through, is_due=False)
-                self._beat(child, self._state.through, None)
+                self._pack(child, self._state.watermark, is_due=False)
+                self._beat(child, self._state.watermark, None)
 
     def gap(self, since: StreamPosition, until: StreamPosition) -> None:
         """This node, and so its children, have lost something."""
@@ -485,7 +485,7 @@ class Downstream:
         else:
             child.slow_since = None
             self._catch_up(child)
-            self._pack(child, self._state.through, is_due=is_due)
+            self._pack(child, self._state.watermark, is_due=is_due)
             self._send(child)
 
     def _send(self, child: Downlink, past_bytes: int = 0) -> None:
@@ -506,7 +506,7 @@ class Downstream:
         """Put what is found in a slice of the past before the rest of it; how much may be looked through still."""
         child.outbox.popleft()
         if not first.past.is_over:
-            items = [held.item for held in first.past.look(past_bytes)]
+            items = [parsed.item for parsed in first.past.look(past_bytes)]
             some = list(parcels(items, is_old=first.is_old))
             child.outbox_bytes += sum(parcel.size for parcel in some)
             child.outbox.appendleft(first)
@@ -553,7 +553,7 @@ class Downstream:
     def _parcels(self, queue: list[StreamItem], end: StreamPosition) -> list[Parcel]:
         if (queue, end) != self._packed[:2]:
             found = list(parcels(queue, is_old=False))
-            found[-1].through = end
+            found[-1].watermark = end
             self._packed = queue, end, found
         return self._packed[2]
 
@@ -569,4 +569,4 @@ class Downstream:
         for child in self.children.values():
             assert child.stage is ChildStage.LIVE or not child.queue
             assert (child.peer.id in self.live) == (child.stage is ChildStage.LIVE)
-            assert child.told <= max(self._state.through, child.told)
+            assert child.told <= max(self._state.watermark, child.told)

@@ -30,26 +30,26 @@ class LatestItems:
         self._down = down
         self._subscriptions = subscriptions
 
-    def have(self, held: ParsedItem) -> None:
+    def have(self, parsed: ParsedItem) -> None:
         """This node has an item. Raises `ItemError` at the source, `ProtocolError` elsewhere: too many objects."""
-        if self._state.given is None:
+        if self._state.last_sent is None:
             return
         if self._state.is_source:
-            self._state.given.give(held)
+            self._state.last_sent.give(parsed)
         else:
-            give(self._state.given, held)
-        self._state.through = max(self._state.through, held.position)  # what a newcomer is given lies before that
+            give(self._state.last_sent, parsed)
+        self._state.watermark = max(self._state.watermark, parsed.position)  # what a newcomer is given lies before that
 
-    def arrived(self, held: ParsedItem) -> None:
+    def arrived(self, parsed: ParsedItem) -> None:
         """What this node has of an object from now on."""
-        if self._state.given is not None and not self._state.given.has(held):
-            self.have(held)
-            self._offer([held])
+        if self._state.last_sent is not None and not self._state.last_sent.has(parsed):
+            self.have(parsed)
+            self._offer([parsed])
 
     def offer_all(self) -> None:
         """See whether somebody has to get what this node has."""
-        if self._state.given is not None:
-            self._offer(self._state.given.newest())
+        if self._state.last_sent is not None:
+            self._offer(self._state.last_sent.newest())
 
     def _offer(self, some: Sequence[ParsedItem]) -> None:
         self._down.offer(some)
@@ -57,19 +57,19 @@ class LatestItems:
             self._give(subscription, some)
 
     def _give(self, subscription: OwnSubscription, some: Sequence[ParsedItem]) -> None:
-        if subscription.given is None or subscription.through is None:
+        if subscription.last_sent is None or subscription.watermark is None:
             return
-        for held in some:
-            if self._state.is_for(subscription.given, held):
-                subscription.through = max(subscription.through, held.position)
-                subscription.deliver(held)
+        for parsed in some:
+            if self._state.is_for(subscription.last_sent, parsed):
+                subscription.watermark = max(subscription.watermark, parsed.position)
+                subscription.deliver(parsed)
 
     def begin(self, subscription: OwnSubscription) -> None:
         """A subscription begins: with what this node has of each object."""
-        given = subscription.given = self._state.make_given()
-        if given is not None and self._state.given is not None:
-            given.want([subscription.interest])
-            self._give(subscription, self._state.given.newest())
+        last_sent = subscription.last_sent = self._state.make_last_sent()
+        if last_sent is not None and self._state.last_sent is not None:
+            last_sent.want([subscription.interest])
+            self._give(subscription, self._state.last_sent.newest())
             if self._state.is_stale:
                 self._tell_stale(subscription)
 
@@ -77,8 +77,8 @@ class LatestItems:
         """From now on this node's items come from another parent."""
         self._down.unsettle()
         for subscription in self._subscriptions.values():
-            if subscription.given is not None:
-                subscription.given.unsettle()
+            if subscription.last_sent is not None:
+                subscription.last_sent.unsettle()
 
     def freshened(self, *, is_stale: bool) -> None:
         """Whether somebody vouches for what this node has.
@@ -92,17 +92,17 @@ class LatestItems:
         state.is_stale = is_stale
         self._down.tell_all()
         for subscription in self._subscriptions.values():
-            if subscription.given is None or state.given is None:
+            if subscription.last_sent is None or state.last_sent is None:
                 continue
             if is_stale:
                 self._tell_stale(subscription)
             else:
                 if subscription.is_stale:
                     subscription.is_stale = False
-                    subscription.deliver(FreshAgain(state.through))
-                subscription.given.clear()
-                self._give(subscription, state.given.newest())
+                    subscription.deliver(FreshAgain(state.watermark))
+                subscription.last_sent.clear()
+                self._give(subscription, state.last_sent.newest())
 
     def _tell_stale(self, subscription: OwnSubscription) -> None:
         subscription.is_stale = True
-        subscription.deliver(StaleFrom(self._state.through))
+        subscription.deliver(StaleFrom(self._state.watermark))

@@ -29,7 +29,7 @@ from protocols.dissemination.messages import (
     Widened,
 )
 from protocols.dissemination.names import START, StreamPosition
-from protocols.dissemination.ports import Interest, LastGiven, ParsedItem
+from protocols.dissemination.ports import Interest, LastSent, ParsedItem
 from protocols.dissemination.tree.past import StreamPast
 from protocols.dissemination.tree.seals import Parcel
 from protocols.dissemination.tree.state import give
@@ -113,7 +113,7 @@ class Uplink:
     intake: Intake = Intake.FREE
     is_clear: bool = False
     """The way up from it does not lead through this node."""
-    through: StreamPosition = START
+    watermark: StreamPosition = START
     """It has sent everything up to here. That may be less than this node has had, from the parent before."""
     late: dict[bytes, Late] = field(default_factory=dict)
     """By interest, so that there are never more than this node has asked for."""
@@ -127,7 +127,7 @@ class Uplink:
     parked_at: float = 0.0
     path: tuple[PeerRef, ...] | None = None
     """The nodes from the producer to it, as it has said."""
-    given: LastGiven | None = None
+    last_sent: LastSent | None = None
     """While another node is the parent: what this one has sent, for when it is."""
     is_stale: bool | None = None
     """Whether nobody vouches for what it sends; ``None``: that is not known before its first heartbeat."""
@@ -170,9 +170,9 @@ class Uplink:
         if self.completeness is Completeness.PART:
             self.completeness = Completeness.ALL
 
-    def came_to(self, through: StreamPosition, *, is_proven: bool) -> None:
+    def came_to(self, watermark: StreamPosition, *, is_proven: bool) -> None:
         """It is so far, and has said so. ``is_proven``: what it sends is signed, so that a hole can be told."""
-        self.through = through
+        self.watermark = watermark
         if self.completeness in PROMISED:
             self.completeness = Completeness.WHOLE if is_proven else Completeness.ALL
 
@@ -193,10 +193,10 @@ class Uplink:
                 self.completeness = Completeness.NARROWED
             yield Narrow(stream, some, self.attempt, self.asked_number)
 
-    def keep(self, held: ParsedItem) -> None:
+    def keep(self, parsed: ParsedItem) -> None:
         """While another node is the parent: it has sent this. Raises `ProtocolError`: of too many objects."""
-        if self.given is not None:
-            give(self.given, held)
+        if self.last_sent is not None:
+            give(self.last_sent, parsed)
 
     def answered(self, ids: Iterable[bytes], at: StreamPosition, since: StreamPosition) -> None:
         """It sends these, which counts once it has come to a mark. What it has said of them before waits for that."""
@@ -207,7 +207,7 @@ class Uplink:
 
     def caught_up(self) -> list[tuple[list[bytes], StreamPosition]]:
         """What it sends that counts by now, and since when: each as often as it is an answer."""
-        found = [(id, late) for id, late in self.late.items() if late.at <= self.through]
+        found = [(id, late) for id, late in self.late.items() if late.at <= self.watermark]
         self.forget(id for id, _ in found)
         return [([id] * late.answers, late.since) for id, late in found]
 
@@ -300,7 +300,7 @@ class Downlink:
     """Messages that came before others that were sent earlier, by number."""
     parked_at: float = 0.0
     path_told: int = -1
-    given: LastGiven | None = None
+    last_sent: LastSent | None = None
     """What it was given of each object, where the kind of interests goes by that."""
     certificate: bytes = b""
     """Of the producer, as it was sent last."""
@@ -334,6 +334,6 @@ class Downlink:
         if seals:
             told, self.certificate = b"" if certificate == self.certificate else certificate, certificate
             certificate = told
-        if first.through is None:
+        if first.watermark is None:
             return ReplayItems(stream, packed, *edge, seals, certificate)
-        return ItemBatch(stream, packed, first.through, *edge, seals, certificate)
+        return ItemBatch(stream, packed, first.watermark, *edge, seals, certificate)

@@ -67,14 +67,14 @@ def read_item(kind: InterestKind, item: StreamItem) -> ParsedItem:
 
 
 def _changed_and_matched(
-    kind: InterestKind, interests: GuardedSet, changes: Mapping[bytes, Interest | None], held: StreamItem | ParsedItem
+    kind: InterestKind, interests: GuardedSet, changes: Mapping[bytes, Interest | None], parsed: StreamItem | ParsedItem
 ) -> ParsedItem:
     for id, interest in changes.items():
         if interest is None:
             interests.remove(id)
         else:
             interests.add(interest)
-    found = held if isinstance(held, ParsedItem) else read_item(kind, held)
+    found = parsed if isinstance(parsed, ParsedItem) else read_item(kind, parsed)
     return replace(found, met=interests.match(found.content))
 
 
@@ -131,11 +131,11 @@ class Matching:
         if len(self._changes) > CHANGES_MAX and not self._is_running:
             self._aside, self._changes = None, {}  # large items are rare here: it is made anew for the next one
 
-    def match(self, held: ParsedItem) -> set[bytes]:
+    def match(self, parsed: ParsedItem) -> set[bytes]:
         """The ids of the interests that an item meets."""
-        if held.met is not None:
-            return held.met
-        met = self._set.match(held.content)
+        if parsed.met is not None:
+            return parsed.met
+        met = self._set.match(parsed.content)
         if self._set.faults:
             self._tell_faults(self._set)
         return met
@@ -191,15 +191,15 @@ class Matching:
             tell_later()
             self._end(lambda job: job.failed(error))
 
-        def done(held: ParsedItem) -> None:
-            found = met | (held.met or set())
+        def done(parsed: ParsedItem) -> None:
+            found = met | (parsed.met or set())
             came = {id: each for id, each in self._changes.items() if each is not None}
             tell_later()
             self._tell_faults(interests)
             if came:  # while it was matched somebody has asked for more, and counts on getting this item
-                self._run(GuardedSet(self._kind), came, held, found)
+                self._run(GuardedSet(self._kind), came, parsed, found)
             else:
-                self._end(lambda job: job.done(replace(held, met=found)))
+                self._end(lambda job: job.done(replace(parsed, met=found)))
 
         look_aside(self.offload, _changed_and_matched, (self._kind, interests, changes, item), done, failed)
 

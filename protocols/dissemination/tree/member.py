@@ -85,7 +85,7 @@ class StreamMember:
 
     def begin_at(self, mark: StreamPosition) -> None:
         """The producer has started (anew), and remembers nothing of what it may have sent before this mark."""
-        self.state.through = mark
+        self.state.watermark = mark
         self.state.buffer.forget(mark)
 
     def recall(self, floor: StreamPosition, items: Sequence[tuple[StreamItem, float]], now: float) -> None:
@@ -93,9 +93,9 @@ class StreamMember:
         self.begin_at(floor)
         state = self.state
         for item, at_s in items:
-            state.through = item.position
+            state.watermark = item.position
             state.buffer.add(item, at_s)
-            if state.given is not None:
+            if state.last_sent is not None:
                 with suppress(ItemError):  # it was refused in the end, when it was published, too
                     self.latest.have(ParsedItem(item, state.kind.content(item)))
         state.buffer.trim(now)
@@ -104,15 +104,15 @@ class StreamMember:
         """The producer's next item; `flush` sends it. Raises `ItemError` for what the kind of interests cannot read."""
         self.release_item(ParsedItem(item, self.state.kind.content(item)), now)
 
-    def release_item(self, held: ParsedItem, now: float) -> None:
+    def release_item(self, parsed: ParsedItem, now: float) -> None:
         """The same for an item that is parsed already."""
         self.state.now = now
-        if held.position <= self.state.through:
-            raise Bug(f"the stream is at {self.state.through} already, not before {held.position}")
-        ids = self.state.matching.match(held)  # before anything has changed
-        self.latest.have(held)
-        self.state.through = held.position
-        self._flow(ParsedItem(held.item, held.content, ids))
+        if parsed.position <= self.state.watermark:
+            raise Bug(f"the stream is at {self.state.watermark} already, not before {parsed.position}")
+        ids = self.state.matching.match(parsed)  # before anything has changed
+        self.latest.have(parsed)
+        self.state.watermark = parsed.position
+        self._flow(ParsedItem(parsed.item, parsed.content, ids))
 
     def flush(self, now: float) -> None:
         """Send on what waits, as far as children take it."""
@@ -128,13 +128,13 @@ class StreamMember:
             if link is not None and link.intake is Intake.EARLY:
                 self.went_on(link.peer)
 
-    def has_all(self, interest: Interest, through: StreamPosition) -> bool:
+    def has_all(self, interest: Interest, watermark: StreamPosition) -> bool:
         """Whether this node has had all of the stream up to a mark. ``interest``: in everything, which it holds.
 
         A parent that begins anew has yet to send what it has of each object: it has, once it has come to the mark.
         """
         parent, is_whole = self.up.parent, self.state.wants.is_answered([interest.id])
-        return is_whole and parent is not None and min(parent.through, self.state.through) >= through
+        return is_whole and parent is not None and min(parent.watermark, self.state.watermark) >= watermark
 
     def has_whole(self, interest: Interest) -> bool:
         """Whether this node has had all of the stream since some mark, up to where it is."""
@@ -160,7 +160,7 @@ class StreamMember:
         """This producer goes on behind a mark. What came before that from another one it does not know."""
         state = self.state
         state.now = now
-        since, state.through = state.through, mark
+        since, state.watermark = state.watermark, mark
         state.wants.lost(mark)
         self.lost(since, mark)
         self.down.flush()
@@ -196,9 +196,9 @@ class StreamMember:
         state = self.state
         since = state.since([found.interest], found.after)
         # Who begins at the start asks for what is remembered, and has not lost the rest.
-        found.through = begun = since if found.after is None or found.after == START else found.after
+        found.watermark = begun = since if found.after is None or found.after == START else found.after
         found.on_live()
-        if state.given is not None:
+        if state.last_sent is not None:
             self.latest.begin(found)
             return
         found.lose(begun, since)
@@ -245,7 +245,7 @@ class StreamMember:
     ) -> None:
         """See `protocols.dissemination.tree.downstream.Needs`."""
         state = self.state
-        after = None if state.given is not None else after
+        after = None if state.last_sent is not None else after
         for interest in interests:
             state.matching.add(interest)
         ids = tuple(interest.id for interest in interests)
@@ -264,7 +264,7 @@ class StreamMember:
         Where only the newest item of an object counts, everything is kept for a while: giving something up changes
         what a node can promise those below it.
         """
-        is_final = is_final and self.state.given is None
+        is_final = is_final and self.state.last_sent is None
         if ids is None:
             self.forget(holder)
         if self.state.wants.release(holder, ids, is_final=is_final):
@@ -284,29 +284,29 @@ class StreamMember:
 
     # What the upper end says
 
-    def carried(self, item: StreamItem, held: ParsedItem | None) -> None:
+    def carried(self, item: StreamItem, parsed: ParsedItem | None) -> None:
         """See `protocols.dissemination.tree.below.Below`."""
-        self._flow(self.state.parsed(item) if held is None else held)
+        self._flow(self.state.parsed(item) if parsed is None else parsed)
 
-    def _flow(self, held: ParsedItem) -> None:
+    def _flow(self, parsed: ParsedItem) -> None:
         state = self.state
-        self.latest.have(held)
-        state.buffer.add(held.item, state.now)
-        ids = state.matching.match(held)
-        children = self.down.flow(held, ids)
+        self.latest.have(parsed)
+        state.buffer.add(parsed.item, state.now)
+        ids = state.matching.match(parsed)
+        children = self.down.flow(parsed, ids)
         own = [each for each in self.subscriptions.values() if each.interest.id in ids]
-        own = [each for each in own if state.is_for(each.given, held)]
+        own = [each for each in own if state.is_for(each.last_sent, parsed)]
         for subscription in own:
-            subscription.give(held)
-        self.on_passed(held, bool(own), children)
+            subscription.give(parsed)
+        self.on_passed(parsed, bool(own), children)
 
-    def remembered(self, item: StreamItem, held: ParsedItem | None) -> None:
+    def remembered(self, item: StreamItem, parsed: ParsedItem | None) -> None:
         """See `protocols.dissemination.tree.below.Below`."""
-        if held is None and (self.state.given is not None or item.batch is None):
-            held = self.state.parsed(item)  # what is signed was parsed by its producer
+        if parsed is None and (self.state.last_sent is not None or item.batch is None):
+            parsed = self.state.parsed(item)  # what is signed was parsed by its producer
         self.state.buffer.add(item, self.state.now)
-        if self.state.given is not None and held is not None:
-            self.latest.arrived(held)
+        if self.state.last_sent is not None and parsed is not None:
+            self.latest.arrived(parsed)
 
     def went_on(self, peer: PeerRef) -> None:
         """See `protocols.dissemination.tree.below.Below`."""
@@ -337,14 +337,14 @@ class StreamMember:
         for subscription in self.subscriptions.values():
             subscription.lose(since, until)
 
-    def fall_back(self, through: StreamPosition) -> None:
+    def fall_back(self, watermark: StreamPosition) -> None:
         """See `protocols.dissemination.tree.below.Below`."""
-        if through >= self.state.through:
+        if watermark >= self.state.watermark:
             return
-        self.state.fall_back(through)
+        self.state.fall_back(watermark)
         self.down.dismiss_all()  # they were told the same, and see it as this node did
         for subscription in self.subscriptions.values():
-            subscription.fall_back(self.state.through)
+            subscription.fall_back(self.state.watermark)
 
     def orphaned(self) -> None:
         """See `protocols.dissemination.tree.below.Below`."""
@@ -462,7 +462,7 @@ class StreamMember:
     def finish(self) -> None:
         """The stream is over: give all what is still there for them."""
         for subscription in self.subscriptions.values():
-            subscription.finish(self.state.through)
+            subscription.finish(self.state.watermark)
         self.down.end_all()
 
     def tick(self, now: float) -> None:

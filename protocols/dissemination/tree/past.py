@@ -61,9 +61,9 @@ class StreamPast:
         """One more at the end."""
         self._items.append(item)
 
-    def cut(self, through: StreamPosition) -> None:
+    def cut(self, watermark: StreamPosition) -> None:
         """Leave out what comes after a mark."""
-        self._items = deque(item for item in self._items if item.position <= through)
+        self._items = deque(item for item in self._items if item.position <= watermark)
 
     def another(self) -> StreamPast:
         """An empty one, for the same interests."""
@@ -74,27 +74,27 @@ class StreamPast:
         while self._items and bytes_max > 0 and not self._is_busy:
             item = self._items[0]
             if self._wanted is None:
-                held: ParsedItem | None = ParsedItem(item, None)
+                parsed: ParsedItem | None = ParsedItem(item, None)
             elif item.size > ASIDE_BYTES:
                 if self._looked_at is None:
                     self._look_aside(item, self._wanted)
                     continue
-                held, self._looked_at = self._looked_at, None
-                held = held if held.met else None
+                parsed, self._looked_at = self._looked_at, None
+                parsed = parsed if parsed.met else None
             else:
                 found = _looked_at(self._kind, self._wanted, item)
-                held = found if found.met else None
+                parsed = found if found.met else None
             self._items.popleft()
             bytes_max -= item.size
-            if held is not None:
-                yield held
+            if parsed is not None:
+                yield parsed
 
     def _look_aside(self, item: StreamItem, wanted: GuardedSet) -> None:
         self._is_busy = True
 
-        def done(held: ParsedItem) -> None:
+        def done(parsed: ParsedItem) -> None:
             self._is_busy = False
-            self._looked_at = held if self._items and self._items[0] is item else None
+            self._looked_at = parsed if self._items and self._items[0] is item else None
             self._when_ready()
 
         look_aside(self._offload, _looked_at, (self._kind, wanted, item), done, _raise)
@@ -102,12 +102,12 @@ class StreamPast:
 
 def _looked_at(kind: InterestKind, wanted: GuardedSet, item: StreamItem) -> ParsedItem:
     try:
-        held = read_item(kind, item)
+        parsed = read_item(kind, item)
     except ItemError as error:
         if item.batch is not None:  # so its producer has signed what nobody can read
             return ParsedItem(item, None)
         raise Bug(f"the item {item.position} was parsed when it came, and cannot be any more: {error}") from error
-    return replace(held, met=wanted.match(held.content))
+    return replace(parsed, met=wanted.match(parsed.content))
 
 
 def _raise(error: BaseException) -> None:

@@ -102,11 +102,11 @@ class ReplayBuffer:
         self._items[self._begin] = cast(StreamItem, None)
         self._begin += 1
 
-    def forget(self, through: StreamPosition) -> None:
+    def forget(self, watermark: StreamPosition) -> None:
         """Forget everything up to a mark: it is not complete there."""
-        while len(self) and self._positions[self._begin] <= through:
+        while len(self) and self._positions[self._begin] <= watermark:
             self._let_go()
-        self.floor = max(self.floor, through)
+        self.floor = max(self.floor, watermark)
 
     def clear(self, floor: StreamPosition) -> None:
         """Forget everything, and begin anew at a mark."""

@@ -91,7 +91,7 @@ class Parcel:
     """Items of one message: the same for all children that get the same."""
 
     items: tuple[StreamItem, ...]
-    through: StreamPosition | None
+    watermark: StreamPosition | None
     """There is nothing else for the child up to here; ``None``: they are of the past."""
     packed: tuple[bytes, ...] = field(init=False)
     size: int = field(init=False)

@@ -12,7 +12,7 @@ from protocols.dissemination.interests.errors import ItemError
 from protocols.dissemination.interests.guarded import GuardedSet
 from protocols.dissemination.messages import StreamItem
 from protocols.dissemination.names import START, StreamPosition
-from protocols.dissemination.ports import Interest, InterestKind, LastGiven, ParsedItem, RememberingKind
+from protocols.dissemination.ports import Interest, InterestKind, LastSent, ParsedItem, RememberingKind
 from protocols.dissemination.proving import Proofs
 from protocols.dissemination.tree.matching import Matching, read_item
 from protocols.dissemination.tree.past import StreamPast
@@ -51,7 +51,7 @@ class MemberState:
         self.send = send
         self.is_source = is_source
         self.now = 0.0
-        self.through = START
+        self.watermark = START
         """This node has had everything that it wanted up to here."""
         self.proven = START
         """The last item that came in its turn, or where this node began: what goes beyond it is a parent's word."""
@@ -65,7 +65,7 @@ class MemberState:
         self.ancestors: tuple[PeerRef, ...] = ()
         """The same, as they may be reached."""
         self.path_version = 0
-        self.given = self.make_given(is_source=is_source)
+        self.last_sent = self.make_last_sent(is_source=is_source)
         """What this node has of each object, where the kind of interests goes by that: see `tree/latest.py`."""
         self._promised = -1
         self.blame: Callable[[PeerRef, ProtocolError], None] = _raise
@@ -80,27 +80,27 @@ class MemberState:
     def change_role(self, *, is_source: bool) -> None:
         """This node is the producer from now on, or is it no more. What it has stays."""
         self.is_source = is_source
-        before, given = self.given, self.make_given(is_source=is_source)
-        if before is not None and given is not None:
-            for held in before.newest():
-                given.give(held)
-        self.given, self.proven = given, self.through
+        before, last_sent = self.last_sent, self.make_last_sent(is_source=is_source)
+        if before is not None and last_sent is not None:
+            for parsed in before.newest():
+                last_sent.give(parsed)
+        self.last_sent, self.proven = last_sent, self.watermark
         self._promised = -1
         self.ancestors, self.path = (), ()
         self.path_version += 1
 
-    def make_given(self, *, is_source: bool = False) -> LastGiven | None:
+    def make_last_sent(self, *, is_source: bool = False) -> LastSent | None:
         """What a new holder was given: nothing yet. ``None`` for kinds in which each item stands by itself."""
-        return self.kind.make_given(is_source=is_source) if isinstance(self.kind, RememberingKind) else None
+        return self.kind.make_last_sent(is_source=is_source) if isinstance(self.kind, RememberingKind) else None
 
-    def is_for(self, holder: LastGiven | None, held: ParsedItem) -> bool:
+    def is_for(self, holder: LastSent | None, parsed: ParsedItem) -> bool:
         """Whether a holder that an item concerns has to get it."""
-        if holder is None or self.given is None:
+        if holder is None or self.last_sent is None:
             return True
         if self._promised != self.wants.version:
             self._promised = self.wants.version
-            self.given.want(self.wants.promised())
-        return holder.offer(held, self.given)
+            self.last_sent.want(self.wants.promised())
+        return holder.offer(parsed, self.last_sent)
 
     def parsed(self, item: StreamItem) -> ParsedItem:
         """Return an item that came, parsed. Raises `ProtocolError`."""
@@ -131,19 +131,19 @@ class MemberState:
             self.path = tuple(peer.id for peer in ancestors)
             self.path_version += 1
 
-    def fall_back(self, through: StreamPosition) -> None:
+    def fall_back(self, watermark: StreamPosition) -> None:
         """Nothing that was said to be after this mark counts: a parent has lied."""
-        self.through = self.proven = through
-        self.buffer.clear(through)
-        self.wants.fall_back(through)
+        self.watermark = self.proven = watermark
+        self.buffer.clear(watermark)
+        self.wants.fall_back(watermark)
 
     def since(self, interests: Iterable[Interest], after: StreamPosition | None) -> StreamPosition:
         """From which mark on these can be served to somebody who needs them from a mark on."""
         if after is None:
-            return self.through
+            return self.watermark
         found = [self.buffer.floor, after]
         if not self.is_source:
-            found += [self.wants.since(each.id) or self.through for each in interests]
+            found += [self.wants.since(each.id) or self.watermark for each in interests]
         return max(found)
 
 
@@ -156,9 +156,9 @@ def _raise(peer: PeerRef, error: ProtocolError) -> None:
     raise error
 
 
-def give(given: LastGiven, held: ParsedItem) -> None:
+def give(last_sent: LastSent, parsed: ParsedItem) -> None:
     """A holder has an item that another node has sent. Raises `ProtocolError`: there are too many objects."""
     try:
-        given.give(held)
+        last_sent.give(parsed)
     except ItemError as error:
         raise ProtocolError("too_many_objects", str(error)) from error

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 from peerd.frozen import Frozen
 from protocols.dissemination.names import START, StreamPosition
-from protocols.dissemination.ports import Interest, LastGiven, ParsedItem
+from protocols.dissemination.ports import Interest, LastSent, ParsedItem
 from protocols.dissemination.tree.past import SLICE_BYTES, StreamPast
 
 
@@ -50,9 +50,9 @@ class OwnSubscription:
     deliver: Callable[[Delivered], None]
     after: StreamPosition | None
     on_live: Callable[[], None]
-    through: StreamPosition | None = None
+    watermark: StreamPosition | None = None
     """It has been given everything up to here; ``None``: it has not begun."""
-    given: LastGiven | None = None
+    last_sent: LastSent | None = None
     """What it was last given of each object, where the kind of interests goes by that."""
     is_stale: bool = False
     """It was told that nobody vouches for that."""
@@ -85,11 +85,11 @@ class OwnSubscription:
                 self.waiting.popleft()
                 self._lose(first.since, first.until)
                 continue
-            for held in first.look(bytes_max):
+            for parsed in first.look(bytes_max):
                 if first.why_failed:
                     self.fail(first.why_failed)
                     return
-                self._give(held)
+                self._give(parsed)
             if not first.is_over or not self.waiting or self.waiting[0] is not first:
                 return
             self.waiting.popleft()
@@ -100,17 +100,17 @@ class OwnSubscription:
         if not self.has_failed:
             self.has_failed = True
             self.waiting.clear()
-            self.deliver(Unmatchable(self.through, why))
+            self.deliver(Unmatchable(self.watermark, why))
 
-    def finish(self, through: StreamPosition) -> None:
+    def finish(self, watermark: StreamPosition) -> None:
         """The stream ends at a mark: what cannot be given any more is lost."""
         while self.may_look_on:
             self.look_on(SLICE_BYTES)
         if self.waiting:
             self.waiting.clear()
-            self._lose(self.through or START, through)
+            self._lose(self.watermark or START, watermark)
 
-    def give(self, held: ParsedItem) -> None:
+    def give(self, parsed: ParsedItem) -> None:
         """Give it an item, unless it has got that already, in its turn.
 
         What has to wait is parsed again then, because parsed it is large.
@@ -118,30 +118,32 @@ class OwnSubscription:
         if self.has_failed:
             return
         if not self.waiting:
-            self._give(held)
+            self._give(parsed)
             return
-        self.waiting_bytes += held.item.size
+        self.waiting_bytes += parsed.item.size
         last = self.waiting[-1]
         if self.waiting_bytes > self.waiting_max:
             self.waiting_bytes = 0
             self.waiting.clear()
-            self._lose(self.through or START, held.position)
+            self._lose(self.watermark or START, parsed.position)
         elif isinstance(last, StreamPast):
-            last.add(held.item)
+            last.add(parsed.item)
 
-    def _give(self, held: ParsedItem) -> None:
-        if self.through is not None and held.position > self.through:
-            self.through = held.position
-            self.deliver(held)
+    def _give(self, parsed: ParsedItem) -> None:
+        if self.watermark is not None and parsed.position > self.watermark:
+            self.watermark = parsed.position
+            self.deliver(parsed)
 
-    def fall_back(self, through: StreamPosition) -> None:
+    def fall_back(self, watermark: StreamPosition) -> None:
         """The stream is only so far. What this was given, or told to be lost, after that was not of it."""
-        if self.through is not None:
-            self.through = min(self.through, through)
-            self.waiting = deque(each for each in self.waiting if isinstance(each, StreamPast) or each.until <= through)
+        if self.watermark is not None:
+            self.watermark = min(self.watermark, watermark)
+            self.waiting = deque(
+                each for each in self.waiting if isinstance(each, StreamPast) or each.until <= watermark
+            )
             for each in self.waiting:
                 if isinstance(each, StreamPast):
-                    each.cut(through)
+                    each.cut(watermark)
 
     def lose(self, since: StreamPosition, until: StreamPosition) -> None:
         """Tell it of a loss, as far as that is one for it."""
@@ -154,7 +156,7 @@ class OwnSubscription:
             self._lose(since, until)
 
     def _lose(self, since: StreamPosition, until: StreamPosition) -> None:
-        if self.through is not None and until > self.through:
-            lost = Lost(max(since, self.through), until)
-            self.through = until
+        if self.watermark is not None and until > self.watermark:
+            lost = Lost(max(since, self.watermark), until)
+            self.watermark = until
             self.deliver(lost)

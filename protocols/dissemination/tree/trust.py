@@ -74,7 +74,7 @@ class Trust:
 
         Producers number without holes, so each number up to where the parent says to be is an item.
         """
-        before = link.through
+        before = link.watermark
         if to < before or (step and to == before):
             raise self._lied(link, OUT_OF_ORDER, f"is at {to} after {before}")
         if (
@@ -85,6 +85,6 @@ class Trust:
             detail = f"leaves out what is between {before} and {to}, though this node wants everything"
             raise self._lied(link, WITHHELD, detail)
 
-    def came_to(self, link: Uplink, through: StreamPosition) -> None:
+    def came_to(self, link: Uplink, watermark: StreamPosition) -> None:
         """A parent is so far, and has said so."""
-        link.came_to(through, is_proven=self._state.proofs is not None and self._state.given is None)
+        link.came_to(watermark, is_proven=self._state.proofs is not None and self._state.last_sent is None)

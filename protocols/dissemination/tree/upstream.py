@@ -121,10 +121,10 @@ class Upstream:
         is_orphan = self.parent is None
         wants = state.wants.sent()
         self.next = Uplink(peer, self._attempts, begun_at, frozenset(wants), is_orphan)
-        self.next.given = None if is_orphan else state.make_given()
+        self.next.last_sent = None if is_orphan else state.make_last_sent()
         if state.everything in wants:
             self.next.promises_all()
-        texts, after = tuple(each.text for each in wants.values()), state.through
+        texts, after = tuple(each.text for each in wants.values()), state.watermark
         flags = self.is_new, is_orphan
         state.send(peer, Attach(state.stream, self._attempts, texts, after, *flags, self._instead_of, state.creator))
 
@@ -137,20 +137,20 @@ class Upstream:
         if link.is_orphan:
             since = message.since
             if self.is_new:
-                state.through = state.proven = max(state.through, since)
+                state.watermark = state.proven = max(state.watermark, since)
             self._begun(link)
         elif state.wants.has_pending() or not link.wants.issuperset(state.wants.sent()):
             self._attach(peer, link.asked_at)  # this node wants more by now: the new parent has to have that too
         else:
             link.comes_to(UplinkStage.ASKED)
-            state.send(peer, Begin(state.stream, link.attempt, state.through))
+            state.send(peer, Begin(state.stream, link.attempt, state.watermark))
 
     def _begun(self, link: Uplink) -> None:
         link.comes_to(UplinkStage.BEGUN)
         link.heard_at = self._state.now
         if link.is_orphan:
             self._latest.unsettled()
-            self._state.wants.complete_since(self._state.through, link.wants)
+            self._state.wants.complete_since(self._state.watermark, link.wants)
             self.is_new = False
             self._below.answered()
             self._widen(link, self._state.wants.ask_again())
@@ -194,12 +194,12 @@ class Upstream:
         wrong with it, if anything: to be told when all else is done.
         """
         found: ProtocolError | None = None
-        if link.given is not None:
-            sent, link.given = link.given.newest(), None
+        if link.last_sent is not None:
+            sent, link.last_sent = link.last_sent.newest(), None
             self._latest.unsettled()
             try:
-                for held in sent:
-                    self._latest.arrived(held)
+                for parsed in sent:
+                    self._latest.arrived(parsed)
             except ProtocolError as error:
                 found = error
         self._latest.freshened(is_stale=self.is_stale)
@@ -358,10 +358,10 @@ class Upstream:
         with self._unless_it_lies(link):
             items = self._trust.items(link, message)
             if len(items) < len(message.items):  # the first of them: of a term that is too long ago
-                self._lose(link, link.through, items[0].position.before if items else message.through)
+                self._lose(link, link.watermark, items[0].position.before if items else message.watermark)
             for item in items:
                 self._trust.check_next(link, position := item.position, 1)
-                link.through = position
+                link.watermark = position
                 if self._is_for_aside(link, item):
                     self._look_aside(link, item, message)
                     return
@@ -380,20 +380,20 @@ class Upstream:
                 self._broken(link)
             raise
 
-    def _take(self, link: Uplink, item: StreamItem, held: ParsedItem | None) -> None:
-        """An item is in turn. ``held``: it was parsed, and if it is the next of the stream matched, before."""
-        if link.given is not None:  # what a node sends that is to be the parent waits until it is
+    def _take(self, link: Uplink, item: StreamItem, parsed: ParsedItem | None) -> None:
+        """An item is in turn. ``parsed``: it was parsed, and if it is the next of the stream matched, before."""
+        if link.last_sent is not None:  # what a node sends that is to be the parent waits until it is
             link.keep(self._state.parsed(item))
-        elif (position := item.position) > self._state.through:
-            self._state.through = self._state.proven = position
-            self._below.carried(item, held)
+        elif (position := item.position) > self._state.watermark:
+            self._state.watermark = self._state.proven = position
+            self._below.carried(item, parsed)
         else:  # it came from the parent before; or nobody here wanted it until now
-            self._below.remembered(item, held)
+            self._below.remembered(item, parsed)
 
     def _taken(self, link: Uplink, message: ItemBatch | ReplayItems, items: Sequence[StreamItem]) -> None:
         """All of a message was taken in."""
         if isinstance(message, ItemBatch):
-            self._went_on(link.peer, link, message.through)
+            self._went_on(link.peer, link, message.watermark)
         if items and items[0].is_large:
             self._state.send(link.peer, ItemTaken(self._state.stream, link.attempt, message.number))
 
@@ -422,23 +422,23 @@ class Upstream:
             raise ProtocolError("bad_parts", f"{link.peer} sends {size} bytes and leaves {message.left} of {link.left}")
 
     def _is_for_aside(self, link: Uplink, item: StreamItem) -> bool:
-        return self._state.given is None and self._state.matching.is_for_aside(item)
+        return self._state.last_sent is None and self._state.matching.is_for_aside(item)
 
     def _look_aside(self, link: Uplink, item: StreamItem, message: ItemBatch | ReplayItems) -> None:
         """Have an item read, and matched if it is the next of the stream, while the loop goes on."""
         matching = self._state.matching
-        is_next = isinstance(message, ItemBatch) and item.position > self._state.through
+        is_next = isinstance(message, ItemBatch) and item.position > self._state.watermark
         link.intake = Intake.BUSY
 
-        def done(held: ParsedItem) -> None:
+        def done(parsed: ParsedItem) -> None:
             if link not in (self.parent, self.next):
                 return  # whoever is the parent now sends it again
             link.intake = Intake.FREE
             link.heard_at = link.parked_at = self._state.now
             if isinstance(message, ItemBatch):
-                self._take(link, item, held)
+                self._take(link, item, parsed)
             else:
-                self._below.remembered(item, held)
+                self._below.remembered(item, parsed)
             self._taken(link, message, (item,))
             self._below.went_on(link.peer)
 
@@ -454,7 +454,7 @@ class Upstream:
         link = self._heard(peer, message)
         if link is None:
             return
-        self._went_on(peer, link, message.through)
+        self._went_on(peer, link, message.watermark)
         link.is_stale = message.is_stale
         self._latest.freshened(is_stale=self.is_stale)
         if message.path is not None:
@@ -464,11 +464,11 @@ class Upstream:
             elif link is self.parent or self.parent is None:
                 self._state.set_path(message.path)
 
-    def _went_on(self, peer: PeerRef, link: Uplink, through: StreamPosition) -> None:
+    def _went_on(self, peer: PeerRef, link: Uplink, watermark: StreamPosition) -> None:
         with self._unless_it_lies(link):
-            self._trust.check_next(link, through, 0)
-        self._trust.came_to(link, through)
-        self._state.through = max(self._state.through, through)
+            self._trust.check_next(link, watermark, 0)
+        self._trust.came_to(link, watermark)
+        self._state.watermark = max(self._state.watermark, watermark)
         self._catch_up(link)
 
     def _catch_up(self, link: Uplink) -> None:
@@ -481,13 +481,13 @@ class Upstream:
     def _check_behind(self) -> None:
         """Whether what this node was told before can be true."""
         link, state = self.parent, self._state
-        if link is None or not link.has_begun or link.is_stale is not False or link.through >= state.through:
+        if link is None or not link.has_begun or link.is_stale is not False or link.watermark >= state.watermark:
             self._behind_since = None
         elif self._behind_since is None:
             self._behind_since = state.now
         elif state.now - self._behind_since >= BEHIND_S:
             self._behind_since = None
-            self._below.fall_back(min(link.through, state.proven))
+            self._below.fall_back(min(link.watermark, state.proven))
             self._broken(link)  # it is right, and has sent as old what comes after that: it is to send it again
 
     def gap(self, peer: PeerRef, message: StreamGap) -> None:
@@ -497,10 +497,10 @@ class Upstream:
             self._lose(link, message.since, message.until)
 
     def _lose(self, link: Uplink, since: StreamPosition, until: StreamPosition) -> None:
-        self._trust.came_to(link, max(link.through, until))
-        if until > self._state.through:
-            since = max(since, self._state.through)
-            self._state.through = until
+        self._trust.came_to(link, max(link.watermark, until))
+        if until > self._state.watermark:
+            since = max(since, self._state.watermark)
+            self._state.watermark = until
             self._state.wants.lost(until)
             self._below.lost(since, until)
 
@@ -527,7 +527,7 @@ class Upstream:
         with self._unless_it_lies(link):
             items = self._trust.items(link, message)
             for item in items:
-                if link.given is not None:
+                if link.last_sent is not None:
                     link.keep(self._state.parsed(item))
                 elif item.batch is None and self._is_for_aside(link, item):
                     self._look_aside(link, item, message)
@@ -541,10 +541,10 @@ class Upstream:
         link = self._heard(peer, message)
         if link is not None:
             asked = [id for id in message.interests if self._state.wants.is_sent(id)]  # or wanted no more by now
-            link.answered(asked, self._state.through, message.since)
+            link.answered(asked, self._state.watermark, message.since)
             if self._state.everything in asked:
                 link.promises_all()
-            self._went_on(peer, link, message.through)
+            self._went_on(peer, link, message.watermark)
 
     def released(self, *, is_final: bool) -> None:
         """Something is wanted no more. ``is_final``: nobody will come back for it."""
@@ -584,7 +584,7 @@ class Upstream:
         self._is_narrow_due = False
         if is_late:
             self._narrow_at = None
-        gone, asks = self._state.wants.give_up(self._state.through, is_late=is_late)
+        gone, asks = self._state.wants.give_up(self._state.watermark, is_late=is_late)
         told = [id for id, was_sent in gone.items() if was_sent]
         for id in gone:
             self._state.matching.remove(id)

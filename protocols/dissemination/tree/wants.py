@@ -102,8 +102,8 @@ class Wants:
         """Whether so little is left that it can be asked for one by one: half, so that it seldom changes."""
         if self._everything is None:
             return False
-        held = [_size(want.interest.text) for want in self._wants.values() if want.holders]
-        return len(held) <= SENT_MAX // 2 and sum(held) <= SENT_BYTES_MAX // 2
+        parsed = [_size(want.interest.text) for want in self._wants.values() if want.holders]
+        return len(parsed) <= SENT_MAX // 2 and sum(parsed) <= SENT_BYTES_MAX // 2
 
     def ask_again(self) -> list[Ask]:
         """What has not been answered, to be asked of another parent, or once more of this one."""
@@ -247,11 +247,11 @@ class Wants:
             if want.since is not None and want.since < until:
                 want.since = until
 
-    def fall_back(self, through: StreamPosition) -> None:
+    def fall_back(self, watermark: StreamPosition) -> None:
         """The stream is only so far: what was complete since a later mark is so from there on."""
         for want in self._wants.values():
             if want.since is not None:
-                want.since = through
+                want.since = watermark
 
     def release(self, holder: Holder, ids: Iterable[bytes] | None = None, *, is_final: bool = False) -> bool:
         """Somebody wants these (or anything) no more; whether there is now something that nobody wants.
@@ -268,7 +268,7 @@ class Wants:
                 is_any = is_any or not want.holders
         return is_any
 
-    def give_up(self, through: StreamPosition, *, is_late: bool) -> tuple[dict[bytes, bool], list[Ask]]:
+    def give_up(self, watermark: StreamPosition, *, is_late: bool) -> tuple[dict[bytes, bool], list[Ask]]:
         """Forget what nobody wants. Returns that, with whether the parent knows of it, and what to ask it for first.
 
         ``is_late``: also what was kept for a while. Only what the parent knows of is: the rest is had because of
@@ -281,8 +281,8 @@ class Wants:
         if self._everything is not None and self._is_everything_too_much():
             everything, self._everything = self._everything, None
             self.release(EVERYTHING, [everything.id], is_final=True)
-        held = [want for want in self._wants.values() if want.holders]
-        waiting, unsent = [want for want in held if want.asked], [want for want in held if not want.is_sent]
+        parsed = [want for want in self._wants.values() if want.holders]
+        waiting, unsent = [want for want in parsed if want.asked], [want for want in parsed if not want.is_sent]
         for id, want in list(self._wants.items()):
             if want.holders or (not is_late and want.is_sent and (want.is_kept or want.asked)):
                 continue
@@ -292,9 +292,9 @@ class Wants:
             late = [rider for rider in riders if not rider.asked and not any(self._others(rider, want))]
             if late and not self._has_room_for(rider.interest for rider in late):
                 self._everything = self._kind.parse("")
-                asks += self.need(EVERYTHING, [self._everything], through, through)
+                asks += self.need(EVERYTHING, [self._everything], watermark, watermark)
                 continue
-            asks += [_ask(rider, through) for rider in late]
+            asks += [_ask(rider, watermark) for rider in late]
             waiting += late
             if not riders and not any(self._covers(want, other) for other in waiting):
                 del self._wants[id]

@@ -318,10 +318,10 @@ class Safekeeping(Part):
                 self._copy(kept, peer)
             self._note_safe(kept, neighbours)
         told, self._told = self._told, {}
-        for (node, root), through in told.items():
+        for (node, root), up_to in told.items():
             kept_there = self._kept.get(node)
             for peer in self._neighbours(kept_there) if kept_there is not None else ():
-                self._host.send(peer, ForgetKept(node, root, through))
+                self._host.send(peer, ForgetKept(node, root, up_to))
             if kept_there is not None:
                 self._close_if_empty(kept_there)
 
@@ -331,23 +331,23 @@ class Safekeeping(Part):
         if peer.id in kept.copying or not any(at > after for at in reversed(kept.log.entries)):
             return
         events: list[KeptEvent] = []
-        schema, size, through = "", 0, after
+        schema, size, up_to = "", 0, after
         with suppress(Unavailable):
             for entry, stored in kept.log.read(after, EVENTS_MAX):
                 size += event_bytes(stored.event)
                 if (events and entry.schema != schema) or size > EVENTS_BYTES_MAX:
                     break
-                through = entry.at
+                up_to = entry.at
                 if entry.root == self._host.id:  # what a root has left was given to its neighbours by itself
                     schema = entry.schema
                     events.append(KeptEvent(entry.number, entry.until_ms, stored.event, stored.chosen))
-        kept.copied[peer.id] = through if not events else after
+        kept.copied[peer.id] = up_to if not events else after
         if not events:
             return
 
         def on_reply(reply: Message, source: PeerRef) -> None:
             kept.copying.pop(peer.id, None)
-            kept.copied[peer.id] = max(through, kept.copied.get(peer.id, 0))
+            kept.copied[peer.id] = max(up_to, kept.copied.get(peer.id, 0))
             self._copy_later()
 
         kept.copying[peer.id] = None
@@ -356,10 +356,10 @@ class Safekeeping(Part):
 
     def _note_safe(self, kept: _Kept, neighbours: list[PeerRef]) -> None:
         """What is on this disk and on those of all neighbours that are asked need not be held in memory by others."""
-        through = min([kept.log.durable, *(kept.copied.get(peer.id, 0) for peer in neighbours)])
-        for at in [at for at in kept.unsafe if at <= through]:
+        up_to = min([kept.log.durable, *(kept.copied.get(peer.id, 0) for peer in neighbours)])
+        for at in [at for at in kept.unsafe if at <= up_to]:
             self._free(kept, at)
-        if kept.unsafe and through < max(kept.unsafe) and not kept.copying:
+        if kept.unsafe and up_to < max(kept.unsafe) and not kept.copying:
             self._copy_later()
 
     @handles(KeepEvents)
@@ -397,7 +397,7 @@ class Safekeeping(Part):
         if kept is None or not self._is_near(source.id) or message.root == self._host.id:
             return
         for entry in list(kept.log.entries.values()):
-            if entry.root == message.root and entry.number <= message.through and entry.at not in kept.loaded:
+            if entry.root == message.root and entry.number <= message.up_to and entry.at not in kept.loaded:
                 kept.log.remove(entry.at)
         self._close_if_empty(kept)
 

@@ -66,7 +66,7 @@ class ForgetKept(Message):
 
     subscriber: NodeId
     root: NodeId
-    through: U64
+    up_to: U64
 
 
 COPY_MESSAGES: Final[tuple[type[Message], ...]] = (HoldEvents, Held, ReleaseEvents, KeepEvents, ForgetKept)

@@ -16,7 +16,7 @@ from typing import Any, Final
 
 from protocols.dissemination.front.lab.coherency_trees import Plan, Shape
 from protocols.dissemination.front.lab.coherency_world import CoherencyWorld, Update
-from protocols.dissemination.interests.coherency.given import GivenValues
+from protocols.dissemination.interests.coherency.last_sent import SentValues
 from protocols.dissemination.interests.coherency.tolerance import Divergence, ObjectValue, Tolerance
 from protocols.dissemination.messages import StreamItem
 from protocols.dissemination.ports import Interest, ParsedItem
@@ -82,9 +82,9 @@ class TreeNode:
     children: list[int] = field(default_factory=list)
     needs: Wants = field(default_factory=dict)
     """The strictest tolerances of it and all below it."""
-    here: GivenValues = field(default_factory=GivenValues)
-    own: GivenValues = field(default_factory=GivenValues)
-    given: GivenValues = field(default_factory=GivenValues)
+    here: SentValues = field(default_factory=SentValues)
+    own: SentValues = field(default_factory=SentValues)
+    given: SentValues = field(default_factory=SentValues)
     """What the parent knows that this node was given."""
 
 
@@ -98,7 +98,7 @@ class SimulatedTree:
         for node in shape.breadth_first():
             own = world.tolerances[node]
             self.nodes[node] = TreeNode({object: own[object] for object in shape.objects if object in own})
-        self.nodes[0].here = GivenValues(is_source=True)
+        self.nodes[0].here = SentValues(is_source=True)
         for node, parent in shape.parents.items():
             self.nodes[node].parent = parent
             self.nodes[parent].children.append(node)
@@ -262,7 +262,7 @@ class System:
             return
         tree.nodes[old].children.remove(node)
         tree.nodes[parent].children.append(node)
-        its.parent, its.given = parent, GivenValues()
+        its.parent, its.given = parent, SentValues()
         its.given.want([interest_of(its.needs)])
         self.moves += 1
         self._wants_changed(number, old)

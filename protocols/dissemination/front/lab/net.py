@@ -152,8 +152,8 @@ class NetNode(MemberTree):
 
     def went_live(self) -> None:
         """Its subscription is served from here on."""
-        through = self.member.subscriptions[0].through
-        self.live_from = None if through is None else through.sequence
+        watermark = self.member.subscriptions[0].watermark
+        self.live_from = None if watermark is None else watermark.sequence
 
     def start(self, policy: TreePolicy) -> None:
         self.policy = policy

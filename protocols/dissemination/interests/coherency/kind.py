@@ -5,7 +5,7 @@ from __future__ import annotations
 from functools import lru_cache
 from typing import Final
 
-from protocols.dissemination.interests.coherency.given import GivenValues
+from protocols.dissemination.interests.coherency.last_sent import SentValues
 from protocols.dissemination.interests.coherency.reading import (
     ANY_OBJECT,
     Needs,
@@ -26,7 +26,7 @@ class CoherencyKind:
     """Implements `protocols.dissemination.ports.InterestKind` and `RememberingKind`.
 
     An item concerns an interest if it is about one of its objects. Whether a holder has to get it depends on what that
-    holder has: `GivenValues`.
+    holder has: `SentValues`.
     """
 
     name = "coherency"
@@ -40,8 +40,8 @@ class CoherencyKind:
     def make_set(self) -> CoherencySet:
         return CoherencySet()
 
-    def make_given(self, *, is_source: bool = False) -> GivenValues:
-        return GivenValues(is_source=is_source)
+    def make_last_sent(self, *, is_source: bool = False) -> SentValues:
+        return SentValues(is_source=is_source)
 
     def object_of(self, content: ObjectValue) -> str:
         return content.object

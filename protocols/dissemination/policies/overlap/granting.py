@@ -138,7 +138,7 @@ class Granter:
             best = min(best, request.as_child)
         if best >= request.limit:
             return self._tree.is_producer
-        number, asker, mover = self._overlaps.received.through, request.asker, request.child.id
+        number, asker, mover = self._overlaps.received.watermark, request.asker, request.child.id
         for table, node in ((self._asked, asker), (self._moved, mover)):
             if node in table and 0 <= number - table[node] < self._settings.request_items:
                 return True
@@ -245,7 +245,7 @@ class Granter:
         request = ordered.request
         self._emit(request, to, outcome, ordered.gain, ordered.nodes_asked)
         if outcome == "moved":
-            _remember(self._moved, request.child.id, self._overlaps.received.through)
+            _remember(self._moved, request.child.id, self._overlaps.received.watermark)
             past = PastMove(
                 at_ms=self.clock_ms,
                 what="move",

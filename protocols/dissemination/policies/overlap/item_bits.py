@@ -11,31 +11,31 @@ from protocols.dissemination.statistics.received import ItemSet
 
 def to_bits(known: ItemSet) -> ItemBits:
     """As it travels: at most `BITS_BYTES_MAX`; of a longer window every 2nd, 4th... item only."""
-    since = max(known.since, known.through - SPAN_MAX)
+    since = max(known.since, known.watermark - SPAN_MAX)
     every = known.every
-    while (known.through - since) // every > BITS_BYTES_MAX * 8 - 1:
+    while (known.watermark - since) // every > BITS_BYTES_MAX * 8 - 1:
         every *= 2
-    items = known.within(since, known.through).sampled(every)
+    items = known.within(since, known.watermark).sampled(every)
     first = since // every + 1
     bits = bytearray((items.span + 7) // 8)
     for number in items.items:
         at = number // every - first
         bits[at >> 3] |= 1 << (at & 7)
-    return ItemBits(known.epoch, since, items.through, bytes(bits), every.bit_length() - 1)
+    return ItemBits(known.epoch, since, items.watermark, bytes(bits), every.bit_length() - 1)
 
 
 def newest(known: ItemSet) -> ItemSet:
     """So many of the newest items as can be told without leaving any out."""
-    return known.within(known.through - (BITS_BYTES_MAX * 8 - 1), known.through)
+    return known.within(known.watermark - (BITS_BYTES_MAX * 8 - 1), known.watermark)
 
 
 def from_bits(told: ItemBits) -> ItemSet:
     """As it is used. Raises `ProtocolError` where its parts do not fit together."""
     every = 1 << told.every_log2
-    if not 0 <= told.through - told.since <= SPAN_MAX:
-        raise ProtocolError("bad_items", f"a set of items from {told.since} to {told.through}")
+    if not 0 <= told.watermark - told.since <= SPAN_MAX:
+        raise ProtocolError("bad_items", f"a set of items from {told.since} to {told.watermark}")
     first = told.since // every + 1
-    span = told.through // every + 1 - first
+    span = told.watermark // every + 1 - first
     if len(told.bits) != (span + 7) // 8:
         raise ProtocolError("bad_items", f"{len(told.bits)} bytes for {span} items")
     items = BitMap64()
@@ -43,8 +43,8 @@ def from_bits(told: ItemBits) -> ItemSet:
         while byte:
             low = byte & -byte
             number = (first + at * 8 + low.bit_length() - 1) * every
-            if number > told.through:  # before it is added: a bitmap has no place for what takes more than 64 bits
+            if number > told.watermark:  # before it is added: a bitmap has no place for what takes more than 64 bits
                 raise ProtocolError("bad_items", "bits above the end")
             items.add(number)
             byte ^= low
-    return ItemSet(told.epoch, told.since, told.through, items, every)
+    return ItemSet(told.epoch, told.since, told.watermark, items, every)

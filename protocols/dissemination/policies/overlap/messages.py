@@ -39,13 +39,13 @@ Hops = Annotated[int, Meta(ge=0, le=DEPTH_MAX)]
 class ItemBits(Struct):
     """`protocols.dissemination.statistics.received.ItemSet` as it travels: one bit for each item that it speaks of.
 
-    The first bit is the first number above ``since`` that ``2 ** every_log2`` divides. Bits above ``through`` are 0.
+    The first bit is the first number above ``since`` that ``2 ** every_log2`` divides. Bits above ``watermark`` are 0.
     Any bytes of the right length are a valid set, so that nothing in them can harm who reads them.
     """
 
     epoch: U64
     since: U64
-    through: U64
+    watermark: U64
     bits: Annotated[bytes, Meta(max_length=BITS_BYTES_MAX)]
     every_log2: Annotated[int, Meta(ge=0, le=EVERY_LOG2_MAX)] = 0
 

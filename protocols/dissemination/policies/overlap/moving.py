@@ -59,7 +59,7 @@ class OrderedMover:
         tree, left = self._tree, self._tree.parent
         if peer.id not in tree.path:
             return  # the tree has changed, and the granter has still to hear of that
-        since = None if self._moved_at is None else self._overlaps.received.through - self._moved_at
+        since = None if self._moved_at is None else self._overlaps.received.watermark - self._moved_at
         is_early = since is not None and 0 <= since < self._settings.request_items
         if left is None or left.id != message.from_parent or self._order is not None or is_busy or is_early:
             self._report(peer, message, is_done=False, to=message.to_parent)
@@ -91,7 +91,7 @@ class OrderedMover:
             self._go()
             return
         self._order = None
-        self._moved_at = self._overlaps.received.through
+        self._moved_at = self._overlaps.received.watermark
         self._moved = _Moved(order, self._moved_at)
         self._report(order.granter, order.message, is_done=True, to=peer)
 
@@ -107,10 +107,10 @@ class OrderedMover:
         """Some items after a move: what this node has needed since, for its old parent and its new one to judge."""
         moved, tree, received = self._moved, self._tree, self._overlaps.received
         enough = max(OUTCOME_ITEMS, self._settings.request_items)
-        if moved is None or tree.parent is None or 0 <= received.through - moved.number < enough:
+        if moved is None or tree.parent is None or 0 <= received.watermark - moved.number < enough:
             return
         self._moved = None
-        items = received.needed().within(moved.number, received.through)
+        items = received.needed().within(moved.number, received.watermark)
         if not items.is_empty:
             order = moved.order
             told = MoveOutcome(tree.stream, order.message.number, tree.me.id, order.granter, to_bits(items))

@@ -73,19 +73,19 @@ class Overlaps:
     def tick(self, now: float) -> None:
         """Time passes."""
         received = self.received
-        self._ticks.append((now, received.epoch, received.through))
+        self._ticks.append((now, received.epoch, received.watermark))
         at, epoch, number = self._ticks[0]
         if epoch == received.epoch and now > at:
-            recalled = round((received.through - number) / (now - at) * RECALLED_S)
+            recalled = round((received.watermark - number) / (now - at) * RECALLED_S)
             received.window = min(WINDOW_MAX, self._window + recalled)
 
     def settled(self, items: ItemSet, now: float) -> ItemSet:
         """The newest items that decide about a move, without those that may still be on their way to others."""
-        through = items.since
+        watermark = items.since
         for at, epoch, number in self._ticks:
             if epoch == items.epoch and now - at >= SETTLED_S:
-                through = max(through, number)
-        return items.within(through - self._compared, through)
+                watermark = max(watermark, number)
+        return items.within(watermark - self._compared, watermark)
 
     # What somebody would cost
 
@@ -141,9 +141,9 @@ def _summary_of(kind: InterestKind, window: int) -> SummaryTree | None:
 
 
 def _missing(items: ItemSet, had: ItemSet) -> float:
-    if had.epoch == items.epoch and had.through < items.through:
+    if had.epoch == items.epoch and had.watermark < items.watermark:
         # A node that wants little hears of little: it has had everything that it wants, up to now.
-        had = ItemSet(had.epoch, had.since, items.through, had.items, had.every)
+        had = ItemSet(had.epoch, had.since, items.watermark, had.items, had.every)
     missing = missing_share(items, had)
     return items.share if missing is None else missing
 

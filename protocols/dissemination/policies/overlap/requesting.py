@@ -89,7 +89,7 @@ class MoveRequester:
         received = self._overlaps.received
         sent = received.sent_to(child)
         if sent is None:
-            return ItemSet(received.epoch, received.through, received.through, BitMap64())
+            return ItemSet(received.epoch, received.watermark, received.watermark, BitMap64())
         return since_change(self._overlaps.settled(sent, now), received.needed(child).items)
 
     def child_went(self, child: NodeId) -> None:
@@ -105,7 +105,12 @@ class MoveRequester:
         if all(child.peer.id != peer.id for child in self._tree.children()) or not self.may_pass_on():
             return
         items, rest = from_bits(message.items), from_bits(message.rest)
-        if (items.epoch, items.since, items.through, items.every) != (rest.epoch, rest.since, rest.through, rest.every):
+        if (items.epoch, items.since, items.watermark, items.every) != (
+            rest.epoch,
+            rest.since,
+            rest.watermark,
+            rest.every,
+        ):
             raise ProtocolError("bad_request", f"{peer} tells of two sets of items that do not belong together")
         if len(message.path) < DEPTH_MAX - 1:
             if self._tree.is_producer:  # it needs every item in any case

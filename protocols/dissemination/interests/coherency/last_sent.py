@@ -27,11 +27,11 @@ OBJECTS_MAX: Final = 4096
 
 
 @dataclass(eq=False, slots=True)
-class _Given:
-    """``at``: where ``held`` stands in the stream. ``seen``: the newest value that was offered. ``changes``: so many
+class _Sent:
+    """``at``: where ``parsed`` stands in the stream. ``seen``: the newest value that was offered. ``changes``: so many
     the holder may lack by then, at most."""
 
-    held: ParsedItem
+    parsed: ParsedItem
     at: StreamPosition
     seen: StreamPosition
     changes: float = 0.0
@@ -39,19 +39,19 @@ class _Given:
 
 @dataclass(frozen=True, slots=True)
 class _Wanted:
-    """What is wanted of one object. ``promised``: see `GivenValues.promise`, by divergence; ``None`` where that differs
+    """What is wanted of one object. ``promised``: see `SentValues.promise`, by divergence; ``None`` where that differs
     from value to value."""
 
     tolerances: tuple[Tolerance, ...]
     promised: tuple[float | None, ...]
 
 
-class GivenValues:
-    """Implements `protocols.dissemination.ports.LastGiven`."""
+class SentValues:
+    """Implements `protocols.dissemination.ports.LastSent`."""
 
     def __init__(self, *, is_source: bool = False) -> None:
         self._is_source = is_source
-        self._given: dict[str, _Given] = {}
+        self._given: dict[str, _Sent] = {}
         self._needs: Needs = {}
         self._of: dict[str, _Wanted] = {}
 
@@ -67,15 +67,15 @@ class GivenValues:
         self._needs = found
         self._of.clear()
 
-    def offer(self, held: ParsedItem, here: GivenValues) -> bool:
+    def offer(self, parsed: ParsedItem, here: SentValues) -> bool:
         """Whether the holder has to get this value, which the node has now; if so it counts as given."""
-        content: ObjectValue = held.content
-        name, position = content.object, held.position
+        content: ObjectValue = parsed.content
+        name, position = content.object, parsed.position
         last = self._given.get(name)
         wanted = self._wanted(name).tolerances
         if last is None:
             if wanted:
-                self._given[name] = _Given(held, position, position)
+                self._given[name] = _Sent(parsed, position, position)
             return bool(wanted)
         if position == last.at:
             return False
@@ -84,13 +84,13 @@ class GivenValues:
             last.changes += here.promise(Divergence.CHANGES, content) + 1
         for each in wanted:
             if self._is_due(each, last, content, here):
-                last.held, last.at, last.changes = held, position, 0.0
+                last.parsed, last.at, last.changes = parsed, position, 0.0
                 return True
         return False
 
     @staticmethod
-    def _is_due(wanted: Tolerance, last: _Given, now: ObjectValue, here: GivenValues) -> bool:
-        before: ObjectValue = last.held.content
+    def _is_due(wanted: Tolerance, last: _Sent, now: ObjectValue, here: SentValues) -> bool:
+        before: ObjectValue = last.parsed.content
         room = wanted.amount(before.value) - here.promise(wanted.divergence, now)
         if wanted.divergence is Divergence.CHANGES:
             return last.changes > room
@@ -117,22 +117,22 @@ class GivenValues:
             found = self._of[name] = _Wanted(tolerances, tuple(promised))
         return found
 
-    def give(self, held: ParsedItem) -> None:
+    def give(self, parsed: ParsedItem) -> None:
         """The holder has this value now, whatever it had. Raises `ItemError`: there are too many objects."""
-        name = held.content.object
+        name = parsed.content.object
         if name not in self._given and len(self._given) >= OBJECTS_MAX:
             raise ItemError(f"a stream has at most {OBJECTS_MAX} objects")
-        position = held.position
-        self._given[name] = _Given(held, position, position)
+        position = parsed.position
+        self._given[name] = _Sent(parsed, position, position)
 
-    def has(self, held: ParsedItem) -> bool:
+    def has(self, parsed: ParsedItem) -> bool:
         """Whether this is the value that the holder has."""
-        last = self._given.get(held.content.object)
-        return last is not None and last.at == held.position
+        last = self._given.get(parsed.content.object)
+        return last is not None and last.at == parsed.position
 
     def newest(self) -> list[ParsedItem]:
         """What the holder has, in the order of the stream."""
-        return sorted((each.held for each in self._given.values()), key=lambda held: held.position)
+        return sorted((each.parsed for each in self._given.values()), key=lambda parsed: parsed.position)
 
     def unsettle(self) -> None:
         """The node gets its values from elsewhere now: nobody knows how many changes lie between them and the last."""
