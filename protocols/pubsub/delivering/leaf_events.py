@@ -81,6 +81,8 @@ class _Call(Frozen):
     schema: SchemaView
     publisher: PeerRef
     copies: int
+    now: float
+    wall_s: float
 
 
 class LeafBroker:
@@ -121,7 +123,7 @@ class LeafBroker:
         attempt: int,
     ) -> None:
         """See `protocols.pubsub.ports.LeafEvents`. Events of another publisher than the one named are ignored."""
-        call = _Call(schema, publisher, min(copies, COPIES_MAX))
+        call = _Call(schema, publisher, min(copies, COPIES_MAX), self._host.now(), self._host.wall_time())
         own = [(id_of(event), event) for event in events if event.publisher.id == publisher.id]
         for attribute, cell in cells:
             self._leaves.note_events(Tree(schema.name, attribute), cell, len(own))
@@ -133,7 +135,7 @@ class LeafBroker:
 
     def had(self, events: Sequence[EventBody], cell: tuple[int, int]) -> bool:
         """See `protocols.pubsub.ports.LeafEvents`."""
-        visits = [self._visits.get(id_of(event)) for event in events]
+        visits = (self._visits.get(id_of(event)) for event in events)  # mostly the first one has not come before
         return all(visit is not None and cell in visit.leaves for visit in visits)
 
     def has_had(self, event: EventId, cell: tuple[int, int]) -> bool:
@@ -175,18 +177,19 @@ class LeafBroker:
             fresh = [place for place in cells if visit.find(place) is None]
             if not fresh:
                 return True
-        values, why_not = self._values(call.schema, event)
+        size = event_bytes(event)
+        values, why_not = self._values(call.schema, event, size)
         if values is None:
             if refusals is not None:
                 refusals.setdefault((event.epoch, tuple(fresh), why_not), []).append(event.sequence)
             return False
         if visit is None:
-            visit = self._visits[event_id] = _Visit(call.schema.name, self._host.now())
-            self._forget_old(visit.at_s)
+            visit = self._visits[event_id] = _Visit(call.schema.name, call.now)
+            self._forget_old(call.now)
         for place in fresh:
             visit.leaves[place] = _Leaf()
-        self._history.add(call.schema.name, event, self._host.now(), self._host.wall_time())
-        self._match(call.schema, event_id, event, fresh, values, visit)
+        self._history.add(call.schema.name, event_id, event, size, call.now, call.wall_s)
+        self._match(call.schema, event_id, event, size, fresh, values, visit)
         return True
 
     def _forget_old(self, now: float) -> None:
@@ -201,8 +204,8 @@ class LeafBroker:
         count = len(self._visits)
         return HistorySize("events in leaves", count, count * VISIT_BYTES, VISITS_KEPT * VISIT_BYTES)
 
-    def _values(self, schema: SchemaView, event: EventBody) -> tuple[Values | None, str]:
-        if event_bytes(event) > EVENTS_BYTES_MAX:
+    def _values(self, schema: SchemaView, event: EventBody, size: int) -> tuple[Values | None, str]:
+        if size > EVENTS_BYTES_MAX:
             return None, TOO_LARGE
         if not is_proven(self._host, schema, event):
             return None, FORGED
@@ -216,6 +219,7 @@ class LeafBroker:
         schema: SchemaView,
         event_id: EventId,
         event: EventBody,
+        size: int,
         cells: Sequence[tuple[int, int]],
         values: Values,
         visit: _Visit,
@@ -233,14 +237,15 @@ class LeafBroker:
                 found.add((piece.group, piece.filter) if piece.group else piece.subscriber)
         for (attribute, cell), found in receivers.items():
             count = visit.leaves[attribute, cell].pieces, len(found)
-            self._leaves.note_deliveries(Tree(schema.name, attribute), cell, *count, event_bytes(event))
+            self._leaves.note_deliveries(Tree(schema.name, attribute), cell, *count, size)
         items = items_for(schema, event_id, event, pieces, self._deliverer.is_silent)
         self._ledger.matched(event_id, schema.name, len(pieces), len(items))
         self._deliverer.deliver(items)
 
     def _deliver_held(self, schema: SchemaView, event: EventBody, cells: Sequence[tuple[int, int]]) -> None:
         """This node has become the root of leaves that a dead root may not have delivered the event for."""
-        self._visit(_Call(schema, self._host.peer, 0), id_of(event), event, cells)
+        call = _Call(schema, self._host.peer, 0, self._host.now(), self._host.wall_time())
+        self._visit(call, id_of(event), event, cells)
         self._deliverer.flush()
 
     def _pending_changed(self, event_id: EventId, change: int) -> None:
