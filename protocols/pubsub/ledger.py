@@ -179,10 +179,9 @@ class LedgerBook(Part):
     def _forget_old(self, now: float) -> None:
         oldest_at = now - self._age_s
         while self._events:
-            event = next(iter(self._events))
-            if len(self._events) <= EVENTS_KEPT and self._events[event].at_s >= oldest_at:
+            if len(self._events) <= EVENTS_KEPT and next(iter(self._events.values())).at_s >= oldest_at:
                 return
-            del self._events[event]
+            self._events.popitem(last=False)
 
     @on_timer("pubsub_report")
     def _report(self, payload: object) -> None:

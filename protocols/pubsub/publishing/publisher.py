@@ -15,7 +15,7 @@ from __future__ import annotations
 import math
 from collections import Counter, OrderedDict, deque
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Final
 
@@ -102,6 +102,8 @@ class _Known:
     mapped: CellMap[bool] | None
     root: int | None
     """The leaf that is all of the tree, where one is remembered."""
+    numbers: list[int] = field(default_factory=list)
+    """The events that are planned now and go there."""
 
 
 class Publishing(Part):
@@ -212,6 +214,9 @@ class Publishing(Part):
         trees: dict[tuple[str, int], _Known] = {}
         while self._queue and len(self._under_way) < UNDER_WAY_MAX:
             self._plan(self._queue.popleft(), trees, added)
+        for known in trees.values():
+            if known.root is not None:
+                added[self._lanes.add(known.tree, known.root, *known.numbers, is_leaf=True)] = None
         self._set_out(spots, added)
         self._host.gauge("peerd_pubsub_publish_waiting_bytes", self._bytes)
 
@@ -229,7 +234,7 @@ class Publishing(Part):
                 known = trees[schema, attribute] = self._known(Tree(schema, attribute))
             if known.root is not None:  # it is one leaf, whatever the event's target
                 event.coverage.expect(attribute, (known.root,))
-                added[self._lanes.add(known.tree, known.root, event.number, is_leaf=True)] = None
+                known.numbers.append(event.number)
             else:
                 self._probe(event, known, added)
         if event.coverage.is_complete:  # there is no tree in which a subscription could match it

@@ -216,13 +216,19 @@ class LocalSubscriptions:
                 self._host.count("peerd_pubsub_received_total", outcome="duplicate")
         if new:
             self.window.note(name, (*before, *new))
-            self._give(schema, event, values, replay, [receivers[number] for number in new])
+            self._give(name, schema, event, values, replay, [receivers[number] for number in new])
         return True
 
     def _give(
-        self, schema: SchemaView, event: EventBody, values: Values, replay: bool, receivers: Sequence[LocalReceiver]
+        self,
+        name: EventId,
+        schema: SchemaView,
+        event: EventBody,
+        values: Values,
+        replay: bool,
+        receivers: Sequence[LocalReceiver],
     ) -> None:
-        item = taken(event, schema.visible(values), replay, round(self._host.wall_time() * 1000))
+        item = taken(name, event, schema.visible(values), replay, round(self._host.wall_time() * 1000))
         for receiver in receivers:
             receiver.give(item, self._writes)
         self._host.count("peerd_pubsub_received_total", len(receivers), outcome="taken")
