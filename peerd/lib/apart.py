@@ -8,8 +8,9 @@ which such an exception ends: each expression is then tried by itself, and who o
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Hashable, Iterable
-from dataclasses import dataclass
 from typing import Final, Generic, TypeVar
+
+from peerd.frozen import Frozen
 
 K = TypeVar("K", bound=Hashable)
 C = TypeVar("C")
@@ -18,8 +19,7 @@ V = TypeVar("V")
 WHY_LENGTH_MAX: Final = 200
 
 
-@dataclass(frozen=True, slots=True)
-class Apart(Generic[K]):
+class Apart(Frozen, Generic[K]):
     """What came of a match. ``failed``: expressions that cannot be tried at all, each with the reason.
 
     ``fault``: why they could not be tried together; empty where they could.

@@ -9,6 +9,7 @@ subscriber's own node drops afterwards, because a reader is slow, and what a pub
 from __future__ import annotations
 
 from collections import Counter, OrderedDict
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -122,14 +123,15 @@ class LedgerBook(Part):
         entry.pieces += pieces
         entry.subscribers += subscribers
 
-    def delivered(self, event: EventId, subscriber: NodeId, latency_s: float) -> None:
-        """The subscriber's node has taken it."""
-        self.delivered_count += 1
-        self._host.count("peerd_pubsub_delivered_total")
-        self._host.observe("peerd_pubsub_delivery_seconds", max(0.0, latency_s))
-        self._note(event, DeliveryOutcome(subscriber, "delivered", self._host.now()))
-        told = EventDelivered(publication=str(event), subscriber=format_id(subscriber), latency_s=latency_s)
-        self._host.emit(told)
+    def delivered(self, events: Sequence[tuple[EventId, float]], subscriber: NodeId) -> None:
+        """The subscriber's node has taken these events, each so many seconds after it was published."""
+        self.delivered_count += len(events)
+        self._host.count("peerd_pubsub_delivered_total", len(events))
+        outcome, name = DeliveryOutcome(subscriber, "delivered", self._host.now()), format_id(subscriber)
+        for event, latency_s in events:
+            self._host.observe("peerd_pubsub_delivery_seconds", max(0.0, latency_s))
+            self._note(event, outcome)
+            self._host.emit(EventDelivered(publication=str(event), subscriber=name, latency_s=latency_s))
 
     def dropped(self, event: EventId, subscriber: NodeId | None, reason: str) -> None:
         """It will not get there, for this reason."""
@@ -158,7 +160,7 @@ class LedgerBook(Part):
 
     def outcomes(self, event: EventId) -> EventOutcomes | None:
         """What is remembered of an event."""
-        self._forget_old()
+        self._forget_old(self._host.now())
         return self._events.get(event)
 
     def _note(self, event: EventId, outcome: DeliveryOutcome) -> None:
@@ -169,17 +171,17 @@ class LedgerBook(Part):
     def _entry(self, event: EventId) -> EventOutcomes:
         entry = self._events.get(event)
         if entry is None:
-            entry = self._events[event] = EventOutcomes(self._host.now())
-            self._forget_old()
+            now = self._host.now()
+            entry = self._events[event] = EventOutcomes(now)
+            self._forget_old(now)
         return entry
 
-    def _forget_old(self) -> None:
-        oldest_at = self._host.now() - self._age_s
+    def _forget_old(self, now: float) -> None:
+        oldest_at = now - self._age_s
         while self._events:
-            event = next(iter(self._events))
-            if len(self._events) <= EVENTS_KEPT and self._events[event].at_s >= oldest_at:
+            if len(self._events) <= EVENTS_KEPT and next(iter(self._events.values())).at_s >= oldest_at:
                 return
-            del self._events[event]
+            self._events.popitem(last=False)
 
     @on_timer("pubsub_report")
     def _report(self, payload: object) -> None:

@@ -96,15 +96,21 @@ class LeafIndex:
         texts = self._met(values)
         if not texts:
             return []
-        targets = self.schema.targets(values)
+        targets = None
         found: dict[SubscriptionKey, SubObject] = {}
         for text in texts:
             for cell in cells:
                 present, attribute = self._places.get((cell, text)), cell[0]
-                if present is None or attribute not in targets:  # the event does not visit a tree without a target
+                if present is None:
                     continue
+                target = None
+                if attribute != EVERY:
+                    targets = self.schema.targets(values) if targets is None else targets
+                    if attribute not in targets:  # the event does not visit a tree without a target
+                        continue
+                    target = targets[attribute]
                 for sub in present.values() if isinstance(present, dict) else (present,):
-                    if attribute == EVERY or _is_met(sub, targets[attribute]):
+                    if target is None or _is_met(sub, target):
                         found[key_of(sub)] = sub
         return list(found.values())
 

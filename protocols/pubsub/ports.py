@@ -125,7 +125,7 @@ class LeafCells(Protocol):
         """So many events have visited the leaf: its load."""
 
     def note_deliveries(self, tree: Tree, cell: int, filters: int, copies: int, size: int) -> None:
-        """An event of so many bytes has met so many filters of the leaf, and goes to so many other nodes."""
+        """Events have met so many filters of the leaf, and go to other nodes so many times: so many bytes."""
 
     def unwanted(self, key: SubscriptionKey, schema: str) -> None:
         """The subscriber itself says that it has no such subscription."""

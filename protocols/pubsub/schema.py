@@ -120,6 +120,7 @@ class EventSchema:
             twice = next(each.name for each in made if made[each.number - 1] is not self.attributes[each.name])
             raise ConfigError("two attributes have this name", file=file, key=f"attributes.{twice}")
         self.absent_matches = document.absent == "matches"
+        self._is_bounded = document.outside == "refuse"
         self._types = FilterSchema({each.name: each.type for each in made})
         self._shadows = [each for each in made if each.reversed_of is not None]
         self._routed = [each for each in made if each.is_routed]
@@ -235,9 +236,9 @@ class EventSchema:
     def pack(self, values: Values) -> bytes:
         """Encode what `read_values` has returned, for the wire. Raises `EventError` when it is too large."""
         numbered = {
-            str(attribute.number): to_wire(attribute.type, values[attribute.name])
-            for attribute in self.by_number.values()
-            if attribute.reversed_of is None and attribute.name in values
+            word: to_wire(attribute.type, values[attribute.name])
+            for word, attribute in self._travelling.items()
+            if attribute.name in values
         }
         data: bytes = msgpack.packb(numbered)
         if len(data) > VALUES_BYTES_MAX:
@@ -296,7 +297,7 @@ class EventSchema:
         return value
 
     def _is_inside(self, attribute: Attribute, value: Any) -> bool:
-        return self.document.outside != "refuse" or attribute.axis.holds(key_of(attribute.type, value))
+        return not self._is_bounded or attribute.axis.holds(key_of(attribute.type, value))
 
     def _completed(self, found: Values) -> Values:
         for attribute in self._defaults:

@@ -76,15 +76,15 @@ def to_wire(kind: Type, value: Any) -> Any:
 
 def from_wire(kind: Type, data: object) -> Any:
     """Return the value that travelled. Raises ``ValueError`` for what `to_wire` never returns."""
+    if type(data) is _ON_THE_WIRE.get(kind):
+        return canonical(kind, data)
     if kind is Type.TIMESTAMP and type(data) is int and INT_MIN <= data <= INT_MAX:
         return str(Timestamp(data))
     if kind is Type.IP and isinstance(data, bytes) and len(data) in (4, 16):
         return str(ipaddress.ip_address(data))
     if kind is Type.DECIMAL and isinstance(data, str):
         return canonical(kind, data)
-    if type(data) is not _ON_THE_WIRE.get(kind):
-        raise ValueError(f"expected {_EXPECTED[kind]}, not {shown(data)}")
-    return canonical(kind, data)
+    raise ValueError(f"expected {_EXPECTED[kind]}, not {shown(data)}")
 
 
 def key_of(kind: Type, value: Any) -> Key:

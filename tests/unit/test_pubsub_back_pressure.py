@@ -136,7 +136,7 @@ class Late:
         schema = LineSchema(attributes=0)
         coverage = Coverage(schema.targets({}))
         coverage.expect(EVERY, cells or (WHOLE,))
-        event = PendingPublish(body, schema, coverage, 2, 0.0, size, lambda outcome: None)
+        event = PendingPublish(body.sequence, body, schema, coverage, 2, 0.0, size, lambda outcome: None)
         self.late.add(event, 0.0)
         self.late.validate()
         return event

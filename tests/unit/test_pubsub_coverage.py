@@ -203,14 +203,14 @@ def test_an_event_is_done_exactly_when_the_leaves_that_answered_hold_its_target(
     coverage.expect(1, (*leaves, *guesses))
     wanted = grains_of(target)
     for leaf, is_answer in answers:
-        before = set(coverage.outstanding[1])
+        before = set(coverage.outstanding.get(1, set()))
         change = coverage.cover(1, leaf) if is_answer else coverage.refine(1, leaf)
         if is_answer:
             wanted -= grains_in([leaf], target)
         elif wanted & grains_in([leaf], target) and leaf not in before:
             inside = [cell for cell in before if lies_within(cell, leaf)]
             wanted |= grains_in([leaf], target) if inside else set()
-        outstanding = coverage.outstanding[1]
+        outstanding = coverage.outstanding.get(1, set())
         assert outstanding == before - set(change.gone) | set(change.new)
         assert not any(lies_within(one, other) for one in outstanding for other in outstanding if one != other)
         assert all(target.meets(cell) for cell in outstanding)

@@ -12,7 +12,7 @@ from msgspec.structs import replace
 
 from peerd.wire.codec import encode
 from peerd.wire.frames import frame_size
-from protocols.pubsub.bodies import event_bytes, event_statement, headers_bytes
+from protocols.pubsub.bodies import event_bytes, event_statement, headers_bytes, id_of
 from protocols.pubsub.delivering.messages import HoldEvents
 from protocols.pubsub.messages import HEADER_NAME_MAX, HEADERS_BYTES_MAX, HEADERS_MAX, EventBody, EventHeader
 from protocols.pubsub.publishing.event import draft_from_json, read_headers
@@ -43,7 +43,7 @@ def held(event: EventBody) -> HoldEvents:
 def test_headers_arrive_as_they_were_given(value: Any, pairs: list[tuple[str, str]]) -> None:
     draft = draft_from_json(schema(), {"price": "1", "_headers": value})
     assert [(header.name, header.value) for header in draft.headers] == pairs
-    assert shown_event(body(*pairs), {}, is_replay=False).headers == tuple(pairs)
+    assert shown_event(id_of(event := body(*pairs)), event, {}, is_replay=False).headers == tuple(pairs)
 
 
 @pytest.mark.parametrize(

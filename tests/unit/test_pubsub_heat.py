@@ -62,7 +62,7 @@ def events_come(plugin: TreePlugin, copies: int = COPIES) -> None:
     """Events that go to so many nodes each; with the usual number together some 5,300 bytes a second."""
     for _ in range(EVENTS):
         plugin.rendezvous.note_events(TREE, WHOLE, 1)
-        plugin.rendezvous.note_deliveries(TREE, WHOLE, copies, copies, SIZE)
+        plugin.rendezvous.note_deliveries(TREE, WHOLE, copies, copies, copies * SIZE)
 
 
 def weight(copies: int) -> int:
@@ -162,7 +162,7 @@ def test_work_counts_as_bytes_do_where_nothing_is_sent_at_all() -> None:
     host, plugin = leaf()
     for _ in range(EVENTS):
         plugin.rendezvous.note_events(TREE, WHOLE, 1)
-        plugin.rendezvous.note_deliveries(TREE, WHOLE, filters=500, copies=0, size=SIZE)
+        plugin.rendezvous.note_deliveries(TREE, WHOLE, filters=500, copies=0, size=0)
     work = EVENTS * (EVENT_BYTES + 500 * FILTER_BYTES)
     assert host.deliver(LoadQuestion(), NEIGHBOURS[0]) == LoadAnswer(round(work / METER_S))
     plugin.rendezvous.heat.note_sent(2 * work)

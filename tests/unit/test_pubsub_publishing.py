@@ -109,6 +109,7 @@ def test_a_publish_is_done_when_the_leaves_that_answered_cover_its_target() -> N
     assert outcome.duration_s == 0.25
     assert [(each.attribute, each.cell) for each in outcome.answers] == [(0, WHOLE), (1, LEFT), (1, RIGHT)]
     assert world.plugin.publishing.outcomes[outcome.event] == outcome
+    world.wait(600)
     assert not world.host.timers
 
 

@@ -13,12 +13,13 @@ from peerd.ids import format_id
 from peerd.lib.feed import FeedDropped, FeedItem, FeedLoss, Policy
 from peerd.lib.group_log import GroupLog
 from peerd.testing.host import FakeHost, FakeStore, peer
+from protocols.pubsub.bodies import id_of
 from protocols.pubsub.config import PubSubConfig
 from protocols.pubsub.losses import LossReason, LostEvents
 from protocols.pubsub.messages import DeliveredEvent, DeliveryAnswer, EventDelivery, InsertSub, ProbeSub
 from protocols.pubsub.models import SubscriptionView
 from protocols.pubsub.service import NotDone
-from protocols.pubsub.subscribing.inlets import DurableInlet, taken
+from protocols.pubsub.subscribing.inlets import DurableInlet, TakenEvent, taken
 from protocols.pubsub.subscribing.local import EXPECTED_S, SCHEMA_PAUSE_MS
 from protocols.pubsub.subscribing.saved import DURABLE_MAX
 from protocols.pubsub.subscribing.subscriptions import AGAIN_S, CHECK_S
@@ -163,6 +164,11 @@ def test_what_was_not_on_disk_was_not_taken() -> None:
     assert again.numbers(id) == [1, 2]
 
 
+def taken_event(number: int) -> TakenEvent:
+    body = event(number, price=6)
+    return taken(id_of(body), body, {}, False, 0)
+
+
 @pytest.mark.parametrize("damaged", [(), (1,), (2,), (1, 2)])
 def test_what_an_instance_that_has_failed_had_under_way_to_the_disk_keeps_its_number(damaged: tuple[int, ...]) -> None:
     host = FakeHost(1)
@@ -173,12 +179,12 @@ def test_what_an_instance_that_has_failed_had_under_way_to_the_disk_keeps_its_nu
 
     failed = inlet()
     for number in (1, 2):
-        failed.put(taken(event(number, price=6), {}, False, 0), Writes())
+        failed.put(taken_event(number), Writes())
     again = inlet()
     host.run_later()
     for number in damaged:
         del host.store.logs["events-00"].records[number]
-    again.put(taken(event(3, price=6), {}, False, 0), Writes())
+    again.put(taken_event(3), Writes())
     host.run_later()
     reader = again.feed.reader("start")
     entries = [reader.take() for _ in range(3)]

@@ -39,7 +39,7 @@ class EventFeed:
         """Take a record. Never blocks, because readers of this feed cannot ask for that policy."""
         self.sink.write(record)
         if self.feed.ended is None:
-            texts = sum(len(value) for value in record.values() if type(value) is str)
+            texts = sum([len(value) for value in record.values() if type(value) is str])
             self.feed.push(record, min(RECORD_BYTES + texts, RECORD_BYTES_MAX))
 
     def redirect(self, sink: EventSink) -> EventSink:

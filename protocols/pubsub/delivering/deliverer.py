@@ -147,7 +147,7 @@ class Deliverer(Part):
             self._send(subscriber)
 
     def _line(self, peer: PeerRef) -> _Line:
-        line = self._lines.get(peer.id)
+        line, now = self._lines.get(peer.id), self._host.now()
         if line is None:
             config = self.config
             limits = OutboxLimits(
@@ -156,8 +156,8 @@ class Deliverer(Part):
             if peer.id == self._host.id:  # one batch after the other: each is over when durable subscriptions have it
                 limits = replace(limits, window=1)
             outbox = Outbox(limits, lambda: self._host.rng.getrandbits(63))
-            line = self._lines[peer.id] = _Line(peer, outbox, self._host.now())
-        line.peer, line.used_at = peer, self._host.now()
+            line = self._lines[peer.id] = _Line(peer, outbox, now)
+        line.peer, line.used_at = peer, now
         return line
 
     def _add(self, peer: PeerRef, item: PendingDelivery) -> None:
@@ -296,11 +296,10 @@ class Deliverer(Part):
         line.used_at = now
         settled = line.outbox.answered(attempt, taken, pause_ms / 1000, now)
         way_s = (now - attempt.sent_at) / 2
-        for item in settled:
-            if item in unwanted:
+        self._are_delivered(line.peer, [item for item in settled if item not in unwanted], way_s)
+        for item in unwanted:
+            if item in settled:
                 self._is_unwanted(line.peer, item)
-            else:
-                self._is_delivered(line.peer, item, way_s)
         self._to_send[line.peer.id] = None
         if line.outbox.needs_care():
             self._tick_soon()
@@ -313,8 +312,8 @@ class Deliverer(Part):
             return
         way_s = (self._host.estimated_rtt(line.peer) or 0.0) / 2
         line.used_at = self._host.now()
-        for item in line.outbox.confirmed(message.stream, message.taken, self._host.now()):
-            self._is_delivered(line.peer, item, way_s)
+        confirmed = line.outbox.confirmed(message.stream, message.taken, self._host.now())
+        self._are_delivered(line.peer, confirmed, way_s)
         self._to_send[source.id] = None
         self.flush()
 
@@ -361,12 +360,13 @@ class Deliverer(Part):
         self.pending_changed(item.event_id, -1)
         self._tell_if_empty()
 
-    def _is_delivered(self, peer: PeerRef, item: PendingDelivery, way_s: float) -> None:
-        latency_s = self._host.wall_time() - item.event.published_ms / 1000 - way_s
-        self.ledger.delivered(item.event_id, peer.id, latency_s)
-        if item.kept is not None:
-            self.keeping.ended(peer.id, item.kept)
-        self._end(item)
+    def _are_delivered(self, peer: PeerRef, items: Sequence[PendingDelivery], way_s: float) -> None:
+        at_s = self._host.wall_time() - way_s
+        self.ledger.delivered([(item.event_id, at_s - item.event.published_ms / 1000) for item in items], peer.id)
+        for item in items:
+            if item.kept is not None:
+                self.keeping.ended(peer.id, item.kept)
+            self._end(item)
 
     def _is_unwanted(self, peer: PeerRef, item: PendingDelivery) -> None:
         """The node says that no filter of its matches the event. So it has none of the pieces that did."""
@@ -463,7 +463,7 @@ class Deliverer(Part):
             item = line.outbox.noted(id_of(name))
             if item is not None:
                 line.used_at = self._host.now()
-                self._is_delivered(line.peer, item, (self._host.estimated_rtt(line.peer) or 0.0) / 2)
+                self._are_delivered(line.peer, [item], (self._host.estimated_rtt(line.peer) or 0.0) / 2)
         self._to_send[source.id] = None
         self.flush()
 

@@ -11,7 +11,6 @@ from typing import Final, TypeAlias
 from peerd.api import HistorySize
 from peerd.frozen import Frozen
 from peerd.ids import NodeId
-from protocols.pubsub.bodies import event_bytes, id_of
 from protocols.pubsub.messages import EventBody
 from protocols.pubsub.names import EventId
 
@@ -32,6 +31,7 @@ class Past(Frozen):
     """An event that was seen."""
 
     schema: str
+    id: EventId
     event: EventBody
     seen_at: float
     size: int
@@ -107,12 +107,11 @@ class EventHistory:
     def __len__(self) -> int:
         return len(self._by_number)
 
-    def add(self, schema: str, event: EventBody, now: float, wall_s: float) -> None:
-        """Remember an event that this node has not seen before. ``wall_s``: what time it is."""
-        event_id = id_of(event)
+    def add(self, schema: str, event_id: EventId, event: EventBody, size: int, now: float, wall_s: float) -> None:
+        """Remember an event of this size that this node has not seen before. ``wall_s``: what time it is."""
         if event_id in self._numbers:
             return
-        past = Past(schema, event, now, event_bytes(event) + ENTRY_BYTES, wall_s)
+        past = Past(schema, event_id, event, now, size + ENTRY_BYTES, wall_s)
         self._numbers[event_id] = self._next
         self._by_number[self._next] = past
         self._next += 1
@@ -150,7 +149,7 @@ class EventHistory:
             past = self._by_number[self._first]
             if self.size <= self._bytes_max and now - past.seen_at <= self._age_s:
                 return
-            del self._by_number[self._first], self._numbers[id_of(past.event)]
+            del self._by_number[self._first], self._numbers[past.id]
             self._first += 1
             self.size -= past.size
             if len(self._forgotten_ms) >= SCHEMAS_MAX and past.schema not in self._forgotten_ms:

@@ -81,6 +81,10 @@ class _Call(Frozen):
     schema: SchemaView
     publisher: PeerRef
     copies: int
+    now: float
+    wall_s: float
+    work: dict[tuple[int, int], tuple[int, int, int]]
+    """For each leaf, how many filters its events have met, to how many other nodes they go, and how much that is."""
 
 
 class LeafBroker:
@@ -121,19 +125,19 @@ class LeafBroker:
         attempt: int,
     ) -> None:
         """See `protocols.pubsub.ports.LeafEvents`. Events of another publisher than the one named are ignored."""
-        call = _Call(schema, publisher, min(copies, COPIES_MAX))
+        call = self._call(schema, publisher, min(copies, COPIES_MAX))
         own = [(id_of(event), event) for event in events if event.publisher.id == publisher.id]
         for attribute, cell in cells:
             self._leaves.note_events(Tree(schema.name, attribute), cell, len(own))
         refusals: _Refusals = {}
         valid = [each for each in own if self._visit(call, *each, cells, refusals)]
         self._refuse(call, refusals)
-        self._deliverer.flush()
+        self._end(call)
         self._secure(call, valid, cells)
 
     def had(self, events: Sequence[EventBody], cell: tuple[int, int]) -> bool:
         """See `protocols.pubsub.ports.LeafEvents`."""
-        visits = [self._visits.get(id_of(event)) for event in events]
+        visits = (self._visits.get(id_of(event)) for event in events)  # mostly the first one has not come before
         return all(visit is not None and cell in visit.leaves for visit in visits)
 
     def has_had(self, event: EventId, cell: tuple[int, int]) -> bool:
@@ -161,6 +165,15 @@ class LeafBroker:
 
     # Matching
 
+    def _call(self, schema: SchemaView, publisher: PeerRef, copies: int) -> _Call:
+        return _Call(schema, publisher, copies, self._host.now(), self._host.wall_time(), {})
+
+    def _end(self, call: _Call) -> None:
+        """All events of a call are matched."""
+        for (attribute, cell), work in call.work.items():
+            self._leaves.note_deliveries(Tree(call.schema.name, attribute), cell, *work)
+        self._deliverer.flush()
+
     def _visit(
         self,
         call: _Call,
@@ -175,18 +188,19 @@ class LeafBroker:
             fresh = [place for place in cells if visit.find(place) is None]
             if not fresh:
                 return True
-        values, why_not = self._values(call.schema, event)
+        size = event_bytes(event)
+        values, why_not = self._values(call.schema, event, size)
         if values is None:
             if refusals is not None:
                 refusals.setdefault((event.epoch, tuple(fresh), why_not), []).append(event.sequence)
             return False
         if visit is None:
-            visit = self._visits[event_id] = _Visit(call.schema.name, self._host.now())
-            self._forget_old(visit.at_s)
+            visit = self._visits[event_id] = _Visit(call.schema.name, call.now)
+            self._forget_old(call.now)
         for place in fresh:
             visit.leaves[place] = _Leaf()
-        self._history.add(call.schema.name, event, self._host.now(), self._host.wall_time())
-        self._match(call.schema, event_id, event, fresh, values, visit)
+        self._history.add(call.schema.name, event_id, event, size, call.now, call.wall_s)
+        self._match(call, event_id, event, size, fresh, values, visit)
         return True
 
     def _forget_old(self, now: float) -> None:
@@ -201,8 +215,8 @@ class LeafBroker:
         count = len(self._visits)
         return HistorySize("events in leaves", count, count * VISIT_BYTES, VISITS_KEPT * VISIT_BYTES)
 
-    def _values(self, schema: SchemaView, event: EventBody) -> tuple[Values | None, str]:
-        if event_bytes(event) > EVENTS_BYTES_MAX:
+    def _values(self, schema: SchemaView, event: EventBody, size: int) -> tuple[Values | None, str]:
+        if size > EVENTS_BYTES_MAX:
             return None, TOO_LARGE
         if not is_proven(self._host, schema, event):
             return None, FORGED
@@ -213,13 +227,15 @@ class LeafBroker:
 
     def _match(
         self,
-        schema: SchemaView,
+        call: _Call,
         event_id: EventId,
         event: EventBody,
+        size: int,
         cells: Sequence[tuple[int, int]],
         values: Values,
         visit: _Visit,
     ) -> None:
+        schema = call.schema
         pieces = self._leaves.match(schema, cells, values)
         if not pieces:
             self._ledger.matched(event_id, schema.name, 0, 0)
@@ -231,17 +247,19 @@ class LeafBroker:
             found = receivers.setdefault(place, set())
             if piece.subscriber.id != self._host.id:
                 found.add((piece.group, piece.filter) if piece.group else piece.subscriber)
-        for (attribute, cell), found in receivers.items():
-            count = visit.leaves[attribute, cell].pieces, len(found)
-            self._leaves.note_deliveries(Tree(schema.name, attribute), cell, *count, event_bytes(event))
+        for place, found in receivers.items():
+            filters, copies, sent = call.work.get(place, (0, 0, 0))
+            count = visit.leaves[place].pieces, len(found)
+            call.work[place] = filters + count[0], copies + count[1], sent + count[1] * size
         items = items_for(schema, event_id, event, pieces, self._deliverer.is_silent)
         self._ledger.matched(event_id, schema.name, len(pieces), len(items))
         self._deliverer.deliver(items)
 
     def _deliver_held(self, schema: SchemaView, event: EventBody, cells: Sequence[tuple[int, int]]) -> None:
         """This node has become the root of leaves that a dead root may not have delivered the event for."""
-        self._visit(_Call(schema, self._host.peer, 0), id_of(event), event, cells)
-        self._deliverer.flush()
+        call = self._call(schema, self._host.peer, 0)
+        self._visit(call, id_of(event), event, cells)
+        self._end(call)
 
     def _pending_changed(self, event_id: EventId, change: int) -> None:
         visit = self._visits.get(event_id)

@@ -85,11 +85,12 @@ class Answering(Part):
 
     def came(self, batch: Batch, source: PeerRef) -> None:
         """Events have come from this node for the first time, or in another try."""
+        way = _Way(source, batch.publisher, batch.attempt)
         for event in batch.events:
             key = batch.publisher.id, event.epoch, event.sequence
             known = self._ways.get(key)
             if known is None or known.attempt < batch.attempt:
-                self._ways[key] = _Way(source, batch.publisher, batch.attempt)
+                self._ways[key] = way
                 self._ways.move_to_end(key)
         while len(self._ways) > WAYS_MAX:
             self._ways.popitem(last=False)

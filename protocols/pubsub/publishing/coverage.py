@@ -31,18 +31,24 @@ NO_CHANGE = CoverageChange()
 
 
 class Coverage:
-    """The outstanding cells of one event, for each tree. None lies within another, and all meet the event's target."""
+    """The outstanding cells of one event, for each tree that has any. None lies within another, and all meet the
+    event's target."""
 
     __slots__ = ("_targets", "outstanding")
 
     def __init__(self, targets: Mapping[int, Target]) -> None:
         self._targets = targets
-        self.outstanding: dict[int, set[int]] = {attribute: set() for attribute in targets}
+        self.outstanding: dict[int, set[int]] = {}
+
+    @property
+    def trees(self) -> Iterable[int]:
+        """The trees that the event has to visit."""
+        return self._targets
 
     @property
     def is_complete(self) -> bool:
         """Whether nothing is outstanding."""
-        return not any(self.outstanding.values())
+        return not self.outstanding
 
     def target(self, attribute: int) -> Target | None:
         """The event's target in one tree; ``None`` for a tree that it need not visit."""
@@ -50,7 +56,8 @@ class Coverage:
 
     def expect(self, attribute: int, cells: Iterable[int]) -> None:
         """Begin with these cells, which hold the whole target and do not overlap."""
-        self.outstanding[attribute].update(cells)
+        if found := set(cells):
+            self.outstanding[attribute] = found
 
     def visit(self, attribute: int, leaf: int) -> bool:
         """The event has visited this leaf; whether that very cell was outstanding, as it mostly is. Else: `cover`."""
@@ -58,6 +65,8 @@ class Coverage:
         if cells is None or leaf not in cells:
             return False
         cells.remove(leaf)
+        if not cells:
+            del self.outstanding[attribute]
         return True
 
     def cover(self, attribute: int, leaf: int) -> CoverageChange:
@@ -74,10 +83,10 @@ class Coverage:
 
     def _replace(self, attribute: int, leaf: int, *, keep: bool) -> CoverageChange:
         cells, target = self.outstanding.get(attribute), self._targets.get(attribute)
-        if cells and leaf in cells:  # by far the most usual: the leaf was known
-            if keep:
+        if cells and leaf in cells:
+            if keep:  # by far the most usual: the leaf was known
                 return NO_CHANGE
-            cells.remove(leaf)
+            self.visit(attribute, leaf)
             return CoverageChange((leaf,))
         if not cells or target is None or not target.meets(leaf):
             return NO_CHANGE
@@ -97,6 +106,8 @@ class Coverage:
             new = (*new, leaf)
         cells.difference_update(gone)
         cells.update(new)
+        if not cells:
+            del self.outstanding[attribute]
         return CoverageChange(gone, new)
 
 

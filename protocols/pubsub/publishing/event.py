@@ -10,9 +10,9 @@ from __future__ import annotations
 import base64
 import binascii
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any, Final
 
+from peerd.frozen import Frozen
 from peerd.limits import NAME_LENGTH_MAX
 from protocols.pubsub.bodies import Headers, headers_bytes
 from protocols.pubsub.messages import (
@@ -33,8 +33,7 @@ HEADERS: Final = "_headers"
 ENVELOPE: Final = (*TEXTS, HEADERS)
 
 
-@dataclass(frozen=True, slots=True)
-class EventDraft:
+class EventDraft(Frozen):
     """What a client wants to publish: checked, but without a number."""
 
     values: Values
@@ -64,21 +63,25 @@ class EventDraft:
 
 def draft_from_json(schema: EventSchema, event: Mapping[str, Any]) -> EventDraft:
     """Read an event from a parsed JSON object. Raises `EventError`."""
-    values = {name: value for name, value in event.items() if not name.startswith(RESERVED)}
-    unknown = [name for name in event if name.startswith(RESERVED) and name not in ENVELOPE]
-    if unknown:
-        raise EventError(f"{unknown[0]!r:.60} is not known; besides attributes there are {', '.join(ENVELOPE)}")
-    texts = {name: event.get(name) for name in TEXTS}
-    wrong = [name for name, value in texts.items() if value is not None and not isinstance(value, str)]
-    if wrong:
-        raise EventError(f"{wrong[0]} is text, not {shown(texts[wrong[0]])}")
-    if texts["_payload"] and texts["_payload_base64"]:
+    values: dict[str, Any] = {}
+    texts: dict[str, str] = {}
+    for name, value in event.items():
+        if not name.startswith(RESERVED):
+            values[name] = value
+        elif name not in ENVELOPE:
+            raise EventError(f"{name!r:.60} is not known; besides attributes there are {', '.join(ENVELOPE)}")
+        elif isinstance(value, str):
+            texts[name] = value
+        elif value is not None and name != HEADERS:
+            raise EventError(f"{name} is text, not {shown(value)}")
+    text, encoded = texts.get("_payload"), texts.get("_payload_base64")
+    if text and encoded:
         raise EventError("an event has _payload or _payload_base64, not both")
     try:
-        payload = (texts["_payload"] or "").encode() or base64.b64decode(texts["_payload_base64"] or "", validate=True)
-        headers = read_headers(event.get(HEADERS) or [])
-        retain = (texts["_retain"] or "").encode()
-        return EventDraft.of(schema, values, payload, texts["_content_type"] or "", retain, headers)
+        payload = text.encode() if text else base64.b64decode(encoded, validate=True) if encoded else b""
+        headers = read_headers(given) if (given := event.get(HEADERS)) else ()
+        retain = texts.get("_retain", "").encode()
+        return EventDraft.of(schema, values, payload, texts.get("_content_type", ""), retain, headers)
     except binascii.Error:
         raise EventError("_payload_base64 is not valid base64") from None
     except UnicodeEncodeError:

@@ -20,7 +20,7 @@ from __future__ import annotations
 
 import math
 from bisect import insort
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from heapq import heappop, heappush
 from typing import Final, TypeAlias
 
@@ -113,6 +113,27 @@ class Lanes:
         self.numbers: list[int] = []
         """These events, in order."""
 
+    def _lane(self, cell: int) -> Lane:
+        lane = self.cells.get(cell)
+        if lane is None:
+            lane = Lane()
+            self.cells.set(cell, lane)
+        return lane
+
+    def enter(self, cell: int, numbers: Sequence[int], *, is_leaf: bool) -> None:
+        """The latest events, in order, have to visit a cell."""
+        lane = self._lane(cell)
+        assert not lane.order or lane.order[-1] < numbers[0]
+        lane.is_leaf = lane.is_leaf or is_leaf
+        lane.order += numbers
+        lane.tries.update(dict.fromkeys(numbers, 0))
+        for number in numbers:
+            if (cells := self.cells_of.get(number)) is None:
+                self.numbers.append(number)
+                self.cells_of[number] = {cell}
+            else:
+                cells.add(cell)
+
     def add(
         self,
         cell: int,
@@ -125,10 +146,7 @@ class Lanes:
     ) -> None:
         """An event has to visit a cell. ``due_s``: it is on its way there, and will be tried again then. ``begun_s``:
         it was sent, first at that time."""
-        lane = self.cells.get(cell)
-        if lane is None:
-            lane = Lane()
-            self.cells.set(cell, lane)
+        lane = self._lane(cell)
         if number not in lane.tries:
             insort(lane.order, number)
             lane.tries[number] = tries
@@ -296,12 +314,12 @@ class LaneBook:
         self._begun_of: dict[Spot, float] = {}
         """What stands there for each lane."""
 
-    def add(self, tree: Tree, cell: int, number: int, *, is_leaf: bool = False) -> Spot:
-        """An event has to visit a cell; returns the spot that may have to be looked at."""
+    def add(self, tree: Tree, cell: int, *numbers: int, is_leaf: bool = False) -> Spot:
+        """The latest events have to visit a cell; returns the spot that may have to be looked at."""
         lanes = self._trees.get(tree)
         if lanes is None:
             lanes = self._trees[tree] = Lanes()
-        lanes.add(cell, number, is_leaf=is_leaf)
+        lanes.enter(cell, numbers, is_leaf=is_leaf)
         return tree, cell
 
     def _lane(self, tree: Tree, cell: int) -> Lane | None:

@@ -8,6 +8,7 @@ from enum import Enum
 from typing import Final
 
 from peerd.errors import Unavailable
+from peerd.frozen import Frozen
 from peerd.messages import PeerRef
 from protocols.pubsub.events import EventPublished
 from protocols.pubsub.messages import EventBody
@@ -41,8 +42,7 @@ class PublishStatus(Enum):
 ACKNOWLEDGED: Final = frozenset((PublishStatus.RECEIVED, PublishStatus.REPLICATED))
 
 
-@dataclass(frozen=True, slots=True)
-class LeafAnswer:
+class LeafAnswer(Frozen):
     """A leaf that has the event: the cell of an attribute's tree, and its root."""
 
     attribute: int
@@ -50,8 +50,7 @@ class LeafAnswer:
     owner: PeerRef
 
 
-@dataclass(frozen=True, slots=True)
-class PublishResult:
+class PublishResult(Frozen):
     """The end of a publish.
 
     ``copies``: how many nodes besides the root hold it, for the leaf with fewest. ``matched``: pieces of subscriptions,
@@ -91,6 +90,8 @@ OnResult = Callable[[PublishResult], None]
 class PendingPublish:
     """An event that is not done yet."""
 
+    number: int
+    """Its place in the order of this node's events."""
     body: EventBody
     schema: SchemaView
     coverage: Coverage
@@ -107,16 +108,12 @@ class PendingPublish:
     reason: str = ""
     answers: list[LeafAnswer] = field(default_factory=list)
 
-    @property
-    def number(self) -> int:
-        """Its place in the order of this node's events."""
-        return self.body.sequence
-
     def answered(self, answer: LeafAnswer, matched: int, copies: int) -> None:
         """A leaf has it, which had not said so before."""
         self.leaves += 1
         self.matched += matched
-        self.copies_held = min(self.copies_held, copies)
+        if copies < self.copies_held:
+            self.copies_held = copies
         if len(self.answers) < ANSWERS_MAX:
             self.answers.append(answer)
 

@@ -15,7 +15,7 @@ from __future__ import annotations
 import math
 from collections import Counter, OrderedDict, deque
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Final
 
@@ -100,6 +100,10 @@ class _Known:
     tree: Tree
     leaves: CellMap[PeerRef] | None
     mapped: CellMap[bool] | None
+    root: int | None
+    """The leaf that is all of the tree, where one is remembered."""
+    numbers: list[int] = field(default_factory=list)
+    """The events that are planned now and go there."""
 
 
 class Publishing(Part):
@@ -160,11 +164,11 @@ class Publishing(Part):
         if size > EVENTS_BYTES_MAX:
             raise ValueError(f"an event of {size} bytes, envelope included, is too large: at most {EVENTS_BYTES_MAX}")
         self._next += 1
-        coverage = Coverage(targets_of(schema, body, schema.decode_values(values)))
+        coverage = Coverage(targets_of(schema, body, draft.values))
         copies = self.config.event_copies if (ack or self.config.ack) == "replicated" else 0
         now = host.now()
         self._bytes += size
-        self._queue.append(PendingPublish(body, schema, coverage, copies, now, size, on_result))
+        self._queue.append(PendingPublish(body.sequence, body, schema, coverage, copies, now, size, on_result))
         return EventId(host.id, host.boot_epoch, body.sequence)
 
     def set_out(self) -> None:
@@ -210,6 +214,9 @@ class Publishing(Part):
         trees: dict[tuple[str, int], _Known] = {}
         while self._queue and len(self._under_way) < UNDER_WAY_MAX:
             self._plan(self._queue.popleft(), trees, added)
+        for known in trees.values():
+            if known.root is not None:
+                added[self._lanes.add(known.tree, known.root, *known.numbers, is_leaf=True)] = None
         self._set_out(spots, added)
         self._host.gauge("peerd_pubsub_publish_waiting_bytes", self._bytes)
 
@@ -221,14 +228,13 @@ class Publishing(Part):
         self._under_way[event.number] = event
         event.planned_s = self._host.now()
         schema = event.schema.name
-        for attribute in sorted(event.coverage.outstanding):
+        for attribute in sorted(event.coverage.trees):
             known = trees.get((schema, attribute))
             if known is None:
                 known = trees[schema, attribute] = self._known(Tree(schema, attribute))
-            root = None if known.leaves is None else known.leaves.at(WHOLE)
-            if root is not None:  # it is one leaf, whatever the event's target
-                event.coverage.outstanding[attribute].add(root)
-                added[self._lanes.add(known.tree, root, event.number, is_leaf=True)] = None
+            if known.root is not None:  # it is one leaf, whatever the event's target
+                event.coverage.expect(attribute, (known.root,))
+                known.numbers.append(event.number)
             else:
                 self._probe(event, known, added)
         if event.coverage.is_complete:  # there is no tree in which a subscription could match it
@@ -236,7 +242,8 @@ class Publishing(Part):
 
     def _known(self, tree: Tree) -> _Known:
         leaves = self.cache.known(tree, self._host.now())
-        return _Known(tree, leaves, self.maps.of(tree) if self.config.tree_maps else None)
+        root = None if leaves is None else leaves.at(WHOLE)
+        return _Known(tree, leaves, self.maps.of(tree) if self.config.tree_maps else None, root)
 
     def _probe(self, event: PendingPublish, known: _Known, added: dict[Spot, None]) -> None:
         host, tree, mapped = self._host, known.tree, known.mapped
@@ -441,12 +448,11 @@ class Publishing(Part):
         due_s = min(self._lanes.due_s, given_up_s, self._stragglers.due_s)
         if self._over or (self._waiting_for_room and self._has_room):
             due_s = self._host.now()
-        if self._timer_at <= due_s < math.inf or due_s == self._timer_at:
+        if self._timer_at <= due_s:
             return  # at the latest then, it is looked at what is due next
         if self._timer_at < math.inf:
             self._host.cancel_timer("publish_due")
-        if due_s < math.inf:
-            self._host.set_timer("publish_due", max(0.0, due_s - self._host.now()))
+        self._host.set_timer("publish_due", max(0.0, due_s - self._host.now()))
         self._timer_at = due_s
 
     @on_timer("publish_due")

@@ -20,7 +20,7 @@ from peerd.lib.feed import Feed, FeedLoss
 from peerd.lib.group_log import charge_bytes
 from peerd.lib.saved import records
 from peerd.limits import KIB
-from protocols.pubsub.bodies import headers_bytes, id_of
+from protocols.pubsub.bodies import headers_bytes
 from protocols.pubsub.losses import LossReason
 from protocols.pubsub.messages import EventBody
 from protocols.pubsub.models import ReceivedEvent
@@ -48,14 +48,14 @@ LOSS_BYTES: Final = 64
 """What a mark takes in a feed."""
 
 
-def shown_event(event: EventBody, values: Values, is_replay: bool) -> ReceivedEvent:
+def shown_event(name: EventId, event: EventBody, values: Values, is_replay: bool) -> ReceivedEvent:
     """Return an event as clients read it."""
     try:
         payload, is_base64 = event.payload.decode(), False
     except UnicodeDecodeError:
         payload, is_base64 = base64.b64encode(event.payload).decode(), True
     return ReceivedEvent(
-        event=str(id_of(event)),
+        event=str(name),
         publisher=format_id(event.publisher.id),
         published_at=event.published_ms / 1000,
         values=values,
@@ -77,12 +77,12 @@ class TakenEvent(Frozen):
     received_ms: int
 
 
-def taken(event: EventBody, values: Values, is_replay: bool, received_ms: int) -> TakenEvent:
+def taken(name: EventId, event: EventBody, values: Values, is_replay: bool, received_ms: int) -> TakenEvent:
     """Prepare an event for the subscriptions that get it."""
     # Bytes that are no text become a third longer.
     size = len(event.values) + len(event.payload) * 4 // 3 + len(event.retain) + ITEM_OVERHEAD_BYTES
     size += headers_bytes(event.headers)
-    return TakenEvent(id_of(event), shown_event(event, values, is_replay), size, received_ms)
+    return TakenEvent(name, shown_event(name, event, values, is_replay), size, received_ms)
 
 
 class _Inlet:

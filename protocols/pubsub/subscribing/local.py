@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Final, Protocol
 
@@ -203,25 +203,32 @@ class LocalSubscriptions:
         is_unread = bool(self._expected) and self.note_unread(schema.name)
         name = id_of(event)
         given = self.window.given(name)
-        entries = list(self._matching(schema, values))
+        entries = self._matching(schema, values)
         if not entries:
             return given is not None or is_unread
         wanting = (entry.receiver for entry in entries if self._is_for(entry, event, chosen, replay))
         receivers = {receiver.number: receiver for receiver in wanting}
         before = given or ()
-        new = sorted(receivers.keys() - set(before))
-        for number in sorted(receivers.keys() - set(new)):
-            receivers[number].note_duplicate()
-            self._host.count("peerd_pubsub_received_total", outcome="duplicate")
+        new = sorted(number for number in receivers if number not in before)
+        for number in before:
+            if number in receivers:
+                receivers[number].note_duplicate()
+                self._host.count("peerd_pubsub_received_total", outcome="duplicate")
         if new:
             self.window.note(name, (*before, *new))
-            self._give(schema, event, values, replay, [receivers[number] for number in new])
+            self._give(name, schema, event, values, replay, [receivers[number] for number in new])
         return True
 
     def _give(
-        self, schema: SchemaView, event: EventBody, values: Values, replay: bool, receivers: Sequence[LocalReceiver]
+        self,
+        name: EventId,
+        schema: SchemaView,
+        event: EventBody,
+        values: Values,
+        replay: bool,
+        receivers: Sequence[LocalReceiver],
     ) -> None:
-        item = taken(event, schema.visible(values), replay, round(self._host.wall_time() * 1000))
+        item = taken(name, event, schema.visible(values), replay, round(self._host.wall_time() * 1000))
         for receiver in receivers:
             receiver.give(item, self._writes)
         self._host.count("peerd_pubsub_received_total", len(receivers), outcome="taken")
@@ -267,9 +274,9 @@ class LocalSubscriptions:
                 return SCHEMA_PAUSE_MS
         return PAUSE_MS if any(entry.receiver.is_blocked for entry in self._blocking) else 0
 
-    def _matching(self, schema: SchemaView, values: Values) -> Iterator[Entry]:
+    def _matching(self, schema: SchemaView, values: Values) -> list[Entry]:
         if schema.name not in self._sides:
-            return
+            return []
         side = self._side(schema)
         found = [side.entries[key_of(sub)] for sub in side.index.match(values, (HERE,))]
         failed = side.index.failed
@@ -278,7 +285,7 @@ class LocalSubscriptions:
                 self._host.count("peerd_pubsub_failed_filters_total")
                 self.on_failed(entry.receiver, failed[entry.sub.filter])
             found = [entry for entry in found if entry.sub.filter not in failed]
-        yield from found
+        return found
 
     @staticmethod
     def _is_for(entry: Entry, event: EventBody, chosen: Sequence[int], replay: bool) -> bool:

@@ -138,8 +138,8 @@ class Rendezvous(Part):
             node.events.add(count, self._host.now())
 
     def note_deliveries(self, tree: Tree, cell: int, filters: int, copies: int, size: int) -> None:
-        """An event of a size has met so many filters of the leaf, and goes to so many other nodes."""
-        node = self._worked(tree, cell, filters * FILTER_BYTES + copies * (size + MESSAGE_BYTES))
+        """Events have met so many filters of the leaf, and go to other nodes so many times: so many bytes."""
+        node = self._worked(tree, cell, filters * FILTER_BYTES + copies * MESSAGE_BYTES + size)
         if node is not None:
             node.copies.add(copies, self._host.now())
 
