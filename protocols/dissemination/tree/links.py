@@ -66,10 +66,11 @@ class UplinkStage(Enum):
 
 UPLINK_STEPS: Final = {
     UplinkStage.ATTACHING: (UplinkStage.ASKED, UplinkStage.BEGUN),
-    UplinkStage.ASKED: (UplinkStage.BEGUN,),
+    UplinkStage.ASKED: (UplinkStage.ASKED, UplinkStage.BEGUN),
     UplinkStage.BEGUN: (),
 }
-"""What may come after each stage. An orphan's parent begins unasked: there is no other parent to fall in step with."""
+"""What may come after each stage. An orphan's parent begins unasked: there is no other parent to fall in step with. Who
+says twice that it can begin, because the network repeats it, is told twice to do so."""
 
 
 class Completeness(Enum):
