@@ -39,7 +39,7 @@ def _make_small(monkeypatch: pytest.MonkeyPatch) -> None:
         (ledger, "EVENTS_KEPT", 100),
         (publisher, "OUTCOMES_MAX", 50),
         (once, "ONCE_MAX", 10),
-        (schema, "DECODED_KEPT", 100),
+        (schema, "DECODED_KEPT", 10),
         (participating, "ENDED_MAX", 10),
         (requesting, "ASKED_MAX", 10),
         (replay, "TRIM_AFTER", 10),

@@ -107,6 +107,14 @@ def test_a_mark_of_lost_events_stands_in_its_place_also_after_a_restart() -> Non
     assert again.view("audit").missed == 7
 
 
+def test_a_node_without_durable_subscriptions_opens_no_log() -> None:
+    node = Node1()
+    node.subscribe("price > 5")
+    node.install()
+    again = Node1(before=node)
+    assert again.host.store.logs == node.host.store.logs == {}
+
+
 def test_an_event_that_the_disk_has_lost_is_marked_in_its_place() -> None:
     node = Node1()
     node.subscribe("price > 5", name="audit")

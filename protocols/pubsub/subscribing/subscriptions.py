@@ -89,7 +89,8 @@ class Subscriptions(Part):
         """Bring back the durable subscriptions. One that cannot be read is left where it is, and counted."""
         if damaged := self._saved.load(keeps_damaged=True):
             self._host.count("peerd_pubsub_subscriptions_damaged_total", damaged)
-        self._read.load()
+        if self._saved:  # else nobody has read anything, and a log is made by being opened
+            self._read.load()
         # Those with a place of their own come first: others may be covered by them, as they were.
         for saved in sorted(self._saved.values(), key=lambda saved: not saved.points):
             policy = Policy(saved.policy)
