@@ -193,12 +193,13 @@ def test_an_own_reader_that_blocks_is_waited_for() -> None:
     assert (rig.subscribers.taken, rig.deliverer.pending()) == ([1, 2], 0)
 
 
-def test_what_nobody_there_wants_is_counted_and_given_up() -> None:
+@pytest.mark.parametrize("unwanted", [(0,), (0, 0, 0)])
+def test_what_nobody_there_wants_is_counted_and_given_up(unwanted: tuple[int, ...]) -> None:
     rig = BrokerRig()
     rig.leaves.subs = [sub(5, 1), sub(5, 2)]
     rig.arrive(event(1))
     [(request, _)] = deliveries(rig)
-    answer(rig, request, DeliveryAnswer(1, unwanted=(0,)))
+    answer(rig, request, DeliveryAnswer(1, unwanted=unwanted))
     assert rig.ledger.drops == {FILTERED: 1}
     assert rig.leaves.unwanted_keys == [SubscriptionKey(node(5), sid, 0) for sid in (1, 2)]
 

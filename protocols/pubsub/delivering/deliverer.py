@@ -296,9 +296,10 @@ class Deliverer(Part):
         line.used_at = now
         settled = line.outbox.answered(attempt, taken, pause_ms / 1000, now)
         way_s = (now - attempt.sent_at) / 2
-        self._are_delivered(line.peer, [item for item in settled if item not in unwanted], way_s)
-        for item in unwanted:
-            if item in settled:
+        refused = set(unwanted)  # an answer may name one twice, and each ends once
+        self._are_delivered(line.peer, [item for item in settled if item not in refused], way_s)
+        for item in settled:
+            if item in refused:
                 self._is_unwanted(line.peer, item)
         self._to_send[line.peer.id] = None
         if line.outbox.needs_care():
