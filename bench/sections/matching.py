@@ -13,11 +13,11 @@ from typing import Any, Final
 from bench.measure import Bench, BenchFailure, at_most, ratios
 from peerd.ids import NodeId
 from peerd.messages import PeerRef
-from protocols.pubsub.cells import SIDE, WHOLE
-from protocols.pubsub.matching import LeafIndex, key_of
+from protocols.pubsub.matching.index import LeafIndex, key_of
 from protocols.pubsub.messages import SubObject
 from protocols.pubsub.names import EVERY
-from protocols.pubsub.schema import EventSchema
+from protocols.pubsub.schema.event_schema import EventSchema
+from protocols.pubsub.tree.cells import SIDE, WHOLE
 
 LOOP_SHARE_MAX: Final = 0.05
 BYTES_MAX: Final = 1024

@@ -9,8 +9,8 @@ from pydantic import Field, model_validator
 from peerd import limits
 from peerd.api import PluginConfig
 from peerd.quantities import Count, Duration, Interval, Size, between_durations, between_sizes, misfit, setting
-from protocols.pubsub.cells import LEVEL_LIMIT
 from protocols.pubsub.models import AckWord
+from protocols.pubsub.tree.cells import LEVEL_LIMIT
 
 Share = Annotated[float, Field(ge=0.0, le=1.0)]
 Level = Annotated[int, Field(ge=0, le=LEVEL_LIMIT)]

@@ -16,8 +16,8 @@ from msgspec import Meta
 from peerd.ids import NodeId
 from peerd.limits import KIB, PROOF_BYTES_MAX
 from peerd.messages import U8, U16, U32, U64, BytesMax, Message, Name, PeerRef, Struct, Text, message
-from protocols.pubsub.cells import Cell, Coordinate
-from protocols.pubsub.losses import Losses
+from protocols.pubsub.delivering.losses import Losses
+from protocols.pubsub.tree.cells import Cell, Coordinate
 
 FILTER_BYTES_MAX: Final = 8 * KIB
 VALUES_BYTES_MAX: Final = 16 * KIB

@@ -8,7 +8,7 @@ from hashlib import sha256
 from typing import Final, NamedTuple
 
 from peerd.ids import NodeId, format_id, id_from_bytes, id_to_bytes, parse_id
-from protocols.pubsub.cells import WHOLE
+from protocols.pubsub.tree.cells import WHOLE
 
 KEYS_KEPT: Final = 1 << 16
 """How many keys of cells are remembered; about 200 bytes each."""

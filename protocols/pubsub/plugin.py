@@ -9,14 +9,14 @@ from peerd.api import HistorySize, Host, NeighbourChange, Plugin, PluginConfig, 
 from peerd.errors import ProtocolError
 from peerd.ids import NodeId
 from peerd.messages import Message, PeerRef
-from protocols.pubsub import ledger
-from protocols.pubsub.cells import alternate, text
 from protocols.pubsub.config import PubSubConfig
+from protocols.pubsub.delivering import ledger
 from protocols.pubsub.delivering.assembly import Delivering
 from protocols.pubsub.delivering.messages import COPY_MESSAGES
 from protocols.pubsub.events import EVENTS, LeafMoved, LeafSplit, LeavesMerged
 from protocols.pubsub.explaining.explainer import Explainer
-from protocols.pubsub.matching import LeafIndexes
+from protocols.pubsub.explaining.tree_walk import TreeViews
+from protocols.pubsub.matching.index import LeafIndexes
 from protocols.pubsub.messages import MESSAGES, Arrived, CellOrder, CellQuestion, LeafUpdate, ProbeSub, TransferSub
 from protocols.pubsub.names import Tree, key_of
 from protocols.pubsub.publishing import answering, forwarding, publisher
@@ -25,17 +25,17 @@ from protocols.pubsub.publishing.entering import Entering
 from protocols.pubsub.publishing.forwarding import Forwarding
 from protocols.pubsub.publishing.probing import LevelGuide
 from protocols.pubsub.publishing.publisher import Publishing
-from protocols.pubsub.samples import EventSample, SampleQuestion
-from protocols.pubsub.schemas import SCHEMA_ITEM, SchemaBook
+from protocols.pubsub.schema.book import SCHEMA_ITEM, SchemaBook
 from protocols.pubsub.subscribing import selectivity, subscriptions
 from protocols.pubsub.subscribing.inbox import Inbox
 from protocols.pubsub.subscribing.installer import Installer
 from protocols.pubsub.subscribing.local import LocalSubscriptions
+from protocols.pubsub.subscribing.samples import EventSample, SampleQuestion
 from protocols.pubsub.subscribing.selectivity import Selectivity
 from protocols.pubsub.subscribing.subscriptions import Subscriptions
+from protocols.pubsub.tree.cells import alternate, text
 from protocols.pubsub.tree.rendezvous import Rendezvous
 from protocols.pubsub.tree.storage import CellAddress
-from protocols.pubsub.tree_walk import TreeViews
 
 ROUTED: Final = (ProbeSub, Arrived, TransferSub, CellOrder, LeafUpdate, CellQuestion)
 """What may come by routing. All else is about its sender, and is taken from the sender's own link."""

@@ -14,9 +14,9 @@ from typing import Any, Protocol, TypeAlias
 from peerd.frozen import Frozen
 from peerd.lib.filter import Node
 from peerd.messages import PeerRef
-from protocols.pubsub.cells import Target
 from protocols.pubsub.messages import EventBody, LeafEntry, SubObject
 from protocols.pubsub.names import EventId, SubscriptionKey, Tree
+from protocols.pubsub.tree.cells import Target
 
 Values: TypeAlias = dict[str, Any]
 """An event's attributes by name, with values as the filters read them."""

@@ -42,11 +42,11 @@ from protocols.dissemination.front.judging import plugin_of as streams_of
 from protocols.dissemination.messages import INTEREST_BYTES_MAX, ITEM_BYTES_MAX
 from protocols.dissemination.models import StreamSpec
 from protocols.dissemination.plugin import Dissemination
-from protocols.pubsub.document import ATTRIBUTES_MAX
 from protocols.pubsub.front.batches import BATCH_EVENTS_MAX
 from protocols.pubsub.front.judging import plugin_of as pubsub_of
 from protocols.pubsub.models import SubscriptionRequest
 from protocols.pubsub.plugin import PubSub
+from protocols.pubsub.schema.document import ATTRIBUTES_MAX
 from tests.fuzz.dearest import CROSSED_FILTER, DEAR_FILTER, TRIES, Dearest, reference_milliseconds
 from tests.support.amplification_pubsub import DOCUMENT
 from tests.support.branch import in_a_branch

@@ -14,18 +14,18 @@ from peerd.errors import ConfigError, ProtocolError
 from peerd.ids import NodeId
 from peerd.lib.filter import FilterError
 from peerd.messages import PeerRef
-from protocols.pubsub.cells import SIDE, cell_at
 from protocols.pubsub.explaining.explainer import _read
 from protocols.pubsub.explaining.reports import NodeReport
 from protocols.pubsub.messages import CellState, ExplainAnswer, SubObject
 from protocols.pubsub.models import ReceivedEvent, SubscriptionRequest
 from protocols.pubsub.names import STATE_ITEM, EventId, Tree
 from protocols.pubsub.publishing.event import draft_from_json
-from protocols.pubsub.schema import EventSchema
+from protocols.pubsub.schema.event_schema import EventSchema
+from protocols.pubsub.schema.values import EventError
 from protocols.pubsub.subscribing.saved import SavedSubscription
 from protocols.pubsub.tree import storage
+from protocols.pubsub.tree.cells import SIDE, cell_at
 from protocols.pubsub.tree.storage import CellAddress
-from protocols.pubsub.values import EventError
 from tests.fuzz import mutate
 from tests.fuzz.target import Target, reported
 

@@ -12,16 +12,16 @@ import pytest
 from peerd.ids import NodeId, closest, format_id
 from peerd.services.records.messages import PUT, RecordRequest
 from peerd.services.records.owners import SHARED
-from protocols.pubsub.cells import SIDE, WHOLE
+from protocols.pubsub.delivering.losses import LossReason, LostEvents
 from protocols.pubsub.front.client import PubSubClient
-from protocols.pubsub.losses import LossReason, LostEvents
 from protocols.pubsub.messages import EventDelivery, ProbeSub, SubObject
 from protocols.pubsub.models import Published, ReceivedEvent, SubscriptionRequest
 from protocols.pubsub.names import Tree, key_of, schema_key
-from protocols.pubsub.schema import EventSchema
-from protocols.pubsub.schema_record import SchemaRecord
-from protocols.pubsub.schemas import SCHEMA_ITEM
+from protocols.pubsub.schema.book import SCHEMA_ITEM
+from protocols.pubsub.schema.event_schema import EventSchema
+from protocols.pubsub.schema.record import SchemaRecord
 from protocols.pubsub.subscribing.subscription import DOUBTFUL_MAX
+from protocols.pubsub.tree.cells import SIDE, WHOLE
 from tests.hostile.attacker import Attacker
 from tests.hostile.ring import Ring
 from tests.hostile.test_services import signed

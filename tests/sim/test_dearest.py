@@ -11,10 +11,10 @@ import pytest
 from peerd.lib.filter import FilterIndex
 from peerd.messages import Message
 from protocols.pubsub.delivering.messages import HoldEvents
-from protocols.pubsub.document import SchemaDocument
-from protocols.pubsub.filter_work import price_s
+from protocols.pubsub.matching.filter_work import price_s
 from protocols.pubsub.messages import ExplainQuestion, InsertSub
-from protocols.pubsub.schema import EventSchema
+from protocols.pubsub.schema.document import SchemaDocument
+from protocols.pubsub.schema.event_schema import EventSchema
 from tests.fuzz import dearest_routes
 from tests.fuzz.dearest import CHEAP_MS, CROSSED_FILTER, DEAR_FILTER, PAYS, TRIES, dearest_of, kinds, milliseconds
 from tests.support.amplification_pubsub import DOCUMENT

@@ -18,9 +18,10 @@ from peerd.services.records import table
 from peerd.sim.world import rare_collections
 from protocols.aggregation import participating, requesting
 from protocols.dissemination.tree import replay
-from protocols.pubsub import ledger, schema
-from protocols.pubsub.delivering import leaf_events
+from protocols.pubsub.delivering import ledger
+from protocols.pubsub.matching import leaf_events
 from protocols.pubsub.publishing import answering, once, passing, publisher
+from protocols.pubsub.schema import event_schema as schema
 from tests.support.soak import Soak, held, histories
 
 SETTLE_S = 90.0

@@ -19,14 +19,13 @@ from peerd.sim.network import NetworkConfig
 from peerd.sim.simulation import Place, Simulation
 from peerd.testing.simulation import ring
 from protocols.pubsub.bodies import id_of
-from protocols.pubsub.cells import SIDE, Target, cell_at
 from protocols.pubsub.config import PubSubConfig
 from protocols.pubsub.delivering.assembly import Delivering
 from protocols.pubsub.delivering.copies import as_trees
+from protocols.pubsub.delivering.ledger import LEAF_REASONS, METRICS
+from protocols.pubsub.delivering.losses import LostEvents
 from protocols.pubsub.delivering.messages import COPY_MESSAGES
 from protocols.pubsub.events import EVENTS
-from protocols.pubsub.ledger import LEAF_REASONS, METRICS
-from protocols.pubsub.losses import LostEvents
 from protocols.pubsub.messages import (
     MESSAGES,
     DeliveryAnswer,
@@ -41,6 +40,7 @@ from protocols.pubsub.messages import (
 from protocols.pubsub.names import EventId, Tree, key_of
 from protocols.pubsub.ports import CellDecision, Here, NotMine, SchemaView, Unsettled, Values
 from protocols.pubsub.subscribing.writes import Writes
+from protocols.pubsub.tree.cells import SIDE, Target, cell_at
 from tests.support.long_cases import cases
 from tests.support.pubsub_leaf import SCHEMA, FakeLeaves, FakeSchemas
 

@@ -11,7 +11,6 @@ import pytest
 from peerd.sim.network import NetworkConfig
 from peerd.sim.simulation import Place as Node, Simulation
 from peerd.testing.determinism import assert_one_run
-from protocols.pubsub.cells import SIDE, WHOLE, level
 from protocols.pubsub.config import PubSubConfig
 from protocols.pubsub.front.judging import plugin_of
 from protocols.pubsub.messages import ProbePub
@@ -21,6 +20,7 @@ from protocols.pubsub.publishing.lanes import LaneBook
 from protocols.pubsub.publishing.outcomes import PublishStatus
 from protocols.pubsub.publishing.probing import LevelGuide
 from protocols.pubsub.service import NotDone
+from protocols.pubsub.tree.cells import SIDE, WHOLE, level
 from tests.support.pubsub_events import SCHEMA, Events, Forest, LineSchema, events_of, events_ring
 from tests.support.pubsub_rings import PubSubRing
 

@@ -7,10 +7,10 @@ import pytest
 from peerd.ids import closeness
 from peerd.sim.churn import Churn, ChurnSettings
 from peerd.sim.simulation import Place
-from protocols.pubsub.cells import WHOLE
 from protocols.pubsub.front.checkers import held_pieces, recorded_pieces
 from protocols.pubsub.front.judging import plugin_of
 from protocols.pubsub.names import EVERY, SubscriptionKey, Tree, key_of
+from protocols.pubsub.tree.cells import WHOLE
 from tests.support.long_cases import cases
 from tests.support.pubsub_rings import PubSubRing
 

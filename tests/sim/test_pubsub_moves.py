@@ -8,9 +8,9 @@ import pytest
 
 from peerd.sim.rng import fork
 from peerd.sim.simulation import Simulation
-from protocols.pubsub.cells import WHOLE, alternate, children, holds_point, home, is_alternate
 from protocols.pubsub.messages import CellState
 from protocols.pubsub.tree.cell_node import CellNode
+from protocols.pubsub.tree.cells import WHOLE, alternate, children, holds_point, home, is_alternate
 from protocols.pubsub.tree.storage import key_of_sub
 from tests.support.long_cases import cases
 from tests.support.pubsub_tree import (

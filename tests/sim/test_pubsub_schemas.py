@@ -10,8 +10,8 @@ from peerd.testing.simulation import ring, run_to_rest
 from protocols.pubsub.config import PubSubConfig
 from protocols.pubsub.models import Declared, SchemaEnded
 from protocols.pubsub.names import schema_key
-from protocols.pubsub.schema import EventSchema
-from protocols.pubsub.schemas import SchemaBook
+from protocols.pubsub.schema.book import SchemaBook
+from protocols.pubsub.schema.event_schema import EventSchema
 from tests.support.pubsub_schemas import DOCUMENT, BookPlugin, names
 from tests.support.records import holders
 

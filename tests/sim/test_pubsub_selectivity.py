@@ -11,10 +11,10 @@ from typing import Any
 
 import pytest
 
-from protocols.pubsub.cells import level
 from protocols.pubsub.front.judging import plugin_of
-from protocols.pubsub.samples import SAMPLE_MIN
+from protocols.pubsub.subscribing.samples import SAMPLE_MIN
 from protocols.pubsub.subscribing.selectivity import ASK_FEW_S, ASK_MIN_S
+from protocols.pubsub.tree.cells import level
 from tests.support.pubsub_rings import PubSubRing
 
 SYMBOLS = ["".join(Random(number).choices("ABCDEFGHIJKLMNOPQRSTUVWXYZ", k=4)) for number in range(40)]

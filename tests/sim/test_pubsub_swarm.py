@@ -17,7 +17,6 @@ from peerd.sim.swarm.plan import Attackers
 from peerd.sim.swarm.swarm import run_seed
 from peerd.sim.world import SimulationFailure
 from peerd.testing.host import peer
-from protocols.pubsub.cells import WHOLE, text
 from protocols.pubsub.delivering.outbox import Outbox
 from protocols.pubsub.front.checkers import OrderAtLeaves, SubscriptionsConserved, SubscriptionsInPlace, held_pieces
 from protocols.pubsub.front.judging import plugin_of
@@ -27,6 +26,7 @@ from protocols.pubsub.publishing import publisher
 from protocols.pubsub.publishing.probing import probe_region
 from protocols.pubsub.subscribing.installation import InstallAction, Installation
 from protocols.pubsub.subscribing.local import Entry, LocalSubscriptions, TakenWindow
+from protocols.pubsub.tree.cells import WHOLE, text
 from protocols.pubsub.tree.rendezvous import Rendezvous
 from tests.support.long_cases import cases, long_case
 from tests.support.pubsub_rings import PubSubRing

@@ -12,7 +12,6 @@ from peerd.sim.observed import Delivery
 from peerd.sim.rng import fork
 from peerd.sim.simulation import Checker, Place as Member, Simulation
 from peerd.testing.determinism import assert_one_run
-from protocols.pubsub.cells import WHOLE, cell_at, level
 from protocols.pubsub.messages import (
     CellAnswer,
     CellOrder,
@@ -21,6 +20,7 @@ from protocols.pubsub.messages import (
     Transferred,
     TransferSub,
 )
+from protocols.pubsub.tree.cells import WHOLE, cell_at, level
 from protocols.pubsub.tree.storage import key_of_sub
 from tests.support.long_cases import cases
 from tests.support.pubsub_tree import (

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import pytest
 
-from protocols.pubsub.cells import SIDE, WHOLE
-from protocols.pubsub.filter_work import UNPROVEN_BURST_S, UNPROVEN_PER_S, price_s
 from protocols.pubsub.front.judging import plugin_of
-from protocols.pubsub.matching import LeafIndex
+from protocols.pubsub.matching.filter_work import UNPROVEN_BURST_S, UNPROVEN_PER_S, price_s
+from protocols.pubsub.matching.index import LeafIndex
 from protocols.pubsub.messages import ProbeSub, SubObject
 from protocols.pubsub.names import SubscriptionKey, Tree, key_of
 from protocols.pubsub.tree import installing
+from protocols.pubsub.tree.cells import SIDE, WHOLE
 from tests.support.pubsub_rings import PubSubRing
 
 SECONDS, PROBES_PER_S = 4, 250

@@ -11,7 +11,6 @@ from peerd.overlay.config import OverlayConfig
 from peerd.services.records.config import RecordsConfig
 from peerd.sim.simulation import Place, Simulation
 from peerd.testing.simulation import ring
-from protocols.pubsub.cells import WHOLE, children
 from protocols.pubsub.config import PubSubConfig
 from protocols.pubsub.delivering.messages import ForgetKept, Held, HoldEvents, KeepEvents, KeptEvent, ReleaseEvents
 from protocols.pubsub.front.judging import Judge, plugin_of
@@ -56,7 +55,8 @@ from protocols.pubsub.messages import (
 )
 from protocols.pubsub.names import EventId, Tree, key_of
 from protocols.pubsub.plugin import PubSub
-from protocols.pubsub.samples import EventSample, SampleQuestion
+from protocols.pubsub.subscribing.samples import EventSample, SampleQuestion
+from protocols.pubsub.tree.cells import WHOLE, children
 
 __all__ = ["MESSAGES", "key_for", "owner_of", "quiet_pubsub_ring", "smallest"]
 

@@ -17,11 +17,9 @@ from peerd.messages import Message, PeerRef
 from peerd.sim.network import NetworkConfig
 from peerd.sim.simulation import Place as Node, Simulation
 from peerd.testing.simulation import ring
-from protocols.pubsub.cell_map import CellMap
-from protocols.pubsub.cells import SIDE, WHOLE, Target, ancestor, children, level, parent, sibling
 from protocols.pubsub.config import PubSubConfig
+from protocols.pubsub.delivering.ledger import LedgerBook
 from protocols.pubsub.events import EVENTS
-from protocols.pubsub.ledger import LedgerBook
 from protocols.pubsub.messages import MESSAGES, EventAck, EventBody, SubObject
 from protocols.pubsub.models import AckWord
 from protocols.pubsub.names import EVERY, EventId, Tree
@@ -35,6 +33,8 @@ from protocols.pubsub.publishing.outcomes import PublishResult
 from protocols.pubsub.publishing.probing import LevelGuide
 from protocols.pubsub.publishing.publisher import Publishing
 from protocols.pubsub.publishing.spread import AttributeCell, trees_of
+from protocols.pubsub.tree.cell_map import CellMap
+from protocols.pubsub.tree.cells import SIDE, WHOLE, Target, ancestor, children, level, parent, sibling
 
 SCHEMA = "trades"
 

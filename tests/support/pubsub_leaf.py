@@ -15,16 +15,16 @@ from peerd.lib.filter import Node, matcher, parse
 from peerd.messages import PeerRef
 from peerd.testing.host import FakeHost, peer
 from protocols.pubsub.bodies import id_of
-from protocols.pubsub.cells import WHOLE, Target
 from protocols.pubsub.config import PubSubConfig
 from protocols.pubsub.delivering.assembly import Delivering
+from protocols.pubsub.delivering.losses import LostEvents
 from protocols.pubsub.delivering.messages import COPY_MESSAGES
 from protocols.pubsub.explaining.explainer import Explainer
-from protocols.pubsub.losses import LostEvents
 from protocols.pubsub.messages import MESSAGES, EventBody, LeafEntry, SubObject
 from protocols.pubsub.names import EventId, SubscriptionKey, Tree
 from protocols.pubsub.ports import CellDecision, Here, SchemaView, Values
 from protocols.pubsub.subscribing.writes import Writes
+from protocols.pubsub.tree.cells import WHOLE, Target
 
 LEAF = (1, WHOLE)
 """The leaf that all subscriptions of these tests are in: the whole tree of the first attribute."""

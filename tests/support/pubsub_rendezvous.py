@@ -8,9 +8,9 @@ from peerd.api import RecordOutcome, RecordResult
 from peerd.ids import format_id
 from peerd.messages import Message
 from peerd.testing.host import FakeHost, peer
-from protocols.pubsub.cells import SIDE, WHOLE, cell_at
 from protocols.pubsub.config import PubSubConfig
 from protocols.pubsub.messages import CellQuestion, Confirm, Established, InsertSub, ProbeSub, SubObject
+from protocols.pubsub.tree.cells import SIDE, WHOLE, cell_at
 from tests.support.pubsub_tree import SCHEMA, TREE, FakeSchema, FakeSchemas, TreePlugin
 
 SUBSCRIBER, STRANGER = peer(7), peer(9)

@@ -30,8 +30,8 @@ from peerd.lib.filter.tree import (
 from peerd.lib.filter.values import Address, Timestamp, parse_address, parse_timestamp
 from protocols.pubsub.config import PubSubConfig
 from protocols.pubsub.ports import Schemas, SchemaView
-from protocols.pubsub.schema import EventSchema
-from protocols.pubsub.schemas import SchemaBook
+from protocols.pubsub.schema.book import SchemaBook
+from protocols.pubsub.schema.event_schema import EventSchema
 from tests.support.filters import TIMES as ALL_TIMES, naive, naive_where_absent_matches
 
 DOCUMENT: Final[Mapping[str, Any]] = {

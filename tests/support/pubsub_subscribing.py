@@ -14,10 +14,9 @@ from peerd.lib.filter import Node, Schema, covers, matcher, parse, write
 from peerd.messages import PeerRef
 from peerd.testing.host import FakeHost, peer
 from protocols.pubsub.bodies import event_statement
-from protocols.pubsub.cells import Target, cell_at
 from protocols.pubsub.config import PubSubConfig
 from protocols.pubsub.events import EVENTS
-from protocols.pubsub.matching import LeafIndex
+from protocols.pubsub.matching.index import LeafIndex
 from protocols.pubsub.messages import (
     MESSAGES,
     Confirm,
@@ -42,6 +41,7 @@ from protocols.pubsub.subscribing.installer import Installer
 from protocols.pubsub.subscribing.local import LocalSubscriptions
 from protocols.pubsub.subscribing.subscription import Told
 from protocols.pubsub.subscribing.subscriptions import METRICS, Subscriptions
+from protocols.pubsub.tree.cells import Target, cell_at
 
 OWN = 1
 LEAF = peer(9)

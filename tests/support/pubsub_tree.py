@@ -14,7 +14,6 @@ from peerd.lib.filter import Node, parse
 from peerd.messages import Message, PeerRef
 from peerd.sim.simulation import Place as Member, Simulation
 from peerd.testing.simulation import ring
-from protocols.pubsub.cells import SIDE, WHOLE, Target, cell_at, level, lies_within
 from protocols.pubsub.config import PubSubConfig
 from protocols.pubsub.messages import (
     MESSAGES,
@@ -32,6 +31,7 @@ from protocols.pubsub.messages import (
 from protocols.pubsub.names import EventId, SubscriptionKey, Tree, key_of
 from protocols.pubsub.ports import Elsewhere, Here, SchemaView, Values
 from protocols.pubsub.tree.cell_node import CellNode
+from protocols.pubsub.tree.cells import SIDE, WHOLE, Target, cell_at, level, lies_within
 from protocols.pubsub.tree.rendezvous import Rendezvous
 from protocols.pubsub.tree.storage import CellAddress, key_of_sub
 

@@ -22,7 +22,7 @@ from bench.pubsub.trades import DATA, DOCUMENT, SELECTIVITY, Interest, TradeWork
 from bench.rivals import systems
 from bench.rivals.clients import tcp_received_bytes
 from bench.rivals.systems import System, many_descriptors, why_not
-from protocols.pubsub.schema import EventSchema
+from protocols.pubsub.schema.event_schema import EventSchema
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="the benchmark reads /proc")
 

@@ -357,7 +357,11 @@ def test_a_daemon_that_is_only_probed_does_not_load_the_admin_api() -> None:
     assert not loaded & {"fastapi", "starlette", "opentelemetry", "peerd.models.admin", "peerd.daemon.admin.api"}
     assert not loaded & {"click", "typer", "rich", "uvicorn.main", "lark", "lxml", "numpy"}
     assert not loaded & {"prometheus_client", "difflib", "statistics"}
-    assert not loaded & {"protocols.aggregation.requester", "protocols.aggregation.answer", "protocols.pubsub.infer"}
+    assert not loaded & {
+        "protocols.aggregation.requester",
+        "protocols.aggregation.answer",
+        "protocols.pubsub.schema.infer",
+    }
     assert not {name for name in loaded if ".front." in name and name.startswith("protocols")}
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import pytest
 
 from peerd.testing.host import peer
-from protocols.pubsub.cells import LEVEL_LIMIT, WHOLE, alternate
 from protocols.pubsub.messages import (
     CellAnswer,
     CellOrder,
@@ -18,6 +17,7 @@ from protocols.pubsub.messages import (
 )
 from protocols.pubsub.names import STATE_ITEM
 from protocols.pubsub.ports import Elsewhere, Here
+from protocols.pubsub.tree.cells import LEVEL_LIMIT, WHOLE, alternate
 from protocols.pubsub.tree.storage import CellAddress, state_record
 from tests.support.pubsub_rendezvous import STRANGER, installed, last_question, node, routed, write
 from tests.support.pubsub_tree import SCHEMA, TREE

@@ -13,11 +13,11 @@ from peerd.api import Host, Plugin, PluginConfig, SendRefusal
 from peerd.errors import ProtocolError
 from peerd.messages import Message, PeerRef
 from peerd.testing.host import FakeHost, peer
-from protocols.pubsub.cells import WHOLE
 from protocols.pubsub.config import PubSubConfig
 from protocols.pubsub.messages import CARRIED_HOPS_MAX, MESSAGES, CarriedAck, EventAck, EventBody, TreeCells
 from protocols.pubsub.publishing.answering import CHECKS_PER_S, KEPT_MAX, KEPT_S, METRICS, WAYS_MAX, Answering
 from protocols.pubsub.publishing.spread import Batch
+from protocols.pubsub.tree.cells import WHOLE
 
 PUBLISHER, LEAF, HOP, OTHER = peer(1), peer(2), peer(3), peer(4)
 EPOCH = 1

@@ -8,7 +8,6 @@ import pytest
 from msgspec.structs import replace
 
 from peerd.errors import Unavailable
-from protocols.pubsub.cells import WHOLE
 from protocols.pubsub.names import EVERY
 from protocols.pubsub.publishing.coverage import Coverage
 from protocols.pubsub.publishing.lanes import Lanes
@@ -24,6 +23,7 @@ from protocols.pubsub.publishing.stragglers import (
     PAUSE_MIN_S,
     Stragglers,
 )
+from protocols.pubsub.tree.cells import WHOLE
 from tests.support.pubsub_events import LineSchema
 from tests.unit.test_pubsub_publishing import OTHER, ROOT, World
 

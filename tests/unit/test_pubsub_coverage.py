@@ -7,8 +7,12 @@ from random import Random
 import pytest
 from hypothesis import given, settings, strategies as st
 
-from protocols.pubsub.cell_map import CellMap
-from protocols.pubsub.cells import (
+from protocols.pubsub.config import PubSubConfig
+from protocols.pubsub.names import Tree
+from protocols.pubsub.publishing.coverage import NO_CHANGE, OUTSTANDING_MAX, Coverage, CoverageChange
+from protocols.pubsub.publishing.probing import GAPS_MAX, PROBES_MAX, LevelGuide, probe_region
+from protocols.pubsub.tree.cell_map import CellMap
+from protocols.pubsub.tree.cells import (
     LEVEL_LIMIT,
     SIDE,
     WHOLE,
@@ -27,10 +31,6 @@ from protocols.pubsub.cells import (
     parent,
     text,
 )
-from protocols.pubsub.config import PubSubConfig
-from protocols.pubsub.names import Tree
-from protocols.pubsub.publishing.coverage import NO_CHANGE, OUTSTANDING_MAX, Coverage, CoverageChange
-from protocols.pubsub.publishing.probing import GAPS_MAX, PROBES_MAX, LevelGuide, probe_region
 
 DEPTH = 8
 """The finest grain at which these tests look at the square."""

@@ -7,9 +7,9 @@ from collections.abc import Callable
 
 import pytest
 
-from protocols.pubsub.cells import WHOLE
 from protocols.pubsub.messages import DeliveryAnswer, EventDelivery
 from protocols.pubsub.names import EVERY
+from protocols.pubsub.tree.cells import WHOLE
 from tests.support.pubsub_leaf import BrokerRig, event, sub
 from tests.unit.test_pubsub_publishing import World
 

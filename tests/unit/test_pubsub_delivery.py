@@ -12,10 +12,9 @@ from msgspec.structs import replace
 from peerd.errors import ProtocolError
 from peerd.messages import Message
 from peerd.testing.host import Request, peer
-from protocols.pubsub.cells import SIDE
-from protocols.pubsub.delivering.leaf_events import FORGED, TOO_LARGE
-from protocols.pubsub.ledger import FILTERED, LEAF_REASONS, MEMORY_FULL, QUEUE_FULL, SILENT
-from protocols.pubsub.losses import LossReason, LostEvents
+from protocols.pubsub.delivering.ledger import FILTERED, LEAF_REASONS, MEMORY_FULL, QUEUE_FULL, SILENT
+from protocols.pubsub.delivering.losses import LossReason, LostEvents
+from protocols.pubsub.matching.leaf_events import FORGED, TOO_LARGE
 from protocols.pubsub.messages import (
     SINCE_RETAINED,
     DeliveryAnswer,
@@ -28,6 +27,7 @@ from protocols.pubsub.messages import (
     SubObject,
 )
 from protocols.pubsub.names import SubscriptionKey, Tree
+from protocols.pubsub.tree.cells import SIDE
 from tests.support.pubsub_leaf import LEAF, SCHEMA, BrokerRig, event, event_id, node, sub
 
 TREE = Tree(SCHEMA.name, 1)

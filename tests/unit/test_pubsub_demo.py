@@ -15,7 +15,7 @@ from protocols.pubsub.front.demo.data import SAMPLE, load
 from protocols.pubsub.front.demo.part import NUMBER, DemoReader
 from protocols.pubsub.front.demo.wishes import DemoWish, schemas_for, wishes_for
 from protocols.pubsub.models import ReceivedEvent
-from protocols.pubsub.schema import EventSchema
+from protocols.pubsub.schema.event_schema import EventSchema
 
 BARS = "symbol,date,open,high,low,close,volume\nB,2004-01-06,5,6,4,5.5,70\nA,2004-01-05,1.0,2,0.5,1.5,9\n"
 

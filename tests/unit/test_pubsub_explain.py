@@ -12,6 +12,7 @@ from peerd.errors import Unavailable
 from peerd.ids import NodeId, format_id
 from peerd.messages import PeerRef, encode_body
 from peerd.testing.host import peer
+from protocols.pubsub.delivering.ledger import EVENTS_KEPT, OUTCOMES_KEPT, REPORT_S
 from protocols.pubsub.explaining.explainer import TEXT_TOLD_MAX, UNDER_WAY_MAX
 from protocols.pubsub.explaining.reports import (
     ArrivalVerdict,
@@ -23,7 +24,6 @@ from protocols.pubsub.explaining.reports import (
     SubscriberReport,
     verdict,
 )
-from protocols.pubsub.ledger import EVENTS_KEPT, OUTCOMES_KEPT, REPORT_S
 from protocols.pubsub.messages import DeliveryAnswer, EventDelivery, ExplainAnswer, ExplainQuestion
 from protocols.pubsub.names import node_meant
 from tests.support.pubsub_leaf import SCHEMA, BrokerRig, event, event_id, node, sub

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from protocols.pubsub.cells import WHOLE
-from protocols.pubsub.filter_work import UNPROVEN_BURST_S, WORK_BURST_S, price_s
+from protocols.pubsub.matching.filter_work import UNPROVEN_BURST_S, WORK_BURST_S, price_s
 from protocols.pubsub.messages import InsertAnswer, InsertSub, Kept, PieceStatus, SubObject
 from protocols.pubsub.names import SubscriptionKey
+from protocols.pubsub.tree.cells import WHOLE
 from tests.support.pubsub_rendezvous import MEMBER, STRANGER, SUBSCRIBER, node, probe, refusals, sub
 from tests.support.pubsub_tree import SCHEMA, FakeIndex
 

@@ -16,7 +16,6 @@ from peerd.ids import NodeId
 from peerd.messages import PeerRef
 from peerd.testing.host import FakeHost, peer
 from protocols.pubsub.bodies import event_bytes
-from protocols.pubsub.cells import WHOLE, cell_of_text
 from protocols.pubsub.config import PubSubConfig
 from protocols.pubsub.messages import (
     CELLS_MAX,
@@ -52,6 +51,7 @@ from protocols.pubsub.publishing.passing import (
     key_of_batch,
 )
 from protocols.pubsub.publishing.spread import PLACES_MAX, TREES_MAX, AttributeCell, Batch, places_of, trees_of, ways_to
+from protocols.pubsub.tree.cells import WHOLE, cell_of_text
 from tests.support.pubsub_events import SCHEMA, Events, Forest
 
 PUBLISHER = peer(77)

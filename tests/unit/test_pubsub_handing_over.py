@@ -9,12 +9,12 @@ import pytest
 from peerd.ids import NodeId
 from peerd.messages import PeerRef
 from peerd.testing.host import FakeHost, peer
-from protocols.pubsub.cells import cell_of_text
 from protocols.pubsub.config import PubSubConfig
 from protocols.pubsub.messages import EventBody, ProbePub
 from protocols.pubsub.names import EVERY, Tree, key_of
 from protocols.pubsub.publishing.handing_over import DIRECT_MIN, HELPERS, LINKS_MIN, NEAREST, HandingOver
 from protocols.pubsub.publishing.spread import AttributeCell, Batch, places_of, trees_of
+from protocols.pubsub.tree.cells import cell_of_text
 from protocols.pubsub.tree.meter import MESSAGE_BYTES
 from tests.support.pubsub_events import SCHEMA, Events, Forest, LineSchema
 

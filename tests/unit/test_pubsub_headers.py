@@ -16,8 +16,8 @@ from protocols.pubsub.bodies import event_bytes, event_statement, headers_bytes,
 from protocols.pubsub.delivering.messages import HoldEvents
 from protocols.pubsub.messages import HEADER_NAME_MAX, HEADERS_BYTES_MAX, HEADERS_MAX, EventBody, EventHeader
 from protocols.pubsub.publishing.event import draft_from_json, read_headers
+from protocols.pubsub.schema.values import EventError
 from protocols.pubsub.subscribing.inlets import shown_event
-from protocols.pubsub.values import EventError
 from tests.support.golden import sample
 from tests.support.pubsub_leaf import event
 from tests.support.pubsub_schemas import schema

@@ -11,9 +11,7 @@ from peerd.api import LookupResult, RecordOutcome, RecordResult
 from peerd.errors import Unavailable
 from peerd.messages import PeerRef
 from peerd.testing.host import FakeHost, Request, peer
-from protocols.pubsub.cells import SIDE, WHOLE, alternate
 from protocols.pubsub.config import PubSubConfig
-from protocols.pubsub.leaf_table import LeafTable
 from protocols.pubsub.messages import (
     RATE_MAX,
     CellState,
@@ -26,8 +24,10 @@ from protocols.pubsub.messages import (
 )
 from protocols.pubsub.names import key_of
 from protocols.pubsub.tree.cell_node import CellNode
+from protocols.pubsub.tree.cells import SIDE, WHOLE, alternate
 from protocols.pubsub.tree.growth import GROWN, REPORTED_AFTER
 from protocols.pubsub.tree.heat import ANSWERS_MIN, FAIR_SHARE, HOT_PIECES_MIN, OWN_SHARE
+from protocols.pubsub.tree.leaf_table import LeafTable
 from protocols.pubsub.tree.merging import Merge
 from protocols.pubsub.tree.meter import EVENT_BYTES, FILTER_BYTES, MESSAGE_BYTES, METER_S, Meter
 from protocols.pubsub.tree.storage import CellAddress

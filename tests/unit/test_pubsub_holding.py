@@ -13,8 +13,8 @@ from peerd.testing.host import Request, peer
 from protocols.pubsub.delivering import holding
 from protocols.pubsub.delivering.copies import HOLD_TIMEOUT_S, JOBS_MAX
 from protocols.pubsub.delivering.holding import LEAF_BYTES, SENDS_MAX
+from protocols.pubsub.delivering.ledger import SILENT
 from protocols.pubsub.delivering.messages import Held, HoldEvents, ReleaseEvents
-from protocols.pubsub.ledger import SILENT
 from protocols.pubsub.messages import CELLS_MAX, DeliveryAnswer, EventAck, EventDelivery, EventName, ProbePub, TreeCells
 from protocols.pubsub.names import Tree
 from protocols.pubsub.ports import Elsewhere, Here, NotMine, Unsettled

@@ -15,7 +15,7 @@ from peerd.lib.feed import FeedDropped, FeedLoss, Policy
 from peerd.testing.host import peer
 from protocols.pubsub.bodies import event_statement
 from protocols.pubsub.config import PubSubConfig
-from protocols.pubsub.losses import LossReason, LostEvents
+from protocols.pubsub.delivering.losses import LossReason, LostEvents
 from protocols.pubsub.messages import (
     DeliveredEvent,
     DeliveryAnswer,

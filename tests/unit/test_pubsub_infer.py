@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 from hypothesis import given, strategies as st
 
-from protocols.pubsub.document import ATTRIBUTES_MAX
-from protocols.pubsub.infer import propose
-from protocols.pubsub.schema import EventSchema
+from protocols.pubsub.schema.document import ATTRIBUTES_MAX
+from protocols.pubsub.schema.event_schema import EventSchema
+from protocols.pubsub.schema.infer import propose
 
 
 def proposed(*values: Any) -> dict[str, Any]:

@@ -11,7 +11,6 @@ from hypothesis import given, strategies as st
 
 from peerd.messages import PeerRef
 from peerd.testing.host import peer
-from protocols.pubsub.cells import cell_at, children, level, parent
 from protocols.pubsub.messages import PieceStatus, SubObject
 from protocols.pubsub.subscribing.installation import (
     CAREFUL_AFTER,
@@ -31,6 +30,7 @@ from protocols.pubsub.subscribing.installation import (
     SendProbe,
     Stage,
 )
+from protocols.pubsub.tree.cells import cell_at, children, level, parent
 
 LOW, HIGH = 5 << 28, 6 << 28
 LEASE_S = 1800.0

@@ -8,14 +8,14 @@ from unittest.mock import patch
 from hypothesis import given, settings, strategies as st
 
 from peerd.testing.host import peer
-from protocols.pubsub.cell_map import CellMap
-from protocols.pubsub.cells import SIDE, WHOLE, Target, are_related, cell_of_text, lies_within
 from protocols.pubsub.names import Tree
 from protocols.pubsub.publishing import lanes as lanes_module
 from protocols.pubsub.publishing.coverage import Coverage
 from protocols.pubsub.publishing.lanes import FLIGHTS_MAX, FURTHER_EVENTS, PUT_OFF_MAX_S, LaneBook, Lanes
 from protocols.pubsub.publishing.leaf_cache import LeafCache
 from protocols.pubsub.publishing.probing import probe_region
+from protocols.pubsub.tree.cell_map import CellMap
+from protocols.pubsub.tree.cells import SIDE, WHOLE, Target, are_related, cell_of_text, lies_within
 
 TREE, OTHER_TREE = Tree("trades", 1), Tree("trades", 2)
 LEFT, RIGHT = cell_of_text("0"), cell_of_text("1")

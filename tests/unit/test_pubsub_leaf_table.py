@@ -9,7 +9,8 @@ from collections.abc import Callable
 import pytest
 from hypothesis import given, strategies as st
 
-from protocols.pubsub.cells import (
+from protocols.pubsub.messages import LeafEntry
+from protocols.pubsub.tree.cells import (
     LEVEL_LIMIT,
     SIDE,
     WHOLE,
@@ -21,8 +22,7 @@ from protocols.pubsub.cells import (
     level,
     lies_within,
 )
-from protocols.pubsub.leaf_table import GAPS_MAX, LeafTable
-from protocols.pubsub.messages import LeafEntry
+from protocols.pubsub.tree.leaf_table import GAPS_MAX, LeafTable
 
 coordinates = st.integers(0, SIDE - 1)
 cells = st.builds(cell_at, coordinates, coordinates, st.integers(0, LEVEL_LIMIT)) | st.integers(1, 63)

@@ -8,7 +8,7 @@ from peerd.ids import NodeId
 from peerd.lib.feed import FeedLoss
 from peerd.testing.host import FakeHost
 from protocols.pubsub.config import PubSubConfig
-from protocols.pubsub.losses import LostEvents
+from protocols.pubsub.delivering.losses import LostEvents
 from protocols.pubsub.names import EventId
 from protocols.pubsub.ports import SchemaView
 from protocols.pubsub.subscribing.inlets import TakenEvent

@@ -11,13 +11,13 @@ from msgspec.structs import replace
 
 from peerd.lib.filter import FilterError, FilterIndex, FilterTooLarge, write
 from peerd.testing.host import peer
-from protocols.pubsub.cells import SIDE, WHOLE
 from protocols.pubsub.config import PubSubConfig
-from protocols.pubsub.matching import LeafIndex, key_of
+from protocols.pubsub.matching.index import LeafIndex, key_of
 from protocols.pubsub.messages import SubObject
 from protocols.pubsub.names import EVERY
-from protocols.pubsub.pieces import pieces_of
-from protocols.pubsub.schema import EventSchema
+from protocols.pubsub.schema.event_schema import EventSchema
+from protocols.pubsub.subscribing.pieces import pieces_of
+from protocols.pubsub.tree.cells import SIDE, WHOLE
 from tests.support.pubsub_schemas import events, fail_filters, filters, schema, wanted
 
 PRICE = 1

@@ -11,8 +11,8 @@ from hypothesis import given, settings, strategies as st
 
 from peerd.errors import ProtocolError
 from protocols.pubsub.delivering.items import PendingDelivery
+from protocols.pubsub.delivering.losses import LossReason, LostEvents
 from protocols.pubsub.delivering.outbox import RETRY_S_MAX, DeliveryAttempt, Outbox, OutboxLimits
-from protocols.pubsub.losses import LossReason, LostEvents
 from protocols.pubsub.messages import EVENTS_BYTES_MAX, EVENTS_MAX
 from tests.support.pubsub_leaf import SCHEMA, FakeSchema, event, event_id
 

@@ -10,12 +10,12 @@ import pytest
 from hypothesis import example, given, settings, strategies as st
 
 from peerd.lib.filter import FilterTooLarge, Node, parse
-from protocols.pubsub.cells import SIDE
 from protocols.pubsub.config import PubSubConfig
 from protocols.pubsub.names import EVERY
-from protocols.pubsub.pieces import PIECES_MAX, SPANS_MAX, joined, pieces_of
 from protocols.pubsub.ports import PiecePoint
-from protocols.pubsub.schema import EventSchema
+from protocols.pubsub.schema.event_schema import EventSchema
+from protocols.pubsub.subscribing.pieces import PIECES_MAX, SPANS_MAX, joined, pieces_of
+from protocols.pubsub.tree.cells import SIDE
 from tests.support.pubsub_schemas import DOCUMENT, events, filters, schema, wanted
 
 EXACT = PubSubConfig(widen=0.0)

@@ -14,7 +14,6 @@ from peerd.ids import NodeId
 from peerd.messages import PeerRef
 from peerd.testing.host import FakeHost, peer
 from protocols.pubsub.bodies import is_proven
-from protocols.pubsub.cells import WHOLE, cell_of_text, children
 from protocols.pubsub.config import PubSubConfig
 from protocols.pubsub.messages import EventAck, ProbePub
 from protocols.pubsub.names import EVERY, EventId, Tree, key_of
@@ -22,6 +21,7 @@ from protocols.pubsub.publishing.lanes import ALLOWANCE_MAX_S, EVENT_S, FIRST_S
 from protocols.pubsub.publishing.outcomes import PublishResult, PublishStatus
 from protocols.pubsub.publishing.publisher import DOUBTS_MAX, UNDER_WAY_MAX, WAITERS_MAX
 from protocols.pubsub.publishing.spread import AttributeCell, places_of, trees_of
+from protocols.pubsub.tree.cells import WHOLE, cell_of_text, children
 from tests.support.pubsub_events import SCHEMA, Events, Forest, LineSchema, acknowledgement
 
 OTHER = peer(2)

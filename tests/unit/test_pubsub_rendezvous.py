@@ -13,7 +13,6 @@ from peerd.ids import NodeId
 from peerd.limits import DETAIL_LENGTH_MAX
 from peerd.messages import encode_body
 from peerd.testing.host import FakeHost, peer
-from protocols.pubsub.cells import SIDE, WHOLE, Target, cell_at
 from protocols.pubsub.messages import (
     HOPS_MAX,
     Arrived,
@@ -39,6 +38,7 @@ from protocols.pubsub.names import SubscriptionKey, Tree, key_of
 from protocols.pubsub.ports import Elsewhere, Here, NotMine, Unsettled
 from protocols.pubsub.refusals import MEMBERS_MAX
 from protocols.pubsub.tree import growth, questions
+from protocols.pubsub.tree.cells import SIDE, WHOLE, Target, cell_at
 from protocols.pubsub.tree.installing import KEPT_DETAIL_MAX
 from protocols.pubsub.tree.merging import ASK_S
 from protocols.pubsub.tree.storage import CellAddress, key_of_sub

@@ -6,12 +6,12 @@ import pytest
 
 from peerd.api import RecordOutcome, RecordResult
 from peerd.testing.host import FakeHost, peer
-from protocols.pubsub.cells import WHOLE
 from protocols.pubsub.config import PubSubConfig
-from protocols.pubsub.leaf_table import LeafTable
 from protocols.pubsub.messages import CellAnswer, CellOrder, CellQuestion, CellState, LeafEntry, LeafUpdate, OrderKind
 from protocols.pubsub.tree import reports
 from protocols.pubsub.tree.cell_node import CellNode
+from protocols.pubsub.tree.cells import WHOLE
+from protocols.pubsub.tree.leaf_table import LeafTable
 from protocols.pubsub.tree.storage import CellAddress
 from tests.support.pubsub_tree import SCHEMA, TREE, TreePlugin
 

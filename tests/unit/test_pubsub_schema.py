@@ -17,14 +17,14 @@ from peerd.errors import ConfigError, ProtocolError
 from peerd.lib.filter import FilterError, FilterTooLarge, Node
 from peerd.lib.filter.normal import NormalForm, normal_form
 from peerd.lib.filter.write import write
-from protocols.pubsub import schema as module
-from protocols.pubsub.cells import SIDE, Target
-from protocols.pubsub.document import ATTRIBUTES_MAX
 from protocols.pubsub.messages import PAYLOAD_BYTES_MAX
 from protocols.pubsub.names import EVERY
 from protocols.pubsub.publishing.event import EventDraft, draft_from_json
-from protocols.pubsub.schema import CUTOFF_MIN, FORMS_KEPT, EventSchema
-from protocols.pubsub.values import EventError
+from protocols.pubsub.schema import event_schema as module
+from protocols.pubsub.schema.document import ATTRIBUTES_MAX
+from protocols.pubsub.schema.event_schema import CUTOFF_MIN, FORMS_KEPT, EventSchema
+from protocols.pubsub.schema.values import EventError
+from protocols.pubsub.tree.cells import SIDE, Target
 from tests.support.pubsub_schemas import DOCUMENT, events, filters, schema, wanted
 
 PRICE = {"name": "price", "type": "decimal", "low": 0, "high": 100}

@@ -11,16 +11,13 @@ from peerd.api import NO_VERSION, LocalRecord, RecordOutcome, RecordResult, Reco
 from peerd.errors import Unavailable
 from peerd.ids import NodeId, format_id
 from peerd.testing.host import FakeHost, peer
-from protocols.pubsub import schemas as module
-from protocols.pubsub.cells import WHOLE
 from protocols.pubsub.config import PubSubConfig
-from protocols.pubsub.matching import LeafIndexes, key_of
+from protocols.pubsub.matching.index import LeafIndexes, key_of
 from protocols.pubsub.messages import SubObject
 from protocols.pubsub.models import Declared, SchemaEnded
 from protocols.pubsub.names import EVERY, schema_key
-from protocols.pubsub.schema import EventSchema
-from protocols.pubsub.schema_record import SchemaRecord
-from protocols.pubsub.schemas import (
+from protocols.pubsub.schema import book as module
+from protocols.pubsub.schema.book import (
     ABSENT_S,
     AGAIN_MAX_S,
     AGAIN_MIN_S,
@@ -32,7 +29,10 @@ from protocols.pubsub.schemas import (
     STORE_PREFIX,
     SchemaBook,
 )
+from protocols.pubsub.schema.event_schema import EventSchema
+from protocols.pubsub.schema.record import SchemaRecord
 from protocols.pubsub.service import NotDone
+from protocols.pubsub.tree.cells import WHOLE
 from tests.support.pubsub_schemas import DOCUMENT, BookPlugin, names
 
 ONE = {**DOCUMENT}

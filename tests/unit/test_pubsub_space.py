@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given, settings, strategies as st
 
 from peerd.lib.filter.ranges import Cut
-from protocols.pubsub.cells import SIDE
-from protocols.pubsub.space import Axis, RealAxis, TextAxis, WholeAxis
+from protocols.pubsub.schema.axes import Axis, RealAxis, TextAxis, WholeAxis
+from protocols.pubsub.tree.cells import SIDE
 
 numbers = st.one_of(
     st.integers(-(10**6), 10**6),

@@ -9,7 +9,6 @@ import pytest
 
 from peerd.errors import ProtocolError, Unavailable
 from peerd.lib.feed import FeedEnd, Policy
-from protocols.pubsub.cells import cell_at
 from protocols.pubsub.config import PubSubConfig
 from protocols.pubsub.messages import (
     Confirm,
@@ -26,6 +25,7 @@ from protocols.pubsub.names import Tree, key_of
 from protocols.pubsub.service import NotDone
 from protocols.pubsub.subscribing.installation import REFUSALS_MAX
 from protocols.pubsub.subscribing.subscriptions import CHECK_S
+from protocols.pubsub.tree.cells import cell_at
 from tests.support.pubsub_subscribing import LEAF, STOCKS, Node1, PlainSchema, PlainSchemas, event
 
 LEASE_S = PubSubConfig().lease

@@ -15,7 +15,7 @@ from peerd.lib.group_log import GroupLog
 from peerd.testing.host import FakeHost, FakeStore, peer
 from protocols.pubsub.bodies import id_of
 from protocols.pubsub.config import PubSubConfig
-from protocols.pubsub.losses import LossReason, LostEvents
+from protocols.pubsub.delivering.losses import LossReason, LostEvents
 from protocols.pubsub.messages import DeliveredEvent, DeliveryAnswer, EventDelivery, InsertSub, ProbeSub
 from protocols.pubsub.models import SubscriptionView
 from protocols.pubsub.service import NotDone

@@ -10,11 +10,11 @@ from peerd.api import LocalRecord, RecordRole, RecordVersion
 from peerd.errors import ProtocolError
 from peerd.ids import NodeId, closeness
 from peerd.testing.host import FakeHost, peer
-from protocols.pubsub.cells import SIDE, WHOLE, cell_at, children
 from protocols.pubsub.messages import CellState, OrderKind, PieceStatus, SubObject, TransferResult
 from protocols.pubsub.names import STATE_ITEM, SubscriptionKey, Tree, key_of
 from protocols.pubsub.tree import storage
 from protocols.pubsub.tree.cell_node import CellNode
+from protocols.pubsub.tree.cells import SIDE, WHOLE, cell_at, children
 from protocols.pubsub.tree.copying import (
     GIVE_UP_S,
     IN_FLIGHT_MAX,

@@ -6,11 +6,11 @@ from random import Random
 
 from hypothesis import given, strategies as st
 
-from protocols.pubsub.cell_map import CellMap
-from protocols.pubsub.cells import SIDE, WHOLE, Target, alternate, cell_of_text, home, level, lies_within
 from protocols.pubsub.names import Tree
 from protocols.pubsub.publishing.probing import PROBES_MAX, probe_region
 from protocols.pubsub.publishing.tree_maps import ASK_EVERY_S, MAP_CELLS_MAX, MAPS_MAX, TreeMaps
+from protocols.pubsub.tree.cell_map import CellMap
+from protocols.pubsub.tree.cells import SIDE, WHOLE, Target, alternate, cell_of_text, home, level, lies_within
 
 TREE = Tree("stock", 1)
 cells = st.integers(WHOLE, (1 << 9) - 1) | st.integers(WHOLE, (1 << 9) - 1).map(alternate)

@@ -1,1 +1,1 @@
-"""What happens at a leaf: events are matched, acknowledged, held by others, and brought to their subscribers."""
+"""How an event that was matched comes to its subscribers: it is delivered, held by others meanwhile, and counted."""

@@ -9,10 +9,10 @@ from peerd.messages import PeerRef
 from protocols.pubsub.config import PubSubConfig
 from protocols.pubsub.delivering.deliverer import Deliverer
 from protocols.pubsub.delivering.history import EventHistory
-from protocols.pubsub.delivering.leaf_events import LeafBroker
+from protocols.pubsub.delivering.ledger import LedgerBook
 from protocols.pubsub.delivering.multicast import Multicast, Received
 from protocols.pubsub.delivering.replay import Replays
-from protocols.pubsub.ledger import LedgerBook
+from protocols.pubsub.matching.leaf_events import LeafBroker
 from protocols.pubsub.messages import EventAck
 from protocols.pubsub.ports import Schemas
 from protocols.pubsub.subscribing.local import LocalSubscriptions

@@ -17,15 +17,15 @@ from peerd.api import Host, Part, handles, on_timer
 from peerd.errors import PeerMisbehaved, ProtocolError
 from peerd.ids import NodeId
 from peerd.messages import Message, PeerRef
-from protocols.pubsub import ledger as reasons
 from protocols.pubsub.bodies import id_of
 from protocols.pubsub.config import PubSubConfig
+from protocols.pubsub.delivering import ledger as reasons
 from protocols.pubsub.delivering.items import PendingDelivery, Pick
 from protocols.pubsub.delivering.keeping import Safekeeping
+from protocols.pubsub.delivering.ledger import LedgerBook
+from protocols.pubsub.delivering.losses import LossCount, LossReason
 from protocols.pubsub.delivering.multicast import MULTICAST_EVENT_BYTES_MAX, Multicast
 from protocols.pubsub.delivering.outbox import DeliveryAttempt, Outbox, OutboxLimits
-from protocols.pubsub.ledger import LedgerBook
-from protocols.pubsub.losses import LossCount, LossReason
 from protocols.pubsub.messages import DeliveryAnswer, DeliveryNote, EventDelivery, NodeDelivery
 from protocols.pubsub.names import EventId
 from protocols.pubsub.ports import LeafCells, Schemas

@@ -19,13 +19,13 @@ from peerd.lib.admission import Admission
 from peerd.limits import LEAF_SET_SIZE
 from peerd.messages import PeerRef
 from protocols.pubsub.bodies import event_bytes, id_of
-from protocols.pubsub.cells import are_related
 from protocols.pubsub.config import PubSubConfig
 from protocols.pubsub.delivering.copies import as_trees
 from protocols.pubsub.delivering.messages import Held, HoldEvents, ReleaseEvents
 from protocols.pubsub.messages import CELLS_MAX, EventBody, ProbePub
 from protocols.pubsub.names import EventId, Tree, key_of
 from protocols.pubsub.ports import Elsewhere, Here, LeafCells, Schemas, SchemaView
+from protocols.pubsub.tree.cells import are_related
 
 LOOKS_PER_S: Final = 10_000.0
 LOOKS_BURST: Final = 40_000.0

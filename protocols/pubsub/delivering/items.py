@@ -17,7 +17,7 @@ from peerd.frozen import Frozen
 from peerd.ids import NodeId
 from peerd.messages import PeerRef
 from protocols.pubsub.bodies import event_bytes
-from protocols.pubsub.matching import key_of
+from protocols.pubsub.matching.index import key_of
 from protocols.pubsub.messages import SUBS_MAX, DeliveredEvent, EventBody, SubObject
 from protocols.pubsub.names import EventId, SubscriptionKey
 from protocols.pubsub.ports import SchemaView

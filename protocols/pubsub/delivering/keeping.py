@@ -24,9 +24,9 @@ from protocols.pubsub.bodies import event_bytes, id_of
 from protocols.pubsub.config import PubSubConfig
 from protocols.pubsub.delivering.items import Member, PendingDelivery, Pick
 from protocols.pubsub.delivering.kept_log import KeptEntry, KeptLog, StoredEvent
+from protocols.pubsub.delivering.ledger import LedgerBook
+from protocols.pubsub.delivering.losses import LossCount, LossReason
 from protocols.pubsub.delivering.messages import ForgetKept, Held, KeepEvents, KeptEvent
-from protocols.pubsub.ledger import LedgerBook
-from protocols.pubsub.losses import LossCount, LossReason
 from protocols.pubsub.messages import EVENTS_BYTES_MAX, EVENTS_MAX
 from protocols.pubsub.names import EventId
 from protocols.pubsub.ports import Schemas

@@ -15,7 +15,7 @@ from typing import Final
 from peerd.errors import ProtocolError
 from peerd.frozen import Frozen
 from protocols.pubsub.delivering.items import PendingDelivery
-from protocols.pubsub.losses import LossCount, LostEvents
+from protocols.pubsub.delivering.losses import LossCount, LostEvents
 from protocols.pubsub.messages import EVENTS_BYTES_MAX, EVENTS_MAX
 from protocols.pubsub.names import EventId
 

@@ -17,7 +17,7 @@ from protocols.pubsub.bodies import id_of
 from protocols.pubsub.delivering.deliverer import Deliverer
 from protocols.pubsub.delivering.history import EventHistory, Past
 from protocols.pubsub.delivering.items import PendingDelivery
-from protocols.pubsub.matching import key_of
+from protocols.pubsub.matching.index import key_of
 from protocols.pubsub.messages import SINCE_RETAINED, PastForgotten, SubObject
 from protocols.pubsub.names import SubscriptionKey, Tree
 from protocols.pubsub.ports import LeafCells, Schemas, SchemaView

@@ -22,7 +22,6 @@ from peerd.lib.admission import Admission
 from peerd.lib.filter import FilterError, explain as explain_filter
 from peerd.limits import NAME_LENGTH_MAX
 from peerd.messages import Message, PeerRef
-from protocols.pubsub import cells as space
 from protocols.pubsub.bodies import beginning
 from protocols.pubsub.delivering.assembly import Delivering
 from protocols.pubsub.explaining.reports import (
@@ -40,16 +39,17 @@ from protocols.pubsub.explaining.reports import (
     verdict,
     without_filters,
 )
-from protocols.pubsub.filter_work import WORK_BURST_S, WORK_PER_S, price_s
+from protocols.pubsub.explaining.tree_walk import EVERY_NAME
+from protocols.pubsub.matching.filter_work import WORK_BURST_S, WORK_PER_S, price_s
 from protocols.pubsub.messages import REPORT_BYTES_MAX, EventBody, ExplainAnswer, ExplainQuestion, SubObject
 from protocols.pubsub.names import EventId, node_meant
 from protocols.pubsub.ports import SchemaView
 from protocols.pubsub.publishing.publisher import Publishing
-from protocols.pubsub.schemas import SchemaBook
+from protocols.pubsub.schema.book import SchemaBook
 from protocols.pubsub.service import NotDone
 from protocols.pubsub.subscribing.subscriptions import Subscriptions
+from protocols.pubsub.tree import cells as space
 from protocols.pubsub.tree.rendezvous import Rendezvous
-from protocols.pubsub.tree_walk import EVERY_NAME
 
 ANSWER_TIMEOUT_S: Final = 5.0
 UNDER_WAY_MAX: Final = 64

@@ -14,7 +14,6 @@ from peerd.messages import Message, PeerRef
 from peerd.sim.checkers import Checker
 from peerd.sim.simulation import Place, Simulation
 from peerd.sim.truth import RingOracle
-from protocols.pubsub.cells import WHOLE, are_related, text
 from protocols.pubsub.messages import CellState, EventDelivery
 from protocols.pubsub.names import EventId, SubscriptionKey
 from protocols.pubsub.plugin import PubSub
@@ -23,6 +22,7 @@ from protocols.pubsub.subscribing.installation import RENEWALS_PER_LEASE, Instal
 from protocols.pubsub.subscribing.installer import VERSIONS_PER_BOOT_BITS
 from protocols.pubsub.tree import storage
 from protocols.pubsub.tree.cell_node import CellNode
+from protocols.pubsub.tree.cells import WHOLE, are_related, text
 from protocols.pubsub.tree.piece import Piece
 
 GIVEN_AWAY: Final = (CellState.INNER, CellState.MOVED, CellState.RETIRED)

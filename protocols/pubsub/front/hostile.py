@@ -14,7 +14,6 @@ from peerd.ids import NodeId
 from peerd.messages import Message, PeerRef, encode_body
 from peerd.sim.hostile.member import Behaviour, Decoded, Frame, HostileNode
 from protocols.pubsub.bodies import id_of
-from protocols.pubsub.cells import LEVEL_LIMIT, SIDE, WHOLE, cell_at, children, level, parent
 from protocols.pubsub.delivering.messages import HoldEvents, ReleaseEvents
 from protocols.pubsub.messages import (
     EVENTS_MAX,
@@ -53,6 +52,7 @@ from protocols.pubsub.plugin import PubSub
 from protocols.pubsub.publishing.answering import ack_statement
 from protocols.pubsub.publishing.outcomes import PendingPublish
 from protocols.pubsub.tree.cell_node import CellNode
+from protocols.pubsub.tree.cells import LEVEL_LIMIT, SIDE, WHOLE, cell_at, children, level, parent
 from protocols.pubsub.tree.piece import Piece
 from protocols.pubsub.tree.storage import CellAddress
 

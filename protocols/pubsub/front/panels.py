@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Final
 
 from peerd.models.panels import a_second, panel, quantiles
-from protocols.pubsub.ledger import MEMORY_FULL, QUEUE_FULL
+from protocols.pubsub.delivering.ledger import MEMORY_FULL, QUEUE_FULL
 
 P: Final = "peerd_pubsub_"
 

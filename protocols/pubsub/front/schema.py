@@ -107,7 +107,7 @@ def infer(
 
     Example: peerd schema infer --name stocks < events.jsonl > stocks.json
     """
-    from protocols.pubsub.infer import propose
+    from protocols.pubsub.schema.infer import propose
 
     events = list(islice(objects_of(file), SAMPLE_EVENTS_MAX))
     try:

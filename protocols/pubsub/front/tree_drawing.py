@@ -6,8 +6,8 @@ from typing import Final
 from xml.sax.saxutils import escape
 
 from peerd.words import counted
-from protocols.pubsub.cells import SIDE, area_of, cell_of_text
 from protocols.pubsub.models import TreeLeaf, TreeView
+from protocols.pubsub.tree.cells import SIDE, area_of, cell_of_text
 
 PICTURE_PIXELS: Final = 640
 MARGIN: Final = 40

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from itertools import islice
 from typing import Final
 
-from protocols.pubsub.cells import Target, ancestor, enclosing, level, lies_within, sibling
+from protocols.pubsub.tree.cells import Target, ancestor, enclosing, level, lies_within, sibling
 
 OUTSTANDING_MAX: Final = 4096
 """An event's cells of one tree do not become more than this because of answers. One leaf deep in a tree leaves dozens

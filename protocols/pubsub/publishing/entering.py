@@ -14,8 +14,8 @@ from protocols.pubsub.publishing.event import draft_from_json
 from protocols.pubsub.publishing.once import OnceWindow
 from protocols.pubsub.publishing.outcomes import ACKNOWLEDGED, OnResult, PublishResult, PublishStatus
 from protocols.pubsub.publishing.publisher import Publishing
-from protocols.pubsub.schema import EventSchema
-from protocols.pubsub.schemas import SchemaBook
+from protocols.pubsub.schema.book import SchemaBook
+from protocols.pubsub.schema.event_schema import EventSchema
 from protocols.pubsub.service import NotDone
 
 

@@ -25,8 +25,8 @@ from protocols.pubsub.messages import (
 )
 from protocols.pubsub.models import RESERVED
 from protocols.pubsub.ports import Values
-from protocols.pubsub.schema import EventSchema
-from protocols.pubsub.values import EventError, shown
+from protocols.pubsub.schema.event_schema import EventSchema
+from protocols.pubsub.schema.values import EventError, shown
 
 TEXTS: Final = ("_payload", "_payload_base64", "_content_type", "_retain")
 HEADERS: Final = "_headers"

@@ -19,7 +19,6 @@ from peerd.api import HistorySize, Host, LookupResult, Metric, Part, SendRefusal
 from peerd.errors import ProtocolError, Unavailable
 from peerd.ids import NodeId
 from peerd.messages import Message, PeerRef
-from protocols.pubsub.cells import Target, lies_within
 from protocols.pubsub.config import PubSubConfig
 from protocols.pubsub.messages import HOPS_MAX, EventAck, ProbePub
 from protocols.pubsub.names import EventId, Tree, key_of
@@ -28,6 +27,7 @@ from protocols.pubsub.publishing.answering import Answering
 from protocols.pubsub.publishing.handing_over import LINKS_MIN
 from protocols.pubsub.publishing.passing import HELD_S, PARKED_S, Journey, Parking, PassedBatches, Quotas, key_of_batch
 from protocols.pubsub.publishing.spread import AttributeCell, Batch, places_of, trees_of, ways_to
+from protocols.pubsub.tree.cells import Target, lies_within
 from protocols.pubsub.tree.meter import MESSAGE_BYTES
 from protocols.pubsub.tree.rendezvous import Rendezvous
 

@@ -24,9 +24,9 @@ from collections.abc import Iterable, Iterator, Sequence
 from heapq import heappop, heappush
 from typing import Final, TypeAlias
 
-from protocols.pubsub.cell_map import CellMap
 from protocols.pubsub.names import Tree
 from protocols.pubsub.publishing.coverage import CoverageChange
+from protocols.pubsub.tree.cell_map import CellMap
 
 PUT_OFF_MAX_S: Final = 5.0
 """A node that takes no more events may put off the next try by at most so much."""

@@ -10,8 +10,8 @@ from collections import OrderedDict
 
 from peerd.ids import NodeId
 from peerd.messages import PeerRef
-from protocols.pubsub.cell_map import CellMap
 from protocols.pubsub.names import Tree
+from protocols.pubsub.tree.cell_map import CellMap
 
 
 class LeafCache:

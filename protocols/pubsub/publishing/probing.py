@@ -12,9 +12,9 @@ from collections import OrderedDict, deque
 from typing import Final, Protocol, TypeVar
 
 from peerd.api import Rng
-from protocols.pubsub.cells import WHOLE, Target, children, level
 from protocols.pubsub.config import PubSubConfig
 from protocols.pubsub.names import Tree
+from protocols.pubsub.tree.cells import WHOLE, Target, children, level
 
 PROBES_MAX: Final = 256
 """One event is sent to at most about so many guessed cells of one tree; then cells are taken as large as they are."""

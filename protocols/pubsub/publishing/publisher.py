@@ -26,14 +26,11 @@ from peerd.errors import Unavailable
 from peerd.ids import NodeId
 from peerd.messages import Message, PeerRef
 from protocols.pubsub.bodies import event_bytes, event_statement
-from protocols.pubsub.cell_map import CellMap
-from protocols.pubsub.cells import WHOLE, level
 from protocols.pubsub.config import PubSubConfig
-from protocols.pubsub.ledger import LedgerBook
+from protocols.pubsub.delivering.ledger import LedgerBook
 from protocols.pubsub.messages import EVENTS_BYTES_MAX, EVENTS_MAX, EventAck, EventBody, ProbePub
 from protocols.pubsub.models import AckWord
 from protocols.pubsub.names import EventId, Tree, key_of
-from protocols.pubsub.nearness import is_near, may_be_root
 from protocols.pubsub.ports import SchemaView, targets_of
 from protocols.pubsub.publishing.answering import check_ack
 from protocols.pubsub.publishing.coverage import Coverage
@@ -54,6 +51,9 @@ from protocols.pubsub.publishing.probing import LevelGuide, probe_region
 from protocols.pubsub.publishing.spread import AttributeCell, Batch, places_of
 from protocols.pubsub.publishing.stragglers import Stragglers
 from protocols.pubsub.publishing.tree_maps import TreeMaps
+from protocols.pubsub.tree.cell_map import CellMap
+from protocols.pubsub.tree.cells import WHOLE, level
+from protocols.pubsub.tree.nearness import is_near, may_be_root
 from protocols.pubsub.tree.rendezvous import Rendezvous
 
 UNDER_WAY_MAX: Final = 1024

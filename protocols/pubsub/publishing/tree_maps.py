@@ -17,8 +17,8 @@ from collections import OrderedDict
 from collections.abc import Iterable
 from typing import Final
 
-from protocols.pubsub.cell_map import CellMap
 from protocols.pubsub.names import Tree
+from protocols.pubsub.tree.cell_map import CellMap
 
 MAPS_MAX: Final = 256
 """Trees of which a node keeps a map; the longest unused goes first."""

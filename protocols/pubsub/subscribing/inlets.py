@@ -21,7 +21,7 @@ from peerd.lib.group_log import charge_bytes
 from peerd.lib.saved import records
 from peerd.limits import KIB
 from protocols.pubsub.bodies import headers_bytes
-from protocols.pubsub.losses import LossReason
+from protocols.pubsub.delivering.losses import LossReason
 from protocols.pubsub.messages import EventBody
 from protocols.pubsub.models import ReceivedEvent
 from protocols.pubsub.names import EventId

@@ -18,8 +18,8 @@ from msgspec.structs import replace
 from peerd.api import Rng
 from peerd.frozen import Frozen
 from peerd.messages import PeerRef
-from protocols.pubsub.cells import LEVEL_LIMIT, Cell, cell_at, holds_point, level, lies_within
 from protocols.pubsub.messages import PieceStatus, SubObject
+from protocols.pubsub.tree.cells import LEVEL_LIMIT, Cell, cell_at, holds_point, level, lies_within
 
 CAREFUL_AFTER: Final = 2
 """Probes without an answer after which they go down cell by cell, and trust no table."""

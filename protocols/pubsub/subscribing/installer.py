@@ -14,7 +14,6 @@ from msgspec.structs import replace
 from peerd.api import Host, LookupResult, Part, handles, on_timer
 from peerd.errors import ProtocolError, Unavailable
 from peerd.messages import Message, PeerRef
-from protocols.pubsub.cells import WHOLE, level
 from protocols.pubsub.config import PubSubConfig
 from protocols.pubsub.events import SubscriptionInstalled
 from protocols.pubsub.messages import (
@@ -42,6 +41,7 @@ from protocols.pubsub.subscribing.installation import (
     SendInsert,
     SendProbe,
 )
+from protocols.pubsub.tree.cells import WHOLE, level
 from protocols.pubsub.tree.installing import Installing
 
 REQUEST_TIMEOUT_S: Final = 5.0

@@ -11,15 +11,15 @@ from peerd.api import HistorySize, Host
 from peerd.ids import NodeId
 from peerd.lib.feed import FeedLoss
 from protocols.pubsub.bodies import id_of
-from protocols.pubsub.cells import WHOLE
 from protocols.pubsub.config import PubSubConfig
-from protocols.pubsub.losses import LossReason, LostEvents, shown_loss
-from protocols.pubsub.matching import LeafIndex, index_of, key_of
+from protocols.pubsub.delivering.losses import LossReason, LostEvents, shown_loss
+from protocols.pubsub.matching.index import LeafIndex, index_of, key_of
 from protocols.pubsub.messages import SINCE_RETAINED, EventBody, SubObject
 from protocols.pubsub.names import EVERY, EventId, SubscriptionKey
 from protocols.pubsub.ports import SchemaView, Values
 from protocols.pubsub.subscribing.inlets import TakenEvent, taken
 from protocols.pubsub.subscribing.writes import Writes
+from protocols.pubsub.tree.cells import WHOLE
 
 TAKEN_BYTES: Final = 260
 """What remembering an event takes that was taken, measured."""

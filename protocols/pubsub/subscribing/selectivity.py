@@ -1,7 +1,7 @@
 """Which attribute's tree a subscription is kept in, by what events there are: it moves where another is far better.
 
 For each schema that clients of this node subscribe to, the root of the tree `EVERY` is asked now and then where the
-newest events lay (`protocols.pubsub.samples`). What is installed from then on goes to the attribute of whose events the
+newest events lay (`samples`). What is installed from then on goes to the attribute of whose events the
 fewest come by. What is installed already is given another place if `MOVE_FACTOR` times as many events come by as there:
 by the same steps as a change of its filter, so that no event is lost or comes twice.
 
@@ -18,17 +18,17 @@ from peerd.api import Host, LookupResult, Metric, Part, handles, on_timer
 from peerd.errors import ProtocolError, Unavailable
 from peerd.lib.filter import Node
 from peerd.messages import Message, PeerRef
-from protocols.pubsub.cells import SIDE, WHOLE, cell_at
 from protocols.pubsub.config import PubSubConfig
 from protocols.pubsub.delivering.history import EventHistory
 from protocols.pubsub.names import EVERY, Tree, key_of
-from protocols.pubsub.pieces import Span, joined, pieces_of
 from protocols.pubsub.ports import Here, PiecePoint, Schemas, SchemaView
-from protocols.pubsub.samples import SAMPLE_MIN, EventSample, EventShares, SampleQuestion, sample_of
-from protocols.pubsub.schema import EventSchema
+from protocols.pubsub.schema.event_schema import EventSchema
 from protocols.pubsub.subscribing.installer import Installer
+from protocols.pubsub.subscribing.pieces import Span, joined, pieces_of
+from protocols.pubsub.subscribing.samples import SAMPLE_MIN, EventSample, EventShares, SampleQuestion, sample_of
 from protocols.pubsub.subscribing.subscription import Form, InstallProgress, Subscription
 from protocols.pubsub.subscribing.subscriptions import Subscriptions
+from protocols.pubsub.tree.cells import SIDE, WHOLE, cell_at
 from protocols.pubsub.tree.rendezvous import Rendezvous
 
 MOVE_FACTOR: Final = 4.0

@@ -11,7 +11,7 @@ from typing import Any, Final
 from peerd.ids import NodeId, format_id
 from peerd.lib.feed import Feed, FeedLoss, Policy
 from peerd.lib.filter import Node
-from protocols.pubsub.losses import LossReason
+from protocols.pubsub.delivering.losses import LossReason
 from protocols.pubsub.models import MissedEvents, ReceivedEvent, SubscriptionView
 from protocols.pubsub.ports import PiecePoint, SchemaView
 from protocols.pubsub.subscribing.inlets import DurableInlet, MemoryInlet, TakenEvent

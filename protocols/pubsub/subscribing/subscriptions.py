@@ -18,7 +18,7 @@ from peerd.quantities import format_size
 from protocols.pubsub import refusals
 from protocols.pubsub.config import PubSubConfig
 from protocols.pubsub.events import SubscriptionEnded
-from protocols.pubsub.filter_work import WORK_BURST_S, WORK_PER_S, price_of
+from protocols.pubsub.matching.filter_work import WORK_BURST_S, WORK_PER_S, price_of
 from protocols.pubsub.messages import FILTER_BYTES_MAX, SINCE_RETAINED
 from protocols.pubsub.models import ReceivedEvent, SubscriptionRequest, SubscriptionView
 from protocols.pubsub.names import EventId

@@ -1,1 +1,1 @@
-"""The distributed 2d-tree: the cells that this node is the root of, and what is kept in them."""
+"""The distributed 2d-tree: its cells, those that this node is the root of, and what is kept in them."""

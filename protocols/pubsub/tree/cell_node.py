@@ -7,10 +7,10 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from peerd.ids import NodeId
-from protocols.pubsub.cells import alternate, children, holds_point, level
-from protocols.pubsub.leaf_table import COUNT_MAX, LeafTable
 from protocols.pubsub.messages import CellState, LeafEntry, SubObject
 from protocols.pubsub.names import SubscriptionKey
+from protocols.pubsub.tree.cells import alternate, children, holds_point, level
+from protocols.pubsub.tree.leaf_table import COUNT_MAX, LeafTable
 from protocols.pubsub.tree.merging import Merge, MoveUp
 from protocols.pubsub.tree.meter import Meter
 from protocols.pubsub.tree.piece import Piece

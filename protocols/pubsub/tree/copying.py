@@ -10,9 +10,9 @@ from collections.abc import Iterable, Mapping
 from typing import Final, TypeAlias
 
 from peerd.frozen import Frozen
-from protocols.pubsub.cells import cell_at, home, level
 from protocols.pubsub.messages import CellState, OrderKind, PieceStatus, SubObject, TransferResult
 from protocols.pubsub.names import SubscriptionKey
+from protocols.pubsub.tree.cells import cell_at, home, level
 from protocols.pubsub.tree.piece import Piece, PieceLease
 
 IN_FLIGHT_MAX: Final = 128

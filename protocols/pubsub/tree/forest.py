@@ -15,12 +15,12 @@ from typing import Any, Final, Protocol
 from peerd.api import Host, RecordOutcome, RecordResult, RecordRole
 from peerd.errors import Unavailable
 from peerd.ids import NodeId
-from protocols.pubsub.cells import WHOLE
 from protocols.pubsub.config import PubSubConfig
 from protocols.pubsub.messages import CellState, SubObject
 from protocols.pubsub.names import STATE_ITEM, SubscriptionKey
 from protocols.pubsub.tree import storage
 from protocols.pubsub.tree.cell_node import CellNode
+from protocols.pubsub.tree.cells import WHOLE
 from protocols.pubsub.tree.piece import Piece
 from protocols.pubsub.tree.storage import CellAddress, Found
 

@@ -12,8 +12,6 @@ from typing import Final
 
 from peerd.api import Part, handles
 from peerd.messages import PeerRef
-from protocols.pubsub.cells import WHOLE, alternate, children, holds_point, is_alternate, lies_within, parent
-from protocols.pubsub.leaf_table import LeafTable
 from protocols.pubsub.messages import (
     CellAnswer,
     CellOrder,
@@ -25,9 +23,11 @@ from protocols.pubsub.messages import (
 )
 from protocols.pubsub.names import SubscriptionKey, Tree
 from protocols.pubsub.tree.cell_node import CellNode
+from protocols.pubsub.tree.cells import WHOLE, alternate, children, holds_point, is_alternate, lies_within, parent
 from protocols.pubsub.tree.copying import GrowthAction, Order, PutState, SendCopies
 from protocols.pubsub.tree.forest import Forest, Standing
 from protocols.pubsub.tree.installing import Installing
+from protocols.pubsub.tree.leaf_table import LeafTable
 from protocols.pubsub.tree.merging import ORDER_S, Merge, MergePhase, MoveUp
 from protocols.pubsub.tree.piece import Piece
 from protocols.pubsub.tree.questions import Questions

@@ -22,11 +22,11 @@ from peerd.api import LookupResult, Part, handles
 from peerd.errors import Unavailable
 from peerd.ids import NodeId
 from peerd.messages import Message, PeerRef
-from protocols.pubsub.cells import alternate, is_alternate
 from protocols.pubsub.messages import RATE_MAX, LoadAnswer, LoadQuestion
 from protocols.pubsub.names import EVERY
 from protocols.pubsub.publishing.handing_over import HandingOver
 from protocols.pubsub.tree.cell_node import CellNode
+from protocols.pubsub.tree.cells import alternate, is_alternate
 from protocols.pubsub.tree.forest import Forest
 from protocols.pubsub.tree.meter import METER_S, Meter
 from protocols.pubsub.tree.storage import CellAddress
@@ -211,7 +211,7 @@ class Heat(Part):
 
     def _movable(self, now: float) -> list[CellNode]:
         """The busiest leaves, of those whose move can help. That of `EVERY` stays: subscribers ask its root what events
-        look like (`protocols.pubsub.samples`)."""
+        look like (`protocols.pubsub.subscribing.samples`)."""
         sent = self._sent.rate(now)
         free = (
             node for node in self._forest.nodes() if self._is_free(node, now) and node.place.tree.attribute != EVERY

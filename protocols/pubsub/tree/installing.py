@@ -24,8 +24,7 @@ from peerd.lib.admission import Admission, TokenBucket
 from peerd.limits import DETAIL_LENGTH_MAX
 from peerd.messages import PeerRef
 from protocols.pubsub.bodies import beginning
-from protocols.pubsub.cells import holds_point
-from protocols.pubsub.filter_work import (
+from protocols.pubsub.matching.filter_work import (
     BRINGS_BURST,
     BRINGS_PER_S,
     UNPROVEN_BURST_S,
@@ -51,6 +50,7 @@ from protocols.pubsub.ports import Schemas, SchemaView
 from protocols.pubsub.refusals import QUOTA, WORK, Refusals
 from protocols.pubsub.tree.asking import SubscriberQuestions
 from protocols.pubsub.tree.cell_node import CellNode
+from protocols.pubsub.tree.cells import holds_point
 from protocols.pubsub.tree.forest import Forest, Standing
 from protocols.pubsub.tree.piece import Piece
 from protocols.pubsub.tree.storage import CellAddress, key_of_sub

@@ -10,9 +10,9 @@ from peerd.lib.admission import TokenBucket
 from peerd.messages import PeerRef
 from protocols.pubsub.messages import ENTRIES_MAX, CellAnswer, CellQuestion, CellState, LeafEntry
 from protocols.pubsub.names import Tree
-from protocols.pubsub.nearness import may_be_root
 from protocols.pubsub.tree.cell_node import CellNode
 from protocols.pubsub.tree.forest import Forest
+from protocols.pubsub.tree.nearness import may_be_root
 from protocols.pubsub.tree.storage import CellAddress
 
 QUESTION_S: Final = 5.0

@@ -8,7 +8,6 @@ from typing import Final
 from peerd.api import Host, Part, RecordRole, on_timer
 from peerd.ids import NodeId
 from peerd.messages import PeerRef
-from protocols.pubsub.cells import WHOLE, Target
 from protocols.pubsub.config import PubSubConfig
 from protocols.pubsub.messages import CellAnswer, CellState, LeafEntry, SubObject
 from protocols.pubsub.names import SubscriptionKey, Tree
@@ -25,6 +24,7 @@ from protocols.pubsub.ports import (
 from protocols.pubsub.tree import storage
 from protocols.pubsub.tree.asking import SubscriberQuestions
 from protocols.pubsub.tree.cell_node import CellNode
+from protocols.pubsub.tree.cells import WHOLE, Target
 from protocols.pubsub.tree.forest import Forest, PieceIndex, Standing
 from protocols.pubsub.tree.growth import Growth
 from protocols.pubsub.tree.heat import Heat

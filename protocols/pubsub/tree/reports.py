@@ -7,12 +7,12 @@ from typing import Final
 
 from peerd.api import Part, handles, on_timer
 from peerd.messages import PeerRef
-from protocols.pubsub.cells import WHOLE, ancestor, is_alternate, level, lies_within, parent
-from protocols.pubsub.leaf_table import LeafTable
 from protocols.pubsub.messages import ENTRIES_MAX, CellState, LeafEntry, LeafUpdate
 from protocols.pubsub.names import Tree
 from protocols.pubsub.tree.cell_node import CellNode
+from protocols.pubsub.tree.cells import WHOLE, ancestor, is_alternate, level, lies_within, parent
 from protocols.pubsub.tree.forest import Forest, Standing
+from protocols.pubsub.tree.leaf_table import LeafTable
 from protocols.pubsub.tree.storage import CellAddress
 
 REPORT_DELAY_S: Final = 0.2

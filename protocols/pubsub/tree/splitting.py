@@ -17,9 +17,9 @@ from collections.abc import Mapping
 from enum import Enum
 from typing import Final
 
-from protocols.pubsub.cells import is_alternate
 from protocols.pubsub.messages import CellState, OrderKind
 from protocols.pubsub.names import SubscriptionKey
+from protocols.pubsub.tree.cells import is_alternate
 from protocols.pubsub.tree.copying import Copying, GrowthAction, Order, PutState
 from protocols.pubsub.tree.piece import Piece
 

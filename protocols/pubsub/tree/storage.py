@@ -16,9 +16,9 @@ from peerd.api import Host, LocalRecord
 from peerd.errors import PeerMisbehaved, ProtocolError
 from peerd.ids import NodeId, closeness
 from peerd.messages import Name, Struct, decode_struct, encode_struct
-from protocols.pubsub.cells import LEVEL_LIMIT, WHOLE, Cell, alternate, cell_at, is_alternate, level, parent
 from protocols.pubsub.messages import Attribute, CellState, SubObject
 from protocols.pubsub.names import ITEM_MARK, STATE_ITEM, SubscriptionKey, Tree, key_of
+from protocols.pubsub.tree.cells import LEVEL_LIMIT, WHOLE, Cell, alternate, cell_at, is_alternate, level, parent
 
 WRITERS_NEAR: Final = 6
 """A cell's records are taken from writers that are at least as close to its key as the so-manieth closest node: the

@@ -11,7 +11,6 @@ from typing import Final
 
 from peerd.api import Part, handles, on_timer
 from peerd.messages import PeerRef
-from protocols.pubsub.cells import WHOLE, alternate, children, is_alternate, parent
 from protocols.pubsub.messages import (
     SUBS_MAX,
     Confirm,
@@ -22,13 +21,14 @@ from protocols.pubsub.messages import (
     TransferSub,
 )
 from protocols.pubsub.names import Tree
-from protocols.pubsub.nearness import may_be_root
 from protocols.pubsub.ports import Schemas
 from protocols.pubsub.tree.asking import SubscriberQuestions
 from protocols.pubsub.tree.cell_node import CellNode
+from protocols.pubsub.tree.cells import WHOLE, alternate, children, is_alternate, parent
 from protocols.pubsub.tree.copying import Copying
 from protocols.pubsub.tree.forest import Forest
 from protocols.pubsub.tree.installing import Installing
+from protocols.pubsub.tree.nearness import may_be_root
 from protocols.pubsub.tree.piece import Piece, PieceLease
 from protocols.pubsub.tree.storage import CellAddress, key_of_sub
 from protocols.pubsub.tree.ways import to_point

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from protocols.pubsub.cells import Target, ancestor, is_alternate, level, parent, part_at
 from protocols.pubsub.messages import CellState
 from protocols.pubsub.ports import Elsewhere
 from protocols.pubsub.tree.cell_node import CellNode
+from protocols.pubsub.tree.cells import Target, ancestor, is_alternate, level, parent, part_at
 
 
 def upward(state: CellState, cell: int) -> int:

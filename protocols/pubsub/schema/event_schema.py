@@ -17,14 +17,24 @@ from peerd.lib.filter.meaning import Presence
 from peerd.lib.filter.normal import NormalForm
 from peerd.lib.filter.schema import Schema as FilterSchema, Type
 from peerd.lib.filter.values import Key, parse_network
-from protocols.pubsub.cells import SIDE, Target
-from protocols.pubsub.document import AttributeDocument, SchemaDocument, document_from_json, read_document
 from protocols.pubsub.messages import FILTER_BYTES_MAX, VALUES_BYTES_MAX
 from protocols.pubsub.models import RESERVED
 from protocols.pubsub.names import EVERY
 from protocols.pubsub.ports import Values
-from protocols.pubsub.space import Axis, RealAxis, TextAxis, WholeAxis
-from protocols.pubsub.values import CANONICAL, VIEWS, EventError, canonical, from_wire, key_of, said, shown, to_wire
+from protocols.pubsub.schema.axes import Axis, RealAxis, TextAxis, WholeAxis
+from protocols.pubsub.schema.document import AttributeDocument, SchemaDocument, document_from_json, read_document
+from protocols.pubsub.schema.values import (
+    CANONICAL,
+    VIEWS,
+    EventError,
+    canonical,
+    from_wire,
+    key_of,
+    said,
+    shown,
+    to_wire,
+)
+from protocols.pubsub.tree.cells import SIDE, Target
 
 CUTOFF_MIN: Final = 1 / 32
 """The cut-off is never nearer to the diagonal: a range of the whole domain becomes at most 64 pieces."""

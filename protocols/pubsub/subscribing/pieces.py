@@ -17,11 +17,11 @@ from typing import Final, TypeAlias
 
 from peerd.lib.filter import Conjunct, Node, write
 from peerd.lib.filter.values import View
-from protocols.pubsub.cells import SIDE
 from protocols.pubsub.config import PubSubConfig
 from protocols.pubsub.names import EVERY
 from protocols.pubsub.ports import PiecePoint
-from protocols.pubsub.schema import EventSchema
+from protocols.pubsub.schema.event_schema import EventSchema
+from protocols.pubsub.tree.cells import SIDE
 
 SPANS_MAX: Final = 16
 """Most separate ranges of one attribute; of more, those that are nearest to each other are joined."""

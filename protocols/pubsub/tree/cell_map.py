@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Generic, TypeVar
 
-from protocols.pubsub.cells import alternate, children, enclosing, home, is_alternate, parent
+from protocols.pubsub.tree.cells import alternate, children, enclosing, home, is_alternate, parent
 
 V = TypeVar("V")
 

@@ -26,8 +26,8 @@ from peerd.limits import NAME_LENGTH_MAX
 from protocols.pubsub.config import PubSubConfig
 from protocols.pubsub.models import Declared, SchemaEnded, SchemaSummary
 from protocols.pubsub.names import schema_key
-from protocols.pubsub.schema import EventSchema
-from protocols.pubsub.schema_record import SchemaRecord
+from protocols.pubsub.schema.event_schema import EventSchema
+from protocols.pubsub.schema.record import SchemaRecord
 from protocols.pubsub.service import NotDone
 
 SCHEMA_ITEM: Final = b"d"

@@ -8,13 +8,13 @@ from typing import Final, Literal
 from peerd.errors import Unavailable
 from peerd.ids import format_id
 from peerd.messages import PeerRef
-from protocols.pubsub.cells import SIDE, WHOLE, alternate, area_of, children, is_alternate, text
 from protocols.pubsub.messages import CellAnswer, CellState
 from protocols.pubsub.models import TreeLeaf, TreeView
 from protocols.pubsub.names import EVERY, Tree
-from protocols.pubsub.schema import EventSchema
-from protocols.pubsub.schemas import SchemaBook
+from protocols.pubsub.schema.book import SchemaBook
+from protocols.pubsub.schema.event_schema import EventSchema
 from protocols.pubsub.service import NotDone
+from protocols.pubsub.tree.cells import SIDE, WHOLE, alternate, area_of, children, is_alternate, text
 from protocols.pubsub.tree.questions import Questions
 from protocols.pubsub.tree.storage import CellAddress
 

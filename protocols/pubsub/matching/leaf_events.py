@@ -16,7 +16,6 @@ from peerd.api import HistorySize, Host
 from peerd.errors import ProtocolError
 from peerd.frozen import Frozen
 from peerd.messages import PeerRef
-from protocols.pubsub import cells as space
 from protocols.pubsub.bodies import event_bytes, id_of, is_proven
 from protocols.pubsub.config import PubSubConfig
 from protocols.pubsub.delivering.copies import Copies, Places, as_trees
@@ -28,6 +27,7 @@ from protocols.pubsub.delivering.replay import Replays
 from protocols.pubsub.messages import EVENTS_BYTES_MAX, EventAck, EventBody, SubObject
 from protocols.pubsub.names import EventId, Tree
 from protocols.pubsub.ports import LeafCells, Schemas, SchemaView, Values
+from protocols.pubsub.tree import cells as space
 
 VISITS_KEPT: Final = 32_768
 """So many events are remembered with the leaves that they have visited: a repeated probe is not matched again."""

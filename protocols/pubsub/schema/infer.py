@@ -15,8 +15,8 @@ from typing import Any, Final
 
 from peerd.lib.filter.schema import Type
 from peerd.lib.filter.values import V6_FIRST, Timestamp, read_address, read_time
-from protocols.pubsub.document import ATTRIBUTES_MAX, AttributeDocument, SchemaDocument, read_document
-from protocols.pubsub.values import INT_MAX, INT_MIN, canonical
+from protocols.pubsub.schema.document import ATTRIBUTES_MAX, AttributeDocument, SchemaDocument, read_document
+from protocols.pubsub.schema.values import INT_MAX, INT_MIN, canonical
 
 EVENTS_MAX: Final = 20_000
 """So many samples are looked at."""

@@ -1,6 +1,6 @@
 """A schema as people write it, in TOML or JSON, and as it is kept in its record. Pure.
 
-What is checked here is the form. `protocols.pubsub.schema` checks what it means.
+What is checked here is the form. `protocols.pubsub.schema.event_schema` checks what it means.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ Outside: TypeAlias = Literal["refuse", "clamp"]
 
 
 class AttributeDocument(BaseModel):
-    """One attribute. Which keys it needs depends on its type; `protocols.pubsub.schema` says so."""
+    """One attribute. Which keys it needs depends on its type; `protocols.pubsub.schema.event_schema` says so."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", defer_build=True)
 

@@ -14,7 +14,8 @@ from collections.abc import Iterable, Iterator, Sequence
 from heapq import heapify, heappop, heappush
 from typing import Final
 
-from protocols.pubsub.cells import (
+from protocols.pubsub.messages import LeafEntry
+from protocols.pubsub.tree.cells import (
     LEVEL_LIMIT,
     ancestor,
     cell_at,
@@ -25,7 +26,6 @@ from protocols.pubsub.cells import (
     parent,
     part_at,
 )
-from protocols.pubsub.messages import LeafEntry
 
 COUNT_MAX: Final = (1 << 32) - 1
 GAPS_MAX: Final = 1024

@@ -16,7 +16,7 @@ from typing import Final, TypeAlias
 from peerd.frozen import Frozen
 from peerd.lib.filter.ranges import Cut
 from peerd.lib.filter.values import Key
-from protocols.pubsub.cells import SIDE
+from protocols.pubsub.tree.cells import SIDE
 
 CODE_BITS: Final = 192
 """How much of a string decides its place: 29 characters of ASCII."""

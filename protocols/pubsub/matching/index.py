@@ -12,12 +12,12 @@ from typing import TypeAlias
 
 from peerd.lib.apart import match_apart
 from peerd.lib.filter import FilterIndex
-from protocols.pubsub.cells import Target
 from protocols.pubsub.messages import SubObject
 from protocols.pubsub.names import EVERY, SubscriptionKey
 from protocols.pubsub.ports import SchemaView, Values
-from protocols.pubsub.schema import EventSchema
-from protocols.pubsub.schemas import SchemaBook
+from protocols.pubsub.schema.book import SchemaBook
+from protocols.pubsub.schema.event_schema import EventSchema
+from protocols.pubsub.tree.cells import Target
 
 Leaf: TypeAlias = tuple[int, int]
 """An attribute's number and a cell of its tree."""

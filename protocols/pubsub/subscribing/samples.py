@@ -16,12 +16,12 @@ from msgspec import Meta
 from peerd.errors import ProtocolError
 from peerd.limits import KIB
 from peerd.messages import U16, Message, Name, Struct, message
-from protocols.pubsub.cells import Coordinate
 from protocols.pubsub.delivering.history import EventHistory
 from protocols.pubsub.messages import Attribute
 from protocols.pubsub.names import EVERY
-from protocols.pubsub.pieces import Span
 from protocols.pubsub.ports import SchemaView
+from protocols.pubsub.subscribing.pieces import Span
+from protocols.pubsub.tree.cells import Coordinate
 
 SAMPLE_MAX: Final = 100
 """Events of one sample."""

@@ -14,8 +14,8 @@ from peerd.errors import ConfigError
 from peerd.frozen import Frozen
 from peerd.ids import ID_BYTES, NodeId, id_to_bytes
 from peerd.limits import PROOF_BYTES_MAX
-from protocols.pubsub.document import DOCUMENT_BYTES_MAX
-from protocols.pubsub.schema import EventSchema
+from protocols.pubsub.schema.document import DOCUMENT_BYTES_MAX
+from protocols.pubsub.schema.event_schema import EventSchema
 
 _HEAD: Final = struct.Struct(f">B{ID_BYTES}sH")
 """Whether the schema goes on (1) or is over (0), its creator, and the length of the proof; the document comes last."""
