@@ -14,6 +14,7 @@ import pytest
 
 from peerd.daemon.http import guard as admin_guard, listener as http_listener, protocol as http_protocol
 from peerd.daemon.http.gate import DEFAULT_POLICY, Gate
+from peerd.daemon.http.protocol import REQUEST_HEAD_BYTES_MAX
 from peerd.daemon.tasks import spawn
 from peerd.errors import ConfigError
 from peerd.identity.authority import ClusterAuthority, create_node_files
@@ -160,6 +161,58 @@ async def test_garbage_is_counted_and_answered(tmp_path: Path) -> None:
         reader = await site.connect("data_http", b"\x16\x03\x01 hello?\r\n\r\n")
         assert (await asyncio.wait_for(reader.read(), 30)).startswith(b"HTTP/1.1 400")
         assert site.refused("data_http", "malformed") == 1
+
+
+_GET = b"GET /v1/numbers/%s HTTP/1.1\r\nhost: localhost\r\n"
+_MUCH = b"x" * REQUEST_HEAD_BYTES_MAX
+
+
+@pytest.mark.parametrize(
+    "sent",
+    [
+        pytest.param(_GET % _MUCH + b"\r\n", id="path"),
+        pytest.param(_GET % b"long" + b"a: " + _MUCH + b"\r\n\r\n", id="one header"),
+        pytest.param(_GET % b"long" + b"a: b\r\n" * REQUEST_HEAD_BYTES_MAX + b"\r\n", id="headers"),
+        pytest.param(_GET % _MUCH[:-1], id="unfinished path"),
+        pytest.param(_GET % b"long" + b"a: " + _MUCH, id="unfinished header"),
+        pytest.param(
+            _GET % b"long" + b"transfer-encoding: chunked\r\n\r\n0\r\n" + b"a: b\r\n" * REQUEST_HEAD_BYTES_MAX,
+            id="headers behind a body",
+        ),
+    ],
+)
+async def test_a_head_has_a_limit_wherever_it_is_long(tmp_path: Path, sent: bytes) -> None:
+    """The parser would keep all of it."""
+    async with http_site(tmp_path) as site:
+        reader = await site.connect("data_socket", sent)
+        await asyncio.wait_for(reader.read(), 30)
+        assert site.refused("data_socket", "malformed") == 1
+
+
+async def test_a_header_behind_a_body_has_the_limit_too(tmp_path: Path) -> None:
+    """Also while it is not whole."""
+    async with http_site(tmp_path) as site:
+        reader, writer = await asyncio.open_unix_connection(site.path("data_socket"))
+        site.stack.callback(writer.close)
+        writer.write(_GET % b"none" + b"transfer-encoding: chunked\r\n\r\n0\r\n")
+        await asyncio.wait_for(reader.readuntil(b"HTTP/1.1 404"), 30)
+        writer.write(b"a: " + _MUCH)
+        await asyncio.wait_for(reader.read(), 30)
+        assert site.refused("data_socket", "malformed") == 1
+
+
+@both_loops
+async def test_requests_may_be_sent_ahead_up_to_a_limit(tmp_path: Path) -> None:
+    """Each is answered in its turn; more than are kept at once are refused."""
+    ahead = http_protocol.PIPELINED_MAX
+    async with http_site(tmp_path) as site:
+        reader = await site.connect("data_socket", (_GET % b"none" + b"\r\n") * ahead)
+        for _ in range(ahead):
+            await asyncio.wait_for(reader.readuntil(b"HTTP/1.1 404"), 30)
+        assert site.refused("data_socket", "malformed") == 0
+        reader = await site.connect("data_socket", (_GET % b"none" + b"\r\n") * (2 * ahead))
+        await asyncio.wait_for(reader.read(), 30)
+        assert site.refused("data_socket", "malformed") == 1
 
 
 async def test_what_is_served_where(tmp_path: Path) -> None:

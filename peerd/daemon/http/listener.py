@@ -28,7 +28,6 @@ BACKLOG: Final = 64
 KEEP_ALIVE_S: Final = 5
 STOP_GRACE_S: Final = 1.0
 """How long answers under way may go on once the daemon stops."""
-REQUEST_HEAD_BYTES_MAX: Final = 16 * KIB
 WEBSOCKET_MESSAGE_BYTES_MAX: Final = 16 * KIB
 """Longest message from a client: the streams that there are expect none."""
 TLS_HANDSHAKE_LIMIT_S: Final = 5.0
@@ -91,7 +90,6 @@ class HttpListener:
             server_header=False,
             date_header=False,
             timeout_keep_alive=KEEP_ALIVE_S,
-            h11_max_incomplete_event_size=REQUEST_HEAD_BYTES_MAX,
         )
         self._config.load()
         # uvicorn's warnings are about what strangers send, which we count; its errors are tracebacks of our own bugs.

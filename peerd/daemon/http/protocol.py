@@ -11,12 +11,18 @@ import socket
 from dataclasses import replace
 from typing import Any, Final, Protocol, cast
 
-import h11
+from httptools import HttpParserError
 
 from peerd.daemon.http.caller import STATE_KEY, Caller, queued_in_kernel
-from peerd.daemon.http.uvicorn_parts import Config, H11Protocol, ServerState
+from peerd.daemon.http.uvicorn_parts import Config, HttpToolsProtocol, ServerState
 from peerd.limits import KIB
 
+REQUEST_HEAD_BYTES_MAX: Final = 16 * KIB
+"""A longer request head is refused."""
+TOO_MANY: Final = "Too many requests were sent ahead of their answers."
+HEAD_TOO_LONG: Final = "The head of the request is too long."
+PIPELINED_MAX: Final = 64
+"""A client that sends more requests ahead of their answers is refused: each of them takes some KiB."""
 HEAD_LIMIT_S: Final = 10.0
 """How long a connection may go without a whole request head, however its bytes trickle in."""
 SEND_BUFFER_BYTES: Final = 128 * KIB
@@ -36,8 +42,11 @@ class ConnectionWatcher(Protocol):
         """Count a connection or a request that came to nothing."""
 
 
-class BoundedProtocol(H11Protocol):
-    """A connection whose unfinished requests cannot hold it for ever."""
+class BoundedProtocol(HttpToolsProtocol):
+    """A connection whose unfinished requests cannot hold it for ever, and whose heads have a limit.
+
+    The parser keeps a header, however long, until it is whole, and knows no limit of its own.
+    """
 
     def __init__(
         self, listener: ConnectionWatcher, caller: Caller, *, config: Config, server_state: ServerState
@@ -47,6 +56,10 @@ class BoundedProtocol(H11Protocol):
         self._caller = caller
         self._is_over = False
         self._limit: asyncio.TimerHandle | None = None
+        self._unparsed_bytes = 0
+        """What has come since the parser has last given something away: it keeps a header until that is whole."""
+        self._head_bytes = 0
+        """What is kept of the headers of a request, also of those behind its body."""
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]  # as uvicorn has it
         """Begin to wait for a request."""
@@ -67,22 +80,59 @@ class BoundedProtocol(H11Protocol):
         self._note()
         super().connection_lost(exc)
 
-    def handle_events(self) -> None:
-        """A request may have begun."""
+    def data_received(self, data: bytes) -> None:
+        """A request may have begun, or gone on."""
         self.access_log = self.access_logger.isEnabledFor(logging.INFO)  # else uvicorn makes a line for nobody
-        super().handle_events()
+        self._unparsed_bytes += len(data)
+        super().data_received(data)
+        if self._unparsed_bytes > REQUEST_HEAD_BYTES_MAX and not self.transport.is_closing():
+            self.send_400_response(HEAD_TOO_LONG)
         self._note()
+
+    def on_message_begin(self) -> None:
+        """A request begins."""
+        if len(self.pipeline) >= PIPELINED_MAX:
+            raise HttpParserError(TOO_MANY)
+        super().on_message_begin()
+        self._head_bytes = 0
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        """Count what is kept from now on."""
+        self._head_bytes += len(name) + len(value)
+        self._check_head()
+        super().on_header(name, value)
+
+    def on_headers_complete(self) -> None:
+        """The head is whole: the request begins to be answered."""
+        self._unparsed_bytes = 0
+        self._head_bytes += len(self.url)
+        self._check_head()
+        super().on_headers_complete()
+
+    def on_body(self, body: bytes) -> None:
+        """Part of the body has come."""
+        self._unparsed_bytes = 0
+        super().on_body(body)
+
+    def on_message_complete(self) -> None:
+        """The whole request has come."""
+        self._unparsed_bytes = 0
+        super().on_message_complete()
+
+    def _check_head(self) -> None:
+        if self._head_bytes > REQUEST_HEAD_BYTES_MAX:
+            raise HttpParserError(HEAD_TOO_LONG)  # the parser stops, and `send_400_response` follows
 
     def on_response_complete(self) -> None:
         """A request is over; the client may not have sent all of it."""
         super().on_response_complete()
         self._note()
 
-    def handle_websocket_upgrade(self, event: h11.Request) -> None:
+    def handle_websocket_upgrade(self) -> None:
         """From here on the connection is the WebSocket's."""
         self._is_over = True
         self._note()
-        super().handle_websocket_upgrade(event)
+        super().handle_websocket_upgrade()
 
     def send_400_response(self, msg: str) -> None:
         """Refuse and count what the client sent, as it is not HTTP."""

@@ -36,5 +36,5 @@ def _import_without_the_rest() -> None:
 _import_without_the_rest()
 
 from uvicorn.config import Config as Config  # noqa: E402  # after the line above, or it would import all of it
-from uvicorn.protocols.http.h11_impl import H11Protocol as H11Protocol  # noqa: E402  # see above
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol as HttpToolsProtocol  # noqa: E402  # see above
 from uvicorn.server import ServerState as ServerState  # noqa: E402  # see above
