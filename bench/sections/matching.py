@@ -13,7 +13,7 @@ from typing import Any, Final
 from bench.measure import Bench, BenchFailure, at_most, ratios
 from peerd.ids import NodeId
 from peerd.messages import PeerRef
-from protocols.pubsub.matching.index import LeafIndex, key_of
+from protocols.pubsub.matching.index import LeafIndex
 from protocols.pubsub.messages import SubObject
 from protocols.pubsub.names import EVERY
 from protocols.pubsub.schema.event_schema import EventSchema
@@ -140,7 +140,7 @@ def _built(schema: EventSchema, subs: Sequence[SubObject]) -> tuple[LeafIndex, f
 
 def _fill(index: LeafIndex, subs: Sequence[SubObject]) -> LeafIndex:
     for sub in subs:
-        index.add(key_of(sub), (sub.attribute, WHOLE), sub)
+        index.add(sub.key, (sub.attribute, WHOLE), sub)
     index.settle()
     return index
 

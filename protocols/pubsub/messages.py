@@ -17,6 +17,7 @@ from peerd.ids import NodeId
 from peerd.limits import KIB, PROOF_BYTES_MAX
 from peerd.messages import U8, U16, U32, U64, BytesMax, Message, Name, PeerRef, Struct, Text, message
 from protocols.pubsub.delivering.losses import Losses
+from protocols.pubsub.names import SubscriptionKey
 from protocols.pubsub.tree.cells import Cell, Coordinate
 
 FILTER_BYTES_MAX: Final = 8 * KIB
@@ -126,6 +127,11 @@ class SubObject(Struct):
     keep_bytes: U32 = 0
     until_ms: U64 = 0
     """With ``keep_s``: the piece itself stays until then (milliseconds since 1970), though nobody renews it."""
+
+    @property
+    def key(self) -> SubscriptionKey:
+        """What names the piece on the whole ring."""
+        return SubscriptionKey(self.subscriber.id, self.sid, self.piece)
 
 
 Subs = Annotated[tuple[SubObject, ...], Meta(max_length=SUBS_MAX)]

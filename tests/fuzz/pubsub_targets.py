@@ -117,7 +117,7 @@ def _record(rng: Random) -> tuple[NodeId, bytes, bytes]:
     if rng.random() < 0.5:
         value = storage.state_record(place, rng.choice(list(CellState)), rng.randrange(9))
         return place.key, STATE_ITEM, mutate.packed(rng, value)
-    return place.key, storage.key_of_sub(sub).item, mutate.packed(rng, storage.sub_record(place, sub))
+    return place.key, sub.key.item, mutate.packed(rng, storage.sub_record(place, sub))
 
 
 def _read_record(case: tuple[NodeId, bytes, bytes]) -> None:

@@ -11,7 +11,6 @@ from peerd.sim.simulation import Simulation
 from protocols.pubsub.messages import CellState
 from protocols.pubsub.tree.cell_node import CellNode
 from protocols.pubsub.tree.cells import WHOLE, alternate, children, holds_point, home, is_alternate
-from protocols.pubsub.tree.storage import key_of_sub
 from tests.support.long_cases import cases
 from tests.support.pubsub_tree import (
     busy_cells,
@@ -62,7 +61,7 @@ def not_found(simulation: Simulation) -> list[str]:
         for cell, nodes in live
         if piece.owner is not None and holds_point(cell, piece.sub.low, piece.sub.high)
         for node in nodes
-        if key_of_sub(piece.sub) not in node.pieces
+        if piece.sub.key not in node.pieces
     ]
 
 

@@ -21,7 +21,6 @@ from protocols.pubsub.messages import (
     TransferSub,
 )
 from protocols.pubsub.tree.cells import WHOLE, cell_at, level
-from protocols.pubsub.tree.storage import key_of_sub
 from tests.support.long_cases import cases
 from tests.support.pubsub_tree import (
     busy_cells,
@@ -93,7 +92,7 @@ def not_found(simulation: Simulation) -> list[str]:
         for cell, nodes in live.items()
         if piece.owner is not None and cell_at(piece.sub.low, piece.sub.high, level(cell)) == cell
         for node in nodes
-        if key_of_sub(piece.sub) not in node.pieces
+        if piece.sub.key not in node.pieces
     ]
 
 

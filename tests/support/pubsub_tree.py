@@ -33,7 +33,7 @@ from protocols.pubsub.ports import Elsewhere, Here, SchemaView, Values
 from protocols.pubsub.tree.cell_node import CellNode
 from protocols.pubsub.tree.cells import SIDE, WHOLE, Target, cell_at, level, lies_within
 from protocols.pubsub.tree.rendezvous import Rendezvous
-from protocols.pubsub.tree.storage import CellAddress, key_of_sub
+from protocols.pubsub.tree.storage import CellAddress
 
 SCHEMA = "stock"
 TREE = Tree(SCHEMA, 1)
@@ -408,14 +408,14 @@ def offences(simulation: Simulation) -> Iterator[str]:
     )
     for piece, _ in wanted(simulation):
         sub = piece.sub
-        holders = [cell for cell, nodes in live.items() if key_of_sub(sub) in nodes[0].pieces]
+        holders = [cell for cell, nodes in live.items() if sub.key in nodes[0].pieces]
         ways = [visited(simulation, sub.low, sub.high, careful) for careful in (False, True)]
         if len(holders) != 1 or ways != holders * 2:
             yield f"{sub.sid}: in {[f'{cell:b}' for cell in holders]}, events go to {ways}"
             continue
         node = live[holders[0]][0]
         index = tree_of(root_of(simulation, holders[0])).index_of(SCHEMA)
-        is_matched = index is not None and index.subs.get((key_of_sub(sub), (TREE.attribute, node.cell)))
+        is_matched = index is not None and index.subs.get((sub.key, (TREE.attribute, node.cell)))
         if not is_matched:
             yield f"{sub.sid}: kept in {holders[0]:b} but not found by events"
 

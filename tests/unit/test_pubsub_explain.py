@@ -248,7 +248,7 @@ def test_conditions_of_any_characters_fit_into_the_message(character: str, told:
 def test_memory_of_outcomes_is_bounded_and_ages() -> None:
     rig = BrokerRig(history_age="10m")
     for number in range(EVENTS_KEPT + 10):
-        rig.ledger.matched(event_id(number), SCHEMA.name, 0, 0)
+        rig.ledger.matched(event_id(number), 0, 0)
     assert rig.ledger.outcomes(event_id(9)) is None
     assert rig.ledger.outcomes(event_id(10)) is not None
     for _ in range(OUTCOMES_KEPT + 5):

@@ -12,7 +12,7 @@ from msgspec.structs import replace
 from peerd.lib.filter import FilterError, FilterIndex, FilterTooLarge, write
 from peerd.testing.host import peer
 from protocols.pubsub.config import PubSubConfig
-from protocols.pubsub.matching.index import LeafIndex, key_of
+from protocols.pubsub.matching.index import LeafIndex
 from protocols.pubsub.messages import SubObject
 from protocols.pubsub.names import EVERY
 from protocols.pubsub.schema.event_schema import EventSchema
@@ -32,7 +32,7 @@ def piece(
 def index_of(*subs: SubObject, used: EventSchema | None = None) -> LeafIndex:
     index = LeafIndex(used or schema())
     for sub in subs:
-        index.add(key_of(sub), (sub.attribute, WHOLE), sub)
+        index.add(sub.key, (sub.attribute, WHOLE), sub)
     return index
 
 
@@ -50,13 +50,13 @@ def test_it_finds_what_the_reference_finds_whatever_changed_before(data: st.Data
     for _ in range(data.draw(st.integers(1, 10))):
         sid, attribute, cell = data.draw(st.tuples(st.integers(1, 4), st.integers(0, 2), st.integers(1, 2)))
         if data.draw(st.integers(0, 3)) == 0:
-            index.remove(key_of(piece("", sid)), (attribute, cell))
+            index.remove(piece("", sid).key, (attribute, cell))
             reference.pop((sid, attribute, cell), None)
             assert len(index) == len(reference)
             continue
         node = data.draw(filters)
         try:
-            index.add(key_of(piece("", sid)), (attribute, cell), sub := piece(write(node), sid, attribute))
+            index.add(piece("", sid).key, (attribute, cell), sub := piece(write(node), sid, attribute))
         except FilterTooLarge:
             continue
         reference[sid, attribute, cell] = (sub, node)
@@ -87,7 +87,7 @@ def test_an_event_that_matches_is_found_in_the_leaves_of_its_pieces(
     index = LeafIndex(used)
     for number, point in enumerate(points):
         sub = SubObject(peer(1), 1, number, 1, point.attribute, point.low, point.high, write(node), group)
-        index.add(key_of(sub), (sub.attribute, WHOLE), sub)
+        index.add(sub.key, (sub.attribute, WHOLE), sub)
     read = used.read_values(values)
     found = index.match(read, [(number, WHOLE) for number in used.targets(read)])
     assert bool(found) is wanted(used, node, read)
@@ -98,7 +98,7 @@ def test_an_event_that_matches_is_found_in_the_leaves_of_its_pieces(
 def test_pieces_answer_for_their_own_leaf_only() -> None:
     here, there = piece("price > 5", 1), piece("price > 5", 2)
     index = index_of(here)
-    index.add(key_of(there), (EVERY, 5), there)
+    index.add(there.key, (EVERY, 5), there)
     assert matched(index, {"price": 6}, (EVERY, WHOLE)) == [1]
     assert matched(index, {"price": 6}, (EVERY, 5)) == [2]
     assert matched(index, {"price": 6}, (EVERY, WHOLE), (EVERY, 5)) == [1, 2]
@@ -126,16 +126,16 @@ def test_equal_filters_are_kept_once() -> None:
     assert (len(index), len(index._uses)) == (101, 2)
     assert matched(index, {"price": 6}) == list(range(1, 101))
     for sub in subs[1:]:
-        index.remove(key_of(sub), (EVERY, WHOLE))
+        index.remove(sub.key, (EVERY, WHOLE))
     assert (len(index), len(index._uses)) == (2, 2)
     assert matched(index, {"price": 6}) == [1]
-    index.remove(key_of(subs[0]), (EVERY, WHOLE))
+    index.remove(subs[0].key, (EVERY, WHOLE))
     assert (len(index), len(index._uses)) == (1, 1)
 
 
 def test_a_changed_subscription_takes_the_place_of_the_old_one() -> None:
     index = index_of(piece("price > 5"))
-    index.add(key_of(piece("")), (EVERY, WHOLE), piece("price < 5"))
+    index.add(piece("").key, (EVERY, WHOLE), piece("price < 5"))
     assert (len(index), len(index._uses)) == (1, 1)
     assert matched(index, {"price": 6}) == []
     assert matched(index, {"price": 4}) == [1]
@@ -147,7 +147,7 @@ def test_a_changed_subscription_takes_the_place_of_the_old_one() -> None:
 def test_a_filter_that_the_schema_does_not_allow_changes_nothing(text: str) -> None:
     index = index_of(piece("price > 5"))
     with pytest.raises(FilterError):
-        index.add(key_of(piece("")), (EVERY, WHOLE), piece(text))
+        index.add(piece("").key, (EVERY, WHOLE), piece(text))
     assert (len(index), len(index._uses)) == (1, 1)
     assert matched(index, {"price": 6}) == [1]
 
@@ -171,7 +171,7 @@ def test_a_later_version_of_the_schema_lets_new_attributes_be_named() -> None:
     attributes = [*index.schema.document.model_dump()["attributes"], {"name": "venue", "type": "string"}]
     index.schema = schema(version=2, attributes=attributes)
     sub = piece("venue = 'N'", 2)
-    index.add(key_of(sub), (sub.attribute, WHOLE), sub)
+    index.add(sub.key, (sub.attribute, WHOLE), sub)
     assert matched(index, {"price": 6, "venue": "N"}) == [1, 2]
 
 
@@ -185,10 +185,10 @@ def test_a_filter_that_cannot_be_tried_counts_as_met_and_costs_no_other_its_even
         assert matched(index, {"price": 6.0, "count": 1}) == [1, 2]
     assert list(index.failed.values()) == ["OverflowError: a bug in the filter"]
     [text] = index.failed
-    index.remove(key_of(piece(text, 2)), (EVERY, WHOLE))
+    index.remove(piece(text, 2).key, (EVERY, WHOLE))
     assert matched(index, {"price": 6.0, "count": 1}) == [1] and not index.failed
     monkeypatch.undo()
-    index.add(key_of(piece("count > 10", 2)), (EVERY, WHOLE), piece("count > 10", 2))
+    index.add(piece("count > 10", 2).key, (EVERY, WHOLE), piece("count > 10", 2))
     assert matched(index, {"price": 6.0, "count": 1}) == [1]
 
 

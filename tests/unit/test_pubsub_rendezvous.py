@@ -41,7 +41,7 @@ from protocols.pubsub.tree import growth, questions
 from protocols.pubsub.tree.cells import SIDE, WHOLE, Target, cell_at
 from protocols.pubsub.tree.installing import KEPT_DETAIL_MAX
 from protocols.pubsub.tree.merging import ASK_S
-from protocols.pubsub.tree.storage import CellAddress, key_of_sub
+from protocols.pubsub.tree.storage import CellAddress
 from tests.support.pubsub_rendezvous import (
     DEEP,
     LOW,
@@ -543,5 +543,5 @@ def test_subscriptions_of_the_node_itself_are_confirmed_without_the_network() ->
     assert [message.sid for _, message in host.take_sent() if isinstance(message, Kept)] == [5]
     assert plugin.rendezvous.forest.members == {NodeId(1): 1}
     assert list(plugin.rendezvous.forest.cells[CellAddress(TREE, WHOLE)].pieces) == [
-        key_of_sub(plugin.subscriber.pieces[5, 0].sub)
+        plugin.subscriber.pieces[5, 0].sub.key
     ]

@@ -12,7 +12,7 @@ from peerd.errors import Unavailable
 from peerd.ids import NodeId, format_id
 from peerd.testing.host import FakeHost, peer
 from protocols.pubsub.config import PubSubConfig
-from protocols.pubsub.matching.index import LeafIndexes, key_of
+from protocols.pubsub.matching.index import LeafIndexes
 from protocols.pubsub.messages import SubObject
 from protocols.pubsub.models import Declared, SchemaEnded
 from protocols.pubsub.names import EVERY, schema_key
@@ -291,7 +291,7 @@ def test_the_filters_of_a_schema_are_read_by_its_last_version_also_when_it_was_f
     index = indexes.of("trades")
     assert index is not None and index.schema.version == 1
     sub = SubObject(peer(1), 1, 0, 1, EVERY, 0, 0, "TRUE")
-    index.add(key_of(sub), (EVERY, WHOLE), sub)
+    index.add(sub.key, (EVERY, WHOLE), sub)
     rig.host.time_s += 2 * PubSubConfig().lease + 1
     rig.book.renew("trades")
     assert names(rig.book) == [] and indexes.of("trades") is index, "its leaves have filters all the same"

@@ -27,7 +27,7 @@ from protocols.pubsub.tree.copying import (
 from protocols.pubsub.tree.merging import ORDER_S, RETIRING_MAX_S, Merge, MergePhase, MoveUp
 from protocols.pubsub.tree.piece import RENEWED_S, Piece
 from protocols.pubsub.tree.splitting import DRAIN_S, Split, SplitPhase
-from protocols.pubsub.tree.storage import CellAddress, key_of_sub
+from protocols.pubsub.tree.storage import CellAddress
 
 TREE = Tree("stock", 1)
 LOW, HIGH = SIDE // 8, SIDE * 5 // 8
@@ -38,7 +38,7 @@ def sub(sid: int, low: int = LOW, version: int = 1, text: str = "x", subscriber:
 
 
 def held(*subs: SubObject, is_kept: bool = True) -> dict[SubscriptionKey, Piece]:
-    return {key_of_sub(each): Piece(each, 1000.0, is_kept=is_kept) for each in subs}
+    return {each.key: Piece(each, 1000.0, is_kept=is_kept) for each in subs}
 
 
 def results(subs: Iterable[SubObject], status: PieceStatus = PieceStatus.REPLICATED) -> list[TransferResult]:
@@ -118,8 +118,8 @@ def test_a_piece_that_its_subscriber_has_ended_is_reported_and_does_not_hold_a_s
     pieces = held(sub(1), sub(2))
     split = Split(children(WHOLE), 4, 0.0)
     split.step(pieces, 0.0)
-    assert split.copying.answered(results([sub(1)], PieceStatus.GONE), 1.0) == [key_of_sub(sub(1))]
-    del pieces[key_of_sub(sub(1))]
+    assert split.copying.answered(results([sub(1)], PieceStatus.GONE), 1.0) == [sub(1).key]
+    del pieces[sub(1).key]
     split.copying.answered(results([sub(2)]), 1.0)
     assert split.step(pieces, 1.0) == [PutState(CellState.INNER)]
 
@@ -283,18 +283,18 @@ def test_a_cell_is_read_back_from_its_records() -> None:
     found = storage.read(
         [
             record(place, STATE_ITEM, storage.state_record(place, CellState.LEAF, 3)),
-            record(place, key_of_sub(one).item, storage.sub_record(place, one)),
+            record(place, one.key.item, storage.sub_record(place, one)),
         ]
     )
     assert found is not None and found.place == place
     assert (found.state, found.count) == (CellState.LEAF, 3)
-    assert found.pieces[key_of_sub(one)].sub == one
+    assert found.pieces[one.key].sub == one
 
 
 def test_only_the_whole_cell_is_a_leaf_without_saying_so() -> None:
     one = sub(1)
     for place, state in ((CellAddress(TREE, WHOLE), CellState.LEAF), (CellAddress(TREE, 0b10), CellState.UNKNOWN)):
-        found = storage.read([record(place, key_of_sub(one).item, storage.sub_record(place, one))])
+        found = storage.read([record(place, one.key.item, storage.sub_record(place, one))])
         assert found is not None and found.state is state
     assert storage.read([]) is None
 
@@ -303,8 +303,8 @@ def test_records_that_somebody_made_up_are_passed_over() -> None:
     one, place, other = sub(1), CellAddress(TREE, 0b10), CellAddress(TREE, 0b11)
     assert storage.read([record(place, STATE_ITEM, b"\xc1")]) is None
     assert storage.read([record(place, STATE_ITEM, storage.state_record(other, CellState.LEAF, 1))]) is None
-    assert storage.read([record(place, key_of_sub(sub(2)).item, storage.sub_record(place, one))]) is None
-    assert storage.read([record(other, key_of_sub(one).item, storage.sub_record(other, one))]) is None, "another cell"
+    assert storage.read([record(place, sub(2).key.item, storage.sub_record(place, one))]) is None
+    assert storage.read([record(other, one.key.item, storage.sub_record(other, one))]) is None, "another cell"
     value = storage.state_record(place, CellState.LEAF, 1)
     assert storage.read([record(place, STATE_ITEM, value, owner=9)]) is None, "owned: not written by the root"
     with pytest.raises(ProtocolError):
@@ -330,12 +330,12 @@ def test_only_nodes_near_a_key_write_its_records() -> None:
     assert not is_allowed(ranked[0], b"what is this")
     assert not is_allowed(ranked[0], storage.state_record(CellAddress(TREE, 0b11), CellState.LEAF, 1))
     one = sub(1)
-    assert is_allowed(ranked[0], storage.sub_record(place, one), key_of_sub(one).item)
-    assert not is_allowed(ranked[0], storage.sub_record(place, one), key_of_sub(sub(2)).item)
+    assert is_allowed(ranked[0], storage.sub_record(place, one), one.key.item)
+    assert not is_allowed(ranked[0], storage.sub_record(place, one), sub(2).key.item)
 
 
 def test_records_of_cells_are_told_from_others() -> None:
-    assert storage.is_of_tree(STATE_ITEM) and storage.is_of_tree(key_of_sub(sub(1)).item)
+    assert storage.is_of_tree(STATE_ITEM) and storage.is_of_tree(sub(1).key.item)
     assert not storage.is_of_tree(b"") and not storage.is_of_tree(b"x")
     assert key_of(TREE, WHOLE) == CellAddress(TREE, WHOLE).key
 

@@ -230,7 +230,7 @@ class Deliverer(Part):
             items, losses = self.keeping.load(line.peer.id)
             self._note_losses(line, losses)
             for item in items:
-                self.ledger.matched(item.event_id, item.schema.name, 0, 1)
+                self.ledger.matched(item.event_id, 0, 1)
                 self._begin(item)
                 outbox.add(item)
             if not items:
@@ -390,7 +390,7 @@ class Deliverer(Part):
                 line.outbox.note_lost(item.schema.name, LOSS_OF.get(reason, LossReason.OTHER))
                 self._to_send[peer.id] = None
         if extra:
-            self.ledger.matched(item.event_id, item.schema.name, 0, extra)
+            self.ledger.matched(item.event_id, 0, extra)
         self._end(item)
 
     def _pass_on(self, item: PendingDelivery, pick: Pick, *, is_last: bool = False) -> bool:
@@ -423,7 +423,7 @@ class Deliverer(Part):
                 line.outbox.discard(item)
                 self._end(item)
             if len(moved) > is_over:
-                self.ledger.matched(item.event_id, item.schema.name, 0, len(moved) - is_over)
+                self.ledger.matched(item.event_id, 0, len(moved) - is_over)
 
     # Multicast
 

@@ -17,7 +17,6 @@ from peerd.frozen import Frozen
 from peerd.ids import NodeId
 from peerd.messages import PeerRef
 from protocols.pubsub.bodies import event_bytes
-from protocols.pubsub.matching.index import key_of
 from protocols.pubsub.messages import SUBS_MAX, DeliveredEvent, EventBody, SubObject
 from protocols.pubsub.names import EventId, SubscriptionKey
 from protocols.pubsub.ports import SchemaView
@@ -128,7 +127,7 @@ def _enter(due: dict[NodeId, _Due], piece: SubObject) -> _Due:
     if piece.keep_s:
         entry.keeps[piece.sid, piece.keep_s, piece.keep_bytes] = None
     if len(entry.keys) < KEYS_KEPT_MAX:
-        entry.keys.append(key_of(piece))
+        entry.keys.append(piece.key)
     return entry
 
 

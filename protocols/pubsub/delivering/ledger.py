@@ -109,12 +109,12 @@ class LedgerBook(Part):
 
     # What happens
 
-    def published(self, event: EventId, schema: str) -> None:
+    def published(self, event: EventId) -> None:
         """A client of this node published an event."""
         self.published_count += 1
         self._entry(event).is_own = True
 
-    def matched(self, event: EventId, schema: str, pieces: int, subscribers: int) -> None:
+    def matched(self, event: EventId, pieces: int, subscribers: int) -> None:
         """An event matched so many pieces at this leaf, of so many nodes."""
         self.matched_count += subscribers
         if subscribers:

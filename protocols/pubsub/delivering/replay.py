@@ -17,7 +17,6 @@ from protocols.pubsub.bodies import id_of
 from protocols.pubsub.delivering.deliverer import Deliverer
 from protocols.pubsub.delivering.history import EventHistory, Past
 from protocols.pubsub.delivering.items import PendingDelivery
-from protocols.pubsub.matching.index import key_of
 from protocols.pubsub.messages import SINCE_RETAINED, PastForgotten, SubObject
 from protocols.pubsub.names import SubscriptionKey, Tree
 from protocols.pubsub.ports import LeafCells, Schemas, SchemaView
@@ -66,7 +65,7 @@ class Replays(Part):
 
     def add(self, tree: Tree, cell: int, sub: SubObject) -> None:
         """Begin to deliver what a subscription asks for; a replay for the same one begins again."""
-        key = key_of(sub)
+        key = sub.key
         self._replays.pop(key, None)
         if sub.since_ms != SINCE_RETAINED and not self._reaches_to(tree.schema, sub.since_ms):
             self._tell_forgotten(tree.schema, sub)
@@ -127,9 +126,9 @@ class Replays(Part):
     def _deliver(self, schema: SchemaView, replay: _Replay, past: Past) -> None:
         values = schema.decode_values(past.event.values)
         pieces = self._leaves.match(schema, [(replay.tree.attribute, replay.cell)], values)
-        if replay.key not in map(key_of, pieces):
+        if all(piece.key != replay.key for piece in pieces):
             return
         event_id = id_of(past.event)
         item = PendingDelivery(past.event, event_id, schema, True, (), (replay.key,), replay.sub.sid)
-        self._ledger.matched(event_id, schema.name, 0, 1)
+        self._ledger.matched(event_id, 0, 1)
         self._deliverer.deliver([(replay.sub.subscriber, item)])

@@ -66,7 +66,7 @@ class LeafIndex:
         elif isinstance(present, dict):
             present[key] = sub
         else:
-            self._places[place] = {key_of(present): present, key: sub}
+            self._places[place] = {present.key: present, key: sub}
 
     def remove(self, key: SubscriptionKey, cell: Leaf) -> None:
         """Take a piece out of a leaf; harmless where it is not."""
@@ -111,7 +111,7 @@ class LeafIndex:
                     target = targets[attribute]
                 for sub in present.values() if isinstance(present, dict) else (present,):
                     if target is None or _is_met(sub, target):
-                        found[key_of(sub)] = sub
+                        found[sub.key] = sub
         return list(found.values())
 
     def _met(self, values: Values) -> Collection[str]:
@@ -151,11 +151,6 @@ class LeafIndexes:
             found = self._indexes[name] = LeafIndex(schema)
         found.schema = schema
         return found
-
-
-def key_of(sub: SubObject) -> SubscriptionKey:
-    """Return the name of a piece on the whole ring."""
-    return SubscriptionKey(sub.subscriber.id, sub.sid, sub.piece)
 
 
 def _is_met(sub: SubObject, target: Target) -> bool:

@@ -238,7 +238,7 @@ class LeafBroker:
         schema = call.schema
         pieces = self._leaves.match(schema, cells, values)
         if not pieces:
-            self._ledger.matched(event_id, schema.name, 0, 0)
+            self._ledger.matched(event_id, 0, 0)
             return
         receivers: dict[tuple[int, int], set[object]] = {}
         for piece in pieces:
@@ -252,7 +252,7 @@ class LeafBroker:
             count = visit.leaves[place].pieces, len(found)
             call.work[place] = filters + count[0], copies + count[1], sent + count[1] * size
         items = items_for(schema, event_id, event, pieces, self._deliverer.is_silent)
-        self._ledger.matched(event_id, schema.name, len(pieces), len(items))
+        self._ledger.matched(event_id, len(pieces), len(items))
         self._deliverer.deliver(items)
 
     def _deliver_held(self, schema: SchemaView, event: EventBody, cells: Sequence[tuple[int, int]]) -> None:

@@ -511,7 +511,7 @@ class Publishing(Part):
             while len(self.outcomes) > OUTCOMES_MAX:
                 self.outcomes.popitem(last=False)
             self._host.observe("peerd_pubsub_publish_duration_seconds", outcome.duration_s)
-            self._ledger.published(outcome.event, outcome.schema)
+            self._ledger.published(outcome.event)
             self._host.emit(outcome.told())
             on_result(outcome)
         while self._waiting_for_room and self._has_room:

@@ -13,7 +13,7 @@ from peerd.lib.feed import FeedLoss
 from protocols.pubsub.bodies import id_of
 from protocols.pubsub.config import PubSubConfig
 from protocols.pubsub.delivering.losses import LossReason, LostEvents, shown_loss
-from protocols.pubsub.matching.index import LeafIndex, index_of, key_of
+from protocols.pubsub.matching.index import LeafIndex, index_of
 from protocols.pubsub.messages import SINCE_RETAINED, EventBody, SubObject
 from protocols.pubsub.names import EVERY, EventId, SubscriptionKey
 from protocols.pubsub.ports import SchemaView, Values
@@ -80,7 +80,7 @@ class Entry:
     @property
     def key(self) -> SubscriptionKey:
         """Its key in the index of this node."""
-        return key_of(self.sub)
+        return self.sub.key
 
 
 @dataclass(slots=True)
@@ -278,7 +278,7 @@ class LocalSubscriptions:
         if schema.name not in self._sides:
             return []
         side = self._side(schema)
-        found = [side.entries[key_of(sub)] for sub in side.index.match(values, (HERE,))]
+        found = [side.entries[sub.key] for sub in side.index.match(values, (HERE,))]
         failed = side.index.failed
         if failed:
             for entry in [entry for entry in found if entry.sub.filter in failed]:

@@ -243,7 +243,7 @@ class Forest:
     def add(self, node: CellNode, sub: SubObject, lasts_s: float) -> Piece:
         """Have a piece in a cell, in the place of another version of it. Raises ``ValueError`` for a filter that cannot
         be read, where the cell is a leaf and the schema is known."""
-        key = storage.key_of_sub(sub)
+        key = sub.key
         self.register(node)
         lasts_s = max(min(lasts_s, self.config.lease), self._stays_s(sub))
         expires_at = self.host.now() + lasts_s

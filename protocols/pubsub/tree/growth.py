@@ -33,7 +33,7 @@ from protocols.pubsub.tree.piece import Piece
 from protocols.pubsub.tree.questions import Questions
 from protocols.pubsub.tree.reports import TreeReports, half_entry
 from protocols.pubsub.tree.splitting import Split, SplitPhase
-from protocols.pubsub.tree.storage import CellAddress, key_of_sub
+from protocols.pubsub.tree.storage import CellAddress
 from protocols.pubsub.tree.transfers import Transfers
 from protocols.pubsub.tree.ways import to_point
 
@@ -272,7 +272,7 @@ class Growth(Part):
     def _empty(self, node: CellNode, pieces: list[Piece]) -> None:
         """A cell is no leaf any more: its pieces are elsewhere, but for those that nobody has vouched for yet."""
         for piece in pieces:
-            self._forest.remove(node, key_of_sub(piece.sub))
+            self._forest.remove(node, piece.sub.key)
             if piece.is_kept:
                 self._installing.tell_kept(node, piece)
             else:
@@ -296,7 +296,7 @@ class Growth(Part):
         node.split = node.merge = node.move_up = None
         if before is CellState.LEAF and node.state is not CellState.LEAF:
             for piece in pieces:
-                self._forest.remove(node, key_of_sub(piece.sub))
+                self._forest.remove(node, piece.sub.key)
                 self._send_piece(node, piece)
         self._reports.changed(node)
         self.changed(node.place)
@@ -392,7 +392,7 @@ class Growth(Part):
             pieces = list(node.pieces.values())
             node.split = node.move_up = None
             for piece in pieces if is_stored else ():
-                self._forest.remove(node, key_of_sub(piece.sub))
+                self._forest.remove(node, piece.sub.key)
                 self._send_piece(node, piece)
             self._switched(node, CellState.LEAF, is_stored)
 

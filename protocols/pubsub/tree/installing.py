@@ -53,7 +53,7 @@ from protocols.pubsub.tree.cell_node import CellNode
 from protocols.pubsub.tree.cells import holds_point
 from protocols.pubsub.tree.forest import Forest, Standing
 from protocols.pubsub.tree.piece import Piece
-from protocols.pubsub.tree.storage import CellAddress, key_of_sub
+from protocols.pubsub.tree.storage import CellAddress
 from protocols.pubsub.tree.ways import to_point
 
 PARKED_MAX: Final = 1024
@@ -155,7 +155,7 @@ class Installing(Part):
     # At the leaf
 
     def _offer(self, node: CellNode, message: ProbeSub) -> None:
-        sub, key = message.sub, key_of_sub(message.sub)
+        sub, key = message.sub, message.sub.key
         known, question = node.pieces.get(key), (node.place, key, sub.version)
         if question in self._asking or (known is not None and known.sub.version > sub.version):
             return
@@ -205,7 +205,7 @@ class Installing(Part):
         self._schemas.look_again(node.place.tree.schema, looked)
 
     def _confirmed(self, node: CellNode, message: ProbeSub, is_new: bool, confirm: Confirm | None) -> None:
-        sub, key = message.sub, key_of_sub(message.sub)
+        sub, key = message.sub, message.sub.key
         self._asking.discard((node.place, key, sub.version))
         self._asked[sub.subscriber.id] -= 1
         if not self._asked[sub.subscriber.id]:
@@ -234,7 +234,7 @@ class Installing(Part):
     def _keep(self, node: CellNode, sub: SubObject, lasts_s: float, is_new: bool) -> None:
         piece = self._forest.add(node, sub, lasts_s)
         piece.tells_subscriber = True
-        self._forest.keep(node, key_of_sub(sub))
+        self._forest.keep(node, sub.key)
         if is_new:
             self.installed(node.place, sub)
         self.kept(node)
@@ -291,7 +291,7 @@ class Installing(Part):
         node, elsewhere = self._leaf(place, (sub.low, sub.high))
         if node is None:
             return elsewhere
-        known = node.pieces.get(key_of_sub(sub))
+        known = node.pieces.get(sub.key)
         if known is not None and known.sub.version > sub.version:
             return InsertAnswer(PieceStatus.KEPT, node.cell)
         if not self._has_schema(message.schema, lambda: None):

@@ -248,5 +248,5 @@ class Rendezvous(Part):
 
     def _validate_pieces(self, node: CellNode) -> None:
         for key, piece in node.pieces.items():
-            assert storage.key_of_sub(piece.sub) == key and node.holds(piece.sub)
+            assert piece.sub.key == key and node.holds(piece.sub)
             assert not piece.is_indexed or node.state is CellState.LEAF

@@ -71,11 +71,6 @@ class StoredSub(Struct):
         return CellAddress(Tree(self.schema, self.sub.attribute), alternate(cell) if self.is_moved else cell)
 
 
-def key_of_sub(sub: SubObject) -> SubscriptionKey:
-    """What names a piece on the whole ring."""
-    return SubscriptionKey(sub.subscriber.id, sub.sid, sub.piece)
-
-
 def decode_cell(key: NodeId, value: bytes) -> StoredCell:
     """Read what a cell is. Raises `ProtocolError` for what is none, or is not this key's."""
     stored = decode_struct(StoredCell, value)
@@ -90,7 +85,7 @@ def decode_cell(key: NodeId, value: bytes) -> StoredCell:
 def decode_sub(key: NodeId, item: bytes, value: bytes) -> StoredSub:
     """Read a subscription. Raises `ProtocolError` for what is none, or is not in its place."""
     stored = decode_struct(StoredSub, value)
-    if key_of_sub(stored.sub).item != item:
+    if stored.sub.key.item != item:
         raise ProtocolError("invalid", "a subscription under another one's name")
     if stored.place.key != key:
         raise ProtocolError("invalid", "a subscription in a cell that its point does not lie in")
@@ -173,7 +168,7 @@ def _read_one(record: LocalRecord, found: Found | None) -> Found | None:
         stored = decode_sub(record.key, record.item, record.value)
         implied = CellState.LEAF if stored.place.cell == WHOLE else CellState.UNKNOWN
         found = found or Found(stored.place, implied)
-        found.pieces[key_of_sub(stored.sub)] = StoredPiece(stored.sub, record.remaining_s, writer)
+        found.pieces[stored.sub.key] = StoredPiece(stored.sub, record.remaining_s, writer)
     return found
 
 

@@ -30,7 +30,7 @@ from protocols.pubsub.tree.forest import Forest
 from protocols.pubsub.tree.installing import Installing
 from protocols.pubsub.tree.nearness import may_be_root
 from protocols.pubsub.tree.piece import Piece, PieceLease
-from protocols.pubsub.tree.storage import CellAddress, key_of_sub
+from protocols.pubsub.tree.storage import CellAddress
 from protocols.pubsub.tree.ways import to_point
 
 RESULTS_DELAY_S: Final = 0.05
@@ -103,7 +103,7 @@ class Transfers(Part):
         """Store copies on the word of the cell that gives them; subscribers are asked when this cell is the leaf."""
         giver = source, message.transfer
         for sub, remaining_s in zip(message.subs, message.remaining_s, strict=True):
-            known = node.pieces.get(key_of_sub(sub))
+            known = node.pieces.get(sub.key)
             if not node.holds(sub) or sub.attribute != message.attribute:
                 continue
             given = PieceLease(sub.version, self._host.now() + remaining_s)
@@ -123,7 +123,7 @@ class Transfers(Part):
             self._store_later(node, sub, remaining_s, giver)
             return
         piece.giver = giver
-        self._forest.keep(node, key_of_sub(sub))
+        self._forest.keep(node, sub.key)
         if node.is_leaf:
             self.tell_subscriber(node, piece)
 
@@ -143,7 +143,7 @@ class Transfers(Part):
 
     def tell_subscriber(self, node: CellNode, piece: Piece) -> None:
         """This cell is the leaf of a piece from now on: if it was ended meanwhile, its subscriber says so."""
-        sub, key = piece.sub, key_of_sub(piece.sub)
+        sub, key = piece.sub, piece.sub.key
 
         def told(confirm: Confirm | None) -> None:
             known = node.pieces.get(key) if self._forest.is_current(node) else None
