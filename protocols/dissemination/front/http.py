@@ -19,12 +19,13 @@ from peerd.daemon.http.asker import Asker, asker_of
 from peerd.daemon.http.direct import direct
 from peerd.daemon.http.ingest import LINES_BODY, LineRefused, ingest, large_body
 from peerd.daemon.http.paying import pay
+from peerd.daemon.http.routes import serve
 from peerd.daemon.http.streaming import Source, Wish, add_feed, json_line, wish
 from peerd.errors import ClientRefusal, Unavailable
-from peerd.front import READS
 from peerd.lib.feed import Feed, FeedItem, Place, Position
 from peerd.limits import KIB
 from peerd.models.admin import JSON_TYPE, STREAM_TYPE
+from protocols.dissemination.front import routes
 from protocols.dissemination.front.http_documents import add_documents
 from protocols.dissemination.loading import load_kind
 from protocols.dissemination.messages import ITEM_BYTES_MAX
@@ -77,39 +78,39 @@ AfterItem = Annotated[
 
 def router(service: Dissemination) -> APIRouter:
     """The routes; ``service`` is the running plugin of the daemon."""
-    routes = APIRouter(prefix="/streams")
-    add_documents(routes, service.documents)
-    _add_streams(routes, service)
-    _add_items(routes, service)
-    _add_subscriptions(routes, service)
-    _add_questions(routes, service)
-    return routes
+    router = APIRouter()
+    add_documents(router, service.documents)
+    _add_streams(router, service)
+    _add_items(router, service)
+    _add_subscriptions(router, service)
+    _add_questions(router, service)
+    return router
 
 
-def _add_streams(routes: APIRouter, service: Dissemination) -> None:
-    @routes.get("")
+def _add_streams(router: APIRouter, service: Dissemination) -> None:
+    @serve(router, routes.STREAMS)
     async def streams() -> StreamViews:
         """The streams that this daemon takes part in."""
         return StreamViews(streams=service.questions.streams())
 
-    @routes.post("", status_code=HTTPStatus.CREATED)
+    @serve(router, routes.CREATE)
     async def create(request: Request, body: StreamSpec) -> StreamView:
         """Create a stream, whose producer this daemon becomes. The same stream once more is fine."""
         owner = asker_of(request).owner
         return await answer_of(lambda done: service.changes.create(body, done, owner))
 
-    @routes.get("/{stream}")
+    @serve(router, routes.FIND)
     async def find(stream: StreamName) -> StreamView:
         """A stream by its name, wherever it is produced."""
         return await answer_of(lambda done: service.questions.find(stream, done))
 
-    @routes.delete("/{stream}")
+    @serve(router, routes.REMOVE)
     async def remove(request: Request, stream: StreamName) -> StreamView:
         """End a stream that this daemon produces; for who has created it, and for operators."""
         _check_stream(service, stream, asker_of(request), "to end a stream")
         return await answer_of(lambda done: service.changes.remove(stream, done))
 
-    @routes.post("/{stream}/hand-over")
+    @serve(router, routes.HAND_OVER)
     async def hand_over(request: Request, stream: StreamName, body: StreamHandOver) -> StreamView:
         """Make another node of the tree the producer; it takes as long as that node needs to have what is remembered.
 
@@ -162,8 +163,8 @@ def _no_constant(word: str) -> Any:
     raise ValueError(f"{word} is no number in JSON")
 
 
-def _add_items(routes: APIRouter, service: Dissemination) -> None:
-    @routes.post("/{stream}/items", openapi_extra=ITEM_BODIES, response_model=None)
+def _add_items(router: APIRouter, service: Dissemination) -> None:
+    @serve(router, routes.PUBLISH, ITEM_BODIES, response_model=None)
     @direct
     async def publish(
         request: Request,
@@ -210,7 +211,7 @@ def _add_items(routes: APIRouter, service: Dissemination) -> None:
         view = await _subscribe(service, asked, asker_of(request))
         return _source(service, view.id)
 
-    add_feed(routes, "/{stream}/items", subscribed)
+    add_feed(router, routes.SUBSCRIBED.path, subscribed)
 
 
 async def _publish_one(service: Dissemination, stream: str, body: bytes, kind: str) -> ItemPublished:
@@ -324,14 +325,14 @@ def _order_of(item: ReceivedItem) -> StreamPosition:
         return START
 
 
-def _add_subscriptions(routes: APIRouter, service: Dissemination) -> None:
-    @routes.get("/{stream}/subscriptions")
+def _add_subscriptions(router: APIRouter, service: Dissemination) -> None:
+    @serve(router, routes.SUBSCRIPTIONS)
     async def subscriptions(request: Request, stream: StreamName) -> StreamSubscriptionViews:
         """The client's own subscriptions to a stream; for operators those of all clients of this daemon."""
         held = (_told(view) for view in service.subscribing.subscriptions() if view.stream == stream)
         return StreamSubscriptionViews(subscriptions=asker_of(request).own(held))
 
-    @routes.post("/{stream}/subscriptions", openapi_extra=READS, status_code=HTTPStatus.CREATED)
+    @serve(router, routes.SUBSCRIBE)
     async def subscribe(request: Request, stream: StreamName, body: StreamWish) -> StreamSubscriptionView:
         """Subscribe; answers when this daemon is in the stream's tree, and every matching item comes from then on.
 
@@ -345,7 +346,7 @@ def _add_subscriptions(routes: APIRouter, service: Dissemination) -> None:
         await _pay_for(request, body.interest)
         return _told(await _subscribe(service, asked, asker))
 
-    @routes.delete("/{stream}/subscriptions/{id}", openapi_extra=READS)
+    @serve(router, routes.UNSUBSCRIBE)
     async def unsubscribe(request: Request, stream: StreamName, id: str) -> StreamSubscriptionView:
         """End a subscription; one with a name needs the scope ``dissemination:write``."""
         found = _named(service, stream, id, asker_of(request))
@@ -360,24 +361,24 @@ def _add_subscriptions(routes: APIRouter, service: Dissemination) -> None:
         """The items of a subscription: those that are held (after `after_item`, if that is given), then what comes."""
         return _source(service, _named(service, stream, id, asker_of(request)).id, after_item)
 
-    add_feed(routes, "/{stream}/subscriptions/{id}/items", held)
+    add_feed(router, routes.HELD.path, held)
 
 
 # Questions
 
 
-def _add_questions(routes: APIRouter, service: Dissemination) -> None:
-    @routes.get("/{stream}/tree")
+def _add_questions(router: APIRouter, service: Dissemination) -> None:
+    @serve(router, routes.TREE)
     async def tree(stream: StreamName) -> StreamTreeView:
         """The tree of a stream, asked of its nodes; `missing` has those that did not answer in time."""
         return await answer_of(lambda done: service.questions.tree(stream, done))
 
-    @routes.get("/{stream}/plan")
+    @serve(router, routes.PLAN)
     async def plan(stream: StreamName) -> StreamPlanView:
         """What the stream's policy would change next, and what it expects of that."""
         return await answer_of(lambda done: service.questions.plan(stream, done))
 
-    @routes.get("/{stream}/history")
+    @serve(router, routes.HISTORY)
     async def history(stream: StreamName) -> StreamHistoryView:
         """What the stream's policy has changed: what it expected, and what came of it."""
         return await answer_of(lambda done: service.questions.history(stream, done))

@@ -12,6 +12,8 @@ from fastapi import APIRouter, HTTPException, Query, Request, Response
 
 from peerd.daemon.http.answers import answer_of, refusals
 from peerd.daemon.http.files import body_pieces, file_answer
+from peerd.daemon.http.routes import serve
+from protocols.dissemination.front import routes
 from protocols.dissemination.models import (
     CONTENT_TYPE_LENGTH_MAX,
     DocumentView,
@@ -30,10 +32,10 @@ PAYLOAD_LENGTH_MAX: Final = 8192
 """A payload travels in the request's address, which has a limit of its own."""
 
 
-def add_documents(routes: APIRouter, service: Documents) -> None:
+def add_documents(router: APIRouter, service: Documents) -> None:
     """The routes; ``service`` is that of the running plugin."""
 
-    @routes.put("/{stream}/documents/{name}", openapi_extra=FILE_BODY, status_code=HTTPStatus.CREATED)
+    @serve(router, routes.ATTACH, FILE_BODY)
     async def publish(
         request: Request,
         stream: StreamName,
@@ -59,18 +61,18 @@ def add_documents(routes: APIRouter, service: Documents) -> None:
             finally:
                 draft.drop()
 
-    @routes.get("/{stream}/documents")
+    @serve(router, routes.DOCUMENTS)
     async def documents(stream: StreamName) -> DocumentViews:
         """The documents of a stream that this daemon has, wholly or in part, oldest first."""
         return DocumentViews(documents=[view for view in service.documents() if view.stream == stream])
 
-    @routes.get("/{stream}/documents/{id}/state")
+    @serve(router, routes.DOCUMENT_STATE)
     async def state(stream: StreamName, id: str) -> DocumentView:
         """What a document is, and how much of it is here."""
         with refusals():
             return service.document(id)
 
-    @routes.get("/{stream}/documents/{id}", response_class=Response)
+    @serve(router, routes.DOCUMENT, response_class=Response)
     async def read(
         request: Request,
         stream: StreamName,
@@ -78,7 +80,8 @@ def add_documents(routes: APIRouter, service: Documents) -> None:
         begin: Annotated[int, Query(ge=0, description="The first byte, instead of a Range header.")] = 0,
     ) -> Response:
         """A document, or a `Range` of it; what is still to come is waited for."""
-        view = await state(stream, id)
+        with refusals():
+            view = service.document(id)
         if view.state == "partial":
             raise HTTPException(HTTPStatus.SERVICE_UNAVAILABLE, NOTHING_COMES)
 

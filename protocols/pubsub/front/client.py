@@ -6,26 +6,22 @@ import json
 from collections.abc import AsyncGenerator, AsyncIterable, Callable, Iterable, Mapping, Sequence
 from contextlib import aclosing
 from typing import TYPE_CHECKING, Any, Final
-from urllib.parse import quote, urlencode
 
 from peerd.client import Client
 from peerd.client.patience import read_on
 from peerd.client.streams import StreamEntry
-from peerd.models.admin import API_PREFIX, JSON_TYPE
+from protocols.pubsub.front import routes
 from protocols.pubsub.models import (
     AckWord,
     Declared,
     EventOutcome,
     PolicyWord,
     Published,
-    PublishedBatch,
     ReceivedEvent,
     SchemaEnded,
-    SchemaSummaries,
     SchemaSummary,
     SubscriptionRequest,
     SubscriptionView,
-    SubscriptionViews,
     TreeView,
     Whatever,
 )
@@ -34,7 +30,6 @@ if TYPE_CHECKING:
     from peerd.client.streams import Backoff
     from peerd.models.streams import IngestAnswer
 
-PATH: Final = f"{API_PREFIX}/pubsub"
 PUBLISH_S_MAX: Final = 600.0
 """Where the ring is slow an event waits for its turn. The daemon says what has become of it, whenever that is."""
 
@@ -50,35 +45,33 @@ class PubSubClient:
 
     async def declare(self, document: Mapping[str, Any], if_version: int | None = None) -> Declared:
         """Declare a schema, or a version of it that only adds attributes."""
-        wanted = "" if if_version is None else f"?if_version={if_version}"
-        path = f"{PATH}/schemas/{_part(str(document.get('name', '')))}{wanted}"
-        return await self._client.call("PUT", path, Declared, Whatever(**document))
+        name, body = str(document.get("name", "")), Whatever(**document)
+        return await self._client.call(routes.DECLARE, name, body=body, if_version=if_version)
 
     async def schemas(self) -> list[SchemaSummary]:
         """The schemas that the daemon knows."""
-        return (await self._client.get(f"{PATH}/schemas", SchemaSummaries)).schemas
+        return (await self._client.call(routes.SCHEMAS)).schemas
 
     async def schema(self, name: str) -> dict[str, Any]:
         """A schema as it was declared, looked up on the ring."""
-        return (await self._client.get(f"{PATH}/schemas/{_part(name)}", Whatever)).model_dump()
+        return await self._client.call(routes.SCHEMA, name)
 
     async def end_schema(self, name: str) -> SchemaEnded:
         """End a schema that the daemon's node has made; for its operators."""
-        return await self._client.call("DELETE", f"{PATH}/schemas/{_part(name)}", SchemaEnded)
+        return await self._client.call(routes.END_SCHEMA, name)
 
     async def publish(self, schema: str, event: Mapping[str, Any], *, ack: AckWord | None = None) -> Published:
         """Publish an event; waits for its outcome. ``_payload`` and ``_content_type`` are no attributes."""
-        path = f"{PATH}/{_part(schema)}/events{_ack(ack)}"
-        body = Whatever(**event).model_dump_json().encode()
-        return await self._client.send("POST", path, Published, body, JSON_TYPE, silence_s=PUBLISH_S_MAX)
+        body = Whatever(**event)
+        return await self._client.call(routes.PUBLISH, schema, body=body, silence_s=PUBLISH_S_MAX, ack=ack)
 
     async def publish_batch(
         self, schema: str, events: Sequence[Mapping[str, Any]], *, ack: AckWord | None = None
     ) -> list[EventOutcome]:
         """Publish some events in one request; returns what became of each of them. Nothing is raised for one alone."""
-        path, body = f"{PATH}/{_part(schema)}/events{_ack(ack)}", json.dumps(list(events)).encode()
-        told = await self._client.send(
-            "POST", path, PublishedBatch, body, JSON_TYPE, tells_all=True, silence_s=PUBLISH_S_MAX
+        body = json.dumps(list(events)).encode()
+        told = await self._client.call(
+            routes.PUBLISH_BATCH, schema, body=body, silence_s=PUBLISH_S_MAX, tells_all=True, ack=ack
         )
         return told.outcomes
 
@@ -94,7 +87,7 @@ class PubSubClient:
         Raises `IngestRefused` where some were refused, or have no certain outcome: ``answer.errors`` names each of
         these, and whether it may be sent again.
         """
-        return await self._client.send_lines(f"{PATH}/{_part(schema)}/events{_ack(ack)}", events)
+        return await self._client.send_lines(routes.PUBLISH.at(schema, ack=ack), events)
 
     async def subscribe(
         self,
@@ -140,7 +133,7 @@ class PubSubClient:
 
     async def install(self, asked: SubscriptionRequest | Whatever) -> SubscriptionView:
         """Subscribe without reading yet: every event that is published from then on will come to `read`."""
-        return await self._client.call("POST", f"{PATH}/subscriptions", SubscriptionView, asked)
+        return await self._client.call(routes.SUBSCRIBE, body=asked)
 
     async def read(
         self, id: str, *, after: str | None = None, backoff: Backoff | None = None
@@ -148,42 +141,26 @@ class PubSubClient:
         """Follow a subscription that exists."""
         from peerd.client.streams import Item
 
-        path = f"{PATH}/subscriptions/{_part(id)}/events"
-        async with aclosing(self._client.follow(path, after=after, backoff=backoff)) as entries:
+        async with aclosing(self._client.follow(routes.HELD.at(id), after=after, backoff=backoff)) as entries:
             async for entry in entries:
                 yield ReceivedEvent.model_validate(entry.data) if isinstance(entry, Item) else entry
 
     async def subscriptions(self) -> list[SubscriptionView]:
         """The subscriptions of the daemon's clients."""
-        return (await self._client.get(f"{PATH}/subscriptions", SubscriptionViews)).subscriptions
+        return (await self._client.call(routes.SUBSCRIPTIONS)).subscriptions
 
     async def change(self, id: str, filter: str | Mapping[str, Any] | list[Any]) -> SubscriptionView:
         """Give a subscription another filter, without a gap and without doubles."""
-        return await self._client.call(
-            "PATCH",
-            f"{PATH}/subscriptions/{_part(id)}",
-            SubscriptionView,
-            Whatever(filter=filter),
-        )
+        return await self._client.call(routes.CHANGE, id, body=Whatever(filter=filter))
 
     async def end(self, id: str) -> SubscriptionView:
         """End a subscription."""
-        return await self._client.call("DELETE", f"{PATH}/subscriptions/{_part(id)}", SubscriptionView)
+        return await self._client.call(routes.END, id)
 
     async def explain(self, event: str, subscriber: str = "") -> dict[str, Any]:
         """Why an event did or did not arrive at a node (its id; default: the daemon's)."""
-        wanted = urlencode({"subscriber": subscriber})
-        return (await self._client.get(f"{PATH}/explain/{_part(event)}?{wanted}", Whatever)).model_dump()
+        return await self._client.call(routes.EXPLAIN, event, subscriber=subscriber)
 
     async def tree(self, schema: str, attribute: str = "") -> TreeView:
         """The tree of an attribute, as the roots of its cells tell."""
-        wanted = urlencode({"attribute": attribute})
-        return await self._client.get(f"{PATH}/{_part(schema)}/tree?{wanted}", TreeView)
-
-
-def _part(text: str) -> str:
-    return quote(text, safe="")
-
-
-def _ack(ack: AckWord | None) -> str:
-    return "" if ack is None else f"?ack={ack}"
+        return await self._client.call(routes.TREE, schema, attribute=attribute)

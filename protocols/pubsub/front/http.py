@@ -15,11 +15,12 @@ from peerd.daemon.http.answers import ANSWER_S_MAX, answer_of, refusals
 from peerd.daemon.http.asker import Asker, asker_of
 from peerd.daemon.http.direct import direct
 from peerd.daemon.http.ingest import LINES_BODY, LineFailed, ToldLine, ingest_many, large_body
+from peerd.daemon.http.routes import serve
 from peerd.daemon.http.streaming import Source, Wish, add_feed, json_line, wish
 from peerd.errors import Unavailable
-from peerd.front import needs_scope
 from peerd.lib.feed import Policy, Position
 from peerd.models.admin import JSON_TYPE, STREAM_TYPE
+from protocols.pubsub.front import routes
 from protocols.pubsub.front.batches import BATCH_EVENTS_MAX, publish_batch
 from protocols.pubsub.front.cloud_events import (
     BATCH_TYPE,
@@ -58,26 +59,26 @@ EVENT_BYTES_MAX: Final = 64 * 1024
 
 def router(service: PubSub) -> APIRouter:
     """The routes; ``service`` is the running plugin of the daemon."""
-    routes = APIRouter(prefix="/pubsub")
-    _add_schemas(routes, service)
-    _add_events(routes, service)
-    _add_subscriptions(routes, service)
-    _add_questions(routes, service)
-    return routes
+    router = APIRouter()
+    _add_schemas(router, service)
+    _add_events(router, service)
+    _add_subscriptions(router, service)
+    _add_questions(router, service)
+    return router
 
 
-def _add_schemas(routes: APIRouter, service: PubSub) -> None:
-    @routes.get("/schemas")
+def _add_schemas(router: APIRouter, service: PubSub) -> None:
+    @serve(router, routes.SCHEMAS)
     async def schemas() -> SchemaSummaries:
         """The schemas that this daemon knows."""
         return SchemaSummaries(schemas=service.schemas.known())
 
-    @routes.get("/schemas/{name}")
+    @serve(router, routes.SCHEMA)
     async def schema(name: SchemaName) -> dict[str, Any]:
         """A schema as it was declared, looked up on the ring."""
         return await answer_of(lambda done: service.schemas.document(name, done))
 
-    @routes.put("/schemas/{name}")
+    @serve(router, routes.DECLARE)
     async def declare(name: SchemaName, document: dict[str, Any], if_version: int | None = None) -> Declared:
         """Declare a schema, or a version that only adds attributes. ``if_version``: only over that version; 0: new."""
         if document.setdefault("name", name) != name:
@@ -85,7 +86,7 @@ def _add_schemas(routes: APIRouter, service: PubSub) -> None:
             raise HTTPException(HTTPStatus.UNPROCESSABLE_ENTITY, detail)
         return await answer_of(lambda done: service.schemas.declare(document, done, if_version))
 
-    @routes.delete("/schemas/{name}")
+    @serve(router, routes.END_SCHEMA)
     async def end_schema(request: Request, name: SchemaName) -> SchemaEnded:
         """End a schema that this daemon's node has made. For operators: whoever subscribes or publishes loses it."""
         if not asker_of(request).is_operator:
@@ -96,8 +97,8 @@ def _add_schemas(routes: APIRouter, service: PubSub) -> None:
 # Events
 
 
-def _add_events(routes: APIRouter, service: PubSub) -> None:
-    @routes.post("/{schema}/events", openapi_extra=_event_bodies(), response_model=None)
+def _add_events(router: APIRouter, service: PubSub) -> None:
+    @serve(router, routes.PUBLISH, _event_bodies(), response_model=None)
     @direct
     async def publish(request: Request, schema: SchemaName, ack: AckWord | None = None) -> Published | Response:
         """Publish an event, a CloudEvent (structured or binary), an array of either, or many events as JSON lines."""
@@ -254,13 +255,13 @@ def _continued(service: PubSub, asked: SubscriptionRequest, epoch: str) -> str |
         return service.subscriptions.continued(asked, epoch)
 
 
-def _add_subscriptions(routes: APIRouter, service: PubSub) -> None:
-    @routes.get("/subscriptions")
+def _add_subscriptions(router: APIRouter, service: PubSub) -> None:
+    @serve(router, routes.SUBSCRIPTIONS)
     async def subscriptions(request: Request) -> SubscriptionViews:
         """The client's own subscriptions; for operators those of all clients of this daemon."""
         return SubscriptionViews(subscriptions=asker_of(request).own(service.subscriptions.views()))
 
-    @routes.post("/subscriptions", openapi_extra=needs_scope("read"), status_code=HTTPStatus.CREATED)
+    @serve(router, routes.SUBSCRIBE)
     async def subscribe(request: Request, body: SubscriptionRequest) -> SubscriptionView:
         """Subscribe; answers when every event that is published from then on will come.
 
@@ -268,7 +269,7 @@ def _add_subscriptions(routes: APIRouter, service: PubSub) -> None:
         """
         return await answer_of(_subscribe(service, body, asker_of(request)))
 
-    @routes.patch("/subscriptions/{id}", openapi_extra=needs_scope("read"))
+    @serve(router, routes.CHANGE)
     async def change(request: Request, id: str, body: SubscriptionChange) -> SubscriptionView:
         """Give a subscription another filter, without a gap and without doubles. Needs the scope ``pubsub:write``."""
         asker_of(request).check_write("another filter for a subscription", "pubsub")
@@ -276,7 +277,7 @@ def _add_subscriptions(routes: APIRouter, service: PubSub) -> None:
         _charge(service, asker_of(request), body.filter)
         return await answer_of(lambda done: service.subscriptions.change(id, body.filter, done))
 
-    @routes.delete("/subscriptions/{id}", openapi_extra=needs_scope("read"))
+    @serve(router, routes.END)
     async def end(request: Request, id: str) -> SubscriptionView:
         """End a subscription; one with a name needs the scope ``pubsub:write``."""
         view = _own(service, id, asker_of(request))
@@ -289,7 +290,7 @@ def _add_subscriptions(routes: APIRouter, service: PubSub) -> None:
         """The events of a subscription: those that are held, then what comes."""
         return _source(service, id, asker_of(request))
 
-    add_feed(routes, "/subscriptions/{id}/events", held)
+    add_feed(router, routes.HELD.path, held)
 
     async def subscribed(
         request: HTTPConnection,
@@ -312,20 +313,20 @@ def _add_subscriptions(routes: APIRouter, service: PubSub) -> None:
         made = await answer_of(_subscribe(service, asked, asker_of(request)))
         return _source(service, made.id, asker_of(request))
 
-    add_feed(routes, "/{schema}/events", subscribed)
+    add_feed(router, routes.SUBSCRIBED.path, subscribed)
 
 
 # Questions
 
 
-def _add_questions(routes: APIRouter, service: PubSub) -> None:
-    @routes.get("/explain/{event}")
+def _add_questions(router: APIRouter, service: PubSub) -> None:
+    @serve(router, routes.EXPLAIN)
     async def explain(request: Request, event: str, subscriber: str = "") -> dict[str, Any]:
         """Why an event did or did not arrive at a node (its id; default: this one). Filters are for operators."""
         shows = asker_of(request).is_operator
         return await answer_of(lambda done: service.explainer.explain(event, subscriber, done, shows_filters=shows))
 
-    @routes.get("/{schema}/tree")
+    @serve(router, routes.TREE)
     async def tree(schema: SchemaName, attribute: str = "") -> TreeView:
         """The tree of an attribute; without one, that of the first; ``*``: subscriptions that name no range."""
         return await answer_of(lambda done: service.trees.tree(schema, attribute, done))
