@@ -13,14 +13,8 @@ from fastapi import APIRouter, HTTPException, Query, Request, Response
 from peerd.daemon.http.answers import answer_of, refusals
 from peerd.daemon.http.files import body_pieces, file_answer
 from peerd.daemon.http.routes import serve
+from protocols.dissemination import models
 from protocols.dissemination.front import routes
-from protocols.dissemination.models import (
-    CONTENT_TYPE_LENGTH_MAX,
-    DocumentView,
-    DocumentViews,
-    ItemPublished,
-    StreamName,
-)
 
 if TYPE_CHECKING:
     from protocols.dissemination.documents.drafts import DocumentDraft, Documents
@@ -38,17 +32,17 @@ def add_documents(router: APIRouter, service: Documents) -> None:
     @serve(router, routes.ATTACH, FILE_BODY)
     async def publish(
         request: Request,
-        stream: StreamName,
+        stream: models.StreamName,
         name: str,
         size: Annotated[int | None, Query(ge=1, description="Bytes, where there is no Content-Length.")] = None,
         payload: Annotated[
             str | None,
             Query(max_length=PAYLOAD_LENGTH_MAX, description="The item that the file belongs to. Default: name, size."),
         ] = None,
-        payload_type: Annotated[str, Query(max_length=CONTENT_TYPE_LENGTH_MAX)] = "",
-    ) -> ItemPublished:
+        payload_type: Annotated[str, Query(max_length=models.CONTENT_TYPE_LENGTH_MAX)] = "",
+    ) -> models.ItemPublished:
         """Publish an item with a file, the body as it is. It is published when the whole file is here."""
-        kind = request.headers.get("content-type", "")[:CONTENT_TYPE_LENGTH_MAX].strip() or BINARY_TYPE
+        kind = request.headers.get("content-type", "")[: models.CONTENT_TYPE_LENGTH_MAX].strip() or BINARY_TYPE
         length = size if size is not None else int(request.headers.get("content-length", "0"))
         if not length:
             raise HTTPException(HTTPStatus.LENGTH_REQUIRED, "say how long the file is: Content-Length, or ?size=")
@@ -62,12 +56,12 @@ def add_documents(router: APIRouter, service: Documents) -> None:
                 draft.drop()
 
     @serve(router, routes.DOCUMENTS)
-    async def documents(stream: StreamName) -> DocumentViews:
+    async def documents(stream: models.StreamName) -> models.DocumentViews:
         """The documents of a stream that this daemon has, wholly or in part, oldest first."""
-        return DocumentViews(documents=[view for view in service.documents() if view.stream == stream])
+        return models.DocumentViews(documents=[view for view in service.documents() if view.stream == stream])
 
     @serve(router, routes.DOCUMENT_STATE)
-    async def state(stream: StreamName, id: str) -> DocumentView:
+    async def state(stream: models.StreamName, id: str) -> models.DocumentView:
         """What a document is, and how much of it is here."""
         with refusals():
             return service.document(id)
@@ -75,7 +69,7 @@ def add_documents(router: APIRouter, service: Documents) -> None:
     @serve(router, routes.DOCUMENT, response_class=Response)
     async def read(
         request: Request,
-        stream: StreamName,
+        stream: models.StreamName,
         id: str,
         begin: Annotated[int, Query(ge=0, description="The first byte, instead of a Range header.")] = 0,
     ) -> Response:

@@ -20,6 +20,7 @@ from peerd.daemon.http.streaming import Source, Wish, add_feed, json_line, wish
 from peerd.errors import Unavailable
 from peerd.lib.feed import Policy, Position
 from peerd.models.admin import JSON_TYPE, STREAM_TYPE
+from protocols.pubsub import models
 from protocols.pubsub.front import routes
 from protocols.pubsub.front.batches import BATCH_EVENTS_MAX, publish_batch
 from protocols.pubsub.front.cloud_events import (
@@ -30,23 +31,6 @@ from protocols.pubsub.front.cloud_events import (
     NotAnEvent,
     read_batch,
     read_event,
-)
-from protocols.pubsub.models import (
-    AckWord,
-    Declared,
-    FilterText,
-    GroupName,
-    PolicyWord,
-    Published,
-    ReceivedEvent,
-    SchemaEnded,
-    SchemaName,
-    SchemaSummaries,
-    SubscriptionChange,
-    SubscriptionRequest,
-    SubscriptionView,
-    SubscriptionViews,
-    TreeView,
 )
 from protocols.pubsub.publishing.outcomes import QueueFull
 from protocols.pubsub.service import NotDone
@@ -69,17 +53,19 @@ def router(service: PubSub) -> APIRouter:
 
 def _add_schemas(router: APIRouter, service: PubSub) -> None:
     @serve(router, routes.SCHEMAS)
-    async def schemas() -> SchemaSummaries:
+    async def schemas() -> models.SchemaSummaries:
         """The schemas that this daemon knows."""
-        return SchemaSummaries(schemas=service.schemas.known())
+        return models.SchemaSummaries(schemas=service.schemas.known())
 
     @serve(router, routes.SCHEMA)
-    async def schema(name: SchemaName) -> dict[str, Any]:
+    async def schema(name: models.SchemaName) -> dict[str, Any]:
         """A schema as it was declared, looked up on the ring."""
         return await answer_of(lambda done: service.schemas.document(name, done))
 
     @serve(router, routes.DECLARE)
-    async def declare(name: SchemaName, document: dict[str, Any], if_version: int | None = None) -> Declared:
+    async def declare(
+        name: models.SchemaName, document: dict[str, Any], if_version: int | None = None
+    ) -> models.Declared:
         """Declare a schema, or a version that only adds attributes. ``if_version``: only over that version; 0: new."""
         if document.setdefault("name", name) != name:
             detail = f"the document's name is {document['name']!r:.80}, and the path's {name!r}"
@@ -87,7 +73,7 @@ def _add_schemas(router: APIRouter, service: PubSub) -> None:
         return await answer_of(lambda done: service.schemas.declare(document, done, if_version))
 
     @serve(router, routes.END_SCHEMA)
-    async def end_schema(request: Request, name: SchemaName) -> SchemaEnded:
+    async def end_schema(request: Request, name: models.SchemaName) -> models.SchemaEnded:
         """End a schema that this daemon's node has made. For operators: whoever subscribes or publishes loses it."""
         if not asker_of(request).is_operator:
             raise HTTPException(HTTPStatus.FORBIDDEN, f"operators of this daemon end the schema {name}")
@@ -100,7 +86,9 @@ def _add_schemas(router: APIRouter, service: PubSub) -> None:
 def _add_events(router: APIRouter, service: PubSub) -> None:
     @serve(router, routes.PUBLISH, _event_bodies(), response_model=None)
     @direct
-    async def publish(request: Request, schema: SchemaName, ack: AckWord | None = None) -> Published | Response:
+    async def publish(
+        request: Request, schema: models.SchemaName, ack: models.AckWord | None = None
+    ) -> models.Published | Response:
         """Publish an event, a CloudEvent (structured or binary), an array of either, or many events as JSON lines."""
         kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
         if kind == STREAM_TYPE:
@@ -128,8 +116,8 @@ async def _body_of(request: Request, kind: str) -> bytes:
 
 
 async def _begin_one(
-    service: PubSub, schema: str, ack: AckWord | None, event: ClientEvent | NotAnEvent
-) -> asyncio.Future[Published | Exception]:
+    service: PubSub, schema: str, ack: models.AckWord | None, event: ClientEvent | NotAnEvent
+) -> asyncio.Future[models.Published | Exception]:
     """Publish one event of a batch; otherwise as `_begin`."""
     if isinstance(event, NotAnEvent):
         raise HTTPException(HTTPStatus.UNPROCESSABLE_ENTITY, str(event))
@@ -149,8 +137,8 @@ async def _entered(service: PubSub, schema: str, event: ClientEvent) -> dict[str
 
 
 async def _publish_one(
-    service: PubSub, schema: str, event: dict[str, Any], ack: AckWord | None, once: str
-) -> Published:
+    service: PubSub, schema: str, event: dict[str, Any], ack: models.AckWord | None, once: str
+) -> models.Published:
     try:
         async with asyncio.timeout(ANSWER_S_MAX):
             answer = await _begin(service, schema, event, ack, once)
@@ -163,13 +151,13 @@ async def _publish_one(
 
 
 async def _begin(
-    service: PubSub, schema: str, event: dict[str, Any], ack: AckWord | None, once: str = ""
-) -> asyncio.Future[Published | Exception]:
+    service: PubSub, schema: str, event: dict[str, Any], ack: models.AckWord | None, once: str = ""
+) -> asyncio.Future[models.Published | Exception]:
     """Publish an event as soon as there is room, however long that takes; what is returned is done at its end.
 
     Raises `NotDone`, `Unavailable` and ``HTTPException``.
     """
-    answer: asyncio.Future[Published | Exception] = asyncio.get_running_loop().create_future()
+    answer: asyncio.Future[models.Published | Exception] = asyncio.get_running_loop().create_future()
 
     def ask(done: Callable[[bool | Exception], None]) -> None:
         service.entering.when_publishable(schema, event, done)
@@ -183,12 +171,12 @@ async def _begin(
         return answer
 
 
-async def _publish_lines(request: Request, service: PubSub, schema: str, ack: AckWord | None) -> Response:
+async def _publish_lines(request: Request, service: PubSub, schema: str, ack: models.AckWord | None) -> Response:
     """Publish lines as soon as there is room, together, and read no faster. The answer waits until every event has its
     outcome, however long the events before it take."""
 
     async def accept(events: Sequence[dict[str, Any]], told: ToldLine) -> int:
-        def done(index: int, answer: Published | Exception | None) -> None:
+        def done(index: int, answer: models.Published | Exception | None) -> None:
             told(index, _failure(answer))
 
         if taken := service.entering.publish_many(schema, events, done, ack):
@@ -204,7 +192,7 @@ async def _publish_lines(request: Request, service: PubSub, schema: str, ack: Ac
     return await ingest_many(request, dict[str, Any], accept)
 
 
-def _failure(answer: Published | Exception | None) -> LineFailed | None:
+def _failure(answer: models.Published | Exception | None) -> LineFailed | None:
     if isinstance(answer, Exception):
         return LineFailed(str(answer), "refused" if isinstance(answer, NotDone) else "failed")
     return LineFailed(answer.detail, "unknown") if answer is not None and answer.outcome == "unknown" else None
@@ -224,7 +212,7 @@ def _charge(service: PubSub, asker: Asker, filter: object) -> None:
         service.subscriptions.charge(asker.owner, filter)
 
 
-def _own(service: PubSub, id: str, asker: Asker) -> SubscriptionView:
+def _own(service: PubSub, id: str, asker: Asker) -> models.SubscriptionView:
     """Return a subscription of this client's. Raises ``HTTPException``."""
     with refusals():
         view = service.subscriptions.view_of(id)
@@ -233,8 +221,8 @@ def _own(service: PubSub, id: str, asker: Asker) -> SubscriptionView:
 
 
 def _subscribe(
-    service: PubSub, asked: SubscriptionRequest, asker: Asker
-) -> Callable[[Callable[[SubscriptionView | Exception], None]], object]:
+    service: PubSub, asked: models.SubscriptionRequest, asker: Asker
+) -> Callable[[Callable[[models.SubscriptionView | Exception], None]], object]:
     """Return what asks the service for a subscription of this client's. Raises ``HTTPException``."""
     if asked.name:
         asker.check_write("a durable subscription", "pubsub")
@@ -243,26 +231,26 @@ def _subscribe(
     return lambda done: service.subscriptions.subscribe(asked, done, owner, is_bounded=not asker.is_operator)
 
 
-def _source(service: PubSub, id: str, asker: Asker) -> Source[ReceivedEvent]:
+def _source(service: PubSub, id: str, asker: Asker) -> Source[models.ReceivedEvent]:
     with refusals():
         view, feed = service.subscriptions.reading(id)
     asker.check_subscription(view)
     return Source(feed, json_line, policy=Policy(view.policy), begin="start")
 
 
-def _continued(service: PubSub, asked: SubscriptionRequest, epoch: str) -> str | None:
+def _continued(service: PubSub, asked: models.SubscriptionRequest, epoch: str) -> str | None:
     with refusals():
         return service.subscriptions.continued(asked, epoch)
 
 
 def _add_subscriptions(router: APIRouter, service: PubSub) -> None:
     @serve(router, routes.SUBSCRIPTIONS)
-    async def subscriptions(request: Request) -> SubscriptionViews:
+    async def subscriptions(request: Request) -> models.SubscriptionViews:
         """The client's own subscriptions; for operators those of all clients of this daemon."""
-        return SubscriptionViews(subscriptions=asker_of(request).own(service.subscriptions.views()))
+        return models.SubscriptionViews(subscriptions=asker_of(request).own(service.subscriptions.views()))
 
     @serve(router, routes.SUBSCRIBE)
-    async def subscribe(request: Request, body: SubscriptionRequest) -> SubscriptionView:
+    async def subscribe(request: Request, body: models.SubscriptionRequest) -> models.SubscriptionView:
         """Subscribe; answers when every event that is published from then on will come.
 
         One with a name stays, and needs a token with the scope ``pubsub:write``, or a unix socket.
@@ -270,7 +258,7 @@ def _add_subscriptions(router: APIRouter, service: PubSub) -> None:
         return await answer_of(_subscribe(service, body, asker_of(request)))
 
     @serve(router, routes.CHANGE)
-    async def change(request: Request, id: str, body: SubscriptionChange) -> SubscriptionView:
+    async def change(request: Request, id: str, body: models.SubscriptionChange) -> models.SubscriptionView:
         """Give a subscription another filter, without a gap and without doubles. Needs the scope ``pubsub:write``."""
         asker_of(request).check_write("another filter for a subscription", "pubsub")
         _own(service, id, asker_of(request))
@@ -278,7 +266,7 @@ def _add_subscriptions(router: APIRouter, service: PubSub) -> None:
         return await answer_of(lambda done: service.subscriptions.change(id, body.filter, done))
 
     @serve(router, routes.END)
-    async def end(request: Request, id: str) -> SubscriptionView:
+    async def end(request: Request, id: str) -> models.SubscriptionView:
         """End a subscription; one with a name needs the scope ``pubsub:write``."""
         view = _own(service, id, asker_of(request))
         if view.name:
@@ -286,7 +274,7 @@ def _add_subscriptions(router: APIRouter, service: PubSub) -> None:
         with refusals():
             return service.subscriptions.end(id)
 
-    def held(request: HTTPConnection, id: str) -> Source[ReceivedEvent]:
+    def held(request: HTTPConnection, id: str) -> Source[models.ReceivedEvent]:
         """The events of a subscription: those that are held, then what comes."""
         return _source(service, id, asker_of(request))
 
@@ -294,20 +282,20 @@ def _add_subscriptions(router: APIRouter, service: PubSub) -> None:
 
     async def subscribed(
         request: HTTPConnection,
-        schema: SchemaName,
+        schema: models.SchemaName,
         place: Annotated[Wish, Depends(wish)],
-        filter: FilterText = "TRUE",
-        group: GroupName = "",
-        policy: PolicyWord = "drop_oldest",
+        filter: models.FilterText = "TRUE",
+        group: models.GroupName = "",
+        policy: models.PolicyWord = "drop_oldest",
         since_s: Annotated[float, Query(ge=0.0, le=86_400.0)] = 0.0,
         retained: bool = False,
-    ) -> Source[ReceivedEvent]:
+    ) -> Source[models.ReceivedEvent]:
         """Subscribe and follow in one: the events of a schema that match a filter, as long as the client reads.
 
         Who comes back with `after` or `Last-Event-ID` within a minute goes on where the connection was lost.
         """
         options = {"group": group, "policy": policy, "since_s": since_s, "retained": retained}
-        asked = SubscriptionRequest.model_validate({"schema": schema, "filter": filter, **options})
+        asked = models.SubscriptionRequest.model_validate({"schema": schema, "filter": filter, **options})
         if isinstance(place.place, Position) and (known := _continued(service, asked, place.place.epoch)):
             return _source(service, known, asker_of(request))
         made = await answer_of(_subscribe(service, asked, asker_of(request)))
@@ -327,6 +315,6 @@ def _add_questions(router: APIRouter, service: PubSub) -> None:
         return await answer_of(lambda done: service.explainer.explain(event, subscriber, done, shows_filters=shows))
 
     @serve(router, routes.TREE)
-    async def tree(schema: SchemaName, attribute: str = "") -> TreeView:
+    async def tree(schema: models.SchemaName, attribute: str = "") -> models.TreeView:
         """The tree of an attribute; without one, that of the first; ``*``: subscriptions that name no range."""
         return await answer_of(lambda done: service.trees.tree(schema, attribute, done))
