@@ -33,10 +33,10 @@ CONFIGURATION_TABLES: Final = frozenset(
 CLIENT_NAMES: Final = frozenset(
     {
         "access_tokens", "address", "answers", "call", "certificate", "check_ring", "close", "create_access",
-        "create_token", "denials", "deny", "drain", "events", "fetch", "follow", "forget", "get", "health", "history",
+        "create_token", "denials", "deny", "drain", "events", "fetch", "follow", "forget", "health", "history",
         "install_certificate", "known", "metrics", "peers", "publish_notice", "reach", "ready", "reload",
         "renew_certificate", "revoke_access", "revoke_token", "ring", "rotate_ca", "route", "rtt", "rtt_known",
-        "send", "send_lines", "settings", "status", "stream", "tokens", "wait_ready",
+        "send_lines", "settings", "status", "stream", "tokens", "wait_ready",
     }
 )
 # fmt: on

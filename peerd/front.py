@@ -67,22 +67,10 @@ Row: TypeAlias = dict[str, Any]
 
 ScopeName = Literal["read", "write"]
 SCOPE_KEY: Final = "x-peerd-scope"
-"""The key of a route's ``openapi_extra`` for the scope that a data client needs. The OpenAPI document shows it."""
+"""The key of a route's ``openapi_extra`` for the scope that a data client needs. The OpenAPI document shows it.
+
+`peerd.models.routes.HttpRoute` has it as ``scope``."""
 READ_METHODS: Final = frozenset({"GET", "HEAD", "OPTIONS"})
-
-
-def needs_scope(scope: ScopeName) -> dict[str, Any]:
-    """Return the ``openapi_extra`` of a route whose method does not say what it does, such as a POST that reads::
-
-    @routes.post("/aggregate", openapi_extra=needs_scope("read"))
-    """
-    return {SCOPE_KEY: scope}
-
-
-READS: Final = needs_scope("read")
-"""For a route that changes nothing, although its method is not GET."""
-WRITES: Final = needs_scope("write")
-"""For a GET that needs more than the right to read."""
 
 
 def scope_of(route: object) -> ScopeName:
@@ -151,7 +139,7 @@ class Front:
     def router(self, service: Any) -> APIRouter | None:
         """Return HTTP routes for data clients, below ``/v1``; ``service`` is the running plugin.
 
-        They are on the data listener and on the operators' socket. `needs_scope` says what a route needs when its
+        They are on the data listener and on the operators' socket. `HttpRoute.scope` says what a route needs when its
         method does not.
         """
         return None

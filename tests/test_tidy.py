@@ -125,6 +125,7 @@ PLUGIN_FRONT_MAY_IMPORT = (
         "peerd.daemon.http.asker",
         "peerd.daemon.http.paying",
         "peerd.daemon.http.direct",
+        "peerd.daemon.http.routes",
     ),
     *("peerd.sim", "peerd.lab", "peerd.pipeline"),
 )

@@ -12,9 +12,9 @@ from bench.rivals.clients import Clients, CountingClient
 from bench.rivals.work import OnFound, OnReceived
 from peerd.client import Client
 from peerd.daemon.tasks import spawn
-from peerd.models.admin import API_PREFIX
 from protocols.pubsub.front.client import PubSubClient
-from protocols.pubsub.models import AckWord, ReceivedEvent, SubscriptionRequest, SubscriptionView
+from protocols.pubsub.front.routes import SUBSCRIBE
+from protocols.pubsub.models import AckWord, ReceivedEvent, SubscriptionRequest
 
 
 class PeerdSubscribers:
@@ -33,7 +33,7 @@ class PeerdSubscribers:
         client = self._clients[place]
         interest = self._work.interests[number]
         asked = SubscriptionRequest.model_validate({"schema": SCHEMA, "filter": interest.text()})
-        view = await client.call("POST", f"{API_PREFIX}/pubsub/subscriptions", SubscriptionView, asked)
+        view = await client.call(SUBSCRIBE, body=asked)
         spawn(self._read(PubSubClient(client), view.id, number), name=f"subscriber {number}")
 
     async def _read(self, client: PubSubClient, id: str, number: int) -> None:

@@ -14,7 +14,7 @@ from peerd.cli.files import NOT_SAVED, write_text
 from peerd.cli.options import Output, OutputOption, SocketOption, ask
 from peerd.cli.output import print_data, print_table, stdout
 from peerd.errors import PeerdError
-from peerd.models.admin import API_PREFIX, DeniedSubject, Peers
+from peerd.models.admin import DeniedSubject
 
 if TYPE_CHECKING:
     from peerd.client import Client
@@ -99,7 +99,7 @@ def _subject(text: str, socket: str | None, is_withdrawn: bool) -> str:
 
 async def known_subjects(client: Client) -> dict[str, str]:
     """Return, for every node that the daemon knows (also missing ones), the subject that denies it, and its address."""
-    found = await client.get(f"{API_PREFIX}/peers", Peers)
+    found = await client.known()
     here = {f"node:{peer.id}": peer.address for peer in found.peers}
     return here | {f"node:{peer.id}": peer.address for peer in found.missing}
 

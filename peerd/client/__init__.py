@@ -20,18 +20,19 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Final, Self, TypedDict, TypeVar, Unpack
-from urllib.parse import quote, urlencode
+from typing import TYPE_CHECKING, Any, Final, Self, TypeVar
+from urllib.parse import urlencode
 
-from pydantic import BaseModel, ConfigDict, TypeAdapter, ValidationError
+from pydantic import BaseModel, ValidationError
 
 from peerd.client.problems import problem_of, why_unreachable
 from peerd.client.transport import Body, TransportFailed, UnixAnswer, UnixTransport
 from peerd.errors import ConfigError, PeerdError, Unavailable
 from peerd.invalid import first_reason
 from peerd.limits import MIB
-from peerd.models import admin as models
-from peerd.models.admin import API_PREFIX, JSON_TYPE, STREAM_TYPE
+from peerd.models import admin as models, routes
+from peerd.models.admin import JSON_TYPE, STREAM_TYPE
+from peerd.models.routes import HttpRoute
 from peerd.places import ADMIN_SOCKET, SOCKET_VARIABLE
 
 if TYPE_CHECKING:
@@ -45,15 +46,8 @@ __all__ = [
     "Client",
     "DaemonBusy",
     "DaemonUnreachable",
-    "Health",
     "IngestRefused",
-    "Peer",
-    "Problem",
     "RequestRefused",
-    "Ring",
-    "Route",
-    "Setting",
-    "Status",
     "default_socket",
     "run_sync",
 ]
@@ -67,20 +61,7 @@ LINE_BYTES_MAX: Final = 256 * MIB
 """The longest line of a stream; answers with very many groups are the longest ones."""
 POLL_INTERVAL_S: Final = 0.05
 
-Model = TypeVar("Model", bound=BaseModel)
 Result = TypeVar("Result")
-
-_LATER: Final = ConfigDict(defer_build=True)
-"""Models of streams build their validators with the first line, since most commands read no stream."""
-_ring_lines: Final[TypeAdapter[models.WalkProgressView | models.RingCheck]] = TypeAdapter(
-    models.RingLine, config=_LATER
-)
-_reach_lines: Final[TypeAdapter[models.ReachProgressView | models.ReachAnswer]] = TypeAdapter(
-    models.ReachLine, config=_LATER
-)
-_drain_lines: Final[TypeAdapter[models.DrainProgress | models.DrainAnswer]] = TypeAdapter(
-    models.DrainLine, config=_LATER
-)
 
 
 class DaemonUnreachable(Unavailable):
@@ -93,13 +74,6 @@ class RequestRefused(PeerdError):
     def __init__(self, problem: models.Problem) -> None:
         super().__init__(problem.detail or problem.title)
         self.problem = problem
-
-
-class HowSent(TypedDict, total=False):
-    """``tells_all``: a refusal that is a ``model``, too, is returned. ``silence_s``: how long an answer may take."""
-
-    tells_all: bool
-    silence_s: float
 
 
 class IngestRefused(RequestRefused):
@@ -158,27 +132,27 @@ class Client:
 
     async def status(self) -> models.Status:
         """The daemon in one object. Raises `DaemonUnreachable`, like every call here."""
-        return await self.get(f"{API_PREFIX}/status", models.Status)
+        return await self.call(routes.STATUS)
 
     async def peers(self) -> list[models.Peer]:
         """Every peer that the daemon knows, in id order."""
-        return (await self.get(f"{API_PREFIX}/peers", models.Peers)).peers
+        return (await self.call(routes.PEERS)).peers
 
     async def ring(self) -> models.Ring:
         """The ring as the daemon sees it."""
-        return await self.get(f"{API_PREFIX}/ring", models.Ring)
+        return await self.call(routes.RING)
 
     async def route(self, key: str) -> models.RouteView:
         """The root of a key (32 hexadecimal digits, or any text, which is hashed) and the hops to it."""
-        return await self.get(f"{API_PREFIX}/route/{quote(key, safe='')}", models.RouteView)
+        return await self.call(routes.ROOT_OF, key)
 
     async def settings(self) -> list[models.Setting]:
         """The daemon's effective configuration with origins."""
-        return (await self.get(f"{API_PREFIX}/config", models.EffectiveSettings)).settings
+        return (await self.call(routes.CONFIG)).settings
 
     async def reload(self) -> models.ReloadAnswer:
         """Have the daemon read its configuration again. Raises `RequestRefused` (422) when that is wrong."""
-        return await self.call("POST", f"{API_PREFIX}/config/reload", models.ReloadAnswer)
+        return await self.call(routes.RELOAD)
 
     async def ready(self) -> models.Health:
         """The daemon's readiness; a daemon that is not ready is an answer, not an error."""
@@ -190,7 +164,7 @@ class Client:
 
     async def known(self) -> models.Peers:
         """Every peer that the daemon knows, and those that it has removed."""
-        return await self.get(f"{API_PREFIX}/peers", models.Peers)
+        return await self.call(routes.PEERS)
 
     async def history(self, node: str, *, around: bool = False) -> models.HistoryView:
         """What the daemon concluded about a peer, oldest first; ``node``: an id, a unique prefix of one, or host:port.
@@ -198,34 +172,29 @@ class Client:
         ``around``: include what the neighbours of that peer concluded.
         Raises `RequestRefused` when it knows no such peer, or several.
         """
-        return await self.get(
-            f"{API_PREFIX}/peers/{quote(node, safe='')}/history?around={int(around)}", models.HistoryView
-        )
+        return await self.call(routes.HISTORY, node, around=int(around))
 
     async def rtt(self, target: str, source: str | None = None) -> models.Rtt:
         """Predicted and measured round trip between two nodes. ``source`` is the daemon itself when not given."""
-        wanted = {"target": target} | ({} if source is None else {"source": source})
-        return await self.get(f"{API_PREFIX}/rtt?{urlencode(wanted)}", models.Rtt)
+        return await self.call(routes.RTT, target=target, source=source)
 
     async def rtt_known(self) -> list[models.Rtt]:
         """Predicted and measured round trips from the daemon to every node that it knows."""
-        return (await self.get(f"{API_PREFIX}/rtt/known", models.Rtts)).rtts
+        return (await self.call(routes.RTT_KNOWN)).rtts
 
     def check_ring(self) -> AsyncGenerator[models.WalkProgressView | models.RingCheck, None]:
         """Ask every node of the ring; yields progress, then exactly one `RingCheck`. Leaving early ends the walk."""
-        return self.answers(f"{API_PREFIX}/ring/check", {}, _ring_lines)
+        return self.answers(routes.CHECK_RING, {})
 
     def reach(self, targets: int | None = None) -> AsyncGenerator[models.ReachProgressView | models.ReachAnswer, None]:
         """Have every node ping others; yields progress, then exactly one `ReachAnswer`."""
-        body = {} if targets is None else {"targets": targets}
-        return self.answers(f"{API_PREFIX}/reach", body, _reach_lines)
+        return self.answers(routes.REACH, {} if targets is None else {"targets": targets})
 
     def drain(
         self, timeout_s: float, *, stop: bool = False
     ) -> AsyncGenerator[models.DrainProgress | models.DrainAnswer, None]:
         """Have the daemon hand over and leave the ring; yields progress, then one `DrainAnswer`."""
-        body = {"timeout_s": timeout_s, "stop": stop}
-        return self.answers(f"{API_PREFIX}/drain", body, _drain_lines)
+        return self.answers(routes.DRAIN, {"timeout_s": timeout_s, "stop": stop})
 
     async def metrics(self) -> str:
         """The Prometheus text."""
@@ -247,7 +216,7 @@ class Client:
         """
         kinds = [kind] if isinstance(kind, str) else list(kind)
         wanted = {"kind": kinds, "follow": int(follow)}
-        return self.follow(f"{API_PREFIX}/events", wanted, after=after, backoff=backoff)
+        return self.follow(routes.EVENTS.at(), wanted, after=after, backoff=backoff)
 
     def follow(
         self,
@@ -313,68 +282,64 @@ class Client:
 
     async def certificate(self) -> models.Certificate:
         """The node's certificate, and what it knows of the cluster's CA."""
-        return await self.get(f"{API_PREFIX}/certificate", models.Certificate)
+        return await self.call(routes.CERTIFICATE)
 
     async def renew_certificate(self) -> models.Certificate:
         """Renew the certificate now. Raises `DaemonBusy` when no issuer does it."""
-        return await self.call("POST", f"{API_PREFIX}/certificate/renewal", models.Certificate)
+        return await self.call(routes.RENEW)
 
     async def install_certificate(self, pem: str) -> models.Certificate:
         """Use a certificate that an offline CA renewed."""
-        body = models.CertificateRequest(pem=pem)
-        return await self.call("POST", f"{API_PREFIX}/certificate", models.Certificate, body)
+        return await self.call(routes.INSTALL, body=models.CertificateRequest(pem=pem))
 
     async def tokens(self) -> list[models.Token]:
         """The join tokens of an issuer, oldest first. Raises `RequestRefused` when the daemon is not an issuer."""
-        return (await self.call("GET", f"{API_PREFIX}/tokens", models.Tokens)).tokens
+        return (await self.call(routes.TOKENS)).tokens
 
     async def create_token(self, life_s: float, uses: int = 1) -> models.NewToken:
         """Make a join token; its text is shown only once."""
-        body = models.TokenRequest(life_s=life_s, uses=uses)
-        return await self.call("POST", f"{API_PREFIX}/tokens", models.NewToken, body)
+        return await self.call(routes.CREATE_TOKEN, body=models.TokenRequest(life_s=life_s, uses=uses))
 
     async def revoke_token(self, identifier: str) -> models.Token:
         """End a join token."""
-        return await self.call("DELETE", f"{API_PREFIX}/tokens/{quote(identifier, safe='')}", models.Token)
+        return await self.call(routes.REVOKE_TOKEN, identifier)
 
     async def access_tokens(self) -> list[models.AccessEntry]:
         """The access tokens of the daemon's data clients, oldest first."""
-        return (await self.get(f"{API_PREFIX}/access", models.AccessEntries)).tokens
+        return (await self.call(routes.ACCESS)).tokens
 
     async def create_access(self, name: str, scopes: Sequence[str], life_s: float) -> models.NewAccess:
         """Make an access token; its text is shown only once. Scopes: "<protocol>:read", "<protocol>:write", "*"."""
         body = models.AccessRequest(name=name, scopes=list(scopes), life_s=life_s)
-        return await self.call("POST", f"{API_PREFIX}/access", models.NewAccess, body)
+        return await self.call(routes.CREATE_ACCESS, body=body)
 
     async def revoke_access(self, name: str) -> models.AccessEntry:
         """End an access token by its name or id, and every request that uses it."""
-        return await self.call("DELETE", f"{API_PREFIX}/access/{quote(name, safe='')}", models.AccessEntry)
+        return await self.call(routes.REVOKE_ACCESS, name)
 
     async def denials(self) -> list[models.DeniedSubject]:
         """The deny list."""
-        return (await self.get(f"{API_PREFIX}/denials", models.Denials)).denials
+        return (await self.call(routes.DENIALS)).denials
 
     async def deny(self, subject: str, reason: str = "", *, is_withdrawn: bool = False) -> models.NewDenial:
         """Deny a node id or a certificate's serial number everywhere, or (``is_withdrawn``) admit it again."""
         body = models.DenialRequest(subject=subject, reason=reason, is_withdrawn=is_withdrawn)
-        return await self.call("POST", f"{API_PREFIX}/denials", models.NewDenial, body)
+        return await self.call(routes.DENY, body=body)
 
     async def forget(self, node: str | None = None, *, all_missing: bool = False) -> models.Forgotten:
         """Have the ring stop expecting a missing node (id, at least 8 digits of it, or host:port), or all of them.
 
         Raises `RequestRefused` when it is not missing, or not known, or several are meant.
         """
-        body = models.ForgetRequest(node=node, all_missing=all_missing)
-        return await self.call("POST", f"{API_PREFIX}/members/forgotten", models.Forgotten, body)
+        return await self.call(routes.FORGET, body=models.ForgetRequest(node=node, all_missing=all_missing))
 
     async def rotate_ca(self, overlap_s: float) -> models.Certificate:
         """Change the cluster's root; both roots are trusted for the overlap."""
-        body = models.RotationRequest(overlap_s=overlap_s)
-        return await self.call("POST", f"{API_PREFIX}/ca/rotation", models.Certificate, body)
+        return await self.call(routes.ROTATE, body=models.RotationRequest(overlap_s=overlap_s))
 
     async def publish_notice(self, notice: str) -> models.NoticeAnswer:
         """Spread a notice that an offline CA signed. Returns whether it was new to the daemon, and is on its disk."""
-        return await self.call("POST", f"{API_PREFIX}/notices", models.NoticeAnswer, models.NoticeBody(notice=notice))
+        return await self.call(routes.PUBLISH_NOTICE, body=models.NoticeBody(notice=notice))
 
     # Protocols
 
@@ -398,18 +363,16 @@ class Client:
 
     # For protocols
 
-    async def answers(
-        self, path: str, body: Mapping[str, Any], line_type: TypeAdapter[Result]
-    ) -> AsyncGenerator[Result, None]:
-        """Send a POST, and yield the lines of the stream that comes back; the last one has the type "answer".
+    async def answers(self, route: HttpRoute[Result], body: Mapping[str, Any]) -> AsyncGenerator[Result, None]:
+        """Call a route, and yield the lines of the stream that comes back; the last one has the type "answer".
 
         Raises `DaemonUnreachable` when the stream ends before, and what `call` raises.
         """
         is_answered = False
-        async with aclosing(self.stream(path, body)) as lines:
+        async with aclosing(self.stream(route.at(), body)) as lines:
             async for line in lines:
                 try:
-                    parsed = line_type.validate_json(line)
+                    parsed = route.read(line)
                 except ValidationError as error:
                     raise self._not_ours(error) from error
                 is_answered = getattr(parsed, "type", "") == "answer"
@@ -418,27 +381,31 @@ class Client:
             why = "the daemon stopped, or gave up, before it could answer; see its log, then ask again"
             raise DaemonUnreachable(why)
 
-    async def get(self, path: str, model: type[Model]) -> Model:
-        """Send a GET; otherwise as `call`."""
-        return await self.call("GET", path, model)
+    async def call(
+        self,
+        route: HttpRoute[Result],
+        /,
+        *names: str,
+        body: BaseModel | Body = None,
+        kind: str = JSON_TYPE,
+        silence_s: float = ANSWER_TIMEOUT_S,
+        tells_all: bool = False,
+        **query: object,
+    ) -> Result:
+        """Call a route, with the names in its path and a query (`HttpRoute.at`), and return its answer.
 
-    async def call(self, method: str, path: str, model: type[Model], body: BaseModel | None = None) -> Model:
-        """Send one request, and return its answer as a ``model``.
-
+        ``kind``: the content type of the body. ``silence_s``: how long the answer may take. ``tells_all``: a refusal
+        that is an answer, too, is returned.
         Raises `RequestRefused` for what the daemon refuses, `DaemonBusy`, `DaemonUnreachable`.
         """
-        return await self.send(method, path, model, body.model_dump_json().encode() if body else None, JSON_TYPE)
-
-    async def send(
-        self, method: str, path: str, model: type[Model], content: Body, kind: str, **how: Unpack[HowSent]
-    ) -> Model:
-        """Send one request with any body, of the content type ``kind``; otherwise as `call`."""
-        async with self._exchange(method, path, content, kind, how.get("silence_s", ANSWER_TIMEOUT_S)) as exchange:
+        method, path = route.method, route.at(*names, **query)
+        content = body.model_dump_json().encode() if isinstance(body, BaseModel) else body
+        async with self._exchange(method, path, content, kind, silence_s) as exchange:
             answer = await self._whole(exchange, method, path)
-        if not how.get("tells_all", False):
+        if not tells_all:
             answer.raise_for_problem()
         try:
-            return model.model_validate_json(answer.content)
+            return route.read(answer.content)
         except ValidationError as error:
             answer.raise_for_problem()
             raise self._not_ours(error) from error

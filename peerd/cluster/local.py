@@ -33,7 +33,8 @@ from peerd.cluster.layout import (
 from peerd.cluster.processes import is_alive, process_ref, require_linux, resident_bytes, send_signal
 from peerd.errors import ConfigError, PeerdError, Unavailable
 from peerd.limits import LEAF_SET_SIZE
-from peerd.models.admin import API_PREFIX, LinkCuts, Ring, Status
+from peerd.models.admin import LinkCuts, Ring, Status
+from peerd.models.routes import CUT_LINKS
 from peerd.words import counted
 
 NODES_MAX: Final = 256
@@ -394,7 +395,7 @@ async def _cut(record: ClusterRecord, groups: Sequence[Sequence[NodeRecord]]) ->
 
     async def tell(node: NodeRecord, others: list[str]) -> None:
         async with Client(socket_file(record, node.index)) as client:
-            await client.call("PUT", f"{API_PREFIX}/links/cut", LinkCuts, LinkCuts(nodes=others))
+            await client.call(CUT_LINKS, body=LinkCuts(nodes=others))
 
     alive = [node for node in record.nodes if is_alive(node.process)]
     far = {node.index: [each.id for each in record.nodes if each not in group] for group in groups for node in group}

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Final, Literal
 
-from pydantic import BaseModel, ConfigDict, FailFast, Field
+from pydantic import BaseModel, ConfigDict, FailFast, Field, TypeAdapter
 
 API_PREFIX: Final = "/v1"
 PROBLEM_TYPE: Final = "application/problem+json"
@@ -16,6 +16,8 @@ JSON_TYPE: Final = "application/json"
 STREAM_TYPE: Final = "application/x-ndjson"
 ROUTE_KEY_LENGTH_MAX: Final = 1024
 """Longest key of ``/v1/route``, in characters."""
+LATER: Final = ConfigDict(defer_build=True)
+"""For what builds its validator when it is first used: a command uses about three of these fifty models."""
 
 
 class AdminModel(BaseModel):
@@ -25,9 +27,9 @@ class AdminModel(BaseModel):
 
 
 class AdminAnswer(AdminModel):
-    """Base of answers. Validators are built when first used: a command uses about three of these fifty models."""
+    """Base of answers."""
 
-    model_config = ConfigDict(defer_build=True)
+    model_config = LATER
 
 
 class MissingPeer(AdminAnswer):
@@ -258,7 +260,9 @@ class RingCheck(AdminAnswer):
     missing_total: int = 0
 
 
-RingLine = Annotated[WalkProgressView | RingCheck, Field(discriminator="type")]
+RING_LINE: Final[TypeAdapter[WalkProgressView | RingCheck]] = TypeAdapter(
+    Annotated[WalkProgressView | RingCheck, Field(discriminator="type")], config=LATER
+)
 """One line of the stream that answers ``POST /v1/ring/check``."""
 
 
@@ -306,7 +310,9 @@ class ReachAnswer(AdminAnswer):
     duration_s: float
 
 
-ReachLine = Annotated[ReachProgressView | ReachAnswer, Field(discriminator="type")]
+REACH_LINE: Final[TypeAdapter[ReachProgressView | ReachAnswer]] = TypeAdapter(
+    Annotated[ReachProgressView | ReachAnswer, Field(discriminator="type")], config=LATER
+)
 """One line of the stream that answers ``POST /v1/reach``."""
 
 
@@ -344,7 +350,9 @@ class DrainAnswer(AdminAnswer):
     duration_s: float
 
 
-DrainLine = Annotated[DrainProgress | DrainAnswer, Field(discriminator="type")]
+DRAIN_LINE: Final[TypeAdapter[DrainProgress | DrainAnswer]] = TypeAdapter(
+    Annotated[DrainProgress | DrainAnswer, Field(discriminator="type")], config=LATER
+)
 """One line of the stream that answers ``POST /v1/drain``."""
 
 

@@ -19,6 +19,7 @@ from peerd.client.streams import Gap
 from peerd.cluster.local import LocalCluster
 from peerd.models.admin import API_PREFIX
 from protocols.pubsub.front.client import PubSubClient
+from protocols.pubsub.front.routes import SUBSCRIBE
 from protocols.pubsub.models import ReceivedEvent, SubscriptionRequest, SubscriptionView
 from tests.support.daemon_process import clean_environment, restarted
 from tests.support.pages import blocks
@@ -65,7 +66,7 @@ def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
 async def install(client: Client, filter: str, **options: str) -> SubscriptionView:
     """Subscribe; from now on every matching event comes."""
     request = SubscriptionRequest.model_validate({"schema": "stocks", "filter": filter, **options})
-    return await client.call("POST", f"{API_PREFIX}/pubsub/subscriptions", SubscriptionView, request)
+    return await client.call(SUBSCRIBE, body=request)
 
 
 async def take(pubsub: PubSubClient, id: str, count: int) -> list[ReceivedEvent]:

@@ -16,6 +16,7 @@ from peerd.cluster.local import LocalCluster
 from peerd.limits import MIB
 from protocols.dissemination.front.client import DisseminationClient
 from protocols.dissemination.front.document_files import safe_name
+from protocols.dissemination.front.routes import ATTACH
 from protocols.dissemination.models import ReceivedItem
 from tests.cluster.stream_trees import whole_tree
 
@@ -100,10 +101,9 @@ async def test_a_part_of_a_file_is_read_by_its_range_and_a_wrong_upload_leaves_n
         [view] = await streams.documents("files")
         assert b"".join([piece async for piece in streams.read_document("files", view.id, 7)]) == b"789"
         assert [piece async for piece in streams.read_document("files", view.id, 10)] == []
-        path = "/v1/streams/files/documents"
         for size, status in ((5, 413), (20, 400)):
             with pytest.raises(RequestRefused, match="than was announced") as refused:
-                await client.send("PUT", f"{path}/x?size={size}", type(view), b"0123456789", "text/plain")
+                await client.call(ATTACH, "files", "x", body=b"0123456789", kind="text/plain", size=size)
             assert refused.value.problem.status == status
         assert len(await streams.documents("files")) == 1
 

@@ -17,7 +17,7 @@ from typing import Final, TypeVar
 from peerd.client import Client
 from peerd.errors import PeerdError, Unavailable
 from peerd.ids import NodeId, closest, format_id, is_closer, parse_id
-from peerd.models.admin import API_PREFIX
+from peerd.models.routes import HttpRoute
 from protocols.aggregation.answer import Answer
 from protocols.aggregation.front.client import AggregationClient
 from tests.hostile.bystander import Heard, KeyBody, NumberBody, Outcome
@@ -179,7 +179,7 @@ class Work:
 
     async def ask(self, index: int, what: str, model: type[Asked], body: KeyBody | NumberBody) -> Asked:
         """Call a route of the plugin `tests.hostile.bystander`."""
-        return await self._clients[index].call("POST", f"{API_PREFIX}/bystander/{what}", model, body)
+        return await self._clients[index].call(HttpRoute("POST", f"/bystander/{what}", model), body=body)
 
     # Afterwards
 

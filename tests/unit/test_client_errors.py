@@ -22,6 +22,7 @@ from peerd.client import (
 )
 from peerd.errors import Unavailable
 from peerd.models.admin import PROBLEM_TYPE, Status
+from peerd.models.routes import HttpRoute
 from peerd.places import SOCKET_VARIABLE
 from protocols.aggregation.answer import Answer
 from protocols.aggregation.front.client import AggregationClient
@@ -50,11 +51,11 @@ async def test_a_daemon_that_refuses_a_large_body_by_its_head_is_heard(tmp_path:
         writer.write(b"HTTP/1.1 413 Too Large\r\nConnection: close\r\nContent-Length: 8\r\n\r\ntoo much")
         writer.close()
 
-    path = tmp_path / "admin.sock"
+    path, anything = tmp_path / "admin.sock", HttpRoute("POST", "/anything", Status)
     async with await asyncio.start_unix_server(refuse, path), Client(path) as client:
         for size in (10, 64 * 1024, 64 * 1024 + 1, 9_000_000):
             with pytest.raises(RequestRefused, match="too much"):
-                await client.send("POST", "/v1/anything", Status, bytes(size), "text/plain")
+                await client.call(anything, body=bytes(size), kind="text/plain")
 
 
 @pytest.mark.parametrize(

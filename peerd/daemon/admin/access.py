@@ -10,7 +10,8 @@ from fastapi import APIRouter, HTTPException, Path as PathParameter
 
 from peerd.daemon.admin.subject import Subject
 from peerd.daemon.http.access_book import EVERYTHING, NAME_PATTERN, AccessToken
-from peerd.front import WRITES
+from peerd.daemon.http.routes import serve
+from peerd.models import routes
 from peerd.models.admin import AccessEntries, AccessEntry, AccessRequest, NewAccess
 
 TokenName = Annotated[str, PathParameter(pattern=f"^{NAME_PATTERN}$")]
@@ -20,12 +21,12 @@ def access_router(daemon: Subject, plugins: Sequence[str]) -> APIRouter:
     """Return the routes. ``plugins`` are those with routes for data clients: scopes of other plugins are refused."""
     router = APIRouter()
 
-    @router.get("/access", openapi_extra=WRITES)
+    @serve(router, routes.ACCESS)
     async def tokens() -> AccessEntries:
         """Who has access to what, and until when. For operators only."""
         return AccessEntries(tokens=[entry(token) for token in daemon.access.tokens()])
 
-    @router.post("/access", status_code=HTTPStatus.CREATED)
+    @serve(router, routes.CREATE_ACCESS)
     async def create(wanted: AccessRequest) -> NewAccess:
         """Make an access token. Its text is told here and never again."""
         for scope in wanted.scopes:
@@ -39,7 +40,7 @@ def access_router(daemon: Subject, plugins: Sequence[str]) -> APIRouter:
             raise HTTPException(HTTPStatus.UNPROCESSABLE_ENTITY, str(error)) from error
         return NewAccess(token=entry(token), text=text)
 
-    @router.delete("/access/{name}")
+    @serve(router, routes.REVOKE_ACCESS)
     async def revoke(name: TokenName) -> AccessEntry:
         """End a token, by its name or id, and every request that uses it."""
         try:

@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 from http import HTTPStatus
 from typing import Annotated, Any, Final
 
-from fastapi import Depends, FastAPI, HTTPException, Path as PathParameter, Response
+from fastapi import APIRouter, Depends, FastAPI, HTTPException, Path as PathParameter, Response
 from fastapi.middleware.cors import CORSMiddleware
 
 from peerd.api import LookupResult
@@ -29,8 +29,9 @@ from peerd.daemon.http.admission import never_over_tcp, operators_only, scope_ne
 from peerd.daemon.http.direct import DirectRoutes
 from peerd.daemon.http.gate import App, Gate
 from peerd.daemon.http.guard import RequestGuard, add_problem_handlers, document_problems
+from peerd.daemon.http.routes import serve
 from peerd.errors import Bug, ConfigError, Unavailable
-from peerd.models import admin as models
+from peerd.models import admin as models, routes
 from peerd.models.admin import API_PREFIX, ROUTE_KEY_LENGTH_MAX
 
 ROUTE_TIMEOUT_S: Final = 10.0
@@ -57,7 +58,7 @@ def admin_api(daemon: Subject, refused: Refused = not_counted) -> FastAPI:
     data, operators = plugin_routers(daemon)
     is_operator, is_near = operators_only(daemon, refused), never_over_tcp(daemon, refused)
     app = _new_app(daemon, "peerd admin API", Depends(is_operator))
-    _add_state_routes(app, daemon)
+    app.include_router(_state_router(daemon), prefix=API_PREFIX, tags=["state"])
     _document_probes(app, ("/livez", "/readyz", "/healthz"))
     _document_metrics(app)
     app.include_router(identity_router(daemon), prefix=API_PREFIX, tags=["identity"])
@@ -109,25 +110,27 @@ def _new_app(daemon: Subject, title: str, *dependencies: Any) -> FastAPI:
     return app
 
 
-def _add_state_routes(app: FastAPI, daemon: Subject) -> None:
-    @app.get(f"{API_PREFIX}/status", tags=["state"])
+def _state_router(daemon: Subject) -> APIRouter:
+    router = APIRouter()
+
+    @serve(router, routes.STATUS)
     async def status() -> models.Status:
         """The daemon in one object."""
         return admin_view.status(daemon)
 
-    @app.get(f"{API_PREFIX}/peers", tags=["state"])
+    @serve(router, routes.PEERS)
     async def peers() -> models.Peers:
         """Every peer that this node knows, in id order, and those that it has removed."""
         return models.Peers(
             peers=admin_view.peers(daemon), departed=admin_view.departed(daemon), missing=admin_view.missing(daemon)
         )
 
-    @app.get(f"{API_PREFIX}/ring", tags=["state"])
+    @serve(router, routes.RING)
     async def ring() -> models.Ring:
         """The ring as seen from here."""
         return admin_view.ring(daemon)
 
-    @app.get(f"{API_PREFIX}/route/{{key:path}}", tags=["state"])
+    @serve(router, routes.ROOT_OF)
     async def route(key: Key) -> models.RouteView:
         """Look up the root of a key: 32 hexadecimal digits are taken as they are, any other text is hashed."""
         node_id, is_hashed = admin_view.parse_key(key)
@@ -149,18 +152,20 @@ def _add_state_routes(app: FastAPI, daemon: Subject) -> None:
             raise Unavailable("the daemon stopped during the lookup") from error
         return admin_view.route(daemon, result, is_hashed)
 
-    @app.get(f"{API_PREFIX}/config", tags=["state"])
+    @serve(router, routes.CONFIG)
     async def config() -> models.EffectiveSettings:
         """Effective values with their origins."""
         return admin_view.settings(daemon)
 
-    @app.post(f"{API_PREFIX}/config/reload", tags=["state"])
+    @serve(router, routes.RELOAD)
     async def reload() -> models.ReloadAnswer:
         """Read the configuration again and apply what can be applied; 422, and nothing changes, when it is wrong."""
         try:
             return admin_view.reloaded(await daemon.reload())
         except ConfigError as error:
             raise HTTPException(HTTPStatus.UNPROCESSABLE_ENTITY, str(error)) from error
+
+    return router
 
 
 PROBES: Final = {

@@ -11,6 +11,7 @@ from starlette.requests import HTTPConnection
 from peerd.daemon.admin.event_feed import Record, encode_event
 from peerd.daemon.http.paying import pay
 from peerd.daemon.http.streaming import Source, add_feed
+from peerd.models.routes import EVENTS
 
 if TYPE_CHECKING:
     from peerd.daemon.admin.subject import Subject
@@ -25,7 +26,7 @@ Kind = Annotated[str, Query(max_length=KIND_LENGTH_MAX)]
 
 def events_router(daemon: Subject) -> APIRouter:
     """The route on which clients follow the events of one daemon."""
-    routes = APIRouter(tags=["state"])
+    router = APIRouter(tags=["state"])
 
     async def events(
         connection: HTTPConnection,
@@ -42,5 +43,5 @@ def events_router(daemon: Subject) -> APIRouter:
 
         return Source(daemon.events, encode_event, wants if kind else None)
 
-    add_feed(routes, "/events", events)
-    return routes
+    add_feed(router, EVENTS.path, events)
+    return router

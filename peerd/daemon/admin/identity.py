@@ -14,9 +14,9 @@ from typing import Annotated, Final
 from fastapi import APIRouter, HTTPException, Path as PathParameter
 
 from peerd.daemon.admin.subject import Subject
+from peerd.daemon.http.routes import serve
 from peerd.daemon.identity.manager import ANSWER_TIMEOUT_S, IdentityManager
 from peerd.errors import ConfigError, PeerMisbehaved, Unavailable
-from peerd.front import WRITES
 from peerd.identity.issuer import Issuer, OverlapUnderWay
 from peerd.identity.ledger import parse_notice_text, parse_subject
 from peerd.identity.node_identity import format_serial, load_certificate
@@ -24,7 +24,7 @@ from peerd.identity.offline import read_answer
 from peerd.identity.roots import fingerprint, is_issued_by
 from peerd.identity.tokens import TokenEntry
 from peerd.ids import format_id
-from peerd.models import admin as models
+from peerd.models import admin as models, routes
 
 RENEWAL_TIMEOUT_S: Final = ANSWER_TIMEOUT_S + 5.0
 
@@ -41,12 +41,12 @@ def identity_router(daemon: Subject) -> APIRouter:
 
 
 def _add_certificate_routes(router: APIRouter, daemon: Subject) -> None:
-    @router.get("/certificate")
+    @serve(router, routes.CERTIFICATE)
     async def certificate() -> models.Certificate:
         """This node's certificate, and the roots and issuers that it knows."""
         return view(_manager(daemon))
 
-    @router.post("/certificate/renewal")
+    @serve(router, routes.RENEW)
     async def renew() -> models.Certificate:
         """Renew now."""
         manager = _manager(daemon)
@@ -56,7 +56,7 @@ def _add_certificate_routes(router: APIRouter, daemon: Subject) -> None:
             raise Unavailable("no issuer answered in time") from error
         return view(manager)
 
-    @router.post("/certificate")
+    @serve(router, routes.INSTALL)
     async def install(given: models.CertificateRequest) -> models.Certificate:
         """Use a certificate that an offline CA renewed."""
         manager = _manager(daemon)
@@ -66,7 +66,7 @@ def _add_certificate_routes(router: APIRouter, daemon: Subject) -> None:
             raise HTTPException(HTTPStatus.UNPROCESSABLE_ENTITY, str(error)) from error
         return view(manager)
 
-    @router.post("/ca/rotation")
+    @serve(router, routes.ROTATE)
     async def rotate(wanted: models.RotationRequest) -> models.Certificate:
         """Change the cluster's root; both are trusted for the overlap."""
         manager = _manager(daemon)
@@ -79,7 +79,7 @@ def _add_certificate_routes(router: APIRouter, daemon: Subject) -> None:
             raise HTTPException(HTTPStatus.CONFLICT, str(error)) from error
         return view(manager)
 
-    @router.post("/notices")
+    @serve(router, routes.PUBLISH_NOTICE)
     async def notice(given: models.NoticeBody) -> models.NoticeAnswer:
         """Take in, and spread, a notice that an offline CA signed."""
         try:
@@ -91,14 +91,14 @@ def _add_certificate_routes(router: APIRouter, daemon: Subject) -> None:
 
 
 def _add_token_routes(router: APIRouter, daemon: Subject) -> None:
-    @router.get("/tokens", openapi_extra=WRITES)
+    @serve(router, routes.TOKENS)
     async def tokens() -> models.Tokens:
         """The join tokens that this issuer has made."""
         manager = _manager(daemon)
         now = manager.wall_time()
         return models.Tokens(tokens=[_token(entry, now) for entry in _issuer(manager).book.entries()])
 
-    @router.post("/tokens", status_code=HTTPStatus.CREATED)
+    @serve(router, routes.CREATE_TOKEN)
     async def create(wanted: models.TokenRequest) -> models.NewToken:
         """Make a token. Its text is told here and never again."""
         manager = _manager(daemon)
@@ -108,7 +108,7 @@ def _add_token_routes(router: APIRouter, daemon: Subject) -> None:
             raise HTTPException(HTTPStatus.UNPROCESSABLE_ENTITY, str(error)) from error
         return models.NewToken(token=_token(entry, manager.wall_time()), text=token.text())
 
-    @router.delete("/tokens/{identifier}")
+    @serve(router, routes.REVOKE_TOKEN)
     async def revoke(identifier: TokenId) -> models.Token:
         """End a token. Certificates made with it stay; `peerd deny` is for those."""
         manager = _manager(daemon)
@@ -119,7 +119,7 @@ def _add_token_routes(router: APIRouter, daemon: Subject) -> None:
 
 
 def _add_denial_routes(router: APIRouter, daemon: Subject) -> None:
-    @router.get("/denials")
+    @serve(router, routes.DENIALS)
     async def denials() -> models.Denials:
         """The deny list."""
         found = _manager(daemon).ledger.denials()
@@ -130,7 +130,7 @@ def _add_denial_routes(router: APIRouter, daemon: Subject) -> None:
             ]
         )
 
-    @router.post("/denials")
+    @serve(router, routes.DENY)
     async def deny(wanted: models.DenialRequest) -> models.NewDenial:
         """Deny a node or a certificate everywhere, or let it in again."""
         manager = _manager(daemon)

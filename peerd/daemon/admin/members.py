@@ -11,8 +11,10 @@ from peerd.api import MissingMember
 from peerd.config import is_loopback, split_address
 from peerd.daemon.admin.subject import Subject
 from peerd.daemon.admin.view import AmbiguousNode, UnknownNode, match
+from peerd.daemon.http.routes import serve
 from peerd.errors import Unavailable
 from peerd.ids import NodeId, format_id, parse_id
+from peerd.models import routes
 from peerd.models.admin import ForgetRequest, Forgotten, ForgottenNode, LinkCuts
 
 PREFIX_DIGITS_MIN: Final = 4
@@ -29,7 +31,7 @@ def members_router(daemon: Subject) -> APIRouter:
 
     # For drills: on both sides it is as if the network between them had failed, until the daemon ends. A daemon that
     # others can reach refuses it: on a real network that is a weapon.
-    @router.put("/links/cut")
+    @serve(router, routes.CUT_LINKS)
     async def cut(wanted: LinkCuts) -> LinkCuts:
         """Have no link with these nodes from now on, and with all others again; an empty list heals everything."""
         config = daemon.loaded.config
@@ -40,7 +42,7 @@ def members_router(daemon: Subject) -> APIRouter:
         daemon.links.cut(frozenset(parse_id(node) for node in wanted.nodes) - {own})
         return wanted
 
-    @router.post("/members/forgotten")
+    @serve(router, routes.FORGET)
     async def forget(wanted: ForgetRequest) -> Forgotten:
         """Stop expecting a missing node, or all of them, everywhere; if it comes back, it is expected again."""
         if (wanted.node is None) != wanted.all_missing:

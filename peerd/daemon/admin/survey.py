@@ -18,12 +18,13 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from peerd.daemon.admin import survey_view, view as admin_view
 from peerd.daemon.admin.survey_rtt import PINGS, around, call, find_node, measure_known, measure_rtt
+from peerd.daemon.http.routes import serve
 from peerd.daemon.http.streaming import Reports
 from peerd.errors import Bug, Unavailable
-from peerd.front import READS
 from peerd.ids import format_id, parse_id
 from peerd.lib.feed import Feed
 from peerd.messages import PeerRef
+from peerd.models import routes
 from peerd.models.admin import STREAM_TYPE, AdminModel, DrainAnswer, DrainProgress, HistoryView, Rtt, Rtts
 from peerd.overlay.messages import PINGS_MAX, REACH_TARGETS_MAX, HistoryReply
 from peerd.overlay.survey.reach import Reachability, ReachProgress, ReachTest
@@ -209,19 +210,19 @@ def _lines(items: AsyncGenerator[Any, None], shown: Callable[[Any], AdminModel])
 
 def survey_router(daemon: Subject) -> APIRouter:
     """The routes that ask the whole ring, for one daemon."""
-    routes, tests = APIRouter(tags=["survey"]), ReachTests(daemon)
+    router, tests = APIRouter(tags=["survey"]), ReachTests(daemon)
 
-    @routes.post("/ring/check", response_class=StreamingResponse, openapi_extra=READS)
+    @serve(router, routes.CHECK_RING, response_class=StreamingResponse)
     async def check(body: WalkBody) -> StreamingResponse:
         """Walk over the ring and judge it: JSON lines of `WalkProgress`, then one `RingCheck`."""
         return _lines(_start_walk(daemon), survey_view.walk_line)
 
-    @routes.post("/reach", response_class=StreamingResponse, openapi_extra=READS)
+    @serve(router, routes.REACH, response_class=StreamingResponse)
     async def reach(body: ReachBody) -> StreamingResponse:
         """Have every node ping others: JSON lines of `ReachProgress`, then one `ReachAnswer`."""
         return _lines(tests.start(body.targets), survey_view.reach_line)
 
-    @routes.get("/rtt")
+    @serve(router, routes.RTT)
     async def rtt(
         target: NodeText, source: NodeText | None = None, pings: Annotated[int, Query(ge=1, le=PINGS_MAX)] = PINGS
     ) -> Rtt:
@@ -236,7 +237,7 @@ def survey_router(daemon: Subject) -> APIRouter:
         except admin_view.UnknownNode as error:
             raise HTTPException(404, str(error)) from error
 
-    @routes.get("/rtt/known")
+    @serve(router, routes.RTT_KNOWN)
     async def rtt_known(pings: Annotated[int, Query(ge=1, le=PINGS_MAX)] = PINGS) -> Rtts:
         """The round trips from this node to every node that it knows, measured now."""
         require_ring(daemon)
@@ -246,7 +247,7 @@ def survey_router(daemon: Subject) -> APIRouter:
         except TimeoutError as error:
             raise Unavailable(f"the nodes did not answer within {RTT_LIMIT_S:g} s; try again") from error
 
-    @routes.get("/peers/{node}/history")
+    @serve(router, routes.HISTORY)
     async def history(
         node: Annotated[str, PathParameter(max_length=NODE_LENGTH_MAX)], around: bool = False
     ) -> HistoryView:
@@ -257,9 +258,9 @@ def survey_router(daemon: Subject) -> APIRouter:
         except admin_view.UnknownNode as error:
             raise HTTPException(404, str(error)) from error
 
-    @routes.post("/drain", response_class=StreamingResponse)
+    @serve(router, routes.DRAIN, response_class=StreamingResponse)
     async def drain(body: DrainBody) -> StreamingResponse:
         """Hand over, leave the ring, stay (or stop): JSON lines of `DrainProgress`, then one `DrainAnswer`."""
         return _lines(_drain(daemon, body), lambda item: item)
 
-    return routes
+    return router

@@ -8,8 +8,8 @@ from typing import Any
 
 from peerd.client import Client
 from peerd.errors import Unavailable
-from peerd.models.admin import API_PREFIX
-from protocols.aggregation.answer import LINE, Answer, Failed, RoundProgress
+from protocols.aggregation.answer import Answer, Failed, RoundProgress
+from protocols.aggregation.front.routes import AGGREGATE
 
 
 class AggregationClient:
@@ -39,7 +39,7 @@ class AggregationClient:
         wanted = {"files": files, "format": format, "pattern": pattern, "groups_max": groups_max}
         body = {"query": query, **wanted, "deadline": deadline, "top": top}
         given = {key: value for key, value in body.items() if value is not None}
-        async with aclosing(self._client.answers(f"{API_PREFIX}/aggregate", given, LINE)) as lines:
+        async with aclosing(self._client.answers(AGGREGATE, given)) as lines:
             async for line in lines:
                 if isinstance(line, Failed):
                     raise Unavailable(line.detail)

@@ -16,14 +16,15 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, FailFast, Field
 from starlette.types import Receive, Scope, Send
 
 from peerd.daemon.http.paying import pay
+from peerd.daemon.http.routes import serve
 from peerd.daemon.http.streaming import Reports
 from peerd.errors import Unavailable
-from peerd.front import needs_scope
 from peerd.lib.feed import Feed
 from peerd.models.admin import STREAM_TYPE
 from peerd.quantities import parse_duration
 from protocols.aggregation import functions
 from protocols.aggregation.answer import LINE, Answer, Failed, RoundProgress
+from protocols.aggregation.front.routes import AGGREGATE
 from protocols.aggregation.functions import GROUPS_HARD_MAX, FunctionName
 from protocols.aggregation.patterns import PATTERN_CHARACTERS_MAX, QueryError
 from protocols.aggregation.query import (
@@ -130,10 +131,10 @@ def open_feed() -> tuple[Reports[RoundProgress | Answer], RoundListener]:
 
 def router(service: Aggregation) -> APIRouter:
     """The routes; ``service`` is the running plugin of the daemon."""
-    routes = APIRouter()
+    router = APIRouter()
     streams: set[bytes] = set()
 
-    @routes.post("/aggregate", response_class=StreamingResponse, openapi_extra=needs_scope("read"))
+    @serve(router, AGGREGATE, response_class=StreamingResponse)
     async def aggregate(request: Request, body: AggregateBody) -> StreamingResponse:
         """Aggregate over all nodes' files. Answers with JSON lines: progress, then one answer."""
         await pay(request, QUERY_S)
@@ -153,7 +154,7 @@ def router(service: Aggregation) -> APIRouter:
 
         return RoundResponse(_lines(reports, deadline_s, body.top), ended)
 
-    return routes
+    return router
 
 
 class RoundResponse(StreamingResponse):

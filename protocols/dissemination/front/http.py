@@ -19,37 +19,17 @@ from peerd.daemon.http.asker import Asker, asker_of
 from peerd.daemon.http.direct import direct
 from peerd.daemon.http.ingest import LINES_BODY, LineRefused, ingest, large_body
 from peerd.daemon.http.paying import pay
+from peerd.daemon.http.routes import serve
 from peerd.daemon.http.streaming import Source, Wish, add_feed, json_line, wish
 from peerd.errors import ClientRefusal, Unavailable
-from peerd.front import READS
 from peerd.lib.feed import Feed, FeedItem, Place, Position
 from peerd.limits import KIB
 from peerd.models.admin import JSON_TYPE, STREAM_TYPE
+from protocols.dissemination import models
+from protocols.dissemination.front import routes
 from protocols.dissemination.front.http_documents import add_documents
 from protocols.dissemination.loading import load_kind
 from protocols.dissemination.messages import ITEM_BYTES_MAX
-from protocols.dissemination.models import (
-    CONTENT_TYPE_LENGTH_MAX,
-    CREATED_ANEW,
-    ITEM_ID_LENGTH_MAX,
-    InterestTextField,
-    ItemPublished,
-    ReceivedItem,
-    StreamHandOver,
-    StreamHistoryView,
-    StreamName,
-    StreamPlanView,
-    StreamSpec,
-    StreamSubscriptionRequest,
-    StreamSubscriptionView,
-    StreamSubscriptionViews,
-    StreamTreeView,
-    StreamView,
-    StreamViews,
-    StreamWish,
-    WrappedItem,
-    item_order,
-)
 from protocols.dissemination.names import START, StreamPosition
 from protocols.dissemination.ports import RememberingKind
 from protocols.dissemination.service import StreamRefused
@@ -71,46 +51,48 @@ INTEREST_BYTE_S: Final = 30e-6
 
 AfterItem = Annotated[
     str | None,
-    Query(max_length=ITEM_ID_LENGTH_MAX, description="Begin after the item with this id; `start`: all remembered."),
+    Query(
+        max_length=models.ITEM_ID_LENGTH_MAX, description="Begin after the item with this id; `start`: all remembered."
+    ),
 ]
 
 
 def router(service: Dissemination) -> APIRouter:
     """The routes; ``service`` is the running plugin of the daemon."""
-    routes = APIRouter(prefix="/streams")
-    add_documents(routes, service.documents)
-    _add_streams(routes, service)
-    _add_items(routes, service)
-    _add_subscriptions(routes, service)
-    _add_questions(routes, service)
-    return routes
+    router = APIRouter()
+    add_documents(router, service.documents)
+    _add_streams(router, service)
+    _add_items(router, service)
+    _add_subscriptions(router, service)
+    _add_questions(router, service)
+    return router
 
 
-def _add_streams(routes: APIRouter, service: Dissemination) -> None:
-    @routes.get("")
-    async def streams() -> StreamViews:
+def _add_streams(router: APIRouter, service: Dissemination) -> None:
+    @serve(router, routes.STREAMS)
+    async def streams() -> models.StreamViews:
         """The streams that this daemon takes part in."""
-        return StreamViews(streams=service.questions.streams())
+        return models.StreamViews(streams=service.questions.streams())
 
-    @routes.post("", status_code=HTTPStatus.CREATED)
-    async def create(request: Request, body: StreamSpec) -> StreamView:
+    @serve(router, routes.CREATE)
+    async def create(request: Request, body: models.StreamSpec) -> models.StreamView:
         """Create a stream, whose producer this daemon becomes. The same stream once more is fine."""
         owner = asker_of(request).owner
         return await answer_of(lambda done: service.changes.create(body, done, owner))
 
-    @routes.get("/{stream}")
-    async def find(stream: StreamName) -> StreamView:
+    @serve(router, routes.FIND)
+    async def find(stream: models.StreamName) -> models.StreamView:
         """A stream by its name, wherever it is produced."""
         return await answer_of(lambda done: service.questions.find(stream, done))
 
-    @routes.delete("/{stream}")
-    async def remove(request: Request, stream: StreamName) -> StreamView:
+    @serve(router, routes.REMOVE)
+    async def remove(request: Request, stream: models.StreamName) -> models.StreamView:
         """End a stream that this daemon produces; for who has created it, and for operators."""
         _check_stream(service, stream, asker_of(request), "to end a stream")
         return await answer_of(lambda done: service.changes.remove(stream, done))
 
-    @routes.post("/{stream}/hand-over")
-    async def hand_over(request: Request, stream: StreamName, body: StreamHandOver) -> StreamView:
+    @serve(router, routes.HAND_OVER)
+    async def hand_over(request: Request, stream: models.StreamName, body: models.StreamHandOver) -> models.StreamView:
         """Make another node of the tree the producer; it takes as long as that node needs to have what is remembered.
 
         For who has created the stream here, and for operators. Nothing is lost; publishers wait a moment meanwhile, and
@@ -144,7 +126,7 @@ class _WrappedLine:
     """Reads a line that has an item's payload and its content type."""
 
     def __init__(self) -> None:
-        self._line_type = TypeAdapter(WrappedItem)
+        self._line_type = TypeAdapter(models.WrappedItem)
 
     def validate_json(self, line: bytes, /) -> tuple[bytes, str]:
         wrapped = self._line_type.validate_json(line)
@@ -162,19 +144,19 @@ def _no_constant(word: str) -> Any:
     raise ValueError(f"{word} is no number in JSON")
 
 
-def _add_items(routes: APIRouter, service: Dissemination) -> None:
-    @routes.post("/{stream}/items", openapi_extra=ITEM_BODIES, response_model=None)
+def _add_items(router: APIRouter, service: Dissemination) -> None:
+    @serve(router, routes.PUBLISH, ITEM_BODIES, response_model=None)
     @direct
     async def publish(
         request: Request,
-        stream: StreamName,
+        stream: models.StreamName,
         wrapped: Annotated[bool, Query(description="Lines have payload and content_type, and are no items.")] = False,
-    ) -> ItemPublished | Response:
+    ) -> models.ItemPublished | Response:
         """Publish one item, the body as it is; or many, as JSON lines. They go out at once, unacknowledged.
 
         Of a durable stream they are on disk when this answers, as far as the disk takes them.
         """
-        kind = request.headers.get("content-type", "")[:CONTENT_TYPE_LENGTH_MAX].strip()
+        kind = request.headers.get("content-type", "")[: models.CONTENT_TYPE_LENGTH_MAX].strip()
         if kind.partition(";")[0].strip().lower() != STREAM_TYPE:
             return await _publish_one(service, stream, await large_body(request), "" if kind == FORM_TYPE else kind)
 
@@ -193,11 +175,11 @@ def _add_items(routes: APIRouter, service: Dissemination) -> None:
 
     async def subscribed(
         request: HTTPConnection,
-        stream: StreamName,
+        stream: models.StreamName,
         place: Annotated[Wish, Depends(wish)],
-        interest: InterestTextField = "",
+        interest: models.InterestTextField = "",
         after_item: AfterItem = None,
-    ) -> Source[ReceivedItem]:
+    ) -> Source[models.ReceivedItem]:
         """Subscribe and follow in one: the items that meet an interest, as long as the client reads.
 
         Who comes back soon with `after` or `Last-Event-ID` goes on where the connection was lost.
@@ -205,15 +187,15 @@ def _add_items(routes: APIRouter, service: Dissemination) -> None:
         if isinstance(place.place, Position) and (known := _of_feed(service, stream, place.place.epoch)):
             return _source(service, known)
         owner = asker_of(request).owner
-        asked = StreamSubscriptionRequest(stream=stream, interest=interest, after=after_item, owner=owner)
+        asked = models.StreamSubscriptionRequest(stream=stream, interest=interest, after=after_item, owner=owner)
         await _pay_for(request, interest)
         view = await _subscribe(service, asked, asker_of(request))
         return _source(service, view.id)
 
-    add_feed(routes, "/{stream}/items", subscribed)
+    add_feed(router, routes.SUBSCRIBED.path, subscribed)
 
 
-async def _publish_one(service: Dissemination, stream: str, body: bytes, kind: str) -> ItemPublished:
+async def _publish_one(service: Dissemination, stream: str, body: bytes, kind: str) -> models.ItemPublished:
     if not body:
         raise HTTPException(HTTPStatus.UNPROCESSABLE_ENTITY, "the body is empty; an item is the body as it is")
     await _until_publishable(service, stream)
@@ -222,7 +204,7 @@ async def _publish_one(service: Dissemination, stream: str, body: bytes, kind: s
     return published.model_copy(update={"is_kept": True}) if await _until_kept(service, stream) else published
 
 
-def _publish(service: Dissemination, stream: str, payload: bytes, kind: str) -> ItemPublished:
+def _publish(service: Dissemination, stream: str, payload: bytes, kind: str) -> models.ItemPublished:
     if len(payload) > ITEM_BYTES_MAX:
         what = f"an item has at most {ITEM_BYTES_MAX} bytes, this one {len(payload)}"
         raise StreamRefused("invalid", f"{what}; attach what is larger to an item that describes it")
@@ -248,7 +230,9 @@ async def _pay_for(request: HTTPConnection, interest: str) -> None:
     await pay(request, INTEREST_S + INTEREST_BYTE_S * len(interest))
 
 
-async def _subscribe(service: Dissemination, asked: StreamSubscriptionRequest, asker: Asker) -> StreamSubscriptionView:
+async def _subscribe(
+    service: Dissemination, asked: models.StreamSubscriptionRequest, asker: Asker
+) -> models.StreamSubscriptionView:
     return await answer_of(partial(service.subscribing.subscribe, asked, is_bounded=not asker.is_operator))
 
 
@@ -258,7 +242,7 @@ def _of_feed(service: Dissemination, stream: str, epoch: str) -> str | None:
     return next((view.id for view in views), None)
 
 
-def _named(service: Dissemination, stream: str, id: str, asker: Asker) -> StreamSubscriptionView:
+def _named(service: Dissemination, stream: str, id: str, asker: Asker) -> models.StreamSubscriptionView:
     """A client's subscription of this stream, by its id or its name. Raises ``HTTPException`` (403, 404)."""
     with suppress(StreamRefused):
         found, _ = service.subscribing.reading(id)
@@ -268,22 +252,22 @@ def _named(service: Dissemination, stream: str, id: str, asker: Asker) -> Stream
     raise HTTPException(HTTPStatus.NOT_FOUND, f"the stream {stream} has no subscription {id:.80} here")
 
 
-def _source(service: Dissemination, id: str, after_item: str | None = None) -> Source[ReceivedItem]:
+def _source(service: Dissemination, id: str, after_item: str | None = None) -> Source[models.ReceivedItem]:
     with refusals():
         view, feed = service.subscribing.reading(id)
     return Source(feed, json_line, begin=_place_after(feed, after_item, is_ordered=_is_ordered(view)))
 
 
-def _is_ordered(view: StreamSubscriptionView) -> bool:
+def _is_ordered(view: models.StreamSubscriptionView) -> bool:
     """Whether its items come in the order of their ids: not where what comes last is an object's value."""
     return not isinstance(load_kind(view.kind), RememberingKind)  # the node has it loaded: it matches items with it
 
 
-def _told(view: StreamSubscriptionView) -> StreamSubscriptionView:
+def _told(view: models.StreamSubscriptionView) -> models.StreamSubscriptionView:
     return view.model_copy(update={"is_ordered": _is_ordered(view)})
 
 
-def _place_after(feed: Feed[ReceivedItem], item: str | None, *, is_ordered: bool) -> Place:
+def _place_after(feed: Feed[models.ReceivedItem], item: str | None, *, is_ordered: bool) -> Place:
     """Where a reader begins that has had everything up to this item. Raises ``HTTPException`` for what is no id.
 
     If items that came later may have been let go, that is before the first one that is held, so that the reader is
@@ -295,14 +279,14 @@ def _place_after(feed: Feed[ReceivedItem], item: str | None, *, is_ordered: bool
     if item is None or item == "start":
         return "start"
     try:
-        had = item_order(item)
+        had = models.item_order(item)
     except ValueError as error:
         raise HTTPException(HTTPStatus.UNPROCESSABLE_ENTITY, f"after_item: {error}") from error
     number, before_anew = 0, None
     reader = feed.reader("start")
     try:
         while isinstance(entry := reader.take(), FeedItem):
-            if is_ordered and entry.value.reason == CREATED_ANEW:
+            if is_ordered and entry.value.reason == models.CREATED_ANEW:
                 before_anew = number
             if is_ordered and _order_of(entry.value) > had:
                 break
@@ -317,22 +301,24 @@ def _place_after(feed: Feed[ReceivedItem], item: str | None, *, is_ordered: bool
     return Position(feed.epoch, number if before_anew is None else before_anew)
 
 
-def _order_of(item: ReceivedItem) -> StreamPosition:
+def _order_of(item: models.ReceivedItem) -> StreamPosition:
     try:
-        return item_order(item.id)
+        return models.item_order(item.id)
     except ValueError:  # a mark that belongs to no item
         return START
 
 
-def _add_subscriptions(routes: APIRouter, service: Dissemination) -> None:
-    @routes.get("/{stream}/subscriptions")
-    async def subscriptions(request: Request, stream: StreamName) -> StreamSubscriptionViews:
+def _add_subscriptions(router: APIRouter, service: Dissemination) -> None:
+    @serve(router, routes.SUBSCRIPTIONS)
+    async def subscriptions(request: Request, stream: models.StreamName) -> models.StreamSubscriptionViews:
         """The client's own subscriptions to a stream; for operators those of all clients of this daemon."""
         held = (_told(view) for view in service.subscribing.subscriptions() if view.stream == stream)
-        return StreamSubscriptionViews(subscriptions=asker_of(request).own(held))
+        return models.StreamSubscriptionViews(subscriptions=asker_of(request).own(held))
 
-    @routes.post("/{stream}/subscriptions", openapi_extra=READS, status_code=HTTPStatus.CREATED)
-    async def subscribe(request: Request, stream: StreamName, body: StreamWish) -> StreamSubscriptionView:
+    @serve(router, routes.SUBSCRIBE)
+    async def subscribe(
+        request: Request, stream: models.StreamName, body: models.StreamWish
+    ) -> models.StreamSubscriptionView:
         """Subscribe; answers when this daemon is in the stream's tree, and every matching item comes from then on.
 
         One with a name stays, and needs a token with the scope ``dissemination:write``, or a unix socket.
@@ -341,12 +327,12 @@ def _add_subscriptions(routes: APIRouter, service: Dissemination) -> None:
         if body.name:
             asker.check_write("a subscription with a name", "dissemination")
         owner = asker.owner_for(body.name, service.subscribing.subscriptions())
-        asked = StreamSubscriptionRequest(stream=stream, owner=owner, **body.model_dump())
+        asked = models.StreamSubscriptionRequest(stream=stream, owner=owner, **body.model_dump())
         await _pay_for(request, body.interest)
         return _told(await _subscribe(service, asked, asker))
 
-    @routes.delete("/{stream}/subscriptions/{id}", openapi_extra=READS)
-    async def unsubscribe(request: Request, stream: StreamName, id: str) -> StreamSubscriptionView:
+    @serve(router, routes.UNSUBSCRIBE)
+    async def unsubscribe(request: Request, stream: models.StreamName, id: str) -> models.StreamSubscriptionView:
         """End a subscription; one with a name needs the scope ``dissemination:write``."""
         found = _named(service, stream, id, asker_of(request))
         if found.name:
@@ -355,29 +341,29 @@ def _add_subscriptions(routes: APIRouter, service: Dissemination) -> None:
             return _told(service.subscribing.unsubscribe(found.id))
 
     def held(
-        request: HTTPConnection, stream: StreamName, id: str, after_item: AfterItem = None
-    ) -> Source[ReceivedItem]:
+        request: HTTPConnection, stream: models.StreamName, id: str, after_item: AfterItem = None
+    ) -> Source[models.ReceivedItem]:
         """The items of a subscription: those that are held (after `after_item`, if that is given), then what comes."""
         return _source(service, _named(service, stream, id, asker_of(request)).id, after_item)
 
-    add_feed(routes, "/{stream}/subscriptions/{id}/items", held)
+    add_feed(router, routes.HELD.path, held)
 
 
 # Questions
 
 
-def _add_questions(routes: APIRouter, service: Dissemination) -> None:
-    @routes.get("/{stream}/tree")
-    async def tree(stream: StreamName) -> StreamTreeView:
+def _add_questions(router: APIRouter, service: Dissemination) -> None:
+    @serve(router, routes.TREE)
+    async def tree(stream: models.StreamName) -> models.StreamTreeView:
         """The tree of a stream, asked of its nodes; `missing` has those that did not answer in time."""
         return await answer_of(lambda done: service.questions.tree(stream, done))
 
-    @routes.get("/{stream}/plan")
-    async def plan(stream: StreamName) -> StreamPlanView:
+    @serve(router, routes.PLAN)
+    async def plan(stream: models.StreamName) -> models.StreamPlanView:
         """What the stream's policy would change next, and what it expects of that."""
         return await answer_of(lambda done: service.questions.plan(stream, done))
 
-    @routes.get("/{stream}/history")
-    async def history(stream: StreamName) -> StreamHistoryView:
+    @serve(router, routes.HISTORY)
+    async def history(stream: models.StreamName) -> models.StreamHistoryView:
         """What the stream's policy has changed: what it expected, and what came of it."""
         return await answer_of(lambda done: service.questions.history(stream, done))

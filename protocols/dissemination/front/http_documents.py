@@ -12,13 +12,9 @@ from fastapi import APIRouter, HTTPException, Query, Request, Response
 
 from peerd.daemon.http.answers import answer_of, refusals
 from peerd.daemon.http.files import body_pieces, file_answer
-from protocols.dissemination.models import (
-    CONTENT_TYPE_LENGTH_MAX,
-    DocumentView,
-    DocumentViews,
-    ItemPublished,
-    StreamName,
-)
+from peerd.daemon.http.routes import serve
+from protocols.dissemination import models
+from protocols.dissemination.front import routes
 
 if TYPE_CHECKING:
     from protocols.dissemination.documents.drafts import DocumentDraft, Documents
@@ -30,23 +26,23 @@ PAYLOAD_LENGTH_MAX: Final = 8192
 """A payload travels in the request's address, which has a limit of its own."""
 
 
-def add_documents(routes: APIRouter, service: Documents) -> None:
+def add_documents(router: APIRouter, service: Documents) -> None:
     """The routes; ``service`` is that of the running plugin."""
 
-    @routes.put("/{stream}/documents/{name}", openapi_extra=FILE_BODY, status_code=HTTPStatus.CREATED)
+    @serve(router, routes.ATTACH, FILE_BODY)
     async def publish(
         request: Request,
-        stream: StreamName,
+        stream: models.StreamName,
         name: str,
         size: Annotated[int | None, Query(ge=1, description="Bytes, where there is no Content-Length.")] = None,
         payload: Annotated[
             str | None,
             Query(max_length=PAYLOAD_LENGTH_MAX, description="The item that the file belongs to. Default: name, size."),
         ] = None,
-        payload_type: Annotated[str, Query(max_length=CONTENT_TYPE_LENGTH_MAX)] = "",
-    ) -> ItemPublished:
+        payload_type: Annotated[str, Query(max_length=models.CONTENT_TYPE_LENGTH_MAX)] = "",
+    ) -> models.ItemPublished:
         """Publish an item with a file, the body as it is. It is published when the whole file is here."""
-        kind = request.headers.get("content-type", "")[:CONTENT_TYPE_LENGTH_MAX].strip() or BINARY_TYPE
+        kind = request.headers.get("content-type", "")[: models.CONTENT_TYPE_LENGTH_MAX].strip() or BINARY_TYPE
         length = size if size is not None else int(request.headers.get("content-length", "0"))
         if not length:
             raise HTTPException(HTTPStatus.LENGTH_REQUIRED, "say how long the file is: Content-Length, or ?size=")
@@ -59,26 +55,27 @@ def add_documents(routes: APIRouter, service: Documents) -> None:
             finally:
                 draft.drop()
 
-    @routes.get("/{stream}/documents")
-    async def documents(stream: StreamName) -> DocumentViews:
+    @serve(router, routes.DOCUMENTS)
+    async def documents(stream: models.StreamName) -> models.DocumentViews:
         """The documents of a stream that this daemon has, wholly or in part, oldest first."""
-        return DocumentViews(documents=[view for view in service.documents() if view.stream == stream])
+        return models.DocumentViews(documents=[view for view in service.documents() if view.stream == stream])
 
-    @routes.get("/{stream}/documents/{id}/state")
-    async def state(stream: StreamName, id: str) -> DocumentView:
+    @serve(router, routes.DOCUMENT_STATE)
+    async def state(stream: models.StreamName, id: str) -> models.DocumentView:
         """What a document is, and how much of it is here."""
         with refusals():
             return service.document(id)
 
-    @routes.get("/{stream}/documents/{id}", response_class=Response)
+    @serve(router, routes.DOCUMENT, response_class=Response)
     async def read(
         request: Request,
-        stream: StreamName,
+        stream: models.StreamName,
         id: str,
         begin: Annotated[int, Query(ge=0, description="The first byte, instead of a Range header.")] = 0,
     ) -> Response:
         """A document, or a `Range` of it; what is still to come is waited for."""
-        view = await state(stream, id)
+        with refusals():
+            view = service.document(id)
         if view.state == "partial":
             raise HTTPException(HTTPStatus.SERVICE_UNAVAILABLE, NOTHING_COMES)
 

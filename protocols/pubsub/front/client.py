@@ -6,35 +6,17 @@ import json
 from collections.abc import AsyncGenerator, AsyncIterable, Callable, Iterable, Mapping, Sequence
 from contextlib import aclosing
 from typing import TYPE_CHECKING, Any, Final
-from urllib.parse import quote, urlencode
 
 from peerd.client import Client
 from peerd.client.patience import read_on
 from peerd.client.streams import StreamEntry
-from peerd.models.admin import API_PREFIX, JSON_TYPE
-from protocols.pubsub.models import (
-    AckWord,
-    Declared,
-    EventOutcome,
-    PolicyWord,
-    Published,
-    PublishedBatch,
-    ReceivedEvent,
-    SchemaEnded,
-    SchemaSummaries,
-    SchemaSummary,
-    SubscriptionRequest,
-    SubscriptionView,
-    SubscriptionViews,
-    TreeView,
-    Whatever,
-)
+from protocols.pubsub import models
+from protocols.pubsub.front import routes
 
 if TYPE_CHECKING:
     from peerd.client.streams import Backoff
     from peerd.models.streams import IngestAnswer
 
-PATH: Final = f"{API_PREFIX}/pubsub"
 PUBLISH_S_MAX: Final = 600.0
 """Where the ring is slow an event waits for its turn. The daemon says what has become of it, whenever that is."""
 
@@ -48,37 +30,37 @@ class PubSubClient:
     def __init__(self, client: Client) -> None:
         self._client = client
 
-    async def declare(self, document: Mapping[str, Any], if_version: int | None = None) -> Declared:
+    async def declare(self, document: Mapping[str, Any], if_version: int | None = None) -> models.Declared:
         """Declare a schema, or a version of it that only adds attributes."""
-        wanted = "" if if_version is None else f"?if_version={if_version}"
-        path = f"{PATH}/schemas/{_part(str(document.get('name', '')))}{wanted}"
-        return await self._client.call("PUT", path, Declared, Whatever(**document))
+        name, body = str(document.get("name", "")), models.Whatever(**document)
+        return await self._client.call(routes.DECLARE, name, body=body, if_version=if_version)
 
-    async def schemas(self) -> list[SchemaSummary]:
+    async def schemas(self) -> list[models.SchemaSummary]:
         """The schemas that the daemon knows."""
-        return (await self._client.get(f"{PATH}/schemas", SchemaSummaries)).schemas
+        return (await self._client.call(routes.SCHEMAS)).schemas
 
     async def schema(self, name: str) -> dict[str, Any]:
         """A schema as it was declared, looked up on the ring."""
-        return (await self._client.get(f"{PATH}/schemas/{_part(name)}", Whatever)).model_dump()
+        return await self._client.call(routes.SCHEMA, name)
 
-    async def end_schema(self, name: str) -> SchemaEnded:
+    async def end_schema(self, name: str) -> models.SchemaEnded:
         """End a schema that the daemon's node has made; for its operators."""
-        return await self._client.call("DELETE", f"{PATH}/schemas/{_part(name)}", SchemaEnded)
+        return await self._client.call(routes.END_SCHEMA, name)
 
-    async def publish(self, schema: str, event: Mapping[str, Any], *, ack: AckWord | None = None) -> Published:
+    async def publish(
+        self, schema: str, event: Mapping[str, Any], *, ack: models.AckWord | None = None
+    ) -> models.Published:
         """Publish an event; waits for its outcome. ``_payload`` and ``_content_type`` are no attributes."""
-        path = f"{PATH}/{_part(schema)}/events{_ack(ack)}"
-        body = Whatever(**event).model_dump_json().encode()
-        return await self._client.send("POST", path, Published, body, JSON_TYPE, silence_s=PUBLISH_S_MAX)
+        body = models.Whatever(**event)
+        return await self._client.call(routes.PUBLISH, schema, body=body, silence_s=PUBLISH_S_MAX, ack=ack)
 
     async def publish_batch(
-        self, schema: str, events: Sequence[Mapping[str, Any]], *, ack: AckWord | None = None
-    ) -> list[EventOutcome]:
+        self, schema: str, events: Sequence[Mapping[str, Any]], *, ack: models.AckWord | None = None
+    ) -> list[models.EventOutcome]:
         """Publish some events in one request; returns what became of each of them. Nothing is raised for one alone."""
-        path, body = f"{PATH}/{_part(schema)}/events{_ack(ack)}", json.dumps(list(events)).encode()
-        told = await self._client.send(
-            "POST", path, PublishedBatch, body, JSON_TYPE, tells_all=True, silence_s=PUBLISH_S_MAX
+        body = json.dumps(list(events)).encode()
+        told = await self._client.call(
+            routes.PUBLISH_BATCH, schema, body=body, silence_s=PUBLISH_S_MAX, tells_all=True, ack=ack
         )
         return told.outcomes
 
@@ -87,14 +69,14 @@ class PubSubClient:
         schema: str,
         events: AsyncIterable[Mapping[str, Any]] | Iterable[Mapping[str, Any]],
         *,
-        ack: AckWord | None = None,
+        ack: models.AckWord | None = None,
     ) -> IngestAnswer:
         """Publish any number of events, as fast as the ring takes them.
 
         Raises `IngestRefused` where some were refused, or have no certain outcome: ``answer.errors`` names each of
         these, and whether it may be sent again.
         """
-        return await self._client.send_lines(f"{PATH}/{_part(schema)}/events{_ack(ack)}", events)
+        return await self._client.send_lines(routes.PUBLISH.at(schema, ack=ack), events)
 
     async def subscribe(
         self,
@@ -103,15 +85,15 @@ class PubSubClient:
         *,
         name: str = "",
         group: str = "",
-        policy: PolicyWord = "drop_oldest",
+        policy: models.PolicyWord = "drop_oldest",
         since_s: float = 0.0,
         retained: bool = False,
         keep_s: int | None = None,
         keep_bytes: int | None = None,
         after: str | None = None,
         backoff: Backoff | None = None,
-        on_subscribed: Callable[[SubscriptionView], None] = lambda view: None,
-    ) -> AsyncGenerator[ReceivedEvent | StreamEntry, None]:
+        on_subscribed: Callable[[models.SubscriptionView], None] = lambda view: None,
+    ) -> AsyncGenerator[models.ReceivedEvent | StreamEntry, None]:
         """Receive matching events; reconnects by itself. ``on_subscribed`` is told when they come, from now on.
 
         Yields a `ReceivedEvent` for each, and what `peerd.client.Client.follow` yields where events are missing. With a
@@ -123,14 +105,14 @@ class PubSubClient:
         wanted = {"schema": schema, "filter": filter, "name": name, "group": group, "policy": policy}
         kept = {name: value for name, value in (("keep_s", keep_s), ("keep_bytes", keep_bytes)) if value is not None}
         # The daemon says what is wrong with it, in words.
-        asked = Whatever(**wanted, **kept, since_s=since_s, retained=retained)
+        asked = models.Whatever(**wanted, **kept, since_s=since_s, retained=retained)
         view = await self.install(asked)
         on_subscribed(view)
 
         async def anew() -> None:
             nonlocal view, after
             after = f"{view.id}-0"  # a place in no stream that there is: it begins with a gap
-            view = await self.install(Whatever(**wanted))
+            view = await self.install(models.Whatever(**wanted))
 
         subscribe_anew, end = (None, None) if name else (anew, lambda: self.end(view.id))
         entries = read_on(lambda: self.read(view.id, after=after, backoff=backoff), subscribe_anew, end, backoff)
@@ -138,52 +120,36 @@ class PubSubClient:
             async for entry in entries:
                 yield entry
 
-    async def install(self, asked: SubscriptionRequest | Whatever) -> SubscriptionView:
+    async def install(self, asked: models.SubscriptionRequest | models.Whatever) -> models.SubscriptionView:
         """Subscribe without reading yet: every event that is published from then on will come to `read`."""
-        return await self._client.call("POST", f"{PATH}/subscriptions", SubscriptionView, asked)
+        return await self._client.call(routes.SUBSCRIBE, body=asked)
 
     async def read(
         self, id: str, *, after: str | None = None, backoff: Backoff | None = None
-    ) -> AsyncGenerator[ReceivedEvent | StreamEntry, None]:
+    ) -> AsyncGenerator[models.ReceivedEvent | StreamEntry, None]:
         """Follow a subscription that exists."""
         from peerd.client.streams import Item
 
-        path = f"{PATH}/subscriptions/{_part(id)}/events"
-        async with aclosing(self._client.follow(path, after=after, backoff=backoff)) as entries:
+        async with aclosing(self._client.follow(routes.HELD.at(id), after=after, backoff=backoff)) as entries:
             async for entry in entries:
-                yield ReceivedEvent.model_validate(entry.data) if isinstance(entry, Item) else entry
+                yield models.ReceivedEvent.model_validate(entry.data) if isinstance(entry, Item) else entry
 
-    async def subscriptions(self) -> list[SubscriptionView]:
+    async def subscriptions(self) -> list[models.SubscriptionView]:
         """The subscriptions of the daemon's clients."""
-        return (await self._client.get(f"{PATH}/subscriptions", SubscriptionViews)).subscriptions
+        return (await self._client.call(routes.SUBSCRIPTIONS)).subscriptions
 
-    async def change(self, id: str, filter: str | Mapping[str, Any] | list[Any]) -> SubscriptionView:
+    async def change(self, id: str, filter: str | Mapping[str, Any] | list[Any]) -> models.SubscriptionView:
         """Give a subscription another filter, without a gap and without doubles."""
-        return await self._client.call(
-            "PATCH",
-            f"{PATH}/subscriptions/{_part(id)}",
-            SubscriptionView,
-            Whatever(filter=filter),
-        )
+        return await self._client.call(routes.CHANGE, id, body=models.Whatever(filter=filter))
 
-    async def end(self, id: str) -> SubscriptionView:
+    async def end(self, id: str) -> models.SubscriptionView:
         """End a subscription."""
-        return await self._client.call("DELETE", f"{PATH}/subscriptions/{_part(id)}", SubscriptionView)
+        return await self._client.call(routes.END, id)
 
     async def explain(self, event: str, subscriber: str = "") -> dict[str, Any]:
         """Why an event did or did not arrive at a node (its id; default: the daemon's)."""
-        wanted = urlencode({"subscriber": subscriber})
-        return (await self._client.get(f"{PATH}/explain/{_part(event)}?{wanted}", Whatever)).model_dump()
+        return await self._client.call(routes.EXPLAIN, event, subscriber=subscriber)
 
-    async def tree(self, schema: str, attribute: str = "") -> TreeView:
+    async def tree(self, schema: str, attribute: str = "") -> models.TreeView:
         """The tree of an attribute, as the roots of its cells tell."""
-        wanted = urlencode({"attribute": attribute})
-        return await self._client.get(f"{PATH}/{_part(schema)}/tree?{wanted}", TreeView)
-
-
-def _part(text: str) -> str:
-    return quote(text, safe="")
-
-
-def _ack(ack: AckWord | None) -> str:
-    return "" if ack is None else f"?ack={ack}"
+        return await self._client.call(routes.TREE, schema, attribute=attribute)

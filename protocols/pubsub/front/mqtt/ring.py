@@ -7,7 +7,6 @@ from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import aclosing
 from http import HTTPStatus
 from typing import Any, Final
-from urllib.parse import quote
 
 from pydantic import ValidationError
 
@@ -15,7 +14,8 @@ from peerd.client import Client, RequestRefused
 from peerd.client.streams import Item, StreamEntry
 from peerd.errors import PeerdError, Unavailable
 from peerd.limits import MIB
-from protocols.pubsub.front.client import PATH, PubSubClient
+from protocols.pubsub.front import routes
+from protocols.pubsub.front.client import PubSubClient
 from protocols.pubsub.front.mqtt.counts import PREFIX, Counts, check
 from protocols.pubsub.front.mqtt.mapping import EventMap, PayloadError
 from protocols.pubsub.front.mqtt.packets import ApplicationMessage, PacketOutcome, Reason
@@ -134,8 +134,7 @@ class RingAccess:
                 async for number in numbers:
                     yield "", number
             return
-        path = f"{PATH}/subscriptions/{quote(held.id, safe='')}/events"
-        async for entry in self._client.follow(path, after=held.position):
+        async for entry in self._client.follow(routes.HELD.at(held.id), after=held.position):
             if not isinstance(entry, Item):
                 self._tell(held, entry)
                 continue

@@ -6,7 +6,7 @@ from collections.abc import AsyncGenerator
 
 from peerd.client import Client
 from peerd.client.streams import StreamEntry
-from peerd.models.admin import API_PREFIX
+from rollcall.front import routes
 from rollcall.front.answers import Label, RollAnswer
 
 
@@ -18,16 +18,16 @@ class RollCallClient:
 
     async def call(self) -> RollAnswer:
         """Ask every node who is there."""
-        return await self._client.call("POST", f"{API_PREFIX}/rollcall", RollAnswer)
+        return await self._client.call(routes.CALL)
 
     def heard(self, after: str | None = None) -> AsyncGenerator[StreamEntry, None]:
         """The answers that the daemon hears, as they come in; ``after`` resumes behind an entry's id."""
-        return self._client.follow(f"{API_PREFIX}/rollcall/heard", after=after)
+        return self._client.follow(routes.HEARD.at(), after=after)
 
     async def label(self) -> str:
         """What the operator calls this node."""
-        return (await self._client.get(f"{API_PREFIX}/rollcall/label", Label)).label
+        return (await self._client.call(routes.LABEL)).label
 
     async def set_label(self, label: str) -> None:
         """Call it something else."""
-        await self._client.call("PUT", f"{API_PREFIX}/rollcall/label", Label, Label(label=label))
+        await self._client.call(routes.SET_LABEL, body=Label(label=label))

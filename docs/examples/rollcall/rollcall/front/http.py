@@ -7,9 +7,10 @@ from typing import TYPE_CHECKING, Final
 
 from fastapi import APIRouter
 
+from peerd.daemon.http.routes import serve
 from peerd.daemon.http.streaming import Source, add_feed
 from peerd.errors import Unavailable
-from peerd.front import needs_scope
+from rollcall.front import routes
 from rollcall.front.answers import Label, NodeAnswer, RollAnswer
 from rollcall.roll import Answer, Roll
 
@@ -22,9 +23,9 @@ GRACE_S: Final = 5.0
 
 def router(service: RollCall) -> APIRouter:
     """For data clients; ``service`` is the running plugin."""
-    routes = APIRouter()
+    router = APIRouter()
 
-    @routes.post("/rollcall", openapi_extra=needs_scope("read"))
+    @serve(router, routes.CALL)
     async def call() -> RollAnswer:
         """Ask every node who is there. Answers once the plugin's patience is over."""
         finished: asyncio.Future[Roll] = asyncio.get_running_loop().create_future()
@@ -39,23 +40,23 @@ def router(service: RollCall) -> APIRouter:
         """The answers that this node hears, as they come in."""
         return Source(service.heard, lambda answer: NodeAnswer.of(answer).model_dump_json().encode())
 
-    add_feed(routes, "/rollcall/heard", heard)
-    return routes
+    add_feed(router, routes.HEARD.path, heard)
+    return router
 
 
 def operator_router(service: RollCall) -> APIRouter:
     """For operators only: it changes what the node says of itself."""
-    routes = APIRouter()
+    router = APIRouter()
 
-    @routes.get("/rollcall/label")
+    @serve(router, routes.LABEL)
     async def label() -> Label:
         """What this node is called."""
         return Label(label=service.label)
 
-    @routes.put("/rollcall/label")
+    @serve(router, routes.SET_LABEL)
     async def set_label(body: Label) -> Label:
         """Call it something else, until the daemon is restarted."""
         service.rename(body.label)
         return body
 
-    return routes
+    return router

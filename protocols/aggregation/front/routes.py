@@ -1,0 +1,10 @@
+"""Routes of aggregation."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from peerd.models.routes import HttpRoute
+from protocols.aggregation.answer import LINE
+
+AGGREGATE: Final = HttpRoute("POST", "/aggregate", LINE, scope="read")
