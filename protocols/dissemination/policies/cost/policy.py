@@ -15,16 +15,15 @@ from protocols.dissemination.models import PastMove, PlannedMove
 from protocols.dissemination.policies.cost import messages
 from protocols.dissemination.policies.cost.events import EVENTS, AdaptationMeasured, TreeAdapted
 from protocols.dissemination.policies.cost.family import Relations, branch_figures
-from protocols.dissemination.policies.cost.joining import PlaceSearch
 from protocols.dissemination.policies.cost.measuring import Rates, is_far
 from protocols.dissemination.policies.cost.model import Branch, Costs, processing_s, step_loss
 from protocols.dissemination.policies.cost.orders import UNIT, OrderedChange, Orders
 from protocols.dissemination.policies.cost.rounds import NodeRounds
 from protocols.dissemination.policies.cost.settings import CostSettings, read_settings
 from protocols.dissemination.policies.cost.transformations import Family, Kind, Transformation, rate_max
-from protocols.dissemination.ports import ParsedItem, TreeAccess
+from protocols.dissemination.ports import ParsedItem, TreeAccess, TreePolicy
 from protocols.dissemination.tree.allowance import ASK_COST, ASKS_BURST_MAX, PastAllowance
-from protocols.dissemination.tree.below import MoveEnd
+from protocols.dissemination.tree.search import MoveEnd, Offer, ParentSearch, Question
 
 PLAN_MAX: Final = 8
 PLAN_KEPT_S: Final = 2.0
@@ -46,11 +45,13 @@ ORDERS_A_ROUND: Final = 2
 PLACES_AT_ONCE: Final = 100
 PLACES_A_SECOND: Final = 50
 """Newcomers that a node works a place out for, in the long run; who gets no answer asks again."""
+JOIN_S: Final = 1.0
+"""After so long a newcomer takes the best of the offers that it has."""
 NEEDS_ROOM: Final = (Kind.PARENT_CHILD_SWAP, Kind.UNCLE_NEPHEW_SWAP)
 """These put one more child below the node that decides before they take one away."""
 
 
-class CostPolicy:
+class CostPolicy(TreePolicy):
     """Implements `protocols.dissemination.ports.TreePolicy`."""
 
     def __init__(self, tree: TreeAccess, settings: CostSettings, rounds: NodeRounds) -> None:
@@ -60,7 +61,8 @@ class CostPolicy:
         self._rates = Rates()
         self._relations = Relations(tree)
         self._orders = Orders(self._give_order, self._change_ended)
-        self._search: PlaceSearch | None = None
+        question = Question(tree.me.id, self._ask_for_place, JOIN_S, settings.join_asks)
+        self.search = ParentSearch(tree.move_to, tree.random, question=question)
         self._asked: tuple[PeerRef, ...] = ()
         self._told_children: dict[NodeId, tuple[tuple[PeerRef, ...], float]] = {}
         self._parent: NodeId | None = None
@@ -71,7 +73,6 @@ class CostPolicy:
         self._window_at = self._round_at = tree.now()
         self._reports = TokenBucket(1.0, REPORTS_BURST, tree.now())
         self._is_report_due = False
-        self._asks = 0
         self._plan: Sequence[PlannedMove] | None = None
         self._planned_at = 0.0
         now, round_s = tree.now(), settings.round
@@ -102,23 +103,12 @@ class CostPolicy:
         rate = self._rates.all if self._tree.is_producer else self._rates.own
         return self._relations.family(self.costs, rate)
 
-    # Joining
-
-    def look_for_parent(self) -> None:
-        """See `TreePolicy`: by the cost of each place."""
-        search = self._search
-        if search is not None and (search.is_asking or search.is_moving):
-            return
-        self._asks += 1
-        self._search = PlaceSearch(
-            self._tree.me.id, self._settings.join_asks, self._ask_for_place, self._relations.to_peer, self._tree.move_to
-        )
-        self._search.begin(list(self._tree.seeds) or [self._tree.producer], self._tree.now())
+    # Joining: the same search as the greedy algorithm's (section 3.3.1), but down the best branch, not over all nodes
 
     def _ask_for_place(self, peer: PeerRef) -> None:
         branch = self._branch() if self._rates.is_known else None
         most, all = (None, None) if branch is None else (branch.rate_max, branch.rate_sum)
-        self._tree.send(peer, messages.AskForPlace(self._tree.stream, self._asks, most, all))
+        self._tree.send(peer, messages.AskForPlace(self._tree.stream, self.search.attempt, most, all))
 
     def _branch(self) -> Branch:
         figures = branch_figures(self._figures())
@@ -151,6 +141,12 @@ class CostPolicy:
             ),
         )
 
+    def _offered(self, peer: PeerRef, message: messages.PlaceOffered) -> None:
+        """What an item's delay would cost the newcomer there, and the others below that node."""
+        loss = message.rate_sum * (message.delay_s + self._relations.to_peer(peer)) + message.others
+        offer = Offer(peer, loss) if message.has_room else None
+        self.search.answered(message.ask, peer.id, offer, message.children)
+
     def _own_arrival_s(self) -> float:
         parent = self._tree.parent
         return 0.0 if parent is None else self._arrival_s + self._relations.to_peer(parent)
@@ -158,17 +154,11 @@ class CostPolicy:
     def move_ended(self, peer: PeerRef, end: str, why: int | None, others: Sequence[PeerRef]) -> None:
         """See `TreePolicy`."""
         is_moved = end == MoveEnd.MOVED.value
+        super().move_ended(peer, end, why, others)
         self._check_parent()
         mine = self._orders.obeyed(peer.id)
         if mine is not None:
             self._tree.send(mine.giver, messages.OrderEnded(self._tree.stream, mine.number, is_moved))
-        search = self._search
-        if search is None or not search.is_moving:
-            return
-        if not is_moved and self._tree.parent is None:
-            search.failed(peer, MoveEnd(end), others)
-        if is_moved or self._tree.parent is not None or not search.is_moving:
-            self._search = None
 
     def _check_parent(self) -> None:
         parent = self._tree.parent
@@ -180,8 +170,7 @@ class CostPolicy:
         self._parent, self._asked = id, ()
         self._relations.forget_told()
         if parent is not None:
-            if self._search is not None and not self._search.is_moving:
-                self._search = None  # the mechanism was faster: it tries the nodes above a lost parent first
+            self.search.stop()
             self._report()
 
     # Messages
@@ -210,8 +199,7 @@ class CostPolicy:
                 self._offer_place(peer, message)
             case messages.PlaceOffered():
                 self._check_parent()
-                if self._search is not None and message.ask == self._asks:
-                    self._search.offered(peer, message)
+                self._offered(peer, message)
             case messages.AskToHold() | messages.HoldsStill() | messages.AskToYield() | messages.Yields():
                 self._rounds.received(peer, message, stream, None if parent is None else parent.id)
             case _:
@@ -302,8 +290,7 @@ class CostPolicy:
         self._check_parent()
         self._rounds.tick(now)
         self._orders.tick(now)
-        if self._search is not None:
-            self._search.tick(now)
+        super().tick()
         if self._is_report_due:
             self._report()
         if now - self._window_at >= self._settings.window:
