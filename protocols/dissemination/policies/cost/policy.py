@@ -17,10 +17,11 @@ from protocols.dissemination.policies.cost.events import EVENTS, AdaptationMeasu
 from protocols.dissemination.policies.cost.family import Relations, branch_figures
 from protocols.dissemination.policies.cost.measuring import Rates, is_far
 from protocols.dissemination.policies.cost.model import Branch, Costs, processing_s, step_loss
-from protocols.dissemination.policies.cost.orders import UNIT, OrderedChange, Orders
+from protocols.dissemination.policies.cost.orders import UNIT, Changes, OrderedChange
 from protocols.dissemination.policies.cost.rounds import NodeRounds
 from protocols.dissemination.policies.cost.settings import CostSettings, read_settings
 from protocols.dissemination.policies.cost.transformations import Family, Kind, Transformation, rate_max
+from protocols.dissemination.policies.orders import OrderedMove, TakenOrder
 from protocols.dissemination.ports import ParsedItem, TreeAccess, TreePolicy
 from protocols.dissemination.tree.allowance import ASK_COST, ASKS_BURST_MAX, PastAllowance
 from protocols.dissemination.tree.search import MoveEnd, Offer, ParentSearch, Question
@@ -60,7 +61,8 @@ class CostPolicy(TreePolicy):
         self._rounds = rounds
         self._rates = Rates()
         self._relations = Relations(tree)
-        self._orders = Orders(self._give_order, self._change_ended)
+        self._changes = Changes(tree, settings.order_timeout, self._change_ended)
+        self._taken = TakenOrder(tree)
         question = Question(tree.me.id, self._ask_for_place, JOIN_S, settings.join_asks)
         self.search = ParentSearch(tree.move_to, tree.random, question=question)
         self._asked: tuple[PeerRef, ...] = ()
@@ -156,9 +158,7 @@ class CostPolicy(TreePolicy):
         is_moved = end == MoveEnd.MOVED.value
         super().move_ended(peer, end, why, others)
         self._check_parent()
-        mine = self._orders.obeyed(peer.id)
-        if mine is not None:
-            self._tree.send(mine.giver, messages.OrderEnded(self._tree.stream, mine.number, is_moved))
+        self._taken.ended(peer, is_moved=is_moved)
 
     def _check_parent(self) -> None:
         parent = self._tree.parent
@@ -193,8 +193,7 @@ class CostPolicy(TreePolicy):
             case messages.OrderToMove():
                 self._ordered(peer, message)
             case messages.OrderEnded():
-                now, timeout_s = self._tree.now(), self._settings.order_timeout
-                self._orders.ended(peer, message.order, is_moved=message.is_moved, now=now, timeout_s=timeout_s)
+                self._changes.reported(peer, message)
             case messages.AskForPlace():
                 self._offer_place(peer, message)
             case messages.PlaceOffered():
@@ -224,7 +223,7 @@ class CostPolicy(TreePolicy):
     def passed(self, item: ParsedItem, is_own: bool, children: Sequence[NodeId]) -> None:
         """See `TreePolicy`."""
         self._rates.count(is_own=is_own)
-        self._orders.clock_ms = item.item.published_ms
+        self._changes.clock_ms = item.item.published_ms
 
     def _figures(self) -> messages.NodeFigures:
         costs = self.costs
@@ -289,7 +288,7 @@ class CostPolicy(TreePolicy):
         now = self._tree.now()
         self._check_parent()
         self._rounds.tick(now)
-        self._orders.tick(now)
+        self._changes.tick()
         super().tick()
         if self._is_report_due:
             self._report()
@@ -309,7 +308,7 @@ class CostPolicy(TreePolicy):
     def adapt(self) -> None:
         """See `Adapting`: the best transformation of this node's family, if it is worth while."""
         self._involved = frozenset()
-        is_busy = self._is_involved or self._orders.current is not None or self._orders.mine is not None
+        is_busy = self._is_involved or self._changes.is_busy or self._taken.is_busy
         if is_busy or not self._rates.is_known:
             return
         family = self._family()
@@ -318,9 +317,8 @@ class CostPolicy(TreePolicy):
             return
         transformation, gain = best
         self._involved = frozenset(family.touched(transformation) | {move.node for move in transformation.moves})
-        deadline_s = self._tree.now() + self._settings.order_timeout
         peers = self._relations.peers() | {self._tree.me.id: self._tree.me}
-        self._orders.begin(transformation, family, peers, gain, deadline_s)
+        self._changes.begin(transformation, family, peers, gain)
 
     def _ranked(self, family: Family) -> list[tuple[Transformation, float]]:
         """The transformations that are worth while, the best first. None while figures are missing, or contradict."""
@@ -350,17 +348,18 @@ class CostPolicy(TreePolicy):
         """See `Adapting`."""
         self.tell(child, messages.CostToken(self._tree.stream, child in self._involved))
 
-    def _give_order(self, node: PeerRef, order: int, to: PeerRef) -> None:
-        self._tree.send(node, messages.OrderToMove(self._tree.stream, order, to))
-
     def _ordered(self, peer: PeerRef, message: messages.OrderToMove) -> None:
         """An order of the parent or of its parent; from anybody else, who was that a moment ago perhaps, not obeyed."""
+        now, left = self._tree.now(), self._tree.parent
+
+        def ended(to: PeerRef | None) -> None:
+            self._tree.send(peer, messages.OrderEnded(self._tree.stream, message.order, to is not None))
+
         is_above = peer.id in tuple(self._tree.path)[-2:]
-        is_free = is_above and self._orders.mine is None and message.to.id != self._tree.me.id
-        if is_free and self._obeys.take(self._tree.now()) and self._tree.move_to(message.to):
-            self._orders.obey(peer, message.order, message.to.id)
+        if left is not None and is_above and not self._taken.is_busy and self._obeys.take(now):
+            self._taken.obey(OrderedMove(left, (message.to,), now, ended))
         else:
-            self._tree.send(peer, messages.OrderEnded(self._tree.stream, message.order, False))
+            ended(None)
 
     def _change_ended(self, change: OrderedChange) -> None:
         move = change.transformation.moves[0]
@@ -377,7 +376,7 @@ class CostPolicy(TreePolicy):
         self._tree.emit(event)
 
     def _measure(self, now: float) -> None:
-        change = self._orders.to_measure(now, self._settings.window)
+        change = self._changes.to_measure(now, self._settings.window)
         after = self._family().loss_of(change.touched) if change and self._relations.is_complete() else None
         if change is None or after is None:
             return
@@ -433,7 +432,7 @@ class CostPolicy(TreePolicy):
 
     def history(self) -> Sequence[PastMove]:
         """See `TreePolicy`."""
-        return self._orders.history()
+        return self._changes.history()
 
     def figures(self) -> Mapping[str, float]:
         """See `TreePolicy`."""

@@ -13,6 +13,7 @@ from peerd.ids import NodeId
 from peerd.messages import Message, PeerRef
 from peerd.telemetry.schema import Event
 from protocols.dissemination.models import PastMove, PlannedMove
+from protocols.dissemination.policies.orders import TakenOrder
 from protocols.dissemination.policies.overlap.events import EVENTS
 from protocols.dissemination.policies.overlap.granting import Granter
 from protocols.dissemination.policies.overlap.item_bits import from_bits, newest, to_bits
@@ -59,8 +60,9 @@ class OverlapPolicy(TreePolicy):
         self._greeter = Greeter(tree, self.overlaps)
         self._granter = Granter(tree, settings, self.overlaps)
         self._requester = MoveRequester(tree, settings, self.overlaps, self._granter)
-        self._lifter = Lifter(tree, settings, self.overlaps)
-        self._mover = OrderedMover(tree, settings, self.overlaps)
+        self._taken = TakenOrder(tree)
+        self._lifter = Lifter(tree, settings, self.overlaps, self._taken)
+        self._mover = OrderedMover(tree, settings, self.overlaps, self._taken)
         self._is_history_due = False
         self._history_at = float("-inf")
         self._taken_at: dict[NodeId, float] = {}
@@ -78,10 +80,9 @@ class OverlapPolicy(TreePolicy):
     def move_ended(self, peer: PeerRef, end: str, why: int | None, others: Sequence[PeerRef]) -> None:
         """See `protocols.dissemination.ports.TreePolicy`."""
         is_done = end == MoveEnd.MOVED.value
-        self._mover.move_ended(peer, is_done)
+        self._taken.ended(peer, is_moved=is_done)
         if self.search.ended(peer, MoveEnd(end), others) and is_done:
             self._newcomer.found(peer)
-        self._lifter.move_ended(peer, is_done)
         if is_done:
             self._is_history_due = True
             self._history_at = float("-inf")
@@ -108,6 +109,7 @@ class OverlapPolicy(TreePolicy):
         super().tick()
         self._requester.tick()
         self._requester.pass_on(self._granter.tick())
+        self._taken.tick()
         self._mover.tick()
         self._lifter.tick()
         self._tell_history()
@@ -161,7 +163,7 @@ class OverlapPolicy(TreePolicy):
             case RoomAbove():
                 self._lifter.offered(peer)
             case MoveToGrandparent():
-                if not self._mover.is_busy and not self.search.is_active:
+                if not self._taken.is_busy and not self.search.is_active:
                     self._lifter.ordered(peer, message.to_parent)
             case MoveOutcome():
                 self._outcome(peer, message)
