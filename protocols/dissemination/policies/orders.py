@@ -42,10 +42,11 @@ class GivenOrders(Generic[What]):
 class OrderedMove:
     """A node above says: leave your parent, ``left``, for one of ``places``, the first that takes you.
 
-    ``on_end(to)``: it was obeyed, or (``None``) was not. ``waits_s``: so long it may wait until this node may move at
-    all.
+    ``name``: who has given it, and its number there. ``on_end(to)``: it was obeyed, or (``None``) was not. ``waits_s``:
+    so long it may wait until this node may move at all.
     """
 
+    name: tuple[NodeId, int]
     left: PeerRef
     places: Sequence[PeerRef]
     at_s: float
@@ -68,12 +69,12 @@ class TakenOrder:
         return self._order is not None
 
     def obey(self, order: OrderedMove) -> None:
-        """Begin, unless there is one already."""
-        if self.is_busy:
-            order.on_end(None)
-        else:
+        """Begin, unless there is one already. Nothing is said of the same one: the network repeats messages."""
+        if self._order is None:
             self._order, self._places, self._moving_to = order, list(order.places), None
             self.tick()
+        elif self._order.name != order.name:
+            order.on_end(None)
 
     def tick(self) -> None:
         """Begin to move, or wait until that may be."""

@@ -356,8 +356,8 @@ class CostPolicy(TreePolicy):
             self._tree.send(peer, messages.OrderEnded(self._tree.stream, message.order, to is not None))
 
         is_above = peer.id in tuple(self._tree.path)[-2:]
-        if left is not None and is_above and not self._taken.is_busy and self._obeys.take(now):
-            self._taken.obey(OrderedMove(left, (message.to,), now, ended))
+        if left is not None and is_above and (self._taken.is_busy or self._obeys.take(now)):
+            self._taken.obey(OrderedMove((peer.id, message.order), left, (message.to,), now, ended))
         else:
             ended(None)
 

@@ -121,7 +121,7 @@ class Lifter:
         if tree.parent is None or tree.parent.id != peer.id:
             return
         if len(tree.path) >= 2 and tree.path[-2] == to_parent.id:
-            self._taken.obey(OrderedMove(peer, (to_parent,), tree.now(), partial(self._went_up, peer)))
+            self._taken.obey(OrderedMove((peer.id, 0), peer, (to_parent,), tree.now(), partial(self._went_up, peer)))
 
     def _went_up(self, left: PeerRef, to: PeerRef | None) -> None:
         if to is not None:

@@ -44,7 +44,7 @@ class OrderedMover:
             ended(None)
         else:
             places = message.to_parent, *message.others
-            self._taken.obey(OrderedMove(left, places, tree.now(), ended, ORDER_WAITS_S))
+            self._taken.obey(OrderedMove((peer.id, message.number), left, places, tree.now(), ended, ORDER_WAITS_S))
 
     def _ended(self, granter: PeerRef, order: MoveOrder, left: PeerRef, to: PeerRef | None) -> None:
         if to is not None:
