@@ -13,6 +13,7 @@ from peerd.telemetry.schema import Event
 from protocols.dissemination.messages import StreamItem
 from protocols.dissemination.models import PastMove, PlannedMove
 from protocols.dissemination.names import StreamPosition
+from protocols.dissemination.tree.search import MoveEnd, ParentSearch
 
 
 class Interest(Frozen):
@@ -204,7 +205,10 @@ class TreeAccess(Protocol):
         """Send one of the policy's messages."""
 
     def move_to(self, peer: PeerRef) -> bool:
-        """Get another parent, or a first one; whether that has begun. `TreePolicy.move_ended` follows if so."""
+        """Get another parent, or a first one; whether that has begun. `TreePolicy.move_ended` follows if so.
+
+        While a search is under way, only what it tries itself begins.
+        """
 
     def emit(self, event: Event) -> None:
         """Write one of the policy's events to the event log."""
@@ -214,15 +218,17 @@ class TreePolicy(Protocol):
     """What decides the shape of one stream's tree, at one node: entry point group ``peerd.policies``.
 
     An object for each stream and node, made by a `PolicyFactory`. A subclass may leave out what it has no use for, but
-    for the search for a parent, its messages and a successor. Methods run to completion; what takes longer is done
-    by messages and `tick`. Times are seconds of `TreeAccess.now`.
+    for its messages, a successor, and these two; what it does not leave out calls what is here. Methods run to
+    completion; what takes longer is done by messages and `tick`. Times are seconds of `TreeAccess.now`.
     """
 
-    def look_for_parent(self) -> None:
-        """This node has no parent (any more): ask around, and call `TreeAccess.move_to` in the end.
+    _tree: TreeAccess
+    search: ParentSearch
+    """All that this node ever looks for a parent with; with the policy's `Question`, if it has one."""
 
-        Called when the node joins, and again whenever it is an orphan and nothing is under way for a second.
-        """
+    def look_for_parent(self) -> None:
+        """Begin the search at the seeds: the node joins, or is an orphan and nobody who knew its parent has room."""
+        self.search.look(self._tree.seeds, self._tree.producer, self._tree.now())
 
     def received(self, peer: PeerRef, message: Message) -> None:
         """One of the policy's messages. Raises `ProtocolError` for what no correct node sends."""
@@ -235,8 +241,9 @@ class TreePolicy(Protocol):
     def move_ended(self, peer: PeerRef, end: str, why: int | None, others: Sequence[PeerRef]) -> None:
         """An attempt of `TreeAccess.move_to` is over.
 
-        ``end``: a value of ``MoveEnd``. ``why``: one of ``AttachRefusal``. ``others``: whom to ask instead.
+        ``end``: a value of `MoveEnd`. ``why``: one of ``AttachRefusal``. ``others``: whom to ask instead.
         """
+        self.search.ended(peer, MoveEnd(end), others)
 
     def child_came(self, child: NodeId) -> None:
         return
@@ -246,7 +253,7 @@ class TreePolicy(Protocol):
 
     def tick(self) -> None:
         """Called four times a second."""
-        return
+        self.search.tick(self._tree.now())
 
     def successor(self) -> NodeId | None:
         """This node leaves: the child that takes its place; the others look for a parent beginning there."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Final
 
 from peerd.errors import ProtocolError
@@ -11,8 +11,7 @@ from peerd.messages import PeerRef
 from protocols.dissemination.access import NodeTree
 from protocols.dissemination.events import StreamJoined, StreamLie, StreamMoved
 from protocols.dissemination.messages import AttachRefusal
-from protocols.dissemination.tree.below import MoveEnd
-from protocols.dissemination.tree.search import ParentSearch
+from protocols.dissemination.tree.search import MoveEnd, ParentSearch
 from protocols.dissemination.tree.trust import LIES
 
 NO_PARENT: Final = "-"
@@ -21,11 +20,10 @@ LIARS_MAX: Final = 16
 
 
 class Seeking:
-    """The policy says whom to try first; whoever knew the parent that is gone is tried before it is asked."""
+    """When the search begins, and where: whoever knew a parent that is gone is tried before the policy asks others."""
 
     def __init__(self, node: NodeTree, now: float) -> None:
         self._node, self._host, self._member = node, node.host, node.member
-        self.search = ParentSearch(self._move, node.host.rng.random)
         self.orphan_since: float | None = None if node.is_producer else now
         self.moves: dict[str, int] = {}
         """How attempts to get a parent ended, counted until the metrics take it."""
@@ -37,7 +35,23 @@ class Seeking:
         self._again_at: float | None = None
         self._tries = 0
         self._move_begun: tuple[float, str, str] = (now, NO_PARENT, "new")
+        self._is_looking = False
+        """Whether the search is one that the policy has begun: of a newcomer, or because nobody known has room."""
         self._instead_of: NodeId | None = None
+
+    @property
+    def search(self) -> ParentSearch:
+        """The one search, with the question of the stream's policy."""
+        return self._node.policy.search
+
+    def _try(self, candidates: Iterable[PeerRef], instead_of: NodeId | None = None) -> None:
+        self._is_looking, self._instead_of = False, instead_of
+        self.search.begin(candidates, self._searched)
+
+    def _look(self) -> None:
+        if not self.search.is_active:
+            self._is_looking = True
+            self._node.policy.look_for_parent()
 
     def blamed(self, peer: PeerRef, error: ProtocolError) -> None:
         """A node has sent what no correct one does: name it, where it has lied about the stream as its parent."""
@@ -58,41 +72,39 @@ class Seeking:
 
     def at_member(self, producer: PeerRef) -> None:
         """This node was the producer, and needs a parent now: the one that is it."""
-        self.orphan_since, self._instead_of = self._host.now(), None
-        self.search.begin([producer], self._searched)
+        self.orphan_since = self._host.now()
+        self._try([producer])
 
     def seek(self, producer: PeerRef) -> None:
         """Another node is the producer now: an orphan begins its search there."""
         if self._node.is_producer or not self._member.up.is_orphan or self._node.leaving_since is not None:
             return
         self._pause_s, self._again_at = self._node.config.retry, self._host.now()
-        if self.search.is_active:
+        if self.search.current is not None:
             self.search.prefer(producer)
         elif self._member.up.next is None:
-            self.search.begin([producer, *self._node.record.seed_peers], self._searched)
+            self._try([producer, *self._node.record.seed_peers])
 
     def join(self) -> None:
         """Look for the first parent, unless that is under way."""
         if not self._node.is_producer and self._again_at is None:
             self._again_at = self._host.now() + self._pause_s
-            self._node.policy.look_for_parent()
+            self._look()
 
     def move_to(self, peer: PeerRef) -> bool:
-        """The policy's wish: see `protocols.dissemination.ports.TreeAccess.move_to`."""
-        if self.search.is_active or self._node.leaving_since is not None or self._node.is_producer:
+        """See `protocols.dissemination.ports.TreeAccess.move_to`."""
+        node, parent = self._node, self._node.parent
+        is_tried = self.search.current is peer
+        if not is_tried and (self.search.is_active or node.leaving_since is not None or node.is_producer):
             return False
-        return self._begin_move(peer, "new" if self._joined_at is None else "policy", None)
-
-    def _move(self, peer: PeerRef) -> bool:
-        if self._node.parent is not None:
-            return self._begin_move(peer, "leaving", self._instead_of)
-        second = self._member.second
-        is_second = second.peer is not None and second.peer.id == peer.id
-        # Whoever keeps the place of the parent that has died may not have noticed yet that it has.
-        return self._begin_move(peer, "second" if is_second else "orphan", self._member.up.died)
-
-    def _begin_move(self, peer: PeerRef, why: str, instead_of: NodeId | None) -> bool:
-        parent = self._node.parent
+        if self._is_looking or not is_tried:
+            why, instead_of = "new" if self._joined_at is None else "policy", None
+        elif parent is not None:
+            why, instead_of = "leaving", self._instead_of
+        else:
+            second = self._member.second.peer
+            # Whoever keeps the place of the parent that has died may not have noticed yet that it has.
+            why, instead_of = "orphan" if second is None or second.id != peer.id else "second", self._member.up.died
         begun = self._member.move_to(peer, self._host.now(), instead_of)
         if begun:
             self._move_begun = (self._host.now(), NO_PARENT if parent is None else format_id(parent.id), why)
@@ -115,10 +127,7 @@ class Seeking:
         )
         if end is MoveEnd.MOVED:
             self._found(peer, now)
-        if not self.search.ended(peer, end, others):
-            self._node.policy.move_ended(peer, end.value, None if why is None else int(why), others)
-        elif end is MoveEnd.MOVED:
-            self._node.policy.move_ended(peer, end.value, None, ())
+        self._node.policy.move_ended(peer, end.value, None if why is None else int(why), others)
 
     def _found(self, peer: PeerRef, now: float) -> None:
         self.orphan_since = self._again_at = None
@@ -133,16 +142,14 @@ class Seeking:
         if self._node.leaving_since is not None:
             return
         self.orphan_since = self._host.now()
-        self._instead_of = None
         second = self._member.second.peer
         above = self._member.state.ancestors[-2::-1]
-        self.search.begin(above if second is None else (second, *above), self._searched)
+        self._try(above if second is None else (second, *above))
 
     def _searched(self, is_found: bool) -> None:
-        self._instead_of = None
         if not is_found and self._node.parent is None:
             self._again_at = self._host.now() + self._pause_s
-            self._node.policy.look_for_parent()
+            self._look()
 
     def try_again(self, now: float) -> bool:
         """Nobody was found: ask the policy again and again, and now and then seeds and producer without it.
@@ -161,15 +168,12 @@ class Seeking:
         self._again_at = now + self._pause_s * self._host.rng.uniform(0.8, 1.2)
         self._tries += 1
         if self._tries % 2:
-            self._node.policy.look_for_parent()
+            self._look()
         else:
-            self.search.begin([*self._node.record.seed_peers, self._node.record.producer.peer], self._searched)
+            self._try([*self._node.record.seed_peers, self._node.record.producer.peer])
         return True
 
     def asked_to_move(self, parents: Sequence[PeerRef], is_successor: bool) -> None:
         """The parent leaves: it is still there, so nothing is lost on the way."""
-        self._instead_of = self._node.parent.id if is_successor and self._node.parent is not None else None
-        self.search.begin(parents, self._left)
-
-    def _left(self, is_found: bool) -> None:
-        self._instead_of = None
+        parent = self._node.parent
+        self._try(parents, parent.id if is_successor and parent is not None else None)

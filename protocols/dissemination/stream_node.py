@@ -249,7 +249,7 @@ class StreamNode(NodeTree):
 
     def _admit(self, peer: PeerRef, wants: Sequence[Interest], instead_of: NodeId | None) -> bool:
         is_predecessor = self.predecessor is not None and peer.id == self.predecessor.id
-        return is_predecessor or self._room_after(instead_of) > 0
+        return self._room_after(instead_of) + is_predecessor > 0  # one above the limit, however often producers change
 
     def _room_after(self, gone: NodeId | None) -> int:
         """How many children more this node would take, once one of them has gone."""

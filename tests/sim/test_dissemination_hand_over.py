@@ -143,6 +143,21 @@ def test_there_and_back_again_with_what_was_remembered_before() -> None:
     assert with_past.received >= 60
 
 
+def test_a_node_that_is_the_producer_again_and_again_has_one_child_more_than_its_limit_at_most() -> None:
+    """Each producer before comes to the new one, which is full."""
+    streams = Handing(8, 2, fan_out=2)
+    streams.subscribe_all()
+    first, *others = [streams.producer, *streams.others]
+    for other in others[:4]:
+        streams.handed_over(other)
+        streams.publish(20)
+        streams.handed_over(first)
+        streams.publish(20)
+        assert len(node_at(first).member.down.children) <= plugin_of(first).config.fan_out + 1
+    streams.settle(10.0)
+    streams.assert_nothing_lost()
+
+
 def test_a_durable_stream_is_kept_at_its_new_producer_too() -> None:
     streams = Handing(8, 3, SPEC.model_copy(update={"durable": True}))
     streams.subscribe_all()

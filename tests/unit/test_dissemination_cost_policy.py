@@ -395,6 +395,27 @@ def test_only_ancestors_give_orders() -> None:
     assert net.access[net.peers[4].id].parent == net.peers[2]
 
 
+def test_an_order_that_the_network_repeats_is_answered_once() -> None:
+    net = net_of(5, 11)
+    chain(net)
+    net.live(4.0)
+    last, giver = net.peers[4], net.peers[2]
+    answered: list[messages.OrderEnded] = []
+    send = net.access[last.id].send
+
+    def noted(peer: PeerRef, message: Message) -> None:
+        answered.extend([message] if isinstance(message, messages.OrderEnded) else [])
+        send(peer, message)
+
+    net.access[last.id].send = noted  # type: ignore[method-assign]  # the test looks on
+    for number in (7, 7, 8):
+        net.policies[last.id].received(giver, messages.OrderToMove(STREAM, number, giver))
+    assert answered == [messages.OrderEnded(STREAM, 8, False)]
+    net.run()
+    assert net.access[last.id].parent == giver
+    assert answered[1:] == [messages.OrderEnded(STREAM, 7, True)]
+
+
 def test_a_report_that_contradicts_itself_is_refused() -> None:
     net = net_of(3, 12)
     chain(net)

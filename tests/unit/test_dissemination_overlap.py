@@ -455,6 +455,16 @@ def test_a_node_does_not_move_again_before_some_items_have_come() -> None:
     assert tree.moves == [Y, Z]
 
 
+def test_an_order_that_the_network_repeats_is_reported_once_and_another_one_is_refused() -> None:
+    tree = FakeTree()
+    policy = policy_at(tree)
+    for number in (1, 1, 2):
+        policy.received(ROOT, MoveOrder(STREAM, number, ABOVE.id, Y))
+    assert tree.take(MoveReport) == [(ROOT, MoveReport(STREAM, 2, False, Y.id))]
+    policy.move_ended(Y, "moved", None, [])
+    assert tree.moves == [Y] and tree.take(MoveReport) == [(ROOT, MoveReport(STREAM, 1, True, Y.id))]
+
+
 def test_a_node_that_must_stay_for_a_while_moves_afterwards() -> None:
     for patience_s in (1.0, 2.5):
         tree = FakeTree()

@@ -12,8 +12,7 @@ from hypothesis import HealthCheck, given, settings, strategies as st
 from peerd.ids import NodeId
 from peerd.messages import Message, PeerRef
 from protocols.dissemination.messages import Reserve, Reserved, TreeHeartbeat, Unreserve
-from protocols.dissemination.tree.below import MoveEnd
-from protocols.dissemination.tree.search import ParentSearch
+from protocols.dissemination.tree.search import MoveEnd, ParentSearch
 from protocols.dissemination.tree.second import AGAIN_MAX_S, AGAIN_S, HELD_S, PLACES_MAX
 from tests.unit.test_dissemination_tree import STREAM, Net
 

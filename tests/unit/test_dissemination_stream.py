@@ -60,8 +60,7 @@ from protocols.dissemination.stream import (
     decode_record,
 )
 from protocols.dissemination.subscriptions import FORGET_S, StreamSubscriptions
-from protocols.dissemination.tree.below import MoveEnd
-from protocols.dissemination.tree.search import TRIES_MAX, ParentSearch
+from protocols.dissemination.tree.search import TRIES_MAX, MoveEnd, Offer, ParentSearch, Question
 
 PEERS = [PeerRef(NodeId(i + 1), "127.0.0.1", 7000 + i) for i in range(200)]
 SPEC = StreamSpec(name="news", kind="classes", policy="first_fit", settings={"delta": 0.2, "on": True})
@@ -285,6 +284,53 @@ def test_the_end_of_another_move_is_not_the_searchs() -> None:
     over = begun(search, PEERS[:1])
     assert not search.ended(PEERS[3], MoveEnd.MOVED, ())
     assert not over and search.current == PEERS[0]
+
+
+def asking_search(**limits: Any) -> tuple[ParentSearch, list[PeerRef], list[PeerRef]]:
+    asked: list[PeerRef] = []
+    tried: list[PeerRef] = []
+
+    def move_to(peer: PeerRef) -> bool:
+        tried.append(peer)
+        return True
+
+    question = Question(NodeId(1 << 100), asked.append, 1.0, **limits)
+    return ParentSearch(move_to, lambda: 0.5, question=question), asked, tried
+
+
+def test_a_search_with_a_question_goes_down_along_the_best_and_tries_offers_by_their_score() -> None:
+    search, asked, tried = asking_search(asked_max=6)
+    search.look(PEERS[:3], PEERS[9], 0.0)
+    search.answered(1, PEERS[0].id, Offer(PEERS[0], 0.5), (PEERS[3],))
+    search.answered(1, PEERS[1].id, Offer(PEERS[1], 0.7), (PEERS[4],))  # worse: nobody below it is asked
+    search.answered(1, PEERS[1].id, Offer(PEERS[1], 0.0), (PEERS[4],))  # twice, as the network repeats messages
+    search.answered(1, PEERS[2].id, None, (PEERS[5], PEERS[0], PEERS[6], PEERS[7]))
+    assert asked == [*PEERS[:4], PEERS[5], PEERS[6]] and not tried
+    search.answered(1, PEERS[5].id, Offer(PEERS[5], 0.5, depth=-1))
+    search.tick(0.9)
+    assert not tried
+    search.tick(1.0)
+    search.ended(tried[-1], MoveEnd.DECLINED, (PEERS[8], PEERS[2]))  # the last had no room when it was asked
+    search.answered(1, PEERS[6].id, Offer(PEERS[6], 0.0))  # too late
+    while search.current is not None:
+        search.ended(search.current, MoveEnd.SILENT, ())
+    assert tried == [PEERS[5], PEERS[0], PEERS[1], PEERS[8]]
+
+
+def test_what_was_asked_counts_no_more_once_another_search_has_begun() -> None:
+    search, asked, tried = asking_search()
+    search.look([], PEERS[9], 0.0)
+    search.look(PEERS, PEERS[9], 0.0)
+    assert asked == [PEERS[9]], "a search is under way"
+    search.begin([PEERS[1]])
+    search.answered(1, PEERS[9].id, Offer(PEERS[9], 0.0))
+    search.tick(5.0)
+    search.ended(PEERS[1], MoveEnd.MOVED, ())
+    search.look([], PEERS[8], 6.0)
+    search.answered(1, PEERS[8].id, Offer(PEERS[9], 0.0))
+    assert tried == [PEERS[1]]
+    search.answered(2, PEERS[8].id, Offer(PEERS[3], 0.0))
+    assert tried == [PEERS[1], PEERS[3]]
 
 
 def fixed_host() -> Any:

@@ -18,9 +18,9 @@ from protocols.dissemination.loading import load_kind
 from protocols.dissemination.messages import StreamItem
 from protocols.dissemination.names import START, StreamPosition, stream_key
 from protocols.dissemination.ports import Interest, InterestKind, ParsedItem
-from protocols.dissemination.tree.below import MoveEnd
 from protocols.dissemination.tree.member import StreamMember
 from protocols.dissemination.tree.replay import BufferLimits
+from protocols.dissemination.tree.search import MoveEnd
 from protocols.dissemination.tree.subscription import Delivered, Lost
 from protocols.dissemination.tree.upstream import NARROW_AFTER_S
 from protocols.dissemination.tree.wants import SENT_MAX, Wants

@@ -28,11 +28,11 @@ from protocols.dissemination.messages import (
 )
 from protocols.dissemination.names import StreamPosition, stream_key
 from protocols.dissemination.ports import InterestKind, ParsedItem
-from protocols.dissemination.tree.below import MoveEnd
 from protocols.dissemination.tree.links import UPLINK_STEPS, Completeness, Uplink, UplinkStage
 from protocols.dissemination.tree.member import StreamMember
 from protocols.dissemination.tree.replay import BufferLimits
 from protocols.dissemination.tree.seals import in_messages
+from protocols.dissemination.tree.search import MoveEnd
 
 STREAM = stream_key("s")
 ME, ONE, OTHER = (PeerRef(NodeId(number), "127.0.0.1", number) for number in (1, 2, 3))

@@ -14,7 +14,6 @@ from peerd.ids import NodeId
 from peerd.messages import Message, PeerRef
 from peerd.telemetry.schema import Event
 from protocols.dissemination.ports import TreeAccess, TreePolicy
-from protocols.dissemination.tree.below import MoveEnd
 from protocols.dissemination.tree.search import ParentSearch
 
 NO_SETTINGS: Final = "the policy first_fit has no settings"
@@ -25,19 +24,10 @@ class FirstFit(TreePolicy):
 
     def __init__(self, tree: TreeAccess) -> None:
         self._tree = tree
-        self._search = ParentSearch(tree.move_to, tree.random)
-
-    def look_for_parent(self) -> None:
-        if not self._search.is_active:
-            tree = self._tree
-            seeds = sorted(tree.seeds, key=lambda seed: (tree.random(), seed.id))
-            self._search.begin([*seeds, tree.producer], lambda is_found: None)
+        self.search = ParentSearch(tree.move_to, tree.random)
 
     def received(self, peer: PeerRef, message: Message) -> None:
         raise ProtocolError("unknown_policy_message", f"first_fit has no {type(message).__name__}")
-
-    def move_ended(self, peer: PeerRef, end: str, why: int | None, others: Sequence[PeerRef]) -> None:
-        self._search.ended(peer, MoveEnd(end), others)
 
     def successor(self) -> NodeId | None:
         """The child that has been here for longest."""

@@ -3,23 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from enum import Enum
 from typing import Protocol
 
 from peerd.messages import PeerRef
 from protocols.dissemination.messages import AttachRefusal, StreamItem
 from protocols.dissemination.names import StreamPosition
 from protocols.dissemination.ports import ParsedItem
-
-
-class MoveEnd(Enum):
-    """How an attempt to get a parent ended."""
-
-    MOVED = "moved"
-    DECLINED = "declined"
-    CIRCLE = "circle"
-    """The new parent is below this node, or it cannot be known whether it is."""
-    SILENT = "silent"
+from protocols.dissemination.tree.search import MoveEnd
 
 
 class Below(Protocol):

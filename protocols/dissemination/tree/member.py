@@ -19,12 +19,12 @@ from protocols.dissemination.interests.errors import ItemError
 from protocols.dissemination.messages import AttachRefusal, StreamItem
 from protocols.dissemination.names import START, StreamPosition
 from protocols.dissemination.ports import Holder, Interest, InterestKind, ParsedItem
-from protocols.dissemination.tree.below import MoveEnd
 from protocols.dissemination.tree.downstream import Admit, Downstream
 from protocols.dissemination.tree.latest import LatestItems
 from protocols.dissemination.tree.links import EdgeMessage, Intake
 from protocols.dissemination.tree.past import SLICE_BYTES
 from protocols.dissemination.tree.replay import BufferLimits
+from protocols.dissemination.tree.search import MoveEnd
 from protocols.dissemination.tree.second import Places, SecondParent
 from protocols.dissemination.tree.state import MemberState
 from protocols.dissemination.tree.subscription import Delivered, OwnSubscription

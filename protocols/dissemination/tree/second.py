@@ -21,9 +21,8 @@ from peerd.frozen import Frozen
 from peerd.ids import NodeId
 from peerd.messages import PeerRef
 from protocols.dissemination.messages import DEPTH_MAX, PLACES_TOLD_MAX, Reserve, Reserved, Unreserve
-from protocols.dissemination.tree.below import MoveEnd
 from protocols.dissemination.tree.links import ChildStage, Downlink
-from protocols.dissemination.tree.search import ParentSearch
+from protocols.dissemination.tree.search import MoveEnd, ParentSearch
 from protocols.dissemination.tree.state import MemberState
 
 SETTLED_S: Final = 5.0
@@ -74,7 +73,7 @@ class SecondParent:
         if is_due and above and not is_moving:
             self._next_at = now + self._pause_s
             self._pause_s = min(2 * self._pause_s, AGAIN_MAX_S)
-            self._search.begin(above, lambda is_found: None)
+            self._search.begin(above)
 
     def _begin_anew(self, parent: PeerRef) -> None:
         self.leave(except_for=parent.id)

@@ -35,10 +35,11 @@ from protocols.dissemination.messages import (
 )
 from protocols.dissemination.names import StreamPosition
 from protocols.dissemination.ports import ParsedItem
-from protocols.dissemination.tree.below import Below, MoveEnd
+from protocols.dissemination.tree.below import Below
 from protocols.dissemination.tree.climbing import Climbing
 from protocols.dissemination.tree.latest import LatestItems
 from protocols.dissemination.tree.links import PARKED_MAX, PARKED_S, EdgeMessage, Intake, Uplink, UplinkStage
+from protocols.dissemination.tree.search import MoveEnd
 from protocols.dissemination.tree.state import MOVE_S, SILENT_S, MemberState, bad_item
 from protocols.dissemination.tree.trust import Trust
 from protocols.dissemination.tree.wants import Ask

@@ -32,9 +32,9 @@ from protocols.dissemination.ports import (
     TreePolicy,
 )
 from protocols.dissemination.tree.allowance import PastAllowance
-from protocols.dissemination.tree.below import MoveEnd
 from protocols.dissemination.tree.member import StreamMember
 from protocols.dissemination.tree.replay import BufferLimits
+from protocols.dissemination.tree.search import MoveEnd
 from protocols.dissemination.tree.subscription import Delivered, Lost
 from protocols.dissemination.tree.wants import Wants
 

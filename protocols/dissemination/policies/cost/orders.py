@@ -8,19 +8,21 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
-from typing import Final, NamedTuple
+from dataclasses import dataclass
+from typing import Final
 
 from peerd.ids import NodeId, format_id
 from peerd.messages import PeerRef
 from protocols.dissemination.models import AT_MS_MAX, PastMove
+from protocols.dissemination.policies.cost.messages import OrderEnded, OrderToMove
 from protocols.dissemination.policies.cost.transformations import Family, Transformation
+from protocols.dissemination.policies.orders import GivenOrders
+from protocols.dissemination.ports import TreeAccess
 
 HISTORY_MAX: Final = 64
 MEASURE_WINDOWS: Final = 1.5
 """What a change has brought is looked at after so many windows, when all figures are new, and before the next round."""
 UNIT: Final = "items that are late, times their delay, a second"
-ORDERS_MAX: Final = 1 << 32
 
 
 @dataclass(eq=False, slots=True)
@@ -34,8 +36,6 @@ class OrderedChange:
     touched: frozenset[NodeId]
     before: float
     predicted: float
-    order: int
-    deadline_s: float
     moved: int = 0
     ended_s: float | None = None
     ended_ms: int = 0
@@ -62,82 +62,62 @@ class OrderedChange:
         )
 
 
-class _MyOrder(NamedTuple):
-    """An order that this node has got, and carries out."""
+class Changes:
+    """What a node has changed in its family, and changes: one transformation at a time, and of that one move."""
 
-    giver: PeerRef
-    number: int
-    to: NodeId
+    def __init__(self, tree: TreeAccess, timeout_s: float, on_ended: Callable[[OrderedChange], None]) -> None:
+        self._tree = tree
+        self._timeout_s = timeout_s
+        self._on_ended = on_ended
+        self._given: GivenOrders[OrderedChange] = GivenOrders()
+        self._past: deque[OrderedChange] = deque(maxlen=HISTORY_MAX)
+        self.clock_ms = 0
+        """When the newest item was published, milliseconds since 1970: no other clock shows the date here."""
 
-
-@dataclass(slots=True)
-class Orders:
-    """What a node has ordered, and what it was ordered to do."""
-
-    give: Callable[[PeerRef, int, PeerRef], None]
-    """Tell a node, by the number of the order, to get a parent."""
-    on_ended: Callable[[OrderedChange], None]
-    current: OrderedChange | None = None
-    mine: _MyOrder | None = None
-    past: deque[OrderedChange] = field(default_factory=lambda: deque(maxlen=HISTORY_MAX))
-    clock_ms: int = 0
-    """When the newest item was published, milliseconds since 1970: there is no other clock that shows the date here."""
-    _number: int = 0
+    @property
+    def is_busy(self) -> bool:
+        """Whether one is under way."""
+        return bool(self._given.open)
 
     def begin(
-        self,
-        transformation: Transformation,
-        family: Family,
-        peers: Mapping[NodeId, PeerRef],
-        predicted: float,
-        deadline_s: float,
+        self, transformation: Transformation, family: Family, peers: Mapping[NodeId, PeerRef], predicted: float
     ) -> None:
         """Begin a change."""
         touched = frozenset(family.touched(transformation))
         before = family.loss_of(touched)
         assert before is not None, "a transformation touches relatives only"
         parents = {move.node: family.old_parent(move.node) for move in transformation.moves}
-        self._number = (self._number + 1) % ORDERS_MAX
-        self.current = OrderedChange(
-            transformation, parents, peers, touched, before, predicted, self._number, deadline_s
-        )
-        self._next(self.current)
+        self._next(OrderedChange(transformation, parents, peers, touched, before, predicted))
 
     def _next(self, change: OrderedChange) -> None:
         move = change.transformation.moves[change.moved]
-        self.give(change.peers[move.node], change.order, change.peers[move.to])
+        number = self._given.give(move.node, change, self._tree.now() + self._timeout_s)
+        self._tree.send(change.peers[move.node], OrderToMove(self._tree.stream, number, change.peers[move.to]))
 
-    def ended(self, peer: PeerRef, order: int, *, is_moved: bool, now: float, timeout_s: float) -> None:
+    def reported(self, peer: PeerRef, message: OrderEnded) -> None:
         """A node says what came of an order."""
-        change = self.current
-        if change is None or change.order != order or change.transformation.moves[change.moved].node != peer.id:
-            return
-        if not is_moved:
-            self._end(now)
-            return
-        change.moved += 1
-        if change.is_complete:
-            self._end(now)
-        else:
-            change.deadline_s = now + timeout_s
-            self._next(change)
+        change = self._given.ended(peer, message.order)
+        if change is not None:
+            change.moved += message.is_moved
+            if message.is_moved and not change.is_complete:
+                self._next(change)
+            else:
+                self._end(change)
 
-    def tick(self, now: float) -> None:
+    def tick(self) -> None:
         """Give up what takes too long."""
-        if self.current is not None and now >= self.current.deadline_s:
-            self._end(now)
+        for _, change in self._given.late(self._tree.now()):
+            self._end(change)
 
-    def _end(self, now: float) -> None:
-        change, self.current = self.current, None
-        assert change is not None
-        change.ended_s, change.ended_ms = now, self.clock_ms
+    def _end(self, change: OrderedChange) -> None:
+        change.ended_s, change.ended_ms = self._tree.now(), self.clock_ms
         if change.moved:
-            self.past.append(change)
-        self.on_ended(change)
+            self._past.append(change)
+        self._on_ended(change)
 
     def to_measure(self, now: float, window_s: float) -> OrderedChange | None:
         """The last change, when it is old enough to see what it has brought."""
-        change = self.past[-1] if self.past and self.current is None else None
+        change = self._past[-1] if self._past and not self.is_busy else None
         if change is None or change.measured is not None or not change.is_complete or change.ended_s is None:
             return None
         age_s = now - change.ended_s
@@ -145,18 +125,4 @@ class Orders:
 
     def history(self) -> list[PastMove]:
         """What was changed lately, oldest first."""
-        return [change.past_move() for change in self.past]
-
-    # Being ordered
-
-    def obey(self, giver: PeerRef, number: int, to: NodeId) -> None:
-        """This node moves on somebody's order."""
-        self.mine = _MyOrder(giver, number, to)
-
-    def obeyed(self, to: NodeId) -> _MyOrder | None:
-        """A move is over: the order that it was for."""
-        mine = self.mine
-        if mine is None or mine.to != to:
-            return None
-        self.mine = None
-        return mine
+        return [change.past_move() for change in self._past]

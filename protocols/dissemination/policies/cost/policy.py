@@ -15,16 +15,16 @@ from protocols.dissemination.models import PastMove, PlannedMove
 from protocols.dissemination.policies.cost import messages
 from protocols.dissemination.policies.cost.events import EVENTS, AdaptationMeasured, TreeAdapted
 from protocols.dissemination.policies.cost.family import Relations, branch_figures
-from protocols.dissemination.policies.cost.joining import PlaceSearch
 from protocols.dissemination.policies.cost.measuring import Rates, is_far
 from protocols.dissemination.policies.cost.model import Branch, Costs, processing_s, step_loss
-from protocols.dissemination.policies.cost.orders import UNIT, OrderedChange, Orders
+from protocols.dissemination.policies.cost.orders import UNIT, Changes, OrderedChange
 from protocols.dissemination.policies.cost.rounds import NodeRounds
 from protocols.dissemination.policies.cost.settings import CostSettings, read_settings
 from protocols.dissemination.policies.cost.transformations import Family, Kind, Transformation, rate_max
-from protocols.dissemination.ports import ParsedItem, TreeAccess
+from protocols.dissemination.policies.orders import OrderedMove, TakenOrder
+from protocols.dissemination.ports import ParsedItem, TreeAccess, TreePolicy
 from protocols.dissemination.tree.allowance import ASK_COST, ASKS_BURST_MAX, PastAllowance
-from protocols.dissemination.tree.below import MoveEnd
+from protocols.dissemination.tree.search import MoveEnd, Offer, ParentSearch, Question
 
 PLAN_MAX: Final = 8
 PLAN_KEPT_S: Final = 2.0
@@ -46,11 +46,13 @@ ORDERS_A_ROUND: Final = 2
 PLACES_AT_ONCE: Final = 100
 PLACES_A_SECOND: Final = 50
 """Newcomers that a node works a place out for, in the long run; who gets no answer asks again."""
+JOIN_S: Final = 1.0
+"""After so long a newcomer takes the best of the offers that it has."""
 NEEDS_ROOM: Final = (Kind.PARENT_CHILD_SWAP, Kind.UNCLE_NEPHEW_SWAP)
 """These put one more child below the node that decides before they take one away."""
 
 
-class CostPolicy:
+class CostPolicy(TreePolicy):
     """Implements `protocols.dissemination.ports.TreePolicy`."""
 
     def __init__(self, tree: TreeAccess, settings: CostSettings, rounds: NodeRounds) -> None:
@@ -59,8 +61,10 @@ class CostPolicy:
         self._rounds = rounds
         self._rates = Rates()
         self._relations = Relations(tree)
-        self._orders = Orders(self._give_order, self._change_ended)
-        self._search: PlaceSearch | None = None
+        self._changes = Changes(tree, settings.order_timeout, self._change_ended)
+        self._taken = TakenOrder(tree)
+        question = Question(tree.me.id, self._ask_for_place, JOIN_S, settings.join_asks)
+        self.search = ParentSearch(tree.move_to, tree.random, question=question)
         self._asked: tuple[PeerRef, ...] = ()
         self._told_children: dict[NodeId, tuple[tuple[PeerRef, ...], float]] = {}
         self._parent: NodeId | None = None
@@ -71,7 +75,6 @@ class CostPolicy:
         self._window_at = self._round_at = tree.now()
         self._reports = TokenBucket(1.0, REPORTS_BURST, tree.now())
         self._is_report_due = False
-        self._asks = 0
         self._plan: Sequence[PlannedMove] | None = None
         self._planned_at = 0.0
         now, round_s = tree.now(), settings.round
@@ -102,23 +105,12 @@ class CostPolicy:
         rate = self._rates.all if self._tree.is_producer else self._rates.own
         return self._relations.family(self.costs, rate)
 
-    # Joining
-
-    def look_for_parent(self) -> None:
-        """See `TreePolicy`: by the cost of each place."""
-        search = self._search
-        if search is not None and (search.is_asking or search.is_moving):
-            return
-        self._asks += 1
-        self._search = PlaceSearch(
-            self._tree.me.id, self._settings.join_asks, self._ask_for_place, self._relations.to_peer, self._tree.move_to
-        )
-        self._search.begin(list(self._tree.seeds) or [self._tree.producer], self._tree.now())
+    # Joining: the same search as the greedy algorithm's (section 3.3.1), but down the best branch, not over all nodes
 
     def _ask_for_place(self, peer: PeerRef) -> None:
         branch = self._branch() if self._rates.is_known else None
         most, all = (None, None) if branch is None else (branch.rate_max, branch.rate_sum)
-        self._tree.send(peer, messages.AskForPlace(self._tree.stream, self._asks, most, all))
+        self._tree.send(peer, messages.AskForPlace(self._tree.stream, self.search.attempt, most, all))
 
     def _branch(self) -> Branch:
         figures = branch_figures(self._figures())
@@ -151,6 +143,12 @@ class CostPolicy:
             ),
         )
 
+    def _offered(self, peer: PeerRef, message: messages.PlaceOffered) -> None:
+        """What an item's delay would cost the newcomer there, and the others below that node."""
+        loss = message.rate_sum * (message.delay_s + self._relations.to_peer(peer)) + message.others
+        offer = Offer(peer, loss) if message.has_room else None
+        self.search.answered(message.ask, peer.id, offer, message.children)
+
     def _own_arrival_s(self) -> float:
         parent = self._tree.parent
         return 0.0 if parent is None else self._arrival_s + self._relations.to_peer(parent)
@@ -158,17 +156,9 @@ class CostPolicy:
     def move_ended(self, peer: PeerRef, end: str, why: int | None, others: Sequence[PeerRef]) -> None:
         """See `TreePolicy`."""
         is_moved = end == MoveEnd.MOVED.value
+        super().move_ended(peer, end, why, others)
         self._check_parent()
-        mine = self._orders.obeyed(peer.id)
-        if mine is not None:
-            self._tree.send(mine.giver, messages.OrderEnded(self._tree.stream, mine.number, is_moved))
-        search = self._search
-        if search is None or not search.is_moving:
-            return
-        if not is_moved and self._tree.parent is None:
-            search.failed(peer, MoveEnd(end), others)
-        if is_moved or self._tree.parent is not None or not search.is_moving:
-            self._search = None
+        self._taken.ended(peer, is_moved=is_moved)
 
     def _check_parent(self) -> None:
         parent = self._tree.parent
@@ -180,8 +170,7 @@ class CostPolicy:
         self._parent, self._asked = id, ()
         self._relations.forget_told()
         if parent is not None:
-            if self._search is not None and not self._search.is_moving:
-                self._search = None  # the mechanism was faster: it tries the nodes above a lost parent first
+            self.search.stop()
             self._report()
 
     # Messages
@@ -204,14 +193,12 @@ class CostPolicy:
             case messages.OrderToMove():
                 self._ordered(peer, message)
             case messages.OrderEnded():
-                now, timeout_s = self._tree.now(), self._settings.order_timeout
-                self._orders.ended(peer, message.order, is_moved=message.is_moved, now=now, timeout_s=timeout_s)
+                self._changes.reported(peer, message)
             case messages.AskForPlace():
                 self._offer_place(peer, message)
             case messages.PlaceOffered():
                 self._check_parent()
-                if self._search is not None and message.ask == self._asks:
-                    self._search.offered(peer, message)
+                self._offered(peer, message)
             case messages.AskToHold() | messages.HoldsStill() | messages.AskToYield() | messages.Yields():
                 self._rounds.received(peer, message, stream, None if parent is None else parent.id)
             case _:
@@ -236,7 +223,7 @@ class CostPolicy:
     def passed(self, item: ParsedItem, is_own: bool, children: Sequence[NodeId]) -> None:
         """See `TreePolicy`."""
         self._rates.count(is_own=is_own)
-        self._orders.clock_ms = item.item.published_ms
+        self._changes.clock_ms = item.item.published_ms
 
     def _figures(self) -> messages.NodeFigures:
         costs = self.costs
@@ -301,9 +288,8 @@ class CostPolicy:
         now = self._tree.now()
         self._check_parent()
         self._rounds.tick(now)
-        self._orders.tick(now)
-        if self._search is not None:
-            self._search.tick(now)
+        self._changes.tick()
+        super().tick()
         if self._is_report_due:
             self._report()
         if now - self._window_at >= self._settings.window:
@@ -322,7 +308,7 @@ class CostPolicy:
     def adapt(self) -> None:
         """See `Adapting`: the best transformation of this node's family, if it is worth while."""
         self._involved = frozenset()
-        is_busy = self._is_involved or self._orders.current is not None or self._orders.mine is not None
+        is_busy = self._is_involved or self._changes.is_busy or self._taken.is_busy
         if is_busy or not self._rates.is_known:
             return
         family = self._family()
@@ -331,9 +317,8 @@ class CostPolicy:
             return
         transformation, gain = best
         self._involved = frozenset(family.touched(transformation) | {move.node for move in transformation.moves})
-        deadline_s = self._tree.now() + self._settings.order_timeout
         peers = self._relations.peers() | {self._tree.me.id: self._tree.me}
-        self._orders.begin(transformation, family, peers, gain, deadline_s)
+        self._changes.begin(transformation, family, peers, gain)
 
     def _ranked(self, family: Family) -> list[tuple[Transformation, float]]:
         """The transformations that are worth while, the best first. None while figures are missing, or contradict."""
@@ -363,17 +348,18 @@ class CostPolicy:
         """See `Adapting`."""
         self.tell(child, messages.CostToken(self._tree.stream, child in self._involved))
 
-    def _give_order(self, node: PeerRef, order: int, to: PeerRef) -> None:
-        self._tree.send(node, messages.OrderToMove(self._tree.stream, order, to))
-
     def _ordered(self, peer: PeerRef, message: messages.OrderToMove) -> None:
         """An order of the parent or of its parent; from anybody else, who was that a moment ago perhaps, not obeyed."""
+        now, left = self._tree.now(), self._tree.parent
+
+        def ended(to: PeerRef | None) -> None:
+            self._tree.send(peer, messages.OrderEnded(self._tree.stream, message.order, to is not None))
+
         is_above = peer.id in tuple(self._tree.path)[-2:]
-        is_free = is_above and self._orders.mine is None and message.to.id != self._tree.me.id
-        if is_free and self._obeys.take(self._tree.now()) and self._tree.move_to(message.to):
-            self._orders.obey(peer, message.order, message.to.id)
+        if left is not None and is_above and (self._taken.is_busy or self._obeys.take(now)):
+            self._taken.obey(OrderedMove((peer.id, message.order), left, (message.to,), now, ended))
         else:
-            self._tree.send(peer, messages.OrderEnded(self._tree.stream, message.order, False))
+            ended(None)
 
     def _change_ended(self, change: OrderedChange) -> None:
         move = change.transformation.moves[0]
@@ -390,7 +376,7 @@ class CostPolicy:
         self._tree.emit(event)
 
     def _measure(self, now: float) -> None:
-        change = self._orders.to_measure(now, self._settings.window)
+        change = self._changes.to_measure(now, self._settings.window)
         after = self._family().loss_of(change.touched) if change and self._relations.is_complete() else None
         if change is None or after is None:
             return
@@ -446,7 +432,7 @@ class CostPolicy:
 
     def history(self) -> Sequence[PastMove]:
         """See `TreePolicy`."""
-        return self._orders.history()
+        return self._changes.history()
 
     def figures(self) -> Mapping[str, float]:
         """See `TreePolicy`."""

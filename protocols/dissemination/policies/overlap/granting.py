@@ -16,6 +16,7 @@ from typing import Final
 from peerd.ids import NodeId, format_id
 from peerd.messages import PeerRef
 from protocols.dissemination.models import PastMove, PlannedMove
+from protocols.dissemination.policies.orders import GivenOrders
 from protocols.dissemination.policies.overlap.events import ReorganisationDecided, ReorganisationMeasured
 from protocols.dissemination.policies.overlap.item_bits import from_bits
 from protocols.dissemination.policies.overlap.messages import (
@@ -83,7 +84,6 @@ class _Ordered:
     cost: float
     """For the new parent alone."""
     nodes_asked: int
-    at_s: float
 
 
 @dataclass(slots=True)
@@ -114,8 +114,8 @@ class Granter:
         """Moves that may still be ordered of the batch that was chosen last."""
         self._looking: Sequence[_Request] = ()
         """Those that the sweep under way is for."""
-        self._ordered: dict[int, _Ordered] = {}
-        self._number = 0
+        self._given: GivenOrders[_Ordered] = GivenOrders()
+        self._sweeps = 0
         self._orders: deque[float] = deque()
         self._done: OrderedDict[int, _Done] = OrderedDict()
         self.clock_ms = 0
@@ -164,9 +164,8 @@ class Granter:
         """Time passes. Returns what is to go on up, as the other methods do."""
         now, settings = self._tree.now(), self._settings
         passed_on = self._found(self.sweeper.tick())
-        for number, ordered in list(self._ordered.items()):
-            if now - ordered.at_s >= ORDER_S:
-                self._decided(number, ordered.to.id, "silent")
+        for number, ordered in self._given.late(now):
+            self._decided(number, ordered, ordered.to.id, "silent")
         if self._batch and not self._looking and now - self._batch_at >= settings.batch_interval:
             best = sorted(self._batch.values(), key=_by_cost, reverse=True)
             self._chosen = deque(best[: settings.top * LOOKED_AT_MAX])
@@ -181,9 +180,9 @@ class Granter:
         passed_on: list[Reorganise] = []
         while not self._looking and self._chosen and self._may_order() > 0:
             self._looking = [self._chosen.popleft() for _ in range(min(SOUGHT_MAX, len(self._chosen)))]
-            self._number += 1
+            self._sweeps += 1
             movers = [Mover(r.message.items, r.items, r.limit, r.branch, r.as_child) for r in self._looking]
-            passed_on += self._found(self.sweeper.begin(self._number, movers))
+            passed_on += self._found(self.sweeper.begin(self._sweeps, movers))
         return passed_on
 
     def _may_order(self) -> int:
@@ -213,7 +212,7 @@ class Granter:
         return passed_on
 
     def _is_of_use(self, request: _Request, place: FreePlace, taken: dict[NodeId, int]) -> bool:
-        going = {each.request.child.id for each in self._ordered.values()}  # two must not go below each other
+        going = {mover for mover, _, _ in self._given.open.values()}  # two must not go below each other
         is_elsewhere = place.peer.id not in going | {request.child.id, request.asker}
         return is_elsewhere and self.sweeper.score(place) < request.limit and taken.get(place.peer.id, 0) < place.room
 
@@ -226,22 +225,20 @@ class Granter:
 
     def _order(self, request: _Request, places: Sequence[FreePlace], nodes_asked: int) -> None:
         now, best = self._tree.now(), places[0]
-        self._number += 1
         self._grants -= 1
         self._orders.append(now)
-        gain = request.cost - best.cost
-        self._ordered[self._number] = _Ordered(request, best.peer, gain, best.shared, nodes_asked, now)
+        ordered = _Ordered(request, best.peer, request.cost - best.cost, best.shared, nodes_asked)
+        number = self._given.give(request.child.id, ordered, now + ORDER_S)
         others = tuple(place.peer for place in places[1:])
-        self._tree.send(request.child, MoveOrder(self._tree.stream, self._number, request.asker, best.peer, others))
+        self._tree.send(request.child, MoveOrder(self._tree.stream, number, request.asker, best.peer, others))
 
     def reported(self, peer: PeerRef, message: MoveReport) -> None:
         """A mover has moved, or has not."""
-        ordered = self._ordered.get(message.number)
-        if ordered is not None and ordered.request.child.id == peer.id:
-            self._decided(message.number, message.to_parent, "moved" if message.is_done else "declined")
+        ordered = self._given.ended(peer, message.number)
+        if ordered is not None:
+            self._decided(message.number, ordered, message.to_parent, "moved" if message.is_done else "declined")
 
-    def _decided(self, number: int, to: NodeId, outcome: str) -> None:
-        ordered = self._ordered.pop(number)
+    def _decided(self, number: int, ordered: _Ordered, to: NodeId, outcome: str) -> None:
         request = ordered.request
         self._emit(request, to, outcome, ordered.gain, ordered.nodes_asked)
         if outcome == "moved":
@@ -294,7 +291,7 @@ class Granter:
 
     def plan(self) -> list[PlannedMove]:
         """What is ordered, is being looked at, or waits to be; best first."""
-        found = [_planned(each.request, each.to, each.gain) for each in self._ordered.values()]
+        found = [_planned(each.request, each.to, each.gain) for _, each, _ in self._given.open.values()]
         waiting = [*self._looking, *self._chosen, *sorted(self._batch.values(), key=_by_cost, reverse=True)]
         return found + [_planned(request, None, request.cost) for request in waiting]
 

@@ -8,13 +8,12 @@ are about equal, the nearest; then the one with the fewest children; then the hi
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Final
 
 from msgspec.structs import replace
 
 from peerd.errors import ProtocolError
-from peerd.ids import NodeId, format_id
+from peerd.ids import format_id
 from peerd.lib.admission import TokenBucket
 from peerd.limits import KIB
 from peerd.messages import PeerRef
@@ -28,10 +27,8 @@ from protocols.dissemination.policies.overlap.settings import OverlapSettings
 from protocols.dissemination.ports import ChildInfo, Interest, TreeAccess
 from protocols.dissemination.statistics.received import ItemSet
 from protocols.dissemination.tree.allowance import ASK_COST, ASKS_BURST_MAX, PastAllowance, new_looks
-from protocols.dissemination.tree.below import MoveEnd
-from protocols.dissemination.tree.search import ParentSearch
+from protocols.dissemination.tree.search import Offer, ParentSearch, Question
 
-SEEDS_ASKED_MAX: Final = 8
 MOVES_TRIED_MAX: Final = 6
 """Offers, and nodes that those name instead, that are tried before all is asked again."""
 ADDS_A_SECOND_MAX: Final = 50.0
@@ -42,94 +39,50 @@ NEAR_SHARE: Final = 0.8
 """One of two equal offers is nearer when its round trip is shorter than this part of the other's."""
 
 
-@dataclass(frozen=True, slots=True)
-class _Offer:
-    peer: PeerRef
-    missing: float
-    rtt_s: float
-    children: int
-    depth: int
-
-
-class ParentFinder:
-    """A node's own search for a parent."""
+class Newcomer:
+    """What a node asks and chooses by while it looks for a parent."""
 
     def __init__(self, tree: TreeAccess, settings: OverlapSettings, known: Callable[[], ItemSet]) -> None:
         self._tree = tree
         self._settings = settings
         self._known = known
         """What this node has needed, if it was in the tree before."""
-        self._attempt = 0
-        self._begun_at = 0.0
-        self._waiting: set[NodeId] = set()
-        """Seeds that have not answered."""
-        self._offers: list[_Offer] = []
-        self._best: _Offer | None = None
-        self._search = ParentSearch(tree.move_to, None, MOVES_TRIED_MAX)
+        question = Question(
+            tree.me.id, self._ask, settings.answer_timeout, tries_max=MOVES_TRIED_MAX, choose=self._choose
+        )
+        self.search = ParentSearch(tree.move_to, tree.random, question=question)
 
-    @property
-    def is_busy(self) -> bool:
-        """Whether a search or a move is under way."""
-        return bool(self._waiting) or self._search.is_active
-
-    def begin(self) -> None:
-        """Ask all seeds."""
-        tree = self._tree
-        if self.is_busy:
-            return
-        seeds = [seed for seed in tree.seeds or [tree.producer] if seed.id != tree.me.id][:SEEDS_ASKED_MAX]
-        self._attempt += 1
-        self._begun_at = tree.now()
-        self._offers, self._best = [], None
-        self._waiting = {seed.id for seed in seeds}
-        wants = _some(tree.wants)
-        known = self._known()
+    def _ask(self, seed: PeerRef) -> None:
+        tree, known = self._tree, self._known()
         items = None if known.is_empty or not known.items else to_bits(known)
-        for seed in seeds:
-            tree.send(seed, AddRequest(tree.stream, tree.me, self._attempt, seed.id, wants, items))
+        tree.send(seed, AddRequest(tree.stream, tree.me, self.search.attempt, seed.id, _some(tree.wants), items))
 
     def answered(self, peer: PeerRef, message: AddResult) -> None:
         """A node has room, or none was found."""
-        if message.attempt != self._attempt or message.seed not in self._waiting:
-            return
-        self._waiting.discard(message.seed)
-        if message.is_offer and peer.id != self._tree.me.id:
-            rtt_s = self._tree.rtt_s(peer)
-            rtt_s = float("inf") if rtt_s is None else rtt_s
-            self._offers.append(_Offer(peer, message.missing, rtt_s, message.children, message.depth))
-        if not self._waiting:
-            self._choose()
+        offer = Offer(peer, message.missing, message.depth, message.children) if message.is_offer else None
+        self.search.answered(message.attempt, message.seed, offer)
 
-    def tick(self) -> None:
-        """Do not wait for ever."""
-        if self._waiting and self._tree.now() - self._begun_at >= self._settings.answer_timeout:
-            self._waiting.clear()
-            self._choose()
+    def _choose(self, offers: Sequence[Offer]) -> Offer:
+        ties = [(offer, self._rtt_s(offer)) for offer in offers if offer.score <= offers[0].score + self._settings.tie]
+        nearest = min(rtt_s for _, rtt_s in ties)
+        near = [(offer, rtt_s) for offer, rtt_s in ties if rtt_s * NEAR_SHARE <= nearest]
+        return min(near, key=lambda each: (each[0].children, each[0].depth, each[1], each[0].peer.id))[0]
 
-    def _choose(self) -> None:
-        offers = sorted(self._offers, key=lambda offer: (offer.missing, offer.depth, offer.peer.id))
-        if not offers:
-            return
-        best = offers[0]
-        ties = [offer for offer in offers if offer.missing <= best.missing + self._settings.tie]
-        nearest = min(offer.rtt_s for offer in ties)
-        near = [offer for offer in ties if offer.rtt_s * NEAR_SHARE <= nearest]
-        best = min(near, key=lambda offer: (offer.children, offer.depth, offer.rtt_s, offer.peer.id))
-        self._best = best
-        others = (offer.peer for offer in offers if offer is not best)
-        self._search.begin([best.peer, *others], lambda is_found: None)
+    def _rtt_s(self, offer: Offer) -> float:
+        rtt_s = self._tree.rtt_s(offer.peer)
+        return float("inf") if rtt_s is None else rtt_s
 
-    def move_ended(self, peer: PeerRef, end: MoveEnd, others: Sequence[PeerRef]) -> None:
-        """A move is over: one that this began, perhaps."""
-        others = [other for other in others if other.id != self._tree.me.id]
-        if not self._search.ended(peer, end, others) or end is not MoveEnd.MOVED:
-            return
-        missing = self._best.missing if self._best is not None and self._best.peer.id == peer.id else 0.0
-        tree = self._tree
-        duration_s = tree.now() - self._begun_at
-        stream, parent = format_id(tree.stream), format_id(peer.id)
-        offers = len(self._offers)
-        tree.emit(OverlapJoined(stream=stream, parent=parent, offers=offers, overhead=missing, duration_s=duration_s))
+    def found(self, peer: PeerRef) -> None:
+        """The search is over. Nothing to tell where it got on without asking."""
+        tree, offers = self._tree, self.search.offers
+        if offers:
+            missing = next((offer.score for offer in offers if offer.peer.id == peer.id), 0.0)
+            duration_s = tree.now() - self.search.asked_at
+            stream, parent = format_id(tree.stream), format_id(peer.id)
+            told = OverlapJoined(
+                stream=stream, parent=parent, offers=len(offers), overhead=missing, duration_s=duration_s
+            )
+            tree.emit(told)
 
 
 def _some(wants: Sequence[Interest]) -> tuple[str, ...]:

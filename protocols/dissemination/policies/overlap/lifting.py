@@ -8,10 +8,12 @@ what it needs already, and the parent in between is rid of it. So this needs no 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 from typing import Final
 
 from peerd.ids import NodeId, format_id
 from peerd.messages import PeerRef
+from protocols.dissemination.policies.orders import OrderedMove, TakenOrder
 from protocols.dissemination.policies.overlap.events import MovedUp
 from protocols.dissemination.policies.overlap.messages import MoveToGrandparent, RoomAbove
 from protocols.dissemination.policies.overlap.overlaps import Overlaps
@@ -38,15 +40,14 @@ class _Child:
 class Lifter:
     """One node's part: it offers room to its children, and sends its own children up."""
 
-    def __init__(self, tree: TreeAccess, settings: OverlapSettings, overlaps: Overlaps) -> None:
+    def __init__(self, tree: TreeAccess, settings: OverlapSettings, overlaps: Overlaps, taken: TakenOrder) -> None:
         self._tree = tree
         self._settings = settings
         self._overlaps = overlaps
+        self._taken = taken
         self._known: dict[NodeId, _Child] = {}
         self._offered_at = float("-inf")
         self._sent_at = float("-inf")
-        self._going: tuple[PeerRef, PeerRef] | None = None
-        """The parent that this node is leaving for its grandparent, and that one."""
 
     @property
     def children(self) -> int:
@@ -119,12 +120,10 @@ class Lifter:
         tree = self._tree
         if tree.parent is None or tree.parent.id != peer.id:
             return
-        if len(tree.path) >= 2 and tree.path[-2] == to_parent.id and tree.move_to(to_parent):
-            self._going = peer, to_parent
+        if len(tree.path) >= 2 and tree.path[-2] == to_parent.id:
+            self._taken.obey(OrderedMove((peer.id, 0), peer, (to_parent,), tree.now(), partial(self._went_up, peer)))
 
-    def move_ended(self, peer: PeerRef, is_done: bool) -> None:
-        """A move is over: this one, perhaps."""
-        going, self._going = self._going, None
-        if going is not None and is_done and going[1].id == peer.id:
-            stream, from_parent, parent = map(format_id, (self._tree.stream, going[0].id, peer.id))
+    def _went_up(self, left: PeerRef, to: PeerRef | None) -> None:
+        if to is not None:
+            stream, from_parent, parent = map(format_id, (self._tree.stream, left.id, to.id))
             self._tree.emit(MovedUp(stream=stream, from_parent=from_parent, parent=parent, children=self.children))

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from functools import partial
 from typing import Final
 
 from peerd.messages import PeerRef
+from protocols.dissemination.policies.orders import OrderedMove, TakenOrder
 from protocols.dissemination.policies.overlap.item_bits import to_bits
 from protocols.dissemination.policies.overlap.messages import MoveOrder, MoveOutcome, MoveReport
 from protocols.dissemination.policies.overlap.overlaps import Overlaps
@@ -18,101 +19,48 @@ ORDER_WAITS_S: Final = 2.0
 """A node that has let the check of somebody's move pass must stay for a while: so long an order waits for that."""
 
 
-@dataclass(slots=True)
-class _Order:
-    granter: PeerRef
-    message: MoveOrder
-    left: PeerRef
-    at_s: float
-    places: list[PeerRef] = field(default_factory=list)
-    """Where it may go, next first."""
-    moving_to: PeerRef | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class _Moved:
-    """A move that this node was ordered to make, and has made."""
-
-    order: _Order
-    number: int
-    """The stream's newest item at that time."""
-
-
 class OrderedMover:
     """One node's part as a mover. Orders count from nodes above it alone, and between two there are some items."""
 
-    def __init__(self, tree: TreeAccess, settings: OverlapSettings, overlaps: Overlaps) -> None:
+    def __init__(self, tree: TreeAccess, settings: OverlapSettings, overlaps: Overlaps, taken: TakenOrder) -> None:
         self._tree = tree
         self._settings = settings
         self._overlaps = overlaps
-        self._order: _Order | None = None
-        self._moved: _Moved | None = None
+        self._taken = taken
+        self._moved: tuple[PeerRef, MoveOrder, PeerRef] | None = None
+        """Granter, order and parent before, until what came of it is told."""
         self._moved_at: int | None = None
-
-    @property
-    def is_busy(self) -> bool:
-        """Whether an order is being carried out."""
-        return self._order is not None
+        """The stream's newest item at the last move on order."""
 
     def ordered(self, peer: PeerRef, message: MoveOrder, *, is_busy: bool) -> None:
         """A node above this one says where to go. ``is_busy``: this node is looking for a parent itself."""
         tree, left = self._tree, self._tree.parent
-        if peer.id not in tree.path:
+        if left is None or peer.id not in tree.path:
             return  # the tree has changed, and the granter has still to hear of that
         since = None if self._moved_at is None else self._overlaps.received.watermark - self._moved_at
         is_early = since is not None and 0 <= since < self._settings.request_items
-        if left is None or left.id != message.from_parent or self._order is not None or is_busy or is_early:
-            self._report(peer, message, is_done=False, to=message.to_parent)
-            return
-        self._order = _Order(peer, message, left, tree.now(), [message.to_parent, *message.others])
-        self._go()
+        ended = partial(self._ended, peer, message, left)
+        if left.id != message.from_parent or is_busy or is_early:
+            ended(None)
+        else:
+            places = message.to_parent, *message.others
+            self._taken.obey(OrderedMove((peer.id, message.number), left, places, tree.now(), ended, ORDER_WAITS_S))
 
-    def _go(self) -> None:
-        """Begin to move, or wait until that may be."""
-        order, parent = self._order, self._tree.parent
-        if order is None or order.moving_to is not None:
-            return
-        if order.places and parent is not None and parent.id == order.left.id:
-            if self._tree.move_to(order.places[0]):
-                order.moving_to = order.places.pop(0)
-                return
-            if self._tree.now() - order.at_s < ORDER_WAITS_S:
-                return
-        self._order = None
-        self._report(order.granter, order.message, is_done=False, to=order.message.to_parent)
-
-    def move_ended(self, peer: PeerRef, is_done: bool) -> None:
-        """A move is over: the one that was ordered, perhaps."""
-        order = self._order
-        if order is None or order.moving_to is None or order.moving_to.id != peer.id:
-            return
-        if not is_done:
-            order.moving_to = None
-            self._go()
-            return
-        self._order = None
-        self._moved_at = self._overlaps.received.watermark
-        self._moved = _Moved(order, self._moved_at)
-        self._report(order.granter, order.message, is_done=True, to=peer)
+    def _ended(self, granter: PeerRef, order: MoveOrder, left: PeerRef, to: PeerRef | None) -> None:
+        if to is not None:
+            self._moved, self._moved_at = (granter, order, left), self._overlaps.received.watermark
+        told = MoveReport(self._tree.stream, order.number, to is not None, (to or order.to_parent).id)
+        self._tree.send(granter, told)
 
     def tick(self) -> None:
-        """Time passes."""
-        self._go()
-        self._tell_outcome()
-
-    def _report(self, granter: PeerRef, order: MoveOrder, *, is_done: bool, to: PeerRef) -> None:
-        self._tree.send(granter, MoveReport(self._tree.stream, order.number, is_done, to.id))
-
-    def _tell_outcome(self) -> None:
-        """Some items after a move: what this node has needed since, for its old parent and its new one to judge."""
-        moved, tree, received = self._moved, self._tree, self._overlaps.received
+        """Some items after a move: tell its old parent and its new one what this node has needed since, to judge it."""
+        moved, since, tree, received = self._moved, self._moved_at, self._tree, self._overlaps.received
         enough = max(OUTCOME_ITEMS, self._settings.request_items)
-        if moved is None or tree.parent is None or 0 <= received.watermark - moved.number < enough:
+        if moved is None or since is None or tree.parent is None or 0 <= received.watermark - since < enough:
             return
-        self._moved = None
-        items = received.needed().within(moved.number, received.watermark)
+        (granter, order, left), self._moved = moved, None
+        items = received.needed().within(since, received.watermark)
         if not items.is_empty:
-            order = moved.order
-            told = MoveOutcome(tree.stream, order.message.number, tree.me.id, order.granter, to_bits(items))
-            for peer in (order.left, tree.parent):
+            told = MoveOutcome(tree.stream, order.number, tree.me.id, granter, to_bits(items))
+            for peer in (left, tree.parent):
                 tree.send(peer, told)

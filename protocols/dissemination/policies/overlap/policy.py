@@ -13,10 +13,11 @@ from peerd.ids import NodeId
 from peerd.messages import Message, PeerRef
 from peerd.telemetry.schema import Event
 from protocols.dissemination.models import PastMove, PlannedMove
+from protocols.dissemination.policies.orders import TakenOrder
 from protocols.dissemination.policies.overlap.events import EVENTS
 from protocols.dissemination.policies.overlap.granting import Granter
 from protocols.dissemination.policies.overlap.item_bits import from_bits, newest, to_bits
-from protocols.dissemination.policies.overlap.joining import Greeter, ParentFinder
+from protocols.dissemination.policies.overlap.joining import Greeter, Newcomer
 from protocols.dissemination.policies.overlap.lifting import Lifter
 from protocols.dissemination.policies.overlap.messages import (
     MESSAGES,
@@ -36,9 +37,9 @@ from protocols.dissemination.policies.overlap.moving import OrderedMover
 from protocols.dissemination.policies.overlap.overlaps import Overlaps
 from protocols.dissemination.policies.overlap.requesting import MoveRequester
 from protocols.dissemination.policies.overlap.settings import OverlapSettings
-from protocols.dissemination.ports import ParsedItem, TreeAccess
+from protocols.dissemination.ports import ParsedItem, TreeAccess, TreePolicy
 from protocols.dissemination.stream import what_is_wrong
-from protocols.dissemination.tree.below import MoveEnd
+from protocols.dissemination.tree.search import MoveEnd
 
 HISTORY_EVERY_S: Final = 1.0
 """A node tells its parent what it has needed at most so often."""
@@ -46,7 +47,7 @@ HISTORY_TAKEN_S: Final = 0.5
 """A parent takes it from a child at most so often."""
 
 
-class OverlapPolicy:
+class OverlapPolicy(TreePolicy):
     """See `protocols.dissemination.ports.TreePolicy`."""
 
     def __init__(self, tree: TreeAccess, settings: OverlapSettings) -> None:
@@ -54,12 +55,14 @@ class OverlapPolicy:
         self._settings = settings
         limits = settings.window, settings.compared, settings.young
         self.overlaps = Overlaps(tree.kind, *limits, is_producer=tree.is_producer)
-        self._joiner = ParentFinder(tree, settings, self.overlaps.received.needed)
+        self._newcomer = Newcomer(tree, settings, self.overlaps.received.needed)
+        self.search = self._newcomer.search
         self._greeter = Greeter(tree, self.overlaps)
         self._granter = Granter(tree, settings, self.overlaps)
         self._requester = MoveRequester(tree, settings, self.overlaps, self._granter)
-        self._lifter = Lifter(tree, settings, self.overlaps)
-        self._mover = OrderedMover(tree, settings, self.overlaps)
+        self._taken = TakenOrder(tree)
+        self._lifter = Lifter(tree, settings, self.overlaps, self._taken)
+        self._mover = OrderedMover(tree, settings, self.overlaps, self._taken)
         self._is_history_due = False
         self._history_at = float("-inf")
         self._taken_at: dict[NodeId, float] = {}
@@ -67,10 +70,6 @@ class OverlapPolicy:
             self.child_came(child.peer.id)
 
     # The tree
-
-    def look_for_parent(self) -> None:
-        """See `protocols.dissemination.ports.TreePolicy`."""
-        self._joiner.begin()
 
     def passed(self, item: ParsedItem, is_own: bool, children: Sequence[NodeId]) -> None:
         """See `protocols.dissemination.ports.TreePolicy`."""
@@ -81,9 +80,9 @@ class OverlapPolicy:
     def move_ended(self, peer: PeerRef, end: str, why: int | None, others: Sequence[PeerRef]) -> None:
         """See `protocols.dissemination.ports.TreePolicy`."""
         is_done = end == MoveEnd.MOVED.value
-        self._mover.move_ended(peer, is_done)
-        self._joiner.move_ended(peer, MoveEnd(end), others)
-        self._lifter.move_ended(peer, is_done)
+        self._taken.ended(peer, is_moved=is_done)
+        if self.search.ended(peer, MoveEnd(end), others) and is_done:
+            self._newcomer.found(peer)
         if is_done:
             self._is_history_due = True
             self._history_at = float("-inf")
@@ -107,9 +106,10 @@ class OverlapPolicy:
     def tick(self) -> None:
         """See `protocols.dissemination.ports.TreePolicy`."""
         self.overlaps.tick(self._tree.now())
-        self._joiner.tick()
+        super().tick()
         self._requester.tick()
         self._requester.pass_on(self._granter.tick())
+        self._taken.tick()
         self._mover.tick()
         self._lifter.tick()
         self._tell_history()
@@ -147,7 +147,7 @@ class OverlapPolicy:
             case AddRequest():
                 self._greeter.asked(peer, message)
             case AddResult():
-                self._joiner.answered(peer, message)
+                self._newcomer.answered(peer, message)
             case Reorganise():
                 self._requester.from_below(peer, message)
             case ChildHistory():
@@ -157,13 +157,13 @@ class OverlapPolicy:
             case OverheadAnswer():
                 self._requester.pass_on(self._granter.swept(self._granter.sweeper.answered(peer, message)))
             case MoveOrder():
-                self._mover.ordered(peer, message, is_busy=self._joiner.is_busy)
+                self._mover.ordered(peer, message, is_busy=self.search.is_active)
             case MoveReport():
                 self._granter.reported(peer, message)
             case RoomAbove():
                 self._lifter.offered(peer)
             case MoveToGrandparent():
-                if not self._mover.is_busy and not self._joiner.is_busy:
+                if not self._taken.is_busy and not self.search.is_active:
                     self._lifter.ordered(peer, message.to_parent)
             case MoveOutcome():
                 self._outcome(peer, message)
