@@ -10,7 +10,7 @@ from peerd.errors import Unavailable
 from peerd.limits import MIB
 from peerd.messages import PeerRef
 from peerd.sim.simulation import Place
-from protocols.dissemination.front.checkers import NoCircles
+from protocols.dissemination.front.checkers import NoCircles, StreamBounds
 from protocols.dissemination.front.judging import plugin_of
 from protocols.dissemination.messages import HandOver, HandOverAnswer, HandOverState, HandOverStep
 from protocols.dissemination.models import StreamSpec, StreamView
@@ -186,6 +186,20 @@ def test_a_node_that_is_to_receive_only_refuses_and_the_stream_stays() -> None:
     streams.settle()
     assert streams.producers == [streams.producer]
     streams.assert_nothing_lost()
+
+
+def test_a_next_producer_with_a_child_above_its_limit_takes_the_old_one_besides() -> None:
+    """A child has come in the place of one that had not gone yet."""
+    streams = Handing(10, 13)
+    streams.subscribe_all()
+    new = max(streams.others, key=lambda place: len(node_at(place).children()))
+    node, count = node_at(new), len(node_at(new).children())
+    plugin_of(new).config = plugin_of(new).config.model_copy(update={"fan_out": count - 1})
+    streams.handed_over(new)
+    streams.settle(2.0)
+    assert len(node.children()) == count + 1 == node.children_max
+    node.validate()
+    assert StreamBounds().check(streams.simulation) == []
 
 
 def test_nobody_who_is_not_in_the_tree_and_not_two_at_once() -> None:
