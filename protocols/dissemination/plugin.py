@@ -89,7 +89,7 @@ class Dissemination(Plugin):
         self.nodes.on_tick, self.nodes.has_work = self._tick, self._has_work
         self.nodes.on_document = self.exchange.begin
         self.add_parts(streams, streams.registry, self.nodes, self.produced, self.questions)
-        self.add_parts(self.exchange, self.subscribing, *self.changes.parts)
+        self.add_parts(self.exchange, self.subscribing, self.changes.succession)
         for kind in _POLICY_MESSAGES:
             self.handlers.messages[kind] = self.nodes.policy_received
         host.when_over(self.clients.let_go)
@@ -171,6 +171,7 @@ class Dissemination(Plugin):
         return bool(len(self.clients) or len(self.publishers) or self._drained or self.exchange.has_work())
 
     def _stream_gone(self, node: StreamNode, reason: str) -> None:
+        self.changes.succession.gone(node)
         self.exchange.stream_gone(node.record.key)
         self.subscribing.stream_gone(node, reason)
         self.publishers.let()

@@ -8,13 +8,15 @@ import pytest
 
 from peerd.errors import Unavailable
 from peerd.limits import MIB
+from peerd.messages import PeerRef
 from peerd.sim.simulation import Place
-from protocols.dissemination.front.checkers import NoCircles
+from protocols.dissemination.front.checkers import NoCircles, StreamBounds
 from protocols.dissemination.front.judging import plugin_of
 from protocols.dissemination.messages import HandOver, HandOverAnswer, HandOverState, HandOverStep
 from protocols.dissemination.models import StreamSpec, StreamView
 from protocols.dissemination.names import TERM_SHIFT, StreamPosition
-from protocols.dissemination.producer import next_producer
+from protocols.dissemination.producer.role import UNASKED_S, Role, RoleStage
+from protocols.dissemination.producer.succession import WHOLE_STREAM
 from protocols.dissemination.service import StreamRefused
 from protocols.dissemination.stream import TAKE_BACK_TERMS
 from protocols.dissemination.stream_node import StreamNode
@@ -76,11 +78,20 @@ def node_at(place: Place) -> StreamNode:
     return node
 
 
+def role_at(place: Place) -> Role:
+    """What a node is to its one stream."""
+    return plugin_of(place).changes.succession.role(node_at(place))
+
+
 def deafen(old: Place, monkeypatch: pytest.MonkeyPatch) -> None:
     """The old producer does not hear any more what the next one answers, once its record is deleted."""
     side: Any = plugin_of(old).changes.succession
     hear = side._answered
-    monkeypatch.setattr(side, "_answered", lambda it, answer: None if it.stage.value == "taking" else hear(it, answer))
+
+    def answered(role: Role, stage: RoleStage, peer: PeerRef, answer: HandOverAnswer | None) -> None:
+        hear(role, stage, peer, None if role.stage is RoleStage.TAKING else answer)
+
+    monkeypatch.setattr(side, "_answered", answered)
 
 
 def deepest(streams: Streams) -> Place:
@@ -192,6 +203,20 @@ def test_a_node_that_is_to_receive_only_refuses_and_the_stream_stays() -> None:
     streams.assert_nothing_lost()
 
 
+def test_a_next_producer_with_a_child_above_its_limit_takes_the_old_one_besides() -> None:
+    """A child has come in the place of one that had not gone yet."""
+    streams = Handing(10, 13)
+    streams.subscribe_all()
+    new = max(streams.others, key=lambda place: len(node_at(place).children()))
+    node, count = node_at(new), len(node_at(new).children())
+    plugin_of(new).config = plugin_of(new).config.model_copy(update={"fan_out": count - 1})
+    streams.handed_over(new)
+    streams.settle(2.0)
+    assert len(node.children()) == count + 1 == node.children_max
+    node.validate()
+    assert StreamBounds().check(streams.simulation) == []
+
+
 def test_nobody_who_is_not_in_the_tree_and_not_two_at_once() -> None:
     streams = Handing(8, 5)
     streams.subscribe(streams.others[0], "a")
@@ -207,14 +232,26 @@ def test_nobody_who_is_not_in_the_tree_and_not_two_at_once() -> None:
         plugin_of(streams.producer).changes.hand_over("news", "x", told.append)
 
 
+def test_a_stream_that_is_ended_while_its_tree_is_asked_for_is_not_handed_over() -> None:
+    streams = Handing(8, 12)
+    streams.subscribe_all()
+    told, ended = streams.hand_over(streams.others[0]), Told()
+    plugin_of(streams.producer).changes.remove("news", ended.append)
+    streams.simulation.run_until(lambda: bool(told) and bool(ended), limit_s=30.0)
+    assert isinstance(told[0], StreamRefused) and "produces no stream" in str(told[0])
+    assert isinstance(ended[0], StreamView)
+    streams.settle(30.0)
+    assert streams.producers == []
+
+
 def test_where_the_next_producer_dies_before_it_has_the_record_the_stream_stays() -> None:
     streams = Handing(10, 6, lease="30s")
     streams.subscribe_all()
     streams.publish(10)
     new = deepest(streams)
     told = streams.hand_over(new)
-    going = plugin_of(streams.producer).changes.succession._going
-    streams.simulation.run_until(lambda: any(each.stage.value == "deleting" for each in going.values()), limit_s=30.0)
+    role = role_at(streams.producer)
+    streams.simulation.run_until(lambda: role.stage is RoleStage.DELETING, limit_s=30.0)
     streams.simulation.kill(new)
     streams.simulation.run_until(lambda: bool(told), limit_s=60.0)
     assert isinstance(told[0], Unavailable) and "stays here" in str(told[0])
@@ -317,12 +354,11 @@ def test_a_next_producer_that_is_not_asked_any_more_wants_the_whole_stream_no_mo
     streams.subscribe_all()
     new = deepest(streams)
     streams.hand_over(new)
-    streams.simulation.run_until(lambda: next_producer.WHOLE_STREAM in node_at(new).member.subscriptions, limit_s=10.0)
-    going: Any = plugin_of(streams.producer).changes.succession._going
-    going.clear()
-    streams.simulation.run_for(2 * next_producer.UNASKED_S)
-    assert next_producer.WHOLE_STREAM not in node_at(new).member.subscriptions
-    assert not plugin_of(new).changes.next_producer._coming
+    streams.simulation.run_until(lambda: WHOLE_STREAM in node_at(new).member.subscriptions, limit_s=10.0)
+    plugin_of(streams.producer).changes.succession._roles.clear()
+    streams.simulation.run_for(2 * UNASKED_S)
+    assert WHOLE_STREAM not in node_at(new).member.subscriptions
+    assert role_at(new).stage is RoleStage.MEMBER
 
 
 def test_who_claims_a_stream_without_a_record_is_not_believed_and_costs_one_lookup_in_two_seconds(
@@ -331,7 +367,7 @@ def test_who_claims_a_stream_without_a_record_is_not_believed_and_costs_one_look
     streams = Handing(6, 11)
     streams.subscribe_all()
     producer, claimant = streams.producer, streams.others[0]
-    side: Any = plugin_of(producer).changes.next_producer
+    side: Any = plugin_of(producer).changes.succession
     finds: list[float] = []
     real = side._registry.find
 
@@ -349,7 +385,7 @@ def test_who_claims_a_stream_without_a_record_is_not_believed_and_costs_one_look
     assert streams.producers == [producer]
     for step in HandOverStep:
         message = HandOver(node_at(claimant).record.key, step, 0, StreamPosition(0, 0))
-        plugin_of(claimant).changes.next_producer.on_hand_over(
+        plugin_of(claimant).changes.succession.on_hand_over(
             message, streams.others[1].peer
         )  # which is not its producer
-    assert next_producer.WHOLE_STREAM not in node_at(claimant).member.subscriptions
+    assert WHOLE_STREAM not in node_at(claimant).member.subscriptions

@@ -14,12 +14,12 @@ from protocols.dissemination.messages import HandOver, HandOverAnswer, HandOverS
 from protocols.dissemination.models import StreamSpec
 from protocols.dissemination.names import StreamPosition
 from protocols.dissemination.producer.fencing import RANK_S, STOP_SHARE
-from protocols.dissemination.producer.next_producer import UNASKED_S, WHOLE_STREAM
-from protocols.dissemination.producer.take_over import SETTLE_S
+from protocols.dissemination.producer.role import SETTLE_S, UNASKED_S
+from protocols.dissemination.producer.succession import WHOLE_STREAM
 from protocols.dissemination.service import StreamRefused
 from protocols.dissemination.stream import AFTER_STANDBYS, TAKE_OVER_TERMS
 from tests.sim.test_dissemination import CLASSES
-from tests.sim.test_dissemination_hand_over import Handing, node_at
+from tests.sim.test_dissemination_hand_over import Handing, node_at, role_at
 
 SPEC = StreamSpec(name="news", kind="classes", policy="first_fit", producer_gone="hand-over")
 SEEDS = (1, *(pytest.param(seed, marks=pytest.mark.long) for seed in (0, 2, 3)))
@@ -225,12 +225,12 @@ def test_only_the_producer_before_is_told_who_has_taken_over_and_nobody_else_bec
     for predecessor in (node_at(first).predecessor, None):
         node_at(first).predecessor = predecessor
         node_at(first).record = node_at(first).record.model_copy(update={"term": 2})
-        answer = changes.next_producer.on_hand_over(question, streams.others[4].peer)
+        answer = changes.succession.on_hand_over(question, streams.others[4].peer)
         assert isinstance(answer, HandOverAnswer) and answer.state == HandOverState.REFUSED
-        assert not changes.rivals._rivals
+        assert role_at(first).rival is None
     node_at(first).predecessor = old.peer
-    changes.next_producer.on_hand_over(question, old.peer)
-    assert changes.rivals._rivals == {question.stream: old.peer}
+    changes.succession.on_hand_over(question, old.peer)
+    assert role_at(first).rival == old.peer
 
 
 def test_who_is_named_stands_by_in_that_order_and_nobody_else() -> None:

@@ -14,7 +14,7 @@ from peerd.messages import PeerRef
 from protocols.dissemination.config import DisseminationConfig
 from protocols.dissemination.models import StreamSpec
 from protocols.dissemination.producer.changes import Endings
-from protocols.dissemination.producer.stepping_down import Rivals
+from protocols.dissemination.producer.succession import Succession
 from protocols.dissemination.service import StreamRefused
 from protocols.dissemination.stream import StreamRecord
 from protocols.dissemination.stream_node import DRAIN_S
@@ -32,7 +32,7 @@ class Rig:
         self.node: Any = SimpleNamespace(
             name="news", record=record, is_producer=True, why_paused="", has_sent_all=lambda: False
         )
-        self.host: Any = SimpleNamespace(time_s=0.0, now=lambda: self.host.time_s)
+        self.host: Any = SimpleNamespace(time_s=0.0, now=lambda: self.host.time_s, peer=ONE)
         self.done: list[str] = []
         self.removed: Callable[[Exception | None], None] = lambda why: None
         self.disk: Unavailable | None = None
@@ -42,6 +42,7 @@ class Rig:
             is_own=lambda record: record.producer.peer == ONE,
         )
         self.registry: Any = SimpleNamespace(
+            lease_s=lambda record: 600.0,
             remove=self._remove,
             forget=lambda record: self.done.append("renewed no more"),
             withdraw=lambda record: self.done.append("withdrawn"),
@@ -103,6 +104,6 @@ def test_a_name_is_given_up_also_where_the_disk_does_not_forget_it() -> None:
     rig = Rig()
     rig.disk = Unavailable("the disk is full")
     other = StreamRecord.of(SPEC, OTHER)
-    rig.registry.find = lambda name, found: found(other)
-    Rivals(rig.streams).name_lost(rig.node.record)
+    rig.registry.find = lambda name, found, owner: found(other)
+    Succession(rig.streams).name_lost(rig.node.record)
     assert rig.done == ["renewed no more", "withdrawn", "given up: another producer has the name"]

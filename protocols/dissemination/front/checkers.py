@@ -67,7 +67,8 @@ def _circles(stream: str, parents: dict[NodeId, NodeId]) -> Iterator[str]:
 
 
 class StreamBounds(Checker):
-    """Children, depth, buffers and queues are within their limits; one more child only where one leaves."""
+    """Children, depth, buffers and queues are within their limits; one more child only where one leaves, or has handed
+    the stream over."""
 
     name = "streams within limits"
     number = 18
@@ -79,7 +80,7 @@ class StreamBounds(Checker):
             config = _config_of(place)
             children = node.member.down.children
             buffer = node.member.state.buffer
-            if len(children) > config.fan_out + 1:
+            if len(children) > node.children_max:
                 found.append(f"{node.name}: {len(children)} children at {place}, and the fan-out is {config.fan_out}")
             if len(node.member.state.path) > DEPTH_MAX:
                 found.append(f"{node.name}: {place} is {len(node.member.state.path)} deep")

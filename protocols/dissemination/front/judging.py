@@ -134,8 +134,11 @@ class StreamJudge:
         plugin_of(place).changes.create(spec, done)
 
     def publish(self, place: Place, stream: str, name: str, padding: int = 0) -> None:
-        """Publish an item of a class. Raises what the plugin raises."""
-        of = self.streams[stream]
+        """Publish an item of a class. Raises what the plugin raises.
+
+        A producer that has lost the name may have taken over the other stream of that name since.
+        """
+        of = self.streams[self.label_of(place, self.streams[stream].name)]
         payload = of.writing.item(name, len(of.positions), padding)
         self.published(place, of, name, payload, plugin_of(place).publishers.publish(of.name, payload))
 

@@ -5,17 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable
 from contextlib import suppress
 
-from peerd.api import Part
 from peerd.errors import Unavailable
 from peerd.frozen import Frozen
 from protocols.dissemination.asking import StreamQuestions, node_in_tree
 from protocols.dissemination.models import StreamSpec, StreamTreeView, StreamView
-from protocols.dissemination.producer.next_producer import NextProducer
 from protocols.dissemination.producer.publishing import Publishers, produced_elsewhere
 from protocols.dissemination.producer.standbys import Standbys
-from protocols.dissemination.producer.stepping_down import Rivals
 from protocols.dissemination.producer.succession import Succession
-from protocols.dissemination.producer.take_over import TakeOver
 from protocols.dissemination.service import StreamRefused
 from protocols.dissemination.stream import StreamRecord
 from protocols.dissemination.stream_node import DRAIN_S, StreamNode
@@ -91,10 +87,7 @@ class ProducerChanges:
 
     def __init__(self, streams: Streams, questions: StreamQuestions, publishers: Publishers) -> None:
         self._streams, self._questions, self._publishers = streams, questions, publishers
-        self.rivals = Rivals(streams)
-        self.succession = Succession(streams, self.rivals)
-        self.next_producer = NextProducer(streams, self.rivals)
-        self.take_over = TakeOver(streams, self.rivals, self.next_producer)
+        self.succession = Succession(streams)
         self.standbys = Standbys(streams, questions)
         self.endings = Endings(streams, self.standbys.release)
 
@@ -125,6 +118,8 @@ class ProducerChanges:
         node = self._publishers.node_of(name)
 
         def asked(view: StreamTreeView) -> None:
+            node = self._publishers.node_of(name)  # it may have gone meanwhile
+
             def done(why: Exception | None) -> None:
                 told(streams.view(node) if why is None else why)
 
@@ -140,16 +135,11 @@ class ProducerChanges:
         view = self._streams.view(node)
         self.endings.begin(node, lambda why: told(view if why is None else why))
 
-    @property
-    def parts(self) -> tuple[Part, ...]:
-        """Those with timers and messages."""
-        return (self.rivals, self.succession, self.next_producer, self.take_over)
-
     def tick(self) -> None:
         """Called a few times a second."""
         self.endings.tick()
         self.standbys.tick()
-        self.take_over.tick()
+        self.succession.tick()
 
     def begin_leaving(self, node: StreamNode) -> None:
         """In order: a stream ends where it is to end with its producer; one with standbys goes to the first of them."""

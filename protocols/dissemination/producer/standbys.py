@@ -12,13 +12,12 @@ from typing import Final
 
 from peerd.errors import Unavailable
 from peerd.ids import NodeId
-from peerd.messages import Message, PeerRef
+from peerd.messages import PeerRef
 from protocols.dissemination.asking import StreamQuestions, node_in_tree
-from protocols.dissemination.messages import HandOver, HandOverAnswer, HandOverState, HandOverStep
+from protocols.dissemination.messages import HandOverAnswer, HandOverState, HandOverStep
 from protocols.dissemination.models import StreamTreeView
-from protocols.dissemination.names import START
-from protocols.dissemination.producer.next_producer import UNASKED_S
 from protocols.dissemination.producer.part import ProducerPart
+from protocols.dissemination.producer.role import UNASKED_S
 from protocols.dissemination.service import StreamRefused
 from protocols.dissemination.stream import SeedRef
 from protocols.dissemination.stream_node import StreamNode
@@ -97,7 +96,7 @@ class Standbys(ProducerPart):
         for peer in self._candidates(chosen):
             chosen.standbys.setdefault(peer.id, _Standby(peer, now))
         for each in list(chosen.standbys.values()):
-            self._ask(chosen, each)
+            self._ask_one(chosen, each)
         self._write(chosen)
 
     def _candidates(self, chosen: _Chosen) -> Sequence[PeerRef]:
@@ -111,21 +110,19 @@ class Standbys(ProducerPart):
         new = [peer for peer in children if peer.id not in chosen.standbys and peer.id not in chosen.refused]
         return new[: max(0, free)]
 
-    def _ask(self, chosen: _Chosen, standby: _Standby) -> None:
-        node = chosen.node
-        question = HandOver(node.record.key, HandOverStep.STAND_BY, node.record.term, START)
-
-        def answered(reply: Message, source: PeerRef) -> None:
-            if not self._is_current(chosen) or chosen.standbys.get(standby.peer.id) is not standby:
+    def _ask_one(self, chosen: _Chosen, standby: _Standby) -> None:
+        def answered(answer: HandOverAnswer | None) -> None:
+            is_asked = self._is_current(chosen) and chosen.standbys.get(standby.peer.id) is standby
+            if answer is None or not is_asked:
                 return
-            if not isinstance(reply, HandOverAnswer) or reply.state == HandOverState.REFUSED:
+            if answer.state == HandOverState.REFUSED:
                 self._remove(chosen, standby.peer.id)
             else:
                 standby.heard_at = self._host.now()
-                standby.is_ready |= reply.state == HandOverState.READY
+                standby.is_ready |= answer.state == HandOverState.READY
             self._write(chosen)
 
-        self._host.request(standby.peer, question, self._config().ask_timeout, answered, lambda: None)
+        self._ask(standby.peer, HandOverStep.STAND_BY, chosen.node.record, answered)
 
     def _remove(self, chosen: _Chosen, id: NodeId) -> None:
         peer = chosen.standbys.pop(id).peer
@@ -167,4 +164,5 @@ class Standbys(ProducerPart):
 
     def release(self, node: StreamNode) -> None:
         """The stream is over: nobody is to go on with it."""
-        self._tell((each.peer for each in node.record.standbys), HandOverStep.RELEASE, node.record)
+        for each in node.record.standbys:
+            self._ask(each.peer, HandOverStep.RELEASE, node.record)
