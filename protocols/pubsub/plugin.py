@@ -60,7 +60,7 @@ class PubSub(Plugin):
         super().start(host)
         own = host, self.config
         schemas = self.schemas = SchemaBook(*own)
-        rendezvous = self.rendezvous = Rendezvous(*own, schemas, LeafIndexes(schemas).of)
+        rendezvous = self.rendezvous = Rendezvous(*own, schemas, LeafIndexes(schemas).of, self._tree_told)
         self.local = LocalSubscriptions(*own)
         self.inbox = Inbox(host, schemas, self.local)
         self.answering = Answering(host)
@@ -87,9 +87,7 @@ class PubSub(Plugin):
     def _introduce(self) -> None:
         """Tell parts of those that were made after them, because these need them, too."""
         self.rendezvous.events = self.delivering.broker
-        self.rendezvous.growth.told = self._tree_told
-        self.rendezvous.installing.is_own = lambda sub: self.installer.knows(sub.sid, sub.piece)
-        self.rendezvous.subscribers.ask_self = self.installer.on_established
+        self.rendezvous.subscribers.own = self.installer
         self.delivering.broker.tree_listeners.append(self.forwarding.tree_changed)
         self.answering.take, self.answering.awaits = self.publishing.on_ack, self.publishing.awaits
         self.selectivity.subscriptions = self.subscriptions

@@ -244,8 +244,12 @@ class FakeSubscriber(Part):
         else:
             self.host.request(piece.owner, message, 10.0, answered, lambda: setattr(piece, "owner", None))
 
+    def knows(self, sid: int, piece: int) -> bool:
+        """All are paid for."""
+        return True
+
     @handles(Established)
-    def established(self, message: Established, source: PeerRef) -> Confirm | None:
+    def on_established(self, message: Established, source: PeerRef) -> Confirm | None:
         """Say whether a piece is this node's."""
         if self.is_silent:
             return None
@@ -285,11 +289,10 @@ class TreePlugin(Plugin):
     def start(self, host: Host) -> None:
         """Put the parts together."""
         super().start(host)
-        self.rendezvous = Rendezvous(host, self.config, self.schemas, self.index_of)
+        self.rendezvous = Rendezvous(host, self.config, self.schemas, self.index_of, lambda *what: None)
         self.rendezvous.events = self.events_noted
         self.subscriber = FakeSubscriber(host, self.rendezvous.installing.insert)
-        self.rendezvous.subscribers.ask_self = self.subscriber.established
-        self.rendezvous.installing.is_own = lambda sub: True
+        self.rendezvous.subscribers.own = self.subscriber
         self.add_parts(*self.rendezvous.parts, self.subscriber)
         self.rendezvous.start()
         self.subscriber.start()

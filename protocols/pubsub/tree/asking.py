@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Final
+from typing import Final, Protocol
 
 from peerd.api import Host
 from peerd.messages import Message, PeerRef
@@ -16,14 +16,21 @@ ASKING_MAX: Final = 1024
 """Questions to subscribers that are under way at a time; what comes above that is not taken."""
 
 
-class SubscriberQuestions:
-    """The subscribers of pieces, on whatever node they are.
+class OwnPieces(Protocol):
+    """The pieces of this node's own clients, who have paid for them."""
 
-    ``ask_self`` answers for subscriptions of this very node; the plugin sets it to the handler of `Established`.
-    """
+    def knows(self, sid: int, piece: int) -> bool:
+        """Whether it is one of them."""
+
+    def on_established(self, message: Established, source: PeerRef) -> Message | None:
+        """See `Established`."""
+
+
+class SubscriberQuestions:
+    """The subscribers of pieces, on whatever node they are. ``own``: those of this very node."""
 
     def __init__(self, host: Host) -> None:
-        self.ask_self: Callable[[Established, PeerRef], Message | None] = lambda message, source: None
+        self.own: OwnPieces
         self._host = host
         self._asking = 0
 
@@ -35,7 +42,7 @@ class SubscriberQuestions:
             node.place.tree.schema, sub.sid, sub.piece, sub.version, node.cell, is_new, min(255, node.level)
         )
         if sub.subscriber.id == self._host.id:
-            done(_fitting(self.ask_self(question, self._host.peer), question))
+            done(_fitting(self.own.on_established(question, self._host.peer), question))
             return True
         self._asking += 1
         if is_new and self._host.peer_version(sub.subscriber) is None:  # there is no link yet

@@ -61,8 +61,26 @@ class Standing(Enum):
     OTHER = "other"
 
 
-class ForestEvents(Protocol):
-    """What the forest tells the parts."""
+class TreeGrowth(Protocol):
+    """What the parts of the tree tell `Growth`, which is made after them."""
+
+    def step(self, node: CellNode) -> None:
+        """There is one more piece in a leaf, or another version of one."""
+
+    def moved(self, node: CellNode) -> None:
+        """Copies of a cell have arrived at another one, or it has got copies."""
+
+    def ask_parent(self, place: CellAddress) -> bool:
+        """Find out whether a cell that is not known, but was vouched for, belongs to the tree; whether that is so."""
+
+    def ask_parent_again(self, place: CellAddress) -> bool:
+        """The same, for a cell whose parent has begun something new; `Transfers.proved` hears what it says."""
+
+    def claimed(self, node: CellNode, child: int) -> None:
+        """A report claims a leaf below a cell that is no inner node."""
+
+    def heard(self, node: CellNode, child: int, is_leaf: bool) -> None:
+        """A half of an inner node, or of one that is being merged, has said whether there are leaves in it."""
 
     def stored(self, node: CellNode, key: SubscriptionKey, piece: Piece) -> None:
         """A piece is at the whole replica set."""
@@ -80,15 +98,21 @@ class ForestEvents(Protocol):
 class Forest:
     """See the module."""
 
-    def __init__(self, host: Host, config: PubSubConfig, index_of: Callable[[str], PieceIndex | None]) -> None:
+    def __init__(
+        self,
+        host: Host,
+        config: PubSubConfig,
+        index_of: Callable[[str], PieceIndex | None],
+        misread: Callable[[str], None],
+    ) -> None:
+        """``misread`` is told that a record has a filter that does not fit what is known of its schema."""
         self.host = host
         self.config = config
         self.cells: dict[CellAddress, CellNode] = {}
         self.members: Counter[NodeId] = Counter()
         """How many pieces each subscriber has here."""
-        self.events: ForestEvents
-        self.misread: Callable[[str], None] = lambda schema: None
-        """Told that a record has a filter that does not fit what is known of its schema."""
+        self.growth: TreeGrowth
+        self._misread = misread
         self._index_of = index_of
         self._by_key: dict[NodeId, CellAddress] = {}
         self._unstored: dict[tuple[CellAddress, SubscriptionKey], None] = {}
@@ -150,7 +174,7 @@ class Forest:
         self.register(node)
         node.state_due = self.host.now()  # its writer is gone: write it as this node, if it is to stay
         self._take_pieces(node, found)
-        self.events.loaded(node)
+        self.growth.loaded(node)
         return node
 
     # Following the records
@@ -217,7 +241,7 @@ class Forest:
         before, pieces = node.state, list(node.pieces.values())
         self.became(node, found.state)
         node.count = found.count
-        self.events.overruled(node, before, pieces)
+        self.growth.overruled(node, before, pieces)
 
     def _take_pieces(self, node: CellNode, found: Found) -> None:
         if node.is_inner or node.state is CellState.RETIRED:
@@ -230,7 +254,7 @@ class Forest:
             try:
                 piece = self.add(node, stored.sub, stored.remaining_s)
             except ValueError:  # for a later version of the schema, which another root has known
-                self.misread(node.place.tree.schema)
+                self._misread(node.place.tree.schema)
                 continue
             piece.is_kept, piece.stored = True, stored.sub.version
             if not storage.is_near(self.host, node.key, stored.writer, storage.REWRITE_BEYOND):
@@ -376,10 +400,10 @@ class Forest:
         if result.outcome in DONE or (result.outcome in REFUSED and result.copies):
             piece.stored = piece.sub.version
             self._unstored.pop((node.place, key), None)
-            self.events.stored(node, key, piece)
+            self.growth.stored(node, key, piece)
         elif result.outcome in REFUSED:
             self.remove(node, key)
-            self.events.refused(node, key, piece, result.detail)
+            self.growth.refused(node, key, piece, result.detail)
         self.write()
 
     def put_state(self, node: CellNode, state: CellState, then: Callable[[bool], None]) -> None:

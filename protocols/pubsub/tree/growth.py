@@ -6,9 +6,8 @@ below, only makes a cell ask the other one what it is.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from functools import partial
-from typing import Final
+from typing import Final, Protocol
 
 from peerd.api import Part, handles
 from peerd.messages import PeerRef
@@ -57,18 +56,31 @@ PARENT_TRIES: Final = 4
 """A parent that says nothing is asked so often: its root may have died, and the next one must catch up first."""
 
 
+class GrowthListener(Protocol):
+    """Who is told of what becomes of cells."""
+
+    def changed(self, place: CellAddress) -> None:
+        """What a cell is has changed, or has become known."""
+
+    def wake(self) -> None:
+        """There is something to be driven on by `Growth.tick`."""
+
+    def told(self, what: str, place: CellAddress, pieces: int, duration_s: float) -> None:
+        """For the event log. A leaf was "split" or "moved", two were "merged", or one has come home: "returned"."""
+
+
 class Growth(Part):
     """Has leaves split when they are full, and merged when they are empty."""
 
     def __init__(
-        self, forest: Forest, questions: Questions, reports: TreeReports, installing: Installing, transfers: Transfers
+        self,
+        forest: Forest,
+        questions: Questions,
+        reports: TreeReports,
+        installing: Installing,
+        transfers: Transfers,
+        listener: GrowthListener,
     ) -> None:
-        self.changed: Callable[[CellAddress], None] = lambda place: None
-        """What a cell is has changed, or has become known."""
-        self.began: Callable[[], None] = lambda: None
-        """There is something to be driven on by `tick`."""
-        self.told: Callable[[str, CellAddress, int, float], None] = lambda what, place, pieces, duration_s: None
-        """For the event log. A leaf was "split" or "moved", two were "merged", or one has come home: "returned"."""
         self._forest = forest
         self._host = forest.host
         self._questions = questions
@@ -80,12 +92,8 @@ class Growth(Part):
         self._checking: set[CellAddress] = set()
         """Cells of which it is being asked whether they are leaves, as was claimed."""
         self._denied: dict[CellAddress, float] = {}
-        reports.claimed = self._claimed
-        reports.heard = self._heard
-        installing.ask_parent = self.ask_parent
-        installing.kept = self.step
-        transfers.ask_parent = self.ask_parent_again
-        transfers.moved = self._moved
+        self._listener = listener
+        forest.growth = self
 
     @property
     def is_busy(self) -> bool:
@@ -115,19 +123,19 @@ class Growth(Part):
                 node.split = None
                 node.split_after = now + SPLIT_PAUSE_S if has_failed else now
                 if has_failed:
-                    self.changed(node.place)  # what waited for the split goes on
+                    self._listener.changed(node.place)  # what waited for the split goes on
         elif node.merge is not None:
             self._perform(node, node.merge.number, node.merge.step(now))
             if node.merge.phase is MergePhase.GIVEN_UP:
                 self._abandon(node)
             elif node.merge.phase is MergePhase.OVER:
                 node.merge = None
-                self.changed(node.place)  # what waited for the halves goes on
+                self._listener.changed(node.place)  # what waited for the halves goes on
         elif node.move_up is not None:
             was_draining = node.is_draining
             self._perform(node, node.move_up.copying.number, node.move_up.step(node.pieces, now))
             if was_draining and not node.is_draining:
-                self.changed(node.place)
+                self._listener.changed(node.place)
         elif node.is_leaf:
             self._split_if_full(node)
         elif node.state is CellState.INNER:
@@ -162,7 +170,7 @@ class Growth(Part):
     def _give(self, node: CellNode, parts: tuple[int, ...]) -> None:
         self._forest.register(node)
         node.split = Split(parts, (self._host.rng.getrandbits(61) + 1) << 1, self._host.now())
-        self.began()
+        self._listener.wake()
         self.step(node)
 
     def _begin_return(self, node: CellNode, now: float) -> None:
@@ -205,7 +213,7 @@ class Growth(Part):
         node.empty_since = None
         self._delete_leftovers(node)
         node.merge = Merge(node.parts, self._host.rng.getrandbits(62) << 1 | 1, now)
-        self.began()
+        self._listener.wake()
         self.step(node)
 
     def _abandon(self, node: CellNode) -> None:
@@ -241,7 +249,7 @@ class Growth(Part):
             self._became(node, before)
         self.step(node)
         self._reports.switched(node)
-        self.changed(node.place)
+        self._listener.changed(node.place)
 
     def _became(self, node: CellNode, before: CellState) -> None:
         """What follows for the pieces and for those above, now that the record says what the cell is."""
@@ -249,7 +257,7 @@ class Growth(Part):
             entries = [self._half(node, child) for child in node.parts]
             if node.split is not None:
                 what = "moved" if node.split.is_move else "split"
-                self.told(what, node.place, node.kept_count(), self._host.now() - node.split.began_at)
+                self._listener.told(what, node.place, node.kept_count(), self._host.now() - node.split.began_at)
             self._empty(node, list(node.pieces.values()))
             node.table = LeafTable(node.cell, self._forest.config.leaf_table_max, node.parts)
             node.table.replace(node.cell, entries, self._host.now())
@@ -259,7 +267,7 @@ class Growth(Part):
         if node.state is CellState.LEAF and before in (CellState.INNER, CellState.MOVED):
             began_at = self._host.now() if node.merge is None else node.merge.began_at
             what = "returned" if before is CellState.MOVED else "merged"
-            self.told(what, node.place, node.kept_count(), self._host.now() - began_at)
+            self._listener.told(what, node.place, node.kept_count(), self._host.now() - began_at)
         elif node.state is CellState.RETIRED:
             node.move_up = None
             self._empty(node, list(node.pieces.values()))
@@ -299,7 +307,7 @@ class Growth(Part):
                 self._forest.remove(node, piece.sub.key)
                 self._send_piece(node, piece)
         self._reports.changed(node)
-        self.changed(node.place)
+        self._listener.changed(node.place)
 
     def loaded(self, node: CellNode) -> None:
         """This node has taken a cell over: whoever had it may have been in the middle of something."""
@@ -358,7 +366,7 @@ class Growth(Part):
         self._transfers.proved(place, node.parent_transfer)
         if self._forest.is_current(node):
             if was_draining and not node.is_draining:
-                self.changed(place)  # what waited goes on
+                self._listener.changed(place)  # what waited goes on
             self.step(node)
 
     def _follow_as_stranger(self, node: CellNode, state: int) -> None:
@@ -367,7 +375,7 @@ class Growth(Part):
             self._forest.put_state(node, CellState.LEAF, partial(self._switched, node, node.state))
             return
         self._denied[node.place] = self._host.now() + DENIED_S
-        self.changed(node.place)
+        self._listener.changed(node.place)
 
     def _follow_as_leaf(self, node: CellNode, state: int, merge: int) -> None:
         is_parent_leaf, is_part = state == CellState.LEAF, state == _state_above(node.cell)
@@ -375,7 +383,7 @@ class Growth(Part):
             if node.move_up is None or node.move_up.copying.number != merge:
                 node.split = None
                 node.move_up = MoveUp(parent(node.cell), merge, self._host.now())
-                self.began()
+                self._listener.wake()
             node.move_up.is_retiring = is_parent_leaf
         elif is_alternate(node.cell) and state == CellState.INNER:
             self._disown(node)
@@ -398,7 +406,7 @@ class Growth(Part):
 
         self._forest.put_state(node, CellState.RETIRED, retired)
 
-    def _moved(self, node: CellNode) -> None:
+    def moved(self, node: CellNode) -> None:
         """Copies have arrived at another cell, or from there."""
         if node.move_up is not None:
             self._release(node)
@@ -429,7 +437,7 @@ class Growth(Part):
 
     # Claims from below
 
-    def _heard(self, node: CellNode, child: int, is_leaf: bool) -> None:
+    def heard(self, node: CellNode, child: int, is_leaf: bool) -> None:
         if node.split is not None and is_leaf:
             node.split.heard(child)
         if node.merge is not None and not is_leaf and node.merge.phase is MergePhase.RETIRING:
@@ -452,7 +460,7 @@ class Growth(Part):
         if self._questions.ask(place, answered):
             self._checking.add(place)
 
-    def _claimed(self, node: CellNode, child: int) -> None:
+    def claimed(self, node: CellNode, child: int) -> None:
         """Somebody says that there are leaves below a cell that is a leaf itself, or unknown.
 
         That happens after a partition, or when all who knew the cell have died. It becomes an inner node if it is so:
@@ -474,7 +482,7 @@ class Growth(Part):
         if node.state is CellState.LEAF:
             node.move_up = None
             (self.move if is_alternate(child.cell) else self.split)(node)
-            self.changed(node.place)
+            self._listener.changed(node.place)
         elif node.state is CellState.MOVED:
             self._take_back(node, self._host.now())
         elif node.state is CellState.INNER:

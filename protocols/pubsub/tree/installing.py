@@ -69,13 +69,15 @@ NO_SCHEMA: Final = "the schema is not known"
 class Installing(Part):
     """The requests of subscribers, for the cells that this node is the root of."""
 
-    def __init__(self, forest: Forest, schemas: Schemas, subscribers: SubscriberQuestions) -> None:
-        self.ask_parent: Callable[[CellAddress], bool] = lambda place: False
-        """Find out whether a cell that is not known, but was vouched for, belongs to the tree."""
-        self.kept: Callable[[CellNode], None] = lambda node: None
-        """There is one more piece in a leaf, or another version of one."""
-        self.installed: Callable[[CellAddress, SubObject], None] = lambda place, sub: None
-        """A piece is new in a leaf."""
+    def __init__(
+        self,
+        forest: Forest,
+        schemas: Schemas,
+        subscribers: SubscriberQuestions,
+        installed: Callable[[CellAddress, SubObject], None],
+    ) -> None:
+        """``installed``: a piece is new in a leaf."""
+        self._installed = installed
         self._forest = forest
         self._host = forest.host
         self._refusals = Refusals(forest.host)
@@ -83,8 +85,6 @@ class Installing(Part):
         self._subscribers = subscribers
         self._parked: dict[CellAddress, list[ProbeSub]] = {}
         self._asking: set[tuple[CellAddress, SubscriptionKey, int]] = set()
-        self.is_own: Callable[[SubObject], bool] = lambda sub: False
-        """Whether it is a piece of this node's own clients, who have paid for it; set by who makes the parts."""
         self._unproven = TokenBucket(UNPROVEN_PER_S, UNPROVEN_BURST_S, self._host.now())
         self._work: Admission[NodeId] = Admission(WORK_PER_S, WORK_BURST_S)
         self._brings: Admission[NodeId] = Admission(BRINGS_PER_S, BRINGS_BURST)
@@ -114,7 +114,7 @@ class Installing(Part):
             self._offer(node, message)
         elif message.only_leaf:
             return
-        elif not node.is_inner and message.vouched and self.ask_parent(place):
+        elif not node.is_inner and message.vouched and self._forest.growth.ask_parent(place):
             self._park(place, message)
         else:
             cell, vouched = to_point(node, message.sub.low, message.sub.high, is_careful=message.careful)
@@ -189,7 +189,7 @@ class Installing(Part):
         if self._forest.has_filter(node.place.tree.schema, sub.filter):
             return True
         if sub.subscriber.id == self._host.id:
-            return self.is_own(sub)
+            return self._subscribers.own.knows(sub.sid, sub.piece)
         return self._unproven.take(self._host.now(), price_s(sub.filter))
 
     def _refuse(self, node: CellNode, message: ProbeSub, error: ValueError) -> None:
@@ -236,8 +236,8 @@ class Installing(Part):
         piece.tells_subscriber = True
         self._forest.keep(node, sub.key)
         if is_new:
-            self.installed(node.place, sub)
-        self.kept(node)
+            self._installed(node.place, sub)
+        self._forest.growth.step(node)
 
     def _is_over_quota(self, sub: SubObject, known: Piece | None) -> bool:
         subscriber = sub.subscriber.id

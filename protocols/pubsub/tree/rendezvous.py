@@ -51,16 +51,23 @@ class Rendezvous(Part):
     """
 
     def __init__(
-        self, host: Host, config: PubSubConfig, schemas: Schemas, index_of: Callable[[str], PieceIndex | None]
+        self,
+        host: Host,
+        config: PubSubConfig,
+        schemas: Schemas,
+        index_of: Callable[[str], PieceIndex | None],
+        told: Callable[[str, CellAddress, int, float], None],
     ) -> None:
+        """``told``: see `GrowthListener`."""
         self.events: LeafEvents
-        self.forest = Forest(host, config, index_of)
+        self.told = told
+        self.forest = Forest(host, config, index_of, self._misread)
         self.subscribers = SubscriberQuestions(host)
         self.questions = Questions(self.forest)
         self.reports = TreeReports(self.forest)
-        self.installing = Installing(self.forest, schemas, self.subscribers)
+        self.installing = Installing(self.forest, schemas, self.subscribers, self._installed)
         self.transfers = Transfers(self.forest, schemas, self.subscribers, self.installing)
-        self.growth = Growth(self.forest, self.questions, self.reports, self.installing, self.transfers)
+        self.growth = Growth(self.forest, self.questions, self.reports, self.installing, self.transfers, self)
         self.heat = Heat(self.forest, self.growth.split, self.growth.move)
         self.parts: tuple[Part, ...] = (
             self,
@@ -77,11 +84,6 @@ class Rendezvous(Part):
         """Schemas of which later versions are being looked for, because there are records that do not fit."""
         self._waiting: dict[CellAddress, None] = {}
         self._tick_at = 0.0
-        self.forest.events = self.growth
-        self.forest.misread = self._misread
-        self.growth.changed = self._changed
-        self.growth.began = self.wake
-        self.installing.installed = lambda place, sub: self.events.installed(place.tree, place.cell, sub)
 
     def start(self) -> None:
         """The node is up, and all parts know each other. If the plugin was replaced, there are cells already."""
@@ -92,6 +94,9 @@ class Rendezvous(Part):
     def reconfigured(self, config: PubSubConfig) -> None:
         """Follow a configuration that was read again."""
         self.forest.config = config
+
+    def _installed(self, place: CellAddress, sub: SubObject) -> None:
+        self.events.installed(place.tree, place.cell, sub)
 
     def _misread(self, schema: str) -> None:
         """Read the records once more when there is a later version of the schema."""
@@ -190,7 +195,7 @@ class Rendezvous(Part):
     def neighbours_changed(self) -> None:
         """Another node may be the root of some cells."""
         for place in self.forest.neighbours_changed():
-            self._changed(place)
+            self.changed(place)
         self._resume()
 
     # Time
@@ -227,10 +232,11 @@ class Rendezvous(Part):
     def _resume(self) -> None:
         for place in list(self._waiting):
             if self.forest.standing(place.key) is not Standing.UNSETTLED:
-                self._changed(place)
+                self.changed(place)
         self.installing.resume_settled()
 
-    def _changed(self, place: CellAddress) -> None:
+    def changed(self, place: CellAddress) -> None:
+        """See `GrowthListener`."""
         self._waiting.pop(place, None)
         self.events.tree_changed(place.tree, place.cell)
         self.installing.resume(place)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Final
 
 from peerd.api import Part, handles, on_timer
@@ -24,12 +23,9 @@ HEARD_INTERVALS: Final = 3
 
 
 class TreeReports(Part):
-    """Sends and takes reports. ``claimed(node, child)``: a report claims a leaf below a cell that is no inner node."""
+    """Sends and takes reports."""
 
     def __init__(self, forest: Forest) -> None:
-        self.claimed: Callable[[CellNode, int], None] = lambda node, child: None
-        self.heard: Callable[[CellNode, int, bool], None] = lambda node, child, is_leaf: None
-        """A half of an inner node, or of one that is being merged, has said whether there are leaves in it."""
         self._forest = forest
         self._host = forest.host
         self._dirty: dict[CellAddress, None] = {}
@@ -106,8 +102,8 @@ class TreeReports(Part):
             if has_changed and node.cell != WHOLE:
                 self._send(node.place.above, below, message.entries)
         elif message.entries:
-            self.claimed(node, child)
-        self.heard(node, child, bool(message.entries))
+            self._forest.growth.claimed(node, child)
+        self._forest.growth.heard(node, child, bool(message.entries))
 
     def _wait(self, place: CellAddress, child: int, message: LeafUpdate, switching: CellNode | None) -> None:
         """Keep a report until it is known what the cell is, or will be."""

@@ -6,7 +6,6 @@ cell which gives has named itself, to who asked it; and an answer only with the 
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Final
 
 from peerd.api import Part, handles, on_timer
@@ -45,10 +44,6 @@ class Transfers(Part):
     def __init__(
         self, forest: Forest, schemas: Schemas, subscribers: SubscriberQuestions, installing: Installing
     ) -> None:
-        self.ask_parent: Callable[[CellAddress], bool] = lambda place: False
-        """Ask the parent of a cell what it is; `proved` is called with what it says. Whether it could be asked."""
-        self.moved: Callable[[CellNode], None] = lambda node: None
-        """Copies of a cell have arrived, or it has got copies."""
         self._forest = forest
         self._host = forest.host
         self._schemas = schemas
@@ -72,7 +67,7 @@ class Transfers(Part):
             self._pass_down(node, message, source)
         elif message.transfer and node.parent_transfer == message.transfer:
             self._take(node, message, source)
-        elif self.ask_parent(place) and sum(map(len, self._unproved.values())) < UNPROVED_MAX:
+        elif self._forest.growth.ask_parent_again(place) and sum(map(len, self._unproved.values())) < UNPROVED_MAX:
             self._unproved.setdefault(place, []).append((message, source))
 
     def proved(self, place: CellAddress, number: int) -> None:
@@ -89,7 +84,7 @@ class Transfers(Part):
         self._take(node, message, source)
         if not message.subs:
             node.merge.has_all_of(message.from_cell, self._host.now())
-            self.moved(node)
+            self._forest.growth.moved(node)
 
     def _pass_down(self, node: CellNode, message: TransferSub, source: PeerRef) -> None:
         """The parent did not know that this half is an inner node: what it gives goes on to the leaves."""
@@ -182,7 +177,7 @@ class Transfers(Part):
                 if node is not None and copying.number == message.transfer:
                     for key in copying.answered(message.results, self._host.now()):
                         self._forest.remove(node, key, with_record=True)
-                    self.moved(node)
+                    self._forest.growth.moved(node)
 
     def _copyings(self, node: CellNode) -> list[Copying]:
         found = [] if node.split is None else [node.split.copying]
