@@ -189,6 +189,28 @@ async def test_a_head_has_a_limit_wherever_it_is_long(tmp_path: Path, sent: byte
         assert site.refused("data_socket", "malformed") == 1
 
 
+@pytest.mark.parametrize(
+    "sent",
+    [
+        b"GET /livez HTTP/1.1\r\n\r\n",
+        b"GET /livez HTTP/1.1\r\nhost: localhost\r\nhost: elsewhere\r\n\r\n",
+        b"GET /livez HTTP/2.0\r\nhost: localhost\r\n\r\n",
+        b"GET /livez\r\n\r\n",
+        b"GET http://localhost HTTP/1.1\r\nhost: localhost\r\n\r\n",
+        b"CONNECT localhost:1 HTTP/1.1\r\nhost: localhost\r\n\r\n",
+        b"GET /livez HTTP/1.1\r\nhost: localhost\r\ncontent-length: 1\r\ntransfer-encoding: chunked\r\n\r\n",
+        b"GET /livez HTTP/1.1\r\nhost: localhost\r\na : b\r\n\r\n",
+        b"GET /livez HTTP/1.1\nhost: localhost\n\n",
+    ],
+)
+async def test_what_is_not_quite_http_is_refused(tmp_path: Path, sent: bytes) -> None:
+    """Two programs that read it in different ways could be played off against each other."""
+    async with http_site(tmp_path) as site:
+        reader = await site.connect("data_http", sent)
+        assert (await asyncio.wait_for(reader.read(), 30)).startswith(b"HTTP/1.1 400")
+        assert site.refused("data_http", "malformed") == 1
+
+
 async def test_a_header_behind_a_body_has_the_limit_too(tmp_path: Path) -> None:
     """Also while it is not whole."""
     async with http_site(tmp_path) as site:

@@ -20,6 +20,7 @@ from peerd.limits import KIB
 REQUEST_HEAD_BYTES_MAX: Final = 16 * KIB
 """A longer request head is refused."""
 TOO_MANY: Final = "Too many requests were sent ahead of their answers."
+BAD_HEAD: Final = "The request is of another version than 1.0 or 1.1, or has not one host."
 HEAD_TOO_LONG: Final = "The head of the request is too long."
 PIPELINED_MAX: Final = 64
 """A client that sends more requests ahead of their answers is refused: each of them takes some KiB."""
@@ -107,6 +108,9 @@ class BoundedProtocol(HttpToolsProtocol):
         self._unparsed_bytes = 0
         self._head_bytes += len(self.url)
         self._check_head()
+        version, hosts = self.parser.get_http_version(), sum(name == b"host" for name, _ in self.headers)
+        if version not in ("1.0", "1.1") or hosts > 1 or (version == "1.1" and not hosts):
+            raise HttpParserError(BAD_HEAD)  # the parser takes it, and RFC 9112 does not (sections 2.3 and 3.2)
         super().on_headers_complete()
 
     def on_body(self, body: bytes) -> None:
