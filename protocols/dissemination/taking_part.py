@@ -111,7 +111,7 @@ class StreamNodes(Part):
                 record,
                 kind,
                 factory,
-                self._has_uplink,
+                self,
                 self._attempts(),
                 self._sequence(past, epoch_of(record.term, self._host.boot_epoch)),
                 past,
@@ -119,12 +119,6 @@ class StreamNodes(Part):
             )
         except (ConfigError, ValueError) as error:
             raise StreamRefused("invalid", f"{record.name}: {error}") from error
-        node.on_over = lambda reason: self.give_up(node, reason)
-        node.on_document = lambda item, attachment: self._document_came(node, item, attachment)
-        node.member.state.look_up = lambda: self.look_up_now(node, None)
-        node.is_held = lambda: self._registry.is_held(node.record)
-        node.on_room = self.on_room
-        node.member.state.call_again = self.flush_soon
         self._nodes[record.key] = node
         self.wake()
         return node
@@ -156,7 +150,12 @@ class StreamNodes(Part):
             if node.keeping is not None:
                 node.keeping.let_go(reason)
 
-    def _document_came(self, node: StreamNode, item: StreamItem, attachment: Attachment) -> None:
+    def is_held(self, record: StreamRecord) -> bool:
+        """See `StreamOwner.is_held`."""
+        return self._registry.is_held(record)
+
+    def document_came(self, node: StreamNode, item: StreamItem, attachment: Attachment) -> None:
+        """See `StreamOwner.document_came`."""
         self.on_document(node.record.key, node.name, position_text(item.position), attachment)
 
     def above(self, stream: NodeId) -> list[PeerRef]:
@@ -164,7 +163,8 @@ class StreamNodes(Part):
         node = self._nodes.get(stream)
         return [] if node is None else node.above()
 
-    def _has_uplink(self) -> bool:
+    def has_uplink(self) -> bool:
+        """See `StreamOwner.has_uplink`."""
         limit = self._config().uplink
         return not limit or self.ledger.uplink_bytes_per_s < limit
 
