@@ -30,6 +30,7 @@ from protocols.dissemination.ports import Interest, InterestKind, ParsedItem, Po
 from protocols.dissemination.producer.keeping import Keeping, PastItems
 from protocols.dissemination.producer.release_queue import ReleaseQueue, SendPace
 from protocols.dissemination.proving import Proofs
+from protocols.dissemination.registry import StreamRegistry
 from protocols.dissemination.seeking import Seeking
 from protocols.dissemination.stream import StreamRecord
 from protocols.dissemination.tree.member import StreamMember
@@ -50,11 +51,10 @@ LARGE_ITEM_S: Final = 0.05
 class StreamOwner(Protocol):
     """What a stream asks the rest of its node, and tells it."""
 
+    registry: StreamRegistry
+
     def has_uplink(self) -> bool:
         """Whether this node can send to more children than it has, in all its streams."""
-
-    def is_held(self, record: StreamRecord) -> bool:
-        """Whether the producer's record is safe from its standbys."""
 
     def look_up_now(self, node: StreamNode, producer: NodeId | None) -> None:
         """The record may have changed."""
@@ -433,7 +433,7 @@ class StreamNode(NodeTree, MemberOwner):
 
     def is_held(self) -> bool:
         """Whether the producer's record is safe from its standbys."""
-        return self._owner.is_held(self.record)
+        return self._owner.registry.is_held(self.record)
 
     @property
     def is_sending(self) -> bool:

@@ -20,11 +20,11 @@ from protocols.dissemination.names import StreamPosition, epoch_of
 from protocols.dissemination.ports import InterestKind
 from protocols.dissemination.producer.keeping import Keeping, PastItems
 from protocols.dissemination.producer.log import KeptItem, ProducerLog, ProducerLogs
-from protocols.dissemination.registry import EndedEarly, StreamRegistry
+from protocols.dissemination.registry import EndedEarly
 from protocols.dissemination.service import StreamRefused
 from protocols.dissemination.stream import StreamRecord
 from protocols.dissemination.stream_node import StreamNode
-from protocols.dissemination.taking_part import StreamNodes
+from protocols.dissemination.taking_part import StreamNodes, StreamsOwner
 
 OWNER_PREFIX: Final = "owner."
 LOOK_AGAIN_S: Final = 0.5
@@ -50,14 +50,12 @@ class _Returning:
 
 class ProducedStreams(Part):
     def __init__(
-        self, host: Host, config: Callable[[], DisseminationConfig], nodes: StreamNodes, registry: StreamRegistry
+        self, host: Host, config: Callable[[], DisseminationConfig], nodes: StreamNodes, owner: StreamsOwner
     ) -> None:
-        self._host, self._nodes, self._registry = host, nodes, registry
+        self._host, self._nodes, self._registry, self._owner = host, nodes, nodes.registry, owner
         self._records = Rows(host.store, "stream.", StreamRecord)
         self._logs = ProducerLogs(host, lambda: config().replay_bytes)
         self._returning: dict[NodeId, _Returning] = {}
-        self.on_returned: Callable[[StreamNode], None] = lambda node: None
-        """A stream that standbys may have taken over is produced again, and has to be looked for in the ring first."""
 
     def check_back(self, key: NodeId) -> None:
         """Raise `Unavailable` for a stream of this node's whose past is still being read."""
@@ -268,6 +266,6 @@ class ProducedStreams(Part):
             with suppress(Unavailable, StreamRefused):  # it goes out without, and `Keeping.tick` tries again
                 node.keeping.begin(node.member.state.watermark)
         if record.has_standbys:
-            self.on_returned(node)
+            self._owner.returned(node)
         else:
             self._registry.keep(node.record, self._host.rng.uniform(0.5, 2.0))

@@ -43,7 +43,6 @@ class Succession(ProducerPart):
         """Who has asked for a stream to be handed over."""
         self._find_at = 0.0
         """Anybody may claim a stream, therefore the ring is not asked each time."""
-        self._registry.on_conflict, self._produced.on_returned = self.name_lost, self.returned
 
     def role(self, node: StreamNode) -> Role:
         """What this node is to a stream that it takes part in."""
