@@ -13,7 +13,7 @@ from peerd.messages import Message, PeerRef
 from protocols.dissemination.access import NodeTree
 from protocols.dissemination.config import DisseminationConfig
 from protocols.dissemination.documents.manifest import Attachment
-from protocols.dissemination.events import INTEREST_SHOWN_MAX, StreamInterestFailed, StreamLoss
+from protocols.dissemination.events import INTEREST_SHOWN_MAX, StreamInterestFailed, StreamLoss, StreamUnkept
 from protocols.dissemination.freshness import Freshness
 from protocols.dissemination.messages import (
     ITEMS_MAX,
@@ -28,6 +28,7 @@ from protocols.dissemination.meter import StreamMeter
 from protocols.dissemination.names import StreamPosition, epoch_of, position_text
 from protocols.dissemination.ports import Interest, InterestKind, ParsedItem, PolicyFactory, RememberingKind
 from protocols.dissemination.producer.keeping import Keeping, PastItems
+from protocols.dissemination.producer.log import ProducerLog, ProducerLogs
 from protocols.dissemination.producer.release_queue import ReleaseQueue, SendPace
 from protocols.dissemination.proving import Proofs
 from protocols.dissemination.registry import StreamRegistry
@@ -86,6 +87,8 @@ class StreamNode(NodeTree, MemberOwner):
     one in an earlier term."""
     had_from: NodeId | None = None
     """The same, also after this node has handed the stream on."""
+    tells_kept = True
+    """Whether it is told what the disk does: not while it is open whether this next producer stays it."""
 
     def __init__(
         self,
@@ -98,7 +101,7 @@ class StreamNode(NodeTree, MemberOwner):
         attempts_from: int,
         sequence: int,
         past: PastItems | None = None,
-        keeping: Keeping | None = None,
+        logs: ProducerLogs | None = None,
     ) -> None:
         super().__init__(host, config, record, kind)
         self._owner = owner
@@ -123,9 +126,9 @@ class StreamNode(NodeTree, MemberOwner):
         self.epoch = epoch_of(record.term, host.boot_epoch)
         self.sequence = sequence
         """The number of the newest item: in one boot no stream has a number twice, also when it is created again."""
-        self.keeping = keeping
-        """Of a durable stream, at its producer."""
         self._releasing = ReleaseQueue(self.member.state, self._let_out, self._released)
+        self.keeping = None if logs is None else self._keep(logs, None if past is None else past.log)
+        """Of a durable stream, at its producer."""
         if self.is_producer:
             self._begin_producing(past)
         self._unsent = 0
@@ -147,17 +150,25 @@ class StreamNode(NodeTree, MemberOwner):
         else:
             items = [(self._proofs.sealed(item), at_s) for item, at_s in past.items]
             self.member.recall(past.floor, items, self.host.now())
-        self._connect_keeping()
 
-    def _connect_keeping(self) -> None:
-        if self.keeping is not None:
-            self.keeping.release = self._releasing.release
-            self.keeping.released = self._released
+    def _keep(self, logs: ProducerLogs, log: ProducerLog | None) -> Keeping | None:
+        return Keeping(self.name, logs, log, self._releasing, self.kept_or_not) if self.record.durable else None
+
+    def kept_or_not(self, is_kept: bool, why: str) -> None:
+        """Say so, here and in the ring: a log that does not count any more may still be on the disk."""
+        if not self.tells_kept:
+            return
+        if not is_kept:
+            self.host.count("peerd_dissemination_unkept_total")
+            self.host.emit(StreamUnkept(stream=self.name, reason=why[:200]))
+        if self.record.is_unkept == is_kept:
+            self.record = self.record.model_copy(update={"is_unkept": not is_kept})
+            self._owner.registry.change(self.record)
 
     # Another producer
 
     def become_producer(
-        self, record: StreamRecord, predecessor: PeerRef, everything: Interest, sequence: int, keeping: Keeping | None
+        self, record: StreamRecord, predecessor: PeerRef, everything: Interest, sequence: int, logs: ProducerLogs
     ) -> None:
         """Go on with the stream in the place of its producer. ``everything`` is what this node has had of it."""
         self.seeking.at_producer()
@@ -165,8 +176,7 @@ class StreamNode(NodeTree, MemberOwner):
         self.record, self.predecessor = record, predecessor
         self.had_from = predecessor.id
         self.epoch, self.sequence = epoch_of(record.term, self.host.boot_epoch), sequence
-        self.keeping = keeping
-        self._connect_keeping()
+        self.keeping, self.tells_kept = self._keep(logs, None), False
         self._begin_anew()
 
     def begin_term(self, record: StreamRecord) -> None:

@@ -34,7 +34,8 @@ from protocols.dissemination.messages import (
 )
 from protocols.dissemination.metrics import StreamLedger
 from protocols.dissemination.names import epoch_of
-from protocols.dissemination.producer.keeping import Keeping, PastItems
+from protocols.dissemination.producer.keeping import PastItems
+from protocols.dissemination.producer.log import ProducerLogs
 from protocols.dissemination.registry import RENEWALS_PER_LEASE, StreamRegistry
 from protocols.dissemination.service import StreamRefused
 from protocols.dissemination.stream import SEEDS_MAX, SeedRef, StreamRecord
@@ -108,8 +109,8 @@ class StreamNodes(Part):
         """A stream that this node takes part in."""
         return self._nodes.get(key)
 
-    def make(self, record: StreamRecord, past: PastItems | None = None, keeping: Keeping | None = None) -> StreamNode:
-        """Take part in a stream. Raises `StreamRefused`. ``past`` and ``keeping`` are for the producer."""
+    def make(self, record: StreamRecord, past: PastItems | None = None, logs: ProducerLogs | None = None) -> StreamNode:
+        """Take part in a stream. Raises `StreamRefused`. ``past`` and ``logs`` are for the producer."""
         found = self._nodes.get(record.key)
         if found is not None:
             return found
@@ -127,7 +128,7 @@ class StreamNodes(Part):
                 self._attempts(),
                 self._sequence(past, epoch_of(record.term, self._host.boot_epoch)),
                 past,
-                keeping,
+                logs,
             )
         except (ConfigError, ValueError) as error:
             raise StreamRefused("invalid", f"{record.name}: {error}") from error

@@ -148,8 +148,8 @@ class Succession(ProducerPart):
                     node.why_paused = why
                     self._nodes.on_room()
                 case do.BecomeProducer(record, predecessor):
-                    sequence, keeping = self._nodes.numbers.sequence, self._produced.keep_on(node)
-                    node.become_producer(record, predecessor, role.everything, sequence, keeping)
+                    sequence, logs = self._nodes.numbers.sequence, self._produced.logs
+                    node.become_producer(record, predecessor, role.everything, sequence, logs)
                     node.unsubscribe(WHOLE_STREAM)
                 case do.BeginTerm(record):
                     node.begin_term(record)

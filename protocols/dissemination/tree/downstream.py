@@ -59,7 +59,7 @@ SLOW_S: Final = 10.0
 
 
 class Needs(Protocol):
-    """How children's wants get to the parent."""
+    """How children's wants get to the parent, and what keeps a node from having children."""
 
     def is_member(self) -> bool:
         """Whether this node is in the tree."""
