@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 
 from peerd.api import Host
 from peerd.ids import NodeId
-from peerd.messages import Message, PeerRef
+from peerd.messages import PeerRef
 from peerd.telemetry.schema import Event
 from protocols.dissemination.config import DisseminationConfig
 from protocols.dissemination.item_work import WorkMeter
@@ -130,10 +130,6 @@ class NodeTree(MemberTree):
     def rtt_s(self, peer: PeerRef) -> float | None:
         """See `TreeAccess.rtt_s`."""
         return self.host.estimated_rtt(peer)
-
-    def send(self, peer: PeerRef, message: Message) -> None:
-        """See `TreeAccess.send`."""
-        self.host.send(peer, message)
 
     def emit(self, event: Event) -> None:
         """See `TreeAccess.emit`."""

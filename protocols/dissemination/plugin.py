@@ -16,6 +16,7 @@ from peerd.api import (
     SendRefusal,
     SwapRequest,
     handles,
+    on_timer,
 )
 from peerd.errors import ProtocolError
 from peerd.ids import NodeId
@@ -26,6 +27,7 @@ from protocols.dissemination.config import DisseminationConfig
 from protocols.dissemination.documents import messages as document_messages
 from protocols.dissemination.documents.drafts import Documents
 from protocols.dissemination.documents.exchange import DocumentExchange
+from protocols.dissemination.documents.manifest import Attachment
 from protocols.dissemination.events import EVENTS
 from protocols.dissemination.loading import policy_messages
 from protocols.dissemination.messages import (
@@ -33,16 +35,19 @@ from protocols.dissemination.messages import (
     HandOverAnswer,
     PlanAnswer,
     PlanQuestion,
+    StreamItem,
     TreeAnswer,
     TreeQuestion,
 )
 from protocols.dissemination.metrics import METRICS
+from protocols.dissemination.names import position_text
 from protocols.dissemination.producer.changes import ProducerChanges
 from protocols.dissemination.producer.publishing import Publishers
+from protocols.dissemination.stream import StreamRecord
 from protocols.dissemination.stream_node import StreamNode
 from protocols.dissemination.streams import Streams
 from protocols.dissemination.subscribing import Subscribing
-from protocols.dissemination.taking_part import StreamNodes, UsedNumbers
+from protocols.dissemination.taking_part import TICK, StreamNodes, UsedNumbers
 from protocols.dissemination.views import histories
 
 _POLICY_MESSAGES: Final = policy_messages()
@@ -76,7 +81,7 @@ class Dissemination(Plugin):
     def start(self, host: Host) -> None:
         super().start(host)
         self._drained: Callable[[], None] | None = None
-        streams = self.streams = Streams(host, lambda: self.config)
+        streams = self.streams = Streams(host, lambda: self.config, self)
         self.nodes, self.produced, self.clients = streams.nodes, streams.produced, streams.clients
         self.nodes.numbers = self._used
         self.questions = StreamQuestions(streams)
@@ -85,9 +90,6 @@ class Dissemination(Plugin):
         self.changes = ProducerChanges(streams, self.questions, self.publishers)
         self.exchange = DocumentExchange(host, streams.config, self.nodes.above, self.nodes.wake)
         self.documents = Documents(host, streams.config, self.exchange, self.publishers)
-        self.nodes.on_gone, self.nodes.on_room = self._stream_gone, self.publishers.let
-        self.nodes.on_tick, self.nodes.has_work = self._tick, self._has_work
-        self.nodes.on_document = self.exchange.begin
         self.add_parts(streams, streams.registry, self.nodes, self.produced, self.questions)
         self.add_parts(self.exchange, self.subscribing, self.changes.succession)
         for kind in _POLICY_MESSAGES:
@@ -160,17 +162,36 @@ class Dissemination(Plugin):
 
     # What the streams tell
 
-    def _tick(self) -> None:
+    @on_timer(TICK)
+    def tick(self, payload: None) -> None:
+        """Four times a second, while there is something to do."""
+        self.nodes.tick()
         self.subscribing.tick()
         self.exchange.tick()
         self.changes.tick()
         self.publishers.let()
         self._check_drained()
+        if any((len(self.nodes), len(self.clients), len(self.publishers), self._drained, self.exchange.has_work())):
+            self.nodes.wake()
 
-    def _has_work(self) -> bool:
-        return bool(len(self.clients) or len(self.publishers) or self._drained or self.exchange.has_work())
+    def on_room(self) -> None:
+        """See `StreamsOwner.on_room`."""
+        self.publishers.let()
 
-    def _stream_gone(self, node: StreamNode, reason: str) -> None:
+    def document_came(self, node: StreamNode, item: StreamItem, attachment: Attachment) -> None:
+        """See `StreamsOwner.document_came`."""
+        self.exchange.begin(node.record.key, node.name, position_text(item.position), attachment)
+
+    def name_lost(self, record: StreamRecord) -> None:
+        """See `StreamsOwner.name_lost`."""
+        self.changes.succession.name_lost(record)
+
+    def returned(self, node: StreamNode) -> None:
+        """See `StreamsOwner.returned`."""
+        self.changes.succession.returned(node)
+
+    def stream_gone(self, node: StreamNode, reason: str) -> None:
+        """See `StreamsOwner.stream_gone`."""
         self.changes.succession.gone(node)
         self.exchange.stream_gone(node.record.key)
         self.subscribing.stream_gone(node, reason)

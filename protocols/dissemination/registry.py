@@ -10,7 +10,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
-from typing import Final
+from typing import Final, Protocol
 
 from peerd.api import Host, Part, RecordOutcome, RecordResult, on_timer
 from peerd.errors import ProtocolError, Unavailable
@@ -43,17 +43,22 @@ class _Own:
     """Where a standby waits for the record to lapse: this node may publish until then."""
 
 
-class StreamRegistry(Part):
-    """``on_conflict``: a record of this node's was taken over by another producer, while this node was away."""
+class RecordsOwner(Protocol):
+    """Whose records these are."""
 
-    def __init__(self, host: Host, config: Callable[[], DisseminationConfig]) -> None:
-        self._host, self._config = host, config
+    def with_seeds(self, record: StreamRecord) -> StreamRecord:
+        """The record with the seeds of this moment."""
+
+    def name_lost(self, record: StreamRecord) -> None:
+        """This record was taken over by another producer, while this node was away."""
+
+
+class StreamRegistry(Part):
+    def __init__(self, host: Host, config: Callable[[], DisseminationConfig], owner: RecordsOwner) -> None:
+        self._host, self._config, self._owner = host, config, owner
         self._own: dict[NodeId, _Own] = {}
         self._creating: dict[NodeId, StreamRecord] = {}
         """What the ring has not confirmed yet, and nobody has removed meanwhile."""
-        self.seeds_of: Callable[[StreamRecord], StreamRecord] = lambda record: record
-        """The record with the seeds of this moment; set by who makes the parts."""
-        self.on_conflict: Callable[[StreamRecord], None] = lambda record: None
 
     # This node's own
 
@@ -163,7 +168,7 @@ class StreamRegistry(Part):
         if own is None:
             return
         self._host.set_timer(_RENEWAL, self._pause_s(own.record), key)
-        own.record = self.seeds_of(own.record)
+        own.record = self._owner.with_seeds(own.record)
         try:
             self._put(own.record, partial(self._renewed, key, self._host.now()))
         except Unavailable:
@@ -196,7 +201,7 @@ class StreamRegistry(Part):
     def _lost(self, own: _Own) -> None:
         if self._own.get(own.record.key) is own and not own.is_lost:
             own.is_lost = True
-            self.on_conflict(own.record)
+            self._owner.name_lost(own.record)
 
     def _soon(self, key: NodeId) -> None:
         self._host.cancel_timer(_RENEWAL, key)

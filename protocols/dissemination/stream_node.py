@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Any, Final
+from typing import Any, Final, Protocol
 
 from peerd.api import Host
 from peerd.errors import ProtocolError
@@ -13,10 +13,11 @@ from peerd.messages import Message, PeerRef
 from protocols.dissemination.access import NodeTree
 from protocols.dissemination.config import DisseminationConfig
 from protocols.dissemination.documents.manifest import Attachment
-from protocols.dissemination.events import INTEREST_SHOWN_MAX, StreamInterestFailed, StreamLoss
+from protocols.dissemination.events import INTEREST_SHOWN_MAX, StreamInterestFailed, StreamLoss, StreamUnkept
 from protocols.dissemination.freshness import Freshness
 from protocols.dissemination.messages import (
     ITEMS_MAX,
+    AttachRefusal,
     Declined,
     ItemBatch,
     ItemPart,
@@ -27,12 +28,16 @@ from protocols.dissemination.meter import StreamMeter
 from protocols.dissemination.names import StreamPosition, epoch_of, position_text
 from protocols.dissemination.ports import Interest, InterestKind, ParsedItem, PolicyFactory, RememberingKind
 from protocols.dissemination.producer.keeping import Keeping, PastItems
+from protocols.dissemination.producer.log import ProducerLog, ProducerLogs
 from protocols.dissemination.producer.release_queue import ReleaseQueue, SendPace
 from protocols.dissemination.proving import Proofs
+from protocols.dissemination.registry import StreamRegistry
 from protocols.dissemination.seeking import Seeking
 from protocols.dissemination.stream import StreamRecord
 from protocols.dissemination.tree.member import StreamMember
+from protocols.dissemination.tree.owner import MemberOwner
 from protocols.dissemination.tree.replay import BufferLimits
+from protocols.dissemination.tree.search import MoveEnd
 from protocols.dissemination.tree.subscription import Delivered
 
 LINGER_S: Final = 5.0
@@ -44,7 +49,31 @@ LARGE_ITEM_S: Final = 0.05
 """What a large item takes to be read and matched in the simulator: a guess at what one of 500 KB takes a daemon."""
 
 
-class StreamNode(NodeTree):
+class StreamOwner(Protocol):
+    """What a stream asks the rest of its node, and tells it."""
+
+    registry: StreamRegistry
+
+    def has_uplink(self) -> bool:
+        """Whether this node can send to more children than it has, in all its streams."""
+
+    def look_up_now(self, node: StreamNode, producer: NodeId | None) -> None:
+        """The record may have changed."""
+
+    def flush_soon(self) -> None:
+        """There is more to be done, by `StreamNode.go_on`."""
+
+    def give_up(self, node: StreamNode, reason: str) -> None:
+        """The stream ends for this node."""
+
+    def on_room(self) -> None:
+        """The disk has taken what waited for it."""
+
+    def document_came(self, node: StreamNode, item: StreamItem, attachment: Attachment) -> None:
+        """An item has come to which a document is attached."""
+
+
+class StreamNode(NodeTree, MemberOwner):
     """``position_text`` in events and answers is "EPOCH-NUMBER"."""
 
     why_paused = ""
@@ -58,6 +87,8 @@ class StreamNode(NodeTree):
     one in an earlier term."""
     had_from: NodeId | None = None
     """The same, also after this node has handed the stream on."""
+    tells_kept = True
+    """Whether it is told what the disk does: not while it is open whether this next producer stays it."""
 
     def __init__(
         self,
@@ -66,14 +97,14 @@ class StreamNode(NodeTree):
         record: StreamRecord,
         kind: InterestKind,
         factory: PolicyFactory,
-        has_uplink: Callable[[], bool],
+        owner: StreamOwner,
         attempts_from: int,
         sequence: int,
         past: PastItems | None = None,
-        keeping: Keeping | None = None,
+        logs: ProducerLogs | None = None,
     ) -> None:
         super().__init__(host, config, record, kind)
-        self._has_uplink = has_uplink
+        self._owner = owner
         now = host.now()
         settings = config()
         limits = BufferLimits(settings.replay_items, settings.replay_bytes, settings.replay_for)
@@ -84,21 +115,20 @@ class StreamNode(NodeTree):
             record.key,
             kind,
             limits,
-            self._send,
-            self._admit,
+            self,
             is_source=record.producer.id == format_id(host.id),
             attempts_from=attempts_from,
+            offload=self._offload,
         )
         self.member.state.creator = parse_id(record.creator) if record.creator else None
         self._proofs = self.member.state.proofs = Proofs(lambda: self._record, host.sign, host.verify)
         self.seeking = Seeking(self, now)
-        self._connect()
         self.epoch = epoch_of(record.term, host.boot_epoch)
         self.sequence = sequence
         """The number of the newest item: in one boot no stream has a number twice, also when it is created again."""
-        self.keeping = keeping
-        """Of a durable stream, at its producer."""
         self._releasing = ReleaseQueue(self.member.state, self._let_out, self._released)
+        self.keeping = None if logs is None else self._keep(logs, None if past is None else past.log)
+        """Of a durable stream, at its producer."""
         if self.is_producer:
             self._begin_producing(past)
         self._unsent = 0
@@ -113,16 +143,6 @@ class StreamNode(NodeTree):
         self._children: tuple[NodeId, ...] = ()
         self._unused_since: float | None = now
         self.gaps = 0
-        self._have_no_hooks()
-
-    def _have_no_hooks(self) -> None:
-        """What is set by who makes this."""
-        self.on_over: Callable[[str], None] = lambda reason: None
-        """The stream ends for this node."""
-        self.on_room: Callable[[], None] = lambda: None
-        """The disk has taken what waited for it."""
-        self.on_document: Callable[[StreamItem, Attachment], None] = lambda item, attachment: None
-        """An item has come to which a document is attached."""
 
     def _begin_producing(self, past: PastItems | None) -> None:
         if past is None:
@@ -130,17 +150,25 @@ class StreamNode(NodeTree):
         else:
             items = [(self._proofs.sealed(item), at_s) for item, at_s in past.items]
             self.member.recall(past.floor, items, self.host.now())
-        self._connect_keeping()
 
-    def _connect_keeping(self) -> None:
-        if self.keeping is not None:
-            self.keeping.release = self._releasing.release
-            self.keeping.released = self._released
+    def _keep(self, logs: ProducerLogs, log: ProducerLog | None) -> Keeping | None:
+        return Keeping(self.name, logs, log, self._releasing, self.kept_or_not) if self.record.durable else None
+
+    def kept_or_not(self, is_kept: bool, why: str) -> None:
+        """Say so, here and in the ring: a log that does not count any more may still be on the disk."""
+        if not self.tells_kept:
+            return
+        if not is_kept:
+            self.host.count("peerd_dissemination_unkept_total")
+            self.host.emit(StreamUnkept(stream=self.name, reason=why[:200]))
+        if self.record.is_unkept == is_kept:
+            self.record = self.record.model_copy(update={"is_unkept": not is_kept})
+            self._owner.registry.change(self.record)
 
     # Another producer
 
     def become_producer(
-        self, record: StreamRecord, predecessor: PeerRef, everything: Interest, sequence: int, keeping: Keeping | None
+        self, record: StreamRecord, predecessor: PeerRef, everything: Interest, sequence: int, logs: ProducerLogs
     ) -> None:
         """Go on with the stream in the place of its producer. ``everything`` is what this node has had of it."""
         self.seeking.at_producer()
@@ -148,8 +176,7 @@ class StreamNode(NodeTree):
         self.record, self.predecessor = record, predecessor
         self.had_from = predecessor.id
         self.epoch, self.sequence = epoch_of(record.term, self.host.boot_epoch), sequence
-        self.keeping = keeping
-        self._connect_keeping()
+        self.keeping, self.tells_kept = self._keep(logs, None), False
         self._begin_anew()
 
     def begin_term(self, record: StreamRecord) -> None:
@@ -175,23 +202,6 @@ class StreamNode(NodeTree):
         self.policy = self._factory.make(self, self._factory.settings(self.record.settings))
         self._children = ()
         self._note_children()
-
-    def _connect(self) -> None:
-        self.is_held: Callable[[], bool] = lambda: True
-        """Whether the producer's record is safe from its standbys; set by who makes this."""
-        member = self.member
-        member.state.blame = self._blame
-        member.state.matching.offload = self._offload
-        member.down.is_slow = self._is_slow
-        member.second.draw = self.host.rng.random
-        member.places.room = self._room_after
-        member.on_orphaned = self.seeking.orphaned
-        member.on_ended = self.seeking.ended
-        member.on_passed = self._passed
-        member.on_lost = self._lost
-        member.on_failed = self._failed
-        member.on_asked_to_move = self.seeking.asked_to_move
-        member.on_stream_over = self._stream_over
 
     # What it is
 
@@ -233,7 +243,32 @@ class StreamNode(NodeTree):
 
     # Of the member
 
-    def _send(self, peer: PeerRef, message: Message) -> None:
+    def draw(self) -> float:
+        """See `MemberOwner.draw`."""
+        return self.random()
+
+    def call_again(self) -> None:
+        """See `MemberOwner.call_again`."""
+        self._owner.flush_soon()
+
+    def look_up(self) -> None:
+        """See `MemberOwner.look_up`."""
+        self._owner.look_up_now(self, None)
+
+    def orphaned(self) -> None:
+        """See `MemberOwner.orphaned`."""
+        self.seeking.orphaned()
+
+    def ended(self, peer: PeerRef, end: MoveEnd, why: AttachRefusal | None, others: Sequence[PeerRef]) -> None:
+        """See `MemberOwner.ended`."""
+        self.seeking.ended(peer, end, why, others)
+
+    def asked_to_move(self, parents: Sequence[PeerRef], is_successor: bool) -> None:
+        """See `MemberOwner.asked_to_move`."""
+        self.seeking.asked_to_move(parents, is_successor)
+
+    def send(self, peer: PeerRef, message: Message) -> None:
+        """See `MemberOwner.send`, and `protocols.dissemination.ports.TreeAccess.send`."""
         counts = self.meter.counts
         if isinstance(message, ItemBatch | ReplayItems):
             counts.items_out += len(message.items)
@@ -244,16 +279,18 @@ class StreamNode(NodeTree):
             counts.refused += 1
         self.host.send(peer, message)
 
-    def _is_slow(self, peer: PeerRef) -> bool:
+    def is_slow(self, peer: PeerRef) -> bool:
+        """See `MemberOwner.is_slow`."""
         return self.host.queued_bytes(peer) > self.config.slow_bytes
 
-    def _admit(self, peer: PeerRef, wants: Sequence[Interest], instead_of: NodeId | None) -> bool:
+    def admit(self, peer: PeerRef, wants: Sequence[Interest], instead_of: NodeId | None) -> bool:
+        """See `MemberOwner.admit`."""
         is_predecessor = self.predecessor is not None and peer.id == self.predecessor.id
-        return self._room_after(instead_of) + is_predecessor > 0  # one above the limit, however often producers change
+        return self.room_after(instead_of) + is_predecessor > 0  # one above the limit, however often producers change
 
-    def _room_after(self, gone: NodeId | None) -> int:
-        """How many children more this node would take, once one of them has gone."""
-        if self.leaving_since is not None or not self._has_uplink():
+    def room_after(self, gone: NodeId | None) -> int:
+        """See `MemberOwner.room_after`."""
+        if self.leaving_since is not None or not self._owner.has_uplink():
             return 0
         children = self.member.down.children
         return self.config.fan_out + (gone in children) - len(children)
@@ -266,9 +303,10 @@ class StreamNode(NodeTree):
 
     def room(self) -> int:
         """How many children more would be taken."""
-        return max(0, self._room_after(None))
+        return max(0, self.room_after(None))
 
-    def _passed(self, parsed: ParsedItem, is_own: bool, children: Sequence[NodeId]) -> None:
+    def passed(self, parsed: ParsedItem, is_own: bool, children: Sequence[NodeId]) -> None:
+        """See `MemberOwner.passed`."""
         if not self.is_producer:
             counts = self.meter.counts
             counts.items_in += 1
@@ -281,7 +319,7 @@ class StreamNode(NodeTree):
 
     def _note_document(self, parsed: ParsedItem) -> None:
         if parsed.item.attachment is not None and not self.is_producer:
-            self.on_document(parsed.item, parsed.item.attachment)
+            self._owner.document_came(self, parsed.item, parsed.item.attachment)
 
     def with_documents(self, deliver: Deliver) -> Deliver:
         """Have the documents fetched that belong to what a subscription gets, be it of the past."""
@@ -293,11 +331,13 @@ class StreamNode(NodeTree):
 
         return delivered
 
-    def _lost(self, since: StreamPosition, until: StreamPosition) -> None:
+    def lost(self, since: StreamPosition, until: StreamPosition) -> None:
+        """See `MemberOwner.lost`."""
         self.gaps += 1
         self.host.emit(StreamLoss(stream=self.name, since=position_text(since), until=position_text(until)))
 
-    def _failed(self, interest: Interest | None, why: str) -> None:
+    def failed(self, interest: Interest | None, why: str) -> None:
+        """See `MemberOwner.failed`."""
         self.host.count("peerd_dissemination_failed_interests_total")
         text = "all" if interest is None else interest.text[:INTEREST_SHOWN_MAX]
         self.host.emit(StreamInterestFailed(stream=self.name, interest=text, reason=why))
@@ -326,12 +366,12 @@ class StreamNode(NodeTree):
     def _wall_ms(self) -> int:
         return round(self.host.wall_time() * 1000)
 
-    def _stream_over(self) -> None:
+    def stream_over(self) -> None:
         """The producer has ended the stream; the children still get what was sent before."""
         if self._ended_at is None:
             self._ended_at = self.host.now()
         if self.has_sent_all() or self.host.now() - self._ended_at >= DRAIN_S:
-            self.on_over("ended")
+            self._owner.give_up(self, "ended")
 
     # Events
 
@@ -352,7 +392,8 @@ class StreamNode(NodeTree):
         if items:
             self._work.add(busy_s / items, len(self.member.down.children), round(sent / items))
 
-    def _blame(self, peer: PeerRef, error: ProtocolError) -> None:
+    def blame(self, peer: PeerRef, error: ProtocolError) -> None:
+        """See `MemberOwner.blame`."""
         self.seeking.blamed(peer, error)
         self.host.misbehaved(peer, error)
 
@@ -398,7 +439,11 @@ class StreamNode(NodeTree):
 
     def _released(self) -> None:
         self.flush()
-        self.on_room()
+        self._owner.on_room()
+
+    def is_held(self) -> bool:
+        """Whether the producer's record is safe from its standbys."""
+        return self._owner.registry.is_held(self.record)
 
     @property
     def is_sending(self) -> bool:
@@ -474,13 +519,13 @@ class StreamNode(NodeTree):
         if self.keeping is not None:
             self.keeping.tick(now, self._releasing.watermark, self.member.state.buffer.floor)
         if self._ended_at is not None:
-            self._stream_over()
+            self.stream_over()
         elif not self.is_unused:
             self._unused_since = None
         elif self._unused_since is None:
             self._unused_since = now
         elif now - self._unused_since >= LINGER_S:
-            self.on_over("unused")
+            self._owner.give_up(self, "unused")
         return is_lost
 
     def _note_children(self) -> None:

@@ -12,11 +12,11 @@ from protocols.dissemination.config import DisseminationConfig
 from protocols.dissemination.models import StreamView
 from protocols.dissemination.names import stream_key
 from protocols.dissemination.producer.produced import ProducedStreams
-from protocols.dissemination.registry import Found, StreamRegistry
+from protocols.dissemination.registry import Found
 from protocols.dissemination.service import StreamRefused
 from protocols.dissemination.stream_node import StreamNode
 from protocols.dissemination.subscriptions import StreamSubscriptions
-from protocols.dissemination.taking_part import StreamNodes
+from protocols.dissemination.taking_part import StreamNodes, StreamsOwner
 from protocols.dissemination.views import view_of
 
 LEAVING: Final = "this node is leaving the ring"
@@ -43,11 +43,11 @@ class Streams(Part):
 
     is_leaving = False
 
-    def __init__(self, host: Host, config: Callable[[], DisseminationConfig]) -> None:
+    def __init__(self, host: Host, config: Callable[[], DisseminationConfig], owner: StreamsOwner) -> None:
         self.host, self.config = host, config
-        self.registry = StreamRegistry(host, config)
-        self.nodes = StreamNodes(host, config, self.registry)
-        self.produced = ProducedStreams(host, config, self.nodes, self.registry)
+        self.nodes = StreamNodes(host, config, owner)
+        self.registry = self.nodes.registry
+        self.produced = ProducedStreams(host, config, self.nodes, owner)
         self.clients = StreamSubscriptions(host, config)
         self._answers: list[Callable[[], None]] = []
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, Final, Protocol
 
 from peerd.api import Host, Part, on_timer
 from peerd.errors import ConfigError
@@ -33,15 +33,16 @@ from protocols.dissemination.messages import (
     Widened,
 )
 from protocols.dissemination.metrics import StreamLedger
-from protocols.dissemination.names import epoch_of, position_text
-from protocols.dissemination.producer.keeping import Keeping, PastItems
+from protocols.dissemination.names import epoch_of
+from protocols.dissemination.producer.keeping import PastItems
+from protocols.dissemination.producer.log import ProducerLogs
 from protocols.dissemination.registry import RENEWALS_PER_LEASE, StreamRegistry
 from protocols.dissemination.service import StreamRefused
 from protocols.dissemination.stream import SEEDS_MAX, SeedRef, StreamRecord
 from protocols.dissemination.stream_node import StreamNode
 
 TICK_S: Final = 0.25
-_TICK: Final = "streams"
+TICK: Final = "streams"
 _FLUSH: Final = "stream_flush"
 _PACED: Final = "stream_paced"
 BOOT_BITS: Final = 22
@@ -68,19 +69,31 @@ class UsedNumbers:
     """The largest number of an item of a stream that this node has produced, and does not produce any more."""
 
 
-class StreamNodes(Part):
-    """``on_gone(node, reason)`` is told of each stream that is given up."""
+class StreamsOwner(Protocol):
+    """What the streams of a node tell the rest of its plugin."""
 
-    def __init__(self, host: Host, config: Callable[[], DisseminationConfig], registry: StreamRegistry) -> None:
-        self._host, self._config, self._registry = host, config, registry
-        registry.seeds_of = self.with_seeds
+    def stream_gone(self, node: StreamNode, reason: str) -> None:
+        """A stream was given up."""
+
+    def on_room(self) -> None:
+        """Publishers that wait may go on."""
+
+    def document_came(self, node: StreamNode, item: StreamItem, attachment: Attachment) -> None:
+        """An item has come to which a document is attached."""
+
+    def name_lost(self, record: StreamRecord) -> None:
+        """Another producer has the name of a stream of this node's."""
+
+    def returned(self, node: StreamNode) -> None:
+        """A stream that standbys may have taken over is produced again, and has to be looked for in the ring first."""
+
+
+class StreamNodes(Part):
+    def __init__(self, host: Host, config: Callable[[], DisseminationConfig], owner: StreamsOwner) -> None:
+        self._host, self._config, self._owner = host, config, owner
+        self.registry = StreamRegistry(host, config, self)
         self._nodes: dict[NodeId, StreamNode] = {}
         self.ledger = StreamLedger(host)
-        self.on_gone: Callable[[StreamNode, str], None] = lambda node, reason: None
-        self.on_document: Callable[[NodeId, str, str, Attachment], None] = lambda stream, name, item, attachment: None
-        self.on_tick: Callable[[], None] = lambda: None
-        self.has_work: Callable[[], bool] = lambda: False
-        self.on_room: Callable[[], None] = lambda: None
         self._is_ticking = self._is_flushing = False
         self._told_off = 0
         self.numbers = UsedNumbers()
@@ -96,8 +109,8 @@ class StreamNodes(Part):
         """A stream that this node takes part in."""
         return self._nodes.get(key)
 
-    def make(self, record: StreamRecord, past: PastItems | None = None, keeping: Keeping | None = None) -> StreamNode:
-        """Take part in a stream. Raises `StreamRefused`. ``past`` and ``keeping`` are for the producer."""
+    def make(self, record: StreamRecord, past: PastItems | None = None, logs: ProducerLogs | None = None) -> StreamNode:
+        """Take part in a stream. Raises `StreamRefused`. ``past`` and ``logs`` are for the producer."""
         found = self._nodes.get(record.key)
         if found is not None:
             return found
@@ -111,20 +124,14 @@ class StreamNodes(Part):
                 record,
                 kind,
                 factory,
-                self._has_uplink,
+                self,
                 self._attempts(),
                 self._sequence(past, epoch_of(record.term, self._host.boot_epoch)),
                 past,
-                keeping,
+                logs,
             )
         except (ConfigError, ValueError) as error:
             raise StreamRefused("invalid", f"{record.name}: {error}") from error
-        node.on_over = lambda reason: self.give_up(node, reason)
-        node.on_document = lambda item, attachment: self._document_came(node, item, attachment)
-        node.member.state.look_up = lambda: self.look_up_now(node, None)
-        node.is_held = lambda: self._registry.is_held(node.record)
-        node.on_room = self.on_room
-        node.member.state.call_again = self.flush_soon
         self._nodes[record.key] = node
         self.wake()
         return node
@@ -148,7 +155,7 @@ class StreamNodes(Part):
         self._looked_at.pop(node.record.key, None)
         node.leave(is_over=reason == "ended")
         self._host.emit(StreamOver(stream=node.name, reason=reason))
-        self.on_gone(node, reason)
+        self._owner.stream_gone(node, reason)
 
     def let_go(self, reason: str) -> None:
         """The plugin ends or is replaced: publishers that wait for the disk are told nothing more."""
@@ -156,15 +163,25 @@ class StreamNodes(Part):
             if node.keeping is not None:
                 node.keeping.let_go(reason)
 
-    def _document_came(self, node: StreamNode, item: StreamItem, attachment: Attachment) -> None:
-        self.on_document(node.record.key, node.name, position_text(item.position), attachment)
+    def document_came(self, node: StreamNode, item: StreamItem, attachment: Attachment) -> None:
+        """See `StreamOwner.document_came`."""
+        self._owner.document_came(node, item, attachment)
 
     def above(self, stream: NodeId) -> list[PeerRef]:
         """Whom to ask for what belongs to a stream: the parent first, the producer last."""
         node = self._nodes.get(stream)
         return [] if node is None else node.above()
 
-    def _has_uplink(self) -> bool:
+    def on_room(self) -> None:
+        """See `StreamOwner.on_room`."""
+        self._owner.on_room()
+
+    def name_lost(self, record: StreamRecord) -> None:
+        """See `RecordsOwner.name_lost`."""
+        self._owner.name_lost(record)
+
+    def has_uplink(self) -> bool:
+        """See `StreamOwner.has_uplink`."""
         limit = self._config().uplink
         return not limit or self.ledger.uplink_bytes_per_s < limit
 
@@ -180,11 +197,10 @@ class StreamNodes(Part):
         """There is something to do every now and then."""
         if not self._is_ticking:
             self._is_ticking = True
-            self._host.set_timer(_TICK, TICK_S)
+            self._host.set_timer(TICK, TICK_S)
 
-    @on_timer(_TICK)
-    def tick(self, payload: None) -> None:
-        """Four times a second, while this node takes part in any stream."""
+    def tick(self) -> None:
+        """Four times a second, from `wake` on; whoever has something to do after that wakes it again."""
         self._is_ticking = False
         self._told_off = 0
         for node in self:
@@ -193,16 +209,13 @@ class StreamNodes(Part):
             self._check_producer(node)
             self._check_record(node)
         self.ledger.take(list(self._nodes.values()))
-        self.on_tick()
-        if self._nodes or self.has_work():
-            self.wake()
 
     def _check_record(self, node: StreamNode) -> None:
         """Without a way to the producer, see what the ring says, as often as the producer would renew its record."""
         if not node.is_adrift:
             node.look_at = node.other_since = None
             return
-        now, pause_s = self._host.now(), self._registry.lease_s(node.record) / RENEWALS_PER_LEASE
+        now, pause_s = self._host.now(), self.registry.lease_s(node.record) / RENEWALS_PER_LEASE
         if node.look_at is None:
             node.look_at = now + pause_s * self._host.rng.random()  # all who are below a lost node know it at once
         elif now >= node.look_at:
@@ -242,11 +255,11 @@ class StreamNodes(Part):
             self.found(node, answer)
             on_record(node.record)
 
-        self._registry.find(node.name, found)
+        self.registry.find(node.name, found)
 
     def _ask(self, node: StreamNode, producer: NodeId | None) -> None:
         self._looked_at[node.record.key] = self._host.now()
-        self._registry.find(node.name, lambda answer: self.found(node, answer), producer)
+        self.registry.find(node.name, lambda answer: self.found(node, answer), producer)
 
     def found(self, node: StreamNode, answer: StreamRecord | Exception) -> None:
         """What the ring has as the record of a stream that this node is a member of."""
@@ -290,7 +303,7 @@ class StreamNodes(Part):
         now = self._host.now()
         if node.other_since is None:
             node.other_since = now
-        return now - node.other_since >= RIVAL_SHARE * self._registry.lease_s(node.record)
+        return now - node.other_since >= RIVAL_SHARE * self.registry.lease_s(node.record)
 
     def _is_late(self, node: StreamNode) -> bool:
         since = node.seeking.orphan_since

@@ -75,7 +75,7 @@ def test_the_judge_sees_siblings_that_wait_for_a_slow_child(monkeypatch: pytest.
     right = Downstream._send
 
     def send(self: Downstream, child: Downlink, past_bytes: int = 0) -> None:
-        if not any(self.is_slow(each.peer) for each in self.children.values()):
+        if not any(self._state.owner.is_slow(each.peer) for each in self.children.values()):
             right(self, child, past_bytes)
 
     monkeypatch.setattr(Downstream, "_send", send)

@@ -17,6 +17,7 @@ from protocols.dissemination.ports import ParsedItem
 from protocols.dissemination.tree.member import StreamMember
 from protocols.dissemination.tree.replay import BufferLimits
 from protocols.dissemination.tree.subscription import StaleFrom
+from tests.support.member_owner import owner
 
 STREAM = stream_key("prices")
 KIND = CoherencyKind()
@@ -47,7 +48,7 @@ class ValueNet:
                 self.links.setdefault((peer.id, to.id), deque()).append(message)
 
         limits = BufferLimits(4, 1 << 20, 1e9)  # what is remembered has to play no part
-        return StreamMember(peer, STREAM, KIND, limits, send, lambda *_: True, is_source=peer is self.peers[0])
+        return StreamMember(peer, STREAM, KIND, limits, owner(send), is_source=peer is self.peers[0])
 
     def member(self, number: int) -> StreamMember | None:
         return self.members.get(self.peers[number].id)

@@ -20,6 +20,7 @@ from protocols.dissemination.ports import ChildInfo, Interest, ItemWork, ParsedI
 from protocols.dissemination.tree.links import ChildStage
 from protocols.dissemination.tree.member import StreamMember
 from tests.support.coherency_net import KIND, STREAM, TICK_S, ValueNet
+from tests.support.member_owner import hook
 
 SETTINGS = {"window": "2s", "round": "5s"}
 
@@ -114,9 +115,12 @@ class CostNet(ValueNet):
             policy.passed(parsed, len(self.got.get((number, 0), ())) > before, ())
 
         member._flow = counted  # type: ignore[method-assign]  # the plugin tells the policy of each item
-        member.on_ended = lambda peer, end, why, others: policy.move_ended(peer, end.value, why, others)
-        member.on_orphaned = policy.look_for_parent
-        member.down._admit = lambda *_: len(member.down.children) < self.fan_out
+        hook(
+            member.owner,
+            ended=lambda peer, end, why, others: policy.move_ended(peer, end.value, why, others),
+            orphaned=policy.look_for_parent,
+            admit=lambda *_: len(member.down.children) < self.fan_out,
+        )
 
     def post(self, sender: NodeId, receiver: NodeId, message: Message) -> None:
         if receiver in self.members:

@@ -12,6 +12,7 @@ from protocols.dissemination.messages import Climbed
 from protocols.dissemination.ports import ParsedItem
 from protocols.dissemination.tree.subscription import FreshAgain, StaleFrom
 from tests.support.coherency_net import ValueNet
+from tests.support.member_owner import hook
 
 TEXTS = (
     "a WITHIN 0.5",
@@ -171,7 +172,7 @@ def test_an_orphan_that_loses_its_next_parent_and_tries_another_at_once_is_told(
     net.tick()
     net.run_link(*down)
     assert isinstance(net.got[2, 0][-2], FreshAgain)
-    orphan.on_ended = lambda *_: None if net.move(2, 0) else pytest.fail("it has no other parent under way")
+    hook(orphan.owner, ended=lambda *_: None if net.move(2, 0) else pytest.fail("it has no other parent under way"))
     orphan.gone(net.peers[0].id, net.now)
     assert orphan.up.next is not None
     assert isinstance(net.got[2, 0][-1], StaleFrom)

@@ -77,7 +77,7 @@ def test_a_late_answer_does_nothing_to_the_next_stream_of_the_name() -> None:
         producer.answer("records.put", 0, result)
         node = producer.plugin.nodes.get(KEY)
         assert node is not None and node.keeping is not None and node.keeping.is_kept
-        assert producer.asked("records.delete") == 1 and producer.plugin.produced._logs.keys() == {"news"}
+        assert producer.asked("records.delete") == 1 and producer.plugin.produced.logs.keys() == {"news"}
         producer.answer("records.put", 1, STORED)
         assert [isinstance(each, StreamRefused) for each in producer.told] == [True, False]
         assert sorted(producer.host.store.keys()) == ["owner.news", "past.news", "stream.news"]

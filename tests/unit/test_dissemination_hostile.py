@@ -26,6 +26,7 @@ from protocols.dissemination.names import TERM_MAX, StreamPosition, interest_id,
 from protocols.dissemination.tree.matching import ASIDE_BYTES, at_once
 from protocols.dissemination.tree.member import StreamMember
 from protocols.dissemination.tree.replay import BufferLimits
+from tests.support.member_owner import owner
 
 STREAM = stream_key("s")
 PEERS = [PeerRef(NodeId(i + 1), "127.0.0.1", 1000 + i) for i in range(5)]
@@ -103,8 +104,7 @@ def test_a_member_bears_whatever_comes(steps: list[tuple[str, Any, Any]], is_sou
         STREAM,
         KIND,
         LIMITS,
-        send,
-        lambda peer, wants, gone: len(member.down.children) < FAN_OUT,
+        owner(send, admit=lambda peer, wants, gone: len(member.down.children) < FAN_OUT),
         is_source=is_source,
     )
     aside: list[tuple[Any, ...]] = []

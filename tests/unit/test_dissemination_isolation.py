@@ -33,6 +33,7 @@ from protocols.dissemination.tree.member import StreamMember
 from protocols.dissemination.tree.replay import BufferLimits
 from protocols.dissemination.tree.subscription import Delivered, Unmatchable
 from protocols.dissemination.tree.wants import Wants
+from tests.support.member_owner import owner
 
 STREAM = stream_key("s")
 ME, CHILD = PeerRef(NodeId(1), "127.0.0.1", 1), PeerRef(NodeId(2), "127.0.0.1", 2)
@@ -69,14 +70,15 @@ class Producer:
         self.sent: list[Message] = []
         self.failed: list[tuple[str, str]] = []
         self.got: dict[int, list[Delivered]] = {}
-        self.member = StreamMember(
-            ME, STREAM, self.kind, BufferLimits(100, 1 << 20, 1e9), self._send, lambda *_: True, is_source=True
-        )
-        self.member.on_failed = lambda interest, why: self.failed.append((interest.text if interest else "", why))
+        limits, node = BufferLimits(100, 1 << 20, 1e9), owner(self._send, failed=self._failed)
+        self.member = StreamMember(ME, STREAM, self.kind, limits, node, is_source=True)
         self.count = 0
 
     def _send(self, peer: PeerRef, message: Message) -> None:
         self.sent.append(message)
+
+    def _failed(self, interest: Interest | None, why: str) -> None:
+        self.failed.append((interest.text if interest else "", why))
 
     def subscribe(self, number: int, text: str, *, past: bool = False) -> None:
         got = self.got[number] = []

@@ -38,7 +38,7 @@ class Producer:
 
     def on_disk(self) -> list[tuple[int, bool]]:
         """The records that count: the number of each, and whether it is an item."""
-        log = self.plugin.produced._logs.open("news")
+        log = self.plugin.produced.logs.open("news")
         assert log is not None
         return [(kept.at.sequence, kept.item is not None) for some in log.read() for kept in some]
 

@@ -43,6 +43,7 @@ from protocols.dissemination.tree.seals import in_messages
 from protocols.dissemination.tree.state import SILENT_S
 from protocols.dissemination.tree.subscription import Delivered, Lost
 from tests.support.large_items import Aside, large
+from tests.support.member_owner import hook, owner
 
 STREAM = stream_key("s")
 PARENT, ME, CHILD = (PeerRef(NodeId(number), "127.0.0.1", number) for number in (1, 2, 3))
@@ -62,11 +63,12 @@ class Node:
             STREAM,
             KIND,
             limits,
-            lambda peer, message: self.sent.append((peer, message)),
-            lambda *_: True,
+            owner(
+                lambda peer, message: self.sent.append((peer, message)),
+                blame=lambda peer, error: self.blamed.append(error.reason),
+            ),
             is_source=is_source,
         )
-        self.member.state.blame = lambda peer, error: self.blamed.append(error.reason)
         if aside is not None:
             self.member.state.matching.offload = aside.offload
         self.number = 0
@@ -203,7 +205,7 @@ def test_a_child_that_never_takes_a_large_item_in_is_sent_away() -> None:
 def test_a_slow_child_gets_its_parts_as_it_takes_them() -> None:
     node = source_with_child()
     room = 3
-    node.member.down.is_slow = lambda peer: len(of_edge(node.sent, CHILD)) >= room
+    hook(node.member.owner, is_slow=lambda peer: len(of_edge(node.sent, CHILD)) >= room)
     item = large(1, 10 * PART_BYTES)
     node.member.publish(item, 0.0)
     node.member.flush(0.0)
@@ -411,7 +413,7 @@ def test_a_long_past_is_looked_through_in_slices_and_in_order() -> None:
         nonlocal again
         again += 1
 
-    node.member.state.call_again = call_again
+    hook(node.member.owner, call_again=call_again)
     wanted = small_past(node, 40)
     node.hears(CHILD, Attach(STREAM, 1, ("a",), START, is_orphan=True))
     first = carried(node.sent)
@@ -494,7 +496,7 @@ def test_nobody_turns_in_circles_while_an_item_of_the_past_is_looked_at_aside() 
     node.member.publish(large(1, ASIDE_BYTES + 1), 0.0)
     node.member.publish(large(2, ASIDE_BYTES + 1), 0.0)
     again: list[str] = []
-    node.member.state.call_again = lambda: again.append("again")
+    hook(node.member.owner, call_again=lambda: again.append("again"))
     node.hears(CHILD, Attach(STREAM, 1, ("a",), START, is_orphan=True))
     node.member.subscribe(1, KIND.parse("a"), START, node.got.append, 0.0)
     again.clear()

@@ -20,6 +20,7 @@ from protocols.dissemination.tree.member import StreamMember
 from protocols.dissemination.tree.replay import BufferLimits
 from protocols.dissemination.tree.subscription import Delivered, Lost
 from tests.support.large_items import Aside, large
+from tests.support.member_owner import owner
 
 STREAM = stream_key("s")
 PARENT, ME, CHILD = (PeerRef(NodeId(number), "127.0.0.1", number) for number in (1, 2, 3))
@@ -43,10 +44,8 @@ class Chain:
             self.links.setdefault((peer.id, to.id), deque()).append(message)
 
         limits = BufferLimits(10_000, buffer_bytes, 1e9)
-        member = StreamMember(peer, STREAM, KIND, limits, send, lambda *_: True, is_source=is_source)
-        member.state.matching.offload = self.aside.offload
-        member.state.call_again = lambda: self.again.add(peer.id)
-        return member
+        node = owner(send, call_again=lambda: self.again.add(peer.id))
+        return StreamMember(peer, STREAM, KIND, limits, node, is_source=is_source, offload=self.aside.offload)
 
     def step(self) -> bool:
         choices: list[Callable[[], None]] = []

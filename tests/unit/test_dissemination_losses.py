@@ -19,6 +19,7 @@ from protocols.dissemination.tree.links import Downlink
 from protocols.dissemination.tree.replay import BufferLimits
 from protocols.dissemination.tree.seals import Parcel
 from protocols.dissemination.tree.subscription import Lost
+from tests.support.member_owner import hook
 from tests.unit.test_dissemination_tree import STREAM, Net
 
 # A child that asks for the past again and again, and does not take it
@@ -35,7 +36,7 @@ def remembering(count: int) -> tuple[Net, Downlink]:
     net.settle(1.0)
     buffer = net.source.state.buffer
     buffer.limits = BufferLimits(1000, buffer.bytes, 1e9)
-    net.source.down.is_slow = lambda peer: True
+    hook(net.source.owner, is_slow=lambda peer: True)
     return net, net.source.down.children[net.peers[1].id]
 
 
@@ -53,7 +54,7 @@ def test_what_a_child_is_owed_of_the_past_is_counted_until_it_takes_it() -> None
         owed = [each for each in child.outbox if isinstance(each, Parcel) and each.watermark is None]
         assert child.outbox_bytes == sub * net.source.state.buffer.bytes
         assert child.outbox_bytes == sum(item.size for each in owed for item in each.items)
-    net.source.down.is_slow = lambda peer: False
+    hook(net.source.owner, is_slow=lambda peer: False)
     net.settle(1.0)
     assert child.outbox_bytes == 0 and not child.outbox
     assert [net.delivered(1, sub) for sub in (1, 2)] == [net.expected("a")] * 2
@@ -69,7 +70,7 @@ def test_a_child_that_is_owed_more_of_the_past_than_the_node_remembers_has_to_at
     ask_for_all(net, 3)
     assert child.outbox_bytes == 2 * net.source.state.buffer.bytes, "it gets no more"
     assert net.source.down.children == {}
-    net.source.down.is_slow = lambda peer: False
+    hook(net.source.owner, is_slow=lambda peer: False)
     net.move(1, 0)
     net.settle()
     assert [net.delivered(1, sub) for sub in range(4)] == [net.expected("a")] * 4, "and has lost nothing by it"
@@ -122,11 +123,11 @@ def test_what_a_new_stream_loses_before_its_first_item_arrives_is_told(after: St
     net.subscribe(1, "a", after)
     net.move(1, 0)
     net.settle(1.0)
-    net.source.down.is_slow = lambda peer: True
+    hook(net.source.owner, is_slow=lambda peer: True)
     net.settle(2.0)  # a heartbeat waits to be sent, and the items behind it
     for _ in range(30):
         net.publish("a")
-    net.source.down.is_slow = lambda peer: False
+    hook(net.source.owner, is_slow=lambda peer: False)
     net.settle(1.0)
     client = subscription()
     for each in net.got[net.peers[1].id, 0]:

@@ -38,6 +38,7 @@ from protocols.dissemination.tree.allowance import (
 from protocols.dissemination.tree.member import StreamMember
 from protocols.dissemination.tree.replay import BufferLimits, ReplayBuffer
 from protocols.dissemination.tree.subscription import Delivered
+from tests.support.member_owner import hook, owner
 
 STREAM = stream_key("s")
 ME, CHILD = PeerRef(NodeId(1), "127.0.0.1", 1), PeerRef(NodeId(2), "127.0.0.1", 2)
@@ -75,7 +76,7 @@ class Node:
         self.kind = CountedKind()
         self.sent: list[Message] = []
         self.member = StreamMember(
-            ME, STREAM, self.kind, BufferLimits(100, 1 << 30, 1e9), self._send, lambda *_: True, is_source=True
+            ME, STREAM, self.kind, BufferLimits(100, 1 << 30, 1e9), owner(self._send), is_source=True
         )
         self.count = 0
 
@@ -125,7 +126,7 @@ def test_no_item_is_kept_parsed_once_it_has_gone_on() -> None:
 
     node.member.subscribe(1, node.kind.parse("a"), None, deliver, 0.0)
     node.attach(1, START)
-    node.member.down.is_slow = lambda peer: True  # what waits for a child is not parsed either
+    hook(node.member.owner, is_slow=lambda peer: True)  # what waits for a child is not parsed either
     node.publish("abab")
     assert delivered == [1, 3]
     assert node.member.down.children[CHILD.id].outbox or node.member.down.children[CHILD.id].queue
@@ -243,9 +244,7 @@ def test_who_asks_for_what_the_node_does_not_know_again_and_again_is_charged_for
 def test_members_with_as_many_interests_as_there_may_be_are_served_whoever_else_comes() -> None:
     sent: list[tuple[PeerRef, Message]] = []
     limits = BufferLimits(100, 1 << 30, 1e9)
-    member = StreamMember(
-        ME, STREAM, ClassesKind(), limits, lambda *each: sent.append(each), lambda *_: True, is_source=True
-    )
+    member = StreamMember(ME, STREAM, ClassesKind(), limits, owner(lambda *each: sent.append(each)), is_source=True)
     for child in range(50):
         peer = PeerRef(NodeId(10 + child), "127.0.0.1", 10 + child)
         for attempt in range(1, 6):

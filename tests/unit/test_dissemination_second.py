@@ -12,8 +12,10 @@ from hypothesis import HealthCheck, given, settings, strategies as st
 from peerd.ids import NodeId
 from peerd.messages import Message, PeerRef
 from protocols.dissemination.messages import Reserve, Reserved, TreeHeartbeat, Unreserve
+from protocols.dissemination.tree.owner import PLACES_MAX
 from protocols.dissemination.tree.search import MoveEnd, ParentSearch
-from protocols.dissemination.tree.second import AGAIN_MAX_S, AGAIN_S, HELD_S, PLACES_MAX
+from protocols.dissemination.tree.second import AGAIN_MAX_S, AGAIN_S, HELD_S
+from tests.support.member_owner import hook
 from tests.unit.test_dissemination_tree import STREAM, Net
 
 FAN_OUT = 2
@@ -36,8 +38,6 @@ class Tree(Net):
     def _equip(self, number: int, fan_out: int) -> None:
         member = self.members[self.peers[number].id]
         children = member.down.children
-        member.places.room = lambda gone: fan_out + (gone in children) - len(children)
-        member.down._admit = lambda peer, wants, instead_of: len(children) < fan_out + (instead_of in children)
         tried = self.tried.setdefault(number, [])
 
         def move_to(peer: PeerRef) -> bool:
@@ -56,8 +56,13 @@ class Tree(Net):
             search.begin([*second, *member.state.ancestors[-2::-1], self.peers[0]], lambda is_found: None)
 
         member.state.send = counted
-        member.on_orphaned = orphaned
-        member.on_ended = lambda peer, end, why, others: _ended(search, peer, end, others)
+        hook(
+            member.owner,
+            room_after=lambda gone: fan_out + (gone in children) - len(children),
+            admit=lambda peer, wants, instead_of: len(children) < fan_out + (instead_of in children),
+            orphaned=orphaned,
+            ended=lambda peer, end, why, others: _ended(search, peer, end, others),
+        )
 
     def second(self, number: int) -> int | None:
         peer = self.members[self.peers[number].id].second.peer
@@ -151,11 +156,11 @@ def test_a_place_is_taken_back_when_newcomers_have_filled_it() -> None:
     tree.settle(10.0)
     assert tree.seconds(2, 3) == [0, 0]
     root = tree.members[tree.peers[0].id]
-    root.places.room = lambda gone: 1  # as if two more had come
+    hook(root.owner, room_after=lambda gone: 1)  # as if two more had come
     tree.settle(0.5)
     assert tree.seconds(2, 3).count(None) == 1
     assert len(root.places) == 1
-    root.places.room = lambda gone: 2
+    hook(root.owner, room_after=lambda gone: 2)
     tree.settle(4 * AGAIN_S)
     assert tree.seconds(2, 3) == [0, 0]
 
@@ -193,7 +198,7 @@ def test_who_has_another_parent_gives_its_place_free() -> None:
 
 def test_where_nobody_has_room_the_pauses_grow() -> None:
     tree = Tree({1: 0, 2: 1}, random.Random(9))
-    tree.members[tree.peers[0].id].places.room = lambda gone: 0
+    hook(tree.members[tree.peers[0].id].owner, room_after=lambda gone: 0)
     tree.settle(AGAIN_MAX_S)
     assert tree.second(2) is None
     assert 5 <= tree.sent[Reserve] <= 8
@@ -201,8 +206,9 @@ def test_where_nobody_has_room_the_pauses_grow() -> None:
 
 def test_promises_are_limited() -> None:
     tree = Tree({1: 0}, random.Random(10))
-    places = tree.members[tree.peers[1].id].places
-    places.room = lambda gone: PLACES_MAX
+    member = tree.members[tree.peers[1].id]
+    places = member.places
+    hook(member.owner, room_after=lambda gone: PLACES_MAX)
     for number in range(2 * PLACES_MAX):
         other = NodeId(100 + number)
         places.asked(PeerRef(other, "127.0.0.1", 1), Reserve(STREAM, NodeId(1000 + number)))

@@ -15,8 +15,8 @@ def test_what_waits_for_a_child_that_takes_more_is_seen_after_a_while_and_counte
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     child = SimpleNamespace(outbox=["an item"], peer=SimpleNamespace(id=7), attempt=1)
-    down = SimpleNamespace(children={7: child}, is_slow=lambda peer: False)
-    node = SimpleNamespace(name="news", record=SimpleNamespace(key=1), member=SimpleNamespace(down=down))
+    member = SimpleNamespace(down=SimpleNamespace(children={7: child}))
+    node = SimpleNamespace(name="news", record=SimpleNamespace(key=1), member=member, is_slow=lambda peer: False)
     monkeypatch.setattr(checkers, "streams_of", lambda place: [node])
     simulation: Any = SimpleNamespace(now=0.0, truth=SimpleNamespace(paused=set()))
     place: Any = SimpleNamespace(index=0, boot_epoch=1)
@@ -28,9 +28,9 @@ def test_what_waits_for_a_child_that_takes_more_is_seen_after_a_while_and_counte
 
     assert not look(0.0) and not look(0.9 * TAKEN_AGAIN_S)
     assert "would take what waits" in look(TAKEN_AGAIN_S)[0]
-    down.children = {}
+    member.down.children = {}
     assert not look(2 * TAKEN_AGAIN_S)
-    down.children = {7: child}
+    member.down.children = {7: child}
     assert not look(3 * TAKEN_AGAIN_S), "it has just come back"
     child.attempt = 2
     assert not look(4 * TAKEN_AGAIN_S), "it has come back between two looks"

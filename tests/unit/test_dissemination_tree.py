@@ -24,6 +24,7 @@ from protocols.dissemination.tree.search import MoveEnd
 from protocols.dissemination.tree.subscription import Delivered, Lost
 from protocols.dissemination.tree.upstream import NARROW_AFTER_S
 from protocols.dissemination.tree.wants import SENT_MAX, Wants
+from tests.support.member_owner import hook, owner
 
 STREAM = stream_key("test")
 TICK_S = 0.25
@@ -59,9 +60,11 @@ class Net:
             if to.id in self.members:
                 self.links.setdefault((peer.id, to.id), deque()).append(message)
 
-        member = StreamMember(peer, STREAM, KIND, limits, send, _admit, is_source=is_source)
-        member.on_ended = lambda peer, end, why, children: self.ends.append(end)
-        return member
+        node = owner(send, admit=_admit, ended=self._ended)
+        return StreamMember(peer, STREAM, KIND, limits, node, is_source=is_source)
+
+    def _ended(self, peer: PeerRef, end: MoveEnd, *_: object) -> None:
+        self.ends.append(end)
 
     @property
     def source(self) -> StreamMember:
@@ -308,12 +311,12 @@ def test_a_slow_child_loses_alone_and_is_told_what() -> None:
         net.move(number, 0)
         net.settle(1.0)
     slow = net.peers[1]
-    net.source.down.is_slow = lambda peer: peer.id == slow.id
+    hook(net.source.owner, is_slow=lambda peer: peer.id == slow.id)
     for _ in range(30):
         net.publish("a")
         net.run()
     assert net.delivered(2) == list(range(1, 31)) and net.delivered(1) == []
-    net.source.down.is_slow = lambda peer: False
+    hook(net.source.owner, is_slow=lambda peer: False)
     net.settle(1.0)
     got = net.got[slow.id, 0]
     (lost,) = (each for each in got if isinstance(each, Lost))
@@ -325,7 +328,7 @@ def test_a_slow_child_loses_alone_and_is_told_what() -> None:
 def test_a_child_that_takes_nothing_is_sent_away() -> None:
     net = Net(2, random.Random(0))
     chain(net, ["a"])
-    net.source.down.is_slow = lambda peer: True
+    hook(net.source.owner, is_slow=lambda peer: True)
     for _ in range(60):
         net.publish("a")
         net.tick()
@@ -522,7 +525,7 @@ COUNTED_KINDS = pytest.mark.parametrize(("kind", "text"), [("attributes", "n = {
 def _first_member(kind: CountedKind, *, is_source: bool) -> StreamMember:
     peer = PeerRef(NodeId(1), "127.0.0.1", 1)
     return StreamMember(
-        peer, STREAM, kind, BufferLimits(10, 1 << 20, 60.0), lambda *_: None, _admit, is_source=is_source
+        peer, STREAM, kind, BufferLimits(10, 1 << 20, 60.0), owner(lambda *_: None, admit=_admit), is_source=is_source
     )
 
 

@@ -33,6 +33,7 @@ from protocols.dissemination.tree.member import StreamMember
 from protocols.dissemination.tree.replay import BufferLimits
 from protocols.dissemination.tree.seals import in_messages
 from protocols.dissemination.tree.search import MoveEnd
+from tests.support.member_owner import hook, owner
 
 STREAM = stream_key("s")
 ME, ONE, OTHER = (PeerRef(NodeId(number), "127.0.0.1", number) for number in (1, 2, 3))
@@ -50,11 +51,14 @@ class Alone:
         self.numbers: dict[NodeId, int] = {}
         self.attempts: dict[NodeId, int] = {}
         limits = BufferLimits(100, 1 << 20, 600.0)
-        self.member = StreamMember(
-            ME, STREAM, kind, limits, lambda *sent: self.sent.append(sent), lambda *_: True, is_source=False
-        )
-        self.member.on_ended = lambda peer, end, why, children: self.ends.append(end)
+        self.member = StreamMember(ME, STREAM, kind, limits, owner(self._send, ended=self._ended), is_source=False)
         self.member.subscribe(1, kind.parse(text), None, self.got.append, NOW)
+
+    def _send(self, peer: PeerRef, message: Message) -> None:
+        self.sent.append((peer, message))
+
+    def _ended(self, peer: PeerRef, end: MoveEnd, *_: object) -> None:
+        self.ends.append(end)
 
     def begin(self, peer: PeerRef, watermark: int) -> None:
         """Attach to a node, which begins."""
@@ -178,8 +182,7 @@ def test_a_new_parent_whose_objects_are_too_many_with_those_before_is_at_fault(i
     alone.replay(OTHER, _values(3000, 3000))
     orphaned: list[bool] = []
     blamed: list[PeerRef] = []
-    alone.member.on_orphaned = lambda: orphaned.append(True)
-    alone.member.state.blame = lambda peer, error: blamed.append(peer)
+    hook(alone.member.owner, orphaned=lambda: orphaned.append(True), blame=lambda peer, error: blamed.append(peer))
     if is_parent_lost:
         alone.member.gone(ONE.id, NOW)
     else:

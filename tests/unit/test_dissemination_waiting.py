@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import random
 
+import pytest
+
 from peerd.ids import NodeId
 from peerd.messages import Message, PeerRef
 from protocols.dissemination.messages import Attach, Dismiss, Narrow, Ready, Widen, Widened
@@ -64,7 +66,7 @@ def test_a_child_is_answered_what_it_still_wants_of_what_it_has_asked_for() -> N
     assert not member.waiting(child.id)
 
 
-def test_a_child_that_attaches_anew_waits_for_that_only() -> None:
+def test_a_child_that_attaches_anew_waits_for_that_only(monkeypatch: pytest.MonkeyPatch) -> None:
     net, member, sent = _orphan_with_a_child()
     child = net.peers[2]
     attempt = member.down.children[child.id].attempt
@@ -73,7 +75,7 @@ def test_a_child_that_attaches_anew_waits_for_that_only() -> None:
         wish = Widen(STREAM, ("b",), START, is_new=True, attempt=attempt, number=asked + number)
         member.received(child, wish, net.now)
     assert member.waiting(child.id) == 5
-    member.down.is_member = lambda: True
+    monkeypatch.setattr(member, "is_member", lambda: True)
     member.received(child, Attach(STREAM, attempt + 1, ("a", "b"), START, False, True), net.now)
     assert member.waiting(child.id) == 1
     member.gone(child.id, net.now)

@@ -141,7 +141,7 @@ class Documents:
         check_item(kind, *item)
         if len(self._drafts) >= DRAFTS_MAX:
             raise Unavailable(f"{DRAFTS_MAX} documents are being published already")
-        if not self.exchange.store.make_room(size):
+        if not self.exchange.make_room(size):
             raise StreamRefused("quota", f"{self._config().documents_max_bytes} bytes of documents is the limit here")
         self._number += 1
         made = DocumentDraft(self, self._host, stream, size, name, content_type, item, self._number)

@@ -83,9 +83,6 @@ class DocumentExchange(Part):
     ) -> None:
         self._host, self._config, self._sources, self._wake = host, config, sources, wake
         self.store = DocumentStore(host, lambda: config().documents_max_bytes)
-        self.store.is_used = self._is_used
-        self.store.is_being_fetched = lambda id: id in self._active
-        self.store.on_evicted = self._evicted
         self.uploads = UploadQueue()
         self._active: dict[bytes, Active] = {}
         self._left_out: dict[bytes, str] = {}
@@ -128,7 +125,7 @@ class DocumentExchange(Part):
             return "too_large"
         if not self._has_room_for_active():
             return "busy"
-        return None if kept is not None or self.store.make_room(attachment.size) else "no_room"
+        return None if kept is not None or self.make_room(attachment.size) else "no_room"
 
     def _has_room_for_active(self) -> bool:
         """Whether one more may be exchanged; if need be the one that was idle for longest is only kept on disk."""
@@ -235,11 +232,13 @@ class DocumentExchange(Part):
         active = self._active.get(id)
         return (active is not None and not active.download.is_complete) or self.uploads.uses(id)
 
-    def _evicted(self, kept: KeptDocument) -> None:
-        self._active.pop(kept.id, None)
-        self._host.count("peerd_dissemination_documents_total", outcome="evicted")
-        size = kept.attachment.size
-        self._host.emit(DocumentEvicted(stream=kept.stream, document=kept.id.hex(), bytes=size))
+    def make_room(self, size: int) -> bool:
+        """Let go of old documents until there is room for a new one. ``False``: there is none."""
+        for kept in self.store.evict(size, self._is_used, self._active):
+            self._active.pop(kept.id, None)
+            self._host.count("peerd_dissemination_documents_total", outcome="evicted")
+            self._host.emit(DocumentEvicted(stream=kept.stream, document=kept.id.hex(), bytes=kept.attachment.size))
+        return self.store.has_room(size)
 
     def active(self, id: bytes) -> Active | None:
         """A document that is exchanged now."""

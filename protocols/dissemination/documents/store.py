@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 from base64 import b64decode, b64encode
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Container, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Final
@@ -42,18 +42,12 @@ class KeptDocument:
 
 
 class DocumentStore:
-    """``is_used``: documents that must stay. ``on_evicted`` is told of each that had to go."""
-
     def __init__(self, host: Host, bytes_max: Callable[[], int]) -> None:
         self._host, self._bytes_max = host, bytes_max
         self.files = host.store.files()
         self._kept: dict[bytes, KeptDocument] = {}
         self.drafted_bytes = 0
         """What documents that are being published will take."""
-        self.is_used: Callable[[bytes], bool] = lambda id: False
-        self.is_being_fetched: Callable[[bytes], bool] = lambda id: False
-        """Documents that others have asked for lately: of the complete ones they go last."""
-        self.on_evicted: Callable[[KeptDocument], None] = lambda kept: None
         self._load()
 
     def __iter__(self) -> Iterator[KeptDocument]:
@@ -63,32 +57,34 @@ class DocumentStore:
         """A document by its id."""
         return self._kept.get(id)
 
+    def evict(self, size: int, is_used: Callable[[bytes], bool], exchanged: Container[bytes]) -> Iterator[KeptDocument]:
+        """Let go of old documents, one by one, until there is room for a new one.
+
+        ``is_used``: what must stay. ``exchanged``: what others have asked for lately, too; it goes last.
+        """
+
+        # What is not complete, and is not going on either, is worth least.
+        def worth(kept: KeptDocument) -> tuple[bool, bool, int, bytes]:
+            return kept.id in exchanged, kept.is_complete, kept.at, kept.id
+
+        for kept in sorted(self._kept.values(), key=worth):
+            if size > self._bytes_max() or self.has_room(size):
+                return
+            if not is_used(kept.id):
+                self.remove(kept)
+                yield kept
+
     @property
     def bytes(self) -> int:
         """What all take, or will take when they are complete."""
         return self.drafted_bytes + sum(kept.attachment.size for kept in self._kept.values())
 
-    def make_room(self, size: int) -> bool:
-        """Let go of old documents until there is room for a new one. ``False``: there is none."""
-        limit = self._bytes_max()
-        if size > limit:
-            return False
-
-        # What is not complete, and is not going on either, is worth least.
-        def worth(kept: KeptDocument) -> tuple[bool, bool, int, bytes]:
-            return self.is_being_fetched(kept.id), kept.is_complete, kept.at, kept.id
-
-        order = sorted(self._kept.values(), key=worth)
-        for kept in order:
-            if self.bytes + size <= limit and len(self._kept) < KEPT_MAX:
-                return True
-            if not self.is_used(kept.id):
-                self.remove(kept)
-                self.on_evicted(kept)
-        return self.bytes + size <= limit and len(self._kept) < KEPT_MAX
+    def has_room(self, size: int) -> bool:
+        """Whether there is room for a new document."""
+        return self.bytes + size <= self._bytes_max() and len(self._kept) < KEPT_MAX
 
     def add(self, attachment: Attachment, stream: str, item: str, *, is_complete: bool = False) -> KeptDocument:
-        """Put a document in the store; ask `make_room` before."""
+        """Put a document in the store; ask `has_room` before."""
         kept = KeptDocument(attachment, stream, item, round(self._host.wall_time() * 1000), is_complete, attachment.id)
         self._kept[kept.id] = kept
         self._save(kept)

@@ -109,7 +109,7 @@ class SiblingsFlow(Checker):
         free = self._free_since[place.index] = {}
         for node in streams_of(place):
             for child in node.member.down.children.values():
-                if not child.outbox or node.member.down.is_slow(child.peer) or place.index in simulation.truth.paused:
+                if not child.outbox or node.is_slow(child.peer) or place.index in simulation.truth.paused:
                     continue
                 key = place.boot_epoch, node.record.key, child.peer.id, child.attempt
                 free[key] = before.get(key, simulation.now)

@@ -14,6 +14,7 @@ from protocols.dissemination.messages import StreamItem
 from protocols.dissemination.names import StreamPosition
 from protocols.dissemination.ports import ParsedItem
 from protocols.dissemination.producer.log import ProducerLog, ProducerLogs
+from protocols.dissemination.producer.release_queue import ReleaseQueue
 from protocols.dissemination.service import StreamRefused
 
 BEGIN_AGAIN_S: Final = 5.0
@@ -21,6 +22,8 @@ BEGIN_AGAIN_S: Final = 5.0
 
 Kept = Callable[[bool | Exception], None]
 """Told whether an item is on disk; or that it was refused in the end."""
+OnChange = Callable[[bool, str], None]
+"""Told that items are kept from now on, or are not, and why."""
 
 
 class PastItems(Frozen):
@@ -28,6 +31,7 @@ class PastItems(Frozen):
 
     floor: StreamPosition
     items: tuple[tuple[StreamItem, float], ...]
+    log: ProducerLog
 
     @property
     def last(self) -> StreamPosition:
@@ -36,21 +40,17 @@ class PastItems(Frozen):
 
 
 class Keeping:
-    """Holds items back until they are on disk. Where the disk refuses they go out without, and `on_change` is told.
+    """Holds items back until they are on disk. Where the disk refuses they go out without; ``on_change`` is told."""
 
-    ``release`` sends an item on; ``released`` is called after some were; both are for who makes this to set.
-    """
-
-    def __init__(self, name: str, logs: ProducerLogs, log: ProducerLog | None = None) -> None:
-        self._name, self._logs, self._log = name, logs, log
+    def __init__(
+        self, name: str, logs: ProducerLogs, log: ProducerLog | None, releasing: ReleaseQueue, on_change: OnChange
+    ) -> None:
+        self._name, self._logs, self._log, self._releasing, self._on_change = name, logs, log, releasing, on_change
         self.is_kept = log is not None
         """Whether what has gone out is on disk, so that a restart loses nothing of it."""
         self._pending: deque[ParsedItem] = deque()
         self._waiting: deque[tuple[StreamPosition, Kept]] = deque()
         self._begin_at = 0.0
-        self.release: Callable[[ParsedItem], None] = lambda parsed: None
-        self.released: Callable[[], None] = lambda: None
-        self.on_change: Callable[[bool, str], None] = lambda is_kept, why: None
 
     @property
     def is_busy(self) -> bool:
@@ -75,7 +75,7 @@ class Keeping:
                 self._failed(log, str(error))
                 return
             self.is_kept = True
-            self.on_change(True, "")
+            self._on_change(True, "")
             self._out(log.durable_through)
 
         log.append(at, None, marked, lambda why: self._failed(log, why))
@@ -85,7 +85,7 @@ class Keeping:
         """The next item. Raises `Unavailable`: the disk is behind; `ItemError` where it goes out at once."""
         log, at = self._log, parsed.position
         if log is None:
-            self.release(parsed)
+            self._releasing.release(parsed)
             return
 
         def durable() -> None:
@@ -102,12 +102,12 @@ class Keeping:
             is_any = True
             self._let_out(self._pending.popleft())
         if is_any:
-            self.released()
+            self._releasing.on_out()
 
     def _let_out(self, parsed: ParsedItem) -> None:
         answer: bool | Exception = self.is_kept
         try:
-            self.release(parsed)
+            self._releasing.release(parsed)
         except ItemError as error:  # what its kind knows only when it counts: there are too many objects
             answer = StreamRefused("invalid", str(error))
         while self._waiting and self._waiting[0][0] <= parsed.position:
@@ -120,7 +120,7 @@ class Keeping:
         with suppress(Unavailable):  # until `tick` can remove it, the stream's record says that it does not count
             self._logs.remove(self._name)
         if was_kept or self._pending:
-            self.on_change(False, why)
+            self._on_change(False, why)
         if self._pending:
             self._out(self._pending[-1].position)
 

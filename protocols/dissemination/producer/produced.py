@@ -12,19 +12,18 @@ from peerd.errors import ConfigError, Unavailable
 from peerd.ids import NodeId
 from peerd.lib.saved import Rows
 from protocols.dissemination.config import DisseminationConfig
-from protocols.dissemination.events import StreamUnkept
 from protocols.dissemination.interests.errors import ItemError
 from protocols.dissemination.loading import load_kind
 from protocols.dissemination.messages import StreamItem
 from protocols.dissemination.names import StreamPosition, epoch_of
 from protocols.dissemination.ports import InterestKind
-from protocols.dissemination.producer.keeping import Keeping, PastItems
+from protocols.dissemination.producer.keeping import PastItems
 from protocols.dissemination.producer.log import KeptItem, ProducerLog, ProducerLogs
-from protocols.dissemination.registry import EndedEarly, StreamRegistry
+from protocols.dissemination.registry import EndedEarly
 from protocols.dissemination.service import StreamRefused
 from protocols.dissemination.stream import StreamRecord
 from protocols.dissemination.stream_node import StreamNode
-from protocols.dissemination.taking_part import StreamNodes
+from protocols.dissemination.taking_part import StreamNodes, StreamsOwner
 
 OWNER_PREFIX: Final = "owner."
 LOOK_AGAIN_S: Final = 0.5
@@ -50,14 +49,12 @@ class _Returning:
 
 class ProducedStreams(Part):
     def __init__(
-        self, host: Host, config: Callable[[], DisseminationConfig], nodes: StreamNodes, registry: StreamRegistry
+        self, host: Host, config: Callable[[], DisseminationConfig], nodes: StreamNodes, owner: StreamsOwner
     ) -> None:
-        self._host, self._nodes, self._registry = host, nodes, registry
+        self._host, self._nodes, self._registry, self._owner = host, nodes, nodes.registry, owner
         self._records = Rows(host.store, "stream.", StreamRecord)
-        self._logs = ProducerLogs(host, lambda: config().replay_bytes)
+        self.logs = ProducerLogs(host, lambda: config().replay_bytes)
         self._returning: dict[NodeId, _Returning] = {}
-        self.on_returned: Callable[[StreamNode], None] = lambda node: None
-        """A stream that standbys may have taken over is produced again, and has to be looked for in the ring first."""
 
     def check_back(self, key: NodeId) -> None:
         """Raise `Unavailable` for a stream of this node's whose past is still being read."""
@@ -93,12 +90,12 @@ class ProducedStreams(Part):
     def _not_created(self, node: StreamNode) -> None:
         self._nodes.give_up(node, "not created")
         with suppress(Unavailable):
-            self._logs.remove(node.record.name)
+            self.logs.remove(node.record.name)
 
     def make(self, record: StreamRecord) -> StreamNode:
         """Begin to produce. Raises `StreamRefused`, and `Unavailable` where a durable stream cannot be kept."""
         self.check_back(record.key)
-        node = self._make(record, None, None)
+        node = self._nodes.make(record, None, self.logs)
         if node.keeping is not None:
             try:
                 node.keeping.begin(node.member.state.watermark)
@@ -107,38 +104,17 @@ class ProducedStreams(Part):
                 raise
         return node
 
-    def _make(self, record: StreamRecord, past: PastItems | None, log: ProducerLog | None) -> StreamNode:
-        if not record.durable:
-            return self._nodes.make(record)
-        keeping = Keeping(record.name, self._logs, log)
-        node = self._nodes.make(record, past, keeping)
-        keeping.on_change = lambda is_kept, why: self._kept_or_not(node, is_kept, why)
-        return node
-
-    def _kept_or_not(self, node: StreamNode, is_kept: bool, why: str) -> None:
-        """Say so, here and in the ring: a log that does not count any more may still be on the disk."""
-        if not is_kept:
-            self._host.count("peerd_dissemination_unkept_total")
-            self._host.emit(StreamUnkept(stream=node.name, reason=why[:200]))
-        if node.record.is_unkept == is_kept:
-            node.record = node.record.model_copy(update={"is_unkept": not is_kept})
-            self._registry.change(node.record)
-
     # A stream that another node has produced until now, or will from now on
-
-    def keep_on(self, node: StreamNode) -> Keeping | None:
-        """What holds the items of a durable stream back until they are on this node's disk; see `keep_from_now_on`."""
-        return Keeping(node.name, self._logs) if node.record.durable else None
 
     def keep_from_now_on(self, node: StreamNode) -> None:
         """Begin to keep what comes. Where the disk refuses, it goes out without, and `Keeping.tick` tries again."""
         keeping = node.keeping
         if keeping is not None:
-            keeping.on_change = lambda is_kept, why: self._kept_or_not(node, is_kept, why)
+            node.tells_kept = True
             try:
                 keeping.begin(node.member.state.watermark)
             except (Unavailable, StreamRefused) as error:
-                self._kept_or_not(node, False, str(error))
+                node.kept_or_not(False, str(error))
 
     # What is on disk of it
 
@@ -160,7 +136,7 @@ class ProducedStreams(Part):
         """It does so no more. Raises `Unavailable`."""
         self._records.remove(record.name)
         self._host.store.delete(OWNER_PREFIX + record.name)
-        self._logs.remove(record.name)
+        self.logs.remove(record.name)
 
     # A restart
 
@@ -175,16 +151,16 @@ class ProducedStreams(Part):
             except (ValueError, StreamRefused):
                 self._records.drop(record.name)
         with suppress(Unavailable):  # the disk refuses: they are in nobody's way
-            for name in sorted(self._logs.keys() - names):
-                self._logs.remove(name)
+            for name in sorted(self.logs.keys() - names):
+                self.logs.remove(name)
 
     def _return(self, record: StreamRecord) -> None:
         log = None
         if record.durable:
             with suppress(Unavailable):
-                log = self._logs.open(record.name)
+                log = self.logs.open(record.name)
         if log is None:
-            self._go_on(record, None, None)
+            self._go_on(record, None)
             return
         try:
             kind = load_kind(record.kind)
@@ -234,7 +210,7 @@ class ProducedStreams(Part):
             self._take(found, some)
             return True
         is_whole = some is None and found.floor is not None
-        past = PastItems(found.floor, tuple(found.items)) if is_whole and found.floor is not None else None
+        past = PastItems(found.floor, tuple(found.items), found.log) if is_whole and found.floor is not None else None
         self._came_back(found, past)
         return False
 
@@ -256,18 +232,18 @@ class ProducedStreams(Part):
         if past is not None and past.last.epoch > epoch_of(found.record.term, self._host.boot_epoch):
             past = None  # it was written by a boot that came later: somebody has put an old state directory back
         try:
-            self._go_on(found.record, past, None if past is None else found.log)
+            self._go_on(found.record, past)
         except StreamRefused:
             self._records.drop(found.record.name)
 
-    def _go_on(self, record: StreamRecord, past: PastItems | None, log: ProducerLog | None) -> None:
-        if record.durable and log is None:  # what may still be on the disk does not count, until a new log does
+    def _go_on(self, record: StreamRecord, past: PastItems | None) -> None:
+        if record.durable and past is None:  # what may still be on the disk does not count, until a new log does
             record = record.model_copy(update={"is_unkept": True})
-        node = self._make(record, past, log)
-        if node.keeping is not None and log is None:
+        node = self._nodes.make(record, past, self.logs)
+        if node.keeping is not None and past is None:
             with suppress(Unavailable, StreamRefused):  # it goes out without, and `Keeping.tick` tries again
                 node.keeping.begin(node.member.state.watermark)
         if record.has_standbys:
-            self.on_returned(node)
+            self._owner.returned(node)
         else:
             self._registry.keep(node.record, self._host.rng.uniform(0.5, 2.0))

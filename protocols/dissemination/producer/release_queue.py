@@ -57,10 +57,10 @@ class SendPace:
 
 
 class ReleaseQueue:
-    """``let_out`` sends an item on; ``on_empty`` is called when nothing waits any more."""
+    """``let_out`` sends an item on; ``on_out`` is called after some went that had waited, here or for the disk."""
 
-    def __init__(self, state: MemberState, let_out: Callable[[ParsedItem], None], on_empty: Callable[[], None]) -> None:
-        self._state, self._let_out, self._on_empty = state, let_out, on_empty
+    def __init__(self, state: MemberState, let_out: Callable[[ParsedItem], None], on_out: Callable[[], None]) -> None:
+        self._state, self._let_out, self.on_out = state, let_out, on_out
         self._waiting: deque[ParsedItem] = deque()
         """The first one is a large item that is being matched."""
 
@@ -103,7 +103,7 @@ class ReleaseQueue:
                 break
             self._waiting.popleft()
             self._let_out(first)
-        self._on_empty()
+        self.on_out()
 
     @staticmethod
     def _not_matched(error: BaseException) -> None:

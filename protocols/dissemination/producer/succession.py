@@ -43,7 +43,6 @@ class Succession(ProducerPart):
         """Who has asked for a stream to be handed over."""
         self._find_at = 0.0
         """Anybody may claim a stream, therefore the ring is not asked each time."""
-        self._registry.on_conflict, self._produced.on_returned = self.name_lost, self.returned
 
     def role(self, node: StreamNode) -> Role:
         """What this node is to a stream that it takes part in."""
@@ -149,8 +148,8 @@ class Succession(ProducerPart):
                     node.why_paused = why
                     self._nodes.on_room()
                 case do.BecomeProducer(record, predecessor):
-                    sequence, keeping = self._nodes.numbers.sequence, self._produced.keep_on(node)
-                    node.become_producer(record, predecessor, role.everything, sequence, keeping)
+                    sequence, logs = self._nodes.numbers.sequence, self._produced.logs
+                    node.become_producer(record, predecessor, role.everything, sequence, logs)
                     node.unsubscribe(WHOLE_STREAM)
                 case do.BeginTerm(record):
                     node.begin_term(record)

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Protocol
 
 from peerd.messages import PeerRef
-from protocols.dissemination.messages import AttachRefusal, StreamItem
+from protocols.dissemination.messages import StreamItem
 from protocols.dissemination.names import StreamPosition
 from protocols.dissemination.ports import ParsedItem
-from protocols.dissemination.tree.search import MoveEnd
 
 
 class Below(Protocol):
@@ -32,9 +30,3 @@ class Below(Protocol):
 
     def fall_back(self, watermark: StreamPosition) -> None:
         """The stream is not as far as this node was told before, but to this mark: it goes on behind that."""
-
-    def orphaned(self) -> None:
-        """There is no parent any more, and none is under way."""
-
-    def ended(self, peer: PeerRef, end: MoveEnd, why: AttachRefusal | None, children: Sequence[PeerRef]) -> None:
-        """An attempt to get a parent is over."""

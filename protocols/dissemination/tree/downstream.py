@@ -59,7 +59,13 @@ SLOW_S: Final = 10.0
 
 
 class Needs(Protocol):
-    """How children's wants get to the parent."""
+    """How children's wants get to the parent, and what keeps a node from having children."""
+
+    def is_member(self) -> bool:
+        """Whether this node is in the tree."""
+
+    def has_uplink(self, peer: NodeId) -> bool:
+        """Whether a node is this node's parent, or is to be."""
 
     def need(
         self, holder: Holder, interests: Sequence[Interest], after: StreamPosition | None, then: Callable[[], None]
@@ -76,17 +82,12 @@ class Needs(Protocol):
         """For so many answers the holder waits."""
 
 
-Admit = Callable[[PeerRef, Sequence[Interest], NodeId | None], bool]
-"""Whether this node is willing to take one more child: its fan-out limit. The last is a child that will go for it."""
-
-
 class Downstream:
     """The upper ends of a node's edges to its children."""
 
-    def __init__(self, state: MemberState, needs: Needs, admit: Admit) -> None:
+    def __init__(self, state: MemberState, needs: Needs) -> None:
         self._state = state
         self._needs = needs
-        self._admit = admit
         self.allowance = PastAllowance()
         self.children: dict[NodeId, Downlink] = {}
         self.live: dict[NodeId, Downlink] = {}
@@ -97,12 +98,6 @@ class Downstream:
         """What was packed last, up to where, and into what: most children get the same."""
         self.wants_max, self.unanswered_max = WANTS_MAX, UNANSWERED_MAX
         """Interests and questions of a child; more only where no messages are encoded, as in the lab."""
-        self.is_member: Callable[[], bool] = lambda: state.is_source
-        """Whether this node is in the tree; set by who makes the parts."""
-        self.has_uplink: Callable[[NodeId], bool] = lambda peer: False
-        """Whether a node is this node's parent, or is to be; set by who makes the parts."""
-        self.is_slow: Callable[[PeerRef], bool] = lambda peer: False
-        """Whether so much waits to be sent to a node that it gets no more for now; set by who makes the parts."""
 
     # Coming and going
 
@@ -157,13 +152,13 @@ class Downstream:
 
     def _why_not(self, peer: PeerRef, interests: Sequence[Interest], instead_of: NodeId | None) -> AttachRefusal | None:
         state = self._state
-        if peer.id in state.path or peer.id == state.me.id or self.has_uplink(peer.id):
+        if peer.id in state.path or peer.id == state.me.id or self._needs.has_uplink(peer.id):
             return AttachRefusal.BELOW
-        if not self.is_member():
+        if not self._needs.is_member():
             return AttachRefusal.NOT_A_MEMBER
         if len(state.path) >= DEPTH_MAX:
             return AttachRefusal.DEPTH
-        if peer.id not in self.children and not self._admit(peer, interests, instead_of):
+        if peer.id not in self.children and not state.owner.admit(peer, interests, instead_of):
             return AttachRefusal.FULL
         return None
 
@@ -226,7 +221,7 @@ class Downstream:
         if not past.past.is_over:
             child.outbox.append(past)
             self._has_unsent = True
-            self._state.call_again()
+            self._state.owner.call_again()
 
     def _give_newest(self, child: Downlink) -> None:
         """A child begins with what this node has of each object: how old that is does not matter."""
@@ -409,7 +404,7 @@ class Downstream:
 
     def _is_behind(self, child: Downlink) -> bool:
         """Whether a child still has to take what it was sent: then it gets the newest items when it has."""
-        if child.last_sent is not None and child.outbox and self.is_slow(child.peer):
+        if child.last_sent is not None and child.outbox and self._state.owner.is_slow(child.peer):
             child.is_behind = True
         return child.is_behind
 
@@ -489,13 +484,13 @@ class Downstream:
             self._send(child)
 
     def _send(self, child: Downlink, past_bytes: int = 0) -> None:
-        while child.outbox and not child.is_untaken and not self.is_slow(child.peer):
+        while child.outbox and not child.is_untaken and not self._state.owner.is_slow(child.peer):
             first = child.outbox[0]
             if isinstance(first, ChildPast):
                 if first.past.is_busy:
                     return
                 if past_bytes <= 0 and not first.past.is_over:
-                    self._state.call_again()
+                    self._state.owner.call_again()
                     return
                 past_bytes = self._look_on(child, first, past_bytes)
                 continue

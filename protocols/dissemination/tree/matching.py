@@ -89,15 +89,13 @@ class Matching:
 
     A set of interests learns while it matches, so no two may use it at a time: there is one for the loop and, once a
     large item has come, one for what is done aside, which is told of changes when its next item is its turn.
+
+    ``on_failed``: an interest cannot be matched, and why not; ``None``: all of them, together.
     """
 
-    def __init__(self, kind: InterestKind) -> None:
-        self._kind = kind
-        self.offload: Offload = at_once
-        """Set by who makes this."""
+    def __init__(self, kind: InterestKind, offload: Offload, on_failed: Callable[[Interest | None, str], None]) -> None:
+        self._kind, self.offload, self._on_failed = kind, offload, on_failed
         self._interests: dict[bytes, Interest] = {}
-        self.on_failed: Callable[[Interest | None, str], None] = lambda interest, why: None
-        """An interest cannot be matched, and why not; ``None``: all of them, together. Set by who makes this."""
         self._set = GuardedSet(kind)
         self._told: set[bytes] = set()
         """Interests that have failed, of which it was told."""
@@ -145,11 +143,11 @@ class Matching:
             interests.faults = 0
             failed = {id: why for id, why in interests.failed.items() if id in self._interests}
             if not failed:
-                self.on_failed(None, "they could be matched one by one only")
+                self._on_failed(None, "they could be matched one by one only")
             for id, why in failed.items():
                 if id not in self._told:
                     self._told.add(id)
-                    self.on_failed(self._interests[id], why)
+                    self._on_failed(self._interests[id], why)
 
     def is_for_aside(self, item: StreamItem) -> bool:
         """Whether it takes too long to read and match an item here and now."""

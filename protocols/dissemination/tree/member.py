@@ -16,15 +16,16 @@ from peerd.ids import NodeId
 from peerd.messages import Message, PeerRef
 from protocols.dissemination import messages
 from protocols.dissemination.interests.errors import ItemError
-from protocols.dissemination.messages import AttachRefusal, StreamItem
+from protocols.dissemination.messages import StreamItem
 from protocols.dissemination.names import START, StreamPosition
 from protocols.dissemination.ports import Holder, Interest, InterestKind, ParsedItem
-from protocols.dissemination.tree.downstream import Admit, Downstream
+from protocols.dissemination.tree.downstream import Downstream
 from protocols.dissemination.tree.latest import LatestItems
 from protocols.dissemination.tree.links import EdgeMessage, Intake
+from protocols.dissemination.tree.matching import Matching, Offload, at_once
+from protocols.dissemination.tree.owner import MemberOwner
 from protocols.dissemination.tree.past import SLICE_BYTES
 from protocols.dissemination.tree.replay import BufferLimits
-from protocols.dissemination.tree.search import MoveEnd
 from protocols.dissemination.tree.second import Places, SecondParent
 from protocols.dissemination.tree.state import MemberState
 from protocols.dissemination.tree.subscription import Delivered, OwnSubscription
@@ -40,7 +41,7 @@ class _Waiting(Frozen):
 
 
 class StreamMember:
-    """One node's part in one stream. ``on_orphaned`` and ``on_ended`` are for the policy, which looks for parents.
+    """One node's part in one stream. ``owner``: the node, which looks for parents.
 
     ``attempts_from``: larger than the number of any attempt of this node in this stream so far, before a restart, too.
     """
@@ -51,34 +52,23 @@ class StreamMember:
         stream: NodeId,
         kind: InterestKind,
         limits: BufferLimits,
-        send: Callable[[PeerRef, Message], None],
-        admit: Admit,
+        owner: MemberOwner,
         *,
         is_source: bool,
         attempts_from: int = 0,
+        offload: Offload = at_once,
     ) -> None:
-        self.state = MemberState(me, stream, kind, limits, send, is_source=is_source)
-        self.down = Downstream(self.state, self, admit)
+        self.owner = owner
+        matching = Matching(kind, offload, self._failed)
+        self.state = MemberState(me, stream, kind, limits, owner, matching, is_source=is_source)
+        self.down = Downstream(self.state, self)
         self.subscriptions: dict[int, OwnSubscription] = {}
         self.latest = LatestItems(self.state, self.down, self.subscriptions)
         self.up = Upstream(self.state, self.latest, self, attempts_from)
-        self.down.is_member = lambda: self.state.is_source or not self.up.is_orphan
-        self.down.has_uplink = self.up.knows
         self.second = SecondParent(self.state)
-        self.places = Places(self.state, self.down.children, self.down.is_member, self.up.knows)
-        self.on_orphaned: Callable[[], None] = lambda: None
-        self.on_ended: Callable[[PeerRef, MoveEnd, AttachRefusal | None, Sequence[PeerRef]], None] = lambda *_: None
-        self.on_passed: Callable[[ParsedItem, bool, Sequence[NodeId]], None] = lambda *_: None
-        """Told of each item: whether a subscription of this node wanted it, and which children."""
-        self.on_lost: Callable[[StreamPosition, StreamPosition], None] = lambda *_: None
-        self.on_asked_to_move: Callable[[Sequence[PeerRef], bool], None] = lambda *_: None
-        """The parent will leave: where to move, and whether this node is to take the parent's place."""
-        self.on_stream_over: Callable[[], None] = lambda: None
-        self.state.matching.on_failed = self._failed
+        self.places = Places(self.state, self.down.children, self)
         self._why_failed = ""
         """Why an interest could not be matched: a defect, which the simulator ends at and a daemon counts."""
-        self.on_failed: Callable[[Interest | None, str], None] = lambda interest, why: None
-        """An interest cannot be matched, and why not; ``None``: all of them, together."""
         self._waiting: list[_Waiting] = []
 
     # The producer
@@ -208,10 +198,10 @@ class StreamMember:
     def _look_on(self, found: OwnSubscription, bytes_max: int) -> None:
         found.look_on(bytes_max)
         if found.may_look_on:
-            self.state.call_again()
+            self.owner.call_again()
 
     def go_on(self, now: float) -> None:
-        """Look through some more of the past for those who wait for it; soon after `MemberState.call_again`."""
+        """Look through some more of the past for those who wait for it; soon after `MemberOwner.call_again`."""
         self.state.now = now
         self.down.go_on()
         waiting = [each for each in self.subscriptions.values() if each.may_look_on]
@@ -228,7 +218,7 @@ class StreamMember:
     def _failed(self, interest: Interest | None, why: str) -> None:
         """An interest cannot be matched. Its subscriptions here end; to a child it counts as met: its node says why."""
         self._why_failed = why
-        self.on_failed(interest, why)
+        self.owner.failed(interest, why)
         for each in self.subscriptions.values():
             if interest is not None and each.interest.id == interest.id:
                 each.fail(why)
@@ -239,6 +229,14 @@ class StreamMember:
             self.unsubscribe(each.number, now)
 
     # Needs
+
+    def is_member(self) -> bool:
+        """See `protocols.dissemination.tree.downstream.Needs`."""
+        return self.state.is_source or not self.up.is_orphan
+
+    def has_uplink(self, peer: NodeId) -> bool:
+        """See `protocols.dissemination.tree.downstream.Needs`."""
+        return self.up.knows(peer)
 
     def need(
         self, holder: Holder, interests: Sequence[Interest], after: StreamPosition | None, then: Callable[[], None]
@@ -298,7 +296,7 @@ class StreamMember:
         own = [each for each in own if state.is_for(each.last_sent, parsed)]
         for subscription in own:
             subscription.give(parsed)
-        self.on_passed(parsed, bool(own), children)
+        self.owner.passed(parsed, bool(own), children)
 
     def remembered(self, item: StreamItem, parsed: ParsedItem | None) -> None:
         """See `protocols.dissemination.tree.below.Below`."""
@@ -314,10 +312,10 @@ class StreamMember:
             for each in self.up.waiting(peer):
                 self._of_edge(peer, each)
         except ProtocolError as error:  # what is handled now is not its message
-            self.state.blame(peer, error)
+            self.owner.blame(peer, error)
         self.down.flush()
         if self.up.is_over():
-            self.on_stream_over()
+            self.owner.stream_over()
 
     def answered(self) -> None:
         """See `protocols.dissemination.tree.below.Below`."""
@@ -332,7 +330,7 @@ class StreamMember:
     def lost(self, since: StreamPosition, until: StreamPosition) -> None:
         """See `protocols.dissemination.tree.below.Below`."""
         self.state.buffer.forget(until)
-        self.on_lost(since, until)
+        self.owner.lost(since, until)
         self.down.gap(since, until)
         for subscription in self.subscriptions.values():
             subscription.lose(since, until)
@@ -345,14 +343,6 @@ class StreamMember:
         self.down.dismiss_all()  # they were told the same, and see it as this node did
         for subscription in self.subscriptions.values():
             subscription.fall_back(self.state.watermark)
-
-    def orphaned(self) -> None:
-        """See `protocols.dissemination.tree.below.Below`."""
-        self.on_orphaned()
-
-    def ended(self, peer: PeerRef, end: MoveEnd, why: AttachRefusal | None, children: Sequence[PeerRef]) -> None:
-        """See `protocols.dissemination.tree.below.Below`."""
-        self.on_ended(peer, end, why, children)
 
     # From outside
 
@@ -395,10 +385,10 @@ class StreamMember:
             case messages.Dismiss():
                 self.up.dismissed(peer, message.attempt)
             case messages.MoveAway() if self.up.is_parent(peer, message.attempt):
-                self.on_asked_to_move(message.parents, message.is_successor)
+                self.owner.asked_to_move(message.parents, message.is_successor)
             case messages.StreamEnds() if self.up.is_parent(peer, message.attempt):
                 if self.up.may_end():
-                    self.on_stream_over()
+                    self.owner.stream_over()
             case messages.MoveAway() | messages.StreamEnds():
                 pass  # it has not heard yet that it is not the parent any more
             case messages.Reserve():

@@ -14,14 +14,16 @@ circles, and where the promise was empty it goes on with its search.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Final
 
 from peerd.frozen import Frozen
 from peerd.ids import NodeId
 from peerd.messages import PeerRef
 from protocols.dissemination.messages import DEPTH_MAX, PLACES_TOLD_MAX, Reserve, Reserved, Unreserve
+from protocols.dissemination.tree.downstream import Needs
 from protocols.dissemination.tree.links import ChildStage, Downlink
+from protocols.dissemination.tree.owner import PLACES_MAX
 from protocols.dissemination.tree.search import MoveEnd, ParentSearch
 from protocols.dissemination.tree.state import MemberState
 
@@ -37,8 +39,6 @@ AGAIN_MAX_S: Final = 600.0
 """From one search to the next, if nobody has had a place or it was taken back at once: doubled each time."""
 HELD_S: Final = 60.0
 """A place that was kept for so long was a good one: when it is lost, the next search does not have to wait."""
-PLACES_MAX: Final = 64
-"""Places that one node promises in one stream."""
 
 
 class SecondParent:
@@ -46,13 +46,11 @@ class SecondParent:
 
     def __init__(self, state: MemberState) -> None:
         self._state = state
-        self.draw: Callable[[], float] = lambda: 0.5
-        """A random number from 0 to 1; set by who makes the parts."""
         self.peer: PeerRef | None = None
         """Who has promised a place."""
         self.of: NodeId | None = None
         """The parent whose death it is for."""
-        self._search = ParentSearch(self._ask, lambda: self.draw(), ASKED_MAX)
+        self._search = ParentSearch(self._ask, state.owner.draw, ASKED_MAX)
         self._asked_at = 0.0
         self._had_at = 0.0
         self._next_at = 0.0
@@ -127,18 +125,8 @@ class _Place(Frozen):
 class Places:
     """The upper end: the places that this node has promised."""
 
-    def __init__(
-        self,
-        state: MemberState,
-        children: Mapping[NodeId, Downlink],
-        is_member: Callable[[], bool],
-        has_uplink: Callable[[NodeId], bool],
-    ) -> None:
-        self._state = state
-        self._children = children
-        self._is_member, self._has_uplink = is_member, has_uplink
-        self.room: Callable[[NodeId], int] = lambda parent: PLACES_MAX
-        """For how many children there is room once this one has died; set by who makes the parts."""
+    def __init__(self, state: MemberState, children: Mapping[NodeId, Downlink], needs: Needs) -> None:
+        self._state, self._children, self._needs = state, children, needs
         self._kept: dict[NodeId, _Place] = {}
 
     def __len__(self) -> int:
@@ -149,7 +137,8 @@ class Places:
         self._kept.pop(peer.id, None)
         place = _Place(peer, message.parent)
         others = sum(each.parent == place.parent for each in self._kept.values())
-        is_kept = len(self._kept) < PLACES_MAX and self._may(place) and others < self.room(place.parent)
+        has_room = others < self._state.owner.room_after(place.parent)
+        is_kept = len(self._kept) < PLACES_MAX and self._may(place) and has_room
         if is_kept:
             self._kept[peer.id] = place
         self._answer(place, is_kept=is_kept)
@@ -158,8 +147,8 @@ class Places:
         """Whether this node's own way to the producer leads by neither of the two."""
         state = self._state
         way = (*state.path, state.me.id)
-        is_free = place.parent not in way and place.peer.id not in way and not self._has_uplink(place.peer.id)
-        return is_free and self._is_member() and len(way) < DEPTH_MAX
+        is_free = place.parent not in way and place.peer.id not in way and not self._needs.has_uplink(place.peer.id)
+        return is_free and self._needs.is_member() and len(way) < DEPTH_MAX
 
     def _answer(self, place: _Place, *, is_kept: bool) -> None:
         near: Sequence[PeerRef] = ()
@@ -179,7 +168,7 @@ class Places:
         if not self._kept:
             return
         counts = Counter(each.parent for each in self._kept.values())
-        room = {parent: self.room(parent) for parent in counts}
+        room = {parent: self._state.owner.room_after(parent) for parent in counts}
         for place in reversed(list(self._kept.values())):
             if counts[place.parent] > room[place.parent] or not self._may(place):
                 counts[place.parent] -= 1

@@ -15,6 +15,7 @@ from protocols.dissemination.names import START, StreamPosition
 from protocols.dissemination.ports import Interest, InterestKind, LastSent, ParsedItem, RememberingKind
 from protocols.dissemination.proving import Proofs
 from protocols.dissemination.tree.matching import Matching, read_item
+from protocols.dissemination.tree.owner import MemberOwner
 from protocols.dissemination.tree.past import StreamPast
 from protocols.dissemination.tree.replay import BufferLimits, ReplayBuffer
 from protocols.dissemination.tree.wants import Wants
@@ -38,7 +39,8 @@ class MemberState:
         stream: NodeId,
         kind: InterestKind,
         limits: BufferLimits,
-        send: Callable[[PeerRef, Message], None],
+        owner: MemberOwner,
+        matching: Matching,
         *,
         is_source: bool,
     ) -> None:
@@ -48,7 +50,8 @@ class MemberState:
         """The node that has created the stream: see `Attach`. ``None``: that is not told apart."""
         self.kind = kind
         self.everything = kind.parse("").id
-        self.send = send
+        self.owner, self.matching = owner, matching
+        self.send: Callable[[PeerRef, Message], None] = owner.send
         self.is_source = is_source
         self.now = 0.0
         self.watermark = START
@@ -57,9 +60,6 @@ class MemberState:
         """The last item that came in its turn, or where this node began: what goes beyond it is a parent's word."""
         self.buffer = ReplayBuffer(limits)
         self.wants = Wants(kind)
-        self.matching = Matching(kind)
-        self.call_again: Callable[[], None] = lambda: None
-        """There is more to be done, by `StreamMember.go_on`; set by who makes the parts."""
         self.path: tuple[NodeId, ...] = ()
         """The nodes from the producer to this node's parent."""
         self.ancestors: tuple[PeerRef, ...] = ()
@@ -68,12 +68,8 @@ class MemberState:
         self.last_sent = self.make_last_sent(is_source=is_source)
         """What this node has of each object, where the kind of interests goes by that: see `tree/latest.py`."""
         self._promised = -1
-        self.blame: Callable[[PeerRef, ProtocolError], None] = _raise
-        """A node has sent what is wrong, which was found after its message was handled; set by who makes the parts."""
         self.proofs: Proofs | None = None
         """The producer's signatures; ``None`` where nothing is signed, as in the lab. Set by who makes the parts."""
-        self.look_up: Callable[[], None] = lambda: None
-        """The stream is in a later term than its record: read that again; set by who makes the parts."""
         self.is_stale = False
         """Nobody vouches for what this node has: it, or a node above it, has no parent."""
 
@@ -122,7 +118,7 @@ class MemberState:
         return self._past(since, wanted)
 
     def _past(self, since: StreamPosition, wanted: GuardedSet | None) -> StreamPast:
-        return StreamPast(self.kind, self.matching.offload, self.buffer.after(since), wanted, lambda: self.call_again())
+        return StreamPast(self.kind, self.matching.offload, self.buffer.after(since), wanted, self.owner.call_again)
 
     def set_path(self, ancestors: tuple[PeerRef, ...]) -> None:
         """The way from the producer has changed."""
@@ -150,10 +146,6 @@ class MemberState:
 def bad_item(error: ItemError) -> ProtocolError:
     """What the node has done that sent it."""
     return ProtocolError("bad_item", str(error)[:256])
-
-
-def _raise(peer: PeerRef, error: ProtocolError) -> None:
-    raise error
 
 
 def give(last_sent: LastSent, parsed: ParsedItem) -> None:

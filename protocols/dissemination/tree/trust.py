@@ -50,7 +50,7 @@ class Trust:
             return False
         if link.intake is not Intake.EARLY:
             link.intake, link.parked_at = Intake.EARLY, self._state.now + RECORD_S
-        self._state.look_up()
+        self._state.owner.look_up()
         return True
 
     def items(self, link: Uplink, message: ItemBatch | ReplayItems) -> Sequence[StreamItem]:

@@ -102,7 +102,7 @@ class Upstream:
     # Moving
 
     def move_to(self, peer: PeerRef, instead_of: NodeId | None = None) -> bool:
-        """Get another parent, or a first one; whether that has begun. `Below.ended` follows if so."""
+        """Get another parent, or a first one; whether that has begun. `MemberOwner.ended` follows if so."""
         if peer.id == self._state.me.id:
             return False
         if self.next is not None or (self.parent is not None and self.parent.peer.id == peer.id):
@@ -185,7 +185,7 @@ class Upstream:
             self._state.send(old.peer, DetachFromParent(self._state.stream, old.attempt))
             self._widen(link, self._state.wants.ask_again())
         self.climbing.moved(link.peer)
-        self._below.ended(link.peer, MoveEnd.MOVED, None, ())
+        self._state.owner.ended(link.peer, MoveEnd.MOVED, None, ())
         self._refuse(link, error)
 
     def _take_over(self, link: Uplink) -> ProtocolError | None:
@@ -211,7 +211,7 @@ class Upstream:
         if error is not None:
             if link in (self.parent, self.next):
                 self._broken(link)
-            self._state.blame(link.peer, error)
+            self._state.owner.blame(link.peer, error)
 
     def declined(self, peer: PeerRef, message: Declined) -> None:
         """The new parent does not want to."""
@@ -230,9 +230,9 @@ class Upstream:
         self.climbing.moved(parent)
         if link.has_begun:
             self._latest.freshened(is_stale=self.is_stale)  # before the next attempt, which `ended` may begin at once
-        self._below.ended(link.peer, end, why, children)
+        self._state.owner.ended(link.peer, end, why, children)
         if link.has_begun and self.parent is None and self.next is None:
-            self._below.orphaned()
+            self._state.owner.orphaned()
 
     def _next(self, peer: PeerRef, attempt: int) -> Uplink | None:
         link = self.next
@@ -258,7 +258,7 @@ class Upstream:
         self.parent, self.died = None, died
         self._latest.freshened(is_stale=self.is_stale)
         if self.next is None:
-            self._below.orphaned()
+            self._state.owner.orphaned()
         elif self.next.has_begun:
             self._refuse(self.next, self._take_over(self.next))
         elif not self.next.is_orphan:

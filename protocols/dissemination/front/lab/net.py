@@ -33,6 +33,7 @@ from protocols.dissemination.ports import (
 )
 from protocols.dissemination.tree.allowance import PastAllowance
 from protocols.dissemination.tree.member import StreamMember
+from protocols.dissemination.tree.owner import MemberOwner
 from protocols.dissemination.tree.replay import BufferLimits
 from protocols.dissemination.tree.search import MoveEnd
 from protocols.dissemination.tree.subscription import Delivered, Lost
@@ -48,7 +49,7 @@ _STREAM_MESSAGES = frozenset((tree_messages.ItemBatch, tree_messages.TreeHeartbe
 
 
 @dataclass(eq=False)
-class NetNode(MemberTree):
+class NetNode(MemberTree, MemberOwner):
     """One node: implements `protocols.dissemination.ports.TreeAccess`."""
 
     net: DisseminationNet
@@ -117,7 +118,10 @@ class NetNode(MemberTree):
     def emit(self, event: Event) -> None:
         self.net.events.append(event)
 
-    # What the plugin does for a policy
+    # What the plugin does for a member and a policy
+
+    def admit(self, *_: object) -> bool:
+        return self.room() > 0
 
     def ended(self, peer: PeerRef, end: MoveEnd, why: AttachRefusal | None, others: Sequence[PeerRef]) -> None:
         self.net.ends[end] = self.net.ends.get(end, 0) + 1
@@ -154,11 +158,6 @@ class NetNode(MemberTree):
         """Its subscription is served from here on."""
         watermark = self.member.subscriptions[0].watermark
         self.live_from = None if watermark is None else watermark.sequence
-
-    def start(self, policy: TreePolicy) -> None:
-        self.policy = policy
-        self.member.on_passed = self.passed
-        self.member.on_ended = self.ended
 
 
 class UnlimitedWants(Wants):
@@ -248,8 +247,7 @@ class DisseminationNet:
             STREAM,
             self.kind,
             self._limits,
-            node.send,
-            lambda *asked: node.room() > 0,
+            node,
             is_source=number == 0,
         )
         if not self._is_limited:
@@ -257,7 +255,7 @@ class DisseminationNet:
             node.member.down.wants_max = node.member.down.unanswered_max = 1 << 30
             node.member.down.allowance = PastAllowance(1 << 60)
         self.nodes[peer.id] = node
-        node.start(self._factory.make(node, self._settings))
+        node.policy = self._factory.make(node, self._settings)
         return node
 
     def latency_s(self, sender: NodeId, to: NodeId) -> float:
