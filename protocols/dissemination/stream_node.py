@@ -286,7 +286,8 @@ class StreamNode(NodeTree, MemberOwner):
     def admit(self, peer: PeerRef, wants: Sequence[Interest], instead_of: NodeId | None) -> bool:
         """See `MemberOwner.admit`."""
         is_predecessor = self.predecessor is not None and peer.id == self.predecessor.id
-        return self.room_after(instead_of) + is_predecessor > 0  # one above the limit, however often producers change
+        # One above the limit, for either reason and however often producers change (swarm, seeds 16 and 660).
+        return max(self.room_after(instead_of), self.room_after(None) + is_predecessor) > 0
 
     def room_after(self, gone: NodeId | None) -> int:
         """See `MemberOwner.room_after`."""
@@ -294,12 +295,6 @@ class StreamNode(NodeTree, MemberOwner):
             return 0
         children = self.member.down.children
         return self.config.fan_out + (gone in children) - len(children)
-
-    @property
-    def children_max(self) -> int:
-        """One may have come in the place of another that has not gone yet; and who has handed the stream over to this
-        node comes above the limit, too (swarm, seed 16)."""
-        return self.config.fan_out + 1 + (self.had_from is not None)
 
     def room(self) -> int:
         """How many children more would be taken."""
@@ -586,4 +581,4 @@ class StreamNode(NodeTree, MemberOwner):
     def validate(self) -> None:
         """Assert the invariants."""
         self.member.validate()
-        assert len(self.member.down.children) <= self.children_max
+        assert len(self.member.down.children) <= self.config.fan_out + 1

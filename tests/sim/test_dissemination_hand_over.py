@@ -203,18 +203,21 @@ def test_a_node_that_is_to_receive_only_refuses_and_the_stream_stays() -> None:
     streams.assert_nothing_lost()
 
 
-def test_a_next_producer_with_a_child_above_its_limit_takes_the_old_one_besides() -> None:
+def test_a_next_producer_with_a_child_above_its_limit_sends_the_old_one_further_down() -> None:
     """A child has come in the place of one that had not gone yet."""
     streams = Handing(10, 13)
     streams.subscribe_all()
     new = max(streams.others, key=lambda place: len(node_at(place).children()))
     node, count = node_at(new), len(node_at(new).children())
     plugin_of(new).config = plugin_of(new).config.model_copy(update={"fan_out": count - 1})
+    old = node_at(streams.producer)
     streams.handed_over(new)
+    streams.publish(20)
     streams.settle(2.0)
-    assert len(node.children()) == count + 1 == node.children_max
+    assert len(node.children()) <= count and old.parent is not None
     node.validate()
     assert StreamBounds().check(streams.simulation) == []
+    streams.assert_nothing_lost()
 
 
 def test_nobody_who_is_not_in_the_tree_and_not_two_at_once() -> None:

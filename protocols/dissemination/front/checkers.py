@@ -80,7 +80,7 @@ class StreamBounds(Checker):
             config = _config_of(place)
             children = node.member.down.children
             buffer = node.member.state.buffer
-            if len(children) > node.children_max:
+            if len(children) > config.fan_out + 1:
                 found.append(f"{node.name}: {len(children)} children at {place}, and the fan-out is {config.fan_out}")
             if len(node.member.state.path) > DEPTH_MAX:
                 found.append(f"{node.name}: {place} is {len(node.member.state.path)} deep")
