@@ -99,7 +99,7 @@ class BoundedProtocol(HttpToolsProtocol):
 
     def on_header(self, name: bytes, value: bytes) -> None:
         """Count what is kept from now on."""
-        self._head_bytes += len(name) + len(value)
+        self._head_bytes += len(name) + len(value) + 4  # a colon, a space, and the end of the line
         self._check_head()
         super().on_header(name, value)
 
