@@ -18,7 +18,7 @@ from peerd.client import streams as client_streams
 from peerd.config import load_config
 from peerd.daemon.admin import event_feed
 from peerd.daemon.admin.server import start_admin
-from peerd.daemon.http import guard as admin_guard, ingest, listener as http_listener, paying, streaming
+from peerd.daemon.http import guard as admin_guard, ingest, listener as http_listener, paying, protocol, streaming
 from peerd.daemon.service import Daemon
 from peerd.lib import feed as feeds
 from tests.support.daemon_process import clean_environment
@@ -157,6 +157,8 @@ def test_the_page_has_the_limits_of_the_code() -> None:
     table = PAGE.partition("## Limits")[2]
     held = f"{event_feed.EVENTS_HELD_MAX:,} and {event_feed.EVENTS_HELD_BYTES_MAX >> 20} MiB"
     expected = {
+        "request head, and headers behind a body": f"{protocol.REQUEST_HEAD_BYTES_MAX // 1024} KiB",
+        "requests sent ahead of their answers": f"{protocol.PIPELINED_MAX}",
         "request body": f"{admin_guard.REQUEST_BODY_BYTES_MAX // 1024} KiB, unless",
         "line of such a body": f"{ingest.LINE_BYTES_MAX // 1024} KiB",
         "work for one token, user or address": f"{ {0.5: 'half a'}[paying.WORK_PER_S] } processor, and "
