@@ -286,8 +286,9 @@ class StreamNode(NodeTree, MemberOwner):
     def admit(self, peer: PeerRef, wants: Sequence[Interest], instead_of: NodeId | None) -> bool:
         """See `MemberOwner.admit`."""
         is_predecessor = self.predecessor is not None and peer.id == self.predecessor.id
-        # One above the limit, for either reason and however often producers change (swarm, seeds 16 and 660).
-        return max(self.room_after(instead_of), self.room_after(None) + is_predecessor) > 0
+        if is_predecessor and len(self.member.down.children) <= self.config.fan_out:
+            return True  # one above the limit, however often producers change (swarm, seeds 16 and 660)
+        return self.room_after(instead_of) > 0
 
     def room_after(self, gone: NodeId | None) -> int:
         """See `MemberOwner.room_after`."""
