@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+from typing import Any
+
 import pytest
 from hypothesis import given, strategies as st
 
@@ -14,6 +17,7 @@ from protocols.dissemination.models import StreamSpec, StreamTreeNode, StreamTre
 from protocols.dissemination.names import TERM_MAX, TERM_SHIFT, StreamPosition, epoch_of, position_of, position_text
 from protocols.dissemination.service import StreamRefused
 from protocols.dissemination.stream import StreamRecord
+from protocols.dissemination.stream_node import StreamNode
 from protocols.dissemination.tree.wants import SENT_MAX, Wants
 
 BOOTS = st.integers(1, (1 << TERM_SHIFT) - 1)
@@ -100,3 +104,21 @@ def test_a_node_is_meant_by_its_address_or_the_beginning_of_its_id() -> None:
     for wanted in ("", "10.0.0.2", "7"):
         with pytest.raises(StreamRefused, match="subscribe there first"):
             node_in_tree(view, wanted)
+
+
+@pytest.mark.parametrize("trouble", ["none", "it leaves", "it has no room to send"])
+def test_a_node_that_goes_on_in_the_place_of_its_predecessor_has_one_child_above_its_limit_at_most(
+    trouble: str,
+) -> None:
+    children: dict[NodeId, None] = {}
+    node: Any = object.__new__(StreamNode)
+    node._config = lambda: SimpleNamespace(fan_out=2)
+    node._owner = SimpleNamespace(has_uplink=lambda: trouble != "it has no room to send")
+    node.member = SimpleNamespace(down=SimpleNamespace(children=children))
+    node.predecessor, node.leaving_since = OTHER, 1.0 if trouble == "it leaves" else None
+    admitted = []
+    for number in range(4):
+        admitted.append((node.admit(ONE, [], None), node.admit(OTHER, [], None)))
+        children[NodeId(100 + number)] = None
+    is_calm = trouble == "none"
+    assert admitted == [(is_calm, True), (is_calm, True), (False, True), (False, False)]
