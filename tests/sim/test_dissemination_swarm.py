@@ -8,7 +8,6 @@ from typing import Any
 import pytest
 
 from peerd.ids import NodeId
-from peerd.messages import PeerRef
 from peerd.sim.swarm.swarm import run_seed
 from protocols.dissemination.front import simulator
 from protocols.dissemination.front.checkers import NoCircles, NoOrphans, StreamBounds
@@ -18,6 +17,7 @@ from protocols.dissemination.named import NamedSubscriptions, SavedNamed
 from protocols.dissemination.ports import ParsedItem
 from protocols.dissemination.subscriptions import StreamSubscription
 from protocols.dissemination.tree.downstream import Downstream
+from protocols.dissemination.tree.effects import Effects
 from protocols.dissemination.tree.latest import LatestItems
 from protocols.dissemination.tree.links import Uplink
 from protocols.dissemination.tree.subscription import OwnSubscription
@@ -118,10 +118,11 @@ def test_the_judge_sees_a_gap_that_is_not_told(monkeypatch: pytest.MonkeyPatch) 
     """A node that hides losses from those below it: what it sends on begins anew after each 20th item."""
     right = Upstream._went_on
 
-    def went_on(self: Upstream, peer: PeerRef, link: Uplink, watermark: Any) -> None:
-        right(self, peer, link, watermark)
+    def went_on(self: Upstream, link: Uplink, watermark: Any, now: float) -> Effects:
+        effects = right(self, link, watermark, now)
         if watermark.sequence % 20 == 0:
             self._state.watermark = type(watermark)(watermark.epoch, watermark.sequence + 5)
+        return effects
 
     assert offences_with(monkeypatch, Upstream, "_went_on", went_on)
 

@@ -451,7 +451,7 @@ def test_a_subscription_gets_the_past_in_slices_then_what_came_meanwhile_and_wha
     node.member.subscribe(1, KIND.parse("a"), START, node.got.append, 0.0)
     assert 0 < len(node.numbers) < len(wanted)
     node.member.publish(large(41, 100), 0.0)
-    node.member.lost(StreamPosition(1, 41), StreamPosition(1, 45))
+    node.member._lost(StreamPosition(1, 41), StreamPosition(1, 45))
     node.member.state.watermark = StreamPosition(1, 45)
     node.member.publish(large(46, ASIDE_BYTES + 5), 0.0)
     for _ in range(10):

@@ -228,20 +228,3 @@ def test_what_a_parent_has_promised_and_when_a_hole_is_a_lie(
     assert then(Uplink.promises_all) is promised
     assert then(lambda link: link.came_to(StreamPosition(1, 1), is_proven=True)) is proven
     assert then(lambda link: link.came_to(StreamPosition(1, 1), is_proven=False)) is unproven
-
-
-def test_a_new_parent_that_says_twice_that_it_can_begin_becomes_the_parent() -> None:
-    """The network repeats messages (swarm, seeds 16, 40, 83, 465)."""
-    alone = Alone(ClassesKind(), "a")
-    alone.begin(ONE, 100)
-    alone.clear(ONE)
-    alone.begin(OTHER, 100)
-    at = StreamPosition(1, 100)
-    for again in (2, 3):
-        alone.member.received(OTHER, Ready(STREAM, alone.attempts[OTHER.id], at, at), NOW)
-        assert alone.told(OTHER) == [Attach, *[Begin] * again]
-    alone.clear(OTHER)
-    alone.heartbeat(OTHER, 100)
-    assert alone.member.up.parent is not None and alone.member.up.parent.peer == OTHER
-    alone.member.received(OTHER, Ready(STREAM, alone.attempts[OTHER.id], at, at), NOW)
-    assert alone.told(OTHER) == [Attach, *[Begin] * 3]

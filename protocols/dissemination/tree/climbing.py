@@ -14,6 +14,7 @@ from msgspec.structs import replace
 
 from peerd.messages import PeerRef
 from protocols.dissemination.messages import DEPTH_MAX, Climb, Climbed
+from protocols.dissemination.tree import effects as do
 from protocols.dissemination.tree.state import MemberState
 
 PLEDGE_S: Final = 2.0
@@ -23,7 +24,7 @@ PARKED_MAX: Final = 64
 
 
 class Climbing:
-    """One node's part in the checks of one stream."""
+    """One node's part in the checks of other nodes' moves in one stream."""
 
     def __init__(self, state: MemberState) -> None:
         self._state = state
@@ -32,38 +33,30 @@ class Climbing:
         self._pledged_until = 0.0
         self._parked: list[Climb] = []
 
-    def may_move(self) -> bool:
+    def may_move(self, now: float) -> bool:
         """Whether this node may begin to move."""
-        return self._state.now >= self._pledged_until
+        return now >= self._pledged_until
 
-    def moved(self, parent: PeerRef | None) -> None:
+    def moved(self, parent: PeerRef | None, now: float) -> do.Effects:
         """This node's move has ended, one way or the other: what waited for that goes on."""
         self.is_moving = False
         parked, self._parked = self._parked, []
-        for climb in parked:
-            self.check(climb, parent)
+        return [effect for climb in parked for effect in self.check(climb, parent, now)]
 
-    def check(self, climb: Climb, parent: PeerRef | None) -> bool:
-        """Let a check pass, hold it back, or answer it. ``parent``: the one that this node has for good.
-
-        Returns whether it is that of this node's own move, which has come back to it.
-        """
+    def check(self, climb: Climb, parent: PeerRef | None, now: float) -> do.Effects:
+        """Let a check pass, hold it back, or answer it. ``parent``: the one that this node has for good."""
         state = self._state
-        if climb.mover.id == state.me.id:
-            return True
         if state.is_source:
-            self._answer(climb, is_clear=True)
-        elif self.is_moving and climb.mover.id < state.me.id:
-            if len(self._parked) < PARKED_MAX:
-                self._parked.append(climb)
-            else:
-                self._answer(climb, is_clear=False)
-        elif parent is None or climb.hops >= DEPTH_MAX:
-            self._answer(climb, is_clear=False)
-        else:
-            self._pledged_until = state.now + PLEDGE_S
-            state.send(parent, replace(climb, hops=climb.hops + 1))
-        return False
+            return [self._answer(climb, is_clear=True)]
+        if self.is_moving and climb.mover.id < state.me.id:
+            if len(self._parked) >= PARKED_MAX:
+                return [self._answer(climb, is_clear=False)]
+            self._parked.append(climb)
+            return []
+        if parent is None or climb.hops >= DEPTH_MAX:
+            return [self._answer(climb, is_clear=False)]
+        self._pledged_until = now + PLEDGE_S
+        return [do.Send(parent, replace(climb, hops=climb.hops + 1))]
 
-    def _answer(self, climb: Climb, *, is_clear: bool) -> None:
-        self._state.send(climb.mover, Climbed(climb.stream, climb.attempt, is_clear, climb.hops))
+    def _answer(self, climb: Climb, *, is_clear: bool) -> do.Send:
+        return do.Send(climb.mover, Climbed(climb.stream, climb.attempt, is_clear, climb.hops))

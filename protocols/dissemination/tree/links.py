@@ -10,6 +10,7 @@ from typing import Final
 
 from msgspec.structs import replace
 
+from peerd.errors import ProtocolError
 from peerd.frozen import Frozen
 from peerd.ids import NodeId
 from peerd.messages import PeerRef
@@ -140,6 +141,8 @@ class Uplink:
     """It has said, while an item was being read, that the stream is over."""
     certificate: bytes = b""
     """Of the producer, as it has sent it last."""
+    fault: ProtocolError | None = None
+    """What was found to be wrong with what it has sent, after its message was handled."""
 
     @property
     def has_begun(self) -> bool:

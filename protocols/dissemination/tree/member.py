@@ -19,15 +19,16 @@ from protocols.dissemination.interests.errors import ItemError
 from protocols.dissemination.messages import StreamItem
 from protocols.dissemination.names import START, StreamPosition
 from protocols.dissemination.ports import Holder, Interest, InterestKind, ParsedItem
+from protocols.dissemination.tree import effects as do
 from protocols.dissemination.tree.downstream import Downstream
 from protocols.dissemination.tree.latest import LatestItems
-from protocols.dissemination.tree.links import EdgeMessage, Intake
+from protocols.dissemination.tree.links import Intake, Uplink
 from protocols.dissemination.tree.matching import Matching, Offload, at_once
 from protocols.dissemination.tree.owner import MemberOwner
 from protocols.dissemination.tree.past import SLICE_BYTES
 from protocols.dissemination.tree.replay import BufferLimits
 from protocols.dissemination.tree.second import Places, SecondParent
-from protocols.dissemination.tree.state import MemberState
+from protocols.dissemination.tree.state import MemberState, bad_item
 from protocols.dissemination.tree.subscription import Delivered, OwnSubscription
 from protocols.dissemination.tree.upstream import Upstream
 
@@ -64,7 +65,7 @@ class StreamMember:
         self.down = Downstream(self.state, self)
         self.subscriptions: dict[int, OwnSubscription] = {}
         self.latest = LatestItems(self.state, self.down, self.subscriptions)
-        self.up = Upstream(self.state, self.latest, self, attempts_from)
+        self.up = Upstream(self.state, attempts_from)
         self.second = SecondParent(self.state)
         self.places = Places(self.state, self.down.children, self)
         self._why_failed = ""
@@ -105,7 +106,7 @@ class StreamMember:
         self._flow(ParsedItem(parsed.item, parsed.content, ids))
 
     def flush(self, now: float) -> None:
-        """Send on what waits, as far as children take it."""
+        """do.Send on what waits, as far as children take it."""
         self.state.now = now
         self.down.flush()
 
@@ -116,7 +117,7 @@ class StreamMember:
         self.state.now = now
         for link in (self.up.parent, self.up.next):
             if link is not None and link.intake is Intake.EARLY:
-                self.went_on(link.peer)
+                self._went_on(link, [do.GoOn(link)])
 
     def has_all(self, interest: Interest, watermark: StreamPosition) -> bool:
         """Whether this node has had all of the stream up to a mark. ``interest``: in everything, which it holds.
@@ -140,10 +141,10 @@ class StreamMember:
         state.buffer.forget(since)
         self.second.leave()
         state.change_role(is_source=True)
-        self.up.at_producer()
+        self._do(self.up.at_producer(now))
         state.wants.at_producer(state.buffer.floor)
         self.latest.freshened(is_stale=False)
-        self.answered()
+        self._answered()
         self.down.flush()
 
     def begin_again_at(self, mark: StreamPosition, now: float) -> None:
@@ -152,7 +153,7 @@ class StreamMember:
         state.now = now
         since, state.watermark = state.watermark, mark
         state.wants.lost(mark)
-        self.lost(since, mark)
+        self._lost(since, mark)
         self.down.flush()
 
     def become_member(self, successor: NodeId, now: float) -> None:
@@ -161,7 +162,7 @@ class StreamMember:
         self.state.change_role(is_source=False)
         self.state.wants.at_member()
         self.down.remove(successor)
-        self.up.at_member()
+        self._do(self.up.at_member())
 
     # Subscriptions of this node
 
@@ -250,7 +251,7 @@ class StreamMember:
         if state.is_source:
             state.wants.hold(holder, interests, state.buffer.floor)
         elif asks := state.wants.need(holder, interests, after, state.buffer.floor):
-            self.up.ask(asks)
+            self._do(self.up.ask(asks, state.now))
         if state.wants.is_answered(ids):
             then()
         else:
@@ -266,7 +267,7 @@ class StreamMember:
         if ids is None:
             self.forget(holder)
         if self.state.wants.release(holder, ids, is_final=is_final):
-            self.up.released(is_final=is_final)
+            self.up.released(self.state.now, is_final=is_final)
         self._waiting = [each for each in self._waiting if each.holder != holder or self._still_wanted(each)]
 
     def forget(self, holder: Holder) -> None:
@@ -280,11 +281,64 @@ class StreamMember:
     def _still_wanted(self, waiting: _Waiting) -> list[bytes]:
         return [id for id in waiting.ids if self.state.wants.is_held(id, waiting.holder)]
 
-    # What the upper end says
+    # What is to be done
 
-    def carried(self, item: StreamItem, parsed: ParsedItem | None) -> None:
-        """See `protocols.dissemination.tree.below.Below`."""
-        self._flow(self.state.parsed(item) if parsed is None else parsed)
+    def _do(self, effects: do.Effects) -> None:
+        state = self.state
+        for effect in effects:
+            match effect:
+                case do.Send(peer, message):
+                    state.send(peer, message)
+                case do.TakeItems():
+                    self._take(effect)
+                case do.GoOn(link):
+                    self._do(self.up.go_on(link, state.now))
+                case do.EdgeAct.ANSWERED:
+                    self._answered()
+                case do.Freshened(is_stale):
+                    self.latest.freshened(is_stale=is_stale)
+                case do.NewPath(ancestors):
+                    state.set_path(ancestors)
+                case do.Ended(peer, end, why, others):
+                    self.owner.ended(peer, end, why, others)
+                case do.EdgeAct.ORPHANED:
+                    if self.up.parent is None and self.up.next is None:
+                        self.owner.orphaned()
+                case do.EdgeAct.UNSETTLED:
+                    self.latest.unsettled()
+                case do.TakeOver(link, sent):
+                    self._take_over(link, sent)
+                case do.Blame(link):
+                    if link.fault is not None:
+                        self._do(self.up.blamed(link, state.now))
+                        self.owner.blame(link.peer, link.fault)
+                case do.Refuse(error):
+                    raise error
+                case do.ItemsLost(since, until):
+                    self._lost(since, until)
+                case do.FellBack(watermark):
+                    self._fell_back(watermark)
+                case do.ReadAside():
+                    self._read_aside(effect)
+                case do.EdgeAct.OFFER_ALL:
+                    self.latest.offer_all()
+                case do.EdgeAct.LOOK_UP:
+                    self.owner.look_up()
+                case do.EdgeAct.OVER:
+                    self.owner.stream_over()
+
+    def _take(self, take: do.TakeItems) -> None:
+        state, error, is_next = self.state, take.error, isinstance(take.message, messages.ItemBatch)
+        try:
+            for item in take.items:
+                if is_next and item.position > state.watermark:
+                    state.watermark = state.proven = item.position
+                    self._flow(take.parsed or state.parsed(item))
+                else:  # it came from the parent before; or nobody here wanted it until now
+                    self._remember(item, take.parsed)
+        except ProtocolError as found:
+            error = found
+        self._do(self.up.taken(take, error, state.now))
 
     def _flow(self, parsed: ParsedItem) -> None:
         state = self.state
@@ -298,27 +352,46 @@ class StreamMember:
             subscription.give(parsed)
         self.owner.passed(parsed, bool(own), children)
 
-    def remembered(self, item: StreamItem, parsed: ParsedItem | None) -> None:
-        """See `protocols.dissemination.tree.below.Below`."""
+    def _remember(self, item: StreamItem, parsed: ParsedItem | None) -> None:
         if parsed is None and (self.state.last_sent is not None or item.batch is None):
             parsed = self.state.parsed(item)  # what is signed was parsed by its producer
         self.state.buffer.add(item, self.state.now)
         if self.state.last_sent is not None and parsed is not None:
             self.latest.arrived(parsed)
 
-    def went_on(self, peer: PeerRef) -> None:
-        """See `protocols.dissemination.tree.below.Below`."""
+    def _take_over(self, link: Uplink, sent: Sequence[ParsedItem]) -> None:
+        self.latest.unsettled()
         try:
-            for each in self.up.waiting(peer):
-                self._of_edge(peer, each)
-        except ProtocolError as error:  # what is handled now is not its message
-            self.owner.blame(peer, error)
-        self.down.flush()
-        if self.up.is_over():
-            self.owner.stream_over()
+            for parsed in sent:
+                self.latest.arrived(parsed)
+        except ProtocolError as error:
+            link.fault = error
 
-    def answered(self) -> None:
-        """See `protocols.dissemination.tree.below.Below`."""
+    def _read_aside(self, aside: do.ReadAside) -> None:
+        state, link = self.state, aside.link
+
+        def done(parsed: ParsedItem) -> None:
+            self._went_on(link, self.up.read(aside, parsed, state.now))
+
+        def failed(error: BaseException) -> None:
+            if not isinstance(error, ItemError):
+                raise error
+            link.fault = bad_item(error)
+            self._do([do.Blame(link)])
+
+        is_next = isinstance(aside.message, messages.ItemBatch) and aside.item.position > state.watermark
+        (state.matching.prepare if is_next else state.matching.read)(aside.item, done, failed)
+
+    def _went_on(self, link: Uplink, effects: do.Effects) -> None:
+        """Something was taken in that had held up what a node has sent since."""
+        try:
+            self._do(effects)
+        except ProtocolError as error:  # what is handled now is not its message
+            self.owner.blame(link.peer, error)
+        self.down.flush()
+        self._do(self.up.over())
+
+    def _answered(self) -> None:
         waiting, self._waiting = self._waiting, []
         for each in waiting:
             ids = self._still_wanted(each)
@@ -327,22 +400,17 @@ class StreamMember:
             elif ids:
                 self._waiting.append(each)
 
-    def lost(self, since: StreamPosition, until: StreamPosition) -> None:
-        """See `protocols.dissemination.tree.below.Below`."""
+    def _lost(self, since: StreamPosition, until: StreamPosition) -> None:
         self.state.buffer.forget(until)
         self.owner.lost(since, until)
         self.down.gap(since, until)
         for subscription in self.subscriptions.values():
             subscription.lose(since, until)
 
-    def fall_back(self, watermark: StreamPosition) -> None:
-        """See `protocols.dissemination.tree.below.Below`."""
-        if watermark >= self.state.watermark:
-            return
-        self.state.fall_back(watermark)
+    def _fell_back(self, watermark: StreamPosition) -> None:
         self.down.dismiss_all()  # they were told the same, and see it as this node did
         for subscription in self.subscriptions.values():
-            subscription.fall_back(self.state.watermark)
+            subscription.fall_back(watermark)
 
     # From outside
 
@@ -358,16 +426,13 @@ class StreamMember:
                 | messages.StreamGap()
                 | messages.ItemPart()
             ):
-                for each in self.up.in_order(peer, message):
-                    self._of_edge(peer, each)
+                self._do(self.up.received(peer, message, now))
             case messages.Ready():
-                self.up.ready(peer, message)
-                for each in self.up.waiting(peer):
-                    self._of_edge(peer, each)
+                self._do(self.up.ready(peer, message, now))
             case messages.Declined():
-                self.up.declined(peer, message)
+                self._do(self.up.declined(peer, message, now))
             case messages.Climbed():
-                self.up.climbed(message)
+                self._do(self.up.climbed(message, now))
             case messages.Attach():
                 self._attach(peer, message)
             case messages.Begin():
@@ -383,13 +448,12 @@ class StreamMember:
             case messages.DetachFromParent():
                 self.down.detach(peer, message.attempt)
             case messages.Dismiss():
-                self.up.dismissed(peer, message.attempt)
+                self._do(self.up.dismissed(peer, message.attempt, now))
             case messages.MoveAway() if self.up.is_parent(peer, message.attempt):
                 self.owner.asked_to_move(message.parents, message.is_successor)
-            case messages.StreamEnds() if self.up.is_parent(peer, message.attempt):
-                if self.up.may_end():
-                    self.owner.stream_over()
-            case messages.MoveAway() | messages.StreamEnds():
+            case messages.StreamEnds():
+                self._do(self.up.stream_ends(peer, message.attempt))
+            case messages.MoveAway():
                 pass  # it has not heard yet that it is not the parent any more
             case messages.Reserve():
                 self.places.asked(peer, message)
@@ -398,31 +462,15 @@ class StreamMember:
             case messages.Unreserve():
                 self.places.released(peer.id)
             case messages.Climb():
-                if self.up.climbing.check(message, self._parent()):
-                    self.up.in_circle(message.attempt)
+                self._do(self.up.climb(message, now))
             case _:
                 raise Bug(f"{type(message).__name__} is no message of the tree")
         self.down.flush()
 
-    def _of_edge(self, peer: PeerRef, message: EdgeMessage) -> None:
-        match message:
-            case messages.ItemBatch():
-                self.up.take_batch(peer, message)
-            case messages.ItemPart():
-                self.up.part(peer, message)
-            case messages.TreeHeartbeat():
-                self.up.heartbeat(peer, message)
-            case messages.ReplayItems():
-                self.up.replay(peer, message)
-            case messages.Widened():
-                self.up.widened(peer, message)
-            case messages.StreamGap():
-                self.up.gap(peer, message)
-
     def _attach(self, peer: PeerRef, message: messages.Attach) -> None:
         if self.down.attach(peer, message):
             climb = messages.Climb(self.state.stream, peer, message.attempt)
-            self.up.climbing.check(climb, self._parent())
+            self._do(self.up.climb(climb, self.state.now))
 
     def _parent(self) -> PeerRef | None:
         return None if self.up.parent is None else self.up.parent.peer
@@ -430,7 +478,9 @@ class StreamMember:
     def move_to(self, peer: PeerRef, now: float, instead_of: NodeId | None = None) -> bool:
         """Get another parent, or a first one; whether that has begun. ``instead_of``: a child there that will leave."""
         self.state.now = now
-        return self.up.move_to(peer, instead_of)
+        effects = self.up.move_to(peer, now, instead_of)
+        self._do(effects or [])
+        return effects is not None
 
     def gone(self, peer: NodeId, now: float) -> None:
         """A node is out of reach."""
@@ -438,7 +488,7 @@ class StreamMember:
         self.down.remove(peer)
         self.second.gone(peer)
         self.places.released(peer)
-        self.up.gone(peer)
+        self._do(self.up.gone(peer, now))
         self.down.flush()
 
     def leave(self, now: float) -> None:
@@ -446,7 +496,7 @@ class StreamMember:
         self.state.now = now
         self.second.leave()
         self.places.leave()
-        self.up.leave()
+        self._do(self.up.leave())
         self.down.dismiss_all()
 
     def finish(self) -> None:
@@ -459,7 +509,8 @@ class StreamMember:
         """Time has passed: call it a few times a second."""
         self.state.now = now
         self.state.buffer.trim(now)
-        self.up.tick()
+        for effects in self.up.tick(now):
+            self._do(effects)
         self.go_on(now)
         self.second.tick(self._parent(), is_moving=self.up.next is not None)
         self.down.heartbeat()

@@ -32,28 +32,27 @@ class Trust:
         self._distrusted: dict[NodeId, float] = {}
         """Until when."""
 
-    def may_be_parent(self, peer: NodeId) -> bool:
+    def may_be_parent(self, peer: NodeId, now: float) -> bool:
         """Whether a node has not lied lately."""
-        return self._distrusted.get(peer, 0.0) <= self._state.now
+        return self._distrusted.get(peer, 0.0) <= now
 
-    def _lied(self, link: Uplink, reason: str, detail: str) -> ProtocolError:
+    def _lied(self, link: Uplink, reason: str, detail: str, now: float) -> ProtocolError:
         self._distrusted.pop(link.peer.id, None)
         if len(self._distrusted) >= DISTRUSTED_MAX:
             del self._distrusted[next(iter(self._distrusted))]
-        self._distrusted[link.peer.id] = self._state.now + DISTRUST_S
+        self._distrusted[link.peer.id] = now + DISTRUST_S
         return ProtocolError(reason, f"{link.peer}: {detail}")
 
-    def must_wait(self, link: Uplink, message: EdgeMessage) -> bool:
+    def must_wait(self, link: Uplink, message: EdgeMessage, now: float) -> bool:
         """Whether it cannot be known yet who has signed what a message brings: the record is read again for that."""
         proofs = self._state.proofs
         if proofs is None or not isinstance(message, ItemBatch | ReplayItems) or proofs.is_term_known(message.seals):
             return False
         if link.intake is not Intake.EARLY:
-            link.intake, link.parked_at = Intake.EARLY, self._state.now + RECORD_S
-        self._state.owner.look_up()
+            link.intake, link.parked_at = Intake.EARLY, now + RECORD_S
         return True
 
-    def items(self, link: Uplink, message: ItemBatch | ReplayItems) -> Sequence[StreamItem]:
+    def items(self, link: Uplink, message: ItemBatch | ReplayItems, now: float) -> Sequence[StreamItem]:
         """The items of a message, one of which may have come in parts but for its end. Raises `ProtocolError`."""
         link.intake = Intake.FREE
         packed = link.whole(message.items)
@@ -66,9 +65,9 @@ class Trust:
         try:
             return self._state.proofs.checked(items, message.seals, link.certificate)
         except ProtocolError as error:
-            raise self._lied(link, FORGED, error.detail) from error
+            raise self._lied(link, FORGED, error.detail, now) from error
 
-    def check_next(self, link: Uplink, to: StreamPosition, step: int) -> None:
+    def check_next(self, link: Uplink, to: StreamPosition, step: int, now: float) -> None:
         """A parent goes on, by an item (``step`` is 1) or to a mark (0). Raises `ProtocolError` where no correct one
         would: it goes back, or leaves something out of everything.
 
@@ -76,14 +75,14 @@ class Trust:
         """
         before = link.watermark
         if to < before or (step and to == before):
-            raise self._lied(link, OUT_OF_ORDER, f"is at {to} after {before}")
+            raise self._lied(link, OUT_OF_ORDER, f"is at {to} after {before}", now)
         if (
             link.completeness is Completeness.WHOLE
             and to.epoch == before.epoch
             and to.sequence != before.sequence + step
         ):
             detail = f"leaves out what is between {before} and {to}, though this node wants everything"
-            raise self._lied(link, WITHHELD, detail)
+            raise self._lied(link, WITHHELD, detail, now)
 
     def came_to(self, link: Uplink, watermark: StreamPosition) -> None:
         """A parent is so far, and has said so."""

@@ -4,22 +4,24 @@ A move: `Attach` to the new parent, `Ready` from it, `Begin` to it. From then on
 dropped. Once the new one has begun, and the way up from it is known to be clear (`Climbed`), the old one is told
 `DetachFromParent`. Nothing stops meanwhile, so a move costs the subscriptions no time at all. An orphan has nothing to
 lose, and takes the stream from its new parent before the way up is known to be clear.
+
+Events go in as method calls; each returns the effects to carry out, in order. How far the stream has come, and what
+this node wants, is in the `MemberState` that it shares with the rest of the node.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
 from typing import Final
 
 from peerd.errors import ProtocolError
 from peerd.ids import NodeId
 from peerd.messages import PeerRef
-from protocols.dissemination.interests.errors import ItemError
 from protocols.dissemination.messages import (
     Attach,
     AttachRefusal,
     Begin,
+    Climb,
     Climbed,
     Declined,
     DetachFromParent,
@@ -35,12 +37,11 @@ from protocols.dissemination.messages import (
 )
 from protocols.dissemination.names import StreamPosition
 from protocols.dissemination.ports import ParsedItem
-from protocols.dissemination.tree.below import Below
+from protocols.dissemination.tree import effects as do
 from protocols.dissemination.tree.climbing import Climbing
-from protocols.dissemination.tree.latest import LatestItems
 from protocols.dissemination.tree.links import PARKED_MAX, PARKED_S, EdgeMessage, Intake, Uplink, UplinkStage
 from protocols.dissemination.tree.search import MoveEnd
-from protocols.dissemination.tree.state import MOVE_S, SILENT_S, MemberState, bad_item
+from protocols.dissemination.tree.state import MOVE_S, SILENT_S, MemberState
 from protocols.dissemination.tree.trust import Trust
 from protocols.dissemination.tree.wants import Ask
 
@@ -59,9 +60,9 @@ TELL_OFF_S: Final = 1.0
 class Upstream:
     """The lower end of a node's edge to its parent."""
 
-    def __init__(self, state: MemberState, latest: LatestItems, below: Below, attempts_from: int) -> None:
-        self._state, self._latest, self._below = state, latest, below
-        self.climbing = Climbing(state)
+    def __init__(self, state: MemberState, attempts_from: int) -> None:
+        self._state = state
+        self._climbing = Climbing(state)
         self._trust = Trust(state)
         self.parent: Uplink | None = None
         self.next: Uplink | None = None
@@ -99,24 +100,32 @@ class Upstream:
         """Whether a node is this node's parent, or is to be."""
         return any(link is not None and link.peer.id == peer for link in (self.parent, self.next))
 
+    def _is_known(self, link: Uplink) -> bool:
+        return link is self.parent or link is self.next
+
+    def _parent_peer(self) -> PeerRef | None:
+        return None if self.parent is None else self.parent.peer
+
+    def _detach(self, link: Uplink) -> do.Send:
+        return do.Send(link.peer, DetachFromParent(self._state.stream, link.attempt))
+
     # Moving
 
-    def move_to(self, peer: PeerRef, instead_of: NodeId | None = None) -> bool:
-        """Get another parent, or a first one; whether that has begun. `MemberOwner.ended` follows if so."""
+    def move_to(self, peer: PeerRef, now: float, instead_of: NodeId | None = None) -> do.Effects | None:
+        """Get another parent, or a first one: `Ended` follows; ``None``: not that one, or not now."""
         if peer.id == self._state.me.id:
-            return False
+            return None
         if self.next is not None or (self.parent is not None and self.parent.peer.id == peer.id):
-            return False
-        if not self._trust.may_be_parent(peer.id):
-            return False
-        if self.parent is not None and not self.climbing.may_move():
-            return False
-        self.climbing.is_moving = True
+            return None
+        if not self._trust.may_be_parent(peer.id, now):
+            return None
+        if self.parent is not None and not self._climbing.may_move(now):
+            return None
+        self._climbing.is_moving = True
         self._instead_of = instead_of
-        self._attach(peer, self._state.now)
-        return True
+        return self._attach(peer, now)
 
-    def _attach(self, peer: PeerRef, begun_at: float) -> None:
+    def _attach(self, peer: PeerRef, begun_at: float) -> do.Effects:
         state = self._state
         self._attempts += 1
         is_orphan = self.parent is None
@@ -127,112 +136,105 @@ class Upstream:
             self.next.promises_all()
         texts, after = tuple(each.text for each in wants.values()), state.watermark
         flags = self.is_new, is_orphan
-        state.send(peer, Attach(state.stream, self._attempts, texts, after, *flags, self._instead_of, state.creator))
+        attach = Attach(state.stream, self._attempts, texts, after, *flags, self._instead_of, state.creator)
+        return [do.Send(peer, attach)]
 
-    def ready(self, peer: PeerRef, message: Ready) -> None:
+    def ready(self, peer: PeerRef, message: Ready, now: float) -> do.Effects:
         """The new parent can begin, or (for an orphan) has begun."""
         link = self._next(peer, message.attempt)
         if link is None or link.has_begun:
-            return
+            return []
         state = self._state
         if link.is_orphan:
             since = message.since
             if self.is_new:
                 state.watermark = state.proven = max(state.watermark, since)
-            self._begun(link)
-        elif state.wants.has_pending() or not link.wants.issuperset(state.wants.sent()):
-            self._attach(peer, link.asked_at)  # this node wants more by now: the new parent has to have that too
-        else:
-            link.comes_to(UplinkStage.ASKED)
-            state.send(peer, Begin(state.stream, link.attempt, state.watermark))
+            return [*self._begun(link, now), do.GoOn(link)]
+        if state.wants.has_pending() or not link.wants.issuperset(state.wants.sent()):
+            return self._attach(peer, link.asked_at)  # it wants more by now: the new parent has to have that too
+        link.comes_to(UplinkStage.ASKED)
+        return [do.Send(peer, Begin(state.stream, link.attempt, state.watermark)), do.GoOn(link)]
 
-    def _begun(self, link: Uplink) -> None:
+    def _begun(self, link: Uplink, now: float) -> do.Effects:
+        effects: do.Effects = []
         link.comes_to(UplinkStage.BEGUN)
-        link.heard_at = self._state.now
+        link.heard_at = now
         if link.is_orphan:
-            self._latest.unsettled()
             self._state.wants.complete_since(self._state.watermark, link.wants)
             self.is_new = False
-            self._below.answered()
-            self._widen(link, self._state.wants.ask_again())
-        self._commit_if_done()
+            effects += [
+                do.EdgeAct.UNSETTLED,
+                do.EdgeAct.ANSWERED,
+                *self._widen(link, self._state.wants.ask_again(), now),
+            ]
+        return effects + self._commit_if_done(now)
 
-    def climbed(self, message: Climbed) -> None:
+    def climb(self, message: Climb, now: float) -> do.Effects:
+        """The way up from another node's new parent is looked at, or from this node's own: it has come back then."""
+        if message.mover.id != self._state.me.id:
+            return self._climbing.check(message, self._parent_peer(), now)
+        if self.next is not None and self.next.attempt == message.attempt:
+            return self._give_up(MoveEnd.CIRCLE, now)
+        return []
+
+    def climbed(self, message: Climbed, now: float) -> do.Effects:
         """The way up from the new parent was looked at."""
         link = self.next
         if link is None or link.attempt != message.attempt:
-            return
-        if message.is_clear:
-            link.is_clear = True
-            self._commit_if_done()
-        else:
-            self._give_up(MoveEnd.CIRCLE)
+            return []
+        if not message.is_clear:
+            return self._give_up(MoveEnd.CIRCLE, now)
+        link.is_clear = True
+        return self._commit_if_done(now)
 
-    def in_circle(self, attempt: int) -> None:
-        """The check of a move of this node has come back to it."""
-        if self.next is not None and self.next.attempt == attempt:
-            self._give_up(MoveEnd.CIRCLE)
-
-    def _commit_if_done(self) -> None:
+    def _commit_if_done(self, now: float) -> do.Effects:
         link, old = self.next, self.parent
         if link is None or not link.has_begun or not link.is_clear:
-            return
+            return []
         self.parent, self.next, self.died = link, None, None
-        error = self._take_over(link)
+        effects = self._take_over(link)
         if link.path is not None:
-            self._state.set_path(link.path)
+            effects.append(do.NewPath(link.path))
         if old is not None:
-            self._state.send(old.peer, DetachFromParent(self._state.stream, old.attempt))
-            self._widen(link, self._state.wants.ask_again())
-        self.climbing.moved(link.peer)
-        self._state.owner.ended(link.peer, MoveEnd.MOVED, None, ())
-        self._refuse(link, error)
+            effects += [self._detach(old), *self._widen(link, self._state.wants.ask_again(), now)]
+        effects += self._climbing.moved(link.peer, now)
+        return [*effects, do.Ended(link.peer, MoveEnd.MOVED), do.Blame(link)]
 
-    def _take_over(self, link: Uplink) -> ProtocolError | None:
+    def _take_over(self, link: Uplink) -> do.Effects:
         """What a new parent has sent counts from now on, also where the one before has sent something newer.
 
-        For that one promises nothing any more, and the new one knows only of what it has sent itself. Returns what is
-        wrong with it, if anything: to be told when all else is done.
+        For that one promises nothing any more, and the new one knows only of what it has sent itself.
         """
-        found: ProtocolError | None = None
+        effects: do.Effects = []
         if link.last_sent is not None:
-            sent, link.last_sent = link.last_sent.newest(), None
-            self._latest.unsettled()
-            try:
-                for parsed in sent:
-                    self._latest.arrived(parsed)
-            except ProtocolError as error:
-                found = error
-        self._latest.freshened(is_stale=self.is_stale)
-        return found
+            effects.append(do.TakeOver(link, link.last_sent.newest()))
+            link.last_sent = None
+        return [*effects, do.Freshened(self.is_stale)]
 
-    def _refuse(self, link: Uplink, error: ProtocolError | None) -> None:
-        """Part with a node because of what it has sent earlier, whoever's message is handled now."""
-        if error is not None:
-            if link in (self.parent, self.next):
-                self._broken(link)
-            self._state.owner.blame(link.peer, error)
+    def blamed(self, link: Uplink, now: float) -> do.Effects:
+        """Something that a node has sent earlier was found to be wrong."""
+        return self._broken(link, now) if self._is_known(link) else []
 
-    def declined(self, peer: PeerRef, message: Declined) -> None:
+    def declined(self, peer: PeerRef, message: Declined, now: float) -> do.Effects:
         """The new parent does not want to."""
-        if self._next(peer, message.attempt) is not None:
-            why = AttachRefusal(message.why) if message.why in AttachRefusal.__members__.values() else None
-            self._give_up(MoveEnd.DECLINED, why, message.children)
+        if self._next(peer, message.attempt) is None:
+            return []
+        why = AttachRefusal(message.why) if message.why in AttachRefusal.__members__.values() else None
+        return self._give_up(MoveEnd.DECLINED, now, why, message.children)
 
-    def _give_up(self, end: MoveEnd, why: AttachRefusal | None = None, children: Sequence[PeerRef] = ()) -> None:
+    def _give_up(
+        self, end: MoveEnd, now: float, why: AttachRefusal | None = None, children: Sequence[PeerRef] = ()
+    ) -> do.Effects:
         link, self.next = self.next, None
         assert link is not None
-        if end is not MoveEnd.DECLINED:
-            self._state.send(link.peer, DetachFromParent(self._state.stream, link.attempt))
+        effects: do.Effects = [] if end is MoveEnd.DECLINED else [self._detach(link)]
         if self.parent is not None and link.was_asked:
-            self._widen(self.parent, self._state.wants.ask_again())
-        parent = None if self.parent is None else self.parent.peer
-        self.climbing.moved(parent)
-        if link.has_begun:
-            self._latest.freshened(is_stale=self.is_stale)  # before the next attempt, which `ended` may begin at once
-        self._state.owner.ended(link.peer, end, why, children)
-        if link.has_begun and self.parent is None and self.next is None:
-            self._state.owner.orphaned()
+            effects += self._widen(self.parent, self._state.wants.ask_again(), now)
+        effects += self._climbing.moved(self._parent_peer(), now)
+        if not link.has_begun:
+            return [*effects, do.Ended(link.peer, end, why, children)]
+        # Whether it is stale before the next attempt, which may begin at once when the end of this one is told.
+        return [*effects, do.Freshened(self.is_stale), do.Ended(link.peer, end, why, children), do.EdgeAct.ORPHANED]
 
     def _next(self, peer: PeerRef, attempt: int) -> Uplink | None:
         link = self.next
@@ -240,339 +242,300 @@ class Upstream:
 
     # Losing the parent
 
-    def gone(self, peer: NodeId) -> None:
+    def gone(self, peer: NodeId, now: float) -> do.Effects:
         """A node is out of reach."""
         if self.next is not None and self.next.peer.id == peer:
-            self._give_up(MoveEnd.SILENT)
+            return self._give_up(MoveEnd.SILENT, now)
         if self.parent is not None and self.parent.peer.id == peer:
-            self._drop_parent(died=peer)
+            return self._drop_parent(now, died=peer)
+        return []
 
-    def dismissed(self, peer: PeerRef, attempt: int) -> None:
+    def dismissed(self, peer: PeerRef, attempt: int, now: float) -> do.Effects:
         """The parent says that it is none."""
         if self._next(peer, attempt) is not None:
-            self._give_up(MoveEnd.DECLINED)
-        elif self.is_parent(peer, attempt):
-            self._drop_parent()
+            return self._give_up(MoveEnd.DECLINED, now)
+        return self._drop_parent(now) if self.is_parent(peer, attempt) else []
 
-    def _drop_parent(self, died: NodeId | None = None) -> None:
+    def _drop_parent(self, now: float, died: NodeId | None = None) -> do.Effects:
         self.parent, self.died = None, died
-        self._latest.freshened(is_stale=self.is_stale)
+        freshened = do.Freshened(self.is_stale)
         if self.next is None:
-            self._state.owner.orphaned()
-        elif self.next.has_begun:
-            self._refuse(self.next, self._take_over(self.next))
-        elif not self.next.is_orphan:
-            self._attach(self.next.peer, self._state.now)  # now there is nothing to wait for
+            return [freshened, do.EdgeAct.ORPHANED]
+        if self.next.has_begun:
+            return [freshened, *self._take_over(self.next), do.Blame(self.next)]
+        # An orphan does not wait for the way up to be known to be clear.
+        return [freshened] if self.next.is_orphan else [freshened, *self._attach(self.next.peer, now)]
 
-    def leave(self) -> None:
+    def leave(self) -> do.Effects:
         """This node leaves the tree."""
-        for link in (self.next, self.parent):
-            if link is not None:
-                self._state.send(link.peer, DetachFromParent(self._state.stream, link.attempt))
+        links = [link for link in (self.next, self.parent) if link is not None]
         self.parent = self.next = None
+        return [self._detach(link) for link in links]
 
     # Becoming the producer, and being it no more
 
-    def at_producer(self) -> None:
+    def at_producer(self, now: float) -> do.Effects:
         """Nobody is above this node from now on."""
-        self.leave()
+        effects = self.leave()
         self.died = self._behind_since = self._narrow_at = None
         self._is_narrow_due = True
-        self.climbing.moved(None)
+        return effects + self._climbing.moved(None, now)
 
-    def at_member(self) -> None:
+    def at_member(self) -> do.Effects:
         """This node has had the stream, as its producer, and needs a parent now."""
         self.is_new = False
-        self._latest.freshened(is_stale=self.is_stale)
+        return [do.Freshened(self.is_stale)]
 
     # The stream
 
-    def in_order(self, peer: PeerRef, message: EdgeMessage) -> Iterator[EdgeMessage]:
-        """What can be taken in now that this has come: nothing, this, or this and what had overtaken it.
+    def received(self, peer: PeerRef, message: EdgeMessage, now: float) -> do.Effects:
+        """A message of the stream has come: it is taken in, and what it had held up, unless it has to wait itself.
 
         One connection keeps the order; but two nodes that connect to each other at the same time give one of two up.
         """
-        link = self._link(peer, message.attempt)
+        link = self.parent if self.is_parent(peer, message.attempt) else self._next(peer, message.attempt)
         if link is None:
-            self._tell_off(peer, message.attempt)
-            return
+            return self._tell_off(peer, message.attempt, now)
         if message.number <= link.number:
-            return
-        link.heard_at = self._state.now
+            return []
+        link.heard_at = now
         if not link.parked:
-            link.parked_at = self._state.now
+            link.parked_at = now
         link.parked[message.number] = message
-        if len(link.parked) > PARKED_MAX:
-            self._broken(link)
-            return
-        yield from self._parked(link)
+        return self._broken(link, now) if len(link.parked) > PARKED_MAX else self.go_on(link, now)
 
-    def _parked(self, link: Uplink) -> Iterator[EdgeMessage]:
-        while self._link(link.peer, link.attempt) is link and (link is self.parent or link.may_begin):
-            if link.is_busy:
-                return
-            found = link.parked.get(link.number + 1)
-            if found is None or self._trust.must_wait(link, found):
-                return
-            link.number += 1
-            del link.parked[link.number]
-            link.parked_at = self._state.now
-            yield found
-
-    def waiting(self, peer: PeerRef) -> Iterator[EdgeMessage]:
-        """What came too early, such as before this parent was known to have begun, and can be taken in now."""
-        for link in (self.parent, self.next):
-            if link is not None and link.peer.id == peer.id and link.parked:
-                yield from self._parked(link)
-
-    def _heard(self, peer: PeerRef, message: EdgeMessage) -> Uplink | None:
-        """The link that a message of the stream came on; ``None``: none that this node has (any more)."""
-        link = self._link(peer, message.attempt)
-        if link is not None and link is self.next and not link.has_begun:
-            self._begun(link)
-        if link is not None and link.parts and not isinstance(message, ItemPart | ItemBatch | ReplayItems):
-            self._broken(link)
-            raise ProtocolError("bad_parts", f"{link.peer} sends a {type(message).__name__} before {link.left} bytes")
-        return link
-
-    def _link(self, peer: PeerRef, attempt: int) -> Uplink | None:
-        return self.parent if self.is_parent(peer, attempt) else self._next(peer, attempt)
-
-    def _tell_off(self, peer: PeerRef, attempt: int) -> None:
-        """Somebody believes to be this node's parent: what told it otherwise may have been lost."""
-        if self._state.now >= self._tell_off_at:
-            self._tell_off_at = self._state.now + TELL_OFF_S
-            self._state.send(peer, DetachFromParent(self._state.stream, attempt))
-
-    def _broken(self, link: Uplink, *, is_silent: bool = False, end: MoveEnd = MoveEnd.SILENT) -> None:
-        if link is self.next:
-            self._give_up(end)
-        else:
-            self._state.send(link.peer, DetachFromParent(self._state.stream, link.attempt))
-            self._drop_parent(died=link.peer.id if is_silent else None)
-
-    def take_batch(self, peer: PeerRef, message: ItemBatch) -> None:
-        """The next items."""
-        link = self._heard(peer, message)
-        if link is None:
-            return
-        with self._unless_it_lies(link):
-            items = self._trust.items(link, message)
-            if len(items) < len(message.items):  # the first of them: of a term that is too long ago
-                self._lose(link, link.watermark, items[0].position.before if items else message.watermark)
-            for item in items:
-                self._trust.check_next(link, position := item.position, 1)
-                link.watermark = position
-                if self._is_for_aside(link, item):
-                    self._look_aside(link, item, message)
-                    return
-                self._take(link, item, None)
-            self._taken(link, message, items)
-
-    @contextmanager
-    def _unless_it_lies(self, link: Uplink) -> Iterator[None]:
-        """What else a node says is not to be relied on that sends what no correct one does: another is needed."""
+    def go_on(self, link: Uplink, now: float) -> do.Effects:
+        """Take in the next message of a link, if it is there and in its turn."""
+        if link is not self.parent and not (link is self.next and link.may_begin):
+            return []
+        found = None if link.is_busy else link.parked.get(link.number + 1)
+        if found is None:
+            return []
+        if self._trust.must_wait(link, found, now):
+            return [do.EdgeAct.LOOK_UP]
+        if not link.has_begun:
+            return [*self._begun(link, now), do.GoOn(link)]
+        link.number += 1
+        del link.parked[link.number]
+        link.parked_at = now
         try:
-            yield
-        except ProtocolError:
-            if link is self.parent or self.parent is None:
-                self._below.fall_back(self._state.proven)
-            if link in (self.parent, self.next):
-                self._broken(link)
-            raise
+            effects = self._take(link, found, now)
+        except ProtocolError as error:
+            effects = self._lied(link, error, now)
+        return [*effects, do.GoOn(link)] if link.parked else effects
 
-    def _take(self, link: Uplink, item: StreamItem, parsed: ParsedItem | None) -> None:
-        """An item is in turn. ``parsed``: it was parsed, and if it is the next of the stream matched, before."""
-        if link.last_sent is not None:  # what a node sends that is to be the parent waits until it is
-            link.keep(self._state.parsed(item))
-        elif (position := item.position) > self._state.watermark:
-            self._state.watermark = self._state.proven = position
-            self._below.carried(item, parsed)
-        else:  # it came from the parent before; or nobody here wanted it until now
-            self._below.remembered(item, parsed)
+    def _take(self, link: Uplink, message: EdgeMessage, now: float) -> do.Effects:
+        """Raises `ProtocolError` for what no correct node sends."""
+        match message:
+            case ItemBatch() | ReplayItems():
+                return self._items(link, message, now)
+            case ItemPart():
+                if link.add(message):
+                    return []
+                detail = f"sends {len(message.data)} bytes and leaves {message.left} of {link.left}"
+                return self._is_no_part(link, detail, now)
+            case _ if link.parts:
+                return self._is_no_part(link, f"sends a {type(message).__name__} before {link.left} bytes", now)
+            case TreeHeartbeat():
+                return self._heartbeat(link, message, now)
+            case StreamGap():
+                return self._lose(link, message.since, message.until)
+            case Widened():
+                asked = [id for id in message.interests if self._state.wants.is_sent(id)]  # or wanted no more by now
+                link.answered(asked, self._state.watermark, message.since)
+                if self._state.everything in asked:
+                    link.promises_all()
+                return self._went_on(link, message.watermark, now)
 
-    def _taken(self, link: Uplink, message: ItemBatch | ReplayItems, items: Sequence[StreamItem]) -> None:
-        """All of a message was taken in."""
+    def _is_no_part(self, link: Uplink, detail: str, now: float) -> do.Effects:
+        return [*self._broken(link, now), do.Refuse(ProtocolError("bad_parts", f"{link.peer} {detail}"))]
+
+    def _tell_off(self, peer: PeerRef, attempt: int, now: float) -> do.Effects:
+        """Somebody believes to be this node's parent: what told it otherwise may have been lost."""
+        if now < self._tell_off_at:
+            return []
+        self._tell_off_at = now + TELL_OFF_S
+        return [do.Send(peer, DetachFromParent(self._state.stream, attempt))]
+
+    def _broken(
+        self, link: Uplink, now: float, *, is_silent: bool = False, end: MoveEnd = MoveEnd.SILENT
+    ) -> do.Effects:
+        if link is self.next:
+            return self._give_up(end, now)
+        return [self._detach(link), *self._drop_parent(now, died=link.peer.id if is_silent else None)]
+
+    def _lied(self, link: Uplink, error: ProtocolError, now: float) -> do.Effects:
+        """What else a node says is not to be relied on that sends what no correct one does: another is needed."""
+        effects: do.Effects = []
+        if link is self.parent or self.parent is None:
+            effects += self._fall_back(self._state.proven)
+        if self._is_known(link):
+            effects += self._broken(link, now)
+        return [*effects, do.Refuse(error)]
+
+    def _fall_back(self, watermark: StreamPosition) -> do.Effects:
+        if watermark >= self._state.watermark:
+            return []
+        self._state.fall_back(watermark)
+        return [do.FellBack(watermark)]
+
+    def _items(self, link: Uplink, message: ItemBatch | ReplayItems, now: float) -> do.Effects:
+        """The next items, or items of the past."""
+        effects: do.Effects = []
+        items, error = self._trust.items(link, message, now), None
         if isinstance(message, ItemBatch):
-            self._went_on(link.peer, link, message.watermark)
-        if items and items[0].is_large:
-            self._state.send(link.peer, ItemTaken(self._state.stream, link.attempt, message.number))
+            if len(items) < len(message.items):  # the first of them: of a term that is too long ago
+                effects += self._lose(link, link.watermark, items[0].position.before if items else message.watermark)
+            items, error = self._in_turn(link, items, now)
+        if link.last_sent is not None:  # what a node sends that is to be the parent waits until it is
+            try:
+                for item in items:
+                    link.keep(self._state.parsed(item))
+            except ProtocolError as found:
+                error = found
+            return effects + self.taken(do.TakeItems(link, message, items), error, now)
+        if items and self._is_for_aside(message, items[0]):
+            link.intake = Intake.BUSY
+            return [*effects, do.ReadAside(link, message, items[0])]
+        return [*effects, do.TakeItems(link, message, items, error)]
 
-    def may_end(self) -> bool:
-        """The parent says that the stream is over; whether all that it sent before was taken in."""
-        link = self.parent
-        if link is not None and link.is_busy:
-            link.has_ended = True
-            return False
-        return True
+    def _in_turn(
+        self, link: Uplink, items: Sequence[StreamItem], now: float
+    ) -> tuple[Sequence[StreamItem], ProtocolError | None]:
+        """Those before the first one that is not in its turn, and what is wrong with that."""
+        for at, item in enumerate(items):
+            try:
+                self._trust.check_next(link, position := item.position, 1, now)
+            except ProtocolError as error:
+                return items[:at], error
+            link.watermark = position
+        return items, None
 
-    def is_over(self) -> bool:
-        """Whether the parent has said so, and all that it sent before was taken in by now."""
-        return self.parent is not None and self.parent.has_ended and not self.parent.is_busy
+    def _is_for_aside(self, message: ItemBatch | ReplayItems, item: StreamItem) -> bool:
+        """Of the past, what is signed was read by its producer. What is large comes alone."""
+        is_to_read = self._state.last_sent is None and (isinstance(message, ItemBatch) or item.batch is None)
+        return is_to_read and self._state.matching.is_for_aside(item)
 
-    # Large items
+    def read(self, aside: do.ReadAside, parsed: ParsedItem, now: float) -> do.Effects:
+        """A large item was read aside."""
+        link = aside.link
+        if not self._is_known(link):
+            return []  # whoever is the parent now sends it again
+        link.intake = Intake.FREE
+        link.heard_at = link.parked_at = now
+        return [do.TakeItems(link, aside.message, (aside.item,), parsed=parsed), do.GoOn(link)]
 
-    def part(self, peer: PeerRef, message: ItemPart) -> None:
-        """The next part of a payload."""
-        link = self._heard(peer, message)
-        if link is None:
-            return
-        if not link.add(message):
-            size = len(message.data)
-            self._broken(link)
-            raise ProtocolError("bad_parts", f"{link.peer} sends {size} bytes and leaves {message.left} of {link.left}")
-
-    def _is_for_aside(self, link: Uplink, item: StreamItem) -> bool:
-        return self._state.last_sent is None and self._state.matching.is_for_aside(item)
-
-    def _look_aside(self, link: Uplink, item: StreamItem, message: ItemBatch | ReplayItems) -> None:
-        """Have an item read, and matched if it is the next of the stream, while the loop goes on."""
-        matching = self._state.matching
-        is_next = isinstance(message, ItemBatch) and item.position > self._state.watermark
-        link.intake = Intake.BUSY
-
-        def done(parsed: ParsedItem) -> None:
-            if link not in (self.parent, self.next):
-                return  # whoever is the parent now sends it again
-            link.intake = Intake.FREE
-            link.heard_at = link.parked_at = self._state.now
-            if isinstance(message, ItemBatch):
-                self._take(link, item, parsed)
-            else:
-                self._below.remembered(item, parsed)
-            self._taken(link, message, (item,))
-            self._below.went_on(link.peer)
-
-        def failed(error: BaseException) -> None:
-            if not isinstance(error, ItemError):
+    def taken(self, take: do.TakeItems, error: ProtocolError | None, now: float) -> do.Effects:
+        """All of a message was taken in, or (``error``) what came before something that is wrong."""
+        link, message, effects = take.link, take.message, do.Effects()
+        try:
+            if error is not None:
                 raise error
-            self._refuse(link, bad_item(error))
+            if isinstance(message, ItemBatch):
+                effects += self._went_on(link, message.watermark, now)
+        except ProtocolError as found:
+            return self._lied(link, found, now)
+        if take.items and take.items[0].is_large:
+            effects.append(do.Send(link.peer, ItemTaken(self._state.stream, link.attempt, message.number)))
+        return effects
 
-        (matching.prepare if is_next else matching.read)(item, done, failed)
+    def stream_ends(self, peer: PeerRef, attempt: int) -> do.Effects:
+        """A node says that the stream is over: the parent, or one that has not heard yet that it is it no more."""
+        if self.parent is not None and self.is_parent(peer, attempt):
+            self.parent.has_ended = True
+        return self.over()
 
-    def heartbeat(self, peer: PeerRef, message: TreeHeartbeat) -> None:
+    def over(self) -> do.Effects:
+        """The stream is over when the parent has said so, and all that it sent before was taken in."""
+        is_over = self.parent is not None and self.parent.has_ended and not self.parent.is_busy
+        return [do.EdgeAct.OVER] if is_over else []
+
+    def _heartbeat(self, link: Uplink, message: TreeHeartbeat, now: float) -> do.Effects:
         """Nothing for this node, up to a mark."""
-        link = self._heard(peer, message)
-        if link is None:
-            return
-        self._went_on(peer, link, message.watermark)
+        effects = self._went_on(link, message.watermark, now)
         link.is_stale = message.is_stale
-        self._latest.freshened(is_stale=self.is_stale)
-        if message.path is not None:
-            link.path = message.path
-            if any(each.id == self._state.me.id for each in message.path):
-                self._broken(link, end=MoveEnd.CIRCLE)
-            elif link is self.parent or self.parent is None:
-                self._state.set_path(message.path)
+        effects.append(do.Freshened(self.is_stale))
+        if message.path is None:
+            return effects
+        link.path = message.path
+        if any(each.id == self._state.me.id for each in message.path):
+            return effects + self._broken(link, now, end=MoveEnd.CIRCLE)
+        return [*effects, do.NewPath(message.path)] if link is self.parent or self.parent is None else effects
 
-    def _went_on(self, peer: PeerRef, link: Uplink, watermark: StreamPosition) -> None:
-        with self._unless_it_lies(link):
-            self._trust.check_next(link, watermark, 0)
+    def _went_on(self, link: Uplink, watermark: StreamPosition, now: float) -> do.Effects:
+        """The parent has come further: as far as this node was, perhaps. Raises `ProtocolError`."""
+        self._trust.check_next(link, watermark, 0, now)
         self._trust.came_to(link, watermark)
         self._state.watermark = max(self._state.watermark, watermark)
-        self._catch_up(link)
+        found = link.caught_up()
+        for ids, since in found:
+            self._state.wants.widened(ids, since)
+        return [do.EdgeAct.ANSWERED] if found else []
 
-    def _catch_up(self, link: Uplink) -> None:
-        """The parent has come further: as far as this node was, perhaps."""
-        if found := link.caught_up():
-            for ids, since in found:
-                self._state.wants.widened(ids, since)
-            self._below.answered()
-
-    def _check_behind(self) -> None:
+    def _check_behind(self, now: float) -> do.Effects:
         """Whether what this node was told before can be true."""
         link, state = self.parent, self._state
         if link is None or not link.has_begun or link.is_stale is not False or link.watermark >= state.watermark:
             self._behind_since = None
         elif self._behind_since is None:
-            self._behind_since = state.now
-        elif state.now - self._behind_since >= BEHIND_S:
+            self._behind_since = now
+        elif now - self._behind_since >= BEHIND_S:
             self._behind_since = None
-            self._below.fall_back(min(link.watermark, state.proven))
-            self._broken(link)  # it is right, and has sent as old what comes after that: it is to send it again
+            effects = self._fall_back(min(link.watermark, state.proven))
+            # It is right, and has sent as old what comes after that: it is to send it again.
+            return effects + self._broken(link, now)
+        return []
 
-    def gap(self, peer: PeerRef, message: StreamGap) -> None:
-        """Something is lost."""
-        link = self._heard(peer, message)
-        if link is not None:
-            self._lose(link, message.since, message.until)
-
-    def _lose(self, link: Uplink, since: StreamPosition, until: StreamPosition) -> None:
+    def _lose(self, link: Uplink, since: StreamPosition, until: StreamPosition) -> do.Effects:
         self._trust.came_to(link, max(link.watermark, until))
-        if until > self._state.watermark:
-            since = max(since, self._state.watermark)
-            self._state.watermark = until
-            self._state.wants.lost(until)
-            self._below.lost(since, until)
+        before = self._state.watermark
+        if until <= before:
+            return []
+        self._state.watermark = until
+        self._state.wants.lost(until)
+        return [do.ItemsLost(max(since, before), until)]
 
     # What this node wants
 
-    def ask(self, asks: Sequence[Ask]) -> None:
+    def ask(self, asks: Sequence[Ask], now: float) -> do.Effects:
         """Ask the parent for more. While this node moves, the new parent is asked when that is over."""
         if self.next is not None and self.next.was_asked:
-            return
+            return []
         link = self.next if self.parent is None else self.parent
-        if link is not None and (link is self.parent or link.has_begun):
-            self._widen(link, asks)
+        return self._widen(link, asks, now) if link is not None and (link is self.parent or link.has_begun) else []
 
-    def _widen(self, link: Uplink, asks: Sequence[Ask]) -> None:
-        self._asked_at = self._state.now
-        for message in link.widens(self._state.stream, asks):
-            self._state.send(link.peer, message)
+    def _widen(self, link: Uplink, asks: Sequence[Ask], now: float) -> do.Effects:
+        self._asked_at = now
+        return [do.Send(link.peer, message) for message in link.widens(self._state.stream, asks)]
 
-    def replay(self, peer: PeerRef, message: ReplayItems) -> None:
-        """Items of the past."""
-        link = self._heard(peer, message)
-        if link is None:
-            return
-        with self._unless_it_lies(link):
-            items = self._trust.items(link, message)
-            for item in items:
-                if link.last_sent is not None:
-                    link.keep(self._state.parsed(item))
-                elif item.batch is None and self._is_for_aside(link, item):
-                    self._look_aside(link, item, message)
-                    return
-                else:
-                    self._below.remembered(item, None)
-            self._taken(link, message, items)
-
-    def widened(self, peer: PeerRef, message: Widened) -> None:
-        """The parent has begun to send more."""
-        link = self._heard(peer, message)
-        if link is not None:
-            asked = [id for id in message.interests if self._state.wants.is_sent(id)]  # or wanted no more by now
-            link.answered(asked, self._state.watermark, message.since)
-            if self._state.everything in asked:
-                link.promises_all()
-            self._went_on(peer, link, message.watermark)
-
-    def released(self, *, is_final: bool) -> None:
+    def released(self, now: float, *, is_final: bool) -> None:
         """Something is wanted no more. ``is_final``: nobody will come back for it."""
         if is_final:
             self._is_narrow_due = True
         elif self._narrow_at is None:
-            self._narrow_at = self._state.now + NARROW_AFTER_S
+            self._narrow_at = now + NARROW_AFTER_S
 
     # Time
 
-    def tick(self) -> None:
-        """Give up what takes too long, and tell the parent what is not wanted any more."""
-        now = self._state.now
+    def tick(self, now: float) -> Iterator[do.Effects]:
+        """Give up what takes too long, and tell the parent what is not wanted any more.
+
+        The effects of each step are to be carried out before the next one, which looks at what has come of them.
+        """
         if self.next is not None and now - self.next.asked_at >= MOVE_S:
-            self._give_up(MoveEnd.SILENT)
+            yield self._give_up(MoveEnd.SILENT, now)
         for link in (self.next, self.parent):
             if link is not None and link.parked and not link.is_busy and now - link.parked_at >= PARKED_S:
-                self._broken(link)
+                yield self._broken(link, now)
         if self.parent is not None and not self.parent.is_busy and now - self.parent.heard_at >= SILENT_S:
-            self._broken(self.parent, is_silent=True)
-        self._check_behind()
+            yield self._broken(self.parent, now, is_silent=True)
+        yield self._check_behind(now)
         is_asking = self.parent is not None and self.next is None and self._state.wants.has_pending()
         if is_asking and now - self._asked_at >= ASK_AGAIN_S:
-            self.ask(self._state.wants.ask_again())
+            yield self.ask(self._state.wants.ask_again(), now)
         is_late = self._narrow_at is not None and now >= self._narrow_at
         if (is_late or self._is_narrow_due) and self.next is None:
-            self._give_up_wants(is_late=is_late)
+            yield self._give_up_wants(now, is_late=is_late)
 
     def validate(self) -> None:
         """Assert the invariants."""
@@ -580,20 +543,20 @@ class Upstream:
             if link is not None:
                 link.validate()
 
-    def _give_up_wants(self, *, is_late: bool) -> None:
+    def _give_up_wants(self, now: float, *, is_late: bool) -> do.Effects:
         """Tell the parent what nobody wants any more. ``is_late``: also what was kept in case it is wanted again."""
+        state = self._state
         self._is_narrow_due = False
         if is_late:
             self._narrow_at = None
-        gone, asks = self._state.wants.give_up(self._state.watermark, is_late=is_late)
-        told = [id for id, was_sent in gone.items() if was_sent]
+        gone, asks = state.wants.give_up(state.watermark, is_late=is_late)
         for id in gone:
-            self._state.matching.remove(id)
-        if gone:
-            self._latest.offer_all()
-        if self.parent is not None:
-            self._widen(self.parent, asks)
-            for message in self.parent.narrows(self._state.stream, told, self._state.everything):
-                self._state.send(self.parent.peer, message)
-        if self._narrow_at is None and self._state.wants.has_unwanted():
-            self._narrow_at = self._state.now + NARROW_AFTER_S
+            state.matching.remove(id)
+        effects: do.Effects = [do.EdgeAct.OFFER_ALL] if gone else []
+        if (parent := self.parent) is not None:
+            told = [id for id, was_sent in gone.items() if was_sent]
+            effects += self._widen(parent, asks, now)
+            effects += [do.Send(parent.peer, each) for each in parent.narrows(state.stream, told, state.everything)]
+        if self._narrow_at is None and state.wants.has_unwanted():
+            self._narrow_at = now + NARROW_AFTER_S
+        return effects
