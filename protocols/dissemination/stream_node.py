@@ -545,7 +545,7 @@ class StreamNode(NodeTree, MemberOwner):
             self.leaving_since = self.host.now()
             self.seeking.search.stop()
             successor = None if self.is_producer else self.policy.successor()
-            self.member.down.move_away(successor, self.parent)
+            self.member.move_away(successor)
 
     def has_left(self) -> bool:
         """Whether the children are gone, or have had their time."""

@@ -16,10 +16,10 @@ from protocols.dissemination.models import StreamSpec
 from protocols.dissemination.named import NamedSubscriptions, SavedNamed
 from protocols.dissemination.ports import ParsedItem
 from protocols.dissemination.subscriptions import StreamSubscription
-from protocols.dissemination.tree.downstream import Downstream
 from protocols.dissemination.tree.effects import Effects
 from protocols.dissemination.tree.latest import LatestItems
 from protocols.dissemination.tree.links import Uplink
+from protocols.dissemination.tree.member import StreamMember
 from protocols.dissemination.tree.subscription import OwnSubscription
 from protocols.dissemination.tree.upstream import Upstream
 from tests.sim.test_dissemination import Streams
@@ -104,14 +104,14 @@ def test_the_judge_sees_an_item_that_comes_twice(monkeypatch: pytest.MonkeyPatch
 
 
 def test_the_judge_sees_what_was_not_wanted(monkeypatch: pytest.MonkeyPatch) -> None:
-    right = Downstream.flow
+    right = StreamMember._flow
 
-    def flow(self: Downstream, held: ParsedItem, ids: set[bytes]) -> list[NodeId]:
-        for subscription in self._needs.subscriptions.values():  # type: ignore[attr-defined]  # the member it is
+    def flow(self: StreamMember, held: ParsedItem) -> None:
+        for subscription in self.subscriptions.values():
             subscription.give(held)
-        return right(self, held, ids)
+        right(self, held)
 
-    assert any("precision" in told for told in offences_with(monkeypatch, Downstream, "flow", flow))
+    assert any("precision" in told for told in offences_with(monkeypatch, StreamMember, "_flow", flow))
 
 
 def test_the_judge_sees_a_gap_that_is_not_told(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -199,9 +199,8 @@ def test_the_judge_sees_values_that_stay_stale(monkeypatch: pytest.MonkeyPatch) 
     assert len(streams.judge.stale({"news"})) == 7 and not streams.judge.stale({"other"})
     right = LatestItems.freshened
 
-    def freshened(self: LatestItems, *, is_stale: bool) -> None:
-        if is_stale:
-            right(self, is_stale=True)
+    def freshened(self: LatestItems, now: float, *, is_stale: bool) -> Effects:
+        return right(self, now, is_stale=True) if is_stale else []
 
     with monkeypatch.context() as wrong:
         wrong.setattr(LatestItems, "freshened", freshened)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 from random import Random
@@ -33,6 +34,7 @@ from protocols.dissemination.producer import publishing
 from protocols.dissemination.registry import StreamRegistry
 from protocols.dissemination.service import StreamRefused
 from protocols.dissemination.subscriptions import StreamSubscription
+from protocols.dissemination.tree import effects as do
 from protocols.dissemination.tree.downstream import Downstream
 from protocols.dissemination.tree.links import Downlink
 from protocols.dissemination.tree.subscription import OwnSubscription
@@ -74,9 +76,9 @@ def test_siblings_of_a_slow_child_get_everything_meanwhile() -> None:
 def test_the_judge_sees_siblings_that_wait_for_a_slow_child(monkeypatch: pytest.MonkeyPatch) -> None:
     right = Downstream._send
 
-    def send(self: Downstream, child: Downlink, past_bytes: int = 0) -> None:
+    def send(self: Downstream, child: Downlink, past_bytes: int = 0) -> Iterator[do.EdgeEffect | do.EdgeAct]:
         if not any(self._state.owner.is_slow(each.peer) for each in self.children.values()):
-            right(self, child, past_bytes)
+            yield from right(self, child, past_bytes)
 
     monkeypatch.setattr(Downstream, "_send", send)
     assert any("would take what waits" in told for told in slowed()[1])

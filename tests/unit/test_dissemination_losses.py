@@ -109,7 +109,7 @@ def test_a_child_that_takes_little_has_no_more_waiting_because_its_parent_loses_
     for _ in range(300):
         net.publish("a")
         now = net.source.state.watermark
-        net.source.down.gap(now, StreamPosition(1, now.sequence + 1))
+        net.source._do(net.source.down.gap(now, StreamPosition(1, now.sequence + 1), net.now))
     assert net.source.down.children == {} and child.outbox_bytes <= 2 * 100 * 66
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import pytest
@@ -40,6 +40,7 @@ STREAM = stream_key("s")
 KIND = ClassesKind()
 ME, ONE, OTHER, THIRD = (PeerRef(NodeId(number), "127.0.0.1", number) for number in (1, 2, 3, 4))
 NOW = 100.0
+Doing = Iterable[do.EdgeEffect | do.EdgeAct]
 
 
 def at(sequence: int) -> StreamPosition:
@@ -58,7 +59,7 @@ class Alone:
         self.now = NOW
         self.done: do.Effects = []
 
-    def carry_out(self, effects: do.Effects | None) -> do.Effects:
+    def carry_out(self, effects: Doing | None) -> do.Effects:
         """Carry it out; returns what was done, in order."""
         for effect in effects or []:
             self.done.append(effect)
@@ -73,7 +74,7 @@ class Alone:
                     break
         return self.done
 
-    def told(self, effects: do.Effects | None) -> list[object]:
+    def told(self, effects: Doing | None) -> list[object]:
         """What one event has it do: messages by whom they go to, and the other effects by their kind."""
         self.done = []
         return [self._short(each) for each in self.carry_out(effects) if not isinstance(each, do.GoOn)]
@@ -89,8 +90,7 @@ class Alone:
 
     def tick(self) -> list[object]:
         self.done = []
-        for effects in self.up.tick(self.now):
-            self.carry_out(effects)
+        self.carry_out(self.up.tick(self.now))
         return [self._short(each) for each in self.done]
 
     @property
@@ -176,10 +176,10 @@ def test_a_node_gets_no_parent_that_it_has_or_is_or_while_it_moves_or_has_let_a_
         (lambda up: up.climbed(Climbed(STREAM, 2, False), NOW), MoveEnd.CIRCLE, True),
         (lambda up: up.climb(Climb(STREAM, ME, 2), NOW), MoveEnd.CIRCLE, True),
         (lambda up: up.gone(OTHER.id, NOW), MoveEnd.SILENT, True),
-        (lambda up: next(up.tick(NOW + MOVE_S)), MoveEnd.SILENT, True),
+        (lambda up: up.tick(NOW + MOVE_S), MoveEnd.SILENT, True),
     ],
 )
-def test_how_an_attempt_ends(event: Callable[[Upstream], do.Effects], end: MoveEnd, is_told: bool) -> None:
+def test_how_an_attempt_ends(event: Callable[[Upstream], Doing], end: MoveEnd, is_told: bool) -> None:
     alone = Alone().has_parent().moves()
     assert alone.told(event(alone.up)) == [*[(OTHER, DetachFromParent)] * is_told, end]
     assert alone.up.is_parent(ONE, 1) and alone.up.next is None
@@ -206,11 +206,11 @@ def test_checks_of_others_wait_for_the_end_of_this_nodes_move_where_their_ids_ar
     [
         (lambda up: up.gone(ONE.id, NOW), False),
         (lambda up: up.dismissed(ONE, 1, NOW), False),
-        (lambda up: next(up.tick(NOW + SILENT_S)), True),
+        (lambda up: up.tick(NOW + SILENT_S), True),
         (lambda up: up.received(ONE, beat(1, 1, 10, (OTHER, ME)), NOW), True),
     ],
 )
-def test_how_a_parent_is_lost(event: Callable[[Upstream], do.Effects], is_told: bool) -> None:
+def test_how_a_parent_is_lost(event: Callable[[Upstream], Doing], is_told: bool) -> None:
     alone = Alone().has_parent()
     told = [each for each in alone.told(event(alone.up)) if each is not do.Freshened]
     assert told == [*[(ONE, DetachFromParent)] * is_told, do.EdgeAct.ORPHANED]
@@ -335,7 +335,7 @@ def _happens(alone: Alone, name: str, who: PeerRef | None, off: int, mark: int, 
     attempt = off + (alone.attempt if link is None else link.attempt)
     edge = attempt, step + (0 if link is None else link.number)
     peer = who or (ONE if link is None else link.peer)
-    effects: do.Effects | None = []
+    effects: Doing | None = []
     match name:
         case "move":
             effects = up.move_to(who or OTHER, now)

@@ -12,6 +12,7 @@ from protocols.dissemination.messages import Attach, Dismiss, Narrow, Ready, Wid
 from protocols.dissemination.names import START
 from protocols.dissemination.tree.downstream import UNANSWERED_MAX
 from protocols.dissemination.tree.member import StreamMember
+from protocols.dissemination.tree.upstream import Upstream
 from tests.unit.test_dissemination_tree import KIND, STREAM, Net
 
 
@@ -34,15 +35,15 @@ def test_subscriptions_that_come_and_go_before_there_is_an_answer_leave_nothing(
     for number in range(50):
         net.subscribe(1, f"c{number}", sub=number)
         member.unsubscribe(number, net.now)
-        assert not member.waiting(("own", number))
+        assert not member._waits_for(("own", number))
         net.tick()
     net.subscribe(1, "a", sub=50)
-    assert member.waiting(("own", 50)) == 1
+    assert member._waits_for(("own", 50)) == 1
     net.move(1, 0)
     net.settle(1.0)
     net.publish("a")
     net.settle(1.0)
-    assert net.delivered(1, 50) == [1] and not member.waiting(("own", 50))
+    assert net.delivered(1, 50) == [1] and not member._waits_for(("own", 50))
 
 
 def test_a_child_is_answered_what_it_still_wants_of_what_it_has_asked_for() -> None:
@@ -57,13 +58,13 @@ def test_a_child_is_answered_what_it_still_wants_of_what_it_has_asked_for() -> N
     assert any(isinstance(each, Ready) for each in sent)
     member.received(child, Widen(STREAM, ("b", "c"), START, is_new=True, attempt=1, number=1), net.now)
     member.received(child, Narrow(STREAM, (KIND.parse("b").id,), 1, 2), net.now)
-    assert member.waiting(child.id) == 1
+    assert member._waits_for(child.id) == 1
     net.run()
-    assert any(isinstance(each, Widened) for each in sent) and not member.waiting(child.id)
+    assert any(isinstance(each, Widened) for each in sent) and not member._waits_for(child.id)
     assert set(member.down.children[child.id].wants) == {KIND.parse(text).id for text in "ac"}
     member.received(child, Widen(STREAM, ("d",), START, is_new=True, attempt=1, number=3), net.now)
     member.received(child, Narrow(STREAM, (KIND.parse("d").id,), 1, 4), net.now)
-    assert not member.waiting(child.id)
+    assert not member._waits_for(child.id)
 
 
 def test_a_child_that_attaches_anew_waits_for_that_only(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -74,12 +75,12 @@ def test_a_child_that_attaches_anew_waits_for_that_only(monkeypatch: pytest.Monk
     for number in range(1, 6):
         wish = Widen(STREAM, ("b",), START, is_new=True, attempt=attempt, number=asked + number)
         member.received(child, wish, net.now)
-    assert member.waiting(child.id) == 5
-    monkeypatch.setattr(member, "is_member", lambda: True)
+    assert member._waits_for(child.id) == 5
+    monkeypatch.setattr(Upstream, "is_member", True)
     member.received(child, Attach(STREAM, attempt + 1, ("a", "b"), START, False, True), net.now)
-    assert member.waiting(child.id) == 1
+    assert member._waits_for(child.id) == 1
     member.gone(child.id, net.now)
-    assert not member.waiting(child.id) and not any(isinstance(each, Ready) for each in sent)
+    assert not member._waits_for(child.id) and not any(isinstance(each, Ready) for each in sent)
 
 
 def test_a_child_that_asks_and_asks_while_there_is_no_answer_has_to_attach_anew() -> None:
@@ -91,4 +92,4 @@ def test_a_child_that_asks_and_asks_while_there_is_no_answer_has_to_attach_anew(
         wish = Widen(STREAM, ("b",), START, is_new=True, attempt=attempt, number=asked + number)
         member.received(child, wish, net.now)
         assert (child.id in member.down.children) == (number <= UNANSWERED_MAX)
-    assert any(isinstance(each, Dismiss) for each in sent) and not member.waiting(child.id)
+    assert any(isinstance(each, Dismiss) for each in sent) and not member._waits_for(child.id)

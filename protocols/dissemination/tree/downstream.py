@@ -1,10 +1,14 @@
-"""The children of one node in one stream: what each wants, has been sent, and has been told. Pure."""
+"""The children of one node in one stream: what each wants, has been sent, and has been told. Pure.
+
+Events go in as method calls; each returns the effects to carry out, in order. What goes to a child waits in its
+`Downlink`. It is sent (`Downstream.flush`) one message after the other, for as long as the child takes more: so these
+effects are made one by one, each when the one before it was carried out.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from functools import partial
-from typing import Final, Protocol
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Final
 
 from peerd.errors import ProtocolError
 from peerd.ids import NodeId
@@ -16,6 +20,7 @@ from protocols.dissemination.messages import (
     Attach,
     AttachRefusal,
     Begin,
+    Climb,
     Declined,
     Dismiss,
     ItemTaken,
@@ -30,7 +35,8 @@ from protocols.dissemination.messages import (
     Widened,
 )
 from protocols.dissemination.names import START, StreamPosition, interest_id
-from protocols.dissemination.ports import Holder, Interest, ParsedItem, total_bytes
+from protocols.dissemination.ports import Interest, LastSent, ParsedItem, total_bytes
+from protocols.dissemination.tree import effects as do
 from protocols.dissemination.tree.allowance import (
     BEGIN_COST,
     BYTES_A_LOOK,
@@ -42,6 +48,7 @@ from protocols.dissemination.tree.links import PARKED_MAX, PARKED_S, ChildPast, 
 from protocols.dissemination.tree.past import SLICE_BYTES
 from protocols.dissemination.tree.seals import Parcel, parcels
 from protocols.dissemination.tree.state import BEAT_ITEMS, BEAT_S, MemberState
+from protocols.dissemination.tree.upstream import Upstream
 
 OFFER_S: Final = 10.0
 """A child that does not begin for so long is forgotten."""
@@ -58,36 +65,11 @@ SLOW_S: Final = 10.0
 """A child that takes nothing for so long is sent away: it may find a parent that is nearer to it, or faster."""
 
 
-class Needs(Protocol):
-    """How children's wants get to the parent, and what keeps a node from having children."""
-
-    def is_member(self) -> bool:
-        """Whether this node is in the tree."""
-
-    def has_uplink(self, peer: NodeId) -> bool:
-        """Whether a node is this node's parent, or is to be."""
-
-    def need(
-        self, holder: Holder, interests: Sequence[Interest], after: StreamPosition | None, then: Callable[[], None]
-    ) -> None:
-        """Have these complete; ``then`` is called when they are as complete as they will be, perhaps at once."""
-
-    def release(self, holder: Holder, ids: Sequence[bytes] | None = None, *, is_final: bool = False) -> None:
-        """They (or all) are wanted no more. ``is_final``: the holder has said so, and will not come back for them."""
-
-    def forget(self, holder: Holder) -> None:
-        """The holder waits for nothing any more, whatever it wants: it asks anew."""
-
-    def waiting(self, holder: Holder) -> int:
-        """For so many answers the holder waits."""
-
-
 class Downstream:
     """The upper ends of a node's edges to its children."""
 
-    def __init__(self, state: MemberState, needs: Needs) -> None:
-        self._state = state
-        self._needs = needs
+    def __init__(self, state: MemberState, up: Upstream) -> None:
+        self._state, self._up = state, up
         self.allowance = PastAllowance()
         self.children: dict[NodeId, Downlink] = {}
         self.live: dict[NodeId, Downlink] = {}
@@ -101,36 +83,32 @@ class Downstream:
 
     # Coming and going
 
-    def attach(self, peer: PeerRef, message: Attach) -> bool:
-        """A node wants to be a child; whether it may, so far."""
+    def attach(self, peer: PeerRef, message: Attach, now: float) -> do.Effects:
+        """A node wants to be a child. If it may, so far, the way up is checked, too."""
         before = self.children.get(peer.id)
         if before is not None and before.attempt >= message.attempt:
-            return False  # it has been overtaken, or comes twice
+            return []  # it has been overtaken, or comes twice
         if message.creator is not None and self._state.creator not in (None, message.creator):
-            self._decline(peer, message.attempt, AttachRefusal.NOT_A_MEMBER)
-            return False
+            return self._decline(peer, message.attempt, AttachRefusal.NOT_A_MEMBER)
         after = None if message.is_new or self._state.last_sent is not None else message.after
         looks = BEGIN_COST + len(self._state.buffer) + self._new_looks(message.wants)
-        if not self._may_look(peer.id, looks, after):
-            self._decline(peer, message.attempt, AttachRefusal.BUSY)
-            return False
+        if not self._may_look(peer.id, looks, after, now):
+            return self._decline(peer, message.attempt, AttachRefusal.BUSY)
         try:
             interests = [self._state.kind.parse(text) for text in message.wants]
         except InterestError as error:
-            self._decline(peer, message.attempt, AttachRefusal.INTEREST, str(error)[:256])
-            return False
+            return self._decline(peer, message.attempt, AttachRefusal.INTEREST, str(error)[:256])
         if (why := self._why_not(peer, interests, message.instead_of)) is not None:
-            self._decline(peer, message.attempt, why)
-            return False
+            return self._decline(peer, message.attempt, why)
         wants = {each.id: each for each in interests}
-        child = Downlink(peer, message.attempt, self._state.now, wants, after, message.is_orphan)
-        self.children[peer.id] = child
+        child = self.children[peer.id] = Downlink(peer, message.attempt, now, wants, after, message.is_orphan)
+        effects: do.Effects = []
         if before is not None:
             self.live.pop(peer.id, None)
-            self._needs.forget(peer.id)
-            self._needs.release(peer.id, [id for id in before.wants if id not in wants])
-        self._needs.need(peer.id, interests, after, partial(self._complete, child))
-        return True
+            gone = [id for id in before.wants if id not in wants]
+            effects += [do.Forget(peer.id), do.Release(peer.id, gone)]
+        check = do.CheckWay(Climb(self._state.stream, peer, message.attempt))
+        return [*effects, do.Need(child, interests, after), check]
 
     def _new_looks(self, texts: Iterable[str]) -> int:
         """What those interests count for that this node does not know: asked before it reads them."""
@@ -143,18 +121,18 @@ class Downstream:
             return 0
         return sum(len(want.text) for want in child.wants.values()) // WANT_BYTES_A_LOOK
 
-    def _may_look(self, peer: NodeId, looks: int, after: StreamPosition | None) -> bool:
+    def _may_look(self, peer: NodeId, looks: int, after: StreamPosition | None, now: float) -> bool:
         """Whether so much may be looked through for a node, and what came after a mark be parsed again."""
         state = self._state
         if after is not None and state.last_sent is None:
             looks += state.buffer.bytes_after(after) // BYTES_A_LOOK
-        return self.allowance.take(peer, looks, state.now)
+        return self.allowance.take(peer, looks, now)
 
     def _why_not(self, peer: PeerRef, interests: Sequence[Interest], instead_of: NodeId | None) -> AttachRefusal | None:
         state = self._state
-        if peer.id in state.path or peer.id == state.me.id or self._needs.has_uplink(peer.id):
+        if peer.id in state.path or peer.id == state.me.id or self._up.knows(peer.id):
             return AttachRefusal.BELOW
-        if not self._needs.is_member():
+        if not self._up.is_member:
             return AttachRefusal.NOT_A_MEMBER
         if len(state.path) >= DEPTH_MAX:
             return AttachRefusal.DEPTH
@@ -162,46 +140,51 @@ class Downstream:
             return AttachRefusal.FULL
         return None
 
-    def _decline(self, peer: PeerRef, attempt: int, why: AttachRefusal, detail: str = "") -> None:
-        self.remove(peer.id)  # if an earlier attempt is on its way: the new one is in its place, and is declined
+    def _decline(self, peer: PeerRef, attempt: int, why: AttachRefusal, detail: str = "") -> do.Effects:
+        released = self.remove(peer.id)  # if an earlier attempt is on its way: the new one is in its place
         near = tuple(child.peer for child in self.live.values())
-        self._state.send(peer, Declined(self._state.stream, attempt, why, near[:CHILDREN_TOLD_MAX], detail))
+        declined = Declined(self._state.stream, attempt, why, near[:CHILDREN_TOLD_MAX], detail)
+        return [*released, do.Send(peer, declined)]
 
-    def _complete(self, child: Downlink) -> None:
-        """What a child wants is as complete here as it will be."""
-        if self.children.get(child.peer.id) is not child or child.stage is not ChildStage.WAITING:
-            return
+    def has(self, need: do.Need, now: float) -> do.Effects:
+        """What a child wants, or wants besides, is as complete here as it will be."""
+        child = need.child
+        if self.children.get(child.peer.id) is not child:
+            return []
+        if need.is_more:
+            return self._widened(child, need.interests, need.after, now)
+        if child.stage is not ChildStage.WAITING:
+            return []
         state = self._state
         since = state.since(list(child.wants.values()), child.after)
-        state.send(child.peer, Ready(state.stream, child.attempt, since, state.watermark))
+        ready = do.Send(child.peer, Ready(state.stream, child.attempt, since, state.watermark))
         if child.is_orphan:
-            self._go_live(child, since)
-        else:
-            child.stage, child.since_s = ChildStage.OFFERED, state.now
+            return [ready, *self._go_live(child, since)]
+        child.stage, child.since_s = ChildStage.OFFERED, now
+        return [ready]
 
-    def begin(self, peer: PeerRef, message: Begin) -> None:
-        """A child says from where on it wants the stream."""
+    def begin(self, peer: PeerRef, message: Begin, now: float) -> do.Effects:
+        """A child says from where on it wants the stream. Raises `ProtocolError` if nothing was offered to it."""
         child = self.children.get(peer.id)
         if child is None or child.attempt != message.attempt:
-            self._state.send(peer, Dismiss(self._state.stream, message.attempt))
-            return
+            return [do.Send(peer, Dismiss(self._state.stream, message.attempt))]
         if child.stage is ChildStage.LIVE:
-            return  # it says so twice
+            return []  # it says so twice
         if child.stage is not ChildStage.OFFERED:
             raise ProtocolError("not_offered", f"{peer} begins what was not offered to it")
         child.after = message.after
-        if not self._may_look(peer.id, 0, child.after):
-            self.dismiss(peer.id)
-            return
-        self._go_live(child, self._state.since(list(child.wants.values()), child.after))
+        if not self._may_look(peer.id, 0, child.after, now):
+            return self.dismiss(peer.id)
+        return self._go_live(child, self._state.since(list(child.wants.values()), child.after))
 
-    def _go_live(self, child: Downlink, since: StreamPosition) -> None:
+    def _go_live(self, child: Downlink, since: StreamPosition) -> do.Effects:
         state = self._state
         child.stage = ChildStage.LIVE
         self.live[child.peer.id] = child
+        flush = do.Flush(child)
         if state.last_sent is not None:
-            self._give_newest(child)
-            return
+            self._give_newest(child, state.last_sent)
+            return [flush]
         if child.after is not None and since > child.after:
             self._put(child, StreamGap(state.stream, child.after, since))
         child.told = min(since, state.watermark)
@@ -209,28 +192,26 @@ class Downstream:
         found = [parsed.item for parsed in past.look(SLICE_BYTES)]
         if past.is_over:
             child.queue, child.queue_bytes = found, total_bytes(found)
-        else:
-            self._put_past(child, found, ChildPast(past, is_old=False))
-            child.told = state.watermark
-        self._flush(child, is_due=True)
+            return [flush]
+        child.told = state.watermark
+        return [*self._put_past(child, found, ChildPast(past, is_old=False)), flush]
 
-    def _put_past(self, child: Downlink, found: Sequence[StreamItem], past: ChildPast) -> None:
+    def _put_past(self, child: Downlink, found: Sequence[StreamItem], past: ChildPast) -> do.Effects:
         """What was found of the past so far, and then the rest of it."""
         for parcel in parcels(found, is_old=past.is_old):
             self._put(child, parcel)
-        if not past.past.is_over:
-            child.outbox.append(past)
-            self._has_unsent = True
-            self._state.owner.call_again()
+        if past.past.is_over:
+            return []
+        child.outbox.append(past)
+        self._has_unsent = True
+        return [do.EdgeAct.CALL_AGAIN]
 
-    def _give_newest(self, child: Downlink) -> None:
+    def _give_newest(self, child: Downlink, last_sent: LastSent) -> None:
         """A child begins with what this node has of each object: how old that is does not matter."""
-        state = self._state
-        child.last_sent = state.make_last_sent()
+        child.last_sent = self._state.make_last_sent()
         self._want(child)
-        child.told = state.watermark
-        child.queue = [] if state.last_sent is None else self._due(child, state.last_sent.newest())
-        self._flush(child, is_due=True)
+        child.told = self._state.watermark
+        child.queue = self._due(child, last_sent.newest())
 
     @staticmethod
     def _want(child: Downlink) -> None:
@@ -240,65 +221,79 @@ class Downstream:
     def _due(self, child: Downlink, some: Iterable[ParsedItem]) -> list[StreamItem]:
         return [parsed.item for parsed in some if self._state.is_for(child.last_sent, parsed)]
 
-    def detach(self, peer: PeerRef, attempt: int) -> None:
+    def detach(self, peer: PeerRef, attempt: int) -> do.Effects:
         """A child goes."""
         child = self.children.get(peer.id)
-        if child is not None and child.attempt == attempt:
-            self.remove(peer.id, is_final=True)
+        return self.remove(peer.id, is_final=True) if child is not None and child.attempt == attempt else []
 
-    def remove(self, peer: NodeId, *, is_final: bool = False) -> None:
+    def remove(self, peer: NodeId, *, is_final: bool = False) -> do.Effects:
         """Forget a child. ``is_final``: it has another parent, so nobody will come for what only it wanted."""
         self.live.pop(peer, None)
-        if self.children.pop(peer, None) is not None:
-            self._needs.release(peer, is_final=is_final)
+        return [] if self.children.pop(peer, None) is None else [do.Release(peer, None, is_final)]
 
-    def dismiss_all(self) -> None:
+    def dismiss_all(self) -> do.Effects:
         """This node leaves the tree: its children have to look for other parents."""
-        for child in list(self.children):
-            self.dismiss(child)
+        return [effect for child in list(self.children) for effect in self.dismiss(child)]
 
-    def dismiss(self, peer: NodeId) -> None:
+    def dismiss(self, peer: NodeId) -> do.Effects:
         """Send a child away."""
         child = self.children[peer]
-        self._state.send(child.peer, Dismiss(self._state.stream, child.attempt))
-        self.remove(peer)
+        return [do.Send(child.peer, Dismiss(self._state.stream, child.attempt)), *self.remove(peer)]
 
     # What a child wants
 
-    def in_order(self, peer: PeerRef, message: Widen | Narrow) -> Iterator[Widen | Narrow]:
-        """What can be taken in now that this has come, as `Upstream.in_order` does it at the other end."""
+    def asked(self, peer: PeerRef, message: Widen | Narrow, now: float) -> do.Effects:
+        """A child changes what it wants: taken in in its turn, as `Upstream.received` does it at the other end."""
         child = self.children.get(peer.id)
         if child is None or child.attempt != message.attempt or message.number <= child.asked_number:
-            return
+            return []
         if not child.parked:
-            child.parked_at = self._state.now
+            child.parked_at = now
         child.parked[message.number] = message
-        if len(child.parked) > PARKED_MAX:
-            self.dismiss(peer.id)
-            return
-        while self.children.get(peer.id) is child and (found := child.parked.pop(child.asked_number + 1, None)):
-            child.parked_at = self._state.now
-            yield found
+        return self.dismiss(peer.id) if len(child.parked) > PARKED_MAX else [do.HearOut(child)]
 
-    def widen(self, peer: PeerRef, message: Widen) -> None:
-        """A child wants more."""
-        child = self._live(peer, message)
-        if child is None:
-            return
+    def hear_out(self, child: Downlink, waiting: int, now: float) -> do.Effects:
+        """Take in the next change, if it is there. ``waiting``: for so many answers the child waits.
+
+        Raises `ProtocolError` for what no correct child wants.
+        """
+        wish = child.parked.pop(child.asked_number + 1, None)
+        if wish is None or self.children.get(child.peer.id) is not child:
+            return []
+        child.parked_at, child.asked_number = now, wish.number
+        if child.stage is not ChildStage.LIVE:
+            return self.dismiss(child.peer.id)  # it has to attach anew
+        if isinstance(wish, Widen):
+            effects = self._widen(child, wish, waiting, now)
+        else:
+            effects = self._narrow(child, wish, now)
+        return [*effects, do.HearOut(child)] if child.parked else effects
+
+    def _widen(self, child: Downlink, message: Widen, waiting: int, now: float) -> do.Effects:
+        peer = child.peer
         if len(child.wants) + len(message.wants) > self.wants_max:
             raise ProtocolError("too_many_wants", f"{peer} wants more than {self.wants_max} things")
         after = None if message.is_new else message.after
         looks = len(message.wants) * (1 if after is None else 1 + len(self._state.buffer))
         looks += self._new_looks(message.wants) + self._change_looks(child)
-        is_pressing = self._needs.waiting(peer.id) >= self.unanswered_max
-        if is_pressing or self._is_full(child) or not self._may_look(peer.id, looks, after):
-            self.dismiss(peer.id)  # it attaches anew, and gets all that it wants at once
-            return
+        is_pressing = waiting >= self.unanswered_max
+        if is_pressing or self._is_full(child) or not self._may_look(peer.id, looks, after, now):
+            return self.dismiss(peer.id)  # it attaches anew, and gets all that it wants at once
         try:
             interests = [self._state.kind.parse(text) for text in message.wants]
         except InterestError as error:
             raise ProtocolError("bad_interest", str(error)[:256]) from error
-        self._needs.need(peer.id, interests, after, partial(self._widened, child, interests, after))
+        return [do.Need(child, interests, after, is_more=True)]
+
+    def _narrow(self, child: Downlink, message: Narrow, now: float) -> do.Effects:
+        looks, gone = self._change_looks(child), [id for id in message.interests if id in child.wants]
+        if gone:
+            for id in gone:
+                child.wants.pop(id, None)
+            if not self._may_look(child.peer.id, looks, None, now):
+                return self.dismiss(child.peer.id)
+            self._want(child)
+        return [do.Release(child.peer.id, message.interests, is_final=True)]
 
     def _is_full(self, child: Downlink) -> bool:
         """Whether so much waits for a child that no more is put behind that: as much as this node remembers itself.
@@ -310,11 +305,11 @@ class Downstream:
         is_long = bool(child.outbox) and child.outbox_bytes + child.queue_bytes > self._state.buffer.limits.bytes
         return is_long or pasts >= PASTS_MAX or itemless >= ITEMLESS_MAX
 
-    def _widened(self, child: Downlink, interests: Sequence[Interest], after: StreamPosition | None) -> None:
-        if self.children.get(child.peer.id) is not child:
-            return
-        state = self._state
-        self._pack(child, state.watermark, is_due=True)
+    def _widened(
+        self, child: Downlink, interests: Sequence[Interest], after: StreamPosition | None, now: float
+    ) -> do.Effects:
+        state, effects = self._state, do.Effects()
+        self._pack(child, state.watermark, now, is_due=True)
         since = state.since(interests, after)
         child.wants.update((each.id, each) for each in interests if state.wants.is_held(each.id, child.peer.id))
         if state.last_sent is not None:
@@ -324,55 +319,33 @@ class Downstream:
         else:
             past = state.past(since, interests)
             found = [parsed.item for parsed in past.look(SLICE_BYTES)]
-            self._put_past(child, found, ChildPast(past, is_old=True))
+            effects += self._put_past(child, found, ChildPast(past, is_old=True))
         ids = tuple(each.id for each in interests)
         self._put(child, Widened(state.stream, ids, since, state.watermark))
-
-    def narrow(self, peer: PeerRef, message: Narrow) -> None:
-        """A child wants less."""
-        child = self._live(peer, message)
-        if child is None:
-            return
-        looks, gone = self._change_looks(child), [id for id in message.interests if id in child.wants]
-        if gone:
-            for id in gone:
-                child.wants.pop(id, None)
-            if not self._may_look(peer.id, looks, None):
-                self.dismiss(peer.id)
-                return
-            self._want(child)
-        self._needs.release(peer.id, message.interests, is_final=True)
-
-    def _live(self, peer: PeerRef, message: Widen | Narrow) -> Downlink | None:
-        """The child that changes what it wants; ``None``: it has to attach anew, or says what it has said before."""
-        child = self.children.get(peer.id)
-        if child is None or child.attempt != message.attempt or message.number <= child.asked_number:
-            return None
-        child.asked_number = message.number
-        if child.stage is not ChildStage.LIVE:
-            self.dismiss(peer.id)
-            return None
-        return child
+        return effects
 
     # The stream
 
-    def move_away(self, successor: NodeId | None, parent: PeerRef | None) -> None:
+    def move_away(self, successor: NodeId | None) -> do.Effects:
         """Ask the children to go while this node is still here: one takes its place, and the others go below that."""
         first = self.children.get(successor) if successor is not None else None
-        above = () if parent is None else (parent,)
+        above = () if self._up.parent is None else (self._up.parent.peer,)
+        effects: do.Effects = []
         for child in self.children.values():
             if child is first or first is None:
                 message = MoveAway(self._state.stream, child.attempt, above, is_successor=child is first)
             else:
                 message = MoveAway(self._state.stream, child.attempt, (first.peer, *above))
-            self._state.send(child.peer, message)
+            effects.append(do.Send(child.peer, message))
+        return effects
 
-    def end_all(self) -> None:
+    def end_all(self) -> do.Effects:
         """The stream is over."""
+        effects: do.Effects = []
         for child in list(self.children.values()):
-            self._flush(child, is_due=True, past_bytes=self._state.buffer.bytes + 1)
-            self._state.send(child.peer, StreamEnds(self._state.stream, child.attempt))
-            self.remove(child.peer.id)
+            ends = do.Send(child.peer, StreamEnds(self._state.stream, child.attempt))
+            effects += [do.Flush(child, self._state.buffer.bytes + 1), ends, *self.remove(child.peer.id)]
+        return effects
 
     def flow(self, parsed: ParsedItem, ids: set[bytes]) -> list[NodeId]:
         """An item for the children that want one of these interests; returns which these are."""
@@ -391,15 +364,15 @@ class Downstream:
                 child.queue, child.queue_bytes = [], 0
         return wanting
 
-    def offer(self, some: Sequence[ParsedItem]) -> None:
+    def offer(self, some: Sequence[ParsedItem], now: float) -> None:
         """What this node has of some objects, though the stream may be further: to each child that has to have it."""
         for child in self.live.values():
             if not self._is_behind(child):
-                self._offer(child, some)
+                self._offer(child, some, now)
 
-    def _offer(self, child: Downlink, some: Sequence[ParsedItem]) -> None:
+    def _offer(self, child: Downlink, some: Sequence[ParsedItem], now: float) -> None:
         for parcel in parcels(self._due(child, some), is_old=True):
-            self._pack(child, self._state.watermark, is_due=False)
+            self._pack(child, self._state.watermark, now, is_due=False)
             self._put(child, parcel)
 
     def _is_behind(self, child: Downlink) -> bool:
@@ -411,13 +384,13 @@ class Downstream:
     def _gets(self, child: Downlink, parsed: ParsedItem) -> bool:
         return not self._is_behind(child) and self._state.is_for(child.last_sent, parsed)
 
-    def _catch_up(self, child: Downlink) -> None:
+    def _catch_up(self, child: Downlink, now: float) -> None:
         """A child has taken all that it was sent: it gets the newest items instead of those that it has missed."""
         last_sent = self._state.last_sent
         if child.is_behind and child.last_sent is not None and last_sent is not None:
             child.is_behind = False
             child.last_sent.unsettle()
-            self._offer(child, last_sent.newest())
+            self._offer(child, last_sent.newest(), now)
 
     def unsettle(self) -> None:
         """This node gets its items from another parent."""
@@ -425,77 +398,87 @@ class Downstream:
             if child.last_sent is not None:
                 child.last_sent.unsettle()
 
-    def tell_all(self) -> None:
+    def tell_all(self, now: float) -> do.Effects:
         """Send all children a heartbeat now."""
+        effects: do.Effects = []
         for child in list(self.live.values()):
             if self._is_full(child):
-                self.dismiss(child.peer.id)
+                effects += self.dismiss(child.peer.id)
             else:
-                self._pack(child, self._state.watermark, is_due=False)
-                self._beat(child, self._state.watermark, None)
+                self._pack(child, self._state.watermark, now, is_due=False)
+                self._beat(child, self._state.watermark, None, now)
+        return effects
 
-    def gap(self, since: StreamPosition, until: StreamPosition) -> None:
+    def gap(self, since: StreamPosition, until: StreamPosition, now: float) -> do.Effects:
         """This node, and so its children, have lost something."""
+        effects: do.Effects = []
         for child in list(self.live.values()):
             if child.told >= until:
                 continue
             if self._is_full(child):
-                self.dismiss(child.peer.id)
+                effects += self.dismiss(child.peer.id)
             else:
-                self._pack(child, max(since, child.told), is_due=False)
+                self._pack(child, max(since, child.told), now, is_due=False)
                 self._put(child, StreamGap(self._state.stream, max(since, child.told), until))
                 child.told = until
+        return effects
 
-    def flush(self) -> None:
+    def flush(self, now: float) -> Iterator[do.EdgeEffect | do.EdgeAct]:
         """Send what the current call has brought, and what waited."""
         if not self._has_unsent:
             return
         is_any_left = False
         for child in self.live.values():
             if child.queue or child.outbox or child.passed >= BEAT_ITEMS:
-                self._flush(child, is_due=child.passed >= BEAT_ITEMS)
+                yield from self.flush_child(child, now, is_due=child.passed >= BEAT_ITEMS)
                 is_any_left |= bool(child.outbox)
         self._has_unsent = is_any_left
 
-    def heartbeat(self) -> None:
+    def tick(self, now: float) -> Iterator[do.EdgeEffect | do.EdgeAct]:
         """Tell children how far they have come, and forget those that never began, or take nothing."""
-        now = self._state.now
         self._packed = [], START, []
         if len(self._state.path) >= DEPTH_MAX:
-            self.dismiss_all()
+            yield from self.dismiss_all()
         for child in list(self.children.values()):
             if child.stage is ChildStage.LIVE:
-                self._flush(child, is_due=now - child.beat_at >= BEAT_S or child.path_told != self._state.path_version)
+                is_due = now - child.beat_at >= BEAT_S or child.path_told != self._state.path_version
+                yield from self.flush_child(child, now, is_due=is_due)
                 is_missing = bool(child.parked) and now - child.parked_at >= PARKED_S
                 if is_missing or (child.slow_since is not None and now - child.slow_since >= SLOW_S):
-                    self.dismiss(child.peer.id)
+                    yield from self.dismiss(child.peer.id)
             elif child.stage is ChildStage.OFFERED and now - child.since_s >= OFFER_S:
-                self.remove(child.peer.id)
+                yield from self.remove(child.peer.id)
 
-    def _flush(self, child: Downlink, *, is_due: bool, past_bytes: int = 0) -> None:
-        self._send(child, past_bytes)
+    def flush_child(
+        self, child: Downlink, now: float, *, is_due: bool = True, past_bytes: int = 0
+    ) -> Iterator[do.EdgeEffect | do.EdgeAct]:
+        """Send a child what waits, and if that is all what has come since. ``is_due``: a heartbeat if there is nothing.
+
+        So much of the past is looked through for it.
+        """
+        yield from self._send(child, past_bytes)
         if child.outbox:
             if child.slow_since is None:
-                child.slow_since = self._state.now
+                child.slow_since = now
         else:
             child.slow_since = None
-            self._catch_up(child)
-            self._pack(child, self._state.watermark, is_due=is_due)
-            self._send(child)
+            self._catch_up(child, now)
+            self._pack(child, self._state.watermark, now, is_due=is_due)
+            yield from self._send(child)
 
-    def _send(self, child: Downlink, past_bytes: int = 0) -> None:
+    def _send(self, child: Downlink, past_bytes: int = 0) -> Iterator[do.EdgeEffect | do.EdgeAct]:
         while child.outbox and not child.is_untaken and not self._state.owner.is_slow(child.peer):
             first = child.outbox[0]
             if isinstance(first, ChildPast):
                 if first.past.is_busy:
                     return
                 if past_bytes <= 0 and not first.past.is_over:
-                    self._state.owner.call_again()
+                    yield do.EdgeAct.CALL_AGAIN
                     return
                 past_bytes = self._look_on(child, first, past_bytes)
                 continue
             child.slow_since = None
-            self._state.send(child.peer, child.next_message(self._state.stream, first))
+            yield do.Send(child.peer, child.next_message(self._state.stream, first))
 
     def _look_on(self, child: Downlink, first: ChildPast, past_bytes: int) -> int:
         """Put what is found in a slice of the past before the rest of it; how much may be looked through still."""
@@ -523,13 +506,12 @@ class Downstream:
         while child.untaken and child.untaken[0] <= message.number:
             child.untaken.popleft()
 
-    def go_on(self) -> None:
+    def go_on(self) -> do.Effects:
         """Look through some more of the past for children that wait for it; all of them together not for too long."""
         waiting = [child for child in self.children.values() if child.outbox and isinstance(child.outbox[0], ChildPast)]
-        for child in waiting:
-            self._flush(child, is_due=True, past_bytes=SLICE_BYTES // len(waiting))
+        return [do.Flush(child, SLICE_BYTES // len(waiting)) for child in waiting]
 
-    def _pack(self, child: Downlink, end: StreamPosition, *, is_due: bool) -> None:
+    def _pack(self, child: Downlink, end: StreamPosition, now: float, *, is_due: bool) -> None:
         """Make messages of what waits; there is nothing else up to ``end``."""
         state = self._state
         if child.lost_until > child.told:
@@ -539,11 +521,11 @@ class Downstream:
         for parcel in self._parcels(queue, end) if queue else ():
             self._put(child, parcel)
         if queue:
-            child.told, child.passed, child.beat_at = end, 0, state.now
+            child.told, child.passed, child.beat_at = end, 0, now
         is_path_new = child.path_told != state.path_version
         if (is_due and not queue) or is_path_new:
             path = (*state.ancestors, state.me)[-DEPTH_MAX:] if is_path_new else None
-            self._beat(child, end, path)
+            self._beat(child, end, path, now)
 
     def _parcels(self, queue: list[StreamItem], end: StreamPosition) -> list[Parcel]:
         if (queue, end) != self._packed[:2]:
@@ -552,10 +534,10 @@ class Downstream:
             self._packed = queue, end, found
         return self._packed[2]
 
-    def _beat(self, child: Downlink, end: StreamPosition, path: tuple[PeerRef, ...] | None) -> None:
+    def _beat(self, child: Downlink, end: StreamPosition, path: tuple[PeerRef, ...] | None, now: float) -> None:
         state = self._state
         self._put(child, TreeHeartbeat(state.stream, end, path, is_stale=state.is_stale))
-        child.told, child.passed, child.beat_at = end, 0, state.now
+        child.told, child.passed, child.beat_at = end, 0, now
         if path is not None:
             child.path_told = state.path_version
 

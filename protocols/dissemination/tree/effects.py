@@ -1,7 +1,8 @@
-"""What is to be done about the edges of one node in a tree: `Upstream` says it, and `StreamMember` does it, in order.
+"""What is to be done about a node's edges in a tree: `Upstream` and `Downstream` say it, and `StreamMember` does it.
 
 An effect is done before the next one, and may bring the core the next event at once: who is told that a move has ended
-may begin another. So no core is half-way through anything when it returns its effects.
+may begin another. So no core is half-way through anything when it returns its effects. Where effects come one by one,
+from a generator, each is made when the one before it was done.
 """
 
 from __future__ import annotations
@@ -12,10 +13,10 @@ from enum import Enum
 from peerd.errors import ProtocolError
 from peerd.frozen import Frozen
 from peerd.messages import Message, PeerRef
-from protocols.dissemination.messages import AttachRefusal, ItemBatch, ReplayItems, StreamItem
+from protocols.dissemination.messages import AttachRefusal, Climb, ItemBatch, ReplayItems, StreamItem
 from protocols.dissemination.names import StreamPosition
-from protocols.dissemination.ports import ParsedItem
-from protocols.dissemination.tree.links import Uplink
+from protocols.dissemination.ports import Holder, Interest, ParsedItem
+from protocols.dissemination.tree.links import Downlink, Uplink
 from protocols.dissemination.tree.search import MoveEnd
 
 
@@ -108,12 +109,56 @@ class FellBack(EdgeEffect):
     watermark: StreamPosition
 
 
+class CheckWay(EdgeEffect):
+    """Look at the way up for a node that is to be a child: `Upstream.climb`."""
+
+    climb: Climb
+
+
+class Need(EdgeEffect):
+    """Have these complete for a child; `Downstream.has` follows when they are as complete as they will be."""
+
+    child: Downlink
+    interests: Sequence[Interest]
+    after: StreamPosition | None
+    is_more: bool = False
+    """The child has begun, and wants these besides."""
+
+
+class Release(EdgeEffect):
+    """A child wants these (or anything) no more. ``is_final``: it has said so, and will not come back for them."""
+
+    holder: Holder
+    ids: Sequence[bytes] | None = None
+    is_final: bool = False
+
+
+class Forget(EdgeEffect):
+    """A child waits for nothing any more, whatever it wants: it asks anew."""
+
+    holder: Holder
+
+
+class HearOut(EdgeEffect):
+    """Take in what a child has said meanwhile: `Downstream.hear_out`."""
+
+    child: Downlink
+
+
+class Flush(EdgeEffect):
+    """Send a child what waits, or a heartbeat: `Downstream.flush_child`."""
+
+    child: Downlink
+    past_bytes: int = 0
+
+
 class EdgeAct(Enum):
     """The other effects."""
 
     ANSWERED = "some interests are complete, or as complete as they will be"
     UNSETTLED = "items come from another parent from now on"
     OFFER_ALL = "see whether somebody has to get what this node has"
+    CALL_AGAIN = "there is more to be done, by `StreamMember.go_on`"
     LOOK_UP = "the stream is in a later term than its record: read that again"
     OVER = "the producer has ended the stream, and all of it has come"
     ORPHANED = "there is no parent, and if none is under way the owner is told so"

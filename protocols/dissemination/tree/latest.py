@@ -16,6 +16,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from protocols.dissemination.ports import ParsedItem
+from protocols.dissemination.tree import effects as do
 from protocols.dissemination.tree.downstream import Downstream
 from protocols.dissemination.tree.state import MemberState, give
 from protocols.dissemination.tree.subscription import FreshAgain, OwnSubscription, StaleFrom
@@ -40,19 +41,19 @@ class LatestItems:
             give(self._state.last_sent, parsed)
         self._state.watermark = max(self._state.watermark, parsed.position)  # what a newcomer is given lies before that
 
-    def arrived(self, parsed: ParsedItem) -> None:
+    def arrived(self, parsed: ParsedItem, now: float) -> None:
         """What this node has of an object from now on."""
         if self._state.last_sent is not None and not self._state.last_sent.has(parsed):
             self.have(parsed)
-            self._offer([parsed])
+            self._offer([parsed], now)
 
-    def offer_all(self) -> None:
+    def offer_all(self, now: float) -> None:
         """See whether somebody has to get what this node has."""
         if self._state.last_sent is not None:
-            self._offer(self._state.last_sent.newest())
+            self._offer(self._state.last_sent.newest(), now)
 
-    def _offer(self, some: Sequence[ParsedItem]) -> None:
-        self._down.offer(some)
+    def _offer(self, some: Sequence[ParsedItem], now: float) -> None:
+        self._down.offer(some, now)
         for subscription in self._subscriptions.values():
             self._give(subscription, some)
 
@@ -80,7 +81,7 @@ class LatestItems:
             if subscription.last_sent is not None:
                 subscription.last_sent.unsettle()
 
-    def freshened(self, *, is_stale: bool) -> None:
+    def freshened(self, now: float, *, is_stale: bool) -> do.Effects:
         """Whether somebody vouches for what this node has.
 
         Children are told in streams of every kind: who is below a node that has lost its parent looks up the stream's
@@ -88,9 +89,9 @@ class LatestItems:
         """
         state = self._state
         if is_stale == state.is_stale:
-            return
+            return []
         state.is_stale = is_stale
-        self._down.tell_all()
+        effects = self._down.tell_all(now)
         for subscription in self._subscriptions.values():
             if subscription.last_sent is None or state.last_sent is None:
                 continue
@@ -102,6 +103,7 @@ class LatestItems:
                     subscription.deliver(FreshAgain(state.watermark))
                 subscription.last_sent.clear()
                 self._give(subscription, state.last_sent.newest())
+        return effects
 
     def _tell_stale(self, subscription: OwnSubscription) -> None:
         subscription.is_stale = True

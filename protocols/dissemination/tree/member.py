@@ -7,8 +7,9 @@ it has come; it changes parents by naming that mark to the new one, and drops wh
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
+from functools import partial
 
 from peerd.errors import Bug, ProtocolError
 from peerd.frozen import Frozen
@@ -62,12 +63,12 @@ class StreamMember:
         self.owner = owner
         matching = Matching(kind, offload, self._failed)
         self.state = MemberState(me, stream, kind, limits, owner, matching, is_source=is_source)
-        self.down = Downstream(self.state, self)
+        self.up = Upstream(self.state, attempts_from)
+        self.down = Downstream(self.state, self.up)
         self.subscriptions: dict[int, OwnSubscription] = {}
         self.latest = LatestItems(self.state, self.down, self.subscriptions)
-        self.up = Upstream(self.state, attempts_from)
         self.second = SecondParent(self.state)
-        self.places = Places(self.state, self.down.children, self)
+        self.places = Places(self.state, self.down.children, self.up)
         self._why_failed = ""
         """Why an interest could not be matched: a defect, which the simulator ends at and a daemon counts."""
         self._waiting: list[_Waiting] = []
@@ -108,7 +109,7 @@ class StreamMember:
     def flush(self, now: float) -> None:
         """do.Send on what waits, as far as children take it."""
         self.state.now = now
-        self.down.flush()
+        self._do(self.down.flush(self.state.now))
 
     # Another producer
 
@@ -143,9 +144,9 @@ class StreamMember:
         state.change_role(is_source=True)
         self._do(self.up.at_producer(now))
         state.wants.at_producer(state.buffer.floor)
-        self.latest.freshened(is_stale=False)
+        self._do(self.latest.freshened(now, is_stale=False))
         self._answered()
-        self.down.flush()
+        self._do(self.down.flush(self.state.now))
 
     def begin_again_at(self, mark: StreamPosition, now: float) -> None:
         """This producer goes on behind a mark. What came before that from another one it does not know."""
@@ -154,14 +155,14 @@ class StreamMember:
         since, state.watermark = state.watermark, mark
         state.wants.lost(mark)
         self._lost(since, mark)
-        self.down.flush()
+        self._do(self.down.flush(self.state.now))
 
     def become_member(self, successor: NodeId, now: float) -> None:
         """The stream is another's now: go on below it. This node needs a parent."""
         self.state.now = now
         self.state.change_role(is_source=False)
         self.state.wants.at_member()
-        self.down.remove(successor)
+        self._do(self.down.remove(successor))
         self._do(self.up.at_member())
 
     # Subscriptions of this node
@@ -178,8 +179,8 @@ class StreamMember:
         """Want something, from a mark on (``None``: from now on). ``on_live`` is called when it is had."""
         self.state.now = now
         found = self.subscriptions[number] = OwnSubscription(number, interest, deliver, after, on_live)
-        self.need(("own", number), [interest], after, lambda: self._go_live(found))
-        self.down.flush()
+        self._need(("own", number), [interest], after, lambda: self._go_live(found))
+        self._do(self.down.flush(self.state.now))
 
     def _go_live(self, found: OwnSubscription) -> None:
         if self.subscriptions.get(found.number) is not found:
@@ -204,7 +205,7 @@ class StreamMember:
     def go_on(self, now: float) -> None:
         """Look through some more of the past for those who wait for it; soon after `MemberOwner.call_again`."""
         self.state.now = now
-        self.down.go_on()
+        self._do(self.down.go_on())
         waiting = [each for each in self.subscriptions.values() if each.may_look_on]
         for each in waiting:
             self._look_on(each, SLICE_BYTES // len(waiting))
@@ -214,7 +215,7 @@ class StreamMember:
         self.state.now = now
         found = self.subscriptions.pop(number, None)
         if found is not None:
-            self.release(("own", number), [found.interest.id])
+            self._release(("own", number), [found.interest.id])
 
     def _failed(self, interest: Interest | None, why: str) -> None:
         """An interest cannot be matched. Its subscriptions here end; to a child it counts as met: its node says why."""
@@ -231,18 +232,10 @@ class StreamMember:
 
     # Needs
 
-    def is_member(self) -> bool:
-        """See `protocols.dissemination.tree.downstream.Needs`."""
-        return self.state.is_source or not self.up.is_orphan
-
-    def has_uplink(self, peer: NodeId) -> bool:
-        """See `protocols.dissemination.tree.downstream.Needs`."""
-        return self.up.knows(peer)
-
-    def need(
+    def _need(
         self, holder: Holder, interests: Sequence[Interest], after: StreamPosition | None, then: Callable[[], None]
     ) -> None:
-        """See `protocols.dissemination.tree.downstream.Needs`."""
+        """Have these complete; ``then`` is called when they are as complete as they will be, perhaps at once."""
         state = self.state
         after = None if state.last_sent is not None else after
         for interest in interests:
@@ -257,25 +250,23 @@ class StreamMember:
         else:
             self._waiting.append(_Waiting(holder, ids, then))
 
-    def release(self, holder: Holder, ids: Sequence[bytes] | None = None, *, is_final: bool = False) -> None:
-        """See `protocols.dissemination.tree.downstream.Needs`.
+    def _release(self, holder: Holder, ids: Sequence[bytes] | None = None, *, is_final: bool = False) -> None:
+        """They (or all) are wanted no more. ``is_final``: the holder has said so, and will not come back for them.
 
         Where only the newest item of an object counts, everything is kept for a while: giving something up changes
         what a node can promise those below it.
         """
         is_final = is_final and self.state.last_sent is None
         if ids is None:
-            self.forget(holder)
+            self._forget(holder)
         if self.state.wants.release(holder, ids, is_final=is_final):
             self.up.released(self.state.now, is_final=is_final)
         self._waiting = [each for each in self._waiting if each.holder != holder or self._still_wanted(each)]
 
-    def forget(self, holder: Holder) -> None:
-        """See `protocols.dissemination.tree.downstream.Needs`."""
+    def _forget(self, holder: Holder) -> None:
         self._waiting = [each for each in self._waiting if each.holder != holder]
 
-    def waiting(self, holder: Holder) -> int:
-        """See `protocols.dissemination.tree.downstream.Needs`."""
+    def _waits_for(self, holder: Holder) -> int:
         return sum(each.holder == holder for each in self._waiting)
 
     def _still_wanted(self, waiting: _Waiting) -> list[bytes]:
@@ -283,7 +274,7 @@ class StreamMember:
 
     # What is to be done
 
-    def _do(self, effects: do.Effects) -> None:
+    def _do(self, effects: Iterable[do.EdgeEffect | do.EdgeAct]) -> None:
         state = self.state
         for effect in effects:
             match effect:
@@ -296,7 +287,7 @@ class StreamMember:
                 case do.EdgeAct.ANSWERED:
                     self._answered()
                 case do.Freshened(is_stale):
-                    self.latest.freshened(is_stale=is_stale)
+                    self._do(self.latest.freshened(state.now, is_stale=is_stale))
                 case do.NewPath(ancestors):
                     state.set_path(ancestors)
                 case do.Ended(peer, end, why, others):
@@ -321,11 +312,28 @@ class StreamMember:
                 case do.ReadAside():
                     self._read_aside(effect)
                 case do.EdgeAct.OFFER_ALL:
-                    self.latest.offer_all()
+                    self.latest.offer_all(state.now)
+                case do.Need(child, interests, after):
+                    self._need(child.peer.id, interests, after, partial(self._has, effect))
+                case do.Release(holder, ids, is_final):
+                    self._release(holder, ids, is_final=is_final)
+                case do.Forget(holder):
+                    self._forget(holder)
+                case do.HearOut(child):
+                    self._do(self.down.hear_out(child, self._waits_for(child.peer.id), state.now))
+                case do.Flush(child, past_bytes):
+                    self._do(self.down.flush_child(child, state.now, past_bytes=past_bytes))
+                case do.CheckWay(climb):
+                    self._do(self.up.climb(climb, state.now))
+                case do.EdgeAct.CALL_AGAIN:
+                    self.owner.call_again()
                 case do.EdgeAct.LOOK_UP:
                     self.owner.look_up()
                 case do.EdgeAct.OVER:
                     self.owner.stream_over()
+
+    def _has(self, need: do.Need) -> None:
+        self._do(self.down.has(need, self.state.now))
 
     def _take(self, take: do.TakeItems) -> None:
         state, error, is_next = self.state, take.error, isinstance(take.message, messages.ItemBatch)
@@ -357,13 +365,13 @@ class StreamMember:
             parsed = self.state.parsed(item)  # what is signed was parsed by its producer
         self.state.buffer.add(item, self.state.now)
         if self.state.last_sent is not None and parsed is not None:
-            self.latest.arrived(parsed)
+            self.latest.arrived(parsed, self.state.now)
 
     def _take_over(self, link: Uplink, sent: Sequence[ParsedItem]) -> None:
         self.latest.unsettled()
         try:
             for parsed in sent:
-                self.latest.arrived(parsed)
+                self.latest.arrived(parsed, self.state.now)
         except ProtocolError as error:
             link.fault = error
 
@@ -388,7 +396,7 @@ class StreamMember:
             self._do(effects)
         except ProtocolError as error:  # what is handled now is not its message
             self.owner.blame(link.peer, error)
-        self.down.flush()
+        self._do(self.down.flush(self.state.now))
         self._do(self.up.over())
 
     def _answered(self) -> None:
@@ -403,12 +411,12 @@ class StreamMember:
     def _lost(self, since: StreamPosition, until: StreamPosition) -> None:
         self.state.buffer.forget(until)
         self.owner.lost(since, until)
-        self.down.gap(since, until)
+        self._do(self.down.gap(since, until, self.state.now))
         for subscription in self.subscriptions.values():
             subscription.lose(since, until)
 
     def _fell_back(self, watermark: StreamPosition) -> None:
-        self.down.dismiss_all()  # they were told the same, and see it as this node did
+        self._do(self.down.dismiss_all())  # they were told the same, and see it as this node did
         for subscription in self.subscriptions.values():
             subscription.fall_back(watermark)
 
@@ -434,19 +442,15 @@ class StreamMember:
             case messages.Climbed():
                 self._do(self.up.climbed(message, now))
             case messages.Attach():
-                self._attach(peer, message)
+                self._do(self.down.attach(peer, message, now))
             case messages.Begin():
-                self.down.begin(peer, message)
+                self._do(self.down.begin(peer, message, now))
             case messages.Widen() | messages.Narrow():
-                for wish in self.down.in_order(peer, message):
-                    if isinstance(wish, messages.Widen):
-                        self.down.widen(peer, wish)
-                    else:
-                        self.down.narrow(peer, wish)
+                self._do(self.down.asked(peer, message, now))
             case messages.ItemTaken():
                 self.down.taken(peer, message)
             case messages.DetachFromParent():
-                self.down.detach(peer, message.attempt)
+                self._do(self.down.detach(peer, message.attempt))
             case messages.Dismiss():
                 self._do(self.up.dismissed(peer, message.attempt, now))
             case messages.MoveAway() if self.up.is_parent(peer, message.attempt):
@@ -465,12 +469,7 @@ class StreamMember:
                 self._do(self.up.climb(message, now))
             case _:
                 raise Bug(f"{type(message).__name__} is no message of the tree")
-        self.down.flush()
-
-    def _attach(self, peer: PeerRef, message: messages.Attach) -> None:
-        if self.down.attach(peer, message):
-            climb = messages.Climb(self.state.stream, peer, message.attempt)
-            self._do(self.up.climb(climb, self.state.now))
+        self._do(self.down.flush(self.state.now))
 
     def _parent(self) -> PeerRef | None:
         return None if self.up.parent is None else self.up.parent.peer
@@ -485,11 +484,15 @@ class StreamMember:
     def gone(self, peer: NodeId, now: float) -> None:
         """A node is out of reach."""
         self.state.now = now
-        self.down.remove(peer)
+        self._do(self.down.remove(peer))
         self.second.gone(peer)
         self.places.released(peer)
         self._do(self.up.gone(peer, now))
-        self.down.flush()
+        self._do(self.down.flush(self.state.now))
+
+    def move_away(self, successor: NodeId | None) -> None:
+        """Ask the children to go: see `Downstream.move_away`."""
+        self._do(self.down.move_away(successor))
 
     def leave(self, now: float) -> None:
         """Leave the tree. Promoting a child is the policy's part, before this."""
@@ -497,25 +500,24 @@ class StreamMember:
         self.second.leave()
         self.places.leave()
         self._do(self.up.leave())
-        self.down.dismiss_all()
+        self._do(self.down.dismiss_all())
 
     def finish(self) -> None:
         """The stream is over: give all what is still there for them."""
         for subscription in self.subscriptions.values():
             subscription.finish(self.state.watermark)
-        self.down.end_all()
+        self._do(self.down.end_all())
 
     def tick(self, now: float) -> None:
         """Time has passed: call it a few times a second."""
         self.state.now = now
         self.state.buffer.trim(now)
-        for effects in self.up.tick(now):
-            self._do(effects)
+        self._do(self.up.tick(now))
         self.go_on(now)
         self.second.tick(self._parent(), is_moving=self.up.next is not None)
-        self.down.heartbeat()
+        self._do(self.down.tick(now))
         self.places.check()
-        self.down.flush()
+        self._do(self.down.flush(self.state.now))
 
     def validate(self) -> None:
         """Assert the invariants."""

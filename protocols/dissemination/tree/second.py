@@ -21,11 +21,11 @@ from peerd.frozen import Frozen
 from peerd.ids import NodeId
 from peerd.messages import PeerRef
 from protocols.dissemination.messages import DEPTH_MAX, PLACES_TOLD_MAX, Reserve, Reserved, Unreserve
-from protocols.dissemination.tree.downstream import Needs
 from protocols.dissemination.tree.links import ChildStage, Downlink
 from protocols.dissemination.tree.owner import PLACES_MAX
 from protocols.dissemination.tree.search import MoveEnd, ParentSearch
 from protocols.dissemination.tree.state import MemberState
+from protocols.dissemination.tree.upstream import Upstream
 
 SETTLED_S: Final = 5.0
 """A node that has a new parent looks for a second one after this: many a newcomer moves on, and who is made to change
@@ -125,8 +125,8 @@ class _Place(Frozen):
 class Places:
     """The upper end: the places that this node has promised."""
 
-    def __init__(self, state: MemberState, children: Mapping[NodeId, Downlink], needs: Needs) -> None:
-        self._state, self._children, self._needs = state, children, needs
+    def __init__(self, state: MemberState, children: Mapping[NodeId, Downlink], up: Upstream) -> None:
+        self._state, self._children, self._up = state, children, up
         self._kept: dict[NodeId, _Place] = {}
 
     def __len__(self) -> int:
@@ -147,8 +147,8 @@ class Places:
         """Whether this node's own way to the producer leads by neither of the two."""
         state = self._state
         way = (*state.path, state.me.id)
-        is_free = place.parent not in way and place.peer.id not in way and not self._needs.has_uplink(place.peer.id)
-        return is_free and self._needs.is_member() and len(way) < DEPTH_MAX
+        is_free = place.parent not in way and place.peer.id not in way and not self._up.knows(place.peer.id)
+        return is_free and self._up.is_member and len(way) < DEPTH_MAX
 
     def _answer(self, place: _Place, *, is_kept: bool) -> None:
         near: Sequence[PeerRef] = ()

@@ -92,6 +92,11 @@ class Upstream:
         """Nobody sends the stream to this node."""
         return self.parent is None and (self.next is None or not self.next.has_begun)
 
+    @property
+    def is_member(self) -> bool:
+        """Whether this node is in the tree."""
+        return self._state.is_source or not self.is_orphan
+
     def is_parent(self, peer: PeerRef, attempt: int) -> bool:
         """Whether a node is this node's parent by this attempt."""
         return self.parent is not None and (self.parent.peer.id, self.parent.attempt) == (peer.id, attempt)
@@ -517,25 +522,25 @@ class Upstream:
 
     # Time
 
-    def tick(self, now: float) -> Iterator[do.Effects]:
+    def tick(self, now: float) -> Iterator[do.EdgeEffect | do.EdgeAct]:
         """Give up what takes too long, and tell the parent what is not wanted any more.
 
-        The effects of each step are to be carried out before the next one, which looks at what has come of them.
+        Each step looks at what has come of the effects of those before.
         """
         if self.next is not None and now - self.next.asked_at >= MOVE_S:
-            yield self._give_up(MoveEnd.SILENT, now)
+            yield from self._give_up(MoveEnd.SILENT, now)
         for link in (self.next, self.parent):
             if link is not None and link.parked and not link.is_busy and now - link.parked_at >= PARKED_S:
-                yield self._broken(link, now)
+                yield from self._broken(link, now)
         if self.parent is not None and not self.parent.is_busy and now - self.parent.heard_at >= SILENT_S:
-            yield self._broken(self.parent, now, is_silent=True)
-        yield self._check_behind(now)
+            yield from self._broken(self.parent, now, is_silent=True)
+        yield from self._check_behind(now)
         is_asking = self.parent is not None and self.next is None and self._state.wants.has_pending()
         if is_asking and now - self._asked_at >= ASK_AGAIN_S:
-            yield self.ask(self._state.wants.ask_again(), now)
+            yield from self.ask(self._state.wants.ask_again(), now)
         is_late = self._narrow_at is not None and now >= self._narrow_at
         if (is_late or self._is_narrow_due) and self.next is None:
-            yield self._give_up_wants(now, is_late=is_late)
+            yield from self._give_up_wants(now, is_late=is_late)
 
     def validate(self) -> None:
         """Assert the invariants."""
