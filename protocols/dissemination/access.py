@@ -28,7 +28,7 @@ class MemberTree:
     @property
     def parent(self) -> PeerRef | None:
         """The parent."""
-        return None if self.member.up.parent is None else self.member.up.parent.peer
+        return self.member.up.parent_peer
 
     @property
     def path(self) -> Sequence[NodeId]:

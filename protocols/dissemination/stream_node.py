@@ -397,7 +397,6 @@ class StreamNode(NodeTree, MemberOwner):
         """One of the policy's messages. Another policy's is a fault of its sender."""
         if type(message) not in self._policy_messages:
             raise ProtocolError("other_policy", f"{peer} sends a {type(message).__name__} for a stream without it")
-        self.member.state.now = self.host.now()
         self.policy.received(peer, message)
 
     def publish(
@@ -462,7 +461,7 @@ class StreamNode(NodeTree, MemberOwner):
 
         def ended(callback: Callable[[Any], None], outcome: Any) -> None:
             if not self._is_over:
-                self.member.state.now = self.host.now()
+                self.member.now = self.host.now()
                 callback(outcome)
                 self._note_children()
 
@@ -563,8 +562,7 @@ class StreamNode(NodeTree, MemberOwner):
         if self.keeping is not None:
             self.keeping.stop(is_over=is_over)
         if is_over:
-            self.member.state.now = self.host.now()
-            self.member.finish()
+            self.member.finish(self.host.now())
         self.member.leave(self.host.now())
         self._is_over = True
 

@@ -45,7 +45,7 @@ class Tree(Net):
             return member.move_to(peer, self.now, member.up.died)
 
         search = ParentSearch(move_to, self.rng.random)
-        send = member.state.send
+        send = member.owner.send
 
         def counted(to: PeerRef, message: Message) -> None:
             self.sent[type(message)] += 1
@@ -55,9 +55,9 @@ class Tree(Net):
             second = [] if member.second.peer is None else [member.second.peer]
             search.begin([*second, *member.state.ancestors[-2::-1], self.peers[0]], lambda is_found: None)
 
-        member.state.send = counted
         hook(
             member.owner,
+            send=counted,
             room_after=lambda gone: fan_out + (gone in children) - len(children),
             admit=lambda peer, wants, instead_of: len(children) < fan_out + (instead_of in children),
             orphaned=orphaned,
@@ -159,7 +159,7 @@ def test_a_place_is_taken_back_when_newcomers_have_filled_it() -> None:
     hook(root.owner, room_after=lambda gone: 1)  # as if two more had come
     tree.settle(0.5)
     assert tree.seconds(2, 3).count(None) == 1
-    assert len(root.places) == 1
+    assert len(root.places._kept) == 1
     hook(root.owner, room_after=lambda gone: 2)
     tree.settle(4 * AGAIN_S)
     assert tree.seconds(2, 3) == [0, 0]
@@ -169,31 +169,32 @@ def test_who_has_moved_below_the_same_parent_takes_its_promise_back() -> None:
     tree = Tree(BINARY, random.Random(7), fan_out=3)
     member = tree.members[tree.peers[3].id]
     tree.settle(10.0)
-    member.second.leave()
+    member._do(member.second.leave())
     member.second.of, member.second.peer = tree.peers[1].id, tree.peers[5]
-    tree.members[tree.peers[5].id].places.asked(tree.peers[3], Reserve(STREAM, tree.peers[1].id))
+    other = tree.members[tree.peers[5].id]
+    other._do(other.places.asked(tree.peers[3], Reserve(STREAM, tree.peers[1].id)))
     tree.run()
     assert tree.move(5, 4)
     tree.settle(1.0)
-    assert not len(tree.members[tree.peers[5].id].places)
+    assert not other.places._kept
     assert tree.second(3) != 5
 
 
 def test_who_has_another_parent_gives_its_place_free() -> None:
     tree = Tree({1: 0, 2: 1, 3: 0}, random.Random(8), fan_out=3)
     tree.settle(10.0)
-    assert len(tree.members[tree.peers[0].id].places) == 1
+    assert len(tree.members[tree.peers[0].id].places._kept) == 1
     assert tree.move(2, 0)
     tree.settle(10.0)
     assert tree.second(2) is None
-    assert not len(tree.members[tree.peers[0].id].places)
+    assert not len(tree.members[tree.peers[0].id].places._kept)
     assert tree.move(2, 3)
     tree.settle(10.0)
     assert tree.second(2) == 0
     tree.members[tree.peers[2].id].leave(tree.now)
     tree.run()
     assert tree.sent[Unreserve] == 1
-    assert not len(tree.members[tree.peers[0].id].places)
+    assert not len(tree.members[tree.peers[0].id].places._kept)
 
 
 def test_where_nobody_has_room_the_pauses_grow() -> None:
@@ -212,7 +213,7 @@ def test_promises_are_limited() -> None:
     for number in range(2 * PLACES_MAX):
         other = NodeId(100 + number)
         places.asked(PeerRef(other, "127.0.0.1", 1), Reserve(STREAM, NodeId(1000 + number)))
-    assert len(places) == PLACES_MAX
+    assert len(places._kept) == PLACES_MAX
 
 
 @pytest.mark.parametrize("seed", range(40))

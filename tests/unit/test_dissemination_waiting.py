@@ -13,6 +13,7 @@ from protocols.dissemination.names import START
 from protocols.dissemination.tree.downstream import UNANSWERED_MAX
 from protocols.dissemination.tree.member import StreamMember
 from protocols.dissemination.tree.upstream import Upstream
+from tests.support.member_owner import hook
 from tests.unit.test_dissemination_tree import KIND, STREAM, Net
 
 
@@ -25,7 +26,7 @@ def _orphan_with_a_child() -> tuple[Net, StreamMember, list[Message]]:
         net.settle(1.0)
     net.kill(0)
     member, sent = net.members[net.peers[1].id], list[Message]()
-    member.state.send = lambda peer, message: sent.append(message)
+    hook(member.owner, send=lambda peer, message: sent.append(message))
     return net, member, sent
 
 
@@ -52,8 +53,8 @@ def test_a_child_is_answered_what_it_still_wants_of_what_it_has_asked_for() -> N
     net.move(1, 0)
     net.settle(1.0)
     member, child, sent = net.members[net.peers[1].id], PeerRef(NodeId(99), "127.0.0.1", 99), list[Message]()
-    send = member.state.send
-    member.state.send = lambda peer, message: sent.append(message) if peer == child else send(peer, message)
+    send = member.owner.send
+    hook(member.owner, send=lambda peer, message: sent.append(message) if peer == child else send(peer, message))
     member.received(child, Attach(STREAM, 1, ("a",), START, is_new=True, is_orphan=True), net.now)
     assert any(isinstance(each, Ready) for each in sent)
     member.received(child, Widen(STREAM, ("b", "c"), START, is_new=True, attempt=1, number=1), net.now)

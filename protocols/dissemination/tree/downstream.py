@@ -7,33 +7,15 @@ effects are made one by one, each when the one before it was carried out.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from typing import Final
 
 from peerd.errors import ProtocolError
 from peerd.ids import NodeId
 from peerd.messages import PeerRef
+from protocols.dissemination import messages
 from protocols.dissemination.interests.errors import InterestError
-from protocols.dissemination.messages import (
-    DEPTH_MAX,
-    WANTS_MAX,
-    Attach,
-    AttachRefusal,
-    Begin,
-    Climb,
-    Declined,
-    Dismiss,
-    ItemTaken,
-    MoveAway,
-    Narrow,
-    Ready,
-    StreamEnds,
-    StreamGap,
-    StreamItem,
-    TreeHeartbeat,
-    Widen,
-    Widened,
-)
+from protocols.dissemination.messages import DEPTH_MAX, WANTS_MAX, AttachRefusal, StreamItem
 from protocols.dissemination.names import START, StreamPosition, interest_id
 from protocols.dissemination.ports import Interest, LastSent, ParsedItem, total_bytes
 from protocols.dissemination.tree import effects as do
@@ -83,7 +65,7 @@ class Downstream:
 
     # Coming and going
 
-    def attach(self, peer: PeerRef, message: Attach, now: float) -> do.Effects:
+    def attach(self, peer: PeerRef, message: messages.Attach, now: float) -> do.Effects:
         """A node wants to be a child. If it may, so far, the way up is checked, too."""
         before = self.children.get(peer.id)
         if before is not None and before.attempt >= message.attempt:
@@ -102,13 +84,11 @@ class Downstream:
             return self._decline(peer, message.attempt, why)
         wants = {each.id: each for each in interests}
         child = self.children[peer.id] = Downlink(peer, message.attempt, now, wants, after, message.is_orphan)
-        effects: do.Effects = []
-        if before is not None:
-            self.live.pop(peer.id, None)
-            gone = [id for id in before.wants if id not in wants]
-            effects += [do.Forget(peer.id), do.Release(peer.id, gone)]
-        check = do.CheckWay(Climb(self._state.stream, peer, message.attempt))
-        return [*effects, do.Need(child, interests, after), check]
+        gone = [] if before is None else [id for id in before.wants if id not in wants]
+        self.live.pop(peer.id, None)
+        climb = messages.Climb(self._state.stream, peer, message.attempt)
+        need = do.Need(peer.id, child, interests, after)
+        return [do.Release(peer.id, gone), need, *self._up.climb(climb, now)]
 
     def _new_looks(self, texts: Iterable[str]) -> int:
         """What those interests count for that this node does not know: asked before it reads them."""
@@ -143,12 +123,11 @@ class Downstream:
     def _decline(self, peer: PeerRef, attempt: int, why: AttachRefusal, detail: str = "") -> do.Effects:
         released = self.remove(peer.id)  # if an earlier attempt is on its way: the new one is in its place
         near = tuple(child.peer for child in self.live.values())
-        declined = Declined(self._state.stream, attempt, why, near[:CHILDREN_TOLD_MAX], detail)
+        declined = messages.Declined(self._state.stream, attempt, why, near[:CHILDREN_TOLD_MAX], detail)
         return [*released, do.Send(peer, declined)]
 
-    def has(self, need: do.Need, now: float) -> do.Effects:
+    def has(self, child: Downlink, need: do.Need, now: float) -> do.Effects:
         """What a child wants, or wants besides, is as complete here as it will be."""
-        child = need.child
         if self.children.get(child.peer.id) is not child:
             return []
         if need.is_more:
@@ -157,17 +136,17 @@ class Downstream:
             return []
         state = self._state
         since = state.since(list(child.wants.values()), child.after)
-        ready = do.Send(child.peer, Ready(state.stream, child.attempt, since, state.watermark))
+        ready = do.Send(child.peer, messages.Ready(state.stream, child.attempt, since, state.watermark))
         if child.is_orphan:
             return [ready, *self._go_live(child, since)]
         child.stage, child.since_s = ChildStage.OFFERED, now
         return [ready]
 
-    def begin(self, peer: PeerRef, message: Begin, now: float) -> do.Effects:
+    def begin(self, peer: PeerRef, message: messages.Begin, now: float) -> do.Effects:
         """A child says from where on it wants the stream. Raises `ProtocolError` if nothing was offered to it."""
         child = self.children.get(peer.id)
         if child is None or child.attempt != message.attempt:
-            return [do.Send(peer, Dismiss(self._state.stream, message.attempt))]
+            return [do.Send(peer, messages.Dismiss(self._state.stream, message.attempt))]
         if child.stage is ChildStage.LIVE:
             return []  # it says so twice
         if child.stage is not ChildStage.OFFERED:
@@ -186,7 +165,7 @@ class Downstream:
             self._give_newest(child, state.last_sent)
             return [flush]
         if child.after is not None and since > child.after:
-            self._put(child, StreamGap(state.stream, child.after, since))
+            self._put(child, messages.StreamGap(state.stream, child.after, since))
         child.told = min(since, state.watermark)
         past = state.past(since, child.wants.values())
         found = [parsed.item for parsed in past.look(SLICE_BYTES)]
@@ -238,11 +217,11 @@ class Downstream:
     def dismiss(self, peer: NodeId) -> do.Effects:
         """Send a child away."""
         child = self.children[peer]
-        return [do.Send(child.peer, Dismiss(self._state.stream, child.attempt)), *self.remove(peer)]
+        return [do.Send(child.peer, messages.Dismiss(self._state.stream, child.attempt)), *self.remove(peer)]
 
     # What a child wants
 
-    def asked(self, peer: PeerRef, message: Widen | Narrow, now: float) -> do.Effects:
+    def asked(self, peer: PeerRef, message: messages.Widen | messages.Narrow, now: float) -> do.Effects:
         """A child changes what it wants: taken in in its turn, as `Upstream.received` does it at the other end."""
         child = self.children.get(peer.id)
         if child is None or child.attempt != message.attempt or message.number <= child.asked_number:
@@ -263,13 +242,13 @@ class Downstream:
         child.parked_at, child.asked_number = now, wish.number
         if child.stage is not ChildStage.LIVE:
             return self.dismiss(child.peer.id)  # it has to attach anew
-        if isinstance(wish, Widen):
+        if isinstance(wish, messages.Widen):
             effects = self._widen(child, wish, waiting, now)
         else:
             effects = self._narrow(child, wish, now)
         return [*effects, do.HearOut(child)] if child.parked else effects
 
-    def _widen(self, child: Downlink, message: Widen, waiting: int, now: float) -> do.Effects:
+    def _widen(self, child: Downlink, message: messages.Widen, waiting: int, now: float) -> do.Effects:
         peer = child.peer
         if len(child.wants) + len(message.wants) > self.wants_max:
             raise ProtocolError("too_many_wants", f"{peer} wants more than {self.wants_max} things")
@@ -283,9 +262,9 @@ class Downstream:
             interests = [self._state.kind.parse(text) for text in message.wants]
         except InterestError as error:
             raise ProtocolError("bad_interest", str(error)[:256]) from error
-        return [do.Need(child, interests, after, is_more=True)]
+        return [do.Need(peer.id, child, interests, after, is_more=True)]
 
-    def _narrow(self, child: Downlink, message: Narrow, now: float) -> do.Effects:
+    def _narrow(self, child: Downlink, message: messages.Narrow, now: float) -> do.Effects:
         looks, gone = self._change_looks(child), [id for id in message.interests if id in child.wants]
         if gone:
             for id in gone:
@@ -321,7 +300,7 @@ class Downstream:
             found = [parsed.item for parsed in past.look(SLICE_BYTES)]
             effects += self._put_past(child, found, ChildPast(past, is_old=True))
         ids = tuple(each.id for each in interests)
-        self._put(child, Widened(state.stream, ids, since, state.watermark))
+        self._put(child, messages.Widened(state.stream, ids, since, state.watermark))
         return effects
 
     # The stream
@@ -330,20 +309,19 @@ class Downstream:
         """Ask the children to go while this node is still here: one takes its place, and the others go below that."""
         first = self.children.get(successor) if successor is not None else None
         above = () if self._up.parent is None else (self._up.parent.peer,)
-        effects: do.Effects = []
-        for child in self.children.values():
-            if child is first or first is None:
-                message = MoveAway(self._state.stream, child.attempt, above, is_successor=child is first)
-            else:
-                message = MoveAway(self._state.stream, child.attempt, (first.peer, *above))
-            effects.append(do.Send(child.peer, message))
-        return effects
+        others = above if first is None else (first.peer, *above)
+        return [
+            do.Send(each.peer, messages.MoveAway(self._state.stream, each.attempt, others, is_successor=False))
+            if each is not first
+            else do.Send(each.peer, messages.MoveAway(self._state.stream, each.attempt, above, is_successor=True))
+            for each in self.children.values()
+        ]
 
     def end_all(self) -> do.Effects:
         """The stream is over."""
         effects: do.Effects = []
         for child in list(self.children.values()):
-            ends = do.Send(child.peer, StreamEnds(self._state.stream, child.attempt))
+            ends = do.Send(child.peer, messages.StreamEnds(self._state.stream, child.attempt))
             effects += [do.Flush(child, self._state.buffer.bytes + 1), ends, *self.remove(child.peer.id)]
         return effects
 
@@ -419,11 +397,11 @@ class Downstream:
                 effects += self.dismiss(child.peer.id)
             else:
                 self._pack(child, max(since, child.told), now, is_due=False)
-                self._put(child, StreamGap(self._state.stream, max(since, child.told), until))
+                self._put(child, messages.StreamGap(self._state.stream, max(since, child.told), until))
                 child.told = until
         return effects
 
-    def flush(self, now: float) -> Iterator[do.EdgeEffect | do.EdgeAct]:
+    def flush(self, now: float) -> do.OneByOne:
         """Send what the current call has brought, and what waited."""
         if not self._has_unsent:
             return
@@ -434,7 +412,7 @@ class Downstream:
                 is_any_left |= bool(child.outbox)
         self._has_unsent = is_any_left
 
-    def tick(self, now: float) -> Iterator[do.EdgeEffect | do.EdgeAct]:
+    def tick(self, now: float) -> do.OneByOne:
         """Tell children how far they have come, and forget those that never began, or take nothing."""
         self._packed = [], START, []
         if len(self._state.path) >= DEPTH_MAX:
@@ -449,9 +427,7 @@ class Downstream:
             elif child.stage is ChildStage.OFFERED and now - child.since_s >= OFFER_S:
                 yield from self.remove(child.peer.id)
 
-    def flush_child(
-        self, child: Downlink, now: float, *, is_due: bool = True, past_bytes: int = 0
-    ) -> Iterator[do.EdgeEffect | do.EdgeAct]:
+    def flush_child(self, child: Downlink, now: float, *, is_due: bool = True, past_bytes: int = 0) -> do.OneByOne:
         """Send a child what waits, and if that is all what has come since. ``is_due``: a heartbeat if there is nothing.
 
         So much of the past is looked through for it.
@@ -466,7 +442,7 @@ class Downstream:
             self._pack(child, self._state.watermark, now, is_due=is_due)
             yield from self._send(child)
 
-    def _send(self, child: Downlink, past_bytes: int = 0) -> Iterator[do.EdgeEffect | do.EdgeAct]:
+    def _send(self, child: Downlink, past_bytes: int = 0) -> do.OneByOne:
         while child.outbox and not child.is_untaken and not self._state.owner.is_slow(child.peer):
             first = child.outbox[0]
             if isinstance(first, ChildPast):
@@ -498,7 +474,7 @@ class Downstream:
             child.outbox_bytes += what.size
         child.outbox.append(what)
 
-    def taken(self, peer: PeerRef, message: ItemTaken) -> None:
+    def taken(self, peer: PeerRef, message: messages.ItemTaken) -> None:
         """A child has taken in a large item."""
         child = self.children.get(peer.id)
         if child is None or child.attempt != message.attempt:
@@ -515,7 +491,7 @@ class Downstream:
         """Make messages of what waits; there is nothing else up to ``end``."""
         state = self._state
         if child.lost_until > child.told:
-            self._put(child, StreamGap(state.stream, child.told, child.lost_until))
+            self._put(child, messages.StreamGap(state.stream, child.told, child.lost_until))
             child.told = child.lost_until
         queue, child.queue, child.queue_bytes = child.queue, [], 0
         for parcel in self._parcels(queue, end) if queue else ():
@@ -536,7 +512,7 @@ class Downstream:
 
     def _beat(self, child: Downlink, end: StreamPosition, path: tuple[PeerRef, ...] | None, now: float) -> None:
         state = self._state
-        self._put(child, TreeHeartbeat(state.stream, end, path, is_stale=state.is_stale))
+        self._put(child, messages.TreeHeartbeat(state.stream, end, path, is_stale=state.is_stale))
         child.told, child.passed, child.beat_at = end, 0, now
         if path is not None:
             child.path_told = state.path_version

@@ -7,17 +7,18 @@ from a generator, each is made when the one before it was done.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from enum import Enum
 
 from peerd.errors import ProtocolError
 from peerd.frozen import Frozen
 from peerd.messages import Message, PeerRef
-from protocols.dissemination.messages import AttachRefusal, Climb, ItemBatch, ReplayItems, StreamItem
+from protocols.dissemination.messages import AttachRefusal, ItemBatch, ReplayItems, StreamItem
 from protocols.dissemination.names import StreamPosition
 from protocols.dissemination.ports import Holder, Interest, ParsedItem
 from protocols.dissemination.tree.links import Downlink, Uplink
 from protocols.dissemination.tree.search import MoveEnd
+from protocols.dissemination.tree.subscription import OwnSubscription
 
 
 class EdgeEffect(Frozen):
@@ -90,12 +91,6 @@ class NewPath(EdgeEffect):
     ancestors: tuple[PeerRef, ...]
 
 
-class Freshened(EdgeEffect):
-    """Whether somebody vouches for what this node has."""
-
-    is_stale: bool
-
-
 class ItemsLost(EdgeEffect):
     """What came after ``since`` and up to ``until`` is lost, wholly or in part."""
 
@@ -109,20 +104,22 @@ class FellBack(EdgeEffect):
     watermark: StreamPosition
 
 
-class CheckWay(EdgeEffect):
-    """Look at the way up for a node that is to be a child: `Upstream.climb`."""
-
-    climb: Climb
-
-
 class Need(EdgeEffect):
-    """Have these complete for a child; `Downstream.has` follows when they are as complete as they will be."""
+    """Have these complete for a child or a subscription: see `Downstream.has` for when they are as complete as can be.
 
-    child: Downlink
+    A child that has yet to begin waits for nothing else any more, whatever was wanted before: it asks anew.
+    """
+
+    holder: Holder
+    who: Downlink | OwnSubscription
     interests: Sequence[Interest]
     after: StreamPosition | None
     is_more: bool = False
     """The child has begun, and wants these besides."""
+
+    @property
+    def ids(self) -> list[bytes]:
+        return [interest.id for interest in self.interests]
 
 
 class Release(EdgeEffect):
@@ -131,12 +128,6 @@ class Release(EdgeEffect):
     holder: Holder
     ids: Sequence[bytes] | None = None
     is_final: bool = False
-
-
-class Forget(EdgeEffect):
-    """A child waits for nothing any more, whatever it wants: it asks anew."""
-
-    holder: Holder
 
 
 class HearOut(EdgeEffect):
@@ -157,6 +148,7 @@ class EdgeAct(Enum):
 
     ANSWERED = "some interests are complete, or as complete as they will be"
     UNSETTLED = "items come from another parent from now on"
+    FRESHENED = "whether somebody vouches for what this node has, by `Upstream.is_stale`"
     OFFER_ALL = "see whether somebody has to get what this node has"
     CALL_AGAIN = "there is more to be done, by `StreamMember.go_on`"
     LOOK_UP = "the stream is in a later term than its record: read that again"
@@ -165,3 +157,5 @@ class EdgeAct(Enum):
 
 
 Effects = list[EdgeEffect | EdgeAct]
+OneByOne = Iterator[EdgeEffect | EdgeAct]
+"""Each is made when the one before it was done."""

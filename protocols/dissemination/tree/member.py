@@ -9,10 +9,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
-from functools import partial
 
 from peerd.errors import Bug, ProtocolError
-from peerd.frozen import Frozen
 from peerd.ids import NodeId
 from peerd.messages import Message, PeerRef
 from protocols.dissemination import messages
@@ -23,7 +21,7 @@ from protocols.dissemination.ports import Holder, Interest, InterestKind, Parsed
 from protocols.dissemination.tree import effects as do
 from protocols.dissemination.tree.downstream import Downstream
 from protocols.dissemination.tree.latest import LatestItems
-from protocols.dissemination.tree.links import Intake, Uplink
+from protocols.dissemination.tree.links import EdgeMessage, Intake, Uplink
 from protocols.dissemination.tree.matching import Matching, Offload, at_once
 from protocols.dissemination.tree.owner import MemberOwner
 from protocols.dissemination.tree.past import SLICE_BYTES
@@ -32,14 +30,6 @@ from protocols.dissemination.tree.second import Places, SecondParent
 from protocols.dissemination.tree.state import MemberState, bad_item
 from protocols.dissemination.tree.subscription import Delivered, OwnSubscription
 from protocols.dissemination.tree.upstream import Upstream
-
-
-class _Waiting(Frozen):
-    """Somebody waits until these interests are as complete as they will be, as long as he wants some of them."""
-
-    holder: Holder
-    ids: tuple[bytes, ...]
-    then: Callable[[], None]
 
 
 class StreamMember:
@@ -61,6 +51,8 @@ class StreamMember:
         offload: Offload = at_once,
     ) -> None:
         self.owner = owner
+        self.now = 0.0
+        """Set at each call from outside."""
         matching = Matching(kind, offload, self._failed)
         self.state = MemberState(me, stream, kind, limits, owner, matching, is_source=is_source)
         self.up = Upstream(self.state, attempts_from)
@@ -71,7 +63,7 @@ class StreamMember:
         self.places = Places(self.state, self.down.children, self.up)
         self._why_failed = ""
         """Why an interest could not be matched: a defect, which the simulator ends at and a daemon counts."""
-        self._waiting: list[_Waiting] = []
+        self._waiting: list[do.Need] = []
 
     # The producer
 
@@ -98,7 +90,7 @@ class StreamMember:
 
     def release_item(self, parsed: ParsedItem, now: float) -> None:
         """The same for an item that is parsed already."""
-        self.state.now = now
+        self.now = now
         if parsed.position <= self.state.watermark:
             raise Bug(f"the stream is at {self.state.watermark} already, not before {parsed.position}")
         ids = self.state.matching.match(parsed)  # before anything has changed
@@ -107,15 +99,15 @@ class StreamMember:
         self._flow(ParsedItem(parsed.item, parsed.content, ids))
 
     def flush(self, now: float) -> None:
-        """do.Send on what waits, as far as children take it."""
-        self.state.now = now
-        self._do(self.down.flush(self.state.now))
+        """Send on what waits, as far as children take it."""
+        self.now = now
+        self._do(self.down.flush(self.now))
 
     # Another producer
 
     def record_changed(self, now: float) -> None:
         """What is of a later term may be checked by now."""
-        self.state.now = now
+        self.now = now
         for link in (self.up.parent, self.up.next):
             if link is not None and link.intake is Intake.EARLY:
                 self._went_on(link, [do.GoOn(link)])
@@ -135,31 +127,31 @@ class StreamMember:
     def become_producer(self, everything: Interest, now: float) -> None:
         """Go on as the producer, with what this node remembers since it has had everything."""
         state = self.state
-        state.now = now
+        self.now = now
         since = state.wants.since(everything.id)
         if since is None:
             raise Bug("a node that has not had all of the stream cannot go on with it")
         state.buffer.forget(since)
-        self.second.leave()
+        self._do(self.second.leave())
         state.change_role(is_source=True)
         self._do(self.up.at_producer(now))
         state.wants.at_producer(state.buffer.floor)
         self._do(self.latest.freshened(now, is_stale=False))
         self._answered()
-        self._do(self.down.flush(self.state.now))
+        self._do(self.down.flush(self.now))
 
     def begin_again_at(self, mark: StreamPosition, now: float) -> None:
         """This producer goes on behind a mark. What came before that from another one it does not know."""
         state = self.state
-        state.now = now
+        self.now = now
         since, state.watermark = state.watermark, mark
         state.wants.lost(mark)
         self._lost(since, mark)
-        self._do(self.down.flush(self.state.now))
+        self._do(self.down.flush(self.now))
 
     def become_member(self, successor: NodeId, now: float) -> None:
         """The stream is another's now: go on below it. This node needs a parent."""
-        self.state.now = now
+        self.now = now
         self.state.change_role(is_source=False)
         self.state.wants.at_member()
         self._do(self.down.remove(successor))
@@ -177,10 +169,10 @@ class StreamMember:
         on_live: Callable[[], None] = lambda: None,
     ) -> None:
         """Want something, from a mark on (``None``: from now on). ``on_live`` is called when it is had."""
-        self.state.now = now
+        self.now = now
         found = self.subscriptions[number] = OwnSubscription(number, interest, deliver, after, on_live)
-        self._need(("own", number), [interest], after, lambda: self._go_live(found))
-        self._do(self.down.flush(self.state.now))
+        self._need(do.Need(("own", number), found, [interest], after))
+        self._do(self.down.flush(self.now))
 
     def _go_live(self, found: OwnSubscription) -> None:
         if self.subscriptions.get(found.number) is not found:
@@ -204,7 +196,7 @@ class StreamMember:
 
     def go_on(self, now: float) -> None:
         """Look through some more of the past for those who wait for it; soon after `MemberOwner.call_again`."""
-        self.state.now = now
+        self.now = now
         self._do(self.down.go_on())
         waiting = [each for each in self.subscriptions.values() if each.may_look_on]
         for each in waiting:
@@ -212,7 +204,7 @@ class StreamMember:
 
     def unsubscribe(self, number: int, now: float) -> None:
         """Want it no more."""
-        self.state.now = now
+        self.now = now
         found = self.subscriptions.pop(number, None)
         if found is not None:
             self._release(("own", number), [found.interest.id])
@@ -232,23 +224,25 @@ class StreamMember:
 
     # Needs
 
-    def _need(
-        self, holder: Holder, interests: Sequence[Interest], after: StreamPosition | None, then: Callable[[], None]
-    ) -> None:
-        """Have these complete; ``then`` is called when they are as complete as they will be, perhaps at once."""
+    def _need(self, need: do.Need) -> None:
         state = self.state
-        after = None if state.last_sent is not None else after
-        for interest in interests:
+        after = None if state.last_sent is not None else need.after
+        for interest in need.interests:
             state.matching.add(interest)
-        ids = tuple(interest.id for interest in interests)
         if state.is_source:
-            state.wants.hold(holder, interests, state.buffer.floor)
-        elif asks := state.wants.need(holder, interests, after, state.buffer.floor):
-            self._do(self.up.ask(asks, state.now))
-        if state.wants.is_answered(ids):
-            then()
+            state.wants.hold(need.holder, need.interests, state.buffer.floor)
+        elif asks := state.wants.need(need.holder, need.interests, after, state.buffer.floor):
+            self._do(self.up.ask(asks, self.now))
+        if state.wants.is_answered(need.ids):
+            self._met(need)
         else:
-            self._waiting.append(_Waiting(holder, ids, then))
+            self._waiting.append(need)
+
+    def _met(self, need: do.Need) -> None:
+        if isinstance(need.who, OwnSubscription):
+            self._go_live(need.who)
+        else:
+            self._do(self.down.has(need.who, need, self.now))
 
     def _release(self, holder: Holder, ids: Sequence[bytes] | None = None, *, is_final: bool = False) -> None:
         """They (or all) are wanted no more. ``is_final``: the holder has said so, and will not come back for them.
@@ -260,7 +254,7 @@ class StreamMember:
         if ids is None:
             self._forget(holder)
         if self.state.wants.release(holder, ids, is_final=is_final):
-            self.up.released(self.state.now, is_final=is_final)
+            self.up.released(self.now, is_final=is_final)
         self._waiting = [each for each in self._waiting if each.holder != holder or self._still_wanted(each)]
 
     def _forget(self, holder: Holder) -> None:
@@ -269,8 +263,8 @@ class StreamMember:
     def _waits_for(self, holder: Holder) -> int:
         return sum(each.holder == holder for each in self._waiting)
 
-    def _still_wanted(self, waiting: _Waiting) -> list[bytes]:
-        return [id for id in waiting.ids if self.state.wants.is_held(id, waiting.holder)]
+    def _still_wanted(self, need: do.Need) -> list[bytes]:
+        return [id for id in need.ids if self.state.wants.is_held(id, need.holder)]
 
     # What is to be done
 
@@ -279,15 +273,15 @@ class StreamMember:
         for effect in effects:
             match effect:
                 case do.Send(peer, message):
-                    state.send(peer, message)
+                    self.owner.send(peer, message)
                 case do.TakeItems():
                     self._take(effect)
                 case do.GoOn(link):
-                    self._do(self.up.go_on(link, state.now))
+                    self._do(self.up.go_on(link, self.now))
                 case do.EdgeAct.ANSWERED:
                     self._answered()
-                case do.Freshened(is_stale):
-                    self._do(self.latest.freshened(state.now, is_stale=is_stale))
+                case do.EdgeAct.FRESHENED:
+                    self._do(self.latest.freshened(self.now, is_stale=self.up.is_stale))
                 case do.NewPath(ancestors):
                     state.set_path(ancestors)
                 case do.Ended(peer, end, why, others):
@@ -301,7 +295,7 @@ class StreamMember:
                     self._take_over(link, sent)
                 case do.Blame(link):
                     if link.fault is not None:
-                        self._do(self.up.blamed(link, state.now))
+                        self._do(self.up.blamed(link, self.now))
                         self.owner.blame(link.peer, link.fault)
                 case do.Refuse(error):
                     raise error
@@ -312,19 +306,17 @@ class StreamMember:
                 case do.ReadAside():
                     self._read_aside(effect)
                 case do.EdgeAct.OFFER_ALL:
-                    self.latest.offer_all(state.now)
-                case do.Need(child, interests, after):
-                    self._need(child.peer.id, interests, after, partial(self._has, effect))
+                    self.latest.offer_all(self.now)
+                case do.Need(holder, is_more=is_more):
+                    if not is_more:
+                        self._forget(holder)
+                    self._need(effect)
                 case do.Release(holder, ids, is_final):
                     self._release(holder, ids, is_final=is_final)
-                case do.Forget(holder):
-                    self._forget(holder)
                 case do.HearOut(child):
-                    self._do(self.down.hear_out(child, self._waits_for(child.peer.id), state.now))
+                    self._do(self.down.hear_out(child, self._waits_for(child.peer.id), self.now))
                 case do.Flush(child, past_bytes):
-                    self._do(self.down.flush_child(child, state.now, past_bytes=past_bytes))
-                case do.CheckWay(climb):
-                    self._do(self.up.climb(climb, state.now))
+                    self._do(self.down.flush_child(child, self.now, past_bytes=past_bytes))
                 case do.EdgeAct.CALL_AGAIN:
                     self.owner.call_again()
                 case do.EdgeAct.LOOK_UP:
@@ -332,26 +324,25 @@ class StreamMember:
                 case do.EdgeAct.OVER:
                     self.owner.stream_over()
 
-    def _has(self, need: do.Need) -> None:
-        self._do(self.down.has(need, self.state.now))
-
     def _take(self, take: do.TakeItems) -> None:
         state, error, is_next = self.state, take.error, isinstance(take.message, messages.ItemBatch)
         try:
             for item in take.items:
-                if is_next and item.position > state.watermark:
+                if take.link.last_sent is not None:  # what a node sends that is to be the parent waits until it is
+                    take.link.keep(state.parsed(item))
+                elif is_next and item.position > state.watermark:
                     state.watermark = state.proven = item.position
                     self._flow(take.parsed or state.parsed(item))
                 else:  # it came from the parent before; or nobody here wanted it until now
                     self._remember(item, take.parsed)
         except ProtocolError as found:
             error = found
-        self._do(self.up.taken(take, error, state.now))
+        self._do(self.up.taken(take, error, self.now))
 
     def _flow(self, parsed: ParsedItem) -> None:
         state = self.state
         self.latest.have(parsed)
-        state.buffer.add(parsed.item, state.now)
+        state.buffer.add(parsed.item, self.now)
         ids = state.matching.match(parsed)
         children = self.down.flow(parsed, ids)
         own = [each for each in self.subscriptions.values() if each.interest.id in ids]
@@ -363,15 +354,15 @@ class StreamMember:
     def _remember(self, item: StreamItem, parsed: ParsedItem | None) -> None:
         if parsed is None and (self.state.last_sent is not None or item.batch is None):
             parsed = self.state.parsed(item)  # what is signed was parsed by its producer
-        self.state.buffer.add(item, self.state.now)
+        self.state.buffer.add(item, self.now)
         if self.state.last_sent is not None and parsed is not None:
-            self.latest.arrived(parsed, self.state.now)
+            self.latest.arrived(parsed, self.now)
 
     def _take_over(self, link: Uplink, sent: Sequence[ParsedItem]) -> None:
         self.latest.unsettled()
         try:
             for parsed in sent:
-                self.latest.arrived(parsed, self.state.now)
+                self.latest.arrived(parsed, self.now)
         except ProtocolError as error:
             link.fault = error
 
@@ -379,7 +370,7 @@ class StreamMember:
         state, link = self.state, aside.link
 
         def done(parsed: ParsedItem) -> None:
-            self._went_on(link, self.up.read(aside, parsed, state.now))
+            self._went_on(link, self.up.read(aside, parsed, self.now))
 
         def failed(error: BaseException) -> None:
             if not isinstance(error, ItemError):
@@ -396,7 +387,7 @@ class StreamMember:
             self._do(effects)
         except ProtocolError as error:  # what is handled now is not its message
             self.owner.blame(link.peer, error)
-        self._do(self.down.flush(self.state.now))
+        self._do(self.down.flush(self.now))
         self._do(self.up.over())
 
     def _answered(self) -> None:
@@ -404,14 +395,14 @@ class StreamMember:
         for each in waiting:
             ids = self._still_wanted(each)
             if ids and self.state.wants.is_answered(ids):
-                each.then()
+                self._met(each)
             elif ids:
                 self._waiting.append(each)
 
     def _lost(self, since: StreamPosition, until: StreamPosition) -> None:
         self.state.buffer.forget(until)
         self.owner.lost(since, until)
-        self._do(self.down.gap(since, until, self.state.now))
+        self._do(self.down.gap(since, until, self.now))
         for subscription in self.subscriptions.values():
             subscription.lose(since, until)
 
@@ -424,16 +415,9 @@ class StreamMember:
 
     def received(self, peer: PeerRef, message: Message, now: float) -> None:
         """A message of this stream. Raises `ProtocolError` for what no correct node sends."""
-        self.state.now = now
+        self.now = now
         match message:
-            case (
-                messages.ItemBatch()
-                | messages.TreeHeartbeat()
-                | messages.ReplayItems()
-                | messages.Widened()
-                | messages.StreamGap()
-                | messages.ItemPart()
-            ):
+            case _ if isinstance(message, EdgeMessage):
                 self._do(self.up.received(peer, message, now))
             case messages.Ready():
                 self._do(self.up.ready(peer, message, now))
@@ -460,35 +444,32 @@ class StreamMember:
             case messages.MoveAway():
                 pass  # it has not heard yet that it is not the parent any more
             case messages.Reserve():
-                self.places.asked(peer, message)
+                self._do(self.places.asked(peer, message))
             case messages.Reserved():
-                self.second.answered(peer, message)
+                self._do(self.second.answered(peer, message, now))
             case messages.Unreserve():
                 self.places.released(peer.id)
             case messages.Climb():
                 self._do(self.up.climb(message, now))
             case _:
                 raise Bug(f"{type(message).__name__} is no message of the tree")
-        self._do(self.down.flush(self.state.now))
-
-    def _parent(self) -> PeerRef | None:
-        return None if self.up.parent is None else self.up.parent.peer
+        self._do(self.down.flush(self.now))
 
     def move_to(self, peer: PeerRef, now: float, instead_of: NodeId | None = None) -> bool:
         """Get another parent, or a first one; whether that has begun. ``instead_of``: a child there that will leave."""
-        self.state.now = now
+        self.now = now
         effects = self.up.move_to(peer, now, instead_of)
         self._do(effects or [])
         return effects is not None
 
     def gone(self, peer: NodeId, now: float) -> None:
         """A node is out of reach."""
-        self.state.now = now
+        self.now = now
         self._do(self.down.remove(peer))
-        self.second.gone(peer)
+        self._do(self.second.gone(peer, now))
         self.places.released(peer)
         self._do(self.up.gone(peer, now))
-        self._do(self.down.flush(self.state.now))
+        self._do(self.down.flush(self.now))
 
     def move_away(self, successor: NodeId | None) -> None:
         """Ask the children to go: see `Downstream.move_away`."""
@@ -496,28 +477,29 @@ class StreamMember:
 
     def leave(self, now: float) -> None:
         """Leave the tree. Promoting a child is the policy's part, before this."""
-        self.state.now = now
-        self.second.leave()
-        self.places.leave()
+        self.now = now
+        self._do(self.second.leave())
+        self._do(self.places.leave())
         self._do(self.up.leave())
         self._do(self.down.dismiss_all())
 
-    def finish(self) -> None:
+    def finish(self, now: float) -> None:
         """The stream is over: give all what is still there for them."""
+        self.now = now
         for subscription in self.subscriptions.values():
             subscription.finish(self.state.watermark)
         self._do(self.down.end_all())
 
     def tick(self, now: float) -> None:
         """Time has passed: call it a few times a second."""
-        self.state.now = now
+        self.now = now
         self.state.buffer.trim(now)
         self._do(self.up.tick(now))
         self.go_on(now)
-        self.second.tick(self._parent(), is_moving=self.up.next is not None)
+        self._do(self.second.tick(self.up.parent_peer, now, is_moving=self.up.next is not None))
         self._do(self.down.tick(now))
-        self.places.check()
-        self._do(self.down.flush(self.state.now))
+        self._do(self.places.check())
+        self._do(self.down.flush(self.now))
 
     def validate(self) -> None:
         """Assert the invariants."""

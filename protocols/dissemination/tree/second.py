@@ -21,6 +21,7 @@ from peerd.frozen import Frozen
 from peerd.ids import NodeId
 from peerd.messages import PeerRef
 from protocols.dissemination.messages import DEPTH_MAX, PLACES_TOLD_MAX, Reserve, Reserved, Unreserve
+from protocols.dissemination.tree import effects as do
 from protocols.dissemination.tree.links import ChildStage, Downlink
 from protocols.dissemination.tree.owner import PLACES_MAX
 from protocols.dissemination.tree.search import MoveEnd, ParentSearch
@@ -50,19 +51,22 @@ class SecondParent:
         """Who has promised a place."""
         self.of: NodeId | None = None
         """The parent whose death it is for."""
-        self._search = ParentSearch(self._ask, state.owner.draw, ASKED_MAX)
+        self._search = ParentSearch(self._may_ask, state.owner.draw, ASKED_MAX)
+        self._asked: PeerRef | None = None
         self._asked_at = 0.0
         self._had_at = 0.0
         self._next_at = 0.0
         self._pause_s = AGAIN_S
 
-    def tick(self, parent: PeerRef | None, *, is_moving: bool) -> None:
+    def tick(self, parent: PeerRef | None, now: float, *, is_moving: bool) -> do.Effects:
         """Time has passed. An orphan keeps what it has: this is the moment that it was for."""
-        now = self._state.now
         if parent is None:
-            return
+            return []
+        effects: do.Effects = []
         if parent.id != self.of:
-            self._begin_anew(parent)
+            effects += self.leave(except_for=parent.id)
+            self.of = parent.id
+            self._next_at, self._pause_s = now + SETTLED_S, AGAIN_S
         current = self._search.current
         if current is not None and now - self._asked_at >= ASK_S:
             self._search.ended(current, MoveEnd.SILENT, ())
@@ -71,50 +75,52 @@ class SecondParent:
         if is_due and above and not is_moving:
             self._next_at = now + self._pause_s
             self._pause_s = min(2 * self._pause_s, AGAIN_MAX_S)
+            self._asked = None
             self._search.begin(above)
+        return effects + self._ask(now)
 
-    def _begin_anew(self, parent: PeerRef) -> None:
-        self.leave(except_for=parent.id)
-        self.of = parent.id
-        self._next_at, self._pause_s = self._state.now + SETTLED_S, AGAIN_S
+    def _may_ask(self, peer: PeerRef) -> bool:
+        return self.of is not None and peer.id not in (self._state.me.id, self.of)
 
-    def _ask(self, peer: PeerRef) -> bool:
-        if self.of is None or peer.id in (self._state.me.id, self.of):
-            return False
-        self._asked_at = self._state.now
-        self._state.send(peer, Reserve(self._state.stream, self.of))
-        return True
+    def _ask(self, now: float) -> do.Effects:
+        """Ask whom the search has come to, unless that was done."""
+        before, self._asked = self._asked, self._search.current
+        if self._asked is None or self._asked is before or self.of is None:
+            return []
+        self._asked_at = now
+        return [do.Send(self._asked, Reserve(self._state.stream, self.of))]
 
-    def answered(self, peer: PeerRef, message: Reserved) -> None:
+    def answered(self, peer: PeerRef, message: Reserved, now: float) -> do.Effects:
         """A node promises a place, or does not, or not any more."""
         if message.parent != self.of:
-            return
+            return []
         if self._search.current is not None and self._search.current.id == peer.id:
             if message.is_kept:
-                self.peer, self._had_at = peer, self._state.now
+                self.peer, self._had_at = peer, now
             self._search.ended(peer, MoveEnd.MOVED if message.is_kept else MoveEnd.DECLINED, message.children)
         elif not message.is_kept and self.peer is not None and self.peer.id == peer.id:
-            self._lost()
+            self._lost(now)
+        return self._ask(now)
 
-    def gone(self, peer: NodeId) -> None:
+    def gone(self, peer: NodeId, now: float) -> do.Effects:
         """A node is out of reach."""
         if self._search.current is not None and self._search.current.id == peer:
             self._search.ended(self._search.current, MoveEnd.SILENT, ())
         if self.peer is not None and self.peer.id == peer:
-            self._lost()
+            self._lost(now)
+        return self._ask(now)
 
-    def _lost(self) -> None:
+    def _lost(self, now: float) -> None:
         self.peer = None
-        if self._state.now - self._had_at >= HELD_S:
-            self._next_at, self._pause_s = self._state.now + SETTLED_S, AGAIN_S
+        if now - self._had_at >= HELD_S:
+            self._next_at, self._pause_s = now + SETTLED_S, AGAIN_S
 
-    def leave(self, except_for: NodeId | None = None) -> None:
+    def leave(self, except_for: NodeId | None = None) -> do.Effects:
         """The place is not needed any more. ``except_for``: this node has it now."""
         asked = [peer for peer in (self.peer, self._search.current) if peer is not None and peer.id != except_for]
-        for peer in asked:
-            self._state.send(peer, Unreserve(self._state.stream))
         self._search.stop()
         self.peer = self.of = None
+        return [do.Send(peer, Unreserve(self._state.stream)) for peer in asked]
 
 
 class _Place(Frozen):
@@ -129,10 +135,7 @@ class Places:
         self._state, self._children, self._up = state, children, up
         self._kept: dict[NodeId, _Place] = {}
 
-    def __len__(self) -> int:
-        return len(self._kept)
-
-    def asked(self, peer: PeerRef, message: Reserve) -> None:
+    def asked(self, peer: PeerRef, message: Reserve) -> do.Effects:
         """A node asks for a place in case its parent dies."""
         self._kept.pop(peer.id, None)
         place = _Place(peer, message.parent)
@@ -141,7 +144,7 @@ class Places:
         is_kept = len(self._kept) < PLACES_MAX and self._may(place) and has_room
         if is_kept:
             self._kept[peer.id] = place
-        self._answer(place, is_kept=is_kept)
+        return [self._answer(place, is_kept=is_kept)]
 
     def _may(self, place: _Place) -> bool:
         """Whether this node's own way to the producer leads by neither of the two."""
@@ -150,40 +153,41 @@ class Places:
         is_free = place.parent not in way and place.peer.id not in way and not self._up.knows(place.peer.id)
         return is_free and self._up.is_member and len(way) < DEPTH_MAX
 
-    def _answer(self, place: _Place, *, is_kept: bool) -> None:
+    def _answer(self, place: _Place, *, is_kept: bool) -> do.Send:
         near: Sequence[PeerRef] = ()
         if not is_kept:
             near = [child.peer for child in self._children.values() if child.stage is ChildStage.LIVE]
             near = [peer for peer in near if peer.id not in (place.peer.id, place.parent)][:PLACES_TOLD_MAX]
-        self._state.send(place.peer, Reserved(self._state.stream, place.parent, is_kept, tuple(near)))
+        return do.Send(place.peer, Reserved(self._state.stream, place.parent, is_kept, tuple(near)))
 
     def released(self, peer: NodeId) -> None:
         """A node needs its place no more, or is out of reach."""
         self._kept.pop(peer, None)
 
-    def check(self) -> None:
+    def check(self) -> do.Effects:
         """Take back what cannot be kept, the newest first."""
         for child in [child for child in self._kept if child in self._children]:
             del self._kept[child]
         if not self._kept:
-            return
+            return []
         counts = Counter(each.parent for each in self._kept.values())
         room = {parent: self._state.owner.room_after(parent) for parent in counts}
+        effects: do.Effects = []
         for place in reversed(list(self._kept.values())):
             if counts[place.parent] > room[place.parent] or not self._may(place):
                 counts[place.parent] -= 1
-                self._take_back(place)
+                effects.append(self._take_back(place))
+        return effects
 
-    def _take_back(self, place: _Place) -> None:
+    def _take_back(self, place: _Place) -> do.Send:
         del self._kept[place.peer.id]
-        self._answer(place, is_kept=False)
+        return self._answer(place, is_kept=False)
 
     def validate(self) -> None:
         """Assert the invariants."""
         assert len(self._kept) <= PLACES_MAX
         assert self._state.me.id not in self._kept
 
-    def leave(self) -> None:
+    def leave(self) -> do.Effects:
         """This node leaves the tree."""
-        for place in list(self._kept.values()):
-            self._take_back(place)
+        return [self._take_back(place) for place in list(self._kept.values())]

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from typing import Final
 
 from peerd.errors import ProtocolError
 from peerd.ids import NodeId
-from peerd.messages import Message, PeerRef
+from peerd.messages import PeerRef
 from protocols.dissemination.interests.errors import ItemError
 from protocols.dissemination.interests.guarded import GuardedSet
 from protocols.dissemination.messages import StreamItem
@@ -31,7 +31,7 @@ MOVE_S: Final = 2.0
 
 
 class MemberState:
-    """The state of one node in one stream. ``now`` is set at each call from outside."""
+    """The state of one node in one stream. ``owner`` is only asked here; `StreamMember` tells it things."""
 
     def __init__(
         self,
@@ -51,9 +51,7 @@ class MemberState:
         self.kind = kind
         self.everything = kind.parse("").id
         self.owner, self.matching = owner, matching
-        self.send: Callable[[PeerRef, Message], None] = owner.send
         self.is_source = is_source
-        self.now = 0.0
         self.watermark = START
         """This node has had everything that it wanted up to here."""
         self.proven = START

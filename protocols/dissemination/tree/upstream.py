@@ -11,30 +11,14 @@ this node wants, is in the `MemberState` that it shares with the rest of the nod
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Final
 
 from peerd.errors import ProtocolError
 from peerd.ids import NodeId
 from peerd.messages import PeerRef
-from protocols.dissemination.messages import (
-    Attach,
-    AttachRefusal,
-    Begin,
-    Climb,
-    Climbed,
-    Declined,
-    DetachFromParent,
-    ItemBatch,
-    ItemPart,
-    ItemTaken,
-    Ready,
-    ReplayItems,
-    StreamGap,
-    StreamItem,
-    TreeHeartbeat,
-    Widened,
-)
+from protocols.dissemination import messages
+from protocols.dissemination.messages import AttachRefusal, StreamItem
 from protocols.dissemination.names import StreamPosition
 from protocols.dissemination.ports import ParsedItem
 from protocols.dissemination.tree import effects as do
@@ -108,23 +92,21 @@ class Upstream:
     def _is_known(self, link: Uplink) -> bool:
         return link is self.parent or link is self.next
 
-    def _parent_peer(self) -> PeerRef | None:
+    @property
+    def parent_peer(self) -> PeerRef | None:
+        """The parent."""
         return None if self.parent is None else self.parent.peer
 
     def _detach(self, link: Uplink) -> do.Send:
-        return do.Send(link.peer, DetachFromParent(self._state.stream, link.attempt))
+        return do.Send(link.peer, messages.DetachFromParent(self._state.stream, link.attempt))
 
     # Moving
 
     def move_to(self, peer: PeerRef, now: float, instead_of: NodeId | None = None) -> do.Effects | None:
         """Get another parent, or a first one: `Ended` follows; ``None``: not that one, or not now."""
-        if peer.id == self._state.me.id:
-            return None
-        if self.next is not None or (self.parent is not None and self.parent.peer.id == peer.id):
-            return None
-        if not self._trust.may_be_parent(peer.id, now):
-            return None
-        if self.parent is not None and not self._climbing.may_move(now):
+        is_other = peer.id != self._state.me.id and not self.knows(peer.id)
+        may_move = self.next is None and (self.parent is None or self._climbing.may_move(now))
+        if not is_other or not may_move or not self._trust.may_be_parent(peer.id, now):
             return None
         self._climbing.is_moving = True
         self._instead_of = instead_of
@@ -141,10 +123,10 @@ class Upstream:
             self.next.promises_all()
         texts, after = tuple(each.text for each in wants.values()), state.watermark
         flags = self.is_new, is_orphan
-        attach = Attach(state.stream, self._attempts, texts, after, *flags, self._instead_of, state.creator)
+        attach = messages.Attach(state.stream, self._attempts, texts, after, *flags, self._instead_of, state.creator)
         return [do.Send(peer, attach)]
 
-    def ready(self, peer: PeerRef, message: Ready, now: float) -> do.Effects:
+    def ready(self, peer: PeerRef, message: messages.Ready, now: float) -> do.Effects:
         """The new parent can begin, or (for an orphan) has begun."""
         link = self._next(peer, message.attempt)
         if link is None or link.has_begun:
@@ -158,7 +140,7 @@ class Upstream:
         if state.wants.has_pending() or not link.wants.issuperset(state.wants.sent()):
             return self._attach(peer, link.asked_at)  # it wants more by now: the new parent has to have that too
         link.comes_to(UplinkStage.ASKED)
-        return [do.Send(peer, Begin(state.stream, link.attempt, state.watermark)), do.GoOn(link)]
+        return [do.Send(peer, messages.Begin(state.stream, link.attempt, state.watermark)), do.GoOn(link)]
 
     def _begun(self, link: Uplink, now: float) -> do.Effects:
         effects: do.Effects = []
@@ -174,15 +156,15 @@ class Upstream:
             ]
         return effects + self._commit_if_done(now)
 
-    def climb(self, message: Climb, now: float) -> do.Effects:
+    def climb(self, message: messages.Climb, now: float) -> do.Effects:
         """The way up from another node's new parent is looked at, or from this node's own: it has come back then."""
         if message.mover.id != self._state.me.id:
-            return self._climbing.check(message, self._parent_peer(), now)
+            return self._climbing.check(message, self.parent_peer, now)
         if self.next is not None and self.next.attempt == message.attempt:
             return self._give_up(MoveEnd.CIRCLE, now)
         return []
 
-    def climbed(self, message: Climbed, now: float) -> do.Effects:
+    def climbed(self, message: messages.Climbed, now: float) -> do.Effects:
         """The way up from the new parent was looked at."""
         link = self.next
         if link is None or link.attempt != message.attempt:
@@ -210,17 +192,14 @@ class Upstream:
 
         For that one promises nothing any more, and the new one knows only of what it has sent itself.
         """
-        effects: do.Effects = []
-        if link.last_sent is not None:
-            effects.append(do.TakeOver(link, link.last_sent.newest()))
-            link.last_sent = None
-        return [*effects, do.Freshened(self.is_stale)]
+        sent, link.last_sent = link.last_sent, None
+        return [do.EdgeAct.FRESHENED] if sent is None else [do.TakeOver(link, sent.newest()), do.EdgeAct.FRESHENED]
 
     def blamed(self, link: Uplink, now: float) -> do.Effects:
         """Something that a node has sent earlier was found to be wrong."""
         return self._broken(link, now) if self._is_known(link) else []
 
-    def declined(self, peer: PeerRef, message: Declined, now: float) -> do.Effects:
+    def declined(self, peer: PeerRef, message: messages.Declined, now: float) -> do.Effects:
         """The new parent does not want to."""
         if self._next(peer, message.attempt) is None:
             return []
@@ -235,11 +214,11 @@ class Upstream:
         effects: do.Effects = [] if end is MoveEnd.DECLINED else [self._detach(link)]
         if self.parent is not None and link.was_asked:
             effects += self._widen(self.parent, self._state.wants.ask_again(), now)
-        effects += self._climbing.moved(self._parent_peer(), now)
+        effects += self._climbing.moved(self.parent_peer, now)
         if not link.has_begun:
             return [*effects, do.Ended(link.peer, end, why, children)]
         # Whether it is stale before the next attempt, which may begin at once when the end of this one is told.
-        return [*effects, do.Freshened(self.is_stale), do.Ended(link.peer, end, why, children), do.EdgeAct.ORPHANED]
+        return [*effects, do.EdgeAct.FRESHENED, do.Ended(link.peer, end, why, children), do.EdgeAct.ORPHANED]
 
     def _next(self, peer: PeerRef, attempt: int) -> Uplink | None:
         link = self.next
@@ -263,13 +242,12 @@ class Upstream:
 
     def _drop_parent(self, now: float, died: NodeId | None = None) -> do.Effects:
         self.parent, self.died = None, died
-        freshened = do.Freshened(self.is_stale)
         if self.next is None:
-            return [freshened, do.EdgeAct.ORPHANED]
+            return [do.EdgeAct.FRESHENED, do.EdgeAct.ORPHANED]
         if self.next.has_begun:
-            return [freshened, *self._take_over(self.next), do.Blame(self.next)]
-        # An orphan does not wait for the way up to be known to be clear.
-        return [freshened] if self.next.is_orphan else [freshened, *self._attach(self.next.peer, now)]
+            return [do.EdgeAct.FRESHENED, *self._take_over(self.next), do.Blame(self.next)]
+        attach = [] if self.next.is_orphan else self._attach(self.next.peer, now)  # now there is nothing to wait for
+        return [do.EdgeAct.FRESHENED, *attach]
 
     def leave(self) -> do.Effects:
         """This node leaves the tree."""
@@ -289,7 +267,7 @@ class Upstream:
     def at_member(self) -> do.Effects:
         """This node has had the stream, as its producer, and needs a parent now."""
         self.is_new = False
-        return [do.Freshened(self.is_stale)]
+        return [do.EdgeAct.FRESHENED]
 
     # The stream
 
@@ -332,20 +310,20 @@ class Upstream:
     def _take(self, link: Uplink, message: EdgeMessage, now: float) -> do.Effects:
         """Raises `ProtocolError` for what no correct node sends."""
         match message:
-            case ItemBatch() | ReplayItems():
+            case messages.ItemBatch() | messages.ReplayItems():
                 return self._items(link, message, now)
-            case ItemPart():
+            case messages.ItemPart():
                 if link.add(message):
                     return []
                 detail = f"sends {len(message.data)} bytes and leaves {message.left} of {link.left}"
                 return self._is_no_part(link, detail, now)
             case _ if link.parts:
                 return self._is_no_part(link, f"sends a {type(message).__name__} before {link.left} bytes", now)
-            case TreeHeartbeat():
+            case messages.TreeHeartbeat():
                 return self._heartbeat(link, message, now)
-            case StreamGap():
+            case messages.StreamGap():
                 return self._lose(link, message.since, message.until)
-            case Widened():
+            case messages.Widened():
                 asked = [id for id in message.interests if self._state.wants.is_sent(id)]  # or wanted no more by now
                 link.answered(asked, self._state.watermark, message.since)
                 if self._state.everything in asked:
@@ -360,7 +338,7 @@ class Upstream:
         if now < self._tell_off_at:
             return []
         self._tell_off_at = now + TELL_OFF_S
-        return [do.Send(peer, DetachFromParent(self._state.stream, attempt))]
+        return [do.Send(peer, messages.DetachFromParent(self._state.stream, attempt))]
 
     def _broken(
         self, link: Uplink, now: float, *, is_silent: bool = False, end: MoveEnd = MoveEnd.SILENT
@@ -371,12 +349,8 @@ class Upstream:
 
     def _lied(self, link: Uplink, error: ProtocolError, now: float) -> do.Effects:
         """What else a node says is not to be relied on that sends what no correct one does: another is needed."""
-        effects: do.Effects = []
-        if link is self.parent or self.parent is None:
-            effects += self._fall_back(self._state.proven)
-        if self._is_known(link):
-            effects += self._broken(link, now)
-        return [*effects, do.Refuse(error)]
+        fallen = self._fall_back(self._state.proven) if link is self.parent or self.parent is None else []
+        return [*fallen, *self.blamed(link, now), do.Refuse(error)]
 
     def _fall_back(self, watermark: StreamPosition) -> do.Effects:
         if watermark >= self._state.watermark:
@@ -384,41 +358,29 @@ class Upstream:
         self._state.fall_back(watermark)
         return [do.FellBack(watermark)]
 
-    def _items(self, link: Uplink, message: ItemBatch | ReplayItems, now: float) -> do.Effects:
+    def _items(self, link: Uplink, message: messages.ItemBatch | messages.ReplayItems, now: float) -> do.Effects:
         """The next items, or items of the past."""
         effects: do.Effects = []
-        items, error = self._trust.items(link, message, now), None
-        if isinstance(message, ItemBatch):
+        items = self._trust.items(link, message, now)
+        error: ProtocolError | None = None
+        if isinstance(message, messages.ItemBatch):
             if len(items) < len(message.items):  # the first of them: of a term that is too long ago
                 effects += self._lose(link, link.watermark, items[0].position.before if items else message.watermark)
-            items, error = self._in_turn(link, items, now)
-        if link.last_sent is not None:  # what a node sends that is to be the parent waits until it is
-            try:
-                for item in items:
-                    link.keep(self._state.parsed(item))
-            except ProtocolError as found:
-                error = found
-            return effects + self.taken(do.TakeItems(link, message, items), error, now)
+            for at, item in enumerate(items):
+                try:
+                    self._trust.check_next(link, position := item.position, 1, now)
+                except ProtocolError as found:
+                    items, error = items[:at], found
+                    break
+                link.watermark = position
         if items and self._is_for_aside(message, items[0]):
             link.intake = Intake.BUSY
             return [*effects, do.ReadAside(link, message, items[0])]
         return [*effects, do.TakeItems(link, message, items, error)]
 
-    def _in_turn(
-        self, link: Uplink, items: Sequence[StreamItem], now: float
-    ) -> tuple[Sequence[StreamItem], ProtocolError | None]:
-        """Those before the first one that is not in its turn, and what is wrong with that."""
-        for at, item in enumerate(items):
-            try:
-                self._trust.check_next(link, position := item.position, 1, now)
-            except ProtocolError as error:
-                return items[:at], error
-            link.watermark = position
-        return items, None
-
-    def _is_for_aside(self, message: ItemBatch | ReplayItems, item: StreamItem) -> bool:
+    def _is_for_aside(self, message: messages.ItemBatch | messages.ReplayItems, item: StreamItem) -> bool:
         """Of the past, what is signed was read by its producer. What is large comes alone."""
-        is_to_read = self._state.last_sent is None and (isinstance(message, ItemBatch) or item.batch is None)
+        is_to_read = self._state.last_sent is None and (isinstance(message, messages.ItemBatch) or item.batch is None)
         return is_to_read and self._state.matching.is_for_aside(item)
 
     def read(self, aside: do.ReadAside, parsed: ParsedItem, now: float) -> do.Effects:
@@ -436,12 +398,12 @@ class Upstream:
         try:
             if error is not None:
                 raise error
-            if isinstance(message, ItemBatch):
+            if isinstance(message, messages.ItemBatch):
                 effects += self._went_on(link, message.watermark, now)
         except ProtocolError as found:
             return self._lied(link, found, now)
         if take.items and take.items[0].is_large:
-            effects.append(do.Send(link.peer, ItemTaken(self._state.stream, link.attempt, message.number)))
+            effects.append(do.Send(link.peer, messages.ItemTaken(self._state.stream, link.attempt, message.number)))
         return effects
 
     def stream_ends(self, peer: PeerRef, attempt: int) -> do.Effects:
@@ -455,11 +417,11 @@ class Upstream:
         is_over = self.parent is not None and self.parent.has_ended and not self.parent.is_busy
         return [do.EdgeAct.OVER] if is_over else []
 
-    def _heartbeat(self, link: Uplink, message: TreeHeartbeat, now: float) -> do.Effects:
+    def _heartbeat(self, link: Uplink, message: messages.TreeHeartbeat, now: float) -> do.Effects:
         """Nothing for this node, up to a mark."""
         effects = self._went_on(link, message.watermark, now)
         link.is_stale = message.is_stale
-        effects.append(do.Freshened(self.is_stale))
+        effects.append(do.EdgeAct.FRESHENED)
         if message.path is None:
             return effects
         link.path = message.path
@@ -486,9 +448,8 @@ class Upstream:
             self._behind_since = now
         elif now - self._behind_since >= BEHIND_S:
             self._behind_since = None
-            effects = self._fall_back(min(link.watermark, state.proven))
             # It is right, and has sent as old what comes after that: it is to send it again.
-            return effects + self._broken(link, now)
+            return self._fall_back(min(link.watermark, state.proven)) + self._broken(link, now)
         return []
 
     def _lose(self, link: Uplink, since: StreamPosition, until: StreamPosition) -> do.Effects:
@@ -522,7 +483,7 @@ class Upstream:
 
     # Time
 
-    def tick(self, now: float) -> Iterator[do.EdgeEffect | do.EdgeAct]:
+    def tick(self, now: float) -> do.OneByOne:
         """Give up what takes too long, and tell the parent what is not wanted any more.
 
         Each step looks at what has come of the effects of those before.
