@@ -3,6 +3,9 @@
 An effect is done before the next one, and may bring the core the next event at once: who is told that a move has ended
 may begin another. So no core is half-way through anything when it returns its effects. Where effects come one by one,
 from a generator, each is made when the one before it was done.
+
+Work that is given away (`tree/matching.py`) and the search for a parent (`tree/search.py`) call back instead, because
+workers and policies, which have them too, know nothing of these effects.
 """
 
 from __future__ import annotations
