@@ -24,7 +24,7 @@ class SwarmWork:
     ``rng`` is the only source of chance: a seed is one run, and the work of one protocol does not disturb another's.
     """
 
-    gap_s: ClassVar[float] = 5.0
+    gap_s: float = 5.0
     """Mean time between two `act`, virtual seconds."""
     rings: ClassVar[tuple[tuple[float, int, int], ...]] = ()
     """Sizes of rings: up to this share of the seeds, the smallest, the largest. Empty: as without protocols."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from random import Random
-from typing import ClassVar
 
 from peerd.api import Plugin
 from peerd.errors import Unavailable
@@ -56,7 +55,7 @@ class Rounds(SwarmWork):
     must say so, and it names nobody who does not exist. What a hostile node says of its own data is believed.
     """
 
-    gap_s: ClassVar[float] = 8.0
+    gap_s: float = 8.0
 
     def __init__(self, simulation: Simulation, rng: Random) -> None:
         super().__init__(simulation, rng)

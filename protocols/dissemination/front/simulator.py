@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from functools import partial
 from random import Random
-from typing import Any, ClassVar, Final, Literal
+from typing import Any, Final, Literal
 
 from peerd.api import Plugin
 from peerd.entry_points import installed
@@ -96,7 +96,7 @@ class StreamTraffic(SwarmWork):
     """Nodes create streams, publish, subscribe and leave. What arrives must be right, in order, and nothing may be
     missing that was not told to be lost; in the calm ring all must arrive."""
 
-    gap_s: ClassVar[float] = 0.7
+    gap_s: float = 0.7
     rings = RINGS
     refusals = (Unavailable, StreamRefused)
 

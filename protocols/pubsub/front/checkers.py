@@ -24,6 +24,7 @@ from protocols.pubsub.tree import storage
 from protocols.pubsub.tree.cell_node import CellNode
 from protocols.pubsub.tree.cells import WHOLE, are_related, text
 from protocols.pubsub.tree.piece import Piece
+from protocols.pubsub.tree.storage import CellAddress
 
 GIVEN_AWAY: Final = (CellState.INNER, CellState.MOVED, CellState.RETIRED)
 STREAMS_MAX: Final = 4096
@@ -184,7 +185,7 @@ class _Inversion(NamedTuple):
     earlier: _Event
     later: _Event
 
-    def leaf(self, simulation: Simulation) -> str | None:
+    def leaf(self, simulation: Simulation) -> CellAddress | None:
         """The leaf that broke the order: each has matched in one leaf of the root only, and these are one, or one was
         split from the other."""
         place = simulation.places.get(self.root)
@@ -195,7 +196,7 @@ class _Inversion(NamedTuple):
         if len(first) != 1 or len(second) != 1:
             return None
         ((tree, cell),), ((other_tree, other),) = first, second
-        return f"{text(cell)} of {tree.schema}" if tree == other_tree and are_related(cell, other) else None
+        return CellAddress(tree, cell) if tree == other_tree and are_related(cell, other) else None
 
     def __str__(self) -> str:
         return f"{self.earlier.sequence} of {short_id(self.earlier.publisher)} came after {self.later.sequence}"
@@ -208,7 +209,8 @@ class OrderAtLeaves(Checker):
     where each has matched in one leaf of the root only, and where these are one, or one was split from the other. The
     root itself is asked for that: that it has acknowledged an event for another leaf, too, may not have arrived yet.
     What its publisher has given up may still arrive, and late. So may what a node has had from another root, and drops:
-    the second copy of an event that went on its way again while its leaf was being split.
+    the second copy of an event that went on its way again while its leaf was being split. And so may what another root
+    of the leaf has acknowledged before it was lost or out of reach: it comes from those who hold it.
     """
 
     name = "pubsub order"
@@ -222,7 +224,7 @@ class OrderAtLeaves(Checker):
         self._order: dict[tuple[int, int, NodeId, int], dict[tuple[NodeId, int], list[int]]] = {}
         self._had: dict[tuple[int, int], dict[_Event, None]] = {}
         """By subscriber's node and its boot: the events that it took, from whichever root; it drops them afterwards."""
-        self._inversions: dict[_Inversion, str] = {}
+        self._inversions: dict[_Inversion, CellAddress] = {}
         """With the leaf that each came from."""
 
     def handled(self, simulation: Simulation, place: Place, message: Any, source: PeerRef) -> str | None:
@@ -263,13 +265,24 @@ class OrderAtLeaves(Checker):
     def check(self, simulation: Simulation) -> list[str]:
         if simulation.hostile:
             return []
-        found = [each for each in self._inversions.items() if _is_acknowledged(simulation, each[0].earlier)]
-        return [f"{inversion} from leaf {leaf} at {short_id(inversion.root)}" for inversion, leaf in found]
+        found = [each for each in self._inversions.items() if _is_in_order(simulation, *each)]
+        return [
+            f"{inversion} from leaf {text(leaf.cell)} of {leaf.tree.schema} at {short_id(inversion.root)}"
+            for inversion, leaf in found
+        ]
 
 
-def _is_acknowledged(simulation: Simulation, event: _Event) -> bool:
-    """Whether its publisher lives and has told its client that all leaves have it."""
+def _is_in_order(simulation: Simulation, inversion: _Inversion, leaf: CellAddress) -> bool:
+    """Whether the earlier event should have come first: its publisher lives, has told its client that all leaves have
+    it, and had that from no other root of the leaf."""
+    event = inversion.earlier
     place = simulation.places.get(event.publisher)
     plugin = pubsub_of(place) if place is not None and place.is_live and place.boot_epoch == event.epoch else None
     outcome = None if plugin is None else plugin.publishing.outcomes.get(EventId(*event))
-    return outcome is not None and outcome.status in (PublishStatus.RECEIVED, PublishStatus.REPLICATED)
+    if outcome is None or outcome.status not in (PublishStatus.RECEIVED, PublishStatus.REPLICATED):
+        return False
+    return all(
+        answer.owner.id == inversion.root
+        for answer in outcome.answers
+        if answer.attribute == leaf.tree.attribute and are_related(answer.cell, leaf.cell)
+    )

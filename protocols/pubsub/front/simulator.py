@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from functools import partial
 from random import Random
-from typing import Any, ClassVar, Final
+from typing import Any, Final
 
 from peerd.api import Plugin
 from peerd.errors import Unavailable
@@ -31,9 +31,17 @@ SETTINGS: Final[dict[str, Any]] = {
     "hot_rate": "1B",
     "hot_share": 1.5,
     "hot_look": "5s",
+    "widen": 0.0,
 }
 """Small leaves, so that a few subscriptions make a tree, short times, so that a seed sees what takes hours, a quota
-that a hostile node reaches at once, and nodes that are too busy as soon as they do half as much again as others."""
+that a hostile node reaches at once, nodes that are too busy as soon as they do half as much again as others, and equal
+subscriptions that cannot be split apart."""
+CROWDED_SEEDS: Final = 0.25
+CROWD_SHARE: Final = 0.6
+"""In so many of the seeds, so many of the subscriptions are all the same."""
+GAP_S: Final = 0.7
+CROWDED_GAP_S: Final = 0.25
+"""Between two actions. In a crowd more happens, so that helpers of its leaf get events, too."""
 RINGS: Final = ((0.06, 1, 3), (0.85, 6, 12), (0.98, 13, 24), (0.995, 25, 64), (1.0, 65, 120))
 """Sizes of rings: up to this share of the seeds, the smallest, the largest. Most have room for a tree, its replicas and
 the death of some nodes, and are fast; large ones cost as much as a hundred of those."""
@@ -52,13 +60,14 @@ class PubSubTraffic(SwarmWork):
     Where there are hostile nodes it is not asked at all: the root of a leaf may do with the leaf what it likes.
     """
 
-    gap_s: ClassVar[float] = 0.7
     rings = RINGS
     refusals = (Unavailable, NotDone)
 
     def __init__(self, simulation: Simulation, rng: Random) -> None:
         super().__init__(simulation, rng)
-        self._workload = ThesisWorkload(rng)
+        is_crowded = rng.random() < CROWDED_SEEDS
+        self._workload = ThesisWorkload(rng, crowd=CROWD_SHARE if is_crowded else 0.0)
+        self.gap_s = CROWDED_GAP_S if is_crowded else GAP_S
         self._judge = Judge(lambda: simulation.now)
         self._proof: list[PublishedEvent] = []
         self._proof_subscriptions: list[Watched] = []

@@ -20,6 +20,8 @@ LENGTHS: Final = 100
 RANKS_SEED: Final = 2008
 Ranges = Mapping[str, tuple[float, float]]
 """By attribute: the least and the greatest value that match."""
+CROWD: Final[Ranges] = {"attr1": (5000.0, 5001.0)}
+"""What a crowd subscribes to: one point, at which no leaf can be split."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,12 +59,16 @@ class Zipf:
 
 
 class ThesisWorkload:
-    """Draws events and subscriptions. ``focus``: all events lie in this part of each domain, from its middle on."""
+    """Draws events and subscriptions.
 
-    def __init__(self, rng: Random, schema: str = "thesis", focus: float | None = None) -> None:
+    ``focus``: all events lie in this part of each domain, from its middle on. ``crowd``: the share of subscriptions
+    that are all the same, and of events that match these.
+    """
+
+    def __init__(self, rng: Random, schema: str = "thesis", focus: float | None = None, crowd: float = 0.0) -> None:
         self.schema = schema
         self._rng = rng
-        self._focus = focus
+        self._focus, self._crowd = focus, crowd
         dealt = Random(RANKS_SEED)
         self._places: dict[str, tuple[Zipf, list[int], Zipf]] = {}
         for drawn in THESIS:
@@ -79,7 +85,10 @@ class ThesisWorkload:
 
     def event(self) -> dict[str, float]:
         """The values of one event, all attributes."""
-        return {drawn.name: self._value(drawn) for drawn in THESIS}
+        values = {drawn.name: self._value(drawn) for drawn in THESIS}
+        if self._is_of_crowd():
+            values |= {name: (low + high) / 2 for name, (low, high) in CROWD.items()}
+        return values
 
     def subscription(self) -> str:
         """The filter of one subscription; it names one attribute at least."""
@@ -87,10 +96,15 @@ class ThesisWorkload:
 
     def ranges(self) -> Ranges:
         """The ranges of one subscription; it names one attribute at least."""
+        if self._is_of_crowd():
+            return CROWD
         while True:
             ranges = {drawn.name: self._range(drawn) for drawn in THESIS if self._rng.random() < drawn.present}
             if ranges:
                 return ranges
+
+    def _is_of_crowd(self) -> bool:
+        return self._crowd > 0 and self._rng.random() < self._crowd
 
     def concentrate(self, focus: float | None) -> None:
         """From now on all events lie in this part of each domain, from its middle on; ``None``: wherever they like."""
