@@ -75,9 +75,9 @@ class PubSubConfig(PluginConfig):
     balancing: Balancing = setting(
         "adaptive",
         "adaptive: a node that sends hot_share times as many bytes for events as its neighbours on the ring do in the "
-        "mean, work counted as bytes, has its busiest leaf split, even if it is not full, or moved to its other place; "
-        "if it publishes much itself, others send its events on. static: only the cut-off line spreads the load, as in "
-        "the thesis.",
+        "mean, work counted as bytes, has its busiest leaf split, even if it is not full, moved to its other place, or "
+        "shared with neighbours; if it publishes much itself, others send its events on. static: only the cut-off line "
+        "spreads the load, as in the thesis.",
         reloads=True,
     )
     hot_share: Annotated[float, Field(ge=1.5, le=100.0)] = setting(

@@ -88,6 +88,15 @@ class LeafMoved(Event):
     duration_s: float
 
 
+class LeafShared(Event):
+    """A leaf has one more helper, which does its work for a part of the publishers."""
+
+    KIND = "pubsub.leaf_shared"
+    tree: Text
+    cell: Text
+    pieces: int
+
+
 class NodeLoad(Event):
     """Every minute, where anything happened: leaves and pieces now, and what happened meanwhile."""
 
@@ -109,5 +118,6 @@ EVENTS: Final[tuple[type[Event], ...]] = (
     LeafSplit,
     LeavesMerged,
     LeafMoved,
+    LeafShared,
     NodeLoad,
 )

@@ -1,4 +1,4 @@
-"""Messages of publish/subscribe: type ids 0x0200 to 0x0220. ONLY APPEND: they are the protocol itself.
+"""Messages of publish/subscribe: type ids 0x0200 to 0x0225. ONLY APPEND: they are the protocol itself.
 
 The names follow section 4.2.1 of the thesis. `ProbeSub`, `TransferSub`, `CellOrder`, `LeafUpdate` and `CellQuestion`
 are routed to the key of a cell, and `Arrived` to a subscriber, where anybody may have made up their source. All others
@@ -411,6 +411,8 @@ class ProbePub(Message):
     after: U64 = 0
     """The publisher's event before these that is on its way to the same leaves: one that has not had it does not take
     these, and tells the publisher. 0: there is none."""
+    is_lent: bool = False
+    """The root of these leaves has named the receiver as its helper (`LeafHelper`)."""
 
 
 @message(0x020E, bytes_max=EVENT_ACK_BYTES_MAX)

@@ -13,7 +13,7 @@ from protocols.pubsub.config import PubSubConfig
 from protocols.pubsub.delivering import ledger
 from protocols.pubsub.delivering.assembly import Delivering
 from protocols.pubsub.delivering.messages import COPY_MESSAGES
-from protocols.pubsub.events import EVENTS, LeafMoved, LeafSplit, LeavesMerged
+from protocols.pubsub.events import EVENTS, LeafMoved, LeafShared, LeafSplit, LeavesMerged
 from protocols.pubsub.explaining.explainer import Explainer
 from protocols.pubsub.explaining.tree_walk import TreeViews
 from protocols.pubsub.matching.index import LeafIndexes
@@ -34,6 +34,7 @@ from protocols.pubsub.subscribing.samples import EventSample, SampleQuestion
 from protocols.pubsub.subscribing.selectivity import Selectivity
 from protocols.pubsub.subscribing.subscriptions import Subscriptions
 from protocols.pubsub.tree.cells import alternate, text
+from protocols.pubsub.tree.messages import LOAN_MESSAGES
 from protocols.pubsub.tree.rendezvous import Rendezvous
 from protocols.pubsub.tree.storage import CellAddress
 
@@ -45,7 +46,13 @@ class PubSub(Plugin):
     """What clients do goes to its parts: ``schemas``, ``entering``, ``subscriptions``, ``explainer``, ``trees``."""
 
     name: ClassVar[str] = "pubsub"
-    messages: ClassVar[tuple[type[Message], ...]] = (*MESSAGES, *COPY_MESSAGES, SampleQuestion, EventSample)
+    messages: ClassVar[tuple[type[Message], ...]] = (
+        *MESSAGES,
+        *LOAN_MESSAGES,
+        *COPY_MESSAGES,
+        SampleQuestion,
+        EventSample,
+    )
     metrics = tuple(
         metric
         for part in (ledger, publisher, answering, forwarding, subscriptions, selectivity)
@@ -96,6 +103,9 @@ class PubSub(Plugin):
         kind = {"split": LeafSplit, "merged": LeavesMerged}.get(what, LeafMoved)
         tree, cell = f"{place.tree.schema}/{place.tree.attribute}", place.cell
         where = text(alternate(cell) if what == "moved" else cell)
+        if what == "shared":
+            self.host.emit(LeafShared(tree=tree, cell=where, pieces=pieces))
+            return
         self.host.emit(kind(tree=tree, cell=where, pieces=pieces, duration_s=duration_s))
 
     # Upcalls
@@ -129,6 +139,7 @@ class PubSub(Plugin):
         self.rendezvous.records_settled()
 
     def peer_down(self, peer: PeerRef, reason: str) -> None:
+        self.rendezvous.sharing.peer_down(peer)
         self.delivering.holding.peer_down(peer)
 
     def send_refused(self, peer: PeerRef, message_type: type[Message], reason: SendRefusal, count: int) -> None:

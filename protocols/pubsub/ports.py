@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import Any, Protocol, TypeAlias
 
 from peerd.frozen import Frozen
+from peerd.ids import NodeId
 from peerd.lib.filter import Node
 from peerd.messages import PeerRef
 from protocols.pubsub.messages import EventBody, LeafEntry, SubObject
@@ -126,6 +127,9 @@ class LeafCells(Protocol):
 
     def note_deliveries(self, tree: Tree, cell: int, filters: int, copies: int, size: int) -> None:
         """Events have met so many filters of the leaf, and go to other nodes so many times: so many bytes."""
+
+    def is_helper(self, tree: Tree, cell: int, node: NodeId) -> bool:
+        """Whether a node helps this one with a leaf, and so asks for copies of the leaf's events as a root does."""
 
     def unwanted(self, key: SubscriptionKey, schema: str) -> None:
         """The subscriber itself says that it has no such subscription."""

@@ -182,6 +182,13 @@ class GivenLeaves:
         """Nobody has subscribed."""
         return []
 
+    def serves(self, schema: str, attribute: int, cell: int) -> bool:
+        """It helps no other root."""
+        return False
+
+    def visited(self, schema: str, places: Sequence[AttributeCell], publisher: PeerRef) -> None:
+        """Nobody helps it."""
+
     def ask_leaves(self, tree: Tree, told: Callable[[Iterable[int]], None]) -> None:
         """The root of the tree does not say."""
 

@@ -123,6 +123,10 @@ class FakeLeaves:
         """Count them."""
         self.copies += copies
 
+    def is_helper(self, tree: Tree, cell: int, node: NodeId) -> bool:
+        """Nobody helps."""
+        return False
+
     def unwanted(self, key: SubscriptionKey, schema: str) -> None:
         """Note it."""
         self.unwanted_keys.append(key)

@@ -32,6 +32,7 @@ from protocols.pubsub.names import EventId, SubscriptionKey, Tree, key_of
 from protocols.pubsub.ports import Elsewhere, Here, SchemaView, Values
 from protocols.pubsub.tree.cell_node import CellNode
 from protocols.pubsub.tree.cells import SIDE, WHOLE, Target, cell_at, level, lies_within
+from protocols.pubsub.tree.messages import LOAN_MESSAGES
 from protocols.pubsub.tree.rendezvous import Rendezvous
 from protocols.pubsub.tree.storage import CellAddress
 
@@ -275,7 +276,7 @@ class TreePlugin(Plugin):
     """The tree and a simple subscriber."""
 
     name: ClassVar[str] = "pubsub"
-    messages = MESSAGES
+    messages = (*MESSAGES, *LOAN_MESSAGES)
     takes_owned_records = False
     Config: ClassVar[type[PluginConfig]] = PubSubConfig
     config: PubSubConfig

@@ -28,7 +28,9 @@ from protocols.pubsub.tree.cells import SIDE, WHOLE, alternate
 from protocols.pubsub.tree.growth import GROWN, REPORTED_AFTER
 from protocols.pubsub.tree.heat import ANSWERS_MIN, FAIR_SHARE, HOT_PIECES_MIN, OWN_SHARE
 from protocols.pubsub.tree.leaf_table import LeafTable
+from protocols.pubsub.tree.loans import LEASE_S
 from protocols.pubsub.tree.merging import Merge
+from protocols.pubsub.tree.messages import HELPERS_MAX
 from protocols.pubsub.tree.meter import EVENT_BYTES, FILTER_BYTES, MESSAGE_BYTES, METER_S, Meter
 from protocols.pubsub.tree.storage import CellAddress
 from tests.support.pubsub_tree import SCHEMA, TREE, TreePlugin
@@ -123,17 +125,58 @@ def test_one_neighbour_that_claims_too_much_does_not_stop_it() -> None:
         (8, 5, {"balancing": "static"}),
         (8, 5, {"hot_rate": "64KiB"}),
         (8, 1, {}),
-        (HOT_PIECES_MIN - 1, 5, {}),
-        (8, 5, {"level_max": 0, "probe_level_min": 0, "probe_level_max": 0}),
     ],
-    ids=["static", "calm", "one copy an event", "few pieces", "deepest"],
+    ids=["static", "calm", "one copy an event"],
 )
-def test_the_neighbours_are_asked_only_where_a_split_can_help(
-    pieces: int, copies: int, settings: dict[str, Any]
-) -> None:
+def test_the_neighbours_are_asked_only_by_a_busy_node(pieces: int, copies: int, settings: dict[str, Any]) -> None:
     host, plugin = leaf(pieces, **settings)
     events_come(plugin, copies)
     assert questions(host) == []
+
+
+DEEPEST: dict[str, Any] = {"level_max": 0, "probe_level_min": 0, "probe_level_max": 0}
+
+
+@pytest.mark.parametrize(
+    ("pieces", "settings"), [(HOT_PIECES_MIN - 1, {}), (8, DEEPEST)], ids=["few pieces", "deepest"]
+)
+def test_a_leaf_that_cannot_be_split_is_shared_with_the_least_busy_neighbour(
+    pieces: int, settings: dict[str, Any]
+) -> None:
+    host, plugin = leaf(pieces, **settings)
+    events_come(plugin)
+    answer(questions(host), [500, 400, 300, 200, 400, 500])
+    loans = cell(plugin).loans
+    assert cell(plugin).split is None and loans is not None and list(loans.of) == [NEIGHBOURS[3].id]
+    half = round(cell(plugin).sent.rate(host.time_s) / 2)
+    told = [request.message for request in host.requests if request.peer == NEIGHBOURS[3]]
+    assert LoadQuestion(brings=half) in told, "so that no other has it help before this one shows in what it sends"
+
+
+def test_a_leaf_is_shared_with_nobody_who_would_be_as_busy_as_its_root_is() -> None:
+    host, plugin = leaf(**DEEPEST)
+    events_come(plugin)
+    load = plugin.rendezvous.heat.load(host.time_s)
+    answer(questions(host), [round(0.45 * load)] * 6)
+    assert cell(plugin).loans is None
+
+
+def test_a_leaf_that_stays_hot_gets_more_helpers_up_to_a_limit() -> None:
+    host, plugin = leaf(**DEEPEST)
+    host.neighbours = tuple(peer(OPPOSITE + number) for number in range(2 * HELPERS_MAX))
+    for count in range(1, HELPERS_MAX + 2):
+        while True:  # the leaf stays as busy as it was, and its helpers go on asking
+            events_come(plugin)
+            for loan in () if (loans := cell(plugin).loans) is None else loans.serving(host.time_s):
+                loan.until = host.time_s + LEASE_S
+            asked = questions(host)
+            if asked or (count > HELPERS_MAX and host.time_s > 20 * LOOK_S):
+                break
+        answer(asked, [100] * len(asked))
+        loans = cell(plugin).loans
+        assert loans is not None and len(loans.of) == min(count, HELPERS_MAX)
+        for loan in loans.of.values():
+            loan.until = host.time_s + LEASE_S
 
 
 def test_they_are_asked_once_in_a_while() -> None:
@@ -255,7 +298,7 @@ def test_a_leaf_stays_where_there_is_no_other_place(is_own: bool) -> None:
     host, plugin = leaf()
     one_copy_each(host, plugin)
     look_elsewhere(host, None, host.peer if is_own else None)
-    assert cell(plugin).split is None and host.requests == []
+    assert cell(plugin).split is None and cell(plugin).loans is not None, "so it is shared instead"
 
 
 def test_other_places_are_not_looked_for_by_a_node_that_is_not_hot() -> None:

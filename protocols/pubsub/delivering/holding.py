@@ -163,6 +163,8 @@ class Holding(Part):
                 continue
             for place in list(self._by_leaf.get(leaf, ())):
                 held = self._held[place]
+                if self._leaves.is_helper(tree, cell, held.root) and not held.is_orphan:
+                    continue  # it delivers what it has asked this node to hold
                 self._forget_leaf(place, leaf)
                 if isinstance(decision, Elsewhere):
                     # The leaf was split: its halves have the subscriptions, and get the event like any other.

@@ -13,6 +13,7 @@ from __future__ import annotations
 from collections import OrderedDict, deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Final
 
 from peerd.api import HistorySize, Host, LookupResult, Metric, Part, SendRefusal, handles, on_timer
@@ -123,9 +124,11 @@ class Forwarding(Part):
         self.handing_over.note_spared((len(ways.onward) - len(parts)) * (batch.bytes + MESSAGE_BYTES))
         return [*ways.here, *ways.unclear]
 
-    def send_direct(self, owner: PeerRef, batch: Batch, places: Sequence[AttributeCell]) -> None:
-        """Events of this node go at once to the root of these leaves, as far as this node remembers."""
-        self._send(owner, self._journey(batch, places, remembered=True))
+    def send_direct(
+        self, owner: PeerRef, batch: Batch, places: Sequence[AttributeCell], *, is_lent: bool = False
+    ) -> None:
+        """Events of this node go at once to the root of these leaves, or its helper, as far as this node remembers."""
+        self._send(owner, replace(self._journey(batch, places, remembered=True), is_lent=is_lent))
 
     def _journey(self, batch: Batch, places: Sequence[AttributeCell], *, remembered: bool) -> Journey:
         return Journey(batch, tuple(places), False, remembered, 0, self._host.now() + PARKED_S)
@@ -151,7 +154,7 @@ class Forwarding(Part):
         fresh = self._seen.new(key, places, probe.vouched, self._host.now())
         if fresh:
             how = probe.vouched, probe.remembered, probe.hops + 1
-            journey = Journey(batch, tuple(fresh), *how, self._host.now() + PARKED_S)
+            journey = Journey(batch, tuple(fresh), *how, self._host.now() + PARKED_S, probe.is_lent)
             if wait_s <= 0:
                 self._take(journey)
             elif (number := self._held.add(journey)) is not None:
@@ -171,12 +174,18 @@ class Forwarding(Part):
     def _take(self, journey: Journey) -> None:
         """Send on what belongs elsewhere, and decide what is here; that may name further cells."""
         batch = journey.batch
-        waiting = [journey]
         arrived: list[AttributeCell] = []
         too_early: list[AttributeCell] = []
         onward: dict[tuple[PeerRef, bool], list[AttributeCell]] = {}
         schema = self._schemas.get(batch.schema)
         targets = None if schema is None else _Targets(schema, batch)
+        if journey.is_lent:
+            serves = partial(self._rendezvous.serves, batch.schema)
+            lent = [] if schema is None else [place for place in journey.places if serves(*place)]
+            for place in lent:
+                (arrived if self._is_next(batch, place) else too_early).append(place)
+            journey = replace(journey, places=tuple(each for each in journey.places if each not in lent), is_lent=False)
+        waiting = [journey]
         while waiting:
             some = waiting.pop()
             ways = ways_to(batch.schema, some.places, self._next_hops)
@@ -208,6 +217,7 @@ class Forwarding(Part):
             self._tell(batch, too_early, NOT_YET, NOT_YET_S)
         if arrived and schema is not None:
             self._events.arrived(schema, batch.publisher, batch.events, arrived, batch.copies, batch.attempt)
+            self._rendezvous.visited(batch.schema, arrived, batch.publisher)
 
     def _is_next(self, batch: Batch, place: AttributeCell) -> bool:
         """Whether a leaf has had the publisher's event before these, if there is one on its way."""
@@ -266,7 +276,8 @@ class Forwarding(Part):
         self._resume(self._parking.take_all())
 
     def _resume(self, journeys: Iterable[Journey]) -> None:
-        for journey in list(journeys):
+        """Take up what has waited, a publisher's earlier events first: they may have come here later, from a holder."""
+        for journey in sorted(journeys, key=_place_in_order):
             if self._host.now() >= journey.until_s:
                 self._count("lapsed")
             else:
@@ -344,7 +355,7 @@ class Forwarding(Part):
     def _give(self, to: PeerRef, journey: Journey) -> None:
         how = journey.hops, journey.vouched, journey.remembered, self.config.multicast
         weight = journey.batch.bytes + MESSAGE_BYTES
-        for probe in journey.batch.probes(journey.places, *how):
+        for probe in journey.batch.probes(journey.places, *how, journey.is_lent):
             self._host.send(to, probe)
             self._heat.note_sent(weight)
             if not journey.hops:
@@ -403,6 +414,11 @@ class _Sent:
     to: NodeId
     journey: Journey
     bytes: int
+
+
+def _place_in_order(journey: Journey) -> tuple[NodeId, int, int]:
+    first = journey.batch.events[0]
+    return journey.batch.publisher.id, first.epoch, first.sequence
 
 
 def _leads_up(cell: int, decisions: Iterable[Elsewhere]) -> bool:

@@ -142,6 +142,7 @@ class Journey:
     remembered: bool
     hops: int
     until_s: float
+    is_lent: bool = False
 
 
 class Parking:

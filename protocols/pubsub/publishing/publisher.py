@@ -53,6 +53,7 @@ from protocols.pubsub.publishing.stragglers import Stragglers
 from protocols.pubsub.publishing.tree_maps import TreeMaps
 from protocols.pubsub.tree.cell_map import CellMap
 from protocols.pubsub.tree.cells import WHOLE, level
+from protocols.pubsub.tree.messages import LeafHelper
 from protocols.pubsub.tree.nearness import is_near, may_be_root
 from protocols.pubsub.tree.rendezvous import Rendezvous
 
@@ -300,9 +301,14 @@ class Publishing(Part):
         return Batch(schema, self._host.peer, bodies, copies, min(attempt, ATTEMPT_MAX), after)
 
     def _send(self, batch: Batch, places: list[AttributeCell], is_leaf: bool) -> None:
-        """Send to cells that are all remembered leaves, or all guesses."""
+        """Send to cells that are all remembered leaves, or all guesses.
+
+        What replaces a value of its key goes to the roots, and not to their helpers: it may be another publisher's.
+        """
         by_owner: dict[PeerRef, list[AttributeCell]] = {}
         rest: list[AttributeCell] = []
+        if is_leaf and not batch.attempt and not any(event.retain for event in batch.events):
+            places = self._send_to_helpers(batch, places)
         for place in places:
             owner = self.cache.owner(Tree(batch.schema, place[0]), place[1]) if is_leaf else None
             if owner is None or owner.id == self._host.id:
@@ -322,7 +328,25 @@ class Publishing(Part):
             self._host.count("peerd_pubsub_publish_batches_total", way="overlay")
             self._forwarding.begin(batch, rest, remembered=is_leaf)
 
+    def _send_to_helpers(self, batch: Batch, places: list[AttributeCell]) -> list[AttributeCell]:
+        """Send to those who help the roots of some of these leaves; returns the others."""
+        by_helper: dict[PeerRef, list[AttributeCell]] = {}
+        others: list[AttributeCell] = []
+        for place in places:
+            helper = self.cache.helper(Tree(batch.schema, place[0]), place[1])
+            (others if helper is None else by_helper.setdefault(helper, [])).append(place)
+        for helper, found in by_helper.items():
+            self._host.count("peerd_pubsub_publish_batches_total", way="helper")
+            self._forwarding.send_direct(helper, batch, found, is_lent=True)
+        return others
+
     # Answers
+
+    @handles(LeafHelper)
+    def on_helper(self, message: LeafHelper, source: PeerRef) -> None:
+        """The root of a leaf wants this node's events to go to another one."""
+        tree = Tree(message.schema, message.attribute)
+        self.cache.helped(tree, message.cell, message.helper, source.id, self._host.now())
 
     @handles(EventAck)
     def on_ack(self, ack: EventAck, source: PeerRef) -> None:
@@ -341,7 +365,7 @@ class Publishing(Part):
                 self._put_off(tree, cell, events, ack)
             elif level(cell) > self.config.level_max:  # no leaf is so deep
                 self._host.count("peerd_pubsub_acks_ignored_total")
-            elif not may_be_root(self._host, source.id, key := key_of(tree, cell)):
+            elif not self._may_answer(tree, cell, source.id, key := key_of(tree, cell)):
                 self._host.count("peerd_pubsub_acks_ignored_total")
                 self._doubt(key, ack, source)
             elif ack.failed:
@@ -351,6 +375,10 @@ class Publishing(Part):
                 spots += self._covered(tree, cell, events, source, matched, ack.copies)
         self._advance(spots)
         self._tell()
+
+    def _may_answer(self, tree: Tree, cell: int, node: NodeId, key: NodeId) -> bool:
+        """Whether a node may be the root of a leaf, or is a helper that the root has named."""
+        return self.cache.is_helper(tree, cell, node) or may_be_root(self._host, node, key)
 
     def awaits(self, ack: EventAck) -> bool:
         """Whether an answer is about an event of this node that is not over."""
@@ -386,11 +414,19 @@ class Publishing(Part):
         copies: int,
     ) -> list[Spot]:
         """A leaf of the tree has these events. ``matched`` is of all leaves of an answer: the first one takes it."""
-        self.cache.answered(tree, leaf, owner, self._host.now())
+        now = self._host.now()
+        is_helper = self.cache.is_helper(tree, leaf, owner.id)
+        is_helper = is_helper and not may_be_root(self._host, owner.id, key_of(tree, leaf))  # it may be root by now
+        if is_helper:
+            self.cache.helper_answered(tree, leaf, now)
+        else:
+            self.cache.answered(tree, leaf, owner, now)
         self.maps.answered(tree, leaf)
         self._guide.saw(tree, level(leaf))
         if events and (since_s := self._lanes.since_s(tree, leaf, events[0].number)) is not None:
-            self._patience.answered(self._host.now() - since_s)
+            self._patience.answered(now - since_s)
+            if not is_helper and not events[0].body.retain:
+                self.cache.root_answered(tree, leaf, since_s)
         spots: list[Spot] = [(tree, leaf)]
         answer, visited = LeafAnswer(tree.attribute, leaf, owner), []
         for event in events:

@@ -64,7 +64,13 @@ class Batch:
         return found
 
     def probes(
-        self, places: Sequence[AttributeCell], hops: int, vouched: bool, remembered: bool, multicast: bool = True
+        self,
+        places: Sequence[AttributeCell],
+        hops: int,
+        vouched: bool,
+        remembered: bool,
+        multicast: bool = True,
+        is_lent: bool = False,
     ) -> Iterator[ProbePub]:
         """The messages that take the batch to these cells by one way: one, unless there are very many cells.
 
@@ -72,7 +78,7 @@ class Batch:
         """
         for some in _portions(places, PLACES_MAX if multicast else 1):
             events, trees = self.events, trees_of(some)
-            how = self.copies, self.attempt, vouched, hops, remembered, self.after
+            how = self.copies, self.attempt, vouched, hops, remembered, self.after, is_lent
             yield ProbePub(self.schema, self.publisher, events, trees, *how)
 
 

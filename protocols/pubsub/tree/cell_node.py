@@ -11,6 +11,7 @@ from protocols.pubsub.messages import CellState, LeafEntry, SubObject
 from protocols.pubsub.names import SubscriptionKey
 from protocols.pubsub.tree.cells import alternate, children, holds_point, level
 from protocols.pubsub.tree.leaf_table import COUNT_MAX, LeafTable
+from protocols.pubsub.tree.loans import Loans
 from protocols.pubsub.tree.merging import Merge, MoveUp
 from protocols.pubsub.tree.meter import Meter
 from protocols.pubsub.tree.piece import Piece
@@ -62,6 +63,8 @@ class CellNode:
     """Its events a minute when it was last split or moved because of its load; 0: never. See `Heat`."""
     moved_subs: int = 0
     """How many subscriptions it had when it was moved."""
+    loans: Loans | None = None
+    """The helpers that share its work."""
 
     @property
     def cell(self) -> int:
@@ -116,7 +119,8 @@ class CellNode:
     @property
     def is_at_rest(self) -> bool:
         """Whether it is a leaf that neither gives nor takes pieces, as a merge does until its parts have retired."""
-        return self.is_leaf and self.split is None and self.merge is None and self.move_up is None
+        has_job = (self.split, self.merge, self.move_up, self.loans) != (None,) * 4
+        return self.is_leaf and not has_job
 
     @property
     def transfer(self) -> int:

@@ -6,6 +6,7 @@ or made something there, until another node is the root.
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from enum import Enum
@@ -112,6 +113,8 @@ class Forest:
         self.members: Counter[NodeId] = Counter()
         """How many pieces each subscriber has here."""
         self.growth: TreeGrowth
+        self.give_back: Callable[[CellAddress], None]
+        """Have this node not help with a leaf any more; set by `Sharing`, which is made after this."""
         self._misread = misread
         self._index_of = index_of
         self._by_key: dict[NodeId, CellAddress] = {}
@@ -145,7 +148,9 @@ class Forest:
 
     def register(self, node: CellNode) -> None:
         """Remember a cell that was made by `find`."""
-        if self.cells.setdefault(node.place, node) is node:
+        if node.place not in self.cells:
+            self.give_back(node.place)
+            self.cells[node.place] = node
             self._by_key[node.key] = node.place
 
     def nodes(self) -> Iterator[CellNode]:
@@ -287,6 +292,22 @@ class Forest:
         left_s = sub.until_ms / 1000 - self.host.wall_time()
         return min(sub.keep_s, KEEP_S_MAX, left_s)
 
+    def lend(self, node: CellNode, sub: SubObject) -> None:
+        """Have a piece of another node's leaf in the index. Raises ``ValueError`` for a filter that cannot be read."""
+        piece = Piece(sub, math.inf, is_kept=True)
+        self._index(node, sub.key, piece)
+        node.pieces[sub.key] = piece
+
+    def take_back(self, node: CellNode, key: SubscriptionKey) -> None:
+        """Take such a piece out again; harmless if it is not there."""
+        piece = node.pieces.pop(key, None)
+        if piece is not None:
+            self._unindex(node, key, piece)
+
+    def knows_schema(self, name: str) -> bool:
+        """Whether pieces of a schema can be matched here."""
+        return self._index_of(name) is not None
+
     def has_filter(self, schema: str, text: str) -> bool:
         """Whether a filter is in the index already, so that it has not to be read for one more piece."""
         index = self._index_of(schema)
@@ -419,7 +440,7 @@ class Forest:
     def _put_state(self, node: CellNode) -> None:
         lease_s, is_change = self.config.lease, node.is_switching
         node.state_due = self.host.now() + (PUT_AGAIN_S if is_change else lease_s / RENEWALS)
-        if node.is_putting:
+        if node.is_putting or (is_change and not self._is_unshared(node)):
             return
         state = node.state if node.switching_to is None else node.switching_to
         value = storage.state_record(node.place, state, node.count + int(is_change))
@@ -430,6 +451,13 @@ class Forest:
             node.state_due = self.host.now() + PUT_AGAIN_S
         else:
             node.is_putting = True
+
+    def _is_unshared(self, node: CellNode) -> bool:
+        """Whether no helper may take events for a leaf any more: before it becomes something else that is so."""
+        if node.loans is None:
+            return True
+        node.loans.is_ending = True
+        return node.loans.are_over(self.host.now())
 
     def _state_put(self, node: CellNode, state: CellState | None, result: RecordResult) -> None:
         node.is_putting = False
@@ -468,6 +496,7 @@ class Forest:
     def became(self, node: CellNode, state: CellState) -> None:
         """The cell is something else now: what it was for is over, and a leaf's pieces are found by events."""
         node.state = state
+        node.loans = None
         if state is CellState.LEAF:
             node.table = None
             self._index_all(node)

@@ -4,7 +4,8 @@ The thesis presets a cut-off line, and leaves open how to follow the load that t
 events go to several nodes each is split before it is full. Its halves have other roots on the ring, and each delivers
 to a part of its subscribers. Any other leaf would only weigh on one of its halves as it does now. It has two places to
 choose from (the power of two choices): the node looks up who has the alternate, and moves the leaf there if that node
-is less busy. No event has to visit one leaf more because of that.
+is less busy. No event has to visit one leaf more because of that. A leaf that can neither be split nor moved with
+profit, because all its subscriptions have one point, is shared with neighbours that are less busy (`sharing`).
 
 Whether a node does much more than others it asks of its neighbours on the ring, who are a random sample of all nodes.
 It asks only when it has ``hot_rate`` and a leaf of which that can help, so a calm ring sends nothing for this. Its load
@@ -28,6 +29,7 @@ from protocols.pubsub.publishing.handing_over import HandingOver
 from protocols.pubsub.tree.cell_node import CellNode
 from protocols.pubsub.tree.cells import alternate, is_alternate
 from protocols.pubsub.tree.forest import Forest
+from protocols.pubsub.tree.messages import HELPERS_MAX, PIECES_LENT_MAX
 from protocols.pubsub.tree.meter import METER_S, Meter
 from protocols.pubsub.tree.storage import CellAddress
 
@@ -46,6 +48,8 @@ FAIR_SHARE: Final = 0.9
 more the two would have changed places."""
 OWN_SHARE: Final = 0.25
 """A node hands its own events over only if they are so much of what it sends for events."""
+WORTH_SHARING: Final = 0.25
+"""A leaf with less than this share of what its node sends is not shared."""
 CALM_SHARE: Final = 0.75
 """A node goes on handing its events over until its load is below this share of what began it."""
 HOT_PIECES_MIN: Final = 2
@@ -72,10 +76,16 @@ class _Search:
 class Heat(Part):
     """Looks now and then whether this node is *hot*, and has one of its leaves moved or split if so."""
 
-    def __init__(self, forest: Forest, split: Callable[[CellNode], None], move: Callable[[CellNode], None]) -> None:
+    def __init__(
+        self,
+        forest: Forest,
+        split: Callable[[CellNode], None],
+        move: Callable[[CellNode], None],
+        share: Callable[[CellNode, PeerRef], None],
+    ) -> None:
         self._forest = forest
         self._host = forest.host
-        self._split, self._move = split, move
+        self._split, self._move, self._share = split, move, share
         self._sent = Meter()
         self._coming = Meter()
         """What leaves that are being moved here will send: it fades as fast as `_sent` comes to count it."""
@@ -100,7 +110,7 @@ class Heat(Part):
         if is_over:
             self._has_published_much = False
             return
-        if not (self._publishes_much(now) or self._movable(now) or self._hottest(now)):
+        if not (self._publishes_much(now) or self._movable(now) or self._hottest(now) or self._shareable(now)):
             return
         self._look_at = now + config.hot_look
         self._ask()
@@ -205,9 +215,36 @@ class Heat(Part):
         best = min(fitting, key=lambda each: each[0], default=None)
         if best is not None:
             _, node, peer = best
-            brings = LoadQuestion(min(RATE_MAX, round(node.sent.rate(now))))
-            self._host.request(peer, brings, LOAD_TIMEOUT_S, lambda reply, source: None, lambda: None)
+            self._tell_coming(peer, node.sent.rate(now))
             self._relieved(node, self._move)
+        elif (busiest := self._shareable(now)) is not None:
+            self._look_for_helper(busiest, now)
+
+    def _tell_coming(self, peer: PeerRef, rate: float) -> None:
+        brings = LoadQuestion(min(RATE_MAX, round(rate)))
+        self._host.request(peer, brings, LOAD_TIMEOUT_S, lambda reply, source: None, lambda: None)
+
+    def _look_for_helper(self, node: CellNode, now: float) -> None:
+        """Have the least busy neighbour share a leaf, if it would still be less busy than this node is now."""
+        loads, helpers = self.handing_over.loads, () if node.loans is None else node.loans.of
+        free = [peer for peer in self._host.leaf_set().members() if peer.id in loads and peer.id not in helpers]
+        peer = min(free, key=lambda each: loads[each.id], default=None)
+        share = node.sent.rate(now) / (2 + len(helpers))
+        if peer is not None and loads[peer.id] + share <= FAIR_SHARE * self._sent.rate(now):
+            self._tell_coming(peer, share)
+            self._share(node, peer)
+
+    def _shareable(self, now: float) -> CellNode | None:
+        """The busiest leaf, if it has much of what this node sends, and may have (one more) helper."""
+        sent = self._sent.rate(now)
+        busiest = max(self._forest.nodes(), key=lambda node: node.sent.rate(now), default=None)
+        if busiest is None or busiest.sent.rate(now) < WORTH_SHARING * sent or not busiest.is_leaf:
+            return None
+        if busiest.loans is None:
+            is_free = busiest.is_at_rest and self._forest.is_current(busiest)
+        else:
+            is_free = not busiest.loans.is_ending and len(busiest.loans.of) < HELPERS_MAX
+        return busiest if is_free and len(busiest.pieces) <= PIECES_LENT_MAX else None
 
     def _movable(self, now: float) -> list[CellNode]:
         """The busiest leaves, of those whose move can help. That of `EVERY` stays: subscribers ask its root what events

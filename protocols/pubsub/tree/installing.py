@@ -78,6 +78,8 @@ class Installing(Part):
     ) -> None:
         """``installed``: a piece is new in a leaf."""
         self._installed = installed
+        self.must_wait: Callable[[CellNode, SubObject], bool]
+        """Whether helpers of a leaf have to get a piece first (`Sharing`, which is made after this)."""
         self._forest = forest
         self._host = forest.host
         self._refusals = Refusals(forest.host)
@@ -108,7 +110,7 @@ class Installing(Part):
                 self.send_on(place, message.sub, message.lasts_s, message.cell, message)
             else:
                 self._park(place, message)
-        elif node.is_switching or node.is_draining:
+        elif node.is_switching or node.is_draining or (node.is_leaf and self.must_wait(node, message.sub)):
             self._park(place, message)
         elif node.is_leaf:
             self._offer(node, message)
@@ -299,6 +301,8 @@ class Installing(Part):
         if self._is_over_quota(sub, known):
             self._refusals.count(source.id, QUOTA, is_proved=True)
             return InsertAnswer(PieceStatus.QUOTA, node.cell, detail="subscriptions_per_member")
+        if self.must_wait(node, sub):
+            return InsertAnswer(PieceStatus.ELSEWHERE, node.cell)  # a probe waits for it
         is_free = source.id == self._host.id or self._forest.has_filter(message.schema, sub.filter)
         if not (is_free or self._work.take(source.id, self._host.now(), price_s(sub.filter))):
             self._refusals.count(source.id, WORK, is_proved=True)

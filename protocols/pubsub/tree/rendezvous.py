@@ -32,6 +32,7 @@ from protocols.pubsub.tree.installing import Installing
 from protocols.pubsub.tree.meter import EVENT_BYTES, FILTER_BYTES, MESSAGE_BYTES
 from protocols.pubsub.tree.questions import Questions
 from protocols.pubsub.tree.reports import TreeReports
+from protocols.pubsub.tree.sharing import Sharing
 from protocols.pubsub.tree.storage import CellAddress
 from protocols.pubsub.tree.transfers import Transfers
 from protocols.pubsub.tree.ways import to_target
@@ -68,7 +69,9 @@ class Rendezvous(Part):
         self.installing = Installing(self.forest, schemas, self.subscribers, self._installed)
         self.transfers = Transfers(self.forest, schemas, self.subscribers, self.installing)
         self.growth = Growth(self.forest, self.questions, self.reports, self.installing, self.transfers, self)
-        self.heat = Heat(self.forest, self.growth.split, self.growth.move)
+        self.sharing = Sharing(self.forest, schemas, self._installed, self.installing.resume, self.wake, told)
+        self.installing.must_wait = self.sharing.must_wait
+        self.heat = Heat(self.forest, self.growth.split, self.growth.move, self.sharing.share)
         self.parts: tuple[Part, ...] = (
             self,
             self.heat,
@@ -77,6 +80,7 @@ class Rendezvous(Part):
             self.installing,
             self.transfers,
             self.growth,
+            self.sharing,
         )
         self._host = host
         self._schemas = schemas
@@ -150,7 +154,8 @@ class Rendezvous(Part):
 
     def _worked(self, tree: Tree, cell: int, size: int) -> CellNode | None:
         """This node has sent so many bytes for the leaf, or has done as much work."""
-        node = self.forest.cells.get(CellAddress(tree, cell))
+        place = CellAddress(tree, cell)
+        node = self.forest.cells.get(place) or self.sharing.borrowed(place)
         self.heat.note_sent(size)
         if node is not None:
             node.sent.add(size, self._host.now())
@@ -161,6 +166,20 @@ class Rendezvous(Part):
         for node in self.forest.nodes():
             if node.place.tree.schema == schema:
                 self.forest.remove(node, key, with_record=True)
+        self.sharing.unwanted(key, schema)
+
+    def serves(self, schema: str, attribute: int, cell: int) -> bool:
+        """Whether this node may do the work of a leaf of another one, for what that one has sent to it."""
+        return self.sharing.serves(Tree(schema, attribute), cell)
+
+    def visited(self, schema: str, places: Sequence[tuple[int, int]], publisher: PeerRef) -> None:
+        """Events of this publisher have visited these leaves: perhaps the next ones are to go to helpers."""
+        for attribute, cell in places:
+            self.sharing.tell_publisher(CellAddress(Tree(schema, attribute), cell), publisher)
+
+    def is_helper(self, tree: Tree, cell: int, node: NodeId) -> bool:
+        """Whether a node helps this one with a leaf."""
+        return self.sharing.is_helper(CellAddress(tree, cell), node)
 
     def entries(self, tree: Tree) -> Sequence[LeafEntry]:
         """The leaves of a tree that this node is the root of."""
@@ -194,6 +213,7 @@ class Rendezvous(Part):
 
     def neighbours_changed(self) -> None:
         """Another node may be the root of some cells."""
+        self.sharing.neighbours_changed()
         for place in self.forest.neighbours_changed():
             self.changed(place)
         self._resume()
@@ -216,9 +236,10 @@ class Rendezvous(Part):
         self.forest.renew_states()
         self.forest.write()
         self.growth.tick()
+        self.sharing.tick()
         self.heat.tick()
         self.reports.tick()
-        is_busy = self.forest.is_busy or self.growth.is_busy or bool(self._waiting)
+        is_busy = self.forest.is_busy or self.growth.is_busy or self.sharing.is_busy or bool(self._waiting)
         self._resume()
         self._arm(TICK_S if is_busy else IDLE_TICK_S)
 
@@ -249,6 +270,7 @@ class Rendezvous(Part):
             if node.table is not None:
                 node.table.validate()
             self._validate_pieces(node)
+        self.sharing.validate()
         counts = sum(len(node.pieces) for node in self.forest.cells.values())
         assert counts == sum(self.forest.members.values())
 

@@ -127,6 +127,19 @@ SKEWED: Final[tuple[Values, ...]] = (
 )
 """As many events as are counted are published before, so that balancing has had the time to follow. No node sends much
 at the rate of these experiments, so what counts as much is set as low."""
+CROWDED: Final[tuple[Values, ...]] = tuple(
+    {
+        "crowd": 0.25,
+        "publishers": 30,
+        "warm": True,
+        "leaf_cache_max": 4096,
+        "widen": 0.0,
+        "balancing": balancing,
+        "hot_rate": "50B",
+    }
+    for balancing in ("adaptive", "static")
+)
+"""A quarter of all subscribe to one and the same, which no split can part, and a quarter of the events match them."""
 CUTOFFS: Final = (0.25, 1.0)
 RING_GAP_S: Final = 1.0
 """Each of the thesis's 5,000 nodes publishes every 5,000 s."""
@@ -243,6 +256,13 @@ FIGURES: Final = {
         charts.most_loaded("skew", "cutoff", "All events in a small part of the domain"),
         SKEWED,
         gap_s=0.4,
+    ),
+    "pubsub/crowd": Figure(
+        "load when a quarter of the subscriptions are all the same",
+        f"beyond {LI}, which splits no such leaf",
+        (BALANCING, LEAVES, *SENT, *JUDGED),
+        charts.most_loaded("crowd", "balancing", "A quarter of the subscriptions are all the same"),
+        CROWDED,
     ),
 }
 EXPERIMENTS: Final = tuple(plan.experiment(name) for name, plan in FIGURES.items())

@@ -50,7 +50,7 @@ DRAIN_S: Final = 60.0
 SCHEMA_S: Final = 10.0
 """For so long all nodes look up the schema, before anything is counted."""
 FAULTS: Final = frozenset({"session_min", "strikes", "cut"})
-OF_THE_RUN: Final = frozenset({"focus", "publishers", "burst", "warm", "ack", *FAULTS})
+OF_THE_RUN: Final = frozenset({"focus", "crowd", "publishers", "burst", "warm", "ack", *FAULTS})
 """What a variant may say about the run; everything else that it says is a setting of publish/subscribe."""
 OF_EVENTS: Final = frozenset({"multicast", "tree_maps", "leaf_cache_max", "delivery", "balancing", "hot_rate"})
 """Settings that are of no importance before events are published."""
@@ -145,7 +145,7 @@ class Thesis:
     def __init__(self, simulation: Simulation, point: Point) -> None:
         self.simulation = simulation
         self.rng: Random = fork(point.seed, "pubsub", "thesis")
-        self.workload = ThesisWorkload(self.rng)
+        self.workload = ThesisWorkload(self.rng, crowd=crowd_of(point))
         self.publishers: list[Place] = []
         """The nodes that publish; empty: all."""
         self.ack: AckWord = "received"
@@ -310,10 +310,17 @@ def settings_of(point: Point) -> Row:
     return {**THESIS, **{name: value for name, value in point.variant.items() if name not in OF_THE_RUN}}
 
 
+def crowd_of(point: Point) -> float:
+    """The share of subscriptions that are all the same."""
+    crowd = point.variant.get("crowd")
+    return crowd if isinstance(crowd, float) else 0.0
+
+
 def ring_of(point: Point) -> str:
     """Names the ring that a point needs: points with the same name need the same one."""
     settings = {name: value for name, value in settings_of(point).items() if name not in OF_EVENTS}
-    return json.dumps([point.nodes, point.topology, point.settle_s, point.seed, settings], sort_keys=True)
+    about = point.nodes, point.topology, point.settle_s, point.seed, crowd_of(point)
+    return json.dumps([*about, settings], sort_keys=True)
 
 
 def prepare(point: Point, notify: Notify) -> InstalledRing:
