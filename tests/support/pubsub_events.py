@@ -35,6 +35,7 @@ from protocols.pubsub.publishing.publisher import Publishing
 from protocols.pubsub.publishing.spread import AttributeCell, trees_of
 from protocols.pubsub.tree.cell_map import CellMap
 from protocols.pubsub.tree.cells import SIDE, WHOLE, Target, ancestor, children, level, parent, sibling
+from protocols.pubsub.tree.messages import LOAN_MESSAGES
 
 SCHEMA = "trades"
 
@@ -256,7 +257,7 @@ class Events(Plugin):
     """Publishes and forwards; the tree and the leaves are the test's."""
 
     name: ClassVar[str] = "events"
-    messages = MESSAGES
+    messages = (*MESSAGES, *LOAN_MESSAGES)
     metrics = (*publisher.METRICS, *forwarding.METRICS)
     events = EVENTS
     Config: ClassVar[type[PluginConfig]] = PubSubConfig

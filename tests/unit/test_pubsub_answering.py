@@ -38,6 +38,7 @@ class Answers(Plugin):
         self.answering = Answering(host)
         self.taken: list[tuple[EventAck, PeerRef]] = []
         self.answering.take = lambda ack, leaf: self.taken.append((ack, leaf))
+        self.answering.awaits = lambda ack: True
         self.add_parts(self.answering)
 
 

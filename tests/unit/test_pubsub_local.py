@@ -28,10 +28,14 @@ class Listener:
     def __init__(self, number: int) -> None:
         self.number = number
         self.heard: list[int] = []
+        self.failed: list[str] = []
         self.duplicates = self.lost = 0
 
     def give(self, item: TakenEvent, writes: Writes) -> None:
         self.heard.append(number_of(item.shown))
+
+    def fail(self, why: str) -> None:
+        self.failed.append(why)
 
     def note_duplicate(self) -> None:
         self.duplicates += 1
@@ -114,14 +118,13 @@ def test_only_the_current_filter_of_a_subscription_gets_events_but_all_are_wante
 
 
 def test_a_subscription_whose_filter_cannot_be_tried_is_told_of_and_gets_nothing() -> None:
-    node, ended = local(), []
-    node.on_failed = lambda receiver, why: ended.append((receiver.number, why))
+    node = local()
     good, bad = Listener(1), Listener(2)
     node.add(good, PlainSchema(), 1, "price > 1", is_current=True)
     entry = node.add(bad, PlainSchema(), 2, "price > 2", is_current=True)
     node._side(PlainSchema()).index.failed[entry.sub.filter] = "a bug"
     assert take(node, 1, 5)
-    assert (good.heard, bad.heard, ended) == ([1], [], [(2, "a bug")])
+    assert (good.heard, bad.heard, good.failed, bad.failed) == ([1], [], [], ["a bug"])
 
 
 def test_a_later_version_of_a_schema_gets_an_index_of_its_own() -> None:

@@ -63,7 +63,8 @@ class _Line:
 
 
 class Deliverer(Part):
-    """All streams to subscribers' nodes. ``pending_changed(event, change)`` is told of each item that comes or goes."""
+    """All streams to subscribers' nodes. ``pending_changed(event, change)`` is told of each item that comes or goes;
+    who makes the items sets it (`protocols.pubsub.matching.leaf_events`), and is made after this."""
 
     def __init__(
         self,
@@ -78,7 +79,7 @@ class Deliverer(Part):
         self._host, self.config, self._leaves, self._subscribers = host, config, leaves, subscribers
         self.ledger, self._multicast = ledger, multicast
         self.keeping = Safekeeping(host, config, schemas, ledger, self._is_safe, self._wake, self._reset)
-        self.pending_changed: Callable[[EventId, int], None] = lambda event_id, change: None
+        self.pending_changed: Callable[[EventId, int], None]
         self.bytes = 0
         self._lines: dict[NodeId, _Line] = {}
         self._to_send: dict[NodeId, None] = {}

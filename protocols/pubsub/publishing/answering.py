@@ -75,9 +75,9 @@ class Answering(Part):
 
     def __init__(self, host: Host) -> None:
         self._host = host
-        self.take: Callable[[EventAck, PeerRef], None] = lambda ack, leaf: None
-        """Given what a leaf's root says of this node's own events."""
-        self.awaits: Callable[[EventAck], bool] = lambda ack: True
+        self.take: Callable[[EventAck, PeerRef], None]
+        """Set by who makes the publisher, as is `awaits`. Given what a leaf's root says of this node's own events."""
+        self.awaits: Callable[[EventAck], bool]
         """Whether this node waits for an answer to one of these events; others are not worth looking at the proof."""
         self._ways: OrderedDict[_EventKey, _Way] = OrderedDict()
         self._kept: deque[_Kept] = deque()

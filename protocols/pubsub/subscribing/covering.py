@@ -33,11 +33,19 @@ class Covering:
     """Installs filters, or finds others that cover them. ``on_progress`` hears when a filter has come further;
     ``on_refused``, with the reason, of one that leaves do not keep; ``on_placed`` of one whose pieces set out."""
 
-    def __init__(self, host: Host, installer: Installer, local: LocalSubscriptions, points: Points) -> None:
+    def __init__(
+        self,
+        host: Host,
+        installer: Installer,
+        local: LocalSubscriptions,
+        points: Points,
+        *,
+        on_progress: Callable[[Form], None],
+        on_refused: Callable[[Form, str], None],
+        on_placed: Callable[[Form], None],
+    ) -> None:
         self._host, self._installer, self._local, self._points = host, installer, local, points
-        self.on_progress: Callable[[Form], None] = lambda form: None
-        self.on_refused: Callable[[Form, str], None] = lambda form, why: None
-        self.on_placed: Callable[[Form], None] = lambda form: None
+        self._on_progress, self._on_refused, self._on_placed = on_progress, on_refused, on_placed
         self._placed: dict[str, dict[Form, None]] = {}
         """The forms with a place of their own, by schema, oldest first."""
         self._by_text: dict[tuple[str, str], dict[Form, None]] = {}
@@ -66,9 +74,9 @@ class Covering:
         except Unavailable as error:
             self._unlist(form)
             form.points = ()
-            self.on_refused(form, str(error))
+            self._on_refused(form, str(error))
         else:
-            self.on_placed(form)
+            self._on_placed(form)
 
     @staticmethod
     def _keep_of(form: Form) -> Keep:
@@ -140,7 +148,7 @@ class Covering:
         if progress is InstallProgress.REPLICATED:
             self._stop_awaiting(form)
         if not form.is_leaving:
-            self.on_progress(form)
+            self._on_progress(form)
         for other in list(form.covered):
             self._come_to(other, progress)
 
@@ -162,7 +170,7 @@ class Covering:
         for other in relying:
             self._place_again(other)
         if not form.is_leaving:
-            self.on_refused(form, why)
+            self._on_refused(form, why)
 
     def _place_again(self, form: Form) -> None:
         form.cover, form.progress = None, InstallProgress.WANTED

@@ -60,6 +60,9 @@ class LocalReceiver(Protocol):
     def note_lost(self, loss: FeedLoss, writes: Writes) -> None:
         """At most so many events that it would have got were dropped on their way."""
 
+    def fail(self, why: str) -> None:
+        """Its filter cannot be tried on an event, and why not."""
+
     def believes(self, leaf: NodeId, count: int) -> int:
         """How many of these events it takes for lost because this node says so."""
 
@@ -130,8 +133,6 @@ class LocalSubscriptions:
         self._host, self._make_index = host, make
         self.window = TakenWindow(config.dedupe_window)
         self._writes = Writes()
-        self.on_failed: Callable[[LocalReceiver, str], None] = lambda receiver, why: None
-        """The filter of a subscription cannot be tried, and why not. Set by who makes the parts."""
         self._sides: dict[str, _Side] = {}
         self._blocking: dict[Entry, None] = {}
         self._expected: dict[LocalReceiver, tuple[str, float]] = {}
@@ -283,7 +284,7 @@ class LocalSubscriptions:
         if failed:
             for entry in [entry for entry in found if entry.sub.filter in failed]:
                 self._host.count("peerd_pubsub_failed_filters_total")
-                self.on_failed(entry.receiver, failed[entry.sub.filter])
+                entry.receiver.fail(failed[entry.sub.filter])
             found = [entry for entry in found if entry.sub.filter not in failed]
         return found
 

@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from enum import IntEnum
-from typing import Any, Final
+from typing import Any, Final, Protocol
 
 from peerd.ids import NodeId, format_id
 from peerd.lib.feed import Feed, FeedLoss, Policy
@@ -70,11 +70,22 @@ class Form:
         return self.placement is not None and not self.is_leaving and not self.subscription.group
 
 
+class SubscriptionKeeper(Protocol):
+    """All subscriptions of this node, as one of them sees them."""
+
+    def is_leaf(self, subscription: Subscription, node: NodeId) -> bool:
+        """Whether a node has a piece of it, as far as is known."""
+
+    def end_failed(self, subscription: Subscription, why: str) -> None:
+        """Its filter cannot be tried on an event: it is to end."""
+
+
 class Subscription:
     """Implements `protocols.pubsub.subscribing.local.LocalReceiver`."""
 
     def __init__(
         self,
+        keeper: SubscriptionKeeper,
         number: int,
         schema: str,
         document: Any,
@@ -85,6 +96,7 @@ class Subscription:
         since_ms: int,
         owner: str = "",
     ) -> None:
+        self._keeper = keeper
         self.number, self.schema, self.name, self.group = number, schema, name, group
         self.document = document
         """Its filter, as the client gave it, until the schema is known; then its text."""
@@ -108,8 +120,6 @@ class Subscription:
         self.delivered = self.duplicates = 0
         self.missed: Counter[tuple[str, str]] = Counter()
         """Events that were lost on their way, by who says so, and why."""
-        self.is_leaf: Callable[[NodeId], bool] = lambda node: False
-        """Whether a node has a piece of it, as far as is known; set by who makes it."""
         self.unread_since: float | None = None
         self.waiting: list[Callable[[Told], None]] = []
         """Who waits for its events to come."""
@@ -162,10 +172,14 @@ class Subscription:
     def believes(self, leaf: NodeId, count: int) -> int:
         """See `LocalReceiver.believes`. Any node may say that events were lost; it takes a leaf of this subscription to
         be believed, as far as is known at this moment, and of others a few."""
-        if self.is_leaf(leaf):
+        if self._keeper.is_leaf(self, leaf):
             return count
         said = sum(number for (by, _), number in self.missed.items() if by == format_id(leaf))
         return max(0, min(count, DOUBTFUL_MAX - said))
+
+    def fail(self, why: str) -> None:
+        """See `LocalReceiver.fail`."""
+        self._keeper.end_failed(self, why)
 
     def note_duplicate(self) -> None:
         """See `LocalReceiver.note_duplicate`."""

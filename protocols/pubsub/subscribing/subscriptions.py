@@ -29,7 +29,7 @@ from protocols.pubsub.subscribing.covering import Covering, Points
 from protocols.pubsub.subscribing.inlets import DurableInlet, MemoryInlet
 from protocols.pubsub.subscribing.installation import Installation
 from protocols.pubsub.subscribing.installer import Installer
-from protocols.pubsub.subscribing.local import LocalReceiver, LocalSubscriptions
+from protocols.pubsub.subscribing.local import LocalSubscriptions
 from protocols.pubsub.subscribing.saved import SavedSubscription, SavedSubscriptions
 from protocols.pubsub.subscribing.subscription import Form, InstallProgress, Subscription, Told
 
@@ -72,11 +72,15 @@ class Subscriptions(Part):
     ) -> None:
         self._host, self._config, self._schemas = host, config, schemas
         self._installer, self.local = installer, local
-        local.on_failed = self._end_failed
-        self._covering = Covering(host, installer, local, points)
-        self._covering.on_progress = self._progressed
-        self._covering.on_refused = self._refused
-        self._covering.on_placed = self._placed
+        self._covering = Covering(
+            host,
+            installer,
+            local,
+            points,
+            on_progress=self._progressed,
+            on_refused=self._refused,
+            on_placed=self._placed,
+        )
         self._saved, self._refusals = SavedSubscriptions(host), Refusals(host)
         self._read = ReadPlaces(host.store, self._saved.begun)
         """Up to which number of its feed each durable one has been read."""
@@ -95,7 +99,7 @@ class Subscriptions(Part):
         for saved in sorted(self._saved.values(), key=lambda saved: not saved.points):
             policy = Policy(saved.policy)
             what = saved.number, saved.schema_name, saved.document
-            subscription = Subscription(*what, name=saved.name, group=saved.group, policy=policy, since_ms=0)
+            subscription = Subscription(self, *what, name=saved.name, group=saved.group, policy=policy, since_ms=0)
             subscription.owner = saved.owner
             subscription.was_received = True
             subscription.keep_s, subscription.keep_bytes = saved.keep_s, saved.bytes_max
@@ -154,6 +158,7 @@ class Subscriptions(Part):
         if request.retained:
             since_ms = SINCE_RETAINED
         subscription = Subscription(
+            self,
             self._host.rng.getrandbits(NUMBER_BITS),
             request.schema_name,
             request.filter,
@@ -215,9 +220,9 @@ class Subscriptions(Part):
         self._end(subscription, ENDED)
         return self.view(subscription)
 
-    def _end_failed(self, subscription: LocalReceiver, why: str) -> None:
+    def end_failed(self, subscription: Subscription, why: str) -> None:
         """Its filter cannot be tried on an event: it ends, and its readers are told why."""
-        if isinstance(subscription, Subscription) and not subscription.is_ending:
+        if not subscription.is_ending:
             reason = f"its filter could not be tried on an event, which is a defect of peerd: {why}"
             self._end(subscription, reason)
 
@@ -299,11 +304,10 @@ class Subscriptions(Part):
         return round(self._host.wall_time() * 1000)
 
     def _enter(self, subscription: Subscription) -> None:
-        subscription.is_leaf = lambda node: self._is_leaf(subscription, node)
         self._all.add(subscription)
         self._host.gauge("peerd_pubsub_local_subscriptions", len(self._all))
 
-    def _is_leaf(self, subscription: Subscription, node: NodeId) -> bool:
+    def is_leaf(self, subscription: Subscription, node: NodeId) -> bool:
         """Whether a node has a piece of it, or of what covers it, as far as is known here."""
         form = subscription.current
         if form is not None and form.cover is not None:
