@@ -131,6 +131,13 @@ def test_events_lie_where_they_are_told_to() -> None:
     assert row["focus"] == 0.01 and row["pairs_missing"] == 0 and row["event_bytes_peak"] > 1
 
 
+def test_a_crowd_subscribes_to_the_same_and_gets_its_share_of_the_events() -> None:
+    row = run_point(replace(TINY, experiment="pubsub/crowd", variant={"crowd": 0.5}))
+    assert row["crowd"] == 0.5 and row["pairs_missing"] == row["wrong"] == row["doubled"] == 0
+    crowd_alone = 0.5 * TINY.lookups * 0.5 * TINY.nodes
+    assert row["deliveries"] > 0.5 * crowd_alone
+
+
 def test_experiments_are_found_and_drawn(plain: Row, monkeypatch: pytest.MonkeyPatch) -> None:
     assert [each.name for each in find(["pubsub"])] == [each.name for each in EXPERIMENTS]
     for each in EXPERIMENTS:

@@ -26,7 +26,7 @@ from protocols.pubsub.names import key_of
 from protocols.pubsub.tree.cell_node import CellNode
 from protocols.pubsub.tree.cells import SIDE, WHOLE, alternate
 from protocols.pubsub.tree.growth import GROWN, REPORTED_AFTER
-from protocols.pubsub.tree.heat import ANSWERS_MIN, FAIR_SHARE, HOT_PIECES_MIN, OWN_SHARE
+from protocols.pubsub.tree.heat import ANSWERS_MIN, DELIVERIES_MIN, FAIR_SHARE, HOT_PIECES_MIN, OWN_SHARE
 from protocols.pubsub.tree.leaf_table import LeafTable
 from protocols.pubsub.tree.loans import LEASE_S
 from protocols.pubsub.tree.merging import Merge
@@ -298,7 +298,17 @@ def test_a_leaf_stays_where_there_is_no_other_place(is_own: bool) -> None:
     host, plugin = leaf()
     one_copy_each(host, plugin)
     look_elsewhere(host, None, host.peer if is_own else None)
-    assert cell(plugin).split is None and cell(plugin).loans is not None, "so it is shared instead"
+    assert cell(plugin).split is None and host.requests == []
+
+
+def test_a_leaf_with_no_other_place_is_shared_if_it_has_deliveries_enough() -> None:
+    host, plugin = leaf()
+    for _ in range(math.ceil(DELIVERIES_MIN) + 1):
+        events_come(plugin, copies=1)
+    plugin.rendezvous.heat.note_sent(2 * math.ceil(DELIVERIES_MIN) * weight(copies=1))
+    answer(questions(host), [100] * 6)
+    look_elsewhere(host, None, host.peer)
+    assert cell(plugin).split is None and cell(plugin).loans is not None
 
 
 def test_other_places_are_not_looked_for_by_a_node_that_is_not_hot() -> None:

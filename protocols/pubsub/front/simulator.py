@@ -6,7 +6,7 @@ from functools import partial
 from random import Random
 from typing import Any, Final
 
-from peerd.api import Plugin
+from peerd.api import Host, Plugin
 from peerd.errors import Unavailable
 from peerd.sim.simulation import Place, Simulation
 from peerd.sim.swarm.work import SwarmWork
@@ -53,6 +53,14 @@ PROOF_DELAY_S: Final = 12.0
 PROOF_EVENTS: Final = 10
 
 
+class EagerPubSub(PubSub):
+    """Shares a leaf for a few deliveries, which is all that there is in a seed."""
+
+    def start(self, host: Host) -> None:
+        super().start(host)
+        self.rendezvous.heat.deliveries_min = 0.0
+
+
 class PubSubTraffic(SwarmWork):
     """Nodes subscribe, publish and end subscriptions. What arrives must be right, and in the calm ring all must arrive.
 
@@ -75,7 +83,7 @@ class PubSubTraffic(SwarmWork):
 
     @classmethod
     def plugin(cls, index: int) -> Plugin:
-        return PubSub(PubSubConfig.model_validate({**SETTINGS, "leaf_capacity": 4 + index % 5}))
+        return EagerPubSub(PubSubConfig.model_validate({**SETTINGS, "leaf_capacity": 4 + index % 5}))
 
     def act(self, place: Place) -> None:
         self._judge.read()

@@ -50,6 +50,8 @@ OWN_SHARE: Final = 0.25
 """A node hands its own events over only if they are so much of what it sends for events."""
 WORTH_SHARING: Final = 0.25
 """A leaf with less than this share of what its node sends is not shared."""
+DELIVERIES_MIN: Final = 4.0
+"""A leaf that delivers to other nodes less often a second is not shared: each helper takes two messages a second."""
 CALM_SHARE: Final = 0.75
 """A node goes on handing its events over until its load is below this share of what began it."""
 HOT_PIECES_MIN: Final = 2
@@ -90,6 +92,7 @@ class Heat(Part):
         self._coming = Meter()
         """What leaves that are being moved here will send: it fades as fast as `_sent` comes to count it."""
         self.handing_over = HandingOver(forest.host)
+        self.deliveries_min = DELIVERIES_MIN
         self._look_at = 0.0
         self._has_published_much = False
         """At the last look it was too busy because of its own events. One event may do that for a minute, so it needs
@@ -239,6 +242,8 @@ class Heat(Part):
         sent = self._sent.rate(now)
         busiest = max(self._forest.nodes(), key=lambda node: node.sent.rate(now), default=None)
         if busiest is None or busiest.sent.rate(now) < WORTH_SHARING * sent or not busiest.is_leaf:
+            return None
+        if busiest.copies.rate(now) < self.deliveries_min:
             return None
         if busiest.loans is None:
             is_free = busiest.is_at_rest and self._forest.is_current(busiest)
