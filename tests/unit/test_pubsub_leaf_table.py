@@ -29,6 +29,16 @@ cells = st.builds(cell_at, coordinates, coordinates, st.integers(0, LEVEL_LIMIT)
 places = cells | st.integers(1, 63).map(alternate)
 
 
+@given(st.lists(places, max_size=8))
+def test_nothing_lies_below_an_alternate_whatever_is_reported(claimed: list[int]) -> None:
+    """It was cut into halves that are no cells, and the node's part in publish/subscribe failed: seed 340 of the
+    swarm, after a partition; and any member could have reported that."""
+    table = LeafTable(WHOLE, 100, (alternate(WHOLE),))
+    table.replace(alternate(WHOLE), [LeafEntry(cell, 1) for cell in claimed], 0.0)
+    assert list(table.partition()) == [alternate(WHOLE)]
+    assert [entry.cell for entry in table.entries()] in ([], [alternate(WHOLE)])
+
+
 def grown(draw_splits: list[int], root: int = WHOLE) -> list[int]:
     """The leaves of a tree that began with one leaf, where each number has one of the leaves split, and the last ones
     have some moved."""

@@ -21,6 +21,7 @@ from protocols.pubsub.tree.cells import (
     cell_at,
     children,
     home,
+    is_alternate,
     level,
     lies_within,
     parent,
@@ -79,7 +80,7 @@ class LeafTable:
         for start in self._starts_related(below):
             self._drop(start)
         for entry in entries:
-            is_inside = lies_within(entry.cell, below) and any(lies_within(entry.cell, each) for each in self._parts)
+            is_inside = lies_within(entry.cell, below) and any(_is_of_part(entry.cell, each) for each in self._parts)
             if is_inside and not self._starts_related(entry.cell):
                 self._put(entry, now)
         changed = self._cells(below) != before
@@ -200,6 +201,11 @@ def _merged(cell: int, parts: list[LeafEntry]) -> LeafEntry:
     """A cell in place of what is known in it."""
     subs, load = (sum(getattr(part, name) for part in parts) for name in ("subs", "load"))
     return LeafEntry(cell, min(subs, COUNT_MAX), min(load, COUNT_MAX))
+
+
+def _is_of_part(cell: int, part: int) -> bool:
+    """Whether a leaf may be below a part, or be it: an alternate is not split, whatever is claimed."""
+    return cell == part if is_alternate(part) else lies_within(cell, part)
 
 
 def _start(cell: int) -> int:
