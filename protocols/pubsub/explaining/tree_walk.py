@@ -14,7 +14,17 @@ from protocols.pubsub.names import EVERY, Tree
 from protocols.pubsub.schema.book import SchemaBook
 from protocols.pubsub.schema.event_schema import EventSchema
 from protocols.pubsub.service import NotDone
-from protocols.pubsub.tree.cells import SIDE, WHOLE, alternate, area_of, children, is_alternate, text
+from protocols.pubsub.tree.cells import (
+    LEVEL_LIMIT,
+    SIDE,
+    WHOLE,
+    alternate,
+    area_of,
+    children,
+    is_alternate,
+    level,
+    text,
+)
 from protocols.pubsub.tree.questions import Questions
 from protocols.pubsub.tree.storage import CellAddress
 
@@ -99,9 +109,11 @@ class _TreeWalk:
             self._found[cell] = TreeLeaf(
                 bits=text(cell), state=state, owner=format_id(who.id), subs=answer.subs, load=answer.load, x=x, y=y
             )
-            if state == "inner":
+            if is_alternate(cell):
+                pass  # it has no parts, whatever it says
+            elif state == "inner" and level(cell) < LEVEL_LIMIT:
                 self._waiting += children(cell)
-            elif state == "moved" and not is_alternate(cell):  # an alternate that says so is lying
+            elif state == "moved":
                 self._waiting.append(alternate(cell))
         self._go_on()
 
