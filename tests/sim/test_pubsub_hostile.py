@@ -19,9 +19,9 @@ from protocols.pubsub.front.hostile import (
     LearnsTransfers,
     ManySubscriptions,
     OthersBegin,
-    PubSubBehaviour,
     WrongBatches,
 )
+from protocols.pubsub.front.hostile_base import PubSubBehaviour
 from protocols.pubsub.front.judging import Judge, PublishedEvent, plugin_of
 from protocols.pubsub.front.workload import ThesisWorkload
 from protocols.pubsub.plugin import PubSub

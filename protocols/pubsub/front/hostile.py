@@ -5,16 +5,17 @@ It knows more than a real one could: every subscription with its secret number, 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import ClassVar, Final
 
 from msgspec.structs import replace
 
 from peerd.ids import NodeId
-from peerd.messages import Message, PeerRef, encode_body
+from peerd.messages import PeerRef, encode_body
 from peerd.sim.hostile.member import Behaviour, Decoded, Frame, HostileNode
 from protocols.pubsub.bodies import id_of
 from protocols.pubsub.delivering.messages import HoldEvents, ReleaseEvents
+from protocols.pubsub.front.hostile_base import SOME, PubSubBehaviour, plugin_at, spoilt
 from protocols.pubsub.messages import (
     EVENTS_MAX,
     SUBS_MAX,
@@ -27,7 +28,6 @@ from protocols.pubsub.messages import (
     EndSub,
     Established,
     EventAck,
-    EventBody,
     EventDelivery,
     EventName,
     ExplainQuestion,
@@ -48,103 +48,28 @@ from protocols.pubsub.messages import (
     TreeCells,
 )
 from protocols.pubsub.names import Tree
-from protocols.pubsub.plugin import PubSub
 from protocols.pubsub.publishing.answering import ack_statement
 from protocols.pubsub.publishing.outcomes import PendingPublish
 from protocols.pubsub.tree.cell_node import CellNode
-from protocols.pubsub.tree.cells import LEVEL_LIMIT, SIDE, WHOLE, cell_at, children, level, parent
-from protocols.pubsub.tree.piece import Piece
+from protocols.pubsub.tree.cells import (
+    LEVEL_LIMIT,
+    SIDE,
+    WHOLE,
+    alternate,
+    cell_at,
+    children,
+    home,
+    is_alternate,
+    level,
+    parent,
+)
+from protocols.pubsub.tree.messages import LeafHelper, LendLeaf, LoanQuestion
 from protocols.pubsub.tree.storage import CellAddress
 
-NOTHING: Final = "attr1 < -1"
-"""A filter that no event matches, in the place of somebody's own."""
-SOME: Final = 12
 FEW: Final = 4
 """Of what is said to everybody several times: more at once shows nothing more, and takes long to simulate."""
 MANY: Final = 100
 LONG_MS: Final = 2**32 - 1
-
-
-def plugin_at(node: object) -> PubSub | None:
-    """The plugin of a node, unless it runs without it."""
-    plugins = getattr(node, "plugins", {})
-    plugin = plugins.get(PubSub.name)
-    return plugin if isinstance(plugin, PubSub) else None
-
-
-class PubSubBehaviour(Behaviour):
-    """Base: knows what all nodes know."""
-
-    gap_s: ClassVar[float] = 1.0
-
-    def __init__(self, node: HostileNode) -> None:
-        super().__init__(node)
-        self.said = 0
-        """How often it has struck: a test of a behaviour that never does would show nothing."""
-
-    def act(self) -> None:
-        self.said += self.strike()
-
-    def strike(self) -> int:
-        """Do harm; how much was said."""
-        return 0
-
-    def plugins(self) -> Iterator[PubSub]:
-        """Those of all other nodes that run."""
-        for place in self.node.party.simulation.live_nodes():
-            plugin = plugin_at(place.node)
-            if plugin is not None and place.id != self.node.peer.id:
-                yield plugin
-
-    def cells(self) -> list[CellNode]:
-        """All cells of all trees that other nodes are the root of."""
-        return [cell for plugin in self.plugins() for cell in plugin.rendezvous.forest.nodes()]
-
-    def some_cells(self, most: int = SOME) -> list[CellNode]:
-        """Some of them."""
-        found = self.cells()
-        return self.rng.sample(found, min(most, len(found)))
-
-    def pieces(self) -> list[tuple[CellNode, Piece]]:
-        """Some pieces of others, and where they are kept."""
-        mine = self.node.peer.id
-        found = [
-            (cell, piece)
-            for cell in self.cells()
-            for piece in cell.pieces.values()
-            if piece.is_kept and piece.sub.subscriber.id != mine
-        ]
-        return self.rng.sample(found, min(SOME, len(found)))
-
-    def under_way(self) -> list[PendingPublish]:
-        """Events of others that are not acknowledged yet."""
-        return [event for plugin in self.plugins() for event in plugin.publishing._under_way.values()]
-
-    def past_events(self, most: int = SOME) -> list[tuple[str, EventBody]]:
-        """Some events that others remember, and their schema."""
-        found = [
-            (past.schema, past.event)
-            for plugin in self.plugins()
-            for number in range(*plugin.delivering.history.bounds)
-            if (past := plugin.delivering.history.get(number)) is not None
-        ]
-        return self.rng.sample(found, min(most, len(found)))
-
-    def everybody_in_turn(self, message: Message) -> int:
-        """Say it to all, on their own links."""
-        others = self.node.others()
-        for peer in others:
-            self.node.say(peer, message)
-        return len(others)
-
-    def route(self, place: CellAddress, message: Message) -> None:
-        """Have it routed to the root of a cell."""
-        self.node.overlay.route(place.key, message)
-
-
-def spoilt(sub: SubObject) -> SubObject:
-    """Somebody's piece, newer than his own, and with a filter that nothing matches."""
-    return replace(sub, version=sub.version + 1, filter=NOTHING)
 
 
 class ForgedSubscriptions(PubSubBehaviour):
@@ -238,8 +163,9 @@ class EndsForOthers(PubSubBehaviour):
         pieces = self.pieces()
         for cell, piece in pieces:
             sub, schema = piece.sub, cell.place.tree.schema
-            owner = self.node.party.simulation.find(self.node.party.simulation.oracle().root(cell.key)).peer
-            self.node.ask(owner, EndSub(schema, sub.sid, sub.piece, sub.version + 1, sub.attribute, cell.cell))
+            self.node.ask(
+                self.root_of(cell.place), EndSub(schema, sub.sid, sub.piece, sub.version + 1, sub.attribute, cell.cell)
+            )
             for status in (PieceStatus.GONE, PieceStatus.QUOTA, PieceStatus.REPLICATED):
                 told = Kept(schema, sub.sid, sub.piece, sub.version, cell.cell, status)
                 self.node.say(sub.subscriber, told)
@@ -254,8 +180,9 @@ class InsertsForOthers(PubSubBehaviour):
     def strike(self) -> int:
         pieces = self.pieces()
         for cell, piece in pieces[:1]:
-            owner = self.node.party.simulation.find(self.node.party.simulation.oracle().root(cell.key)).peer
-            self.node.ask(owner, InsertSub(cell.place.tree.schema, spoilt(piece.sub), cell.cell, 600))
+            self.node.ask(
+                self.root_of(cell.place), InsertSub(cell.place.tree.schema, spoilt(piece.sub), cell.cell, 600)
+            )
         return len(pieces)
 
 
@@ -331,8 +258,8 @@ class LyingAcks(PubSubBehaviour):
         claimed = [(each.attribute, cell) for each in ack.covered for cell in each.cells]
         if plugin is None or not claimed:
             return
-        simulation, (attribute, cell) = self.node.party.simulation, claimed[0]
-        root = simulation.find(simulation.oracle().root(CellAddress(Tree(ack.schema, attribute), cell).key)).peer
+        attribute, cell = claimed[0]
+        root = self.root_of(CellAddress(Tree(ack.schema, attribute), cell))
         body = encode_body(ack)
         proof = plugin.host.sign(ack_statement(publisher.id, root, body))
         self.node.say(publisher, CarriedAck(publisher.id, root, body, proof))
@@ -341,6 +268,25 @@ class LyingAcks(PubSubBehaviour):
         """Those that it is not the root of: of its own it may say what it likes."""
         oracle, tree = self.node.party.simulation.oracle(), Tree(schema, attribute)
         return tuple(cell for cell in cells if oracle.root(CellAddress(tree, cell).key) != self.node.peer.id)
+
+
+class FalseLoans(PubSubBehaviour):
+    """Lends leaves of others, takes loans back, wants to serve, and names itself as the helper of roots."""
+
+    name = "shares leaves of others"
+
+    def strike(self) -> int:
+        cells = self.some_cells()
+        for cell in cells:
+            place, number = (*cell.place.tree, cell.cell), self.rng.getrandbits(62) + 1
+            subs = tuple(spoilt(piece.sub) for piece in [*cell.pieces.values()][:SOME])
+            for peer in self.node.others():
+                self.node.ask(peer, LendLeaf(*place, number, True, subs))
+                self.node.ask(peer, LendLeaf(*place, 0))
+                self.node.say(peer, LeafHelper(*place, self.node.peer))
+            for known in (number, *(loan.number for loan in (cell.loans.of.values() if cell.loans else ()))):
+                self.node.ask(self.root_of(cell.place), LoanQuestion(*place, known, 0))
+        return len(cells)
 
 
 class FalseOrders(PubSubBehaviour):
@@ -369,12 +315,12 @@ class FalseReports(PubSubBehaviour):
     def strike(self) -> int:
         cells = self.some_cells()
         for cell in cells:
-            if level(cell.cell) + 2 > LEVEL_LIMIT:
+            if level(cell.cell) + 2 > LEVEL_LIMIT or is_alternate(cell.cell):
                 continue
-            for half in children(cell.cell):
-                deep = children(half)[0]
-                for entries in ((LeafEntry(half, 0),), (LeafEntry(deep, 9),), ()):
-                    self.route(cell.place, LeafUpdate(*cell.place.tree, cell.cell, half, entries))
+            for part in (*children(cell.cell), alternate(cell.cell)):
+                deep = children(home(part))[0]  # an alternate has no halves
+                for entries in ((LeafEntry(part, 0),), (LeafEntry(deep, 9),), ()):
+                    self.route(cell.place, LeafUpdate(*cell.place.tree, cell.cell, part, entries))
         return len(cells)
 
 
@@ -556,7 +502,17 @@ BOMBS: Final = (
 """Filters of at most 8 KiB that a careless reader takes seconds for, or dies of."""
 KINDS: Final[tuple[type[PubSubBehaviour], ...]] = (
     *(ForgedSubscriptions, ForgedTransfers, LearnsTransfers, EndsForOthers, InsertsForOthers, ManySubscriptions),
-    *(Strangers, LyingAcks, FalseOrders, FalseReports, FalseEvents, OthersBegin, WrongBatches, HeldForOthers),
+    *(
+        Strangers,
+        LyingAcks,
+        FalseLoans,
+        FalseOrders,
+        FalseReports,
+        FalseEvents,
+        OthersBegin,
+        WrongBatches,
+        HeldForOthers,
+    ),
     *(RepeatedEvents, FalseLeaves, FullSpeed, QuestionFlood, FilterBombs),
 )
 BEHAVIOURS: Final[Mapping[str, type[Behaviour]]] = {kind.name: kind for kind in KINDS}
