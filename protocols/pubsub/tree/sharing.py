@@ -254,12 +254,14 @@ class Sharing(Part):
 
     def _may_borrow(self, place: CellAddress, root: PeerRef) -> bool:
         """Nobody but the root of a leaf lends it; and that is not this node itself, as far as it knows."""
-        if not self._forest.knows_schema(place.tree.schema):
-            self._schemas.fetch(place.tree.schema, lambda schema, why_not: None)  # it may be asked again
-            return False
         has_room = place in self._borrowed or len(self._borrowed) < BORROWED_MAX
         is_other = self._forest.standing(place.key) is Standing.OTHER
-        return has_room and is_other and may_be_root(self._host, root.id, place.key)
+        if not (has_room and is_other and may_be_root(self._host, root.id, place.key)):
+            return False
+        is_known = self._forest.knows_schema(place.tree.schema)
+        if not is_known:
+            self._schemas.fetch(place.tree.schema, lambda schema, why_not: None)  # it may be asked again
+        return is_known
 
     def _take(self, borrowed: _Borrowed, sub: SubObject) -> bool:
         """Take a piece in; whether that could be done now."""
