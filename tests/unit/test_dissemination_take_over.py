@@ -8,9 +8,10 @@ import pytest
 from hypothesis import given, strategies as st
 
 from peerd.ids import NodeId, format_id
+from peerd.lib.leases import DRIFT_MAX
 from peerd.messages import PeerRef
 from protocols.dissemination.models import StreamSpec
-from protocols.dissemination.producer.fencing import DRIFT_MAX, RANK_S, STOP_SHARE, may_take_over_at, stops_at
+from protocols.dissemination.producer.fencing import RANK_S, STOP_SHARE, may_take_over_at, stops_at
 from protocols.dissemination.stream import (
     STANDBYS_MAX,
     TAKE_OVER_TERMS,

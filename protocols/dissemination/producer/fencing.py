@@ -2,15 +2,14 @@
 
 The lock is the stream's record. The root of its key lets another node write one when the producer's has lapsed, so no
 sooner than a lease after the producer has sent its last renewal, by the root's clock. The producer counts from the same
-moment, by its own clock, and stops earlier: so much earlier that clocks may run fast or slow by `DRIFT_MAX`.
+moment, by its own clock, and stops earlier: so much earlier that clocks may run fast or slow by
+`peerd.lib.leases.DRIFT_MAX`.
 """
 
 from __future__ import annotations
 
 from typing import Final
 
-DRIFT_MAX: Final = 0.05
-"""A second by any clock is a second give or take this share of it. Crystals are off by a thousandth of that."""
 STOP_SHARE: Final = 0.85
 """A producer whose record was not renewed stops after this share of the lease: less than (1 - DRIFT_MAX) / (1 +
 DRIFT_MAX), for then it has stopped by the time that the lease is over by any clock."""
