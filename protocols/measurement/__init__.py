@@ -1,0 +1,1 @@
+"""Measurement queries with guaranteed bounds (Chandramouli): see docs/architecture.md for the rooms of a protocol."""

@@ -1,0 +1,107 @@
+"""One node's part in the guarantee: owner of its measurements, holder of others', provider of both. Pure.
+
+What holds (docs name it the guarantee): of an answer that is not stale, with the age a and a claim that begins with the
+sample s, there is a moment, at most a before the answer, up to which the value was inside the interval ever since s, by
+the owner's readings. That needs no bound on delay, order, loss, pauses and restarts; only that clocks keep to
+`peerd.lib.leases.DRIFT_MAX`, and that providers say what they know.
+"""
+
+from __future__ import annotations
+
+from peerd.frozen import Frozen
+from peerd.ids import NodeId
+from protocols.measurement.guarantee.answered import Answered
+from protocols.measurement.guarantee.holder import Heard, Holder
+from protocols.measurement.guarantee.owner import Owner
+from protocols.measurement.guarantee.provider import Provider
+from protocols.measurement.guarantee.words import BoundClaim, CacheAsk, CacheUpdate, Effect, Known, Measurement, Terms
+
+
+class CacheAnswer(Frozen):
+    """A value, for whoever asks. ``provider``: who told this node, or the node itself."""
+
+    claim: BoundClaim
+    age_s: float
+    provider: NodeId
+    is_stale: bool
+
+
+class Caching:
+    """Events go in as method calls, with the time by this node's clock; each returns what is to be done, in order."""
+
+    def __init__(self, me: NodeId, boot: int, terms: Terms) -> None:
+        self.me, self._terms = me, terms
+        self.owner = Owner(me, boot)
+        self.holder = Holder(boot, terms)
+        self.provider = Provider(boot, terms, self.fresh)
+        self._answered = Answered(terms.max_age_s)
+
+    # Owner
+
+    def sampled(self, name: str, value: float, asked_at: float, now: float) -> list[Effect]:
+        """The source of an own measurement was asked at that time, and has answered."""
+        measurement = self.owner.sampled(name, value, asked_at)
+        return [] if measurement is None else self._changed(measurement, now, is_continuous=True)
+
+    def failed(self, name: str, now: float) -> list[Effect]:
+        """The source of an own measurement has not answered, and is not going to."""
+        return self._changed(self.owner.failed(name), now, is_continuous=False)
+
+    # Holder
+
+    def want(self, measurement: Measurement, half_width: float, provider: NodeId, now: float) -> list[Effect]:
+        """Hold a measurement of another node from now on, as that provider tells it."""
+        return self.holder.want(measurement, half_width, provider, now)
+
+    def unwant(self, measurement: Measurement, now: float) -> list[Effect]:
+        """Hold it no more."""
+        return [*self.holder.unwant(measurement, now), *self._changed(measurement, now, is_continuous=False)]
+
+    # Messages and time
+
+    def asked(self, holder: NodeId, ask: CacheAsk, now: float) -> list[Effect]:
+        """A node asks this one to provide."""
+        return self.provider.asked(holder, ask, now)
+
+    def heard(self, provider: NodeId, word: CacheUpdate, now: float) -> list[Effect]:
+        """A provider says something."""
+        return self._done(self.holder.heard(provider, word, now), now)
+
+    def tick(self, now: float) -> list[Effect]:
+        """To be called a few times in each `Terms.update_s`."""
+        return [*self._done(self.holder.tick(now), now), *self.provider.tick(now)]
+
+    def _done(self, done: Heard, now: float) -> list[Effect]:
+        effects = list(done.effects)
+        for change in done.changes:
+            effects += self._changed(change.measurement, now, is_continuous=change.is_continuous)
+        return [*effects, *self.provider.renewed(done.renewed, now)]
+
+    def _changed(self, measurement: Measurement, now: float, *, is_continuous: bool) -> list[Effect]:
+        effects = self.provider.changed(measurement, now, is_continuous=is_continuous)
+        return effects if self._known(measurement) else [*effects, *self._answered.dropped(measurement, now)]
+
+    # Reading
+
+    def _known(self, measurement: Measurement) -> Known | None:
+        return self.owner.known(measurement) or self.holder.known(measurement)
+
+    def fresh(self, measurement: Measurement, now: float) -> Known | None:
+        """What this node knows and may pass on."""
+        known = self._known(measurement)
+        return known if known is not None and now - known.basis <= self._terms.max_age_s else None
+
+    def read(
+        self, measurement: Measurement, now: float, client: str = "", max_age_s: float | None = None
+    ) -> CacheAnswer | None:
+        """What this node knows; ``None``: nothing. The client is told if that turns out to be vouched for no more."""
+        known, held = self._known(measurement), self.holder.held.get(measurement)
+        if known is None and held is not None:
+            return CacheAnswer(held.claim, max(0.0, now - held.basis), held.provider, is_stale=True)
+        if known is None:
+            return None
+        age_s = max(0.0, now - known.basis)
+        limit_s = self._terms.max_age_s if max_age_s is None else min(max_age_s, self._terms.max_age_s)
+        if client and age_s <= limit_s:
+            self._answered.note(client, measurement, now)
+        return CacheAnswer(known.claim, age_s, held.provider if held is not None else self.me, is_stale=age_s > limit_s)

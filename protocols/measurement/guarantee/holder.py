@@ -1,0 +1,236 @@
+"""What a node holds of other nodes' measurements: cache entries (section 2.2). Pure.
+
+A value counts as fresh by its age alone, which is reckoned from the owner's reading on, along the whole way, by the
+clocks of those who had it, each rounded up. So a cache in the middle cannot keep a value fresh by itself, and nor can
+two that provide for each other.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Final
+
+from peerd.frozen import Frozen
+from peerd.ids import NodeId
+from peerd.lib.leases import Asks, at_most
+from protocols.measurement.guarantee.words import (
+    BoundClaim,
+    CacheAsk,
+    CacheEntry,
+    CacheUpdate,
+    Current,
+    Effect,
+    Known,
+    Measurement,
+    ProviderLost,
+    SendTo,
+    Terms,
+    Want,
+)
+
+WANTED_MAX: Final = 64
+"""Measurements in one question."""
+NEVER: Final = float("-inf")
+
+
+@dataclass(slots=True)
+class HeldValue:
+    """A value from a provider. One that is not ``vouched`` for is kept for those who want a stale one."""
+
+    provider: NodeId
+    boot: int
+    number: int
+    claim: BoundClaim
+    basis: float
+    vouched: bool = True
+
+
+@dataclass(slots=True)
+class ProviderEdge:
+    """One provider."""
+
+    asks: Asks = field(default_factory=Asks)
+    boot: int = 0
+    asked_at: float = NEVER
+    drops: set[Measurement] = field(default_factory=set)
+
+
+class WantedValue(Frozen):
+    """What this node wants, and from whom."""
+
+    half_width: float
+    provider: NodeId
+
+
+class CacheChange(Frozen):
+    """This node holds another claim, or none any more. ``is_continuous``: the one before held until this one."""
+
+    measurement: Measurement
+    is_continuous: bool
+
+
+class Heard(Frozen):
+    """What a word of a provider has done."""
+
+    changes: list[CacheChange]
+    renewed: list[Measurement]
+    effects: list[Effect]
+
+
+class Holder:
+    """All that one node holds."""
+
+    def __init__(self, boot: int, terms: Terms) -> None:
+        self._boot, self._terms = boot, terms
+        self.wanted: dict[Measurement, WantedValue] = {}
+        self.held: dict[Measurement, HeldValue] = {}
+        self._edges: dict[NodeId, ProviderEdge] = {}
+
+    # Wanting
+
+    def want(self, measurement: Measurement, half_width: float, provider: NodeId, now: float) -> list[Effect]:
+        """Hold this from now on. Where another node provides it, it goes on until the new one does."""
+        self.wanted[measurement] = WantedValue(half_width, provider)
+        return self._ask(provider, now)
+
+    def unwant(self, measurement: Measurement, now: float) -> list[Effect]:
+        """Hold it no more, so that nothing is sent for it."""
+        wanted, held = self.wanted.pop(measurement, None), self.held.pop(measurement, None)
+        effects: list[Effect] = []
+        for provider in dict.fromkeys(each.provider for each in (wanted, held) if each is not None):
+            self._up(provider).drops.add(measurement)
+            effects += self._ask(provider, now)
+        return effects
+
+    def _up(self, provider: NodeId) -> ProviderEdge:
+        return self._edges.setdefault(provider, ProviderEdge())
+
+    def _lacks(self, measurement: Measurement, wanted: WantedValue, boot: int) -> bool:
+        held = self.held.get(measurement)
+        if held is None or not held.vouched or (held.provider, held.boot) != (wanted.provider, boot):
+            return True
+        return not held.claim.interval.is_within(wanted.half_width)
+
+    def _ask(self, provider: NodeId, now: float) -> list[Effect]:
+        """Ask a provider for all that is wanted and lacking, and to go on with the rest."""
+        up = self._up(provider)
+        lacking = [
+            Want(measurement, wanted.half_width)
+            for measurement, wanted in self.wanted.items()
+            if wanted.provider == provider and self._lacks(measurement, wanted, up.boot)
+        ]
+        drops = tuple(sorted(up.drops, key=lambda each: (each.owner, each.name)))[:WANTED_MAX]
+        up.drops.difference_update(drops)
+        up.asked_at = now
+        ask = CacheAsk(self._boot, up.asks.ask(now), tuple(lacking[:WANTED_MAX]), drops)
+        return [SendTo(provider, ask)]
+
+    # Hearing
+
+    def heard(self, provider: NodeId, word: CacheUpdate, now: float) -> Heard:
+        """A provider says something, now or any time ago."""
+        done = Heard([], [], [])
+        up = self._edges.get(provider)
+        if up is None or word.holder_boot != self._boot or word.boot < up.boot:
+            return done
+        is_behind = word.boot > up.boot > 0
+        up.boot = word.boot
+        said_at = up.asks.said_at(word.asked, word.since_s)
+        dated = {} if said_at is None else {each.measurement: each.number for each in word.current}
+        for entry in word.entries:
+            is_dated = dated.get(entry.measurement) == entry.number
+            self._take(provider, word.boot, entry, done, is_dated=is_dated)
+        if said_at is not None:
+            for current in word.current:
+                is_behind |= self._renew(provider, word.boot, current, said_at, done)
+        for measurement in word.gone:
+            self._gone(provider, measurement, done)
+        if is_behind:
+            done.effects.extend(self._ask(provider, now))
+        return done
+
+    def _renew(self, provider: NodeId, boot: int, current: Current, said_at: float, done: Heard) -> bool:
+        """A promise stands, said its provider; whether it is one that this node has not got."""
+        held = self.held.get(current.measurement)
+        if held is None or (held.provider, held.boot) != (provider, boot):
+            wanted = self.wanted.get(current.measurement)
+            if wanted is None or wanted.provider != provider:
+                self._up(provider).drops.add(current.measurement)
+            return False
+        if held.number < current.number:
+            self._distrust(current.measurement, held, done)
+            return True
+        if held.number == current.number and held.vouched:
+            held.basis = max(held.basis, said_at - at_most(current.age_s))
+            done.renewed.append(current.measurement)
+        return False
+
+    @staticmethod
+    def _distrust(measurement: Measurement, held: HeldValue, done: Heard) -> None:
+        """Nobody vouches for this any more, as far as this node knows."""
+        if held.vouched:
+            held.vouched = False
+            done.changes.append(CacheChange(measurement, is_continuous=False))
+
+    def _take(self, provider: NodeId, boot: int, entry: CacheEntry, done: Heard, *, is_dated: bool) -> None:
+        """A promise that this node may not have. Its age is in the same word, if it can be told."""
+        wanted, held = self.wanted.get(entry.measurement), self.held.get(entry.measurement)
+        is_here = held is not None and (held.provider, held.boot) == (provider, boot)
+        if wanted is None or (wanted.provider != provider and not is_here):
+            self._up(provider).drops.add(entry.measurement)
+            return
+        if (
+            held is not None
+            and is_here
+            and (entry.number < held.number or (entry.number == held.number and held.vouched))
+        ):
+            return
+        if not (is_dated and entry.claim.interval.is_within(wanted.half_width)):
+            if held is not None and is_here:
+                self._distrust(entry.measurement, held, done)
+            return
+        if held is not None and held.provider != provider:
+            self._up(held.provider).drops.add(entry.measurement)
+        is_continuous = held is not None and is_here and held.vouched and held.number == entry.follows
+        self.held[entry.measurement] = HeldValue(provider, boot, entry.number, entry.claim, NEVER)
+        done.changes.append(CacheChange(entry.measurement, is_continuous))
+
+    def _gone(self, provider: NodeId, measurement: Measurement, done: Heard) -> None:
+        wanted, held = self.wanted.get(measurement), self.held.get(measurement)
+        if held is not None and held.provider == provider:
+            self._distrust(measurement, held, done)
+        if wanted is not None and wanted.provider == provider:
+            done.effects.append(ProviderLost(measurement, provider))
+
+    # Time
+
+    def tick(self, now: float) -> Heard:
+        """Drop what nobody has vouched for in time, and ask those who have not been asked for a while."""
+        done = Heard([], [], [])
+        for measurement, held in self.held.items():
+            if held.vouched and now - held.basis > self._terms.max_age_s:
+                self._distrust(measurement, held, done)
+                if measurement in self.wanted:
+                    done.effects.append(ProviderLost(measurement, held.provider))
+        for provider in list(dict.fromkeys(self._providers())):
+            if now - self._up(provider).asked_at >= self._terms.ask_s:
+                done.effects.extend(self._ask(provider, now))
+        return done
+
+    def _providers(self) -> Iterator[NodeId]:
+        for wanted in self.wanted.values():
+            yield wanted.provider
+        for held in self.held.values():
+            if held.vouched:
+                yield held.provider
+        for provider, up in self._edges.items():
+            if up.drops:
+                yield provider
+
+    def known(self, measurement: Measurement) -> Known | None:
+        """What may be passed on, unless it is too old by now."""
+        held = self.held.get(measurement)
+        if held is None or not held.vouched:
+            return None
+        return Known(held.claim, held.basis, held.claim.interval.centre)

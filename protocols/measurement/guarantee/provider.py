@@ -1,0 +1,208 @@
+"""What a node has promised to its holders: guarantee entries (section 2.2). Pure.
+
+The paper compares each new *value* with the bounds of a holder. Where the provider is itself a cache that is not
+enough: its new interval may reach out of the holder's, and a later value leave the holder's without leaving the
+provider's. So here the interval of a holder contains that of its provider, or the holder is told.
+
+Nothing that is said relies on what this node remembers of its holders: a node that has lost it says nothing, and the
+holders' values grow old.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from typing import Final
+
+from peerd.errors import Bug
+from peerd.ids import NodeId
+from peerd.lib.leases import at_most
+from protocols.measurement.guarantee.interval import around
+from protocols.measurement.guarantee.words import (
+    BoundClaim,
+    CacheAsk,
+    CacheEntry,
+    CacheUpdate,
+    Current,
+    Effect,
+    Known,
+    Measurement,
+    SendTo,
+    Terms,
+    Want,
+)
+
+HOLDERS_MAX: Final = 256
+"""Nodes that one node provides for. Others are told that it does not."""
+GUARANTEES_MAX: Final = 4096
+"""Promises of one node to one holder."""
+HOPS_MAX: Final = 32
+"""Nodes between an owner and a holder. Caches that provide for each other in a circle count up to this, and are rid of
+each other: else each would tell the next of a change for as long as the value is not too old."""
+NEVER: Final = float("-inf")
+
+KnownAt = Callable[[Measurement, float], Known | None]
+"""What a node knows of a measurement at that time, and that is not stale."""
+
+
+@dataclass(slots=True)
+class Guarantee:
+    """A promise to one holder; mirrors its cache entry."""
+
+    number: int
+    half_width: float
+    claim: BoundClaim
+
+
+@dataclass(slots=True)
+class HolderEdge:
+    """One holder."""
+
+    boot: int
+    asked: int = 0
+    heard_at: float = NEVER
+    told_at: float = NEVER
+    """When all promises were last vouched for at once."""
+    vouched_at: float = NEVER
+    """When any was."""
+    guarantees: dict[Measurement, Guarantee] = field(default_factory=dict)
+
+
+class Provider:
+    """All holders of one node."""
+
+    def __init__(self, boot: int, terms: Terms, known: KnownAt) -> None:
+        self._boot, self._terms, self._known = boot, terms, known
+        self.edges: dict[NodeId, HolderEdge] = {}
+        self._numbers = 0
+
+    def asked(self, holder: NodeId, ask: CacheAsk, now: float) -> list[Effect]:
+        """A holder asks for values, or for what it has to go on."""
+        edge = self.edges.get(holder)
+        if edge is None and len(self.edges) >= HOLDERS_MAX:
+            return self._say(holder, HolderEdge(ask.boot), now, gone=[want.measurement for want in ask.wants])
+        is_new = edge is None or edge.boot < ask.boot
+        if edge is None or is_new:
+            edge = self.edges[holder] = HolderEdge(ask.boot, told_at=now)
+        if edge.boot > ask.boot or edge.asked >= ask.number:
+            return []  # of an earlier boot, or overtaken
+        edge.asked, edge.heard_at = ask.number, now
+        for measurement in ask.drops:
+            edge.guarantees.pop(measurement, None)
+        entries, gone = [], []
+        for want in ask.wants:
+            entry = self._promised(edge, want, now)
+            gone.append(want.measurement) if entry is None else entries.append(entry)
+        has_news = is_new or entries or gone  # to a new holder: so that it learns of a restart here
+        return self._say(holder, edge, now, entries, gone) if has_news else []
+
+    def _promised(self, edge: HolderEdge, want: Want, now: float) -> CacheEntry | None:
+        """The promise that a holder lacks, made anew if need be; ``None``: this node cannot make it."""
+        known, before = self._known(want.measurement, now), edge.guarantees.get(want.measurement)
+        if known is None or not _is_enough(known, want.half_width):
+            edge.guarantees.pop(want.measurement, None)
+            return None
+        if before is not None and before.half_width == want.half_width:
+            return CacheEntry(want.measurement, before.number, 0, before.claim)
+        if before is None and len(edge.guarantees) >= GUARANTEES_MAX:
+            return None
+        return self._promise(edge, want, known, 0 if before is None else before.number)
+
+    def _promise(self, edge: HolderEdge, want: Want, known: Known, follows: int) -> CacheEntry:
+        self._numbers += 1
+        interval = around(known.claim.interval, known.level, want.half_width)
+        claim = BoundClaim(known.claim.value, interval, known.claim.since, known.claim.hops + 1)
+        edge.guarantees[want.measurement] = Guarantee(self._numbers, want.half_width, claim)
+        return CacheEntry(want.measurement, self._numbers, follows, claim)
+
+    def changed(self, measurement: Measurement, now: float, *, is_continuous: bool) -> list[Effect]:
+        """This node knows something else of a measurement: tell the holders whose bounds that breaks.
+
+        ``is_continuous``: what it knew before held until now.
+        """
+        effects: list[Effect] = []
+        known = self._known(measurement, now)
+        for holder, edge in self.edges.items():
+            promise = edge.guarantees.get(measurement)
+            if promise is None:
+                continue
+            if known is None or not _is_enough(known, promise.half_width):
+                del edge.guarantees[measurement]
+                effects += self._say(holder, edge, now, gone=[measurement])
+            elif not (is_continuous and promise.claim.interval.contains(known.claim.interval)):
+                want = Want(measurement, promise.half_width)
+                entry = self._promise(edge, want, known, promise.number if is_continuous else 0)
+                effects += self._say(holder, edge, now, [entry], current=self._due_soon(edge, now))
+        return effects
+
+    def renewed(self, measurements: Iterable[Measurement], now: float) -> list[Effect]:
+        """This node was told that these still hold: tell the holders at once, so that age does not add up."""
+        effects: list[Effect] = []
+        some = set(measurements)
+        for holder, edge in self.edges.items():
+            if not some.isdisjoint(edge.guarantees) and (due := self._due_soon(edge, now)):
+                effects += self._say(holder, edge, now, current=due)
+        return effects
+
+    def tick(self, now: float) -> list[Effect]:
+        """To be called a few times in each `Terms.update_s`."""
+        effects: list[Effect] = []
+        for holder, edge in list(self.edges.items()):
+            if not self._may_hold(edge, now):
+                del self.edges[holder]
+            elif now - edge.told_at >= self._terms.update_s and (due := self._due_soon(edge, now)):
+                effects += self._say(holder, edge, now, current=due)
+        return effects
+
+    def _is_heard(self, edge: HolderEdge, now: float) -> bool:
+        """Whether this node vouches for anything to a holder: it was asked to, lately."""
+        return now - edge.heard_at <= self._terms.max_age_s
+
+    def _may_hold(self, edge: HolderEdge, now: float) -> bool:
+        """Whether a holder may still take a value of this node for fresh (invariant 27), or has just asked."""
+        return self._is_heard(edge, now) or now - edge.vouched_at <= at_most(self._terms.max_age_s)
+
+    def _due_soon(self, edge: HolderEdge, now: float) -> list[Measurement]:
+        """All promises to a holder, if it is to hear of all of them about now; then they count as told."""
+        if not self._is_heard(edge, now) or now - edge.told_at < self._terms.update_s / 2:
+            return []
+        edge.told_at = now
+        return list(edge.guarantees)
+
+    def _say(
+        self,
+        holder: NodeId,
+        edge: HolderEdge,
+        now: float,
+        entries: Iterable[CacheEntry] = (),
+        gone: Iterable[Measurement] = (),
+        current: Iterable[Measurement] = (),
+    ) -> list[Effect]:
+        promised = tuple(entries)
+        named = dict.fromkeys([*(entry.measurement for entry in promised), *current])
+        stand = [self._current(edge, measurement, now) for measurement in named]
+        vouches = self._is_heard(edge, now)
+        if vouches:
+            edge.vouched_at = now
+        asked, since_s = (edge.asked, now - edge.heard_at) if vouches else (0, 0.0)
+        standing = tuple(each for each in stand if each is not None)
+        return [SendTo(holder, CacheUpdate(self._boot, edge.boot, asked, since_s, promised, standing, tuple(gone)))]
+
+    def _current(self, edge: HolderEdge, measurement: Measurement, now: float) -> Current | None:
+        known = self._known(measurement, now)
+        if known is None:
+            return None
+        return Current(measurement, edge.guarantees[measurement].number, max(0.0, now - known.basis))
+
+    def validate(self, now: float) -> None:
+        """Assert that each promise contains what this node knows."""
+        for holder, edge in self.edges.items():
+            for measurement, promise in edge.guarantees.items():
+                known = self._known(measurement, now)
+                if known is not None and not promise.claim.interval.contains(known.claim.interval):
+                    raise Bug(f"the bounds of {measurement.name} at {holder} do not contain those here")
+
+
+def _is_enough(known: Known, half_width: float) -> bool:
+    """Whether a node may promise what it knows to a holder that wants such bounds."""
+    return known.claim.interval.is_within(half_width) and known.claim.hops < HOPS_MAX

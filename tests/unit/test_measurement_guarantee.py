@@ -1,0 +1,354 @@
+"""The guarantee between those who provide a value and those who hold it, one transcript each."""
+
+from __future__ import annotations
+
+from random import Random
+
+import pytest
+
+from peerd.ids import NodeId
+from peerd.lib.leases import at_least, at_most
+from protocols.measurement.guarantee import answered as answered_module, provider as provider_module
+from protocols.measurement.guarantee.answered import Answered
+from protocols.measurement.guarantee.caching import CacheAnswer, Caching
+from protocols.measurement.guarantee.centre import Centre
+from protocols.measurement.guarantee.interval import Interval, around
+from protocols.measurement.guarantee.words import (
+    CacheAsk,
+    CacheUpdate,
+    Effect,
+    Measurement,
+    Notify,
+    ProviderLost,
+    SendTo,
+    Terms,
+)
+
+OWNER, MIDDLE, LEAF = NodeId(1), NodeId(2), NodeId(3)
+CPU = Measurement(OWNER, "cpu")
+TERMS = Terms(max_age_s=30.0, update_s=5.0, ask_s=10.0)
+
+
+class Line:
+    """An owner, a cache in the middle, and one below it. What is sent arrives at once, unless it is held back."""
+
+    def __init__(self) -> None:
+        self.now = 100.0
+        self.boots = {OWNER: 1, MIDDLE: 1, LEAF: 1}
+        self.nodes = {node: Caching(node, 1, TERMS) for node in (OWNER, MIDDLE, LEAF)}
+        self.sent: list[tuple[NodeId, SendTo]] = []
+        self.other: list[Effect] = []
+        self.unreachable: set[NodeId] = set()
+        self.held_back: list[tuple[NodeId, SendTo]] = []
+        self.is_holding = False
+
+    def do(self, node: NodeId, effects: list[Effect]) -> None:
+        """Carry out what a node wants done."""
+        for effect in effects:
+            if not isinstance(effect, SendTo):
+                self.other.append(effect)
+                continue
+            self.sent.append((node, effect))
+            if self.is_holding:
+                self.held_back.append((node, effect))
+            elif not {node, effect.to} & self.unreachable:
+                self.bring(node, effect)
+
+    def bring(self, source: NodeId, send: SendTo) -> None:
+        """A message arrives."""
+        to = self.nodes[send.to]
+        if isinstance(send.message, CacheAsk):
+            self.do(send.to, to.asked(source, send.message, self.now))
+        else:
+            self.do(send.to, to.heard(source, send.message, self.now))
+
+    def sample(self, value: float, took_s: float = 0.0) -> None:
+        """The owner has asked its source, which answers now."""
+        self.do(OWNER, self.nodes[OWNER].sampled("cpu", value, self.now - took_s, self.now))
+
+    def want(self, node: NodeId, half_width: float, provider: NodeId) -> None:
+        self.do(node, self.nodes[node].want(CPU, half_width, provider, self.now))
+
+    def pass_time(self, seconds: float) -> None:
+        """Each node looks after its own every second."""
+        for _ in range(round(seconds)):
+            self.now += 1.0
+            for node, caching in self.nodes.items():
+                if node not in self.unreachable:
+                    self.do(node, caching.tick(self.now))
+
+    def restart(self, node: NodeId) -> None:
+        self.boots[node] += 1
+        self.nodes[node] = Caching(node, self.boots[node], TERMS)
+
+    def read(self, node: NodeId, client: str = "") -> CacheAnswer:
+        answer = self.nodes[node].read(CPU, self.now, client)
+        assert answer is not None
+        return answer
+
+    def updates(self, to: NodeId) -> list[CacheUpdate]:
+        """What was sent to a node since this was asked last."""
+        found = [send.message for _, send in self.sent if send.to == to and isinstance(send.message, CacheUpdate)]
+        self.sent = [(source, send) for source, send in self.sent if send.to != to]
+        return found
+
+
+@pytest.fixture
+def line() -> Line:
+    """The owner has a value, and both others hold it."""
+    line = Line()
+    line.sample(50.0)
+    line.want(MIDDLE, 1.0, OWNER)
+    line.want(LEAF, 3.0, MIDDLE)
+    line.sent.clear()
+    return line
+
+
+def test_a_holder_is_told_only_when_its_bounds_are_broken(line: Line) -> None:
+    assert line.read(MIDDLE).claim.interval == Interval(49.0, 51.0)
+    line.sample(50.9)
+    assert not line.updates(MIDDLE)
+    line.sample(51.1)
+    (update,) = line.updates(MIDDLE)
+    (entry,) = update.entries
+    assert entry.claim.interval.holds(51.1)
+    assert entry.claim.interval.half_width == pytest.approx(1.0)
+    assert entry.follows == entry.number - 1
+    assert not line.updates(LEAF)
+    assert line.read(LEAF).claim.interval == Interval(47.0, 53.0)
+
+
+def test_the_bounds_of_a_holder_contain_those_of_its_provider_not_its_value_only(line: Line) -> None:
+    line.sample(52.9)  # this is inside of the leaf's bounds, but those that the middle has now reach out of them
+    middle, leaf = line.read(MIDDLE).claim.interval, line.read(LEAF).claim.interval
+    assert middle.high > 53.0
+    assert leaf.contains(middle)
+    assert len(line.updates(LEAF)) == 1
+
+
+def test_a_holder_hears_at_least_so_often(line: Line) -> None:
+    line.pass_time(4)
+    assert not line.updates(MIDDLE)
+    line.sample(50.0)
+    line.pass_time(2)
+    (update,) = line.updates(MIDDLE)
+    assert not update.entries
+    assert line.read(MIDDLE).age_s < 3.0
+    assert line.read(LEAF).age_s < 4.0, "what keeps a cache fresh is passed on at once"
+
+
+def test_a_value_is_as_old_as_the_question_that_brought_it() -> None:
+    line = Line()
+    line.sample(50.0)
+    line.is_holding = True
+    line.want(MIDDLE, 1.0, OWNER)
+    line.now += 20.0  # the question is under way
+    line.sample(50.0)
+    line.is_holding = False
+    ((source, ask),) = line.held_back
+    line.bring(source, ask)
+    assert line.read(MIDDLE).age_s == pytest.approx(20.0)
+
+
+def test_a_word_that_comes_late_is_dated_by_when_it_was_said(line: Line) -> None:
+    line.now += 6.0
+    line.sample(50.0)
+    line.is_holding = True
+    line.do(OWNER, line.nodes[OWNER].tick(line.now))
+    line.now += 12.0
+    line.is_holding = False
+    ((source, word),) = line.held_back
+    line.bring(source, word)
+    assert line.read(MIDDLE).age_s == pytest.approx(18.0 - at_least(6.0))
+
+
+def test_who_missed_a_change_does_not_trust_what_it_has_and_asks(line: Line) -> None:
+    line.unreachable = {MIDDLE}
+    line.sample(60.0)
+    line.unreachable = set()
+    assert not line.read(MIDDLE).is_stale, "nobody can know yet"
+    line.is_holding = True
+    line.pass_time(5)
+    word = next(each for each in line.held_back if each[1].to == MIDDLE)
+    line.bring(*word)
+    assert line.read(MIDDLE).is_stale
+    line.is_holding = False
+    asks = [each for each in line.held_back if isinstance(each[1].message, CacheAsk) and each[0] == MIDDLE]
+    line.bring(*asks[-1])
+    assert line.read(MIDDLE).claim.interval.holds(60.0)
+    assert not line.read(MIDDLE).is_stale
+
+
+def test_what_a_silent_provider_gave_is_dropped_with_all_below_it_and_clients_are_told(line: Line) -> None:
+    line.read(LEAF, client="someone")
+    line.unreachable = {OWNER}
+    line.pass_time(29)
+    assert not line.read(MIDDLE).is_stale
+    assert not line.other
+    line.read(MIDDLE, client="somebody")
+    line.pass_time(10)
+    assert line.read(MIDDLE).is_stale
+    assert line.read(LEAF).is_stale
+    assert Notify("somebody", CPU) in line.other
+    assert Notify("someone", CPU) not in line.other, "that answer is older than any value may be"
+    assert ProviderLost(CPU, OWNER) in line.other
+    assert ProviderLost(CPU, MIDDLE) in line.other
+
+
+def test_a_provider_that_has_it_less_exactly_says_so(line: Line) -> None:
+    line.want(LEAF, 0.5, MIDDLE)
+    assert line.other == [ProviderLost(CPU, MIDDLE)]
+    line.want(LEAF, 0.5, OWNER)
+    assert line.read(LEAF).claim.interval.is_within(0.5)
+
+
+def test_a_holder_that_began_anew_takes_no_answer_to_its_earlier_self(line: Line) -> None:
+    line.is_holding = True
+    line.now += 5.0
+    line.do(OWNER, line.nodes[OWNER].tick(line.now))
+    line.restart(MIDDLE)
+    line.want(MIDDLE, 1.0, OWNER)
+    (old, _) = line.held_back
+    line.bring(*old)
+    assert line.nodes[MIDDLE].read(CPU, line.now) is None
+
+
+def test_a_provider_that_began_anew_is_asked_for_everything(line: Line) -> None:
+    line.restart(MIDDLE)
+    line.want(MIDDLE, 1.0, OWNER)
+    line.pass_time(11)
+    line.sample(50.0)
+    line.pass_time(6)
+    assert line.read(LEAF).age_s < 10.0
+
+
+def test_a_value_is_as_old_as_the_question_to_its_source(line: Line) -> None:
+    line.sample(70.0, took_s=0.0)
+    line.now += 10.0
+    line.sample(71.5, took_s=8.0)
+    assert line.read(OWNER).age_s == 8.0
+    assert line.read(MIDDLE).age_s >= 8.0
+    line.sample(99.0, took_s=9.0)
+    assert line.read(OWNER).claim.value == 71.5, "that question was asked before the one that was answered first"
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf")])
+def test_what_is_no_number_is_no_value(line: Line, value: float) -> None:
+    line.sample(value)
+    assert line.nodes[OWNER].read(CPU, line.now) is None
+    assert line.read(MIDDLE).is_stale
+    assert line.read(LEAF).is_stale
+    line.sample(50.0)
+    line.pass_time(11)
+    assert not line.read(MIDDLE).is_stale
+    assert not line.read(LEAF).is_stale
+
+
+def test_a_source_that_hangs_makes_the_value_stale_though_its_owner_lives(line: Line) -> None:
+    line.pass_time(31)
+    assert all(line.read(node).is_stale for node in (OWNER, MIDDLE, LEAF))
+
+
+def test_a_new_provider_comes_before_the_old_one_goes(line: Line) -> None:
+    line.unreachable = {OWNER}
+    line.want(LEAF, 3.0, OWNER)
+    line.pass_time(2)
+    assert not line.read(LEAF).is_stale
+    assert line.read(LEAF).provider == MIDDLE
+    line.unreachable = set()
+    line.pass_time(10)
+    assert line.read(LEAF).provider == OWNER
+    line.sample(50.0)
+    line.pass_time(12)
+    assert CPU not in line.nodes[MIDDLE].provider.edges[LEAF].guarantees
+
+
+def test_a_provider_that_is_not_asked_vouches_for_nothing_and_still_tells_what_has_changed(line: Line) -> None:
+    edge = line.nodes[OWNER].provider.edges[MIDDLE]
+    line.unreachable = {MIDDLE}
+    for _ in range(6):
+        line.pass_time(5)
+        line.sample(50.0)
+    line.updates(MIDDLE)
+    line.now += 1.0
+    line.sample(80.0)
+    (update,) = line.updates(MIDDLE)
+    assert update.asked == 0
+    assert line.now < edge.vouched_at + at_most(TERMS.max_age_s)
+    line.bring(OWNER, SendTo(MIDDLE, update))
+    assert line.read(MIDDLE).is_stale
+    line.pass_time(TERMS.max_age_s * 1.2)
+    assert MIDDLE not in line.nodes[OWNER].provider.edges
+
+
+def test_two_caches_that_provide_for_each_other_grow_old(line: Line) -> None:
+    line.want(MIDDLE, 3.0, LEAF)
+    line.unreachable = {OWNER}
+    line.pass_time(33)
+    assert line.read(MIDDLE).is_stale
+    assert line.read(LEAF).is_stale
+    assert len(line.sent) < 200, "nor do they tell each other of the same change for ever"
+
+
+def test_who_wants_no_more_is_told_no_more(line: Line) -> None:
+    line.do(MIDDLE, line.nodes[MIDDLE].unwant(CPU, line.now))
+    assert line.nodes[MIDDLE].read(CPU, line.now) is None
+    assert line.read(LEAF).is_stale
+    line.updates(MIDDLE)
+    line.sample(90.0)
+    assert not line.updates(MIDDLE)
+
+
+def test_a_query_may_want_a_younger_value(line: Line) -> None:
+    line.now += 3.0
+    answer = line.nodes[MIDDLE].read(CPU, line.now, max_age_s=2.0)
+    assert answer is not None
+    assert answer.is_stale
+    assert not line.read(MIDDLE).is_stale
+
+
+def test_who_has_too_many_holders_refuses(line: Line, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(provider_module, "HOLDERS_MAX", 1)
+    line.want(LEAF, 3.0, OWNER)
+    assert line.other == [ProviderLost(CPU, OWNER)]
+    assert line.read(LEAF).provider == MIDDLE
+
+
+def test_the_oldest_answer_is_forgotten_first(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(answered_module, "ANSWERS_MAX", 2)
+    answered = Answered(30.0)
+    for client in ("a", "b", "a", "c"):
+        answered.note(client, CPU, 1.0)
+    assert [notice.client for notice in answered.dropped(CPU, 2.0)] == ["a", "c"]
+    assert not answered.dropped(CPU, 2.0)
+
+
+@pytest.mark.parametrize("level", [-1000.0, 9.0, 10.0, 12.5, 1000.0])
+def test_new_bounds_contain_what_has_to_be_inside_with_room_on_both_sides(level: float) -> None:
+    inner = Interval(9.5, 10.5)
+    outer = around(inner, level, 2.0)
+    assert outer.contains(inner)
+    assert outer.half_width == pytest.approx(2.0)
+    assert min(inner.low - outer.low, outer.high - inner.high) >= 0.29
+
+
+def updates(values: list[float], centre: Centre | None, half_width: float) -> int:
+    """How often bounds are moved: around a centre that is chosen, or around the last value."""
+    bounds, count = Interval(values[0], values[0]), 0
+    for value in values:
+        if centre is not None:
+            centre.add(value)
+        if not bounds.holds(value):
+            place = value if centre is None else centre.place
+            bounds, count = around(Interval(value, value), place, half_width), count + 1
+    return count
+
+
+def test_the_centre_is_where_fewer_updates_are() -> None:
+    rng = Random(3)
+    noise = [rng.gauss(0.0, 1.0) for _ in range(4000)]
+    walk = [0.0]
+    for step in noise:
+        walk.append(walk[-1] + 0.1 * step + 0.02)
+    assert updates(noise, Centre(0.0), 1.5) < 0.6 * updates(noise, None, 1.5)
+    assert updates(walk, Centre(0.0), 1.5) <= 1.1 * updates(walk, None, 1.5)
