@@ -13,7 +13,7 @@ from typing import Final
 DRIFT_MAX: Final = 0.05
 """A second by any clock is a second give or take this share of it. Crystals are off by a thousandth of that."""
 _SLOWEST: Final = (1.0 - DRIFT_MAX) / (1.0 + DRIFT_MAX)
-ASKS_KEPT: Final = 8
+ASKS_KEPT: Final = 64
 """Questions to one peer whose words can be dated, the newest ones."""
 
 
@@ -28,21 +28,18 @@ def at_most(elapsed_s: float) -> float:
 
 
 class Asks:
-    """The questions of one node to one peer, and when it asked them. Their numbers begin at 1 in each boot of it."""
+    """When one node asked one peer which question. Numbers grow, and none is used twice in a boot."""
 
-    __slots__ = ("_asked_at", "number")
+    __slots__ = ("_asked_at",)
 
     def __init__(self) -> None:
-        self.number = 0
         self._asked_at: OrderedDict[int, float] = OrderedDict()
 
-    def ask(self, now: float) -> int:
-        """The number of a question that is sent now."""
-        self.number += 1
-        self._asked_at[self.number] = now
+    def note(self, number: int, now: float) -> None:
+        """A question of this number is sent."""
+        self._asked_at[number] = now
         if len(self._asked_at) > ASKS_KEPT:
             self._asked_at.popitem(last=False)
-        return self.number
 
     def said_at(self, number: int, since_s: float) -> float | None:
         """A word was said no earlier than this, by this node's clock. ``None``: nobody can tell.

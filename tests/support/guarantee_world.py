@@ -13,9 +13,11 @@ from typing import Final
 from peerd.ids import NodeId
 from peerd.lib.leases import DRIFT_MAX
 from protocols.measurement.guarantee.caching import CacheAnswer, Caching
-from protocols.measurement.guarantee.words import CacheAsk, CacheUpdate, Effect, Measurement, SendTo, Terms
+from protocols.measurement.guarantee.words import CacheAsk, CacheUpdate, Effect, Measurement, SendTo, Terms, Want
 
 TERMS: Final = Terms(max_age_s=30.0, update_s=5.0, ask_s=10.0)
+PATIENT: Final = Terms(max_age_s=45.0, update_s=5.0, ask_s=10.0)
+"""Those of every third node."""
 OWNER: Final = 0
 CPU: Final = Measurement(NodeId(OWNER), "cpu")
 MESSAGES_MAX: Final = 64
@@ -34,6 +36,7 @@ class Machine:
     offset: float
     half_width: float
     provider: int
+    terms: Terms
     boot: int = 0
     is_paused: bool = False
     caching: Caching = field(init=False)
@@ -68,7 +71,7 @@ class World:
         """(provider, its boot, holder, its boot) of promises that were taken back."""
         self.fresh_reads = self.reads = 0
         self.nodes = [
-            Machine(rate, 100.0 * index, half, provider)
+            Machine(rate, 100.0 * index, half, provider, PATIENT if index % 3 == 2 else TERMS)
             for index, (rate, provider, half) in enumerate(zip(rates, providers, half_widths, strict=True))
         ]
         for index in range(len(self.nodes)):
@@ -86,7 +89,7 @@ class World:
         node = self.nodes[index]
         self.boots += 1
         node.boot, node.is_paused = self.boots, False
-        node.caching = Caching(NodeId(index), node.boot, TERMS)
+        node.caching = Caching(NodeId(index), node.boot, node.terms)
         if index == OWNER:
             self.samples[node.boot] = []
         else:
@@ -95,7 +98,7 @@ class World:
     def _want(self, index: int) -> None:
         node = self.nodes[index]
         now = node.clock(self.real)
-        self._carry_out(index, node.caching.want(CPU, node.half_width, NodeId(node.provider), now))
+        self._carry_out(index, node.caching.want([Want(CPU, node.half_width)], NodeId(node.provider), now))
 
     def _carry_out(self, index: int, effects: list[Effect]) -> None:
         for effect in effects:
@@ -227,7 +230,7 @@ class World:
     def _judge(self, node: Machine, answer: CacheAnswer) -> list[str]:
         found = []
         interval, since = answer.claim.interval, answer.claim.since
-        if answer.age_s > TERMS.max_age_s:
+        if answer.age_s > node.terms.max_age_s:
             found.append("too old")
         until = self.real - answer.age_s / node.rate - ROUNDING_S
         read = self.samples[since.epoch][since.number - 1 :]

@@ -22,6 +22,7 @@ from protocols.measurement.guarantee.words import (
     ProviderLost,
     SendTo,
     Terms,
+    Want,
 )
 
 OWNER, MIDDLE, LEAF = NodeId(1), NodeId(2), NodeId(3)
@@ -67,7 +68,7 @@ class Line:
         self.do(OWNER, self.nodes[OWNER].sampled("cpu", value, self.now - took_s, self.now))
 
     def want(self, node: NodeId, half_width: float, provider: NodeId) -> None:
-        self.do(node, self.nodes[node].want(CPU, half_width, provider, self.now))
+        self.do(node, self.nodes[node].want([Want(CPU, half_width)], provider, self.now))
 
     def pass_time(self, seconds: float) -> None:
         """Each node looks after its own every second."""

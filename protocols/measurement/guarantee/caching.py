@@ -8,13 +8,24 @@ the owner's readings. That needs no bound on delay, order, loss, pauses and rest
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from peerd.frozen import Frozen
 from peerd.ids import NodeId
 from protocols.measurement.guarantee.answered import Answered
 from protocols.measurement.guarantee.holder import Heard, Holder
 from protocols.measurement.guarantee.owner import Owner
 from protocols.measurement.guarantee.provider import Provider
-from protocols.measurement.guarantee.words import BoundClaim, CacheAsk, CacheUpdate, Effect, Known, Measurement, Terms
+from protocols.measurement.guarantee.words import (
+    BoundClaim,
+    CacheAsk,
+    CacheUpdate,
+    Effect,
+    Known,
+    Measurement,
+    Terms,
+    Want,
+)
 
 
 class CacheAnswer(Frozen):
@@ -49,9 +60,9 @@ class Caching:
 
     # Holder
 
-    def want(self, measurement: Measurement, half_width: float, provider: NodeId, now: float) -> list[Effect]:
-        """Hold a measurement of another node from now on, as that provider tells it."""
-        return self.holder.want(measurement, half_width, provider, now)
+    def want(self, wants: Iterable[Want], provider: NodeId, now: float) -> list[Effect]:
+        """Hold measurements of other nodes from now on, as that provider tells them."""
+        return self.holder.want(wants, provider, now)
 
     def unwant(self, measurement: Measurement, now: float) -> list[Effect]:
         """Hold it no more."""

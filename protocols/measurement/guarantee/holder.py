@@ -7,7 +7,7 @@ two that provide for each other.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -30,7 +30,7 @@ from protocols.measurement.guarantee.words import (
 )
 
 WANTED_MAX: Final = 64
-"""Measurements in one question."""
+"""Measurements in one question; for more there are several."""
 NEVER: Final = float("-inf")
 
 
@@ -86,12 +86,13 @@ class Holder:
         self.wanted: dict[Measurement, WantedValue] = {}
         self.held: dict[Measurement, HeldValue] = {}
         self._edges: dict[NodeId, ProviderEdge] = {}
+        self._numbers = 0
 
     # Wanting
 
-    def want(self, measurement: Measurement, half_width: float, provider: NodeId, now: float) -> list[Effect]:
-        """Hold this from now on. Where another node provides it, it goes on until the new one does."""
-        self.wanted[measurement] = WantedValue(half_width, provider)
+    def want(self, wants: Iterable[Want], provider: NodeId, now: float) -> list[Effect]:
+        """Hold these from now on. Where another node provides one, it goes on until the new one does."""
+        self.wanted.update({want.measurement: WantedValue(want.half_width, provider) for want in wants})
         return self._ask(provider, now)
 
     def unwant(self, measurement: Measurement, now: float) -> list[Effect]:
@@ -120,11 +121,17 @@ class Holder:
             for measurement, wanted in self.wanted.items()
             if wanted.provider == provider and self._lacks(measurement, wanted, up.boot)
         ]
-        drops = tuple(sorted(up.drops, key=lambda each: (each.owner, each.name)))[:WANTED_MAX]
-        up.drops.difference_update(drops)
+        drops = sorted(up.drops, key=lambda each: (each.owner, each.name))
+        up.drops.clear()
         up.asked_at = now
-        ask = CacheAsk(self._boot, up.asks.ask(now), tuple(lacking[:WANTED_MAX]), drops)
-        return [SendTo(provider, ask)]
+        asks: list[Effect] = []
+        for first in range(0, max(len(lacking), len(drops), 1), WANTED_MAX):
+            self._numbers += 1
+            up.asks.note(self._numbers, now)
+            wants, unwanted = lacking[first : first + WANTED_MAX], drops[first : first + WANTED_MAX]
+            ask = CacheAsk(self._boot, self._numbers, self._terms.max_age_s, tuple(wants), tuple(unwanted))
+            asks.append(SendTo(provider, ask))
+        return asks
 
     # Hearing
 
@@ -180,12 +187,8 @@ class Holder:
         if wanted is None or (wanted.provider != provider and not is_here):
             self._up(provider).drops.add(entry.measurement)
             return
-        if (
-            held is not None
-            and is_here
-            and (entry.number < held.number or (entry.number == held.number and held.vouched))
-        ):
-            return
+        if held is not None and is_here and entry.number < held.number + held.vouched:
+            return  # it has this one, or a later one
         if not (is_dated and entry.claim.interval.is_within(wanted.half_width)):
             if held is not None and is_here:
                 self._distrust(entry.measurement, held, done)
@@ -213,7 +216,9 @@ class Holder:
                 self._distrust(measurement, held, done)
                 if measurement in self.wanted:
                     done.effects.append(ProviderLost(measurement, held.provider))
-        for provider in list(dict.fromkeys(self._providers())):
+        providers = dict.fromkeys(self._providers())
+        self._edges = {provider: edge for provider, edge in self._edges.items() if provider in providers}
+        for provider in providers:
             if now - self._up(provider).asked_at >= self._terms.ask_s:
                 done.effects.extend(self._ask(provider, now))
         return done
@@ -233,4 +238,4 @@ class Holder:
         held = self.held.get(measurement)
         if held is None or not held.vouched:
             return None
-        return Known(held.claim, held.basis, held.claim.interval.centre)
+        return Known(held.claim, held.basis)

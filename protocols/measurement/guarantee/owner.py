@@ -43,8 +43,8 @@ class Owner:
             return None
         owned.number += 1
         owned.centre.add(value)
-        claim = BoundClaim(value, Interval(value, value), Sample(self._boot, owned.number))
-        owned.known = Known(claim, asked_at, owned.centre.place)
+        claim = BoundClaim(value, owned.centre.place, Interval(value, value), Sample(self._boot, owned.number))
+        owned.known = Known(claim, asked_at)
         return measurement
 
     def failed(self, name: str) -> Measurement:

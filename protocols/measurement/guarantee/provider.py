@@ -36,6 +36,8 @@ HOLDERS_MAX: Final = 256
 """Nodes that one node provides for. Others are told that it does not."""
 GUARANTEES_MAX: Final = 4096
 """Promises of one node to one holder."""
+MAX_AGE_MAX_S: Final = 3600.0
+"""The longest time for which a promise is kept to a holder that does not ask any more."""
 HOPS_MAX: Final = 32
 """Nodes between an owner and a holder. Caches that provide for each other in a circle count up to this, and are rid of
 each other: else each would tell the next of a change for as long as the value is not too old."""
@@ -60,6 +62,7 @@ class HolderEdge:
 
     boot: int
     asked: int = 0
+    max_age_s: float = 0.0
     heard_at: float = NEVER
     told_at: float = NEVER
     """When all promises were last vouched for at once."""
@@ -87,6 +90,7 @@ class Provider:
         if edge.boot > ask.boot or edge.asked >= ask.number:
             return []  # of an earlier boot, or overtaken
         edge.asked, edge.heard_at = ask.number, now
+        edge.max_age_s = min(MAX_AGE_MAX_S, max(edge.max_age_s, ask.max_age_s))
         for measurement in ask.drops:
             edge.guarantees.pop(measurement, None)
         entries, gone = [], []
@@ -110,8 +114,9 @@ class Provider:
 
     def _promise(self, edge: HolderEdge, want: Want, known: Known, follows: int) -> CacheEntry:
         self._numbers += 1
-        interval = around(known.claim.interval, known.level, want.half_width)
-        claim = BoundClaim(known.claim.value, interval, known.claim.since, known.claim.hops + 1)
+        theirs = known.claim
+        interval = around(theirs.interval, theirs.level, want.half_width)
+        claim = BoundClaim(theirs.value, theirs.level, interval, theirs.since, theirs.hops + 1)
         edge.guarantees[want.measurement] = Guarantee(self._numbers, want.half_width, claim)
         return CacheEntry(want.measurement, self._numbers, follows, claim)
 
@@ -160,7 +165,7 @@ class Provider:
 
     def _may_hold(self, edge: HolderEdge, now: float) -> bool:
         """Whether a holder may still take a value of this node for fresh (invariant 27), or has just asked."""
-        return self._is_heard(edge, now) or now - edge.vouched_at <= at_most(self._terms.max_age_s)
+        return self._is_heard(edge, now) or now - edge.vouched_at <= at_most(edge.max_age_s)
 
     def _due_soon(self, edge: HolderEdge, now: float) -> list[Measurement]:
         """All promises to a holder, if it is to hear of all of them about now; then they count as told."""

@@ -28,10 +28,12 @@ class Sample(Frozen):
 class BoundClaim(Frozen):
     """From the sample ``since`` on, up to some moment that is not said here, the value was inside ``interval``.
 
-    ``value``: what it was when the interval was chosen, to be shown to people. ``hops``: nodes since its owner.
+    ``value``: what it was when the interval was chosen, to be shown to people. ``level``: where new intervals are to
+    have their centre, says the owner. ``hops``: nodes since the owner.
     """
 
     value: float
+    level: float
     interval: Interval
     since: Sample
     hops: int = 0
@@ -42,8 +44,6 @@ class Known(Frozen):
 
     claim: BoundClaim
     basis: float
-    level: float
-    """Where new intervals for holders are to have their centre."""
 
 
 # Messages
@@ -57,13 +57,15 @@ class Want(Frozen):
 
 
 class CacheAsk(Frozen):
-    """A holder asks its provider to go on. ``number``: of this question, in this boot of the holder, to this provider.
+    """A holder asks its provider to go on. ``number``: of this question, larger than those before in its boot.
 
     ``wants`` has all that the holder lacks, so one that was lost is made good by the next. ``drops`` it wants no more.
+    ``max_age_s``: what is older the holder takes for stale.
     """
 
     boot: int
     number: int
+    max_age_s: float
     wants: tuple[Want, ...] = ()
     drops: tuple[Measurement, ...] = ()
 
@@ -139,7 +141,7 @@ class Terms(Frozen):
     """The times of all agreements of a node, seconds."""
 
     max_age_s: float = 30.0
-    """A value that is older is stale. The same on all nodes of the ring."""
+    """A value that is older is stale here."""
     update_s: float = 5.0
     """A holder hears from its provider at least so often: the time-out of section 2.2."""
     ask_s: float = 10.0
