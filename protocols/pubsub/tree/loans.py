@@ -4,9 +4,10 @@ A leaf whose subscriptions all have one point cannot be split, and moved elsewhe
 lends it to neighbours. Each publisher has one of them, or the root, by a hash of the two, and its events go there and
 nowhere else: their order is kept, and none visits a node more than before. The root alone takes pieces in.
 
-A helper may serve for `LEASE_S` from when it asked the root last, by both clocks: the root counts from its answer,
-which is later. While one may serve, no subscriber is told that events match a piece which that one has not. So nothing
-has to be written down: whatever fails, the loan is over after that time, and the leaf is what it was.
+A helper may serve for `LEASE_S` from when it asked the root last. The root counts from its answer, which is later, and
+for as much longer as clocks may differ (`peerd.lib.leases`). While one may serve, no subscriber is told that events
+match a piece which that one has not. So nothing has to be written down: whatever fails, the loan is over after that
+time, and the leaf is what it was.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from typing import Final
 
 from peerd.frozen import Frozen
 from peerd.ids import NodeId, id_to_bytes
+from peerd.lib.leases import at_most
 from peerd.messages import PeerRef
 from protocols.pubsub.messages import SUBS_MAX, SubObject
 from protocols.pubsub.names import SubscriptionKey
@@ -150,7 +152,7 @@ class Loans:
         loan.load = load
         if now >= loan.until and not all(key in loan.has for key in pieces):
             return None
-        loan.until = now + LEASE_S
+        loan.until = now + at_most(LEASE_S)
         return True
 
     def tidy(self, now: float) -> None:
