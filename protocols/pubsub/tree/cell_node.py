@@ -119,7 +119,7 @@ class CellNode:
     @property
     def is_at_rest(self) -> bool:
         """Whether it is a leaf that neither gives nor takes pieces, as a merge does until its parts have retired."""
-        has_job = (self.split, self.merge, self.move_up, self.loans) != (None,) * 4
+        has_job = any(job is not None for job in (self.split, self.merge, self.move_up, self.loans))
         return self.is_leaf and not has_job
 
     @property
