@@ -12,7 +12,7 @@ import tomllib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Final, TypeVar, get_origin
+from typing import Any, Final, TypeVar, get_args, get_origin
 
 from pydantic import BaseModel, ValidationError
 from pydantic.fields import FieldInfo
@@ -55,6 +55,10 @@ class Layer:
         return self.name
 
 
+def _is_model(annotation: object) -> bool:
+    return isinstance(annotation, type) and issubclass(annotation, BaseModel)
+
+
 @dataclass(frozen=True)
 class ConfigSchema:
     """The tables and keys that exist: the root model, and each plugin's (``None``: plugins are not looked at)."""
@@ -64,19 +68,20 @@ class ConfigSchema:
 
     def model_at(self, path: Sequence[str]) -> type[BaseModel] | None:
         """The model of the table at ``path``, or ``None`` when there is no such table."""
+        found: Any
         if path and path[0] == PROTOCOLS:
             if len(path) < 2 or self.plugins is None or path[1] not in self.plugins:
                 return None
-            model, rest = self.plugins[path[1]], path[2:]
+            found, rest = self.plugins[path[1]], path[2:]
         else:
-            model, rest = self.root, path
+            found, rest = self.root, path
         for part in rest:
-            info = model.model_fields.get(part)
-            inner = info.annotation if info else None
-            if not (isinstance(inner, type) and issubclass(inner, BaseModel)):
-                return None
-            model = inner
-        return model
+            if get_origin(found) is dict:  # of tables that the operator names
+                found = get_args(found)[1]
+            else:
+                info = found.model_fields.get(part) if _is_model(found) else None
+                found = info.annotation if info else None
+        return found if _is_model(found) else None
 
     def field_at(self, path: Sequence[str]) -> FieldInfo | None:
         """The field at ``path``, or ``None`` when there is none."""

@@ -1,4 +1,4 @@
-"""Reads what Linux tells about processes in /proc; no other module reads it.
+"""Reads what Linux tells about processes in /proc. What it tells of the whole machine is for a plugin to measure.
 
 The usual library for this is psutil. For these three small files it would cost a daemon 3.8 MB of memory for ever, and
 28 ms at its start.

@@ -41,6 +41,12 @@ from peerd.quantities import (
 )
 
 
+class Store(ConfigSection):
+    """A plugin that keeps records."""
+
+    lease: Duration = setting("5m", "How long they live.", at_most="records.ttl_max")
+
+
 class DemoConfig(ConfigSection):
     """What a plugin's configuration looks like."""
 
@@ -48,12 +54,7 @@ class DemoConfig(ConfigSection):
     cache_bytes: Size = setting("1MiB", "Cache.")
     retries: int = Field(3, ge=0, description="Retries.")
     weights: dict[str, int] = Field(default_factory=dict, description="Weights.")
-
-
-class Store(ConfigSection):
-    """A plugin that keeps records."""
-
-    lease: Duration = setting("5m", "How long they live.", at_most="records.ttl_max")
+    stores: dict[str, Store] = Field(default_factory=dict, description="Tables that the operator names.")
 
 
 PLUGINS: Mapping[str, type[BaseModel]] = {"demo": DemoConfig}
@@ -235,7 +236,8 @@ def test_rows_show_every_setting_in_file_notation(tmp_path: Path) -> None:
     rows = {key: (value, origin) for key, value, origin in load(file).rows()}
     assert rows["protocols.demo.round_timeout"] == ("90s", f"{file}:2")
     assert rows["swap.chunk_bytes"] == ("256KiB", "default")
-    scalar_keys = {key for key in ConfigSchema(PeerdConfig, PLUGINS).known_keys() if not key.endswith(".weights")}
+    tables = (".weights", ".stores")
+    scalar_keys = {key for key in ConfigSchema(PeerdConfig, PLUGINS).known_keys() if not key.endswith(tables)}
     assert scalar_keys == set(rows)
 
 
@@ -288,6 +290,12 @@ def test_an_unknown_key_names_file_line_key_and_the_nearest_name(tmp_path: Path)
             "unknown key: did you mean protocols.demo.retries?",
         ),
         ("[admin]\nzzz = 1\n", "admin.zzz", "unknown key; known here: socket, operators, http"),
+        (
+            "[protocols.demo.stores.a]\nlaese = 1\n",
+            "protocols.demo.stores.a.laese",
+            "unknown key: did you mean protocols.demo.stores.a.lease?",
+        ),
+        ("[protocols.demo.stores.a]\nzzz = 1\n", "protocols.demo.stores.a.zzz", "unknown key; known here: lease"),
     ],
 )
 def test_unknown_tables_and_keys(tmp_path: Path, text: str, key: str, expected: str) -> None:
