@@ -19,6 +19,8 @@ Truth: TypeAlias = bool | None
 Matcher: TypeAlias = Callable[[Any], bool]
 Accessor: TypeAlias = Callable[[str], Callable[[Any], Any]]
 """Given an attribute's name, returns the function that takes its raw value out of an event (``None``: missing)."""
+Tester: TypeAlias = Callable[[Within | Fits], Callable[[Any], bool]]
+"""Turns a test into a function of the key."""
 
 
 def by_name(name: str) -> Callable[[Any], Any]:
@@ -32,20 +34,35 @@ def by_name(name: str) -> Callable[[Any], Any]:
     return get if dotted else operator.methodcaller("get", name)
 
 
+def key_tester(test: Within | Fits) -> Callable[[Any], bool]:
+    """Turn the test into a function of the key."""
+    if isinstance(test, Within):
+        return test.ranges.tester(test.view)
+    fits = test.pattern.tester()
+    return (lambda key: not fits(key)) if test.negated else fits
+
+
 def matcher(
-    node: Node, *, reader: Reader = STRICT, accessor: Accessor = by_name, absent_matches: bool = False
+    node: Node,
+    *,
+    reader: Reader = STRICT,
+    accessor: Accessor = by_name,
+    absent_matches: bool = False,
+    tester: Tester = key_tester,
 ) -> Matcher:
     """A function that says whether the filter is true for an event. Made once, called for every event.
 
     ``absent_matches``: conditions on a missing attribute are true, negated or not, but for those that ask just that.
+    ``tester``: for keys of another kind, such as intervals of which one asks whether all of it passes, or some.
     """
-    return _compiled(positive(node), reader, accessor, absent_matches)
+    make = partial(compiled_test, reader=reader, accessor=accessor, absent_matches=absent_matches, tester=tester)
+    return _compiled(positive(node), make)
 
 
-def _compiled(node: Positive, reader: Reader, accessor: Accessor, absent_matches: bool) -> Matcher:
+def _compiled(node: Positive, make: Callable[[Test], Matcher]) -> Matcher:
     if isinstance(node, Within | Fits | Presence):
-        return compiled_test(node, reader, accessor, absent_matches=absent_matches)
-    parts = [_compiled(part, reader, accessor, absent_matches) for part in node.parts]
+        return make(node)
+    parts = [_compiled(part, make) for part in node.parts]
     if len(parts) == 1:
         return parts[0]
     return partial(_all, parts) if isinstance(node, AllOf) else partial(_any, parts)
@@ -65,12 +82,14 @@ def _any(parts: list[Matcher], event: Any) -> bool:
     return False
 
 
-def compiled_test(test: Test, reader: Reader, accessor: Accessor, *, absent_matches: bool = False) -> Matcher:
+def compiled_test(
+    test: Test, reader: Reader, accessor: Accessor, *, absent_matches: bool = False, tester: Tester = key_tester
+) -> Matcher:
     """Turn one test into a function of the event."""
     get = accessor(test.name)
     if isinstance(test, Presence):
         return (lambda event: get(event) is not None) if test.present else (lambda event: get(event) is None)
-    read, holds = reader[_view(test)], key_tester(test)
+    read, holds = reader[_view(test)], tester(test)
 
     def matches(event: Any) -> bool:
         value = get(event)
@@ -84,14 +103,6 @@ def compiled_test(test: Test, reader: Reader, accessor: Accessor, *, absent_matc
 
 def _view(test: Within | Fits) -> View:
     return test.view if isinstance(test, Within) else View.TEXT
-
-
-def key_tester(test: Within | Fits) -> Callable[[Any], bool]:
-    """Turn the test into a function of the key."""
-    if isinstance(test, Within):
-        return test.ranges.tester(test.view)
-    fits = test.pattern.tester()
-    return (lambda key: not fits(key)) if test.negated else fits
 
 
 # --- three values ---------------------------------------------------------------------------------------------------

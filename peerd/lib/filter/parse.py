@@ -25,15 +25,15 @@ def parse(text: str, *, schema: Schema | None = None, dialect: Dialect = Dialect
 
     Raises `FilterError` with the column, and `FilterTooLarge` when a limit is exceeded.
     """
-    _check_size(text, dialect)
+    check_size(text, dialect)
     import lark  # here, so that a process that never sees a filter does not load it
 
-    builder = _Builder(text, schema, dialect)
+    builder = Builder(text, schema, dialect)
     try:
         found = _parser(dialect).parse(text)
         node = builder.node(found)
     except lark.exceptions.UnexpectedInput as error:
-        raise _syntax_error(text, error) from None
+        raise syntax_error(text, error) from None
     try:
         return check_limits(node)
     except FilterTooLarge as error:
@@ -50,12 +50,12 @@ def _parser(dialect: Dialect) -> Lark:
 # --- before parsing -------------------------------------------------------------------------------------------------
 
 
-def _check_size(text: str, dialect: Dialect) -> None:
+def check_size(text: str, dialect: Dialect, what: str = "a filter", tokens_max: int = TOKENS_MAX) -> None:
     """Refuses what is too long, too deep or has too many parts, without building anything."""
     if len(text) > TEXT_BYTES_MAX or (not text.isascii() and is_unicode(text) and len(text.encode()) > TEXT_BYTES_MAX):
-        raise FilterTooLarge("TEXT_BYTES_MAX", f"a filter has at most {TEXT_BYTES_MAX} bytes of text")
+        raise FilterTooLarge("TEXT_BYTES_MAX", f"{what} has at most {TEXT_BYTES_MAX} bytes of text")
     if not is_unicode(text):
-        raise FilterError("a filter is valid Unicode")
+        raise FilterError(f"{what} is valid Unicode")
     depth = nots = count = connectives = 0
     for match in SCAN.finditer(text):
         count += 1
@@ -71,19 +71,19 @@ def _check_size(text: str, dialect: Dialect) -> None:
         connectives += word in ("AND", "OR")
         if depth + nots > DEPTH_MAX:
             raise FilterTooLarge(
-                "DEPTH_MAX", f"a filter is nested at most {DEPTH_MAX} deep", text=text, column=match.end() - 1
+                "DEPTH_MAX", f"{what} is nested at most {DEPTH_MAX} deep", text=text, column=match.end() - 1
             )
     if connectives > 2 * ATOMS_MAX:
-        raise FilterTooLarge("ATOMS_MAX", f"a filter has at most {ATOMS_MAX} conditions")
-    if count > TOKENS_MAX:
-        raise FilterTooLarge("TOKENS_MAX", f"a filter has at most {TOKENS_MAX} words, values and signs, not {count}")
+        raise FilterTooLarge("ATOMS_MAX", f"{what} has at most {ATOMS_MAX} conditions")
+    if count > tokens_max:
+        raise FilterTooLarge("TOKENS_MAX", f"{what} has at most {tokens_max} words, values and signs, not {count}")
 
 
 # --- after parsing --------------------------------------------------------------------------------------------------
 
 
-class _Builder:
-    """Turns the trees that lark parses into nodes of a filter."""
+class Builder:
+    """Turns the trees that lark parses into nodes of a filter. A language that contains filters extends it."""
 
     def __init__(self, text: str, schema: Schema | None, dialect: Dialect) -> None:
         self.text = text
@@ -224,7 +224,8 @@ def _operator(token: Token) -> str:
     return "<>" if token == "!=" else str(token)
 
 
-def _syntax_error(text: str, error: Any) -> FilterError:
+def syntax_error(text: str, error: Any, in_words: Callable[[set[str]], str] | None = None) -> FilterError:
+    """What lark did not like, at its place. ``in_words``: says what a larger grammar would have accepted there."""
     column = error.pos_in_stream
     token = getattr(error, "token", None)
     at_end = token is not None and token.type == "$END"
@@ -232,7 +233,8 @@ def _syntax_error(text: str, error: Any) -> FilterError:
         column = len(text.rstrip())
     found = "the end" if at_end or column >= len(text) else repr(_word_at(text, column))
     accepted = getattr(error, "accepts", None) or getattr(error, "expected", None) or getattr(error, "allowed", None)
-    return FilterError(f"expected {_expected(set(accepted or ()))}, found {found}", text=text, column=column)
+    wanted = (in_words or expected)(set(accepted or ()))
+    return FilterError(f"expected {wanted}, found {found}", text=text, column=column)
 
 
 def _word_at(text: str, column: int) -> str:
@@ -240,7 +242,7 @@ def _word_at(text: str, column: int) -> str:
     return match[0].strip()[:60] if match else text[column]
 
 
-def _expected(terminals: set[str]) -> str:
+def expected(terminals: set[str]) -> str:
     """Say in words what the grammar would have accepted at that place."""
     if terminals & {"WORD", "ITEM"}:
         return 'a value: a number, a word or "quoted text"'
