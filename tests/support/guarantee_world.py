@@ -13,7 +13,9 @@ from typing import Final
 from peerd.ids import NodeId
 from peerd.lib.leases import DRIFT_MAX
 from protocols.measurement.guarantee.caching import CacheAnswer, Caching
-from protocols.measurement.guarantee.words import CacheAsk, CacheUpdate, Effect, Measurement, SendTo, Terms, Want
+from protocols.measurement.guarantee.effects import Effect, SendTo
+from protocols.measurement.guarantee.messages import CacheAsk, CacheUpdate
+from protocols.measurement.guarantee.words import Measurement, Terms, Want
 
 TERMS: Final = Terms(max_age_s=30.0, update_s=5.0, ask_s=10.0)
 PATIENT: Final = Terms(max_age_s=45.0, update_s=5.0, ask_s=10.0)
@@ -128,7 +130,7 @@ class World:
             return
         (boot, asked_at, value), self.reading = self.reading, None
         self.samples[boot].append((self.real, value))
-        self._carry_out(OWNER, owner.caching.sampled(CPU.name, value, asked_at, owner.clock(self.real)))
+        self._carry_out(OWNER, owner.caching.sampled({CPU.name: value}, asked_at, owner.clock(self.real)))
 
     def _do_blip(self, number: int, amount: float) -> None:
         """The value jumps, and is back at the owner's next reading."""

@@ -12,18 +12,10 @@ from protocols.measurement.guarantee import answered as answered_module, provide
 from protocols.measurement.guarantee.answered import Answered
 from protocols.measurement.guarantee.caching import CacheAnswer, Caching
 from protocols.measurement.guarantee.centre import Centre
+from protocols.measurement.guarantee.effects import Effect, Moved, Notify, ProviderLost, SendTo
 from protocols.measurement.guarantee.interval import Interval, around
-from protocols.measurement.guarantee.words import (
-    CacheAsk,
-    CacheUpdate,
-    Effect,
-    Measurement,
-    Notify,
-    ProviderLost,
-    SendTo,
-    Terms,
-    Want,
-)
+from protocols.measurement.guarantee.messages import CacheAsk, CacheUpdate
+from protocols.measurement.guarantee.words import Measurement, Terms, Want
 
 OWNER, MIDDLE, LEAF = NodeId(1), NodeId(2), NodeId(3)
 CPU = Measurement(OWNER, "cpu")
@@ -46,6 +38,8 @@ class Line:
     def do(self, node: NodeId, effects: list[Effect]) -> None:
         """Carry out what a node wants done."""
         for effect in effects:
+            if isinstance(effect, Moved):
+                continue
             if not isinstance(effect, SendTo):
                 self.other.append(effect)
                 continue
@@ -65,7 +59,7 @@ class Line:
 
     def sample(self, value: float, took_s: float = 0.0) -> None:
         """The owner has asked its source, which answers now."""
-        self.do(OWNER, self.nodes[OWNER].sampled("cpu", value, self.now - took_s, self.now))
+        self.do(OWNER, self.nodes[OWNER].sampled({"cpu": value}, self.now - took_s, self.now))
 
     def want(self, node: NodeId, half_width: float, provider: NodeId) -> None:
         self.do(node, self.nodes[node].want([Want(CPU, half_width)], provider, self.now))
@@ -292,7 +286,7 @@ def test_two_caches_that_provide_for_each_other_grow_old(line: Line) -> None:
 
 
 def test_who_wants_no_more_is_told_no_more(line: Line) -> None:
-    line.do(MIDDLE, line.nodes[MIDDLE].unwant(CPU, line.now))
+    line.do(MIDDLE, line.nodes[MIDDLE].unwant([CPU], line.now))
     assert line.nodes[MIDDLE].read(CPU, line.now) is None
     assert line.read(LEAF).is_stale
     line.updates(MIDDLE)

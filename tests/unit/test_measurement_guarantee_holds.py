@@ -15,8 +15,8 @@ from peerd.lib import leases
 from protocols.measurement.guarantee.caching import Caching
 from protocols.measurement.guarantee.holder import Holder
 from protocols.measurement.guarantee.interval import Interval
+from protocols.measurement.guarantee.messages import CacheUpdate
 from protocols.measurement.guarantee.provider import Provider
-from protocols.measurement.guarantee.words import CacheUpdate
 from tests.support.guarantee_world import CPU, TERMS, World, drawn, drawn_op
 
 STEPS = 120
@@ -105,9 +105,7 @@ def compares_the_value_only(monkeypatch: pytest.MonkeyPatch) -> None:
 def counts_from_the_end_of_the_reading(monkeypatch: pytest.MonkeyPatch) -> None:
     """An owner takes what its source said for as new as it is when it comes."""
     sampled = Caching.sampled
-    monkeypatch.setattr(
-        Caching, "sampled", lambda self, name, value, asked_at, now: sampled(self, name, value, now, now)
-    )
+    monkeypatch.setattr(Caching, "sampled", lambda self, values, asked_at, now: sampled(self, values, now, now))
 
 
 def takes_what_an_earlier_boot_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -145,7 +143,7 @@ def says_that_all_was_well_meanwhile(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(
         Provider,
         "changed",
-        lambda self, measurement, now, *, is_continuous: changed(self, measurement, now, is_continuous=True),
+        lambda self, measurements, now: changed(self, dict.fromkeys(measurements, True), now),
     )
 
 

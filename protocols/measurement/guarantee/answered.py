@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections import OrderedDict
 from typing import Final
 
-from protocols.measurement.guarantee.words import Measurement, Notify
+from protocols.measurement.guarantee.effects import Notify
+from protocols.measurement.guarantee.words import Measurement
 
 ANSWERS_MAX: Final = 4096
 """Answers that are remembered, the newest ones. A client whose answer is not among them is not told."""

@@ -8,24 +8,17 @@ the owner's readings. That needs no bound on delay, order, loss, pauses and rest
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable, Mapping
 
 from peerd.frozen import Frozen
 from peerd.ids import NodeId
 from protocols.measurement.guarantee.answered import Answered
+from protocols.measurement.guarantee.effects import Effect, Moved
 from protocols.measurement.guarantee.holder import Heard, Holder
+from protocols.measurement.guarantee.messages import CacheAsk, CacheUpdate
 from protocols.measurement.guarantee.owner import Owner
 from protocols.measurement.guarantee.provider import Provider
-from protocols.measurement.guarantee.words import (
-    BoundClaim,
-    CacheAsk,
-    CacheUpdate,
-    Effect,
-    Known,
-    Measurement,
-    Terms,
-    Want,
-)
+from protocols.measurement.guarantee.words import BoundClaim, Known, Measurement, Terms, Want
 
 
 class CacheAnswer(Frozen):
@@ -41,7 +34,7 @@ class Caching:
     """Events go in as method calls, with the time by this node's clock; each returns what is to be done, in order."""
 
     def __init__(self, me: NodeId, boot: int, terms: Terms) -> None:
-        self.me, self._terms = me, terms
+        self.me, self.boot, self._terms = me, boot, terms
         self.owner = Owner(me, boot)
         self.holder = Holder(boot, terms)
         self.provider = Provider(boot, terms, self.fresh)
@@ -49,24 +42,24 @@ class Caching:
 
     # Owner
 
-    def sampled(self, name: str, value: float, asked_at: float, now: float) -> list[Effect]:
-        """The source of an own measurement was asked at that time, and has answered."""
-        measurement = self.owner.sampled(name, value, asked_at)
-        return [] if measurement is None else self._changed(measurement, now, is_continuous=True)
+    def sampled(self, values: Mapping[str, float], asked_at: float, now: float) -> list[Effect]:
+        """The source of own measurements was asked at that time, and has answered."""
+        measurements = [self.owner.sampled(name, value, asked_at) for name, value in values.items()]
+        return self._changed({each: True for each in measurements if each is not None}, now)
 
-    def failed(self, name: str, now: float) -> list[Effect]:
-        """The source of an own measurement has not answered, and is not going to."""
-        return self._changed(self.owner.failed(name), now, is_continuous=False)
+    def failed(self, names: Iterable[str], now: float) -> list[Effect]:
+        """The source of own measurements has not answered, and is not going to."""
+        return self._changed({self.owner.failed(name): False for name in names}, now)
 
     # Holder
 
-    def want(self, wants: Iterable[Want], provider: NodeId, now: float) -> list[Effect]:
-        """Hold measurements of other nodes from now on, as that provider tells them."""
-        return self.holder.want(wants, provider, now)
+    def want(self, wants: Iterable[Want], provider: NodeId, now: float, update_s: float | None = None) -> list[Effect]:
+        """Hold measurements of other nodes from now on, as that provider tells them, at least so often."""
+        return self.holder.want(wants, provider, now, update_s)
 
-    def unwant(self, measurement: Measurement, now: float) -> list[Effect]:
-        """Hold it no more."""
-        return [*self.holder.unwant(measurement, now), *self._changed(measurement, now, is_continuous=False)]
+    def unwant(self, measurements: Collection[Measurement], now: float) -> list[Effect]:
+        """Hold them no more."""
+        return [*self.holder.unwant(measurements, now), *self._changed(dict.fromkeys(measurements, False), now)]
 
     # Messages and time
 
@@ -83,14 +76,19 @@ class Caching:
         return [*self._done(self.holder.tick(now), now), *self.provider.tick(now)]
 
     def _done(self, done: Heard, now: float) -> list[Effect]:
-        effects = list(done.effects)
+        changed: dict[Measurement, bool] = {}
         for change in done.changes:
-            effects += self._changed(change.measurement, now, is_continuous=change.is_continuous)
-        return [*effects, *self.provider.renewed(done.renewed, now)]
+            changed[change.measurement] = change.is_continuous and changed.get(change.measurement, True)
+        return [*done.effects, *self._changed(changed, now), *self.provider.renewed(done.renewed, now)]
 
-    def _changed(self, measurement: Measurement, now: float, *, is_continuous: bool) -> list[Effect]:
-        effects = self.provider.changed(measurement, now, is_continuous=is_continuous)
-        return effects if self._known(measurement) else [*effects, *self._answered.dropped(measurement, now)]
+    def _changed(self, measurements: Mapping[Measurement, bool], now: float) -> list[Effect]:
+        """This node knows something else of these; the value says whether what it knew held until now."""
+        effects = self.provider.changed(measurements, now) if measurements else []
+        for measurement in measurements:
+            effects.append(Moved(measurement))
+            if not self._known(measurement):
+                effects += self._answered.dropped(measurement, now)
+        return effects
 
     # Reading
 

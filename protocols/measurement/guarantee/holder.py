@@ -14,23 +14,10 @@ from typing import Final
 from peerd.frozen import Frozen
 from peerd.ids import NodeId
 from peerd.lib.leases import Asks, at_most
-from protocols.measurement.guarantee.words import (
-    BoundClaim,
-    CacheAsk,
-    CacheEntry,
-    CacheUpdate,
-    Current,
-    Effect,
-    Known,
-    Measurement,
-    ProviderLost,
-    SendTo,
-    Terms,
-    Want,
-)
+from protocols.measurement.guarantee.effects import Effect, ProviderLost, SendTo
+from protocols.measurement.guarantee.messages import WANTED_MAX, CacheAsk, CacheEntry, CacheUpdate, Current
+from protocols.measurement.guarantee.words import BoundClaim, Known, Measurement, Terms, Want
 
-WANTED_MAX: Final = 64
-"""Measurements in one question; for more there are several."""
 NEVER: Final = float("-inf")
 
 
@@ -61,6 +48,7 @@ class WantedValue(Frozen):
 
     half_width: float
     provider: NodeId
+    update_s: float
 
 
 class CacheChange(Frozen):
@@ -90,19 +78,24 @@ class Holder:
 
     # Wanting
 
-    def want(self, wants: Iterable[Want], provider: NodeId, now: float) -> list[Effect]:
-        """Hold these from now on. Where another node provides one, it goes on until the new one does."""
-        self.wanted.update({want.measurement: WantedValue(want.half_width, provider) for want in wants})
+    def want(self, wants: Iterable[Want], provider: NodeId, now: float, update_s: float | None = None) -> list[Effect]:
+        """Hold these from now on. Where another node provides one, it goes on until the new one does.
+
+        ``update_s``: they are to be vouched for at least so often, if not as often as all are.
+        """
+        often_s = self._terms.update_s if update_s is None else min(update_s, self._terms.update_s)
+        self.wanted.update({want.measurement: WantedValue(want.half_width, provider, often_s) for want in wants})
         return self._ask(provider, now)
 
-    def unwant(self, measurement: Measurement, now: float) -> list[Effect]:
-        """Hold it no more, so that nothing is sent for it."""
-        wanted, held = self.wanted.pop(measurement, None), self.held.pop(measurement, None)
-        effects: list[Effect] = []
-        for provider in dict.fromkeys(each.provider for each in (wanted, held) if each is not None):
-            self._up(provider).drops.add(measurement)
-            effects += self._ask(provider, now)
-        return effects
+    def unwant(self, measurements: Iterable[Measurement], now: float) -> list[Effect]:
+        """Hold them no more, so that nothing is sent for them."""
+        providers: dict[NodeId, None] = {}
+        for measurement in measurements:
+            wanted, held = self.wanted.pop(measurement, None), self.held.pop(measurement, None)
+            for provider in dict.fromkeys(each.provider for each in (wanted, held) if each is not None):
+                self._up(provider).drops.add(measurement)
+                providers[provider] = None
+        return [effect for provider in providers for effect in self._ask(provider, now)]
 
     def _up(self, provider: NodeId) -> ProviderEdge:
         return self._edges.setdefault(provider, ProviderEdge())
@@ -116,11 +109,9 @@ class Holder:
     def _ask(self, provider: NodeId, now: float) -> list[Effect]:
         """Ask a provider for all that is wanted and lacking, and to go on with the rest."""
         up = self._up(provider)
-        lacking = [
-            Want(measurement, wanted.half_width)
-            for measurement, wanted in self.wanted.items()
-            if wanted.provider == provider and self._lacks(measurement, wanted, up.boot)
-        ]
+        theirs = [each for each in self.wanted.items() if each[1].provider == provider]
+        lacking = [Want(each, wanted.half_width) for each, wanted in theirs if self._lacks(each, wanted, up.boot)]
+        often_s = min((wanted.update_s for _, wanted in theirs), default=self._terms.update_s)
         drops = sorted(up.drops, key=lambda each: (each.owner, each.name))
         up.drops.clear()
         up.asked_at = now
@@ -129,7 +120,8 @@ class Holder:
             self._numbers += 1
             up.asks.note(self._numbers, now)
             wants, unwanted = lacking[first : first + WANTED_MAX], drops[first : first + WANTED_MAX]
-            ask = CacheAsk(self._boot, self._numbers, self._terms.max_age_s, tuple(wants), tuple(unwanted))
+            max_age_s = self._terms.max_age_s
+            ask = CacheAsk(self._boot, self._numbers, max_age_s, often_s, tuple(wants), tuple(unwanted))
             asks.append(SendTo(provider, ask))
         return asks
 

@@ -6,20 +6,17 @@ slow to answer, or silent, makes the value old, and so does a pause of the owner
 
 from __future__ import annotations
 
-import math
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from peerd.ids import NodeId
 from protocols.measurement.guarantee.centre import Centre
-from protocols.measurement.guarantee.interval import Interval
+from protocols.measurement.guarantee.interval import VALUE_MAX, Interval
 from protocols.measurement.guarantee.words import BoundClaim, Known, Measurement, Sample
 
 
-@dataclass(slots=True)
-class _Owned:
-    known: Known | None
-    number: int
+class _Owned(NamedTuple):
     centre: Centre
+    known: Known
 
 
 class Owner:
@@ -28,29 +25,30 @@ class Owner:
     def __init__(self, me: NodeId, boot: int) -> None:
         self._me, self._boot = me, boot
         self._owned: dict[str, _Owned] = {}
+        self._samples = 0
 
     def sampled(self, name: str, value: float, asked_at: float) -> Measurement | None:
         """The source was asked at that time, and has answered; returns what has changed.
 
-        ``None``: it was asked earlier than for the value that is there. What is no finite number counts as a failure.
+        ``None``: it was asked earlier than for the value that is there. What is no number, or too large, is a failure.
         """
         measurement = Measurement(self._me, name)
-        if not math.isfinite(value):
+        if not abs(value) <= VALUE_MAX:
             self.failed(name)
             return measurement
-        owned = self._owned.setdefault(name, _Owned(None, 0, Centre(value)))
-        if owned.known is not None and asked_at < owned.known.basis:
+        owned = self._owned.get(name)
+        if owned is not None and asked_at < owned.known.basis:
             return None
-        owned.number += 1
-        owned.centre.add(value)
-        claim = BoundClaim(value, owned.centre.place, Interval(value, value), Sample(self._boot, owned.number))
-        owned.known = Known(claim, asked_at)
+        centre = Centre(value) if owned is None else owned.centre
+        centre.add(value)
+        self._samples += 1
+        claim = BoundClaim(value, centre.place, Interval(value, value), Sample(self._boot, self._samples))
+        self._owned[name] = _Owned(centre, Known(claim, asked_at))
         return measurement
 
     def failed(self, name: str) -> Measurement:
-        """The source has nothing that could be told."""
-        if (owned := self._owned.get(name)) is not None:
-            owned.known = None
+        """The source has nothing that could be told. Names come and go, so nothing of it is kept."""
+        self._owned.pop(name, None)
         return Measurement(self._me, name)
 
     def known(self, measurement: Measurement) -> Known | None:

@@ -10,32 +10,24 @@ holders' values grow old.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
 from peerd.errors import Bug
 from peerd.ids import NodeId
 from peerd.lib.leases import at_most
+from protocols.measurement.guarantee.effects import Effect, SendTo
 from protocols.measurement.guarantee.interval import around
-from protocols.measurement.guarantee.words import (
-    BoundClaim,
-    CacheAsk,
-    CacheEntry,
-    CacheUpdate,
-    Current,
-    Effect,
-    Known,
-    Measurement,
-    SendTo,
-    Terms,
-    Want,
-)
+from protocols.measurement.guarantee.messages import TOLD_MAX, CacheAsk, CacheEntry, CacheUpdate, Current
+from protocols.measurement.guarantee.words import BoundClaim, Known, Measurement, Terms, Want
 
 HOLDERS_MAX: Final = 256
 """Nodes that one node provides for. Others are told that it does not."""
 GUARANTEES_MAX: Final = 4096
 """Promises of one node to one holder."""
+UPDATE_MIN_S: Final = 0.5
+"""However often a holder wants to hear, it does no more often than this without news."""
 MAX_AGE_MAX_S: Final = 3600.0
 """The longest time for which a promise is kept to a holder that does not ask any more."""
 HOPS_MAX: Final = 32
@@ -63,6 +55,7 @@ class HolderEdge:
     boot: int
     asked: int = 0
     max_age_s: float = 0.0
+    update_s: float = 0.0
     heard_at: float = NEVER
     told_at: float = NEVER
     """When all promises were last vouched for at once."""
@@ -91,6 +84,7 @@ class Provider:
             return []  # of an earlier boot, or overtaken
         edge.asked, edge.heard_at = ask.number, now
         edge.max_age_s = min(MAX_AGE_MAX_S, max(edge.max_age_s, ask.max_age_s))
+        edge.update_s = min(self._terms.update_s, max(UPDATE_MIN_S, ask.update_s))
         for measurement in ask.drops:
             edge.guarantees.pop(measurement, None)
         entries, gone = [], []
@@ -120,24 +114,27 @@ class Provider:
         edge.guarantees[want.measurement] = Guarantee(self._numbers, want.half_width, claim)
         return CacheEntry(want.measurement, self._numbers, follows, claim)
 
-    def changed(self, measurement: Measurement, now: float, *, is_continuous: bool) -> list[Effect]:
-        """This node knows something else of a measurement: tell the holders whose bounds that breaks.
+    def changed(self, measurements: Mapping[Measurement, bool], now: float) -> list[Effect]:
+        """This node knows something else of these: tell the holders whose bounds that breaks, each at once.
 
-        ``is_continuous``: what it knew before held until now.
+        The value says whether what it knew before held until now.
         """
         effects: list[Effect] = []
-        known = self._known(measurement, now)
+        known = {measurement: self._known(measurement, now) for measurement in measurements}
         for holder, edge in self.edges.items():
-            promise = edge.guarantees.get(measurement)
-            if promise is None:
-                continue
-            if known is None or not _is_enough(known, promise.half_width):
-                del edge.guarantees[measurement]
-                effects += self._say(holder, edge, now, gone=[measurement])
-            elif not (is_continuous and promise.claim.interval.contains(known.claim.interval)):
-                want = Want(measurement, promise.half_width)
-                entry = self._promise(edge, want, known, promise.number if is_continuous else 0)
-                effects += self._say(holder, edge, now, [entry], current=self._due_soon(edge, now))
+            entries, gone = [], []
+            for measurement, is_continuous in measurements.items():
+                promise, here = edge.guarantees.get(measurement), known[measurement]
+                if promise is None:
+                    continue
+                if here is None or not _is_enough(here, promise.half_width):
+                    del edge.guarantees[measurement]
+                    gone.append(measurement)
+                elif not (is_continuous and promise.claim.interval.contains(here.claim.interval)):
+                    want = Want(measurement, promise.half_width)
+                    entries.append(self._promise(edge, want, here, promise.number if is_continuous else 0))
+            if entries or gone:
+                effects += self._say(holder, edge, now, entries, gone, self._due_soon(edge, now) if entries else ())
         return effects
 
     def renewed(self, measurements: Iterable[Measurement], now: float) -> list[Effect]:
@@ -155,7 +152,7 @@ class Provider:
         for holder, edge in list(self.edges.items()):
             if not self._may_hold(edge, now):
                 del self.edges[holder]
-            elif now - edge.told_at >= self._terms.update_s and (due := self._due_soon(edge, now)):
+            elif now - edge.told_at >= edge.update_s and (due := self._due_soon(edge, now)):
                 effects += self._say(holder, edge, now, current=due)
         return effects
 
@@ -169,7 +166,7 @@ class Provider:
 
     def _due_soon(self, edge: HolderEdge, now: float) -> list[Measurement]:
         """All promises to a holder, if it is to hear of all of them about now; then they count as told."""
-        if not self._is_heard(edge, now) or now - edge.told_at < self._terms.update_s / 2:
+        if not self._is_heard(edge, now) or now - edge.told_at < edge.update_s / 2:
             return []
         edge.told_at = now
         return list(edge.guarantees)
@@ -190,8 +187,14 @@ class Provider:
         if vouches:
             edge.vouched_at = now
         asked, since_s = (edge.asked, now - edge.heard_at) if vouches else (0, 0.0)
-        standing = tuple(each for each in stand if each is not None)
-        return [SendTo(holder, CacheUpdate(self._boot, edge.boot, asked, since_s, promised, standing, tuple(gone)))]
+        standing, ended = tuple(each for each in stand if each is not None), tuple(gone)
+        words: list[Effect] = []
+        for at in range(0, max(len(promised), len(standing), len(ended), 1), TOLD_MAX):
+            some = slice(at, at + TOLD_MAX)
+            # An entry is dated by its place in ``standing``, which begins with the entries.
+            word = CacheUpdate(self._boot, edge.boot, asked, since_s, promised[some], standing[some], ended[some])
+            words.append(SendTo(holder, word))
+        return words
 
     def _current(self, edge: HolderEdge, measurement: Measurement, now: float) -> Current | None:
         known = self._known(measurement, now)

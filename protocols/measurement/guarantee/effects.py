@@ -1,0 +1,38 @@
+"""What the guarantee's objects want done."""
+
+from __future__ import annotations
+
+from peerd.frozen import Frozen
+from peerd.ids import NodeId
+from protocols.measurement.guarantee.messages import CacheAsk, CacheUpdate
+from protocols.measurement.guarantee.words import Measurement
+
+
+class SendTo(Frozen):
+    """Send this to that node."""
+
+    to: NodeId
+    message: CacheAsk | CacheUpdate
+
+
+class Notify(Frozen):
+    """A client was answered lately from a value that is not vouched for any more (section 2.2)."""
+
+    client: str
+    measurement: Measurement
+
+
+class ProviderLost(Frozen):
+    """This node wants a measurement, and who was to provide it does not."""
+
+    measurement: Measurement
+    provider: NodeId
+
+
+class Moved(Frozen):
+    """What this node knows of a measurement has changed: another interval, or nothing any more."""
+
+    measurement: Measurement
+
+
+Effect = SendTo | Notify | ProviderLost | Moved

@@ -1,0 +1,75 @@
+"""What providers and holders say to each other. ONLY APPEND: type ids and field positions are the protocol itself."""
+
+from __future__ import annotations
+
+from typing import Annotated, Final
+
+from msgspec import Meta
+
+from peerd.limits import KIB
+from peerd.messages import U64, Message, Struct, message
+from protocols.measurement.guarantee.words import BoundClaim, Measurement, Want
+
+WANTED_MAX: Final = 64
+"""Measurements in one question; for more there are several."""
+TOLD_MAX: Final = 128
+"""Promises in one word of a provider; for more there are several."""
+
+Seconds = Annotated[float, Meta(ge=0.0, le=1e9)]
+
+
+@message(0x0400, bytes_max=16 * KIB)
+class CacheAsk(Message):
+    """A holder asks its provider to go on. ``number``: of this question, larger than those before in its boot.
+
+    ``wants`` has all that the holder lacks, so one that was lost is made good by the next. ``drops`` it wants no more.
+    ``max_age_s``: what is older the holder takes for stale. ``update_s``: it wants to hear at least so often.
+    """
+
+    boot: U64
+    number: U64
+    max_age_s: Seconds
+    update_s: Seconds
+    wants: Annotated[tuple[Want, ...], Meta(max_length=WANTED_MAX)] = ()
+    drops: Annotated[tuple[Measurement, ...], Meta(max_length=WANTED_MAX)] = ()
+
+
+class CacheEntry(Struct):
+    """A provider's promise, new or changed, under a number that it uses once in its boot.
+
+    ``follows``: the promise of that number held until this one was made; 0: nobody can tell.
+    """
+
+    measurement: Measurement
+    number: U64
+    follows: U64
+    claim: BoundClaim
+
+
+class Current(Struct):
+    """The promise of that number stands, and its claim held ``age_s`` before this was said, by the provider's clock."""
+
+    measurement: Measurement
+    number: U64
+    age_s: Seconds
+
+
+@message(0x0401, bytes_max=64 * KIB)
+class CacheUpdate(Message):
+    """What a provider tells a holder (the paper's CACHE UPDATE); without entries, a time-out update.
+
+    ``asked``: the number of the holder's newest question that it has heard, in the holder's boot ``holder_boot``, and
+    ``since_s`` how long ago that was when it said this, by its own clock. 0: it does not vouch for anything here.
+    ``gone``: of these it promises nothing, or nothing any more.
+    """
+
+    boot: U64
+    holder_boot: U64
+    asked: U64
+    since_s: Seconds
+    entries: Annotated[tuple[CacheEntry, ...], Meta(max_length=TOLD_MAX)] = ()
+    current: Annotated[tuple[Current, ...], Meta(max_length=TOLD_MAX)] = ()
+    gone: Annotated[tuple[Measurement, ...], Meta(max_length=TOLD_MAX)] = ()
+
+
+GUARANTEE_MESSAGES: Final = (CacheAsk, CacheUpdate)
