@@ -1,0 +1,44 @@
+"""The last samples of each measurement, for questions about times that are over. Pure."""
+
+from __future__ import annotations
+
+from array import array
+from bisect import bisect_left, bisect_right
+from typing import Final
+
+SAMPLES_MAX: Final = 720
+"""Samples of one measurement: an hour of one every five seconds. Each takes 16 bytes."""
+PAST_NAMES_MAX: Final = 512
+"""Measurements; with `SAMPLES_MAX` samples each they take 6 MiB."""
+
+
+class PastSamples:
+    """Bounded in samples of a measurement, and in measurements: for a new one, the one that was silent longest goes."""
+
+    def __init__(self, samples_max: int = SAMPLES_MAX, names_max: int = PAST_NAMES_MAX) -> None:
+        self._samples_max, self._names_max = samples_max, names_max
+        self._samples: dict[str, tuple[array[float], array[float]]] = {}
+        """Times and values. The name that was silent longest comes first."""
+
+    def add(self, name: str, at_s: float, value: float) -> None:
+        """Remember a sample. One that is older than the last of its name is not taken."""
+        times, values = self._samples.pop(name, (array("d"), array("d")))
+        if len(self._samples) >= self._names_max:
+            del self._samples[next(iter(self._samples))]
+        self._samples[name] = times, values
+        if times and at_s < times[-1]:
+            return
+        times.append(at_s)
+        values.append(value)
+        if len(times) > self._samples_max:  # a few kilobytes move, which is quicker than to reckon with places
+            del times[0], values[0]
+
+    def range(self, name: str, start_s: float, end_s: float) -> list[tuple[float, float]]:
+        """Times and values of what is remembered from ``start_s`` to ``end_s``, both included, in order."""
+        times, values = self._samples.get(name, ((), ()))
+        first, last = bisect_left(times, start_s), bisect_right(times, end_s)
+        return list(zip(times[first:last], values[first:last], strict=True))
+
+    def names(self) -> list[str]:
+        """Of what anything is remembered, in order."""
+        return sorted(self._samples)
