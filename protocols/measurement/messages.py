@@ -1,0 +1,126 @@
+"""Messages of measurement queries. ONLY APPEND: type ids and field positions are the protocol itself."""
+
+from __future__ import annotations
+
+from typing import Annotated, Final
+
+from msgspec import Meta
+
+from peerd.ids import NodeId
+from peerd.limits import KIB
+from peerd.messages import BytesMax, Message, PeerRef, Struct, Text, message
+from protocols.measurement.guarantee.messages import GUARANTEE_MESSAGES, Seconds
+from protocols.measurement.guarantee.words import BoundClaim, Measurement, Want
+from protocols.measurement.names import NAME_LENGTH_MAX
+
+READ_MAX: Final = 64
+"""Measurements in one READ, and in one answer to it; for more there are several."""
+TAGS_MAX: Final = 32
+PAIRS_MAX: Final = 48
+"""Other nodes with which a node has a measurement of one name."""
+NAMES_MAX: Final = 128
+"""Names of measurements that a node describes itself with."""
+DESCRIPTION_BYTES_MAX: Final = 8 * KIB
+PAGE_BYTES_MAX: Final = 24 * KIB
+PAGE_MAX: Final = 1024
+"""Descriptions in one answer: bytes, and how many."""
+TAG_BYTES_MAX: Final = 64
+TAG_VALUE_BYTES_MAX: Final = 128
+MARK_BYTES: Final = 8
+SHARDS_MAX: Final = 256
+
+
+# Reading (section 4.1)
+
+
+@message(0x0410, bytes_max=16 * KIB)
+class ReadValues(Message):
+    """What do you know of these? To their owner, or to a node that may hold them. The answer is a `ValuesRead`.
+
+    A name that ends in ``@`` means all measurements of that name that the owner has with other nodes.
+    """
+
+    wants: Annotated[tuple[Want, ...], Meta(max_length=READ_MAX)]
+
+
+class ReadValue(Struct):
+    """It held ``age_s`` before this was said, by the clock of who says it."""
+
+    measurement: Measurement
+    claim: BoundClaim
+    age_s: Seconds
+
+
+class NotRead(Struct):
+    """Nothing can be said of this one, and why."""
+
+    measurement: Measurement
+    reason: Text
+
+
+@message(0x0411, bytes_max=64 * KIB)
+class ValuesRead(Message):
+    """The answer to `ReadValues`."""
+
+    values: Annotated[tuple[ReadValue, ...], Meta(max_length=READ_MAX)]
+    missing: Annotated[tuple[NotRead, ...], Meta(max_length=READ_MAX)] = ()
+
+
+# Which nodes there are
+
+
+class Tag(Struct):
+    """What an operator says of a node, such as that its role is web."""
+
+    key: Annotated[str, BytesMax(TAG_BYTES_MAX)]
+    value: Annotated[str, BytesMax(TAG_VALUE_BYTES_MAX)]
+
+
+class MeasureName(Struct):
+    """A name of measurements. ``peers``: it is of this node and each of these others."""
+
+    name: Annotated[str, BytesMax(NAME_LENGTH_MAX)]
+    peers: Annotated[tuple[NodeId, ...], Meta(max_length=PAIRS_MAX)] = ()
+
+
+class Description(Struct):
+    """What a node says of itself, in a record that is its own."""
+
+    peer: PeerRef
+    tags: Annotated[tuple[Tag, ...], Meta(max_length=TAGS_MAX)] = ()
+    names: Annotated[tuple[MeasureName, ...], Meta(max_length=NAMES_MAX)] = ()
+
+
+@message(0x0412, bytes_max=128)
+class NodesQuestion(Message):
+    """Which nodes are described in this shard, those after ``after``? ``mark``: of all that the asker knows of it.
+
+    To the root of the shard's key. The answer is a `NodesAnswer`.
+    """
+
+    shard: Annotated[int, Meta(ge=0, lt=SHARDS_MAX)]
+    after: NodeId
+    mark: Annotated[bytes, Meta(max_length=MARK_BYTES)] = b""
+
+
+class Described(Struct):
+    """The record of a node: a `Description`, as that node has written it."""
+
+    node: NodeId
+    data: Annotated[bytes, Meta(max_length=DESCRIPTION_BYTES_MAX)]
+
+
+@message(0x0413, bytes_max=48 * KIB)
+class NodesAnswer(Message):
+    """``mark``: of all that the root has. The same as the asker's: ``nodes`` is empty, since nothing has changed.
+
+    ``is_all``: there are no more after these. ``is_settled``: the root has caught up with the other replicas.
+    """
+
+    mark: Annotated[bytes, Meta(max_length=MARK_BYTES)]
+    nodes: Annotated[tuple[Described, ...], Meta(max_length=PAGE_MAX)]
+    is_all: bool
+    is_settled: bool
+
+
+MESSAGES: Final = (*GUARANTEE_MESSAGES, ReadValues, ValuesRead, NodesQuestion, NodesAnswer)

@@ -1,0 +1,46 @@
+"""What a statement will read and cost, and what it did cost, for people. Pure.
+
+It can be told honestly what asking once costs at most, here and now, with the asked bounds and with bounds half as
+wide. What bounds cost afterwards, in updates, depends on how the values will move, and is not told.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+
+from peerd.ids import NodeId
+from protocols.measurement.querying.answer import QueryAnswer
+from protocols.measurement.querying.running import MESSAGES_EACH, REFINE_ROUNDS_MAX, RunningQuery
+
+
+def explain_plan(query: RunningQuery) -> tuple[str, ...]:
+    """Lines about what is read first. To be asked before anything has been told."""
+    wants, statement = query.needs(), query.statement
+    here = [want for want in wants if query.cached(want.measurement, want.half_width)]
+    lines = [f"nodes     {len({want.measurement.owner for want in wants})} of {len(query.known.nodes)} are read"]
+    found = Counter((want.measurement.name, want.half_width) for want in here)
+    for (name, half_width), count in Counter((want.measurement.name, want.half_width) for want in wants).items():
+        lines.append(f"read      {name} of {count}, bounds +-{half_width:g}; {found[name, half_width]} are cached here")
+    most, half = (MESSAGES_EACH * len(owners) for owners in (_asked(query, 1.0), _asked(query, 0.5)))
+    lines.append(f"messages  at most {most} at first; with bounds half as wide at most {half}")
+    if len(statement.tables) > 1:
+        lines.append("join      then the measurements of the pairs that are left")
+    if statement.goodness > 0.0:
+        lines.append(f"refine    until {statement.goodness:g} of rows are certain, at most {REFINE_ROUNDS_MAX} rounds")
+    return tuple(lines) if statement.budget is None else (*lines, f"budget    {statement.budget} messages")
+
+
+def _asked(query: RunningQuery, share: float) -> set[NodeId]:
+    """The owners that are asked at first, with this share of the bounds."""
+    wants = query.needs()
+    return {want.measurement.owner for want in wants if not query.cached(want.measurement, share * want.half_width)}
+
+
+def explain_cost(answer: QueryAnswer) -> tuple[str, ...]:
+    """Lines about what an answer did cost."""
+    return (
+        f"cost      {answer.messages} messages in {answer.rounds} rounds",
+        f"rows      T+ {answer.sure}, T? {answer.maybe}, T- {answer.ruled_out}; {answer.goodness:.3f} certain",
+        f"missing   {len(answer.missing)} values",
+        *(f"not met   {clause}: {reason}" for clause, reason in answer.unmet.items()),
+    )
