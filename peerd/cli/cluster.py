@@ -165,6 +165,8 @@ def _settings(texts: Sequence[str], flags: Mapping[str, object], count: int) -> 
 
     def of_node(index: int) -> Tables:
         def fill(value: object) -> object:
+            if isinstance(value, Mapping):
+                return {key: fill(inner) for key, inner in value.items()}
             return value.replace("{k}", str(index)).replace("{n}", str(count)) if isinstance(value, str) else value
 
         of_flags = config_sources.read_flags({key: fill(value) for key, value in flags.items()})

@@ -16,10 +16,10 @@ NOT_AT_REST: Final = (
 )
 # fmt: on
 """Some of it a daemon loads later, when somebody asks for what needs it."""
-DATACLASSES_MAX: Final = 140
+DATACLASSES_MAX: Final = 142
 """Of ours. Python writes the source of a dataclass's methods and compiles it, which takes half a millisecond: what does
 not change is a `peerd.frozen.Frozen`. Raise it where what changes needs one more."""
-MODULES_MAX: Final = 445
+MODULES_MAX: Final = 480
 """Of ours. Each takes a third of a millisecond and 25 KiB."""
 
 START: Final = """
@@ -95,4 +95,4 @@ def test_a_cluster_imports_what_routes_need_before_it_forks() -> None:
         "import sys, peerd.cluster.node_process as node; node.prepare(); "
         "print(*(name for name in sys.modules if name.startswith('protocols.') and name.endswith('.front.http')))"
     )
-    assert len(printed(code).split()) == 3, "the routes of the three protocols that have some"
+    assert len(printed(code).split()) == 4, "the routes of the four protocols"

@@ -30,7 +30,7 @@ POLL_S: Final = 5.0
 
 
 @dataclass(eq=False)
-class Reading:
+class DocumentReading:
     """A client that reads a document as soon as the item with it is there."""
 
     watched: WatchedStream
@@ -56,7 +56,7 @@ class DocumentJudge:
     def __init__(self, judge: StreamJudge, rng: Random) -> None:
         self._judge, self._rng = judge, rng
         self._number = 0
-        self.readings: list[Reading] = []
+        self.readings: list[DocumentReading] = []
         self.wrong: list[str] = []
         """What no hostile node can bring about: other bytes than those that were published."""
         judge.on_document = self._came
@@ -92,12 +92,12 @@ class DocumentJudge:
         begins = watched.stream.documents.get(position)
         if item.document is not None and begins is not None:
             chunks = set(range(len(begins)))
-            reading = Reading(watched, watched.place.boot_epoch, item.document.id, position, chunks)
+            reading = DocumentReading(watched, watched.place.boot_epoch, item.document.id, position, chunks)
             self.readings.append(reading)
             for chunk, begin in enumerate(begins):
                 self._read(reading, chunk, begin)
 
-    def _read(self, reading: Reading, chunk: int, begin: bytes) -> None:
+    def _read(self, reading: DocumentReading, chunk: int, begin: bytes) -> None:
         place = reading.watched.place
 
         def done(piece: Value | Exception) -> None:
@@ -132,7 +132,7 @@ class DocumentJudge:
         ]
 
     @staticmethod
-    def _is_due(simulation: Simulation, reading: Reading) -> bool:
+    def _is_due(simulation: Simulation, reading: DocumentReading) -> bool:
         if not reading.is_waiting:
             return False
         stores = (plugin_of(place).exchange.store for place in producing(simulation, reading.watched.stream))
@@ -140,6 +140,6 @@ class DocumentJudge:
         return any(each is not None and each.is_complete for each in kept)
 
 
-def _is_calm(reading: Reading, calm_since: Mapping[int, StreamPosition]) -> bool:
+def _is_calm(reading: DocumentReading, calm_since: Mapping[int, StreamPosition]) -> bool:
     since = calm_since.get(id(reading.watched.stream))
     return since is not None and reading.position > max(since, START)

@@ -1,0 +1,76 @@
+"""What clients of this node ask: of which nodes, which measurements."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+
+from peerd.errors import ClientRefusal, nearest
+from protocols.measurement.bounds import usual_half_width
+from protocols.measurement.directory import Directory
+from protocols.measurement.guarantee.words import Measurement, Want
+from protocols.measurement.names import split_name
+from protocols.measurement.reading import Readings
+from protocols.measurement.readings import NodeEntry, NoReading, Reading
+
+VALUES_MAX = 16_384
+"""Values that one question may be about."""
+ReadTold = Callable[[list[Reading | NoReading] | Exception], None]
+
+
+def wants_of(entries: Sequence[NodeEntry], names: Sequence[str], within: Mapping[str, float]) -> list[Want]:
+    """What to read of these nodes; who does not measure a name is not asked. ``rtt`` means all pairs of that name.
+
+    Raises `ClientRefusal` for too many, and for a name that none of them measures.
+    """
+    if len(entries) * len(names) > VALUES_MAX:
+        text = f"{len(names)} names of {len(entries)} nodes are more than {VALUES_MAX:,} values; ask for fewer"
+        raise ClientRefusal("quota", text)
+    wants: list[Want] = []
+    nobodys = dict.fromkeys(names)
+    for entry in entries:
+        for name in names:
+            simple = split_name(name.removesuffix("@"))[0]
+            half_width = within.get(name, within.get(simple, usual_half_width(simple)))
+            if name in entry.measurements:
+                full = name
+            elif f"{simple}@" in entry.measurements:
+                full = name if "@" in name else f"{name}@"
+            else:
+                continue
+            nobodys.pop(name, None)
+            wants.append(Want(Measurement(entry.id, full), half_width))
+    if entries and nobodys:
+        known = sorted({name.removesuffix("@") for entry in entries for name in entry.measurements})
+        unknown = next(iter(nobodys))
+        text = f"none of these {len(entries)} nodes measures {unknown}{nearest(unknown, known)}"
+        raise ClientRefusal("unknown", text)
+    return wants
+
+
+class ClientReads:
+    """Questions of clients, about all nodes that they mean."""
+
+    def __init__(self, directory: Directory, readings: Readings) -> None:
+        self._directory, self._readings = directory, readings
+
+    def read(
+        self,
+        names: Sequence[str],
+        is_meant: Callable[[NodeEntry], bool],
+        within: Mapping[str, float],
+        max_age_s: float,
+        told: ReadTold,
+        client: str = "",
+    ) -> None:
+        """Tell all values of these names, of the nodes that are meant; an exception instead of what cannot be."""
+
+        def known() -> None:
+            entries = [entry for entry in self._directory.known() if is_meant(entry)]
+            try:
+                wants = wants_of(entries, names, within)
+            except ClientRefusal as error:
+                told(error)
+                return
+            self._readings.read(wants, max_age_s, told, client)
+
+        self._directory.refreshed(known)

@@ -1,0 +1,102 @@
+"""Parameters of measurement queries: the table ``[protocols.measurement]``."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Annotated, Final
+
+from pydantic import AfterValidator, Field
+
+from peerd.api import Host, PluginConfig
+from peerd.quantities import Duration, Interval, between_durations, setting
+from protocols.measurement.guarantee.words import Terms
+from protocols.measurement.messages import TAG_BYTES_MAX, TAG_VALUE_BYTES_MAX, TAGS_MAX
+from protocols.measurement.sources.network import NetworkSource
+from protocols.measurement.sources.settings import Smoothed, Sources
+from protocols.measurement.sources.smoothing import Smoothing
+from protocols.measurement.sources.source import MeasurementSource
+from protocols.measurement.sources.system import MachineSource
+
+TAG_KEY: Final = re.compile(rf"[A-Za-z_][A-Za-z0-9_.-]{{0,{TAG_BYTES_MAX - 1}}}")
+RESERVED: Final = frozenset({"node", "address", "instance", "peer"})
+"""Names that mean something else wherever tags are used."""
+
+
+def _check_tags(tags: dict[str, str]) -> dict[str, str]:
+    for key, value in tags.items():
+        if TAG_KEY.fullmatch(key) is None or key in RESERVED:
+            raise ValueError(
+                f"{key[:70]!r} is no name of a tag: expected a letter or _, and letters, digits, _, . and - after it, "
+                f"{TAG_BYTES_MAX} at most, and not {', '.join(sorted(RESERVED))}"
+            )
+        if len(value.encode()) > TAG_VALUE_BYTES_MAX:
+            raise ValueError(f"the tag {key} has more than {TAG_VALUE_BYTES_MAX} bytes")
+    return tags
+
+
+Tags = Annotated[dict[str, str], Field(max_length=TAGS_MAX), AfterValidator(_check_tags)]
+Patience = Annotated[Duration, between_durations("1s", "1h")]
+
+
+class MeasurementConfig(PluginConfig):
+    """The settings of measurement queries: what this node says of itself, and how old a value may be."""
+
+    tags: Tags = setting(
+        {},
+        'What this node is, for queries: tags = { role = "web", rack = "3" }.',
+        reloads=True,
+    )
+    period: Interval = setting(
+        "1s",
+        "Between two readings of what the system measures. Longer: less work here. Shorter: younger values; what goes "
+        "over the network is decided by bounds, not by this.",
+    )
+    max_age: Patience = setting(
+        "30s",
+        "A value of another node that nobody has vouched for in this time is stale, whoever asks. Queries may ask for "
+        "less (STALE).",
+    )
+    update_interval: Interval = setting(
+        "5s",
+        "A node that holds a value of this one hears at least so often that it still counts, also when nothing changes "
+        "(the time-out of section 2.2); sooner when it has asked for that.",
+    )
+    ask_interval: Interval = setting(
+        "10s", "A node that holds values asks their provider so often to go on. Below a third of max_age."
+    )
+
+    describe_interval: Interval = setting(
+        "5m",
+        "How often this node describes itself anew to the ring, if nothing changes. So long after the loss of all "
+        "copies of its description it may be unknown to others.",
+    )
+    system: bool = setting(
+        True,
+        "Measure processor, memory, disk, network and processes of this machine, and round trips to neighbours on the "
+        "ring. In a scenario of the simulator: false, since a simulated node has no machine.",
+    )
+    disk: str = setting("/", "Folder whose file system is measured as disk.")
+    sources: Sources = setting(
+        {},
+        "What else is measured here, each in a table of its own, such as [protocols.measurement.sources.queue] with "
+        'kind = "file", path = "/run/queue/length" and period = "5s".',
+    )
+    smoothed: Smoothed = setting(
+        {},
+        'Means and deviations over a time: cpu_mean_5m = { of = "cpu", mean = "5m" }; cpu_deviation_8h = '
+        '{ of = "cpu", deviation = "8h" }.',
+    )
+
+    def terms(self) -> Terms:
+        """The times of all agreements."""
+        return Terms(self.max_age, self.update_interval, self.ask_interval)
+
+    def make_sources(self, host: Host) -> list[MeasurementSource]:
+        """What this node monitors."""
+        system = [MachineSource(self.period, Path(self.disk)), NetworkSource(host, self.period)] if self.system else []
+        return [*system, *(each.source(name) for name, each in self.sources.items())]
+
+    def smoothings(self) -> list[Smoothing]:
+        """What is derived of that."""
+        return [each.smoothing(name) for name, each in self.smoothed.items()]

@@ -1,0 +1,295 @@
+"""Which nodes there are, what their operators say of them, and what they measure.
+
+Each node keeps a record of itself, which it alone can change, under one of a few keys, its *shard*: the ring's nodes
+are spread over them by their ids. Who wants to know asks the roots of all shards: one round trip to each of them, whose
+answer says no more than that nothing has changed when nothing has. A node that is gone without goodbye is known until
+its record lapses, so that an answer can say who is missing.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from bisect import bisect_right
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from dataclasses import dataclass, field
+from functools import partial
+from operator import itemgetter
+from typing import Final
+
+from peerd.api import Host, LookupResult, Part, RecordOutcome, RecordResult, handles, on_timer
+from peerd.errors import ProtocolError, Unavailable
+from peerd.ids import NodeId, id_to_bytes, key_of
+from peerd.messages import Message, PeerRef, decode_struct, encode_struct
+from protocols.measurement.config import MeasurementConfig
+from protocols.measurement.messages import (
+    DESCRIPTION_BYTES_MAX,
+    MARK_BYTES,
+    PAGE_BYTES_MAX,
+    PAGE_MAX,
+    Described,
+    Description,
+    NodesAnswer,
+    NodesQuestion,
+)
+from protocols.measurement.readings import NodeEntry
+
+SHARDS: Final = 4
+"""Roots that share the descriptions. The same on all nodes. Each has those of 4,096 nodes (``[records]
+key_items_max``)."""
+FRESH_S: Final = 10.0
+"""What was asked for so lately is not asked for again."""
+PARTLY_FRESH_S: Final = 1.0
+"""The same, while a part of it could not be had."""
+LIFE_S: Final = 3600.0
+"""A description lapses when its node has not put it again for so long: then nobody expects the node any more."""
+AGAIN_MIN_S: Final = 1.0
+AGAIN_MAX_S: Final = 60.0
+"""Pauses before a description that could not be put is tried again: the first one; they double up to the other."""
+SOON_S: Final = 1.0
+"""Changes within this time are put at once, as one."""
+ANSWER_S: Final = 3.0
+"""The root of a shard answers within this time, or the shard stays as it is known."""
+NODES_MAX: Final = 4096
+"""Nodes of one shard that a node knows."""
+WAITERS_MAX: Final = 4096
+"""Questions that wait for the roots' answers. More are answered with what is known."""
+_PUT: Final = "describe"
+
+
+def shard_of(node: NodeId) -> int:
+    """Where a node's description is kept."""
+    return id_to_bytes(node)[-1] % SHARDS
+
+
+def shard_key(shard: int) -> NodeId:
+    """The key of a shard."""
+    return key_of(f"peerd measurement nodes {shard}")
+
+
+def entry_of(description: Description) -> NodeEntry:
+    """A description as others see it."""
+    names = sorted(f"{each.name}@" if each.peers else each.name for each in description.names)
+    tags = {each.key: each.value for each in description.tags}
+    pairs = {each.name: each.peers for each in description.names if each.peers}
+    return NodeEntry(description.peer.id, description.peer.address, tags, tuple(names), pairs)
+
+
+def _without_peers(description: Description) -> tuple[object, ...]:
+    """What is told at once when it has changed: which nodes are neighbours changes often, and hardly matters."""
+    return description.peer, description.tags, [(each.name, bool(each.peers)) for each in description.names]
+
+
+@dataclass(slots=True)
+class _Shard:
+    root: PeerRef | None = None
+    mark: bytes = b""
+    nodes: dict[NodeId, NodeEntry] = field(default_factory=dict)
+    peers: dict[NodeId, PeerRef] = field(default_factory=dict)
+    coming: dict[NodeId, Description] = field(default_factory=dict)
+    """What the answers under way have brought."""
+    problem: str = "it was not asked yet"
+    """Why this is perhaps not all; empty where it is."""
+
+
+class Directory(Part):
+    """``describe`` says what this node is now. A description is what a node says of itself, and no more than that."""
+
+    def __init__(self, host: Host, config: MeasurementConfig, describe: Callable[[], Description]) -> None:
+        self._host, self._config, self._describe = host, config, describe
+        self._shards = [_Shard() for _ in range(SHARDS)]
+        self._asked_at = float("-inf")
+        self._open = 0
+        self._waiting: list[Callable[[], None]] = []
+        self._put: Description | None = None
+        self._failures = 0
+        self._held: dict[NodeId, tuple[bytes, list[tuple[NodeId, bytes]]]] = {}
+
+    def start(self) -> None:
+        """Begin to describe this node."""
+        self._host.set_timer(_PUT, self._host.rng.uniform(0.1, SOON_S))
+
+    # This node
+
+    def changed(self) -> None:
+        """What this node is may have changed."""
+        if self._put is not None and _without_peers(self._describe()) != _without_peers(self._put):
+            self._host.cancel_timer(_PUT)
+            self._host.set_timer(_PUT, SOON_S)
+
+    @on_timer(_PUT)
+    def _put_again(self, payload: None) -> None:
+        self._put = self._describe()
+        me = self._host.id
+        try:
+            self._host.records.put(
+                shard_key(shard_of(me)), encode_struct(self._put), LIFE_S, self._is_put, item=id_to_bytes(me)
+            )
+        except Unavailable:
+            self._again()
+
+    def _is_put(self, result: RecordResult) -> None:
+        if result.outcome is RecordOutcome.STORED:
+            self._failures = 0
+            self._host.cancel_timer(_PUT)
+            # Long before it lapses: all nodes that hold it may fail at once.
+            self._host.set_timer(_PUT, self._config.describe_interval * self._host.rng.uniform(0.8, 1.0))
+            self.changed()
+        else:
+            self._again()
+
+    def _again(self) -> None:
+        self._failures += 1
+        pause_s = min(AGAIN_MAX_S, AGAIN_MIN_S * 2.0 ** min(self._failures, 10))
+        self._host.cancel_timer(_PUT)
+        self._host.set_timer(_PUT, pause_s * self._host.rng.uniform(0.5, 1.0))
+
+    def leave(self, done: Callable[[], None]) -> None:
+        """This node goes for good: take its description away."""
+        self._host.cancel_timer(_PUT)
+        me = self._host.id
+        try:
+            self._host.records.delete(shard_key(shard_of(me)), lambda result: done(), item=id_to_bytes(me))
+        except Unavailable:
+            done()
+
+    # All nodes
+
+    def known(self) -> Iterator[NodeEntry]:
+        """The nodes that this one knows of now, itself among them."""
+        me = self._host.id
+        yield entry_of(self._describe())
+        for shard in self._shards:
+            yield from (entry for entry in shard.nodes.values() if entry.id != me)
+
+    def problems(self) -> list[str]:
+        """Why there may be nodes that are not known."""
+        return [f"nodes may be missing: {shard.problem}" for shard in self._shards if shard.problem][:1]
+
+    def peer(self, node: NodeId) -> PeerRef | None:
+        """Where a node is."""
+        return self._shards[shard_of(node)].peers.get(node)
+
+    def refreshed(self, done: Callable[[], None]) -> None:
+        """Call back when what is known is hardly older than `FRESH_S`, or cannot be had."""
+        fresh_s = PARTLY_FRESH_S if any(shard.problem for shard in self._shards) else FRESH_S
+        if (self._host.now() - self._asked_at < fresh_s and not self._open) or len(self._waiting) >= WAITERS_MAX:
+            done()
+        else:
+            self._waiting.append(done)
+            if not self._open:
+                self._ask_all()
+
+    def _ask_all(self) -> None:
+        self._asked_at, self._open = self._host.now(), SHARDS
+        for number, shard in enumerate(self._shards):
+            shard.coming.clear()
+            if shard.root is not None and shard.root.id != self._host.id:
+                self._ask(number, NodeId(0))
+            else:
+                self._find_root(number)
+
+    def _find_root(self, number: int) -> None:
+        def found(result: LookupResult) -> None:
+            root = self._shards[number].root = result.root
+            if root is None:
+                self._ended(number, "the root of a part of them was not found")
+            elif root.id == self._host.id:
+                self._take(number, self._page(NodesQuestion(number, NodeId(0), self._shards[number].mark)))
+            else:
+                self._ask(number, NodeId(0))
+
+        try:
+            self._host.lookup(shard_key(number), found, ANSWER_S)
+        except Unavailable as error:
+            self._ended(number, str(error))
+
+    def _ask(self, number: int, after: NodeId) -> None:
+        shard = self._shards[number]
+        if shard.root is None:
+            self._find_root(number)
+            return
+        question = NodesQuestion(number, after, shard.mark if after == 0 else b"")
+        silent = partial(self._silent, number)
+        self._host.request(shard.root, question, ANSWER_S, partial(self._answered, number), silent)
+
+    def _silent(self, number: int) -> None:
+        self._shards[number].root = None
+        self._ended(number, "the root of a part of them did not answer")
+
+    def _answered(self, number: int, answer: Message, source: PeerRef) -> None:
+        if not isinstance(answer, NodesAnswer):
+            self._ended(number, "the root of a part of them does not know the question")
+            raise ProtocolError("wrong_answer", f"{type(answer).__name__} is no answer to NodesQuestion")
+        self._take(number, answer)
+
+    def _take(self, number: int, answer: NodesAnswer) -> None:
+        """A page of a shard: with the last one, it is what this node knows of it."""
+        shard = self._shards[number]
+        if not answer.is_settled:
+            shard.root = None  # it may be another one by now
+        if shard.mark and answer.mark == shard.mark and not answer.nodes:
+            self._ended(number, "" if answer.is_settled else "a part of them is being handed over")
+            return
+        for each in answer.nodes:
+            with suppress(ProtocolError):  # whose record is wrong is not the root's fault
+                description = decode_struct(Description, each.data)
+                if description.peer.id == each.node and shard_of(each.node) == number:
+                    shard.coming[each.node] = description
+        if not answer.is_all and answer.nodes and len(shard.coming) < NODES_MAX:
+            self._ask(number, answer.nodes[-1].node)
+            return
+        shard.peers = {node: each.peer for node, each in shard.coming.items()}
+        shard.nodes = {node: entry_of(each) for node, each in shard.coming.items()}
+        shard.mark = answer.mark
+        shard.coming = {}
+        self._ended(number, "" if answer.is_settled else "a part of them is being handed over")
+
+    def _ended(self, number: int, problem: str) -> None:
+        self._shards[number].problem = problem
+        self._open -= 1
+        if self._open == 0:
+            waiting, self._waiting = self._waiting, []
+            for done in waiting:
+                done()
+
+    # The root of a shard
+
+    @handles(NodesQuestion)
+    def _asked(self, question: NodesQuestion, source: PeerRef) -> NodesAnswer:
+        return self._page(question)
+
+    def record_changed(self, key: NodeId) -> None:
+        """A record that this node holds came, changed or went."""
+        self._held.pop(key, None)
+
+    def _descriptions(self, key: NodeId) -> tuple[bytes, list[tuple[NodeId, bytes]]]:
+        """Those of a shard in order, and a mark of all of them: made once for all questions until one of them changes,
+        since thousands of them are milliseconds of work and a question is a few bytes."""
+        if (known := self._held.get(key)) is not None:
+            return known
+        held = sorted((each.owner, each.value) for each in self._host.records.items(key) if each.owner is not None)
+        digest = hashlib.blake2b(digest_size=MARK_BYTES)
+        for node, value in held:
+            digest.update(id_to_bytes(node))
+            digest.update(hashlib.blake2b(value, digest_size=MARK_BYTES).digest())
+        self._held[key] = found = digest.digest(), held
+        return found
+
+    def _page(self, question: NodesQuestion) -> NodesAnswer:
+        if question.shard >= SHARDS:
+            return NodesAnswer(b"", (), True, False)
+        key = shard_key(question.shard)
+        (mark, held), settled = self._descriptions(key), self._host.records.is_settled(key)
+        if question.mark == mark:
+            return NodesAnswer(mark, (), True, settled)
+        page: list[Described] = []
+        size = 0
+        for node, value in held[bisect_right(held, question.after, key=itemgetter(0)) :]:
+            if len(value) > DESCRIPTION_BYTES_MAX:
+                continue
+            if size + len(value) > PAGE_BYTES_MAX or len(page) == PAGE_MAX:
+                return NodesAnswer(mark, tuple(page), False, settled)
+            page.append(Described(node, value))
+            size += len(value) + 24
+        return NodesAnswer(mark, tuple(page), True, settled)

@@ -1,0 +1,240 @@
+"""Measurement queries in the simulator: an oracle that knows every sample of every owner, and work for the swarm."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping
+from random import Random
+from typing import Any, Final, cast
+
+from peerd.api import Plugin, PluginConfig
+from peerd.errors import ClientRefusal
+from peerd.ids import NodeId, short_id
+from peerd.sim.checkers import Checker
+from peerd.sim.simulation import Place, Simulation
+from peerd.sim.swarm.work import SwarmWork
+from protocols.measurement.config import MeasurementConfig
+from protocols.measurement.guarantee.words import BoundClaim, Measurement
+from protocols.measurement.plugin import MeasurementQueries
+from protocols.measurement.readings import NoReading, Reading
+from protocols.measurement.sources.source import MeasurementSource
+from protocols.measurement.watching import Watch
+
+NAMES: Final = ("walk", "level", "spike")
+WITHIN: Final = {"walk": 2.0, "level": 0.5, "spike": 1.0}
+DRIFT: Final = 3e-4
+"""More than two clocks of the simulator differ by."""
+ROUNDING_S: Final = 1e-3
+STALE_S: Final = 8.0
+
+
+class SimulatedSource(MeasurementSource):
+    """Three measurements that are functions of the time: one that wanders, one that jumps now and then, one that is
+    nearly always the same."""
+
+    is_at_hand = True
+
+    def __init__(self, seed: int, period_s: float = 1.0) -> None:
+        super().__init__("simulated", period_s)
+        rng = Random(seed)
+        self._phases = [rng.uniform(0.0, 1000.0) for _ in range(4)]
+        self._seed = seed
+
+    def read(self, now: float) -> dict[str, float]:
+        one, two, three, four = self._phases
+        walk = 10.0 * math.sin((now + one) / 37.0) + 5.0 * math.sin((now + two) / 11.0) + math.sin((now + three) / 3.0)
+        level = float(Random(self._seed * 7919 + int((now + four) // 20.0)).randrange(10))
+        is_spike = Random(self._seed * 104729 + int(now + one)).random() < 0.02
+        return {"walk": walk, "level": level, "spike": 100.0 if is_spike else 0.0}
+
+
+class SimulatedQueries(MeasurementQueries):
+    """The plugin, which keeps all that its owner has sampled, for the oracle."""
+
+    def __init__(self, seed: int, config: PluginConfig | None = None) -> None:
+        super().__init__(config, [SimulatedSource(seed)])
+        self.log: dict[str, list[tuple[int, float, float]]] = {}
+        """The number of each sample, when its source was asked, and what it said."""
+
+    def sampled(self, values: Mapping[str, float], asked_at: float) -> None:
+        super().sampled(values, asked_at)
+        for name, value in values.items():
+            known = self.caching.owner.known(Measurement(self.host.id, name))
+            if known is not None:
+                self.log.setdefault(name, []).append((known.claim.since.number, asked_at, value))
+
+
+def plugin_of(place: Place) -> SimulatedQueries | None:
+    """The plugin of a simulated node."""
+    found = place.node.plugins.get(MeasurementQueries.name)
+    return found if isinstance(found, SimulatedQueries) else None
+
+
+def _clock(simulation: Simulation, place: Place) -> float:
+    """The time by the clock of a machine, whatever became of its node."""
+    clock = place.port.clock
+    return simulation.now if clock is None else clock.monotonic(simulation.now)
+
+
+class GuaranteeHolds(Checker):
+    """No value that a node takes for fresh was ever outside its bounds up to its age, by what its owner has sampled.
+
+    docs/protocols/measurement.md has the theorem. Values of hostile owners are what these say.
+    """
+
+    name = "measurement guarantee"
+    holds_always = True
+
+    def __init__(self) -> None:
+        self._plugins: dict[NodeId, list[SimulatedQueries]] = {}
+        self.judged = 0
+
+    def booted(self, simulation: Simulation, place: Place, node: Any) -> None:
+        plugin = node.plugins.get(MeasurementQueries.name)
+        if isinstance(plugin, SimulatedQueries):
+            self._plugins.setdefault(place.id, []).append(plugin)
+
+    def check_node(self, simulation: Simulation, place: Place) -> list[str]:
+        plugin = plugin_of(place)
+        if plugin is None or not hasattr(plugin, "caching"):
+            return []
+        found: list[str] = []
+        now = _clock(simulation, place)
+        for measurement in plugin.caching.holder.held:
+            answer = plugin.caching.read(measurement, now)
+            if answer is not None and not answer.is_stale:
+                found += self.judge(simulation, place, measurement, answer.claim, answer.age_s)
+        return found
+
+    def judge(
+        self, simulation: Simulation, place: Place, measurement: Measurement, claim: BoundClaim, age_s: float
+    ) -> Iterator[str]:
+        """What is wrong with a claim that a node takes for true up to this age."""
+        owner = simulation.places.get(measurement.owner)
+        if owner is None or owner.index in simulation.hostile:
+            return
+        self.judged += 1
+        log = self._log(measurement, claim.since.epoch)
+        until = _clock(simulation, owner) - age_s * (1.0 + DRIFT) - ROUNDING_S
+        for number, at, value in reversed(log):
+            if number < claim.since.number:
+                return
+            if at <= until and not claim.interval.holds(value):
+                yield (
+                    f"{place}: {measurement.name} of {short_id(measurement.owner)} was {value} at {at:.3f}, and "
+                    f"is said to have been in {claim.interval} until {until:.3f} at least"
+                )
+                return
+
+    def _log(self, measurement: Measurement, epoch: int) -> list[tuple[int, float, float]]:
+        for plugin in self._plugins.get(measurement.owner, ()):
+            if plugin.caching.boot == epoch:
+                return plugin.log.get(measurement.name, [])
+        return []
+
+
+class Measuring(SwarmWork):
+    """Each node measures three things. Clients read and watch them during the faults; every fresh answer is judged.
+
+    In the calm ring, a client has a fresh value of every node, and is told of changes.
+    """
+
+    gap_s: float = 2.0
+    refusals = (ClientRefusal,)
+
+    def __init__(self, simulation: Simulation, rng: Random) -> None:
+        super().__init__(simulation, rng)
+        self._oracle = next((each for each in simulation.checkers if isinstance(each, GuaranteeHolds)), None)
+        self._offences: list[str] = []
+        self._watches: list[tuple[Place, Watch]] = []
+        self._proof: list[Reading | NoReading] | None = None
+        self._prover: Place | None = None
+        self.answers = 0
+
+    @classmethod
+    def plugin(cls, index: int) -> Plugin:
+        times = {"max_age": "10s", "update_interval": "2s", "ask_interval": "3s", "describe_interval": "10s"}
+        return SimulatedQueries(index, MeasurementConfig.model_validate(times))
+
+    def act(self, place: Place) -> None:
+        plugin = cast(SimulatedQueries, plugin_of(place))
+        if self.rng.random() < 0.3:
+            self._watch(place, plugin)
+            return
+        names = self.rng.sample(NAMES, self.rng.randint(1, len(NAMES)))
+        stale_s = self.rng.choice((1.0, 3.0, STALE_S))
+        some = self.rng.getrandbits(3)
+        plugin.asking.read(
+            names,
+            lambda entry: entry.id & 7 == some or some == 0,
+            {name: WITHIN[name] for name in names},
+            stale_s,
+            lambda answers: self._judge(place, plugin, answers, stale_s),
+        )
+
+    def _watch(self, place: Place, plugin: SimulatedQueries) -> None:
+        self._watches = [(at, each) for at, each in self._watches if at.is_live and each.feed.ended is None]
+        if len(self._watches) > 8:
+            at, watch = self._watches.pop(self.rng.randrange(len(self._watches)))
+            watching = cast(SimulatedQueries, plugin_of(at)).watching
+            if watch in list(watching.watches):
+                watching.end(watch, "the client has gone")
+        names = self.rng.sample(NAMES, self.rng.randint(1, len(NAMES)))
+        some = self.rng.getrandbits(3)
+        factor = self.rng.choice((0.5, 1.0, 4.0))
+        widths = {name: factor * WITHIN[name] for name in names}
+        watch = plugin.watching.watch(widths, lambda entry: entry.id & 7 == some or some == 0, STALE_S)
+        self._watches.append((place, watch))
+
+    def _judge(
+        self, place: Place, plugin: MeasurementQueries, answers: list[Reading | NoReading] | Exception, stale_s: float
+    ) -> None:
+        if isinstance(answers, Exception):
+            self._offences.append(f"{place} refuses a question: {answers}")
+            return
+        for each in answers:
+            if not isinstance(each, Reading) or each.is_stale:
+                continue
+            self.answers += 1
+            if each.age_s > stale_s:
+                self._offences.append(f"{place}: a value of {each.age_s:.3f} s is told as one of {stale_s:g}")
+            if self._oracle is not None and (claim := self._claim(plugin, each)) is not None:
+                self._offences += self._oracle.judge(self.simulation, place, each.measurement, claim, each.age_s)
+
+    @staticmethod
+    def _claim(plugin: MeasurementQueries, reading: Reading) -> BoundClaim | None:
+        """Since which sample: the reading of a client does not say it."""
+        known = plugin.readings.known(reading.measurement)
+        return next((each.claim for each in known if each.claim.interval == reading.interval), None)
+
+    def prove(self, place: Place) -> None:
+        plugin = cast(SimulatedQueries, plugin_of(place))
+        self._prover = place
+        plugin.watching.watch(WITHIN, lambda entry: True, STALE_S)
+        self.simulation.after(20.0, lambda: self._read_all(place))
+
+    def _read_all(self, place: Place) -> None:
+        plugin = cast(SimulatedQueries, plugin_of(place))
+
+        def told(answers: list[Reading | NoReading] | Exception) -> None:
+            self._judge(place, plugin, answers, STALE_S)
+            self._proof = answers if isinstance(answers, list) else None
+
+        plugin.asking.read(NAMES, lambda entry: True, WITHIN, STALE_S, told)
+
+    def verdict(self) -> list[str]:
+        if self._prover is None:
+            return self._offences
+        if self._proof is None:
+            return [*self._offences, "a question in a calm ring has no answer"]
+        fresh = {each.measurement for each in self._proof if isinstance(each, Reading) and not each.is_stale}
+        missing = [
+            f"{name} of node {place.index}"
+            for place in self.simulation.honest_nodes()
+            if place.is_live
+            for name in NAMES
+            if Measurement(place.id, name) not in fresh
+        ]
+        if missing:
+            return [*self._offences, f"a question in a calm ring has no fresh value of {', '.join(missing[:5])}"]
+        return self._offences

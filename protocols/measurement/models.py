@@ -1,0 +1,275 @@
+"""What clients of measurement queries send and get, as JSON."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Annotated, Final
+
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, FiniteFloat
+
+from peerd.ids import format_id
+from peerd.quantities import Duration, between_durations
+from protocols.measurement.bounds import STALE_S
+from protocols.measurement.guarantee.interval import VALUE_MAX
+from protocols.measurement.names import FULL_NAME_LENGTH_MAX, NAME, split_name
+from protocols.measurement.querying.answer import BoundedValue, QueryAnswer, Value
+from protocols.measurement.readings import NodeEntry, NoReading, OwnReading, Reading
+
+NAMES_MAX: Final = 64
+"""Names in one question."""
+NODES_MAX: Final = 4096
+"""Nodes that one question names."""
+WHERE_LENGTH_MAX: Final = 4096
+QUERY_LENGTH_MAX: Final = 8192
+
+
+def _full(name: str) -> str:
+    split_name(name.removesuffix("@"))
+    return name
+
+
+def _simple(name: str) -> str:
+    if NAME.fullmatch(name) is None:
+        raise ValueError("expected lower-case letters, digits and _, beginning with a letter")
+    return name
+
+
+FullName = Annotated[str, Field(max_length=FULL_NAME_LENGTH_MAX), AfterValidator(_full)]
+SimpleName = Annotated[str, Field(max_length=FULL_NAME_LENGTH_MAX), AfterValidator(_simple)]
+NodeText = Annotated[str, Field(max_length=300)]
+HalfWidth = Annotated[float, Field(ge=0.0, le=VALUE_MAX, allow_inf_nan=False)]
+Stale = Annotated[Duration, between_durations("1s", "1d")]
+
+
+class MeasureModel(BaseModel):
+    """Base: frozen, and a newer daemon may add fields."""
+
+    model_config = ConfigDict(frozen=True, extra="ignore", defer_build=True)
+
+
+class MeasuredNode(MeasureModel):
+    """A node, as it has described itself. A name with ``@`` is of this node and each of several others."""
+
+    node: str
+    address: str
+    tags: dict[str, str]
+    measurements: list[str]
+
+    @classmethod
+    def of(cls, entry: NodeEntry) -> MeasuredNode:
+        """As JSON has it."""
+        return cls(
+            node=format_id(entry.id),
+            address=entry.address,
+            tags=dict(entry.tags),
+            measurements=list(entry.measurements),
+        )
+
+
+class MeasuredNodes(MeasureModel):
+    """The nodes of the ring. ``problems``: why some may be missing."""
+
+    nodes: list[MeasuredNode]
+    problems: list[str]
+
+
+class ReadRequest(BaseModel):
+    """Values of which names, of which nodes, how exactly, how old at most.
+
+    ``nodes``: ids (or their beginnings) and addresses; ``where``: a filter on tags, node and address; neither: all.
+    ``within``: half the width of bounds, by name; ``stale``: the oldest that counts.
+    """
+
+    model_config = ConfigDict(extra="forbid")
+
+    names: Annotated[list[FullName], Field(min_length=1, max_length=NAMES_MAX)]
+    nodes: Annotated[list[NodeText], Field(max_length=NODES_MAX)] = []
+    where: Annotated[str, Field(max_length=WHERE_LENGTH_MAX)] = ""
+    within: Annotated[dict[str, HalfWidth], Field(max_length=NAMES_MAX)] = {}
+    stale: Stale = STALE_S
+
+
+class ValueView(MeasureModel):
+    """A value: it was from ``low`` to ``high`` up to a moment that is at most ``age_s`` ago.
+
+    ``stale``: it is older than was asked for. ``provider``: the node that told, its owner or a cache; ``hops``: nodes
+    since the owner. ``messages``: what this one has cost.
+    """
+
+    node: str
+    name: str
+    value: float
+    low: float
+    high: float
+    age_s: float
+    stale: bool = False
+    provider: str = ""
+    hops: int = 0
+    messages: int = 0
+
+    @classmethod
+    def of(cls, reading: Reading) -> ValueView:
+        """As JSON has it."""
+        return cls(
+            node=format_id(reading.measurement.owner),
+            name=reading.measurement.name,
+            value=reading.value,
+            low=reading.interval.low,
+            high=reading.interval.high,
+            age_s=round(reading.age_s, 6),
+            stale=reading.is_stale,
+            provider=format_id(reading.provider),
+            hops=reading.hops,
+            messages=reading.messages,
+        )
+
+
+class MissingView(MeasureModel):
+    """A value that there is not, and why."""
+
+    node: str
+    name: str
+    reason: str
+
+
+class ValueViews(MeasureModel):
+    """Values, and those that are missing. ``problems``: why nodes may be missing that nobody knows of."""
+
+    values: list[ValueView]
+    missing: list[MissingView] = []
+    problems: list[str] = []
+    messages: int = 0
+
+    @classmethod
+    def of(cls, readings: Iterable[Reading | NoReading], problems: list[str]) -> ValueViews:
+        """As JSON has it, by node and name."""
+        found: list[ValueView] = []
+        missing: list[MissingView] = []
+        for each in readings:
+            if isinstance(each, Reading):
+                found.append(ValueView.of(each))
+            else:
+                measurement = each.measurement
+                missing.append(
+                    MissingView(node=format_id(measurement.owner), name=measurement.name, reason=each.reason)
+                )
+        messages = sum(each.messages for each in found)
+        found.sort(key=lambda each: (each.node, each.name))
+        missing.sort(key=lambda each: (each.node, each.name))
+        return cls(values=found, missing=missing, problems=problems, messages=messages)
+
+
+class QueryRequest(BaseModel):
+    """A statement, such as ``SELECT node, cpu FROM nodes WHERE role = 'web' AND cpu < 0.5 WITHIN 0.05 STALE 5s``."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    query: Annotated[str, Field(max_length=QUERY_LENGTH_MAX)]
+
+
+class BoundedView(MeasureModel):
+    """A measured value or an aggregate: between ``low`` and ``high``. ``age_s``: of the oldest value in it."""
+
+    value: float
+    low: float
+    high: float
+    age_s: float
+    stale: bool = False
+
+
+class RowView(MeasureModel):
+    """A row. ``certainty``: "yes", or "maybe" where the bounds do not tell whether it belongs to the answer."""
+
+    values: list[BoundedView | str | None]
+    certainty: str
+    confidence: float = 1.0
+    places: tuple[int, int] | None = None
+
+
+class QueryView(MeasureModel):
+    """The answer to a statement. ``sure``, ``maybe``, ``ruled_out``: the sizes of T+, T? and T-. ``unmet``: which of
+    WITHIN, STALE, REQUIRE and BUDGET were not met, and why. ``explained``: the lines of EXPLAIN."""
+
+    columns: list[str] = []
+    rows: list[RowView] = []
+    sure: int = 0
+    maybe: int = 0
+    ruled_out: int = 0
+    goodness: float = 1.0
+    missing: list[MissingView] = []
+    messages: int = 0
+    rounds: int = 0
+    unmet: dict[str, str] = {}
+    problems: list[str] = []
+    explained: list[str] = []
+
+    @classmethod
+    def of(cls, answer: QueryAnswer | None, problems: Sequence[str] = (), explained: Sequence[str] = ()) -> QueryView:
+        """As JSON has it."""
+        if answer is None:
+            return cls(problems=list(problems), explained=list(explained))
+        rows = [
+            RowView(
+                values=[_bounded(value) for value in row.values],
+                certainty=row.certainty,
+                confidence=round(row.confidence, 4),
+                places=row.places,
+            )
+            for row in answer.rows
+        ]
+        missing = [
+            MissingView(node=format_id(each.node), name=each.name, reason=each.reason) for each in answer.missing
+        ]
+        return cls(
+            columns=list(answer.columns),
+            rows=rows,
+            sure=answer.sure,
+            maybe=answer.maybe,
+            ruled_out=answer.ruled_out,
+            goodness=answer.goodness,
+            missing=missing,
+            messages=answer.messages,
+            rounds=answer.rounds,
+            unmet=dict(answer.unmet),
+            problems=list(problems),
+            explained=list(explained),
+        )
+
+
+def _bounded(value: Value) -> BoundedView | str | None:
+    if not isinstance(value, BoundedValue):
+        return value
+    return BoundedView(
+        value=value.value, low=value.low, high=value.high, age_s=round(value.age_s, 6), stale=value.stale
+    )
+
+
+class PutValue(BaseModel):
+    """A value that an application measures on this machine. It counts for ``ttl``, unless it is put again."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    value: Annotated[FiniteFloat, Field(ge=-VALUE_MAX, le=VALUE_MAX)]
+    ttl: Annotated[Duration, between_durations("1s", "1d")] = 60.0
+
+
+class OwnView(MeasureModel):
+    """A measurement of this node."""
+
+    name: str
+    source: str
+    value: float | None
+    age_s: float | None
+
+    @classmethod
+    def of(cls, own: OwnReading) -> OwnView:
+        """As JSON has it."""
+        age_s = None if own.age_s is None else round(own.age_s, 6)
+        return cls(name=own.name, source=own.source, value=own.value, age_s=age_s)
+
+
+class OwnViews(MeasureModel):
+    """What this node measures. ``problems``: sources that do not answer, and why."""
+
+    measurements: list[OwnView]
+    problems: list[str] = []

@@ -1,0 +1,188 @@
+"""Measurement queries (Chandramouli): puts the parts together, and hears what the node tells."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import ClassVar, Final
+
+from peerd.api import Host, Metric, Plugin, PluginConfig, RecordRole, handles, on_timer
+from peerd.ids import NodeId
+from peerd.messages import Message, PeerRef
+from protocols.measurement.asking import ClientReads
+from protocols.measurement.config import MeasurementConfig
+from protocols.measurement.directory import Directory
+from protocols.measurement.guarantee.caching import Caching
+from protocols.measurement.guarantee.effects import Effect, Moved, SendTo
+from protocols.measurement.guarantee.messages import CacheAsk, CacheUpdate
+from protocols.measurement.guarantee.words import Measurement
+from protocols.measurement.messages import MESSAGES, NAMES_MAX, PAIRS_MAX, Description, MeasureName, Tag
+from protocols.measurement.names import split_name
+from protocols.measurement.reading import Readings
+from protocols.measurement.readings import OwnReading
+from protocols.measurement.sources.past import PastSamples
+from protocols.measurement.sources.sampling import METRICS as SAMPLING_METRICS, Sampling
+from protocols.measurement.sources.source import MeasurementSource
+from protocols.measurement.standing import Queries
+from protocols.measurement.watching import Watching
+
+TICK_S: Final = 0.5
+"""How often it is looked whom to ask and whom to tell, while this node holds or provides anything."""
+INSTANCES_MAX: Final = 1 << 10
+"""Instances of this plugin in one boot of a node: failed ones are replaced."""
+_TICK: Final = "tick"
+
+
+class MeasurementQueries(Plugin):
+    """Clients ask `readings` and `watching`; `sampled` gets what this node measures."""
+
+    name = "measurement"
+    version = 1
+    messages: ClassVar[tuple[type[Message], ...]] = MESSAGES
+    metrics = (
+        *SAMPLING_METRICS,
+        Metric("peerd_measurement_updates_total", "counter", "Words to nodes that hold values.", ("kind",)),
+        Metric("peerd_measurement_held", "gauge", "Values of other nodes that this one holds."),
+        Metric("peerd_measurement_holders", "gauge", "Nodes that this one provides values for."),
+    )
+    Config: ClassVar[type[PluginConfig]] = MeasurementConfig
+    config: MeasurementConfig
+
+    def __init__(self, config: PluginConfig | None = None, sources: Sequence[MeasurementSource] | None = None) -> None:
+        super().__init__(config)
+        self._sources = sources
+        """In a simulation; else those of the configuration."""
+        self._instance = 0
+
+    def start(self, host: Host) -> None:
+        super().start(host)
+        self.past = PastSamples()
+        self._names: dict[str, None] = {}
+        self._holders: dict[NodeId, PeerRef] = {}
+        boot = host.boot_epoch * INSTANCES_MAX + self._instance
+        self.caching = Caching(host.id, boot, self.config.terms())
+        self.directory = Directory(host, self.config, self.describe)
+        self.readings = Readings(host, self.caching, self.directory, self._pairs)
+        self.watching = Watching(host, self.caching, self.directory, self._carry_out)
+        self.asking = ClientReads(self.directory, self.readings)
+        self.queries = Queries(host, self.directory, self.readings, self.watching)
+        sources = self._sources if self._sources is not None else self.config.make_sources(host)
+        self.sampling = Sampling(host, sources, self, self.config.smoothings())
+        self.add_parts(self.directory, self.readings, self.watching, self.queries, self.sampling)
+        self._is_ticking = False
+        self.directory.start()
+        self.sampling.begin()
+
+    def inherit(self, failed: MeasurementQueries) -> None:
+        """Numbers of promises and samples begin anew, so this is another boot for whoever knows those of before."""
+        self._instance = failed._instance + 1
+
+    def reconfigured(self) -> None:
+        self.directory.changed()
+
+    def stop(self) -> None:
+        """A goodbye: nobody expects this node to answer any more."""
+        self.directory.leave(lambda: None)
+
+    def record_changed(self, key: NodeId, role: RecordRole, item: bytes) -> None:
+        self.directory.record_changed(key)
+
+    def drain(self, done: Callable[[], None]) -> None:
+        self.directory.leave(done)
+
+    # What this node is
+
+    def describe(self) -> Description:
+        """What this node says of itself."""
+        peers: dict[str, list[NodeId]] = {}
+        for full in self._names:
+            name, peer = split_name(full)
+            peers.setdefault(name, []).extend([] if peer is None else [peer])
+        names = [MeasureName(name, tuple(sorted(of)[:PAIRS_MAX])) for name, of in sorted(peers.items())]
+        tags = tuple(Tag(key, value) for key, value in sorted(self.config.tags.items()))
+        return Description(self.host.peer, tags, tuple(names[:NAMES_MAX]))
+
+    def _pairs(self, name: str) -> Sequence[str]:
+        return [full for full in self._names if full.startswith(f"{name}@")]
+
+    # Measuring
+
+    def sampled(self, values: Mapping[str, float], asked_at: float) -> None:
+        """A source of this node was asked at that time, and has answered."""
+        self._carry_out(self.caching.sampled(values, asked_at, self.host.now()))
+        at_s = self.host.wall_time()
+        for name, value in values.items():
+            self.past.add(name, at_s, value)
+        if not self._names.keys() >= values.keys():
+            self._names.update(dict.fromkeys(values))
+            self.directory.changed()
+
+    def failed(self, names: Iterable[str]) -> None:
+        """A source has no values of these any more."""
+        gone = [name for name in names if name in self._names]
+        self._carry_out(self.caching.failed(gone, self.host.now()))
+        for name in gone:
+            del self._names[name]
+        self.directory.changed()
+
+    def own(self) -> list[OwnReading]:
+        """What this node measures, by name."""
+        return [self._own(name) for name in sorted(self._names)]
+
+    def put(self, name: str, value: float, ttl_s: float) -> OwnReading:
+        """An application measures this. Raises `ClientRefusal`."""
+        self.sampling.put(name, value, ttl_s)
+        return self._own(name)
+
+    def _own(self, name: str) -> OwnReading:
+        answer = self.caching.read(Measurement(self.host.id, name), self.host.now())
+        source = self.sampling.source_of(name)
+        return (
+            OwnReading(name, source) if answer is None else OwnReading(name, source, answer.claim.value, answer.age_s)
+        )
+
+    # The guarantee
+
+    @handles(CacheAsk)
+    def _on_ask(self, ask: CacheAsk, source: PeerRef) -> None:
+        self._holders[source.id] = source
+        self._carry_out(self.caching.asked(source.id, ask, self.host.now()))
+
+    @handles(CacheUpdate)
+    def _on_update(self, update: CacheUpdate, source: PeerRef) -> None:
+        self._carry_out(self.caching.heard(source.id, update, self.host.now()))
+
+    @on_timer(_TICK)
+    def _tick(self, payload: None) -> None:
+        self._is_ticking = False
+        self._carry_out(self.caching.tick(self.host.now()))
+        holder, provider = self.caching.holder, self.caching.provider
+        self._holders = {node: peer for node, peer in self._holders.items() if node in provider.edges}
+        self.host.gauge("peerd_measurement_held", len(holder.held))
+        self.host.gauge("peerd_measurement_holders", len(provider.edges))
+        if holder.wanted or holder.held or provider.edges:
+            self._keep_ticking()
+
+    def _keep_ticking(self) -> None:
+        if not self._is_ticking:
+            self._is_ticking = True
+            self.host.set_timer(_TICK, TICK_S * self.host.rng.uniform(0.8, 1.0))
+
+    def _carry_out(self, effects: Iterable[Effect]) -> None:
+        """Do what the guarantee wants done."""
+        for effect in effects:
+            match effect:
+                case SendTo(to, message):
+                    self._keep_ticking()
+                    peer = self._holders.get(to) or self.directory.peer(to)
+                    if peer is None:  # what was to be said is said again, and the node asked for meanwhile
+                        self.directory.refreshed(lambda: None)
+                    else:
+                        self.host.send(peer, message)
+                        if isinstance(message, CacheUpdate):
+                            kind = "broken" if message.entries else "gone" if message.gone else "time_out"
+                            self.host.count("peerd_measurement_updates_total", kind=kind)
+                case Moved(measurement):
+                    self.watching.moved(measurement)
+
+    def validate(self) -> None:
+        self.caching.provider.validate(self.host.now())

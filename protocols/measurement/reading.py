@@ -1,0 +1,251 @@
+"""READ (section 4.1): values of other nodes, for whoever asks here, and for the nodes that ask this one.
+
+What is known here and good enough is told at once, at no cost. The rest is asked of the owners, all values of one owner
+in one question: two messages, one round trip, which is the least that any design needs. What came is kept, and told to
+others for as long as it is young enough for them. Who asks while an answer is under way waits for that one.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Final
+
+from peerd.api import Host, Part, handles
+from peerd.errors import ProtocolError
+from peerd.frozen import Frozen
+from peerd.ids import NodeId, short_id
+from peerd.lib.leases import at_most
+from peerd.messages import Message, PeerRef
+from protocols.measurement.directory import Directory
+from protocols.measurement.guarantee.caching import Caching
+from protocols.measurement.guarantee.words import Known, Measurement, Want
+from protocols.measurement.messages import PAIRS_MAX, READ_MAX, NotRead, ReadValue, ReadValues, ValuesRead
+from protocols.measurement.readings import NoReading, Reading
+
+ANSWER_S: Final = 2.0
+"""An owner that has not answered by then has no answer."""
+KEPT_MAX: Final = 8192
+"""Values that were read, the newest ones."""
+ASKED_MAX: Final = 16_384
+"""Measurements that are asked for at a time. Of more, nothing is told."""
+NOT_THERE: Final = "it is not measured there, or its source does not answer"
+Told = Callable[[list[Reading | NoReading]], None]
+
+
+class _Found(Frozen):
+    """A value; how old it is, is reckoned when it is told."""
+
+    measurement: Measurement
+    known: Known
+    provider: NodeId
+    messages: int = 0
+
+
+@dataclass(slots=True)
+class _Question:
+    """Somebody's, for several values. ``told`` is called when there is an answer for each."""
+
+    told: Told
+    max_age_s: float
+    open: int = 0
+    found: list[_Found | NoReading] = field(default_factory=list)
+
+
+class Readings(Part):
+    """``directory`` knows where owners are. ``pairs``: the full names of a pairwise measurement of this node."""
+
+    def __init__(
+        self, host: Host, caching: Caching, directory: Directory, pairs: Callable[[str], Sequence[str]]
+    ) -> None:
+        self._host, self._caching, self._directory, self._pairs = host, caching, directory, pairs
+        self._kept: OrderedDict[Measurement, Known] = OrderedDict()
+        self._asked: dict[Measurement, list[_Question]] = {}
+
+    # For clients of this node
+
+    def read(self, wants: Iterable[Want], max_age_s: float, told: Told, client: str = "") -> None:
+        """Tell what is known of each of these, once for all: at most so old, or what there is, marked as stale."""
+        question = _Question(told, max_age_s)
+        missing: dict[NodeId, list[Want]] = {}
+        for want in wants:
+            here = self._here(want, max_age_s, client)
+            if here is not None:
+                question.found += here
+            elif len(self._asked) >= ASKED_MAX:
+                question.found.append(NoReading(want.measurement, "too much is being asked for here"))
+            else:
+                question.open += 1
+                if (waiting := self._asked.get(want.measurement)) is not None:
+                    waiting.append(question)
+                else:
+                    self._asked[want.measurement] = [question]
+                    missing.setdefault(want.measurement.owner, []).append(want)
+        if not question.open:
+            self._tell_all(question)
+        elif all(self._directory.peer(owner) is not None for owner in missing):
+            self._ask(missing)
+        else:
+            self._directory.refreshed(partial(self._ask, missing))
+
+    def has(self, measurement: Measurement, half_width: float, max_age_s: float) -> bool:
+        """Whether a value is known here so well that it costs no message."""
+        return self._here(Want(measurement, half_width), max_age_s, "") is not None
+
+    def _here(self, want: Want, max_age_s: float, client: str) -> list[_Found | NoReading] | None:
+        """What is known here, if it is good enough."""
+        measurement, now = want.measurement, self._host.now()
+        if measurement.owner == self._host.id:
+            return [self._own(each) for each in self._of_name(measurement)]
+        answer = self._caching.read(measurement, now, client, max_age_s)
+        if answer is not None and not answer.is_stale and answer.claim.interval.is_within(want.half_width):
+            return [_Found(measurement, Known(answer.claim, now - answer.age_s), answer.provider)]
+        kept = self._kept.get(measurement)
+        if kept is not None and now - kept.basis <= max_age_s and kept.claim.interval.is_within(want.half_width):
+            return [_Found(measurement, kept, measurement.owner)]
+        return None
+
+    def _own(self, measurement: Measurement) -> _Found | NoReading:
+        known = self._caching.owner.known(measurement)
+        return NoReading(measurement, NOT_THERE) if known is None else _Found(measurement, known, self._host.id)
+
+    def _of_name(self, measurement: Measurement) -> Sequence[Measurement]:
+        """The measurement, or those of all pairs."""
+        if not measurement.name.endswith("@"):
+            return (measurement,)
+        return [Measurement(measurement.owner, name) for name in self._pairs(measurement.name[:-1])[:PAIRS_MAX]]
+
+    def _tell_all(self, question: _Question) -> None:
+        """There is an answer for each value. Those that were here are older by now."""
+        now = self._host.now()
+        answers: list[Reading | NoReading] = []
+        for each in question.found:
+            if isinstance(each, NoReading):
+                answers.append(each)
+                continue
+            claim, age_s = each.known.claim, max(0.0, now - each.known.basis)
+            is_stale = age_s > question.max_age_s
+            answers.append(
+                Reading(
+                    each.measurement,
+                    claim.value,
+                    claim.interval,
+                    age_s,
+                    is_stale,
+                    each.provider,
+                    claim.hops,
+                    each.messages,
+                )
+            )
+        question.told(answers)
+
+    def _ask(self, missing: dict[NodeId, list[Want]]) -> None:
+        for owner, wants in missing.items():
+            peer = self._directory.peer(owner)
+            for first in range(0, len(wants), READ_MAX):
+                some = tuple(wants[first : first + READ_MAX])
+                if peer is None:
+                    self._unread(some, f"no node {short_id(owner)} is known")
+                    continue
+                asked_at = self._host.now()
+                # The owner is asked for what it knows now, whatever bounds would do: they cost nothing there.
+                self._host.request(
+                    peer,
+                    ReadValues(some),
+                    ANSWER_S,
+                    partial(self._answered, some, asked_at),
+                    partial(self._unread, some, f"{peer.address} did not answer within {ANSWER_S:g} s"),
+                )
+
+    def _answered(self, wants: Sequence[Want], asked_at: float, answer: Message, source: PeerRef) -> None:
+        if not isinstance(answer, ValuesRead):
+            self._unread(wants, "its owner does not know the question")
+            raise ProtocolError("wrong_answer", f"{type(answer).__name__} is no answer to ReadValues")
+        reasons = {each.measurement: each.reason for each in answer.missing}
+        found: dict[Measurement, list[tuple[Measurement, Known]]] = {}
+        asked = {want.measurement for want in wants}
+        for value in answer.values:
+            each = value.measurement
+            name = each if each in asked else Measurement(each.owner, f"{each.name.partition('@')[0]}@")
+            if name not in asked or each.owner != source.id:
+                continue  # nobody asked that node for this
+            known = Known(value.claim, asked_at - at_most(value.age_s))
+            found.setdefault(name, []).append((each, known))
+            self._keep(each, known)
+        messages = 2
+        for want in wants:
+            values = found.get(want.measurement)
+            if values is None:
+                reason = reasons.get(want.measurement, "")
+                if want.measurement.name.endswith("@") and not reason:
+                    self._tell(want.measurement, [], messages)
+                    continue
+                self._missing(want.measurement, reason or "its owner says nothing of it", messages)
+                messages = 0
+            else:
+                self._tell(want.measurement, values, messages)
+                messages = 0  # one question and one answer for all of them
+
+    def _keep(self, measurement: Measurement, known: Known) -> None:
+        before = self._kept.pop(measurement, None)
+        self._kept[measurement] = known if before is None or known.basis >= before.basis else before
+        if len(self._kept) > KEPT_MAX:
+            self._kept.popitem(last=False)
+
+    def _tell(self, asked: Measurement, values: Sequence[tuple[Measurement, Known]], messages: int) -> None:
+        for question in self._asked.pop(asked, ()):
+            for measurement, known in values:
+                question.found.append(_Found(measurement, known, measurement.owner, messages))
+                messages = 0
+            self._one_less(question)
+
+    def _unread(self, wants: Sequence[Want], reason: str) -> None:
+        messages = 1
+        for want in wants:
+            self._missing(want.measurement, reason, messages)
+            messages = 0
+
+    def _missing(self, measurement: Measurement, reason: str, messages: int) -> None:
+        """There is no answer; an older value is better than none, if it says what it is."""
+        known = max(self.known(measurement), key=lambda each: each.basis, default=None)
+        for question in self._asked.pop(measurement, ()):
+            old = None if known is None else _Found(measurement, known, measurement.owner, messages)
+            question.found.append(old or NoReading(measurement, reason, messages))
+            messages = 0
+            self._one_less(question)
+
+    def known(self, measurement: Measurement) -> list[Known]:
+        """All that is known here of a measurement, stale or not."""
+        held = self._caching.holder.held.get(measurement)
+        known = [Known(held.claim, held.basis)] if held is not None else []
+        if (own := self._caching.owner.known(measurement)) is not None:
+            known.append(own)
+        if (kept := self._kept.get(measurement)) is not None:
+            known.append(kept)
+        return known
+
+    def _one_less(self, question: _Question) -> None:
+        question.open -= 1
+        if not question.open:
+            self._tell_all(question)
+
+    # For other nodes
+
+    @handles(ReadValues)
+    def _read_by_other(self, question: ReadValues, source: PeerRef) -> ValuesRead:
+        values: list[ReadValue] = []
+        missing: list[NotRead] = []
+        now = self._host.now()
+        for want in question.wants:
+            if want.measurement.owner != self._host.id:
+                missing.append(NotRead(want.measurement, "this node is not its owner"))
+                continue
+            for each in self._of_name(want.measurement):
+                known = self._caching.fresh(each, now)
+                if known is None:
+                    missing.append(NotRead(each, NOT_THERE))
+                elif len(values) < READ_MAX:
+                    values.append(ReadValue(each, known.claim, max(0.0, now - known.basis)))
+        return ValuesRead(tuple(values), tuple(missing[:READ_MAX]))

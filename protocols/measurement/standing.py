@@ -1,0 +1,226 @@
+"""Statements of clients: answered once, or watched for as long as somebody reads the answers."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias
+
+from peerd.api import Host, Part, on_timer
+from peerd.errors import ClientRefusal
+from peerd.ids import NodeId
+from peerd.lib.feed import Feed
+from peerd.lib.filter.errors import FilterError
+from peerd.lib.subscriptions import ClientSubscriptions
+from protocols.measurement.bounds import STALE_S, usual_half_width
+from protocols.measurement.directory import Directory
+from protocols.measurement.guarantee.words import Measurement
+from protocols.measurement.reading import Readings
+from protocols.measurement.readings import NoReading, Reading
+from protocols.measurement.watching import UNREAD_S, Watch, Watching
+
+if TYPE_CHECKING:  # a daemon that nobody asks in SQL loads none of it
+    from protocols.measurement.querying.answer import AnswerRow, QueryAnswer, Value
+    from protocols.measurement.querying.running import RunningQuery
+    from protocols.measurement.querying.statement import Statement
+
+STANDING_MAX: Final = 64
+"""Watched statements of one node's clients."""
+LOOK_S: Final = 1.0
+"""How often the answer of a watched statement is reckoned anew, from values that are held."""
+ANSWER_BYTES: Final = 8192
+"""What an answer counts for in a feed."""
+_LOOK: Final = "standing"
+
+
+class AnsweredQuery(NamedTuple):
+    """An answer. ``lines``: of EXPLAIN; with EXPLAIN alone ``answer`` is ``None``."""
+
+    answer: QueryAnswer | None
+    lines: tuple[str, ...] = ()
+
+
+Told: TypeAlias = Callable[[AnsweredQuery | Exception], None]
+Ran: TypeAlias = "Callable[[AnsweredQuery | Exception, RunningQuery | None], None]"
+
+
+@dataclass(eq=False)
+class StandingQuery:
+    """A statement that a client watches."""
+
+    number: int
+    statement: Statement
+    feed: Feed[QueryAnswer]
+    name: str = ""
+    owner: str = ""
+    unread_since: float | None = None
+    watch: Watch | None = None
+    """What holds the values that it needs."""
+    told: QueryAnswer | None = None
+    is_asking: bool = False
+
+    @property
+    def id(self) -> str:
+        """Its name for clients."""
+        return format(self.number, "016x")
+
+    @property
+    def is_begun(self) -> bool:
+        """It may be read at once."""
+        return True
+
+
+class Queries(Part):
+    """Those of one node's clients."""
+
+    def __init__(self, host: Host, directory: Directory, readings: Readings, watching: Watching) -> None:
+        self._host, self._directory, self._readings, self._watching = host, directory, readings, watching
+        self.standing: ClientSubscriptions[StandingQuery] = ClientSubscriptions(ClientRefusal)
+        host.when_over(self.standing.let_go)
+
+    # Once
+
+    def ask(self, text: str, told: Told, client: str = "") -> None:
+        """Answer a statement. Raises `ClientRefusal` for what is none."""
+        statement = _parsed(text)
+        if statement.watch:
+            raise ClientRefusal("invalid", "WATCH has no single answer: follow /v1/measurement/query/watch")
+        self._directory.refreshed(lambda: self._run(statement, lambda answered, query: told(answered), client))
+
+    def _run(self, statement: Statement, told: Ran, client: str) -> None:
+        from protocols.measurement.querying.explain import explain_cost, explain_plan
+        from protocols.measurement.querying.running import RunningQuery
+
+        stale_s = STALE_S if statement.stale_s is None else statement.stale_s
+
+        def is_cached(measurement: Measurement, half_width: float) -> bool:
+            return self._readings.has(measurement, half_width, stale_s)
+
+        try:
+            query = RunningQuery(statement, list(self._directory.known()), usual_half_width, cached=is_cached)
+            plan = explain_plan(query) if statement.explain else ()
+        except FilterError as error:
+            told(ClientRefusal("invalid", str(error)), None)
+            return
+        if statement.explain == "plan":
+            told(AnsweredQuery(None, plan), query)
+            return
+
+        def go_on(readings: list[Reading | NoReading]) -> None:
+            query.told(readings)
+            try:
+                needs = query.needs()
+            except FilterError as error:
+                told(ClientRefusal("invalid", str(error)), None)
+                return
+            if needs:
+                self._readings.read(needs, stale_s, go_on, client)
+            else:
+                answer = query.answer()
+                told(AnsweredQuery(answer, (*plan, *explain_cost(answer)) if statement.explain else ()), query)
+
+        go_on([])
+
+    # Watched
+
+    def watch(self, text: str, owner: str = "") -> StandingQuery:
+        """Watch a statement. Raises `ClientRefusal` for what is none, and where there are too many."""
+        statement = _parsed(text)
+        if statement.explain:
+            raise ClientRefusal("invalid", "what is explained is not watched")
+        self.standing.check_room(STANDING_MAX)
+        self.standing.check_share(owner, STANDING_MAX)
+        feed: Feed[QueryAnswer] = Feed(self._host.new_epoch())
+        query = StandingQuery(self._host.rng.getrandbits(64), statement, feed, owner=owner)
+        if not len(self.standing):
+            self._host.set_timer(_LOOK, LOOK_S)
+        self.standing.add(query)
+        self._look_at(query)
+        return query
+
+    @on_timer(_LOOK)
+    def _look(self, payload: None) -> None:
+        for query in self.standing.unread(self._host.now(), UNREAD_S):
+            self._end(query, "nobody reads it")
+        for query in self.standing:
+            if query.feed.ended is None and not query.is_asking:
+                self._look_at(query)
+        if len(self.standing):
+            self._host.set_timer(_LOOK, LOOK_S)
+
+    def _look_at(self, query: StandingQuery) -> None:
+        query.is_asking = True
+
+        def told(answered: AnsweredQuery | Exception, running: RunningQuery | None) -> None:
+            query.is_asking = False
+            if query.feed.ended is not None:
+                return
+            if isinstance(answered, Exception):
+                self._end(query, str(answered))
+            elif answered.answer is not None:
+                self._tell(query, answered.answer)
+                if running is not None:
+                    self._hold(query, running)
+
+        self._directory.refreshed(lambda: self._run(query.statement, told, query.owner))
+
+    def _hold(self, query: StandingQuery, running: RunningQuery) -> None:
+        """Hold what the statement reads from now on, as tight as it was asked for."""
+        wants: dict[str, float] = {}
+        owners: dict[NodeId, None] = {}
+        for measurement, half_width in running.wanted.items():
+            if "@" not in measurement.name:
+                wants[measurement.name] = min(half_width, wants.get(measurement.name, half_width))
+                owners[measurement.owner] = None
+        if query.watch is not None and query.watch.wants == wants and query.watch.about == frozenset(owners):
+            return
+        stale_s = STALE_S if query.statement.stale_s is None else query.statement.stale_s
+        before = query.watch
+        query.watch = self._watching.hold(wants, owners, stale_s) if wants else None
+        if before is not None:
+            self._watching.end(before, "it is about other values now")
+
+    @staticmethod
+    def _tell(query: StandingQuery, answer: QueryAnswer) -> None:
+        if query.told is not None and is_still_so(query.told, answer):
+            return
+        if query.feed.may_push(ANSWER_BYTES):
+            query.told = answer
+            query.feed.push(answer, ANSWER_BYTES)
+
+    def _end(self, query: StandingQuery, reason: str) -> None:
+        query.feed.end(reason, is_final=True)
+        self.standing.remove(query)
+        if query.watch is not None:
+            self._watching.end(query.watch, reason)
+
+
+def is_still_so(told: QueryAnswer, now: QueryAnswer) -> bool:
+    """Whether an answer that a client has still says what is known: the same rows, and all values in its bounds."""
+    if (told.columns, told.missing, told.unmet.keys()) != (now.columns, now.missing, now.unmet.keys()):
+        return False
+    if len(told.rows) != len(now.rows):
+        return False
+    return all(_is_row_still_so(before, after) for before, after in zip(told.rows, now.rows, strict=True))
+
+
+def _is_row_still_so(told: AnswerRow, now: AnswerRow) -> bool:
+    pairs = zip(told.values, now.values, strict=True)
+    return told.certainty == now.certainty and all(_is_value_still_so(before, after) for before, after in pairs)
+
+
+def _is_value_still_so(told: Value, now: Value) -> bool:
+    from protocols.measurement.querying.answer import BoundedValue
+
+    if isinstance(told, BoundedValue) and isinstance(now, BoundedValue):
+        return told.stale == now.stale and told.low <= now.value <= told.high
+    return told == now
+
+
+def _parsed(text: str) -> Statement:
+    from protocols.measurement.querying.statement import parse_statement
+
+    try:
+        return parse_statement(text)
+    except FilterError as error:
+        raise ClientRefusal("invalid", str(error)) from error

@@ -1,0 +1,217 @@
+"""Measurement queries in simulated rings: what is told is right, and costs what the page says."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import Any
+
+import pytest
+
+from peerd.messages import Message
+from peerd.sim.checkers import Checker
+from peerd.sim.network import NetworkConfig
+from peerd.sim.simulation import Place, Simulation
+from protocols.measurement.config import MeasurementConfig
+from protocols.measurement.front.simulator import NAMES, WITHIN, GuaranteeHolds, SimulatedQueries, plugin_of
+from protocols.measurement.guarantee.messages import CacheUpdate
+from protocols.measurement.messages import MESSAGES
+from protocols.measurement.readings import NoReading, Reading
+from protocols.measurement.watching import Watch
+
+STALE_S = 8.0
+
+
+class Sent(Checker):
+    """Counts messages of measurement queries."""
+
+    def __init__(self) -> None:
+        self.counts: Counter[type[Message]] = Counter()
+
+    def sent(self, simulation: Simulation, place: Place, message: Message) -> None:
+        if isinstance(message, MESSAGES):
+            self.counts[type(message)] += 1
+
+
+class Ring:
+    """Nodes that measure three things each, and a client of the first of them."""
+
+    def __init__(self, nodes: int, seed: int = 1, network: NetworkConfig | None = None, **settings: Any) -> None:
+        config = MeasurementConfig.model_validate({"tags": {"role": "web"}} | settings)
+        self.oracle, self.sent = GuaranteeHolds(), Sent()
+        self.simulation = Simulation(
+            seed,
+            plugins=lambda index: [SimulatedQueries(index, config)],
+            checkers=[self.oracle, self.sent],
+            check_every=20,
+            network=network,
+        )
+        self.simulation.start(nodes)
+        self.simulation.run_until(self.simulation.is_ready, limit_s=120)
+        self.simulation.run_for(15)
+
+    @property
+    def places(self) -> list[Place]:
+        return self.simulation.nodes
+
+    def plugin(self, index: int = 0) -> SimulatedQueries:
+        found = plugin_of(self.places[index])
+        assert found is not None
+        return found
+
+    def read(self, *names: str, index: int = 0, stale_s: float = STALE_S) -> list[Reading | NoReading]:
+        """What a client is told."""
+        told: list[list[Reading | NoReading]] = []
+
+        def take(answers: list[Reading | NoReading] | Exception) -> None:
+            assert isinstance(answers, list)
+            told.append(answers)
+
+        self.plugin(index).asking.read(names, lambda entry: True, WITHIN, stale_s, take)
+        self.simulation.run_until(lambda: bool(told), limit_s=30)
+        return told[0]
+
+
+def watched(watch: Watch, after: int = 0) -> list[Reading]:
+    """What a client has been told, after so many."""
+    held = (watch.feed.held(number) for number in range(after + 1, watch.feed.last + 1))
+    return [each for each in held if isinstance(each, Reading)]
+
+
+def test_every_node_is_known_to_every_other_with_its_tags_and_what_it_measures() -> None:
+    ring = Ring(12)
+    ring.read("walk")
+    entries = sorted(ring.plugin().directory.known(), key=lambda entry: entry.id)
+    assert [entry.id for entry in entries] == sorted(place.id for place in ring.places)
+    assert all(entry.measurements == tuple(sorted(NAMES)) for entry in entries)
+    assert all(entry.tags == {"role": "web"} for entry in entries)
+    assert not ring.plugin().directory.problems()
+
+
+def test_a_value_is_read_in_two_messages_and_told_again_for_nothing_while_it_is_young() -> None:
+    ring = Ring(12)
+    first = [each for each in ring.read("walk", "level") if isinstance(each, Reading)]
+    assert len(first) == 24
+    assert sum(each.messages for each in first) == 2 * 11
+    again = [each for each in ring.read("walk", "level") if isinstance(each, Reading)]
+    assert sum(each.messages for each in again) == 0
+    ring.simulation.run_for(2.5)
+    younger = [each for each in ring.read("walk", stale_s=2.0) if isinstance(each, Reading)]
+    assert all(each.age_s <= 2.0 and not each.is_stale for each in younger)
+    assert sum(each.messages for each in younger) == 2 * 11
+    ring.simulation.run_for(STALE_S)
+    later = [each for each in ring.read("walk") if isinstance(each, Reading)]
+    assert sum(each.messages for each in later) == 2 * 11
+
+
+def test_who_asks_while_an_answer_is_under_way_waits_for_that_one() -> None:
+    ring = Ring(12)
+    ring.read("walk")
+    ring.simulation.run_for(STALE_S)
+    told: list[list[Reading | NoReading]] = []
+
+    def take(answers: list[Reading | NoReading] | Exception) -> None:
+        assert isinstance(answers, list)
+        told.append(answers)
+
+    for _ in range(50):
+        ring.plugin().asking.read(
+            ["level"],
+            lambda entry: True,
+            WITHIN,
+            STALE_S,
+            take,
+        )
+    ring.simulation.run_until(lambda: len(told) == 50, limit_s=30)
+    assert sum(each.messages for answers in told for each in answers if isinstance(each, Reading)) == 2 * 11
+
+
+def test_of_a_node_that_is_gone_there_is_an_old_value_or_a_reason() -> None:
+    ring = Ring(12)
+    ring.read("walk")
+    ring.simulation.kill(ring.places[5])
+    ring.simulation.run_for(STALE_S + 60)
+    answers = {(each.measurement.owner, each.measurement.name): each for each in ring.read("walk", "level")}
+    old = answers[ring.places[5].id, "walk"]
+    assert isinstance(old, Reading)
+    assert old.is_stale
+    assert old.age_s > 60
+    none = answers[ring.places[5].id, "level"]
+    assert isinstance(none, NoReading)
+    assert "did not answer" in none.reason or "known" in none.reason
+
+
+def test_a_watch_is_told_when_its_bounds_are_broken_and_of_nothing_else() -> None:
+    ring = Ring(12)
+    watch = ring.plugin().watching.watch({"level": 0.5}, lambda entry: True, STALE_S)
+    ring.simulation.run_for(10)
+    assert {each.measurement.owner for each in watched(watch)} == {place.id for place in ring.places}
+    first = watch.feed.last
+    ring.simulation.run_for(50)
+    seen = watched(watch, first)
+    changes = 12 * 50 / 20  # each level is another one every 20 seconds, of ten
+    assert 0.6 * changes < len(seen) < 1.05 * changes
+    assert not any(each.is_stale for each in seen)
+    assert ring.oracle.judged > 300
+
+
+def test_what_nobody_watches_any_more_costs_nothing() -> None:
+    ring = Ring(12)
+    plugin = ring.plugin()
+    watch = plugin.watching.watch({"level": 0.5}, lambda entry: True, STALE_S)
+    ring.simulation.run_for(20)
+    assert ring.sent.counts[CacheUpdate] > 11 * 3
+    plugin.watching.end(watch, "over")
+    ring.simulation.run_for(45)  # the owners are told; whoever missed it is not asked any more
+    ring.sent.counts.clear()
+    ring.simulation.run_for(20)
+    assert not ring.sent.counts
+    assert not plugin.caching.holder.held
+
+
+def test_a_watcher_knows_soon_that_a_value_is_stale_and_when_it_is_back() -> None:
+    ring = Ring(8, max_age="10s", update_interval="2s", ask_interval="3s")
+    watch = ring.plugin().watching.watch({"walk": 2.0}, lambda entry: True, STALE_S)
+    ring.simulation.run_for(10)
+    victim = ring.places[3]
+    before = watch.feed.last
+    ring.simulation.pause(victim)
+    ring.simulation.run_for(STALE_S + 4)
+    stale = [each for each in watched(watch, before) if each.is_stale]
+    assert {each.measurement.owner for each in stale} == {victim.id}
+    assert len(stale) == 1
+    ring.simulation.resume(victim)
+    before = watch.feed.last
+    ring.simulation.run_for(15)
+    assert any(each.measurement.owner == victim.id and not each.is_stale for each in watched(watch, before))
+
+
+def test_a_watch_that_nobody_reads_ends() -> None:
+    ring = Ring(4)
+    plugin = ring.plugin()
+    plugin.watching.watch({"walk": 2.0}, lambda entry: True, STALE_S)
+    ring.simulation.run_for(75)
+    assert not len(plugin.watching.watches)
+    assert not plugin.caching.holder.wanted
+
+
+def test_a_new_node_is_watched_too_and_its_tags_follow_a_reload() -> None:
+    ring = Ring(6)
+    watch = ring.plugin().watching.watch({"level": 0.5}, lambda entry: entry.tags.get("role") == "db", STALE_S)
+    ring.simulation.run_for(15)
+    assert not watch.told
+    other = ring.plugin(2)
+    other.config = other.config.model_copy(update={"tags": {"role": "db"}})
+    other.reconfigured()
+    ring.simulation.run_for(40)
+    assert {measurement.owner for measurement in watch.told} == {ring.places[2].id}
+
+
+def test_the_oracle_finds_a_cache_that_is_not_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    from protocols.measurement.guarantee.provider import Provider
+
+    monkeypatch.setattr(Provider, "changed", lambda self, measurements, now: [])
+    monkeypatch.setattr(Provider, "validate", lambda self, now: None)
+    with pytest.raises(Exception, match="is said to have been in"):
+        ring = Ring(6)
+        ring.plugin().watching.watch({"level": 0.5}, lambda entry: True, STALE_S)
+        ring.simulation.run_for(60)
