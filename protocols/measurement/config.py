@@ -11,21 +11,20 @@ from pydantic import AfterValidator, Field
 from peerd.api import Host, PluginConfig
 from peerd.quantities import Duration, Interval, between_durations, setting
 from protocols.measurement.guarantee.words import Terms
-from protocols.measurement.messages import TAG_BYTES_MAX, TAG_VALUE_BYTES_MAX, TAGS_MAX
+from protocols.measurement.messages import TAG_BYTES_MAX, TAG_KEY, TAG_VALUE_BYTES_MAX, TAGS_MAX
 from protocols.measurement.sources.network import NetworkSource
 from protocols.measurement.sources.settings import Smoothed, Sources
 from protocols.measurement.sources.smoothing import Smoothing
 from protocols.measurement.sources.source import MeasurementSource
 from protocols.measurement.sources.system import MachineSource
 
-TAG_KEY: Final = re.compile(rf"[A-Za-z_][A-Za-z0-9_.-]{{0,{TAG_BYTES_MAX - 1}}}")
 RESERVED: Final = frozenset({"node", "address", "instance", "peer"})
 """Names that mean something else wherever tags are used."""
 
 
 def _check_tags(tags: dict[str, str]) -> dict[str, str]:
     for key, value in tags.items():
-        if TAG_KEY.fullmatch(key) is None or key in RESERVED:
+        if re.fullmatch(TAG_KEY, key) is None or key in RESERVED:
             raise ValueError(
                 f"{key[:70]!r} is no name of a tag: expected a letter or _, and letters, digits, _, . and - after it, "
                 f"{TAG_BYTES_MAX} at most, and not {', '.join(sorted(RESERVED))}"

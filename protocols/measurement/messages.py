@@ -11,7 +11,7 @@ from peerd.limits import KIB
 from peerd.messages import BytesMax, Message, PeerRef, Struct, Text, message
 from protocols.measurement.guarantee.messages import GUARANTEE_MESSAGES, Seconds
 from protocols.measurement.guarantee.words import BoundClaim, Measurement, Want
-from protocols.measurement.names import NAME_LENGTH_MAX
+from protocols.measurement.names import NAME, NAME_LENGTH_MAX
 
 READ_MAX: Final = 64
 """Measurements in one READ, and in one answer to it; for more there are several."""
@@ -26,6 +26,7 @@ PAGE_MAX: Final = 1024
 """Descriptions in one answer: bytes, and how many."""
 TAG_BYTES_MAX: Final = 64
 TAG_VALUE_BYTES_MAX: Final = 128
+TAG_KEY: Final = rf"\A[A-Za-z_][A-Za-z0-9_.-]{{0,{TAG_BYTES_MAX - 1}}}\Z"
 MARK_BYTES: Final = 8
 SHARDS_MAX: Final = 256
 
@@ -72,14 +73,14 @@ class ValuesRead(Message):
 class Tag(Struct):
     """What an operator says of a node, such as that its role is web."""
 
-    key: Annotated[str, BytesMax(TAG_BYTES_MAX)]
+    key: Annotated[str, BytesMax(TAG_BYTES_MAX), Meta(pattern=TAG_KEY)]
     value: Annotated[str, BytesMax(TAG_VALUE_BYTES_MAX)]
 
 
 class MeasureName(Struct):
     """A name of measurements. ``peers``: it is of this node and each of these others."""
 
-    name: Annotated[str, BytesMax(NAME_LENGTH_MAX)]
+    name: Annotated[str, BytesMax(NAME_LENGTH_MAX), Meta(pattern=rf"\A{NAME.pattern}\Z")]
     peers: Annotated[tuple[NodeId, ...], Meta(max_length=PAIRS_MAX)] = ()
 
 

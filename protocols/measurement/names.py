@@ -23,6 +23,11 @@ def full_name(name: str, peer: NodeId | None = None) -> str:
     return name if peer is None else f"{name}@{format_id(peer)}"
 
 
+def is_name(text: str) -> bool:
+    """Whether it is one, with its peer or without."""
+    return _FULL.fullmatch(text) is not None
+
+
 def split_name(text: str) -> tuple[str, NodeId | None]:
     """The name and the peer. Raises ``ValueError`` for what is no name."""
     match = _FULL.fullmatch(text)

@@ -23,6 +23,7 @@ from protocols.measurement.directory import Directory
 from protocols.measurement.guarantee.caching import Caching
 from protocols.measurement.guarantee.words import Known, Measurement, Want
 from protocols.measurement.messages import PAIRS_MAX, READ_MAX, NotRead, ReadValue, ReadValues, ValuesRead
+from protocols.measurement.names import is_name
 from protocols.measurement.readings import NoReading, Reading
 
 ANSWER_S: Final = 2.0
@@ -169,7 +170,7 @@ class Readings(Part):
         for value in answer.values:
             each = value.measurement
             name = each if each in asked else Measurement(each.owner, f"{each.name.partition('@')[0]}@")
-            if name not in asked or each.owner != source.id:
+            if name not in asked or each.owner != source.id or not is_name(each.name):
                 continue  # nobody asked that node for this
             known = Known(value.claim, asked_at - at_most(value.age_s))
             found.setdefault(name, []).append((each, known))

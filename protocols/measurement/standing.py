@@ -169,9 +169,9 @@ class Queries(Part):
         wants: dict[str, float] = {}
         owners: dict[NodeId, None] = {}
         for measurement, half_width in running.wanted.items():
-            if "@" not in measurement.name:
-                wants[measurement.name] = min(half_width, wants.get(measurement.name, half_width))
-                owners[measurement.owner] = None
+            name = measurement.name.partition("@")[0]
+            wants[name] = min(half_width, wants.get(name, half_width))
+            owners[measurement.owner] = None
         if query.watch is not None and query.watch.wants == wants and query.watch.about == frozenset(owners):
             return
         stale_s = STALE_S if query.statement.stale_s is None else query.statement.stale_s

@@ -20,6 +20,7 @@ from protocols.measurement.guarantee.caching import CacheAnswer, Caching
 from protocols.measurement.guarantee.effects import Effect
 from protocols.measurement.guarantee.interval import Interval, around
 from protocols.measurement.guarantee.words import Measurement, Want
+from protocols.measurement.names import full_name
 from protocols.measurement.readings import NodeEntry, Reading
 
 WATCHES_MAX: Final = 256
@@ -58,6 +59,10 @@ class Watch:
     def id(self) -> str:
         """Its name for clients."""
         return format(self.number, "016x")
+
+    def half_width(self, measurement: Measurement) -> float:
+        """How exactly this one is wanted."""
+        return self.wants[measurement.name.partition("@")[0]]
 
     @property
     def is_begun(self) -> bool:
@@ -122,8 +127,9 @@ class Watching(Part):
             if not watch.of(entry):
                 continue
             for name in watch.wants:
-                if name in entry.measurements and len(wanted) < WATCHED_MAX:
-                    wanted[Measurement(entry.id, name)] = None
+                full = [full_name(name, peer) for peer in entry.pairs.get(name, ())]
+                names = [name, *full] if name in entry.measurements else full
+                wanted.update(dict.fromkeys(Measurement(entry.id, each) for each in names[: WATCHED_MAX - len(wanted)]))
         self._unwatch(watch, [each for each in watch.told if each not in wanted])
         new = [each for each in wanted if each not in watch.told]
         for measurement in new:
@@ -156,7 +162,7 @@ class Watching(Part):
             if not watchers:
                 gone.append(measurement)
                 continue
-            half_width = min(each.wants[measurement.name] for each in watchers)
+            half_width = min(each.half_width(measurement) for each in watchers)
             update_s = min(each.stale_s for each in watchers) / 2
             wants.setdefault((measurement.owner, update_s), []).append(Want(measurement, half_width))
         for (owner, update_s), some in wants.items():
@@ -182,7 +188,7 @@ class Watching(Part):
             claim = answer.claim
             if told is not None and told.contains(claim.interval):
                 continue
-            bounds = around(claim.interval, claim.level, watch.wants[measurement.name])
+            bounds = around(claim.interval, claim.level, watch.half_width(measurement))
             watch.told[measurement] = bounds
             self._tell(watch, measurement, answer, bounds, is_stale=False)
 

@@ -51,4 +51,6 @@ def test_of_honest_owners_nothing_wrong_is_told(kind: type[Behaviour]) -> None:
     for plugin in plugins.values():
         assert len(plugin.caching.provider.edges) <= HOLDERS_MAX
         plugin.caching.provider.validate(plugin.host.now())
+        names = {name for entry in plugin.directory.known() for name in entry.measurements}
+        assert names <= set(NAMES)
     assert {about.id for _, _, about, _ in simulation.misbehaviours} <= {simulation.nodes[LIAR].id}

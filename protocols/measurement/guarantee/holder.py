@@ -72,6 +72,8 @@ class Holder:
     def __init__(self, boot: int, terms: Terms) -> None:
         self._boot, self._terms = boot, terms
         self.wanted: dict[Measurement, WantedValue] = {}
+        self._wanted_of: dict[NodeId, dict[Measurement, None]] = {}
+        """The same by provider."""
         self.held: dict[Measurement, HeldValue] = {}
         self._edges: dict[NodeId, ProviderEdge] = {}
         self._numbers = 0
@@ -84,18 +86,30 @@ class Holder:
         ``update_s``: they are to be vouched for at least so often, if not as often as all are.
         """
         often_s = self._terms.update_s if update_s is None else min(update_s, self._terms.update_s)
-        self.wanted.update({want.measurement: WantedValue(want.half_width, provider, often_s) for want in wants})
+        for want in wants:
+            self._forget_wanted(want.measurement)
+            self.wanted[want.measurement] = WantedValue(want.half_width, provider, often_s)
+            self._wanted_of.setdefault(provider, {})[want.measurement] = None
         return self._ask(provider, now)
 
     def unwant(self, measurements: Iterable[Measurement], now: float) -> list[Effect]:
         """Hold them no more, so that nothing is sent for them."""
         providers: dict[NodeId, None] = {}
         for measurement in measurements:
-            wanted, held = self.wanted.pop(measurement, None), self.held.pop(measurement, None)
+            wanted, held = self._forget_wanted(measurement), self.held.pop(measurement, None)
             for provider in dict.fromkeys(each.provider for each in (wanted, held) if each is not None):
                 self._up(provider).drops.add(measurement)
                 providers[provider] = None
         return [effect for provider in providers for effect in self._ask(provider, now)]
+
+    def _forget_wanted(self, measurement: Measurement) -> WantedValue | None:
+        wanted = self.wanted.pop(measurement, None)
+        if wanted is not None:
+            of_provider = self._wanted_of[wanted.provider]
+            del of_provider[measurement]
+            if not of_provider:
+                del self._wanted_of[wanted.provider]
+        return wanted
 
     def _up(self, provider: NodeId) -> ProviderEdge:
         return self._edges.setdefault(provider, ProviderEdge())
@@ -109,7 +123,7 @@ class Holder:
     def _ask(self, provider: NodeId, now: float) -> list[Effect]:
         """Ask a provider for all that is wanted and lacking, and to go on with the rest."""
         up = self._up(provider)
-        theirs = [each for each in self.wanted.items() if each[1].provider == provider]
+        theirs = [(each, self.wanted[each]) for each in self._wanted_of.get(provider, ())]
         lacking = [Want(each, wanted.half_width) for each, wanted in theirs if self._lacks(each, wanted, up.boot)]
         often_s = min((wanted.update_s for _, wanted in theirs), default=self._terms.update_s)
         drops = sorted(up.drops, key=lambda each: (each.owner, each.name))
@@ -216,8 +230,7 @@ class Holder:
         return done
 
     def _providers(self) -> Iterator[NodeId]:
-        for wanted in self.wanted.values():
-            yield wanted.provider
+        yield from self._wanted_of
         for held in self.held.values():
             if held.vouched:
                 yield held.provider

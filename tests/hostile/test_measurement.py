@@ -1,0 +1,69 @@
+"""A member asks for everything and lies about everybody's measurements: clients are told the truth, and soon."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+
+import pytest
+
+from peerd.ids import NodeId, format_id
+from protocols.measurement import models
+from protocols.measurement.front.client import MeasurementClient
+from protocols.measurement.front.hostile import lie_of
+from protocols.measurement.guarantee.messages import WANTED_MAX, CacheAsk, CacheEntry, CacheUpdate, Current
+from protocols.measurement.guarantee.words import Measurement, Want
+from protocols.measurement.messages import NodesQuestion, ReadValues
+from tests.hostile.ring import Ring, eventually
+
+pytestmark = pytest.mark.cluster
+
+NAMES = ("cpu", "memory", "disk")
+MOMENTS = 60
+SLOW_S = 5.0
+"""An answer within this time is no slow one, on a machine that does much else."""
+
+
+async def test_what_a_member_says_of_others_is_not_told_and_its_questions_keep_nobody_waiting(ring: Ring) -> None:
+    async with ring.attacked() as (attacker, _):
+        clients = [MeasurementClient(client) for client in ring.clients]
+        honest = {format_id(ring.ids[index]) for index in ring.indexes()}
+
+        async def all_known() -> bool:
+            found = [await client.nodes() for client in clients]
+            return all(
+                honest <= {node.node for node in each.nodes if set(NAMES) <= set(node.measurements)} for each in found
+            )
+
+        await eventually(all_known, "every daemon knows what every other one measures")
+        number = 0
+
+        def strike(moment: int) -> None:
+            nonlocal number
+            for peer in attacker.bystanders:
+                number += 1
+                lies = [lie_of(other, name) for other in ring.ids for name in NAMES]
+                entries = tuple(CacheEntry(measurement, number, 0, claim) for measurement, claim in lies)
+                current = tuple(Current(entry.measurement, number, 0.0) for entry in entries)
+                attacker.send(peer, CacheUpdate(1 << 50, moment << 10, number, 0.0, entries, current))
+                wants = tuple(Want(Measurement(other, f"{name}{moment}"), 0.0) for other in ring.ids for name in NAMES)
+                attacker.send(peer, CacheAsk(1, number, 3600.0, 0.0, wants[:WANTED_MAX]))
+                for shard in (0, 1, 2, 3, 255):
+                    attacker.request(peer, NodesQuestion(shard, NodeId(0)))
+                attacker.request(peer, ReadValues(tuple(Want(Measurement(peer.id, "rtt@"), 0.0) for _ in range(64))))
+
+        told: list[models.ValueView] = []
+        slowest_s = 0.0
+        async with asyncio.TaskGroup() as group:
+            striking = group.create_task(attacker.moments(MOMENTS, 0.05, strike))
+            while not striking.done():
+                for client in clients:
+                    began = time.monotonic()
+                    answer = await client.read(NAMES, stale="1s")
+                    slowest_s = max(slowest_s, time.monotonic() - began)
+                    told += [view for view in answer.values if view.node in honest]
+        assert len(told) > 100
+        assert all(0.0 <= view.low <= view.value <= view.high <= 1.0 for view in told)
+        assert slowest_s < SLOW_S
+        answer = await clients[0].read(NAMES)
+        assert {view.node for view in answer.values if not view.stale} >= honest
