@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 
 from peerd.errors import ClientRefusal, nearest
 from protocols.measurement.bounds import usual_half_width
-from protocols.measurement.directory import Directory
+from protocols.measurement.directory import PARTLY_FRESH_S, Directory
 from protocols.measurement.guarantee.words import Measurement, Want
 from protocols.measurement.names import split_name
 from protocols.measurement.reading import Readings
@@ -64,12 +65,15 @@ class ClientReads:
     ) -> None:
         """Tell all values of these names, of the nodes that are meant; an exception instead of what cannot be."""
 
-        def known() -> None:
+        def known(is_newest: bool = False) -> None:
             entries = [entry for entry in self._directory.known() if is_meant(entry)]
             try:
                 wants = wants_of(entries, names, within)
             except ClientRefusal as error:
-                told(error)
+                if is_newest:
+                    told(error)
+                else:  # what nobody measured a moment ago, somebody may measure by now
+                    self._directory.refreshed(partial(known, is_newest=True), PARTLY_FRESH_S)
                 return
             self._readings.read(wants, max_age_s, told, client)
 

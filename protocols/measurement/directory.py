@@ -1,9 +1,10 @@
 """Which nodes there are, what their operators say of them, and what they measure.
 
-Each node keeps a record of itself, which it alone can change, under one of a few keys, its *shard*: the ring's nodes
-are spread over them by their ids. Who wants to know asks the roots of all shards: one round trip to each of them, whose
-answer says no more than that nothing has changed when nothing has. A node that is gone without goodbye is known until
-its record lapses, so that an answer can say who is missing.
+Each node keeps a record of itself, which it alone can change, under two of a few keys, its *shards*: the ring's nodes
+are spread over them by their ids, twice, so that a root that is silent or lies hides nobody. Who wants to know asks the
+roots of all shards: one round trip to each of them, whose answer says no more than that nothing has changed when
+nothing has. A node that is gone without goodbye is known until its record lapses, so that an answer can say who is
+missing.
 """
 
 from __future__ import annotations
@@ -16,6 +17,8 @@ from dataclasses import dataclass, field
 from functools import partial
 from operator import itemgetter
 from typing import Final
+
+from msgspec.structs import replace
 
 from peerd.api import Host, LookupResult, Part, RecordOutcome, RecordResult, handles, on_timer
 from peerd.errors import ProtocolError, Unavailable
@@ -37,8 +40,12 @@ from protocols.measurement.readings import NodeEntry
 SHARDS: Final = 4
 """Roots that share the descriptions. The same on all nodes. Each has those of 4,096 nodes (``[records]
 key_items_max``)."""
+COPIES: Final = 2
+"""So often they do."""
 FRESH_S: Final = 10.0
 """What was asked for so lately is not asked for again."""
+WRITES_PER_BOOT: Final = 1 << 10
+"""The numbers of the descriptions of one boot are so far from those of the next: a node's boots are seconds apart."""
 PARTLY_FRESH_S: Final = 1.0
 """The same, while a part of it could not be had."""
 LIFE_S: Final = 3600.0
@@ -57,9 +64,9 @@ WAITERS_MAX: Final = 4096
 _PUT: Final = "describe"
 
 
-def shard_of(node: NodeId) -> int:
-    """Where a node's description is kept."""
-    return id_to_bytes(node)[-1] % SHARDS
+def shard_of(node: NodeId, copy: int) -> int:
+    """Where a copy of a node's description is kept."""
+    return copy * SHARDS + id_to_bytes(node)[-1 - copy] % SHARDS
 
 
 def shard_key(shard: int) -> NodeId:
@@ -84,8 +91,7 @@ def _without_peers(description: Description) -> tuple[object, ...]:
 class _Shard:
     root: PeerRef | None = None
     mark: bytes = b""
-    nodes: dict[NodeId, NodeEntry] = field(default_factory=dict)
-    peers: dict[NodeId, PeerRef] = field(default_factory=dict)
+    nodes: dict[NodeId, Description] = field(default_factory=dict)
     coming: dict[NodeId, Description] = field(default_factory=dict)
     """What the answers under way have brought."""
     problem: str = "it was not asked yet"
@@ -97,12 +103,18 @@ class Directory(Part):
 
     def __init__(self, host: Host, config: MeasurementConfig, describe: Callable[[], Description]) -> None:
         self._host, self._config, self._describe = host, config, describe
-        self._shards = [_Shard() for _ in range(SHARDS)]
+        self._shards = [_Shard() for _ in range(COPIES * SHARDS)]
+        self._nodes: dict[NodeId, tuple[PeerRef, NodeEntry]] = {}
+        """All that the roots have told."""
         self._asked_at = float("-inf")
         self._open = 0
         self._waiting: list[Callable[[], None]] = []
         self._put: Description | None = None
         self._failures = 0
+        self._putting = 0
+        self._is_lacking = False
+        self._writes = 0
+        self._has_changed = False
         self._held: dict[NodeId, tuple[bytes, list[tuple[NodeId, bytes]]]] = {}
 
     def start(self) -> None:
@@ -119,24 +131,34 @@ class Directory(Part):
 
     @on_timer(_PUT)
     def _put_again(self, payload: None) -> None:
-        self._put = self._describe()
+        described = self._describe()
+        self._writes += 1
+        written = replace(described, number=described.number * WRITES_PER_BOOT + self._writes)
+        self._put, self._putting, self._is_lacking = described, COPIES, False
         me = self._host.id
-        try:
-            self._host.records.put(
-                shard_key(shard_of(me)), encode_struct(self._put), LIFE_S, self._is_put, item=id_to_bytes(me)
-            )
-        except Unavailable:
-            self._again()
+        for copy in range(COPIES):
+            key, item = shard_key(shard_of(me, copy)), id_to_bytes(me)
+            try:
+                self._host.records.put(key, encode_struct(written), LIFE_S, self._is_put, item=item)
+            except Unavailable:
+                self._put_ended(is_lacking=True)
 
     def _is_put(self, result: RecordResult) -> None:
-        if result.outcome is RecordOutcome.STORED:
+        self._put_ended(is_lacking=result.outcome is not RecordOutcome.STORED)
+
+    def _put_ended(self, *, is_lacking: bool) -> None:
+        self._putting -= 1
+        self._is_lacking |= is_lacking
+        if self._putting:
+            return
+        if self._is_lacking:
+            self._again()
+        else:
             self._failures = 0
             self._host.cancel_timer(_PUT)
             # Long before it lapses: all nodes that hold it may fail at once.
             self._host.set_timer(_PUT, self._config.describe_interval * self._host.rng.uniform(0.8, 1.0))
             self.changed()
-        else:
-            self._again()
 
     def _again(self) -> None:
         self._failures += 1
@@ -147,11 +169,18 @@ class Directory(Part):
     def leave(self, done: Callable[[], None]) -> None:
         """This node goes for good: take its description away."""
         self._host.cancel_timer(_PUT)
-        me = self._host.id
-        try:
-            self._host.records.delete(shard_key(shard_of(me)), lambda result: done(), item=id_to_bytes(me))
-        except Unavailable:
-            done()
+        me, left = self._host.id, [COPIES]
+
+        def is_gone(result: RecordResult | None = None) -> None:
+            left[0] -= 1
+            if not left[0]:
+                done()
+
+        for copy in range(COPIES):
+            try:
+                self._host.records.delete(shard_key(shard_of(me, copy)), is_gone, item=id_to_bytes(me))
+            except Unavailable:
+                is_gone()
 
     # All nodes
 
@@ -159,20 +188,24 @@ class Directory(Part):
         """The nodes that this one knows of now, itself among them."""
         me = self._host.id
         yield entry_of(self._describe())
-        for shard in self._shards:
-            yield from (entry for entry in shard.nodes.values() if entry.id != me)
+        yield from (entry for node, (_, entry) in self._nodes.items() if node != me)
 
     def problems(self) -> list[str]:
-        """Why there may be nodes that are not known."""
-        return [f"nodes may be missing: {shard.problem}" for shard in self._shards if shard.problem][:1]
+        """Why there may be nodes that are not known: of both copies of their descriptions, something is missing."""
+        found = [
+            [shard.problem for shard in self._shards[copy * SHARDS : (copy + 1) * SHARDS] if shard.problem]
+            for copy in range(COPIES)
+        ]
+        return [f"nodes may be missing: {found[0][0]}"] if all(found) else []
 
     def peer(self, node: NodeId) -> PeerRef | None:
         """Where a node is."""
-        return self._shards[shard_of(node)].peers.get(node)
+        found = self._nodes.get(node)
+        return None if found is None else found[0]
 
-    def refreshed(self, done: Callable[[], None]) -> None:
-        """Call back when what is known is hardly older than `FRESH_S`, or cannot be had."""
-        fresh_s = PARTLY_FRESH_S if any(shard.problem for shard in self._shards) else FRESH_S
+    def refreshed(self, done: Callable[[], None], fresh_s: float = FRESH_S) -> None:
+        """Call back when what is known is hardly older than that, or cannot be had."""
+        fresh_s = PARTLY_FRESH_S if any(shard.problem for shard in self._shards) else fresh_s
         if (self._host.now() - self._asked_at < fresh_s and not self._open) or len(self._waiting) >= WAITERS_MAX:
             done()
         else:
@@ -181,7 +214,7 @@ class Directory(Part):
                 self._ask_all()
 
     def _ask_all(self) -> None:
-        self._asked_at, self._open = self._host.now(), SHARDS
+        self._asked_at, self._open = self._host.now(), len(self._shards)
         for number, shard in enumerate(self._shards):
             shard.coming.clear()
             if shard.root is not None and shard.root.id != self._host.id:
@@ -234,24 +267,35 @@ class Directory(Part):
         for each in answer.nodes:
             with suppress(ProtocolError):  # whose record is wrong is not the root's fault
                 description = decode_struct(Description, each.data)
-                if description.peer.id == each.node and shard_of(each.node) == number:
+                if description.peer.id == each.node and shard_of(each.node, number // SHARDS) == number:
                     shard.coming[each.node] = description
         if not answer.is_all and answer.nodes and len(shard.coming) < NODES_MAX:
             self._ask(number, answer.nodes[-1].node)
             return
-        shard.peers = {node: each.peer for node, each in shard.coming.items()}
-        shard.nodes = {node: entry_of(each) for node, each in shard.coming.items()}
+        shard.nodes, shard.coming = shard.coming, {}
         shard.mark = answer.mark
-        shard.coming = {}
+        self._has_changed = True
         self._ended(number, "" if answer.is_settled else "a part of them is being handed over")
 
     def _ended(self, number: int, problem: str) -> None:
         self._shards[number].problem = problem
         self._open -= 1
         if self._open == 0:
+            self._merge()
             waiting, self._waiting = self._waiting, []
             for done in waiting:
                 done()
+
+    def _merge(self) -> None:
+        if not self._has_changed:
+            return
+        newest: dict[NodeId, Description] = {}
+        for shard in self._shards:
+            for node, description in shard.nodes.items():
+                if node not in newest or newest[node].number < description.number:
+                    newest[node] = description
+        self._nodes = {node: (description.peer, entry_of(description)) for node, description in newest.items()}
+        self._has_changed = False
 
     # The root of a shard
 
@@ -277,7 +321,7 @@ class Directory(Part):
         return found
 
     def _page(self, question: NodesQuestion) -> NodesAnswer:
-        if question.shard >= SHARDS:
+        if question.shard >= len(self._shards):
             return NodesAnswer(b"", (), True, False)
         key = shard_key(question.shard)
         (mark, held), settled = self._descriptions(key), self._host.records.is_settled(key)

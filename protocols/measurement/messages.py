@@ -8,7 +8,7 @@ from msgspec import Meta
 
 from peerd.ids import NodeId
 from peerd.limits import KIB
-from peerd.messages import BytesMax, Message, PeerRef, Struct, Text, message
+from peerd.messages import U64, BytesMax, Message, PeerRef, Struct, Text, message
 from protocols.measurement.guarantee.messages import GUARANTEE_MESSAGES, Seconds
 from protocols.measurement.guarantee.words import BoundClaim, Measurement, Want
 from protocols.measurement.names import NAME, NAME_LENGTH_MAX
@@ -85,9 +85,10 @@ class MeasureName(Struct):
 
 
 class Description(Struct):
-    """What a node says of itself, in a record that is its own."""
+    """What a node says of itself, in records that are its own. ``number``: a later one has a larger number."""
 
     peer: PeerRef
+    number: U64
     tags: Annotated[tuple[Tag, ...], Meta(max_length=TAGS_MAX)] = ()
     names: Annotated[tuple[MeasureName, ...], Meta(max_length=NAMES_MAX)] = ()
 

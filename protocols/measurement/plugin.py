@@ -99,7 +99,7 @@ class MeasurementQueries(Plugin):
             peers.setdefault(name, []).extend([] if peer is None else [peer])
         names = [MeasureName(name, tuple(sorted(of)[:PAIRS_MAX])) for name, of in sorted(peers.items())]
         tags = tuple(Tag(key, value) for key, value in sorted(self.config.tags.items()))
-        return Description(self.host.peer, tags, tuple(names[:NAMES_MAX]))
+        return Description(self.host.peer, self.caching.boot, tags, tuple(names[:NAMES_MAX]))
 
     def _pairs(self, name: str) -> Sequence[str]:
         return [full for full in self._names if full.startswith(f"{name}@")]

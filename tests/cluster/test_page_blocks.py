@@ -3,7 +3,8 @@
 A page is one session, as for a reader who types it all: one folder, one environment, blocks in order. A block of `sh`
 succeeds, unless a comment in it says with what it exits. A block of `console` shows output: ``...`` stands for
 anything, and ids, addresses, times and sizes for any of their kind. Questions about a ring are asked again for a while,
-as the reader would: it needs seconds to find out that a node has died. tests/support/pages.py explains the marks.
+as the reader would: it needs seconds to find out that a node has died, or what all machines measure.
+tests/support/pages.py explains the marks.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ STEP_S = 120.0
 SETTLE_S = 40.0
 INTERRUPT_AFTER_S = 2.0
 """A command that follows something for ever runs this long before it gets Ctrl-C."""
-ASKED_AGAIN = frozenset({"ring", "status", "peers", "forget"})
+ASKED_AGAIN = frozenset({"ring", "status", "peers", "forget", "measure", "query"})
 OPTIONAL = frozenset({"curl"})
 """Programs that not every machine has: where one is missing, a page is typed only up to the first use of it."""
 ANYTHING = "..."

@@ -13,7 +13,7 @@ from fastapi.routing import APIRoute
 from peerd.errors import Unavailable
 from peerd.front import scope_of
 from peerd.ids import NodeId
-from protocols.measurement.front.prometheus import PARAMETERS_MAX, PREFIX, prometheus_router
+from protocols.measurement.front.prometheus import PARAMETERS_MAX, prometheus_router
 from protocols.measurement.front.prometheus_series import WARNINGS_MAX, node_labels
 from protocols.measurement.guarantee.interval import Interval
 from protocols.measurement.guarantee.words import Measurement
@@ -299,7 +299,9 @@ async def test_finding_and_evaluating_are_paid_for(data: FakeData, monkeypatch: 
     monkeypatch.setattr("protocols.measurement.front.prometheus.pay", pay)
     app = FastAPI()
     app.include_router(prometheus_router(data, lambda: NOW))
-    async with httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url=f"http://peerd{PREFIX}/") as client:
+    async with httpx.AsyncClient(
+        transport=httpx.ASGITransport(app), base_url="http://peerd/measurement/prometheus/api/v1/"
+    ) as client:
         for query in (
             "cpu",
             'cpu{role=~"web|db"}',

@@ -95,7 +95,7 @@ class InventsNodes(Behaviour):
     def _invented(self, number: int) -> Described:
         node = NodeId((self.rng.getrandbits(120) << 8) | number % SHARDS)
         names = tuple(MeasureName(name) for name in (NAMES if number % 2 else ("No Name\n",)))
-        return Described(node, encode_struct(Description(PeerRef(node, STRANGERS_HOST, 7420), (), names)))
+        return Described(node, encode_struct(Description(PeerRef(node, STRANGERS_HOST, 7420), 1, (), names)))
 
     def act(self) -> None:
         """Have everybody work: one question after the other, of the shards that there are and of others."""

@@ -11,7 +11,7 @@ import math
 import time
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from http import HTTPStatus
-from typing import Any, Final, Literal
+from typing import Any, Final
 from urllib.parse import parse_qs
 
 from fastapi import APIRouter, Request, Response
@@ -21,7 +21,7 @@ from peerd.daemon.http.routes import serve
 from peerd.errors import ClientRefusal, Unavailable
 from peerd.lib.filter.values import parse_timestamp
 from peerd.models.routes import HttpRoute
-from protocols.measurement.front import prometheus_series as seen
+from protocols.measurement.front import prometheus_series as seen, routes
 from protocols.measurement.front.prometheus_series import PrometheusData, read_series
 from protocols.measurement.promql.evaluate import TIME_S_MAX, WORK_MAX, check_range, evaluate_instant, evaluate_range
 from protocols.measurement.promql.parse import parse, read_number
@@ -29,7 +29,6 @@ from protocols.measurement.promql.refusals import PromqlRefused
 from protocols.measurement.promql.tree import NAME, Expression, QueryResult, Selector, Series, ValueKind, selectors
 from protocols.measurement.readings import NodeEntry
 
-PREFIX: Final = "/measurement/prometheus/api/v1"
 API_VERSION: Final = "2.54.0"
 """The version of Prometheus that this API says it has: Grafana decides by it how it browses labels."""
 PARAMETERS_MAX: Final = 100
@@ -46,21 +45,24 @@ Answer = Callable[[Request, Parameters], Awaitable[Told]]
 def prometheus_router(data: PrometheusData, clock: Callable[[], float] = time.time) -> APIRouter:
     """The routes, over ``data``; ``clock`` says the time since 1970."""
     router, api = APIRouter(), _Api(data, clock)
-    for path, answer in {
-        "query": api.query,
-        "query_range": api.range,
-        "series": api.series,
-        "labels": api.names,
-    }.items():
-        _add(router, "GET", path, answer)
-        _add(router, "POST", path, answer)  # long queries come in forms
-    _add(router, "GET", "label/{name}/values", api.values)
-    _add(router, "GET", "metadata", api.metadata)
-    _add(router, "GET", "status/buildinfo", api.build)
+    for route, answer in (
+        (routes.PROMETHEUS_QUERY, api.query),
+        (routes.PROMETHEUS_QUERY_FORM, api.query),
+        (routes.PROMETHEUS_RANGE, api.range),
+        (routes.PROMETHEUS_RANGE_FORM, api.range),
+        (routes.PROMETHEUS_SERIES, api.series),
+        (routes.PROMETHEUS_SERIES_FORM, api.series),
+        (routes.PROMETHEUS_LABELS, api.names),
+        (routes.PROMETHEUS_LABELS_FORM, api.names),
+        (routes.PROMETHEUS_VALUES, api.values),
+        (routes.PROMETHEUS_METADATA, api.metadata),
+        (routes.PROMETHEUS_BUILD, api.build),
+    ):
+        _add(router, route, answer)
     return router
 
 
-def _add(router: APIRouter, method: Literal["GET", "POST"], path: str, answer: Answer) -> None:
+def _add(router: APIRouter, route: HttpRoute[dict[str, Any]], answer: Answer) -> None:
     async def handle(request: Request) -> Response:
         """The answer in its envelope; errors with Prometheus' words and status."""
         try:
@@ -75,7 +77,6 @@ def _add(router: APIRouter, method: Literal["GET", "POST"], path: str, answer: A
         more = f',"warnings":{json.dumps(warnings)}' if warnings else ""
         return Response(f'{{"status":"success","data":{told}{more}}}', media_type="application/json")
 
-    route = HttpRoute(method, f"{PREFIX}/{path}", dict[str, object], scope="read")
     serve(router, route, description=answer.__doc__)(handle)
 
 
