@@ -67,12 +67,21 @@ class Readings(Part):
 
     # For clients of this node
 
-    def read(self, wants: Iterable[Want], max_age_s: float, told: Told, client: str = "") -> None:
-        """Tell what is known of each of these, once for all: at most so old, or what there is, marked as stale."""
+    def read(
+        self, wants: Iterable[Want], max_age_s: float, told: Told, client: str = "", *, is_thrifty: bool = False
+    ) -> None:
+        """Tell what is known of each of these, once for all: at most so old, or what there is, marked as stale.
+
+        ``is_thrifty``: what is young enough now is not asked for, though it may be too old when the rest has come.
+        """
         question = _Question(told, max_age_s)
         missing: dict[NodeId, list[Want]] = {}
-        for want in wants:
-            here = self._here(want, max_age_s, client)
+        wanted = list(wants)
+        known = [self._here(want, max_age_s, client) for want in wanted]
+        if None in known and not is_thrifty:  # the others are older when all is told, and may be too old by then
+            young_s = max_age_s - min(ANSWER_S, max_age_s / 2)
+            known = [self._here(want, young_s, client) for want in wanted]
+        for want, here in zip(wanted, known, strict=True):
             if here is not None:
                 question.found += here
             elif len(self._asked) >= ASKED_MAX:

@@ -106,6 +106,8 @@ class Queries(Part):
             told(AnsweredQuery(None, plan), query)
             return
 
+        is_counted = statement.budget is not None or bool(statement.explain)  # no more is spent than was reckoned
+
         def go_on(readings: list[Reading | NoReading]) -> None:
             query.told(readings)
             try:
@@ -114,7 +116,7 @@ class Queries(Part):
                 told(ClientRefusal("invalid", str(error)), None)
                 return
             if needs:
-                self._readings.read(needs, stale_s, go_on, client)
+                self._readings.read(needs, stale_s, go_on, client, is_thrifty=is_counted)
             else:
                 answer = query.answer()
                 told(AnsweredQuery(answer, (*plan, *explain_cost(answer)) if statement.explain else ()), query)

@@ -103,6 +103,18 @@ def test_a_value_is_read_in_two_messages_and_told_again_for_nothing_while_it_is_
     assert sum(each.messages for each in later) == 2 * 11
 
 
+def test_a_value_that_is_young_enough_does_not_grow_too_old_while_others_are_asked_for() -> None:
+    ring = Ring(12)
+    cost = 0
+    for _ in range(100):
+        answers = [each for each in ring.read("walk", stale_s=3.0) if isinstance(each, Reading)]
+        assert len(answers) == 12
+        assert not [each.age_s for each in answers if each.is_stale]
+        cost += sum(each.messages for each in answers)
+        ring.simulation.run_for(0.1)
+    assert cost < 2 * 11 * 10, "they are not asked for much more often than they grow old"
+
+
 def test_who_asks_while_an_answer_is_under_way_waits_for_that_one() -> None:
     ring = Ring(12)
     ring.read("walk")
