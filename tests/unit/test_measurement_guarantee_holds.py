@@ -86,14 +86,14 @@ def counts_from_when_it_hears(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def renews_whatever_it_has(monkeypatch: pytest.MonkeyPatch) -> None:
     """A holder that has missed a change takes the word on the new promise for one on the old."""
-    renew = Holder._renew
+    heard = Holder.heard
 
-    def renews(self: Holder, provider: Any, boot: int, current: Any, said_at: float, done: Any) -> bool:
-        held = self.held.get(current.measurement)
-        known = current if held is None else replace(current, number=held.number)
-        return renew(self, provider, boot, known, said_at, done)
+    def hears(self: Holder, provider: Any, word: CacheUpdate, now: float) -> Any:
+        mine = tuple(self._up(provider).promises)
+        standing = tuple(replace(each, numbers=tuple({*each.numbers, *mine})) for each in word.standing)
+        return heard(self, provider, replace(word, standing=standing), now)
 
-    monkeypatch.setattr(Holder, "_renew", renews)
+    monkeypatch.setattr(Holder, "heard", hears)
 
 
 def compares_the_value_only(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -128,13 +128,7 @@ def does_not_notice_that_its_provider_began_anew(monkeypatch: pytest.MonkeyPatch
 
 def passes_no_ages_on(monkeypatch: pytest.MonkeyPatch) -> None:
     """A cache in the middle says that what it has is as new as its word."""
-    current = Provider._current
-
-    def young(self: Provider, edge: Any, measurement: Any, now: float) -> Any:
-        found = current(self, edge, measurement, now)
-        return None if found is None else replace(found, age_s=0.0)
-
-    monkeypatch.setattr(Provider, "_current", young)
+    monkeypatch.setattr(Provider, "_age_s", staticmethod(lambda known, now: 0.0))
 
 
 def says_that_all_was_well_meanwhile(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -7,7 +7,7 @@ two that provide for each other.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -15,7 +15,7 @@ from peerd.frozen import Frozen
 from peerd.ids import NodeId
 from peerd.lib.leases import Asks, at_most
 from protocols.measurement.guarantee.effects import Effect, ProviderLost, SendTo
-from protocols.measurement.guarantee.messages import WANTED_MAX, CacheAsk, CacheEntry, CacheUpdate, Current
+from protocols.measurement.guarantee.messages import WANTED_MAX, CacheAsk, CacheEntry, CacheUpdate
 from protocols.measurement.guarantee.words import BoundClaim, Known, Measurement, Terms, Want
 
 NEVER: Final = float("-inf")
@@ -40,7 +40,9 @@ class ProviderEdge:
     asks: Asks = field(default_factory=Asks)
     boot: int = 0
     asked_at: float = NEVER
-    drops: set[Measurement] = field(default_factory=set)
+    promises: dict[int, Measurement] = field(default_factory=dict)
+    """What this node holds of it, by the numbers of its promises in its boot."""
+    drops: set[int] = field(default_factory=set)
 
 
 class WantedValue(Frozen):
@@ -96,11 +98,19 @@ class Holder:
         """Hold them no more, so that nothing is sent for them."""
         providers: dict[NodeId, None] = {}
         for measurement in measurements:
-            wanted, held = self._forget_wanted(measurement), self.held.pop(measurement, None)
+            wanted, held = self._forget_wanted(measurement), self.held.get(measurement)
+            if held is not None:
+                self._let_go(held)
+                del self.held[measurement]
             for provider in dict.fromkeys(each.provider for each in (wanted, held) if each is not None):
-                self._up(provider).drops.add(measurement)
                 providers[provider] = None
         return [effect for provider in providers for effect in self._ask(provider, now)]
+
+    def _let_go(self, held: HeldValue) -> None:
+        """Its provider need not keep this promise any more."""
+        up = self._up(held.provider)
+        if up.boot == held.boot and up.promises.pop(held.number, None) is not None:
+            up.drops.add(held.number)
 
     def _forget_wanted(self, measurement: Measurement) -> WantedValue | None:
         wanted = self.wanted.pop(measurement, None)
@@ -126,7 +136,7 @@ class Holder:
         theirs = [(each, self.wanted[each]) for each in self._wanted_of.get(provider, ())]
         lacking = [Want(each, wanted.half_width) for each, wanted in theirs if self._lacks(each, wanted, up.boot)]
         often_s = min((wanted.update_s for _, wanted in theirs), default=self._terms.update_s)
-        drops = sorted(up.drops, key=lambda each: (each.owner, each.name))
+        drops = sorted(up.drops)
         up.drops.clear()
         up.asked_at = now
         asks: list[Effect] = []
@@ -148,36 +158,55 @@ class Holder:
         if up is None or word.holder_boot != self._boot or word.boot < up.boot:
             return done
         is_behind = word.boot > up.boot > 0
+        if word.boot > up.boot:
+            up.promises.clear()
+            up.drops.clear()
         up.boot = word.boot
         said_at = up.asks.said_at(word.asked, word.since_s)
-        dated = {} if said_at is None else {each.measurement: each.number for each in word.current}
+        ages = {} if said_at is None else {number: each.age_s for each in word.standing for number in each.numbers}
         for entry in word.entries:
-            is_dated = dated.get(entry.measurement) == entry.number
-            self._take(provider, word.boot, entry, done, is_dated=is_dated)
-        if said_at is not None:
-            for current in word.current:
-                is_behind |= self._renew(provider, word.boot, current, said_at, done)
+            self._take(provider, word.boot, entry, done, is_dated=entry.number in ages)
         for measurement in word.gone:
             self._gone(provider, measurement, done)
+        if said_at is not None:
+            is_behind |= self._stand(provider, word, ages, said_at, done)
         if is_behind:
             done.effects.extend(self._ask(provider, now))
         return done
 
-    def _renew(self, provider: NodeId, boot: int, current: Current, said_at: float, done: Heard) -> bool:
-        """A promise stands, said its provider; whether it is one that this node has not got."""
-        held = self.held.get(current.measurement)
-        if held is None or (held.provider, held.boot) != (provider, boot):
-            wanted = self.wanted.get(current.measurement)
-            if wanted is None or wanted.provider != provider:
-                self._up(provider).drops.add(current.measurement)
+    def _stand(
+        self, provider: NodeId, word: CacheUpdate, ages: Mapping[int, float], said_at: float, done: Heard
+    ) -> bool:
+        """These promises stand, said their provider; whether there are any that this node wants and has not got."""
+        up = self._up(provider)
+        unknown = []
+        for number, age_s in ages.items():
+            measurement = up.promises.get(number)
+            if measurement is None:
+                unknown.append(number)
+            else:
+                self._renew(measurement, said_at - at_most(age_s), done)
+        if not word.newest:
             return False
-        if held.number < current.number:
-            self._distrust(current.measurement, held, done)
-            return True
-        if held.number == current.number and held.vouched:
-            held.basis = max(held.basis, said_at - at_most(current.age_s))
-            done.renewed.append(current.measurement)
-        return False
+        missed = [
+            measurement
+            for number, measurement in up.promises.items()
+            if number <= word.newest and number not in ages and self.held[measurement].vouched
+        ]
+        for measurement in missed:
+            self._distrust(measurement, self.held[measurement], done)
+        if not (missed or unknown):
+            return False
+        lacks = any(self._lacks(each, self.wanted[each], up.boot) for each in self._wanted_of.get(provider, ()))
+        if not lacks:
+            up.drops.update(unknown)  # nobody wants them here: what was to say so was lost
+        return lacks
+
+    def _renew(self, measurement: Measurement, basis: float, done: Heard) -> None:
+        held = self.held[measurement]
+        if held.vouched:
+            held.basis = max(held.basis, basis)
+            done.renewed.append(measurement)
 
     @staticmethod
     def _distrust(measurement: Measurement, held: HeldValue, done: Heard) -> None:
@@ -188,10 +217,10 @@ class Holder:
 
     def _take(self, provider: NodeId, boot: int, entry: CacheEntry, done: Heard, *, is_dated: bool) -> None:
         """A promise that this node may not have. Its age is in the same word, if it can be told."""
-        wanted, held = self.wanted.get(entry.measurement), self.held.get(entry.measurement)
+        wanted, held, up = self.wanted.get(entry.measurement), self.held.get(entry.measurement), self._up(provider)
         is_here = held is not None and (held.provider, held.boot) == (provider, boot)
         if wanted is None or (wanted.provider != provider and not is_here):
-            self._up(provider).drops.add(entry.measurement)
+            up.drops.add(entry.number)
             return
         if held is not None and is_here and entry.number < held.number + held.vouched:
             return  # it has this one, or a later one
@@ -199,10 +228,13 @@ class Holder:
             if held is not None and is_here:
                 self._distrust(entry.measurement, held, done)
             return
-        if held is not None and held.provider != provider:
-            self._up(held.provider).drops.add(entry.measurement)
+        if held is not None and is_here:
+            up.promises.pop(held.number, None)
+        elif held is not None:
+            self._let_go(held)
         is_continuous = held is not None and is_here and held.vouched and held.number == entry.follows
         self.held[entry.measurement] = HeldValue(provider, boot, entry.number, entry.claim, NEVER)
+        up.promises[entry.number] = entry.measurement
         done.changes.append(CacheChange(entry.measurement, is_continuous))
 
     def _gone(self, provider: NodeId, measurement: Measurement, done: Heard) -> None:

@@ -12,6 +12,8 @@ from protocols.measurement.guarantee.words import BoundClaim, Measurement, Want
 
 WANTED_MAX: Final = 64
 """Measurements in one question; for more there are several."""
+STANDING_MAX: Final = 2048
+"""Promises that one word may say to stand."""
 TOLD_MAX: Final = 128
 """Promises in one word of a provider; for more there are several."""
 
@@ -22,7 +24,8 @@ Seconds = Annotated[float, Meta(ge=0.0, le=1e9)]
 class CacheAsk(Message):
     """A holder asks its provider to go on. ``number``: of this question, larger than those before in its boot.
 
-    ``wants`` has all that the holder lacks, so one that was lost is made good by the next. ``drops`` it wants no more.
+    ``wants`` has all that the holder lacks, so one that was lost is made good by the next. ``drops``: the numbers of
+    promises that it wants no more.
     ``max_age_s``: what is older the holder takes for stale. ``update_s``: it wants to hear at least so often.
     """
 
@@ -31,7 +34,7 @@ class CacheAsk(Message):
     max_age_s: Seconds
     update_s: Seconds
     wants: Annotated[tuple[Want, ...], Meta(max_length=WANTED_MAX)] = ()
-    drops: Annotated[tuple[Measurement, ...], Meta(max_length=WANTED_MAX)] = ()
+    drops: Annotated[tuple[U64, ...], Meta(max_length=WANTED_MAX)] = ()
 
 
 class CacheEntry(Struct):
@@ -46,12 +49,12 @@ class CacheEntry(Struct):
     claim: BoundClaim
 
 
-class Current(Struct):
-    """The promise of that number stands, and its claim held ``age_s`` before this was said, by the provider's clock."""
+class Standing(Struct):
+    """The promises of these numbers stand, and their claims held ``age_s`` before this was said, by the provider's
+    clock. What is read together is equally old, so that a word on a dozen values has some thirty bytes."""
 
-    measurement: Measurement
-    number: U64
     age_s: Seconds
+    numbers: Annotated[tuple[U64, ...], Meta(max_length=STANDING_MAX)]
 
 
 @message(0x0401, bytes_max=64 * KIB)
@@ -60,7 +63,8 @@ class CacheUpdate(Message):
 
     ``asked``: the number of the holder's newest question that it has heard, in the holder's boot ``holder_boot``, and
     ``since_s`` how long ago that was when it said this, by its own clock. 0: it does not vouch for anything here.
-    ``gone``: of these it promises nothing, or nothing any more.
+    ``gone``: of these it promises nothing, or nothing any more. ``newest``: of its promises up to this number to the
+    holder, those that stand are all in ``standing``; 0: they need not be.
     """
 
     boot: U64
@@ -68,8 +72,9 @@ class CacheUpdate(Message):
     asked: U64
     since_s: Seconds
     entries: Annotated[tuple[CacheEntry, ...], Meta(max_length=TOLD_MAX)] = ()
-    current: Annotated[tuple[Current, ...], Meta(max_length=TOLD_MAX)] = ()
+    standing: Annotated[tuple[Standing, ...], Meta(max_length=STANDING_MAX)] = ()
     gone: Annotated[tuple[Measurement, ...], Meta(max_length=TOLD_MAX)] = ()
+    newest: U64 = 0
 
 
 GUARANTEE_MESSAGES: Final = (CacheAsk, CacheUpdate)

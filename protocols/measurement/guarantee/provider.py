@@ -19,7 +19,7 @@ from peerd.ids import NodeId
 from peerd.lib.leases import at_most
 from protocols.measurement.guarantee.effects import Effect, SendTo
 from protocols.measurement.guarantee.interval import around
-from protocols.measurement.guarantee.messages import TOLD_MAX, CacheAsk, CacheEntry, CacheUpdate, Current
+from protocols.measurement.guarantee.messages import STANDING_MAX, TOLD_MAX, CacheAsk, CacheEntry, CacheUpdate, Standing
 from protocols.measurement.guarantee.words import BoundClaim, Known, Measurement, Terms, Want
 
 HOLDERS_MAX: Final = 256
@@ -85,8 +85,10 @@ class Provider:
         edge.asked, edge.heard_at = ask.number, now
         edge.max_age_s = min(MAX_AGE_MAX_S, max(edge.max_age_s, ask.max_age_s))
         edge.update_s = min(self._terms.update_s, max(UPDATE_MIN_S, ask.update_s))
-        for measurement in ask.drops:
-            edge.guarantees.pop(measurement, None)
+        if ask.drops:
+            numbers = {promise.number: measurement for measurement, promise in edge.guarantees.items()}
+            for measurement in filter(None, map(numbers.get, ask.drops)):
+                del edge.guarantees[measurement]
         entries, gone = [], []
         for want in ask.wants:
             entry = self._promised(edge, want, now)
@@ -180,27 +182,34 @@ class Provider:
         gone: Iterable[Measurement] = (),
         current: Iterable[Measurement] = (),
     ) -> list[Effect]:
-        promised = tuple(entries)
-        named = dict.fromkeys([*(entry.measurement for entry in promised), *current])
-        stand = [self._current(edge, measurement, now) for measurement in named]
+        promised, ended, named = tuple(entries), tuple(gone), list(current)
         vouches = self._is_heard(edge, now)
         if vouches:
             edge.vouched_at = now
         asked, since_s = (edge.asked, now - edge.heard_at) if vouches else (0, 0.0)
-        standing, ended = tuple(each for each in stand if each is not None), tuple(gone)
+        is_all = len(edge.guarantees) == len(named) <= STANDING_MAX and len(promised) <= TOLD_MAX
         words: list[Effect] = []
-        for at in range(0, max(len(promised), len(standing), len(ended), 1), TOLD_MAX):
-            some = slice(at, at + TOLD_MAX)
-            # An entry is dated by its place in ``standing``, which begins with the entries.
-            word = CacheUpdate(self._boot, edge.boot, asked, since_s, promised[some], standing[some], ended[some])
+        for at in range(0, max(len(promised), len(ended), 1), TOLD_MAX):
+            some, others = promised[at : at + TOLD_MAX], ended[at : at + TOLD_MAX]
+            # An entry counts for nothing unless the same word says how old it is.
+            stand = self._standing(edge, [*(entry.measurement for entry in some), *named[:STANDING_MAX]], now)
+            newest = self._numbers if is_all else 0
+            word = CacheUpdate(self._boot, edge.boot, asked, since_s, some, stand, others, newest)
             words.append(SendTo(holder, word))
+            named, is_all = [], False
         return words
 
-    def _current(self, edge: HolderEdge, measurement: Measurement, now: float) -> Current | None:
-        known = self._known(measurement, now)
-        if known is None:
-            return None
-        return Current(measurement, edge.guarantees[measurement].number, max(0.0, now - known.basis))
+    def _standing(self, edge: HolderEdge, measurements: Iterable[Measurement], now: float) -> tuple[Standing, ...]:
+        """What is known to stand of the promises about these, the equally old together."""
+        numbers: dict[float, dict[int, None]] = {}
+        for measurement in measurements:
+            if (known := self._known(measurement, now)) is not None:
+                numbers.setdefault(self._age_s(known, now), {})[edge.guarantees[measurement].number] = None
+        return tuple(Standing(age_s, tuple(sorted(each))) for age_s, each in numbers.items())
+
+    @staticmethod
+    def _age_s(known: Known, now: float) -> float:
+        return max(0.0, now - known.basis)
 
     def validate(self, now: float) -> None:
         """Assert that each promise contains what this node knows."""
