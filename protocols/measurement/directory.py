@@ -36,6 +36,7 @@ from protocols.measurement.messages import (
     NodesQuestion,
 )
 from protocols.measurement.readings import NodeEntry
+from protocols.measurement.traffic import TrafficCounts
 
 SHARDS: Final = 4
 """Roots that share the descriptions. The same on all nodes. Each has those of 4,096 nodes (``[records]
@@ -101,8 +102,10 @@ class _Shard:
 class Directory(Part):
     """``describe`` says what this node is now. A description is what a node says of itself, and no more than that."""
 
-    def __init__(self, host: Host, config: MeasurementConfig, describe: Callable[[], Description]) -> None:
-        self._host, self._config, self._describe = host, config, describe
+    def __init__(
+        self, host: Host, config: MeasurementConfig, describe: Callable[[], Description], traffic: TrafficCounts
+    ) -> None:
+        self._host, self._config, self._describe, self._traffic = host, config, describe, traffic
         self._shards = [_Shard() for _ in range(COPIES * SHARDS)]
         self._nodes: dict[NodeId, tuple[PeerRef, NodeEntry]] = {}
         """All that the roots have told."""
@@ -245,6 +248,7 @@ class Directory(Part):
         question = NodesQuestion(number, after, shard.mark if after == 0 else b"")
         silent = partial(self._silent, number)
         self._host.request(shard.root, question, ANSWER_S, partial(self._answered, number), silent)
+        self._traffic.sent(question)
 
     def _silent(self, number: int) -> None:
         self._shards[number].root = None

@@ -11,6 +11,7 @@ from peerd.messages import Message, PeerRef
 from protocols.measurement.asking import ClientReads
 from protocols.measurement.config import MeasurementConfig
 from protocols.measurement.directory import Directory
+from protocols.measurement.events import EVENTS
 from protocols.measurement.guarantee.caching import Caching
 from protocols.measurement.guarantee.effects import Effect, Moved, SendTo
 from protocols.measurement.guarantee.messages import CacheAsk, CacheUpdate
@@ -23,6 +24,7 @@ from protocols.measurement.sources.past import PastSamples
 from protocols.measurement.sources.sampling import METRICS as SAMPLING_METRICS, Sampling
 from protocols.measurement.sources.source import MeasurementSource
 from protocols.measurement.standing import Queries
+from protocols.measurement.traffic import TRAFFIC_METRICS, TrafficCounts
 from protocols.measurement.watching import Watching
 
 TICK_S: Final = 0.5
@@ -40,10 +42,11 @@ class MeasurementQueries(Plugin):
     messages: ClassVar[tuple[type[Message], ...]] = MESSAGES
     metrics = (
         *SAMPLING_METRICS,
-        Metric("peerd_measurement_updates_total", "counter", "Words to nodes that hold values.", ("kind",)),
+        *TRAFFIC_METRICS,
         Metric("peerd_measurement_held", "gauge", "Values of other nodes that this one holds."),
         Metric("peerd_measurement_holders", "gauge", "Nodes that this one provides values for."),
     )
+    events = EVENTS
     Config: ClassVar[type[PluginConfig]] = MeasurementConfig
     config: MeasurementConfig
 
@@ -60,14 +63,15 @@ class MeasurementQueries(Plugin):
         self._holders: dict[NodeId, PeerRef] = {}
         boot = host.boot_epoch * INSTANCES_MAX + self._instance
         self.caching = Caching(host.id, boot, self.config.terms())
-        self.directory = Directory(host, self.config, self.describe)
-        self.readings = Readings(host, self.caching, self.directory, self._pairs)
+        self.traffic = TrafficCounts(host, self.caching)
+        self.directory = Directory(host, self.config, self.describe, self.traffic)
+        self.readings = Readings(host, self.caching, self.directory, self._pairs, self.traffic)
         self.watching = Watching(host, self.caching, self.directory, self._carry_out)
         self.asking = ClientReads(self.directory, self.readings)
         self.queries = Queries(host, self.directory, self.readings, self.watching)
         sources = self._sources if self._sources is not None else self.config.make_sources(host)
         self.sampling = Sampling(host, sources, self, self.config.smoothings())
-        self.add_parts(self.directory, self.readings, self.watching, self.queries, self.sampling)
+        self.add_parts(self.directory, self.readings, self.watching, self.queries, self.sampling, self.traffic)
         self._is_ticking = False
         self.directory.start()
         self.sampling.begin()
@@ -81,6 +85,7 @@ class MeasurementQueries(Plugin):
 
     def stop(self) -> None:
         """A goodbye: nobody expects this node to answer any more."""
+        self.traffic.report()
         self.directory.leave(lambda: None)
 
     def record_changed(self, key: NodeId, role: RecordRole, item: bytes) -> None:
@@ -178,9 +183,7 @@ class MeasurementQueries(Plugin):
                         self.directory.refreshed(lambda: None)
                     else:
                         self.host.send(peer, message)
-                        if isinstance(message, CacheUpdate):
-                            kind = "broken" if message.entries else "gone" if message.gone else "time_out"
-                            self.host.count("peerd_measurement_updates_total", kind=kind)
+                        self.traffic.sent(message)
                 case Moved(measurement):
                     self.watching.moved(measurement)
 

@@ -25,6 +25,7 @@ from protocols.measurement.guarantee.words import Known, Measurement, Want
 from protocols.measurement.messages import PAIRS_MAX, READ_MAX, NotRead, ReadValue, ReadValues, ValuesRead
 from protocols.measurement.names import is_name
 from protocols.measurement.readings import NoReading, Reading
+from protocols.measurement.traffic import TrafficCounts
 
 ANSWER_S: Final = 2.0
 """An owner that has not answered by then has no answer."""
@@ -34,6 +35,7 @@ ASKED_MAX: Final = 16_384
 """Measurements that are asked for at a time. Of more, nothing is told."""
 NOT_THERE: Final = "it is not measured there, or its source does not answer"
 Told = Callable[[list[Reading | NoReading]], None]
+Pairs = Callable[[str], Sequence[str]]
 
 
 class _Found(Frozen):
@@ -51,6 +53,9 @@ class _Question:
 
     told: Told
     max_age_s: float
+    is_counted: bool = True
+    at_hand: int = 0
+    """So many of ``found``, the first ones, were known here."""
     open: int = 0
     found: list[_Found | NoReading] = field(default_factory=list)
 
@@ -59,22 +64,31 @@ class Readings(Part):
     """``directory`` knows where owners are. ``pairs``: the full names of a pairwise measurement of this node."""
 
     def __init__(
-        self, host: Host, caching: Caching, directory: Directory, pairs: Callable[[str], Sequence[str]]
+        self, host: Host, caching: Caching, directory: Directory, pairs: Pairs, traffic: TrafficCounts
     ) -> None:
-        self._host, self._caching, self._directory, self._pairs = host, caching, directory, pairs
+        self._host, self._caching, self._directory = host, caching, directory
+        self._pairs, self._traffic = pairs, traffic
         self._kept: OrderedDict[Measurement, Known] = OrderedDict()
         self._asked: dict[Measurement, list[_Question]] = {}
 
     # For clients of this node
 
     def read(
-        self, wants: Iterable[Want], max_age_s: float, told: Told, client: str = "", *, is_thrifty: bool = False
+        self,
+        wants: Iterable[Want],
+        max_age_s: float,
+        told: Told,
+        client: str = "",
+        *,
+        is_thrifty: bool = False,
+        is_counted: bool = True,
     ) -> None:
         """Tell what is known of each of these, once for all: at most so old, or what there is, marked as stale.
 
         ``is_thrifty``: what is young enough now is not asked for, though it may be too old when the rest has come.
+        ``is_counted``: a client asks.
         """
-        question = _Question(told, max_age_s)
+        question = _Question(told, max_age_s, is_counted)
         missing: dict[NodeId, list[Want]] = {}
         wanted = list(wants)
         known = [self._here(want, max_age_s, client) for want in wanted]
@@ -93,6 +107,7 @@ class Readings(Part):
                 else:
                     self._asked[want.measurement] = [question]
                     missing.setdefault(want.measurement.owner, []).append(want)
+        question.at_hand = len(question.found)
         if not question.open:
             self._tell_all(question)
         elif all(self._directory.peer(owner) is not None for owner in missing):
@@ -149,6 +164,8 @@ class Readings(Part):
                     each.messages,
                 )
             )
+        if question.is_counted:
+            self._traffic.read(answers, question.at_hand)
         question.told(answers)
 
     def _ask(self, missing: dict[NodeId, list[Want]]) -> None:
@@ -161,13 +178,10 @@ class Readings(Part):
                     continue
                 asked_at = self._host.now()
                 # The owner is asked for what it knows now, whatever bounds would do: they cost nothing there.
-                self._host.request(
-                    peer,
-                    ReadValues(some),
-                    ANSWER_S,
-                    partial(self._answered, some, asked_at),
-                    partial(self._unread, some, f"{peer.address} did not answer within {ANSWER_S:g} s"),
-                )
+                silent = partial(self._unread, some, f"{peer.address} did not answer within {ANSWER_S:g} s")
+                asked = ReadValues(some)
+                self._host.request(peer, asked, ANSWER_S, partial(self._answered, some, asked_at), silent)
+                self._traffic.sent(asked)
 
     def _answered(self, wants: Sequence[Want], asked_at: float, answer: Message, source: PeerRef) -> None:
         if not isinstance(answer, ValuesRead):

@@ -87,7 +87,7 @@ class Queries(Part):
             raise ClientRefusal("invalid", "WATCH has no single answer: follow /v1/measurement/query/watch")
         self._directory.refreshed(lambda: self._run(statement, lambda answered, query: told(answered), client))
 
-    def _run(self, statement: Statement, told: Ran, client: str) -> None:
+    def _run(self, statement: Statement, told: Ran, client: str, *, is_asked: bool = True) -> None:
         from protocols.measurement.querying.explain import explain_cost, explain_plan
         from protocols.measurement.querying.running import RunningQuery
 
@@ -106,7 +106,7 @@ class Queries(Part):
             told(AnsweredQuery(None, plan), query)
             return
 
-        is_counted = statement.budget is not None or bool(statement.explain)  # no more is spent than was reckoned
+        is_thrifty = statement.budget is not None or bool(statement.explain)  # no more is spent than was reckoned
 
         def go_on(readings: list[Reading | NoReading]) -> None:
             query.told(readings)
@@ -116,7 +116,7 @@ class Queries(Part):
                 told(ClientRefusal("invalid", str(error)), None)
                 return
             if needs:
-                self._readings.read(needs, stale_s, go_on, client, is_thrifty=is_counted)
+                self._readings.read(needs, stale_s, go_on, client, is_thrifty=is_thrifty, is_counted=is_asked)
             else:
                 answer = query.answer()
                 told(AnsweredQuery(answer, (*plan, *explain_cost(answer)) if statement.explain else ()), query)
@@ -164,7 +164,7 @@ class Queries(Part):
                 if running is not None:
                     self._hold(query, running)
 
-        self._directory.refreshed(lambda: self._run(query.statement, told, query.owner))
+        self._directory.refreshed(lambda: self._run(query.statement, told, query.owner, is_asked=False))
 
     def _hold(self, query: StandingQuery, running: RunningQuery) -> None:
         """Hold what the statement reads from now on, as tight as it was asked for."""

@@ -11,10 +11,12 @@ from peerd.messages import Message
 from peerd.sim.checkers import Checker
 from peerd.sim.network import NetworkConfig
 from peerd.sim.simulation import Place, Simulation
+from peerd.telemetry.schema import Event
 from protocols.measurement.config import MeasurementConfig
+from protocols.measurement.events import MeasurementTraffic
 from protocols.measurement.front.simulator import NAMES, WITHIN, GuaranteeHolds, SimulatedQueries, plugin_of
-from protocols.measurement.guarantee.messages import CacheUpdate
-from protocols.measurement.messages import MESSAGES
+from protocols.measurement.guarantee.messages import CacheAsk, CacheUpdate
+from protocols.measurement.messages import MESSAGES, NodesQuestion, ReadValues
 from protocols.measurement.readings import NoReading, Reading
 from protocols.measurement.watching import Watch
 
@@ -22,10 +24,15 @@ STALE_S = 8.0
 
 
 class Sent(Checker):
-    """Counts messages of measurement queries."""
+    """Counts messages of measurement queries, and keeps what nodes tell of them."""
 
     def __init__(self) -> None:
         self.counts: Counter[type[Message]] = Counter()
+        self.traffic: dict[int, list[MeasurementTraffic]] = {}
+
+    def emitted(self, simulation: Simulation, place: Place, event: Event) -> None:
+        if isinstance(event, MeasurementTraffic):
+            self.traffic.setdefault(place.index, []).append(event)
 
     def sent(self, simulation: Simulation, place: Place, message: Message) -> None:
         if isinstance(message, MESSAGES):
@@ -216,6 +223,58 @@ def test_a_new_node_is_watched_too_and_its_tags_follow_a_reload() -> None:
     other.reconfigured()
     ring.simulation.run_for(40)
     assert {measurement.owner for measurement in watch.told} == {ring.places[2].id}
+
+
+def test_what_was_asked_and_sent_is_told_once_a_minute_while_there_is_any() -> None:
+    ring = Ring(8)
+    ring.read("walk", "level")
+    ring.read("walk", "level")
+    watch = ring.plugin().watching.watch({"level": 0.5}, lambda entry: True, STALE_S)
+    ring.simulation.run_for(61)
+    [mine] = ring.sent.traffic[0]
+    assert (mine.reads, mine.values, mine.stale, mine.missing) == (2, 2 * 16, 0, 0)
+    assert mine.cached == 16 + 2, "its own ones, and all at the second time"
+    assert mine.held_values == 7 and mine.holders == 0 and mine.relative_width is None
+    assert mine.asks >= 7 and mine.owner_questions == 7
+    ring.plugin().watching.end(watch, "over")
+    ring.simulation.run_for(150)
+    told = {index: len(events) for index, events in ring.sent.traffic.items()}
+    assert set(told) == set(range(8)) and max(told.values()) <= 3
+    assert max(event.holders for event in ring.sent.traffic[3]) == 1
+    every = [event for events in ring.sent.traffic.values() for event in events]
+    sent = ring.sent.counts
+    assert sum(event.asks for event in every) == sent[CacheAsk]
+    assert sum(event.owner_questions for event in every) == sent[ReadValues]
+    assert sum(event.node_questions for event in every) == sent[NodesQuestion]
+    updates = Counter(broken=0, time_out=0)
+    for event in every:
+        updates += Counter(broken=event.updates_broken, time_out=event.updates_time_out, gone=event.updates_gone)
+    assert sum(updates.values()) == sent[CacheUpdate] and updates["broken"] and updates["time_out"]
+    ring.simulation.run_for(200)
+    assert {index: len(events) for index, events in ring.sent.traffic.items()} == told, "nothing happened"
+
+
+def test_what_a_watched_statement_looks_at_is_no_question_of_a_client() -> None:
+    ring = Ring(4)
+    answers: list[Any] = []
+    statement = "SELECT node, walk FROM nodes WITHIN walk 2 STALE 8s"
+    ring.plugin().queries.watch(statement)
+    ring.simulation.run_for(50)
+    ring.plugin().queries.ask(statement, answers.append)
+    ring.simulation.run_for(15)
+    [answered] = answers
+    assert len(answered.answer.rows) == 4
+    [mine, *_] = ring.sent.traffic[0]
+    assert (mine.reads, mine.values, mine.cached) == (1, 4, 4) and mine.held_values == 3
+
+
+def test_a_node_that_stops_tells_what_it_has_not_told_yet() -> None:
+    ring = Ring(4)
+    ring.read("walk")
+    ring.simulation.stop(ring.places[0])
+    ring.simulation.run_for(20)
+    [mine] = ring.sent.traffic[0]
+    assert (mine.reads, mine.owner_questions) == (1, 3)
 
 
 def test_the_oracle_finds_a_cache_that_is_not_told(monkeypatch: pytest.MonkeyPatch) -> None:

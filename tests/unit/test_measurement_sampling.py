@@ -12,6 +12,7 @@ from peerd.errors import ClientRefusal
 from peerd.ids import NodeId
 from peerd.testing.host import FakeHost, FakeWork, peer
 from peerd.testing.simulation import ring
+from protocols.measurement.events import EVENTS, SourceBack, SourceFailed
 from protocols.measurement.names import full_name
 from protocols.measurement.sources.network import RTT_PEERS_MAX, NetworkSource
 from protocols.measurement.sources.pushed import TTL_S_MAX
@@ -79,6 +80,7 @@ class Measuring(Plugin):
 
     name: ClassVar[str] = "measuring"
     metrics = METRICS
+    events = EVENTS
 
     def __init__(
         self, sources: Callable[[Host], Sequence[MeasurementSource]], smoothings: Sequence[Smoothing] = ()
@@ -181,6 +183,28 @@ def test_a_reading_that_takes_too_long_has_failed_and_what_it_brings_is_thrown_a
     host.fire("measure", "app")
     assert told.take() == [("a", 1.0, host.time_s), ("b", 2.0, host.time_s)]
     assert not sampling(host).problems()
+
+
+def test_it_is_recorded_when_a_source_begins_to_fail_and_when_it_works_again() -> None:
+    source = Given(answer=OSError("no such thing"))
+    host, told = node(source)
+    failed_at = host.time_s
+    assert host.events == [SourceFailed(source="app", reason="OSError: no such thing")]
+    host.fire("measure", "app")
+    source.answer = {"a": 1.0, "A b": 1.0}
+    assert len(host.events) == 1, "it goes on failing"
+    host.fire("measure", "app")
+    assert host.events[1:] == [SourceBack(source="app", duration_s=host.time_s - failed_at)]
+    assert sampling(host).problems() == {"app": "bad_name: 1"}, "what is refused in part is no failure"
+    host.is_slow = True
+    host.fire("measure", "app")
+    host.fire("measure_late", "app")
+    assert host.events[2:] == [SourceFailed(source="app", reason=f"no answer in {READING_S_MAX:g} s")]
+    host.held.pop()()
+    assert len(host.events) == 3, "it has answered too late"
+    host.is_slow = False
+    host.fire("measure", "app")
+    assert isinstance(host.events[3], SourceBack) and told.values == {"a": 1.0}
 
 
 def test_of_sources_that_may_block_one_is_read_at_a_time_and_others_go_on() -> None:

@@ -10,6 +10,7 @@ from typing import Final, Protocol
 
 from peerd.api import Host, Metric, Part, on_timer
 from peerd.errors import ClientRefusal
+from protocols.measurement.events import SourceBack, SourceFailed
 from protocols.measurement.sources.pushed import PushedSource
 from protocols.measurement.sources.smoothing import Smoothing
 from protocols.measurement.sources.source import PUSHED, RESERVED, SMOOTHED, MeasurementSource, SourceReading, gather
@@ -25,8 +26,10 @@ PUSHED_S: Final = 5.0
 PROBLEM_LENGTH_MAX: Final = 200
 """Characters of what went wrong, as it is shown to people."""
 REFUSED: Final = "peerd_measurement_refused_total"
+FAILING: Final = "peerd_measurement_failing_sources"
 METRICS: Final[tuple[Metric, ...]] = (
     Metric(REFUSED, "counter", "Readings of this node's sources, and values in them, that were refused.", ("reason",)),
+    Metric(FAILING, "gauge", "Sources of this node whose last reading failed."),
 )
 """Reasons: bad_name, no_number, not_finite, too_many, taken (the name is another's); failed, late (whole readings)."""
 
@@ -50,6 +53,8 @@ class _Watched:
     asked_at: float | None = None
     is_late: bool = False
     problem: str = ""
+    failed_at: float | None = None
+    """When it began to fail, if it does."""
 
 
 class Sampling(Part):
@@ -140,11 +145,22 @@ class Sampling(Part):
             self._host.count(REFUSED, count, reason=reason)
         in_part = ", ".join(f"{reason}: {count}" for reason, count in refused.items())
         watched.problem = (problem or in_part)[:PROBLEM_LENGTH_MAX]
+        self._note_failing(watched, problem)
         gone = [name for name in watched.names if name not in told]
         watched.names = dict.fromkeys(told)
         self._owners |= dict.fromkeys(told, source)
         self._fail(gone)
         self._tell(told, asked_at)
+
+    def _note_failing(self, watched: _Watched, problem: str) -> None:
+        """Record when a source begins to fail, and when it works again."""
+        source, failed_at, now = watched.source.name, watched.failed_at, self._host.now()
+        if bool(problem) == (failed_at is not None):
+            return
+        watched.failed_at = now if problem else None
+        begun = SourceFailed(source=source, reason=problem)
+        self._host.emit(begun if failed_at is None else SourceBack(source=source, duration_s=now - failed_at))
+        self._host.gauge(FAILING, sum(each.failed_at is not None for each in self._watched.values()))
 
     def _owner(self, name: str, source: str) -> str:
         """Who alone may tell this name: that source, if nobody else does."""

@@ -1,0 +1,48 @@
+"""What measurement queries record in the event log. ONLY APPEND, as everywhere in the schema."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from peerd.telemetry.schema import Event, Text
+
+
+class MeasurementTraffic(Event):
+    """A minute in which anything happened, as one node has seen it. ``reads``: questions of its clients, about so many
+    ``values``; ``cached``: those that were known here. Then what it sent, by kind. ``held_values``, ``holders``: now.
+    ``relative_width``: how wide the held bounds are beside the usual ones, in the mean; null where none are usual."""
+
+    KIND = "measurement.traffic"
+    reads: int
+    values: int
+    cached: int
+    stale: int
+    missing: int
+    asks: int
+    updates_broken: int
+    updates_time_out: int
+    updates_gone: int
+    owner_questions: int
+    node_questions: int
+    held_values: int
+    holders: int
+    relative_width: float | None
+
+
+class SourceFailed(Event):
+    """A source of this node has begun to fail: a reading of it raised, or took too long."""
+
+    KIND = "measurement.source_failed"
+    source: Text
+    reason: Text
+
+
+class SourceBack(Event):
+    """A source of this node works again, so long after it began to fail."""
+
+    KIND = "measurement.source_back"
+    source: Text
+    duration_s: float
+
+
+EVENTS: Final[tuple[type[Event], ...]] = (MeasurementTraffic, SourceFailed, SourceBack)
