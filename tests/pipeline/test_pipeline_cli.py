@@ -129,8 +129,9 @@ class TestWithSpark:
         assert (report["events"], report["corrupt"], report["missing"], report["rounds"]) == (1, 1, 0, [])
         assert "warning: left out because corrupt: 1 of 2 lines" in result.stderr
         ours = {"events", "levels", "messages", "rounds"}
-        assert set(os.listdir(tmp_path / "out")) >= ours
-        assert all(name.startswith(("pubsub_", "stream_")) for name in set(os.listdir(tmp_path / "out")) - ours)
+        written = set(os.listdir(tmp_path / "out"))
+        assert written >= ours
+        assert all(name.startswith(("measurement_", "pubsub_", "stream_")) for name in written - ours)
 
         result = run(str(tmp_path), "--out", str(tmp_path / "out"))
         assert result.exit_code == ExitCode.OK

@@ -26,6 +26,7 @@ TITLES = {
     "aggregation": "peerd: aggregation",
     NODE: "peerd: ring and process",
     "dissemination": "peerd: streams",
+    "measurement": "peerd: measurement queries",
     "pubsub": "peerd: publish/subscribe",
 }
 SUFFIXES = ("_bucket", "_count", "_sum")

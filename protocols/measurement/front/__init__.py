@@ -1,11 +1,11 @@
-"""The front of measurement queries: their pieces for the HTTP API, client, command line and simulator."""
+"""The front of measurement queries: their pieces for the HTTP API, client, command line, simulator and pipeline."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from peerd.front import Command, Front, LazyCommand, NodeOption
+from peerd.front import Command, Front, LazyCommand, NodeOption, SparkTable
 
 if TYPE_CHECKING:
     from fastapi import APIRouter
@@ -62,6 +62,16 @@ class MeasurementFront(Front):
         from protocols.measurement.front.simulator import Measuring
 
         return Measuring
+
+    def panels(self) -> Sequence[Mapping[str, Any]]:
+        from protocols.measurement.front.panels import PANELS
+
+        return PANELS
+
+    def tables(self) -> Sequence[SparkTable]:
+        from protocols.measurement.front.tables import TABLES
+
+        return TABLES
 
 
 def _tags(text: str) -> dict[str, object]:

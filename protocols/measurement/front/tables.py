@@ -1,0 +1,52 @@
+"""The tables that ``peerd analyze`` makes of the events of measurement queries."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from pyspark.sql import Column, DataFrame, functions as F
+
+from peerd.front import Row, Shown, SparkTable
+from peerd.pipeline.tables import alone, of_kind
+
+SENT: Final = ("asks", "updates_broken", "updates_time_out", "updates_gone", "owner_questions", "node_questions")
+"""What nodes send, by kind; not the answers to questions."""
+
+
+def _figures() -> list[Column]:
+    """What clients asked and which share of it was known, what that cost, and how tight the held bounds were."""
+    return [
+        *(F.sum(name).alias(name) for name in ("reads", "values", "stale", "missing", *SENT)),
+        (F.sum("cached") / F.nullif(F.sum("values"), F.lit(0))).alias("hit_rate"),
+        F.avg("relative_width").alias("relative_width"),
+    ]
+
+
+def minutes(events: DataFrame) -> DataFrame:
+    """One row a minute (seconds since 1970, or since the simulation began), in which nodes told of the one before."""
+    minute = (F.floor(F.col("ts") / 60) * 60).alias("minute_s")
+    held = (F.sum(name).alias(name) for name in ("held_values", "holders"))
+    nodes = F.countDistinct("node").alias("nodes")
+    return of_kind(events, "measurement.traffic").groupBy(minute).agg(nodes, *_figures(), *held)
+
+
+def nodes(events: DataFrame) -> DataFrame:
+    """One row a node: all that its clients asked and that it sent, and the most that it held and provided."""
+    most = (F.max(name).alias(name) for name in ("held_values", "holders"))
+    return of_kind(events, "measurement.traffic").groupBy("node").agg(*_figures(), *most)
+
+
+def cells(row: Row) -> Row:
+    """A node's row as people read it."""
+    return row | {name: f"{row[name]:.0%}" for name in ("hit_rate", "relative_width") if row[name] is not None}
+
+
+_SHOWN: Final = ("node", "reads", "values", "hit_rate", "relative_width", *SENT, "held_values", "holders")
+TABLES: Final = (
+    SparkTable("measurement_minutes", alone(minutes)),
+    SparkTable(
+        "measurement_nodes",
+        alone(nodes),
+        Shown("Measurement queries by node", {name: name.replace("_", " ") for name in _SHOWN}, ("node",), cells),
+    ),
+)
