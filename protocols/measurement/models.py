@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from typing import Annotated, Final
+from abc import abstractmethod
+from collections.abc import Iterable, Mapping, Sequence
+from importlib import import_module
+from typing import Annotated, Any, Final
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, FiniteFloat
 
+from peerd.errors import Unavailable
 from peerd.ids import format_id
 from peerd.quantities import Duration, between_durations
 from protocols.measurement.bounds import STALE_S
@@ -45,6 +48,29 @@ class MeasureModel(BaseModel):
     """Base: frozen, and a newer daemon may add fields."""
 
     model_config = ConfigDict(frozen=True, extra="ignore", defer_build=True)
+
+
+class TableModel(MeasureModel):
+    """Base of what has rows. What is missing, and why, is in other fields."""
+
+    @abstractmethod
+    def table(self) -> dict[str, list[Any]]:
+        """Columns by name."""
+
+    def to_pandas(self) -> Any:
+        """A ``pandas.DataFrame`` of the rows. Raises `Unavailable` without pandas."""
+        return _library("pandas").DataFrame(self.table())
+
+    def to_arrow(self) -> Any:
+        """A ``pyarrow.Table`` of the rows. Raises `Unavailable` without pyarrow."""
+        return _library("pyarrow").table(self.table())
+
+
+def _library(name: str) -> Any:
+    try:
+        return import_module(name)
+    except ImportError as error:
+        raise Unavailable(f"{name} is not installed: pip install {name}, or 'peerd[spark]', which has it") from error
 
 
 class MeasuredNode(MeasureModel):
@@ -132,7 +158,7 @@ class MissingView(MeasureModel):
     reason: str
 
 
-class ValueViews(MeasureModel):
+class ValueViews(TableModel):
     """Values, and those that are missing. ``problems``: why nodes may be missing that nobody knows of."""
 
     values: list[ValueView]
@@ -157,6 +183,10 @@ class ValueViews(MeasureModel):
         found.sort(key=lambda each: (each.node, each.name))
         missing.sort(key=lambda each: (each.node, each.name))
         return cls(values=found, missing=missing, problems=problems, messages=messages)
+
+    def table(self) -> dict[str, list[Any]]:
+        """A row for each value, with the fields of `ValueView`."""
+        return {name: [getattr(each, name) for each in self.values] for name in ValueView.model_fields}
 
 
 class QueryRequest(BaseModel):
@@ -186,7 +216,11 @@ class RowView(MeasureModel):
     places: tuple[int, int] | None = None
 
 
-class QueryView(MeasureModel):
+_PARTS: Final[Mapping[str, str]] = {"": "value", "_low": "low", "_high": "high", "_age_s": "age_s", "_stale": "stale"}
+"""What comes behind the name of a column with numbers, for which field of `BoundedView`."""
+
+
+class QueryView(TableModel):
     """The answer to a statement. ``sure``, ``maybe``, ``ruled_out``: the sizes of T+, T? and T-. ``unmet``: which of
     WITHIN, STALE, REQUIRE and BUDGET were not met, and why. ``explained``: the lines of EXPLAIN."""
 
@@ -234,6 +268,24 @@ class QueryView(MeasureModel):
             problems=list(problems),
             explained=list(explained),
         )
+
+    def table(self) -> dict[str, list[Any]]:
+        """NAME, and where it has numbers NAME_low, NAME_high, NAME_age_s, NAME_stale; ``certainty``, ``confidence``.
+
+        Raises ``ValueError`` where two have the same name.
+        """
+        found: list[tuple[str, list[Any]]] = []
+        for at, name in enumerate(self.columns):
+            cells = [row.values[at] for row in self.rows]
+            if any(isinstance(each, BoundedView) for each in cells):
+                found += [(f"{name}{end}", [getattr(each, of, None) for each in cells]) for end, of in _PARTS.items()]
+            else:
+                found.append((name, cells))
+        found += [(name, [getattr(row, name) for row in self.rows]) for name in ("certainty", "confidence")]
+        table = dict(found)
+        if len(table) < len(found):
+            raise ValueError(f"two columns have the same name: {', '.join(name for name, _ in found)}")
+        return table
 
 
 def _bounded(value: Value) -> BoundedView | str | None:
