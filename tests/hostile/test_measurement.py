@@ -11,7 +11,7 @@ from peerd.ids import NodeId, format_id
 from protocols.measurement import models
 from protocols.measurement.front.client import MeasurementClient
 from protocols.measurement.front.hostile import lie_of
-from protocols.measurement.guarantee.messages import WANTED_MAX, CacheAsk, CacheEntry, CacheUpdate, Standing
+from protocols.measurement.guarantee.messages import WANTED_MAX, CacheAsk, CacheEntry, CacheUpdate, StandingPromises
 from protocols.measurement.guarantee.words import Measurement, Want
 from protocols.measurement.messages import NodesQuestion, ReadValues
 from tests.hostile.ring import Ring, eventually
@@ -44,7 +44,7 @@ async def test_what_a_member_says_of_others_is_not_told_and_its_questions_keep_n
                 number += 1
                 lies = [lie_of(other, name) for other in ring.ids for name in NAMES]
                 entries = tuple(CacheEntry(measurement, number, 0, claim) for measurement, claim in lies)
-                standing = (Standing(0.0, (number,)),)
+                standing = (StandingPromises(0.0, (number,)),)
                 attacker.send(peer, CacheUpdate(1 << 50, moment << 10, number, 0.0, entries, standing, (), number))
                 wants = tuple(Want(Measurement(other, f"{name}{moment}"), 0.0) for other in ring.ids for name in NAMES)
                 attacker.send(peer, CacheAsk(1, number, 3600.0, 0.0, wants[:WANTED_MAX]))

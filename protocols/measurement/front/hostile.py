@@ -9,7 +9,7 @@ from peerd.messages import Message, PeerRef, encode_struct
 from peerd.sim.hostile.member import STRANGERS_HOST, Behaviour
 from protocols.measurement.directory import SHARDS
 from protocols.measurement.guarantee.interval import Interval
-from protocols.measurement.guarantee.messages import WANTED_MAX, CacheAsk, CacheEntry, CacheUpdate, Standing
+from protocols.measurement.guarantee.messages import WANTED_MAX, CacheAsk, CacheEntry, CacheUpdate, StandingPromises
 from protocols.measurement.guarantee.words import BoundClaim, Measurement, Sample, Want
 from protocols.measurement.messages import (
     Described,
@@ -60,7 +60,7 @@ class TellsUnasked(Behaviour):
             CacheEntry(measurement, number, 0, claim)
             for measurement, claim in (lie_of(owner.id, name) for name in NAMES)
         )
-        standing = (Standing(0.0, (number,)),)
+        standing = (StandingPromises(0.0, (number,)),)
         self.node.say(victim, CacheUpdate(boot << 10, boot << 10, number, 0.0, entries, standing, (), number))
 
 

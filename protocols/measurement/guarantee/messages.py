@@ -49,7 +49,7 @@ class CacheEntry(Struct):
     claim: BoundClaim
 
 
-class Standing(Struct):
+class StandingPromises(Struct):
     """The promises of these numbers stand, and their claims held ``age_s`` before this was said, by the provider's
     clock. What is read together is equally old, so that a word on a dozen values has some thirty bytes."""
 
@@ -72,7 +72,7 @@ class CacheUpdate(Message):
     asked: U64
     since_s: Seconds
     entries: Annotated[tuple[CacheEntry, ...], Meta(max_length=TOLD_MAX)] = ()
-    standing: Annotated[tuple[Standing, ...], Meta(max_length=STANDING_MAX)] = ()
+    standing: Annotated[tuple[StandingPromises, ...], Meta(max_length=STANDING_MAX)] = ()
     gone: Annotated[tuple[Measurement, ...], Meta(max_length=TOLD_MAX)] = ()
     newest: U64 = 0
 

@@ -19,7 +19,14 @@ from peerd.ids import NodeId
 from peerd.lib.leases import at_most
 from protocols.measurement.guarantee.effects import Effect, SendTo
 from protocols.measurement.guarantee.interval import around
-from protocols.measurement.guarantee.messages import STANDING_MAX, TOLD_MAX, CacheAsk, CacheEntry, CacheUpdate, Standing
+from protocols.measurement.guarantee.messages import (
+    STANDING_MAX,
+    TOLD_MAX,
+    CacheAsk,
+    CacheEntry,
+    CacheUpdate,
+    StandingPromises,
+)
 from protocols.measurement.guarantee.words import BoundClaim, Known, Measurement, Terms, Want
 
 HOLDERS_MAX: Final = 256
@@ -199,13 +206,15 @@ class Provider:
             named, is_all = [], False
         return words
 
-    def _standing(self, edge: HolderEdge, measurements: Iterable[Measurement], now: float) -> tuple[Standing, ...]:
+    def _standing(
+        self, edge: HolderEdge, measurements: Iterable[Measurement], now: float
+    ) -> tuple[StandingPromises, ...]:
         """What is known to stand of the promises about these, the equally old together."""
         numbers: dict[float, dict[int, None]] = {}
         for measurement in measurements:
             if (known := self._known(measurement, now)) is not None:
                 numbers.setdefault(self._age_s(known, now), {})[edge.guarantees[measurement].number] = None
-        return tuple(Standing(age_s, tuple(sorted(each))) for age_s, each in numbers.items())
+        return tuple(StandingPromises(age_s, tuple(sorted(each))) for age_s, each in numbers.items())
 
     @staticmethod
     def _age_s(known: Known, now: float) -> float:
