@@ -164,7 +164,7 @@ def test_what_is_too_large_is_refused_at_once(text: str) -> None:
     before = time.process_time()
     with pytest.raises(PromqlRefused):
         parse(text)
-    assert time.process_time() - before < 0.01
+    assert time.process_time() - before < 0.1  # some milliseconds, on a machine that does nothing else
 
 
 def test_nesting_is_bounded_and_what_is_within_the_bound_is_evaluated() -> None:

@@ -32,6 +32,8 @@ from protocols.measurement.querying.statement import OF_THE_PAPER, Statement, pa
 
 LINE_CHARACTERS_MAX: Final = 4096
 """The longest line."""
+HOSTS_MAX: Final = 64
+"""Most nodes of an iplist."""
 NAMES_MAX: Final = 256
 """Most tables of a session."""
 COMMANDS: Final = ("region", "iplist", "select", "topk", "join", "bound", "print", "sleep", "execute", "quit")
@@ -115,7 +117,9 @@ class QuerySession:
         return self._narrowed(NodeTable(((),)), condition) if inside else NodeTable(((),))
 
     def _iplist(self, inside: str) -> NodeTable:
-        hosts = [host.strip(" '") for host in inside.split(",")]
+        hosts = [host.strip(" '") for host in inside.split(",", HOSTS_MAX)]
+        if len(hosts) > HOSTS_MAX:
+            raise FilterError(f"a list has at most {HOSTS_MAX} nodes")
         without_port = [host for host in hosts if ":" not in host]
         same = [f"$1.address IN ({', '.join(map(write_text, hosts))})"]
         same += [f"$1.address STARTS WITH {write_text(f'{host}:')}" for host in without_port]
