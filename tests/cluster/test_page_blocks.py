@@ -34,7 +34,7 @@ STEP_S = 120.0
 SETTLE_S = 40.0
 INTERRUPT_AFTER_S = 2.0
 """A command that follows something for ever runs this long before it gets Ctrl-C."""
-ASKED_AGAIN = frozenset({"ring", "status", "peers", "forget", "measure", "query"})
+ASKED_AGAIN = frozenset({"ring", "status", "peers", "forget", "measure", "query", "top"})
 OPTIONAL = frozenset({"curl"})
 """Programs that not every machine has: where one is missing, a page is typed only up to the first use of it."""
 ANYTHING = "..."

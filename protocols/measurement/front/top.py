@@ -67,9 +67,13 @@ def top(
 
     async def run(client: Client) -> None:
         if once or output is not Output.TABLE or not sys.stdout.isatty():
-            answer = await client.measurement.read(names, where=where, within=bounds, stale=stale)
+            nodes = await client.measurement.nodes(where)
+            measured = {each.removesuffix("@") for node in nodes.nodes for each in node.measurements}
+            answer = models.ValueViews(values=[], problems=nodes.problems)
+            if asked := [name for name in names if name in measured]:  # a daemon has no rates in its first second
+                answer = await client.measurement.read(asked, where=where, within=bounds, stale=stale)
             if not print_data(output, answer, answer.values, models.ValueView):
-                _show(await client.measurement.nodes(where), answer.values, names, sort, rows)
+                _show(nodes, answer.values, names, sort, rows)
             return
         values: dict[tuple[str, str], models.ValueView] = {}
         async with asyncio.TaskGroup() as group:
