@@ -13,6 +13,7 @@ from bench.sections import (
     filter as filter_,
     forming,
     matching,
+    measurement,
     micro,
     pubsub,
     rest,
@@ -36,5 +37,6 @@ SECTIONS: Final[tuple[Section, ...]] = (
     Section("events", "what one event costs from a publisher to its subscribers", events.run),
     Section("streams", "XML documents to 32 daemons that want a fifth each, beside NATS and Mosquitto", streams.run),
     Section("documents", "a file to 16 daemons behind slow links, beside one link's time", documents.run),
+    Section("measurement", "values of 32 daemons for 100 clients, beside a Prometheus that scrapes", measurement.run),
     Section("aggregation", "1 MiB of counters a node on 8 to 32 daemons, beside MPI Allreduce", aggregation.run),
 )

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any, Final
 from urllib.parse import quote
 
+from bench import raw
 from bench.measure import Bench, BenchFailure, at_least, at_most
 from bench.processes import cpu_s
 from bench.pubsub.trades import DOCUMENT, SCHEMA, TradeWork, draw
@@ -85,7 +86,7 @@ class Ring:
     def listener(self, filters: Sequence[str], first: int) -> Iterator[Listener]:
         """Have a subscriber of each filter, at one daemon after the other from ``first`` on."""
         places = [self.places[(first + number) % len(self.places)] for number in range(len(filters))]
-        listener = Listener([_request(place, _follow(text)) for place, text in zip(places, filters, strict=True)])
+        listener = Listener([raw.connect(place, _follow(text)) for place, text in zip(places, filters, strict=True)])
         try:
             yield listener
         finally:
@@ -106,8 +107,7 @@ class Ring:
         body = b"".join(_line(work, number) for number in range(count))
         listener.begin()
         began, before = time.monotonic(), self.used_s()
-        sock = _request(self.places[0], _publish(f"?ack={ack}", "application/x-ndjson", body))
-        with sock:
+        with raw.connect(self.places[0], _publish(f"?ack={ack}", body, "application/x-ndjson")) as sock:
             answer = _answer(sock)
         listener.wait(due)
         elapsed_s = time.monotonic() - began
@@ -118,13 +118,12 @@ class Ring:
     def lone(self, work: TradeWork, count: int, listener: Listener) -> tuple[float, list[float]]:
         """A request an event, `LONE_RATE` a second: processor seconds of each event, and seconds to each delivery."""
         before, began, latencies = self.used_s(), time.monotonic(), []
-        with socket.socket(socket.AF_UNIX) as sock:
-            sock.connect(self.places[0])
+        with raw.connect(self.places[0]) as sock:
             for number in range(count):
                 time.sleep(max(0.0, began + number / LONE_RATE - time.monotonic()))
                 listener.begin()
                 sent_at = time.monotonic()
-                sock.sendall(_publish("?ack=received", "application/json", _line(work, number).strip()))
+                sock.sendall(_publish("?ack=received", _line(work, number).strip()))
                 if _answer(sock).get("outcome") != "received":
                     raise BenchFailure("an event was not taken")
                 if len(listener.sockets) == 1:
@@ -217,38 +216,13 @@ def _line(work: TradeWork, number: int) -> bytes:
 
 
 def _follow(text: str) -> bytes:
-    return b"GET /v1/pubsub/%s/events?policy=block&filter=%s HTTP/1.1\r\nHost: peerd\r\n\r\n" % (
-        SCHEMA.encode(),
-        quote(text, safe="").encode(),
-    )
+    return raw.request("GET", f"/v1/pubsub/{SCHEMA}/events?policy=block&filter={quote(text, safe='')}")
 
 
-def _publish(query: str, kind: str, body: bytes) -> bytes:
-    head = f"POST /v1/pubsub/{SCHEMA}/events{query} HTTP/1.1\r\nHost: peerd\r\nContent-Type: {kind}\r\n"
-    return f"{head}Content-Length: {len(body)}\r\n\r\n".encode() + body
-
-
-def _request(place: str, request: bytes) -> socket.socket:
-    sock = socket.socket(socket.AF_UNIX)
-    sock.connect(place)
-    sock.sendall(request)
-    return sock
+def _publish(query: str, body: bytes, kind: str = "application/json") -> bytes:
+    return raw.request("POST", f"/v1/pubsub/{SCHEMA}/events{query}", body, kind)
 
 
 def _answer(sock: socket.socket) -> dict[str, Any]:
-    sock.settimeout(PROGRESS_S)
-    data = b""
-    while b"\r\n\r\n" not in data:
-        data += _received(sock)
-    head, _, body = data.partition(b"\r\n\r\n")
-    lengths = [line for line in head.lower().split(b"\r\n") if line.startswith(b"content-length:")]
-    while len(body) < int(lengths[0].partition(b":")[2]):
-        body += _received(sock)
-    found: dict[str, Any] = json.loads(body)
+    found: dict[str, Any] = json.loads(raw.answer(sock))
     return found
-
-
-def _received(sock: socket.socket) -> bytes:
-    if not (data := sock.recv(1 << 16)):
-        raise BenchFailure("a daemon closed the connection")
-    return data

@@ -97,10 +97,18 @@ ALWAYS = {
         "3 daemons up, ring complete",
     },
     "documents": {"the last has the file", "the producer sends", "all daemons"},
+    "measurement": {
+        "6 clients ask: messages",
+        "6 clients ask: processor of all daemons",
+        "3 values: half answered within",
+        "one known value: 99 % answered within",
+        "1 client watches: bytes",
+        "6 clients watch: bytes",
+    },
     "aggregation": {"2 daemons: round", "2 daemons: value bytes moved"},
 }
 """Rows that every section has wherever it runs."""
-SLOW = frozenset({"documents", "events"})
+SLOW = frozenset({"documents", "events", "measurement"})
 """Their smallest scale takes ten seconds and more."""
 
 
@@ -132,8 +140,9 @@ def test_a_section_reports_its_rows(name: str) -> None:
 
 
 @pytest.mark.long
-def test_what_an_event_costs_is_reported() -> None:
-    check_rows("events", run_section("events"))
+@pytest.mark.parametrize("name", ["events", "measurement"])
+def test_a_slow_section_reports_its_rows(name: str) -> None:
+    check_rows(name, run_section(name))
 
 
 @pytest.mark.long

@@ -1,0 +1,1 @@
+"""Clients of measurement queries, and a Prometheus beside them."""
