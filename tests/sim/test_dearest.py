@@ -68,9 +68,16 @@ def test_the_price_of_a_filter_is_what_it_takes(filter: str) -> None:
 
 
 def is_charged(route: str) -> bool:
-    """Whether its dearest request is charged by what it takes; nobody is charged for one that takes little."""
-    found = dearest_routes.dearest_request(route, beyond_charge=True)
-    return found.milliseconds <= MARGIN * (CHEAP_MS + found.charged_ms)
+    """Whether its dearest request is charged by what it takes; nobody is charged for one that takes little.
+
+    The dearest of hundreds of requests is the one that a busy machine disturbed most, so what seems too dear is looked
+    for again: what is so, is so each time.
+    """
+    for _ in range(TRIES):
+        found = dearest_routes.dearest_request(route, beyond_charge=True)
+        if found.milliseconds <= MARGIN * (CHEAP_MS + found.charged_ms):
+            return True
+    return False
 
 
 @pytest.mark.parametrize("route", QUICK_ROUTES)
