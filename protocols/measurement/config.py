@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
-from typing import Annotated, Final
+from typing import Annotated, Final, Literal
 
 from pydantic import AfterValidator, Field
 
@@ -65,6 +65,25 @@ class MeasurementConfig(PluginConfig):
         "10s", "A node that holds values asks their provider so often to go on. Below a third of max_age."
     )
 
+    placing: Literal["auto", "owners", "tree", "squares"] = setting(
+        "auto",
+        "Where values are cached between their owners and those who ask. owners: nowhere, owners are asked. tree: on "
+        "the routes to one key (chapter 4). squares: at nodes spread over the latency space (chapter 3). auto: "
+        "as tree for questions that cost fewer messages so, else the owners are asked. The same on all nodes.",
+    )
+    cache_values: Annotated[int, Field(ge=0, le=1_000_000)] = setting(
+        1000,
+        "Values of other nodes that this one caches because it is asked for them often; what clients watch does not "
+        "count. 0: none.",
+    )
+    cache_updates: Annotated[float, Field(gt=0.0, le=1e6)] = setting(
+        50.0, "Updates a second that this node sends at most for what it caches so (T_update of section 4.2.5)."
+    )
+    decide_interval: Interval = setting(
+        "16s",
+        "How often this node decides what to cache, by what it was asked for since (section 4.2.5). Shorter: follows "
+        "what is asked sooner, and changes its mind more often.",
+    )
     describe_interval: Interval = setting(
         "5m",
         "How often this node describes itself anew to the ring, if nothing changes. So long after the loss of all "

@@ -10,7 +10,8 @@ from peerd.telemetry.schema import Event, Text
 class MeasurementTraffic(Event):
     """A minute in which anything happened, as one node has seen it. ``reads``: questions of its clients, about so many
     ``values``; ``cached``: those that were known here. Then what it sent, by kind. ``held_values``, ``holders``: now.
-    ``relative_width``: how wide the held bounds are beside the usual ones, in the mean; null where none are usual."""
+    ``relative_width``: how wide the held bounds are beside the usual ones, in the mean; null where none are usual.
+    ``tree_questions``, ``tree_answers``: READs that went on over T, and answers to them."""
 
     KIND = "measurement.traffic"
     reads: int
@@ -27,6 +28,10 @@ class MeasurementTraffic(Event):
     held_values: int
     holders: int
     relative_width: float | None
+    tree_questions: int = 0
+    tree_answers: int = 0
+    splices: int = 0
+    moves: int = 0
 
 
 class SourceFailed(Event):

@@ -29,6 +29,8 @@ TAG_VALUE_BYTES_MAX: Final = 128
 TAG_KEY: Final = rf"\A[A-Za-z_][A-Za-z0-9_.-]{{0,{TAG_BYTES_MAX - 1}}}\Z"
 MARK_BYTES: Final = 8
 SHARDS_MAX: Final = 256
+Rate = Annotated[float, Meta(ge=0.0, le=1e6)]
+"""A second."""
 
 
 # Reading (section 4.1)
@@ -61,10 +63,12 @@ class NotRead(Struct):
 
 @message(0x0411, bytes_max=64 * KIB)
 class ValuesRead(Message):
-    """The answer to `ReadValues`."""
+    """The answer to `ReadValues`. ``updates``: how often bounds as wide as was asked for were broken lately, a second;
+    one for each value."""
 
     values: Annotated[tuple[ReadValue, ...], Meta(max_length=READ_MAX)]
     missing: Annotated[tuple[NotRead, ...], Meta(max_length=READ_MAX)] = ()
+    updates: Annotated[tuple[Rate, ...], Meta(max_length=READ_MAX)] = ()
 
 
 # Which nodes there are

@@ -13,11 +13,18 @@ from protocols.measurement.config import MeasurementConfig
 from protocols.measurement.directory import Directory
 from protocols.measurement.events import EVENTS
 from protocols.measurement.guarantee.caching import Caching
-from protocols.measurement.guarantee.effects import Effect, Moved, SendTo
+from protocols.measurement.guarantee.effects import Effect, Moved, ProviderLost, SendTo
 from protocols.measurement.guarantee.messages import CacheAsk, CacheUpdate
-from protocols.measurement.guarantee.words import Measurement
+from protocols.measurement.guarantee.words import Measurement, Want
 from protocols.measurement.messages import MESSAGES, NAMES_MAX, PAIRS_MAX, Description, MeasureName, Tag
 from protocols.measurement.names import split_name
+from protocols.measurement.placing.along import ReadsAlong
+from protocols.measurement.placing.decider import CacheDecider
+from protocols.measurement.placing.messages import PLACING_MESSAGES
+from protocols.measurement.placing.rates import SAMPLES, updates_s
+from protocols.measurement.placing.splicing import Splicing
+from protocols.measurement.placing.tree import RouteTree
+from protocols.measurement.placing.wants import HeldWants
 from protocols.measurement.reading import Readings
 from protocols.measurement.readings import OwnReading
 from protocols.measurement.sources.past import PastSamples
@@ -39,7 +46,7 @@ class MeasurementQueries(Plugin):
 
     name = "measurement"
     version = 1
-    messages: ClassVar[tuple[type[Message], ...]] = MESSAGES
+    messages: ClassVar[tuple[type[Message], ...]] = (*MESSAGES, *PLACING_MESSAGES)
     metrics = (
         *SAMPLING_METRICS,
         *TRAFFIC_METRICS,
@@ -60,20 +67,43 @@ class MeasurementQueries(Plugin):
         super().start(host)
         self.past = PastSamples()
         self._names: dict[str, None] = {}
-        self._holders: dict[NodeId, PeerRef] = {}
+        self._partners: dict[NodeId, PeerRef] = {}
+        """Nodes that provide for this one, or that it provides for."""
         boot = host.boot_epoch * INSTANCES_MAX + self._instance
         self.caching = Caching(host.id, boot, self.config.terms())
         self.traffic = TrafficCounts(host, self.caching)
         self.directory = Directory(host, self.config, self.describe, self.traffic)
-        self.readings = Readings(host, self.caching, self.directory, self._pairs, self.traffic)
-        self.watching = Watching(host, self.caching, self.directory, self._carry_out)
+        self.decider = CacheDecider(host, self.config, self.caching)
+        statistics = self.decider.statistics
+        self.tree = RouteTree(host)
+        self.splicing = Splicing(
+            host,
+            self.caching,
+            self.tree,
+            statistics,
+            self._carry_out,
+            self._send,
+            self._know,
+            self._peer_of,
+            self.decider.renew_s,
+        )
+        self.along = ReadsAlong(host, self.caching, self.tree, statistics, self._send, self._updates_s)
+        self.readings = Readings(
+            host, self.caching, self.directory, self._pairs, self.traffic, statistics, self.along, self._is_along
+        )
+        wants = HeldWants(host, self.config, self.caching, self.splicing, self._carry_out)
+        self.decider.start(wants, self.splicing)
+        self.watching = Watching(host, self.caching, self.directory, wants)
         self.asking = ClientReads(self.directory, self.readings)
         self.queries = Queries(host, self.directory, self.readings, self.watching)
         sources = self._sources if self._sources is not None else self.config.make_sources(host)
         self.sampling = Sampling(host, sources, self, self.config.smoothings())
         self.add_parts(self.directory, self.readings, self.watching, self.queries, self.sampling, self.traffic)
+        self.add_parts(self.tree, self.along, self.splicing, self.decider)
         self._is_ticking = False
         self.directory.start()
+        if self.config.placing in ("auto", "tree"):
+            self.tree.start()
         self.sampling.begin()
 
     def inherit(self, failed: MeasurementQueries) -> None:
@@ -149,19 +179,25 @@ class MeasurementQueries(Plugin):
 
     @handles(CacheAsk)
     def _on_ask(self, ask: CacheAsk, source: PeerRef) -> None:
-        self._holders[source.id] = source
+        self._know(source)
         self._carry_out(self.caching.asked(source.id, ask, self.host.now()))
 
     @handles(CacheUpdate)
     def _on_update(self, update: CacheUpdate, source: PeerRef) -> None:
         self._carry_out(self.caching.heard(source.id, update, self.host.now()))
+        self.splicing.heard(update)
+        for entry in update.entries:
+            if (held := self.caching.holder.held.get(entry.measurement)) is not None and held.provider == source.id:
+                self._know(source)
+                self.decider.statistics.updated(entry.measurement)
 
     @on_timer(_TICK)
     def _tick(self, payload: None) -> None:
         self._is_ticking = False
         self._carry_out(self.caching.tick(self.host.now()))
         holder, provider = self.caching.holder, self.caching.provider
-        self._holders = {node: peer for node, peer in self._holders.items() if node in provider.edges}
+        partners = provider.edges.keys() | holder.providers()
+        self._partners = {node: peer for node, peer in self._partners.items() if node in partners}
         self.host.gauge("peerd_measurement_held", len(holder.held))
         self.host.gauge("peerd_measurement_holders", len(provider.edges))
         if holder.wanted or holder.held or provider.edges:
@@ -178,14 +214,38 @@ class MeasurementQueries(Plugin):
             match effect:
                 case SendTo(to, message):
                     self._keep_ticking()
-                    peer = self._holders.get(to) or self.directory.peer(to)
+                    peer = self._peer_of(to)
                     if peer is None:  # what was to be said is said again, and the node asked for meanwhile
                         self.directory.refreshed(lambda: None)
                     else:
-                        self.host.send(peer, message)
-                        self.traffic.sent(message)
+                        self._send(peer, message)
                 case Moved(measurement):
                     self.watching.moved(measurement)
+                case ProviderLost(measurement, provider):
+                    self.splicing.lost(measurement, provider)
+
+    def _send(self, peer: PeerRef, message: Message) -> None:
+        self.host.send(peer, message)
+        self.traffic.sent(message)
+
+    def _know(self, peer: PeerRef) -> None:
+        self._partners[peer.id] = peer
+
+    def _peer_of(self, node: NodeId) -> PeerRef | None:
+        return self._partners.get(node) or self.directory.peer(node)
+
+    # Placing
+
+    def _is_along(self, wants: Mapping[NodeId, Sequence[Want]]) -> bool:
+        """Whether these are read over T."""
+        placing = self.config.placing
+        return placing == "tree" or (placing == "auto" and self.along.is_cheaper(wants))
+
+    def _updates_s(self, name: str, half_width: float) -> float:
+        return updates_s(self.past.last(name, SAMPLES), half_width)
+
+    def peer_down(self, peer: PeerRef, reason: str) -> None:
+        self.tree.lost((peer.id,))
 
     def validate(self) -> None:
         self.caching.provider.validate(self.host.now())

@@ -1,17 +1,18 @@
 """READ (section 4.1): values of other nodes, for whoever asks here, and for the nodes that ask this one.
 
-What is known here and good enough is told at once, at no cost. The rest is asked of the owners, all values of one owner
-in one question: two messages, one round trip, which is the least that any design needs. What came is kept, and told to
-others for as long as it is young enough for them. Who asks while an answer is under way waits for that one.
+What is known here and good enough is told at once, at no cost. The rest is asked over T where that is cheaper
+(`placing.along`), else of the owners, all values of one owner in one question: two messages, one round trip. What came
+is kept, and told to others for as long as it is young enough for them. Who asks while an answer is under way waits for
+that one.
 """
 
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Final
+from typing import Final, NamedTuple
 
 from peerd.api import Host, Part, handles
 from peerd.errors import ProtocolError
@@ -24,6 +25,8 @@ from protocols.measurement.guarantee.caching import Caching
 from protocols.measurement.guarantee.words import Known, Measurement, Want
 from protocols.measurement.messages import PAIRS_MAX, READ_MAX, NotRead, ReadValue, ReadValues, ValuesRead
 from protocols.measurement.names import is_name
+from protocols.measurement.placing.along import FoundAlong, ReadsAlong
+from protocols.measurement.placing.statistics import Statistics
 from protocols.measurement.readings import NoReading, Reading
 from protocols.measurement.traffic import TrafficCounts
 
@@ -47,6 +50,11 @@ class _Found(Frozen):
     messages: int = 0
 
 
+class _Kept(NamedTuple):
+    known: Known
+    provider: NodeId
+
+
 @dataclass(slots=True)
 class _Question:
     """Somebody's, for several values. ``told`` is called when there is an answer for each."""
@@ -63,12 +71,24 @@ class _Question:
 class Readings(Part):
     """``directory`` knows where owners are. ``pairs``: the full names of a pairwise measurement of this node."""
 
+    kept_max = KEPT_MAX
+
     def __init__(
-        self, host: Host, caching: Caching, directory: Directory, pairs: Pairs, traffic: TrafficCounts
+        self,
+        host: Host,
+        caching: Caching,
+        directory: Directory,
+        pairs: Pairs,
+        traffic: TrafficCounts,
+        statistics: Statistics,
+        along: ReadsAlong,
+        is_along: Callable[[Mapping[NodeId, Sequence[Want]]], bool],
     ) -> None:
         self._host, self._caching, self._directory = host, caching, directory
-        self._pairs, self._traffic = pairs, traffic
-        self._kept: OrderedDict[Measurement, Known] = OrderedDict()
+        self._pairs, self._traffic, self._statistics = pairs, traffic, statistics
+        self._along, self._is_along = along, is_along
+        along.found, along.direct = self._found, self._ask_owners
+        self._kept: OrderedDict[Measurement, _Kept] = OrderedDict()
         self._asked: dict[Measurement, list[_Question]] = {}
 
     # For clients of this node
@@ -96,6 +116,9 @@ class Readings(Part):
             young_s = max_age_s - min(ANSWER_S, max_age_s / 2)
             known = [self._here(want, young_s, client) for want in wanted]
         for want, here in zip(wanted, known, strict=True):
+            is_foreign = is_counted and want.measurement.owner != self._host.id
+            if is_foreign and (here is None or self._is_held(want.measurement)):
+                self._statistics.read(want, max_age_s)  # what is kept of the last answer costs nothing
             if here is not None:
                 question.found += here
             elif len(self._asked) >= ASKED_MAX:
@@ -111,9 +134,9 @@ class Readings(Part):
         if not question.open:
             self._tell_all(question)
         elif all(self._directory.peer(owner) is not None for owner in missing):
-            self._ask(missing)
+            self._ask(missing, max_age_s)
         else:
-            self._directory.refreshed(partial(self._ask, missing))
+            self._directory.refreshed(partial(self._ask, missing, max_age_s))
 
     def has(self, measurement: Measurement, half_width: float, max_age_s: float) -> bool:
         """Whether a value is known here so well that it costs no message."""
@@ -128,9 +151,13 @@ class Readings(Part):
         if answer is not None and not answer.is_stale and answer.claim.interval.is_within(want.half_width):
             return [_Found(measurement, Known(answer.claim, now - answer.age_s), answer.provider)]
         kept = self._kept.get(measurement)
-        if kept is not None and now - kept.basis <= max_age_s and kept.claim.interval.is_within(want.half_width):
-            return [_Found(measurement, kept, measurement.owner)]
-        return None
+        if kept is None or now - kept.known.basis > max_age_s:
+            return None
+        is_enough = kept.known.claim.interval.is_within(want.half_width)
+        return [_Found(measurement, kept.known, kept.provider)] if is_enough else None
+
+    def _is_held(self, measurement: Measurement) -> bool:
+        return measurement in self._caching.holder.held
 
     def _own(self, measurement: Measurement) -> _Found | NoReading:
         known = self._caching.owner.known(measurement)
@@ -168,7 +195,20 @@ class Readings(Part):
             self._traffic.read(answers, question.at_hand)
         question.told(answers)
 
-    def _ask(self, missing: dict[NodeId, list[Want]]) -> None:
+    def _ask(self, missing: dict[NodeId, list[Want]], max_age_s: float) -> None:
+        if not self._is_along(missing):
+            self._ask_owners(missing)
+            return
+        pairs: dict[NodeId, list[Want]] = {}
+        simple: dict[NodeId, list[Want]] = {}  # only the owner knows which pairs there are
+        for owner, wants in missing.items():
+            for of, kind in ((pairs, True), (simple, False)):
+                if some := [want for want in wants if want.measurement.name.endswith("@") is kind]:
+                    of[owner] = some
+        self._ask_owners(pairs)
+        self._along.ask(simple, max_age_s)
+
+    def _ask_owners(self, missing: Mapping[NodeId, Sequence[Want]]) -> None:
         for owner, wants in missing.items():
             peer = self._directory.peer(owner)
             for first in range(0, len(wants), READ_MAX):
@@ -190,14 +230,16 @@ class Readings(Part):
         reasons = {each.measurement: each.reason for each in answer.missing}
         found: dict[Measurement, list[tuple[Measurement, Known]]] = {}
         asked = {want.measurement for want in wants}
-        for value in answer.values:
+        rates = (*answer.updates, *(0.0 for _ in answer.values))
+        for value, rate in zip(answer.values, rates, strict=False):
             each = value.measurement
             name = each if each in asked else Measurement(each.owner, f"{each.name.partition('@')[0]}@")
             if name not in asked or each.owner != source.id or not is_name(each.name):
                 continue  # nobody asked that node for this
             known = Known(value.claim, asked_at - at_most(value.age_s))
             found.setdefault(name, []).append((each, known))
-            self._keep(each, known)
+            self._keep(each, known, source.id)
+            self._statistics.paid(each, 2.0 / len(wants), rate)
         messages = 2
         for want in wants:
             values = found.get(want.measurement)
@@ -212,16 +254,29 @@ class Readings(Part):
                 self._tell(want.measurement, values, messages)
                 messages = 0  # one question and one answer for all of them
 
-    def _keep(self, measurement: Measurement, known: Known) -> None:
+    def _found(self, found: Iterable[FoundAlong]) -> None:
+        """Answers that have come over T."""
+        for each in found:
+            self._keep(each.measurement, each.known, each.provider)
+            self._tell(each.measurement, [(each.measurement, each.known)], each.messages, each.provider)
+
+    def _keep(self, measurement: Measurement, known: Known, provider: NodeId) -> None:
         before = self._kept.pop(measurement, None)
-        self._kept[measurement] = known if before is None or known.basis >= before.basis else before
-        if len(self._kept) > KEPT_MAX:
+        is_newer = before is None or known.basis >= before.known.basis
+        self._kept[measurement] = _Kept(known, provider) if before is None or is_newer else before
+        if len(self._kept) > self.kept_max:
             self._kept.popitem(last=False)
 
-    def _tell(self, asked: Measurement, values: Sequence[tuple[Measurement, Known]], messages: int) -> None:
+    def _tell(
+        self,
+        asked: Measurement,
+        values: Sequence[tuple[Measurement, Known]],
+        messages: int,
+        provider: NodeId | None = None,
+    ) -> None:
         for question in self._asked.pop(asked, ()):
             for measurement, known in values:
-                question.found.append(_Found(measurement, known, measurement.owner, messages))
+                question.found.append(_Found(measurement, known, provider or measurement.owner, messages))
                 messages = 0
             self._one_less(question)
 
@@ -247,7 +302,7 @@ class Readings(Part):
         if (own := self._caching.owner.known(measurement)) is not None:
             known.append(own)
         if (kept := self._kept.get(measurement)) is not None:
-            known.append(kept)
+            known.append(kept.known)
         return known
 
     def _one_less(self, question: _Question) -> None:
@@ -260,6 +315,7 @@ class Readings(Part):
     @handles(ReadValues)
     def _read_by_other(self, question: ReadValues, source: PeerRef) -> ValuesRead:
         values: list[ReadValue] = []
+        updates: list[float] = []
         missing: list[NotRead] = []
         now = self._host.now()
         for want in question.wants:
@@ -272,4 +328,5 @@ class Readings(Part):
                     missing.append(NotRead(each, NOT_THERE))
                 elif len(values) < READ_MAX:
                     values.append(ReadValue(each, known.claim, max(0.0, now - known.basis)))
-        return ValuesRead(tuple(values), tuple(missing[:READ_MAX]))
+                    updates.append(self._along.updates_s(Want(each, want.half_width)))
+        return ValuesRead(tuple(values), tuple(missing[:READ_MAX]), tuple(updates))

@@ -13,6 +13,7 @@ from protocols.measurement.events import MeasurementTraffic
 from protocols.measurement.guarantee.caching import Caching
 from protocols.measurement.guarantee.messages import CacheAsk, CacheUpdate
 from protocols.measurement.messages import NodesQuestion, ReadValues
+from protocols.measurement.placing.messages import AlongRead, MoveCaches, ReadAlong, SpliceIn
 from protocols.measurement.readings import NoReading, Reading
 
 REPORT_S: Final = 60.0
@@ -26,7 +27,15 @@ TRAFFIC_METRICS: Final[tuple[Metric, ...]] = (
     Metric(_VALUES, "counter", "Values in the answers: cached, fetched (from owners), stale, missing.", ("outcome",)),
     Metric(_UPDATES, "counter", "Words to nodes that hold values.", ("kind",)),
 )
-_SENT: Final[dict[type, str]] = {CacheAsk: "asks", ReadValues: "owner_questions", NodesQuestion: "node_questions"}
+_SENT: Final[dict[type, str]] = {
+    CacheAsk: "asks",
+    ReadValues: "owner_questions",
+    NodesQuestion: "node_questions",
+    ReadAlong: "tree_questions",
+    AlongRead: "tree_answers",
+    SpliceIn: "splices",
+    MoveCaches: "moves",
+}
 _UPDATED: Final = ("updates_broken", "updates_time_out", "updates_gone")
 _TOLD: Final = ("reads", "values", "cached", "stale", "missing", *_SENT.values(), *_UPDATED)
 """The fields of the event that are counts of a minute."""

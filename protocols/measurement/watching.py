@@ -17,10 +17,10 @@ from peerd.lib.feed import Feed
 from peerd.lib.subscriptions import ClientSubscriptions
 from protocols.measurement.directory import Directory
 from protocols.measurement.guarantee.caching import CacheAnswer, Caching
-from protocols.measurement.guarantee.effects import Effect
 from protocols.measurement.guarantee.interval import Interval, around
 from protocols.measurement.guarantee.words import Measurement, Want
 from protocols.measurement.names import full_name
+from protocols.measurement.placing.wants import HeldWants
 from protocols.measurement.readings import NodeEntry, Reading
 
 WATCHES_MAX: Final = 256
@@ -71,12 +71,10 @@ class Watch:
 
 
 class Watching(Part):
-    """All watches of a node. ``carry_out`` does what the guarantee wants done."""
+    """All watches of a node. ``wants`` has what they need held."""
 
-    def __init__(
-        self, host: Host, caching: Caching, directory: Directory, carry_out: Callable[[Iterable[Effect]], None]
-    ) -> None:
-        self._host, self._caching, self._directory, self._carry_out = host, caching, directory, carry_out
+    def __init__(self, host: Host, caching: Caching, directory: Directory, wants: HeldWants) -> None:
+        self._host, self._caching, self._directory, self._wants = host, caching, directory, wants
         self.watches: ClientSubscriptions[Watch] = ClientSubscriptions(ClientRefusal)
         self._watchers: dict[Measurement, list[Watch]] = {}
         host.when_over(self.watches.let_go)
@@ -152,23 +150,19 @@ class Watching(Part):
 
     def _hold(self, measurements: Iterable[Measurement]) -> None:
         """Want these as tight, and as often vouched for, as the watches of them do; or no more."""
-        now, me = self._host.now(), self._host.id
-        wants: dict[tuple[NodeId, float], list[Want]] = {}
-        gone = []
+        wants, gone = [], []
         for measurement in measurements:
-            if measurement.owner == me:
-                continue
             watchers = self._watchers.get(measurement, ())
+            if measurement.owner == self._host.id:
+                continue
             if not watchers:
                 gone.append(measurement)
                 continue
             half_width = min(each.half_width(measurement) for each in watchers)
             update_s = min(each.stale_s for each in watchers) / 2
-            wants.setdefault((measurement.owner, update_s), []).append(Want(measurement, half_width))
-        for (owner, update_s), some in wants.items():
-            self._carry_out(self._caching.want(some, owner, now, update_s))
-        if gone:
-            self._carry_out(self._caching.unwant(gone, now))
+            wants.append((Want(measurement, half_width), update_s))
+        self._wants.hold("watched", wants)
+        self._wants.let_go("watched", gone)
 
     # Telling
 

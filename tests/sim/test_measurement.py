@@ -43,7 +43,7 @@ class Ring:
     """Nodes that measure three things each, and a client of the first of them."""
 
     def __init__(self, nodes: int, seed: int = 1, network: NetworkConfig | None = None, **settings: Any) -> None:
-        config = MeasurementConfig.model_validate({"tags": {"role": "web"}} | settings)
+        config = MeasurementConfig.model_validate({"tags": {"role": "web"}, "placing": "owners"} | settings)
         self.oracle, self.sent = GuaranteeHolds(), Sent()
         self.simulation = Simulation(
             seed,

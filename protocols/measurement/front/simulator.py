@@ -154,7 +154,8 @@ class Measuring(SwarmWork):
     @classmethod
     def plugin(cls, index: int) -> Plugin:
         times = {"max_age": "10s", "update_interval": "2s", "ask_interval": "3s", "describe_interval": "10s"}
-        return SimulatedQueries(index, MeasurementConfig.model_validate(times))
+        placing = {"placing": "tree", "decide_interval": "3s"}
+        return SimulatedQueries(index, MeasurementConfig.model_validate(times | placing))
 
     def act(self, place: Place) -> None:
         plugin = cast(SimulatedQueries, plugin_of(place))

@@ -9,7 +9,10 @@ from pyspark.sql import Column, DataFrame, functions as F
 from peerd.front import Row, Shown, SparkTable
 from peerd.pipeline.tables import alone, of_kind
 
-SENT: Final = ("asks", "updates_broken", "updates_time_out", "updates_gone", "owner_questions", "node_questions")
+SENT: Final = (
+    *("asks", "updates_broken", "updates_time_out", "updates_gone", "owner_questions", "node_questions"),
+    *("tree_questions", "tree_answers", "splices", "moves"),
+)
 """What nodes send, by kind; not the answers to questions."""
 
 

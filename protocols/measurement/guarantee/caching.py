@@ -8,7 +8,7 @@ the owner's readings. That needs no bound on delay, order, loss, pauses and rest
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 
 from peerd.frozen import Frozen
 from peerd.ids import NodeId
@@ -56,6 +56,10 @@ class Caching:
     def want(self, wants: Iterable[Want], provider: NodeId, now: float, update_s: float | None = None) -> list[Effect]:
         """Hold measurements of other nodes from now on, as that provider tells them, at least so often."""
         return self.holder.want(wants, provider, now, update_s)
+
+    def seek(self, wants: Sequence[Want], now: float, update_s: float) -> CacheAsk:
+        """A question that is to find who provides these; see `Holder.seek`."""
+        return self.holder.seek(wants, now, update_s)
 
     def unwant(self, measurements: Collection[Measurement], now: float) -> list[Effect]:
         """Hold them no more."""

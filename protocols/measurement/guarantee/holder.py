@@ -7,7 +7,8 @@ two that provide for each other.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections import OrderedDict
+from collections.abc import Iterable, Iterator, KeysView, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -45,6 +46,10 @@ class ProviderEdge:
     drops: set[int] = field(default_factory=set)
 
 
+SOUGHT_MAX: Final = 256
+"""Questions for whoever can provide whose answers are waited for, the newest ones."""
+
+
 class WantedValue(Frozen):
     """What this node wants, and from whom."""
 
@@ -76,6 +81,10 @@ class Holder:
         self.wanted: dict[Measurement, WantedValue] = {}
         self._wanted_of: dict[NodeId, dict[Measurement, None]] = {}
         """The same by provider."""
+        self._sought: dict[Measurement, tuple[float, float]] = {}
+        """Half-width and update interval of what whoever answers is to provide."""
+        self._sought_at: OrderedDict[int, float] = OrderedDict()
+        """When these were asked for, by the number of the question."""
         self.held: dict[Measurement, HeldValue] = {}
         self._edges: dict[NodeId, ProviderEdge] = {}
         self._numbers = 0
@@ -89,15 +98,42 @@ class Holder:
         """
         often_s = self._terms.update_s if update_s is None else min(update_s, self._terms.update_s)
         for want in wants:
-            self._forget_wanted(want.measurement)
-            self.wanted[want.measurement] = WantedValue(want.half_width, provider, often_s)
-            self._wanted_of.setdefault(provider, {})[want.measurement] = None
+            self._sought.pop(want.measurement, None)
+            self._set_wanted(want.measurement, WantedValue(want.half_width, provider, often_s))
         return self._ask(provider, now)
+
+    def _set_wanted(self, measurement: Measurement, wanted: WantedValue) -> None:
+        self._forget_wanted(measurement)
+        self.wanted[measurement] = wanted
+        self._wanted_of.setdefault(wanted.provider, {})[measurement] = None
+
+    def seek(self, wants: Sequence[Want], now: float, update_s: float) -> CacheAsk:
+        """A question for these, at most `WANTED_MAX`, to nobody in particular: who answers is to provide them.
+
+        What is held of them goes on until then. A question that nobody has answered may be asked again.
+        """
+        self._numbers += 1
+        self._sought_at[self._numbers] = now
+        if len(self._sought_at) > SOUGHT_MAX:
+            self._sought_at.popitem(last=False)
+        often_s = min(update_s, self._terms.update_s)
+        self._sought.update((want.measurement, (want.half_width, often_s)) for want in wants)
+        return CacheAsk(self._boot, self._numbers, self._terms.max_age_s, often_s, tuple(wants))
+
+    def _found(self, provider: NodeId, word: CacheUpdate, asked_at: float) -> None:
+        """Somebody answers a question that was for nobody in particular."""
+        up = self._up(provider)
+        up.asks.note(word.asked, asked_at)
+        up.asked_at = max(up.asked_at, asked_at)
+        for entry in word.entries:
+            if (sought := self._sought.pop(entry.measurement, None)) is not None:
+                self._set_wanted(entry.measurement, WantedValue(sought[0], provider, sought[1]))
 
     def unwant(self, measurements: Iterable[Measurement], now: float) -> list[Effect]:
         """Hold them no more, so that nothing is sent for them."""
         providers: dict[NodeId, None] = {}
         for measurement in measurements:
+            self._sought.pop(measurement, None)
             wanted, held = self._forget_wanted(measurement), self.held.get(measurement)
             if held is not None:
                 self._let_go(held)
@@ -105,6 +141,12 @@ class Holder:
             for provider in dict.fromkeys(each.provider for each in (wanted, held) if each is not None):
                 providers[provider] = None
         return [effect for provider in providers for effect in self._ask(provider, now)]
+
+    def alike(self, measurement: Measurement) -> int:
+        """How many values are wanted of the provider of this one, or of its owner if nobody provides it yet."""
+        wanted = self.wanted.get(measurement)
+        provider = measurement.owner if wanted is None else wanted.provider
+        return len(self._wanted_of.get(provider, ()))
 
     def _let_go(self, held: HeldValue) -> None:
         """Its provider need not keep this promise any more."""
@@ -154,6 +196,8 @@ class Holder:
     def heard(self, provider: NodeId, word: CacheUpdate, now: float) -> Heard:
         """A provider says something, now or any time ago."""
         done = Heard([], [], [])
+        if word.holder_boot == self._boot and (asked_at := self._sought_at.get(word.asked)) is not None:
+            self._found(provider, word, asked_at)
         up = self._edges.get(provider)
         if up is None or word.holder_boot != self._boot or word.boot < up.boot:
             return done
@@ -254,12 +298,16 @@ class Holder:
                 self._distrust(measurement, held, done)
                 if measurement in self.wanted:
                     done.effects.append(ProviderLost(measurement, held.provider))
-        providers = dict.fromkeys(self._providers())
+        providers = self.providers()
         self._edges = {provider: edge for provider, edge in self._edges.items() if provider in providers}
         for provider in providers:
             if now - self._up(provider).asked_at >= self._terms.ask_s:
                 done.effects.extend(self._ask(provider, now))
         return done
+
+    def providers(self) -> KeysView[NodeId]:
+        """All that provide for this node, or are to, or have still to hear that it wants something no more."""
+        return dict.fromkeys(self._providers()).keys()
 
     def _providers(self) -> Iterator[NodeId]:
         yield from self._wanted_of

@@ -6,6 +6,7 @@ from typing import Annotated, Final
 
 from msgspec import Meta
 
+from peerd.ids import NodeId
 from peerd.limits import KIB
 from peerd.messages import U64, Message, Struct, message
 from protocols.measurement.guarantee.words import BoundClaim, Measurement, Want
@@ -14,10 +15,13 @@ WANTED_MAX: Final = 64
 """Measurements in one question; for more there are several."""
 STANDING_MAX: Final = 2048
 """Promises that one word may say to stand."""
+PATH_MAX: Final = 32
+"""Nodes on the way of a message over T. Routes have a few; what comes to so many is given up."""
 TOLD_MAX: Final = 128
 """Promises in one word of a provider; for more there are several."""
 
 Seconds = Annotated[float, Meta(ge=0.0, le=1e9)]
+Path = Annotated[tuple[NodeId, ...], Meta(max_length=PATH_MAX)]
 
 
 @message(0x0400, bytes_max=16 * KIB)
@@ -64,7 +68,8 @@ class CacheUpdate(Message):
     ``asked``: the number of the holder's newest question that it has heard, in the holder's boot ``holder_boot``, and
     ``since_s`` how long ago that was when it said this, by its own clock. 0: it does not vouch for anything here.
     ``gone``: of these it promises nothing, or nothing any more. ``newest``: of its promises up to this number to the
-    holder, those that stand are all in ``standing``; 0: they need not be.
+    holder, those that stand are all in ``standing``; 0: they need not be. ``path``: where this answers a question that
+    came over T, its way from the holder to the provider, both included.
     """
 
     boot: U64
@@ -75,6 +80,7 @@ class CacheUpdate(Message):
     standing: Annotated[tuple[StandingPromises, ...], Meta(max_length=STANDING_MAX)] = ()
     gone: Annotated[tuple[Measurement, ...], Meta(max_length=TOLD_MAX)] = ()
     newest: U64 = 0
+    path: Path = ()
 
 
 GUARANTEE_MESSAGES: Final = (CacheAsk, CacheUpdate)

@@ -39,6 +39,11 @@ class PastSamples:
         first, last = bisect_left(times, start_s), bisect_right(times, end_s)
         return list(zip(times[first:last], values[first:last], strict=True))
 
+    def last(self, name: str, count: int) -> list[tuple[float, float]]:
+        """Times and values of the last samples, so many at most, in order."""
+        times, values = self._samples.get(name, ((), ()))
+        return list(zip(times[-count:], values[-count:], strict=True))
+
     def names(self) -> list[str]:
         """Of what anything is remembered, in order."""
         return sorted(self._samples)

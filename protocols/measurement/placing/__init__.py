@@ -1,0 +1,1 @@
+"""Caches between owners and those who ask: where they are, and how questions find them (chapters 3 and 4)."""

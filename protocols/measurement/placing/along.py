@@ -1,0 +1,203 @@
+"""READ over T (section 4.2.2): one question for many values, which splits where their owners are below different nodes.
+
+Each node that owns some of them, or caches them well enough, answers the reader itself. What nobody has answered, or is
+where T does not lead, the reader asks of the owners.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final, NamedTuple
+
+from msgspec.structs import replace
+
+from peerd.api import Host, Part, handles, on_timer
+from peerd.errors import ProtocolError
+from peerd.ids import NodeId
+from peerd.lib.leases import at_most
+from peerd.messages import Message, PeerRef
+from protocols.measurement.guarantee.caching import Caching
+from protocols.measurement.guarantee.messages import PATH_MAX
+from protocols.measurement.guarantee.words import Known, Measurement, Want
+from protocols.measurement.messages import READ_MAX, NotRead, ReadValue
+from protocols.measurement.placing.messages import AlongRead, AlongWant, ReadAlong
+from protocols.measurement.placing.splicing import statement
+from protocols.measurement.placing.statistics import Statistics
+from protocols.measurement.placing.tree import RouteTree
+
+ANSWER_S: Final = 1.5
+"""What has no answer over T by then is asked of its owner."""
+FEW_OWNERS: Final = 4
+"""Of so many nobody asks over T if it is not the rule: little is shared, and the way is longer."""
+DIRECT_COST: Final = 2.0
+"""Messages of a READ to an owner."""
+EXPLORE: Final = 16
+"""Every so many questions that are cheaper otherwise, T is tried again: somebody may cache by now."""
+_LATE: Final = "along"
+
+
+class FoundAlong(NamedTuple):
+    """An answer, for whoever asks. ``messages``: all that it took, with the first of several that came together."""
+
+    measurement: Measurement
+    known: Known
+    provider: NodeId
+    messages: int
+
+
+@dataclass(slots=True)
+class _Asked:
+    wants: dict[Measurement, Want]
+    at: float
+
+
+class ReadsAlong(Part):
+    """``found`` gets answers; ``direct`` what has to be asked of the owners. ``updates_of``: how often bounds of a
+    width around a value that this node owns are broken, a second."""
+
+    def __init__(
+        self,
+        host: Host,
+        caching: Caching,
+        tree: RouteTree,
+        statistics: Statistics,
+        send: Callable[[PeerRef, Message], None],
+        updates_of: Callable[[str, float], float],
+    ) -> None:
+        self._host, self._caching, self._tree, self._statistics = host, caching, tree, statistics
+        self._send, self._updates_of = send, updates_of
+        self.found: Callable[[Sequence[FoundAlong]], None] = lambda found: None
+        self.direct: Callable[[Mapping[NodeId, list[Want]]], None] = lambda wants: None
+        self._asked: dict[int, _Asked] = {}
+        self._since_explored = 0
+
+    # As a reader
+
+    def is_cheaper(self, wants: Mapping[NodeId, Sequence[Want]]) -> bool:
+        """Whether these cost fewer messages over T than to ask each owner, by what they cost the last time."""
+        if len(wants) <= FEW_OWNERS:
+            return False
+        costs = [self._statistics.known(want.measurement)[0] for some in wants.values() for want in some]
+        if 0.0 in costs or sum(costs) < DIRECT_COST * len(wants):
+            return True
+        self._since_explored += 1
+        return self._since_explored % EXPLORE == 0
+
+    def ask(self, missing: Mapping[NodeId, Sequence[Want]], max_age_s: float) -> None:
+        """Ask over T."""
+        wants = [want for some in missing.values() for want in some]
+        me, now = self._host.peer, self._host.now()
+        for first in range(0, len(wants), READ_MAX):
+            some = wants[first : first + READ_MAX]
+            number = self._host.rng.getrandbits(63)
+            self._asked[number] = _Asked({want.measurement: want for want in some}, now)
+            self._host.set_timer(_LATE, ANSWER_S, number)
+            known = self._statistics.known
+            along = [AlongWant(want.measurement, want.half_width, *known(want.measurement)) for want in some]
+            proof = self._host.sign(statement(b"read", me.id, number))
+            question = ReadAlong(me, number, max_age_s, tuple(along), (me.id,), 0.0, proof)
+            nowhere = self._go_on(question, along, None)
+            self._not_along(number, [want.measurement for want in nowhere])
+
+    @handles(AlongRead)
+    def _answered(self, answer: AlongRead, source: PeerRef) -> None:
+        asked = self._asked.get(answer.number)
+        if asked is None:
+            return  # too late
+        if len(answer.updates) != len(answer.values):
+            raise ProtocolError("malformed", "there is a rate for each value")
+        found: list[FoundAlong] = []
+        messages = round(answer.cost * len(answer.values))
+        for value, updates_s in zip(answer.values, answer.updates, strict=True):
+            want = asked.wants.get(value.measurement)
+            if want is None:
+                continue
+            if not (value.claim.interval.is_within(want.half_width) or source.id == value.measurement.owner):
+                continue
+            del asked.wants[value.measurement]
+            known = Known(value.claim, asked.at - at_most(value.age_s))
+            found.append(FoundAlong(value.measurement, known, source.id, messages))
+            messages = 0
+            self._statistics.paid(value.measurement, answer.cost, updates_s)
+        self._not_along(answer.number, [each.measurement for each in answer.missing])
+        if found:
+            self.found(found)
+
+    def _not_along(self, number: int, measurements: Iterable[Measurement]) -> None:
+        """T does not lead to these."""
+        asked = self._asked[number]
+        direct: dict[NodeId, list[Want]] = {}
+        for measurement in measurements:
+            want = asked.wants.pop(measurement, None)
+            if want is not None:
+                direct.setdefault(measurement.owner, []).append(want)
+        if not asked.wants:
+            self._host.cancel_timer(_LATE, number)
+            del self._asked[number]
+        if direct:
+            self.direct(direct)
+
+    @on_timer(_LATE)
+    def _is_late(self, number: int) -> None:
+        self._not_along(number, list(self._asked[number].wants))
+
+    # On the way
+
+    @handles(ReadAlong)
+    def _on_read(self, question: ReadAlong, source: PeerRef) -> None:
+        path, me = question.path, self._host.id
+        if len(set(path)) != len(path) or path[:1] != (question.reader.id,) or path[-1] != source.id:
+            raise ProtocolError("malformed", "the way of a question begins at who asks, ends here, and has no loop")
+        if me in path:
+            return  # T has changed meanwhile: the reader asks the owner
+        shared = question.cost + 1.0 / len(question.wants)
+        values, updates, rest = [], [], []
+        for want in question.wants:
+            beyond = max(0.0, want.cost - shared)
+            sought = Want(want.measurement, want.half_width)
+            self._statistics.read(sought, question.max_age_s, beyond, want.updates)
+            if (value := self._here(sought, question.max_age_s)) is None:
+                rest.append(want)
+            else:
+                values.append(value)
+                updates.append(self.updates_s(sought))
+        nowhere = rest
+        if len(path) < PATH_MAX - 1:
+            nowhere = self._go_on(replace(question, path=(*path, me), cost=shared), rest, source.id)
+        if not (values or nowhere):
+            return
+        signed = statement(b"read", question.reader.id, question.number)
+        if not self._host.verify(question.reader.id, signed, question.proof):
+            raise ProtocolError("forged", "the reader has not signed this question")
+        missing = tuple(NotRead(want.measurement, "T does not lead there") for want in nowhere)
+        cost = shared + 1.0 / (len(values) or 1)
+        self._send(question.reader, AlongRead(question.number, path, cost, tuple(values), tuple(updates), missing))
+
+    def _go_on(self, question: ReadAlong, wants: Iterable[AlongWant], came_from: NodeId | None) -> list[AlongWant]:
+        """Split the question over T; returns what leads nowhere."""
+        branches: dict[PeerRef, list[AlongWant]] = {}
+        nowhere = []
+        for want in wants:
+            peer = self._tree.branch(want.measurement.owner, came_from)
+            if peer is None or peer.id in question.path:
+                nowhere.append(want)
+            else:
+                branches.setdefault(peer, []).append(want)
+        for peer, some in branches.items():
+            self._send(peer, replace(question, wants=tuple(some)))
+        return nowhere
+
+    def _here(self, want: Want, max_age_s: float) -> ReadValue | None:
+        """What this node owns, or holds well enough."""
+        answer = self._caching.read(want.measurement, self._host.now(), "", max_age_s)
+        is_own = want.measurement.owner == self._host.id
+        if answer is None or answer.is_stale or not (is_own or answer.claim.interval.is_within(want.half_width)):
+            return None
+        return ReadValue(want.measurement, answer.claim, answer.age_s)
+
+    def updates_s(self, want: Want) -> float:
+        """How often such bounds were broken here lately, a second."""
+        if want.measurement.owner == self._host.id:
+            return self._updates_of(want.measurement.name, want.half_width)
+        return self._statistics.updates_s(want.measurement)

@@ -1,0 +1,85 @@
+"""The cache controller of a node (section 4.2.5): every now and then it decides what to cache."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from peerd.api import Host, Part, on_timer
+from protocols.measurement.config import MeasurementConfig
+from protocols.measurement.guarantee.caching import Caching
+from protocols.measurement.guarantee.words import Measurement, Want
+from protocols.measurement.placing.deciding import decide
+from protocols.measurement.placing.splicing import RENEWED, Splicing
+from protocols.measurement.placing.statistics import CacheCandidate, Statistics
+from protocols.measurement.placing.wants import HeldWants
+
+NEAR_ENOUGH: Final = 2.0
+"""Bounds and intervals that are at most so many times stricter than needed stay as they are."""
+_DECIDE: Final = "decide"
+
+
+class CacheDecider(Part):
+    """While this node is asked for anything, it looks every ``decide_interval`` what to cache."""
+
+    def __init__(self, host: Host, config: MeasurementConfig, caching: Caching) -> None:
+        self._host, self._config, self._caching = host, config, caching
+        self.renew_s = RENEWED * config.decide_interval
+        self.statistics = Statistics(self.renew_s, self._wake)
+        self._is_awake = False
+        self._since = 0.0
+        self._cached: dict[Measurement, tuple[Want, float]] = {}
+
+    def start(self, wants: HeldWants, splicing: Splicing) -> None:
+        """What carries its decisions out."""
+        self._wants, self._splicing = wants, splicing
+
+    def _wake(self) -> None:
+        if not self._is_awake and self._config.cache_values:
+            self._is_awake = True
+            self._since = self._host.now()
+            self._set_timer()
+
+    def _set_timer(self) -> None:
+        self._host.set_timer(_DECIDE, self._config.decide_interval * self._host.rng.uniform(0.8, 1.2))
+
+    @on_timer(_DECIDE)
+    def _decide(self, payload: None) -> None:
+        now, config = self._host.now(), self._config
+        elapsed_s, self._since = max(1e-3, now - self._since), now
+        cached = self._wants.cached()
+        candidates = self.statistics.candidates(now, elapsed_s, cached)
+        foreign = [each for each in candidates if each.want.measurement.owner != self._host.id]
+        self._together = self._owners(foreign)
+        chosen = decide(foreign, config.cache_values, config.cache_updates, self._vouching_s)
+        self._cached = {measurement: self._terms(candidate) for measurement, candidate in chosen.items()}
+        self._wants.hold("cached", self._cached.values())
+        self._splicing.decided(chosen, cached - chosen.keys())
+        self._wants.let_go("cached", self._splicing.left(now))
+        self._is_awake = bool(len(self.statistics)) or bool(self._wants.cached())
+        if self._is_awake:
+            self._set_timer()
+
+    @staticmethod
+    def _owners(candidates: list[CacheCandidate]) -> dict[object, int]:
+        counts: dict[object, int] = {}
+        for each in candidates:
+            counts[each.want.measurement.owner] = counts.get(each.want.measurement.owner, 0) + 1
+        return counts
+
+    def _vouching_s(self, candidate: CacheCandidate) -> float:
+        """Its share of the time-out updates and questions between this node and its provider."""
+        measurement = candidate.want.measurement
+        alike = max(self._caching.holder.alike(measurement), self._together[measurement.owner])
+        often_s = min(self._config.update_interval, candidate.update_s)
+        return (1.0 / max(often_s, 1e-3) + 1.0 / self._config.ask_interval) / alike
+
+    def _terms(self, candidate: CacheCandidate) -> tuple[Want, float]:
+        """How it is to be held: as now, if that is about what is needed."""
+        before = self._cached.get(candidate.want.measurement)
+        wanted, update_s = candidate.want, candidate.update_s
+        if before is not None:
+            (held, held_s), factor = before, NEAR_ENOUGH
+            is_width = held.half_width <= wanted.half_width <= factor * held.half_width
+            if is_width and held_s <= update_s <= factor * held_s:
+                return before
+        return wanted, update_s

@@ -1,0 +1,310 @@
+"""Adding and removing caches (section 4.2.4): SPLICE_IN goes over T to the first node that can provide.
+
+The provider takes the new cache as its holder, and tells those of its holders whose way leads through the new cache to
+ask that one instead; they go on to hold what they have until it vouches. Who goes away sends its holders to its own
+provider in the same manner. The paper locks what is being spliced. Here nothing is locked: each splice takes effect at
+one node, the provider, in one step; what two of them together leave out of order (a cache that was not there yet when
+another passed) the provider sees by the recorded ways, or the next renewal of the place mends it. Values stay right
+throughout, since they count by their ages alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterable, Sequence
+from typing import Final
+
+from msgspec.structs import replace
+
+from peerd.api import Host, Part, handles, on_timer
+from peerd.errors import ProtocolError
+from peerd.ids import NodeId, id_to_bytes
+from peerd.messages import Message, PeerRef
+from protocols.measurement.guarantee.caching import Caching
+from protocols.measurement.guarantee.effects import Effect, SendTo
+from protocols.measurement.guarantee.messages import PATH_MAX, CacheAsk, CacheUpdate
+from protocols.measurement.guarantee.words import Measurement, Want
+from protocols.measurement.messages import READ_MAX
+from protocols.measurement.placing.messages import AlongWant, MoveCaches, MovedCache, SpliceIn
+from protocols.measurement.placing.statistics import SeenCache, Statistics
+from protocols.measurement.placing.tree import RouteTree
+
+ANSWER_S: Final = 3.0
+"""A SPLICE_IN that nobody has answered by then is sent again, and after `TRIES` the owner is asked to provide."""
+TRIES: Final = 2
+RENEWED: Final = 8
+"""After so many decisions a cache seeks its provider anew: T may have changed, or a nearer one come unheard of."""
+AGAIN_S: Final = 1.0
+"""A provider that is lost is replaced after this time, several of them together."""
+LEAVING_S: Final = 30.0
+"""A cache that goes away waits so long for its holders to find another provider."""
+_SEEK: Final = "splice"
+_AGAIN: Final = "splice_again"
+_RENEW: Final = "splice_renew"
+
+
+def statement(what: bytes, reader: NodeId, number: int) -> bytes:
+    """What a reader, or a holder, signs of a question that goes over T: others answer it on behalf of whoever asks."""
+    return b"measurement " + what + id_to_bytes(reader) + number.to_bytes(8, "big")
+
+
+class Splicing(Part):
+    """``send`` counts and sends. ``know`` remembers a node, and ``peer_of`` finds it, or what is known otherwise."""
+
+    def __init__(
+        self,
+        host: Host,
+        caching: Caching,
+        tree: RouteTree,
+        statistics: Statistics,
+        carry_out: Callable[[Iterable[Effect]], None],
+        send: Callable[[PeerRef, Message], None],
+        know: Callable[[PeerRef], None],
+        peer_of: Callable[[NodeId], PeerRef | None],
+        renew_s: float,
+    ) -> None:
+        self._host, self._caching, self._tree, self._peer_of = host, caching, tree, peer_of
+        self._statistics, self._carry_out, self._send, self._know = statistics, carry_out, send, know
+        self._renew_s = renew_s
+        self._open: dict[int, tuple[dict[Measurement, Want], float, int]] = {}
+        """Questions without an answer: what is sought, how often it is to be vouched for, and which try this is."""
+        self._sought: dict[Measurement, tuple[Want, float]] = {}
+        """All that this node holds over T, as it wants it."""
+        self._ways: dict[Measurement, tuple[NodeId, ...]] = {}
+        """From this node to its provider, both included."""
+        self._holders: dict[Measurement, dict[NodeId, tuple[NodeId, ...]]] = {}
+        """The ways of the nodes that this one provides for, each from the holder on, without this node."""
+        self._leaving: dict[Measurement, float] = {}
+        self._lost: dict[Measurement, None] = {}
+        self._is_renewing = False
+
+    # As a holder
+
+    def seek(self, wants: Iterable[Want], update_s: float) -> None:
+        """Hold these from whoever can provide them first."""
+        some = list(wants)
+        for want in some:
+            self._sought[want.measurement] = want, update_s
+            self._leaving.pop(want.measurement, None)
+        self._seek(some, update_s, 1)
+        if not self._is_renewing:
+            self._is_renewing = True
+            self._host.set_timer(_RENEW, self._renew_s * self._host.rng.uniform(0.8, 1.0))
+
+    def _seek(self, wants: Sequence[Want], update_s: float, attempt: int, to: MoveCaches | None = None) -> None:
+        """``to``: a provider that is named; else over T."""
+        me, now = self._host.peer, self._host.now()
+        for first in range(0, len(wants), READ_MAX):
+            some = wants[first : first + READ_MAX]
+            ask = self._caching.seek(some, now, update_s)
+            self._open[ask.number] = {want.measurement: want for want in some}, update_s, attempt
+            self._host.set_timer(_SEEK, ANSWER_S, ask.number)
+            proof = self._host.sign(statement(b"splice", me.id, ask.number))
+            along = tuple(
+                AlongWant(want.measurement, want.half_width, 0.0, self._statistics.updates_s(want.measurement))
+                for want in some
+            )
+            question = SpliceIn(me, ask.boot, ask.number, ask.max_age_s, ask.update_s, along, (me.id,), proof)
+            if to is None:
+                self._go_on(question, along, None)
+            else:
+                self._send(to.provider, replace(question, path=to.moved[0].path[:-1]))
+
+    def _go_on(self, question: SpliceIn, wants: Iterable[AlongWant], came_from: NodeId | None) -> None:
+        """Over T, or where T has no way, to the owner itself."""
+        branches: dict[PeerRef, list[AlongWant]] = {}
+        for want in wants:
+            owner = want.measurement.owner
+            peer = self._tree.branch(owner, came_from) or self._peer_of(owner)
+            if peer is not None and peer.id not in question.path:
+                branches.setdefault(peer, []).append(want)
+        for peer, some in branches.items():
+            self._send(peer, replace(question, wants=tuple(some)))
+
+    @on_timer(_SEEK)
+    def _is_late(self, number: int) -> None:
+        wants, update_s, attempt = self._open.pop(number)
+        left = [want for measurement, want in wants.items() if self._sought.get(measurement) == (want, update_s)]
+        if left and attempt < TRIES:
+            self._seek(left, update_s, attempt + 1)
+            return
+        of_owner: dict[NodeId, list[Want]] = {}
+        for want in left:
+            self._ways.pop(want.measurement, None)
+            of_owner.setdefault(want.measurement.owner, []).append(want)
+        for owner, some in of_owner.items():
+            self._carry_out(self._caching.want(some, owner, self._host.now(), update_s))
+
+    def heard(self, update: CacheUpdate) -> None:
+        """A provider says something; perhaps it answers a SPLICE_IN."""
+        if not update.path or update.asked not in self._open:
+            return
+        wants, _, _ = self._open[update.asked]
+        for entry in update.entries:
+            if wants.pop(entry.measurement, None) is not None:
+                self._ways[entry.measurement] = update.path
+        if not wants:
+            self._host.cancel_timer(_SEEK, update.asked)
+            del self._open[update.asked]
+
+    def lost(self, measurement: Measurement, provider: NodeId) -> None:
+        """A provider does not provide, or is silent: find another one. An owner is asked again anyway."""
+        if measurement in self._sought and provider != measurement.owner:
+            if not self._lost:
+                self._host.set_timer(_AGAIN, AGAIN_S)
+            self._lost[measurement] = None
+
+    @on_timer(_AGAIN)
+    def _replace_lost(self, payload: None) -> None:
+        lost, self._lost = self._lost, {}
+        self._seek_again(measurement for measurement in lost if measurement in self._sought)
+
+    @on_timer(_RENEW)
+    def _renew(self, payload: None) -> None:
+        self._is_renewing = bool(self._sought)
+        if self._is_renewing:
+            self._host.set_timer(_RENEW, self._renew_s * self._host.rng.uniform(0.8, 1.0))
+            self._seek_again(list(self._sought))
+
+    def _seek_again(self, measurements: Iterable[Measurement]) -> None:
+        alike: dict[float, list[Want]] = {}
+        for measurement in measurements:
+            if measurement not in self._leaving:
+                want, update_s = self._sought[measurement]
+                alike.setdefault(update_s, []).append(want)
+        for update_s, wants in alike.items():
+            self._seek(wants, update_s, 1)
+
+    def forget(self, measurements: Iterable[Measurement]) -> None:
+        """They are not held any more."""
+        for measurement in measurements:
+            for known in (self._sought, self._ways, self._holders, self._leaving, self._lost):
+                known.pop(measurement, None)
+
+    def hops(self, measurement: Measurement) -> int:
+        """How far the provider is, over T; 0: nobody knows."""
+        return max(0, len(self._ways.get(measurement, ())) - 1)
+
+    @handles(MoveCaches)
+    def _moved(self, word: MoveCaches, source: PeerRef) -> None:
+        """A provider names another one."""
+        me = self._host.id
+        for moved in word.moved:
+            sought, held = self._sought.get(moved.measurement), self._caching.holder.held.get(moved.measurement)
+            if sought is None or held is None or held.provider != source.id or word.provider.id == me:
+                continue
+            if len(moved.path) < 2 or moved.path[0] != me:
+                raise ProtocolError("malformed", "the way to a provider begins at its holder")
+            self._seek((sought[0],), sought[1], 1, MoveCaches(word.provider, (moved,)))
+
+    # As a provider, and on the way
+
+    @handles(SpliceIn)
+    def _on_splice_in(self, question: SpliceIn, source: PeerRef) -> None:
+        me, holder = self._host.id, question.holder
+        if len(set(question.path)) != len(question.path) or question.path[:1] != (holder.id,):
+            raise ProtocolError("malformed", "the way of a question begins at who asks, and has no loop")
+        if me in question.path:
+            return  # T has changed meanwhile: it is sent again
+        now = self._host.now()
+        for want in question.wants:
+            cache = SeenCache(Want(want.measurement, want.half_width), question.update_s, want.updates, now)
+            self._statistics.cache_below(holder.id, cache)
+        mine = [want for want in question.wants if self._may_provide(want, question, now)]
+        if mine and self._host.verify(holder.id, statement(b"splice", holder.id, question.number), question.proof):
+            self._provide(question, mine, now)
+        rest = [want for want in question.wants if want not in mine]
+        if rest and len(question.path) < PATH_MAX - 1:
+            self._go_on(replace(question, path=(*question.path, me)), rest, source.id)
+
+    def _may_provide(self, want: AlongWant, question: SpliceIn, now: float) -> bool:
+        """Whether this node can, and is not itself about to leave, nor provided for by who asks."""
+        measurement = want.measurement
+        if measurement.owner == self._host.id:
+            return self._caching.fresh(measurement, now) is not None
+        wanted, known = self._caching.holder.wanted.get(measurement), self._caching.fresh(measurement, now)
+        return (
+            wanted is not None
+            and known is not None
+            and measurement not in self._leaving
+            and wanted.provider != question.holder.id
+            and wanted.update_s <= question.update_s
+            and known.claim.interval.is_within(want.half_width)
+        )
+
+    def _provide(self, question: SpliceIn, wants: Sequence[AlongWant], now: float) -> None:
+        holder = question.holder
+        self._know(holder)
+        asked = tuple(Want(want.measurement, want.half_width) for want in wants)
+        ask = CacheAsk(question.boot, question.number, question.max_age_s, question.update_s, asked)
+        way = (*question.path, self._host.id)
+        for effect in self._caching.asked(holder.id, ask, now):
+            if isinstance(effect, SendTo) and isinstance(effect.message, CacheUpdate):
+                self._carry_out((SendTo(effect.to, replace(effect.message, path=way)),))
+        moves: dict[tuple[NodeId, PeerRef], list[MovedCache]] = {}
+        for want in wants:
+            ways = self._holders.setdefault(want.measurement, {})
+            self._sort_out(want, question, ways, moves)
+            ways[holder.id] = question.path
+        self._tell(moves)
+
+    def _sort_out(
+        self,
+        want: AlongWant,
+        question: SpliceIn,
+        ways: dict[NodeId, tuple[NodeId, ...]],
+        moves: dict[tuple[NodeId, PeerRef], list[MovedCache]],
+    ) -> None:
+        """Who of the holders has another one on its way, which is to provide for it."""
+        holder, widths = question.holder, self._widths(want.measurement)
+        for other in [node for node in ways if node not in widths]:
+            del ways[other]
+        for node in question.path[1:]:  # a cache that had no value yet when the question passed
+            if node in ways and widths[node] <= want.half_width and (peer := self._peer_of(node)) is not None:
+                way = question.path[: question.path.index(node) + 1]
+                moves.setdefault((holder.id, peer), []).append(MovedCache(want.measurement, way))
+                return
+        for node, way in ways.items():
+            if node != holder.id and holder.id in way and want.half_width <= widths[node]:
+                way = way[: way.index(holder.id) + 1]
+                moves.setdefault((node, holder), []).append(MovedCache(want.measurement, way))
+
+    def _widths(self, measurement: Measurement) -> dict[NodeId, float]:
+        """The half-widths of all promises of this node about a measurement, by holder."""
+        edges = self._caching.provider.edges
+        return {
+            node: promise.half_width
+            for node, edge in edges.items()
+            if (promise := edge.guarantees.get(measurement)) is not None
+        }
+
+    def _tell(self, moves: dict[tuple[NodeId, PeerRef], list[MovedCache]]) -> None:
+        for (node, provider), moved in moves.items():
+            peer = self._peer_of(node)
+            for first in range(0, len(moved), READ_MAX):
+                if peer is not None:
+                    self._send(peer, MoveCaches(provider, tuple(moved[first : first + READ_MAX])))
+
+    # Going away
+
+    def decided(self, stay: Collection[Measurement], leave: Collection[Measurement]) -> None:
+        """These are to be cached here; those no more, as soon as who is below has another provider (SPLICE_OUT)."""
+        for measurement in stay:
+            self._leaving.pop(measurement, None)
+        moves: dict[tuple[NodeId, PeerRef], list[MovedCache]] = {}
+        now, me = self._host.now(), self._host.id
+        for measurement in leave:
+            self._leaving.setdefault(measurement, now + LEAVING_S)
+            wanted = self._caching.holder.wanted.get(measurement)
+            peer = None if wanted is None else self._peer_of(wanted.provider)
+            if peer is None:
+                continue
+            own = self._ways.get(measurement, (me, peer.id))
+            for node in self._widths(measurement):
+                way = (*self._holders.get(measurement, {}).get(node, (node,)), *own)
+                if len(way) <= PATH_MAX and len(set(way)) == len(way):
+                    moves.setdefault((node, peer), []).append(MovedCache(measurement, way))
+        self._tell(moves)
+
+    def left(self, now: float) -> list[Measurement]:
+        """Those that nobody holds from here any more, or that were waited for long enough."""
+        return [each for each, until in self._leaving.items() if now >= until or not self._widths(each)]

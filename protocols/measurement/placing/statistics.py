@@ -1,0 +1,161 @@
+"""What a node knows of measurements that it may cache (section 4.2.5). Pure.
+
+The paper sends some replies and updates over T, so that nodes on the way learn of costs and rates. Here whoever reads
+again says what it paid the last time, and a cache that renews its place says how often it was updated: what is read
+once is not worth a cache, and no message is sent for the statistics alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection
+from dataclasses import dataclass, field
+from typing import Final
+
+from peerd.frozen import Frozen
+from peerd.ids import NodeId
+from protocols.measurement.guarantee.words import Measurement, Want
+
+SEEN_MAX: Final = 16_384
+"""Measurements that a node has statistics of. Of more there are none."""
+CHILDREN_MAX: Final = 64
+"""Caches below this node that are known of one measurement."""
+GAIN: Final = 0.5
+"""The share of the last period in a rate."""
+RATE_MIN: Final = 1e-3
+"""Reads a second below which a measurement is forgotten, if it is not cached."""
+EVER: Final = float("inf")
+
+
+@dataclass(slots=True)
+class SeenCache:
+    """A cache whose way to its provider leads through this node, or ends here."""
+
+    want: Want
+    update_s: float
+    updates_s: float
+    heard_at: float
+
+
+@dataclass(slots=True)
+class SeenMeasurement:
+    """One measurement. ``tightest``, ``youngest_s``: what was asked for in this period; and in the last one that had
+    any reads."""
+
+    reads: int = 0
+    reads_s: float = 0.0
+    tightest: float = EVER
+    youngest_s: float = EVER
+    half_width: float = EVER
+    max_age_s: float = EVER
+    cost: float = 0.0
+    """Messages of one read beyond this node."""
+    hint_s: float = 0.0
+    """Updates a second, as somebody else knows them."""
+    updates: int = 0
+    updates_s: float = 0.0
+    """Of the one that is cached here."""
+    below: dict[NodeId, SeenCache] = field(default_factory=dict)
+
+
+class CacheCandidate(Frozen):
+    """A measurement that this node may cache, or does. Rates are a second: what is read here, what ``cost`` messages
+    each read takes beyond, updates that would come here, and those that caches below would get from here."""
+
+    want: Want
+    update_s: float
+    reads_s: float
+    cost: float
+    updates_s: float
+    below_s: float
+    is_cached: bool
+
+
+class Statistics:
+    """Caches say every ``renewed_s`` seconds that they are there. ``woken`` is called when there is a first one."""
+
+    def __init__(self, renewed_s: float, woken: Callable[[], None]) -> None:
+        self._renewed_s, self._woken = renewed_s, woken
+        self._seen: dict[Measurement, SeenMeasurement] = {}
+
+    def _of(self, measurement: Measurement) -> SeenMeasurement | None:
+        seen = self._seen.get(measurement)
+        if seen is None and len(self._seen) < SEEN_MAX:
+            seen = self._seen[measurement] = SeenMeasurement()
+            self._woken()
+        return seen
+
+    def __len__(self) -> int:
+        """Measurements that anything is known of."""
+        return len(self._seen)
+
+    def read(self, want: Want, max_age_s: float, cost: float = 0.0, hint_s: float = 0.0) -> None:
+        """Somebody asks this node; the last time it cost so much beyond, if that is known."""
+        seen = self._of(want.measurement)
+        if seen is None:
+            return
+        seen.reads += 1
+        seen.tightest = min(seen.tightest, want.half_width)
+        seen.youngest_s = min(seen.youngest_s, max_age_s)
+        if cost > 0.0:
+            seen.cost, seen.hint_s = cost, hint_s
+
+    def paid(self, measurement: Measurement, cost: float, hint_s: float) -> None:
+        """A READ by this node has cost so much, its share of what it had in common with others."""
+        if (seen := self._seen.get(measurement)) is not None:
+            seen.cost, seen.hint_s = cost, hint_s
+
+    def known(self, measurement: Measurement) -> tuple[float, float]:
+        """Messages of a READ beyond this node, and updates a second; zeros: nobody has said."""
+        seen = self._seen.get(measurement)
+        return (0.0, 0.0) if seen is None else (seen.cost, seen.hint_s)
+
+    def cache_below(self, holder: NodeId, cache: SeenCache) -> None:
+        """A cache says, on the way through or to this node, that it is there."""
+        seen = self._of(cache.want.measurement)
+        if seen is not None and (holder in seen.below or len(seen.below) < CHILDREN_MAX):
+            seen.below[holder] = cache
+
+    def updated(self, measurement: Measurement) -> None:
+        """Bounds that this node holds were broken."""
+        if (seen := self._seen.get(measurement)) is not None:
+            seen.updates += 1
+
+    def updates_s(self, measurement: Measurement) -> float:
+        """How often that happened lately, a second."""
+        seen = self._seen.get(measurement)
+        return 0.0 if seen is None else seen.updates_s
+
+    def candidates(self, now: float, elapsed_s: float, cached: Collection[Measurement]) -> list[CacheCandidate]:
+        """All that may be worth it after a period of so many seconds; the next one begins."""
+        found: list[CacheCandidate] = []
+        for measurement, seen in list(self._seen.items()):
+            is_cached = measurement in cached
+            seen.reads_s += GAIN * (seen.reads / elapsed_s - seen.reads_s)
+            if is_cached:
+                seen.updates_s += GAIN * (seen.updates / elapsed_s - seen.updates_s)
+            seen.below = {
+                node: each for node, each in seen.below.items() if now - each.heard_at <= 2.0 * self._renewed_s
+            }
+            if seen.reads:
+                seen.half_width, seen.max_age_s = seen.tightest, seen.youngest_s
+                seen.tightest = seen.youngest_s = EVER
+            if seen.half_width < EVER or seen.below:
+                found.append(self._candidate(measurement, seen, is_cached=is_cached))
+            seen.reads = seen.updates = 0
+            if not is_cached:
+                seen.updates_s = 0.0
+                if seen.reads_s < RATE_MIN and not seen.below:
+                    del self._seen[measurement]
+        return found
+
+    @staticmethod
+    def _candidate(measurement: Measurement, seen: SeenMeasurement, *, is_cached: bool) -> CacheCandidate:
+        below = list(seen.below.values())
+        half_width = min([seen.half_width, *(each.want.half_width for each in below)])
+        update_s = min([seen.max_age_s / 2.0, *(each.update_s for each in below)])
+        below_s = sum(each.updates_s for each in below)
+        known_s = max([seen.hint_s, *(each.updates_s for each in below)])
+        updates_s = seen.updates_s if is_cached else known_s
+        return CacheCandidate(
+            Want(measurement, half_width), update_s, seen.reads_s, seen.cost, updates_s, below_s, is_cached
+        )

@@ -1,0 +1,156 @@
+"""T: the union of the routes of all nodes to one key (section 4.1), and who is below whom.
+
+A node's parent is its next hop to that key; the node at which routes end is the root. Children are those that have said
+so lately, each with a filter of the nodes at or below it. No agreement is needed: where two nodes see T differently for
+a while, a question goes a longer way, or comes to an end and is asked of the owner itself.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from typing import Final
+
+from peerd.api import Host, Part, handles, on_timer
+from peerd.errors import ProtocolError, Unavailable
+from peerd.ids import NodeId, key_of
+from peerd.messages import PeerRef
+from protocols.measurement.placing.messages import Subtree
+from protocols.measurement.placing.subtree import SubtreeFilter, joined
+
+ROOT_KEY: Final = key_of("peerd measurement caches")
+SAY_S: Final = 60.0
+"""A node says to its parent so often what is below it."""
+LEASE_S: Final = 2.5 * SAY_S
+"""A child that has said nothing for so long is none."""
+LOOK_S: Final = 15.0
+"""How often it is looked whether the parent is still the next hop: routes change when round trips do."""
+SOON_S: Final = 1.0
+"""Changes below are told together, at most so often."""
+CHILDREN_MAX: Final = 4096
+_SAY: Final = "subtree"
+_SOON: Final = "subtree_soon"
+
+
+@dataclass(slots=True)
+class TreeChild:
+    """A node whose route leads through this one."""
+
+    peer: PeerRef
+    below: SubtreeFilter
+    heard_at: float
+
+
+class RouteTree(Part):
+    """This node's place in T. ``changed`` is called when that is another one."""
+
+    def __init__(self, host: Host, changed: Callable[[], None] = lambda: None) -> None:
+        self._host, self._changed = host, changed
+        self._parent: PeerRef | None = None
+        self._children: dict[NodeId, TreeChild] = {}
+        self._said_at = float("-inf")
+        self._is_soon = False
+
+    def start(self) -> None:
+        """Begin to look for a parent."""
+        self._host.set_timer(_SAY, self._host.rng.uniform(0.0, SOON_S))
+
+    def parent(self) -> PeerRef | None:
+        """``None``: this node is the root, or in no ring."""
+        return self._parent
+
+    def children(self) -> Mapping[NodeId, PeerRef]:
+        """All of them."""
+        return {node: child.peer for node, child in self._children.items()}
+
+    def below(self) -> SubtreeFilter:
+        """The nodes at or below this one."""
+        filters = (child.below for child in self._children.values())
+        return joined(self._host.id, filters, self._host.estimated_ring_size())
+
+    def branch(self, owner: NodeId, came_from: NodeId | None) -> PeerRef | None:
+        """Where a question about an owner goes on, one that came from that node; ``None``: nobody beyond is known to
+        have it (section 4.2.2).
+
+        Unlike the paper's, a question does not also go up where a Bloom filter says that the owner is below: if it is
+        not, the node at which the question ends says so to the reader, who asks the owner itself.
+        """
+        for node, child in self._children.items():
+            if node != came_from and owner in child.below:
+                return child.peer
+        is_from_above = self._parent is not None and came_from == self._parent.id
+        return None if is_from_above else self._parent
+
+    # Who is below
+
+    @on_timer(_SAY)
+    def _look(self, payload: None) -> None:
+        host, now = self._host, self._host.now()
+        lapsed = [node for node, child in self._children.items() if now - child.heard_at > LEASE_S]
+        for node in lapsed:
+            del self._children[node]
+        self._find_parent()
+        if lapsed or now - self._said_at >= SAY_S:
+            self._say()
+        host.set_timer(_SAY, LOOK_S * host.rng.uniform(0.8, 1.0))
+
+    def _find_parent(self) -> None:
+        try:
+            parent = self._host.next_hop(ROOT_KEY)
+        except Unavailable:
+            return  # it is being found out
+        before = self._parent
+        if before is not None and parent is not None and before.id == parent.id:
+            return
+        self._parent = parent
+        if before is not None:
+            self._host.send(before, Subtree())
+        if parent is not None and self._children.pop(parent.id, None) is not None:
+            self._soon()
+        if before is not None or parent is not None:
+            self._say()
+            self._changed()
+
+    def _say(self) -> None:
+        self._said_at = self._host.now()
+        if self._parent is not None:
+            below = self.below()
+            self._host.send(self._parent, Subtree(tuple(below.ids), below.bits.to_bytes(below.size // 8, "little")))
+
+    def _soon(self) -> None:
+        if not self._is_soon:
+            self._is_soon = True
+            self._host.set_timer(_SOON, SOON_S)
+
+    @on_timer(_SOON)
+    def _is_due(self, payload: None) -> None:
+        self._is_soon = False
+        self._say()
+
+    @handles(Subtree)
+    def _heard(self, word: Subtree, source: PeerRef) -> None:
+        size = 8 * len(word.bloom)
+        if size & (size - 1):
+            raise ProtocolError("malformed", "a Bloom filter has a power of two of bits")
+        before = self._children.get(source.id)
+        if not (word.ids or word.bloom):
+            if self._children.pop(source.id, None) is not None:
+                self._soon()
+                self._changed()
+            return
+        is_parent = self._parent is not None and self._parent.id == source.id
+        if is_parent or (before is None and len(self._children) >= CHILDREN_MAX):
+            return
+        below = SubtreeFilter(frozenset(word.ids), int.from_bytes(word.bloom, "little"), size)
+        self._children[source.id] = TreeChild(source, below, self._host.now())
+        if before is None or before.below != below:
+            self._soon()
+            self._changed()
+
+    def lost(self, nodes: Iterable[NodeId]) -> None:
+        """These do not answer: they are no children any more, and a parent among them is looked for at once."""
+        gone = [node for node in nodes if self._children.pop(node, None) is not None]
+        if gone:
+            self._soon()
+            self._changed()
+        self._find_parent()
