@@ -16,7 +16,8 @@ from protocols.measurement.config import MeasurementConfig
 from protocols.measurement.events import MeasurementTraffic
 from protocols.measurement.front.simulator import NAMES, WITHIN, GuaranteeHolds, SimulatedQueries, plugin_of
 from protocols.measurement.guarantee.messages import CacheAsk, CacheUpdate
-from protocols.measurement.messages import MESSAGES, NodesQuestion, ReadValues
+from protocols.measurement.messages import NodesQuestion, ReadValues
+from protocols.measurement.plugin import MeasurementQueries
 from protocols.measurement.readings import NoReading, Reading
 from protocols.measurement.watching import Watch
 
@@ -35,7 +36,7 @@ class Sent(Checker):
             self.traffic.setdefault(place.index, []).append(event)
 
     def sent(self, simulation: Simulation, place: Place, message: Message) -> None:
-        if isinstance(message, MESSAGES):
+        if isinstance(message, MeasurementQueries.messages):
             self.counts[type(message)] += 1
 
 

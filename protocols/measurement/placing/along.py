@@ -154,12 +154,12 @@ class ReadsAlong(Part):
         shared = question.cost + 1.0 / len(question.wants)
         values, updates, rest = [], [], []
         for want in question.wants:
-            beyond = max(0.0, want.cost - shared)
             sought = Want(want.measurement, want.half_width)
-            self._statistics.read(sought, question.max_age_s, beyond, want.updates)
             if (value := self._here(sought, question.max_age_s)) is None:
+                self._statistics.read(sought, question.max_age_s, max(0.0, want.cost - shared), want.updates)
                 rest.append(want)
-            else:
+            else:  # what this reader paid the last time says nothing of what it would pay beyond
+                self._statistics.read(sought, question.max_age_s)
                 values.append(value)
                 updates.append(self.updates_s(sought))
         nowhere = rest

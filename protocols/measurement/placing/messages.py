@@ -88,7 +88,8 @@ class SpliceIn(Message):
     """SPLICE_IN (section 4.2.4): over T to the first node that can provide these, which answers with a `CacheUpdate`.
 
     It is the holder's question ``number`` of its boot, as in a `CacheAsk`. ``update_s``: who provides these is to
-    hear of them at least so often, or be their owner. ``path``: as in `ReadAlong`.
+    hear of them at least so often, or be their owner. ``path``: as in `ReadAlong`. ``is_move``: who provided them until
+    now has named who is to; if that one cannot, nobody names another.
     """
 
     holder: PeerRef
@@ -99,6 +100,7 @@ class SpliceIn(Message):
     wants: AlongWants
     path: Path
     proof: Proof
+    is_move: bool = False
 
 
 class MovedCache(Struct):

@@ -107,7 +107,7 @@ class Splicing(Part):
             if to is None:
                 self._go_on(question, along, None)
             else:
-                self._send(to.provider, replace(question, path=to.moved[0].path[:-1]))
+                self._send(to.provider, replace(question, path=to.moved[0].path[:-1], is_move=True))
 
     def _go_on(self, question: SpliceIn, wants: Iterable[AlongWant], came_from: NodeId | None) -> None:
         """Over T, or where T has no way, to the owner itself."""
@@ -243,7 +243,8 @@ class Splicing(Part):
         moves: dict[tuple[NodeId, PeerRef], list[MovedCache]] = {}
         for want in wants:
             ways = self._holders.setdefault(want.measurement, {})
-            self._sort_out(want, question, ways, moves)
+            if not question.is_move:
+                self._sort_out(want, question, ways, moves)
             ways[holder.id] = question.path
         self._tell(moves)
 
