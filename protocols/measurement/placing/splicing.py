@@ -192,6 +192,8 @@ class Splicing(Part):
             sought, held = self._sought.get(moved.measurement), self._caching.holder.held.get(moved.measurement)
             if sought is None or held is None or held.provider != source.id or word.provider.id == me:
                 continue
+            if any(moved.measurement in wants for wants, _, _ in self._open.values()):
+                continue  # it is being looked for anyway
             if len(moved.path) < 2 or moved.path[0] != me:
                 raise ProtocolError("malformed", "the way to a provider begins at its holder")
             self._seek((sought[0],), sought[1], 1, MoveCaches(word.provider, (moved,)))
