@@ -23,6 +23,7 @@ from protocols.measurement.placing.decider import CacheDecider
 from protocols.measurement.placing.messages import PLACING_MESSAGES
 from protocols.measurement.placing.rates import SAMPLES, updates_s
 from protocols.measurement.placing.splicing import Splicing
+from protocols.measurement.placing.squares import Spot, spot_of
 from protocols.measurement.placing.tree import RouteTree
 from protocols.measurement.placing.wants import HeldWants
 from protocols.measurement.reading import Readings
@@ -67,6 +68,7 @@ class MeasurementQueries(Plugin):
         super().start(host)
         self.past = PastSamples()
         self._names: dict[str, None] = {}
+        self._spot: Spot | None = None
         self._partners: dict[NodeId, PeerRef] = {}
         """Nodes that provide for this one, or that it provides for."""
         boot = host.boot_epoch * INSTANCES_MAX + self._instance
@@ -134,7 +136,8 @@ class MeasurementQueries(Plugin):
             peers.setdefault(name, []).extend([] if peer is None else [peer])
         names = [MeasureName(name, tuple(sorted(of)[:PAIRS_MAX])) for name, of in sorted(peers.items())]
         tags = tuple(Tag(key, value) for key, value in sorted(self.config.tags.items()))
-        return Description(self.host.peer, self.caching.boot, tags, tuple(names[:NAMES_MAX]))
+        self._spot = spot_of(self.host.coordinate, self._spot)
+        return Description(self.host.peer, self.caching.boot, tags, tuple(names[:NAMES_MAX]), self._spot)
 
     def _pairs(self, name: str) -> Sequence[str]:
         return [full for full in self._names if full.startswith(f"{name}@")]
