@@ -35,6 +35,7 @@ from protocols.measurement.messages import (
     NodesAnswer,
     NodesQuestion,
 )
+from protocols.measurement.placing.squares import Spot
 from protocols.measurement.readings import NodeEntry
 from protocols.measurement.traffic import TrafficCounts
 
@@ -54,6 +55,8 @@ LIFE_S: Final = 3600.0
 AGAIN_MIN_S: Final = 1.0
 AGAIN_MAX_S: Final = 60.0
 """Pauses before a description that could not be put is tried again: the first one; they double up to the other."""
+PLACED_S: Final = 20.0
+"""A node that does not know yet where it is in the latency space is described again after this time."""
 SOON_S: Final = 1.0
 """Changes within this time are put at once, as one."""
 ANSWER_S: Final = 3.0
@@ -80,7 +83,7 @@ def entry_of(description: Description) -> NodeEntry:
     names = sorted(f"{each.name}@" if each.peers else each.name for each in description.names)
     tags = {each.key: each.value for each in description.tags}
     pairs = {each.name: each.peers for each in description.names if each.peers}
-    return NodeEntry(description.peer.id, description.peer.address, tags, tuple(names), pairs)
+    return NodeEntry(description.peer.id, description.peer.address, tags, tuple(names), pairs, description.spot)
 
 
 def _without_peers(description: Description) -> tuple[object, ...]:
@@ -109,6 +112,8 @@ class Directory(Part):
         self._shards = [_Shard() for _ in range(COPIES * SHARDS)]
         self._nodes: dict[NodeId, tuple[PeerRef, NodeEntry]] = {}
         """All that the roots have told."""
+        self.spots: dict[NodeId, Spot] = {}
+        """Where those are that have said it. Another one when anything in it has changed."""
         self._asked_at = float("-inf")
         self._open = 0
         self._waiting: list[Callable[[], None]] = []
@@ -159,8 +164,11 @@ class Directory(Part):
         else:
             self._failures = 0
             self._host.cancel_timer(_PUT)
-            # Long before it lapses: all nodes that hold it may fail at once.
-            self._host.set_timer(_PUT, self._config.describe_interval * self._host.rng.uniform(0.8, 1.0))
+            # Long before it lapses: all nodes that hold it may fail at once. And soon, while it lacks where this is.
+            is_whole, pause_s = self._put is not None and self._put.spot is not None, self._config.describe_interval
+            self._host.set_timer(
+                _PUT, self._host.rng.uniform(0.8, 1.0) * (pause_s if is_whole else min(PLACED_S, pause_s))
+            )
             self.changed()
 
     def _again(self) -> None:
@@ -299,6 +307,8 @@ class Directory(Part):
                 if node not in newest or newest[node].number < description.number:
                     newest[node] = description
         self._nodes = {node: (description.peer, entry_of(description)) for node, description in newest.items()}
+        spots = {node: each.spot for node, each in newest.items() if each.spot is not None}
+        self.spots = self.spots if spots == self.spots else spots
         self._has_changed = False
 
     # The root of a shard

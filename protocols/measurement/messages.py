@@ -12,6 +12,7 @@ from peerd.messages import U64, BytesMax, Message, PeerRef, Struct, Text, messag
 from protocols.measurement.guarantee.messages import GUARANTEE_MESSAGES, Seconds
 from protocols.measurement.guarantee.words import BoundClaim, Measurement, Want
 from protocols.measurement.names import NAME, NAME_LENGTH_MAX
+from protocols.measurement.placing.squares import Spot
 
 READ_MAX: Final = 64
 """Measurements in one READ, and in one answer to it; for more there are several."""
@@ -89,12 +90,16 @@ class MeasureName(Struct):
 
 
 class Description(Struct):
-    """What a node says of itself, in records that are its own. ``number``: a later one has a larger number."""
+    """What a node says of itself, in records that are its own. ``number``: a later one has a larger number.
+
+    ``spot``: where it is in the latency space; ``None``: it does not know yet.
+    """
 
     peer: PeerRef
     number: U64
     tags: Annotated[tuple[Tag, ...], Meta(max_length=TAGS_MAX)] = ()
     names: Annotated[tuple[MeasureName, ...], Meta(max_length=NAMES_MAX)] = ()
+    spot: Spot | None = None
 
 
 @message(0x0412, bytes_max=128)

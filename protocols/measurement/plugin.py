@@ -19,10 +19,12 @@ from protocols.measurement.guarantee.words import Measurement, Want
 from protocols.measurement.messages import MESSAGES, NAMES_MAX, PAIRS_MAX, Description, MeasureName, Tag
 from protocols.measurement.names import split_name
 from protocols.measurement.placing.along import ReadsAlong
+from protocols.measurement.placing.candidates import SquareRoutes
 from protocols.measurement.placing.decider import CacheDecider
 from protocols.measurement.placing.messages import PLACING_MESSAGES
 from protocols.measurement.placing.rates import SAMPLES, updates_s
 from protocols.measurement.placing.splicing import Splicing
+from protocols.measurement.placing.squares import Spot, spot_of
 from protocols.measurement.placing.tree import RouteTree
 from protocols.measurement.placing.wants import HeldWants
 from protocols.measurement.reading import Readings
@@ -67,6 +69,7 @@ class MeasurementQueries(Plugin):
         super().start(host)
         self.past = PastSamples()
         self._names: dict[str, None] = {}
+        self._spot: Spot | None = None
         self._partners: dict[NodeId, PeerRef] = {}
         """Nodes that provide for this one, or that it provides for."""
         boot = host.boot_epoch * INSTANCES_MAX + self._instance
@@ -87,7 +90,9 @@ class MeasurementQueries(Plugin):
             self._peer_of,
             self.decider.renew_s,
         )
-        self.along = ReadsAlong(host, self.caching, self.tree, statistics, self._send, self._updates_s)
+        self.squares = SquareRoutes(host, self.directory)
+        ways = self.squares if self.config.placing == "squares" else self.tree
+        self.along = ReadsAlong(host, self.caching, ways, statistics, self._send, self._updates_s)
         self.readings = Readings(
             host, self.caching, self.directory, self._pairs, self.traffic, statistics, self.along, self._is_along
         )
@@ -134,7 +139,8 @@ class MeasurementQueries(Plugin):
             peers.setdefault(name, []).extend([] if peer is None else [peer])
         names = [MeasureName(name, tuple(sorted(of)[:PAIRS_MAX])) for name, of in sorted(peers.items())]
         tags = tuple(Tag(key, value) for key, value in sorted(self.config.tags.items()))
-        return Description(self.host.peer, self.caching.boot, tags, tuple(names[:NAMES_MAX]))
+        self._spot = spot_of(self.host.coordinate, self._spot)
+        return Description(self.host.peer, self.caching.boot, tags, tuple(names[:NAMES_MAX]), self._spot)
 
     def _pairs(self, name: str) -> Sequence[str]:
         return [full for full in self._names if full.startswith(f"{name}@")]
@@ -239,13 +245,14 @@ class MeasurementQueries(Plugin):
     def _is_along(self, wants: Mapping[NodeId, Sequence[Want]]) -> bool:
         """Whether these are read over T."""
         placing = self.config.placing
-        return placing == "tree" or (placing == "auto" and self.along.is_cheaper(wants))
+        return placing in ("tree", "squares") or (placing == "auto" and self.along.is_cheaper(wants))
 
     def _updates_s(self, name: str, half_width: float) -> float:
         return updates_s(self.past.last(name, SAMPLES), half_width)
 
     def peer_down(self, peer: PeerRef, reason: str) -> None:
         self.tree.lost((peer.id,))
+        self.squares.lost(peer.id)
 
     def validate(self) -> None:
         self.caching.provider.validate(self.host.now())

@@ -8,6 +8,7 @@ from peerd.frozen import Frozen
 from peerd.ids import NodeId
 from protocols.measurement.guarantee.interval import Interval
 from protocols.measurement.guarantee.words import Measurement
+from protocols.measurement.placing.squares import Spot
 
 
 class Reading(Frozen):
@@ -55,3 +56,5 @@ class NodeEntry(Frozen):
     """Names, in order; with ``@`` behind it, one that it has with each of several other nodes."""
     pairs: Mapping[str, tuple[NodeId, ...]] = {}
     """These nodes, as of some minutes ago."""
+    spot: Spot | None = None
+    """Where it is in the latency space, as of some minutes ago."""

@@ -5,9 +5,11 @@ from __future__ import annotations
 import time
 
 import pytest
+from msgspec.structs import replace
 
 from peerd.lib.filter import FilterError
 from peerd.lib.filter.write import write
+from protocols.measurement.placing.squares import Spot
 from protocols.measurement.querying.commands import QuerySession
 from protocols.measurement.querying.statement import Statement, parse_statement
 from tests.support.queried_nodes import QueriedNodes, node, rtt, running
@@ -67,6 +69,22 @@ def test_regions_lists_and_top_k() -> None:
         True,
         ["node", "cpu"],
     )
+
+
+def test_a_region_around_coordinates_as_in_the_paper_costs_no_message() -> None:
+    found = asked("r = region(100, 60, -150, 50)", "print r")
+    assert write(found.where) == """"coordinates TO '100 60 -150'" < 0.05"""
+    spots = [Spot(100, 60, -150), Spot(100, 90, -150, 19), Spot(100, 90, -150, 21), None]
+    nodes = [replace(node(number, {}, []), spot=spot) for number, spot in enumerate(spots, 1)]
+    world = QueriedNodes({})
+    answer = world.run(running(found.text, nodes))
+    assert [row.values for row in answer.rows] == [("00000000000000000000000000000001",), (f"{2:032x}",)]
+    assert not world.wants
+    shown = world.run(running("SELECT coordinates FROM nodes ORDER BY node", nodes))
+    assert [row.values[0] for row in shown.rows] == ["100 60 -150", "100 90 -150", "100 90 -150", None]
+    for wrong in ("1 2", "a b c", "1 2 3 4", "123456 1 1"):
+        with pytest.raises(FilterError, match="three whole numbers"):
+            running(f"SELECT node FROM nodes WHERE coordinates TO '{wrong}' < 50ms", nodes)
 
 
 @pytest.mark.parametrize(

@@ -21,6 +21,7 @@ from protocols.measurement.guarantee.caching import Caching
 from protocols.measurement.guarantee.messages import PATH_MAX
 from protocols.measurement.guarantee.words import Known, Measurement, Want
 from protocols.measurement.messages import READ_MAX, NotRead, ReadValue
+from protocols.measurement.placing.candidates import SquareRoutes
 from protocols.measurement.placing.messages import AlongRead, AlongWant, ReadAlong
 from protocols.measurement.placing.splicing import statement
 from protocols.measurement.placing.statistics import Statistics
@@ -60,12 +61,12 @@ class ReadsAlong(Part):
         self,
         host: Host,
         caching: Caching,
-        tree: RouteTree,
+        ways: RouteTree | SquareRoutes,
         statistics: Statistics,
         send: Callable[[PeerRef, Message], None],
         updates_of: Callable[[str, float], float],
     ) -> None:
-        self._host, self._caching, self._tree, self._statistics = host, caching, tree, statistics
+        self._host, self._caching, self._ways, self._statistics = host, caching, ways, statistics
         self._send, self._updates_of = send, updates_of
         self.found: Callable[[Sequence[FoundAlong]], None] = lambda found: None
         self.direct: Callable[[Mapping[NodeId, list[Want]]], None] = lambda wants: None
@@ -111,7 +112,7 @@ class ReadsAlong(Part):
         messages = round(answer.cost * len(answer.values))
         for value, updates_s in zip(answer.values, answer.updates, strict=True):
             want = asked.wants.get(value.measurement)
-            if want is None:
+            if want is None or not self._ways.may_answer(source.id, value.measurement.owner):
                 continue
             if not (value.claim.interval.is_within(want.half_width) or source.id == value.measurement.owner):
                 continue
@@ -179,7 +180,7 @@ class ReadsAlong(Part):
         branches: dict[PeerRef, list[AlongWant]] = {}
         nowhere = []
         for want in wants:
-            peer = self._tree.branch(want.measurement.owner, came_from)
+            peer = self._ways.branch(want.measurement.owner, came_from)
             if peer is None or peer.id in question.path:
                 nowhere.append(want)
             else:

@@ -81,6 +81,10 @@ class RouteTree(Part):
         is_from_above = self._parent is not None and came_from == self._parent.id
         return None if is_from_above else self._parent
 
+    def may_answer(self, node: NodeId, owner: NodeId) -> bool:
+        """Anybody on the way may cache."""
+        return True
+
     # Who is below
 
     @on_timer(_SAY)

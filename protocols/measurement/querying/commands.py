@@ -1,7 +1,8 @@
 """The commands of the paper's query client (section 6.1), line by line, as statements. Sans-IO.
 
     bound 0.1
-    r1 = region()                       all nodes; also region('host', 50): within 50 ms; region(role = 'web')
+    r1 = region()                       all nodes; also region('host', 50): within 50 ms; region(role = 'web');
+                                        region(100, 60, 150, 50): within 50 ms of these coordinates
     r2 = select(r1, CPU_LOAD($1) < 0.5)
     r3 = iplist(10.0.0.1, 10.0.0.2)
     bound 10
@@ -114,6 +115,8 @@ class QuerySession:
     def _region(self, inside: str) -> NodeTable:
         near = re.fullmatch(r"('[^']*')\s*,\s*([0-9.]+)", inside)
         condition = f"$1.rtt TO {near[1]} < {near[2]}ms" if near else inside
+        if place := re.fullmatch(r"(-?\d+)\s*,\s*(-?\d+)\s*,\s*(-?\d+)\s*,\s*([0-9.]+)", inside):
+            condition = f"$1.coordinates TO '{place[1]} {place[2]} {place[3]}' < {place[4]}ms"
         return self._narrowed(NodeTable(((),)), condition) if inside else NodeTable(((),))
 
     def _iplist(self, inside: str) -> NodeTable:

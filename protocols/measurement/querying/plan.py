@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Final, NoReturn, TypeAlias
 
@@ -12,6 +13,7 @@ from peerd.lib.filter.errors import FilterError
 from protocols.measurement.guarantee.interval import Interval
 from protocols.measurement.guarantee.words import Measurement
 from protocols.measurement.names import full_name
+from protocols.measurement.placing.squares import Spot
 from protocols.measurement.querying.intervals import UNKNOWN
 from protocols.measurement.querying.statement import ALL, COLUMNS_MAX, NamedColumn, Selected, Statement
 from protocols.measurement.readings import NodeEntry, NoReading, Reading
@@ -20,6 +22,8 @@ Row: TypeAlias = tuple[NodeEntry, ...]
 """A node, or of a join one of each side."""
 SYMMETRIC: Final = frozenset({"rtt"})
 """Measurements of two nodes that are the same from either of them."""
+COORDINATES: Final = "coordinates"
+"""The column that says where a node is; ``coordinates TO 'x y z'`` is its round trip to there, as it is expected."""
 NAMES_LIKE_MAX: Final = 256
 """Names among which one is looked for that somebody may have meant."""
 
@@ -37,9 +41,14 @@ class Knowledge:
         self._measured = {name.partition("@")[0] for entry in nodes for name in entry.measurements}
         tags = {tag for entry in nodes for tag in entry.tags}
         for column in statement.columns.values():
-            self._check(column, {"node", "address"} | self._measured | tags)
+            self._check(column, {"node", "address", COORDINATES} | self._measured | tags)
         self._peers = {
-            each.label: self._node_called(each) for each in statement.columns.values() if isinstance(each.peer, str)
+            each.label: self._node_called(each)
+            for each in statement.columns.values()
+            if isinstance(each.peer, str) and each.name != COORDINATES
+        }
+        self._centres = {
+            each.label: self._centre(each) for each in statement.columns.values() if each.name == COORDINATES
         }
         self.shown = self._shown()
 
@@ -65,6 +74,19 @@ class Knowledge:
             self._refuse(f"{len(found) or 'no'} nodes have the id or address {wanted!r:.80}", column)
         return found[0]
 
+    def _centre(self, column: NamedColumn) -> Spot | None:
+        match = re.fullmatch(r"\s*(-?\d{1,5})[\s,]+(-?\d{1,5})[\s,]+(-?\d{1,5})\s*", str(column.peer))
+        if match is None and column.peer is not None:
+            self._refuse("a place is three whole numbers, milliseconds, as in '100 60 -150'", column)
+        return Spot(*map(int, match.groups())) if match else None
+
+    def _place(self, column: NamedColumn, entry: NodeEntry) -> Interval | str | None:
+        spot, centre = entry.spot, self._centres[column.label]
+        if spot is None:
+            return None
+        rtt_s = spot.rtt_ms(centre) / 1000.0 if centre else 0.0
+        return Interval(rtt_s, rtt_s) if centre else f"{spot.x} {spot.y} {spot.z}"
+
     def _shown(self) -> tuple[Selected, ...]:
         """The columns of the answer; ``*`` is the node, its address, all tags, and all that single nodes measure."""
         if self.statement.selected:
@@ -79,6 +101,8 @@ class Knowledge:
     def measurement(self, column: NamedColumn, row: Row) -> Measurement | None:
         """What the column is of this row, if it is measured."""
         entry, name = row[column.side], column.name
+        if name == COORDINATES:
+            return None
         if column.peer is None:
             return Measurement(entry.id, name) if name in self._listed[entry.id] else None
         peer = row[column.peer].id if isinstance(column.peer, int) else self._peers[column.label]
@@ -94,6 +118,8 @@ class Knowledge:
         entry = row[column.side]
         if column.name in ("node", "address") and column.peer is None:
             return format_id(entry.id) if column.name == "node" else entry.address
+        if column.name == COORDINATES:
+            return self._place(column, entry)
         measurement = self.measurement(column, row)
         if measurement is None:
             return entry.tags.get(column.name.removeprefix("tag.")) if column.peer is None else None
