@@ -18,7 +18,7 @@ from peerd.api import Host, Part, handles
 from peerd.errors import ProtocolError
 from peerd.frozen import Frozen
 from peerd.ids import NodeId, short_id
-from peerd.lib.leases import at_most
+from peerd.lib.leases import at_least, at_most
 from peerd.messages import Message, PeerRef
 from protocols.measurement.directory import Directory
 from protocols.measurement.guarantee.caching import Caching
@@ -68,6 +68,20 @@ class _Question:
     found: list[_Found | NoReading] = field(default_factory=list)
 
 
+class _Waiting(NamedTuple):
+    """A question that waits for a value of this half-width."""
+
+    question: _Question
+    half_width: float
+
+    def has_enough(self, values: Iterable[tuple[Measurement, Known]], now: float) -> bool:
+        """Whether these values are as good as it wants them."""
+        limit_s = self.question.max_age_s
+        return all(
+            known.claim.interval.is_within(self.half_width) and now - known.basis <= limit_s for _, known in values
+        )
+
+
 class Readings(Part):
     """``directory`` knows where owners are. ``pairs``: the full names of a pairwise measurement of this node."""
 
@@ -89,7 +103,7 @@ class Readings(Part):
         self._along, self._is_along = along, is_along
         along.found, along.direct = self._found, self._ask_owners
         self._kept: OrderedDict[Measurement, _Kept] = OrderedDict()
-        self._asked: dict[Measurement, list[_Question]] = {}
+        self._asked: dict[Measurement, list[_Waiting]] = {}
 
     # For clients of this node
 
@@ -125,11 +139,10 @@ class Readings(Part):
                 question.found.append(NoReading(want.measurement, "too much is being asked for here"))
             else:
                 question.open += 1
-                if (waiting := self._asked.get(want.measurement)) is not None:
-                    waiting.append(question)
-                else:
-                    self._asked[want.measurement] = [question]
+                waiting = self._asked.setdefault(want.measurement, [])
+                if not waiting:
                     missing.setdefault(want.measurement.owner, []).append(want)
+                waiting.append(_Waiting(question, want.half_width))
         question.at_hand = len(question.found)
         if not question.open:
             self._tell_all(question)
@@ -206,7 +219,8 @@ class Readings(Part):
                 if some := [want for want in wants if want.measurement.name.endswith("@") is kind]:
                     of[owner] = some
         self._ask_owners(pairs)
-        self._along.ask(simple, max_age_s)
+        young_s = at_least(max_age_s - min(ANSWER_S, max_age_s / 2))  # so that it is not too old when it comes
+        self._along.ask(simple, young_s)
 
     def _ask_owners(self, missing: Mapping[NodeId, Sequence[Want]]) -> None:
         for owner, wants in missing.items():
@@ -254,11 +268,13 @@ class Readings(Part):
                 self._tell(want.measurement, values, messages)
                 messages = 0  # one question and one answer for all of them
 
-    def _found(self, found: Iterable[FoundAlong]) -> None:
+    def _found(self, found: Sequence[FoundAlong]) -> None:
         """Answers that have come over T."""
         for each in found:
             self._keep(each.measurement, each.known, each.provider)
             self._tell(each.measurement, [(each.measurement, each.known)], each.messages, each.provider)
+        for measurement in (each.measurement for each in found if each.measurement in self._asked):
+            self._ask_owners({measurement.owner: [Want(measurement, 0.0)]})  # somebody wants it better than a cache
 
     def _keep(self, measurement: Measurement, known: Known, provider: NodeId) -> None:
         before = self._kept.pop(measurement, None)
@@ -274,7 +290,11 @@ class Readings(Part):
         messages: int,
         provider: NodeId | None = None,
     ) -> None:
-        for question in self._asked.pop(asked, ()):
+        now, waiting = self._host.now(), self._asked.pop(asked, [])
+        later = [each for each in waiting if provider is not None and not each.has_enough(values, now)]
+        if later:
+            self._asked[asked] = later
+        for question in (each.question for each in waiting if each not in later):
             for measurement, known in values:
                 question.found.append(_Found(measurement, known, provider or measurement.owner, messages))
                 messages = 0
@@ -289,7 +309,7 @@ class Readings(Part):
     def _missing(self, measurement: Measurement, reason: str, messages: int) -> None:
         """There is no answer; an older value is better than none, if it says what it is."""
         known = max(self.known(measurement), key=lambda each: each.basis, default=None)
-        for question in self._asked.pop(measurement, ()):
+        for question, _ in self._asked.pop(measurement, ()):
             old = None if known is None else _Found(measurement, known, measurement.owner, messages)
             question.found.append(old or NoReading(measurement, reason, messages))
             messages = 0

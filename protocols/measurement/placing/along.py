@@ -88,6 +88,7 @@ class ReadsAlong(Part):
     def ask(self, missing: Mapping[NodeId, Sequence[Want]], max_age_s: float) -> None:
         """Ask over T."""
         wants = [want for some in missing.values() for want in some]
+        wants.sort(key=self._way)  # so that questions that have to be cut go to few nodes each
         me, now = self._host.peer, self._host.now()
         for first in range(0, len(wants), READ_MAX):
             some = wants[first : first + READ_MAX]
@@ -100,6 +101,10 @@ class ReadsAlong(Part):
             question = ReadAlong(me, number, max_age_s, tuple(along), (me.id,), 0.0, proof)
             nowhere = self._go_on(question, along, None)
             self._not_along(number, [want.measurement for want in nowhere])
+
+    def _way(self, want: Want) -> int:
+        peer = self._ways.branch(want.measurement.owner, None)
+        return 0 if peer is None else peer.id
 
     @handles(AlongRead)
     def _answered(self, answer: AlongRead, source: PeerRef) -> None:
