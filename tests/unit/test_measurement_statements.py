@@ -82,7 +82,7 @@ def test_goodness_is_all_unless_something_else_is_said() -> None:
         ("SELECT cpu FROM hosts", 16, "no table 'hosts'"),
         ("SELECT , FROM nodes", 7, "a column or an aggregate"),
         ("SELECT cpu FROM nodes WHERE cpu ~ 5", 32, "one of = "),
-        ("SELECT cpu FROM nodes WHERE cpu < 5 LIMITS 3", 36, "expected AND or OR or GROUP or ORDER"),
+        ("SELECT cpu FROM nodes WHERE cpu < 5 LIMITS 3", 36, "expected AND or OR or GROUP or SKYLINE or ORDER"),
         ("SELECT cpu FROM nodes LIMIT 0", 28, "LIMIT is a number from 1 to 10000"),
         ("SELECT cpu FROM nodes LIMIT 1.5", 28, "LIMIT is a number"),
         ("SELECT cpu FROM nodes REQUIRE 1.5", 30, "REQUIRE is a number from 0 to 1"),

@@ -11,15 +11,15 @@ from peerd.lib.filter.parse import expected
 if TYPE_CHECKING:
     from lark import Lark
 
-_KEPT: Final = ("ASC", "DESC", "ANALYZE")
+_KEPT: Final = ("ASC", "DESC", "ANALYZE", "MIN", "MAX")
 KEYWORDS: Final = (
-    *("SELECT", "FROM", "JOIN", "ON", "WHERE", "GROUP", "ORDER", "BY", "LIMIT"),
+    *("SELECT", "FROM", "JOIN", "ON", "WHERE", "GROUP", "SKYLINE", "OF", "ORDER", "BY", "LIMIT"),
     *("WITHIN", "STALE", "REQUIRE", "BUDGET", "EXPLAIN", "WATCH", *_KEPT),
 )
 """They are no names of columns where the grammar expects the word; in double quotes they always are."""
 
 _RULES: Final = r"""
-statement: (explain | watch)? _SELECT selected _FROM table joined? where? group? order? limit? option*
+statement: (explain | watch)? _SELECT selected _FROM table joined? where? group? skyline? order? limit? option*
 explain: _EXPLAIN ANALYZE?
 watch: _WATCH
 selected: STAR | shown ("," shown)*
@@ -29,6 +29,8 @@ table: NAME NAME?
 joined: "," table | _JOIN table _ON disjunction
 where: _WHERE disjunction
 group: _GROUP _BY name ("," name)*
+skyline: _SKYLINE _OF wished ("," wished)*
+wished: name (MIN | MAX)?
 order: _ORDER _BY sorted ("," sorted)*
 sorted: shown (ASC | DESC)?
 limit: _LIMIT NUMBER

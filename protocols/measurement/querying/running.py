@@ -27,6 +27,7 @@ from protocols.measurement.querying.answering import JudgedRow, group_rows, plai
 from protocols.measurement.querying.intervals import Certainty, judge, probability, undecided
 from protocols.measurement.querying.plan import Knowledge, Row, first_half_width, sides_of
 from protocols.measurement.querying.ranking import SortColumn, in_top, ranked
+from protocols.measurement.querying.skyline import SKYLINE_MAX, ends, in_skyline
 from protocols.measurement.querying.statement import NamedColumn, Statement
 from protocols.measurement.readings import NodeEntry, NoReading, Reading
 
@@ -120,7 +121,8 @@ class RunningQuery:
     def _run(self) -> Iterator[Mapping[Measurement, float]]:
         """The steps of reading. Each is made when what the one before asked for has been told."""
         in_condition = [self.statement.columns[name] for name in tree.names(self.statement.where)]
-        selected = (*(key.selected for key in self.statement.sort_by), *self.known.shown)
+        keys = (*self.statement.skyline, *self.statement.sort_by)
+        selected = (*(key.selected for key in keys), *self.known.shown)
         all_columns = [*in_condition, *(each.column for each in selected if each.column is not None)]
         # One question asks an owner for everything; with a budget, first for what may make the rest needless.
         at_first = all_columns if self.statement.budget is None else in_condition
@@ -171,8 +173,8 @@ class RunningQuery:
         """Half of the bounds on which it depends where the row belongs."""
         labels = undecided(self._positive, self.known.accessor, row)
         columns: list[NamedColumn | None] = [self.statement.columns[label] for label in labels]
-        if self.statement.limit is not None:
-            columns += [key.selected.column for key in self.statement.sort_by]
+        keys = self.statement.skyline if self.statement.limit is None else self.statement.sort_by
+        columns += [key.selected.column for key in keys]
         found = {}
         for reading in (self.known.reading(column, row) for column in columns):
             # Whose owner did not tell bounds as narrow as was asked for cannot tell narrower ones.
@@ -192,6 +194,8 @@ class RunningQuery:
         rows = self._rows if self._rows is not None else self._candidates(0) if len(self._sides) == 1 else ()
         certain = [(row, self._judge(row)) for row in rows]
         judged = [JudgedRow(row, each, self._confidence(row, each)) for row, each in certain if each is not False]
+        if self.statement.skyline:
+            judged = self._in_skyline(judged)
         sort_by = [(key.selected.column, key.descending) for key in self.statement.sort_by if key.selected.column]
         if not sort_by or self.statement.is_grouped:
             return sorted(judged, key=lambda row: row.certainty is None)
@@ -207,6 +211,19 @@ class RunningQuery:
             replace(judged[at], certainty=in_top(judged[at].certainty, place, limit), place=place)
             for at, place in order
         ]
+
+    def _in_skyline(self, judged: Sequence[JudgedRow]) -> list[JudgedRow]:
+        """What may belong to the skyline."""
+        keys = self.statement.skyline
+        if len(judged) > SKYLINE_MAX:
+            text = f"a skyline is looked for among at most {SKYLINE_MAX} nodes, and there are {len(judged)}: use WHERE"
+            raise FilterError(text)
+        columns = [key.selected.column for key in keys if key.selected.column is not None]
+        most = [key.descending for key in keys]
+        rows = [ends([self.known.value(column, each.row) for column in columns], most) for each in judged]
+        kinds = in_skyline(rows, [each.certainty for each in judged])
+        pairs = zip(judged, kinds, strict=True)
+        return [replace(each, certainty=kind) for each, kind in pairs if kind is not False]
 
     def _confidence(self, row: Row, certainty: Certainty) -> float:
         def spread(label: str) -> Histogram | None:

@@ -78,6 +78,8 @@ class Statement(Frozen):
     columns: Mapping[str, NamedColumn] = {}
     group_by: tuple[NamedColumn, ...] = ()
     sort_by: tuple[SortKey, ...] = ()
+    skyline: tuple[SortKey, ...] = ()
+    """Rows are shown that no other row beats in all of these; descending: the most is the best."""
     limit: int | None = None
     within: Mapping[str, float] = {}
     """Half-widths of measurements by name; see `ALL`."""
@@ -154,6 +156,7 @@ class _StatementBuilder(Builder):
             self._columns,
             self._listed("group", lambda found: self.column(found.children[0])),
             self._listed("order", self._sort_key),
+            self._listed("skyline", self._sort_key),
             cast(int | None, self._limited("limit", 1, LIMIT_MAX)),
             dict(map(self._bound, self._of("within"))),
             self._limited("stale", 1e-6, STALE_MAX_S),
@@ -178,6 +181,8 @@ class _StatementBuilder(Builder):
         for each, found in zip(statement.selected, self._of("selected"), strict=False):
             if statement.is_grouped and not each.function and each.label not in groups:
                 self._refuse(f"{each.label} is neither in GROUP BY nor in an aggregate", found)
+        if statement.skyline and (statement.is_grouped or len(self._tables) > 1):
+            self._refuse("SKYLINE is of single nodes, without GROUP BY or JOIN", self._parts["skyline"])
         for key, found in zip(statement.sort_by, self._of("order"), strict=True):
             if (statement.is_grouped or key.selected.function) and key.selected.label not in shown:
                 self._refuse("groups are sorted by what is shown of them", found)
@@ -195,7 +200,7 @@ class _StatementBuilder(Builder):
 
     def _sort_key(self, found: Any) -> SortKey:
         shown, *direction = found.children
-        return SortKey(self.selected(shown), bool(direction) and direction[0].type == "DESC")
+        return SortKey(self.selected(shown), bool(direction) and direction[0].type in ("DESC", "MAX"))
 
     def _limited(self, rule: str, low: float, high: float) -> float | None:
         if rule not in self._parts:
