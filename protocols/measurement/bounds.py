@@ -17,6 +17,7 @@ USUAL: Final[Mapping[str, float]] = {
     "processes": 5.0,
     "uptime_seconds": 60.0,
     "rtt": 0.005,
+    "bandwidth": 1.0 * MIB,
 }
 """What a person would hardly see: a twentieth of the processor, a fiftieth of the memory."""
 BY_END: Final[Mapping[str, float]] = {

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Final, Literal
 
 from pydantic import AfterValidator, Field
 
 from peerd.api import Host, PluginConfig
+from peerd.ids import NodeId
 from peerd.quantities import Duration, Interval, between_durations, setting
 from protocols.measurement.guarantee.words import Terms
 from protocols.measurement.messages import TAG_BYTES_MAX, TAG_KEY, TAG_VALUE_BYTES_MAX, TAGS_MAX
@@ -94,6 +96,11 @@ class MeasurementConfig(PluginConfig):
         "Measure processor, memory, disk, network and processes of this machine, and round trips to neighbours on the "
         "ring. In a scenario of the simulator: false, since a simulated node has no machine.",
     )
+    bandwidth_interval: Annotated[Duration, between_durations("0s", "1d")] = setting(
+        "0s",
+        "How often a neighbour on the ring, each in its turn, is asked for 256 KiB, to measure the bandwidth from it "
+        "to here. 5m: less than 1 KiB a second. 0s: never.",
+    )
     disk: str = setting("/", "Folder whose file system is measured as disk.")
     sources: Sources = setting(
         {},
@@ -110,9 +117,10 @@ class MeasurementConfig(PluginConfig):
         """The times of all agreements."""
         return Terms(self.max_age, self.update_interval, self.ask_interval)
 
-    def make_sources(self, host: Host) -> list[MeasurementSource]:
-        """What this node monitors."""
-        system = [MachineSource(self.period, Path(self.disk)), NetworkSource(host, self.period)] if self.system else []
+    def make_sources(self, host: Host, bandwidth: Mapping[NodeId, float]) -> list[MeasurementSource]:
+        """What this node monitors. ``bandwidth``: to others, as it is measured."""
+        machine, network = MachineSource(self.period, Path(self.disk)), NetworkSource(host, self.period, bandwidth)
+        system = [machine, network] if self.system else []
         return [*system, *(each.source(name) for name, each in self.sources.items())]
 
     def smoothings(self) -> list[Smoothing]:

@@ -5,7 +5,18 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import ClassVar, Final
 
-from peerd.api import Host, Metric, Plugin, PluginConfig, RecordRole, handles, on_timer
+from peerd.api import (
+    AcceptSwap,
+    Host,
+    Metric,
+    Plugin,
+    PluginConfig,
+    RecordRole,
+    RefuseSwap,
+    SwapRequest,
+    handles,
+    on_timer,
+)
 from peerd.ids import NodeId
 from peerd.messages import Message, PeerRef
 from protocols.measurement.asking import ClientReads
@@ -29,6 +40,7 @@ from protocols.measurement.placing.tree import RouteTree
 from protocols.measurement.placing.wants import HeldWants
 from protocols.measurement.reading import Readings
 from protocols.measurement.readings import OwnReading
+from protocols.measurement.sources.bandwidth import BandwidthProbes
 from protocols.measurement.sources.past import PastSamples
 from protocols.measurement.sources.sampling import METRICS as SAMPLING_METRICS, Sampling
 from protocols.measurement.sources.source import MeasurementSource
@@ -101,15 +113,18 @@ class MeasurementQueries(Plugin):
         self.watching = Watching(host, self.caching, self.directory, wants)
         self.asking = ClientReads(self.directory, self.readings)
         self.queries = Queries(host, self.directory, self.readings, self.watching)
-        sources = self._sources if self._sources is not None else self.config.make_sources(host)
+        self.bandwidth = BandwidthProbes(host, self.config.bandwidth_interval)
+        made = self._sources is None
+        sources = self.config.make_sources(host, self.bandwidth.found) if made else self._sources or ()
         self.sampling = Sampling(host, sources, self, self.config.smoothings())
         self.add_parts(self.directory, self.readings, self.watching, self.queries, self.sampling, self.traffic)
-        self.add_parts(self.tree, self.along, self.splicing, self.decider)
+        self.add_parts(self.bandwidth, self.tree, self.along, self.splicing, self.decider)
         self._is_ticking = False
         self.directory.start()
         if self.config.placing in ("auto", "tree"):
             self.tree.start()
         self.sampling.begin()
+        self.bandwidth.begin()
 
     def inherit(self, failed: MeasurementQueries) -> None:
         """Numbers of promises and samples begin anew, so this is another boot for whoever knows those of before."""
@@ -117,6 +132,9 @@ class MeasurementQueries(Plugin):
 
     def reconfigured(self) -> None:
         self.directory.changed()
+
+    def swap_requested(self, request: SwapRequest) -> AcceptSwap | RefuseSwap:
+        return self.bandwidth.requested(request)
 
     def stop(self) -> None:
         """A goodbye: nobody expects this node to answer any more."""

@@ -1,11 +1,13 @@
-"""Round trips to this node's neighbours on the ring, as the overlay measures them anyway: no probe is sent for them."""
+"""Round trips and bandwidth to this node's neighbours on the ring. Round trips the overlay measures anyway."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from itertools import chain, zip_longest
 from typing import ClassVar, Final
 
 from peerd.api import Host
+from peerd.ids import NodeId
 from protocols.measurement.names import full_name
 from protocols.measurement.sources.source import NETWORK, MeasurementSource
 
@@ -14,13 +16,14 @@ RTT_PEERS_MAX: Final = 32
 
 
 class NetworkSource(MeasurementSource):
-    """Tells ``rtt@PEER`` in seconds, smoothed by the overlay: what it holds for true at the moment of the reading."""
+    """Tells ``rtt@PEER`` in seconds, smoothed by the overlay, and ``bandwidth@PEER`` in bytes a second by the last
+    probe: what this node holds for true at the moment of the reading."""
 
     is_at_hand: ClassVar[bool] = True
 
-    def __init__(self, host: Host, period_s: float) -> None:
+    def __init__(self, host: Host, period_s: float, bandwidth: Mapping[NodeId, float] = {}) -> None:
         super().__init__(NETWORK, period_s)
-        self._host = host
+        self._host, self._bandwidth = host, bandwidth
 
     def read(self, now: float) -> dict[str, float]:
         """Those that have been measured."""
@@ -28,4 +31,5 @@ class NetworkSource(MeasurementSource):
         by_place = chain.from_iterable(zip_longest(leaves.smaller, leaves.larger))
         nearest = {peer.id: peer for peer in by_place if peer is not None}
         known = ((peer, self._host.rtt(peer)) for peer in list(nearest.values())[:RTT_PEERS_MAX])
-        return {full_name("rtt", peer.id): rtt_s for peer, rtt_s in known if rtt_s is not None}
+        rates = {full_name("bandwidth", peer): rate for peer, rate in self._bandwidth.items()}
+        return rates | {full_name("rtt", peer.id): rtt_s for peer, rtt_s in known if rtt_s is not None}

@@ -25,7 +25,11 @@ _OF_MACHINE: Final = (
     "cpu load1 memory memory_available_bytes disk disk_free_bytes disk_read_bytes_per_second processes uptime_seconds "
     "disk_write_bytes_per_second network_receive_bytes_per_second network_transmit_bytes_per_second"
 )
-RESERVED: Final[Mapping[str, str]] = {**dict.fromkeys(_OF_MACHINE.split(), MACHINE), "rtt": NETWORK}
+RESERVED: Final[Mapping[str, str]] = {
+    **dict.fromkeys(_OF_MACHINE.split(), MACHINE),
+    "rtt": NETWORK,
+    "bandwidth": NETWORK,
+}
 """Names, without a peer's, that mean the same on every node, and the only source that may tell each."""
 
 
