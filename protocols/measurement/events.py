@@ -11,7 +11,8 @@ class MeasurementTraffic(Event):
     """A minute in which anything happened, as one node has seen it. ``reads``: questions of its clients, about so many
     ``values``; ``cached``: those that were known here. Then what it sent, by kind. ``held_values``, ``holders``: now.
     ``relative_width``: how wide the held bounds are beside the usual ones, in the mean; null where none are usual.
-    ``tree_questions``, ``tree_answers``: READs that went on over T, and answers to them."""
+    ``tree_questions``, ``tree_answers``: READs that went on over T, and answers to them.
+    ``checked``: values of caches about which owners were asked; ``violated``: those that were wrong."""
 
     KIND = "measurement.traffic"
     reads: int
@@ -32,6 +33,8 @@ class MeasurementTraffic(Event):
     tree_answers: int = 0
     splices: int = 0
     moves: int = 0
+    checked: int = 0
+    violated: int = 0
 
 
 class SourceFailed(Event):
@@ -50,4 +53,13 @@ class SourceBack(Event):
     duration_s: float
 
 
-EVENTS: Final[tuple[type[Event], ...]] = (MeasurementTraffic, SourceFailed, SourceBack)
+class BoundViolated(Event):
+    """An owner says that its value was outside of what a cache has told about it."""
+
+    KIND = "measurement.bound_violated"
+    name: Text
+    owner: Text
+    cache: Text
+
+
+EVENTS: Final[tuple[type[Event], ...]] = (MeasurementTraffic, SourceFailed, SourceBack, BoundViolated)

@@ -31,6 +31,7 @@ from protocols.measurement.messages import MESSAGES, NAMES_MAX, PAIRS_MAX, Descr
 from protocols.measurement.names import split_name
 from protocols.measurement.placing.along import ReadsAlong
 from protocols.measurement.placing.candidates import SquareRoutes
+from protocols.measurement.placing.checking import SpotChecks
 from protocols.measurement.placing.decider import CacheDecider
 from protocols.measurement.placing.messages import PLACING_MESSAGES
 from protocols.measurement.placing.rates import SAMPLES, updates_s
@@ -118,7 +119,8 @@ class MeasurementQueries(Plugin):
         sources = self.config.make_sources(host, self.bandwidth.found) if made else self._sources or ()
         self.sampling = Sampling(host, sources, self, self.config.smoothings())
         self.add_parts(self.directory, self.readings, self.watching, self.queries, self.sampling, self.traffic)
-        self.add_parts(self.bandwidth, self.tree, self.along, self.splicing, self.decider)
+        self.checks = SpotChecks(host, self.caching, self.past, self.traffic, self._peer_of, self._distrust)
+        self.add_parts(self.checks, self.bandwidth, self.tree, self.along, self.splicing, self.decider)
         self._is_ticking = False
         self.directory.start()
         if self.config.placing in ("auto", "tree"):
@@ -170,7 +172,8 @@ class MeasurementQueries(Plugin):
         self._carry_out(self.caching.sampled(values, asked_at, self.host.now()))
         at_s = self.host.wall_time()
         for name, value in values.items():
-            self.past.add(name, at_s, value)
+            known = self.caching.owner.known(Measurement(self.host.id, name))
+            self.past.add(name, at_s, value, 0 if known is None else known.claim.since.number, self.host.now())
         if not self._names.keys() >= values.keys():
             self._names.update(dict.fromkeys(values))
             self.directory.changed()
@@ -219,6 +222,7 @@ class MeasurementQueries(Plugin):
     def _tick(self, payload: None) -> None:
         self._is_ticking = False
         self._carry_out(self.caching.tick(self.host.now()))
+        self.checks.tick(self.host.now())
         holder, provider = self.caching.holder, self.caching.provider
         partners = provider.edges.keys() | holder.providers()
         self._partners = {node: peer for node, peer in self._partners.items() if node in partners}
@@ -251,6 +255,15 @@ class MeasurementQueries(Plugin):
     def _send(self, peer: PeerRef, message: Message) -> None:
         self.host.send(peer, message)
         self.traffic.sent(message)
+
+    def _distrust(self, measurement: Measurement) -> None:
+        """What a cache has told of this is wrong: its owner is to provide from now on."""
+        wanted = self.caching.holder.wanted.get(measurement)
+        self.splicing.forget([measurement])
+        self._carry_out(self.caching.unwant([measurement], self.host.now()))
+        if wanted is not None:
+            want = Want(measurement, wanted.half_width)
+            self._carry_out(self.caching.want([want], measurement.owner, self.host.now(), wanted.update_s))
 
     def _know(self, peer: PeerRef) -> None:
         self._partners[peer.id] = peer

@@ -22,10 +22,12 @@ _REPORT: Final = "traffic"
 _READS: Final = "peerd_measurement_reads_total"
 _VALUES: Final = "peerd_measurement_values_total"
 _UPDATES: Final = "peerd_measurement_updates_total"
+_CHECKED: Final = "peerd_measurement_checked_total"
 TRAFFIC_METRICS: Final[tuple[Metric, ...]] = (
     Metric(_READS, "counter", "Questions of this node's clients. A statement asks one or a few."),
     Metric(_VALUES, "counter", "Values in the answers: cached, fetched (from owners), stale, missing.", ("outcome",)),
     Metric(_UPDATES, "counter", "Words to nodes that hold values.", ("kind",)),
+    Metric(_CHECKED, "counter", "Values of caches that owners called true, violated, or could not tell.", ("outcome",)),
 )
 _SENT: Final[dict[type, str]] = {
     CacheAsk: "asks",
@@ -37,7 +39,7 @@ _SENT: Final[dict[type, str]] = {
     MoveCaches: "moves",
 }
 _UPDATED: Final = ("updates_broken", "updates_time_out", "updates_gone")
-_TOLD: Final = ("reads", "values", "cached", "stale", "missing", *_SENT.values(), *_UPDATED)
+_TOLD: Final = ("checked", "violated", "reads", "values", "cached", "stale", "missing", *_SENT.values(), *_UPDATED)
 """The fields of the event that are counts of a minute."""
 
 
@@ -64,6 +66,11 @@ class TrafficCounts(Part):
             self._add({f"updates_{kind}": 1})
         else:
             self._add({_SENT[type(message)]: 1})
+
+    def checked(self, outcome: str) -> None:
+        """An owner was asked whether what a cache has told is true."""
+        self._host.count(_CHECKED, outcome=outcome)
+        self._add({"checked": 1, "violated": int(outcome == "violated")})
 
     def _add(self, counts: dict[str, int]) -> None:
         if not self._counts:

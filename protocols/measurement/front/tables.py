@@ -11,7 +11,7 @@ from peerd.pipeline.tables import alone, of_kind
 
 SENT: Final = (
     *("asks", "updates_broken", "updates_time_out", "updates_gone", "owner_questions", "node_questions"),
-    *("tree_questions", "tree_answers", "splices", "moves"),
+    *("tree_questions", "tree_answers", "splices", "moves", "checked"),
 )
 """What nodes send, by kind; not the answers to questions."""
 
@@ -19,7 +19,7 @@ SENT: Final = (
 def _figures() -> list[Column]:
     """What clients asked and which share of it was known, what that cost, and how tight the held bounds were."""
     return [
-        *(F.sum(name).alias(name) for name in ("reads", "values", "stale", "missing", *SENT)),
+        *(F.sum(name).alias(name) for name in ("reads", "values", "stale", "missing", "violated", *SENT)),
         (F.sum("cached") / F.nullif(F.sum("values"), F.lit(0))).alias("hit_rate"),
         F.avg("relative_width").alias("relative_width"),
     ]
@@ -44,7 +44,7 @@ def cells(row: Row) -> Row:
     return row | {name: f"{row[name]:.0%}" for name in ("hit_rate", "relative_width") if row[name] is not None}
 
 
-_SHOWN: Final = ("node", "reads", "values", "hit_rate", "relative_width", *SENT, "held_values", "holders")
+_SHOWN: Final = ("node", "reads", "values", "hit_rate", "relative_width", "violated", *SENT, "held_values", "holders")
 TABLES: Final = (
     SparkTable("measurement_minutes", alone(minutes)),
     SparkTable(

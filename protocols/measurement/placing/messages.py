@@ -9,11 +9,12 @@ from msgspec import Meta
 from peerd import limits
 from peerd.ids import NodeId
 from peerd.limits import KIB
-from peerd.messages import U64, Message, PeerRef, Struct, message
+from peerd.messages import U64, BytesMax, Message, PeerRef, Struct, message
 from protocols.measurement.guarantee.interval import VALUE_MAX
 from protocols.measurement.guarantee.messages import Path, Seconds
-from protocols.measurement.guarantee.words import Measurement
+from protocols.measurement.guarantee.words import BoundClaim, Measurement
 from protocols.measurement.messages import READ_MAX, NotRead, Rate, ReadValue
+from protocols.measurement.names import FULL_NAME_LENGTH_MAX
 from protocols.measurement.placing.subtree import BITS_MAX, EXACT_MAX
 
 Proof = Annotated[bytes, Meta(max_length=limits.PROOF_BYTES_MAX)]
@@ -119,4 +120,21 @@ class MoveCaches(Message):
     moved: Annotated[tuple[MovedCache, ...], Meta(min_length=1, max_length=READ_MAX)]
 
 
-PLACING_MESSAGES: Final = (Subtree, ReadAlong, AlongRead, SpliceIn, MoveCaches)
+@message(0x0425, bytes_max=1 * KIB)
+class CheckClaim(Message):
+    """Is this true of a measurement of yours, as a cache says? It held ``age_s`` before this was said."""
+
+    name: Annotated[str, BytesMax(FULL_NAME_LENGTH_MAX)]
+    claim: BoundClaim
+    age_s: Seconds
+
+
+@message(0x0426, bytes_max=64)
+class ClaimChecked(Message):
+    """The answer to `CheckClaim`. Not ``is_known``: it was in another boot, or too long ago."""
+
+    is_known: bool
+    is_true: bool
+
+
+PLACING_MESSAGES: Final = (Subtree, ReadAlong, AlongRead, SpliceIn, MoveCaches, CheckClaim, ClaimChecked)
