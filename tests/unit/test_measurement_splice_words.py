@@ -118,14 +118,21 @@ def asked_of(spot: Spot, name: Measurement) -> SpliceIn:
     return question
 
 
-def test_who_answers_is_asked_to_go_on_by_a_node_that_held_nothing_before() -> None:
-    spot = Spot()
+def hold_over_tree(spot: Spot) -> None:
+    """Have a node hold a value that it has sought over T, and that its owner provides."""
     spot.plugin.splicing.seek([Want(cpu(LEFT_OWNER), 1.0)], 5.0)
     number = asked_of(spot, cpu(LEFT_OWNER)).number
     entry = CacheEntry(cpu(LEFT_OWNER), 1, 0, claim())
     way = (NodeId(ME), NodeId(LEFT), NodeId(LEFT_OWNER))
     boot, standing = spot.plugin.caching.boot, (StandingPromises(0.0, (1,)),)
     spot.host.deliver(CacheUpdate(1, boot, number, 0.0, (entry,), standing, path=way), peer(LEFT_OWNER))
+    assert cpu(LEFT_OWNER) in spot.plugin.caching.holder.held
+    spot.host.take_sent()
+
+
+def test_who_answers_is_asked_to_go_on_by_a_node_that_held_nothing_before() -> None:
+    spot = Spot()
+    hold_over_tree(spot)
     assert spot.plugin.splicing.hops(cpu(LEFT_OWNER)) == 2
     until = spot.host.time_s + spot.plugin.config.ask_interval + 2 * TICK_S
     while spot.host.time_s < until:
@@ -141,9 +148,7 @@ def test_who_answers_is_asked_to_go_on_by_a_node_that_held_nothing_before() -> N
 )
 def test_a_way_to_a_provider_that_cannot_be_is_refused_and_not_passed_on(path: tuple[int, ...]) -> None:
     spot = Spot()
-    spot.hold(cpu(LEFT_OWNER), 1.0)
-    spot.plugin.splicing.seek([Want(cpu(LEFT_OWNER), 1.0)], 5.0)
-    spot.host.take_sent()
+    hold_over_tree(spot)
     moved = MovedCache(cpu(LEFT_OWNER), tuple(NodeId(each) for each in path))
     with pytest.raises(ProtocolError, match="the way to a provider"):
         spot.host.deliver(MoveCaches(peer(RIGHT), (moved,)), peer(LEFT_OWNER))
@@ -152,9 +157,7 @@ def test_a_way_to_a_provider_that_cannot_be_is_refused_and_not_passed_on(path: t
 
 def test_a_holder_moves_only_when_its_provider_says_so() -> None:
     spot = Spot()
-    spot.hold(cpu(LEFT_OWNER), 1.0)
-    spot.plugin.splicing.seek([Want(cpu(LEFT_OWNER), 1.0)], 5.0)
-    spot.host.take_sent()
+    hold_over_tree(spot)
     word = MoveCaches(peer(RIGHT), (MovedCache(cpu(LEFT_OWNER), (NodeId(ME), NodeId(LEFT), NodeId(RIGHT))),))
     spot.host.deliver(word, peer(STRANGER))
     assert not spot.host.take_sent()
