@@ -211,8 +211,10 @@ class MeasurementQueries(Plugin):
 
     @handles(CacheUpdate)
     def _on_update(self, update: CacheUpdate, source: PeerRef) -> None:
+        self.splicing.heard(source.id, update)
         self._carry_out(self.caching.heard(source.id, update, self.host.now()))
-        self.splicing.heard(update)
+        if self.caching.holder.wanted:  # perhaps the first one that was sought over T, for which nobody was asked yet
+            self._keep_ticking()
         for entry in update.entries:
             if (held := self.caching.holder.held.get(entry.measurement)) is not None and held.provider == source.id:
                 self._know(source)
@@ -223,6 +225,7 @@ class MeasurementQueries(Plugin):
         self._is_ticking = False
         self._carry_out(self.caching.tick(self.host.now()))
         self.checks.tick(self.host.now())
+        self.splicing.tidy()
         holder, provider = self.caching.holder, self.caching.provider
         partners = provider.edges.keys() | holder.providers()
         self._partners = {node: peer for node, peer in self._partners.items() if node in partners}

@@ -131,8 +131,10 @@ class Readings(Part):
             known = [self._here(want, young_s, client) for want in wanted]
         for want, here in zip(wanted, known, strict=True):
             is_foreign = is_counted and want.measurement.owner != self._host.id
-            if is_foreign and (here is None or self._is_held(want.measurement)):
-                self._statistics.read(want, max_age_s)  # what is kept of the last answer costs nothing
+            if is_foreign and here is None:
+                self._statistics.read(want, max_age_s)
+            elif is_foreign and want.measurement in self._caching.holder.held:
+                self._statistics.read_held(want, max_age_s, self._host.now())
             if here is not None:
                 question.found += here
             elif len(self._asked) >= ASKED_MAX:
@@ -168,9 +170,6 @@ class Readings(Part):
             return None
         is_enough = kept.known.claim.interval.is_within(want.half_width)
         return [_Found(measurement, kept.known, kept.provider)] if is_enough else None
-
-    def _is_held(self, measurement: Measurement) -> bool:
-        return measurement in self._caching.holder.held
 
     def _own(self, measurement: Measurement) -> _Found | NoReading:
         known = self._caching.owner.known(measurement)

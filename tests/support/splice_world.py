@@ -147,7 +147,7 @@ class SpliceWorld:
             self.nodes[numbers[0]].splicing.seek([Want(self.cpu, HALF_WIDTH)], TERMS.update_s)
         elif what == "out":
             self.nodes[numbers[0]].wants_out = True
-            self.nodes[numbers[0]].splicing.decided((), (self.cpu,))
+            self.nodes[numbers[0]].splicing.decided((self.cpu,))
         elif what == "crash":
             self._crash(numbers[0])
         else:
@@ -168,8 +168,8 @@ class SpliceWorld:
             case CacheAsk():
                 self.carry_out(to, node.caching.asked(peer.id, message, self.now))
             case CacheUpdate():
+                node.splicing.heard(peer.id, message)
                 self.carry_out(to, node.caching.heard(peer.id, message, self.now))
-                node.splicing.heard(message)
             case SpliceIn() | MoveCaches():
                 getattr(node.splicing, Splicing.message_handlers[type(message)])(message, peer)
         self._leave(to)

@@ -66,7 +66,7 @@ def test_an_owner_says_of_its_own_samples_what_was_true() -> None:
 def test_a_cache_that_lies_is_found_and_its_owner_provides_from_then_on() -> None:
     simulation, plugins, violations = ring(24)
     reader, liar = plugins[1], plugins[2]
-    reader.watching.watch({"level": 0.4}, lambda entry: True, 30.0)
+    reader.watching.hold({"level": 0.4}, [each.host.id for each in plugins], 30.0)
     simulation.run_for(60)
     holder = reader.caching.holder
     owner = plugins[3].host.id

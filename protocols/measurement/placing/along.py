@@ -16,14 +16,13 @@ from peerd.api import Host, Part, handles, on_timer
 from peerd.errors import ProtocolError
 from peerd.ids import NodeId
 from peerd.lib.leases import at_most
-from peerd.messages import Message, PeerRef
+from peerd.messages import Message, PeerRef, encode_body
 from protocols.measurement.guarantee.caching import Caching
 from protocols.measurement.guarantee.messages import PATH_MAX
 from protocols.measurement.guarantee.words import Known, Measurement, Want
 from protocols.measurement.messages import READ_MAX, NotRead, ReadValue
 from protocols.measurement.placing.candidates import SquareRoutes
-from protocols.measurement.placing.messages import AlongRead, AlongWant, ReadAlong
-from protocols.measurement.placing.splicing import statement
+from protocols.measurement.placing.messages import COST_MAX, AlongRead, AlongWant, ReadAlong
 from protocols.measurement.placing.statistics import Statistics
 from protocols.measurement.placing.tree import RouteTree
 
@@ -36,6 +35,11 @@ DIRECT_COST: Final = 2.0
 EXPLORE: Final = 16
 """Every so many questions that are cheaper otherwise, T is tried again: somebody may cache by now."""
 _LATE: Final = "along"
+
+
+def statement(question: ReadAlong) -> bytes:
+    """What a reader signs: all that stays the same on the way, its address as well, since others answer there."""
+    return b"read along " + encode_body(replace(question, wants=(), path=(), cost=0.0, proof=b""))
 
 
 class FoundAlong(NamedTuple):
@@ -97,8 +101,8 @@ class ReadsAlong(Part):
             self._host.set_timer(_LATE, ANSWER_S, number)
             known = self._statistics.known
             along = [AlongWant(want.measurement, want.half_width, *known(want.measurement)) for want in some]
-            proof = self._host.sign(statement(b"read", me.id, number))
-            question = ReadAlong(me, number, max_age_s, tuple(along), (me.id,), 0.0, proof)
+            question = ReadAlong(me, number, max_age_s, tuple(along), (me.id,), 0.0, b"")
+            question = replace(question, proof=self._host.sign(statement(question)))
             nowhere = self._go_on(question, along, None)
             self._not_along(number, [want.measurement for want in nowhere])
 
@@ -114,19 +118,21 @@ class ReadsAlong(Part):
         if len(answer.updates) != len(answer.values):
             raise ProtocolError("malformed", "there is a rate for each value")
         found: list[FoundAlong] = []
+        missing = [each.measurement for each in answer.missing]
         messages = round(answer.cost * len(answer.values))
         for value, updates_s in zip(answer.values, answer.updates, strict=True):
             want = asked.wants.get(value.measurement)
             if want is None or not self._ways.may_answer(source.id, value.measurement.owner):
                 continue
             if not (value.claim.interval.is_within(want.half_width) or source.id == value.measurement.owner):
+                missing.append(value.measurement)
                 continue
             del asked.wants[value.measurement]
             known = Known(value.claim, asked.at - at_most(value.age_s))
             found.append(FoundAlong(value.measurement, known, source.id, messages))
             messages = 0
             self._statistics.paid(value.measurement, answer.cost, updates_s)
-        self._not_along(answer.number, [each.measurement for each in answer.missing])
+        self._not_along(answer.number, missing)
         if found:
             self.found(found)
 
@@ -157,27 +163,31 @@ class ReadsAlong(Part):
             raise ProtocolError("malformed", "the way of a question begins at who asks, ends here, and has no loop")
         if me in path:
             return  # T has changed meanwhile: the reader asks the owner
-        shared = question.cost + 1.0 / len(question.wants)
-        values, updates, rest = [], [], []
+        if not self._host.verify(question.reader.id, statement(question), question.proof):
+            if source.id != question.reader.id:
+                return  # who has passed it on may know another key of the reader's
+            raise ProtocolError("forged", "the reader has not signed this question")
+        shared = min(COST_MAX, question.cost + 1.0 / len(question.wants))
+        values, updates, rest, nowhere = [], [], [], []
         for want in question.wants:
             sought = Want(want.measurement, want.half_width)
-            if (value := self._here(sought, question.max_age_s)) is None:
+            if (value := self._here(sought, question.max_age_s)) is None and want.measurement.owner == me:
+                nowhere.append(want)
+            elif value is None:
                 self._statistics.read(sought, question.max_age_s, max(0.0, want.cost - shared), want.updates)
                 rest.append(want)
             else:  # what this reader paid the last time says nothing of what it would pay beyond
                 self._statistics.read(sought, question.max_age_s)
                 values.append(value)
                 updates.append(self.updates_s(sought))
-        nowhere = rest
         if len(path) < PATH_MAX - 1:
-            nowhere = self._go_on(replace(question, path=(*path, me), cost=shared), rest, source.id)
+            nowhere += self._go_on(replace(question, path=(*path, me), cost=shared), rest, source.id)
+        else:
+            nowhere += rest
         if not (values or nowhere):
             return
-        signed = statement(b"read", question.reader.id, question.number)
-        if not self._host.verify(question.reader.id, signed, question.proof):
-            raise ProtocolError("forged", "the reader has not signed this question")
         missing = tuple(NotRead(want.measurement, "T does not lead there") for want in nowhere)
-        cost = shared + 1.0 / (len(values) or 1)
+        cost = min(COST_MAX, shared + 1.0 / (len(values) or 1))
         self._send(question.reader, AlongRead(question.number, path, cost, tuple(values), tuple(updates), missing))
 
     def _go_on(self, question: ReadAlong, wants: Iterable[AlongWant], came_from: NodeId | None) -> list[AlongWant]:
@@ -196,9 +206,12 @@ class ReadsAlong(Part):
 
     def _here(self, want: Want, max_age_s: float) -> ReadValue | None:
         """What this node owns, or holds well enough."""
-        answer = self._caching.read(want.measurement, self._host.now(), "", max_age_s)
-        is_own = want.measurement.owner == self._host.id
-        if answer is None or answer.is_stale or not (is_own or answer.claim.interval.is_within(want.half_width)):
+        now = self._host.now()
+        if want.measurement.owner == self._host.id:  # nobody knows it better, however old it is
+            known = self._caching.fresh(want.measurement, now)
+            return None if known is None else ReadValue(want.measurement, known.claim, max(0.0, now - known.basis))
+        answer = self._caching.read(want.measurement, now, "", max_age_s)
+        if answer is None or answer.is_stale or not answer.claim.interval.is_within(want.half_width):
             return None
         return ReadValue(want.measurement, answer.claim, answer.age_s)
 

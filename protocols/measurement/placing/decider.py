@@ -53,7 +53,9 @@ class CacheDecider(Part):
         chosen = decide(foreign, config.cache_values, config.cache_updates, self._vouching_s)
         self._cached = {measurement: self._terms(candidate) for measurement, candidate in chosen.items()}
         self._wants.hold("cached", self._cached.values())
-        self._splicing.decided(chosen, cached - chosen.keys())
+        besides = [each for each in cached - chosen.keys() if self._wants.is_watched(each)]
+        self._wants.let_go("cached", besides)  # they go on to be held, and provided
+        self._splicing.decided(self._wants.cached() - chosen.keys())
         self._wants.let_go("cached", self._splicing.left(now))
         self._is_awake = bool(len(self.statistics)) or bool(self._wants.cached())
         if self._is_awake:

@@ -18,7 +18,9 @@ from protocols.measurement.names import FULL_NAME_LENGTH_MAX
 from protocols.measurement.placing.subtree import BITS_MAX, EXACT_MAX
 
 Proof = Annotated[bytes, Meta(max_length=limits.PROOF_BYTES_MAX)]
-Cost = Annotated[float, Meta(ge=0.0, le=1e6)]
+COST_MAX: Final = 1e6
+"""More is not said."""
+Cost = Annotated[float, Meta(ge=0.0, le=COST_MAX)]
 """Messages, or a share of one."""
 
 
@@ -54,7 +56,7 @@ AlongWants = Annotated[tuple[AlongWant, ...], Meta(min_length=1, max_length=READ
 class ReadAlong(Message):
     """READ (section 4.2.2): over T to whoever owns these or caches them; each answers the reader itself.
 
-    ``number``: of this question at its reader, who has signed both (`placing.along.statement`), so that nobody has
+    ``number``: of this question at its reader, who has signed it (`placing.along.statement`), so that nobody has
     answers sent to others. ``path``: from the reader on, without the node that gets this. ``cost``: of this question so
     far, in messages, for each of ``wants``.
     """
@@ -111,7 +113,7 @@ class MovedCache(Struct):
     path: Path
 
 
-@message(0x0424, bytes_max=32 * KIB)
+@message(0x0424, bytes_max=64 * KIB)
 class MoveCaches(Message):
     """A provider tells a holder who is to provide these from now on: a cache that has come in between (SPLICE_IN_OK of
     the paper), or, where it goes away itself, its own provider (SPLICE_OUT_OK)."""

@@ -17,8 +17,8 @@ from msgspec.structs import replace
 
 from peerd.api import Host, Part, handles, on_timer
 from peerd.errors import ProtocolError
-from peerd.ids import NodeId, id_to_bytes
-from peerd.messages import Message, PeerRef
+from peerd.ids import NodeId
+from peerd.messages import Message, PeerRef, encode_body
 from protocols.measurement.guarantee.caching import Caching
 from protocols.measurement.guarantee.effects import Effect, SendTo
 from protocols.measurement.guarantee.messages import PATH_MAX, CacheAsk, CacheUpdate
@@ -42,9 +42,9 @@ _AGAIN: Final = "splice_again"
 _RENEW: Final = "splice_renew"
 
 
-def statement(what: bytes, reader: NodeId, number: int) -> bytes:
-    """What a reader, or a holder, signs of a question that goes over T: others answer it on behalf of whoever asks."""
-    return b"measurement " + what + id_to_bytes(reader) + number.to_bytes(8, "big")
+def statement(question: SpliceIn) -> bytes:
+    """What a holder signs: all that stays the same on the way. Else who passes it on could end its other promises."""
+    return b"splice in " + encode_body(replace(question, wants=(), path=(), proof=b""))
 
 
 class Splicing(Part):
@@ -98,16 +98,18 @@ class Splicing(Part):
             ask = self._caching.seek(some, now, update_s)
             self._open[ask.number] = {want.measurement: want for want in some}, update_s, attempt
             self._host.set_timer(_SEEK, ANSWER_S, ask.number)
-            proof = self._host.sign(statement(b"splice", me.id, ask.number))
             along = tuple(
                 AlongWant(want.measurement, want.half_width, 0.0, self._statistics.updates_s(want.measurement))
                 for want in some
             )
-            question = SpliceIn(me, ask.boot, ask.number, ask.max_age_s, ask.update_s, along, (me.id,), proof)
+            path = (me.id,) if to is None else to.moved[0].path[:-1]
+            terms = (ask.boot, ask.number, ask.max_age_s, ask.update_s)
+            question = SpliceIn(me, *terms, along, path, b"", to is not None)
+            question = replace(question, proof=self._host.sign(statement(question)))
             if to is None:
                 self._go_on(question, along, None)
             else:
-                self._send(to.provider, replace(question, path=to.moved[0].path[:-1], is_move=True))
+                self._send(to.provider, question)
 
     def _go_on(self, question: SpliceIn, wants: Iterable[AlongWant], came_from: NodeId | None) -> None:
         """Over T, or where T has no way, to the owner itself."""
@@ -134,10 +136,12 @@ class Splicing(Part):
         for owner, some in of_owner.items():
             self._carry_out(self._caching.want(some, owner, self._host.now(), update_s))
 
-    def heard(self, update: CacheUpdate) -> None:
+    def heard(self, provider: NodeId, update: CacheUpdate) -> None:
         """A provider says something; perhaps it answers a SPLICE_IN."""
         if not update.path or update.asked not in self._open:
             return
+        if not _is_way(update.path, self._host.id, provider):
+            raise ProtocolError("malformed", "the way to a provider begins at its holder, ends there, and has no loop")
         wants, _, _ = self._open[update.asked]
         for entry in update.entries:
             if wants.pop(entry.measurement, None) is not None:
@@ -177,7 +181,7 @@ class Splicing(Part):
     def forget(self, measurements: Iterable[Measurement]) -> None:
         """They are not held any more."""
         for measurement in measurements:
-            for known in (self._sought, self._ways, self._holders, self._leaving, self._lost):
+            for known in (self._sought, self._ways, self._leaving):
                 known.pop(measurement, None)
 
     def hops(self, measurement: Measurement) -> int:
@@ -192,31 +196,34 @@ class Splicing(Part):
             sought, held = self._sought.get(moved.measurement), self._caching.holder.held.get(moved.measurement)
             if sought is None or held is None or held.provider != source.id or word.provider.id == me:
                 continue
+            if not _is_way(moved.path, me, word.provider.id):
+                raise ProtocolError("malformed", "the way to a provider begins at its holder, ends there, has no loop")
             if any(moved.measurement in wants for wants, _, _ in self._open.values()):
                 continue  # it is being looked for anyway
-            if len(moved.path) < 2 or moved.path[0] != me:
-                raise ProtocolError("malformed", "the way to a provider begins at its holder")
             self._seek((sought[0],), sought[1], 1, MoveCaches(word.provider, (moved,)))
 
     # As a provider, and on the way
 
     @handles(SpliceIn)
     def _on_splice_in(self, question: SpliceIn, source: PeerRef) -> None:
-        me, holder = self._host.id, question.holder
-        if len(set(question.path)) != len(question.path) or question.path[:1] != (holder.id,):
-            raise ProtocolError("malformed", "the way of a question begins at who asks, and has no loop")
-        if me in question.path:
+        me, holder, path = self._host.id, question.holder, question.path
+        is_way = 0 < len(path) < PATH_MAX and path[0] == holder.id and len(set(path)) == len(path)
+        if not is_way or source.id not in (path[-1], holder.id):
+            raise ProtocolError("malformed", "the way of a question begins at who asks, ends here, and has no loop")
+        if me in path:
             return  # T has changed meanwhile: it is sent again
+        if not self._host.verify(holder.id, statement(question), question.proof):
+            return
         now = self._host.now()
         for want in question.wants:
             cache = SeenCache(Want(want.measurement, want.half_width), question.update_s, want.updates, now)
             self._statistics.cache_below(holder.id, cache)
         mine = [want for want in question.wants if self._may_provide(want, question, now)]
-        if mine and self._host.verify(holder.id, statement(b"splice", holder.id, question.number), question.proof):
+        if mine:
             self._provide(question, mine, now)
-        rest = [want for want in question.wants if want not in mine]
-        if rest and len(question.path) < PATH_MAX - 1:
-            self._go_on(replace(question, path=(*question.path, me)), rest, source.id)
+        rest = [want for want in question.wants if want not in mine and want.measurement.owner != me]
+        if rest and len(path) < PATH_MAX - 1:
+            self._go_on(replace(question, path=(*path, me)), rest, source.id)
 
     def _may_provide(self, want: AlongWant, question: SpliceIn, now: float) -> bool:
         """Whether this node can, and is not itself about to leave, nor provided for by who asks."""
@@ -289,25 +296,38 @@ class Splicing(Part):
 
     # Going away
 
-    def decided(self, stay: Collection[Measurement], leave: Collection[Measurement]) -> None:
-        """These are to be cached here; those no more, as soon as who is below has another provider (SPLICE_OUT)."""
-        for measurement in stay:
-            self._leaving.pop(measurement, None)
+    def decided(self, leave: Collection[Measurement]) -> None:
+        """These, and no others, are to be held no more, as soon as who is below has another provider (SPLICE_OUT)."""
         moves: dict[tuple[NodeId, PeerRef], list[MovedCache]] = {}
         now, me = self._host.now(), self._host.id
+        self._leaving = {measurement: self._leaving.get(measurement, now + LEAVING_S) for measurement in leave}
         for measurement in leave:
-            self._leaving.setdefault(measurement, now + LEAVING_S)
             wanted = self._caching.holder.wanted.get(measurement)
             peer = None if wanted is None else self._peer_of(wanted.provider)
             if peer is None:
                 continue
-            own = self._ways.get(measurement, (me, peer.id))
+            own = self._ways.get(measurement, ())
+            own = own if _is_way(own, me, peer.id) else (me, peer.id)
             for node in self._widths(measurement):
                 way = (*self._holders.get(measurement, {}).get(node, (node,)), *own)
                 if len(way) <= PATH_MAX and len(set(way)) == len(way):
                     moves.setdefault((node, peer), []).append(MovedCache(measurement, way))
         self._tell(moves)
 
+    def tidy(self) -> None:
+        """Forget the ways of nodes to which nothing is promised any more."""
+        for measurement in list(self._holders):
+            widths = self._widths(measurement)
+            ways = {node: way for node, way in self._holders[measurement].items() if node in widths}
+            self._holders[measurement] = ways
+            if not ways:
+                del self._holders[measurement]
+
     def left(self, now: float) -> list[Measurement]:
         """Those that nobody holds from here any more, or that were waited for long enough."""
         return [each for each, until in self._leaving.items() if now >= until or not self._widths(each)]
+
+
+def _is_way(path: Sequence[NodeId], first: NodeId, last: NodeId) -> bool:
+    """Whether a path may be one from a node to another."""
+    return len(path) > 1 and (path[0], path[-1]) == (first, last) and len(set(path)) == len(path)

@@ -42,6 +42,8 @@ class SeenMeasurement:
     any reads."""
 
     reads: int = 0
+    counted_at: float = -EVER
+    """When a read of what is held here was counted, the last time."""
     reads_s: float = 0.0
     tightest: float = EVER
     youngest_s: float = EVER
@@ -88,16 +90,26 @@ class Statistics:
         """Measurements that anything is known of."""
         return len(self._seen)
 
-    def read(self, want: Want, max_age_s: float, cost: float = 0.0, hint_s: float = 0.0) -> None:
+    def read(
+        self, want: Want, max_age_s: float, cost: float = 0.0, hint_s: float = 0.0, *, is_counted: bool = True
+    ) -> None:
         """Somebody asks this node; the last time it cost so much beyond, if that is known."""
         seen = self._of(want.measurement)
         if seen is None:
             return
-        seen.reads += 1
+        seen.reads += is_counted
         seen.tightest = min(seen.tightest, want.half_width)
         seen.youngest_s = min(seen.youngest_s, max_age_s)
         if cost > 0.0:
             seen.cost, seen.hint_s = cost, hint_s
+
+    def read_held(self, want: Want, max_age_s: float, now: float) -> None:
+        """A client reads what this node holds. If it did not, the answer of one question would do for ``max_age_s``."""
+        seen = self._of(want.measurement)
+        if seen is not None:
+            is_counted = now - seen.counted_at >= max_age_s
+            seen.counted_at = now if is_counted else seen.counted_at
+            self.read(want, max_age_s, is_counted=is_counted)
 
     def paid(self, measurement: Measurement, cost: float, hint_s: float) -> None:
         """A READ by this node has cost so much, its share of what it had in common with others."""
@@ -136,7 +148,7 @@ class Statistics:
             seen.below = {
                 node: each for node, each in seen.below.items() if now - each.heard_at <= 2.0 * self._renewed_s
             }
-            if seen.reads:
+            if seen.tightest < EVER:
                 seen.half_width, seen.max_age_s = seen.tightest, seen.youngest_s
                 seen.tightest = seen.youngest_s = EVER
             if seen.half_width < EVER or seen.below:

@@ -38,14 +38,18 @@ class HeldWants:
         """What this node caches by its own decision."""
         return {measurement for measurement, why in self._of.items() if "cached" in why}
 
+    def is_watched(self, measurement: Measurement) -> bool:
+        """Whether clients need it here."""
+        return "watched" in self._of.get(measurement, ())
+
     def hold(self, why: Why, wants: Iterable[tuple[Want, float]]) -> None:
         """Hold these for this reason from now on, vouched for at least so often, seconds."""
         changed = []
         for want, update_s in wants:
             of = self._of.setdefault(want.measurement, {})
-            before = _strictest(of)
+            before = self._terms(of)
             of[why] = want.half_width, update_s
-            if _strictest(of) != before:
+            if self._terms(of) != before:
                 changed.append(want.measurement)
         self._place(changed)
 
@@ -54,13 +58,13 @@ class HeldWants:
         changed, gone = [], []
         for measurement in measurements:
             of = self._of.get(measurement, {})
-            before = _strictest(of)
+            before = self._terms(of)
             if of.pop(why, None) is None:
                 continue
             if not of:
                 del self._of[measurement]
                 gone.append(measurement)
-            elif _strictest(of) != before:
+            elif self._terms(of) != before:
                 changed.append(measurement)
         self._place(changed)
         if gone:
@@ -70,21 +74,21 @@ class HeldWants:
     def _place(self, measurements: Iterable[Measurement]) -> None:
         over_tree: dict[float, list[Want]] = {}
         direct: dict[tuple[NodeId, float], list[Want]] = {}
-        reasons = OVER_TREE.get(self._config.placing, ())
         for measurement in measurements:
-            of = self._of[measurement]
-            half_width, update_s = _strictest(of)
+            half_width, update_s, is_over_tree = self._terms(self._of[measurement])
             want = Want(measurement, half_width)
-            if of.keys() & reasons:
+            if is_over_tree:
                 over_tree.setdefault(update_s, []).append(want)
             else:
+                self._splicing.forget((measurement,))
                 direct.setdefault((measurement.owner, update_s), []).append(want)
         for update_s, wants in over_tree.items():
             self._splicing.seek(wants, update_s)
         for (owner, update_s), wants in direct.items():
             self._carry_out(self._caching.want(wants, owner, self._host.now(), update_s))
 
-
-def _strictest(of: dict[Why, tuple[float, float]]) -> tuple[float, float]:
-    widths, intervals = zip(*of.values(), strict=True) if of else ((), ())
-    return min(widths, default=float("inf")), min(intervals, default=float("inf"))
+    def _terms(self, of: dict[Why, tuple[float, float]]) -> tuple[float, float, bool]:
+        """Half-width and interval that do for all reasons, and whether one of them is a reason to seek it over T."""
+        widths, intervals = zip(*of.values(), strict=True) if of else ((), ())
+        is_over_tree = not of.keys().isdisjoint(OVER_TREE.get(self._config.placing, ()))
+        return min(widths, default=float("inf")), min(intervals, default=float("inf")), is_over_tree

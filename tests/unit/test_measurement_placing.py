@@ -1,0 +1,422 @@
+"""What decides where measurements are cached: subtree filters, statistics, decisions, reasons. Pure, or nearly so."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from random import Random
+from typing import cast
+
+import pytest
+from hypothesis import given, strategies as st
+
+from peerd.ids import NodeId
+from peerd.testing.host import FakeHost, peer, through_the_wire
+from protocols.measurement.config import MeasurementConfig
+from protocols.measurement.guarantee.caching import Caching
+from protocols.measurement.guarantee.effects import Effect, SendTo
+from protocols.measurement.guarantee.interval import Interval, around
+from protocols.measurement.guarantee.messages import CacheAsk
+from protocols.measurement.guarantee.words import Measurement, Terms, Want
+from protocols.measurement.placing import statistics as statistics_module
+from protocols.measurement.placing.deciding import PAYS_WITHIN_S, SPLICE_MESSAGES, STAYS, benefit, decide
+from protocols.measurement.placing.messages import Subtree
+from protocols.measurement.placing.rates import updates_s
+from protocols.measurement.placing.splicing import Splicing
+from protocols.measurement.placing.statistics import CacheCandidate, SeenCache, Statistics
+from protocols.measurement.placing.subtree import (
+    BITS_A_NODE,
+    BITS_MAX,
+    BITS_MIN,
+    EXACT_MAX,
+    SubtreeFilter,
+    bloom_size,
+    joined,
+)
+from protocols.measurement.placing.wants import HeldWants, Why
+from protocols.measurement.plugin import MeasurementQueries
+
+OWNER = NodeId(9)
+CPU = Measurement(OWNER, "cpu")
+RENEWED_S = 100.0
+
+
+def node_ids(count: int, seed: int = 0) -> list[NodeId]:
+    """Ids as they are: hashes."""
+    rng = Random(seed)
+    return [NodeId(rng.getrandbits(128)) for _ in range(count)]
+
+
+# Subtree filters
+
+
+@st.composite
+def trees(draw: st.DrawFn) -> tuple[SubtreeFilter, list[NodeId]]:
+    """The filter of some tree whose nodes take the ring for larger or smaller, and the nodes that are in it."""
+    own, members = NodeId(draw(st.integers(0, 2**128 - 1))), []
+    below = []
+    for _ in range(draw(st.integers(0, 3))):
+        few = node_ids(draw(st.integers(0, 2 * EXACT_MAX)), draw(st.integers(0, 2**32)))
+        leaf = joined(NodeId(0), [SubtreeFilter(frozenset({each})) for each in few], draw(st.integers(1, 60_000)))
+        members += [NodeId(0), *few]
+        below.append(leaf)
+    return joined(own, below, draw(st.integers(1, 60_000))), [own, *members]
+
+
+@given(st.lists(trees(), max_size=3), st.integers(1, 60_000))
+def test_nobody_who_is_below_is_ever_missing(children: list[tuple[SubtreeFilter, list[NodeId]]], nodes: int) -> None:
+    whole = joined(NodeId(1), [below for below, _ in children], nodes)
+    for member in (NodeId(1), *(member for _, members in children for member in members)):
+        assert member in whole
+
+
+@given(trees())
+def test_a_filter_is_the_same_for_who_hears_of_it(tree: tuple[SubtreeFilter, list[NodeId]]) -> None:
+    below, _ = tree
+    word = through_the_wire(Subtree(tuple(below.ids), below.bits.to_bytes(below.size // 8, "little")))
+    assert isinstance(word, Subtree)
+    plugin = MeasurementQueries(MeasurementConfig.model_validate({"system": False, "placing": "tree"}), [])
+    host = FakeHost(1, plugin)
+    host.deliver(word, peer(7))
+    assert plugin.tree.below() == joined(host.id, [below], host.estimated_ring_size())
+
+
+def test_a_few_are_named_and_nobody_else_is_taken_to_be_there() -> None:
+    ids = node_ids(EXACT_MAX)
+    few = joined(ids[0], [SubtreeFilter(frozenset(ids[1:]))], 1e6)
+    assert (few.ids, few.size, len(few)) == (frozenset(ids), 0, EXACT_MAX)
+    assert not any(other in few for other in node_ids(1000, 1))
+    more = joined(NodeId(5), [few], 1e6)
+    assert not more.ids and more.size == BITS_MAX
+
+
+@pytest.mark.parametrize("nodes", [256, 1024, 4096])
+def test_one_in_a_thousand_is_taken_to_be_where_it_is_not_if_the_whole_ring_is_below(nodes: int) -> None:
+    ids = node_ids(nodes)
+    parts = [SubtreeFilter(frozenset(ids[first : first + 64])) for first in range(0, nodes, 64)]
+    whole = joined(ids[0], parts, nodes)
+    assert whole.size == BITS_A_NODE * nodes
+    strangers = node_ids(20_000, 1)
+    wrong = sum(other in whole for other in strangers) / len(strangers)
+    assert 0.0003 < wrong < 0.002
+    assert abs(len(whole) - nodes) < 0.35 * nodes, "about so many"
+
+
+def test_a_filter_grows_with_the_ring_and_what_is_made_larger_is_not_more_wrong() -> None:
+    assert [bloom_size(nodes) for nodes in (1, 256, 257, 1e9)] == [BITS_MIN, BITS_MIN, 2 * BITS_MIN, BITS_MAX]
+    ids = node_ids(200)
+    small = joined(ids[0], [SubtreeFilter(frozenset(ids[1:]))], 256)
+    large = joined(ids[0], [small], 10_000)
+    assert (small.size, large.size) == (BITS_MIN, bloom_size(10_000))
+    strangers = node_ids(5000, 1)
+    assert [other in large for other in strangers] == [other in small for other in strangers]
+
+
+def test_an_empty_filter_has_nobody_and_a_full_one_everybody() -> None:
+    assert not any(other in SubtreeFilter() for other in node_ids(10))
+    full = SubtreeFilter(frozenset(), (1 << 8) - 1, 8)
+    assert all(other in joined(NodeId(1), [full], 5000) for other in node_ids(100))
+    assert "no id" not in full
+
+
+# Statistics
+
+
+def statistics() -> Statistics:
+    """Of a node that was asked for nothing yet."""
+    return Statistics(RENEWED_S, lambda: None)
+
+
+def only(found: list[CacheCandidate]) -> CacheCandidate:
+    """The one that there is."""
+    [candidate] = found
+    return candidate
+
+
+def test_a_rate_follows_what_was_asked_and_is_forgotten() -> None:
+    known = statistics()
+    for _ in range(32):
+        known.read(Want(CPU, 1.0), 8.0)
+    assert only(known.candidates(16.0, 16.0, ())).reads_s == pytest.approx(1.0), "half of two a second"
+    for _ in range(32):
+        known.read(Want(CPU, 1.0), 8.0)
+    assert only(known.candidates(32.0, 16.0, ())).reads_s == pytest.approx(1.5)
+    periods = 0
+    while len(known):
+        known.candidates(48.0 + 16.0 * periods, 16.0, ())
+        periods += 1
+    assert periods == 11, "1.5 halved until it is less than a thousandth"
+    assert known.known(CPU) == (0.0, 0.0)
+
+
+def test_what_is_cached_is_not_forgotten_before_it_is_cached_no_more() -> None:
+    known = statistics()
+    known.read(Want(CPU, 1.0), 8.0)
+    for period in range(50):
+        known.candidates(16.0 * period, 16.0, (CPU,))
+    assert len(known) == 1
+    known.candidates(0.0, 16.0, ())
+    assert not len(known)
+
+
+def test_widths_and_ages_are_those_of_the_last_period_in_which_anybody_read() -> None:
+    known = statistics()
+    known.read(Want(CPU, 3.0), 8.0)
+    known.read(Want(CPU, 2.0), 10.0)
+    first = only(known.candidates(16.0, 16.0, ()))
+    assert (first.want, first.update_s) == (Want(CPU, 2.0), 4.0)
+    quiet = only(known.candidates(32.0, 16.0, ()))
+    assert (quiet.want, quiet.update_s) == (Want(CPU, 2.0), 4.0)
+    known.read(Want(CPU, 5.0), 30.0)
+    later = only(known.candidates(48.0, 16.0, ()))
+    assert (later.want, later.update_s) == (Want(CPU, 5.0), 15.0)
+
+
+def test_what_a_read_costs_beyond_is_what_somebody_has_paid() -> None:
+    known = statistics()
+    known.paid(CPU, 9.0, 9.0)
+    assert not len(known), "nobody has asked for it here"
+    known.read(Want(CPU, 1.0), 8.0)
+    assert known.known(CPU) == (0.0, 0.0)
+    known.read(Want(CPU, 1.0), 8.0, 3.0, 0.25)
+    known.read(Want(CPU, 1.0), 8.0)
+    assert known.known(CPU) == (3.0, 0.25), "who knows of no cost says nothing of it"
+    candidate = only(known.candidates(16.0, 16.0, ()))
+    assert (candidate.cost, candidate.updates_s) == (3.0, 0.25)
+    known.paid(CPU, 2.0, 0.5)
+    assert known.known(CPU) == (2.0, 0.5)
+
+
+def test_reads_of_what_is_held_count_no_more_than_the_questions_that_they_save() -> None:
+    known = statistics()
+    for second in range(160):
+        known.read_held(Want(CPU, 1.0 + second % 3), 8.0 + second % 5, float(second))
+    candidate = only(known.candidates(160.0, 160.0, (CPU,)))
+    assert 0.5 * 13 / 160 < candidate.reads_s < 0.5 * 20 / 160, "one in eight seconds or more, not one a second"
+    assert (candidate.want.half_width, candidate.update_s) == (1.0, 4.0), "all of them are served"
+
+
+def test_updates_are_counted_while_it_is_cached_and_are_a_hint_before() -> None:
+    known = statistics()
+    known.read(Want(CPU, 1.0), 8.0, 3.0, 0.25)
+    known.updated(Measurement(OWNER, "other"))
+    for _ in range(32):
+        known.updated(CPU)
+    assert only(known.candidates(16.0, 16.0, (CPU,))).updates_s == pytest.approx(1.0)
+    assert known.updates_s(CPU) == pytest.approx(1.0)
+    assert only(known.candidates(32.0, 16.0, ())).updates_s == 0.25
+    assert known.updates_s(CPU) == 0.0
+
+
+def test_caches_below_count_until_they_have_not_been_heard_of_twice() -> None:
+    known = statistics()
+    known.read(Want(CPU, 4.0), 60.0, 3.0, 0.1)
+    known.cache_below(NodeId(2), SeenCache(Want(CPU, 2.0), 5.0, 0.5, 10.0))
+    known.cache_below(NodeId(3), SeenCache(Want(CPU, 1.0), 9.0, 0.75, 20.0))
+    candidate = only(known.candidates(21.0, 16.0, ()))
+    assert (candidate.want, candidate.update_s) == (Want(CPU, 1.0), 5.0), "so that it can provide for all"
+    assert (candidate.below_s, candidate.updates_s) == (1.25, 0.75)
+    known.cache_below(NodeId(3), SeenCache(Want(CPU, 1.5), 9.0, 0.25, 30.0))
+    assert only(known.candidates(31.0, 16.0, ())).below_s == 0.75, "it has said it anew"
+    alone = only(known.candidates(10.0 + 2 * RENEWED_S + 1.0, 16.0, ()))
+    assert (alone.want.half_width, alone.below_s) == (1.5, 0.25)
+    for period in range(20):
+        known.candidates(500.0 + 16.0 * period, 16.0, ())
+    assert not len(known)
+
+
+def test_statistics_and_the_caches_below_have_their_limits(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(statistics_module, "SEEN_MAX", 3)
+    monkeypatch.setattr(statistics_module, "CHILDREN_MAX", 2)
+    woken: list[None] = []
+    known = Statistics(RENEWED_S, lambda: woken.append(None))
+    for number in range(5):
+        known.read(Want(Measurement(OWNER, f"m{number}"), 1.0), 8.0)
+    assert len(known) == len(woken) == 3
+    first = Measurement(OWNER, "m0")
+    for holder in (2, 3, 4, 2):
+        known.cache_below(NodeId(holder), SeenCache(Want(first, 1.0), 5.0, 1.0, 0.0))
+    of = {each.want.measurement: each for each in known.candidates(1.0, 1.0, ())}
+    assert of[first].below_s == 2.0
+
+
+# Deciding
+
+
+def candidate(
+    name: str = "cpu",
+    reads_s: float = 1.0,
+    cost: float = 2.0,
+    updates_s: float = 0.1,
+    below_s: float = 0.0,
+    *,
+    is_cached: bool = False,
+) -> CacheCandidate:
+    """A measurement that is worth it, unless it is said otherwise."""
+    return CacheCandidate(Want(Measurement(OWNER, name), 1.0), 5.0, reads_s, cost, updates_s, below_s, is_cached)
+
+
+rates = st.floats(0.0, 10.0)
+candidates = st.lists(
+    st.builds(candidate, st.uuids().map(str), rates, rates, rates, rates, is_cached=st.booleans()), max_size=12
+)
+
+
+@given(candidates, st.integers(0, 6), st.floats(0.1, 20.0), st.floats(0.0, 2.0))
+def test_budgets_are_kept_and_nothing_is_cached_that_costs_more_than_it_saves(
+    several: list[CacheCandidate], values_max: int, updates_max: float, vouching_s: float
+) -> None:
+    chosen = decide(several, values_max, updates_max, lambda each: vouching_s)
+    assert len(chosen) <= values_max
+    assert sum(each.below_s for each in chosen.values()) <= updates_max
+    for measurement, each in chosen.items():
+        assert measurement == each.want.measurement
+        least = 0.0 if each.is_cached else SPLICE_MESSAGES / PAYS_WITHIN_S
+        assert benefit(each, vouching_s) > least
+
+
+@given(candidates, st.integers(0, 6), st.floats(0.1, 20.0))
+def test_what_is_left_out_had_no_room_beside_what_is_better(
+    several: list[CacheCandidate], values_max: int, updates_max: float
+) -> None:
+    chosen = decide(several, values_max, updates_max, lambda each: 0.0)
+
+    def utility(each: CacheCandidate) -> float:
+        return benefit(each, 0.0) / (each.below_s / updates_max + 1 / values_max) * (STAYS if each.is_cached else 1.0)
+
+    for each in several if values_max else ():
+        least = 0.0 if each.is_cached else SPLICE_MESSAGES / PAYS_WITHIN_S
+        if each.want.measurement in chosen or benefit(each, 0.0) <= least:
+            continue
+        better = [other for other in chosen.values() if utility(other) >= utility(each)]
+        is_full = len(better) == values_max
+        assert is_full or sum(other.below_s for other in better) + each.below_s > updates_max
+
+
+def test_what_is_cached_counts_for_more_than_what_may_replace_it() -> None:
+    here = candidate("here", 1.0, is_cached=True)
+    little_better, much_better = candidate("new", 1.1), candidate("new", 1.5)
+    assert set(decide([little_better, here], 1, 10.0, lambda each: 0.0)) == {here.want.measurement}
+    assert set(decide([much_better, here], 1, 10.0, lambda each: 0.0)) == {much_better.want.measurement}
+
+
+def test_a_cache_that_saves_a_little_stays_and_is_not_made() -> None:
+    little = SPLICE_MESSAGES / PAYS_WITHIN_S / 2
+    for is_cached in (True, False):
+        some = candidate(reads_s=little, cost=1.0, updates_s=0.0, is_cached=is_cached)
+        assert bool(decide([some], 10, 10.0, lambda each: 0.0)) is is_cached
+
+
+def test_updates_for_those_below_are_a_benefit_and_take_of_the_budget() -> None:
+    between = candidate("between", 0.0, 0.0, 1.0, 3.0)
+    assert benefit(between, 0.5) == 1.5
+    dear = candidate("dear", 3.0, 1.0, 0.0, 6.0)
+    cheap = candidate("cheap", 8.0, 1.0, 0.0, 0.0)
+    assert list(decide([dear, cheap], 10, 5.0, lambda each: 0.0)) == [cheap.want.measurement]
+    assert set(decide([dear, cheap], 10, 6.0, lambda each: 0.0)) == {cheap.want.measurement, dear.want.measurement}
+
+
+# Rates
+
+
+@given(
+    st.lists(st.floats(-100, 100), max_size=60),
+    st.floats(0.0, 50.0),
+    st.floats(0.1, 5.0),
+)
+def test_a_rate_is_that_of_a_holder_of_such_bounds(values: list[float], half_width: float, step_s: float) -> None:
+    samples = [(10.0 + step_s * number, value) for number, value in enumerate(values)]
+    updates, bounds = 0, None
+    for _, value in samples:
+        if bounds is None:
+            bounds = (value - half_width, value + half_width)
+        elif not bounds[0] <= value <= bounds[1]:
+            bounds = (value - half_width, value + half_width)
+            updates += 1
+    expected = updates / (step_s * (len(values) - 1)) if len(values) > 1 else 0.0
+    assert updates_s(samples, half_width) == pytest.approx(expected)
+
+
+def test_a_rate_of_nothing_is_none_and_of_samples_at_one_moment_it_is_finite() -> None:
+    assert updates_s([], 1.0) == updates_s([(1.0, 5.0)], 1.0) == 0.0
+    assert updates_s([(1.0, 5.0), (1.0, 7.0)], 1.0) == pytest.approx(1000.0)
+    assert around(Interval(5.0, 5.0), 5.0, 1.0).holds(6.0)
+
+
+# Reasons to hold a value
+
+
+class NoSplicing:
+    """Notes what is sought over T."""
+
+    def __init__(self) -> None:
+        self.sought: dict[Measurement, tuple[Want, float]] = {}
+
+    def seek(self, wants: Iterable[Want], update_s: float) -> None:
+        self.sought |= {want.measurement: (want, update_s) for want in wants}
+
+    def forget(self, measurements: Iterable[Measurement]) -> None:
+        for measurement in measurements:
+            self.sought.pop(measurement, None)
+
+
+class Reasons:
+    """A node's reasons, and what it asks for because of them."""
+
+    def __init__(self, placing: str) -> None:
+        self.splicing, self.effects = NoSplicing(), list[Effect]()
+        self.caching = Caching(NodeId(1), 1, Terms())
+        config = MeasurementConfig.model_validate({"placing": placing})
+        splicing = cast(Splicing, self.splicing)
+        self.wants = HeldWants(FakeHost(1), config, self.caching, splicing, self.effects.extend)
+
+    def asked(self) -> list[tuple[float, float]]:
+        """Half-widths and intervals of all that owners were asked for, since the last time."""
+        effects, self.effects[:] = list(self.effects), []
+        asks = [each.message for each in effects if isinstance(each, SendTo) and isinstance(each.message, CacheAsk)]
+        return [(want.half_width, ask.update_s) for ask in asks for want in ask.wants]
+
+
+def test_a_value_is_held_as_the_stricter_of_two_reasons_wants_it() -> None:
+    reasons = Reasons("owners")
+    reasons.wants.hold("watched", [(Want(CPU, 2.0), 4.0)])
+    assert reasons.asked() == [(2.0, 4.0)]
+    reasons.wants.hold("cached", [(Want(CPU, 3.0), 1.0)])
+    assert reasons.asked() == [(2.0, 1.0)], "the narrower bounds, the shorter interval"
+    reasons.wants.hold("cached", [(Want(CPU, 1.0), 1.0)])
+    assert reasons.asked() == [(1.0, 1.0)]
+    reasons.wants.hold("watched", [(Want(CPU, 2.5), 4.0)])
+    assert reasons.asked() == [], "nothing has changed"
+    assert reasons.wants.cached() == {CPU}
+    reasons.wants.let_go("cached", [CPU])
+    assert reasons.asked() == [(2.5, 4.0)]
+    assert reasons.wants.cached() == set()
+    assert CPU in reasons.caching.holder.wanted
+    reasons.wants.let_go("watched", [CPU])
+    assert not reasons.caching.holder.wanted
+    reasons.effects.clear()
+    reasons.wants.let_go("watched", [CPU])
+    assert not reasons.effects
+
+
+@pytest.mark.parametrize(
+    ("placing", "over_tree"), [("owners", set()), ("tree", {"watched", "cached"}), ("auto", {"cached"})]
+)
+def test_where_a_value_is_sought_goes_by_the_placing_and_the_reason(placing: str, over_tree: set[str]) -> None:
+    whys: tuple[Why, ...] = ("watched", "cached")
+    for why in whys:
+        reasons = Reasons(placing)
+        reasons.wants.hold(why, [(Want(CPU, 2.0), 4.0)])
+        is_sought = why in over_tree
+        assert bool(reasons.splicing.sought) is is_sought
+        assert bool(reasons.asked()) is not is_sought
+
+
+def test_a_watched_value_that_is_cached_as_well_is_sought_over_the_tree_however_strict_the_watch() -> None:
+    reasons = Reasons("auto")
+    reasons.wants.hold("watched", [(Want(CPU, 1.0), 1.0)])
+    reasons.wants.hold("cached", [(Want(CPU, 2.0), 4.0)])
+    assert reasons.splicing.sought == {CPU: (Want(CPU, 1.0), 1.0)}
+    reasons.asked()
+    reasons.wants.let_go("cached", [CPU])
+    assert not reasons.splicing.sought
+    assert reasons.asked() == [(1.0, 1.0)], "the owner is asked again, which is quicker where bounds break"
