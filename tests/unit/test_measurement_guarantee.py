@@ -347,3 +347,25 @@ def test_the_centre_is_where_fewer_updates_are() -> None:
         walk.append(walk[-1] + 0.1 * step + 0.02)
     assert updates(noise, Centre(0.0), 1.5) < 0.6 * updates(noise, None, 1.5)
     assert updates(walk, Centre(0.0), 1.5) <= 1.1 * updates(walk, None, 1.5)
+
+
+def test_what_is_not_wanted_any_more_ends_though_bounds_have_broken_meanwhile() -> None:
+    """A promise that was made anew while the word that it is not wanted was under way was kept by its provider."""
+    owner, holder = Caching(NodeId(1), 1, Terms()), Caching(NodeId(2), 1, Terms())
+    cpu = Measurement(NodeId(1), "cpu")
+    owner.sampled({"cpu": 0.0}, 10.0, 10.0)
+    [asked] = holder.want([Want(cpu, 1.0)], NodeId(1), 10.0)
+    assert isinstance(asked, SendTo) and isinstance(asked.message, CacheAsk)
+    [told] = owner.asked(NodeId(2), asked.message, 10.0)
+    assert isinstance(told, SendTo) and isinstance(told.message, CacheUpdate)
+    holder.heard(NodeId(1), told.message, 10.0)
+    [stop] = [each for each in holder.unwant([cpu], 11.0) if isinstance(each, SendTo)]
+    [late] = [each for each in owner.sampled({"cpu": 50.0}, 11.0, 11.0) if isinstance(each, SendTo)]
+    assert isinstance(stop.message, CacheAsk) and isinstance(late.message, CacheUpdate)
+    owner.asked(NodeId(2), stop.message, 11.0)
+    assert not owner.provider.edges[NodeId(2)].guarantees
+    assert not [each for each in owner.sampled({"cpu": 0.0}, 12.0, 12.0) if isinstance(each, SendTo)]
+    holder.tick(12.0)
+    holder.heard(NodeId(1), late.message, 12.0)
+    [again] = [each for each in holder.tick(12.5) if isinstance(each, SendTo)]  # should the first have been lost
+    assert isinstance(again.message, CacheAsk) and again.message.unwanted == (cpu,)

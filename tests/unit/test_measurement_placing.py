@@ -18,7 +18,7 @@ from protocols.measurement.guarantee.interval import Interval, around
 from protocols.measurement.guarantee.messages import CacheAsk
 from protocols.measurement.guarantee.words import Measurement, Terms, Want
 from protocols.measurement.placing import statistics as statistics_module
-from protocols.measurement.placing.deciding import PAYS_WITHIN_S, SPLICE_MESSAGES, STAYS, benefit, decide
+from protocols.measurement.placing.deciding import PAYS_WITHIN_S, RELIEF, SPLICE_MESSAGES, STAYS, benefit, decide
 from protocols.measurement.placing.messages import Subtree
 from protocols.measurement.placing.rates import updates_s
 from protocols.measurement.placing.splicing import Splicing
@@ -308,7 +308,7 @@ def test_a_cache_that_saves_a_little_stays_and_is_not_made() -> None:
 
 def test_updates_for_those_below_are_a_benefit_and_take_of_the_budget() -> None:
     between = candidate("between", 0.0, 0.0, 1.0, 3.0)
-    assert benefit(between, 0.5) == 1.5
+    assert benefit(between, 0.5) == pytest.approx(3.0 * RELIEF - 1.5)
     dear = candidate("dear", 3.0, 1.0, 0.0, 6.0)
     cheap = candidate("cheap", 8.0, 1.0, 0.0, 0.0)
     assert list(decide([dear, cheap], 10, 5.0, lambda each: 0.0)) == [cheap.want.measurement]

@@ -19,6 +19,8 @@ from protocols.measurement.guarantee.effects import Effect, ProviderLost, SendTo
 from protocols.measurement.guarantee.messages import WANTED_MAX, CacheAsk, CacheEntry, CacheUpdate
 from protocols.measurement.guarantee.words import BoundClaim, Known, Measurement, Terms, Want
 
+STOP_S: Final = 1.0
+"""A provider hears so soon that something of it is not wanted any more: else it sends updates for nothing."""
 NEVER: Final = float("-inf")
 
 
@@ -43,7 +45,10 @@ class ProviderEdge:
     asked_at: float = NEVER
     promises: dict[int, Measurement] = field(default_factory=dict)
     """What this node holds of it, by the numbers of its promises in its boot."""
-    drops: set[int] = field(default_factory=set)
+    unknown: set[int] = field(default_factory=set)
+    """Promises of it that this node does not know."""
+    unwanted: dict[Measurement, None] = field(default_factory=dict)
+    """What it may still promise, and this node wants no more, or from another one."""
 
 
 SOUGHT_MAX: Final = 256
@@ -136,7 +141,7 @@ class Holder:
             self._sought.pop(measurement, None)
             wanted, held = self._forget_wanted(measurement), self.held.get(measurement)
             if held is not None:
-                self._let_go(held)
+                self._let_go(measurement, held)
                 del self.held[measurement]
             for provider in dict.fromkeys(each.provider for each in (wanted, held) if each is not None):
                 providers[provider] = None
@@ -148,11 +153,11 @@ class Holder:
         provider = measurement.owner if wanted is None else wanted.provider
         return len(self._wanted_of.get(provider, ()))
 
-    def _let_go(self, held: HeldValue) -> None:
+    def _let_go(self, measurement: Measurement, held: HeldValue) -> None:
         """Its provider need not keep this promise any more."""
         up = self._up(held.provider)
         if up.boot == held.boot and up.promises.pop(held.number, None) is not None:
-            up.drops.add(held.number)
+            up.unwanted[measurement] = None
 
     def _forget_wanted(self, measurement: Measurement) -> WantedValue | None:
         wanted = self.wanted.pop(measurement, None)
@@ -172,23 +177,27 @@ class Holder:
             return True
         return not held.claim.interval.is_within(wanted.half_width)
 
+    def _is_wanted_of(self, measurement: Measurement, provider: NodeId) -> bool:
+        wanted = self.wanted.get(measurement)
+        return wanted is not None and wanted.provider == provider
+
     def _ask(self, provider: NodeId, now: float) -> list[Effect]:
         """Ask a provider for all that is wanted and lacking, and to go on with the rest."""
         up = self._up(provider)
         theirs = [(each, self.wanted[each]) for each in self._wanted_of.get(provider, ())]
         lacking = [Want(each, wanted.half_width) for each, wanted in theirs if self._lacks(each, wanted, up.boot)]
         often_s = min((wanted.update_s for _, wanted in theirs), default=self._terms.update_s)
-        drops = sorted(up.drops)
-        up.drops.clear()
+        unknown, unwanted = sorted(up.unknown), [each for each in up.unwanted if not self._is_wanted_of(each, provider)]
+        up.unknown.clear()
+        up.unwanted.clear()
         up.asked_at = now
         asks: list[Effect] = []
-        for first in range(0, max(len(lacking), len(drops), 1), WANTED_MAX):
+        for first in range(0, max(len(lacking), len(unknown), len(unwanted), 1), WANTED_MAX):
             self._numbers += 1
             up.asks.note(self._numbers, now)
-            wants, unwanted = lacking[first : first + WANTED_MAX], drops[first : first + WANTED_MAX]
-            max_age_s = self._terms.max_age_s
-            ask = CacheAsk(self._boot, self._numbers, max_age_s, often_s, tuple(wants), tuple(unwanted))
-            asks.append(SendTo(provider, ask))
+            part = slice(first, first + WANTED_MAX)
+            some = tuple(lacking[part]), tuple(unknown[part]), tuple(unwanted[part])
+            asks.append(SendTo(provider, CacheAsk(self._boot, self._numbers, self._terms.max_age_s, often_s, *some)))
         return asks
 
     # Hearing
@@ -198,13 +207,17 @@ class Holder:
         done = Heard([], [], [])
         if word.holder_boot == self._boot and (asked_at := self._sought_at.get(word.asked)) is not None:
             self._found(provider, word, asked_at)
+        if word.holder_boot != self._boot:
+            return done
+        if word.entries:  # also of one from which nothing is wanted: it is told so
+            self._up(provider)
         up = self._edges.get(provider)
-        if up is None or word.holder_boot != self._boot or word.boot < up.boot:
+        if up is None or word.boot < up.boot:
             return done
         is_behind = word.boot > up.boot > 0
         if word.boot > up.boot:
             up.promises.clear()
-            up.drops.clear()
+            up.unknown.clear()
         up.boot = word.boot
         said_at = up.asks.said_at(word.asked, word.since_s)
         ages = {} if said_at is None else {number: each.age_s for each in word.standing for number in each.numbers}
@@ -243,7 +256,7 @@ class Holder:
             return False
         lacks = any(self._lacks(each, self.wanted[each], up.boot) for each in self._wanted_of.get(provider, ()))
         if not lacks:
-            up.drops.update(unknown)  # nobody wants them here: what was to say so was lost
+            up.unknown.update(unknown)  # nobody wants them here: what was to say so was lost
         return lacks
 
     def _renew(self, measurement: Measurement, basis: float, done: Heard) -> None:
@@ -264,7 +277,7 @@ class Holder:
         wanted, held, up = self.wanted.get(entry.measurement), self.held.get(entry.measurement), self._up(provider)
         is_here = held is not None and (held.provider, held.boot) == (provider, boot)
         if wanted is None or (wanted.provider != provider and not is_here):
-            up.drops.add(entry.number)
+            up.unwanted[entry.measurement] = None
             return
         if held is not None and is_here and entry.number < held.number + held.vouched:
             return  # it has this one, or a later one
@@ -275,7 +288,7 @@ class Holder:
         if held is not None and is_here:
             up.promises.pop(held.number, None)
         elif held is not None:
-            self._let_go(held)
+            self._let_go(entry.measurement, held)
         is_continuous = held is not None and is_here and held.vouched and held.number == entry.follows
         self.held[entry.measurement] = HeldValue(provider, boot, entry.number, entry.claim, NEVER)
         up.promises[entry.number] = entry.measurement
@@ -301,7 +314,9 @@ class Holder:
         providers = self.providers()
         self._edges = {provider: edge for provider, edge in self._edges.items() if provider in providers}
         for provider in providers:
-            if now - self._up(provider).asked_at >= self._terms.ask_s:
+            up = self._up(provider)
+            is_to_stop = bool(up.unknown or up.unwanted) and now - up.asked_at >= STOP_S
+            if is_to_stop or now - up.asked_at >= self._terms.ask_s:
                 done.effects.extend(self._ask(provider, now))
         return done
 
@@ -315,7 +330,7 @@ class Holder:
             if held.vouched:
                 yield held.provider
         for provider, up in self._edges.items():
-            if up.drops:
+            if up.unknown or up.unwanted:
                 yield provider
 
     def known(self, measurement: Measurement) -> Known | None:

@@ -29,7 +29,7 @@ class CacheAsk(Message):
     """A holder asks its provider to go on. ``number``: of this question, larger than those before in its boot.
 
     ``wants`` has all that the holder lacks, so one that was lost is made good by the next. ``drops``: the numbers of
-    promises that it wants no more.
+    promises that it does not know. ``unwanted``: what it wants no more, whatever was promised of it meanwhile.
     ``max_age_s``: what is older the holder takes for stale. ``update_s``: it wants to hear at least so often.
     """
 
@@ -39,6 +39,7 @@ class CacheAsk(Message):
     update_s: Seconds
     wants: Annotated[tuple[Want, ...], Meta(max_length=WANTED_MAX)] = ()
     drops: Annotated[tuple[U64, ...], Meta(max_length=WANTED_MAX)] = ()
+    unwanted: Annotated[tuple[Measurement, ...], Meta(max_length=WANTED_MAX)] = ()
 
 
 class CacheEntry(Struct):

@@ -92,6 +92,8 @@ class Provider:
         edge.asked, edge.heard_at = ask.number, now
         edge.max_age_s = min(MAX_AGE_MAX_S, max(edge.max_age_s, ask.max_age_s))
         edge.update_s = min(self._terms.update_s, max(UPDATE_MIN_S, ask.update_s))
+        for measurement in ask.unwanted:
+            edge.guarantees.pop(measurement, None)
         if ask.drops:
             numbers = {promise.number: measurement for measurement, promise in edge.guarantees.items()}
             for measurement in filter(None, map(numbers.get, ask.drops)):

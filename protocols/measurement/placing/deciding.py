@@ -16,6 +16,8 @@ SPLICE_MESSAGES: Final = 8.0
 """A cache that comes and goes costs about so many: over T to its provider, the answer, children that move, the end."""
 PAYS_WITHIN_S: Final = 120.0
 """A new cache is worth it when it has saved these within this time."""
+RELIEF: Final = 0.1
+"""What it is worth that this node sends an update in place of its provider: T branches over ten caches below."""
 STAYS: Final = 1.25
 """What is cached counts for so much more than what may replace it."""
 VouchedFor = Callable[[CacheCandidate], float]
@@ -23,9 +25,13 @@ VouchedFor = Callable[[CacheCandidate], float]
 
 
 def benefit(candidate: CacheCandidate, vouching_s: float) -> float:
-    """Messages that caching it saves, a second: B_read + B_update less what is sent to vouch for it."""
+    """Messages that caching it saves, a second: B_read + B_update less what is sent to vouch for it.
+
+    The paper takes all updates that the provider is rid of for saved. But this node sends them in its place, and gets
+    one itself: all that is saved is that nobody has too many holders.
+    """
     read_s = candidate.reads_s * candidate.cost
-    return read_s + candidate.below_s - candidate.updates_s - vouching_s
+    return read_s + RELIEF * candidate.below_s - candidate.updates_s - vouching_s
 
 
 def decide(
