@@ -23,7 +23,7 @@ FRONTS: Final = "peerd.fronts"
 # fmt: off
 CONFIGURATION_TABLES: Final = frozenset(
     {
-        "admin", "data", "groups", "issuer", "limits", "node", "overlay", "protocols", "records", "swap", "telemetry",
+        "admin", "data", "issuer", "limits", "node", "overlay", "protocols", "records", "swap", "telemetry",
         "tls",
     }
 )

@@ -68,12 +68,6 @@ HOPS_MAX: Final = 64
 LEAF_SET_SIZE: Final = 16
 KNOWN_PEERS_MAX: Final = 64
 
-# Groups
-GROUP_BODY_BYTES_MAX: Final = 44 * KIB
-"""The largest encoded message of a multicast, which travels inside a routed one."""
-ANYCAST_BODY_BYTES_MAX: Final = 8 * KIB
-"""The largest encoded message of an anycast, which shares a frame with the list of the nodes asked."""
-
 # Swap
 SWAP_TAG_BYTES_MAX: Final = 64
 SWAP_SESSIONS_MAX: Final = 16
@@ -81,7 +75,8 @@ SWAP_SPILL_BYTES: Final = 64 * MIB
 
 # Messages
 KERNEL_TYPE_IDS: Final = range(0x0001, 0x0100)
-"""The message type ids of the kernel. Plugins have higher ones."""
+"""The message type ids of the kernel. Plugins have higher ones. 0x0050 to 0x005E were those of multicast groups, which
+are gone, and are not given again."""
 
 # Statements that are signed (peerd.driver.Identity)
 STATEMENT_BYTES_MAX: Final = CONTROL_FRAME_BYTES_MAX

@@ -50,8 +50,6 @@ from peerd.api.parts import (
 from peerd.api.services import (
     NO_VERSION as NO_VERSION,
     Files as Files,
-    GroupOutcome as GroupOutcome,
-    Groups as Groups,
     KeyValues as KeyValues,
     LocalRecord as LocalRecord,
     Log as Log,
@@ -305,12 +303,6 @@ class Host(Protocol):
     def coordinate(self) -> Coordinate:
         """This node's own place in the latency space; it moves a little with every measurement."""
 
-    # Services
-
-    @property
-    def groups(self) -> Groups:
-        """This plugin's multicast groups."""
-
     # What this node says through others
 
     def sign(self, statement: bytes) -> bytes:
@@ -476,7 +468,7 @@ class Plugin(Part):
         """
 
     def drain(self, done: Callable[[], None]) -> None:
-        """The node will leave: hand over what others need (keys, groups, children), then call ``done``, once.
+        """The node will leave: hand over what others need (keys, children), then call ``done``, once.
 
         The node is still in the ring, and a time limit runs; `stop` follows in any case. Take on nothing new. The
         default has nothing to hand over.

@@ -1,6 +1,6 @@
-"""Groups, records and what is kept on disk as plugins see them: the vocabulary behind `peerd.api.Host`.
+"""Records and what is kept on disk as plugins see them: the vocabulary behind `peerd.api.Host`.
 
-Plugins import it from `peerd.api`; docs/groups.md and docs/records.md say what the services promise.
+Plugins import it from `peerd.api`; docs/records.md says what the service promises.
 """
 
 from __future__ import annotations
@@ -13,57 +13,7 @@ from peerd.api.bulk import Value
 from peerd.errors import Unavailable
 from peerd.frozen import Frozen
 from peerd.ids import NodeId
-from peerd.messages import U64, Message, PeerRef, Struct
-
-
-class GroupOutcome(Enum):
-    """What became of a multicast or an anycast to a group."""
-
-    TAKEN = "taken"
-    """Multicast: the group's root has numbered it and sent it down its tree. Says nothing about single members."""
-    ACCEPTED = "accepted"
-    """Anycast: a member accepted."""
-    NOBODY = "nobody"
-    """Anycast: every member of the tree was asked or has no upcall for it, and none accepted."""
-    NO_SUCH_GROUP = "no_such_group"
-    """The root of the group's key knows no member and no creator of it."""
-    UNKNOWN = "unknown"
-    """No word in time, or too many members to ask them all: it may or may not have arrived."""
-
-
-class Groups(Protocol):
-    """Named groups of nodes with a multicast tree each; docs/groups.md says what holds and what does not.
-
-    A group belongs to the plugin: the same name in two plugins is two groups. Messages are the plugin's own registered
-    ones, at most `limits.GROUP_BODY_BYTES_MAX` (`limits.ANYCAST_BODY_BYTES_MAX`) encoded. Callbacks run like handlers
-    of the plugin, after the current one. Raises `Unavailable` above a limit, `Bug` for a message that is not the
-    plugin's or too large.
-    """
-
-    def create(self, group: str) -> None:
-        """Make the group exist, even without members, until this node leaves it; joining makes it exist, too."""
-
-    def join(
-        self,
-        group: str,
-        on_message: Callable[[Message, PeerRef], None],
-        on_anycast: Callable[[Message, PeerRef], bool] | None = None,
-    ) -> None:
-        """Become a member: ``on_message(message, origin)`` for each multicast, at most once each.
-
-        The origin is what the message says of itself; where it matters, have the message carry a proof (`Host.sign`).
-
-        ``on_anycast(message, origin)`` says whether this member accepts. Joining again replaces the callbacks.
-        """
-
-    def leave(self, group: str) -> None:
-        """End this node's membership, and what `create` began. Harmless when there is neither."""
-
-    def multicast(self, group: str, message: Message, on_outcome: Callable[[GroupOutcome], None] | None = None) -> None:
-        """Send a message to every member, this node included if it is one; a sender need not be a member."""
-
-    def anycast(self, group: str, message: Message, on_outcome: Callable[[GroupOutcome, PeerRef | None], None]) -> None:
-        """Send a message to one member that accepts, asking near ones first. ``on_outcome`` names it with ACCEPTED."""
+from peerd.messages import U64, Struct
 
 
 class RecordVersion(Struct):

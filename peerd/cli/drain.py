@@ -25,7 +25,7 @@ def drain(
     socket: SocketOption = None,
     output: OutputOption = Output.TABLE,
 ) -> None:
-    """Take this daemon out of the ring: its keys, groups and children are handed over, then it says goodbye.
+    """Take this daemon out of the ring: its keys and children are handed over, then it says goodbye.
 
     From the start of it /readyz is 503, and /livez stays 200. The process goes on until it is stopped; start it again
     to have it back in the ring. Exit code 3 when the time was over before everything was handed over.

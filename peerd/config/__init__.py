@@ -492,7 +492,6 @@ PROFILES: Final[Mapping[str, Tree]] = {
             "vouch_delay": "5s",
             "table_interval": "10s",
         },
-        "groups": {"refresh_interval": "1s", "refresh_timeout": "500ms", "lease": "6s", "orphan_timeout": "2s"},
     },
 }
 """What a profile sets instead of the defaults."""

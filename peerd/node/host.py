@@ -10,7 +10,6 @@ from typing import Any, Final
 from peerd import limits
 from peerd.api import (
     Coordinate,
-    Groups,
     LookupResult,
     MissingMember,
     Plugin,
@@ -31,7 +30,6 @@ from peerd.ids import NodeId
 from peerd.messages import Message, PeerRef
 from peerd.node.ports import HostNode
 from peerd.node.store import BoundStore
-from peerd.services.groups.service import BoundGroups, GroupService
 from peerd.services.records.plugin import BoundRecords, RecordStore
 from peerd.telemetry.schema import CORE_EVENTS, Event
 
@@ -175,10 +173,6 @@ class PluginHost:
     def coordinate(self) -> Coordinate:
         return self._node.overlay.coordinate
 
-    @property
-    def groups(self) -> Groups:
-        return BoundGroups(lambda: self._node.service(GroupService), self._plugin)
-
     def sign(self, statement: bytes) -> bytes:
         return self._driver.sign(self._name, statement)
 
@@ -278,16 +272,6 @@ class PluginHost:
 
     def observe(self, name: str, value: float, **labels: str) -> None:
         self._driver.observe(name, value, labels)
-
-    # The services' extension (peerd.services.groups.ports.ServiceHost)
-
-    def call_plugin(
-        self, plugin: str, function: Callable[..., Any], *arguments: Any, then: Callable[[Any], None] | None = None
-    ) -> None:
-        self._node.call_plugin(self._name, plugin, function, arguments, then)
-
-    def may_pass(self, peer: PeerRef, messages: int = 1) -> bool:
-        return self._node.overlay.may_pass(peer, messages)
 
     # The overlay's extension (peerd.overlay.ports.OverlayHost)
 

@@ -39,7 +39,6 @@ from peerd.node.services import make_services
 from peerd.node.settings import NodeSettings as NodeSettings
 from peerd.overlay.config import OverlayConfig
 from peerd.overlay.overlay import Overlay
-from peerd.services.groups.service import GroupService
 from peerd.services.records.plugin import RecordStore
 from peerd.services.records.upcalls import RecordUpcalls
 from peerd.services.service import Service
@@ -200,11 +199,6 @@ class Node:
     def service(self, kind: type[S]) -> S:
         """The built-in service of a class. It always exists, and is another object after a failure and restart."""
         return cast(S, self.plugins[kind.name])
-
-    @property
-    def groups(self) -> GroupService:
-        """The groups service."""
-        return self.service(GroupService)
 
     @property
     def is_ready(self) -> bool:
@@ -410,25 +404,6 @@ class Node:
                 self._run(plugin, callback, *arguments, cause=cause, speaker=speaker)
         finally:
             self._sender = before
-
-    def call_plugin(
-        self,
-        service: str,
-        plugin: str,
-        function: Callable[..., Any],
-        arguments: tuple[Any, ...],
-        then: Callable[[Any], None] | None,
-    ) -> None:
-        """A service calls a plugin back, after the current handler; ``then`` hands the service what it returned."""
-
-        def run() -> None:
-            if self.is_stopped:
-                return
-            answer = self._run(plugin, function, *arguments)
-            if then is not None:
-                self._run(service, then, answer)
-
-        self.driver.call_soon(run)
 
     # Telling
 

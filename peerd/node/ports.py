@@ -64,14 +64,5 @@ class HostNode(Upcalls, Protocol):
     ) -> None:
         """As `run_as`, for what was begun while a message of this peer was handled, if any was."""
 
-    def call_plugin(
-        self,
-        service: str,
-        plugin: str,
-        function: Callable[..., Any],
-        arguments: tuple[Any, ...],
-        then: Callable[[Any], None] | None,
-    ) -> None: ...
-
     @property
     def record_upcalls(self) -> RecordUpcalls: ...

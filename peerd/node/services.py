@@ -10,11 +10,10 @@ from typing import Any, Final
 from peerd.api import PluginConfig
 from peerd.errors import Bug
 from peerd.quantities import setting
-from peerd.services.groups.service import GroupService
 from peerd.services.records.plugin import RecordStore
 from peerd.services.service import Service
 
-SERVICES: Final[tuple[type[Service], ...]] = (GroupService, RecordStore)
+SERVICES: Final[tuple[type[Service], ...]] = (RecordStore,)
 """The services in the order in which they start; when the node leaves, the last one hands over first."""
 
 

@@ -249,10 +249,6 @@ class Overlay(Plugin):
         """What routing would do with one message to all these keys; one that it would hold is left out."""
         return self.forwarder.next_hops(keys)
 
-    def may_pass(self, peer: PeerRef, messages: int = 1) -> bool:
-        """Whether a service may send this peer so many more messages of others: part of what routed ones may take."""
-        return self.state.transit.may_pass(peer.id, messages, self._host.now())
-
     def rtt(self, peer: PeerRef) -> float | None:
         """Measured round trip, seconds, smoothed; ``None`` when it was never measured."""
         return self.state.proximity.rtt_s(peer.id)

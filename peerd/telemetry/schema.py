@@ -352,28 +352,6 @@ class LookupFinished(Event):
     duration_s: float
 
 
-# Groups
-
-
-class GroupParentChanged(Event):
-    """A node got another parent in a group's tree, or lost it; ``depth`` is the number of nodes above it."""
-
-    KIND = "groups.parent_changed"
-    group: str
-    parent: str | None
-    evidence: Text
-    depth: int
-
-
-class GroupRootChanged(Event):
-    """This node became the root of a group, or has joined a closer node."""
-
-    KIND = "groups.root_changed"
-    group: str
-    is_root: bool
-    children: int
-
-
 # Records
 
 
@@ -475,8 +453,6 @@ CORE_EVENTS: Final[tuple[type[Event], ...]] = (
     MemberReturned,
     MemberForgotten,
     LookupFinished,
-    GroupParentChanged,
-    GroupRootChanged,
     RecordsRepaired,
     RecordsHandedOver,
     SwapFinished,

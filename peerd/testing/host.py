@@ -19,7 +19,6 @@ from typing import Any, TypeVar
 from peerd.api import (
     Coordinate,
     Files,
-    GroupOutcome,
     LeafSet,
     LocalRecord,
     Log,
@@ -111,11 +110,8 @@ class FakeHost:
         self.blamed: list[tuple[PeerRef, PeerMisbehaved]] = []
         self.over: list[Callable[[str], None]] = []
         self.epochs = 0
-        self.passes_left = 1 << 62
-        """How many messages of others may go on: `may_pass` counts them down."""
         self.store = FakeStore(self)
         self.records = FakeRecords(self)
-        self.groups = FakeGroups(self)
         self.plugin = plugin
         if plugin is not None:
             plugin.start(self)
@@ -347,24 +343,6 @@ class FakeHost:
         self.epochs += 1
         return f"{self.boot_epoch}.{self.epochs}"
 
-    def call_plugin(
-        self, plugin: str, function: Callable[..., Any], *arguments: Any, then: Callable[[Any], None] | None = None
-    ) -> None:
-        """Run a function after the current handler. Services have this call; plugins do not."""
-
-        def run() -> None:
-            answer = function(*arguments)
-            if then is not None:
-                then(answer)
-
-        self.later.append(run)
-
-    def may_pass(self, peer: PeerRef, messages: int = 1) -> bool:
-        """Count down ``passes_left``. Services have this call; plugins do not."""
-        is_allowed = self.passes_left >= messages
-        self.passes_left -= messages * is_allowed
-        return is_allowed
-
     # Telling
 
     def misbehaved(self, peer: PeerRef, error: PeerMisbehaved) -> None:
@@ -409,42 +387,6 @@ class FakeSwap:
     def cancel(self) -> None:
         """Cancel the swap, as the swap layer does."""
         self.callbacks.failed("cancelled")
-
-
-@dataclass
-class FakeGroups:
-    """Implements `peerd.api.Groups`, and notes each call in the transcript as ``groups.<method>``."""
-
-    host: FakeHost
-    joined: dict[str, Callable[[Message, PeerRef], None]] = field(default_factory=dict)
-    """The function that takes the messages of each group that the plugin is a member of."""
-
-    def create(self, group: str) -> None:
-        """Note the call in the transcript."""
-        self.host.note("groups.create", group=group)
-
-    def join(
-        self,
-        group: str,
-        on_message: Callable[[Message, PeerRef], None],
-        on_anycast: Callable[[Message, PeerRef], bool] | None = None,
-    ) -> None:
-        """Note the call in the transcript."""
-        self.joined[group] = on_message
-        self.host.note("groups.join", group=group, on_message=on_message, on_anycast=on_anycast)
-
-    def leave(self, group: str) -> None:
-        """Note the call in the transcript."""
-        self.joined.pop(group, None)
-        self.host.note("groups.leave", group=group)
-
-    def multicast(self, group: str, message: Message, on_outcome: Callable[[GroupOutcome], None] | None = None) -> None:
-        """Note the call in the transcript."""
-        self.host.note("groups.multicast", group=group, message=through_the_wire(message), on_outcome=on_outcome)
-
-    def anycast(self, group: str, message: Message, on_outcome: Callable[[GroupOutcome, PeerRef | None], None]) -> None:
-        """Note the call in the transcript."""
-        self.host.note("groups.anycast", group=group, message=through_the_wire(message), on_outcome=on_outcome)
 
 
 @dataclass

@@ -164,14 +164,14 @@ async def test_a_node_that_stops_is_told_of_no_refusals(rig: ContractRig) -> Non
 @on_both_hosts
 async def test_what_was_introduced_is_known_at_the_other_end_while_there_is_a_link(rig: ContractRig) -> None:
     one, two, three = rig.add(1), rig.add(2), rig.add(3)
-    one.driver.introduce({"groups": (1, 2), "records": (3, 3)})
+    one.driver.introduce({"notes": (1, 2), "records": (3, 3)})
     assert two.driver.introduced(one.peer) is None, "no link"
     one.note(two, 1)
     three.note(one, 1)
     await rig.until(lambda: two.numbers(one) and one.numbers(three))
-    assert two.driver.introduced(one.peer) == {"groups": (1, 2), "records": (3, 3)}
+    assert two.driver.introduced(one.peer) == {"notes": (1, 2), "records": (3, 3)}
     await rig.until(lambda: three.is_linked(one) and one.is_linked(two))
-    assert three.driver.introduced(one.peer) == {"groups": (1, 2), "records": (3, 3)}
+    assert three.driver.introduced(one.peer) == {"notes": (1, 2), "records": (3, 3)}
     assert one.driver.introduced(two.peer) == {}, "it said nothing"
     one.driver.disconnect(two.peer, "no neighbour")
     assert one.driver.introduced(two.peer) is None

@@ -1,8 +1,8 @@
 """A member that says anything: messages of every type, valid in form, at any time, to nodes that are in the middle of
 their work. Whatever it says costs it its link at most: no handler and no timer raises anything else.
 
-What the mutations of `tests.fuzz.mutate` do for decoders this does for what stands behind them. The ids, peers, rounds
-and groups that it names are those of the ring most of the time, or else nothing that it says would be looked at.
+What the mutations of `tests.fuzz.mutate` do for decoders this does for what stands behind them. The ids, peers and
+rounds that it names are those of the ring most of the time, or else nothing that it says would be looked at.
 """
 
 from __future__ import annotations
@@ -15,10 +15,8 @@ from random import Random
 from peerd.errors import ProtocolError, Unavailable
 from peerd.ids import key_of
 from peerd.messages import Message, decode_body
-from peerd.services.groups.members import group_key
 from peerd.sim.simulation import Simulation
 from peerd.wire.frames import CORRELATION, FLAG_REPLY, FLAG_REQUEST
-from protocols.aggregation.messages import WhyMissing
 from tests.fuzz.instances import Vocabulary, encoded_instance
 from tests.support.aggregation import SUM, Round, aggregation_ring
 from tests.support.golden import all_messages
@@ -27,8 +25,7 @@ NODES = 6
 MESSAGES_AT_ONCE = 12
 ROUND_EVERY = 8 * MESSAGES_AT_ONCE
 STEP_S = 0.2
-TOPIC = "topic"
-TOPIC_KEY = key_of(TOPIC)
+TOPIC_KEY = key_of("topic")
 _NOT_OF_THE_NODE = frozenset({"Hello", "HelloAck", "HelloRefused", "Goodbye", "LinkHeartbeat"})
 """The driver answers these; a node never gets them."""
 
@@ -57,14 +54,11 @@ def episode(seed: int, messages: int) -> str | None:
 
 
 def _work(rng: Random, simulation: Simulation) -> bytes:
-    """What honest users do meanwhile: a round, a record, a group. Returns the id of the round."""
+    """What honest users do meanwhile: a round, a record. Returns the id of the round."""
     for place in simulation.live_nodes():
         host = place.node.hosts["aggregation"]
         with suppress(Unavailable):
             host.records.put(TOPIC_KEY, b"value", 60.0, _whatever)
-            host.groups.create(TOPIC)
-            host.groups.join(TOPIC, _whatever)
-            host.groups.multicast(TOPIC, WhyMissing(bytes(16)))
     with suppress(Unavailable):
         return Round(simulation, rng.randrange(NODES), 30.0).round_id
     return bytes(16)
@@ -76,7 +70,7 @@ def _whatever(*_: object) -> None:
 
 def _vocabulary(simulation: Simulation, kinds: Sequence[type[Message]], rounds: Sequence[bytes]) -> Vocabulary:
     peers = [place.peer for place in simulation.nodes]
-    ids = [*(peer.id for peer in peers), TOPIC_KEY, group_key("aggregation", TOPIC)]
+    ids = [*(peer.id for peer in peers), TOPIC_KEY]
     return Vocabulary(peers, ids, [*rounds, SUM.to_wire(), b"", b"value"], kinds)
 
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import random
-import shutil
 from collections.abc import Callable, Sequence
 from itertools import count
 from pathlib import Path
@@ -20,12 +19,11 @@ from peerd.config import LoadedConfig, load_config
 from peerd.daemon.service import Daemon
 from peerd.driver import StreamHandler
 from peerd.identity.authority import ClusterAuthority, create_node_files
-from peerd.ids import NodeId, closest
+from peerd.ids import NodeId
 from peerd.messages import Message, PeerRef
 from peerd.node.node import Node
 from peerd.overlay.messages import Route
 from peerd.plugins import find_plugins, plugin_models
-from peerd.services.groups.members import group_key
 from peerd.sim.hostile.member import HostileNode
 from peerd.wire.codec import decode, encode, encode_reply, encode_request
 from peerd.wire.frames import Frame
@@ -37,7 +35,7 @@ from protocols.dissemination.front.hostile_base import StreamBehaviour
 from protocols.dissemination.plugin import Dissemination
 from protocols.pubsub.config import PubSubConfig
 from protocols.pubsub.plugin import PubSub
-from tests.hostile.bystander import GROUP, Bystander
+from tests.hostile.bystander import Bystander
 from tests.support.link_rig import until
 
 JOIN_S: Final = 60.0
@@ -123,7 +121,7 @@ class Attacker:
         assert record is not None
         directory = layout.directory.parent / name
         self.bystanders = list(bystanders)
-        self.id = self._make_identity(ClusterAuthority.load(layout.directory / "ca"), directory)
+        self.id = create_node_files(ClusterAuthority.load(layout.directory / "ca"), directory)
         self.listen: Listen = lambda peer, frame: False
         self.twist: Twist = lambda peer, message: message
         self.rng = random.Random(5)
@@ -142,13 +140,6 @@ class Attacker:
         plugins: Sequence[Plugin] = [self.aggregation, self.bystander, self.streams, self.pubsub]
         self.daemon = Daemon(loaded, plugins=plugins, fronts={})
         self._numbers = count(FIRST_CORRELATION)
-
-    def _make_identity(self, authority: ClusterAuthority, directory: Path) -> NodeId:
-        """A valid certificate. The root of the honest nodes' group may do with it what it likes: be another one."""
-        key, honest = group_key(Bystander.name, GROUP), [peer.id for peer in self.bystanders]
-        while closest(key, (*honest, node_id := create_node_files(authority, directory))) not in honest:
-            shutil.rmtree(directory)
-        return node_id
 
     def _config(self, cluster: str, directory: Path, data_root: Path, seeds: Sequence[PeerRef]) -> LoadedConfig:
         flags: dict[str, object] = {

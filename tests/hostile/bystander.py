@@ -1,4 +1,4 @@
-"""A plugin for honest daemons whose records and group multicasts tests ask for over HTTP."""
+"""A plugin for honest daemons whose records and broadcasts tests ask for over HTTP."""
 
 from __future__ import annotations
 
@@ -8,13 +8,12 @@ from typing import Any, ClassVar, Final
 
 from fastapi import APIRouter
 
-from peerd.api import GroupOutcome, Host, Plugin, RecordResult, handles
+from peerd.api import Plugin, RecordResult, handles
 from peerd.front import Front
 from peerd.ids import format_id, parse_id
 from peerd.messages import U64, Message, PeerRef, message
 from peerd.models.admin import AdminModel
 
-GROUP: Final = "news"
 RECORD_LIFE_S: Final = 600.0
 HEARD_MAX: Final = 10_000
 ANSWER_S: Final = 20.0
@@ -23,7 +22,7 @@ ANSWER_S: Final = 20.0
 
 @message(0x7F90, bytes_max=64)
 class Word(Message):
-    """What the members of the group tell each other."""
+    """What nodes tell everybody."""
 
     number: U64
 
@@ -56,7 +55,7 @@ class Heard(AdminModel):
 
 
 class Bystander(Plugin):
-    """Is a member of one group, and notes what it hears there."""
+    """Notes the words that it hears."""
 
     name: ClassVar[str] = "bystander"
     messages = (Word,)
@@ -65,18 +64,11 @@ class Bystander(Plugin):
         super().__init__(config)
         self.heard: list[tuple[str, int]] = []
 
-    def start(self, host: Host) -> None:
-        """Become a member of the group."""
-        super().start(host)
-        host.groups.join(GROUP, self._heard)
-
-    def _heard(self, word: Message, origin: PeerRef) -> None:
-        if isinstance(word, Word) and len(self.heard) < HEARD_MAX:
-            self.heard.append((format_id(origin.id), word.number))
-
     @handles(Word)
     def on_word(self, word: Word, source: PeerRef) -> None:
-        """Only the group's words count."""
+        """Note it, and who said it."""
+        if len(self.heard) < HEARD_MAX:
+            self.heard.append((format_id(source.id), word.number))
 
 
 async def ended(begin: Callable[[Callable[[Outcome], None]], None]) -> Outcome:
@@ -100,18 +92,13 @@ def of_record(result: RecordResult) -> Outcome:
     return Outcome(outcome=result.outcome.value, value=value, detail=result.detail)
 
 
-def of_group(outcome: GroupOutcome) -> Outcome:
-    """The result of a multicast, for HTTP."""
-    return Outcome(outcome=outcome.value)
-
-
 class BystanderFront(Front):
     """The routes that tests call."""
 
     name: ClassVar[str] = "bystander"
 
     def router(self, service: Bystander) -> APIRouter:
-        """Put, get and delete a record; say a word to the group; tell what was heard."""
+        """Put and get a record; say a word to all nodes; tell what was heard."""
         routes, host = APIRouter(), service.host
 
         @routes.post("/bystander/put")
@@ -130,9 +117,8 @@ class BystanderFront(Front):
 
         @routes.post("/bystander/say")
         async def say(body: NumberBody) -> Outcome:
-            return await ended(
-                lambda done: host.groups.multicast(GROUP, Word(body.number), lambda outcome: done(of_group(outcome)))
-            )
+            host.broadcast(Word(body.number))
+            return Outcome(outcome="said")
 
         @routes.post("/bystander/heard")
         async def heard() -> Heard:

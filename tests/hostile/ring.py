@@ -31,7 +31,7 @@ DESCRIPTORS_GROWTH_MAX: Final = 24
 """Links, streams and clients come and go: so many descriptors more are no leak."""
 POLL_S: Final = 0.1
 HEAL_S: Final = 60.0
-"""How long a group may take to be whole again."""
+"""How long it may take until a word reaches everybody again."""
 ORIGIN_RECORDS_MAX: Final = 2_000
 FAN_OUT: Final = 2
 """Children of an honest node in a stream: so few that some are below the attacker, and find room elsewhere."""
@@ -127,7 +127,7 @@ class Ring:
         for number, client in enumerate(self.clients):
             await eventually(partial(is_well, client), f"node {number} is ready and all checks pass")
             await eventually(partial(knows, client, ids), f"node {number} has all others as neighbours")
-        await eventually(work.hears_everybody, "a word reaches every member of the group", HEAL_S)
+        await eventually(work.hears_everybody, "a word reaches every node", HEAL_S)
         await eventually(lambda: self._all_data(work), "an answer has the data of all honest nodes")
         await work.judge_words()
         unread = await work.read_all()

@@ -10,7 +10,6 @@ from peerd.ids import NodeId, key_of
 from peerd.linking.rate_limit import SCORE_LIMIT
 from peerd.messages import PeerRef
 from peerd.overlay.messages import CANDIDATES_MAX, LeafSetProbe, Ping, Route
-from peerd.services.groups.messages import Join
 from peerd.services.records.messages import PUT, RecordRequest
 from peerd.wire.codec import encode
 from protocols.aggregation.messages import Enrolled, StartRound
@@ -27,7 +26,6 @@ PINGS = 80_000
 DAYS_49_MS = 0xFFFFFFFF
 RECORDS = 3_000
 RECORD_BYTES = 4_000
-GROUPS = 3_000
 ROUNDS = 600
 BOMBS = (
     b"\x91" * 30_000,  # arrays in arrays
@@ -103,8 +101,8 @@ async def test_valid_frames_of_the_largest_size_slow_nobody_down(ring: Ring) -> 
 
 
 @pytest.mark.long
-async def test_records_and_groups_without_number_leave_room_for_others(ring: Ring) -> None:
-    """It wants more kept than its share: 3,000 records of 4 kB, and 3,000 groups (A20)."""
+async def test_records_without_number_leave_room_for_others(ring: Ring) -> None:
+    """It wants more kept than its share: 3,000 records of 4 kB (A20)."""
     async with ring.attacked() as (attacker, work):
         numbers = count()
 
@@ -114,9 +112,6 @@ async def test_records_and_groups_without_number_leave_room_for_others(ring: Rin
                 key, to = key_of(f"hoard {each}"), attacker.bystanders[each % len(attacker.bystanders)]
                 put = RecordRequest(PUT, "bystander", key, 1, each, 0, bytes(RECORD_BYTES), 600.0)
                 attacker.route_as(attacker.peer, key, put, to)
-                for place in range(GROUPS // RECORDS):
-                    group = key_of(f"group {each}.{place}")
-                    attacker.route_as(attacker.peer, group, Join(group, attacker.peer, None, False), to)
 
         await attacker.moments(60, 0.05, store)
         await work.enough()

@@ -14,6 +14,7 @@ from peerd.linking.dial_limits import DIALS_PER_ADDRESS_BURST, DIALS_PER_ADDRESS
 from peerd.messages import Message, PeerRef
 from peerd.overlay.messages import (
     CANDIDATES_MAX,
+    Broadcast,
     EntriesReply,
     EntriesRequest,
     FailureNotice,
@@ -23,7 +24,6 @@ from peerd.overlay.messages import (
     Route,
     RouteAck,
 )
-from peerd.services.groups.messages import GroupMulticast
 from peerd.wire.codec import decode, encode_reply
 from peerd.wire.frames import Frame
 from tests.hostile.attacker import Attacker
@@ -169,7 +169,7 @@ async def test_what_it_accepts_and_drops_is_lost_for_no_other_key(ring: Ring) ->
         def drop(peer: PeerRef, frame: Frame) -> bool:
             nonlocal dropped
             decoded = decode(frame)
-            if decoded is None or not isinstance(decoded[0], Route | GroupMulticast):
+            if decoded is None or not isinstance(decoded[0], Route | Broadcast):
                 return False
             dropped += 1
             if decoded[1] is not None:

@@ -1,4 +1,4 @@
-"""A member goes for what others keep: their records, and their places in groups."""
+"""A member goes for what others keep: their records."""
 
 from __future__ import annotations
 
@@ -8,21 +8,8 @@ import pytest
 from msgspec.structs import replace
 
 from peerd.api import RecordVersion
-from peerd.ids import NodeId, key_of, parse_id
-from peerd.messages import PeerRef, encode_body
-from peerd.services.groups.members import group_key
-from peerd.services.groups.messages import (
-    Attached,
-    Bequest,
-    Departing,
-    Detach,
-    GroupMulticast,
-    Join,
-    MulticastPosition,
-    Publication,
-    PublishOutcome,
-    Redirect,
-)
+from peerd.ids import NodeId, parse_id
+from peerd.messages import PeerRef
 from peerd.services.records.messages import (
     DELETE,
     PUT,
@@ -35,20 +22,13 @@ from peerd.services.records.messages import (
 )
 from peerd.services.records.owners import SHARED
 from peerd.services.records.record import owned_version
-from peerd.wire.codec import decode
-from peerd.wire.frames import Frame
 from tests.hostile.attacker import Attacker
-from tests.hostile.bystander import GROUP, Bystander, Word
-from tests.hostile.ring import ORIGIN_RECORDS_MAX, Ring, eventually
+from tests.hostile.ring import ORIGIN_RECORDS_MAX, Ring
 from tests.hostile.work import Work
 
 pytestmark = pytest.mark.cluster
 
-GROUP_ID = group_key(Bystander.name, GROUP)
-FORGED = 1_000_000_000
-"""Numbers from here on nobody says."""
 HIGH = RecordVersion(1 << 40, 1, NodeId(1))
-NOBODY = PeerRef(NodeId(7), "127.0.0.9", 9)
 
 
 def signed(attacker: Attacker, write: RecordRequest) -> RecordRequest:
@@ -136,70 +116,3 @@ async def test_nobody_uses_up_what_another_may_keep(own_ring: Ring) -> None:
         await attacker.moments(50, 0.1, put)
         await work.enough()
         assert not work.outcomes["put quota"]
-
-
-async def test_who_is_no_parent_says_nothing_in_a_group(ring: Ring) -> None:
-    """It multicasts in the names of others, gives members up, and takes them, though it is not above them."""
-    async with ring.attacked() as (attacker, work):
-        numbers = count(FORGED)
-
-        def forge(_: int) -> None:
-            for peer in attacker.bystanders:
-                for origin in attacker.bystanders:
-                    number = next(numbers)
-                    publication = Publication(origin, 1, number, Word.TYPE_ID, encode_body(Word(number)))
-                    position = MulticastPosition(1 << 40, attacker.peer.id, number)
-                    attacker.send(peer, GroupMulticast(GROUP_ID, position, publication))
-                attacker.send(peer, Attached(GROUP_ID, (attacker.peer.id,), None))
-                attacker.send(peer, Redirect(GROUP_ID, (NOBODY,)))
-                attacker.send(peer, Detach(GROUP_ID))
-                attacker.send(peer, PublishOutcome(FORGED, True))
-
-        await attacker.moments(30, 0.1, forge)
-        await work.enough()
-
-
-@pytest.mark.long
-async def test_members_that_it_invents_keep_no_newcomer_out_of_a_group(own_ring: Ring) -> None:
-    """It asks for places in the names of nodes that do not exist, more than a node has."""
-    async with own_ring.attacked() as (attacker, _):
-        numbers = count()
-
-        def join(_: int) -> None:
-            for peer in attacker.bystanders:
-                for _ in range(8):
-                    nobody = PeerRef(key_of(f"nobody {next(numbers)}"), "127.0.0.9", 9)
-                    attacker.route_as(attacker.peer, GROUP_ID, Join(GROUP_ID, nobody, None, False), peer)
-
-        await attacker.moments(20, 0.1, join)
-        async with own_ring.newcomer() as newcomer:
-
-            async def hears() -> bool:
-                await attacker.moments(2, 0.1, join)
-                return bool(newcomer.bystander.heard)
-
-            await eventually(hears, "the newcomer hears what the others say", 45.0)
-
-
-@pytest.mark.long
-async def test_an_inheritance_that_it_invents_makes_no_root(own_ring: Ring) -> None:
-    """It tells each node that it leaves, and that the group is now that node's, from the last word on."""
-    async with own_ring.attacked() as (attacker, work):
-        positions: list[MulticastPosition] = []
-
-        def note(peer: PeerRef, frame: Frame) -> bool:
-            if frame[0] == GroupMulticast.TYPE_ID and (decoded := decode(frame)) is not None:
-                assert isinstance(decoded[0], GroupMulticast)
-                positions.append(decoded[0].position)
-            return False
-
-        def bequeath(_: int) -> None:
-            for peer in attacker.bystanders:
-                for is_final in (False, True):
-                    attacker.send(peer, Bequest(GROUP_ID, positions[-1], is_final))
-                attacker.send(peer, Departing())
-
-        attacker.listen = note
-        await work.enough()
-        await attacker.moments(5, 0.1, bequeath)
-        await work.enough()

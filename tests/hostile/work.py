@@ -200,7 +200,7 @@ class Work:
         return all(any(number in words for words in each.words.values()) for each in heard)
 
     async def heard(self, index: int) -> Heard:
-        """What a node has heard in the group."""
+        """The words that a node has heard."""
         return await self.ask(index, "heard", Heard, NumberBody(number=0))
 
     async def judge_words(self) -> None:

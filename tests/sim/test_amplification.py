@@ -21,7 +21,6 @@ from peerd.overlay.messages import (
     ViewReply,
     ViewRequest,
 )
-from peerd.services.groups.messages import Anycast, Publish
 from peerd.services.records.messages import ReplicaGet, ReplicaGot
 from peerd.wire.frames import frame_size
 from protocols.aggregation.messages import AskStart, StartRound
@@ -64,8 +63,6 @@ NEW_PARENT: Final = 12
 NEW_SECOND: Final = 6
 """And of looking for another second parent, once it has a parent: question and answer, and what the old one is told."""
 FAN_OUT: Final[dict[type[Message], int]] = {
-    Publish: 2 * NODES,
-    Anycast: 4 * NODES,
     StartRound: 50 * NODES,
     Leave: 4 * NODES,
     ProbePub: 4 * NODES,
@@ -80,18 +77,18 @@ FAN_OUT: Final[dict[type[Message], int]] = {
     Widen: 3 * ON_THE_WAY_MAX,
     Reorganise: 2 * NODES,
 }
-"""Messages that are for many: a copy for each member; a question and its answer down and up each edge of the tree; a
-round, in which every node swaps some log2(nodes) times; neighbours that close a gap ask and compare, with answers; an
-event goes to the nodes of its subscribers, and copies of it to two others; and who is told of a split asks the cell
-above, once. In a stream: what is wanted is asked for up the tree; who gets what its parent must not send, or is sent
-away by it, looks for another one; and a request to move a node has the producer look for a better place."""
+"""Messages that are for many: a round, in which every node swaps some log2(nodes) times; neighbours that close a gap
+ask and compare, with answers; an event goes to the nodes of its subscribers, and copies of it to two others; and who is
+told of a split asks the cell above, once. In a stream: what is wanted is asked for up the tree; who gets what its
+parent must not send, or is sent away by it, looks for another one; and a request to move a node has the producer look
+for a better place."""
 REPORTED: Final[frozenset[type[Message]]] = frozenset({CostReport})
 """What changes a report that goes up the tree: that has its sender's other children in it, too. One a second."""
 STORED: Final[frozenset[type[Message]]] = frozenset({InsertSub})
 """What is kept: copies go to the nodes next to the leaf's root, the sender perhaps among them, each with its proof."""
 COPY_BYTES_MAX: Final = 1024
-GROWTH_BYTES_MAX: Final = 20 * NODES
-"""What a message may gain on its way: an anycast carries the ids of those that were asked, a multicast its place."""
+GROWTH_BYTES_MAX: Final = 5 * NODES
+"""How much larger than the message may be what others send: in a stream, what a node asks that looks for a parent."""
 
 
 def _name(verb: tuple[type[Message] | None, type[Message]]) -> str:

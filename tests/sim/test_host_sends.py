@@ -205,4 +205,4 @@ def test_the_highest_common_version_of_a_plugin() -> None:
     assert talker(simulation.nodes[0]).host.peer_version(stranger) is None, "no link"
     simulation.nodes[0].driver.links[simulation.nodes[1].peer.id].plugins = {}
     assert talker(simulation.nodes[0]).host.peer_version(simulation.nodes[1].peer) is None, "1, which is too old"
-    assert simulation.nodes[0].node.hosts["groups"].peer_version(simulation.nodes[1].peer) == 1
+    assert simulation.nodes[0].node.hosts["records"].peer_version(simulation.nodes[1].peer) == 1

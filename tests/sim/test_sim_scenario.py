@@ -12,7 +12,6 @@ from typer.testing import CliRunner
 from peerd.cli.sim import sim
 from peerd.errors import ConfigError, ExitCode
 from peerd.ids import format_id
-from peerd.services.groups.config import GroupsConfig
 from peerd.services.records.config import RecordsConfig
 from peerd.sim import determinism
 from peerd.sim.determinism import Trace, check_determinism, compare, trace_of
@@ -170,7 +169,6 @@ def test_parameters_of_every_layer_reach_the_nodes() -> None:
     tables = {
         "overlay": {"heartbeat_interval": "3s"},
         "swap": {"offer_timeout": "7s"},
-        "groups": {"lease": "50m"},
         "records": {"replicas": 5},
     }
     runner = Runner(parse_scenario({"nodes": 1, **tables}), 0, None, None)
@@ -178,9 +176,8 @@ def test_parameters_of_every_layer_reach_the_nodes() -> None:
     runner.simulation.run_for(1.0)
     settings = runner.simulation.nodes[0].node.settings
     assert (settings.overlay.heartbeat_interval, settings.swap.offer_timeout) == (3.0, 7.0)
-    groups, records = settings.services["groups"], settings.services["records"]
-    assert isinstance(groups, GroupsConfig) and isinstance(records, RecordsConfig)
-    assert (groups.lease, records.replicas) == (3000.0, 5)
+    records = settings.services["records"]
+    assert isinstance(records, RecordsConfig) and records.replicas == 5
 
 
 def test_missing_file_is_a_config_error(tmp_path: Path) -> None:

@@ -24,9 +24,6 @@ from peerd.ids import NodeId, key_of
 from peerd.messages import Message, PeerRef, Struct, encode_body, message_type
 from peerd.overlay.config import OverlayConfig
 from peerd.overlay.messages import Broadcast, ForgetOrder, LookupProbe, Route
-from peerd.services.groups.config import GroupsConfig
-from peerd.services.groups.members import group_key
-from peerd.services.groups.service import GroupService
 from peerd.services.records.config import RecordsConfig
 from peerd.sim.driver import SimDriver
 from peerd.sim.simulation import Place, Simulation
@@ -56,7 +53,6 @@ SETTLE_S: Final = 560.0
 WINDOW_S: Final = 20.0
 TOPIC: Final = "topic"
 TOPIC_KEY: Final = key_of(TOPIC)
-GROUP: Final = group_key("aggregation", TOPIC)
 SMALL_RATIO: Final = 5.0
 """Answers that are larger than so many times the question are in the table."""
 _HOUR: Final = 3600.0
@@ -69,7 +65,7 @@ _QUIET: Final = {
 _OF_LINKS: Final = frozenset({"Hello", "HelloAck", "HelloRefused", "Goodbye", "LinkHeartbeat"})
 """The driver answers these; a node never gets them."""
 _ROUTED_OF_THE_OVERLAY: Final = (LookupProbe, ForgetOrder)
-_PLUGINS_FROM: Final = 0x50
+_PLUGINS_FROM: Final = 0x60
 """Type ids from here on are those of services and protocols, whose messages others may route and broadcast."""
 
 
@@ -125,18 +121,14 @@ def verbs() -> list[tuple[type[Message] | None, type[Message]]]:
 
 
 def quiet_ring(seed: int = 7) -> tuple[Simulation, Round]:
-    """A settled ring with a group, a record and an open round, in which nobody says anything any more."""
-    services = {
-        "groups": GroupsConfig(refresh_interval=_HOUR / 3, lease=_HOUR),
-        "records": RecordsConfig(sync_interval=_HOUR),
-    }
+    """A settled ring with a record and an open round, in which nobody says anything any more."""
+    services = {"records": RecordsConfig(sync_interval=_HOUR)}
     overlay = OverlayConfig.model_validate(_QUIET)
     simulation = ring(NODES, seed, plugins=aggregation_plugins, overlay=overlay, services=services)
     simulation.misbehaviour_is_failure = False
     for place in simulation.nodes[:MEMBER]:
         host = place.node.hosts["aggregation"]
         host.records.put(TOPIC_KEY, b"value", 3000.0, _whatever)
-        host.groups.join(TOPIC, _whatever)
     asked = Round(simulation, ASKER, _HOUR)
     requester = asked.plugin.requesting.requesters[asked.round_id]
     requester.offered = _whatever  # type: ignore[method-assign, assignment]  # it wants no result: the round stays open
@@ -170,10 +162,10 @@ def overheard() -> Iterator[Overheard]:
 
 
 def victim_of(simulation: Simulation, kind: type[Message]) -> Place:
-    """Who has something to say about such a message: the root of the group or of the record, or the requester."""
+    """Who has something to say about such a message: the root of the record, or the requester."""
     if kind.TYPE_ID >= Aggregation.messages[0].TYPE_ID or kind in (Route, Broadcast):
         return simulation.nodes[ASKER]
-    return simulation.find(simulation.oracle().root(GROUP if kind in GroupService.messages else TOPIC_KEY))
+    return simulation.find(simulation.oracle().root(TOPIC_KEY))
 
 
 def caused_by(kind: type[Message], outer: type[Message] | None = None) -> Caused:
@@ -330,12 +322,11 @@ class _Words:
         return found
 
     def around(self, outer: type[Message], inner: Message) -> Message:
-        """A routed or broadcast message: to the record's key, the group's, or that of the victim itself."""
+        """A routed or broadcast message: to the record's key, or that of the victim itself."""
         type_id, body, source = inner.TYPE_ID, encode_body(inner), self.member.peer
         if outer is Broadcast:
             return Broadcast(type_id, body, source, 1, 1, self.victim.id, self.victim.id, 0)
-        fields = inner.__struct_fields__
-        key = GROUP if "group" in fields else TOPIC_KEY if "key" in fields else self.victim.id
+        key = TOPIC_KEY if "key" in inner.__struct_fields__ else self.victim.id
         key = pubsub.key_for(inner) or key
         return Route((key,), type_id, body, source, 1, 1, 0)
 
@@ -352,7 +343,7 @@ class _Words:
 
     def _value(self, name: str, annotation: Any) -> Any:
         inner = WhyMissing(self.round_id)
-        known = {"round_id": self.round_id, "group": GROUP, "groups": (GROUP,), "key": TOPIC_KEY}
+        known = {"round_id": self.round_id, "key": TOPIC_KEY}
         known |= {"type_id": inner.TYPE_ID, "body": encode_body(inner), "namespace": "aggregation"}
         if name in known:
             return known[name]

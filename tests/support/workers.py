@@ -53,7 +53,6 @@ LONGEST_FIRST: Final = (
     "tests/sim/test_pubsub_moves.py",
     "tests/sim/test_pubsub_selectivity.py",
     "tests/sim/test_pubsub_heat.py",
-    "tests/sim/test_groups_scenarios.py",
     "tests/cluster/test_identity_cluster.py",
     "tests/cluster/test_stream_documents.py",
     "tests/cluster/test_state_crashes.py",

@@ -120,7 +120,7 @@ CHOICES = {
     "limits.links_max": ["64", "65"],
     "overlay.settle": ["1s", "2s"],
     "overlay.vouch_delay": ["5s", "6s"],
-    "groups.lease": ["31s", "32s"],
+    "records.replicas": ["4", "5"],
     "protocols.notes.patience": ["3s", "4s"],
     "protocols.notes.folder": ["/a", "/b"],
 }

@@ -12,7 +12,7 @@ from peerd.testing.simulation import ring
 
 log: list[str] = []
 
-SERVICES = ("records", "groups")
+SERVICES = ("records",)
 """Every node has them; they hand over last."""
 
 

@@ -141,7 +141,7 @@ def test_every_built_in_plugin_has_a_reserved_name() -> None:
     simulation = Simulation(0)
     (place,) = simulation.start(1)
     simulation.run_for(1.0)
-    assert {"overlay", "groups", "records"} == set(place.node.plugins)
+    assert {"overlay", "records"} == set(place.node.plugins)
     assert set(place.node.plugins) | {"swap", "node"} <= set(PeerdConfig.model_fields)
 
 
@@ -240,9 +240,9 @@ def test_the_names_that_are_taken_are_known() -> None:
 
 WRONG = {
     "a part of the core's name": (
-        {"groups": "stranger_plugin:Stranger"},
+        {"records": "stranger_plugin:Stranger"},
         PLUGIN,
-        r"protocols\.groups: .*cannot be called 'groups': a part of peerd",
+        r"protocols\.records: .*cannot be called 'records': a part of peerd",
     ),
     "the name of one of the client's methods": (
         {"status": "stranger_plugin:Stranger"},

@@ -12,11 +12,11 @@ import pytest
 
 from peerd.errors import Bug
 from peerd.node.services import SERVICES, make_services
-from peerd.services.groups.config import GroupsConfig
+from peerd.services.records.config import RecordsConfig
 
 ROOT = Path(__file__).resolve().parents[2]
 
-THIRD = """
+SECOND = """
 from typing import Annotated, ClassVar
 
 from pydantic import Field
@@ -27,14 +27,14 @@ from peerd.quantities import setting
 from peerd.services.service import Service
 
 
-class ThirdConfig(PluginConfig):
+class SecondConfig(PluginConfig):
     size: Annotated[int, Field(ge=1)] = setting(3, "How large.")
 
 
-class Third(Service):
-    name: ClassVar[str] = "third"
+class Second(Service):
+    name: ClassVar[str] = "second"
     purpose: ClassVar[str] = "A service that only this test has."
-    Config: ClassVar[type[PluginConfig]] = ThirdConfig
+    Config: ClassVar[type[PluginConfig]] = SecondConfig
     log: ClassVar[list[str]] = []
 
     def drain(self, done):
@@ -48,7 +48,7 @@ class Third(Service):
         self.log.append(f"{name} disabled")
 
 
-services.SERVICES = (*services.SERVICES, Third)  # the one list
+services.SERVICES = (*services.SERVICES, Second)  # the one list
 
 from peerd.api import Plugin
 from peerd.config import PeerdConfig
@@ -58,22 +58,22 @@ from peerd.messages import PeerRef
 from peerd.sim.runner import Runner
 from peerd.sim.scenario import parse_scenario
 
-config = PeerdConfig.model_validate({"third": {"size": 5}})
+config = PeerdConfig.model_validate({"second": {"size": 5}})
 settings = node_settings(config, PeerRef(NodeId(1), "127.0.0.1", 7420), 1)
-assert settings.services["third"].size == 5, "a daemon reads its table"
-assert PeerdConfig.model_fields["third"].description == Third.purpose, "and documents it"
+assert settings.services["second"].size == 5, "a daemon reads its table"
+assert PeerdConfig.model_fields["second"].description == Second.purpose, "and documents it"
 
-runner = Runner(parse_scenario({"nodes": 3, "third": {"size": 7}}), 0, None, None)
+runner = Runner(parse_scenario({"nodes": 3, "second": {"size": 7}}), 0, None, None)
 runner.run(lambda phase, now: None)
 runner.simulation.run_for(5.0)
 place = runner.simulation.nodes[1]
-assert place.node.service(Third).config.size == 7, "a scenario sets it, and every node runs it"
+assert place.node.service(Second).config.size == 7, "a scenario sets it, and every node runs it"
 place.node.disable_plugin("records")
-place.node.drain(10.0, lambda unfinished: Third.log.append(f"left: {unfinished}"))
+place.node.drain(10.0, lambda unfinished: Second.log.append(f"left: {unfinished}"))
 runner.simulation.run_for(5.0)
-assert Third.log[:2] == ["records disabled", "drained"] and "stopped" in Third.log, Third.log
+assert Second.log[:2] == ["records disabled", "drained"] and "stopped" in Second.log, Second.log
 try:
-    parse_scenario({"nodes": 1, "third": {"sise": 7}})
+    parse_scenario({"nodes": 1, "second": {"sise": 7}})
 except Exception as error:
     assert 'unknown key, did you mean "size"?' in str(error), error
 else:
@@ -82,17 +82,17 @@ print("fine")
 """
 
 
-def test_a_third_service_touches_one_list() -> None:
+def test_a_second_service_touches_one_list() -> None:
     """Daemon, scenario and simulator know it: configured, started, told of plugins that fail, drained and stopped."""
-    code = textwrap.dedent(THIRD)
+    code = textwrap.dedent(SECOND)
     done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=False)
     assert (done.returncode, done.stdout.strip()) == (0, "fine"), done.stderr
 
 
 ALLOWED = {
     "peerd/node/services.py": "the list",
-    "peerd/node/node.py": "typed access to the first two, for hosts and tests",
-    "peerd/node/host.py": "binds `Host.groups` and `Host.records`, which plugins see",
+    "peerd/node/node.py": "typed access to the first, for hosts and tests",
+    "peerd/node/host.py": "binds `Host.records`, which plugins see",
     "peerd/node/ports.py": "names what the record store calls plugins through",
 }
 
@@ -111,11 +111,11 @@ def test_nothing_else_names_a_service() -> None:
 
 
 def test_services_take_their_own_configuration_or_the_defaults() -> None:
-    config = GroupsConfig(children_max=3)
-    found = {service.name: service.config for service in make_services({"groups": config})}
-    assert found["groups"] is config and found["records"] == SERVICES[1].Config()
+    config = RecordsConfig(replicas=5)
+    [given], [default] = make_services({"records": config}), make_services({})
+    assert given.config is config and default.config == RecordsConfig()
 
 
 def test_a_configuration_for_no_service_is_a_bug() -> None:
-    with pytest.raises(Bug, match="no service is called grups"):
-        make_services({"grups": GroupsConfig()})
+    with pytest.raises(Bug, match="no service is called rekords"):
+        make_services({"rekords": RecordsConfig()})

@@ -11,6 +11,8 @@ from tests.support.golden import all_messages, golden_line, load, sample
 
 MESSAGES = all_messages()
 GOLDEN = load()
+RETIRED = range(0x0050, 0x005F)
+"""Ids of messages that are gone: of the multicast groups."""
 
 
 @pytest.mark.parametrize("kind", MESSAGES, ids=lambda kind: kind.__name__)
@@ -28,3 +30,7 @@ def test_golden_bytes_decode_to_the_sample(type_id: str) -> None:
     decoded = decode(frame)
     assert decoded is not None
     assert decoded[0] == sample(kinds[type_id])
+
+
+def test_the_ids_of_messages_that_are_gone_are_not_given_again() -> None:
+    assert not [kind.__name__ for kind in MESSAGES if kind.TYPE_ID in RETIRED]
