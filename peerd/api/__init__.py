@@ -232,6 +232,13 @@ class Host(Protocol):
         ``on_result`` is called once, within ``timeout_s`` seconds. Raises `Unavailable` when too many are under way.
         """
 
+    def may_pass(self, peer: PeerRef) -> bool:
+        """Whether one more message of somebody else may go on to this peer now, by `send`; if so, it is counted.
+
+        For a plugin that passes messages on itself: so that nobody has an honest node flood others. What is routed is
+        counted in the same budget (docs/overlay.md). One that may not go is dropped; who sent it asks again.
+        """
+
     # Neighbourhood
 
     def leaf_set(self) -> LeafSet:

@@ -273,6 +273,9 @@ class PluginHost:
     def observe(self, name: str, value: float, **labels: str) -> None:
         self._driver.observe(name, value, labels)
 
+    def may_pass(self, peer: PeerRef) -> bool:
+        return self._node.overlay.may_pass(peer)
+
     # The overlay's extension (peerd.overlay.ports.OverlayHost)
 
     def dial(self, host: str, port: int, done: Callable[[PeerRef | None], None]) -> None:

@@ -249,6 +249,10 @@ class Overlay(Plugin):
         """What routing would do with one message to all these keys; one that it would hold is left out."""
         return self.forwarder.next_hops(keys)
 
+    def may_pass(self, peer: PeerRef) -> bool:
+        """Whether a plugin may send this peer one more message of others: part of what routed ones may take."""
+        return self.state.transit.may_pass(peer.id, 1, self._host.now())
+
     def rtt(self, peer: PeerRef) -> float | None:
         """Measured round trip, seconds, smoothed; ``None`` when it was never measured."""
         return self.state.proximity.rtt_s(peer.id)

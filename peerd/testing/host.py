@@ -200,6 +200,10 @@ class FakeHost:
 
     # Neighbourhood
 
+    def may_pass(self, peer: PeerRef) -> bool:
+        """Return that everything may go on."""
+        return True
+
     def leaf_set(self) -> LeafSet:
         """Return the neighbours that the test has given it."""
         return LeafSet(self.neighbours, (), self.is_complete, covers_ring=True)

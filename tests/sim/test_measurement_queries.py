@@ -9,7 +9,7 @@ import pytest
 from peerd.errors import ClientRefusal
 from protocols.measurement.querying.answer import BoundedValue, QueryAnswer
 from protocols.measurement.standing import AnsweredQuery, StandingQuery
-from tests.sim.test_measurement import STALE_S, Ring
+from tests.support.measurement_ring import STALE_S, Ring
 
 
 def asked(ring: Ring, text: str) -> AnsweredQuery:

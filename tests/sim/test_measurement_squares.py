@@ -15,7 +15,7 @@ from protocols.measurement.messages import READ_MAX, ReadValue, ReadValues
 from protocols.measurement.placing.messages import AlongRead, ReadAlong
 from protocols.measurement.plugin import MeasurementQueries
 from protocols.measurement.readings import NoReading, Reading
-from tests.sim.test_measurement import Ring
+from tests.support.measurement_ring import Ring
 
 WIDE = {name: 4 * width for name, width in WITHIN.items()}
 STALE_S = 6.0

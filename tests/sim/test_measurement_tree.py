@@ -276,7 +276,7 @@ def test_nodes_near_each_other_come_to_be_answered_by_a_cache_between_and_nothin
     near = [each for _, each in told if isinstance(each, Reading) and each.provider == between]
     assert len(near) > 0.8 * len(told)
     assert all(each.hops >= 1 for each in near)
-    assert ring.oracle.judged > 300
+    assert ring.oracle.judged > 100
     ring.simulation.run_for(240.0)
     assert not [(node, tables(plugin)) for node, plugin in ring.plugins.items() if any(tables(plugin).values())]
     ring.sent.counts.clear()
@@ -343,6 +343,8 @@ def test_two_readers_that_want_different_bounds_and_ages_get_what_they_want() ->
     ring.rest()
     _, [strict, easy, *_], owners = brothers(ring)
     told: dict[NodeId, list[Reading]] = {strict: [], easy: []}
+    for plugin in ring.plugins.values():
+        plugin.readings.kept_max = 0  # else reads are too few for caches to be worth it
     terms = {strict: (0.25, 6.0), easy: (6.0, 20.0)}
     for _ in range(60):
         for reader, (half_width, stale_s) in terms.items():

@@ -201,7 +201,10 @@ class ReadsAlong(Part):
             else:
                 branches.setdefault(peer, []).append(want)
         for peer, some in branches.items():
-            self._send(peer, replace(question, wants=tuple(some)))
+            if came_from is None or self._host.may_pass(peer):
+                self._send(peer, replace(question, wants=tuple(some)))
+            else:
+                nowhere += some
         return nowhere
 
     def _here(self, want: Want, max_age_s: float) -> ReadValue | None:

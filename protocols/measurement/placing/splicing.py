@@ -120,7 +120,8 @@ class Splicing(Part):
             if peer is not None and peer.id not in question.path:
                 branches.setdefault(peer, []).append(want)
         for peer, some in branches.items():
-            self._send(peer, replace(question, wants=tuple(some)))
+            if came_from is None or self._host.may_pass(peer):
+                self._send(peer, replace(question, wants=tuple(some)))
 
     @on_timer(_SEEK)
     def _is_late(self, number: int) -> None:
