@@ -19,6 +19,8 @@ from peerd.api import (
 )
 from peerd.ids import NodeId
 from peerd.messages import Message, PeerRef
+from protocols.measurement.aggregates.messages import AGGREGATE_MESSAGES
+from protocols.measurement.aggregates.tree import AggregateTree
 from protocols.measurement.asking import ClientReads
 from protocols.measurement.config import MeasurementConfig
 from protocols.measurement.directory import Directory
@@ -37,7 +39,7 @@ from protocols.measurement.placing.messages import PLACING_MESSAGES
 from protocols.measurement.placing.rates import SAMPLES, updates_s
 from protocols.measurement.placing.splicing import Splicing
 from protocols.measurement.placing.squares import Spot, spot_of
-from protocols.measurement.placing.tree import RouteTree
+from protocols.measurement.placing.tree import ROOT_KEY, RouteTree
 from protocols.measurement.placing.wants import HeldWants
 from protocols.measurement.reading import Readings
 from protocols.measurement.readings import OwnReading
@@ -61,7 +63,7 @@ class MeasurementQueries(Plugin):
 
     name = "measurement"
     version = 1
-    messages: ClassVar[tuple[type[Message], ...]] = (*MESSAGES, *PLACING_MESSAGES)
+    messages: ClassVar[tuple[type[Message], ...]] = (*MESSAGES, *PLACING_MESSAGES, *AGGREGATE_MESSAGES)
     metrics = (
         *SAMPLING_METRICS,
         *TRAFFIC_METRICS,
@@ -113,7 +115,10 @@ class MeasurementQueries(Plugin):
         self.decider.start(wants, self.splicing)
         self.watching = Watching(host, self.caching, self.directory, wants)
         self.asking = ClientReads(self.directory, self.readings)
-        self.queries = Queries(host, self.directory, self.readings, self.watching)
+        self.aggregates = AggregateTree(host, self.tree, ROOT_KEY, self.caching, self._names, lambda: self.config.tags)
+        has_tree = self.config.placing in ("auto", "tree")
+        aggregates = self.aggregates if has_tree else None
+        self.queries = Queries(host, self.directory, self.readings, self.watching, aggregates)
         self.bandwidth = BandwidthProbes(host, self.config.bandwidth_interval)
         made = self._sources is None
         sources = self.config.make_sources(host, self.bandwidth.found) if made else self._sources or ()
@@ -121,9 +126,10 @@ class MeasurementQueries(Plugin):
         self.add_parts(self.directory, self.readings, self.watching, self.queries, self.sampling, self.traffic)
         self.checks = SpotChecks(host, self.caching, self.past, self.traffic, self._peer_of, self._distrust)
         self.add_parts(self.checks, self.bandwidth, self.tree, self.along, self.splicing, self.decider)
+        self.add_parts(self.aggregates)
         self._is_ticking = False
         self.directory.start()
-        if self.config.placing in ("auto", "tree"):
+        if has_tree:
             self.tree.start()
         self.sampling.begin()
         self.bandwidth.begin()
@@ -170,6 +176,7 @@ class MeasurementQueries(Plugin):
     def sampled(self, values: Mapping[str, float], asked_at: float) -> None:
         """A source of this node was asked at that time, and has answered."""
         self._carry_out(self.caching.sampled(values, asked_at, self.host.now()))
+        self.aggregates.sampled()
         at_s = self.host.wall_time()
         for name, value in values.items():
             known = self.caching.owner.known(Measurement(self.host.id, name))
@@ -184,6 +191,7 @@ class MeasurementQueries(Plugin):
         self._carry_out(self.caching.failed(gone, self.host.now()))
         for name in gone:
             del self._names[name]
+        self.aggregates.sampled()
         self.directory.changed()
 
     def own(self) -> list[OwnReading]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias, cast
 
 from peerd.api import Host, Part, on_timer
 from peerd.errors import ClientRefusal
@@ -12,6 +12,7 @@ from peerd.ids import NodeId
 from peerd.lib.feed import Feed
 from peerd.lib.filter.errors import FilterError
 from peerd.lib.subscriptions import ClientSubscriptions
+from protocols.measurement.aggregates.tree import AggregateTree, WantedAggregate
 from protocols.measurement.bounds import STALE_S, usual_half_width
 from protocols.measurement.directory import Directory
 from protocols.measurement.guarantee.words import Measurement
@@ -20,6 +21,7 @@ from protocols.measurement.readings import NoReading, Reading
 from protocols.measurement.watching import UNREAD_S, Watch, Watching
 
 if TYPE_CHECKING:  # a daemon that nobody asks in SQL loads none of it
+    from protocols.measurement.aggregates.statements import TreePlan
     from protocols.measurement.querying.answer import AnswerRow, QueryAnswer, Value
     from protocols.measurement.querying.running import RunningQuery
     from protocols.measurement.querying.statement import Statement
@@ -56,6 +58,8 @@ class StandingQuery:
     unread_since: float | None = None
     watch: Watch | None = None
     """What holds the values that it needs."""
+    aggregate: WantedAggregate | None = None
+    """What is told of it in the tree T."""
     told: QueryAnswer | None = None
     is_asking: bool = False
 
@@ -71,10 +75,18 @@ class StandingQuery:
 
 
 class Queries(Part):
-    """Those of one node's clients."""
+    """Those of one node's clients. ``aggregates``: where there is a tree T that can answer some of them."""
 
-    def __init__(self, host: Host, directory: Directory, readings: Readings, watching: Watching) -> None:
+    def __init__(
+        self,
+        host: Host,
+        directory: Directory,
+        readings: Readings,
+        watching: Watching,
+        aggregates: AggregateTree | None = None,
+    ) -> None:
         self._host, self._directory, self._readings, self._watching = host, directory, readings, watching
+        self._aggregates = aggregates
         self.standing: ClientSubscriptions[StandingQuery] = ClientSubscriptions(ClientRefusal)
         host.when_over(self.standing.let_go)
 
@@ -98,7 +110,7 @@ class Queries(Part):
 
         try:
             query = RunningQuery(statement, list(self._directory.known()), usual_half_width, cached=is_cached)
-            plan = explain_plan(query) if statement.explain else ()
+            plan = explain_plan(query, in_tree=self._tree_plan(statement) is not None) if statement.explain else ()
         except FilterError as error:
             told(ClientRefusal("invalid", str(error)), None)
             return
@@ -164,7 +176,38 @@ class Queries(Part):
                 if running is not None:
                     self._hold(query, running)
 
-        self._directory.refreshed(lambda: self._run(query.statement, told, query.owner, is_asked=False))
+        def look() -> None:
+            try:
+                plan = None if query.feed.ended is not None else self._tree_plan(query.statement)
+            except FilterError:
+                plan = None  # it is refused below
+            if plan is None:
+                self._run(query.statement, told, query.owner, is_asked=False)
+            else:
+                query.is_asking = False
+                self._look_in_tree(query, plan)
+
+        self._directory.refreshed(look)
+
+    def _tree_plan(self, statement: Statement) -> TreePlan | None:
+        from protocols.measurement.aggregates.statements import tree_plan
+
+        return None if self._aggregates is None else tree_plan(statement, list(self._directory.known()))
+
+    def _look_in_tree(self, query: StandingQuery, plan: TreePlan) -> None:
+        """Ask T, unless that is done, and tell what is known of it now."""
+        from protocols.measurement.aggregates.statements import tree_answer
+
+        aggregates, before = cast(AggregateTree, self._aggregates), query.aggregate
+        try:
+            query.aggregate = before if before is not None and before.spec == plan.spec else aggregates.want(plan.spec)
+        except ClientRefusal as error:
+            self._end(query, str(error))
+            return
+        if before is not None and before is not query.aggregate:
+            aggregates.unwant(before)
+        if (found := aggregates.answer(query.aggregate)) is not None:
+            self._tell(query, tree_answer(query.statement, plan, found))
 
     def _hold(self, query: StandingQuery, running: RunningQuery) -> None:
         """Hold what the statement reads from now on, as tight as it was asked for."""
@@ -195,6 +238,9 @@ class Queries(Part):
         self.standing.remove(query)
         if query.watch is not None:
             self._watching.end(query.watch, reason)
+        if query.aggregate is not None and self._aggregates is not None:
+            self._aggregates.unwant(query.aggregate)
+            query.aggregate = None
 
 
 def is_still_so(told: QueryAnswer, now: QueryAnswer) -> bool:

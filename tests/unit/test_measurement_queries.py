@@ -378,6 +378,20 @@ def test_any_so_many_rows_are_enough() -> None:
     assert ids(answer, "yes") == [1, 3] and len(answer.rows) == 2 and answer.rounds == 1
 
 
+def test_within_without_a_name_is_about_the_sum_that_is_shown() -> None:
+    nodes = [node(number, WEB if number < 6 else DB) for number in range(1, 11)]
+    world = QueriedNodes({(number, "cpu"): 0.1 * number for number in range(1, 11)})
+    answer = world.ask("SELECT SUM(cpu) FROM nodes WHERE role = 'web' WITHIN 0.5", nodes)
+    assert {want.half_width for want in world.wants} == {0.1}, "a fifth for each of five nodes"
+    [value] = answer.rows[0].values
+    assert isinstance(value, BoundedValue) and value.low <= 1.5 <= value.high <= value.low + 1.0000001
+    assert not answer.unmet
+    for text, width in (("SUM(cpu) FROM nodes WITHIN cpu 0.5", 0.5), ("MEAN(cpu) FROM nodes WITHIN 0.5", 0.5)):
+        world.wants.clear()
+        world.ask(f"SELECT {text}", nodes)
+        assert {want.half_width for want in world.wants} == {width}
+
+
 def test_groups_can_be_sorted_by_an_aggregate() -> None:
     nodes = [node(1, WEB), node(2, DB), node(3, DB)]
     world = QueriedNodes({(1, "cpu"): 0.1, (2, "cpu"): 0.9, (3, "cpu"): 0.8})

@@ -13,8 +13,13 @@ from peerd.ids import NodeId, short_id
 from peerd.sim.checkers import Checker
 from peerd.sim.simulation import Place, Simulation
 from peerd.sim.swarm.work import SwarmWork
+from protocols.measurement.aggregates.messages import AggregateSpec
+from protocols.measurement.aggregates.own import OwnPart
+from protocols.measurement.aggregates.partial import EXTREMES
+from protocols.measurement.aggregates.tree import AggregateAnswer
 from protocols.measurement.config import MeasurementConfig
-from protocols.measurement.guarantee.words import BoundClaim, Measurement
+from protocols.measurement.guarantee.interval import ROUNDING, Interval
+from protocols.measurement.guarantee.words import BoundClaim, Known, Measurement, Sample
 from protocols.measurement.plugin import MeasurementQueries
 from protocols.measurement.readings import NoReading, Reading
 from protocols.measurement.sources.source import MeasurementSource
@@ -22,6 +27,13 @@ from protocols.measurement.watching import Watch
 
 NAMES: Final = ("walk", "level", "spike")
 WITHIN: Final = {"walk": 2.0, "level": 0.5, "spike": 1.0}
+AGGREGATES: Final = (
+    "WATCH SELECT SUM(walk) FROM nodes WITHIN 2 STALE 8s",
+    "WATCH SELECT MAX(level) FROM nodes WITHIN 0.5 STALE 8s",
+    "WATCH SELECT MEAN(walk) FROM nodes WITHIN 0 STALE 8s",
+    "WATCH SELECT COUNT(*) FROM nodes WHERE level >= 5 STALE 8s",
+)
+"""What is watched of all nodes together."""
 DRIFT: Final = 3e-4
 """More than two clocks of the simulator differ by."""
 ROUNDING_S: Final = 1e-3
@@ -66,6 +78,10 @@ class SimulatedQueries(MeasurementQueries):
                 self.log.setdefault(name, []).append((known.claim.since.number, asked_at, value))
 
 
+def _known(value: float) -> Known:
+    return Known(BoundClaim(value, value, Interval(value, value), Sample(0, 0)), 0.0)
+
+
 def plugin_of(place: Place) -> SimulatedQueries | None:
     """The plugin of a simulated node."""
     found = place.node.plugins.get(MeasurementQueries.name)
@@ -89,7 +105,7 @@ class GuaranteeHolds(Checker):
 
     def __init__(self) -> None:
         self._plugins: dict[NodeId, list[SimulatedQueries]] = {}
-        self.judged = 0
+        self.judged = self.judged_aggregates = 0
 
     def booted(self, simulation: Simulation, place: Place, node: Any) -> None:
         plugin = node.plugins.get(MeasurementQueries.name)
@@ -106,7 +122,51 @@ class GuaranteeHolds(Checker):
             answer = plugin.caching.read(measurement, now)
             if answer is not None and not answer.is_stale:
                 found += self.judge(simulation, place, measurement, answer.claim, answer.age_s)
+        for wanted in plugin.aggregates.wanted.values():
+            aggregate = plugin.aggregates.answer(wanted)
+            if aggregate is not None and not aggregate.is_stale:
+                found += self.judge_aggregate(simulation, place, wanted.spec, aggregate)
         return found
+
+    def judge_aggregate(
+        self, simulation: Simulation, place: Place, spec: AggregateSpec, answer: AggregateAnswer
+    ) -> Iterator[str]:
+        """What is wrong with an aggregate of one measurement that a node takes for true.
+
+        It is one of values of so many different nodes, each read no longer ago than the age.
+        """
+        if simulation.hostile or answer.interval is None:
+            return
+        self.judged_aggregates += 1
+        had = [bounds for node in self._plugins if (bounds := self._had(simulation, node, spec, answer.age_s))]
+        lows, highs = sorted(low for low, _ in had), sorted((high for _, high in had), reverse=True)
+        # The least that any so many of them can make, and the most.
+        least, most = sum(lows[: answer.counted]), sum(highs[: answer.counted])
+        if spec.word == "MEAN":
+            least, most = least / answer.counted, most / answer.counted
+        elif spec.word in EXTREMES:
+            least, most = (
+                (lows[0], highs[-answer.counted]) if spec.word == "MIN" else (lows[answer.counted - 1], highs[0])
+            )
+        slack = ROUNDING * max(abs(least), abs(most))
+        if answer.counted > len(had) or answer.interval.high < least - slack or answer.interval.low > most + slack:
+            yield f"{place}: {answer} is told, of {len(had)} nodes, and it was from {least} to {most}"
+
+    def _had(
+        self, simulation: Simulation, node: NodeId, spec: AggregateSpec, age_s: float
+    ) -> tuple[float, float] | None:
+        """Between which bounds lies what a node has added, by what it has measured in this time."""
+        owner, own = simulation.places[node], OwnPart(spec)
+        since = _clock(simulation, owner) - age_s * (1.0 + DRIFT) - ROUNDING_S
+        [name] = [spec.name] if spec.name else [each for each in own.columns if each in NAMES]
+        parts = [
+            own.of(plugin.config.tags, {name: None}, lambda _, value=value: _known(value), 0.0).interval  # type: ignore[misc]  # mypy knows no default of a lambda
+            for plugin in self._plugins[node]
+            for _, at, value in reversed(plugin.log.get(name, []))
+            if at >= since
+        ]
+        intervals = [each for each in parts if each is not None]
+        return (min(i.low for i in intervals), max(i.high for i in intervals)) if intervals else None
 
     def judge(
         self, simulation: Simulation, place: Place, measurement: Measurement, claim: BoundClaim, age_s: float
@@ -161,7 +221,11 @@ class Measuring(SwarmWork):
 
     def act(self, place: Place) -> None:
         plugin = cast(SimulatedQueries, plugin_of(place))
-        if self.rng.random() < 0.3:
+        kind = self.rng.random()
+        if kind < 0.05:
+            plugin.queries.watch(self.rng.choice(AGGREGATES))
+            return
+        if kind < 0.3:
             self._watch(place, plugin)
             return
         names = self.rng.sample(NAMES, self.rng.randint(1, len(NAMES)))

@@ -32,7 +32,9 @@ class JudgedRow(Frozen):
 def unmet(known: Knowledge) -> dict[str, str]:
     """Which of WITHIN and STALE are not met, and why."""
     readings = list(known.readings.values())
-    asked = [first_half_width(known.statement, each.measurement.name, lambda name: inf) for each in readings]
+    asked = [
+        first_half_width(known.statement, each.measurement.name, lambda name: inf, known.summed) for each in readings
+    ]
     wide = sum(not each.interval.is_within(width) for each, width in zip(readings, asked, strict=True))
     stale = [each.age_s for each in readings if each.is_stale]
     found = {"WITHIN": f"{wide} of {len(readings)} values came with wider bounds"} if wide else {}

@@ -13,8 +13,9 @@ from protocols.measurement.querying.answer import QueryAnswer
 from protocols.measurement.querying.running import MESSAGES_EACH, REFINE_ROUNDS_MAX, RunningQuery
 
 
-def explain_plan(query: RunningQuery) -> tuple[str, ...]:
-    """Lines about what is read first. To be asked before anything has been told."""
+def explain_plan(query: RunningQuery, *, in_tree: bool = False) -> tuple[str, ...]:
+    """Lines about what is read first. To be asked before anything has been told. ``in_tree``: when it is watched, it is
+    reckoned in the tree T."""
     wants, statement = query.needs(), query.statement
     here = [want for want in wants if query.cached(want.measurement, want.half_width)]
     lines = [f"nodes     {len({want.measurement.owner for want in wants})} of {len(query.known.nodes)} are read"]
@@ -27,6 +28,8 @@ def explain_plan(query: RunningQuery) -> tuple[str, ...]:
         lines.append("join      then the measurements of the pairs that are left")
     if statement.goodness > 0.0:
         lines.append(f"refine    until {statement.goodness:g} of rows are certain, at most {REFINE_ROUNDS_MAX} rounds")
+    if in_tree:
+        lines.append("watched   it is reckoned in the tree: each node speaks for those below it, one word comes here")
     return tuple(lines) if statement.budget is None else (*lines, f"budget    {statement.budget} messages")
 
 

@@ -35,6 +35,8 @@ class Knowledge:
         self.statement = statement
         self.nodes = nodes
         self.readings: dict[Measurement, Reading] = {}
+        self.summed = 1
+        """Rows that may belong to the answer, at first."""
         self.reasons: dict[Measurement, str] = {}
         """Why there is no reading of these."""
         self._listed = {entry.id: frozenset(entry.measurements) for entry in nodes}
@@ -154,10 +156,14 @@ class Knowledge:
             self.reasons.pop(reading.measurement, None)
 
 
-def first_half_width(statement: Statement, name: str, default: Callable[[str], float]) -> float:
-    """The bounds to ask for at first: what WITHIN says, else what is usual for the measurement."""
+def first_half_width(statement: Statement, name: str, default: Callable[[str], float], summed: int = 1) -> float:
+    """The bounds to ask for at first: what WITHIN says, else what is usual for the measurement. What it says without a
+    name of one sum is about the sum, to which each of its ``summed`` values may add a share."""
     bare = name.partition("@")[0]
-    return statement.within.get(bare, statement.within.get(ALL, default(bare)))
+    is_share = [(each.function, each.column and each.column.name) for each in statement.selected] == [("SUM", bare)]
+    share = max(1, summed) if is_share and not statement.group_by else 1
+    within = statement.within
+    return within[bare] if bare in within else within[ALL] / share if ALL in within else default(bare)
 
 
 def sides_of(statement: Statement, labels: Iterable[str]) -> set[int]:

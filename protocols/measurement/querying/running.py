@@ -73,6 +73,7 @@ class RunningQuery:
         self._side_judges = [judge(tree.all_of(own), self.known.accessor) for own in of_side]
         self._judge = judge(statement.where, self.known.accessor)
         self._positive = positive(statement.where)
+        self.known.summed = sum(1 for _ in self._candidates(0))
         self._steps = self._run()
 
     # --- reading ----------------------------------------------------------------------------------------------------
@@ -153,7 +154,9 @@ class RunningQuery:
     def _first_wants(self, rows: Iterable[tuple[Row, Iterable[NamedColumn]]]) -> Mapping[Measurement, float]:
         measured = (self.known.measurement(column, row) for row, columns in rows for column in columns)
         wanted = [each for each in measured if each is not None and each not in self._tried]
-        return {each: first_half_width(self.statement, each.name, self._half_width) for each in wanted}
+        return {
+            each: first_half_width(self.statement, each.name, self._half_width, self.known.summed) for each in wanted
+        }
 
     def _refined(self, rounds_left: int) -> Mapping[Measurement, float]:
         """Tighter bounds of what makes rows uncertain, if too many are. No bounds: nothing is left to do."""

@@ -1,0 +1,1 @@
+"""Experiments with measurement queries: ``peerd lab run measurement``."""
