@@ -55,6 +55,9 @@ TICK_S: Final = 0.5
 """How often it is looked whom to ask and whom to tell, while this node holds or provides anything."""
 INSTANCES_MAX: Final = 1 << 10
 """Instances of this plugin in one boot of a node: failed ones are replaced."""
+SUMMED_IN_TREE: Final = 64
+"""With placing = "auto", aggregates of so many nodes are reckoned in T: it takes as many messages as to hold all values
+here, for one that watches, but they do not all come to this node."""
 _TICK: Final = "tick"
 
 
@@ -118,7 +121,8 @@ class MeasurementQueries(Plugin):
         self.aggregates = AggregateTree(host, self.tree, ROOT_KEY, self.caching, self._names, lambda: self.config.tags)
         has_tree = self.config.placing in ("auto", "tree")
         aggregates = self.aggregates if has_tree else None
-        self.queries = Queries(host, self.directory, self.readings, self.watching, aggregates)
+        fewest = 0 if self.config.placing == "tree" else SUMMED_IN_TREE
+        self.queries = Queries(host, self.directory, self.readings, self.watching, aggregates, fewest)
         self.bandwidth = BandwidthProbes(host, self.config.bandwidth_interval)
         made = self._sources is None
         sources = self.config.make_sources(host, self.bandwidth.found) if made else self._sources or ()

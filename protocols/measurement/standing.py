@@ -75,7 +75,8 @@ class StandingQuery:
 
 
 class Queries(Part):
-    """Those of one node's clients. ``aggregates``: where there is a tree T that can answer some of them."""
+    """Those of one node's clients. ``aggregates``: where there is a tree T that can answer some of them, about so
+    many nodes at the ``fewest``."""
 
     def __init__(
         self,
@@ -84,9 +85,10 @@ class Queries(Part):
         readings: Readings,
         watching: Watching,
         aggregates: AggregateTree | None = None,
+        fewest: int = 0,
     ) -> None:
         self._host, self._directory, self._readings, self._watching = host, directory, readings, watching
-        self._aggregates = aggregates
+        self._aggregates, self._fewest = aggregates, fewest
         self.standing: ClientSubscriptions[StandingQuery] = ClientSubscriptions(ClientRefusal)
         host.when_over(self.standing.let_go)
 
@@ -147,6 +149,7 @@ class Queries(Part):
         feed: Feed[QueryAnswer] = Feed(self._host.new_epoch())
         query = StandingQuery(self._host.rng.getrandbits(64), statement, feed, owner=owner)
         if not len(self.standing):
+            self._host.cancel_timer(_LOOK)  # of a statement that has just ended
             self._host.set_timer(_LOOK, LOOK_S)
         self.standing.add(query)
         self._look_at(query)
@@ -192,7 +195,8 @@ class Queries(Part):
     def _tree_plan(self, statement: Statement) -> TreePlan | None:
         from protocols.measurement.aggregates.statements import tree_plan
 
-        return None if self._aggregates is None else tree_plan(statement, list(self._directory.known()))
+        plan = None if self._aggregates is None else tree_plan(statement, list(self._directory.known()))
+        return None if plan is None or plan.expected < self._fewest else plan
 
     def _look_in_tree(self, query: StandingQuery, plan: TreePlan) -> None:
         """Ask T, unless that is done, and tell what is known of it now."""

@@ -91,9 +91,9 @@ class Watching(Part):
         return watch
 
     def _add(self, watch: Watch) -> None:
-        is_first = not len(self.watches)
         self.watches.add(watch)
-        if is_first:
+        if len(self.watches) == 1:
+            self._host.cancel_timer(_LOOK)  # of a watch that has just ended
             self._host.set_timer(_LOOK, LOOK_S)
         self._directory.refreshed(lambda: self._select(watch))
 

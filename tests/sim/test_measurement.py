@@ -223,3 +223,15 @@ def test_the_oracle_finds_a_cache_that_is_not_told(monkeypatch: pytest.MonkeyPat
         ring = Ring(6)
         ring.plugin().watching.watch({"level": 0.5}, lambda entry: True, STALE_S)
         ring.simulation.run_for(60)
+
+
+def test_a_watch_that_begins_when_the_last_one_has_just_ended_looks_as_any_other() -> None:
+    """Its timer was armed twice (swarm seed 47)."""
+    ring = Ring(3)
+    for _ in range(2):
+        watch = ring.plugin().watching.watch({"level": 0.4}, lambda entry: True, STALE_S)
+        ring.simulation.run_for(0.5)
+        ring.plugin().watching.end(watch, "the client has gone")
+    watch = ring.plugin().watching.watch({"level": 0.4}, lambda entry: True, STALE_S)
+    ring.simulation.run_for(30)
+    assert len(watched(watch)) >= 3

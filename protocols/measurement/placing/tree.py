@@ -113,6 +113,7 @@ class RouteTree(Part):
             self._soon()
         if before is not None or parent is not None:
             self._say()
+            self._said_at = float("-inf")  # and at the next look once more, should this be lost
             self._changed()
 
     def _say(self) -> None:
