@@ -8,6 +8,7 @@ import time
 import pytest
 
 from peerd.ids import NodeId, closest, format_id
+from peerd.messages import PeerRef
 from protocols.measurement import models
 from protocols.measurement.directory import COPIES, shard_key, shard_of
 from protocols.measurement.front.client import MeasurementClient
@@ -15,6 +16,16 @@ from protocols.measurement.front.hostile import lie_of
 from protocols.measurement.guarantee.messages import WANTED_MAX, CacheAsk, CacheEntry, CacheUpdate, StandingPromises
 from protocols.measurement.guarantee.words import Measurement, Want
 from protocols.measurement.messages import NodesQuestion, ReadValues
+from protocols.measurement.placing.messages import (
+    COST_MAX,
+    AlongWant,
+    MoveCaches,
+    MovedCache,
+    ReadAlong,
+    SpliceIn,
+    Subtree,
+)
+from protocols.measurement.placing.subtree import BITS_MAX
 from tests.hostile.ring import Ring, eventually
 
 pytestmark = pytest.mark.cluster
@@ -56,9 +67,22 @@ async def test_what_a_member_says_of_others_is_not_told_and_its_questions_keep_n
                 attacker.send(peer, CacheUpdate(1 << 50, moment << 10, number, 0.0, entries, standing, (), number))
                 wants = tuple(Want(Measurement(other, f"{name}{moment}"), 0.0) for other in ring.ids for name in NAMES)
                 attacker.send(peer, CacheAsk(1, number, 3600.0, 0.0, wants[:WANTED_MAX]))
+                lies_over_the_tree(moment, peer)
                 for shard in (0, 1, 2, 3, 255):
                     attacker.request(peer, NodesQuestion(shard, NodeId(0)))
                 attacker.request(peer, ReadValues(tuple(Want(Measurement(peer.id, "rtt@"), 0.0) for _ in range(64))))
+
+        def lies_over_the_tree(moment: int, peer: PeerRef) -> None:
+            """It has all nodes below it, provides everything, asks in the name of others, and has much cached."""
+            attacker.send(peer, Subtree((), b"\xff" * (BITS_MAX // 8) if moment % 2 else b"\xff"))
+            other = ring.ids[moment % len(ring.ids)]
+            cpu, me = Measurement(other, "cpu"), attacker.peer
+            if other != peer.id:
+                attacker.send(peer, MoveCaches(me, (MovedCache(cpu, (peer.id, me.id)),)))
+                wants, way = (AlongWant(cpu, 0.0, COST_MAX, COST_MAX),), (other, me.id)
+                reader = PeerRef(other, "192.0.2.1", 7420)
+                attacker.send(peer, ReadAlong(reader, moment, 1e9, wants, way, COST_MAX, b"x" * 64))
+                attacker.send(peer, SpliceIn(reader, 1 << 50, moment, 1e9, 0.0, wants, way, b"x" * 64))
 
         told: list[models.ValueView] = []
         slowest_s = 0.0

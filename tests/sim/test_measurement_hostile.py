@@ -23,9 +23,11 @@ def kind(request: pytest.FixtureRequest) -> type[Behaviour]:
     return found
 
 
-def test_of_honest_owners_nothing_wrong_is_told(kind: type[Behaviour]) -> None:
+@pytest.mark.parametrize("placing", ["owners", "tree"])
+def test_of_honest_owners_nothing_wrong_is_told(kind: type[Behaviour], placing: str) -> None:
     oracle = GuaranteeHolds()
-    config = MeasurementConfig.model_validate({"update_interval": "2s", "ask_interval": "3s"})
+    times = {"update_interval": "2s", "ask_interval": "3s", "decide_interval": "3s"}
+    config = MeasurementConfig.model_validate(times | {"placing": placing})
     simulation = Simulation(
         5, plugins=lambda index: [SimulatedQueries(index, config)], checkers=[oracle], check_every=20
     )

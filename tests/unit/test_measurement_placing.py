@@ -18,6 +18,7 @@ from protocols.measurement.guarantee.interval import Interval, around
 from protocols.measurement.guarantee.messages import CacheAsk
 from protocols.measurement.guarantee.words import Measurement, Terms, Want
 from protocols.measurement.placing import statistics as statistics_module
+from protocols.measurement.placing.decider import CacheDecider
 from protocols.measurement.placing.deciding import PAYS_WITHIN_S, RELIEF, SPLICE_MESSAGES, STAYS, benefit, decide
 from protocols.measurement.placing.messages import Subtree
 from protocols.measurement.placing.rates import updates_s
@@ -420,3 +421,17 @@ def test_a_watched_value_that_is_cached_as_well_is_sought_over_the_tree_however_
     reasons.wants.let_go("cached", [CPU])
     assert not reasons.splicing.sought
     assert reasons.asked() == [(1.0, 1.0)], "the owner is asked again, which is quicker where bounds break"
+
+
+def test_a_cache_stays_as_it_is_held_while_that_is_about_what_is_needed() -> None:
+    decider = CacheDecider(FakeHost(1), MeasurementConfig(), Caching(NodeId(1), 1, Terms()))
+    decider._cached = {CPU: (Want(CPU, 1.0), 4.0)}
+
+    def terms(half_width: float, update_s: float) -> tuple[float, float]:
+        found = CacheCandidate(Want(CPU, half_width), update_s, 1.0, 1.0, 0.0, 0.0, True)
+        want, often_s = decider._terms(found)
+        return want.half_width, often_s
+
+    assert terms(1.0, 4.0) == terms(1.9, 7.9) == (1.0, 4.0)
+    assert terms(0.9, 4.0) == (0.9, 4.0) and terms(1.0, 3.9) == (1.0, 3.9), "else it does not do"
+    assert terms(2.1, 4.0) == (2.1, 4.0) and terms(1.0, 8.1) == (1.0, 8.1), "it costs more than is needed"

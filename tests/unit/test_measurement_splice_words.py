@@ -27,6 +27,7 @@ from tests.support.measurement_spot import (
     LEFT,
     LEFT_OWNER,
     ME,
+    PARENT,
     READER as HOLDER,
     RIGHT,
     RIGHT_OWNER,
@@ -82,6 +83,14 @@ def test_the_answer_to_the_longest_way_is_one_that_its_holder_can_read() -> None
     with pytest.raises(ProtocolError, match="the way of a question"):
         spot.host.deliver(splice([cpu(ME)], (HOLDER, *others, 5000)), peer(5000))
     assert not spot.host.take_sent()
+
+
+def test_where_t_leads_no_further_the_owner_is_asked() -> None:
+    spot = Spot()
+    spot.plugin._know(peer(STRANGER))
+    spot.host.deliver(splice([cpu(STRANGER)], (HOLDER, PARENT.id)), PARENT)
+    [(to, question)] = sent(spot, SpliceIn)
+    assert to == peer(STRANGER) and isinstance(question, SpliceIn) and question.path == (HOLDER, PARENT.id, ME)
 
 
 @pytest.mark.parametrize(
@@ -201,7 +210,11 @@ def test_what_is_watched_here_goes_on_to_be_provided_when_it_is_not_cached_any_m
     for why in whys:
         wants.hold(why, [(Want(cpu(LEFT_OWNER), 1.0), 5.0)])
     spot.plugin.decider.statistics.read(Want(cpu(LEFT_OWNER), 1.0), 10.0)
-    for _ in range(4):
+    spot.host.fire("decide")
+    spot.host.deliver(splice([cpu(LEFT_OWNER)], half_width=2.0), peer(HOLDER))
+    [(holder, _)] = sent(spot, CacheUpdate)
+    assert holder == peer(HOLDER)
+    for _ in range(3):
         spot.host.fire("decide")
         spot.host.time_s += LEAVING_S
     assert not wants.cached() and not splicing.left(spot.host.time_s)

@@ -4,14 +4,24 @@ from __future__ import annotations
 
 from typing import Final
 
+from msgspec.structs import replace
+
 from peerd.ids import NodeId
 from peerd.messages import Message, PeerRef, encode_struct
-from peerd.sim.hostile.member import STRANGERS_HOST, Behaviour
+from peerd.sim.hostile.member import STRANGERS_HOST, Behaviour, Decoded, Frame, HostileNode
 from protocols.measurement.directory import SHARDS
 from protocols.measurement.guarantee.interval import Interval
-from protocols.measurement.guarantee.messages import WANTED_MAX, CacheAsk, CacheEntry, CacheUpdate, StandingPromises
+from protocols.measurement.guarantee.messages import (
+    PATH_MAX,
+    WANTED_MAX,
+    CacheAsk,
+    CacheEntry,
+    CacheUpdate,
+    StandingPromises,
+)
 from protocols.measurement.guarantee.words import BoundClaim, Measurement, Sample, Want
 from protocols.measurement.messages import (
+    READ_MAX,
     Described,
     Description,
     MeasureName,
@@ -20,6 +30,18 @@ from protocols.measurement.messages import (
     ReadValue,
     ValuesRead,
 )
+from protocols.measurement.placing.messages import (
+    COST_MAX,
+    AlongRead,
+    AlongWant,
+    MoveCaches,
+    MovedCache,
+    ReadAlong,
+    SpliceIn,
+    Subtree,
+)
+from protocols.measurement.placing.splicing import statement
+from protocols.measurement.placing.subtree import BITS_MAX
 
 LIE: Final = 123_456.0
 """No honest node of the simulator measures this."""
@@ -104,4 +126,120 @@ class InventsNodes(Behaviour):
             self.node.say(self.rng.choice(others), NodesQuestion(number, NodeId(0)))
 
 
-BEHAVIOURS: Final = {kind.name: kind for kind in (AnswersForOthers, TellsUnasked, AsksForMuch, InventsNodes)}
+class SaysAllAreBelow(Behaviour):
+    """Tells everybody that all nodes are below it, and lets questions that come to it end there, without a word."""
+
+    name = "says all are below"
+    gap_s = 2.0
+
+    def act(self) -> None:
+        for other in self.node.others():
+            self.node.say(other, Subtree((), b"\xff" * (BITS_MAX // 8)))
+
+    def hears(self, peer: PeerRef, frame: Frame, decoded: Decoded | None) -> bool:
+        return decoded is None or not isinstance(decoded[0], ReadAlong | SpliceIn)
+
+
+class MovesToItself(Behaviour):
+    """Tells everybody that it provides from now on, with ways that are right and ways that cannot be."""
+
+    name = "moves caches to itself"
+    gap_s = 0.5
+
+    def act(self) -> None:
+        others = self.node.others()
+        if len(others) < 2:
+            return
+        victim, owner = self.rng.sample(others, 2)
+        me = self.node.peer
+        ways = ((victim.id, me.id), (victim.id, owner.id, owner.id, me.id), (owner.id, me.id), (victim.id,))
+        moved = tuple(MovedCache(Measurement(owner.id, name), self.rng.choice(ways)) for name in NAMES)
+        self.node.say(victim, MoveCaches(self.rng.choice((me, owner)), moved))
+
+
+class ForgesQuestions(Behaviour):
+    """Asks in the name of others, from ways that nobody went, and sends what it has heard from others again."""
+
+    name = "forges questions"
+    gap_s = 0.1
+
+    def __init__(self, node: HostileNode) -> None:
+        super().__init__(node)
+        self._heard: list[ReadAlong | SpliceIn] = []
+
+    def hears(self, peer: PeerRef, frame: Frame, decoded: Decoded | None) -> bool:
+        if decoded is not None and isinstance(decoded[0], ReadAlong | SpliceIn):
+            self._heard = [*self._heard[-50:], decoded[0]]
+        return True
+
+    def act(self) -> None:
+        others, me = self.node.others(), self.node.peer
+        if len(others) < 3:
+            return
+        victim, to, owner = self.rng.sample(others, 3)
+        way = self.rng.choice(((victim.id, me.id), (victim.id,), (victim.id, me.id, victim.id), (me.id,)))
+        wants = tuple(AlongWant(Measurement(owner.id, name), 1e9, COST_MAX, COST_MAX) for name in NAMES)
+        number = self.rng.getrandbits(63)
+        self.node.say(to, ReadAlong(victim, number, 1e9, wants, way, COST_MAX, b"x" * 64))
+        self.node.say(to, SpliceIn(victim, 1 << 50, number, 1e9, 0.0, wants, way, b"x" * 64))
+        if self._heard:
+            again = self.rng.choice(self._heard)
+            path = (*again.path[: PATH_MAX - 2], me.id)
+            self.node.say(to, replace(again, path=path, wants=wants))
+            if isinstance(again, SpliceIn):
+                owners = [each for each in others if each.id == again.wants[0].measurement.owner]
+                self.node.say(owners[0] if owners else to, replace(again, path=path, boot=1 << 50))
+            else:
+                stranger = PeerRef(again.reader.id, STRANGERS_HOST, 7420)
+                self.node.say(to, replace(again, path=path, reader=stranger))
+
+
+class SplicesMuch(Behaviour):
+    """Has everybody cache everything for it, exactly and at once, and never goes on to hold anything."""
+
+    name = "splices everything"
+    gap_s = 0.1
+
+    def act(self) -> None:
+        others, me = self.node.others(), self.node.peer
+        if not others:
+            return
+        owners = [self.rng.choice(others).id for _ in range(READ_MAX // len(NAMES))]
+        wants = tuple(AlongWant(Measurement(owner, name), 0.0, 0.0, 1.0) for owner in owners for name in NAMES)
+        number = int(self.node.driver.now() * 1000)
+        asked = SpliceIn(me, 1 << 40, number, 1e9, self.rng.choice((0.0, 5.0)), wants, (me.id,), b"")
+        host = self.node.hosts["measurement"]
+        self.node.say(self.rng.choice(others), replace(asked, proof=host.sign(statement(asked))))
+
+
+class InventsOnTheWay(Behaviour):
+    """Answers the questions that come to it over T itself, with values that nobody has measured."""
+
+    name = "invents on the way"
+
+    def hears(self, peer: PeerRef, frame: Frame, decoded: Decoded | None) -> bool:
+        if decoded is None or not isinstance(question := decoded[0], ReadAlong):
+            return True
+        lies = tuple(
+            ReadValue(*lie_of(want.measurement.owner, want.measurement.name), 0.0)
+            for want in question.wants
+            if want.measurement.owner != self.node.peer.id
+        )
+        self.node.say(question.reader, AlongRead(question.number, question.path, 1.0, lies, (0.0,) * len(lies)))
+        return False
+
+
+BEHAVIOURS: Final = {
+    kind.name: kind
+    for kind in (
+        AnswersForOthers,
+        TellsUnasked,
+        AsksForMuch,
+        InventsNodes,
+        SaysAllAreBelow,
+        MovesToItself,
+        ForgesQuestions,
+        SplicesMuch,
+    )
+}
+"""`InventsOnTheWay` is not among them: its values are told, until an owner is asked."""
