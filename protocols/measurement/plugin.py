@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import ClassVar, Final
+from typing import TYPE_CHECKING, ClassVar, Final
 
 from peerd.api import (
     AcceptSwap,
@@ -32,13 +32,12 @@ from protocols.measurement.guarantee.words import Measurement, Want
 from protocols.measurement.messages import MESSAGES, NAMES_MAX, PAIRS_MAX, Description, MeasureName, Tag
 from protocols.measurement.names import split_name
 from protocols.measurement.placing.along import ReadsAlong
-from protocols.measurement.placing.candidates import SquareRoutes
 from protocols.measurement.placing.checking import SpotChecks
 from protocols.measurement.placing.decider import CacheDecider
 from protocols.measurement.placing.messages import PLACING_MESSAGES
-from protocols.measurement.placing.rates import SAMPLES, updates_s
 from protocols.measurement.placing.splicing import Splicing
 from protocols.measurement.placing.squares import Spot, spot_of
+from protocols.measurement.placing.statistics import SAMPLES, updates_s
 from protocols.measurement.placing.tree import ROOT_KEY, RouteTree
 from protocols.measurement.placing.wants import HeldWants
 from protocols.measurement.reading import Readings
@@ -50,6 +49,9 @@ from protocols.measurement.sources.source import MeasurementSource
 from protocols.measurement.standing import Queries
 from protocols.measurement.traffic import TRAFFIC_METRICS, TrafficCounts
 from protocols.measurement.watching import Watching
+
+if TYPE_CHECKING:  # few nodes are set to squares
+    from protocols.measurement.placing.candidates import SquareRoutes
 
 TICK_S: Final = 0.5
 """How often it is looked whom to ask and whom to tell, while this node holds or provides anything."""
@@ -108,8 +110,8 @@ class MeasurementQueries(Plugin):
             self._peer_of,
             self.decider.renew_s,
         )
-        self.squares = SquareRoutes(host, self.directory)
-        ways = self.squares if self.config.placing == "squares" else self.tree
+        self.squares = self._square_routes()
+        ways = self.tree if self.squares is None else self.squares
         self.along = ReadsAlong(host, self.caching, ways, statistics, self._send, self._updates_s)
         self.readings = Readings(
             host, self.caching, self.directory, self._pairs, self.traffic, statistics, self.along, self._is_along
@@ -288,6 +290,13 @@ class MeasurementQueries(Plugin):
 
     # Placing
 
+    def _square_routes(self) -> SquareRoutes | None:
+        if self.config.placing != "squares":
+            return None
+        from protocols.measurement.placing.candidates import SquareRoutes
+
+        return SquareRoutes(self.host, self.directory)
+
     def _is_along(self, wants: Mapping[NodeId, Sequence[Want]]) -> bool:
         """Whether these are read over T."""
         placing = self.config.placing
@@ -298,7 +307,8 @@ class MeasurementQueries(Plugin):
 
     def peer_down(self, peer: PeerRef, reason: str) -> None:
         self.tree.lost((peer.id,))
-        self.squares.lost(peer.id)
+        if self.squares is not None:
+            self.squares.lost(peer.id)
 
     def validate(self) -> None:
         self.caching.provider.validate(self.host.now())

@@ -21,9 +21,8 @@ from protocols.measurement.placing import statistics as statistics_module
 from protocols.measurement.placing.decider import CacheDecider
 from protocols.measurement.placing.deciding import PAYS_WITHIN_S, RELIEF, SPLICE_MESSAGES, STAYS, benefit, decide
 from protocols.measurement.placing.messages import Subtree
-from protocols.measurement.placing.rates import updates_s
 from protocols.measurement.placing.splicing import Splicing
-from protocols.measurement.placing.statistics import CacheCandidate, SeenCache, Statistics
+from protocols.measurement.placing.statistics import CacheCandidate, SeenCache, Statistics, updates_s
 from protocols.measurement.placing.subtree import (
     BITS_A_NODE,
     BITS_MAX,

@@ -7,8 +7,7 @@ where T does not lead, the reader asks of the owners.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Final, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from msgspec.structs import replace
 
@@ -21,10 +20,12 @@ from protocols.measurement.guarantee.caching import Caching
 from protocols.measurement.guarantee.messages import PATH_MAX
 from protocols.measurement.guarantee.words import Known, Measurement, Want
 from protocols.measurement.messages import READ_MAX, NotRead, ReadValue
-from protocols.measurement.placing.candidates import SquareRoutes
 from protocols.measurement.placing.messages import COST_MAX, AlongRead, AlongWant, ReadAlong
 from protocols.measurement.placing.statistics import Statistics
 from protocols.measurement.placing.tree import RouteTree
+
+if TYPE_CHECKING:
+    from protocols.measurement.placing.candidates import SquareRoutes
 
 ANSWER_S: Final = 1.5
 """What has no answer over T by then is asked of its owner."""
@@ -51,8 +52,7 @@ class FoundAlong(NamedTuple):
     messages: int
 
 
-@dataclass(slots=True)
-class _Asked:
+class _Asked(NamedTuple):
     wants: dict[Measurement, Want]
     at: float
 

@@ -7,12 +7,13 @@ once is not worth a cache, and no message is sent for the statistics alone.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
 from peerd.frozen import Frozen
 from peerd.ids import NodeId
+from protocols.measurement.guarantee.interval import Interval, around
 from protocols.measurement.guarantee.words import Measurement, Want
 
 SEEN_MAX: Final = 16_384
@@ -24,10 +25,13 @@ GAIN: Final = 0.5
 RATE_MIN: Final = 1e-3
 """Reads a second below which a measurement is forgotten, if it is not cached."""
 EVER: Final = float("inf")
+SAMPLES: Final = 128
+"""The last ones of an owner, from which it reckons how often bounds of some width would be broken."""
+STALE_MIN_S: Final = 1.0
+"""Who wants younger values than this is not served by caches, whose provider need not say more often that it lives."""
 
 
-@dataclass(slots=True)
-class SeenCache:
+class SeenCache(Frozen):
     """A cache whose way to its provider leads through this node, or ends here."""
 
     want: Want
@@ -94,7 +98,7 @@ class Statistics:
         self, want: Want, max_age_s: float, cost: float = 0.0, hint_s: float = 0.0, *, is_counted: bool = True
     ) -> None:
         """Somebody asks this node; the last time it cost so much beyond, if that is known."""
-        seen = self._of(want.measurement)
+        seen = self._of(want.measurement) if max_age_s >= STALE_MIN_S else None
         if seen is None:
             return
         seen.reads += is_counted
@@ -171,3 +175,15 @@ class Statistics:
         return CacheCandidate(
             Want(measurement, half_width), update_s, seen.reads_s, seen.cost, updates_s, below_s, is_cached
         )
+
+
+def updates_s(samples: Sequence[tuple[float, float]], half_width: float) -> float:
+    """Updates a second that a holder of such bounds would have had during these samples: times and values, in order."""
+    if len(samples) < 2:
+        return 0.0
+    updates, bounds = 0, Interval(samples[0][1], samples[0][1])
+    for number, (_, value) in enumerate(samples):
+        if number == 0 or not bounds.holds(value):
+            bounds = around(Interval(value, value), value, half_width)
+            updates += number > 0
+    return updates / max(1e-3, samples[-1][0] - samples[0][0])

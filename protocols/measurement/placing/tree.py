@@ -48,6 +48,8 @@ class RouteTree(Part):
         self._host, self._changed = host, changed
         self._parent: PeerRef | None = None
         self._children: dict[NodeId, TreeChild] = {}
+        self._named: dict[NodeId, NodeId] | None = None
+        """Which child names a node; made anew after a change."""
         self._said_at = float("-inf")
         self._is_soon = False
 
@@ -75,11 +77,20 @@ class RouteTree(Part):
         Unlike the paper's, a question does not also go up where a Bloom filter says that the owner is below: if it is
         not, the node at which the question ends says so to the reader, who asks the owner itself.
         """
-        for node, child in self._children.items():
-            if node != came_from and owner in child.below:
-                return child.peer
+        node = self._child_of(owner)
+        if node is not None and node != came_from:
+            return self._children[node].peer
         is_from_above = self._parent is not None and came_from == self._parent.id
         return None if is_from_above else self._parent
+
+    def _child_of(self, owner: NodeId) -> NodeId | None:
+        """The child below which a node is: one that names it, else one whose Bloom filter has it."""
+        if self._named is None:
+            self._named = {each: node for node, child in self._children.items() for each in child.below.ids}
+        if (node := self._named.get(owner)) is not None:
+            return node
+        blooms = (node for node, child in self._children.items() if child.below.size and owner in child.below)
+        return next(blooms, None)
 
     def may_answer(self, node: NodeId, owner: NodeId) -> bool:
         """Anybody on the way may cache."""
@@ -93,6 +104,7 @@ class RouteTree(Part):
         lapsed = [node for node, child in self._children.items() if now - child.heard_at > LEASE_S]
         for node in lapsed:
             del self._children[node]
+            self._named = None
         self._find_parent()
         if lapsed or now - self._said_at >= SAY_S:
             self._say()
@@ -105,11 +117,13 @@ class RouteTree(Part):
             return  # it is being found out
         before = self._parent
         if before is not None and parent is not None and before.id == parent.id:
+            self._parent = parent  # its address may be another one
             return
         self._parent = parent
         if before is not None:
             self._host.send(before, Subtree())
         if parent is not None and self._children.pop(parent.id, None) is not None:
+            self._named = None
             self._soon()
         if before is not None or parent is not None:
             self._say()
@@ -140,6 +154,7 @@ class RouteTree(Part):
         before = self._children.get(source.id)
         if not (word.ids or word.bloom):
             if self._children.pop(source.id, None) is not None:
+                self._named = None
                 self._soon()
                 self._changed()
             return
@@ -149,6 +164,7 @@ class RouteTree(Part):
         below = SubtreeFilter(frozenset(word.ids), int.from_bytes(word.bloom, "little"), size)
         self._children[source.id] = TreeChild(source, below, self._host.now())
         if before is None or before.below != below:
+            self._named = None
             self._soon()
             self._changed()
 
@@ -156,6 +172,7 @@ class RouteTree(Part):
         """These do not answer: they are no children any more, and a parent among them is looked for at once."""
         gone = [node for node in nodes if self._children.pop(node, None) is not None]
         if gone:
+            self._named = None
             self._soon()
             self._changed()
         self._find_parent()
