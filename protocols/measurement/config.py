@@ -70,8 +70,8 @@ class MeasurementConfig(PluginConfig):
     placing: Literal["auto", "owners", "tree", "squares"] = setting(
         "auto",
         "How questions find values. owners: each owner is asked; a node holds itself what it is asked for often. tree: "
-        "over the routes to one key, where nodes on the way cache (chapter 4). squares: by way of nodes that are spread "
-        "over the latency space and cache (chapter 3). auto: as tree where that costs fewer messages, else as owners. "
+        "over the routes to one key, where nodes on the way cache (chapter 4). squares: by way of nodes that cache and "
+        "are spread over the latency space (chapter 3). auto: as tree where that costs fewer messages, else as owners. "
         "The same on all nodes.",
     )
     cache_values: Annotated[int, Field(ge=0, le=1_000_000)] = setting(

@@ -233,6 +233,7 @@ class MeasurementQueries(Plugin):
             if (held := self.caching.holder.held.get(entry.measurement)) is not None and held.provider == source.id:
                 self._know(source)
                 self.decider.statistics.updated(entry.measurement)
+                self.readings.remember(entry.measurement, entry.claim.value)
 
     @on_timer(_TICK)
     def _tick(self, payload: None) -> None:

@@ -12,7 +12,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Final, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from peerd.api import Host, Part, handles
 from peerd.errors import ProtocolError
@@ -28,12 +28,19 @@ from protocols.measurement.names import is_name
 from protocols.measurement.placing.along import FoundAlong, ReadsAlong
 from protocols.measurement.placing.statistics import Statistics
 from protocols.measurement.readings import NoReading, Reading
+from protocols.measurement.sources.past import PastSamples
 from protocols.measurement.traffic import TrafficCounts
+
+if TYPE_CHECKING:
+    from peerd.lib.filter.selectivity import Histogram
 
 ANSWER_S: Final = 2.0
 """An owner that has not answered by then has no answer."""
 KEPT_MAX: Final = 8192
 """Values that were read, the newest ones."""
+REMEMBERED_MAX: Final = 32
+"""Values of one measurement that are remembered, for confidence; fewer than so many say nothing of it:"""
+REMEMBERED_MIN: Final = 8
 ASKED_MAX: Final = 16_384
 """Measurements that are asked for at a time. Of more, nothing is told."""
 NOT_THERE: Final = "it is not measured there, or its source does not answer"
@@ -103,6 +110,7 @@ class Readings(Part):
         self._along, self._is_along = along, is_along
         along.found, along.direct = self._found, self._ask_owners
         self._kept: OrderedDict[Measurement, _Kept] = OrderedDict()
+        self._past = PastSamples(REMEMBERED_MAX, KEPT_MAX)
         self._asked: dict[Measurement, list[_Waiting]] = {}
 
     # For clients of this node
@@ -276,11 +284,23 @@ class Readings(Part):
             self._ask_owners({measurement.owner: [Want(measurement, 0.0)]})  # somebody wants it better than a cache
 
     def _keep(self, measurement: Measurement, known: Known, provider: NodeId) -> None:
+        self.remember(measurement, known.claim.value)
         before = self._kept.pop(measurement, None)
         is_newer = before is None or known.basis >= before.known.basis
         self._kept[measurement] = _Kept(known, provider) if before is None or is_newer else before
         if len(self._kept) > self.kept_max:
             self._kept.popitem(last=False)
+
+    def remember(self, measurement: Measurement, value: float) -> None:
+        """This was its value lately: so confidence in what only bounds are known of goes by how it was spread."""
+        self._past.add(f"{measurement.owner:x} {measurement.name}", self._host.now(), value)
+
+    def history(self, measurement: Measurement) -> Histogram | None:
+        """How its values were spread that this node has read; ``None``: it has read too few."""
+        from peerd.lib.filter.selectivity import Histogram
+
+        past = self._past.last(f"{measurement.owner:x} {measurement.name}", REMEMBERED_MAX)
+        return Histogram.of(value for _, value in past) if len(past) >= REMEMBERED_MIN else None
 
     def _tell(
         self,

@@ -111,7 +111,8 @@ class Queries(Part):
             return self._readings.has(measurement, half_width, stale_s)
 
         try:
-            query = RunningQuery(statement, list(self._directory.known()), usual_half_width, cached=is_cached)
+            nodes, history = list(self._directory.known()), self._readings.history
+            query = RunningQuery(statement, nodes, usual_half_width, cached=is_cached, history=history)
             plan = explain_plan(query, in_tree=self._tree_plan(statement) is not None) if statement.explain else ()
         except FilterError as error:
             told(ClientRefusal("invalid", str(error)), None)
@@ -133,7 +134,7 @@ class Queries(Part):
                 self._readings.read(needs, stale_s, go_on, client, is_thrifty=is_thrifty, is_counted=is_asked)
             else:
                 answer = query.answer()
-                told(AnsweredQuery(answer, (*plan, *explain_cost(answer)) if statement.explain else ()), query)
+                told(AnsweredQuery(answer, (*plan, *explain_cost(answer, query)) if statement.explain else ()), query)
 
         go_on([])
 

@@ -7,7 +7,13 @@ from itertools import pairwise
 import pytest
 
 from peerd.errors import ClientRefusal
+from protocols.measurement.guarantee.interval import Interval
+from protocols.measurement.guarantee.words import Measurement
 from protocols.measurement.querying.answer import BoundedValue, QueryAnswer
+from protocols.measurement.querying.running import RunningQuery
+from protocols.measurement.querying.statement import parse_statement
+from protocols.measurement.reading import REMEMBERED_MIN
+from protocols.measurement.readings import Reading
 from protocols.measurement.standing import AnsweredQuery, StandingQuery
 from tests.support.measurement_ring import STALE_S, Ring
 
@@ -89,3 +95,26 @@ def test_a_watched_statement_tells_what_is_different_and_holds_what_it_reads() -
     assert not len(ring.plugin().queries.standing)
     ring.simulation.run_for(STALE_S)
     assert not ring.plugin().caching.holder.wanted
+
+
+def test_confidence_goes_by_what_this_node_has_read_of_a_measurement_before() -> None:
+    """`spike` is 0, and in one second of fifty 100: that bounds allow for it does not make it probable."""
+    ring = Ring(4)
+    for _ in range(2 * REMEMBERED_MIN):
+        ring.read("spike", stale_s=0.5)
+        ring.simulation.run_for(1.0)
+    measurement = Measurement(ring.places[1].id, "spike")
+    spread = ring.plugin().readings.history(measurement)
+    assert spread is not None and spread.edges[0] == 0.0
+    assert ring.plugin().readings.history(Measurement(ring.places[1].id, "level")) is None
+
+    nodes = list(ring.plugin().directory.known())
+    text = "SELECT node FROM nodes WHERE spike < 50 WITHIN 60 REQUIRE 0"
+    confidence = []
+    for history in (ring.plugin().readings.history, lambda each: None):
+        query = RunningQuery(parse_statement(text), nodes, lambda name: 60.0, history=history)
+        for want in query.needs():
+            bounds = Interval(0.0, 100.0)
+            query.told([Reading(want.measurement, 0.0, bounds, 0.0, False, want.measurement.owner)])
+        confidence.append(max(row.confidence for row in query.answer().rows))
+    assert confidence[0] > 0.8 > 0.6 > confidence[1]

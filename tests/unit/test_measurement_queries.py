@@ -442,8 +442,9 @@ def test_explain() -> None:
         "budget    100 messages",
     )
     answer = QueriedNodes({(1, "cpu"): 0.1, (2, "cpu"): 0.1}).run(query)
-    assert explain_cost(answer) == (
-        "cost      4 messages in 1 rounds",
+    assert explain_cost(answer, query) == (
+        "cost      4 messages in 1 rounds, about 286 bytes",
+        "caches    0 of 2 values came from caches",
         "rows      T+ 2, T? 0, T- 1; 1.000 certain",
         "missing   0 values",
     )

@@ -7,10 +7,18 @@ wide. What bounds cost afterwards, in updates, depends on how the values will mo
 from __future__ import annotations
 
 from collections import Counter
+from typing import Final
 
-from peerd.ids import NodeId
+from peerd.ids import NodeId, short_id
+from peerd.messages import encode_struct
 from protocols.measurement.querying.answer import QueryAnswer
 from protocols.measurement.querying.running import MESSAGES_EACH, REFINE_ROUNDS_MAX, RunningQuery
+
+VALUE_BYTES: Final = 60
+"""What a value and its bounds take in an answer, about, and how it was asked for."""
+MESSAGE_BYTES: Final = 30
+"""What a message has besides: its head, and that of its record of TLS."""
+CACHES_SHOWN: Final = 8
 
 
 def explain_plan(query: RunningQuery, *, in_tree: bool = False) -> tuple[str, ...]:
@@ -39,10 +47,16 @@ def _asked(query: RunningQuery, share: float) -> set[NodeId]:
     return {want.measurement.owner for want in wants if not query.cached(want.measurement, share * want.half_width)}
 
 
-def explain_cost(answer: QueryAnswer) -> tuple[str, ...]:
-    """Lines about what an answer did cost."""
+def explain_cost(answer: QueryAnswer, query: RunningQuery) -> tuple[str, ...]:
+    """Lines about what an answer did cost, and which caches it came from."""
+    readings = list(query.known.readings.values())
+    caches = Counter(each.provider for each in readings if each.provider != each.measurement.owner)
+    size = sum(len(encode_struct(each.measurement)) + VALUE_BYTES for each in readings)
+    size = size + MESSAGE_BYTES * answer.messages if answer.messages else 0
+    named = ", ".join(f"{short_id(node)} {count}" for node, count in caches.most_common(CACHES_SHOWN))
     return (
-        f"cost      {answer.messages} messages in {answer.rounds} rounds",
+        f"cost      {answer.messages} messages in {answer.rounds} rounds, about {size} bytes",
+        f"caches    {sum(caches.values())} of {len(readings)} values came from caches{f': {named}' if named else ''}",
         f"rows      T+ {answer.sure}, T? {answer.maybe}, T- {answer.ruled_out}; {answer.goodness:.3f} certain",
         f"missing   {len(answer.missing)} values",
         *(f"not met   {clause}: {reason}" for clause, reason in answer.unmet.items()),
