@@ -21,13 +21,13 @@ from bench.measurement.scraping import scrape
 from bench.processes import cpu_s, wait_until
 from peerd.cluster.layout import socket_file
 from peerd.cluster.local import LocalCluster
-from protocols.measurement.messages import MESSAGES
+from protocols.measurement.plugin import MeasurementQueries
 
 FORM_S: Final = 120.0
 KNOWN_AIM_MS: Final = 2.0
 SCRAPING_AIM: Final = 0.1
 TABLES: Final[dict[str, Any]] = {"node": {"profile": "lan"}, "telemetry": {"sink": ""}}
-NAMES: Final = "|".join(each.__name__ for each in MESSAGES)
+NAMES: Final = "|".join(each.__name__ for each in MeasurementQueries.messages)
 MOVED: Final = re.compile(rf'^peerd_messages_received(_bytes|)_total{{message="({NAMES})"}} (\S+)$', re.MULTILINE)
 
 

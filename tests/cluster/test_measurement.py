@@ -20,8 +20,11 @@ from protocols.measurement.front.client import MeasurementClient
 
 pytestmark = pytest.mark.cluster
 
-NODES = 3
-OWNER, READER, WATCHER = range(NODES)
+OWNER, READER, WATCHER = range(3)
+PLACING: dict[str, dict[str, dict[str, str]]] = {
+    "owners": {"protocols.measurement": {"placing": "owners"}},
+    "tree": {"protocols.measurement": {"placing": "tree", "decide_interval": "1s"}},
+}
 STEP_S = 0.25
 STOP_S = 3.5
 SLACK_S = 0.05
@@ -45,11 +48,11 @@ class Truth:
         return False
 
 
-@pytest.fixture
-def cluster(tmp_path: Path) -> Iterator[LocalCluster]:
-    """Three daemons."""
+@pytest.fixture(params=PLACING)
+def cluster(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[LocalCluster]:
+    """Three daemons that ask owners; or five with caches on the routes to one key."""
     with LocalCluster(tmp_path / "cluster") as cluster:
-        cluster.up(NODES)
+        cluster.up(3 if request.param == "owners" else 5, settings=lambda index: PLACING[request.param])
         yield cluster
 
 
@@ -110,12 +113,12 @@ async def test_no_fresh_answer_is_wrong_while_daemons_are_stopped(cluster: Local
                     if entry.type == "item":
                         told.append(models.ValueView.model_validate(entry.data))
 
-    async with asyncio.timeout(120), asyncio.TaskGroup() as group, stepping(cluster, truth):
+    async with asyncio.timeout(150), asyncio.TaskGroup() as group, stepping(cluster, truth):
         await until(lambda: bool(truth.puts))
         await known_everywhere(cluster)
         watching = group.create_task(watch())
         async with reading(cluster, truth, "1s", wrong) as young, reading(cluster, truth, "3s", wrong) as older:
-            for victim in (OWNER, READER, WATCHER):
+            for victim in range(len(cluster.record().nodes)):
                 process = cluster.node(victim).process
                 assert process is not None
                 await asyncio.sleep(1.0)
@@ -143,7 +146,7 @@ async def until(condition: Callable[[], bool]) -> None:
 
 async def known_everywhere(cluster: LocalCluster) -> None:
     """Wait until each daemon knows that the owner measures it."""
-    for index in range(NODES):
+    for index in range(len(cluster.record().nodes)):
         async with asyncio.timeout(WAIT_S), cluster.client(index) as client:
             while not any("step" in node.measurements for node in (await MeasurementClient(client).nodes()).nodes):
                 await asyncio.sleep(0.2)
