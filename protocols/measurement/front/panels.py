@@ -8,8 +8,9 @@ from peerd.models.panels import a_second, panel
 
 P: Final = "peerd_measurement_"
 _VALUES: Final = f"{P}values_total"
-_CACHED: Final = a_second(_VALUES, where='{outcome="cached"}')
-_ASKS: Final = '{message=~"CacheAsk|ReadValues|NodesQuestion"}'
+_AT_HAND: Final = a_second(_VALUES, where='{outcome="cached"}')
+_ASKS: Final = '{message=~"CacheAsk|ReadValues|NodesQuestion|ReadAlong|SpliceIn|MoveCaches|AggregateAsk"}'
+_CHECKED: Final = f"{P}checked_total"
 
 PANELS: Final = (
     panel(
@@ -21,7 +22,7 @@ PANELS: Final = (
     panel(
         "Known where it was asked",
         "percentunit",
-        {"all nodes": f"{_CACHED} / {a_second(_VALUES)}"},
+        {"all nodes": f"{_AT_HAND} / {a_second(_VALUES)}"},
         "The share of values that cost no message, because the node had them, with bounds as tight as was asked for.",
     ),
     panel(
@@ -38,6 +39,12 @@ PANELS: Final = (
         "short",
         {"held": f"sum({P}held)", "at one node": f"max({P}held)", "holders of one node": f"max({P}holders)"},
         "Values that nodes hold of others, and for how many nodes the one with the most provides.",
+    ),
+    panel(
+        "Values of caches that owners were asked about",
+        "short",
+        {"in an hour: {{outcome}}": f"sum by (outcome) (increase({_CHECKED}[1h]))"},
+        "Each node asks an owner every 16 s whether what a cache has told is true. Violated should be 0.",
     ),
     panel(
         "Sources that fail",
