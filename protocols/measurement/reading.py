@@ -127,7 +127,8 @@ class Readings(Part):
     ) -> None:
         """Tell what is known of each of these, once for all: at most so old, or what there is, marked as stale.
 
-        ``is_thrifty``: what is young enough now is not asked for, though it may be too old when the rest has come.
+        ``is_thrifty``: what is young enough now is not asked for, though it may be too old when the rest has come; and
+        owners are asked, two messages each.
         ``is_counted``: a client asks.
         """
         question = _Question(told, max_age_s, is_counted)
@@ -153,13 +154,14 @@ class Readings(Part):
                 if not waiting:
                     missing.setdefault(want.measurement.owner, []).append(want)
                 waiting.append(_Waiting(question, want.half_width))
+        ask = self._ask_owners if is_thrifty else partial(self._ask, max_age_s=max_age_s)  # what owners cost is known
         question.at_hand = len(question.found)
         if not question.open:
             self._tell_all(question)
         elif all(self._directory.peer(owner) is not None for owner in missing):
-            self._ask(missing, max_age_s)
+            ask(missing)
         else:
-            self._directory.refreshed(partial(self._ask, missing, max_age_s))
+            self._directory.refreshed(partial(ask, missing))
 
     def has(self, measurement: Measurement, half_width: float, max_age_s: float) -> bool:
         """Whether a value is known here so well that it costs no message."""
