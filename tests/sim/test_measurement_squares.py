@@ -12,6 +12,7 @@ from protocols.measurement.config import MeasurementConfig
 from protocols.measurement.front.hostile import LIE, lie_of
 from protocols.measurement.front.simulator import WITHIN, SimulatedQueries, plugin_of
 from protocols.measurement.messages import READ_MAX, ReadValue, ReadValues
+from protocols.measurement.placing.candidates import SquareRoutes
 from protocols.measurement.placing.messages import AlongRead, ReadAlong
 from protocols.measurement.plugin import MeasurementQueries
 from protocols.measurement.readings import NoReading, Reading
@@ -46,6 +47,11 @@ class SquareRing(Ring):
         return told
 
 
+def routes(plugin: MeasurementQueries) -> SquareRoutes:
+    assert plugin.squares is not None
+    return plugin.squares
+
+
 def by_others(told: list[tuple[int, list[Reading | NoReading]]]) -> int:
     """How many values came from nodes that do not own them."""
     values = [each for _, answers in told for each in answers if isinstance(each, Reading)]
@@ -67,7 +73,7 @@ def test_what_is_asked_again_and_again_comes_to_be_answered_by_candidates() -> N
     assert sum(each > 0 for each in held) > 8, held
     assert ring.oracle.judged > 1000
     for index, answers in told:
-        squares = ring.plugin(index).squares.map
+        squares = routes(ring.plugin(index)).map
         for each in answers:
             assert isinstance(each, Reading)
             owner, me = each.measurement.owner, ring.places[index].id
@@ -82,7 +88,7 @@ def test_what_the_candidate_has_not_the_owner_tells_the_reader_directly() -> Non
     [(_, told)] = ring.round("walk")
     assert by_others([(0, told)]) == 0
     reader = ring.places[0].id
-    squares = ring.plugin().squares.map
+    squares = routes(ring.plugin()).map
     asked = {place.id: squares.closest_candidate(reader, place.id) for place in ring.places[1:]}
     by_candidates = {owner: each for owner, each in asked.items() if each is not None and each not in (reader, owner)}
     assert ring.sent.counts[ReadAlong] == len(by_candidates) + len(set(by_candidates.values()))
@@ -103,7 +109,7 @@ def test_of_an_owner_that_is_dead_there_is_an_old_value_and_of_the_others_soon_f
     assert ring.simulation.now - started < 6.0
     ring.simulation.run_for(STALE_S + 1.0)
     ring.round()
-    assert all(ring.plugin(index).squares.branch(dead.id, None) is None for index in ring.readers), "it is asked itself"
+    assert all(routes(ring.plugin(index)).branch(dead.id, None) is None for index in ring.readers), "it is asked itself"
 
 
 class LiesAlong(Behaviour):
@@ -153,7 +159,7 @@ def test_a_candidate_that_answers_for_owners_it_was_not_asked_about_is_not_heard
     me = simulation.nodes[liar].id
     assert lies, "what a candidate says of owners that it was asked about is believed"
     for reader, each in lies:
-        asked = plugins[reader].squares.map.closest_candidate(reader, each.measurement.owner)
+        asked = routes(plugins[reader]).map.closest_candidate(reader, each.measurement.owner)
         assert me in (asked, each.measurement.owner)
 
 

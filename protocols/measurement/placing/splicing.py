@@ -21,7 +21,7 @@ from peerd.ids import NodeId
 from peerd.messages import Message, PeerRef, encode_body
 from protocols.measurement.guarantee.caching import Caching
 from protocols.measurement.guarantee.effects import Effect, SendTo
-from protocols.measurement.guarantee.messages import PATH_MAX, CacheAsk, CacheUpdate
+from protocols.measurement.guarantee.messages import PATH_MAX, CacheAsk, CacheUpdate, Path
 from protocols.measurement.guarantee.words import Measurement, Want
 from protocols.measurement.messages import READ_MAX
 from protocols.measurement.placing.messages import AlongWant, MoveCaches, MovedCache, SpliceIn
@@ -90,8 +90,10 @@ class Splicing(Part):
             self._is_renewing = True
             self._host.set_timer(_RENEW, self._renew_s * self._host.rng.uniform(0.8, 1.0))
 
-    def _seek(self, wants: Sequence[Want], update_s: float, attempt: int, to: MoveCaches | None = None) -> None:
-        """``to``: a provider that is named; else over T."""
+    def _seek(
+        self, wants: Sequence[Want], update_s: float, attempt: int, to: PeerRef | None = None, way: Path = ()
+    ) -> None:
+        """``to``: a provider that is named, and the ``way`` to it; else over T."""
         me, now = self._host.peer, self._host.now()
         for first in range(0, len(wants), READ_MAX):
             some = wants[first : first + READ_MAX]
@@ -102,14 +104,14 @@ class Splicing(Part):
                 AlongWant(want.measurement, want.half_width, 0.0, self._statistics.updates_s(want.measurement))
                 for want in some
             )
-            path = (me.id,) if to is None else to.moved[0].path[:-1]
+            path = (me.id,) if to is None else way[:-1]
             terms = (ask.boot, ask.number, ask.max_age_s, ask.update_s)
             question = SpliceIn(me, *terms, along, path, b"", to is not None)
             question = replace(question, proof=self._host.sign(statement(question)))
             if to is None:
                 self._go_on(question, along, None)
             else:
-                self._send(to.provider, question)
+                self._send(to, question)
 
     def _go_on(self, question: SpliceIn, wants: Iterable[AlongWant], came_from: NodeId | None) -> None:
         """Over T, or where T has no way, to the owner itself."""
@@ -185,14 +187,11 @@ class Splicing(Part):
             for known in (self._sought, self._ways, self._leaving):
                 known.pop(measurement, None)
 
-    def hops(self, measurement: Measurement) -> int:
-        """How far the provider is, over T; 0: nobody knows."""
-        return max(0, len(self._ways.get(measurement, ())) - 1)
-
     @handles(MoveCaches)
     def _moved(self, word: MoveCaches, source: PeerRef) -> None:
         """A provider names another one."""
         me = self._host.id
+        alike: dict[tuple[Path, float], list[Want]] = {}
         for moved in word.moved:
             sought, held = self._sought.get(moved.measurement), self._caching.holder.held.get(moved.measurement)
             if sought is None or held is None or held.provider != source.id or word.provider.id == me:
@@ -201,7 +200,9 @@ class Splicing(Part):
                 raise ProtocolError("malformed", "the way to a provider begins at its holder, ends there, has no loop")
             if any(moved.measurement in wants for wants, _, _ in self._open.values()):
                 continue  # it is being looked for anyway
-            self._seek((sought[0],), sought[1], 1, MoveCaches(word.provider, (moved,)))
+            alike.setdefault((moved.path, sought[1]), []).append(sought[0])
+        for (way, update_s), wants in alike.items():
+            self._seek(wants, update_s, 1, word.provider, way)
 
     # As a provider, and on the way
 
