@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from fastapi import APIRouter
 
     from peerd.client import Client
+    from peerd.lab.experiment import Experiment
     from peerd.sim.checkers import Checker
     from peerd.sim.hostile.member import Behaviour
     from peerd.sim.swarm.work import SwarmWork
@@ -62,6 +63,11 @@ class MeasurementFront(Front):
         from protocols.measurement.front.simulator import Measuring
 
         return Measuring
+
+    def experiments(self) -> Sequence[Experiment]:
+        from protocols.measurement.front.lab.experiments import EXPERIMENTS
+
+        return EXPERIMENTS
 
     def panels(self) -> Sequence[Mapping[str, Any]]:
         from protocols.measurement.front.panels import PANELS

@@ -1,0 +1,54 @@
+"""The ways of caching that are compared, each a set of settings of the plugin, and what its clients ask."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Final
+
+from peerd.frozen import Frozen
+from peerd.lab.experiment import Row
+from protocols.measurement.config import MeasurementConfig
+
+TERMS: Final[Mapping[str, str]] = {
+    "max_age": "10m",
+    "update_interval": "3m",
+    "ask_interval": "3m",
+    "describe_interval": "50m",
+}
+"""The time-outs of section 2.2, of which the paper says nothing, are so long that they hardly cost messages."""
+DECIDE_S: Final = 16.0
+"""The observation period of section 4.2.5, as long as that of the queries."""
+CACHE_UPDATES: Final = 1000.0
+"""Updates a second that a node may spend: more than any does, as the paper gives no limit."""
+
+
+class Way(Frozen):
+    """One of them. ``caches``: whether nodes cache. ``scrapes``: clients ask all nodes, and not just for what they want
+    to know."""
+
+    placing: str
+    caches: bool = True
+    scrapes: bool = False
+
+
+WAYS: Final[Mapping[str, Way]] = {
+    "naive": Way("owners", caches=False),
+    "scrape": Way("owners", caches=False, scrapes=True),
+    "squares": Way("squares"),
+    "tree": Way("tree"),
+}
+"""naive: each owner is asked, each time. squares: the paper's approach with coordinates (chapter 3). tree: with the
+routes of the overlay (chapter 4); without room for caches it is what the paper calls no caching."""
+
+
+def settings_of(way: str, cache: int) -> Row:
+    """The settings of measurement queries on all nodes; ``cache``: most values that a node caches."""
+    chosen = WAYS[way]
+    placing = {
+        "placing": chosen.placing,
+        "cache_values": cache if chosen.caches else 0,
+        "cache_updates": CACHE_UPDATES,
+        "decide_interval": f"{DECIDE_S:g}s",
+    }
+    settings = {"system": False, **TERMS, **placing}
+    return {name: value for name, value in settings.items() if name in MeasurementConfig.model_fields}
