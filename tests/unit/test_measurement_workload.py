@@ -14,7 +14,7 @@ from peerd.errors import ConfigError
 from protocols.measurement.front.lab.counting import NAMES, difference, kinds, rates_row
 from protocols.measurement.front.lab.experiments import beside_no_cache
 from protocols.measurement.front.lab.series import HeldBounds, RandomWalk, broken_share
-from protocols.measurement.front.lab.workload import FAR, KINDS, draw_groups
+from protocols.measurement.front.lab.workload import FAR, FAR_SIBLINGS, KINDS, draw_groups
 
 NODES = range(120)
 PLACES = {node: (Random(f"{node} x").random(), Random(f"{node} y").random()) for node in NODES}
@@ -61,6 +61,18 @@ def test_owners_far_away_are_near_each_other() -> None:
         apart = fmean(distance(querier, owner) for querier in group.queriers for owner in group.owners)
         mean = fmean(distance(group.queriers[0], node) for node in NODES)
         assert apart > 1.3 * mean
+
+
+def test_queriers_may_have_one_parent_in_the_tree_which_is_not_its_root() -> None:
+    parents = dict.fromkeys(NODES[1:60], 0) | dict.fromkeys(NODES[60:66], 5) | dict.fromkeys(NODES[66:69], 7)
+
+    def queriers(parents: dict[int, int], seed: int) -> set[int]:
+        return set(draw_groups(FAR_SIBLINGS, 4, 1, NODES, distance, Random(seed), parents)[0].queriers)
+
+    for seed in range(5):
+        nearest = sorted(NODES[60:66], key=lambda node: distance(5, node))[:4]
+        assert queriers(parents, seed) == set(nearest), "only one node but the root has four children"
+    assert len(queriers(dict.fromkeys(NODES[1:], 0), 1)) == 4, "else they are near"
 
 
 def test_the_same_seed_draws_the_same_and_too_few_nodes_are_refused() -> None:

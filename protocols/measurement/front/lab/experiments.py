@@ -15,7 +15,7 @@ from peerd.lab.overlay import rows
 from peerd.lab.topologies import data_file
 from protocols.measurement.front.lab import bounds, charts, run
 from protocols.measurement.front.lab.optimum import best_caches, without_caches
-from protocols.measurement.front.lab.workload import FAR
+from protocols.measurement.front.lab.workload import FAR, FAR_SIBLINGS
 
 PAPER: Final = "Chandramouli"
 INET: Final = "topology/inet-3000.txt"
@@ -27,7 +27,6 @@ SECONDS: Final = 1000.0
 QUICK_SECONDS: Final = 128.0
 SETTLE_S: Final = 600.0
 QUICK_SETTLE_S: Final = 30.0
-SEEDS: Final = 10
 
 
 def topology() -> str:
@@ -40,7 +39,11 @@ WAY: Final = Column(
     "way", "way", "naive: owners are asked. scrape: of all nodes. squares: by coordinates. tree: by routes"
 )
 CACHE: Final = Column("cache", "cache", "values that a node caches at most; 0: none")
-WORKLOAD: Final = Column("workload", "workload", "groups of NQNO, NQFO, FQNO and FQFO; far: of near ones, far apart")
+WORKLOAD: Final = Column(
+    "workload",
+    "workload",
+    "groups of NQNO, NQFO, FQNO and FQFO; far: one of near nodes far apart",
+)
 TRAFFIC: Final = (
     Column("foreground_per_s", "foreground/s", "messages of reads a second, all nodes together"),
     Column("background_per_s", "background/s", "all other messages of caching"),
@@ -138,14 +141,13 @@ class CachingFigure:
     variants: Sequence[Values]
     takes: str = "--quick: 20 s"
     seconds: float = SECONDS
-    seeds: int = SEEDS
     measure: Callable[[Point, Notify], Row] = run.measure
     beginning: Beginning | None = run.BEGINNING
     derive: Callable[[Sequence[Row]], list[Row]] = beside_no_cache
 
     def experiment(self, name: str) -> Experiment:
         """The experiment of this name."""
-        full = Settings((NODES,), self.seconds, 0, SETTLE_S, (topology(),), seeds=self.seeds)
+        full = Settings((NODES,), self.seconds, 0, SETTLE_S, (topology(),))
         quick = Settings((QUICK_NODES,), QUICK_SECONDS, 0, QUICK_SETTLE_S, (topology(),))
         return Experiment(
             name,
@@ -183,7 +185,7 @@ MORE_NEAR_OWNERS: Final = ("0,0,0,4", "0,0,1,3", "0,0,2,2", "0,0,3,1", "0,0,4,0"
 FAST_STEP_S: Final = 0.25
 FAST_SIGMA: Final = 36.0
 """Steps so often and so long that bounds of +-10 are broken three times a second."""
-ALONE: Final[dict[str, float | str]] = {"workload": FAR, "n_q": 4, "n_o": 1}
+ALONE: Final[dict[str, float | str]] = {"workload": FAR_SIBLINGS, "n_q": 4, "n_o": 1}
 REGION: Final[dict[str, float | str]] = {"workload": FAR, "n_q": 5, "n_o": 12}
 
 FIGURES: Final = {
@@ -269,7 +271,6 @@ FIGURES: Final = {
         charts.bars("scraping", "Total traffic, W1", charts.way),
         ways("naive", "tree", "scrape"),
         seconds=160.0,
-        seeds=3,
     ),
     "steps": CachingFigure(
         "W1 where values change more often or less",

@@ -120,7 +120,8 @@ class Monitoring:
         latency_s = simulation.network.latency.latency_s
         nodes = [place.index for place in simulation.live_nodes()]
         drawn = fork(seed, "measurement", "groups")
-        self.groups = draw_groups(choice.workload, choice.n_q, choice.n_o, nodes, latency_s, drawn)
+        parents = parents_of(simulation)
+        self.groups = draw_groups(choice.workload, choice.n_q, choice.n_o, nodes, latency_s, drawn, parents)
         owners = sorted({owner for group in self.groups for owner in group.owners})
         self.walks = {
             owner: RandomWalk(fork(seed, "measurement", "walk", owner), choice.half_width) for owner in owners

@@ -5,8 +5,9 @@ Near is near in latency. Nodes are numbers.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from random import Random
+from types import MappingProxyType
 from typing import Final
 
 from peerd.errors import ConfigError
@@ -16,6 +17,8 @@ KINDS: Final = ("NQNO", "NQFO", "FQNO", "FQFO")
 """Near or far queriers, near or far owners, in the order in which a workload [a, b, c, d] counts its groups."""
 FAR: Final = "far"
 """The workload of section 7.5: near queriers of near owners that are far away from them."""
+FAR_SIBLINGS: Final = "far siblings"
+"""The same where the queriers also have one parent in the tree T, which is not its root."""
 FARTHEST_SHARE: Final = 0.1
 """Owners that are far away are around one of so many nodes that are the farthest from the queriers."""
 
@@ -32,15 +35,22 @@ class QueryGroup(Frozen):
 
 
 def draw_groups(
-    workload: str, queriers: int, owners: int, nodes: Sequence[int], distance: Distance, rng: Random
+    workload: str,
+    queriers: int,
+    owners: int,
+    nodes: Sequence[int],
+    distance: Distance,
+    rng: Random,
+    parents: Mapping[int, int] = MappingProxyType({}),
 ) -> list[QueryGroup]:
     """The groups of a workload, such as ``"1,1,1,1"``, each with so many queriers and owners.
 
     No node asks in two groups, or is asked in two, or asks itself. Raises `ConfigError` where there are too few nodes.
+    ``parents``: of the tree T, for queriers that are to have the same one.
     """
     drawn = _Draw(nodes, distance, rng)
-    if workload == FAR:
-        return [drawn.far_group(queriers, owners)]
+    if workload in (FAR, FAR_SIBLINGS):
+        return [drawn.far_group(queriers, owners, parents if workload == FAR_SIBLINGS else {})]
     counts = [int(count) for count in workload.split(",")]
     kinds = [kind for kind, count in zip(KINDS, counts, strict=True) for _ in range(count)]
     return [drawn.group(kind, queriers, owners) for kind in kinds]
@@ -59,13 +69,26 @@ class _Draw:
         asking = self._some(queriers, self._asking, is_near=kind.startswith("NQ"))
         return self._made(kind, asking, self._some(owners, self._asked.union(asking), is_near=kind.endswith("NO")))
 
-    def far_group(self, queriers: int, owners: int) -> QueryGroup:
+    def far_group(self, queriers: int, owners: int, parents: Mapping[int, int]) -> QueryGroup:
         """Near queriers of near owners far away."""
-        asking = self._some(queriers, self._asking, is_near=True)
+        families = self._families(queriers, parents)
+        if families:
+            parent = self._rng.choice(sorted(families))
+            asking = self._nearest(parent, [parent, *families[parent]], queriers + 1)[1:]
+        else:
+            asking = self._some(queriers, self._asking, is_near=True)
         free = self._free(self._asked.union(asking))
         ordered = sorted(free, key=lambda node: (-self._from_all(node, asking), node))
         centre = self._rng.choice(ordered[: max(1, round(FARTHEST_SHARE * len(ordered)))])
         return self._made(FAR, asking, self._nearest(centre, free, owners))
+
+    def _families(self, least: int, parents: Mapping[int, int]) -> dict[int, list[int]]:
+        """The children of nodes that have so many, but for those of the root."""
+        found: dict[int, list[int]] = {}
+        for child, parent in sorted(parents.items()):
+            if parent in parents and child in self._nodes:
+                found.setdefault(parent, []).append(child)
+        return {parent: children for parent, children in found.items() if len(children) >= least}
 
     def _made(self, kind: str, queriers: list[int], owners: list[int]) -> QueryGroup:
         self._asking.update(queriers)
