@@ -110,7 +110,7 @@ def test_messages_are_counted_as_in_the_paper() -> None:
     assert {"ReadValues", "ValuesRead", "CacheAsk", "CacheUpdate", "NodesQuestion"} <= set(NAMES.values())
     counts = difference({"ReadValues": 5}, {"ReadValues": 25, "ValuesRead": 20, "CacheUpdate": 8, "NodesAnswer": 4})
     assert counts == {"ReadValues": 20, "ValuesRead": 20, "CacheUpdate": 8, "NodesAnswer": 4}
-    assert kinds(counts) == {"foreground": 40, "background": 8, "directory": 4}
+    assert kinds(counts) == {"foreground": 40, "background": 8, "tree": 0, "directory": 4}
     row = rates_row(counts, 4.0, "warm_")
     assert row["warm_total_per_s"] == 12.0 and row["warm_directory_per_s"] == 1.0
     assert difference(counts, counts) == {}

@@ -17,7 +17,7 @@ from peerd.lab.simulated import simulate
 from peerd.sim.rng import fork
 from peerd.sim.simulation import Place, Simulation
 from peerd.sim.world import rare_collections
-from protocols.measurement.front.lab.run import FOUND_S, OVERLAY, TTL_S, VALUE, forget, plugin_at
+from protocols.measurement.front.lab.run import FOUND_S, OVERLAY, TTL_S, VALUE, plugin_at
 from protocols.measurement.front.lab.series import broken_share, cpu_series, planetlab_series
 from protocols.measurement.guarantee.messages import CacheUpdate
 from protocols.measurement.guarantee.words import Measurement, Want
@@ -45,6 +45,7 @@ SETTLED_S: Final = 80.0
 """From so long after the first value on, means are over a full minute."""
 SETTINGS: Final[Row] = {
     "system": False,
+    "placing": "owners",
     "max_age": "1h",
     "update_interval": "1h",
     "ask_interval": "15m",
@@ -118,6 +119,7 @@ class _Pings:
         """Let nodes know each other, and ping from now on."""
         for place in self._live:
             plugin_at(place).put(VALUE, 0.0, TTL_S)
+            plugin_at(place).readings.kept_max = 0
         for owner, other in self.pairs:
             plugin_at(owner).directory.refreshed(lambda: None, fresh_s=0.0)
             self._simulation.after(FOUND_S + self._rng.uniform(0.0, PING_S), _bound(self._ping, owner, other))
@@ -137,7 +139,6 @@ class _Pings:
         def told(answers: list[Reading | NoReading]) -> None:
             plugin.put(LATENCY, 1000 * (self._simulation.now - asked_at), TTL_S)
 
-        forget(plugin.readings)
         plugin.readings.read([Want(Measurement(other.id, VALUE), 0.0)], plugin.config.max_age, told)
         self._simulation.after(PING_S, _bound(self._ping, owner, other))
 

@@ -12,8 +12,10 @@ from peerd.lab.experiment import Row
 from peerd.sim.simulation import Simulation
 from protocols.measurement.plugin import MeasurementQueries
 
-FOREGROUND: Final = frozenset({"ReadAlong", "ReadValues", "ValuesRead"})
+FOREGROUND: Final = frozenset({"ReadAlong", "AlongRead", "ReadValues", "ValuesRead"})
 """READ and READ_REPLY."""
+TREE: Final = frozenset({"Subtree"})
+"""Who is below whom in T, whatever is asked: the paper finds that out once (INIT), and does not count it."""
 DIRECTORY: Final = frozenset({"NodesQuestion", "NodesAnswer"})
 """Which nodes there are: that is no caching, and the paper does not have it."""
 CACHING: Final = ("foreground", "background")
@@ -37,14 +39,13 @@ def difference(before: Sent, after: Sent) -> Sent:
 
 
 def kinds(counts: Sent) -> dict[str, int]:
-    """The messages of reads, all others of caching, and those on which nodes there are."""
-    reading = sum(count for name, count in counts.items() if name in FOREGROUND)
-    directory = sum(count for name, count in counts.items() if name in DIRECTORY)
-    return {
-        "foreground": reading,
-        "background": sum(counts.values()) - reading - directory,
-        "directory": directory,
+    """The messages of reads, all others of caching, and what is said whatever is asked: on T, and which nodes there
+    are."""
+    apart = {
+        kind: sum(count for name, count in counts.items() if name in names)
+        for kind, names in (("foreground", FOREGROUND), ("tree", TREE), ("directory", DIRECTORY))
     }
+    return {**apart, "background": sum(counts.values()) - sum(apart.values())}
 
 
 def rates_row(counts: Sent, seconds: float, prefix: str = "") -> Row:

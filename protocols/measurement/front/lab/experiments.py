@@ -69,7 +69,10 @@ BESIDE: Final = (
 )
 WORST: Final = Column("worst_bucket", "worst 16 s", "the largest total in 16 s, in multiples of that without caches", 3)
 BROKEN: Final = Column("broken_per_s", "updates", "a second and measurement, that one holder would be sent", 3)
-DIRECTORY: Final = Column("directory_per_s", "nodes/s", "messages a second on which nodes there are")
+APART: Final = (
+    Column("tree_per_s", "tree/s", "messages a second on who is below whom in the tree; in no total"),
+    Column("directory_per_s", "nodes/s", "messages a second on which nodes there are; in no total"),
+)
 STEP: Final = Column("step_s", "step s", "a value makes a step so often", 0)
 SIGMA: Final = Column("sigma", "sigma", "deviation of a step", 1)
 OWNERS: Final = Column("n_o", "n_o", "owners of each query")
@@ -192,7 +195,7 @@ FIGURES: Final = {
     "traffic": CachingFigure(
         "traffic over time, with caches and without",
         "figures 7.2 and 7.3",
-        (CACHE, *TRAFFIC, *WARM, *BESIDE, BROKEN, DIRECTORY, *ANSWERS),
+        (CACHE, *TRAFFIC, *WARM, *BESIDE, BROKEN, *APART, *ANSWERS),
         charts.in_time("traffic", "Traffic over time, W1", charts.cached),
         caches(100, 0),
     ),

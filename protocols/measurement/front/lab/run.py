@@ -1,7 +1,7 @@
 """One run: a ring forms, owners' values walk, queriers ask the same over and over, and what nodes send is counted.
 
-The plugin is that of daemons. Values are put as applications put theirs. What a querier was told is forgotten before it
-asks again, as in the paper: what is not cached has to be asked for. Points that need the same ring share it: `prepare`
+The plugin is that of daemons. Values are put as applications put theirs. Nobody keeps what was read, as in the
+paper: what is not cached has to be asked for. Points that need the same ring share it: `prepare`
 makes the ring, and `measure_on` goes on from there.
 """
 
@@ -17,7 +17,6 @@ from statistics import fmean
 from typing import Final
 
 from peerd.errors import Unavailable
-from peerd.ids import key_of
 from peerd.lab.experiment import Beginning, Notify, Point, Row
 from peerd.lab.simulated import Outcome, simulate
 from peerd.sim.rng import fork
@@ -29,8 +28,8 @@ from protocols.measurement.front.lab.series import RandomWalk
 from protocols.measurement.front.lab.ways import WAYS, settings_of
 from protocols.measurement.front.lab.workload import QueryGroup, draw_groups
 from protocols.measurement.guarantee.words import Measurement, Want
+from protocols.measurement.placing.tree import ROOT_KEY
 from protocols.measurement.plugin import MeasurementQueries
-from protocols.measurement.reading import Readings
 from protocols.measurement.readings import NoReading, Reading
 
 BUCKET_S: Final = 16.0
@@ -50,7 +49,6 @@ OVERLAY: Final = {
     "lease": "4m",
 }
 """Nobody fails here, and the overlay's own messages are not counted."""
-ROOT_KEY: Final = key_of("peerd measurement tree")
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,6 +131,7 @@ class Monitoring:
         """Give each node a value, and let queriers find out which nodes there are."""
         for place in self.simulation.live_nodes():
             plugin_at(place).put(VALUE, 0.0, TTL_S)
+            plugin_at(place).readings.kept_max = 0
         for group in self.groups:
             for querier in group.queriers:
                 plugin_at(self.simulation.nodes[querier]).directory.refreshed(_nothing, fresh_s=0.0)
@@ -161,7 +160,7 @@ class Monitoring:
 
     def _ask(self, querier: int, group: QueryGroup) -> None:
         place = self.simulation.nodes[querier]
-        readings, asked_at = plugin_at(place).readings, self.simulation.now
+        plugin, asked_at = plugin_at(place), self.simulation.now
         nodes = self.simulation.live_nodes() if WAYS[self.choice.way].scrapes else self._places(group)
         wants = [Want(Measurement(each.id, VALUE), self.choice.half_width) for each in nodes if each is not place]
         about = {each.id for each in self._places(group)}
@@ -174,8 +173,7 @@ class Monitoring:
                     self._judge(log, each)
 
         log.asked += 1
-        forget(readings)
-        readings.read(wants, plugin_at(place).config.max_age, told)
+        plugin.readings.read(wants, plugin.config.max_age, told)
         self._later(self.choice.period_s, self._ask, querier, group)
 
     def _places(self, group: QueryGroup) -> list[Place]:
@@ -200,11 +198,6 @@ class Monitoring:
     def broken(self) -> dict[int, int]:
         """How often the bounds that one holder would have of each owner's value have been broken."""
         return {owner: walk.bounds.broken for owner, walk in self.walks.items()}
-
-
-def forget(readings: Readings) -> None:
-    """Let a node forget what its clients were told, so that it is asked for again."""
-    readings._kept.clear()
 
 
 def _nothing() -> None:

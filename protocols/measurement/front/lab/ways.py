@@ -7,7 +7,6 @@ from typing import Final
 
 from peerd.frozen import Frozen
 from peerd.lab.experiment import Row
-from protocols.measurement.config import MeasurementConfig
 
 TERMS: Final[Mapping[str, str]] = {
     "max_age": "10m",
@@ -50,5 +49,4 @@ def settings_of(way: str, cache: int) -> Row:
         "cache_updates": CACHE_UPDATES,
         "decide_interval": f"{DECIDE_S:g}s",
     }
-    settings = {"system": False, **TERMS, **placing}
-    return {name: value for name, value in settings.items() if name in MeasurementConfig.model_fields}
+    return {"system": False, **TERMS, **placing}
