@@ -78,6 +78,21 @@ def test_points_that_need_the_same_ring_share_it_and_have_the_rows_that_they_hav
     assert other is not None and other["broken_per_s"] > naive["broken_per_s"] > 0
 
 
+def test_caches_on_the_tree_take_most_reads_off_it() -> None:
+    def row(cache: int) -> Row:
+        return run_point(
+            replace(TINY, duration_s=12 * BUCKET_S, variant={**TINY.variant, "way": "tree", "cache": cache})
+        )
+
+    cached, none = row(100), row(0)
+    assert none["background_per_s"] == 0.0 and none["foreground_per_s"] > 2.0, "on the tree the way is longer"
+    assert cached["warm_foreground_per_s"] < none["warm_foreground_per_s"] / 2
+    assert cached["background_per_s"] > 0.0 and {"SpliceIn", "CacheUpdate"} <= cached["by_message"].keys()
+    assert cached["tree_per_s"] > 0.0, "apart, and in no total"
+    assert cached["missing"] == cached["stale"] == 0
+    assert cached["outside_share"] < 0.1
+
+
 def test_values_that_become_more_volatile_break_more_bounds_in_the_end() -> None:
     row = run_point(replace(TINY, variant={**TINY.variant, "rises": 1, "step_s": 0.5, "sigma": 20.0}))
     assert row["broken_of"][0] < row["broken_of"][-1] / 3

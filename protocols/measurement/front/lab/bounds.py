@@ -46,6 +46,7 @@ SETTLED_S: Final = 80.0
 SETTINGS: Final[Row] = {
     "system": False,
     "placing": "owners",
+    "cache_values": 0,
     "max_age": "1h",
     "update_interval": "1h",
     "ask_interval": "15m",

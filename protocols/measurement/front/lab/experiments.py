@@ -36,7 +36,9 @@ def topology() -> str:
 
 
 WAY: Final = Column(
-    "way", "way", "naive: owners are asked. scrape: of all nodes. squares: by coordinates. tree: by routes"
+    "way",
+    "way",
+    "naive: owners are asked. scrape: of all nodes. alone: who asks caches. squares: by coordinates. tree: by routes",
 )
 CACHE: Final = Column("cache", "cache", "values that a node caches at most; 0: none")
 WORKLOAD: Final = Column(
@@ -188,7 +190,7 @@ MORE_NEAR_OWNERS: Final = ("0,0,0,4", "0,0,1,3", "0,0,2,2", "0,0,3,1", "0,0,4,0"
 FAST_STEP_S: Final = 0.25
 FAST_SIGMA: Final = 36.0
 """Steps so often and so long that bounds of +-10 are broken three times a second."""
-ALONE: Final[dict[str, float | str]] = {"workload": FAR_SIBLINGS, "n_q": 4, "n_o": 1}
+ONE: Final[dict[str, float | str]] = {"workload": FAR_SIBLINGS, "n_q": 4, "n_o": 1}
 REGION: Final[dict[str, float | str]] = {"workload": FAR, "n_q": 5, "n_o": 12}
 
 FIGURES: Final = {
@@ -248,7 +250,7 @@ FIGURES: Final = {
         "figure 7.9",
         (WAY, SIGMA, BROKEN, *ANSWERS, *TRAFFIC),
         charts.latencies,
-        [each for sigma in (7.0, 20.0, 60.0) for each in ways("naive", "squares", "tree", sigma=sigma, **ALONE)],
+        [each for sigma in (7.0, 20.0, 60.0) for each in ways("naive", "squares", "tree", sigma=sigma, **ONE)],
         seconds=480.0,
     ),
     "total": CachingFigure(
@@ -256,7 +258,7 @@ FIGURES: Final = {
         "figure 7.10",
         (WAY, *TRAFFIC, *WARM, *ANSWERS),
         charts.bars("total", "Total traffic, 12 owners far away", charts.way),
-        [*ways("naive", "squares", "tree", **REGION), *caches(0, **REGION)],
+        [*ways("naive", "alone", "squares", "tree", **REGION), *caches(0, **REGION)],
         seconds=480.0,
     ),
     "rivals": CachingFigure(
@@ -264,7 +266,7 @@ FIGURES: Final = {
         "beyond chapter 7",
         (WAY, CACHE, *TRAFFIC, *WARM, *BESIDE, *ANSWERS),
         charts.bars("rivals", "Total traffic, W1", charts.way),
-        [*ways("naive", "squares", "tree"), *caches(0)],
+        [*ways("naive", "alone", "squares", "tree"), *caches(0)],
         seconds=480.0,
     ),
     "scraping": CachingFigure(

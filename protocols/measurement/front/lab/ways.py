@@ -33,11 +33,13 @@ class Way(Frozen):
 WAYS: Final[Mapping[str, Way]] = {
     "naive": Way("owners", caches=False),
     "scrape": Way("owners", caches=False, scrapes=True),
+    "alone": Way("owners"),
     "squares": Way("squares"),
     "tree": Way("tree"),
 }
-"""naive: each owner is asked, each time. squares: the paper's approach with coordinates (chapter 3). tree: with the
-routes of the overlay (chapter 4); without room for caches it is what the paper calls no caching."""
+"""naive: each owner is asked, each time. alone: the same, but whoever asks may cache what it asks for. squares: the
+paper's approach with coordinates (chapter 3). tree: that with the routes of the overlay (chapter 4); without room for
+caches it is what the paper calls no caching."""
 
 
 def settings_of(way: str, cache: int) -> Row:
