@@ -199,12 +199,25 @@ def test_updates_are_counted_while_it_is_cached_and_are_a_hint_before() -> None:
     known = statistics()
     known.read(Want(CPU, 1.0), 8.0, 3.0, 0.25)
     known.updated(Measurement(OWNER, "other"))
-    for _ in range(32):
+    for _ in range(28):
         known.updated(CPU)
-    assert only(known.candidates(16.0, 16.0, (CPU,))).updates_s == pytest.approx(1.0)
+    assert only(known.candidates(16.0, 16.0, (CPU,))).updates_s == pytest.approx(1.0), "between the hint and 1.75"
     assert known.updates_s(CPU) == pytest.approx(1.0)
-    assert only(known.candidates(32.0, 16.0, ())).updates_s == 0.25
-    assert known.updates_s(CPU) == 0.0
+
+
+def test_what_was_given_up_for_its_updates_is_not_cached_again_for_an_older_hint() -> None:
+    """Experiment measurement/volatility, seed 1: the hint was of a time at which the value was calm, so that caches of
+    values that were broken three times a second came and went with each decision."""
+    known = statistics()
+    known.read(Want(CPU, 1.0), 8.0, 3.0, 0.0)
+    for _ in range(28):
+        known.updated(CPU)
+    risen = only(known.candidates(16.0, 16.0, (CPU,)))
+    known.read(Want(CPU, 1.0), 8.0)
+    given_up = only(known.candidates(32.0, 16.0, ()))
+    assert given_up.updates_s == risen.updates_s == pytest.approx(0.875)
+    known.read(Want(CPU, 1.0), 8.0, 3.0, 0.1)
+    assert only(known.candidates(48.0, 16.0, ())).updates_s == 0.1, "it is calm again, says who asks"
 
 
 def test_caches_below_count_until_they_have_not_been_heard_of_twice() -> None:

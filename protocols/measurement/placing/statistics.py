@@ -55,11 +55,9 @@ class SeenMeasurement:
     max_age_s: float = EVER
     cost: float = 0.0
     """Messages of one read beyond this node."""
-    hint_s: float = 0.0
-    """Updates a second, as somebody else knows them."""
     updates: int = 0
     updates_s: float = 0.0
-    """Of the one that is cached here."""
+    """Updates a second: as they come here, or as somebody else has told last."""
     below: dict[NodeId, SeenCache] = field(default_factory=dict)
 
 
@@ -105,7 +103,7 @@ class Statistics:
         seen.tightest = min(seen.tightest, want.half_width)
         seen.youngest_s = min(seen.youngest_s, max_age_s)
         if cost > 0.0:
-            seen.cost, seen.hint_s = cost, hint_s
+            seen.cost, seen.updates_s = cost, hint_s
 
     def read_held(self, want: Want, max_age_s: float, now: float) -> None:
         """A client reads what this node holds. If it did not, the answer of one question would do for ``max_age_s``."""
@@ -118,12 +116,12 @@ class Statistics:
     def paid(self, measurement: Measurement, cost: float, hint_s: float) -> None:
         """A READ by this node has cost so much, its share of what it had in common with others."""
         if (seen := self._seen.get(measurement)) is not None:
-            seen.cost, seen.hint_s = cost, hint_s
+            seen.cost, seen.updates_s = cost, hint_s
 
     def known(self, measurement: Measurement) -> tuple[float, float]:
         """Messages of a READ beyond this node, and updates a second; zeros: nobody has said."""
         seen = self._seen.get(measurement)
-        return (0.0, 0.0) if seen is None else (seen.cost, seen.hint_s)
+        return (0.0, 0.0) if seen is None else (seen.cost, seen.updates_s)
 
     def cache_below(self, holder: NodeId, cache: SeenCache) -> None:
         """A cache says, on the way through or to this node, that it is there."""
@@ -158,10 +156,8 @@ class Statistics:
             if seen.half_width < EVER or seen.below:
                 found.append(self._candidate(measurement, seen, is_cached=is_cached))
             seen.reads = seen.updates = 0
-            if not is_cached:
-                seen.updates_s = 0.0
-                if seen.reads_s < RATE_MIN and not seen.below:
-                    del self._seen[measurement]
+            if not is_cached and seen.reads_s < RATE_MIN and not seen.below:
+                del self._seen[measurement]
         return found
 
     @staticmethod
@@ -170,7 +166,7 @@ class Statistics:
         half_width = min([seen.half_width, *(each.want.half_width for each in below)])
         update_s = min([seen.max_age_s / 2.0, *(each.update_s for each in below)])
         below_s = sum(each.updates_s for each in below)
-        known_s = max([seen.hint_s, *(each.updates_s for each in below)])
+        known_s = max([seen.updates_s, *(each.updates_s for each in below)])
         updates_s = seen.updates_s if is_cached else known_s
         return CacheCandidate(
             Want(measurement, half_width), update_s, seen.reads_s, seen.cost, updates_s, below_s, is_cached
