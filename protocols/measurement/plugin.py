@@ -227,11 +227,11 @@ class MeasurementQueries(Plugin):
     def _on_update(self, update: CacheUpdate, source: PeerRef) -> None:
         self.splicing.heard(source.id, update)
         self._carry_out(self.caching.heard(source.id, update, self.host.now()))
-        if self.caching.holder.wanted:  # perhaps the first one that was sought over T, for which nobody was asked yet
+        if source.id in self.caching.holder.providers():  # perhaps only to be told that nothing of it is wanted
+            self._know(source)
             self._keep_ticking()
         for entry in update.entries:
             if (held := self.caching.holder.held.get(entry.measurement)) is not None and held.provider == source.id:
-                self._know(source)
                 self.decider.statistics.updated(entry.measurement)
                 self.readings.remember(entry.measurement, entry.claim.value)
 
@@ -246,7 +246,7 @@ class MeasurementQueries(Plugin):
         self._partners = {node: peer for node, peer in self._partners.items() if node in partners}
         self.host.gauge("peerd_measurement_held", len(holder.held))
         self.host.gauge("peerd_measurement_holders", len(provider.edges))
-        if holder.wanted or holder.held or provider.edges:
+        if partners or holder.held:
             self._keep_ticking()
 
     def _keep_ticking(self) -> None:

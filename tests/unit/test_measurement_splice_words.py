@@ -15,8 +15,10 @@ from peerd.ids import NodeId
 from peerd.messages import Message, PeerRef
 from peerd.testing.host import FakeHost, peer
 from protocols.measurement.guarantee.effects import ProviderLost
+from protocols.measurement.guarantee.holder import STOP_S
+from protocols.measurement.guarantee.interval import Interval
 from protocols.measurement.guarantee.messages import PATH_MAX, CacheAsk, CacheEntry, CacheUpdate, StandingPromises
-from protocols.measurement.guarantee.words import Measurement, Want
+from protocols.measurement.guarantee.words import BoundClaim, Measurement, Sample, Want
 from protocols.measurement.messages import READ_MAX
 from protocols.measurement.names import FULL_NAME_LENGTH_MAX
 from protocols.measurement.placing.messages import AlongWant, MoveCaches, MovedCache, SpliceIn
@@ -221,3 +223,17 @@ def test_what_is_watched_here_goes_on_to_be_provided_when_it_is_not_cached_any_m
     spot.plugin._carry_out([ProviderLost(cpu(LEFT_OWNER), NodeId(STRANGER))])
     spot.host.fire("splice_again")
     asked_of(spot, cpu(LEFT_OWNER))
+
+
+def test_who_goes_on_to_provide_what_a_node_at_rest_does_not_want_is_told_so() -> None:
+    """Its promise was made anew while the word that it is not wanted was under way, and went on for ever: the node had
+    nothing else to do, and its timer was not running."""
+    spot = Spot()
+    source, measurement = peer(LEFT_OWNER), cpu(LEFT_OWNER)
+    told = BoundClaim(1.0, 1.0, Interval(0.0, 2.0), Sample(7, 3), 1)
+    entry = CacheEntry(measurement, 9, 8, told)
+    spot.host.deliver(CacheUpdate(7, spot.plugin.caching.boot, 0, 0.0, (entry,)), source)
+    spot.host.time_s += STOP_S + TICK_S
+    spot.host.fire("tick")
+    [(to, ask)] = [(to, message) for to, message in spot.host.take_sent() if isinstance(message, CacheAsk)]
+    assert to == source and ask.unwanted == (measurement,)
