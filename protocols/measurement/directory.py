@@ -140,7 +140,8 @@ class Directory(Part):
     @on_timer(_PUT)
     def _put_again(self, payload: None) -> None:
         described = self._describe()
-        self._writes += 1
+        if described != self._put:  # else it is put to live on, and nobody has to hear of it again
+            self._writes += 1
         written = replace(described, number=described.number * WRITES_PER_BOOT + self._writes)
         self._put, self._putting, self._is_lacking = described, COPIES, False
         me = self._host.id

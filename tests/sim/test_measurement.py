@@ -6,6 +6,7 @@ from collections import Counter
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from protocols.measurement.front.simulator import NAMES, WITHIN
 from protocols.measurement.guarantee.messages import CacheAsk, CacheUpdate
@@ -235,3 +236,22 @@ def test_a_watch_that_begins_when_the_last_one_has_just_ended_looks_as_any_other
     watch = ring.plugin().watching.watch({"level": 0.4}, lambda entry: True, STALE_S)
     ring.simulation.run_for(30)
     assert len(watched(watch)) >= 3
+
+
+def test_what_has_not_changed_is_not_told_again_when_it_is_described_anew() -> None:
+    ring = Ring(8, describe_interval="20s")
+    ring.read("walk")
+    ring.simulation.run_for(60)
+    ring.read("walk")
+    known = [dict(shard.nodes) for shard in ring.plugin().directory._shards]
+    ring.simulation.run_for(60)
+    before = ring.sent.counts[NodesQuestion]
+    ring.read("walk")
+    assert ring.sent.counts[NodesQuestion] > before
+    moved = 0
+    for earlier, shard in zip(known, ring.plugin().directory._shards, strict=True):
+        for node, described in shard.nodes.items():
+            is_same = replace(described, number=0) == replace(earlier[node], number=0)
+            assert is_same is (described.number == earlier[node].number)
+            moved += not is_same
+    assert moved <= 4, "a node or two may have moved in the latency space, each in two shards"

@@ -18,6 +18,7 @@ from protocols.measurement.guarantee.messages import CacheUpdate
 from protocols.measurement.guarantee.words import Measurement, Want
 from protocols.measurement.messages import ReadValues, ValuesRead
 from protocols.measurement.placing import decider as decider_module, subtree
+from protocols.measurement.placing.along import TREE_WEIGHT
 from protocols.measurement.placing.messages import AlongRead, ReadAlong, SpliceIn, Subtree
 from protocols.measurement.placing.statistics import CacheCandidate
 from protocols.measurement.readings import NoReading, Reading
@@ -378,7 +379,7 @@ def test_auto_asks_the_owners_of_a_few_values_and_over_the_tree_where_that_was_c
     first_along, first_direct = cost(others)
     assert first_along and not first_direct
     later = [cost(others) for _ in range(10)]
-    is_cheaper = first_along + len(others) < 2 * len(others)
+    is_cheaper = TREE_WEIGHT * (first_along + len(others)) < 2 * len(others)
     assert sum(along > 0 for along, _ in later) == (10 if is_cheaper else 0)
 
 

@@ -16,7 +16,7 @@ from protocols.measurement.guarantee.messages import PATH_MAX, CacheUpdate
 from protocols.measurement.guarantee.words import BoundClaim, Measurement, Sample, Want
 from protocols.measurement.messages import READ_MAX, NotRead, ReadValue
 from protocols.measurement.names import FULL_NAME_LENGTH_MAX
-from protocols.measurement.placing.along import ANSWER_S, EXPLORE, FEW_OWNERS, FoundAlong, statement
+from protocols.measurement.placing.along import ANSWER_S, EXPLORE, FEW_OWNERS, TREE_WEIGHT, FoundAlong, statement
 from protocols.measurement.placing.messages import AlongRead, AlongWant, ReadAlong, Subtree
 from protocols.measurement.placing.subtree import BITS_MAX
 from tests.support.measurement_spot import (
@@ -360,7 +360,7 @@ def test_it_is_cheaper_over_t_if_it_was_so_the_last_time_and_tried_again_now_and
     assert not client.along.is_cheaper(dict(list(wants.items())[1:])), "they are few"
     for [want] in wants.values():
         statistics.read(want, 8.0)
-        statistics.paid(want.measurement, 1.5, 0.0)
+        statistics.paid(want.measurement, 1.5 / TREE_WEIGHT, 0.0)
     assert client.along.is_cheaper(wants)
     for [want] in wants.values():
         statistics.paid(want.measurement, 2.5, 0.0)

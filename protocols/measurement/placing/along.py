@@ -33,6 +33,8 @@ FEW_OWNERS: Final = 4
 """Of so many nobody asks over T if it is not the rule: little is shared, and the way is longer."""
 DIRECT_COST: Final = 2.0
 """Messages of a READ to an owner."""
+TREE_WEIGHT: Final = 4.0
+"""A message over T counts as so many: it has the reader's proof in it, which is ten times as long as a question."""
 EXPLORE: Final = 16
 """Every so many questions that are cheaper otherwise, T is tried again: somebody may cache by now."""
 _LATE: Final = "along"
@@ -84,7 +86,7 @@ class ReadsAlong(Part):
         if len(wants) <= FEW_OWNERS:
             return False
         costs = [self._statistics.known(want.measurement)[0] for some in wants.values() for want in some]
-        if 0.0 in costs or sum(costs) < DIRECT_COST * len(wants):
+        if 0.0 in costs or TREE_WEIGHT * sum(costs) < DIRECT_COST * len(wants):
             return True
         self._since_explored += 1
         return self._since_explored % EXPLORE == 0
