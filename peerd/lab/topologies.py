@@ -41,6 +41,12 @@ def data_file(name: str) -> Path | None:
     return path if folder is not None and path.is_file() else None
 
 
+def measured_or_square(label: str, name: str, mean_rtt: str, part: str = "") -> str:
+    """The topology of a file of `PEERD_DATA` where it is there, else random points of a square; both with this mean."""
+    path = data_file(name)
+    return f"square=euclidean@{mean_rtt}" if path is None else f"{label}={path}{part}@{mean_rtt}"
+
+
 def label_of(topology: str) -> str:
     """Return the name of a topology in tables and charts."""
     name, equals, _ = topology.partition("=")

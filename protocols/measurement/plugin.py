@@ -227,7 +227,7 @@ class MeasurementQueries(Plugin):
     def _on_update(self, update: CacheUpdate, source: PeerRef) -> None:
         self.splicing.heard(source.id, update)
         self._carry_out(self.caching.heard(source.id, update, self.host.now()))
-        if source.id in self.caching.holder.providers():  # perhaps only to be told that nothing of it is wanted
+        if self.caching.holder.is_provider(source.id):  # perhaps only to be told that nothing of it is wanted
             self._know(source)
             self._keep_ticking()
         for entry in update.entries:
@@ -240,7 +240,7 @@ class MeasurementQueries(Plugin):
         self._is_ticking = False
         self._carry_out(self.caching.tick(self.host.now()))
         self.checks.tick(self.host.now())
-        self.splicing.tidy()
+        self.splicing.tidy(self.host.now())
         holder, provider = self.caching.holder, self.caching.provider
         partners = provider.edges.keys() | holder.providers()
         self._partners = {node: peer for node, peer in self._partners.items() if node in partners}

@@ -62,7 +62,7 @@ class _Kept(NamedTuple):
     provider: NodeId
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class _Question:
     """Somebody's, for several values. ``told`` is called when there is an answer for each."""
 
@@ -282,8 +282,10 @@ class Readings(Part):
         for each in found:
             self._keep(each.measurement, each.known, each.provider)
             self._tell(each.measurement, [(each.measurement, each.known)], each.messages, each.provider)
+        better: dict[NodeId, list[Want]] = {}  # than a cache has it, somebody wants it
         for measurement in (each.measurement for each in found if each.measurement in self._asked):
-            self._ask_owners({measurement.owner: [Want(measurement, 0.0)]})  # somebody wants it better than a cache
+            better.setdefault(measurement.owner, []).append(Want(measurement, 0.0))
+        self._ask_owners(better)
 
     def _keep(self, measurement: Measurement, known: Known, provider: NodeId) -> None:
         self.remember(measurement, known.claim.value)

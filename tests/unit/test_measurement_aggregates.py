@@ -21,12 +21,12 @@ from protocols.measurement.aggregates.own import OwnPart
 from protocols.measurement.aggregates.partial import FUNCTIONS, NOTHING, PartialAggregate, merged, of_one, shown
 from protocols.measurement.aggregates.statements import tree_plan
 from protocols.measurement.aggregates.subtree import SubtreeAggregate, TellNode
-from protocols.measurement.front.lab.sums import Parents, cost_of_sum, fan, ratios, star, walks
 from protocols.measurement.guarantee.interval import VALUE_MAX, Interval
 from protocols.measurement.guarantee.words import BoundClaim, Known, Sample
 from protocols.measurement.querying.statement import parse_statement
 from tests.support.aggregate_world import AggregateWorld, spec_of
 from tests.support.queried_nodes import node
+from tests.support.sums import Parents, cost_of_sum, fan, ratios, star, walks
 
 VALUES = st.integers(-1000, 1000).map(float)
 CERTAINTIES = st.sampled_from([True, False, None])

@@ -4,7 +4,7 @@ The widths of all filters of a subtree of sums add up to the one that was asked 
 subtree's sum, stops the many changes that undo each other, with a small share: the sum of n values that move on their
 own moves as the root of n, while it may be wrong by n times what each may be.
 
-`protocols.measurement.front.lab.sums` counts the words. Tried on the processor series of NAB and on random walks, also
+`tests/support/sums.py` counts the words. Tried on the processor series of NAB and on random walks, also
 with steps of all sizes, of 250 nodes, as words in a tree like a star and in one of four children each, beside those
 with this share: as much for each level, 1.2 to 2.6 times as many and 1.2 to 2.4; shares that follow the words of the
 children (Olston's way), 1.1 to 2.7 and 1.0 to 1.4; shares by their estimated variances (PRISM's), 1.0 to 2.2 and 0.9 to

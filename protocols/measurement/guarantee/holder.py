@@ -320,6 +320,10 @@ class Holder:
                 done.effects.extend(self._ask(provider, now))
         return done
 
+    def is_provider(self, node: NodeId) -> bool:
+        """Whether it provides for this node, or may, or has still to hear that it need not."""
+        return node in self._edges
+
     def providers(self) -> KeysView[NodeId]:
         """All that provide for this node, or are to, or have still to hear that it wants something no more."""
         return dict.fromkeys(self._providers()).keys()

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Mapping
+from functools import partial
 from typing import Final
 
 from peerd.api import Host, Part, on_timer
+from peerd.ids import NodeId
 from protocols.measurement.config import MeasurementConfig
 from protocols.measurement.guarantee.caching import Caching
 from protocols.measurement.guarantee.words import Measurement, Want
@@ -34,7 +38,7 @@ class CacheDecider(Part):
         self._wants, self._splicing = wants, splicing
 
     def _wake(self) -> None:
-        if not self._is_awake and self._config.cache_values:
+        if not self._is_awake:
             self._is_awake = True
             self._since = self._host.now()
             self._set_timer()
@@ -49,8 +53,9 @@ class CacheDecider(Part):
         cached = self._wants.cached()
         candidates = self.statistics.candidates(now, elapsed_s, cached)
         foreign = [each for each in candidates if each.want.measurement.owner != self._host.id]
-        self._together = self._owners(foreign)
-        chosen = decide(foreign, config.cache_values, config.cache_updates, self._vouching_s)
+        of_owners = Counter(each.want.measurement.owner for each in foreign)
+        vouched_for = partial(self._vouching_s, of_owners)
+        chosen = decide(foreign, config.cache_values, config.cache_updates, vouched_for)
         self._cached = {measurement: self._terms(candidate) for measurement, candidate in chosen.items()}
         self._wants.hold("cached", self._cached.values())
         besides = [each for each in cached - chosen.keys() if self._wants.is_watched(each)]
@@ -61,17 +66,10 @@ class CacheDecider(Part):
         if self._is_awake:
             self._set_timer()
 
-    @staticmethod
-    def _owners(candidates: list[CacheCandidate]) -> dict[object, int]:
-        counts: dict[object, int] = {}
-        for each in candidates:
-            counts[each.want.measurement.owner] = counts.get(each.want.measurement.owner, 0) + 1
-        return counts
-
-    def _vouching_s(self, candidate: CacheCandidate) -> float:
+    def _vouching_s(self, of_owners: Mapping[NodeId, int], candidate: CacheCandidate) -> float:
         """Its share of the time-out updates and questions between this node and its provider."""
         measurement = candidate.want.measurement
-        alike = max(self._caching.holder.alike(measurement), self._together[measurement.owner])
+        alike = max(self._caching.holder.alike(measurement), of_owners[measurement.owner])
         often_s = min(self._config.update_interval, candidate.update_s)
         return (1.0 / max(often_s, 1e-3) + 1.0 / self._config.ask_interval) / alike
 

@@ -37,6 +37,8 @@ AGAIN_S: Final = 1.0
 """A provider that is lost is replaced after this time, several of them together."""
 LEAVING_S: Final = 30.0
 """A cache that goes away waits so long for its holders to find another provider."""
+TIDY_S: Final = 10.0
+"""So long the way of a node may be remembered to which nothing is promised any more."""
 _SEEK: Final = "splice"
 _AGAIN: Final = "splice_again"
 _RENEW: Final = "splice_renew"
@@ -75,6 +77,7 @@ class Splicing(Part):
         """The ways of the nodes that this one provides for, each from the holder on, without this node."""
         self._leaving: dict[Measurement, float] = {}
         self._lost: dict[Measurement, None] = {}
+        self._tidied_at = float("-inf")
         self._is_renewing = False
 
     # As a holder
@@ -316,8 +319,11 @@ class Splicing(Part):
                     moves.setdefault((node, peer), []).append(MovedCache(measurement, way))
         self._tell(moves)
 
-    def tidy(self) -> None:
-        """Forget the ways of nodes to which nothing is promised any more."""
+    def tidy(self, now: float) -> None:
+        """Now and then, forget the ways of nodes to which nothing is promised any more."""
+        if now - self._tidied_at < TIDY_S:
+            return
+        self._tidied_at = now
         for measurement in list(self._holders):
             widths = self._widths(measurement)
             ways = {node: way for node, way in self._holders[measurement].items() if node in widths}

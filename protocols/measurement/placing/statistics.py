@@ -13,7 +13,6 @@ from typing import Final
 
 from peerd.frozen import Frozen
 from peerd.ids import NodeId
-from protocols.measurement.guarantee.interval import Interval, around
 from protocols.measurement.guarantee.words import Measurement, Want
 
 SEEN_MAX: Final = 16_384
@@ -177,9 +176,9 @@ def updates_s(samples: Sequence[tuple[float, float]], half_width: float) -> floa
     """Updates a second that a holder of such bounds would have had during these samples: times and values, in order."""
     if len(samples) < 2:
         return 0.0
-    updates, bounds = 0, Interval(samples[0][1], samples[0][1])
-    for number, (_, value) in enumerate(samples):
-        if number == 0 or not bounds.holds(value):
-            bounds = around(Interval(value, value), value, half_width)
-            updates += number > 0
+    updates, low, high = -1, EVER, -EVER  # what is held at first is no update
+    for _, value in samples:
+        if not low <= value <= high:
+            low, high = value - half_width, value + half_width
+            updates += 1
     return updates / max(1e-3, samples[-1][0] - samples[0][0])

@@ -7,7 +7,7 @@ a while, a question goes a longer way, or comes to an end and is asked of the ow
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Final
 
@@ -42,10 +42,10 @@ class TreeChild:
 
 
 class RouteTree(Part):
-    """This node's place in T. ``changed`` is called when that is another one."""
+    """This node's place in T."""
 
-    def __init__(self, host: Host, changed: Callable[[], None] = lambda: None) -> None:
-        self._host, self._changed = host, changed
+    def __init__(self, host: Host) -> None:
+        self._host = host
         self._parent: PeerRef | None = None
         self._children: dict[NodeId, TreeChild] = {}
         self._named: dict[NodeId, NodeId] | None = None
@@ -128,7 +128,6 @@ class RouteTree(Part):
         if before is not None or parent is not None:
             self._say()
             self._said_at = float("-inf")  # and at the next look once more, should this be lost
-            self._changed()
 
     def _say(self) -> None:
         self._said_at = self._host.now()
@@ -156,7 +155,6 @@ class RouteTree(Part):
             if self._children.pop(source.id, None) is not None:
                 self._named = None
                 self._soon()
-                self._changed()
             return
         is_parent = self._parent is not None and self._parent.id == source.id
         if is_parent or (before is None and len(self._children) >= CHILDREN_MAX):
@@ -166,7 +164,6 @@ class RouteTree(Part):
         if before is None or before.below != below:
             self._named = None
             self._soon()
-            self._changed()
 
     def lost(self, nodes: Iterable[NodeId]) -> None:
         """These do not answer: they are no children any more, and a parent among them is looked for at once."""
@@ -174,5 +171,4 @@ class RouteTree(Part):
         if gone:
             self._named = None
             self._soon()
-            self._changed()
         self._find_parent()

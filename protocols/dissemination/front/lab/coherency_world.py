@@ -19,7 +19,7 @@ from statistics import median
 from typing import Final
 
 from peerd.errors import ConfigError
-from peerd.lab.topologies import SECTION, data_file, table_of
+from peerd.lab.topologies import SECTION, data_file, measured_or_square, table_of
 from peerd.sim.scenario import parse_scenario
 from protocols.dissemination.policies.cost.model import Costs
 
@@ -90,8 +90,7 @@ class CoherencyWorld:
 
 def topology() -> str:
     """The Inet graph of `PEERD_DATA` where there is one, else random points of a square; the mean delay is the same."""
-    path = data_file(INET)
-    return f"square=euclidean@{MEAN_RTT}" if path is None else f"inet-3000={path}@{MEAN_RTT}"
+    return measured_or_square("inet-3000", INET, MEAN_RTT)
 
 
 @lru_cache(maxsize=2)

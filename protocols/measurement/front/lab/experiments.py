@@ -12,7 +12,7 @@ from typing import Final
 
 from peerd.lab.experiment import Beginning, Column, Draw, Experiment, Notify, Point, Row, Settings, Values
 from peerd.lab.overlay import rows
-from peerd.lab.topologies import data_file
+from peerd.lab.topologies import measured_or_square
 from protocols.measurement.front.lab import bounds, charts, run
 from protocols.measurement.front.lab.optimum import best_caches, without_caches
 from protocols.measurement.front.lab.workload import FAR, FAR_SIBLINGS
@@ -31,8 +31,7 @@ QUICK_SETTLE_S: Final = 30.0
 
 def topology() -> str:
     """The Inet graph of `PEERD_DATA` where there is one, else random points of a square; the mean is the same."""
-    path = data_file(INET)
-    return f"square=euclidean@{MEAN_RTT}" if path is None else f"inet-3000={path}@{MEAN_RTT}"
+    return measured_or_square("inet-3000", INET, MEAN_RTT)
 
 
 WAY: Final = Column(

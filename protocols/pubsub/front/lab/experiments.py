@@ -13,7 +13,7 @@ from typing import Final
 
 from peerd.lab.experiment import Column, Draw, Experiment, Settings, Values
 from peerd.lab.overlay import rows
-from peerd.lab.topologies import data_file
+from peerd.lab.topologies import measured_or_square
 from protocols.pubsub.front.lab import charts
 from protocols.pubsub.front.lab.run import BEGINNING, measure
 
@@ -35,8 +35,7 @@ SETTLE_S: Final = 60.0
 
 def topology() -> str:
     """Measured latencies where they are at hand, else a square; both with the thesis's mean."""
-    path = data_file(PLANETLAB)
-    return f"square=euclidean@{MEAN_RTT}" if path is None else f"planetlab={path}#{SLICE}@{MEAN_RTT}"
+    return measured_or_square("planetlab", PLANETLAB, MEAN_RTT, f"#{SLICE}")
 
 
 def settings(nodes: Sequence[int], events: int, gap_s: float = EVENT_GAP_S) -> Settings:
