@@ -42,16 +42,6 @@ def walks(nodes: int, steps: int, seed: int) -> list[list[float]]:
     return found
 
 
-def shifted(series: Sequence[Sequence[float]], nodes: int, steps: int, seed: int) -> list[list[float]]:
-    """Real series, each from a time of its own on, as often as there are nodes."""
-    rng, found = Random(seed), []
-    for node in range(nodes):
-        values = series[node % len(series)]
-        first = rng.randrange(len(values))
-        found.append([values[(first + step) % len(values)] for step in range(steps)])
-    return found
-
-
 class SumCost(Frozen):
     """Words in all steps that are counted. ``direct``: filters on the parts, told straight to who asks. ``passed_on``:
     the same through the tree. ``in_tree``: filters on the sums of subtrees; ``at_asker``: those of the root."""

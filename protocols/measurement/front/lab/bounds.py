@@ -17,6 +17,7 @@ from peerd.lab.simulated import simulate
 from peerd.sim.rng import fork
 from peerd.sim.simulation import Place, Simulation
 from peerd.sim.world import rare_collections
+from protocols.measurement.front.lab.counting import RECEIVED
 from protocols.measurement.front.lab.run import FOUND_S, OVERLAY, TTL_S, VALUE, plugin_at
 from protocols.measurement.front.lab.series import broken_share, cpu_series, planetlab_series
 from protocols.measurement.guarantee.messages import CacheUpdate
@@ -54,8 +55,6 @@ SETTINGS: Final[Row] = {
     "smoothed": {MEAN: {"of": LATENCY, "mean": MEAN_OVER}},
 }
 """So long that no update is sent for another reason than that bounds are broken."""
-RECEIVED: Final = 2
-"""The column of a node's counts that has the messages it has received."""
 
 
 def measure(point: Point, notify: Notify) -> Row:

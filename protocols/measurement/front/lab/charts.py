@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Sequence
 from statistics import fmean
 from typing import Final
 
-from peerd.lab.charts import Chart, Line, Stack, lines
+from peerd.lab.charts import Chart, Line, Stack, lines, reference, values
 from peerd.lab.experiment import Draw, Row
 from protocols.measurement.front.lab.counting import CACHING
 from protocols.measurement.front.lab.run import BUCKET_S
@@ -142,3 +142,18 @@ def optimum(found: Sequence[Row]) -> list[Chart]:
         if any(row.get(key) is not None for row in found)
     ]
     return [Chart("optimum", "The total beside the least", "owners of a query", RATE, tuple(several))]
+
+
+def aggregates(found: Sequence[Row]) -> list[Chart]:
+    """What all nodes send, and what comes to who asks, over the imprecision; of sums, one chart for each source."""
+    made = []
+    for source, rows in _alike(found, column("source")).items():
+        sums = [{**row, "percent": 100 * row["within"]} for row in rows if row["function"] == "SUM"]
+        bounded = [row for row in sums if row["way"] != "scrape"]
+        for name, key, what in (("", "total_per_s", "sent by all"), ("-asker", "asker_per_s", "that come to who asks")):
+            scraped = [row[key] for row in sums if row["way"] == "scrape" and row.get(key) is not None]
+            level = [(at, fmean(scraped)) for at in values(bounded, "percent") if scraped]
+            drawn = (*lines(bounded, "percent", key, "way"), reference("scrape", level))
+            title, x = f"A sum over all nodes: messages {what}", "percent of a value's range"
+            made.append(Chart(f"aggregates-{source}{name}", title, x, RATE, drawn, x_is_log=True, y_is_log=True))
+    return made

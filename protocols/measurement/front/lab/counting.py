@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from typing import Final
 
 from peerd.lab.experiment import Row
-from peerd.sim.simulation import Simulation
+from peerd.sim.simulation import Place, Simulation
 from protocols.measurement.plugin import MeasurementQueries
 
 FOREGROUND: Final = frozenset({"ReadAlong", "AlongRead", "ReadValues", "ValuesRead"})
@@ -21,7 +21,8 @@ DIRECTORY: Final = frozenset({"NodesQuestion", "NodesAnswer"})
 CACHING: Final = ("foreground", "background")
 """What the paper counts: reads, and all else that caching needs."""
 SENT: Final = 0
-"""The column of a node's counts that has the messages it has sent."""
+RECEIVED: Final = 2
+"""The columns of a node's counts that have the messages it has sent, and received."""
 NAMES: Final = {kind.TYPE_ID: kind.__name__ for kind in MeasurementQueries.messages}
 
 Sent = Mapping[str, int]
@@ -31,6 +32,11 @@ Sent = Mapping[str, int]
 def sent(simulation: Simulation) -> Sent:
     """All that has been sent since the beginning."""
     return {NAMES[type_id]: counts[SENT] for type_id, counts in simulation.traffic().items() if type_id in NAMES}
+
+
+def received(place: Place) -> Sent:
+    """All that a node has received since it began."""
+    return {NAMES[type_id]: counts[RECEIVED] for type_id, counts in place.node.traffic.items() if type_id in NAMES}
 
 
 def difference(before: Sent, after: Sent) -> Sent:

@@ -13,7 +13,7 @@ from typing import Final
 from peerd.lab.experiment import Beginning, Column, Draw, Experiment, Notify, Point, Row, Settings, Values
 from peerd.lab.overlay import rows
 from peerd.lab.topologies import measured_or_square
-from protocols.measurement.front.lab import bounds, charts, run
+from protocols.measurement.front.lab import aggregates, bounds, charts, run
 from protocols.measurement.front.lab.optimum import best_caches, without_caches
 from protocols.measurement.front.lab.workload import FAR, FAR_SIBLINGS
 
@@ -303,6 +303,36 @@ FIGURES: Final = {
         measure=measure_optimum,
         beginning=Beginning(ring_beside_optimum, run.prepare, measure_beside_optimum),
         derive=list,
+    ),
+    "aggregates": CachingFigure(
+        "messages of a sum or mean over all nodes, in the tree and told directly",
+        "beyond chapter 7",
+        (
+            Column("source", "source", "walk: random walks; cpu: real processor series"),
+            Column("function", "function", "of the values of all nodes"),
+            Column("within", "within", "the mean may be wrong by so much, as a share of the range of a value", 3),
+            Column(
+                "way",
+                "way",
+                "tree: filters on sums. even: the same with evenly split bounds. star: filters on the parts, told to "
+                "who asks. scrape: who asks reads all values each second",
+            ),
+            TRAFFIC[2],
+            Column("above_floor_per_s", "for bounds/s", "of them, those that there are not where nothing is broken"),
+            Column("asker_per_s", "asker/s", "messages a second that come to who asks"),
+            Column("of_scrape", "/ scrape", "the total, in multiples of reading all values each second", 3),
+            Column("unknown_share", "unknown", "share of seconds in which there was no answer", 4),
+            Column(
+                "outside_share", "outside", "share of answers whose bounds the true one has left, as words travel", 4
+            ),
+            Column("width_share", "width", "bounds of the answer, in multiples of what was asked for", 3),
+        ),
+        charts.aggregates,
+        aggregates.VARIANTS,
+        seconds=300.0,
+        measure=aggregates.measure,
+        beginning=aggregates.BEGINNING,
+        derive=aggregates.beside_others,
     ),
 }
 EXPERIMENTS: Final = tuple(plan.experiment(f"measurement/{name}") for name, plan in FIGURES.items())

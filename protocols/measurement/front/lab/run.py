@@ -228,7 +228,12 @@ class FormedRing:
 
 def ring_of(point: Point) -> str:
     """Names the ring that a point needs: points with the same name need the same one."""
-    return json.dumps([point.nodes, point.topology, point.settle_s, point.seed, _settings(point)], sort_keys=True)
+    return ring_with(point, _settings(point))
+
+
+def ring_with(point: Point, settings: Row) -> str:
+    """Names a ring with these settings of measurement queries."""
+    return json.dumps([point.nodes, point.topology, point.settle_s, point.seed, settings], sort_keys=True)
 
 
 def _settings(point: Point) -> Row:
@@ -238,9 +243,14 @@ def _settings(point: Point) -> Row:
 
 def prepare(point: Point, notify: Notify) -> FormedRing:
     """Let a ring form."""
+    return formed(point, _settings(point), notify)
+
+
+def formed(point: Point, settings: Row, notify: Notify) -> FormedRing:
+    """Let a ring with these settings of measurement queries form."""
     begun = time.process_time()
     phases = [{"name": "settle", "duration_s": point.settle_s}]
-    outcome = simulate(point, phases, notify, protocols={"measurement": _settings(point)}, overlay=OVERLAY)
+    outcome = simulate(point, phases, notify, protocols={"measurement": settings}, overlay=OVERLAY)
     return FormedRing(outcome, time.process_time() - begun)
 
 

@@ -87,6 +87,16 @@ def _scaled(values: Iterable[float]) -> tuple[float, ...]:
     return tuple(value / unit for value in found)
 
 
+def shifted(series: Sequence[Sequence[float]], rng: Random, nodes: int, steps: int) -> list[list[float]]:
+    """Series for so many nodes, the same ones again and again, each from a time of its own on."""
+    found = []
+    for node in range(nodes):
+        values = series[node % len(series)]
+        first = rng.randrange(len(values))
+        found.append([values[(first + step) % len(values)] for step in range(steps)])
+    return found
+
+
 @lru_cache(maxsize=1)
 def planetlab_series(seed: int) -> tuple[tuple[float, ...], ...]:
     """Round trips of some pairs in all slices of `PLANETLAB`, in milliseconds; none without the file."""
