@@ -126,7 +126,7 @@ def test_the_tree_is_that_of_the_overlays_routes(ring: FormedRing) -> None:
 
 def test_each_way_is_settings_of_the_plugin() -> None:
     for name in WAYS:
-        assert settings_of(name, 100)["max_age"] == "10m"
+        assert settings_of(name)["max_age"] == "10m"
 
 
 @pytest.mark.parametrize("source", ["network", "cpu", "planetlab"])

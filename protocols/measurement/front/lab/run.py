@@ -1,8 +1,8 @@
 """One run: a ring forms, owners' values walk, queriers ask the same over and over, and what nodes send is counted.
 
 The plugin is that of daemons. Values are put as applications put theirs. Nobody keeps what was read, as in the
-paper: what is not cached has to be asked for. Points that need the same ring share it: `prepare`
-makes the ring, and `measure_on` goes on from there.
+paper: what is not cached has to be asked for. Points that need the same ring share it: `prepare` makes the ring, and
+`measure_on` goes on from there, with caches of the size that the point has: nobody has cached anything yet.
 """
 
 from __future__ import annotations
@@ -128,10 +128,13 @@ class Monitoring:
         self._begun_at = self._ends_at = 0.0
 
     def prepare(self) -> None:
-        """Give each node a value, and let queriers find out which nodes there are."""
+        """Give each node a value and room for its cache, and let queriers find out which nodes there are."""
+        room = {"cache_values": self.choice.cache if WAYS[self.choice.way].caches else 0}
         for place in self.simulation.live_nodes():
-            plugin_at(place).put(VALUE, 0.0, TTL_S)
-            plugin_at(place).readings.kept_max = 0
+            plugin = plugin_at(place)
+            plugin.decider._config = plugin.config.model_copy(update=room)
+            plugin.put(VALUE, 0.0, TTL_S)
+            plugin.readings.kept_max = 0
         for group in self.groups:
             for querier in group.queriers:
                 plugin_at(self.simulation.nodes[querier]).directory.refreshed(_nothing, fresh_s=0.0)
@@ -237,8 +240,7 @@ def ring_with(point: Point, settings: Row) -> str:
 
 
 def _settings(point: Point) -> Row:
-    choice = WorkloadChoice.of(point.variant)
-    return settings_of(choice.way, choice.cache)
+    return settings_of(WorkloadChoice.of(point.variant).way)
 
 
 def prepare(point: Point, notify: Notify) -> FormedRing:

@@ -42,12 +42,10 @@ paper's approach with coordinates (chapter 3). tree: that with the routes of the
 caches it is what the paper calls no caching."""
 
 
-def settings_of(way: str, cache: int) -> Row:
-    """The settings of measurement queries on all nodes; ``cache``: most values that a node caches."""
-    chosen = WAYS[way]
+def settings_of(way: str) -> Row:
+    """The settings of measurement queries on all nodes, but for the size of caches."""
     placing = {
-        "placing": chosen.placing,
-        "cache_values": cache if chosen.caches else 0,
+        "placing": WAYS[way].placing,
         "cache_updates": CACHE_UPDATES,
         "decide_interval": f"{DECIDE_S:g}s",
     }
