@@ -9,6 +9,7 @@ import pytest
 from peerd.lab.experiment import COST, Point, Row
 from peerd.lab.pool import groups, run_point, run_points
 from peerd.lab.registry import find
+from protocols.measurement.front.lab import aggregates
 from protocols.measurement.front.lab.experiments import EXPERIMENTS, topology
 from protocols.measurement.front.lab.optimum import way
 from protocols.measurement.front.lab.run import BUCKET_S, FormedRing, Monitoring, WorkloadChoice, parents_of, prepare
@@ -139,11 +140,37 @@ def test_wider_bounds_are_broken_less_often(source: str) -> None:
         assert row["updates_of"] == sorted(row["updates_of"], reverse=True)
 
 
+def test_filters_on_sums_send_less_than_evenly_split_ones_and_than_reading_all_values() -> None:
+    def row(way: str, within: float = 0.1, function: str = "SUM", source: str = "walk") -> Row:
+        variant = {"source": source, "function": function, "within": within, "way": way}
+        return run_point(replace(TINY, experiment="measurement/aggregates", duration_s=20.0, variant=variant))
+
+    rows = {way: row(way) for way in ("tree", "even", "star", "scrape")}
+    assert all(each["failure"] is None and each["unknown_share"] == 0 for each in rows.values())
+    assert rows["tree"]["total_per_s"] < rows["even"]["total_per_s"] < rows["scrape"]["total_per_s"]
+    others = TINY.nodes - 1
+    assert rows["scrape"]["total_per_s"] == 2 * others and rows["scrape"]["asker_per_s"] == others
+    assert rows["tree"]["asker_per_s"] < rows["star"]["asker_per_s"] / 4, "one word of the root for all"
+    for each in ("tree", "even", "star"):
+        assert rows[each]["width_share"] <= 1.0 + 1e-6 and rows[each]["outside_share"] < 0.1
+    assert row("tree", function="MEAN")["by_message"] == rows["tree"]["by_message"], "on its way it is a sum"
+    narrow, floor = row("tree", 0.02), row("tree", aggregates.FLOOR)
+    assert floor["total_per_s"] < rows["tree"]["total_per_s"] < narrow["total_per_s"]
+    derived = aggregates.beside_others([*rows.values(), {**rows["scrape"], "within": aggregates.FLOOR}, floor])
+    assert derived[0]["of_scrape"] == round(rows["tree"]["total_per_s"] / (2 * others), 4)
+    assert derived[0]["above_floor_per_s"] == round(rows["tree"]["total_per_s"] - floor["total_per_s"], 3)
+
+
+def test_even_shares_are_the_same_for_each_filter() -> None:
+    assert aggregates.even_half_widths("SUM", 10.0, {"a": 3, "b": 1}) == {"a": 6.0, "b": 2.0}
+
+
 def test_experiments_are_found_and_drawn(naive: Row, monkeypatch: pytest.MonkeyPatch) -> None:
     assert [each.name for each in find(["measurement"])] == [each.name for each in EXPERIMENTS]
     updates = {"widths": [1.0, 2.0], "updates_of": [0.5, 0.2], "width_unit": "ms", "update_unit": "a second"}
     least = {"optimum_per_s": 0.5, "none_per_s": 3.0, "over_optimum": 4.0, "caches": 3}
-    more = {**updates, **least, "measurements": 3, "narrowest": 0.5, "widest": 0.2}
+    sums = {"asker_per_s": 1.0, "unknown_share": 0.0, "width_share": 1.0}
+    more = {**updates, **least, **sums, "measurements": 3, "narrowest": 0.5, "widest": 0.2}
     for each in EXPERIMENTS:
         found = each.derive([{**naive, **more, **variant} for variant in each.variants])
         charts = each.charts(found)
