@@ -329,7 +329,7 @@ FIGURES: Final = {
         ),
         charts.aggregates,
         aggregates.VARIANTS,
-        seconds=300.0,
+        seconds=120.0,
         measure=aggregates.measure,
         beginning=aggregates.BEGINNING,
         derive=aggregates.beside_others,
