@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from peerd.lab.experiment import COST, Point, Row
+from peerd.lab.experiment import COST, Point, Row, Values
 from peerd.lab.pool import groups, run_point, run_points
 from peerd.lab.registry import find
 from protocols.measurement.front.lab import aggregates
@@ -142,7 +142,7 @@ def test_wider_bounds_are_broken_less_often(source: str) -> None:
 
 def test_filters_on_sums_send_less_than_evenly_split_ones_and_than_reading_all_values() -> None:
     def row(way: str, within: float = 0.1, function: str = "SUM", source: str = "walk") -> Row:
-        variant = {"source": source, "function": function, "within": within, "way": way}
+        variant: Values = {"source": source, "function": function, "within": within, "way": way}
         return run_point(replace(TINY, experiment="measurement/aggregates", duration_s=20.0, variant=variant))
 
     rows = {way: row(way) for way in ("tree", "even", "star", "scrape")}
