@@ -35,6 +35,7 @@ from protocols.measurement.placing.along import ReadsAlong
 from protocols.measurement.placing.checking import SpotChecks
 from protocols.measurement.placing.decider import CacheDecider
 from protocols.measurement.placing.messages import PLACING_MESSAGES
+from protocols.measurement.placing.proofs import WayProofs
 from protocols.measurement.placing.splicing import Splicing
 from protocols.measurement.placing.squares import Spot, spot_of
 from protocols.measurement.placing.statistics import SAMPLES, updates_s
@@ -98,12 +99,13 @@ class MeasurementQueries(Plugin):
         self.directory = Directory(host, self.config, self.describe, self.traffic)
         self.decider = CacheDecider(host, self.config, self.caching)
         statistics = self.decider.statistics
-        self.tree = RouteTree(host)
+        self.tree, proofs = RouteTree(host), WayProofs(host, self._send)
         self.splicing = Splicing(
             host,
             self.caching,
             self.tree,
             statistics,
+            proofs,
             self._carry_out,
             self._send,
             self._know,
@@ -112,7 +114,7 @@ class MeasurementQueries(Plugin):
         )
         self.squares = self._square_routes()
         ways = self.tree if self.squares is None else self.squares
-        self.along = ReadsAlong(host, self.caching, ways, statistics, self._send, self._updates_s)
+        self.along = ReadsAlong(host, self.caching, ways, statistics, proofs, self._send, self._updates_s)
         self.readings = Readings(
             host, self.caching, self.directory, self._pairs, self.traffic, statistics, self.along, self._is_along
         )

@@ -7,16 +7,12 @@ two nodes at once have few writers.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import Final
 
 from msgspec.structs import replace
 
+from peerd.lib.proof_ends import HEAD_BYTES, end_of
 from peerd.services.records.messages import BATCH_BYTES_MAX, BATCH_RECORDS_MAX, ProofEnd, RecordCopy
 from peerd.services.records.record import Record
-
-PROOF_HEAD_BYTES: Final = 64
-"""Proofs of one node may be alike behind their signatures. A proof is opaque here (`peerd.api.Host.sign`): this number
-decides only how much is saved."""
 
 
 def batches(records: Sequence[Record]) -> list[list[Record]]:
@@ -48,7 +44,7 @@ def shortened(copies: Sequence[RecordCopy]) -> tuple[tuple[RecordCopy, ...], tup
     """The copies without what several of their proofs end with, and these ends."""
     alike: dict[bytes, list[int]] = {}
     for index, copy in enumerate(copies):
-        alike.setdefault(copy.write.proof[PROOF_HEAD_BYTES:], []).append(index)
+        alike.setdefault(end_of(copy.write.proof), []).append(index)
     found = list(copies)
     ends: list[ProofEnd] = []
     for end, indexes in alike.items():
@@ -72,7 +68,7 @@ def whole(copies: Sequence[RecordCopy], ends: Sequence[ProofEnd]) -> tuple[Recor
 
 def without_end(copy: RecordCopy) -> RecordCopy:
     """The copy with only the head of its proof."""
-    return _with_proof(copy, copy.write.proof[:PROOF_HEAD_BYTES])
+    return _with_proof(copy, copy.write.proof[:HEAD_BYTES])
 
 
 def _with_proof(copy: RecordCopy, proof: bytes) -> RecordCopy:

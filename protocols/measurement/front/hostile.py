@@ -225,7 +225,7 @@ class InventsOnTheWay(Behaviour):
             for want in question.wants
             if want.measurement.owner != self.node.peer.id
         )
-        self.node.say(question.reader, AlongRead(question.number, question.path, 1.0, lies, (0.0,) * len(lies)))
+        self.node.say(question.reader, AlongRead(question.number, 1.0, lies, (0.0,) * len(lies)))
         return False
 
 
