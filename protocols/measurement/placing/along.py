@@ -39,6 +39,8 @@ TREE_WEIGHT: Final = 2.0
 with its way, its reader and the signature (216 and 72): twice with the headers of TLS, TCP and IP, some 74 bytes."""
 EXPLORE: Final = 16
 """Every so many questions that are cheaper otherwise, T is tried again: somebody may cache by now."""
+OWNERS_MAX: Final = 16_384
+"""Of so many owners a reader remembers that the way to them knows its certificate; then it begins anew."""
 _LATE: Final = "along"
 
 
@@ -80,6 +82,8 @@ class ReadsAlong(Part):
         self.found: Callable[[Sequence[FoundAlong]], None] = lambda found: None
         self.direct: Callable[[Mapping[NodeId, list[Want]]], None] = lambda wants: None
         self._asked: dict[int, _Asked] = {}
+        self._answered_of: set[NodeId] = set()
+        """Owners of which this node has had an answer over T."""
         self._since_explored = 0
 
     # As a reader
@@ -104,18 +108,21 @@ class ReadsAlong(Part):
             number = self._host.rng.getrandbits(63)
             self._asked[number] = _Asked({want.measurement: want for want in some}, now)
             self._host.set_timer(_LATE, ANSWER_S, number)
-            known = self._statistics.known
-            along = [AlongWant(want.measurement, want.half_width, *known(want.measurement)) for want in some]
+            along = [AlongWant(want.measurement, want.half_width, *self._paid(want.measurement)) for want in some]
             question = ReadAlong(me, number, max_age_s, tuple(along), (me.id,), 0.0, b"")
             nowhere = self._go_on(self._proofs.signed(question, statement(question)), along, None)
             self._not_along(number, [want.measurement for want in nowhere])
+
+    def _paid(self, measurement: Measurement) -> tuple[float, float]:
+        """What this reader itself has paid: what others say that they have, who pass here, is not."""
+        return self._statistics.known(measurement) if measurement.owner in self._answered_of else (0.0, 0.0)
 
     def _way(self, want: Want) -> int:
         peer = self._ways.branch(want.measurement.owner, None)
         return 0 if peer is None else peer.id
 
     @handles(AlongRead)
-    def _answered(self, answer: AlongRead, source: PeerRef) -> None:
+    def _on_answer(self, answer: AlongRead, source: PeerRef) -> None:
         asked = self._asked.get(answer.number)
         if asked is None:
             return  # too late
@@ -136,6 +143,9 @@ class ReadsAlong(Part):
             found.append(FoundAlong(value.measurement, known, source.id, messages))
             messages = 0
             self._statistics.paid(value.measurement, answer.cost, updates_s)
+            if len(self._answered_of) >= OWNERS_MAX:
+                self._answered_of.clear()
+            self._answered_of.add(value.measurement.owner)
         self._not_along(answer.number, missing)
         if found:
             self.found(found)

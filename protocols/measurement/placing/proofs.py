@@ -2,8 +2,8 @@
 
 A question has the certificate on ways that its signer has not had an answer over yet, and a mark of it on the others. A
 node that does not know the mark (it has started anew, has forgotten it, or is new on the way) sends the question back
-to whom it has it from, who sends it again with the certificate. Nothing is remembered of a question for that, nor of
-who knows what.
+to whom it has it from, who sends it again with the certificate, which it then keeps to its end. Nothing is remembered
+of a question for that, nor of who knows what.
 """
 
 from __future__ import annotations
@@ -43,11 +43,12 @@ class WayProofs:
         whole = self._seen.whole(question.proof)
         return question if whole is None else replace(question, proof=whole)
 
-    def came_back(self, question: ReadAlong | SpliceIn, source: PeerRef) -> bool:
+    def came_back(self, question: Q, source: PeerRef) -> bool:
         """Whether this node has sent it to one that does not know the mark, which then gets it again, whole."""
         is_back = question.path[-1:] == (self._host.id,) and is_short(question.proof)
         if is_back and not is_short((again := self.on_new_way(question)).proof):
-            self._send(source, again)
+            wants = tuple(replace(want, cost=0.0) for want in again.wants)  # who is beyond may lack it, too
+            self._send(source, replace(again, wants=wants))
         return is_back
 
     def is_genuine(
