@@ -34,6 +34,8 @@ AGGREGATES_MAX: Final = 128
 """Aggregates that one node takes part in."""
 EACH_MAX: Final = 16
 """Those that the root takes on for one node."""
+LOOK_S: Final = 1.0
+"""How often it is looked what this node adds, between two readings of a source."""
 LOOKUP_S: Final = 3.0
 _TICK: Final = "aggregates"
 
@@ -89,6 +91,7 @@ class AggregateTree(Part):
         self._peers: dict[NodeId, PeerRef] = {}
         self.aggregates: dict[bytes, tuple[SubtreeAggregate, OwnPart]] = {}
         self.wanted: dict[bytes, WantedAggregate] = {}
+        self._looked_at = float("-inf")
         self._is_ticking = False
 
     # For clients
@@ -183,7 +186,7 @@ class AggregateTree(Part):
 
     def sampled(self) -> None:
         """This node has measured something anew, or does not any more."""
-        now = self._host.now()
+        now = self._looked_at = self._host.now()
         for aggregate, own in self.aggregates.values():
             self._send(aggregate.sampled(self._own(own), now))
 
@@ -199,7 +202,8 @@ class AggregateTree(Part):
     def _tick(self, payload: None) -> None:
         self._is_ticking = False
         now = self._host.now()
-        self.sampled()
+        if now - self._looked_at >= LOOK_S:
+            self.sampled()
         for key, (aggregate, _) in list(self.aggregates.items()):
             self._send(aggregate.tick(self._children(), now))
             if aggregate.is_over(now):
