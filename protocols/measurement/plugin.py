@@ -122,7 +122,9 @@ class MeasurementQueries(Plugin):
         self.decider.start(wants, self.splicing)
         self.watching = Watching(host, self.caching, self.directory, wants)
         self.asking = ClientReads(self.directory, self.readings)
-        self.aggregates = AggregateTree(host, self.tree, ROOT_KEY, self.caching, self._names, lambda: self.config.tags)
+        self.aggregates = AggregateTree(
+            host, self.tree, ROOT_KEY, self.caching, self._names, lambda: self.config.tags, self._send
+        )
         has_tree = self.config.placing in ("auto", "tree")
         aggregates = self.aggregates if has_tree else None
         fewest = 0 if self.config.placing == "tree" else SUMMED_IN_TREE

@@ -17,7 +17,7 @@ from peerd.errors import ClientRefusal, ProtocolError, Unavailable
 from peerd.frozen import Frozen
 from peerd.ids import NodeId, format_id
 from peerd.lib.filter.errors import FilterError
-from peerd.messages import PeerRef
+from peerd.messages import Message, PeerRef
 from protocols.measurement.aggregates.messages import AggregateAsk, AggregateSpec, AggregateWord
 from protocols.measurement.aggregates.partial import PartialAggregate, shown
 from protocols.measurement.aggregates.subtree import HeldPartial, SubtreeAggregate, TellNode, ask_s
@@ -83,9 +83,10 @@ class AggregateTree(Part):
         caching: Caching,
         measured: Mapping[str, None],
         tags: Callable[[], Mapping[str, str]],
+        send: Callable[[PeerRef, Message], None],
     ) -> None:
         self._host, self._place, self._root_key, self._boot = host, place, root_key, caching.boot
-        self._owner, self._measured, self._tags = caching.owner, measured, tags
+        self._owner, self._measured, self._tags, self._say = caching.owner, measured, tags, send
         self._started_at = host.now()
         self._numbers = count(1)
         self._peers: dict[NodeId, PeerRef] = {}
@@ -141,7 +142,7 @@ class AggregateTree(Part):
         if result.root.id == self._host.id:
             self._on_ask(ask, self._host.peer)
         else:
-            self._host.send(result.root, ask)
+            self._say(result.root, ask)
 
     # In the tree
 
@@ -229,6 +230,6 @@ class AggregateTree(Part):
     def _send(self, told: Iterable[TellNode]) -> None:
         for to, message in told:
             if to != self._host.id:
-                self._host.send(self._peers[to], message)
+                self._say(self._peers[to], message)
             elif isinstance(message, AggregateWord):
                 self._on_word(message, self._host.peer)
