@@ -8,7 +8,7 @@ from hypothesis import given, strategies as st
 from peerd import limits
 from peerd.api import RecordVersion
 from peerd.ids import NodeId
-from peerd.lib.proof_ends import HEAD_BYTES
+from peerd.lib.proof_ends import HEAD_BYTES, MARK_BYTES
 from peerd.limits import NAME_LENGTH_MAX
 from peerd.messages import encode_body
 from peerd.services.records.batches import batches, shortened, whole
@@ -18,7 +18,6 @@ from peerd.services.records.messages import (
     DIGESTS_BYTES,
     ITEM_BYTES_MAX,
     LACKS_PROOF,
-    MARK_BYTES,
     PAGE_RECORDS_MAX,
     PUT,
     RANGES_MAX,
