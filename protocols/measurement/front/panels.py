@@ -32,7 +32,7 @@ PANELS: Final = (
             "update: {{kind}}": a_second(f"{P}updates_total", by="kind"),
             "{{message}}": a_second("peerd_messages_sent_total", by="message", where=_ASKS),
         },
-        "Words to nodes that hold values (bounds broken, time-out updates, no more provided), questions, and aggregates.",
+        "Words to nodes that hold values (broken bounds, time-out updates, no more provided), questions, aggregates.",
     ),
     panel(
         "Held values",
