@@ -31,11 +31,10 @@ from protocols.measurement.guarantee.messages import CacheAsk, CacheUpdate
 from protocols.measurement.guarantee.words import Measurement, Want
 from protocols.measurement.messages import MESSAGES, NAMES_MAX, PAIRS_MAX, Description, MeasureName, Tag
 from protocols.measurement.names import split_name
-from protocols.measurement.placing.along import ReadsAlong
+from protocols.measurement.placing.along import ReadsAlong, WayProofs
 from protocols.measurement.placing.checking import SpotChecks
 from protocols.measurement.placing.decider import CacheDecider
 from protocols.measurement.placing.messages import PLACING_MESSAGES
-from protocols.measurement.placing.proofs import WayProofs
 from protocols.measurement.placing.splicing import Splicing
 from protocols.measurement.placing.squares import Spot, spot_of
 from protocols.measurement.placing.statistics import SAMPLES, updates_s

@@ -29,6 +29,7 @@ from protocols.measurement.placing.messages import (
     Subtree,
 )
 from protocols.measurement.placing.subtree import BITS_MAX
+from tests.hostile.attacker import Attacker
 from tests.hostile.ring import Ring, eventually
 
 pytestmark = pytest.mark.cluster
@@ -37,6 +38,14 @@ NAMES = ("cpu", "memory", "disk")
 MOMENTS = 60
 SLOW_S = 5.0
 """An answer within this time is no slow one, on a machine that does much else."""
+
+
+def lies_of_aggregates(attacker: Attacker, moment: int, peer: PeerRef) -> None:
+    """It asks for much, and says what nobody has asked it."""
+    spec = AggregateSpec(moment % len(FUNCTIONS), "cpu", f"cpu > {moment}", 0.0, STALE_MIN_S)
+    attacker.send(peer, AggregateAsk(1 << 50, moment + 1, spec, VALUE_MAX))
+    told = Interval(-VALUE_MAX, VALUE_MAX)
+    attacker.send(peer, AggregateWord(spec.key, 1 << 50, moment, 1, moment, 0.0, COUNT_MAX, COUNT_MAX, 0.0, told))
 
 
 async def test_what_a_member_says_of_others_is_not_told_and_its_questions_keep_nobody_waiting(ring: Ring) -> None:
@@ -71,19 +80,10 @@ async def test_what_a_member_says_of_others_is_not_told_and_its_questions_keep_n
                 wants = tuple(Want(Measurement(other, f"{name}{moment}"), 0.0) for other in ring.ids for name in NAMES)
                 attacker.send(peer, CacheAsk(1, number, 3600.0, 0.0, wants[:WANTED_MAX]))
                 lies_over_the_tree(moment, peer)
-                lies_of_aggregates(moment, peer)
+                lies_of_aggregates(attacker, moment, peer)
                 for shard in (0, 1, 2, 3, 255):
                     attacker.request(peer, NodesQuestion(shard, NodeId(0)))
                 attacker.request(peer, ReadValues(tuple(Want(Measurement(peer.id, "rtt@"), 0.0) for _ in range(64))))
-
-        def lies_of_aggregates(moment: int, peer: PeerRef) -> None:
-            """It asks for much, and says what nobody has asked it."""
-            spec = AggregateSpec(moment % len(FUNCTIONS), "cpu", f"cpu > {moment}", 0.0, STALE_MIN_S)
-            attacker.send(peer, AggregateAsk(1 << 50, moment + 1, spec, VALUE_MAX))
-            told = Interval(-VALUE_MAX, VALUE_MAX)
-            attacker.send(
-                peer, AggregateWord(spec.key, 1 << 50, moment, 1, moment, 0.0, COUNT_MAX, COUNT_MAX, 0.0, told)
-            )
 
         def lies_over_the_tree(moment: int, peer: PeerRef) -> None:
             """It has all nodes below it, provides everything, asks in the name of others, and has much cached."""

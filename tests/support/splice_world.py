@@ -20,8 +20,8 @@ from protocols.measurement.guarantee.caching import Caching
 from protocols.measurement.guarantee.effects import Effect, ProviderLost, SendTo
 from protocols.measurement.guarantee.messages import CacheAsk, CacheUpdate
 from protocols.measurement.guarantee.words import Measurement, Terms, Want
+from protocols.measurement.placing.along import WayProofs
 from protocols.measurement.placing.messages import MoveCaches, SpliceIn
-from protocols.measurement.placing.proofs import WayProofs
 from protocols.measurement.placing.splicing import Splicing
 from protocols.measurement.placing.statistics import Statistics
 from protocols.measurement.placing.tree import RouteTree

@@ -9,9 +9,9 @@ from peerd.ids import NodeId
 from peerd.lib import proof_ends
 from peerd.lib.proof_ends import SeenEnds, end_of, mark_of
 from peerd.messages import encode_body
-from peerd.services.records import proof_ends as record_ends
+from peerd.services.records import batches as record_ends
+from peerd.services.records.batches import ToldEnds, complete
 from peerd.services.records.messages import KnownEnd, RecordCopy, ReplicaPut, RequestId, SignedWrite
-from peerd.services.records.proof_ends import ToldEnds, complete
 
 WRITER, PEER, OTHER = NodeId(1), NodeId(2), NodeId(3)
 

@@ -17,7 +17,7 @@ from peerd.ids import NodeId
 from peerd.lib.proof_ends import SeenEnds
 from peerd.messages import Message, PeerRef
 from peerd.services.records import messages
-from peerd.services.records.batches import batches, first_batch, whole
+from peerd.services.records.batches import batches, complete, first_batch, whole
 from peerd.services.records.messages import (
     BUCKETS,
     DIGEST_BYTES,
@@ -27,7 +27,6 @@ from peerd.services.records.messages import (
     PAGE_RECORDS_MAX,
     REFUSED,
 )
-from peerd.services.records.proof_ends import complete
 from peerd.services.records.record import Record, RecordId, summary
 from peerd.services.records.state import RecordState
 from peerd.services.records.table import CHANGED, OUT_OF_ROOM, REFUSALS, RecordTable

@@ -7,7 +7,7 @@ where T does not lead, the reader asks of the owners.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple, TypeVar
 
 from msgspec.structs import replace
 
@@ -15,13 +15,13 @@ from peerd.api import Host, Part, handles, on_timer
 from peerd.errors import ProtocolError
 from peerd.ids import NodeId
 from peerd.lib.leases import at_most
+from peerd.lib.proof_ends import SeenEnds, is_short, shortened
 from peerd.messages import Message, PeerRef, encode_body
 from protocols.measurement.guarantee.caching import Caching
 from protocols.measurement.guarantee.messages import PATH_MAX
 from protocols.measurement.guarantee.words import Known, Measurement, Want
 from protocols.measurement.messages import READ_MAX, NotRead, ReadValue
-from protocols.measurement.placing.messages import COST_MAX, AlongRead, AlongWant, ReadAlong
-from protocols.measurement.placing.proofs import WayProofs
+from protocols.measurement.placing.messages import COST_MAX, AlongRead, AlongWant, ReadAlong, SpliceIn
 from protocols.measurement.placing.statistics import Statistics
 from protocols.measurement.placing.tree import RouteTree
 
@@ -42,11 +42,61 @@ EXPLORE: Final = 16
 OWNERS_MAX: Final = 16_384
 """Of so many owners a reader remembers that the way to them knows its certificate; then it begins anew."""
 _LATE: Final = "along"
+Q = TypeVar("Q", ReadAlong, SpliceIn)
 
 
 def statement(question: ReadAlong) -> bytes:
     """What a reader signs: all that stays the same on the way, its address as well, since others answer there."""
     return b"read along " + encode_body(replace(question, wants=(), path=(), cost=0.0, proof=b""))
+
+
+class WayProofs:
+    """Signatures of questions that others pass on, with their signer's certificate only where somebody may lack it.
+
+    A question has the certificate on ways that its signer has not had an answer over yet, and a mark of it on the
+    others. A node that does not know the mark (it has started anew, has forgotten it, or is new on the way) sends the
+    question back to whom it has it from, who sends it again with the certificate, which it then keeps to its end.
+    Nothing is remembered of a question for that, nor of who knows what.
+    """
+
+    def __init__(self, host: Host, send: Callable[[PeerRef, Message], None]) -> None:
+        self._host, self._send, self._seen = host, send, SeenEnds()
+
+    def signed(self, question: Q, statement: bytes) -> Q:
+        """A question of this node, whole."""
+        proof = self._host.sign(statement)
+        self._seen.note(proof)
+        return replace(question, proof=proof)
+
+    def on_known_way(self, question: Q) -> Q:
+        """A genuine question, as it goes on where nodes have probably seen the certificate."""
+        return question if is_short(question.proof) else replace(question, proof=shortened(question.proof))
+
+    def on_new_way(self, question: Q) -> Q:
+        """A genuine question, as it goes on where nodes may lack the certificate."""
+        whole = self._seen.whole(question.proof)
+        return question if whole is None else replace(question, proof=whole)
+
+    def came_back(self, question: Q, source: PeerRef) -> bool:
+        """Whether this node has sent it to one that does not know the mark, which then gets it again, whole."""
+        is_back = question.path[-1:] == (self._host.id,) and is_short(question.proof)
+        if is_back and not is_short((again := self.on_new_way(question)).proof):
+            wants = tuple(replace(want, cost=0.0) for want in again.wants)  # who is beyond may lack it, too
+            self._send(source, replace(again, wants=wants))
+        return is_back
+
+    def is_genuine(
+        self, question: ReadAlong | SpliceIn, signer: NodeId, statement: bytes, source: PeerRef
+    ) -> bool | None:
+        """Whether the signer has said that; ``None``: the mark is not known here, and the source gets it back."""
+        proof = self._seen.whole(question.proof)
+        if proof is None:
+            self._send(source, question)
+            return None
+        is_genuine = self._host.verify(signer, statement, proof)
+        if is_genuine:
+            self._seen.note(proof)
+        return is_genuine
 
 
 class FoundAlong(NamedTuple):

@@ -24,8 +24,8 @@ from protocols.measurement.guarantee.effects import Effect, SendTo
 from protocols.measurement.guarantee.messages import PATH_MAX, CacheAsk, CacheUpdate, Path
 from protocols.measurement.guarantee.words import Measurement, Want
 from protocols.measurement.messages import READ_MAX
+from protocols.measurement.placing.along import WayProofs
 from protocols.measurement.placing.messages import AlongWant, MoveCaches, MovedCache, SpliceIn
-from protocols.measurement.placing.proofs import WayProofs
 from protocols.measurement.placing.statistics import SeenCache, Statistics
 from protocols.measurement.placing.tree import RouteTree
 
