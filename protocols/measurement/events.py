@@ -12,6 +12,7 @@ class MeasurementTraffic(Event):
     ``values``; ``cached``: those that were known here. Then what it sent, by kind. ``held_values``, ``holders``: now.
     ``relative_width``: how wide the held bounds are beside the usual ones, in the mean; null where none are usual.
     ``tree_questions``, ``tree_answers``: READs that went on over T, and answers to them.
+    ``aggregate_asks``, ``aggregate_words``: of aggregates that are reckoned in T.
     ``checked``: values of caches about which owners were asked; ``violated``: those that were wrong."""
 
     KIND = "measurement.traffic"
@@ -35,6 +36,8 @@ class MeasurementTraffic(Event):
     moves: int = 0
     checked: int = 0
     violated: int = 0
+    aggregate_asks: int = 0
+    aggregate_words: int = 0
 
 
 class SourceFailed(Event):

@@ -31,7 +31,7 @@ from protocols.measurement.guarantee.messages import CacheAsk, CacheUpdate
 from protocols.measurement.guarantee.words import Measurement, Want
 from protocols.measurement.messages import MESSAGES, NAMES_MAX, PAIRS_MAX, Description, MeasureName, Tag
 from protocols.measurement.names import split_name
-from protocols.measurement.placing.along import ReadsAlong
+from protocols.measurement.placing.along import ReadsAlong, WayProofs
 from protocols.measurement.placing.checking import SpotChecks
 from protocols.measurement.placing.decider import CacheDecider
 from protocols.measurement.placing.messages import PLACING_MESSAGES
@@ -98,12 +98,13 @@ class MeasurementQueries(Plugin):
         self.directory = Directory(host, self.config, self.describe, self.traffic)
         self.decider = CacheDecider(host, self.config, self.caching)
         statistics = self.decider.statistics
-        self.tree = RouteTree(host)
+        self.tree, proofs = RouteTree(host), WayProofs(host, self._send)
         self.splicing = Splicing(
             host,
             self.caching,
             self.tree,
             statistics,
+            proofs,
             self._carry_out,
             self._send,
             self._know,
@@ -112,7 +113,7 @@ class MeasurementQueries(Plugin):
         )
         self.squares = self._square_routes()
         ways = self.tree if self.squares is None else self.squares
-        self.along = ReadsAlong(host, self.caching, ways, statistics, self._send, self._updates_s)
+        self.along = ReadsAlong(host, self.caching, ways, statistics, proofs, self._send, self._updates_s)
         self.readings = Readings(
             host, self.caching, self.directory, self._pairs, self.traffic, statistics, self.along, self._is_along
         )
@@ -120,7 +121,9 @@ class MeasurementQueries(Plugin):
         self.decider.start(wants, self.splicing)
         self.watching = Watching(host, self.caching, self.directory, wants)
         self.asking = ClientReads(self.directory, self.readings)
-        self.aggregates = AggregateTree(host, self.tree, ROOT_KEY, self.caching, self._names, lambda: self.config.tags)
+        self.aggregates = AggregateTree(
+            host, self.tree, ROOT_KEY, self.caching, self._names, lambda: self.config.tags, self._send
+        )
         has_tree = self.config.placing in ("auto", "tree")
         aggregates = self.aggregates if has_tree else None
         fewest = 0 if self.config.placing == "tree" else SUMMED_IN_TREE

@@ -8,6 +8,7 @@ from typing import Final
 
 from peerd.api import Host, Metric, Part, on_timer
 from peerd.messages import Message
+from protocols.measurement.aggregates.messages import AggregateAsk, AggregateWord
 from protocols.measurement.bounds import usual_half_width
 from protocols.measurement.events import MeasurementTraffic
 from protocols.measurement.guarantee.caching import Caching
@@ -37,6 +38,8 @@ _SENT: Final[dict[type, str]] = {
     AlongRead: "tree_answers",
     SpliceIn: "splices",
     MoveCaches: "moves",
+    AggregateAsk: "aggregate_asks",
+    AggregateWord: "aggregate_words",
 }
 _UPDATED: Final = ("updates_broken", "updates_time_out", "updates_gone")
 _TOLD: Final = ("checked", "violated", "reads", "values", "cached", "stale", "missing", *_SENT.values(), *_UPDATED)

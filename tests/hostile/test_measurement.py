@@ -10,9 +10,12 @@ import pytest
 from peerd.ids import NodeId, closest, format_id
 from peerd.messages import PeerRef
 from protocols.measurement import models
+from protocols.measurement.aggregates.messages import STALE_MIN_S, AggregateAsk, AggregateSpec, AggregateWord
+from protocols.measurement.aggregates.partial import COUNT_MAX, FUNCTIONS
 from protocols.measurement.directory import COPIES, shard_key, shard_of
 from protocols.measurement.front.client import MeasurementClient
 from protocols.measurement.front.hostile import lie_of
+from protocols.measurement.guarantee.interval import VALUE_MAX, Interval
 from protocols.measurement.guarantee.messages import WANTED_MAX, CacheAsk, CacheEntry, CacheUpdate, StandingPromises
 from protocols.measurement.guarantee.words import Measurement, Want
 from protocols.measurement.messages import NodesQuestion, ReadValues
@@ -26,6 +29,7 @@ from protocols.measurement.placing.messages import (
     Subtree,
 )
 from protocols.measurement.placing.subtree import BITS_MAX
+from tests.hostile.attacker import Attacker
 from tests.hostile.ring import Ring, eventually
 
 pytestmark = pytest.mark.cluster
@@ -34,6 +38,14 @@ NAMES = ("cpu", "memory", "disk")
 MOMENTS = 60
 SLOW_S = 5.0
 """An answer within this time is no slow one, on a machine that does much else."""
+
+
+def lies_of_aggregates(attacker: Attacker, moment: int, peer: PeerRef) -> None:
+    """It asks for much, and says what nobody has asked it."""
+    spec = AggregateSpec(moment % len(FUNCTIONS), "cpu", f"cpu > {moment}", 0.0, STALE_MIN_S)
+    attacker.send(peer, AggregateAsk(1 << 50, moment + 1, spec, VALUE_MAX))
+    told = Interval(-VALUE_MAX, VALUE_MAX)
+    attacker.send(peer, AggregateWord(spec.key, 1 << 50, moment, 1, moment, 0.0, COUNT_MAX, COUNT_MAX, 0.0, told))
 
 
 async def test_what_a_member_says_of_others_is_not_told_and_its_questions_keep_nobody_waiting(ring: Ring) -> None:
@@ -68,6 +80,7 @@ async def test_what_a_member_says_of_others_is_not_told_and_its_questions_keep_n
                 wants = tuple(Want(Measurement(other, f"{name}{moment}"), 0.0) for other in ring.ids for name in NAMES)
                 attacker.send(peer, CacheAsk(1, number, 3600.0, 0.0, wants[:WANTED_MAX]))
                 lies_over_the_tree(moment, peer)
+                lies_of_aggregates(attacker, moment, peer)
                 for shard in (0, 1, 2, 3, 255):
                     attacker.request(peer, NodesQuestion(shard, NodeId(0)))
                 attacker.request(peer, ReadValues(tuple(Want(Measurement(peer.id, "rtt@"), 0.0) for _ in range(64))))
@@ -82,6 +95,8 @@ async def test_what_a_member_says_of_others_is_not_told_and_its_questions_keep_n
                 wants, way = (AlongWant(cpu, 0.0, COST_MAX, COST_MAX),), (other, me.id)
                 reader = PeerRef(other, "192.0.2.1", 7420)
                 attacker.send(peer, ReadAlong(reader, moment, 1e9, wants, way, COST_MAX, b"x" * 64))
+                for path in (way, (other, peer.id)):  # with a mark that nobody knows, and as if it came back
+                    attacker.send(peer, ReadAlong(reader, moment, 1e9, wants, path, COST_MAX, b"x" * 80))
                 attacker.send(peer, SpliceIn(reader, 1 << 50, moment, 1e9, 0.0, wants, way, b"x" * 64))
 
         told: list[models.ValueView] = []

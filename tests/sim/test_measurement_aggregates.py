@@ -90,6 +90,10 @@ def test_a_watched_sum_comes_from_the_root_alone() -> None:
     ring.simulation.run_for(2 * STALE_S)
     assert not ring.words.counts
     assert not any(ring.plugin(index).aggregates.aggregates for index in range(12)), "all have forgotten it"
+    ring.simulation.run_for(60)
+    events = [event for each in ring.sent.traffic.values() for event in each]
+    assert sum(event.aggregate_asks for event in events) == ring.sent.counts[AggregateAsk] > 0
+    assert sum(event.aggregate_words for event in events) == ring.sent.counts[AggregateWord] > 0
 
 
 def query_at(ring: TreeRing, query: StandingQuery) -> int:

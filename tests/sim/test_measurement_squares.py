@@ -124,7 +124,7 @@ class LiesAlong(Behaviour):
             lies = [ReadValue(*lie_of(owner, name), 0.0) for owner in others for name in ("walk", "level")]
             for number in range(0, len(lies), READ_MAX):
                 some = tuple(lies[number : number + READ_MAX])
-                self.node.say(peer, AlongRead(read.number, read.path, 1.0, some, (0.0,) * len(some)))
+                self.node.say(peer, AlongRead(read.number, 1.0, some, (0.0,) * len(some)))
             return False
         return True
 

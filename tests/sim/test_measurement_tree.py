@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from peerd.ids import NodeId
+from peerd.lib.proof_ends import SeenEnds
 from peerd.messages import PeerRef
 from peerd.sim.checkers import Checker
 from peerd.sim.simulation import Place, Simulation
@@ -381,6 +382,30 @@ def test_auto_asks_the_owners_of_a_few_values_and_over_the_tree_where_that_was_c
     later = [cost(others) for _ in range(10)]
     is_cheaper = TREE_WEIGHT * (first_along + len(others)) < 2 * len(others)
     assert sum(along > 0 for along, _ in later) == (10 if is_cheaper else 0)
+
+
+def test_nodes_that_have_forgotten_all_certificates_lose_no_question() -> None:
+    ring = Tree(24, 2, cache_values=0)
+    ring.read("walk")
+    ring.rest()
+    [reader, *others] = sorted(ring.plugins)
+    plugin = ring.plugins[reader]
+
+    def read() -> int:
+        plugin.readings._kept.clear()
+        ring.sent.counts.clear()
+        told = ring.ask(reader, [Want(Measurement(owner, "walk"), 1.0) for owner in others])
+        assert len(told) == len(others) and all(isinstance(each, Reading) and not each.is_stale for each in told)
+        assert not ring.sent.counts[ReadValues], "all of it is answered over T"
+        return ring.sent.counts[ReadAlong]
+
+    read()
+    usual = read()
+    for node in others:
+        ring.plugins[node].along._proofs._seen = SeenEnds()
+    branches = {plugin.tree.branch(owner, None) for owner in others}
+    assert usual < read() <= usual + 2 * len(branches), "it is sent back, and again, once on each way"
+    assert read() == usual
 
 
 def test_caches_save_four_fifths_of_what_reads_cost() -> None:

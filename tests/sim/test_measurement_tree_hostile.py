@@ -36,16 +36,16 @@ def root_index() -> int:
 
 
 class Attacked:
-    """A ring whose root of T does this, and whose clients go on all the same."""
+    """A ring whose root of T, or another node, does this, and whose clients go on all the same."""
 
-    def __init__(self, kind: type[Behaviour], placing: str = "tree") -> None:
+    def __init__(self, kind: type[Behaviour], placing: str = "tree", *, is_root: bool = True) -> None:
         self.oracle = GuaranteeHolds()
         settings = {"update_interval": "2s", "ask_interval": "3s", "decide_interval": "3s", "cache_values": CACHED_MAX}
         config = MeasurementConfig.model_validate({"placing": placing} | settings)
         self.simulation = Simulation(
             SEED, plugins=lambda index: [SimulatedQueries(index, config)], checkers=[self.oracle], check_every=20
         )
-        party = Party(self.simulation, {root_index(): [kind]})
+        party = Party(self.simulation, {(root_index() + (not is_root)) % COUNT: [kind]})
         self.simulation.start(COUNT, spacing_s=0.2)
         self.simulation.run_for(COUNT * 0.2)
         self.simulation.run_until(self.simulation.is_ready, 60.0)

@@ -20,6 +20,7 @@ from protocols.measurement.guarantee.caching import Caching
 from protocols.measurement.guarantee.effects import Effect, ProviderLost, SendTo
 from protocols.measurement.guarantee.messages import CacheAsk, CacheUpdate
 from protocols.measurement.guarantee.words import Measurement, Terms, Want
+from protocols.measurement.placing.along import WayProofs
 from protocols.measurement.placing.messages import MoveCaches, SpliceIn
 from protocols.measurement.placing.splicing import Splicing
 from protocols.measurement.placing.statistics import Statistics
@@ -119,7 +120,9 @@ class SpliceWorld:
 
         tree, statistics = cast(RouteTree, _Tree(self, index)), Statistics(1e9, lambda: None)
         known = dict(enumerate(self.peers))
-        splicing = Splicing(host, caching, tree, statistics, carry_out, send, _know, known.get, 1e9)
+        splicing = Splicing(
+            host, caching, tree, statistics, WayProofs(host, send), carry_out, send, _know, known.get, 1e9
+        )
         return SpliceNode(caching, splicing)
 
     def carry_out(self, index: int, effects: Iterable[Effect]) -> None:

@@ -14,13 +14,22 @@ from hypothesis import given, settings, strategies as st
 from peerd.ids import NodeId
 from peerd.lib.filter.errors import FilterError
 from peerd.lib.leases import Asks
+from peerd.testing.host import through_the_wire
 from protocols.measurement.aggregates import subtree
 from protocols.measurement.aggregates.budget import child_half_widths
 from protocols.measurement.aggregates.messages import AggregateAsk, AggregateSpec, AggregateWord
 from protocols.measurement.aggregates.own import OwnPart
-from protocols.measurement.aggregates.partial import FUNCTIONS, NOTHING, PartialAggregate, merged, of_one, shown
+from protocols.measurement.aggregates.partial import (
+    COUNT_MAX,
+    FUNCTIONS,
+    NOTHING,
+    PartialAggregate,
+    merged,
+    of_one,
+    shown,
+)
 from protocols.measurement.aggregates.statements import tree_plan
-from protocols.measurement.aggregates.subtree import SubtreeAggregate, TellNode
+from protocols.measurement.aggregates.subtree import HeldPartial, SubtreeAggregate, TellNode
 from protocols.measurement.guarantee.interval import VALUE_MAX, Interval
 from protocols.measurement.guarantee.words import BoundClaim, Known, Sample
 from protocols.measurement.querying.statement import parse_statement
@@ -87,6 +96,29 @@ def test_it_does_not_matter_in_which_order_parts_are_merged(
 def test_sums_that_nobody_can_have_stay_numbers() -> None:
     huge = PartialAggregate(Interval(VALUE_MAX, VALUE_MAX), 1, 1, 0.0)
     assert merged("SUM", [huge] * 500).interval == Interval(VALUE_MAX, VALUE_MAX)
+
+
+def test_more_nodes_than_a_word_can_count_are_told_as_that() -> None:
+    many = PartialAggregate(Interval(0, 0), COUNT_MAX, COUNT_MAX, 0.0)
+    told = merged("SUM", [many, many, PartialAggregate(None, 0, 1, 0.0)])
+    assert (told.counted, told.expected) == (COUNT_MAX, COUNT_MAX), "else who passes it on would be to blame"
+
+
+def test_no_bounds_that_are_asked_for_are_wider_than_may_be_said() -> None:
+    for counts in ({1: COUNT_MAX, 2: 1}, {1: COUNT_MAX}):
+        assert all(0.0 <= each <= VALUE_MAX for each in child_half_widths("SUM", VALUE_MAX, counts).values())
+    root = SubtreeAggregate(AggregateSpec(FUNCTIONS.index("MEAN"), "level", "", VALUE_MAX, 12.0), 1, count(1), 0.0)
+    root.own = PartialAggregate(Interval(1, 1), 1, 1, 20.0)
+    root.children[NodeId(2)] = HeldPartial(partial=PartialAggregate(Interval(1, 1), COUNT_MAX, COUNT_MAX, 20.0))
+    told = root.asked(NodeId(9), AggregateAsk(1, 1, root.spec, VALUE_MAX), 20.0, is_root=True)
+    for _, message in (*told, *root.spread([NodeId(2)], 20.0)):
+        assert through_the_wire(message) == message
+    assert len(told) == 1
+
+
+def test_a_word_with_a_value_of_no_node_is_refused() -> None:
+    with pytest.raises(ValueError, match="no node"):
+        AggregateWord(bytes(8), 1, 1, 1, 1, 0.0, 0, 5, 0.0, Interval(1, 2))
 
 
 def test_a_mean_is_a_sum_until_it_is_shown() -> None:

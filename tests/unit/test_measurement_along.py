@@ -235,7 +235,7 @@ def test_the_largest_question_and_its_answer_and_the_largest_filter_are_no_large
     missing = tuple(NotRead(want.measurement, "T does not lead there") for want in wants)
     largest: list[Message] = [
         ReadAlong(PARENT, 2**64 - 1, 1.1, wants, path, 1.1, b"x" * 64),
-        AlongRead(2**64 - 1, path, 1.1, values, (1.1,) * READ_MAX, missing),
+        AlongRead(2**64 - 1, 1.1, values, (1.1,) * READ_MAX, missing),
         Subtree((), b"\xff" * (BITS_MAX // 8)),
     ]
     for message in largest:
@@ -280,7 +280,7 @@ class Client:
         [number] = self.numbers
         not_there = tuple(NotRead(cpu(owner), "T does not lead there") for owner in missing)
         rates = (0.25,) * (len(values) if updates is None else updates)
-        self.host.deliver(AlongRead(number, (NodeId(READER),), 2.5, tuple(values), rates, not_there), peer(source))
+        self.host.deliver(AlongRead(number, 2.5, tuple(values), rates, not_there), peer(source))
 
 
 def value(owner: int, half_width: float = 0.5, age_s: float = 1.0) -> ReadValue:
@@ -318,7 +318,7 @@ def test_what_was_not_asked_or_is_too_wide_is_not_taken_and_the_owner_is_asked_w
     client.answer(STRANGER, [], [STRANGER])
     assert not client.found and client.direct == [cpu(LEFT_OWNER)]
     [number] = client.numbers
-    client.host.deliver(AlongRead(number + 1, (), 1.0, (value(LEFT_OWNER),), (0.0,)), peer(LEFT))
+    client.host.deliver(AlongRead(number + 1, 1.0, (value(LEFT_OWNER),), (0.0,)), peer(LEFT))
     assert not client.found
     began = client.host.time_s
     client.host.fire("along", number)

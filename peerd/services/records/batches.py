@@ -1,22 +1,31 @@
 """Records in one message: how many fit, and what their proofs have in common, which is said once. Pure.
 
 A proof is a signature and the certificate of whoever signed, which is nine tenths of it. Most records that move between
-two nodes at once have few writers.
+two nodes at once have few writers, and a replica that has seen a writer's certificate gets a mark of it.
 """
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from collections.abc import Iterable, Sequence
 from typing import Final
 
 from msgspec.structs import replace
 
-from peerd.services.records.messages import BATCH_BYTES_MAX, BATCH_RECORDS_MAX, ProofEnd, RecordCopy
+from peerd.ids import NodeId
+from peerd.lib.proof_ends import HEAD_BYTES, SeenEnds, end_of, mark_of
+from peerd.services.records.messages import (
+    BATCH_BYTES_MAX,
+    BATCH_RECORDS_MAX,
+    KnownEnd,
+    ProofEnd,
+    RecordCopy,
+    ReplicaPut,
+)
 from peerd.services.records.record import Record
 
-PROOF_HEAD_BYTES: Final = 64
-"""Proofs of one node may be alike behind their signatures. A proof is opaque here (`peerd.api.Host.sign`): this number
-decides only how much is saved."""
+TOLD_MAX: Final = 4096
+"""So many times this node remembers that a peer knows an end."""
 
 
 def batches(records: Sequence[Record]) -> list[list[Record]]:
@@ -48,7 +57,7 @@ def shortened(copies: Sequence[RecordCopy]) -> tuple[tuple[RecordCopy, ...], tup
     """The copies without what several of their proofs end with, and these ends."""
     alike: dict[bytes, list[int]] = {}
     for index, copy in enumerate(copies):
-        alike.setdefault(copy.write.proof[PROOF_HEAD_BYTES:], []).append(index)
+        alike.setdefault(end_of(copy.write.proof), []).append(index)
     found = list(copies)
     ends: list[ProofEnd] = []
     for end, indexes in alike.items():
@@ -72,8 +81,51 @@ def whole(copies: Sequence[RecordCopy], ends: Sequence[ProofEnd]) -> tuple[Recor
 
 def without_end(copy: RecordCopy) -> RecordCopy:
     """The copy with only the head of its proof."""
-    return _with_proof(copy, copy.write.proof[:PROOF_HEAD_BYTES])
+    return _with_proof(copy, copy.write.proof[:HEAD_BYTES])
 
 
 def _with_proof(copy: RecordCopy, proof: bytes) -> RecordCopy:
     return replace(copy, write=replace(copy.write, proof=proof))
+
+
+class ToldEnds:
+    """Which ends peers are known to know. A guess: who has forgotten one says so, and gets it again."""
+
+    def __init__(self) -> None:
+        self._told: OrderedDict[tuple[NodeId, bytes], None] = OrderedDict()
+
+    def put_to(self, peer: NodeId, copies: Sequence[RecordCopy]) -> ReplicaPut:
+        """The message that takes records to a peer, without the ends that it knows."""
+        known: dict[bytes, list[int]] = {}
+        left = list(copies)
+        for index, copy in enumerate(copies):
+            end = end_of(copy.write.proof)
+            if end and (place := (peer, mark_of(end))) in self._told:
+                self._told.move_to_end(place)
+                known.setdefault(place[1], []).append(index)
+                left[index] = without_end(copy)
+        records, ends = shortened(left)
+        return ReplicaPut(records, ends, tuple(KnownEnd(mark, tuple(indexes)) for mark, indexes in known.items()))
+
+    def took(self, peer: NodeId, copy: RecordCopy) -> None:
+        """A peer holds this record."""
+        if end := end_of(copy.write.proof):
+            self._told[peer, mark_of(end)] = None
+            self._told.move_to_end((peer, mark_of(end)))
+            if len(self._told) > TOLD_MAX:
+                self._told.popitem(last=False)
+
+    def lacks(self, peer: NodeId, copy: RecordCopy) -> bool:
+        """A peer says that it does not know the end of this record; whether it was thought to."""
+        return self._told.pop((peer, mark_of(end_of(copy.write.proof))), False) is None
+
+
+def complete(message: ReplicaPut, seen: SeenEnds) -> tuple[tuple[RecordCopy, ...], frozenset[int]]:
+    """The records with whole proofs, and the indexes of those whose ends are not known here (any more)."""
+    found = [ProofEnd(end, each.indexes) for each in message.known if (end := seen.find(each.mark)) is not None]
+    lacking = _indexes(each for each in message.known if seen.find(each.mark) is None)
+    return whole(message.records, (*message.ends, *found)), lacking
+
+
+def _indexes(ends: Iterable[KnownEnd]) -> frozenset[int]:
+    return frozenset(index for each in ends for index in each.indexes)

@@ -14,9 +14,10 @@ from typing import Final
 
 from peerd.api import Part, Priority, RecordVersion, handles
 from peerd.ids import NodeId
+from peerd.lib.proof_ends import SeenEnds
 from peerd.messages import Message, PeerRef
 from peerd.services.records import messages
-from peerd.services.records.batches import batches, first_batch, whole
+from peerd.services.records.batches import batches, complete, first_batch, whole
 from peerd.services.records.messages import (
     BUCKETS,
     DIGEST_BYTES,
@@ -26,7 +27,6 @@ from peerd.services.records.messages import (
     PAGE_RECORDS_MAX,
     REFUSED,
 )
-from peerd.services.records.proof_ends import SeenEnds
 from peerd.services.records.record import Record, RecordId, summary
 from peerd.services.records.state import RecordState
 from peerd.services.records.table import CHANGED, OUT_OF_ROOM, REFUSALS, RecordTable
@@ -239,14 +239,14 @@ class Responder(Part):
         self._state.refresh()
         statuses: list[int] = []
         newer: list[Record] = []
-        copies, lacking = self._seen.complete(message)
+        copies, lacking = complete(message, self._seen)
         for index, copy in enumerate(copies):
             if index in lacking:
                 statuses.append(LACKS_PROOF)
                 continue
             verdict = self._state.admit(copy)
             if verdict == CHANGED:
-                self._seen.note(copy)
+                self._seen.note(copy.write.proof)
             if verdict == "forged":  # checking it took as long as handling some messages
                 self._state.host.charge(source, 1)
             statuses.append(REFUSED if verdict in REFUSALS else HELD)

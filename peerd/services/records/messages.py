@@ -12,6 +12,7 @@ from msgspec import Meta
 from peerd import limits
 from peerd.api import RecordVersion
 from peerd.ids import NodeId
+from peerd.lib.proof_ends import MARK_BYTES
 from peerd.messages import U8, U16, U64, Message, Name, Struct, Text, message
 from peerd.services.records.owners import SHARED
 
@@ -30,8 +31,6 @@ VALUE_BYTES_HARD_MAX: Final = 40 * limits.KIB
 REMAINING_S_MAX: Final = 8 * 86_400.0
 WALL_TIME_MAX: Final = 1e12
 VALUE_DIGEST_BYTES: Final = 32
-MARK_BYTES: Final = 16
-"""A digest that stands for the end of a proof."""
 
 GET, PUT, DELETE = range(3)
 STORED, FOUND, ABSENT, CONFLICT, QUOTA, NOT_ROOT, OWNED = range(7)

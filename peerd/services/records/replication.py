@@ -15,9 +15,8 @@ from peerd.api import Part, on_timer
 from peerd.errors import Bug
 from peerd.ids import NodeId
 from peerd.messages import Message, PeerRef
-from peerd.services.records.batches import batches, whole
+from peerd.services.records.batches import ToldEnds, batches, whole
 from peerd.services.records.messages import HELD, LACKS_PROOF, RecordCopy, ReplicaAck
-from peerd.services.records.proof_ends import ToldEnds
 from peerd.services.records.record import Record, RecordId
 from peerd.services.records.state import RecordState
 from peerd.services.records.table import RequestKey

@@ -32,4 +32,4 @@ def child_half_widths(function: str, half_width: float, counts: Mapping[K, int])
     if function in EXTREMES:
         return dict.fromkeys(counts, half_width)
     nodes = max(1, sum(counts.values()))
-    return {child: (1.0 - OWN_SHARE) * half_width * count / nodes for child, count in counts.items()}
+    return {child: (1.0 - OWN_SHARE) * half_width * (count / nodes) for child, count in counts.items()}

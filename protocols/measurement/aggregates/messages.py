@@ -14,8 +14,8 @@ from protocols.measurement.guarantee.interval import VALUE_MAX, Interval
 from protocols.measurement.guarantee.messages import Seconds
 from protocols.measurement.names import NAME_LENGTH_MAX
 
-WHERE_BYTES_MAX: Final = 2 * KIB
-"""The longest condition."""
+WHERE_BYTES_MAX: Final = 256
+"""The longest condition. All nodes of T judge it about once a second, for as long as one node asks: 0.25 ms."""
 STALE_MAX_S: Final = 60.0
 """The oldest parts that count. So long a node is silent that has got another parent: see `SubtreeAggregate`."""
 STALE_MIN_S: Final = 5.0
@@ -49,7 +49,7 @@ class AggregateSpec(Struct):
         return hashlib.blake2b(encode_struct(self), digest_size=KEY_BYTES).digest()
 
 
-@message(0x0438, bytes_max=4 * KIB)
+@message(0x0438, bytes_max=1 * KIB)
 class AggregateAsk(Message):
     """Tell me the aggregate of your subtree, and again when it leaves its bounds. To the root of T, and down T.
 
@@ -84,6 +84,8 @@ class AggregateWord(Message):
     def __post_init__(self) -> None:
         if self.counted > self.expected:
             raise ValueError(f"{self.counted} of {self.expected} nodes cannot be counted")
+        if self.interval is not None and not self.counted:
+            raise ValueError("no node has no value")
 
     def partial(self, said_at: float) -> PartialAggregate:
         """What it says, of a word that was said then."""

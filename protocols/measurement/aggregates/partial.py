@@ -17,6 +17,8 @@ from protocols.measurement.guarantee.interval import VALUE_MAX, Interval
 
 FUNCTIONS: Final = ("SUM", "MEAN", "COUNT", "MIN", "MAX")
 """Their places are what travels: ONLY APPEND. A mean is a sum until it is shown, a count is a sum of ones."""
+COUNT_MAX: Final = (1 << 32) - 1
+"""Nodes that a word can count; more are told as that, since only nodes that nobody has are so many."""
 EXTREMES: Final = frozenset({"MIN", "MAX"})
 
 
@@ -57,7 +59,8 @@ def merged(function: str, parts: Iterable[PartialAggregate]) -> PartialAggregate
         take = {"MIN": min, "MAX": max}.get(function, fsum)
         low, high = take(each.low for each in intervals), take(each.high for each in intervals)
         interval = Interval(max(-VALUE_MAX, min(low, VALUE_MAX)), max(-VALUE_MAX, min(high, VALUE_MAX)))
-    counted, expected = sum(each.counted for each in of), sum(each.expected for each in of)
+    counted = min(COUNT_MAX, sum(each.counted for each in of))
+    expected = min(COUNT_MAX, sum(each.expected for each in of))
     return PartialAggregate(interval, counted, expected, min((each.basis for each in of), default=inf))
 
 

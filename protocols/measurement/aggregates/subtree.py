@@ -23,7 +23,7 @@ from protocols.measurement.aggregates.budget import child_half_widths
 from protocols.measurement.aggregates.messages import AggregateAsk, AggregateSpec, AggregateWord
 from protocols.measurement.aggregates.partial import NOTHING, PartialAggregate, merged
 from protocols.measurement.guarantee.centre import Centre
-from protocols.measurement.guarantee.interval import ROUNDING, around
+from protocols.measurement.guarantee.interval import ROUNDING, VALUE_MAX, around
 
 UPDATES: Final = 4.0
 """A node is heard of so many times while what it has said is not too old: one word may be lost, and each hop adds to
@@ -178,7 +178,7 @@ class SubtreeAggregate:
     def _half_width(self, asker: _Asker) -> float:
         """A mean is a sum on the way; at the root it is known of how many."""
         is_root = self._parent is None and self.spec.word == "MEAN"
-        return asker.half_width * (max(1, self.known_nodes) if is_root else 1)
+        return min(VALUE_MAX, asker.half_width * (max(1, self.known_nodes) if is_root else 1))
 
     @property
     def known_nodes(self) -> int:

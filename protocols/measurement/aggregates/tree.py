@@ -17,7 +17,7 @@ from peerd.errors import ClientRefusal, ProtocolError, Unavailable
 from peerd.frozen import Frozen
 from peerd.ids import NodeId, format_id
 from peerd.lib.filter.errors import FilterError
-from peerd.messages import PeerRef
+from peerd.messages import Message, PeerRef
 from protocols.measurement.aggregates.messages import AggregateAsk, AggregateSpec, AggregateWord
 from protocols.measurement.aggregates.partial import PartialAggregate, shown
 from protocols.measurement.aggregates.subtree import HeldPartial, SubtreeAggregate, TellNode, ask_s
@@ -34,6 +34,8 @@ AGGREGATES_MAX: Final = 128
 """Aggregates that one node takes part in."""
 EACH_MAX: Final = 16
 """Those that the root takes on for one node."""
+LOOK_S: Final = 1.0
+"""How often it is looked what this node adds, between two readings of a source."""
 LOOKUP_S: Final = 3.0
 _TICK: Final = "aggregates"
 
@@ -81,14 +83,16 @@ class AggregateTree(Part):
         caching: Caching,
         measured: Mapping[str, None],
         tags: Callable[[], Mapping[str, str]],
+        send: Callable[[PeerRef, Message], None],
     ) -> None:
         self._host, self._place, self._root_key, self._boot = host, place, root_key, caching.boot
-        self._owner, self._measured, self._tags = caching.owner, measured, tags
+        self._owner, self._measured, self._tags, self._say = caching.owner, measured, tags, send
         self._started_at = host.now()
         self._numbers = count(1)
         self._peers: dict[NodeId, PeerRef] = {}
         self.aggregates: dict[bytes, tuple[SubtreeAggregate, OwnPart]] = {}
         self.wanted: dict[bytes, WantedAggregate] = {}
+        self._looked_at = float("-inf")
         self._is_ticking = False
 
     # For clients
@@ -138,7 +142,7 @@ class AggregateTree(Part):
         if result.root.id == self._host.id:
             self._on_ask(ask, self._host.peer)
         else:
-            self._host.send(result.root, ask)
+            self._say(result.root, ask)
 
     # In the tree
 
@@ -183,7 +187,7 @@ class AggregateTree(Part):
 
     def sampled(self) -> None:
         """This node has measured something anew, or does not any more."""
-        now = self._host.now()
+        now = self._looked_at = self._host.now()
         for aggregate, own in self.aggregates.values():
             self._send(aggregate.sampled(self._own(own), now))
 
@@ -199,7 +203,8 @@ class AggregateTree(Part):
     def _tick(self, payload: None) -> None:
         self._is_ticking = False
         now = self._host.now()
-        self.sampled()
+        if now - self._looked_at >= LOOK_S:
+            self.sampled()
         for key, (aggregate, _) in list(self.aggregates.items()):
             self._send(aggregate.tick(self._children(), now))
             if aggregate.is_over(now):
@@ -225,6 +230,6 @@ class AggregateTree(Part):
     def _send(self, told: Iterable[TellNode]) -> None:
         for to, message in told:
             if to != self._host.id:
-                self._host.send(self._peers[to], message)
+                self._say(self._peers[to], message)
             elif isinstance(message, AggregateWord):
                 self._on_word(message, self._host.peer)

@@ -2,15 +2,26 @@
 
 from __future__ import annotations
 
+import struct
 from typing import Final
 
 from msgspec.structs import replace
 
 from peerd.ids import NodeId
-from peerd.messages import Message, PeerRef, encode_struct
+from peerd.lib.proof_ends import HEAD_BYTES, MARK_BYTES, is_short
+from peerd.messages import Message, PeerRef, encode_body, encode_struct
 from peerd.sim.hostile.member import STRANGERS_HOST, Behaviour, Decoded, Frame, HostileNode
+from protocols.measurement.aggregates.messages import (
+    KEY_BYTES,
+    STALE_MIN_S,
+    WHERE_BYTES_MAX,
+    AggregateAsk,
+    AggregateSpec,
+    AggregateWord,
+)
+from protocols.measurement.aggregates.partial import COUNT_MAX, FUNCTIONS
 from protocols.measurement.directory import SHARDS
-from protocols.measurement.guarantee.interval import Interval
+from protocols.measurement.guarantee.interval import VALUE_MAX, Interval
 from protocols.measurement.guarantee.messages import (
     PATH_MAX,
     WANTED_MAX,
@@ -158,7 +169,8 @@ class MovesToItself(Behaviour):
 
 
 class ForgesQuestions(Behaviour):
-    """Asks in the name of others, from ways that nobody went, and sends what it has heard from others again."""
+    """Asks in the name of others, from ways that nobody went, sends what it has heard from others again, with other
+    marks as well, and says that it knows no mark, also of what nobody has sent it."""
 
     name = "forges questions"
     gap_s = 0.1
@@ -170,6 +182,8 @@ class ForgesQuestions(Behaviour):
     def hears(self, peer: PeerRef, frame: Frame, decoded: Decoded | None) -> bool:
         if decoded is not None and isinstance(decoded[0], ReadAlong | SpliceIn):
             self._heard = [*self._heard[-50:], decoded[0]]
+            if is_short(decoded[0].proof):
+                self.node.say(peer, decoded[0])
         return True
 
     def act(self) -> None:
@@ -177,15 +191,19 @@ class ForgesQuestions(Behaviour):
         if len(others) < 3:
             return
         victim, to, owner = self.rng.sample(others, 3)
-        way = self.rng.choice(((victim.id, me.id), (victim.id,), (victim.id, me.id, victim.id), (me.id,)))
+        way = self.rng.choice(
+            ((victim.id, me.id), (victim.id,), (victim.id, to.id), (victim.id, me.id, victim.id), (me.id,))
+        )
+        proof = self.rng.choice((b"x" * HEAD_BYTES, b"x" * (HEAD_BYTES + MARK_BYTES)))
         wants = tuple(AlongWant(Measurement(owner.id, name), 1e9, COST_MAX, COST_MAX) for name in NAMES)
         number = self.rng.getrandbits(63)
-        self.node.say(to, ReadAlong(victim, number, 1e9, wants, way, COST_MAX, b"x" * 64))
-        self.node.say(to, SpliceIn(victim, 1 << 50, number, 1e9, 0.0, wants, way, b"x" * 64))
+        self.node.say(to, ReadAlong(victim, number, 1e9, wants, way, COST_MAX, proof))
+        self.node.say(to, SpliceIn(victim, 1 << 50, number, 1e9, 0.0, wants, way, proof))
         if self._heard:
             again = self.rng.choice(self._heard)
             path = (*again.path[: PATH_MAX - 2], me.id)
-            self.node.say(to, replace(again, path=path, wants=wants))
+            proof = self.rng.choice((again.proof, again.proof[:HEAD_BYTES] + self.rng.randbytes(MARK_BYTES)))
+            self.node.say(to, replace(again, path=path, wants=wants, proof=proof))
             if isinstance(again, SpliceIn):
                 owners = [each for each in others if each.id == again.wants[0].measurement.owner]
                 self.node.say(owners[0] if owners else to, replace(again, path=path, boot=1 << 50))
@@ -225,8 +243,72 @@ class InventsOnTheWay(Behaviour):
             for want in question.wants
             if want.measurement.owner != self.node.peer.id
         )
-        self.node.say(question.reader, AlongRead(question.number, question.path, 1.0, lies, (0.0,) * len(lies)))
+        self.node.say(question.reader, AlongRead(question.number, 1.0, lies, (0.0,) * len(lies)))
         return False
+
+
+class OverstatesSums(Behaviour):
+    """Says of its subtree that all nodes that a word can count are there, with any value."""
+
+    name = "overstates sums"
+
+    def tells(self, peer: PeerRef, message: Message) -> Message | None:
+        if not isinstance(message, AggregateWord):
+            return message
+        value = self.rng.choice((LIE, VALUE_MAX, -VALUE_MAX))
+        return replace(message, counted=COUNT_MAX, expected=COUNT_MAX, age_s=0.0, interval=Interval(value, value))
+
+
+class IsEverybodysChild(Behaviour):
+    """Says to everybody that it is at the next place below, and tells all who then ask it the same value."""
+
+    name = "is everybody's child"
+    gap_s = 2.0
+
+    def act(self) -> None:
+        for other in self.node.others():
+            self.node.say(other, Subtree((self.node.peer.id,)))
+
+    def hears(self, peer: PeerRef, frame: Frame, decoded: Decoded | None) -> bool:
+        if decoded is None or not isinstance(ask := decoded[0], AggregateAsk):
+            return True
+        number = int(self.node.driver.now() * 1000)
+        word = AggregateWord(ask.spec.key, 1 << 50, number, ask.boot, ask.number, 0.0, 1, 1, 0.0, Interval(LIE, LIE))
+        self.node.say(peer, word)
+        return False
+
+
+class AsksForManySums(Behaviour):
+    """Asks everybody for the aggregates of ever other regions, exactly and as often as may be, some of them dear."""
+
+    name = "asks for many sums"
+    gap_s = 0.05
+
+    def act(self) -> None:
+        others = self.node.others()
+        number = int(self.node.driver.now() * 1000)
+        for other in others[:4] and self.rng.sample(others, min(4, len(others))):
+            where = self.rng.choice(
+                (f"level > {number}", " AND ".join(["level > 1"] * (WHERE_BYTES_MAX // 14)), "level >")
+            )
+            spec = AggregateSpec(number % len(FUNCTIONS), "level", where, 0.0, STALE_MIN_S + number % 1000 / 1000)
+            self.node.say(other, AggregateAsk(1 << 50, number, spec, self.rng.choice((0.0, VALUE_MAX))))
+
+
+class SaysImpossibleSums(Behaviour):
+    """Says words that cannot be: bounds that are no numbers or in the wrong order, and words that nobody asked for."""
+
+    name = "says impossible sums"
+
+    def tells(self, peer: PeerRef, message: Message) -> Message | None:
+        if not isinstance(message, AggregateWord):
+            return message
+        self.node.say(peer, replace(message, key=self.rng.randbytes(KEY_BYTES), asked=message.asked + 1))
+        body = encode_body(replace(message, counted=1, expected=2, interval=Interval(1.0, 2.0)))
+        one, two, nan = (struct.pack(">d", each) for each in (1.0, 2.0, float("nan")))
+        turned = body.replace(one + b"\xcb" + two, two + b"\xcb" + one), body.replace(one + b"\xcb", nan + b"\xcb")
+        self.node.throw(peer, (message.TYPE_ID, 0, self.rng.choice(turned)))
+        return None
 
 
 BEHAVIOURS: Final = {
@@ -240,6 +322,10 @@ BEHAVIOURS: Final = {
         MovesToItself,
         ForgesQuestions,
         SplicesMuch,
+        OverstatesSums,
+        IsEverybodysChild,
+        AsksForManySums,
+        SaysImpossibleSums,
     )
 }
 """`InventsOnTheWay` is not among them: its values are told, until an owner is asked."""

@@ -9,7 +9,7 @@ from peerd.models.panels import a_second, panel
 P: Final = "peerd_measurement_"
 _VALUES: Final = f"{P}values_total"
 _AT_HAND: Final = a_second(_VALUES, where='{outcome="cached"}')
-_ASKS: Final = '{message=~"CacheAsk|ReadValues|NodesQuestion|ReadAlong|SpliceIn|MoveCaches|AggregateAsk"}'
+_ASKS: Final = '{message=~"CacheAsk|ReadValues|NodesQuestion|ReadAlong|SpliceIn|MoveCaches|AggregateAsk|AggregateWord"}'
 _CHECKED: Final = f"{P}checked_total"
 
 PANELS: Final = (
@@ -32,7 +32,7 @@ PANELS: Final = (
             "update: {{kind}}": a_second(f"{P}updates_total", by="kind"),
             "{{message}}": a_second("peerd_messages_sent_total", by="message", where=_ASKS),
         },
-        "Words to nodes that hold values (bounds broken, time-out updates, provided no more), and nodes' questions.",
+        "Words to nodes that hold values (broken bounds, time-out updates, no more provided), questions, aggregates.",
     ),
     panel(
         "Held values",

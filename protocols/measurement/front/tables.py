@@ -12,6 +12,7 @@ from peerd.pipeline.tables import alone, of_kind
 SENT: Final = (
     *("asks", "updates_broken", "updates_time_out", "updates_gone", "owner_questions", "node_questions"),
     *("tree_questions", "tree_answers", "splices", "moves", "checked"),
+    *("aggregate_asks", "aggregate_words"),
 )
 """What nodes send, by kind; not the answers to questions."""
 

@@ -7,7 +7,7 @@ where T does not lead, the reader asks of the owners.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple, TypeVar
 
 from msgspec.structs import replace
 
@@ -15,12 +15,13 @@ from peerd.api import Host, Part, handles, on_timer
 from peerd.errors import ProtocolError
 from peerd.ids import NodeId
 from peerd.lib.leases import at_most
+from peerd.lib.proof_ends import SeenEnds, is_short, shortened
 from peerd.messages import Message, PeerRef, encode_body
 from protocols.measurement.guarantee.caching import Caching
 from protocols.measurement.guarantee.messages import PATH_MAX
 from protocols.measurement.guarantee.words import Known, Measurement, Want
 from protocols.measurement.messages import READ_MAX, NotRead, ReadValue
-from protocols.measurement.placing.messages import COST_MAX, AlongRead, AlongWant, ReadAlong
+from protocols.measurement.placing.messages import COST_MAX, AlongRead, AlongWant, ReadAlong, SpliceIn
 from protocols.measurement.placing.statistics import Statistics
 from protocols.measurement.placing.tree import RouteTree
 
@@ -33,16 +34,69 @@ FEW_OWNERS: Final = 4
 """Of so many nobody asks over T if it is not the rule: little is shared, and the way is longer."""
 DIRECT_COST: Final = 2.0
 """Messages of a READ to an owner."""
-TREE_WEIGHT: Final = 4.0
-"""A message over T counts as so many: it has the reader's proof in it, which is ten times as long as a question."""
+TREE_WEIGHT: Final = 2.0
+"""A message over T counts as so many. In a ring of 40 nodes it has three times the bytes of one to or from an owner,
+with its way, its reader and the signature (216 and 72): twice with the headers of TLS, TCP and IP, some 74 bytes."""
 EXPLORE: Final = 16
 """Every so many questions that are cheaper otherwise, T is tried again: somebody may cache by now."""
+OWNERS_MAX: Final = 16_384
+"""Of so many owners a reader remembers that the way to them knows its certificate; then it begins anew."""
 _LATE: Final = "along"
+Q = TypeVar("Q", ReadAlong, SpliceIn)
 
 
 def statement(question: ReadAlong) -> bytes:
     """What a reader signs: all that stays the same on the way, its address as well, since others answer there."""
     return b"read along " + encode_body(replace(question, wants=(), path=(), cost=0.0, proof=b""))
+
+
+class WayProofs:
+    """Signatures of questions that others pass on, with their signer's certificate only where somebody may lack it.
+
+    A question has the certificate on ways that its signer has not had an answer over yet, and a mark of it on the
+    others. A node that does not know the mark (it has started anew, has forgotten it, or is new on the way) sends the
+    question back to whom it has it from, who sends it again with the certificate, which it then keeps to its end.
+    Nothing is remembered of a question for that, nor of who knows what.
+    """
+
+    def __init__(self, host: Host, send: Callable[[PeerRef, Message], None]) -> None:
+        self._host, self._send, self._seen = host, send, SeenEnds()
+
+    def signed(self, question: Q, statement: bytes) -> Q:
+        """A question of this node, whole."""
+        proof = self._host.sign(statement)
+        self._seen.note(proof)
+        return replace(question, proof=proof)
+
+    def on_known_way(self, question: Q) -> Q:
+        """A genuine question, as it goes on where nodes have probably seen the certificate."""
+        return question if is_short(question.proof) else replace(question, proof=shortened(question.proof))
+
+    def on_new_way(self, question: Q) -> Q:
+        """A genuine question, as it goes on where nodes may lack the certificate."""
+        whole = self._seen.whole(question.proof)
+        return question if whole is None else replace(question, proof=whole)
+
+    def came_back(self, question: Q, source: PeerRef) -> bool:
+        """Whether this node has sent it to one that does not know the mark, which then gets it again, whole."""
+        is_back = question.path[-1:] == (self._host.id,) and is_short(question.proof)
+        if is_back and not is_short((again := self.on_new_way(question)).proof):
+            wants = tuple(replace(want, cost=0.0) for want in again.wants)  # who is beyond may lack it, too
+            self._send(source, replace(again, wants=wants))
+        return is_back
+
+    def is_genuine(
+        self, question: ReadAlong | SpliceIn, signer: NodeId, statement: bytes, source: PeerRef
+    ) -> bool | None:
+        """Whether the signer has said that; ``None``: the mark is not known here, and the source gets it back."""
+        proof = self._seen.whole(question.proof)
+        if proof is None:
+            self._send(source, question)
+            return None
+        is_genuine = self._host.verify(signer, statement, proof)
+        if is_genuine:
+            self._seen.note(proof)
+        return is_genuine
 
 
 class FoundAlong(NamedTuple):
@@ -69,14 +123,17 @@ class ReadsAlong(Part):
         caching: Caching,
         ways: RouteTree | SquareRoutes,
         statistics: Statistics,
+        proofs: WayProofs,
         send: Callable[[PeerRef, Message], None],
         updates_of: Callable[[str, float], float],
     ) -> None:
         self._host, self._caching, self._ways, self._statistics = host, caching, ways, statistics
-        self._send, self._updates_of = send, updates_of
+        self._proofs, self._send, self._updates_of = proofs, send, updates_of
         self.found: Callable[[Sequence[FoundAlong]], None] = lambda found: None
         self.direct: Callable[[Mapping[NodeId, list[Want]]], None] = lambda wants: None
         self._asked: dict[int, _Asked] = {}
+        self._answered_of: set[NodeId] = set()
+        """Owners of which this node has had an answer over T."""
         self._since_explored = 0
 
     # As a reader
@@ -101,19 +158,21 @@ class ReadsAlong(Part):
             number = self._host.rng.getrandbits(63)
             self._asked[number] = _Asked({want.measurement: want for want in some}, now)
             self._host.set_timer(_LATE, ANSWER_S, number)
-            known = self._statistics.known
-            along = [AlongWant(want.measurement, want.half_width, *known(want.measurement)) for want in some]
+            along = [AlongWant(want.measurement, want.half_width, *self._paid(want.measurement)) for want in some]
             question = ReadAlong(me, number, max_age_s, tuple(along), (me.id,), 0.0, b"")
-            question = replace(question, proof=self._host.sign(statement(question)))
-            nowhere = self._go_on(question, along, None)
+            nowhere = self._go_on(self._proofs.signed(question, statement(question)), along, None)
             self._not_along(number, [want.measurement for want in nowhere])
+
+    def _paid(self, measurement: Measurement) -> tuple[float, float]:
+        """What this reader itself has paid: what others say that they have, who pass here, is not."""
+        return self._statistics.known(measurement) if measurement.owner in self._answered_of else (0.0, 0.0)
 
     def _way(self, want: Want) -> int:
         peer = self._ways.branch(want.measurement.owner, None)
         return 0 if peer is None else peer.id
 
     @handles(AlongRead)
-    def _answered(self, answer: AlongRead, source: PeerRef) -> None:
+    def _on_answer(self, answer: AlongRead, source: PeerRef) -> None:
         asked = self._asked.get(answer.number)
         if asked is None:
             return  # too late
@@ -134,6 +193,9 @@ class ReadsAlong(Part):
             found.append(FoundAlong(value.measurement, known, source.id, messages))
             messages = 0
             self._statistics.paid(value.measurement, answer.cost, updates_s)
+            if len(self._answered_of) >= OWNERS_MAX:
+                self._answered_of.clear()
+            self._answered_of.add(value.measurement.owner)
         self._not_along(answer.number, missing)
         if found:
             self.found(found)
@@ -161,12 +223,15 @@ class ReadsAlong(Part):
     @handles(ReadAlong)
     def _on_read(self, question: ReadAlong, source: PeerRef) -> None:
         path, me = question.path, self._host.id
+        if self._proofs.came_back(question, source):
+            return
         if len(set(path)) != len(path) or path[:1] != (question.reader.id,) or path[-1] != source.id:
             raise ProtocolError("malformed", "the way of a question begins at who asks, ends here, and has no loop")
         if me in path:
             return  # T has changed meanwhile: the reader asks the owner
-        if not self._host.verify(question.reader.id, statement(question), question.proof):
-            if source.id != question.reader.id:
+        is_genuine = self._proofs.is_genuine(question, question.reader.id, statement(question), source)
+        if not is_genuine:
+            if is_genuine is None or source.id != question.reader.id:
                 return  # who has passed it on may know another key of the reader's
             raise ProtocolError("forged", "the reader has not signed this question")
         shared = min(COST_MAX, question.cost + 1.0 / len(question.wants))
@@ -190,7 +255,7 @@ class ReadsAlong(Part):
             return
         missing = tuple(NotRead(want.measurement, "T does not lead there") for want in nowhere)
         cost = min(COST_MAX, shared + 1.0 / (len(values) or 1))
-        self._send(question.reader, AlongRead(question.number, path, cost, tuple(values), tuple(updates), missing))
+        self._send(question.reader, AlongRead(question.number, cost, tuple(values), tuple(updates), missing))
 
     def _go_on(self, question: ReadAlong, wants: Iterable[AlongWant], came_from: NodeId | None) -> list[AlongWant]:
         """Split the question over T; returns what leads nowhere."""
@@ -204,7 +269,9 @@ class ReadsAlong(Part):
                 branches.setdefault(peer, []).append(want)
         for peer, some in branches.items():
             if came_from is None or self._host.may_pass(peer):
-                self._send(peer, replace(question, wants=tuple(some)))
+                was_read = all(want.cost for want in some)
+                proven = (self._proofs.on_known_way if was_read else self._proofs.on_new_way)(question)
+                self._send(peer, replace(proven, wants=tuple(some)))
             else:
                 nowhere += some
         return nowhere

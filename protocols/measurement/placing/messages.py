@@ -57,8 +57,9 @@ class ReadAlong(Message):
     """READ (section 4.2.2): over T to whoever owns these or caches them; each answers the reader itself.
 
     ``number``: of this question at its reader, who has signed it (`placing.along.statement`), so that nobody has
-    answers sent to others. ``path``: from the reader on, without the node that gets this. ``cost``: of this question so
-    far, in messages, for each of ``wants``.
+    answers sent to others. ``proof``: whole, or with a mark in place of its end (`peerd.lib.proof_ends`); who does not
+    know the mark sends the question back. ``path``: from the reader on, without the node that gets this. ``cost``: of
+    this question so far, in messages, for each of ``wants``.
     """
 
     reader: PeerRef
@@ -74,12 +75,11 @@ class ReadAlong(Message):
 class AlongRead(Message):
     """READ_REPLY: what this node knows of that question's measurements. ``missing``: those that nobody beyond has.
 
-    ``path``: as the question had it. ``cost``: in messages, with this one, for each value. ``updates``: for each value,
-    how often bounds of the asked width were broken lately, a second.
+    ``cost``: in messages, with this one, for each value. ``updates``: for each value, how often bounds of the asked
+    width were broken lately, a second.
     """
 
     number: U64
-    path: Path
     cost: Cost
     values: Annotated[tuple[ReadValue, ...], Meta(max_length=READ_MAX)]
     updates: Annotated[tuple[Rate, ...], Meta(max_length=READ_MAX)]
@@ -91,8 +91,8 @@ class SpliceIn(Message):
     """SPLICE_IN (section 4.2.4): over T to the first node that can provide these, which answers with a `CacheUpdate`.
 
     It is the holder's question ``number`` of its boot, as in a `CacheAsk`. ``update_s``: who provides these is to
-    hear of them at least so often, or be their owner. ``path``: as in `ReadAlong`. ``is_move``: who provided them until
-    now has named who is to; if that one cannot, nobody names another.
+    hear of them at least so often, or be their owner. ``path``, ``proof``: as in `ReadAlong`. ``is_move``: who provided
+    them until now has named who is to; if that one cannot, nobody names another.
     """
 
     holder: PeerRef

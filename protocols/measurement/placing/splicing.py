@@ -24,6 +24,7 @@ from protocols.measurement.guarantee.effects import Effect, SendTo
 from protocols.measurement.guarantee.messages import PATH_MAX, CacheAsk, CacheUpdate, Path
 from protocols.measurement.guarantee.words import Measurement, Want
 from protocols.measurement.messages import READ_MAX
+from protocols.measurement.placing.along import WayProofs
 from protocols.measurement.placing.messages import AlongWant, MoveCaches, MovedCache, SpliceIn
 from protocols.measurement.placing.statistics import SeenCache, Statistics
 from protocols.measurement.placing.tree import RouteTree
@@ -58,6 +59,7 @@ class Splicing(Part):
         caching: Caching,
         tree: RouteTree,
         statistics: Statistics,
+        proofs: WayProofs,
         carry_out: Callable[[Iterable[Effect]], None],
         send: Callable[[PeerRef, Message], None],
         know: Callable[[PeerRef], None],
@@ -65,8 +67,8 @@ class Splicing(Part):
         renew_s: float,
     ) -> None:
         self._host, self._caching, self._tree, self._peer_of = host, caching, tree, peer_of
-        self._statistics, self._carry_out, self._send, self._know = statistics, carry_out, send, know
-        self._renew_s = renew_s
+        self._statistics, self._proofs, self._carry_out = statistics, proofs, carry_out
+        self._send, self._know, self._renew_s = send, know, renew_s
         self._open: dict[int, tuple[dict[Measurement, Want], float, int]] = {}
         """Questions without an answer: what is sought, how often it is to be vouched for, and which try this is."""
         self._sought: dict[Measurement, tuple[Want, float]] = {}
@@ -110,7 +112,10 @@ class Splicing(Part):
             path = (me.id,) if to is None else way[:-1]
             terms = (ask.boot, ask.number, ask.max_age_s, ask.update_s)
             question = SpliceIn(me, *terms, along, path, b"", to is not None)
-            question = replace(question, proof=self._host.sign(statement(question)))
+            was_provided = to is None and attempt == 1 and any(want.measurement in self._ways for want in some)
+            question = self._proofs.signed(question, statement(question))
+            if was_provided:
+                question = self._proofs.on_known_way(question)
             if to is None:
                 self._go_on(question, along, None)
             else:
@@ -212,12 +217,14 @@ class Splicing(Part):
     @handles(SpliceIn)
     def _on_splice_in(self, question: SpliceIn, source: PeerRef) -> None:
         me, holder, path = self._host.id, question.holder, question.path
+        if self._proofs.came_back(question, source):
+            return
         is_way = 0 < len(path) < PATH_MAX and path[0] == holder.id and len(set(path)) == len(path)
         if not is_way or source.id not in (path[-1], holder.id):
             raise ProtocolError("malformed", "the way of a question begins at who asks, ends here, and has no loop")
         if me in path:
             return  # T has changed meanwhile: it is sent again
-        if not self._host.verify(holder.id, statement(question), question.proof):
+        if not self._proofs.is_genuine(question, holder.id, statement(question), source):
             return
         now = self._host.now()
         for want in question.wants:
