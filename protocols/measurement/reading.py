@@ -131,7 +131,7 @@ class Readings(Part):
         owners are asked, two messages each.
         ``is_counted``: a client asks.
         """
-        question = _Question(told, max_age_s, is_counted)
+        question, together = _Question(told, max_age_s, is_counted), object()
         missing: dict[NodeId, list[Want]] = {}
         wanted = list(wants)
         known = [self._here(want, max_age_s, client) for want in wanted]
@@ -141,9 +141,9 @@ class Readings(Part):
         for want, here in zip(wanted, known, strict=True):
             is_foreign = is_counted and want.measurement.owner != self._host.id
             if is_foreign and here is None:
-                self._statistics.read(want, max_age_s)
+                self._statistics.read(want, max_age_s, group=together)
             elif is_foreign and want.measurement in self._caching.holder.held:
-                self._statistics.read_held(want, max_age_s, self._host.now())
+                self._statistics.read_held(want, max_age_s, self._host.now(), together)
             if here is not None:
                 question.found += here
             elif len(self._asked) >= ASKED_MAX:
@@ -262,7 +262,7 @@ class Readings(Part):
             known = Known(value.claim, asked_at - at_most(value.age_s))
             found.setdefault(name, []).append((each, known))
             self._keep(each, known, source.id)
-            self._statistics.paid(each, 2.0 / len(wants), rate)
+            self._statistics.paid(each, 2.0 / len(wants), rate, (source.id, asked_at))
         messages = 2
         for want in wants:
             values = found.get(want.measurement)

@@ -241,10 +241,11 @@ class ReadsAlong(Part):
             if (value := self._here(sought, question.max_age_s)) is None and want.measurement.owner == me:
                 nowhere.append(want)
             elif value is None:
-                self._statistics.read(sought, question.max_age_s, max(0.0, want.cost - shared), want.updates)
+                beyond = max(0.0, want.cost - shared)
+                self._statistics.read(sought, question.max_age_s, beyond, want.updates, group=question.number)
                 rest.append(want)
             else:  # what this reader paid the last time says nothing of what it would pay beyond
-                self._statistics.read(sought, question.max_age_s)
+                self._statistics.read(sought, question.max_age_s, group=question.number)
                 values.append(value)
                 updates.append(self.updates_s(sought))
         if len(path) < PATH_MAX - 1:

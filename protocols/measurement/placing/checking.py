@@ -25,7 +25,7 @@ from protocols.measurement.traffic import TrafficCounts
 ANSWER_S: Final = 2.0
 """An answer that takes longer says nothing. So the question was at most so long on its way, and the owner leaves out
 what it has read later than that before the claim's age."""
-CHECK_S: Final = 16.0
+CHECK_S: Final = 64.0
 """One value is checked in this time."""
 
 

@@ -19,6 +19,9 @@ from protocols.measurement.placing.wants import HeldWants
 
 NEAR_ENOUGH: Final = 2.0
 """Bounds and intervals that are at most so many times stricter than needed stay as they are."""
+BEGINS: Final = 0.25
+"""At this share of its decisions a node makes new caches: nodes on one way that made the same ones at once would pay for
+all of them, and keep one."""
 _DECIDE: Final = "decide"
 
 
@@ -52,7 +55,10 @@ class CacheDecider(Part):
         elapsed_s, self._since = max(1e-3, now - self._since), now
         cached = self._wants.cached()
         candidates = self.statistics.candidates(now, elapsed_s, cached)
-        foreign = [each for each in candidates if each.want.measurement.owner != self._host.id]
+        begins = self._host.rng.random() < BEGINS
+        foreign = [
+            each for each in candidates if each.want.measurement.owner != self._host.id and (begins or each.is_cached)
+        ]
         of_owners = Counter(each.want.measurement.owner for each in foreign)
         vouched_for = partial(self._vouching_s, of_owners)
         chosen = decide(foreign, config.cache_values, config.cache_updates, vouched_for)

@@ -6,7 +6,8 @@ and out; here both count, so that a cache is not made that costs more than the r
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Hashable, Iterable
+from operator import itemgetter
 from typing import Final
 
 from protocols.measurement.guarantee.words import Measurement
@@ -24,32 +25,61 @@ VouchedFor = Callable[[CacheCandidate], float]
 """Messages a second by which a value is kept vouched for: its share of what is said anyway to the same provider."""
 
 
-def benefit(candidate: CacheCandidate, vouching_s: float) -> float:
+def benefit(candidate: CacheCandidate, vouching_s: float, share: float = 1.0) -> float:
     """Messages that caching it saves, a second: B_read + B_update less what is sent to vouch for it.
 
     The paper takes all updates that the provider is rid of for saved. But this node sends them in its place, and gets
     one itself: all that is saved is that nobody has too many holders.
+
+    ``share``: of what is read together with it, this part is cached. A read of the rest takes the way that they have in
+    common all the same.
     """
-    read_s = candidate.reads_s * candidate.cost
+    read_s = candidate.reads_s * candidate.cost * share
     return read_s + RELIEF * candidate.below_s - candidate.updates_s - vouching_s
 
 
 def decide(
     candidates: Iterable[CacheCandidate], values_max: int, updates_max: float, vouched_for: VouchedFor
 ) -> dict[Measurement, CacheCandidate]:
-    """What to cache from now on, of at most so many values, with at most so many updates a second to those below."""
-    ranked: list[tuple[float, CacheCandidate]] = []
+    """What to cache from now on, of at most so many values, with at most so many updates a second to those below.
+
+    Values that are read together are decided on together: the best groups come first, and of one for which there is
+    not enough room only what pays for itself.
+    """
+    groups: dict[Hashable, list[CacheCandidate]] = {}
     for each in candidates:
-        saved = benefit(each, vouched_for(each))
-        if saved <= (0.0 if each.is_cached else SPLICE_MESSAGES / PAYS_WITHIN_S):
-            continue
-        taken = each.below_s / updates_max + 1.0 / max(1, values_max)
-        ranked.append((saved / taken * (STAYS if each.is_cached else 1.0), each))
-    ranked.sort(key=lambda pair: pair[0], reverse=True)
+        groups.setdefault(each.group, []).append(each)
+    ranked: list[tuple[float, list[CacheCandidate], int]] = []
+    for group in groups.values():
+        if worth := _worth(group, len(group), vouched_for):
+            saved = sum(benefit(each, vouched_for(each)) for each in worth)
+            taken = sum(each.below_s / updates_max + 1.0 / max(1, values_max) for each in worth)
+            stays = STAYS if any(each.is_cached for each in worth) else 1.0
+            ranked.append((saved / taken * stays, worth, len(group)))
+    ranked.sort(key=itemgetter(0), reverse=True)
     chosen: dict[Measurement, CacheCandidate] = {}
     spent = 0.0
-    for _, each in ranked:
-        if len(chosen) < values_max and spent + each.below_s <= updates_max:
+    for _, worth, size in ranked:
+        values, updates_s, room = len(chosen), spent, []
+        for each in sorted(worth, key=lambda each: (each.is_cached, benefit(each, vouched_for(each))), reverse=True):
+            if values < values_max and updates_s + each.below_s <= updates_max:
+                values, updates_s = values + 1, updates_s + each.below_s
+                room.append(each)
+        for each in _worth(room, size, vouched_for):
             chosen[each.want.measurement] = each
             spent += each.below_s
     return chosen
+
+
+def _worth(some: list[CacheCandidate], size: int, vouched_for: VouchedFor) -> list[CacheCandidate]:
+    """Those of a group of ``size`` that save something where only they are cached."""
+    while True:
+        share = len(some) / size
+        left = [each for each in some if benefit(each, vouched_for(each), share) > _least(each)]
+        if len(left) == len(some):
+            return left
+        some = left
+
+
+def _least(candidate: CacheCandidate) -> float:
+    return 0.0 if candidate.is_cached else SPLICE_MESSAGES / PAYS_WITHIN_S

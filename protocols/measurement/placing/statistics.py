@@ -7,9 +7,12 @@ once is not worth a cache, and no message is sent for the statistics alone.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Hashable, Sequence
 from dataclasses import dataclass, field
+from statistics import fmean
 from typing import Final
+
+from msgspec.structs import replace
 
 from peerd.frozen import Frozen
 from peerd.ids import NodeId
@@ -20,7 +23,12 @@ SEEN_MAX: Final = 16_384
 CHILDREN_MAX: Final = 64
 """Caches below this node that are known of one measurement."""
 GAIN: Final = 0.5
-"""The share of the last period in a rate."""
+"""The share of the last period in a rate of updates."""
+KEPT: Final = 0.75
+"""What is left of a count of reads after a period. Reads that come as often as decisions are none in one period and two
+in another."""
+PRIOR: Final = 4.0
+"""The updates of a value count beside so many at the rate that is usual among the values which are read with it."""
 RATE_MIN: Final = 1e-3
 """Reads a second below which a measurement is forgotten, if it is not cached."""
 EVER: Final = float("inf")
@@ -44,7 +52,11 @@ class SeenMeasurement:
     """One measurement. ``tightest``, ``youngest_s``: what was asked for in this period; and in the last one that had
     any reads."""
 
-    reads: int = 0
+    group: Hashable
+    """The same for values that are read together, lately."""
+    reads: float = 0.0
+    """Counted in ``seconds``, both fading."""
+    seconds: float = 0.0
     counted_at: float = -EVER
     """When a read of what is held here was counted, the last time."""
     reads_s: float = 0.0
@@ -71,6 +83,8 @@ class CacheCandidate(Frozen):
     updates_s: float
     below_s: float
     is_cached: bool
+    group: Hashable
+    """The same for values that are read together, and have a part of their way in common."""
 
 
 class Statistics:
@@ -83,7 +97,7 @@ class Statistics:
     def _of(self, measurement: Measurement) -> SeenMeasurement | None:
         seen = self._seen.get(measurement)
         if seen is None and len(self._seen) < SEEN_MAX:
-            seen = self._seen[measurement] = SeenMeasurement()
+            seen = self._seen[measurement] = SeenMeasurement(measurement)
             self._woken()
         return seen
 
@@ -92,30 +106,40 @@ class Statistics:
         return len(self._seen)
 
     def read(
-        self, want: Want, max_age_s: float, cost: float = 0.0, hint_s: float = 0.0, *, is_counted: bool = True
+        self,
+        want: Want,
+        max_age_s: float,
+        cost: float = 0.0,
+        hint_s: float = 0.0,
+        *,
+        group: Hashable = None,
+        is_counted: bool = True,
     ) -> None:
-        """Somebody asks this node; the last time it cost so much beyond, if that is known."""
+        """Somebody asks this node, together with all of ``group``; the last time it cost so much beyond, if that is
+        known."""
         seen = self._of(want.measurement) if max_age_s >= STALE_MIN_S else None
         if seen is None:
             return
+        seen.group = seen.group if group is None else group
         seen.reads += is_counted
         seen.tightest = min(seen.tightest, want.half_width)
         seen.youngest_s = min(seen.youngest_s, max_age_s)
         if cost > 0.0:
             seen.cost, seen.updates_s = cost, hint_s
 
-    def read_held(self, want: Want, max_age_s: float, now: float) -> None:
+    def read_held(self, want: Want, max_age_s: float, now: float, group: Hashable = None) -> None:
         """A client reads what this node holds. If it did not, the answer of one question would do for ``max_age_s``."""
         seen = self._of(want.measurement)
         if seen is not None:
             is_counted = now - seen.counted_at >= max_age_s
             seen.counted_at = now if is_counted else seen.counted_at
-            self.read(want, max_age_s, is_counted=is_counted)
+            self.read(want, max_age_s, group=group, is_counted=is_counted)
 
-    def paid(self, measurement: Measurement, cost: float, hint_s: float) -> None:
-        """A READ by this node has cost so much, its share of what it had in common with others."""
+    def paid(self, measurement: Measurement, cost: float, hint_s: float, group: Hashable = None) -> None:
+        """A READ by this node has cost so much, its share of what it had in common with others: with those of ``group``,
+        if not with all that were read with it."""
         if (seen := self._seen.get(measurement)) is not None:
-            seen.cost, seen.updates_s = cost, hint_s
+            seen.cost, seen.updates_s, seen.group = cost, hint_s, seen.group if group is None else group
 
     def known(self, measurement: Measurement) -> tuple[float, float]:
         """Messages of a READ beyond this node, and updates a second; zeros: nobody has said."""
@@ -143,7 +167,8 @@ class Statistics:
         found: list[CacheCandidate] = []
         for measurement, seen in list(self._seen.items()):
             is_cached = measurement in cached
-            seen.reads_s += GAIN * (seen.reads / elapsed_s - seen.reads_s)
+            seen.seconds += elapsed_s
+            seen.reads_s = seen.reads / seen.seconds
             if is_cached:
                 seen.updates_s += GAIN * (seen.updates / elapsed_s - seen.updates_s)
             seen.below = {
@@ -154,10 +179,10 @@ class Statistics:
                 seen.tightest = seen.youngest_s = EVER
             if seen.half_width < EVER or seen.below:
                 found.append(self._candidate(measurement, seen, is_cached=is_cached))
-            seen.reads = seen.updates = 0
+            seen.reads, seen.seconds, seen.updates = KEPT * seen.reads, KEPT * seen.seconds, 0
             if not is_cached and seen.reads_s < RATE_MIN and not seen.below:
                 del self._seen[measurement]
-        return found
+        return _alike(found, elapsed_s / GAIN)
 
     @staticmethod
     def _candidate(measurement: Measurement, seen: SeenMeasurement, *, is_cached: bool) -> CacheCandidate:
@@ -168,8 +193,23 @@ class Statistics:
         known_s = max([seen.updates_s, *(each.updates_s for each in below)])
         updates_s = seen.updates_s if is_cached else known_s
         return CacheCandidate(
-            Want(measurement, half_width), update_s, seen.reads_s, seen.cost, updates_s, below_s, is_cached
+            Want(measurement, half_width), update_s, seen.reads_s, seen.cost, updates_s, below_s, is_cached, seen.group
         )
+
+
+def _alike(candidates: list[CacheCandidate], counted_s: float) -> list[CacheCandidate]:
+    """Rates of few updates are one of chance, and values that are read together are often of a kind: those that were
+    counted in so many seconds count beside `PRIOR` at the mean rate of their group."""
+    of: dict[Hashable, list[float]] = {}
+    for each in candidates:
+        of.setdefault(each.group, []).append(each.updates_s)
+    usual = {group: fmean(rates) for group, rates in of.items()}
+    return [
+        replace(each, updates_s=(each.updates_s * counted_s + PRIOR) / (counted_s + PRIOR / mean))
+        if (mean := usual[each.group])
+        else each
+        for each in candidates
+    ]
 
 
 def updates_s(samples: Sequence[tuple[float, float]], half_width: float) -> float:
