@@ -192,6 +192,7 @@ def decide_nothing_new(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_proposition_2_each_cache_is_provided_for_by_the_first_one_on_its_way_to_the_owner(
     monkeypatch: pytest.MonkeyPatch, nodes: int, seed: int
 ) -> None:
+    monkeypatch.setattr(decider_module, "BEGINS", 1.0)
     ring = Tree(nodes, seed, decide_interval="4s")
     ring.read("walk")
     ring.rest()
