@@ -20,8 +20,8 @@ from protocols.measurement.placing.wants import HeldWants
 NEAR_ENOUGH: Final = 2.0
 """Bounds and intervals that are at most so many times stricter than needed stay as they are."""
 BEGINS: Final = 0.25
-"""At this share of its decisions a node makes new caches: nodes on one way that made the same ones at once would pay for
-all of them, and keep one."""
+"""At this share of its decisions a node makes new caches: nodes on one way that made the same ones at once would pay
+for all of them, and keep one."""
 _DECIDE: Final = "decide"
 
 

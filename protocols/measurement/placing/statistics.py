@@ -136,8 +136,8 @@ class Statistics:
             self.read(want, max_age_s, group=group, is_counted=is_counted)
 
     def paid(self, measurement: Measurement, cost: float, hint_s: float, group: Hashable = None) -> None:
-        """A READ by this node has cost so much, its share of what it had in common with others: with those of ``group``,
-        if not with all that were read with it."""
+        """A READ by this node has cost so much, its share of what it had in common with others: with those of
+        ``group``, if not with all that were read with it."""
         if (seen := self._seen.get(measurement)) is not None:
             seen.cost, seen.updates_s, seen.group = cost, hint_s, seen.group if group is None else group
 
