@@ -145,6 +145,7 @@ def test_a_rate_follows_what_was_asked_and_is_forgotten() -> None:
         known.candidates(48.0 + 16.0 * periods, 16.0, ())
         periods += 1
     assert periods == 22, "1.0, three quarters of it after each period, until it is less than a thousandth"
+    assert known.known(CPU) == (0.0, 0.0)
 
 
 def test_reads_as_rare_as_decisions_have_a_rate_that_hardly_changes() -> None:
@@ -169,7 +170,6 @@ def test_updates_of_values_that_are_read_together_count_beside_the_usual_rate_am
     assert of["m0"] == pytest.approx(4 / (32 + 4 / mean)) and of["m1"] == pytest.approx((4 + 4) / (32 + 4 / mean))
     assert 18.5 < of["m9"] < 20.0, "one of which many were counted is as it is"
     assert of["cpu"] == pytest.approx(0.25), "who is read alone has nobody to be like"
-    assert known.known(CPU) == (0.0, 0.0)
 
 
 def test_what_is_cached_is_not_forgotten_before_it_is_cached_no_more() -> None:
