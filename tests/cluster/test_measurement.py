@@ -12,6 +12,7 @@ from contextlib import aclosing, asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from multiprocessing.connection import Connection
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -25,13 +26,12 @@ from protocols.measurement.front.client import MeasurementClient
 pytestmark = pytest.mark.cluster
 
 OWNER, WATCHER = range(2)
-PLACING: dict[str, dict[str, dict[str, str]]] = {
-    "owners": {"protocols.measurement": {"placing": "owners", "decide_interval": "1s"}},
-    "tree": {"protocols.measurement": {"placing": "tree", "decide_interval": "1s"}},
-}
+PLACING = {"owners": 3, "tree": 5}
+"""How questions find values, and so many daemons."""
+STEP = "step"
 AGES_S = (1.0, 3.0)
-HALF_WIDTH = 20.0
-STEP_S = 0.25
+HALF_WIDTH = 3.0
+STEP_S = 1.5
 STOP_S = 3.5
 SLACK_S = 0.05
 WAIT_S = 60.0
@@ -39,10 +39,10 @@ WAIT_S = 60.0
 
 @dataclass
 class Truth:
-    """What the owner was told to measure: values, each between when it was put and when the next one had been."""
+    """What the owner's file has said: values, each between when it was put and when the next one had been."""
 
     puts: list[tuple[float, float, float]] = field(default_factory=list)
-    """(value, when its request began, when it was answered)"""
+    """(value, when it began to be put there, when it was there)"""
 
     def was(self, view: models.ValueView, begin: float, end: float) -> bool:
         """Whether a value that was there not longer ago than the answer says is inside its bounds."""
@@ -56,23 +56,31 @@ class Truth:
 
 @pytest.fixture(params=PLACING)
 def cluster(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[LocalCluster]:
-    """Three daemons that ask owners; or five with caches on the routes to one key."""
+    """Three daemons that ask owners; or five with caches on the routes to one key. One of them monitors a file."""
+    step = {"kind": "file", "path": str(tmp_path / STEP), "period": "1s"}
+
+    def settings(index: int) -> dict[str, Any]:
+        sources = {STEP: step} if index == OWNER else {}
+        return {"protocols.measurement": {"placing": request.param, "decide_interval": "1s", "sources": sources}}
+
     with LocalCluster(tmp_path / "cluster") as cluster:
-        cluster.up(3 if request.param == "owners" else 5, settings=lambda index: PLACING[request.param])
+        cluster.up(PLACING[request.param], settings=settings)
         yield cluster
 
 
 @asynccontextmanager
-async def stepping(cluster: LocalCluster, truth: Truth) -> AsyncIterator[None]:
-    """Have an application put a new value every now and then."""
+async def stepping(file: Path, truth: Truth) -> AsyncIterator[None]:
+    """Put a new value into the file every now and then, also while its owner is stopped."""
+
+    new = file.with_suffix(".new")
 
     async def step() -> None:
-        async with cluster.client(OWNER) as client:
-            for number in range(1_000_000):
-                value, began = float(number * 7 % 1000), time.monotonic()
-                await MeasurementClient(client).put("step", value, "60s")
-                truth.puts.append((value, began, time.monotonic()))
-                await asyncio.sleep(STEP_S)
+        for number in range(1_000_000):
+            value, began = float(number * 7 % 1000), time.monotonic()
+            new.write_text(f"{value}\n")
+            new.replace(file)
+            truth.puts.append((value, began, time.monotonic()))
+            await asyncio.sleep(STEP_S)
 
     async with asyncio.TaskGroup() as group:
         task = group.create_task(step())
@@ -113,7 +121,7 @@ def ask_until_told(sockets: Sequence[Path], parent: Connection) -> None:
             while not parent.poll():
                 began = time.monotonic()
                 with suppress(PeerdError):
-                    answer = await MeasurementClient(client).read(["step"], within={"step": HALF_WIDTH}, stale=stale_s)
+                    answer = await MeasurementClient(client).read([STEP], within={STEP: HALF_WIDTH}, stale=stale_s)
                     end = time.monotonic()
                     told[stale_s] += [(view, began, end) for view in answer.values if not view.stale]
                     await asyncio.sleep(0.02)
@@ -125,29 +133,31 @@ def ask_until_told(sockets: Sequence[Path], parent: Connection) -> None:
     parent.send(told)
 
 
-async def test_no_fresh_answer_is_wrong_while_daemons_and_clients_are_stopped(cluster: LocalCluster) -> None:
+async def test_no_fresh_answer_is_wrong_while_daemons_and_clients_are_stopped(
+    cluster: LocalCluster, tmp_path: Path
+) -> None:
     truth, told = Truth(), list[models.ValueView]()
 
     async def watch() -> None:
         async with cluster.client(WATCHER) as client:
-            entries = MeasurementClient(client).watch(["step"], within={"step": 3.0}, stale="2s")
+            entries = MeasurementClient(client).watch([STEP], within={STEP: HALF_WIDTH}, stale="2s")
             async with aclosing(entries):
                 async for entry in entries:
                     if entry.type == "item":
                         told.append(models.ValueView.model_validate(entry.data))
 
-    async with asyncio.timeout(150), asyncio.TaskGroup() as group, stepping(cluster, truth):
+    async with asyncio.timeout(150), asyncio.TaskGroup() as group, stepping(tmp_path / STEP, truth):
         await until(lambda: bool(truth.puts))
         await known_everywhere(cluster)
         watching = group.create_task(watch())
         record = cluster.record()
         client = AskingProcess([socket_file(record, index) for index in range(len(record.nodes)) if index != OWNER])
         for victim in (*(node.process.pid for node in record.nodes if node.process is not None), client.pid):
-            await asyncio.sleep(1.0)
+            await asyncio.sleep(0.5)
             os.kill(victim, signal.SIGSTOP)
             await asyncio.sleep(STOP_S)
             os.kill(victim, signal.SIGCONT)
-            await asyncio.sleep(2.0)
+            await asyncio.sleep(1.5)
         for stale_s, answers in (await client.end()).items():
             assert len(answers) > 100
             assert max(view.age_s for view, _, _ in answers) <= stale_s
@@ -171,5 +181,5 @@ async def known_everywhere(cluster: LocalCluster) -> None:
     """Wait until each daemon knows that the owner measures it."""
     for index in range(len(cluster.record().nodes)):
         async with asyncio.timeout(WAIT_S), cluster.client(index) as client:
-            while not any("step" in node.measurements for node in (await MeasurementClient(client).nodes()).nodes):
+            while not any(STEP in node.measurements for node in (await MeasurementClient(client).nodes()).nodes):
                 await asyncio.sleep(0.2)
