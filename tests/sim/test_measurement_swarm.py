@@ -15,12 +15,20 @@ from protocols.measurement.readings import Reading
 from tests.support.long_cases import cases
 
 PROTOCOLS = ("measurement",)
+ONCE_RED = (2076,)
+"""A hostile node was the root of both copies of a description, and hid that node: nobody else could know of it."""
 SMALL = 6
 TOO_YOUNG_S = 2.0
 
 
 @pytest.mark.parametrize("seed", cases(range(3), range(3, 20)))
 def test_seed(seed: int) -> None:
+    result = run_seed(seed, protocols=PROTOCOLS)
+    assert result.passed, f"{result.plan}: {result.failure}"
+
+
+@pytest.mark.parametrize("seed", ONCE_RED)
+def test_seed_that_was_red(seed: int) -> None:
     result = run_seed(seed, protocols=PROTOCOLS)
     assert result.passed, f"{result.plan}: {result.failure}"
 

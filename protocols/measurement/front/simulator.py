@@ -19,6 +19,7 @@ from protocols.measurement.aggregates.own import OwnPart
 from protocols.measurement.aggregates.partial import EXTREMES
 from protocols.measurement.aggregates.tree import AggregateAnswer
 from protocols.measurement.config import MeasurementConfig
+from protocols.measurement.directory import COPIES, shard_key, shard_of
 from protocols.measurement.guarantee.interval import ROUNDING, Interval
 from protocols.measurement.guarantee.words import BoundClaim, Known, Measurement, Sample
 from protocols.measurement.plugin import MeasurementQueries
@@ -343,10 +344,16 @@ class Measuring(SwarmWork):
         missing = [
             f"{name} of node {place.index}"
             for place in self.simulation.honest_nodes()
-            if place.is_live
+            if place.is_live and not self._may_be_hidden(place)
             for name in NAMES
             if Measurement(place.id, name) not in fresh
         ]
         if missing:
             return [*self._offences, f"a question in a calm ring has no fresh value of {', '.join(missing[:5])}"]
         return self._offences
+
+    def _may_be_hidden(self, place: Place) -> bool:
+        """Whether the roots of all copies of its description are hostile: what they do not tell, nobody knows."""
+        ring = self.simulation.oracle()
+        roots = (ring.root(shard_key(shard_of(place.id, copy))) for copy in range(COPIES))
+        return all(self.simulation.is_hostile(root) for root in roots)
