@@ -177,6 +177,8 @@ def _print_summary(summary: SwarmSummary, seeds: int, console: Terminal) -> None
         ("simulated", f"{summary.simulated_s:,.0f} s, {summary.events:,} events"),
         ("processor time", seconds(summary.cpu_s)),
     ]
+    if summary.judged:
+        facts.append(("judged", f"{summary.judged:,} answers to clients"))
     if repaired:
         median = repaired[len(repaired) // 2]
         facts.append(("whole after", f"{median:.0f} s (median), {repaired[-1]:.0f} s (longest)"))

@@ -67,6 +67,8 @@ class SeedResult:
     repaired_s: float | None = None
     """From the end of the faults to a whole ring."""
     core: int = 0
+    judged: int = 0
+    """So many answers clients were told by the protocols, and each was judged."""
     simulated_s: float = 0.0
     events: int = 0
     cpu_s: float = 0.0
@@ -361,6 +363,7 @@ class SeedRun:
             states.count(kind, count > 0)
         result.states = Counter(dict.fromkeys(states.reached, 1))
         result.log = self.faults.log
+        result.judged = sum(work.judged for work in self._protocols)
         result.simulated_s = simulation.now
         result.events = simulation.engine.events
         result.digest = simulation.digest()
@@ -423,6 +426,7 @@ class SwarmSummary:
 
     passed: int = 0
     red: list[SeedResult] = field(default_factory=list)
+    judged: int = 0
     events: int = 0
     simulated_s: float = 0.0
     cpu_s: float = 0.0
@@ -435,6 +439,7 @@ class SwarmSummary:
             self.passed += 1
         else:
             self.red.append(result)
+        self.judged += result.judged
         self.events += result.events
         self.simulated_s += result.simulated_s
         self.cpu_s += result.cpu_s

@@ -37,6 +37,11 @@ class SwarmWork:
         self.not_done: list[str] = []
         """What was refused again and again, though the ring was calm: for the verdict."""
 
+    @property
+    def judged(self) -> int:
+        """So many answers clients were told, and each was judged."""
+        return 0
+
     @classmethod
     def plugin(cls, index: int) -> Plugin | None:
         """The plugin of the node at this index, anew for each of its incarnations; ``None``: one with its defaults."""

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
 from random import Random
 from typing import Any, Final, cast
 
@@ -18,10 +19,11 @@ from protocols.measurement.aggregates.own import OwnPart
 from protocols.measurement.aggregates.partial import EXTREMES
 from protocols.measurement.aggregates.tree import AggregateAnswer
 from protocols.measurement.config import MeasurementConfig
+from protocols.measurement.directory import COPIES, shard_key, shard_of
 from protocols.measurement.guarantee.interval import ROUNDING, Interval
 from protocols.measurement.guarantee.words import BoundClaim, Known, Measurement, Sample
 from protocols.measurement.plugin import MeasurementQueries
-from protocols.measurement.readings import NoReading, Reading
+from protocols.measurement.readings import NodeEntry, NoReading, Reading
 from protocols.measurement.sources.source import MeasurementSource
 from protocols.measurement.watching import Watch
 
@@ -38,6 +40,12 @@ DRIFT: Final = 3e-4
 """More than two clocks of the simulator differ by."""
 ROUNDING_S: Final = 1e-3
 STALE_S: Final = 8.0
+ASKS: Final = 100
+"""So often a client asks one question, for longer than any answer to it is fresh:"""
+ASK_GAP_S: Final = 0.1
+"""mean time between two of them, virtual seconds."""
+RINGS: Final = ((0.06, 1, 3), (0.75, 4, 12), (0.97, 13, 24), (0.995, 25, 64), (1.0, 65, 120))
+"""Sizes of rings: up to this share of the seeds, the smallest, the largest."""
 PLACING: Final = {3: "squares", 5: "owners", 6: "auto"}
 """What some nodes are set to, by their number modulo 8: an operator has not told all of them the same yet."""
 
@@ -105,7 +113,8 @@ class GuaranteeHolds(Checker):
 
     def __init__(self) -> None:
         self._plugins: dict[NodeId, list[SimulatedQueries]] = {}
-        self.judged = self.judged_aggregates = 0
+        self.judged = self.judged_aggregates = self.judged_readings = 0
+        """Claims that a node holds or tells, aggregates, and answers that clients were told of other nodes' values."""
 
     def booted(self, simulation: Simulation, place: Place, node: Any) -> None:
         plugin = node.plugins.get(MeasurementQueries.name)
@@ -157,7 +166,7 @@ class GuaranteeHolds(Checker):
     ) -> tuple[float, float] | None:
         """Between which bounds lies what a node has added, by what it has measured in this time."""
         owner, own = simulation.places[node], OwnPart(spec)
-        since = _clock(simulation, owner) - age_s * (1.0 + DRIFT) - ROUNDING_S
+        since = self._until(simulation, owner, age_s)
         [name] = [spec.name] if spec.name else [each for each in own.columns if each in NAMES]
         parts = [
             own.of(plugin.config.tags, {name: None}, lambda _, value=value: _known(value), 0.0).interval  # type: ignore[misc]  # mypy knows no default of a lambda
@@ -176,8 +185,7 @@ class GuaranteeHolds(Checker):
         if owner is None or owner.index in simulation.hostile:
             return
         self.judged += 1
-        log = self._log(measurement, claim.since.epoch)
-        until = _clock(simulation, owner) - age_s * (1.0 + DRIFT) - ROUNDING_S
+        log, until = self._log(measurement, claim.since.epoch), self._until(simulation, owner, age_s)
         for number, at, value in reversed(log):
             if number < claim.since.number:
                 return
@@ -188,6 +196,30 @@ class GuaranteeHolds(Checker):
                 )
                 return
 
+    def judge_reading(self, simulation: Simulation, place: Place, reading: Reading) -> Iterator[str]:
+        """What is wrong with a fresh answer: since the moment that its age means, no value was inside its interval.
+
+        That is all that a client can know: an answer does not say from which sample on its interval holds.
+        """
+        owner = simulation.places[reading.measurement.owner]
+        if owner.index in simulation.hostile:
+            return
+        self.judged_readings += owner is not place
+        until = self._until(simulation, owner, reading.age_s)
+        for plugin in reversed(self._plugins[owner.id]):
+            for _, at, value in reversed(plugin.log.get(reading.measurement.name, ())):
+                if reading.interval.holds(value):
+                    return
+                if at <= until:
+                    yield f"{place}: {reading} is told, and it was {value} from {at:.3f} on, before {until:.3f}"
+                    return
+        yield f"{place}: {reading} is told, and its owner has measured no such value"
+
+    @staticmethod
+    def _until(simulation: Simulation, owner: Place, age_s: float) -> float:
+        """The moment so long ago, by the owner's clock, or some time before."""
+        return _clock(simulation, owner) - age_s * (1.0 + DRIFT) - ROUNDING_S
+
     def _log(self, measurement: Measurement, epoch: int) -> list[tuple[int, float, float]]:
         for plugin in self._plugins.get(measurement.owner, ()):
             if plugin.caching.boot == epoch:
@@ -196,22 +228,26 @@ class GuaranteeHolds(Checker):
 
 
 class Measuring(SwarmWork):
-    """Each node measures three things. Clients read and watch them during the faults; every fresh answer is judged.
+    """Each node measures three things. Clients watch them during the faults, and read them again and again.
 
-    In the calm ring, a client has a fresh value of every node, and is told of changes.
+    Every fresh answer is judged. In the calm ring, a client has a fresh value of every node, and is told of changes.
     """
 
     gap_s: float = 2.0
+    rings = RINGS
     refusals = (ClientRefusal,)
 
     def __init__(self, simulation: Simulation, rng: Random) -> None:
         super().__init__(simulation, rng)
-        self._oracle = next((each for each in simulation.checkers if isinstance(each, GuaranteeHolds)), None)
+        self._oracle = next(each for each in simulation.checkers if isinstance(each, GuaranteeHolds))
         self._offences: list[str] = []
         self._watches: list[tuple[Place, Watch]] = []
         self._proof: list[Reading | NoReading] | None = None
         self._prover: Place | None = None
-        self.answers = 0
+
+    @property
+    def judged(self) -> int:
+        return self._oracle.judged_readings
 
     @classmethod
     def plugin(cls, index: int) -> Plugin:
@@ -230,14 +266,23 @@ class Measuring(SwarmWork):
             return
         names = self.rng.sample(NAMES, self.rng.randint(1, len(NAMES)))
         stale_s = self.rng.choice((1.0, 3.0, STALE_S))
+        self._ask(place, names, self._some(), stale_s, ASKS)
+
+    def _some(self) -> Callable[[NodeEntry], bool]:
+        """Whom a client means: one node of eight, now and then all."""
         some = self.rng.getrandbits(3)
-        plugin.asking.read(
-            names,
-            lambda entry: entry.id & 7 == some or some == 0,
-            {name: WITHIN[name] for name in names},
-            stale_s,
-            lambda answers: self._judge(place, plugin, answers, stale_s),
-        )
+        return lambda entry: entry.id & 7 == some or some == 0
+
+    def _ask(
+        self, place: Place, names: Sequence[str], is_meant: Callable[[NodeEntry], bool], stale_s: float, times: int
+    ) -> None:
+        """Ask this now, and more often later."""
+        plugin, driver = cast(SimulatedQueries, plugin_of(place)), place.driver
+        plugin.asking.read(names, is_meant, WITHIN, stale_s, partial(self._judge, place, plugin, stale_s))
+        if times > 1:
+            again = partial(self._ask, place, names, is_meant, stale_s, times - 1)
+            # As its node runs: later if it is paused, never if it has ended.
+            self.simulation.after(self.rng.expovariate(1.0 / ASK_GAP_S), partial(driver.run, again))
 
     def _watch(self, place: Place, plugin: SimulatedQueries) -> None:
         self._watches = [(at, each) for at, each in self._watches if at.is_live and each.feed.ended is None]
@@ -247,14 +292,13 @@ class Measuring(SwarmWork):
             if watch in list(watching.watches):
                 watching.end(watch, "the client has gone")
         names = self.rng.sample(NAMES, self.rng.randint(1, len(NAMES)))
-        some = self.rng.getrandbits(3)
         factor = self.rng.choice((0.5, 1.0, 4.0))
         widths = {name: factor * WITHIN[name] for name in names}
-        watch = plugin.watching.watch(widths, lambda entry: entry.id & 7 == some or some == 0, STALE_S)
+        watch = plugin.watching.watch(widths, self._some(), STALE_S)
         self._watches.append((place, watch))
 
     def _judge(
-        self, place: Place, plugin: MeasurementQueries, answers: list[Reading | NoReading] | Exception, stale_s: float
+        self, place: Place, plugin: MeasurementQueries, stale_s: float, answers: list[Reading | NoReading] | Exception
     ) -> None:
         if isinstance(answers, Exception):
             is_new = isinstance(answers, ClientRefusal) and answers.kind == "unknown"  # of nodes that have just started
@@ -264,15 +308,15 @@ class Measuring(SwarmWork):
         for each in answers:
             if not isinstance(each, Reading) or each.is_stale:
                 continue
-            self.answers += 1
             if each.age_s > stale_s:
                 self._offences.append(f"{place}: a value of {each.age_s:.3f} s is told as one of {stale_s:g}")
-            if self._oracle is not None and (claim := self._claim(plugin, each)) is not None:
+            self._offences += self._oracle.judge_reading(self.simulation, place, each)
+            if (claim := self._claim(plugin, each)) is not None:
                 self._offences += self._oracle.judge(self.simulation, place, each.measurement, claim, each.age_s)
 
     @staticmethod
     def _claim(plugin: MeasurementQueries, reading: Reading) -> BoundClaim | None:
-        """Since which sample: the reading of a client does not say it."""
+        """What it was told from, if that is still there: it says from which sample on the interval holds."""
         known = plugin.readings.known(reading.measurement)
         return next((each.claim for each in known if each.claim.interval == reading.interval), None)
 
@@ -286,7 +330,7 @@ class Measuring(SwarmWork):
         plugin = cast(SimulatedQueries, plugin_of(place))
 
         def told(answers: list[Reading | NoReading] | Exception) -> None:
-            self._judge(place, plugin, answers, STALE_S)
+            self._judge(place, plugin, STALE_S, answers)
             self._proof = answers if isinstance(answers, list) else None
 
         plugin.asking.read(NAMES, lambda entry: True, WITHIN, STALE_S, told)
@@ -300,10 +344,16 @@ class Measuring(SwarmWork):
         missing = [
             f"{name} of node {place.index}"
             for place in self.simulation.honest_nodes()
-            if place.is_live
+            if place.is_live and not self._may_be_hidden(place)
             for name in NAMES
             if Measurement(place.id, name) not in fresh
         ]
         if missing:
             return [*self._offences, f"a question in a calm ring has no fresh value of {', '.join(missing[:5])}"]
         return self._offences
+
+    def _may_be_hidden(self, place: Place) -> bool:
+        """Whether the roots of all copies of its description are hostile: what they do not tell, nobody knows."""
+        ring = self.simulation.oracle()
+        roots = (ring.root(shard_key(shard_of(place.id, copy))) for copy in range(COPIES))
+        return all(self.simulation.is_hostile(root) for root in roots)

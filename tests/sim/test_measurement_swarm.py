@@ -1,0 +1,77 @@
+"""Measurement queries in the swarm: some of its seeds, and that its judges find what is planted."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from peerd.sim.swarm.swarm import SwarmSummary, run_seed
+from protocols.measurement import reading
+from protocols.measurement.guarantee.holder import Holder
+from protocols.measurement.guarantee.provider import Provider
+from protocols.measurement.readings import Reading
+from tests.support.long_cases import cases
+
+PROTOCOLS = ("measurement",)
+ONCE_RED = (2076,)
+"""A hostile node was the root of both copies of a description, and hid that node: nobody else could know of it."""
+SMALL = 6
+TOO_YOUNG_S = 2.0
+
+
+@pytest.mark.parametrize("seed", cases(range(3), range(3, 20)))
+def test_seed(seed: int) -> None:
+    result = run_seed(seed, protocols=PROTOCOLS)
+    assert result.passed, f"{result.plan}: {result.failure}"
+
+
+@pytest.mark.parametrize("seed", ONCE_RED)
+def test_seed_that_was_red(seed: int) -> None:
+    result = run_seed(seed, protocols=PROTOCOLS)
+    assert result.passed, f"{result.plan}: {result.failure}"
+
+
+def test_a_seed_says_how_many_answers_it_has_judged() -> None:
+    summary = SwarmSummary()
+    result = run_seed(0, nodes=SMALL, protocols=PROTOCOLS)
+    summary.add(result)
+    summary.add(result)
+    assert summary.judged == 2 * result.judged > 200
+
+
+def tells_clients_too_young_an_age(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What clients are told is older than it says; what nodes hold is right."""
+
+    def younger(measurement: Any, value: float, interval: Any, age_s: float, *rest: Any) -> Reading:
+        return Reading(measurement, value, interval, max(0.0, age_s - TOO_YOUNG_S), *rest)
+
+    monkeypatch.setattr(reading, "Reading", younger)
+
+
+def holds_too_young_an_age(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A holder takes a word for newer than it is."""
+    renew = Holder._renew
+    monkeypatch.setattr(
+        Holder, "_renew", lambda self, measurement, basis, done: renew(self, measurement, basis + TOO_YOUNG_S, done)
+    )
+
+
+def passes_no_ages_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A cache in the middle says that what it has is as new as its word."""
+    monkeypatch.setattr(Provider, "_age_s", staticmethod(lambda known, now: 0.0))
+
+
+@pytest.mark.parametrize(
+    ("plant", "seeds"),
+    [(tells_clients_too_young_an_age, range(3)), (holds_too_young_an_age, range(3)), (passes_no_ages_on, range(3, 8))],
+)
+def test_a_planted_mistake_is_found(
+    plant: Callable[[pytest.MonkeyPatch], None], seeds: range, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plant(monkeypatch)
+    results = (run_seed(seed, nodes=SMALL, protocols=PROTOCOLS) for seed in seeds)
+    failure = next((result.failure for result in results if not result.passed), None)
+    assert failure is not None, plant.__doc__
+    assert "is told, and" in failure or "is said to have been in" in failure
