@@ -36,7 +36,12 @@ def _check_tags(tags: dict[str, str]) -> dict[str, str]:
     return tags
 
 
+def _check_region(tag: str) -> str:
+    return tag and next(iter(_check_tags({tag: ""})))
+
+
 Tags = Annotated[dict[str, str], Field(max_length=TAGS_MAX), AfterValidator(_check_tags)]
+RegionTag = Annotated[str, AfterValidator(_check_region)]
 Patience = Annotated[Duration, between_durations("1s", "1h")]
 
 
@@ -71,8 +76,13 @@ class MeasurementConfig(PluginConfig):
         "auto",
         "How questions find values. owners: each owner is asked; a node holds itself what it is asked for often. tree: "
         "over the routes to one key, where nodes on the way cache (chapter 4). squares: by way of nodes that cache and "
-        "are spread over the latency space (chapter 3). auto: as tree where that costs fewer messages, else as owners. "
-        "The same on all nodes.",
+        "are spread over the latency space (chapter 3). auto: whichever of these has cost this node least lately.",
+    )
+    region_tag: RegionTag = setting(
+        "",
+        'A tag by which nodes are asked about, such as "role". Questions for nodes with the same value of it go by way '
+        "of the same caches, wherever these nodes are. Empty: nodes near each other in the network share caches. The "
+        "same on all nodes.",
     )
     cache_values: Annotated[int, Field(ge=0, le=1_000_000)] = setting(
         1000,

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import hashlib
 from bisect import bisect_right
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
@@ -63,6 +63,8 @@ ANSWER_S: Final = 3.0
 """The root of a shard answers within this time, or the shard stays as it is known."""
 NODES_MAX: Final = 4096
 """Nodes of one shard that a node knows."""
+LOST_S: Final = 60.0
+"""So long is a node that was not to be reached asked for nothing by way of others, and is asked for nobody."""
 WAITERS_MAX: Final = 4096
 """Questions that wait for the roots' answers. More are answered with what is known."""
 _PUT: Final = "describe"
@@ -76,6 +78,13 @@ def shard_of(node: NodeId, copy: int) -> int:
 def shard_key(shard: int) -> NodeId:
     """The key of a shard."""
     return key_of(f"peerd measurement nodes {shard}")
+
+
+def by_value(value: str, nodes: Iterable[NodeId]) -> list[NodeId]:
+    """Nodes, the nearest first to a value in the space of a tag (section 5.2): the same order at whoever reckons it
+    (rendezvous hashing)."""
+    seed = hashlib.blake2b(value.encode(), digest_size=16).digest()
+    return sorted(nodes, key=lambda node: hashlib.blake2b(id_to_bytes(node), key=seed, digest_size=16).digest())
 
 
 def entry_of(description: Description) -> NodeEntry:
@@ -114,6 +123,10 @@ class Directory(Part):
         """All that the roots have told."""
         self.spots: dict[NodeId, Spot] = {}
         """Where those are that have said it. Another one when anything in it has changed."""
+        self.has_regions = bool(config.region_tag)
+        self.regions: dict[NodeId, str] = {}
+        """The value of ``region_tag`` of those that have that tag. Another one when anything in it has changed."""
+        self._lost: dict[NodeId, float] = {}
         self._asked_at = float("-inf")
         self._open = 0
         self._waiting: list[Callable[[], None]] = []
@@ -215,6 +228,15 @@ class Directory(Part):
         found = self._nodes.get(node)
         return None if found is None else found[0]
 
+    def lost(self, node: NodeId) -> None:
+        """It was not to be reached."""
+        now = self._host.now()
+        self._lost = {each: until for each, until in self._lost.items() if until > now} | {node: now + LOST_S}
+
+    def is_lost(self, node: NodeId) -> bool:
+        """Whether that was lately."""
+        return self._lost.get(node, 0.0) > self._host.now()
+
     def refreshed(self, done: Callable[[], None], fresh_s: float = FRESH_S) -> None:
         """Call back when what is known is hardly older than that, or cannot be had."""
         fresh_s = PARTLY_FRESH_S if any(shard.problem for shard in self._shards) else fresh_s
@@ -310,6 +332,9 @@ class Directory(Part):
         self._nodes = {node: (description.peer, entry_of(description)) for node, description in newest.items()}
         spots = {node: each.spot for node, each in newest.items() if each.spot is not None}
         self.spots = self.spots if spots == self.spots else spots
+        tagged = ((node, entry.tags.get(self._config.region_tag)) for node, (_, entry) in self._nodes.items())
+        regions = {node: value for node, value in tagged if value is not None}
+        self.regions = self.regions if regions == self.regions else regions
         self._has_changed = False
 
     # The root of a shard

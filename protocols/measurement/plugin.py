@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, ClassVar, Final
+from typing import ClassVar, Final
 
 from peerd.api import (
     AcceptSwap,
@@ -38,7 +38,7 @@ from protocols.measurement.placing.messages import PLACING_MESSAGES
 from protocols.measurement.placing.splicing import Splicing
 from protocols.measurement.placing.squares import Spot, spot_of
 from protocols.measurement.placing.statistics import SAMPLES, updates_s
-from protocols.measurement.placing.tree import ROOT_KEY, RouteTree
+from protocols.measurement.placing.tree import ROOT_KEY, RouteTree, TreeRoutes
 from protocols.measurement.placing.wants import HeldWants
 from protocols.measurement.reading import Readings
 from protocols.measurement.readings import OwnReading
@@ -49,9 +49,6 @@ from protocols.measurement.sources.source import MeasurementSource
 from protocols.measurement.standing import Queries
 from protocols.measurement.traffic import TRAFFIC_METRICS, TrafficCounts
 from protocols.measurement.watching import Watching
-
-if TYPE_CHECKING:  # few nodes are set to squares
-    from protocols.measurement.placing.candidates import SquareRoutes
 
 TICK_S: Final = 0.5
 """How often it is looked whom to ask and whom to tell, while this node holds or provides anything."""
@@ -99,10 +96,11 @@ class MeasurementQueries(Plugin):
         self.decider = CacheDecider(host, self.config, self.caching)
         statistics = self.decider.statistics
         self.tree, proofs = RouteTree(host), WayProofs(host, self._send)
+        routes = TreeRoutes(self.tree, self.directory)
         self.splicing = Splicing(
             host,
             self.caching,
-            self.tree,
+            routes,
             statistics,
             proofs,
             self._carry_out,
@@ -111,12 +109,10 @@ class MeasurementQueries(Plugin):
             self._peer_of,
             self.decider.renew_s,
         )
-        self.squares = self._square_routes()
-        ways = self.tree if self.squares is None else self.squares
-        self.along = ReadsAlong(host, self.caching, ways, statistics, proofs, self._send, self._updates_s)
-        self.readings = Readings(
-            host, self.caching, self.directory, self._pairs, self.traffic, statistics, self.along, self._is_along
+        self.along = ReadsAlong(
+            host, self.config, self.caching, routes, self.directory, statistics, proofs, self._send, self._updates_s
         )
+        self.readings = Readings(host, self.caching, self.directory, self._pairs, self.traffic, statistics, self.along)
         wants = HeldWants(host, self.config, self.caching, self.splicing, self._carry_out)
         self.decider.start(wants, self.splicing)
         self.watching = Watching(host, self.caching, self.directory, wants)
@@ -294,25 +290,12 @@ class MeasurementQueries(Plugin):
 
     # Placing
 
-    def _square_routes(self) -> SquareRoutes | None:
-        if self.config.placing != "squares":
-            return None
-        from protocols.measurement.placing.candidates import SquareRoutes
-
-        return SquareRoutes(self.host, self.directory)
-
-    def _is_along(self, wants: Mapping[NodeId, Sequence[Want]]) -> bool:
-        """Whether these are read over T."""
-        placing = self.config.placing
-        return placing in ("tree", "squares") or (placing == "auto" and self.along.is_cheaper(wants))
-
     def _updates_s(self, name: str, half_width: float) -> float:
         return updates_s(self.past.last(name, SAMPLES), half_width)
 
     def peer_down(self, peer: PeerRef, reason: str) -> None:
         self.tree.lost((peer.id,))
-        if self.squares is not None:
-            self.squares.lost(peer.id)
+        self.directory.lost(peer.id)
 
     def validate(self) -> None:
         self.caching.provider.validate(self.host.now())

@@ -103,11 +103,10 @@ class Readings(Part):
         traffic: TrafficCounts,
         statistics: Statistics,
         along: ReadsAlong,
-        is_along: Callable[[Mapping[NodeId, Sequence[Want]]], bool],
     ) -> None:
         self._host, self._caching, self._directory = host, caching, directory
         self._pairs, self._traffic, self._statistics = pairs, traffic, statistics
-        self._along, self._is_along = along, is_along
+        self._along = along
         along.found, along.direct = self._found, self._ask_owners
         self._kept: OrderedDict[Measurement, _Kept] = OrderedDict()
         self._past = PastSamples(REMEMBERED_MAX, KEPT_MAX)
@@ -218,7 +217,7 @@ class Readings(Part):
         question.told(answers)
 
     def _ask(self, missing: dict[NodeId, list[Want]], max_age_s: float) -> None:
-        if not self._is_along(missing):
+        if (way := self._along.choose(missing)) is None:
             self._ask_owners(missing)
             return
         pairs: dict[NodeId, list[Want]] = {}
@@ -229,7 +228,7 @@ class Readings(Part):
                     of[owner] = some
         self._ask_owners(pairs)
         young_s = at_least(max_age_s - min(ANSWER_S, max_age_s / 2))  # so that it is not too old when it comes
-        self._along.ask(simple, young_s)
+        self._along.ask(simple, young_s, way)
 
     def _ask_owners(self, missing: Mapping[NodeId, Sequence[Want]]) -> None:
         for owner, wants in missing.items():

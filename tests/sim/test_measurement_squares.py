@@ -48,8 +48,7 @@ class SquareRing(Ring):
 
 
 def routes(plugin: MeasurementQueries) -> SquareRoutes:
-    assert plugin.squares is not None
-    return plugin.squares
+    return plugin.along.squares
 
 
 def by_others(told: list[tuple[int, list[Reading | NoReading]]]) -> int:
@@ -109,7 +108,9 @@ def test_of_an_owner_that_is_dead_there_is_an_old_value_and_of_the_others_soon_f
     assert ring.simulation.now - started < 6.0
     ring.simulation.run_for(STALE_S + 1.0)
     ring.round()
-    assert all(routes(ring.plugin(index)).branch(dead.id, None) is None for index in ring.readers), "it is asked itself"
+    assert all(
+        routes(ring.plugin(index)).branch(dead.id, (ring.places[index].id,)) is None for index in ring.readers
+    ), "it is asked itself"
 
 
 class LiesAlong(Behaviour):

@@ -19,7 +19,6 @@ from protocols.measurement.guarantee.messages import CacheUpdate
 from protocols.measurement.guarantee.words import Measurement, Want
 from protocols.measurement.messages import ReadValues, ValuesRead
 from protocols.measurement.placing import decider as decider_module, subtree
-from protocols.measurement.placing.along import TREE_WEIGHT
 from protocols.measurement.placing.messages import AlongRead, ReadAlong, SpliceIn, Subtree
 from protocols.measurement.placing.statistics import CacheCandidate
 from protocols.measurement.readings import NoReading, Reading
@@ -141,10 +140,22 @@ def test_proposition_1_nobody_handles_a_read_outside_of_the_smallest_part_of_t_t
 Holding = tuple[NodeId, Measurement]
 
 
+def way_over_regions(ring: Tree, start: NodeId, end: NodeId) -> list[NodeId]:
+    """The same where a tag makes regions, as nodes see it."""
+    path = [start]
+    while path[-1] != end:
+        peer = ring.plugins[path[-1]].splicing._routes.branch(end, path)
+        assert peer is not None and peer.id not in path
+        path.append(peer.id)
+    return path
+
+
 def first_on_the_way(ring: Tree, parents: Parents, node: NodeId, measurement: Measurement) -> NodeId:
     """The first node on the way to the owner that holds a value well enough for this one; else the owner."""
     plugins, wanted = ring.plugins, ring.plugins[node].caching.holder.wanted[measurement]
-    for each in way(parents, node, measurement.owner)[1:-1]:
+    is_regional = plugins[node].config.region_tag
+    owner = measurement.owner
+    for each in (way_over_regions(ring, node, owner) if is_regional else way(parents, node, owner))[1:-1]:
         caching = plugins[each].caching
         theirs, held = caching.holder.wanted.get(measurement), caching.holder.held.get(measurement)
         if theirs is None or held is None or not held.vouched:
@@ -188,12 +199,14 @@ def decide_nothing_new(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(decider_module, "decide", stay)
 
 
-@pytest.mark.parametrize(("nodes", "seed"), [(8, 5), (16, 2), (24, 3), (40, 4)])
+@pytest.mark.parametrize(
+    ("nodes", "seed", "region_tag"), [(8, 5, ""), (16, 2, ""), (24, 3, ""), (40, 4, ""), (24, 3, "role")]
+)
 def test_proposition_2_each_cache_is_provided_for_by_the_first_one_on_its_way_to_the_owner(
-    monkeypatch: pytest.MonkeyPatch, nodes: int, seed: int
+    monkeypatch: pytest.MonkeyPatch, nodes: int, seed: int, region_tag: str
 ) -> None:
     monkeypatch.setattr(decider_module, "BEGINS", 1.0)
-    ring = Tree(nodes, seed, decide_interval="4s")
+    ring = Tree(nodes, seed, decide_interval="4s", region_tag=region_tag)
     ring.read("walk")
     ring.rest()
     rng = Random(seed)
@@ -361,28 +374,6 @@ def test_two_readers_that_want_different_bounds_and_ages_get_what_they_want() ->
         assert all(each.interval.half_width <= half_width * 1.000001 for each in told[reader])
         assert sum(each.hops > 0 for each in told[reader]) > 10, "caches answer both"
     assert ring.oracle.judged > 100
-
-
-def test_auto_asks_the_owners_of_a_few_values_and_over_the_tree_where_that_was_cheaper() -> None:
-    ring = Tree(24, 2, placing="auto", cache_values=0)
-    ring.read("walk")
-    ring.rest()
-    [reader, *others] = sorted(ring.plugins)
-    plugin = ring.plugins[reader]
-
-    def cost(owners: Iterable[NodeId]) -> tuple[int, int]:
-        plugin.readings._kept.clear()
-        ring.sent.counts.clear()
-        ring.ask(reader, [Want(Measurement(owner, "walk"), 1.0) for owner in owners])
-        return ring.sent.counts[ReadAlong], ring.sent.counts[ReadValues]
-
-    few = others[:3]
-    assert cost(few) == (0, 3)
-    first_along, first_direct = cost(others)
-    assert first_along and not first_direct
-    later = [cost(others) for _ in range(10)]
-    is_cheaper = TREE_WEIGHT * (first_along + len(others)) < 2 * len(others)
-    assert sum(along > 0 for along, _ in later) == (10 if is_cheaper else 0)
 
 
 def test_nodes_that_have_forgotten_all_certificates_lose_no_question() -> None:

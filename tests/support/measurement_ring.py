@@ -8,6 +8,7 @@ from typing import Any
 
 from peerd.messages import Message
 from peerd.sim.checkers import Checker
+from peerd.sim.latency import LatencyModel
 from peerd.sim.network import NetworkConfig
 from peerd.sim.simulation import Place, Simulation
 from peerd.telemetry.schema import Event
@@ -45,6 +46,7 @@ class Ring:
         seed: int = 1,
         network: NetworkConfig | None = None,
         checkers: Sequence[Checker] = (),
+        latency: LatencyModel | None = None,
         **settings: Any,
     ) -> None:
         config = MeasurementConfig.model_validate({"tags": {"role": "web"}, "placing": "owners"} | settings)
@@ -55,6 +57,7 @@ class Ring:
             checkers=[self.oracle, self.sent, *checkers],
             check_every=20,
             network=network,
+            latency=latency,
         )
         self.simulation.start(nodes)
         self.simulation.run_until(self.simulation.is_ready, limit_s=120)

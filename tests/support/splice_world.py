@@ -7,7 +7,7 @@ differ only in the order of what does not matter are the same one, and are looke
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterable, Iterator
+from collections.abc import Hashable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 from random import Random
@@ -24,7 +24,7 @@ from protocols.measurement.placing.along import WayProofs
 from protocols.measurement.placing.messages import MoveCaches, SpliceIn
 from protocols.measurement.placing.splicing import Splicing
 from protocols.measurement.placing.statistics import Statistics
-from protocols.measurement.placing.tree import RouteTree
+from protocols.measurement.placing.tree import TreeRoutes
 
 TERMS: Final = Terms(max_age_s=30.0, update_s=5.0, ask_s=10.0)
 HALF_WIDTH: Final = 1.0
@@ -70,7 +70,8 @@ class _Tree:
     def __init__(self, world: SpliceWorld, index: int) -> None:
         self._world, self._index = world, index
 
-    def branch(self, owner: NodeId, came_from: NodeId | None) -> PeerRef | None:
+    def branch(self, owner: NodeId, path: Sequence[NodeId]) -> PeerRef | None:
+        came_from = path[-2] if len(path) > 1 else None
         parents = self._world.parents
         above = [int(owner)]
         while parents[above[-1]] is not None:
@@ -118,10 +119,10 @@ class SpliceWorld:
         def send(peer: PeerRef, message: Message) -> None:
             self.links.setdefault((index, int(peer.id)), []).append(message)
 
-        tree, statistics = cast(RouteTree, _Tree(self, index)), Statistics(1e9, lambda: None)
+        routes, statistics = cast(TreeRoutes, _Tree(self, index)), Statistics(1e9, lambda: None)
         known = dict(enumerate(self.peers))
         splicing = Splicing(
-            host, caching, tree, statistics, WayProofs(host, send), carry_out, send, _know, known.get, 1e9
+            host, caching, routes, statistics, WayProofs(host, send), carry_out, send, _know, known.get, 1e9
         )
         return SpliceNode(caching, splicing)
 
@@ -241,12 +242,13 @@ class SpliceWorld:
 
     def first_on_the_way(self, index: int) -> int:
         """The first node that holds the value on the way from a node to the owner over T (Proposition 2)."""
-        at, before = index, None
+        at, path = index, [NodeId(index)]
         while True:
-            to = _Tree(self, at).branch(NodeId(0), before)
+            to = _Tree(self, at).branch(NodeId(0), path)
             if to is None:
                 return 0
-            at, before = int(to.id), NodeId(at)
+            at = int(to.id)
+            path.append(to.id)
             if at == 0 or (self.nodes[at].is_up and self.provider(at) is not None):
                 return at
 

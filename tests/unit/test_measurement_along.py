@@ -11,14 +11,28 @@ from peerd.errors import ProtocolError
 from peerd.ids import NodeId
 from peerd.messages import Message, PeerRef, encode_body
 from peerd.testing.host import FakeHost, peer, through_the_wire
+from protocols.measurement.config import MeasurementConfig
+from protocols.measurement.directory import LOST_S, by_value
 from protocols.measurement.guarantee.interval import VALUE_MAX, Interval
 from protocols.measurement.guarantee.messages import PATH_MAX, CacheUpdate
 from protocols.measurement.guarantee.words import BoundClaim, Measurement, Sample, Want
 from protocols.measurement.messages import READ_MAX, NotRead, ReadValue
 from protocols.measurement.names import FULL_NAME_LENGTH_MAX
-from protocols.measurement.placing.along import ANSWER_S, EXPLORE, FEW_OWNERS, TREE_WEIGHT, FoundAlong, statement
-from protocols.measurement.placing.messages import AlongRead, AlongWant, ReadAlong, Subtree
+from protocols.measurement.placing.along import (
+    ANSWER_S,
+    DIRECT_COST,
+    EXPLORE,
+    FEW_OWNERS,
+    TREE_WEIGHT,
+    FoundAlong,
+    ReadsAlong,
+    WayChooser,
+    statement,
+)
+from protocols.measurement.placing.messages import AlongRead, AlongWant, QuestionWay, ReadAlong, Subtree
 from protocols.measurement.placing.subtree import BITS_MAX
+from protocols.measurement.placing.tree import UP_HOPS
+from protocols.measurement.readings import NodeEntry
 from tests.support.measurement_spot import (
     LEFT,
     LEFT_OWNER,
@@ -268,7 +282,7 @@ class Client:
         statistics = self.spot.plugin.decider.statistics
         for owner in owners:
             statistics.read(Want(cpu(owner), 1.0), max_age_s)
-        self.along.ask({NodeId(owner): [Want(cpu(owner), 1.0)] for owner in owners}, max_age_s)
+        self.along.ask({NodeId(owner): [Want(cpu(owner), 1.0)] for owner in owners}, max_age_s, QuestionWay.TREE)
         asked = [(to, message) for to, message in self.host.take_sent() if isinstance(message, ReadAlong)]
         self.to = {to.id for to, _ in asked}
         self.numbers = {message.number for _, message in asked}
@@ -307,7 +321,7 @@ def test_a_reader_in_no_tree_asks_the_owners() -> None:
     spot = Spot(is_root=True, me=READER)
     direct: list[NodeId] = []
     spot.plugin.along.direct = direct.extend
-    spot.plugin.along.ask({NodeId(STRANGER): [Want(cpu(STRANGER), 1.0)]}, 8.0)
+    spot.plugin.along.ask({NodeId(STRANGER): [Want(cpu(STRANGER), 1.0)]}, 8.0, QuestionWay.TREE)
     assert direct == [NodeId(STRANGER)]
     assert not spot.host.take_sent() and not [name for name, _ in spot.host.timers if name == "along"]
 
@@ -352,17 +366,132 @@ def test_many_values_are_asked_for_in_several_questions() -> None:
     assert len(client.direct) == READ_MAX + 1
 
 
-def test_it_is_cheaper_over_t_if_it_was_so_the_last_time_and_tried_again_now_and_then() -> None:
-    client = Client([])
-    statistics = client.spot.plugin.decider.statistics
-    wants = {NodeId(owner): [Want(cpu(owner), 1.0)] for owner in range(50, 50 + FEW_OWNERS + 1)}
-    assert client.along.is_cheaper(wants), "nobody knows yet"
-    assert not client.along.is_cheaper(dict(list(wants.items())[1:])), "they are few"
-    for [want] in wants.values():
-        statistics.read(want, 8.0)
-        statistics.paid(want.measurement, 1.5 / TREE_WEIGHT, 0.0)
-    assert client.along.is_cheaper(wants)
-    for [want] in wants.values():
-        statistics.paid(want.measurement, 2.5, 0.0)
-    tried = [client.along.is_cheaper(wants) for _ in range(2 * EXPLORE)]
-    assert sum(tried) == 2
+# Over T_app, where a tag makes regions
+
+
+def regional(spot: Spot, *, lost: Sequence[NodeId] = ()) -> list[NodeId]:
+    """Let a node know that some others have one value of the tag, and which: the first one is their head."""
+    directory, members = spot.plugin.directory, [NodeId(LEFT_OWNER), NodeId(RIGHT_OWNER), NodeId(STRANGER)]
+    directory._nodes = {node: (peer(node), NodeEntry(node, "", {}, ())) for node in members}
+    directory.regions = dict.fromkeys(members, "web")
+    for node in lost:
+        directory.lost(node)
+    return by_value("web", members)
+
+
+def test_a_question_goes_up_a_few_hops_then_to_the_head_for_all_owners_with_its_value() -> None:
+    spot, everybody = Spot(), {LEFT_OWNER, RIGHT_OWNER, STRANGER}
+    [head, *_] = regional(spot)
+    path = [READER, *range(1000, 1000 + UP_HOPS)]
+    for hops in range(1, UP_HOPS):
+        branches, answers = spot.deliver(question(sorted(everybody), path[:hops]), peer(path[hops - 1]))
+        assert branches == {PARENT.id: everybody} and not answers
+    branches, _ = spot.deliver(question([*sorted(everybody), LEFT], path[:UP_HOPS]), peer(path[UP_HOPS - 1]))
+    assert branches == {head: everybody, NodeId(LEFT): {LEFT}}, "who has no tag is found over T"
+    root = Spot(is_root=True)
+    regional(root)
+    assert root.deliver(question(sorted(everybody)), peer(READER))[0] == {head: everybody}
+
+
+def test_the_head_asks_the_owners_themselves() -> None:
+    [head, *others] = regional(Spot())
+    spot = Spot(me=int(head))
+    regional(spot)
+    owners = [int(owner) for owner in others]
+    branches, [answer] = spot.deliver(question([int(head), *owners]), peer(READER))
+    assert branches == {owner: {int(owner)} for owner in others}
+    assert [each.measurement for each in answer.missing] == [cpu(int(head))], "it has no value itself"
+
+
+def test_a_head_that_was_not_to_be_reached_is_none_for_a_while() -> None:
+    spot = Spot(is_root=True)
+    head, second, third = regional(spot, lost=regional(spot)[:1])
+    asked = question([LEFT_OWNER, RIGHT_OWNER, STRANGER])
+    assert set(spot.deliver(asked, peer(READER))[0]) == {second}
+    spot.plugin.peer_down(peer(second), "silent")
+    assert set(spot.deliver(asked, peer(READER))[0]) == {third}
+    spot.host.time_s += LOST_S
+    assert set(spot.deliver(asked, peer(READER))[0]) == {head}
+
+
+# Which way a question goes
+
+
+class Transcript:
+    """What a chooser says, a question a second, where each way has a cost: what it says how often on end."""
+
+    def __init__(self, trial_s: float) -> None:
+        self.chooser, self.now = WayChooser(trial_s), 0.0
+
+    def play(self, seconds: int, ways: Sequence[QuestionWay], **costs: float) -> list[tuple[str, int]]:
+        runs: list[tuple[str, int]] = []
+        for _ in range(seconds):
+            way = self.chooser.choose(ways, self.now)
+            name = "OWNERS" if way is None else way.name
+            if way is not None:
+                self.chooser.paid(way, costs[name])
+            before = runs.pop() if runs and runs[-1][0] == name else (name, 0)
+            runs.append((name, before[1] + 1))
+            self.now += 1.0
+        return runs
+
+
+def test_each_way_is_tried_for_a_while_and_then_the_cheapest_goes_on_until_another_trial() -> None:
+    played = Transcript(4.0)
+    both = list(QuestionWay)
+    assert played.play(4 + 4 + 64, both, TREE=0.5, SQUARES=0.4) == [("TREE", 4), ("SQUARES", 4 + 64)]
+    assert played.play(4 + 64, both, TREE=0.2, SQUARES=0.4) == [("TREE", 4 + 64)], "it has become the cheaper one"
+    assert played.play(4 + 64, both, TREE=0.2, SQUARES=0.6) == [("SQUARES", 4), ("TREE", 64)]
+
+
+def test_owners_are_asked_where_no_way_is_cheaper_and_each_way_is_tried_in_its_turn() -> None:
+    played = Transcript(4.0)
+    rounds = [("OWNERS", 64), ("TREE", 4), ("OWNERS", 64), ("SQUARES", 4)]
+    assert played.play(8 + 2 * 136, list(QuestionWay), TREE=1.5, SQUARES=3.0) == [
+        ("TREE", 4),
+        ("SQUARES", 4),
+        *rounds,
+        *rounds,
+    ]
+
+
+def test_a_way_that_becomes_dear_is_left_at_once() -> None:
+    played = Transcript(4.0)
+    assert played.play(10, [QuestionWay.TREE], TREE=0.5) == [("TREE", 10)]
+    assert played.play(10, [QuestionWay.TREE], TREE=2.0) == [("TREE", 2), ("OWNERS", 8)]
+
+
+def test_squares_are_tried_once_it_is_known_where_nodes_are() -> None:
+    played = Transcript(4.0)
+    assert played.play(10, [QuestionWay.TREE], TREE=0.5) == [("TREE", 10)]
+    assert played.play(10, list(QuestionWay), TREE=0.5, SQUARES=0.25) == [("SQUARES", 10)]
+
+
+def test_a_reader_that_asks_seldom_tries_a_way_with_one_question() -> None:
+    played = Transcript(0.5)
+    expected = [("TREE", 1), ("SQUARES", 1), ("OWNERS", EXPLORE), ("TREE", 1), ("OWNERS", EXPLORE)]
+    assert played.play(3 + 2 * EXPLORE, list(QuestionWay), TREE=1.5, SQUARES=3.0) == expected
+
+
+@pytest.mark.parametrize(
+    ("placing", "way"), [("owners", None), ("tree", QuestionWay.TREE), ("squares", QuestionWay.SQUARES)]
+)
+def test_an_operator_has_the_last_word(placing: str, way: QuestionWay | None) -> None:
+    spot = Spot(placing="tree")
+    config = MeasurementConfig.model_validate({"placing": placing})
+    along = ReadsAlong(spot.host, config, spot.plugin.caching, spot.plugin.along._tree, *[None] * 5)  # type: ignore[arg-type]  # they are not needed
+    assert along.choose({NodeId(LEFT_OWNER): [Want(cpu(LEFT_OWNER), 1.0)]}) is way
+
+
+def test_the_owners_of_a_few_values_are_asked_and_what_a_question_has_cost_counts() -> None:
+    spot = Spot(me=READER, placing="auto")
+    along, wants = spot.plugin.along, {NodeId(owner): [Want(cpu(owner), 1.0)] for owner in range(50, 51 + FEW_OWNERS)}
+    assert along.choose(dict(list(wants.items())[1:])) is None, "they are few"
+    assert along.choose(wants) is QuestionWay.TREE, "it is not known yet where nodes are"
+    along.ask(wants, 8.0, QuestionWay.TREE)
+    [question] = [message for _, message in spot.host.take_sent() if isinstance(message, ReadAlong)]
+    values = tuple(value(owner) for owner in range(50, 50 + FEW_OWNERS))
+    answer = AlongRead(question.number, 0.5, values, (0.0,) * FEW_OWNERS, (NotRead(cpu(54), ""),))
+    spot.host.deliver(answer, PARENT)
+    paid = TREE_WEIGHT * 0.5 * FEW_OWNERS + DIRECT_COST
+    assert along.chooser.costs == {QuestionWay.TREE: pytest.approx(paid / (DIRECT_COST * (FEW_OWNERS + 1)))}

@@ -12,7 +12,7 @@ from peerd.lib.proof_ends import HEAD_BYTES, SeenEnds, end_of, is_short, mark_of
 from peerd.messages import Message, encode_body
 from peerd.testing.host import FakeHost, peer
 from protocols.measurement.guarantee.words import Want
-from protocols.measurement.placing.messages import AlongRead, AlongWant, ReadAlong, SpliceIn
+from protocols.measurement.placing.messages import AlongRead, AlongWant, QuestionWay, ReadAlong, SpliceIn
 from protocols.measurement.placing.splicing import statement as splice_statement
 from tests.support.measurement_spot import (
     LEFT,
@@ -152,7 +152,7 @@ def test_a_reader_sends_its_certificate_until_it_has_an_answer() -> None:
         spot.plugin.decider.statistics.read(want, 8.0)
     forms = []
     for source in (LEFT, RIGHT, LEFT):
-        spot.plugin.along.ask(wants, 8.0)
+        spot.plugin.along.ask(wants, 8.0, QuestionWay.TREE)
         asked = questions(spot)
         forms.append([is_short(asked[NodeId(branch)].proof) for branch in (LEFT, RIGHT)])
         owner = LEFT_OWNER if source == LEFT else RIGHT_OWNER

@@ -166,3 +166,23 @@ def test_the_nodes_within_a_round_trip_of_a_point() -> None:
     found = set(SquareMap(ring).region(centre, 60.0))
     assert found == {node for node, spot in ring.items() if spot.rtt_ms(centre) <= 60.0}
     assert 0 < len(found) < 100
+
+
+@given(rings)
+@settings(max_examples=20)
+def test_owners_with_the_same_value_of_a_tag_share_one_candidate_in_a_square_wherever_they_are(
+    ring: dict[NodeId, Spot],
+) -> None:
+    plain, regions = SquareMap(ring), dict.fromkeys(list(ring)[::2], "web")
+    tagged = SquareMap(ring, regions)
+    chosen: dict[Square, set[NodeId]] = {}
+    for owner in ring:
+        found = tagged.sibling_candidates(owner)
+        assert found.keys() == plain.sibling_candidates(owner).keys()
+        if owner not in regions:
+            assert found == plain.sibling_candidates(owner), "who has no tag, has its own candidates"
+            continue
+        for square, candidate in found.items():
+            assert square_of(ring[candidate], square.order) == square
+            chosen.setdefault(square, set()).add(candidate)
+    assert all(len(candidates) == 1 for candidates in chosen.values())

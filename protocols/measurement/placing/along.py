@@ -1,12 +1,15 @@
-"""READ over T (section 4.2.2): one question for many values, which splits where their owners are below different nodes.
+"""READ over T (section 4.2.2) or by way of squares (section 3.4): one question for many values, which splits where
+their owners are beyond different nodes.
 
 Each node that owns some of them, or caches them well enough, answers the reader itself. What nobody has answered, or is
-where T does not lead, the reader asks of the owners.
+where the way does not lead, the reader asks of the owners.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property, partial
 from typing import TYPE_CHECKING, Final, NamedTuple, TypeVar
 
 from msgspec.structs import replace
@@ -17,13 +20,15 @@ from peerd.ids import NodeId
 from peerd.lib.leases import at_most
 from peerd.lib.proof_ends import SeenEnds, is_short, shortened
 from peerd.messages import Message, PeerRef, encode_body
+from protocols.measurement.config import MeasurementConfig
+from protocols.measurement.directory import Directory
 from protocols.measurement.guarantee.caching import Caching
 from protocols.measurement.guarantee.messages import PATH_MAX
 from protocols.measurement.guarantee.words import Known, Measurement, Want
 from protocols.measurement.messages import READ_MAX, NotRead, ReadValue
-from protocols.measurement.placing.messages import COST_MAX, AlongRead, AlongWant, ReadAlong, SpliceIn
+from protocols.measurement.placing.messages import COST_MAX, AlongRead, AlongWant, QuestionWay, ReadAlong, SpliceIn
 from protocols.measurement.placing.statistics import Statistics
-from protocols.measurement.placing.tree import RouteTree
+from protocols.measurement.placing.tree import TreeRoutes
 
 if TYPE_CHECKING:
     from protocols.measurement.placing.candidates import SquareRoutes
@@ -38,7 +43,15 @@ TREE_WEIGHT: Final = 2.0
 """A message over T counts as so many. In a ring of 40 nodes it has three times the bytes of one to or from an owner,
 with its way, its reader and the signature (216 and 72): twice with the headers of TLS, TCP and IP, some 74 bytes."""
 EXPLORE: Final = 16
-"""Every so many questions that are cheaper otherwise, T is tried again: somebody may cache by now."""
+"""A trial of another way has one of so many questions: somebody may cache by now."""
+TRIAL: Final = 8
+"""Decisions of what to cache while a way is tried."""
+LEARNT: Final = 0.25
+"""The share of the last question in what a way costs: one that is lost does not end it."""
+WORTH: Final = 0.9
+"""A way that costs more than this, in multiples of asking the owners, is not worth that it is longer."""
+CHOSEN: Final = {"owners": None, "tree": QuestionWay.TREE, "squares": QuestionWay.SQUARES}
+"""The way of all questions, by ``placing``."""
 OWNERS_MAX: Final = 16_384
 """Of so many owners a reader remembers that the way to them knows its certificate; then it begins anew."""
 _LATE: Final = "along"
@@ -108,9 +121,51 @@ class FoundAlong(NamedTuple):
     messages: int
 
 
-class _Asked(NamedTuple):
+@dataclass(slots=True)
+class _Asked:
     wants: dict[Measurement, Want]
     at: float
+    way: QuestionWay
+    owners: int
+    cost: float = 0.0
+
+
+class WayChooser:
+    """Which way a reader's questions go, by what they have cost it lately, in multiples of asking the owners. Pure.
+
+    A way is tried for a while, not with one question: caches come to be where questions go again and again.
+    """
+
+    def __init__(self, trial_s: float) -> None:
+        self._trial_s = trial_s
+        self.costs: dict[QuestionWay, float] = {}
+        self._tried: dict[QuestionWay, float] = {}
+        """When the last trial of a way ends, or has ended; the trial under way is the last."""
+        self._in_trial = self._since = 0
+        """Questions of the last trial, and after it."""
+
+    def choose(self, ways: Sequence[QuestionWay], now: float) -> QuestionWay | None:
+        """One of these; ``None``: owners are asked."""
+        latest = max(self._tried, key=self._tried.__getitem__, default=None)
+        if latest is not None and now < self._tried[latest]:
+            self._in_trial += 1
+            return latest
+        best = min(self.costs, key=self.costs.__getitem__, default=None)
+        best = None if best is None or self.costs[best] > WORTH else best
+        new = [way for way in ways if way not in self._tried]
+        if not new and self._since >= EXPLORE * self._in_trial:
+            new = sorted(self._tried.keys() - {best}, key=self._tried.__getitem__)
+        if new:
+            self._tried[new[0]] = now + self._trial_s
+            self._in_trial, self._since = 1, 0
+            return new[0]
+        self._since += 1
+        return best
+
+    def paid(self, way: QuestionWay, cost: float) -> None:
+        """A question that went this way has cost so much."""
+        before = self.costs.get(way, cost)
+        self.costs[way] = before + LEARNT * (cost - before)
 
 
 class ReadsAlong(Part):
@@ -120,56 +175,67 @@ class ReadsAlong(Part):
     def __init__(
         self,
         host: Host,
+        config: MeasurementConfig,
         caching: Caching,
-        ways: RouteTree | SquareRoutes,
+        tree: TreeRoutes,
+        directory: Directory,
         statistics: Statistics,
         proofs: WayProofs,
         send: Callable[[PeerRef, Message], None],
         updates_of: Callable[[str, float], float],
     ) -> None:
-        self._host, self._caching, self._ways, self._statistics = host, caching, ways, statistics
+        self._host, self._config, self._caching, self._statistics = host, config, caching, statistics
+        self._tree, self._directory = tree, directory
+        self.chooser = WayChooser(TRIAL * config.decide_interval)
         self._proofs, self._send, self._updates_of = proofs, send, updates_of
         self.found: Callable[[Sequence[FoundAlong]], None] = lambda found: None
         self.direct: Callable[[Mapping[NodeId, list[Want]]], None] = lambda wants: None
         self._asked: dict[int, _Asked] = {}
         self._answered_of: set[NodeId] = set()
         """Owners of which this node has had an answer over T."""
-        self._since_explored = 0
+
+    @cached_property
+    def squares(self) -> SquareRoutes:
+        """The other way beside T, which many nodes never need."""
+        from protocols.measurement.placing.candidates import SquareRoutes
+
+        return SquareRoutes(self._host, self._directory)
+
+    def _routes(self, way: QuestionWay) -> TreeRoutes | SquareRoutes:
+        return self.squares if way is QuestionWay.SQUARES else self._tree
 
     # As a reader
 
-    def is_cheaper(self, wants: Mapping[NodeId, Sequence[Want]]) -> bool:
-        """Whether these cost fewer messages over T than to ask each owner, by what they cost the last time."""
+    def choose(self, wants: Mapping[NodeId, Sequence[Want]]) -> QuestionWay | None:
+        """Which way these are asked; ``None``: of their owners."""
+        if self._config.placing != "auto":
+            return CHOSEN[self._config.placing]
         if len(wants) <= FEW_OWNERS:
-            return False
-        costs = [self._statistics.known(want.measurement)[0] for some in wants.values() for want in some]
-        if 0.0 in costs or TREE_WEIGHT * sum(costs) < DIRECT_COST * len(wants):
-            return True
-        self._since_explored += 1
-        return self._since_explored % EXPLORE == 0
+            return None
+        is_placed = self._host.id in self._directory.spots
+        return self.chooser.choose(list(QuestionWay) if is_placed else [QuestionWay.TREE], self._host.now())
 
-    def ask(self, missing: Mapping[NodeId, Sequence[Want]], max_age_s: float) -> None:
-        """Ask over T."""
+    def ask(self, missing: Mapping[NodeId, Sequence[Want]], max_age_s: float, way: QuestionWay) -> None:
+        """Ask on this way."""
         wants = [want for some in missing.values() for want in some]
-        wants.sort(key=self._way)  # so that questions that have to be cut go to few nodes each
         me, now = self._host.peer, self._host.now()
+        first_hop = partial(self._routes(way).branch, path=(me.id,))
+        # Sorted, so that questions that have to be cut go to few nodes each.
+        wants.sort(key=lambda want: 0 if (peer := first_hop(want.measurement.owner)) is None else peer.id)
         for first in range(0, len(wants), READ_MAX):
             some = wants[first : first + READ_MAX]
             number = self._host.rng.getrandbits(63)
-            self._asked[number] = _Asked({want.measurement: want for want in some}, now)
+            owners = len({want.measurement.owner for want in some})
+            self._asked[number] = _Asked({want.measurement: want for want in some}, now, way, owners)
             self._host.set_timer(_LATE, ANSWER_S, number)
             along = [AlongWant(want.measurement, want.half_width, *self._paid(want.measurement)) for want in some]
-            question = ReadAlong(me, number, max_age_s, tuple(along), (me.id,), 0.0, b"")
+            question = ReadAlong(me, number, max_age_s, tuple(along), (me.id,), 0.0, b"", way is QuestionWay.SQUARES)
             nowhere = self._go_on(self._proofs.signed(question, statement(question)), along, None)
             self._not_along(number, [want.measurement for want in nowhere])
 
     def _paid(self, measurement: Measurement) -> tuple[float, float]:
         """What this reader itself has paid: what others say that they have, who pass here, is not."""
         return self._statistics.known(measurement) if measurement.owner in self._answered_of else (0.0, 0.0)
-
-    def _way(self, want: Want) -> int:
-        peer = self._ways.branch(want.measurement.owner, None)
-        return 0 if peer is None else peer.id
 
     @handles(AlongRead)
     def _on_answer(self, answer: AlongRead, source: PeerRef) -> None:
@@ -181,9 +247,10 @@ class ReadsAlong(Part):
         found: list[FoundAlong] = []
         missing = [each.measurement for each in answer.missing]
         messages = round(answer.cost * len(answer.values))
+        asked.cost += TREE_WEIGHT * answer.cost * (len(answer.values) or 1)
         for value, updates_s in zip(answer.values, answer.updates, strict=True):
             want = asked.wants.get(value.measurement)
-            if want is None or not self._ways.may_answer(source.id, value.measurement.owner):
+            if want is None or not self._routes(asked.way).may_answer(source.id, value.measurement.owner):
                 continue
             if not (value.claim.interval.is_within(want.half_width) or source.id == value.measurement.owner):
                 missing.append(value.measurement)
@@ -208,7 +275,9 @@ class ReadsAlong(Part):
             want = asked.wants.pop(measurement, None)
             if want is not None:
                 direct.setdefault(measurement.owner, []).append(want)
+        asked.cost += DIRECT_COST * len(direct)
         if not asked.wants:
+            self.chooser.paid(asked.way, asked.cost / (DIRECT_COST * asked.owners))
             self._host.cancel_timer(_LATE, number)
             del self._asked[number]
         if direct:
@@ -261,9 +330,9 @@ class ReadsAlong(Part):
     def _go_on(self, question: ReadAlong, wants: Iterable[AlongWant], came_from: NodeId | None) -> list[AlongWant]:
         """Split the question over T; returns what leads nowhere."""
         branches: dict[PeerRef, list[AlongWant]] = {}
-        nowhere = []
+        nowhere, routes = [], self._routes(QuestionWay(question.is_by_squares))
         for want in wants:
-            peer = self._ways.branch(want.measurement.owner, came_from)
+            peer = routes.branch(want.measurement.owner, question.path)
             if peer is None or peer.id in question.path:
                 nowhere.append(want)
             else:

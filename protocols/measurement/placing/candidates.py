@@ -7,16 +7,13 @@ caches, it decides itself (section 4.2.5); the owner provides, as in chapter 2.
 
 from __future__ import annotations
 
-from typing import Final
+from collections.abc import Sequence
 
 from peerd.api import Host
 from peerd.ids import NodeId
 from peerd.messages import PeerRef
 from protocols.measurement.directory import Directory
 from protocols.measurement.placing.locator import SquareMap
-
-LOST_S: Final = 60.0
-"""So long is a node that was not to be reached asked for nothing by way of others, and no candidate."""
 
 
 class SquareRoutes:
@@ -25,18 +22,19 @@ class SquareRoutes:
     def __init__(self, host: Host, directory: Directory) -> None:
         self._host, self._directory = host, directory
         self._map = SquareMap({})
-        self._lost: dict[NodeId, float] = {}
 
     @property
     def map(self) -> SquareMap:
         """Where nodes are now."""
-        if self._map.spots is not self._directory.spots:
-            self._map = SquareMap(self._directory.spots)
+        spots, regions = self._directory.spots, self._directory.regions
+        if self._map.spots is not spots or self._map.regions is not regions:
+            self._map = SquareMap(spots, regions)
         return self._map
 
-    def branch(self, owner: NodeId, came_from: NodeId | None) -> PeerRef | None:
-        """Where a question about an owner goes on; ``None``: the reader is to ask the owner itself."""
-        if came_from is None:
+    def branch(self, owner: NodeId, path: Sequence[NodeId]) -> PeerRef | None:
+        """Where a question about an owner goes on, by the nodes that had it, this one the last; ``None``: the reader is
+        to ask the owner itself."""
+        if len(path) == 1:
             candidate = self._candidate(owner)
             return None if candidate is None else self._directory.peer(candidate)
         peer = self._directory.peer(owner)
@@ -45,15 +43,10 @@ class SquareRoutes:
         return peer
 
     def _candidate(self, owner: NodeId) -> NodeId | None:
-        candidate, now = self.map.closest_candidate(self._host.id, owner), self._host.now()
-        is_lost = any(self._lost.get(node, now) > now for node in (owner, candidate) if node is not None)
+        candidate = self.map.closest_candidate(self._host.id, owner)
+        is_lost = any(self._directory.is_lost(node) for node in (owner, candidate) if node is not None)
         return None if is_lost or candidate == self._host.id else candidate
 
     def may_answer(self, node: NodeId, owner: NodeId) -> bool:
         """Whether a node was asked about that owner, or is it."""
         return node in (owner, self._candidate(owner))
-
-    def lost(self, node: NodeId) -> None:
-        """It was not to be reached."""
-        now = self._host.now()
-        self._lost = {each: until for each, until in self._lost.items() if until > now} | {node: now + LOST_S}

@@ -10,9 +10,11 @@ from __future__ import annotations
 import hashlib
 from bisect import bisect_left, insort
 from collections.abc import Iterator, Mapping
+from types import MappingProxyType
 from typing import Final, NamedTuple
 
 from peerd.ids import NodeId, id_to_bytes
+from protocols.measurement.directory import by_value
 from protocols.measurement.placing.squares import ORDERS, Spot, Square, common_order, square_of
 
 NEAREST: Final = 4
@@ -39,12 +41,15 @@ def _hash(*parts: bytes) -> int:
 class SquareMap:
     """Where nodes are, all of them that are known and have said it."""
 
-    def __init__(self, spots: Mapping[NodeId, Spot]) -> None:
+    def __init__(self, spots: Mapping[NodeId, Spot], regions: Mapping[NodeId, str] = MappingProxyType({})) -> None:
         self.spots = spots
         """The paper's get_coords."""
+        self.regions = regions
+        """Of owners whose regions are those of a tag, its value: those with the same one share candidates (section
+        5.2)."""
         self._inside: dict[Square, list[NodeId]] = {}
         self._mapped: dict[Square, list[MappedNode]] = {}
-        self._chosen: dict[tuple[Square, NodeId], NodeId | None] = {}
+        self._chosen: dict[tuple[Square, NodeId | str], NodeId | None] = {}
         for node, spot in spots.items():
             for order in range(1, ORDERS):
                 self._inside.setdefault(square_of(spot, order), []).append(node)
@@ -77,10 +82,16 @@ class SquareMap:
 
     def candidate(self, square: Square, owner: NodeId) -> NodeId | None:
         """The cache locator function: of a sibling square of the owner, the node that is to cache for it."""
-        if (square, owner) not in self._chosen:
-            near = self._nearest(square, self.spots[owner])
-            self._chosen[square, owner] = near[_hash(id_to_bytes(owner)) % len(near)] if near else None
-        return self._chosen[square, owner]
+        region = self.regions.get(owner, owner)
+        if (square, region) not in self._chosen:
+            self._chosen[square, region] = self._choose(square, region)
+        return self._chosen[square, region]
+
+    def _choose(self, square: Square, region: NodeId | str) -> NodeId | None:
+        if isinstance(region, str):
+            return next(iter(by_value(region, self._inside.get(square, ()))), None)
+        near = self._nearest(square, self.spots[region])
+        return near[_hash(id_to_bytes(region)) % len(near)] if near else None
 
     def _nearest(self, square: Square, spot: Spot) -> list[NodeId]:
         """The k nodes that are mapped nearest to a place. In order of x, so that those far away are not looked at."""

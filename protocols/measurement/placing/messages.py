@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from enum import IntEnum
 from typing import Annotated, Final
 
 from msgspec import Meta
@@ -22,6 +23,13 @@ COST_MAX: Final = 1e6
 """More is not said."""
 Cost = Annotated[float, Meta(ge=0.0, le=COST_MAX)]
 """Messages, or a share of one."""
+
+
+class QuestionWay(IntEnum):
+    """Which way a question goes from node to node."""
+
+    TREE = 0
+    SQUARES = 1
 
 
 @message(0x0420, bytes_max=40 * KIB)
@@ -54,7 +62,7 @@ AlongWants = Annotated[tuple[AlongWant, ...], Meta(min_length=1, max_length=READ
 
 @message(0x0421, bytes_max=16 * KIB)
 class ReadAlong(Message):
-    """READ (section 4.2.2): over T to whoever owns these or caches them; each answers the reader itself.
+    """READ (section 4.2.2): over T or by squares to whoever owns these or caches them; each answers the reader itself.
 
     ``number``: of this question at its reader, who has signed it (`placing.along.statement`), so that nobody has
     answers sent to others. ``proof``: whole, or with a mark in place of its end (`peerd.lib.proof_ends`); who does not
@@ -69,6 +77,7 @@ class ReadAlong(Message):
     path: Path
     cost: Cost
     proof: Proof
+    is_by_squares: bool = False
 
 
 @message(0x0422, bytes_max=64 * KIB)

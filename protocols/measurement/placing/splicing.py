@@ -27,7 +27,7 @@ from protocols.measurement.messages import READ_MAX
 from protocols.measurement.placing.along import WayProofs
 from protocols.measurement.placing.messages import AlongWant, MoveCaches, MovedCache, SpliceIn
 from protocols.measurement.placing.statistics import SeenCache, Statistics
-from protocols.measurement.placing.tree import RouteTree
+from protocols.measurement.placing.tree import TreeRoutes
 
 ANSWER_S: Final = 3.0
 """A SPLICE_IN that nobody has answered by then is sent again, and after `TRIES` the owner is asked to provide."""
@@ -57,7 +57,7 @@ class Splicing(Part):
         self,
         host: Host,
         caching: Caching,
-        tree: RouteTree,
+        routes: TreeRoutes,
         statistics: Statistics,
         proofs: WayProofs,
         carry_out: Callable[[Iterable[Effect]], None],
@@ -66,7 +66,7 @@ class Splicing(Part):
         peer_of: Callable[[NodeId], PeerRef | None],
         renew_s: float,
     ) -> None:
-        self._host, self._caching, self._tree, self._peer_of = host, caching, tree, peer_of
+        self._host, self._caching, self._routes, self._peer_of = host, caching, routes, peer_of
         self._statistics, self._proofs, self._carry_out = statistics, proofs, carry_out
         self._send, self._know, self._renew_s = send, know, renew_s
         self._open: dict[int, tuple[dict[Measurement, Want], float, int]] = {}
@@ -126,7 +126,7 @@ class Splicing(Part):
         branches: dict[PeerRef, list[AlongWant]] = {}
         for want in wants:
             owner = want.measurement.owner
-            peer = self._tree.branch(owner, came_from) or self._peer_of(owner)
+            peer = self._routes.branch(owner, question.path) or self._peer_of(owner)
             if peer is not None and peer.id not in question.path:
                 branches.setdefault(peer, []).append(want)
         for peer, some in branches.items():

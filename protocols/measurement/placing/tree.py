@@ -7,7 +7,7 @@ a while, a question goes a longer way, or comes to an end and is asked of the ow
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -15,6 +15,7 @@ from peerd.api import Host, Part, handles, on_timer
 from peerd.errors import ProtocolError, Unavailable
 from peerd.ids import NodeId, key_of
 from peerd.messages import PeerRef
+from protocols.measurement.directory import Directory, by_value
 from protocols.measurement.placing.messages import Subtree
 from protocols.measurement.placing.subtree import SubtreeFilter, joined
 
@@ -28,6 +29,8 @@ LOOK_S: Final = 15.0
 SOON_S: Final = 1.0
 """Changes below are told together, at most so often."""
 CHILDREN_MAX: Final = 4096
+UP_HOPS: Final = 2
+"""A question about owners of a region that a tag makes goes so far up T, where readers near each other meet."""
 _SAY: Final = "subtree"
 _SOON: Final = "subtree_soon"
 
@@ -70,7 +73,7 @@ class RouteTree(Part):
         filters = (child.below for child in self._children.values())
         return joined(self._host.id, filters, self._host.estimated_ring_size())
 
-    def branch(self, owner: NodeId, came_from: NodeId | None) -> PeerRef | None:
+    def branch(self, owner: NodeId, came_from: NodeId | None = None) -> PeerRef | None:
         """Where a question about an owner goes on, one that came from that node; ``None``: nobody beyond is known to
         have it (section 4.2.2).
 
@@ -91,10 +94,6 @@ class RouteTree(Part):
             return node
         blooms = (node for node, child in self._children.items() if child.below.size and owner in child.below)
         return next(blooms, None)
-
-    def may_answer(self, node: NodeId, owner: NodeId) -> bool:
-        """Anybody on the way may cache."""
-        return True
 
     # Who is below
 
@@ -172,3 +171,44 @@ class RouteTree(Part):
             self._named = None
             self._soon()
         self._find_parent()
+
+
+class TreeRoutes:
+    """The ways of questions over T; where regions are those of a tag, up T and on over T_app (section 5.2).
+
+    In T_app all nodes with one value of the tag are below one of them, its *head*. Each node that knows the others can
+    tell who that is, so T_app needs no ring of its own and no message.
+    """
+
+    def __init__(self, tree: RouteTree, directory: Directory) -> None:
+        self._tree, self._directory = tree, directory
+        self._regions: Mapping[NodeId, str] = {}
+        self._members: dict[str, list[NodeId]] = {}
+
+    def branch(self, owner: NodeId, path: Sequence[NodeId]) -> PeerRef | None:
+        """Where a question about an owner goes on, by the nodes that had it, this one the last; ``None``: nobody beyond
+        is known to have it."""
+        head = self._head(owner)
+        if head is None:
+            return self._tree.branch(owner, *path[-2:-1])
+        if head in path:
+            return self._directory.peer(owner)
+        up = self._tree.parent() if len(path) <= UP_HOPS else None
+        return up or self._directory.peer(head)
+
+    def _head(self, owner: NodeId) -> NodeId | None:
+        """Of the nodes with the same value as an owner, the first that is not lost."""
+        directory = self._directory
+        if self._regions is not directory.regions:
+            self._regions, self._members = directory.regions, {}
+        if (value := self._regions.get(owner)) is None:
+            if directory.has_regions and directory.peer(owner) is None:  # it has no clients, and learns who there is
+                directory.refreshed(lambda: None)
+            return None
+        if value not in self._members:
+            self._members[value] = by_value(value, (node for node, its in self._regions.items() if its == value))
+        return next((node for node in self._members[value] if not directory.is_lost(node)), None)
+
+    def may_answer(self, node: NodeId, owner: NodeId) -> bool:
+        """Anybody on the way may cache."""
+        return True

@@ -37,7 +37,8 @@ def topology() -> str:
 WAY: Final = Column(
     "way",
     "way",
-    "naive: owners are asked. scrape: of all nodes. alone: who asks caches. squares: by coordinates. tree: by routes",
+    "naive: owners are asked. scrape: of all nodes. alone: who asks caches. squares: by coordinates. tree: by routes. "
+    "by tag: whichever has the tag of the owners",
 )
 CACHE: Final = Column("cache", "cache", "values that a node caches at most; 0: none")
 WORKLOAD: Final = Column(
@@ -266,6 +267,14 @@ FIGURES: Final = {
         (WAY, CACHE, *TRAFFIC, *WARM, *BESIDE, *ANSWERS),
         charts.bars("rivals", "Total traffic, W1", charts.way),
         [*ways("naive", "alone", "squares", "tree"), *caches(0)],
+        seconds=480.0,
+    ),
+    "tags": CachingFigure(
+        "total traffic of far queriers of far owners that have a tag in common",
+        "section 5.2",
+        (WAY, *TRAFFIC, *WARM, *ANSWERS),
+        charts.bars("tags", "Total traffic, owners with a tag in common", charts.way),
+        ways("naive", "squares", "squares by tag", "tree", "tree by tag", workload="0,0,0,2"),
         seconds=480.0,
     ),
     "scraping": CachingFigure(

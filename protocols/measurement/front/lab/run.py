@@ -25,7 +25,7 @@ from peerd.sim.world import rare_collections
 from protocols.measurement.front.lab.counting import CACHING, Sent, by_message, difference, kinds, rates_row, sent
 from protocols.measurement.front.lab.optimum import RepeatedQuery
 from protocols.measurement.front.lab.series import RandomWalk
-from protocols.measurement.front.lab.ways import WAYS, settings_of
+from protocols.measurement.front.lab.ways import GROUP, WAYS, settings_of
 from protocols.measurement.front.lab.workload import QueryGroup, draw_groups
 from protocols.measurement.guarantee.words import Measurement, Want
 from protocols.measurement.placing.tree import ROOT_KEY
@@ -135,9 +135,20 @@ class Monitoring:
             plugin.decider._config = plugin.config.model_copy(update=room)
             plugin.put(VALUE, 0.0, TTL_S)
             plugin.readings.kept_max = 0
+        if WAYS[self.choice.way].region_tag:
+            self._tag()
         for group in self.groups:
             for querier in group.queriers:
                 plugin_at(self.simulation.nodes[querier]).directory.refreshed(_nothing, fresh_s=0.0)
+        self.simulation.run_for(FOUND_S)
+
+    def _tag(self) -> None:
+        """Give the owners of each group a tag of their own, and let all nodes say which they have."""
+        for number, group in enumerate(self.groups):
+            for owner in group.owners:
+                plugin = plugin_at(self.simulation.nodes[owner])
+                plugin.config = plugin.config.model_copy(update={"tags": {GROUP: str(number)}})
+                plugin.reconfigured()
         self.simulation.run_for(FOUND_S)
 
     def begin(self) -> None:

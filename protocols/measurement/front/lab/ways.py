@@ -21,6 +21,10 @@ CACHE_UPDATES: Final = 1000.0
 """Updates a second that a node may spend: more than any does, as the paper gives no limit."""
 
 
+GROUP: Final = "group"
+"""The tag of section 5.2, for which owners of one group have the same value."""
+
+
 class Way(Frozen):
     """One of them. ``caches``: whether nodes cache. ``scrapes``: clients ask all nodes, and not just for what they want
     to know."""
@@ -28,6 +32,7 @@ class Way(Frozen):
     placing: str
     caches: bool = True
     scrapes: bool = False
+    region_tag: str = ""
 
 
 WAYS: Final[Mapping[str, Way]] = {
@@ -36,16 +41,20 @@ WAYS: Final[Mapping[str, Way]] = {
     "alone": Way("owners"),
     "squares": Way("squares"),
     "tree": Way("tree"),
+    "squares by tag": Way("squares", region_tag=GROUP),
+    "tree by tag": Way("tree", region_tag=GROUP),
 }
 """naive: each owner is asked, each time. alone: the same, but whoever asks may cache what it asks for. squares: the
 paper's approach with coordinates (chapter 3). tree: that with the routes of the overlay (chapter 4); without room for
-caches it is what the paper calls no caching."""
+caches it is what the paper calls no caching. By tag: the owners of each group have a tag in common, by which caches are
+chosen (section 5.2)."""
 
 
 def settings_of(way: str) -> Row:
     """The settings of measurement queries on all nodes, but for the size of caches."""
     placing = {
         "placing": WAYS[way].placing,
+        "region_tag": WAYS[way].region_tag,
         "cache_updates": CACHE_UPDATES,
         "decide_interval": f"{DECIDE_S:g}s",
     }
