@@ -6,9 +6,10 @@ and out; here both count, so that a cache is not made that costs more than the r
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Hashable, Iterable
-from operator import itemgetter
-from typing import Final
+from operator import attrgetter, itemgetter
+from typing import Final, NamedTuple
 
 from protocols.measurement.guarantee.words import Measurement
 from protocols.measurement.placing.statistics import CacheCandidate
@@ -25,17 +26,37 @@ VouchedFor = Callable[[CacheCandidate], float]
 """Messages a second by which a value is kept vouched for: its share of what is said anyway to the same provider."""
 
 
-def benefit(candidate: CacheCandidate, vouching_s: float, share: float = 1.0) -> float:
+class _Weighed(NamedTuple):
+    """``need``: the least part of its group that has to be cached for it to be worth it. ``saved``: `benefit`."""
+
+    need: float
+    saved: float
+    candidate: CacheCandidate
+
+
+def benefit(candidate: CacheCandidate, vouching_s: float) -> float:
     """Messages that caching it saves, a second: B_read + B_update less what is sent to vouch for it.
 
     The paper takes all updates that the provider is rid of for saved. But this node sends them in its place, and gets
     one itself: all that is saved is that nobody has too many holders.
-
-    ``share``: of what is read together with it, this part is cached. A read of the rest takes the way that they have in
-    common all the same.
     """
-    read_s = candidate.reads_s * candidate.cost * share
+    read_s = candidate.reads_s * candidate.cost
     return read_s + RELIEF * candidate.below_s - candidate.updates_s - vouching_s
+
+
+def _weighed(candidate: CacheCandidate, vouching_s: float) -> _Weighed:
+    """A read of what is not cached of a group takes the way that they have in common all the same: so each value that
+    is saves no more than this part of what a read costs."""
+    saved, read_s = benefit(candidate, vouching_s), candidate.reads_s * candidate.cost
+    paid = read_s - saved + (0.0 if candidate.is_cached else SPLICE_MESSAGES / PAYS_WITHIN_S)
+    return _Weighed(paid / read_s if read_s else math.copysign(math.inf, paid), saved, candidate)
+
+
+def _worth(some: list[_Weighed], size: int) -> list[_Weighed]:
+    """As many of these as are worth it where only they are cached, of a group of ``size``."""
+    ordered = sorted(some, key=attrgetter("need"))
+    count = next((count for count in range(len(some), 0, -1) if ordered[count - 1].need < count / size), 0)
+    return ordered[:count]
 
 
 def decide(
@@ -46,40 +67,25 @@ def decide(
     Values that are read together are decided on together: the best groups come first, and of one for which there is
     not enough room only what pays for itself.
     """
-    groups: dict[Hashable, list[CacheCandidate]] = {}
-    for each in candidates:
-        groups.setdefault(each.group, []).append(each)
-    ranked: list[tuple[float, list[CacheCandidate], int]] = []
+    groups: dict[Hashable, list[_Weighed]] = {}
+    for candidate in candidates:
+        groups.setdefault(candidate.group, []).append(_weighed(candidate, vouched_for(candidate)))
+    ranked: list[tuple[float, list[_Weighed], int]] = []
     for group in groups.values():
-        if worth := _worth(group, len(group), vouched_for):
-            saved = sum(benefit(each, vouched_for(each)) for each in worth)
-            taken = sum(each.below_s / updates_max + 1.0 / max(1, values_max) for each in worth)
-            stays = STAYS if any(each.is_cached for each in worth) else 1.0
-            ranked.append((saved / taken * stays, worth, len(group)))
+        if worth := _worth(group, len(group)):
+            taken = sum(each.candidate.below_s / updates_max + 1.0 / max(1, values_max) for each in worth)
+            stays = STAYS if any(each.candidate.is_cached for each in worth) else 1.0
+            ranked.append((stays * sum(each.saved for each in worth) / taken, worth, len(group)))
     ranked.sort(key=itemgetter(0), reverse=True)
     chosen: dict[Measurement, CacheCandidate] = {}
     spent = 0.0
     for _, worth, size in ranked:
         values, updates_s, room = len(chosen), spent, []
-        for each in sorted(worth, key=lambda each: (each.is_cached, benefit(each, vouched_for(each))), reverse=True):
-            if values < values_max and updates_s + each.below_s <= updates_max:
-                values, updates_s = values + 1, updates_s + each.below_s
+        for each in sorted(worth, key=lambda each: (each.candidate.is_cached, each.saved), reverse=True):
+            if values < values_max and updates_s + each.candidate.below_s <= updates_max:
+                values, updates_s = values + 1, updates_s + each.candidate.below_s
                 room.append(each)
-        for each in _worth(room, size, vouched_for):
-            chosen[each.want.measurement] = each
-            spent += each.below_s
+        for each in _worth(room, size):
+            chosen[each.candidate.want.measurement] = each.candidate
+            spent += each.candidate.below_s
     return chosen
-
-
-def _worth(some: list[CacheCandidate], size: int, vouched_for: VouchedFor) -> list[CacheCandidate]:
-    """Those of a group of ``size`` that save something where only they are cached."""
-    while True:
-        share = len(some) / size
-        left = [each for each in some if benefit(each, vouched_for(each), share) > _least(each)]
-        if len(left) == len(some):
-            return left
-        some = left
-
-
-def _least(candidate: CacheCandidate) -> float:
-    return 0.0 if candidate.is_cached else SPLICE_MESSAGES / PAYS_WITHIN_S
