@@ -61,7 +61,6 @@ class ClientReads:
         within: Mapping[str, float],
         max_age_s: float,
         told: ReadTold,
-        client: str = "",
     ) -> None:
         """Tell all values of these names, of the nodes that are meant; an exception instead of what cannot be."""
 
@@ -75,6 +74,6 @@ class ClientReads:
                 else:  # what nobody measured a moment ago, somebody may measure by now
                     self._directory.refreshed(partial(known, is_newest=True), PARTLY_FRESH_S)
                 return
-            self._readings.read(wants, max_age_s, told, client)
+            self._readings.read(wants, max_age_s, told)
 
         self._directory.refreshed(known)

@@ -119,7 +119,6 @@ class Readings(Part):
         wants: Iterable[Want],
         max_age_s: float,
         told: Told,
-        client: str = "",
         *,
         is_thrifty: bool = False,
         is_counted: bool = True,
@@ -133,10 +132,10 @@ class Readings(Part):
         question, together = _Question(told, max_age_s, is_counted), object()
         missing: dict[NodeId, list[Want]] = {}
         wanted = list(wants)
-        known = [self._here(want, max_age_s, client) for want in wanted]
+        known = [self._here(want, max_age_s) for want in wanted]
         if None in known and not is_thrifty:  # the others are older when all is told, and may be too old by then
             young_s = max_age_s - min(ANSWER_S, max_age_s / 2)
-            known = [self._here(want, young_s, client) for want in wanted]
+            known = [self._here(want, young_s) for want in wanted]
         for want, here in zip(wanted, known, strict=True):
             is_foreign = is_counted and want.measurement.owner != self._host.id
             if is_foreign and here is None:
@@ -164,14 +163,14 @@ class Readings(Part):
 
     def has(self, measurement: Measurement, half_width: float, max_age_s: float) -> bool:
         """Whether a value is known here so well that it costs no message."""
-        return self._here(Want(measurement, half_width), max_age_s, "") is not None
+        return self._here(Want(measurement, half_width), max_age_s) is not None
 
-    def _here(self, want: Want, max_age_s: float, client: str) -> list[_Found | NoReading] | None:
+    def _here(self, want: Want, max_age_s: float) -> list[_Found | NoReading] | None:
         """What is known here, if it is good enough."""
         measurement, now = want.measurement, self._host.now()
         if measurement.owner == self._host.id:
             return [self._own(each) for each in self._of_name(measurement)]
-        answer = self._caching.read(measurement, now, client, max_age_s)
+        answer = self._caching.read(measurement, now, max_age_s)
         if answer is not None and not answer.is_stale and answer.claim.interval.is_within(want.half_width):
             return [_Found(measurement, Known(answer.claim, now - answer.age_s), answer.provider)]
         kept = self._kept.get(measurement)

@@ -94,14 +94,14 @@ class Queries(Part):
 
     # Once
 
-    def ask(self, text: str, told: Told, client: str = "") -> None:
+    def ask(self, text: str, told: Told) -> None:
         """Answer a statement. Raises `ClientRefusal` for what is none."""
         statement = _parsed(text)
         if statement.watch:
             raise ClientRefusal("invalid", "WATCH has no single answer: follow /v1/measurement/query/watch")
-        self._directory.refreshed(lambda: self._run(statement, lambda answered, query: told(answered), client))
+        self._directory.refreshed(lambda: self._run(statement, lambda answered, query: told(answered)))
 
-    def _run(self, statement: Statement, told: Ran, client: str, *, is_asked: bool = True) -> None:
+    def _run(self, statement: Statement, told: Ran, *, is_asked: bool = True) -> None:
         from protocols.measurement.querying.explain import explain_cost, explain_plan
         from protocols.measurement.querying.running import RunningQuery
 
@@ -131,7 +131,7 @@ class Queries(Part):
                 told(ClientRefusal("invalid", str(error)), None)
                 return
             if needs:
-                self._readings.read(needs, stale_s, go_on, client, is_thrifty=is_thrifty, is_counted=is_asked)
+                self._readings.read(needs, stale_s, go_on, is_thrifty=is_thrifty, is_counted=is_asked)
             else:
                 answer = query.answer()
                 told(AnsweredQuery(answer, (*plan, *explain_cost(answer, query)) if statement.explain else ()), query)
@@ -186,7 +186,7 @@ class Queries(Part):
             except FilterError:
                 plan = None  # it is refused below
             if plan is None:
-                self._run(query.statement, told, query.owner, is_asked=False)
+                self._run(query.statement, told, is_asked=False)
             else:
                 query.is_asking = False
                 self._look_in_tree(query, plan)

@@ -8,11 +8,10 @@ import pytest
 
 from peerd.ids import NodeId
 from peerd.lib.leases import at_least, at_most
-from protocols.measurement.guarantee import answered as answered_module, provider as provider_module
-from protocols.measurement.guarantee.answered import Answered
+from protocols.measurement.guarantee import provider as provider_module
 from protocols.measurement.guarantee.caching import CacheAnswer, Caching
 from protocols.measurement.guarantee.centre import Centre
-from protocols.measurement.guarantee.effects import Effect, Moved, Notify, ProviderLost, SendTo
+from protocols.measurement.guarantee.effects import Effect, Moved, ProviderLost, SendTo
 from protocols.measurement.guarantee.interval import Interval, around
 from protocols.measurement.guarantee.messages import CacheAsk, CacheUpdate
 from protocols.measurement.guarantee.words import Measurement, Terms, Want
@@ -76,8 +75,8 @@ class Line:
         self.boots[node] += 1
         self.nodes[node] = Caching(node, self.boots[node], TERMS)
 
-    def read(self, node: NodeId, client: str = "") -> CacheAnswer:
-        answer = self.nodes[node].read(CPU, self.now, client)
+    def read(self, node: NodeId) -> CacheAnswer:
+        answer = self.nodes[node].read(CPU, self.now)
         assert answer is not None
         return answer
 
@@ -174,18 +173,14 @@ def test_who_missed_a_change_does_not_trust_what_it_has_and_asks(line: Line) -> 
     assert not line.read(MIDDLE).is_stale
 
 
-def test_what_a_silent_provider_gave_is_dropped_with_all_below_it_and_clients_are_told(line: Line) -> None:
-    line.read(LEAF, client="someone")
+def test_what_a_silent_provider_gave_is_dropped_with_all_below_it(line: Line) -> None:
     line.unreachable = {OWNER}
     line.pass_time(29)
     assert not line.read(MIDDLE).is_stale
     assert not line.other
-    line.read(MIDDLE, client="somebody")
     line.pass_time(10)
     assert line.read(MIDDLE).is_stale
     assert line.read(LEAF).is_stale
-    assert Notify("somebody", CPU) in line.other
-    assert Notify("someone", CPU) not in line.other, "that answer is older than any value may be"
     assert ProviderLost(CPU, OWNER) in line.other
     assert ProviderLost(CPU, MIDDLE) in line.other
 
@@ -307,15 +302,6 @@ def test_who_has_too_many_holders_refuses(line: Line, monkeypatch: pytest.Monkey
     line.want(LEAF, 3.0, OWNER)
     assert line.other == [ProviderLost(CPU, OWNER)]
     assert line.read(LEAF).provider == MIDDLE
-
-
-def test_the_oldest_answer_is_forgotten_first(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(answered_module, "ANSWERS_MAX", 2)
-    answered = Answered(30.0)
-    for client in ("a", "b", "a", "c"):
-        answered.note(client, CPU, 1.0)
-    assert [notice.client for notice in answered.dropped(CPU, 2.0)] == ["a", "c"]
-    assert not answered.dropped(CPU, 2.0)
 
 
 @pytest.mark.parametrize("level", [-1000.0, 9.0, 10.0, 12.5, 1000.0])

@@ -113,10 +113,9 @@ def _add_nodes(router: APIRouter, service: MeasurementQueries) -> None:
         with refusals():
             is_meant = selection(body.where, body.nodes)
         await pay(request, VALUE_S * len(body.names) * max(1, sum(1 for _ in service.directory.known())))
-        owner = asker_of(request).owner
 
         def ask(told: ReadTold) -> None:
-            service.asking.read(body.names, is_meant, body.within, body.stale, told, owner)
+            service.asking.read(body.names, is_meant, body.within, body.stale, told)
 
         found = await answer_of(ask)
         return models.ValueViews.of(found, service.directory.problems())
@@ -174,7 +173,7 @@ def _add_query(router: APIRouter, service: MeasurementQueries) -> None:
         """The answer to a statement, with what it has cost. EXPLAIN says what it would cost."""
         nodes = max(1, sum(1 for _ in service.directory.known()))
         await pay(request, QUERY_S + QUERY_NODE_S * nodes)
-        found: AnsweredQuery = await answer_of(partial(service.queries.ask, body.query, client=asker_of(request).owner))
+        found: AnsweredQuery = await answer_of(partial(service.queries.ask, body.query))
         return models.QueryView.of(found.answer, service.directory.problems(), found.lines)
 
     async def watch_query(

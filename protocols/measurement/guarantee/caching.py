@@ -12,7 +12,6 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 
 from peerd.frozen import Frozen
 from peerd.ids import NodeId
-from protocols.measurement.guarantee.answered import Answered
 from protocols.measurement.guarantee.effects import Effect, Moved
 from protocols.measurement.guarantee.holder import Heard, Holder
 from protocols.measurement.guarantee.messages import CacheAsk, CacheUpdate
@@ -38,7 +37,6 @@ class Caching:
         self.owner = Owner(me, boot)
         self.holder = Holder(boot, terms)
         self.provider = Provider(boot, terms, self.fresh)
-        self._answered = Answered(terms.max_age_s)
 
     # Owner
 
@@ -88,11 +86,7 @@ class Caching:
     def _changed(self, measurements: Mapping[Measurement, bool], now: float) -> list[Effect]:
         """This node knows something else of these; the value says whether what it knew held until now."""
         effects = self.provider.changed(measurements, now) if measurements else []
-        for measurement in measurements:
-            effects.append(Moved(measurement))
-            if not self._known(measurement):
-                effects += self._answered.dropped(measurement, now)
-        return effects
+        return [*effects, *map(Moved, measurements)]
 
     # Reading
 
@@ -104,10 +98,8 @@ class Caching:
         known = self._known(measurement)
         return known if known is not None and now - known.basis <= self._terms.max_age_s else None
 
-    def read(
-        self, measurement: Measurement, now: float, client: str = "", max_age_s: float | None = None
-    ) -> CacheAnswer | None:
-        """What this node knows; ``None``: nothing. The client is told if that turns out to be vouched for no more."""
+    def read(self, measurement: Measurement, now: float, max_age_s: float | None = None) -> CacheAnswer | None:
+        """What this node knows; ``None``: nothing."""
         known, held = self._known(measurement), self.holder.held.get(measurement)
         if known is None and held is not None:
             return CacheAnswer(held.claim, max(0.0, now - held.basis), held.provider, is_stale=True)
@@ -115,6 +107,4 @@ class Caching:
             return None
         age_s = max(0.0, now - known.basis)
         limit_s = self._terms.max_age_s if max_age_s is None else min(max_age_s, self._terms.max_age_s)
-        if client and age_s <= limit_s:
-            self._answered.note(client, measurement, now)
         return CacheAnswer(known.claim, age_s, held.provider if held is not None else self.me, is_stale=age_s > limit_s)

@@ -15,13 +15,6 @@ class SendTo(Frozen):
     message: CacheAsk | CacheUpdate
 
 
-class Notify(Frozen):
-    """A client was answered lately from a value that is not vouched for any more (section 2.2)."""
-
-    client: str
-    measurement: Measurement
-
-
 class ProviderLost(Frozen):
     """This node wants a measurement, and who was to provide it does not."""
 
@@ -35,4 +28,4 @@ class Moved(Frozen):
     measurement: Measurement
 
 
-Effect = SendTo | Notify | ProviderLost | Moved
+Effect = SendTo | ProviderLost | Moved

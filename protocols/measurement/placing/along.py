@@ -352,7 +352,7 @@ class ReadsAlong(Part):
         if want.measurement.owner == self._host.id:  # nobody knows it better, however old it is
             known = self._caching.fresh(want.measurement, now)
             return None if known is None else ReadValue(want.measurement, known.claim, max(0.0, now - known.basis))
-        answer = self._caching.read(want.measurement, now, "", max_age_s)
+        answer = self._caching.read(want.measurement, now, max_age_s)
         if answer is None or answer.is_stale or not answer.claim.interval.is_within(want.half_width):
             return None
         return ReadValue(want.measurement, answer.claim, answer.age_s)
