@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from importlib import import_module
 from typing import Annotated, Any, Final
 
+from msgspec.structs import asdict
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, FiniteFloat
 
 from peerd.errors import Unavailable
@@ -15,8 +16,8 @@ from peerd.quantities import Duration, between_durations
 from protocols.measurement.bounds import STALE_S
 from protocols.measurement.guarantee.interval import VALUE_MAX
 from protocols.measurement.names import FULL_NAME_LENGTH_MAX, NAME, split_name
-from protocols.measurement.querying.answer import BoundedValue, QueryAnswer, Value
-from protocols.measurement.readings import NodeEntry, NoReading, OwnReading, Reading
+from protocols.measurement.querying.answer import QueryAnswer
+from protocols.measurement.readings import NodeEntry, NoReading, Reading
 
 NAMES_MAX: Final = 64
 """Names in one question."""
@@ -41,13 +42,14 @@ FullName = Annotated[str, Field(max_length=FULL_NAME_LENGTH_MAX), AfterValidator
 SimpleName = Annotated[str, Field(max_length=FULL_NAME_LENGTH_MAX), AfterValidator(_simple)]
 NodeText = Annotated[str, Field(max_length=300)]
 HalfWidth = Annotated[float, Field(ge=0.0, le=VALUE_MAX, allow_inf_nan=False)]
+Rounded = Annotated[float, AfterValidator(lambda value: round(value, 6))]
 Stale = Annotated[Duration, between_durations("1s", "1d")]
 
 
 class MeasureModel(BaseModel):
-    """Base: frozen, and a newer daemon may add fields."""
+    """Base: frozen, made of plain values with the same names, and a newer daemon may add fields."""
 
-    model_config = ConfigDict(frozen=True, extra="ignore", defer_build=True)
+    model_config = ConfigDict(frozen=True, extra="ignore", from_attributes=True, defer_build=True)
 
 
 class TableModel(MeasureModel):
@@ -127,7 +129,7 @@ class ValueView(MeasureModel):
     value: float
     low: float
     high: float
-    age_s: float
+    age_s: Rounded
     stale: bool = False
     provider: str = ""
     hops: int = 0
@@ -142,7 +144,7 @@ class ValueView(MeasureModel):
             value=reading.value,
             low=reading.interval.low,
             high=reading.interval.high,
-            age_s=round(reading.age_s, 6),
+            age_s=reading.age_s,
             stale=reading.is_stale,
             provider=format_id(reading.provider),
             hops=reading.hops,
@@ -157,6 +159,11 @@ class MissingView(MeasureModel):
     name: str
     reason: str
 
+    @classmethod
+    def of(cls, missing: NoReading) -> MissingView:
+        """As JSON has it."""
+        return cls(node=format_id(missing.measurement.owner), name=missing.measurement.name, reason=missing.reason)
+
 
 class ValueViews(TableModel):
     """Values, and those that are missing. ``problems``: why nodes may be missing that nobody knows of."""
@@ -169,19 +176,10 @@ class ValueViews(TableModel):
     @classmethod
     def of(cls, readings: Iterable[Reading | NoReading], problems: list[str]) -> ValueViews:
         """As JSON has it, by node and name."""
-        found: list[ValueView] = []
-        missing: list[MissingView] = []
-        for each in readings:
-            if isinstance(each, Reading):
-                found.append(ValueView.of(each))
-            else:
-                measurement = each.measurement
-                missing.append(
-                    MissingView(node=format_id(measurement.owner), name=measurement.name, reason=each.reason)
-                )
+        in_order = sorted(readings, key=lambda each: (each.measurement.owner, each.measurement.name))
+        found = [ValueView.of(each) for each in in_order if isinstance(each, Reading)]
+        missing = [MissingView.of(each) for each in in_order if isinstance(each, NoReading)]
         messages = sum(each.messages for each in found)
-        found.sort(key=lambda each: (each.node, each.name))
-        missing.sort(key=lambda each: (each.node, each.name))
         return cls(values=found, missing=missing, problems=problems, messages=messages)
 
     def table(self) -> dict[str, list[Any]]:
@@ -203,7 +201,7 @@ class BoundedView(MeasureModel):
     value: float
     low: float
     high: float
-    age_s: float
+    age_s: Rounded
     stale: bool = False
 
 
@@ -212,7 +210,7 @@ class RowView(MeasureModel):
 
     values: list[BoundedView | str | None]
     certainty: str
-    confidence: float = 1.0
+    confidence: Rounded = 1.0
     places: tuple[int, int] | None = None
 
 
@@ -240,34 +238,10 @@ class QueryView(TableModel):
     @classmethod
     def of(cls, answer: QueryAnswer | None, problems: Sequence[str] = (), explained: Sequence[str] = ()) -> QueryView:
         """As JSON has it."""
-        if answer is None:
-            return cls(problems=list(problems), explained=list(explained))
-        rows = [
-            RowView(
-                values=[_bounded(value) for value in row.values],
-                certainty=row.certainty,
-                confidence=round(row.confidence, 4),
-                places=row.places,
-            )
-            for row in answer.rows
-        ]
-        missing = [
-            MissingView(node=format_id(each.node), name=each.name, reason=each.reason) for each in answer.missing
-        ]
-        return cls(
-            columns=list(answer.columns),
-            rows=rows,
-            sure=answer.sure,
-            maybe=answer.maybe,
-            ruled_out=answer.ruled_out,
-            goodness=answer.goodness,
-            missing=missing,
-            messages=answer.messages,
-            rounds=answer.rounds,
-            unmet=dict(answer.unmet),
-            problems=list(problems),
-            explained=list(explained),
-        )
+        told: dict[str, Any] = {"problems": problems, "explained": explained}
+        if answer is not None:
+            told |= asdict(answer) | {"missing": [MissingView.of(each) for each in answer.missing]}
+        return cls.model_validate(told)
 
     def table(self) -> dict[str, list[Any]]:
         """NAME, and where it has numbers NAME_low, NAME_high, NAME_age_s, NAME_stale; ``certainty``, ``confidence``.
@@ -288,14 +262,6 @@ class QueryView(TableModel):
         return table
 
 
-def _bounded(value: Value) -> BoundedView | str | None:
-    if not isinstance(value, BoundedValue):
-        return value
-    return BoundedView(
-        value=value.value, low=value.low, high=value.high, age_s=round(value.age_s, 6), stale=value.stale
-    )
-
-
 class PutValue(BaseModel):
     """A value that an application measures on this machine. It counts for ``ttl``, unless it is put again."""
 
@@ -311,13 +277,7 @@ class OwnView(MeasureModel):
     name: str
     source: str
     value: float | None
-    age_s: float | None
-
-    @classmethod
-    def of(cls, own: OwnReading) -> OwnView:
-        """As JSON has it."""
-        age_s = None if own.age_s is None else round(own.age_s, 6)
-        return cls(name=own.name, source=own.source, value=own.value, age_s=age_s)
+    age_s: Rounded | None
 
 
 class OwnViews(MeasureModel):

@@ -100,7 +100,9 @@ def test_a_spent_budget_is_said() -> None:
     world = QueriedNodes({(number, "cpu"): 0.1 for number in (1, 2, 3)})
     answer = world.ask("SELECT node, cpu FROM nodes WHERE cpu < 0.5 REQUIRE 1 BUDGET 5", nodes)
     assert (answer.messages, answer.sure, answer.maybe) == (4, 2, 1)
-    assert [(unread.node, unread.reason) for unread in answer.missing] == [(3, "the budget of 5 messages is spent")]
+    assert [(unread.measurement.owner, unread.reason) for unread in answer.missing] == [
+        (3, "the budget of 5 messages is spent")
+    ]
     assert answer.unmet == {"REQUIRE": "0.667 of the rows are certain; the budget of 5 messages is spent"}
 
 
@@ -113,7 +115,7 @@ def test_who_does_not_answer_is_missing_and_its_row_is_a_maybe() -> None:
     answer = QueriedNodes({(1, "cpu"): 0.1}).ask("SELECT node, cpu FROM nodes WHERE cpu < 0.5", [node(1), node(2)])
     assert (ids(answer, "yes"), ids(answer, "maybe")) == ([1], [2])
     assert answer.rows[1].values[1] is None and answer.rows[1].confidence == 0.5
-    assert [(unread.node, unread.name, unread.reason) for unread in answer.missing] == [
+    assert [(unread.measurement.owner, unread.measurement.name, unread.reason) for unread in answer.missing] == [
         (2, "cpu", "it does not answer")
     ]
 

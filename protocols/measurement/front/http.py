@@ -130,14 +130,14 @@ def _add_own(router: APIRouter, service: MeasurementQueries) -> None:
     async def own() -> models.OwnViews:
         """What this node measures, and which of its sources do not answer."""
         problems = [f"{source}: {why}" for source, why in service.sampling.problems().items()]
-        return models.OwnViews(measurements=[models.OwnView.of(each) for each in service.own()], problems=problems)
+        return models.OwnViews.model_validate({"measurements": service.own(), "problems": problems})
 
     @serve(router, routes.PUT)
     async def put(request: Request, name: models.SimpleName, body: models.PutValue) -> models.OwnView:
         """Have this node measure what an application knows, until it is put again or its ``ttl`` is over."""
         asker_of(request).check_write("to put a value", "measurement")
         with refusals():
-            return models.OwnView.of(service.put(name, body.value, body.ttl))
+            return models.OwnView.model_validate(service.put(name, body.value, body.ttl))
 
 
 def _add_watch(router: APIRouter, service: MeasurementQueries) -> None:

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Literal, TypeAlias
 
 from peerd.frozen import Frozen
-from peerd.ids import NodeId
+from protocols.measurement.readings import NoReading
 
 
 class BoundedValue(Frozen):
@@ -34,14 +34,6 @@ class AnswerRow(Frozen):
     places: tuple[int, int] | None = None
 
 
-class Unread(Frozen):
-    """A measurement without a value, and why."""
-
-    node: NodeId
-    name: str
-    reason: str
-
-
 class QueryAnswer(Frozen):
     """What is known now. ``sure``, ``maybe``, ``ruled_out``: the sizes of T+, T? and T-, in nodes or pairs of nodes.
 
@@ -55,7 +47,7 @@ class QueryAnswer(Frozen):
     maybe: int
     ruled_out: int
     goodness: float
-    missing: tuple[Unread, ...]
+    missing: tuple[NoReading, ...]
     messages: int
     rounds: int
     unmet: Mapping[str, str]

@@ -22,7 +22,7 @@ from peerd.lib.filter.meaning import positive
 from peerd.lib.filter.selectivity import Histogram
 from protocols.measurement.guarantee.words import Measurement, Want
 from protocols.measurement.messages import READ_MAX
-from protocols.measurement.querying.answer import QueryAnswer, Unread
+from protocols.measurement.querying.answer import QueryAnswer
 from protocols.measurement.querying.answering import JudgedRow, group_rows, plain_rows, unmet
 from protocols.measurement.querying.intervals import Certainty, judge, probability, undecided
 from protocols.measurement.querying.plan import Knowledge, Row, first_half_width, sides_of
@@ -255,6 +255,6 @@ class RunningQuery:
         columns = tuple(each.label for each in self.known.shown)
         rows = tuple((group_rows if statement.is_grouped else plain_rows)(self.known, judged))
         ruled_out = len(self.known.nodes) ** len(self._sides) - sure - maybe
-        missing = tuple(Unread(each.owner, each.name, why) for each, why in self.known.reasons.items())
+        missing = tuple(NoReading(each, why) for each, why in self.known.reasons.items())
         counts = (sure, maybe, ruled_out, goodness)
         return QueryAnswer(columns, rows, *counts, missing, self.messages, self.rounds, not_met)
