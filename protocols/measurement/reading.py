@@ -16,7 +16,6 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from peerd.api import Host, Part, handles
 from peerd.errors import ProtocolError
-from peerd.frozen import Frozen
 from peerd.ids import NodeId, short_id
 from peerd.lib.leases import at_least, at_most
 from peerd.messages import Message, PeerRef
@@ -25,7 +24,7 @@ from protocols.measurement.guarantee.caching import Caching
 from protocols.measurement.guarantee.words import Known, Measurement, Want
 from protocols.measurement.messages import PAIRS_MAX, READ_MAX, NotRead, ReadValue, ReadValues, ValuesRead
 from protocols.measurement.names import is_name
-from protocols.measurement.placing.along import FoundAlong, ReadsAlong
+from protocols.measurement.placing.along import FoundAlong as Found, ReadsAlong
 from protocols.measurement.placing.statistics import Statistics
 from protocols.measurement.readings import NoReading, Reading
 from protocols.measurement.sources.past import PastSamples
@@ -48,20 +47,6 @@ Told = Callable[[list[Reading | NoReading]], None]
 Pairs = Callable[[str], Sequence[str]]
 
 
-class _Found(Frozen):
-    """A value; how old it is, is reckoned when it is told."""
-
-    measurement: Measurement
-    known: Known
-    provider: NodeId
-    messages: int = 0
-
-
-class _Kept(NamedTuple):
-    known: Known
-    provider: NodeId
-
-
 @dataclass(slots=True, eq=False)
 class _Question:
     """Somebody's, for several values. ``told`` is called when there is an answer for each."""
@@ -72,7 +57,7 @@ class _Question:
     at_hand: int = 0
     """So many of ``found``, the first ones, were known here."""
     open: int = 0
-    found: list[_Found | NoReading] = field(default_factory=list)
+    found: list[Found | NoReading] = field(default_factory=list)
 
 
 class _Waiting(NamedTuple):
@@ -81,12 +66,11 @@ class _Waiting(NamedTuple):
     question: _Question
     half_width: float
 
-    def has_enough(self, values: Iterable[tuple[Measurement, Known]], now: float) -> bool:
+    def has_enough(self, values: Iterable[Found], now: float) -> bool:
         """Whether these values are as good as it wants them."""
         limit_s = self.question.max_age_s
-        return all(
-            known.claim.interval.is_within(self.half_width) and now - known.basis <= limit_s for _, known in values
-        )
+        known = [each.known for each in values]
+        return all(each.claim.interval.is_within(self.half_width) and now - each.basis <= limit_s for each in known)
 
 
 class Readings(Part):
@@ -107,8 +91,8 @@ class Readings(Part):
         self._host, self._caching, self._directory = host, caching, directory
         self._pairs, self._traffic, self._statistics = pairs, traffic, statistics
         self._along = along
-        along.found, along.direct = self._found, self._ask_owners
-        self._kept: OrderedDict[Measurement, _Kept] = OrderedDict()
+        along.found, along.direct = self._found_along, self._ask_owners
+        self._kept: OrderedDict[Measurement, Found] = OrderedDict()
         self._past = PastSamples(REMEMBERED_MAX, KEPT_MAX)
         self._asked: dict[Measurement, list[_Waiting]] = {}
 
@@ -165,23 +149,22 @@ class Readings(Part):
         """Whether a value is known here so well that it costs no message."""
         return self._here(Want(measurement, half_width), max_age_s) is not None
 
-    def _here(self, want: Want, max_age_s: float) -> list[_Found | NoReading] | None:
+    def _here(self, want: Want, max_age_s: float) -> list[Found | NoReading] | None:
         """What is known here, if it is good enough."""
         measurement, now = want.measurement, self._host.now()
         if measurement.owner == self._host.id:
             return [self._own(each) for each in self._of_name(measurement)]
         answer = self._caching.read(measurement, now, max_age_s)
         if answer is not None and not answer.is_stale and answer.claim.interval.is_within(want.half_width):
-            return [_Found(measurement, Known(answer.claim, now - answer.age_s), answer.provider)]
+            return [Found(measurement, Known(answer.claim, now - answer.age_s), answer.provider, 0)]
         kept = self._kept.get(measurement)
         if kept is None or now - kept.known.basis > max_age_s:
             return None
-        is_enough = kept.known.claim.interval.is_within(want.half_width)
-        return [_Found(measurement, kept.known, kept.provider)] if is_enough else None
+        return [kept] if kept.known.claim.interval.is_within(want.half_width) else None
 
-    def _own(self, measurement: Measurement) -> _Found | NoReading:
+    def _own(self, measurement: Measurement) -> Found | NoReading:
         known = self._caching.owner.known(measurement)
-        return NoReading(measurement, NOT_THERE) if known is None else _Found(measurement, known, self._host.id)
+        return NoReading(measurement, NOT_THERE) if known is None else Found(measurement, known, self._host.id, 0)
 
     def _of_name(self, measurement: Measurement) -> Sequence[Measurement]:
         """The measurement, or those of all pairs."""
@@ -249,7 +232,7 @@ class Readings(Part):
             self._unread(wants, "its owner does not know the question")
             raise ProtocolError("wrong_answer", f"{type(answer).__name__} is no answer to ReadValues")
         reasons = {each.measurement: each.reason for each in answer.missing}
-        found: dict[Measurement, list[tuple[Measurement, Known]]] = {}
+        found: dict[Measurement, list[Found]] = {}
         asked = {want.measurement for want in wants}
         rates = (*answer.updates, *(0.0 for _ in answer.values))
         for value, rate in zip(answer.values, rates, strict=False):
@@ -257,9 +240,9 @@ class Readings(Part):
             name = each if each in asked else Measurement(each.owner, f"{each.name.partition('@')[0]}@")
             if name not in asked or each.owner != source.id or not is_name(each.name):
                 continue  # nobody asked that node for this
-            known = Known(value.claim, asked_at - at_most(value.age_s))
-            found.setdefault(name, []).append((each, known))
-            self._keep(each, known, source.id)
+            told = Found(each, Known(value.claim, asked_at - at_most(value.age_s)), source.id, 0)
+            found.setdefault(name, []).append(told)
+            self._keep(told)
             self._statistics.paid(each, 2.0 / len(wants), rate, (source.id, asked_at))
         messages = 2
         for want in wants:
@@ -267,7 +250,7 @@ class Readings(Part):
             if values is None:
                 reason = reasons.get(want.measurement, "")
                 if want.measurement.name.endswith("@") and not reason:
-                    self._tell(want.measurement, [], messages)
+                    self._tell(want.measurement, [])
                     continue
                 self._missing(want.measurement, reason or "its owner says nothing of it", messages)
                 messages = 0
@@ -275,21 +258,20 @@ class Readings(Part):
                 self._tell(want.measurement, values, messages)
                 messages = 0  # one question and one answer for all of them
 
-    def _found(self, found: Sequence[FoundAlong]) -> None:
+    def _found_along(self, found: Sequence[Found]) -> None:
         """Answers that have come over T."""
         for each in found:
-            self._keep(each.measurement, each.known, each.provider)
-            self._tell(each.measurement, [(each.measurement, each.known)], each.messages, each.provider)
+            self._keep(each._replace(messages=0))
+            self._tell(each.measurement, [each], each.messages, is_last=False)
         better: dict[NodeId, list[Want]] = {}  # than a cache has it, somebody wants it
         for measurement in (each.measurement for each in found if each.measurement in self._asked):
             better.setdefault(measurement.owner, []).append(Want(measurement, 0.0))
         self._ask_owners(better)
 
-    def _keep(self, measurement: Measurement, known: Known, provider: NodeId) -> None:
-        self.remember(measurement, known.claim.value)
-        before = self._kept.pop(measurement, None)
-        is_newer = before is None or known.basis >= before.known.basis
-        self._kept[measurement] = _Kept(known, provider) if before is None or is_newer else before
+    def _keep(self, found: Found) -> None:
+        self.remember(found.measurement, found.known.claim.value)
+        before = self._kept.pop(found.measurement, found)
+        self._kept[found.measurement] = found if found.known.basis >= before.known.basis else before
         if len(self._kept) > self.kept_max:
             self._kept.popitem(last=False)
 
@@ -304,20 +286,14 @@ class Readings(Part):
         past = self._past.last(f"{measurement.owner:x} {measurement.name}", REMEMBERED_MAX)
         return Histogram.of(value for _, value in past) if len(past) >= REMEMBERED_MIN else None
 
-    def _tell(
-        self,
-        asked: Measurement,
-        values: Sequence[tuple[Measurement, Known]],
-        messages: int,
-        provider: NodeId | None = None,
-    ) -> None:
+    def _tell(self, asked: Measurement, values: Sequence[Found], messages: int = 0, *, is_last: bool = True) -> None:
         now, waiting = self._host.now(), self._asked.pop(asked, [])
-        later = [each for each in waiting if provider is not None and not each.has_enough(values, now)]
+        later = [each for each in waiting if not is_last and not each.has_enough(values, now)]
         if later:
             self._asked[asked] = later
         for question in (each.question for each in waiting if each not in later):
-            for measurement, known in values:
-                question.found.append(_Found(measurement, known, provider or measurement.owner, messages))
+            for each in values:
+                question.found.append(each._replace(messages=messages))
                 messages = 0
             self._one_less(question)
 
@@ -331,7 +307,7 @@ class Readings(Part):
         """There is no answer; an older value is better than none, if it says what it is."""
         known = max(self.known(measurement), key=lambda each: each.basis, default=None)
         for question, _ in self._asked.pop(measurement, ()):
-            old = None if known is None else _Found(measurement, known, measurement.owner, messages)
+            old = None if known is None else Found(measurement, known, measurement.owner, messages)
             question.found.append(old or NoReading(measurement, reason, messages))
             messages = 0
             self._one_less(question)
