@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import AsyncGenerator
 from contextlib import aclosing
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 import typer
 
@@ -25,7 +26,9 @@ from protocols.measurement import models
 
 if TYPE_CHECKING:
     from peerd.client import Client
+    from peerd.client.streams import StreamEntry
 
+View = TypeVar("View", bound=models.MeasureModel)
 measure = typer.Typer(help="What nodes measure: list, get, put, watch.", no_args_is_help=True)
 
 NamesArgument = Annotated[list[str], typer.Argument(metavar="NAME...", help="Such as cpu memory rtt.")]
@@ -55,6 +58,22 @@ def widths(within: list[str] | None, names: list[str]) -> dict[str, float]:
             raise typer.BadParameter(f"{text!r}: expected 0 or more", param_hint="--within")
         found.update({name: half_width} if equals else dict.fromkeys(names, half_width))
     return found
+
+
+async def followed(
+    entries: AsyncGenerator[StreamEntry, None], model: type[View], count: int = 0
+) -> AsyncGenerator[View, None]:
+    """The items of a feed, so many at most (0: all). What else it says is shown on standard error."""
+    seen = 0
+    async with aclosing(entries):
+        async for entry in entries:
+            if entry.type != "item":
+                stderr().print(f"-- {printable(getattr(entry, 'reason', entry.type))}")
+                continue
+            yield model.model_validate(entry.data)
+            seen += 1
+            if seen == count:
+                return
 
 
 def shown_name(name: str) -> str:
@@ -157,20 +176,11 @@ def watch(
 
     async def run(client: Client) -> None:
         entries = client.measurement.watch(names, nodes=node or (), where=where, within=bounds, stale=stale)
-        seen = 0
-        async with aclosing(entries):
-            async for entry in entries:
-                if entry.type != "item":
-                    stderr().print(f"-- {printable(getattr(entry, 'reason', entry.type))}")
-                    continue
-                view = models.ValueView.model_validate(entry.data)
-                if output is Output.TABLE:
-                    stdout().print(_line(view))
-                else:
-                    rows.write(view)
-                seen += 1
-                if count and seen == count:
-                    return
+        async for view in followed(entries, models.ValueView, count):
+            if output is Output.TABLE:
+                stdout().print(_line(view))
+            else:
+                rows.write(view)
 
     ask(socket, run, waiting="")
 

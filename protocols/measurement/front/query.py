@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 import time
 from collections.abc import Iterator
-from contextlib import aclosing, suppress
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
@@ -18,7 +18,7 @@ from peerd.errors import ExitCode, PeerdError
 from peerd.ids import parse_id, short_id
 from peerd.words import counted
 from protocols.measurement import models
-from protocols.measurement.front.measure import shown, shown_name
+from protocols.measurement.front.measure import followed, shown, shown_name
 
 if TYPE_CHECKING:
     from peerd.client import Client
@@ -134,21 +134,13 @@ class _Runner:
         self._show(answer, time.monotonic() - began)
 
     async def _watch(self, client: Client, text: str) -> None:
-        rows, seen = RowWriter(self._output), 0
-        async with aclosing(client.measurement.watch_query(text)) as entries:
-            async for entry in entries:
-                if entry.type != "item":
-                    stderr().print(f"-- {printable(getattr(entry, 'reason', entry.type))}")
-                    continue
-                answer = models.QueryView.model_validate(entry.data)
-                if self._output is Output.TABLE:
-                    stdout().print(time.strftime("%H:%M:%S"), "bold")
-                    self._show(answer, None)
-                else:
-                    rows.write(answer)
-                seen += 1
-                if self._count and seen == self._count:
-                    return
+        rows = RowWriter(self._output)
+        async for answer in followed(client.measurement.watch_query(text), models.QueryView, self._count):
+            if self._output is Output.TABLE:
+                stdout().print(time.strftime("%H:%M:%S"), "bold")
+                self._show(answer, None)
+            else:
+                rows.write(answer)
 
     def _show(self, answer: models.QueryView, took_s: float | None) -> None:
         if not print_data(self._output, answer, [_plain(answer, row) for row in answer.rows]):

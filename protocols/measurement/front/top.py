@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import sys
 import time
-from contextlib import aclosing
 from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
@@ -14,7 +13,7 @@ from peerd.cli.options import Output, OutputOption, SocketOption, ask
 from peerd.cli.output import print_data, print_table, size, stderr, stdout
 from peerd.words import counted
 from protocols.measurement import models
-from protocols.measurement.front.measure import StaleOption, WhereOption, WithinOption, shown, widths
+from protocols.measurement.front.measure import StaleOption, WhereOption, WithinOption, followed, shown, widths
 
 if TYPE_CHECKING:
     from peerd.client import Client
@@ -96,11 +95,9 @@ async def _follow(
     values: dict[tuple[str, str], models.ValueView],
 ) -> None:
     """Keep the newest value of each that is watched."""
-    async with aclosing(client.measurement.watch(names, where=where, within=bounds, stale=stale)) as entries:
-        async for entry in entries:
-            if entry.type == "item":
-                view = models.ValueView.model_validate(entry.data)
-                values[view.node, view.name] = view
+    entries = client.measurement.watch(names, where=where, within=bounds, stale=stale)
+    async for view in followed(entries, models.ValueView):
+        values[view.node, view.name] = view
 
 
 def _show(nodes: models.MeasuredNodes, found: list[models.ValueView], names: list[str], sort: str, rows: int) -> None:
