@@ -9,8 +9,8 @@ from peerd.ids import NodeId
 from peerd.lib.filter.errors import FilterError
 from protocols.measurement.guarantee.interval import Interval
 from protocols.measurement.guarantee.words import Measurement
+from protocols.measurement.querying.ranking import SKYLINE_MAX, in_skyline
 from protocols.measurement.querying.running import RunningQuery
-from protocols.measurement.querying.skyline import SKYLINE_MAX, ends, in_skyline
 from protocols.measurement.querying.statement import parse_statement
 from protocols.measurement.readings import NodeEntry, Reading
 
@@ -28,8 +28,8 @@ def test_what_is_certain_is_in_every_skyline_and_what_is_ruled_out_in_none(
     rows: list[tuple[tuple[float, float, float], tuple[float, float, float], bool | None, bool]],
 ) -> None:
     """The first column is to be small, the second one large; rows that are not certain may be there or not."""
-    bounds = [ends([Interval(*each[:2]) for each in row[:2]], (False, True)) for row in rows]
-    kinds = in_skyline(bounds, [row[2] for row in rows])
+    columns = [[Interval(*row[0][:2]) for row in rows], [Interval(*row[1][:2]) for row in rows]]
+    kinds = in_skyline(columns, (False, True), [row[2] for row in rows])
     true = [tuple(low + share * (high - low) for low, high, share in row[:2]) for row in rows]
     there = [bool(certain or is_there) for _, _, certain, is_there in rows]
     for at, kind in enumerate(kinds):

@@ -1,21 +1,29 @@
-"""Ordering rows of whose values only bounds are known (section 6.2.2): which places each can have.
+"""Ordering rows of whose values only bounds are known (section 6.2.2): which places each can have. Pure.
 
 Row A surely comes before row B if the greatest key that A can have is less than B's least one: that is the partial
 order of figure 6.1. Keys end with the number of the row, so that equal values have an order, too.
+
+The skyline has the rows that no other row beats in everything that is wished for (Borzsonyi and others 2001). One row
+beats another if it is as good in all columns and better in one: it surely does, or it perhaps does.
 """
 
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
 from collections.abc import Sequence
-from typing import Any, TypeAlias
+from typing import Any, Final, TypeAlias
 
 from peerd.frozen import Frozen
 from protocols.measurement.guarantee.interval import Interval
 from protocols.measurement.querying.intervals import Certainty
 
+SKYLINE_MAX: Final = 512
+"""Rows among which a skyline is looked for: each is compared with each."""
 Place: TypeAlias = tuple[int, int]
 """The first and the last place, from 1, that a row can have."""
+Key: TypeAlias = tuple[int, float]
+"""What a value is sorted by: numbers come before texts, and what is missing comes last."""
+NUMBER, TEXT, MISSING = range(3)
 
 
 class SortColumn(Frozen):
@@ -26,17 +34,17 @@ class SortColumn(Frozen):
     descending: bool
 
 
-def _ends(values: Sequence[object], descending: bool) -> list[tuple[tuple[int, float], tuple[int, float]]]:
-    """The least and the greatest key of each: numbers come before texts, and what is missing comes last."""
+def _ends(values: Sequence[object], descending: bool) -> list[tuple[Key, Key]]:
+    """The least and the greatest key of each."""
     texts = sorted({value for value in values if isinstance(value, str)}, reverse=descending)
     ranks = {text: float(rank) for rank, text in enumerate(texts)}
     found = []
     for value in values:
         if isinstance(value, Interval):
             low, high = (-value.high, -value.low) if descending else (value.low, value.high)
-            found.append(((0, low), (0, high)))
+            found.append(((NUMBER, low), (NUMBER, high)))
         else:
-            part = (1, ranks[value]) if isinstance(value, str) else (2, 0.0)
+            part = (TEXT, ranks[value]) if isinstance(value, str) else (MISSING, 0.0)
             found.append((part, part))
     return found
 
@@ -63,3 +71,23 @@ def in_top(certainty: Certainty, place: Place, limit: int | None) -> Certainty:
     if limit is None:
         return certainty
     return False if place[0] > limit else True if certainty and place[1] <= limit else None
+
+
+def in_skyline(
+    columns: Sequence[Sequence[object]], descending: Sequence[bool], certain: Sequence[Certainty]
+) -> list[Certainty]:
+    """Whether each row of T+ or T? belongs to the skyline; one that lacks a value, or has a text, does not."""
+    bounds = [_ends(values, most) for values, most in zip(columns, descending, strict=True)]
+    best, worst = ([key[:-1] for key in _keys(bounds, end)] for end in (0, 1))
+    numbers = [at for at, row in enumerate(best) if all(kind == NUMBER for kind, _ in row)]
+    found: list[Certainty] = [False] * len(best)
+    for at in numbers:
+        others = [each for each in numbers if each != at]
+        if not any(certain[each] and _beats(worst[each], best[at]) for each in others):
+            is_safe = certain[at] and not any(_beats(best[each], worst[at]) for each in others)
+            found[at] = True if is_safe else None
+    return found
+
+
+def _beats(one: Sequence[Key], other: Sequence[Key]) -> bool:
+    return one != other and all(a <= b for a, b in zip(one, other, strict=True))

@@ -26,8 +26,7 @@ from protocols.measurement.querying.answer import QueryAnswer
 from protocols.measurement.querying.answering import JudgedRow, group_rows, plain_rows, unmet
 from protocols.measurement.querying.intervals import Certainty, judge, probability, undecided
 from protocols.measurement.querying.plan import Knowledge, Row, first_half_width, sides_of
-from protocols.measurement.querying.ranking import SortColumn, in_top, ranked
-from protocols.measurement.querying.skyline import SKYLINE_MAX, ends, in_skyline
+from protocols.measurement.querying.ranking import SKYLINE_MAX, SortColumn, in_skyline, in_top, ranked
 from protocols.measurement.querying.statement import NamedColumn, Statement
 from protocols.measurement.readings import NodeEntry, NoReading, Reading
 
@@ -222,9 +221,8 @@ class RunningQuery:
             text = f"a skyline is looked for among at most {SKYLINE_MAX} nodes, and there are {len(judged)}: use WHERE"
             raise FilterError(text)
         columns = [key.selected.column for key in keys if key.selected.column is not None]
-        most = [key.descending for key in keys]
-        rows = [ends([self.known.value(column, each.row) for column in columns], most) for each in judged]
-        kinds = in_skyline(rows, [each.certainty for each in judged])
+        values = [[self.known.value(column, each.row) for each in judged] for column in columns]
+        kinds = in_skyline(values, [key.descending for key in keys], [each.certainty for each in judged])
         pairs = zip(judged, kinds, strict=True)
         return [replace(each, certainty=kind) for each, kind in pairs if kind is not False]
 
