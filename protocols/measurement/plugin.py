@@ -42,7 +42,7 @@ from protocols.measurement.placing.tree import ROOT_KEY, RouteTree, TreeRoutes
 from protocols.measurement.placing.wants import HeldWants
 from protocols.measurement.reading import Readings
 from protocols.measurement.readings import OwnReading
-from protocols.measurement.sources.bandwidth import BandwidthProbes
+from protocols.measurement.sources.network import BandwidthProbes
 from protocols.measurement.sources.past import PastSamples
 from protocols.measurement.sources.sampling import METRICS as SAMPLING_METRICS, Sampling
 from protocols.measurement.sources.source import MeasurementSource

@@ -7,14 +7,13 @@ import typer
 
 from peerd.errors import ClientRefusal
 from peerd.ids import NodeId, format_id
-from protocols.measurement.asking import wants_of
+from protocols.measurement.asking import selection, wants_of
 from protocols.measurement.bounds import usual_half_width
 from protocols.measurement.config import MeasurementConfig
 from protocols.measurement.front import MeasurementFront
 from protocols.measurement.front.measure import shown, widths
 from protocols.measurement.names import full_name, split_name
 from protocols.measurement.readings import NodeEntry
-from protocols.measurement.selection import selection
 
 WEB = NodeEntry(NodeId(1 << 100), "192.0.2.1:7420", {"role": "web"}, ("cpu", "rtt@"))
 DB = NodeEntry(NodeId(2 << 100), "192.0.2.2:7420", {"role": "db"}, ("cpu",))

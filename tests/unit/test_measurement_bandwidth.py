@@ -9,8 +9,7 @@ from peerd.testing.host import FakeHost, peer
 from protocols.measurement.config import MeasurementConfig
 from protocols.measurement.front.simulator import SimulatedSource
 from protocols.measurement.plugin import MeasurementQueries
-from protocols.measurement.sources.bandwidth import ANSWERED_GAP_S, PROBE_BYTES, PROBE_TAG
-from protocols.measurement.sources.network import NetworkSource
+from protocols.measurement.sources.network import ANSWERED_GAP_S, PROBE_BYTES, PROBE_TAG, NetworkSource
 
 
 def test_each_neighbour_is_probed_in_its_turn_and_its_bandwidth_told() -> None:

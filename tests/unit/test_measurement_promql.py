@@ -13,8 +13,7 @@ from hypothesis import given, settings, strategies as st
 from protocols.measurement.promql import evaluate
 from protocols.measurement.promql.evaluate import evaluate_instant, evaluate_range
 from protocols.measurement.promql.functions import SIGNATURES
-from protocols.measurement.promql.grammar import DEPTH_MAX, TEXT_BYTES_MAX
-from protocols.measurement.promql.parse import parse
+from protocols.measurement.promql.parse import DEPTH_MAX, TEXT_BYTES_MAX, parse
 from protocols.measurement.promql.refusals import EvaluationFailed, PromqlRefused
 from protocols.measurement.promql.tree import Expression, QueryResult, Series, ValueKind, selectors
 
@@ -208,4 +207,4 @@ def test_the_dot_matches_a_new_line() -> None:
 def test_the_parser_is_loaded_with_the_first_query() -> None:
     code = "import sys, protocols.measurement.promql.evaluate, protocols.measurement.promql.parse; print(*sys.modules)"
     loaded = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.split()
-    assert "protocols.measurement.promql.grammar" in loaded and not {"lark", "re2"} & set(loaded)
+    assert "protocols.measurement.promql.parse" in loaded and not {"lark", "re2"} & set(loaded)

@@ -15,13 +15,13 @@ from peerd.testing.simulation import ring
 from protocols.measurement.events import EVENTS, SourceBack, SourceFailed
 from protocols.measurement.names import full_name
 from protocols.measurement.sources.network import RTT_PEERS_MAX, NetworkSource
-from protocols.measurement.sources.pushed import TTL_S_MAX
 from protocols.measurement.sources.sampling import (
     METRICS,
     PUSHED_S,
     READING_S_MAX,
     REFUSED,
     STAGGER_S_MAX,
+    TTL_S_MAX,
     TURN_S,
     Sampling,
 )

@@ -20,7 +20,7 @@ from peerd.errors import ClientRefusal
 from peerd.lib.feed import Position
 from peerd.quantities import parse_duration
 from protocols.measurement import models
-from protocols.measurement.asking import ReadTold
+from protocols.measurement.asking import ReadTold, selection
 from protocols.measurement.bounds import STALE_S, usual_half_width
 from protocols.measurement.front import routes
 from protocols.measurement.front.prometheus import prometheus_router
@@ -28,7 +28,6 @@ from protocols.measurement.guarantee.words import Measurement, Want
 from protocols.measurement.names import full_name
 from protocols.measurement.querying.answer import QueryAnswer
 from protocols.measurement.readings import NodeEntry, NoReading, Reading
-from protocols.measurement.selection import selection
 from protocols.measurement.standing import AnsweredQuery, StandingQuery
 
 if TYPE_CHECKING:

@@ -21,6 +21,7 @@ from protocols.measurement.readings import Reading
 
 LIKELY: Final = 0.5
 """A row of T? counts in the estimate of an aggregate if it belongs there with this probability at least."""
+Intervals: TypeAlias = Sequence[Interval]
 
 
 class JudgedRow(Frozen):
@@ -112,9 +113,6 @@ def _shown_value(known: Knowledge, column: NamedColumn, row: Row) -> Value:
         return _bounded(reading.value, reading.interval, [reading])
     value = known.value(column, row)
     return None if isinstance(value, Interval) else value
-
-
-Intervals: TypeAlias = Sequence[Interval]
 
 
 def aggregate(

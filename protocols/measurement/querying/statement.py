@@ -1,24 +1,67 @@
-"""A statement as a value, and how it is read from text. What cannot be meant is refused at its place, as in filters."""
+"""A statement as a value, its grammar, and how it is read from text: a SELECT around the condition of a filter.
+
+What cannot be meant is refused at its place, as in filters.
+"""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any, Final, NoReturn, cast
 
 from peerd.errors import nearest
 from peerd.frozen import Frozen
 from peerd.lib.filter.errors import FilterError
-from peerd.lib.filter.grammar import Dialect
-from peerd.lib.filter.parse import Builder, check_size, syntax_error
+from peerd.lib.filter.grammar import Dialect, grammar
+from peerd.lib.filter.parse import Builder, check_size, expected, syntax_error
 from peerd.lib.filter.tree import Constant, Node, all_of, check_limits
 from peerd.lib.filter.values import Literal
 from peerd.quantities import parse_duration, parse_size
-from protocols.measurement.querying.grammar import expected_here, statement_parser
 
 if TYPE_CHECKING:
-    from lark import Token
+    from lark import Lark, Token
 
+_KEPT: Final = ("ASC", "DESC", "ANALYZE", "MIN", "MAX")
+KEYWORDS: Final = (
+    *("SELECT", "FROM", "JOIN", "ON", "WHERE", "GROUP", "SKYLINE", "OF", "ORDER", "BY", "LIMIT"),
+    *("WITHIN", "STALE", "REQUIRE", "BUDGET", "EXPLAIN", "WATCH", *_KEPT),
+)
+"""They are no names of columns where the grammar expects the word; in double quotes they always are."""
+_RULES: Final = r"""
+statement: (explain | watch)? _SELECT selected _FROM table joined? where? group? skyline? order? limit? option*
+explain: _EXPLAIN ANALYZE?
+watch: _WATCH
+selected: STAR | shown ("," shown)*
+?shown: name | aggregate
+aggregate: FUNCTION "(" (STAR | name) ")"
+table: NAME NAME?
+joined: "," table | _JOIN table _ON disjunction
+where: _WHERE disjunction
+group: _GROUP _BY name ("," name)*
+skyline: _SKYLINE _OF wished ("," wished)*
+wished: name (MIN | MAX)?
+order: _ORDER _BY sorted ("," sorted)*
+sorted: shown (ASC | DESC)?
+limit: _LIMIT NUMBER
+?option: within | stale | require | budget
+within: _WITHIN bound ("," bound)*
+bound: NAME? (NUMBER | QUANTITY)
+stale: _STALE QUANTITY
+require: _REQUIRE NUMBER
+budget: _BUDGET NUMBER
+
+%extend name: PAIR | CALL
+%extend value: QUANTITY
+%extend item: QUANTITY
+%extend left: QUANTITY
+
+STAR: "*"
+FUNCTION.10: /(?:COUNT|SUM|MEAN|AVG|MIN|MAX)(?=\s*\()/i
+PAIR.8: /[^\W\d][\w.\-]*\s+TO\s+'(?:[^']|'')*'/i
+CALL.7: /[^\W\d]\w*\s*\(\s*[^\W\d][\w.]*\s*(?:,\s*[^\W\d][\w.]*\s*)?\)/
+QUANTITY.6: /[0-9]+(?:\.[0-9]+)?(?:us|ms|s|m|h|d|B|KiB|MiB|GiB|TiB)(?![\w.])/
+"""
 STATEMENT_TOKENS_MAX: Final = 512
 """Most words, values and signs in a statement: with it, one is read or refused within 10 ms."""
 COLUMNS_MAX: Final = 64
@@ -37,6 +80,29 @@ OF_THE_PAPER: Final = {"cpu_load": "cpu", "latency": "rtt"}
 """What the paper's functions are called here."""
 ALL: Final = ""
 """The key of a WITHIN that names no measurement."""
+_PAIR: Final = re.compile(r"([\w.\-]+)\s+TO\s+'(.*)'", re.IGNORECASE | re.DOTALL)
+_CALL: Final = re.compile(r"(\w+)\s*\(\s*(\w+)(?:\.node)?\s*(?:,\s*(\w+)(?:\.node)?\s*)?\)")
+
+
+@lru_cache(maxsize=1)
+def statement_parser() -> Lark:
+    """The parser, made once; lark is loaded when somebody first asks a query."""
+    from lark import Lark
+
+    keywords = "\n".join(f"{'' if word in _KEPT else '_'}{word}.9: /{word}(?![\\w.\\-])/i" for word in KEYWORDS)
+    text = f"{grammar(Dialect.SQL)}\n{_RULES}\n{keywords}\n"
+    return Lark(text, start="statement", parser="lalr", lexer="contextual")
+
+
+def expected_here(terminals: set[str]) -> str:
+    """Say in words what the grammar would have accepted at that place."""
+    if "FUNCTION" in terminals:
+        return "a column or an aggregate such as COUNT(*) or MEAN(cpu)"
+    words = [word for word in KEYWORDS if terminals & {word, f"_{word}"}]
+    if "OPERATOR" in terminals or not words:
+        return expected(terminals)
+    more = [word for word in ("AND", "OR") if f"_{word}" in terminals]
+    return " or ".join([*more, *words, *(["the end"] if "$END" in terminals else [])])
 
 
 class NamedColumn(Frozen):
@@ -112,10 +178,6 @@ def parse_statement(text: str) -> Statement:
     except lark.exceptions.UnexpectedInput as error:
         raise syntax_error(text, error, expected_here) from None
     return _StatementBuilder(text, cast(Any, found.children)).statement()
-
-
-_PAIR: Final = re.compile(r"([\w.\-]+)\s+TO\s+'(.*)'", re.IGNORECASE | re.DOTALL)
-_CALL: Final = re.compile(r"(\w+)\s*\(\s*(\w+)(?:\.node)?\s*(?:,\s*(\w+)(?:\.node)?\s*)?\)")
 
 
 class _StatementBuilder(Builder):
