@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Annotated, Final
 
 from fastapi import APIRouter, Depends, Query, Request
 from msgspec.structs import replace
-from pydantic import ValidationError
 from starlette.requests import HTTPConnection
 
 from peerd.daemon.http.answers import answer_of, refusals
@@ -18,7 +17,6 @@ from peerd.daemon.http.routes import serve
 from peerd.daemon.http.streaming import Source, Wish, add_feed, json_line, wish
 from peerd.errors import ClientRefusal
 from peerd.lib.feed import Position
-from peerd.quantities import parse_duration
 from protocols.measurement import models
 from protocols.measurement.asking import ReadTold, selection
 from protocols.measurement.bounds import STALE_S, usual_half_width
@@ -147,7 +145,7 @@ def _add_watch(router: APIRouter, service: MeasurementQueries) -> None:
         within: Within,
         place: Annotated[Wish, Depends(wish)],
         where: Where = "",
-        stale: Annotated[str, Query(max_length=16)] = "30s",
+        stale: models.Stale = STALE_S,
     ) -> Source[Reading]:
         """The values of these names, and then each that has left the bounds that were told before, or became stale.
 
@@ -160,7 +158,7 @@ def _add_watch(router: APIRouter, service: MeasurementQueries) -> None:
         with refusals():
             half_widths = _half_widths(name, within)
             is_meant = selection(where, node)
-            watched = service.watching.watch(half_widths, is_meant, _stale(stale), asker_of(request).owner)
+            watched = service.watching.watch(half_widths, is_meant, stale, asker_of(request).owner)
         return _source(watched)
 
     add_feed(router, routes.WATCH.path, watch)
@@ -198,14 +196,6 @@ def _query_source(query: StandingQuery) -> Source[QueryAnswer]:
 
 def _source(watch: Watch) -> Source[Reading]:
     return Source(watch.feed, lambda reading: json_line(models.ValueView.of(reading)), begin="start")
-
-
-def _stale(text: str) -> float:
-    try:
-        found = parse_duration(text)
-        return models.ReadRequest(names=["cpu"], stale=found).stale
-    except (ValueError, ValidationError) as error:
-        raise ClientRefusal("invalid", 'stale: expected a duration from "1s" to "1d"') from error
 
 
 def _half_widths(names: list[str], within: list[str]) -> dict[str, float]:
