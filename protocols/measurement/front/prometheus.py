@@ -45,20 +45,17 @@ Answer = Callable[[Request, Parameters], Awaitable[Told]]
 def prometheus_router(data: PrometheusData, clock: Callable[[], float] = time.time) -> APIRouter:
     """The routes, over ``data``; ``clock`` says the time since 1970."""
     router, api = APIRouter(), _Api(data, clock)
-    for route, answer in (
-        (routes.PROMETHEUS_QUERY, api.query),
-        (routes.PROMETHEUS_QUERY_FORM, api.query),
-        (routes.PROMETHEUS_RANGE, api.range),
-        (routes.PROMETHEUS_RANGE_FORM, api.range),
-        (routes.PROMETHEUS_SERIES, api.series),
-        (routes.PROMETHEUS_SERIES_FORM, api.series),
-        (routes.PROMETHEUS_LABELS, api.names),
-        (routes.PROMETHEUS_LABELS_FORM, api.names),
-        (routes.PROMETHEUS_VALUES, api.values),
-        (routes.PROMETHEUS_METADATA, api.metadata),
-        (routes.PROMETHEUS_BUILD, api.build),
+    for answer, *served in (
+        (api.query, routes.PROMETHEUS_QUERY, routes.PROMETHEUS_QUERY_FORM),
+        (api.range, routes.PROMETHEUS_RANGE, routes.PROMETHEUS_RANGE_FORM),
+        (api.series, routes.PROMETHEUS_SERIES, routes.PROMETHEUS_SERIES_FORM),
+        (api.names, routes.PROMETHEUS_LABELS, routes.PROMETHEUS_LABELS_FORM),
+        (api.values, routes.PROMETHEUS_VALUES),
+        (api.metadata, routes.PROMETHEUS_METADATA),
+        (api.build, routes.PROMETHEUS_BUILD),
     ):
-        _add(router, route, answer)
+        for route in served:
+            _add(router, route, answer)
     return router
 
 

@@ -143,7 +143,7 @@ class _Runner:
                 rows.write(answer)
 
     def _show(self, answer: models.QueryView, took_s: float | None) -> None:
-        if not print_data(self._output, answer, [_plain(answer, row) for row in answer.rows]):
+        if not print_data(self._output, answer, _plain(answer)):
             for line in answer.explained:
                 stdout().print(line)
             if answer.columns:
@@ -179,20 +179,11 @@ def _cell(value: models.BoundedView | str | None) -> str:
     return f"{stale}{shown(value.value)} [{shown(value.low)}, {shown(value.high)}]"
 
 
-def _plain(answer: models.QueryView, row: models.RowView) -> dict[str, Any]:
-    """A row for JSONL and CSV: a column each, and three for one that is measured."""
-    found: dict[str, Any] = {}
-    for name, value in zip(answer.columns, row.values, strict=True):
-        if isinstance(value, models.BoundedView):
-            found |= {
-                name: value.value,
-                f"{name}_low": value.low,
-                f"{name}_high": value.high,
-                f"{name}_age_s": value.age_s,
-            }
-        else:
-            found[name] = value
-    return {**found, "certainty": row.certainty, "confidence": row.confidence}
+def _plain(answer: models.QueryView) -> Iterator[dict[str, Any]]:
+    """Rows for JSONL and CSV, with the columns that Python programs get."""
+    table = answer.table()
+    for row in zip(*table.values(), strict=True):
+        yield dict(zip(table, row, strict=True))
 
 
 def _verdict(answer: models.QueryView, took_s: float | None) -> str:
