@@ -78,10 +78,7 @@ class Caching:
         return [*self._done(self.holder.tick(now), now), *self.provider.tick(now)]
 
     def _done(self, done: Heard, now: float) -> list[Effect]:
-        changed: dict[Measurement, bool] = {}
-        for change in done.changes:
-            changed[change.measurement] = change.is_continuous and changed.get(change.measurement, True)
-        return [*done.effects, *self._changed(changed, now), *self.provider.renewed(done.renewed, now)]
+        return [*done.effects, *self._changed(done.changed, now), *self.provider.renewed(done.renewed, now)]
 
     def _changed(self, measurements: Mapping[Measurement, bool], now: float) -> list[Effect]:
         """This node knows something else of these; the value says whether what it knew held until now."""

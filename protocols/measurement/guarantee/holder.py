@@ -63,17 +63,11 @@ class WantedValue(Frozen):
     update_s: float
 
 
-class CacheChange(Frozen):
-    """This node holds another claim, or none any more. ``is_continuous``: the one before held until this one."""
-
-    measurement: Measurement
-    is_continuous: bool
-
-
 class Heard(Frozen):
-    """What a word of a provider has done."""
+    """What a word of a provider has done. ``changed``: this node holds another claim of these, or none any more; the
+    value says whether the one before held until this one."""
 
-    changes: list[CacheChange]
+    changed: dict[Measurement, bool]
     renewed: list[Measurement]
     effects: list[Effect]
 
@@ -204,7 +198,7 @@ class Holder:
 
     def heard(self, provider: NodeId, word: CacheUpdate, now: float) -> Heard:
         """A provider says something, now or any time ago."""
-        done = Heard([], [], [])
+        done = Heard({}, [], [])
         if word.holder_boot == self._boot and (asked_at := self._sought_at.get(word.asked)) is not None:
             self._found(provider, word, asked_at)
         if word.holder_boot != self._boot:
@@ -270,7 +264,7 @@ class Holder:
         """Nobody vouches for this any more, as far as this node knows."""
         if held.vouched:
             held.vouched = False
-            done.changes.append(CacheChange(measurement, is_continuous=False))
+            done.changed[measurement] = False
 
     def _take(self, provider: NodeId, boot: int, entry: CacheEntry, done: Heard, *, is_dated: bool) -> None:
         """A promise that this node may not have. Its age is in the same word, if it can be told."""
@@ -292,7 +286,7 @@ class Holder:
         is_continuous = held is not None and is_here and held.vouched and held.number == entry.follows
         self.held[entry.measurement] = HeldValue(provider, boot, entry.number, entry.claim, NEVER)
         up.promises[entry.number] = entry.measurement
-        done.changes.append(CacheChange(entry.measurement, is_continuous))
+        done.changed[entry.measurement] = is_continuous and done.changed.get(entry.measurement, True)
 
     def _gone(self, provider: NodeId, measurement: Measurement, done: Heard) -> None:
         wanted, held = self.wanted.get(measurement), self.held.get(measurement)
@@ -305,7 +299,7 @@ class Holder:
 
     def tick(self, now: float) -> Heard:
         """Drop what nobody has vouched for in time, and ask those who have not been asked for a while."""
-        done = Heard([], [], [])
+        done = Heard({}, [], [])
         for measurement, held in self.held.items():
             if held.vouched and now - held.basis > self._terms.max_age_s:
                 self._distrust(measurement, held, done)
