@@ -174,29 +174,17 @@ class Readings(Part):
 
     def _tell_all(self, question: _Question) -> None:
         """There is an answer for each value. Those that were here are older by now."""
-        now = self._host.now()
-        answers: list[Reading | NoReading] = []
-        for each in question.found:
-            if isinstance(each, NoReading):
-                answers.append(each)
-                continue
-            claim, age_s = each.known.claim, max(0.0, now - each.known.basis)
-            is_stale = age_s > question.max_age_s
-            answers.append(
-                Reading(
-                    each.measurement,
-                    claim.value,
-                    claim.interval,
-                    age_s,
-                    is_stale,
-                    each.provider,
-                    claim.hops,
-                    each.messages,
-                )
-            )
+        answers = [
+            each if isinstance(each, NoReading) else self._reading(each, question.max_age_s) for each in question.found
+        ]
         if question.is_counted:
             self._traffic.read(answers, question.at_hand)
         question.told(answers)
+
+    def _reading(self, found: Found, max_age_s: float) -> Reading:
+        claim, age_s = found.known.claim, max(0.0, self._host.now() - found.known.basis)
+        value, is_stale = (found.measurement, claim.value, claim.interval), age_s > max_age_s
+        return Reading(*value, age_s, is_stale, found.provider, claim.hops, found.messages)
 
     def _ask(self, missing: dict[NodeId, list[Want]], max_age_s: float) -> None:
         if (way := self._along.choose(missing)) is None:

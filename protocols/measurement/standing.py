@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias, cast
 
@@ -23,7 +23,6 @@ from protocols.measurement.watching import UNREAD_S, Followed, Watch, Watching
 if TYPE_CHECKING:  # a daemon that nobody asks in SQL loads none of it
     from protocols.measurement.aggregates.statements import TreePlan
     from protocols.measurement.querying.answer import AnswerRow, QueryAnswer, Value
-    from protocols.measurement.querying.running import RunningQuery
     from protocols.measurement.querying.statement import Statement
 
 STANDING_MAX: Final = 64
@@ -36,14 +35,15 @@ _LOOK: Final = "standing"
 
 
 class AnsweredQuery(NamedTuple):
-    """An answer. ``lines``: of EXPLAIN; with EXPLAIN alone ``answer`` is ``None``."""
+    """An answer. ``lines``: of EXPLAIN; with EXPLAIN alone ``answer`` is ``None``. ``wanted``: what it has read, with
+    the tightest half-widths."""
 
     answer: QueryAnswer | None
     lines: tuple[str, ...] = ()
+    wanted: Mapping[Measurement, float] = {}
 
 
 Told: TypeAlias = Callable[[AnsweredQuery | Exception], None]
-Ran: TypeAlias = "Callable[[AnsweredQuery | Exception, RunningQuery | None], None]"
 
 
 @dataclass(eq=False, kw_only=True)
@@ -84,9 +84,9 @@ class Queries(Part):
         statement = _parsed(text)
         if statement.watch:
             raise ClientRefusal("invalid", "WATCH has no single answer: follow /v1/measurement/query/watch")
-        self._directory.refreshed(lambda: self._run(statement, lambda answered, query: told(answered)))
+        self._directory.refreshed(lambda: self._run(statement, told))
 
-    def _run(self, statement: Statement, told: Ran, *, is_asked: bool = True) -> None:
+    def _run(self, statement: Statement, told: Told, *, is_asked: bool = True) -> None:
         from protocols.measurement.querying.explain import explain_cost, explain_plan
         from protocols.measurement.querying.running import RunningQuery
 
@@ -100,10 +100,10 @@ class Queries(Part):
             query = RunningQuery(statement, nodes, usual_half_width, cached=is_cached, history=history)
             plan = explain_plan(query, in_tree=self._tree_plan(statement) is not None) if statement.explain else ()
         except FilterError as error:
-            told(ClientRefusal("invalid", str(error)), None)
+            told(ClientRefusal("invalid", str(error)))
             return
         if statement.explain == "plan":
-            told(AnsweredQuery(None, plan), query)
+            told(AnsweredQuery(None, plan))
             return
 
         is_thrifty = statement.budget is not None or bool(statement.explain)  # no more is spent than was reckoned
@@ -113,13 +113,14 @@ class Queries(Part):
             try:
                 needs = query.needs()
             except FilterError as error:
-                told(ClientRefusal("invalid", str(error)), None)
+                told(ClientRefusal("invalid", str(error)))
                 return
             if needs:
                 self._readings.read(needs, stale_s, go_on, is_thrifty=is_thrifty, is_counted=is_asked)
             else:
                 answer = query.answer()
-                told(AnsweredQuery(answer, (*plan, *explain_cost(answer, query)) if statement.explain else ()), query)
+                lines = (*plan, *explain_cost(answer, query)) if statement.explain else ()
+                told(AnsweredQuery(answer, lines, query.wanted))
 
         go_on([])
 
@@ -155,7 +156,7 @@ class Queries(Part):
     def _look_at(self, query: StandingQuery) -> None:
         query.is_asking = True
 
-        def told(answered: AnsweredQuery | Exception, running: RunningQuery | None) -> None:
+        def told(answered: AnsweredQuery | Exception) -> None:
             query.is_asking = False
             if query.feed.ended is not None:
                 return
@@ -163,8 +164,7 @@ class Queries(Part):
                 self._end(query, str(answered))
             elif answered.answer is not None:
                 self._tell(query, answered.answer)
-                if running is not None:
-                    self._hold(query, running)
+                self._hold(query, answered.wanted)
 
         def look() -> None:
             try:
@@ -200,11 +200,11 @@ class Queries(Part):
         if (found := aggregates.answer(query.aggregate)) is not None:
             self._tell(query, tree_answer(query.statement, plan, found))
 
-    def _hold(self, query: StandingQuery, running: RunningQuery) -> None:
+    def _hold(self, query: StandingQuery, wanted: Mapping[Measurement, float]) -> None:
         """Hold what the statement reads from now on, as tight as it was asked for."""
         wants: dict[str, float] = {}
         owners: dict[NodeId, None] = {}
-        for measurement, half_width in running.wanted.items():
+        for measurement, half_width in wanted.items():
             name = measurement.name.partition("@")[0]
             wants[name] = min(half_width, wants.get(name, half_width))
             owners[measurement.owner] = None

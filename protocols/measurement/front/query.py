@@ -25,10 +25,6 @@ if TYPE_CHECKING:
     from protocols.measurement.querying.commands import QuerySession
 
 SQL: Final = ("select", "explain", "watch")
-WORDS: Final = (
-    *("SELECT", "FROM nodes", "WHERE", "GROUP BY", "ORDER BY", "LIMIT", "WITHIN", "STALE", "REQUIRE", "BUDGET"),
-    *("EXPLAIN", "ANALYZE", "WATCH", "region", "iplist", "select", "topk", "join", "bound", "print", "sleep", "quit"),
-)
 HISTORY: Final = "~/.peerd_query_history"
 HISTORY_LINES: Final = 1000
 PROMPT: Final = "peerd> "
@@ -219,6 +215,9 @@ def _prepare_readline() -> None:
     import atexit
     import readline
 
+    from protocols.measurement.querying.commands import COMMANDS
+    from protocols.measurement.querying.statement import KEYWORDS
+
     history = Path(HISTORY).expanduser()
     with suppress(OSError):
         readline.read_history_file(history)
@@ -229,7 +228,7 @@ def _prepare_readline() -> None:
             readline.write_history_file(history)
 
     def complete(text: str, state: int) -> str | None:
-        found = [word for word in WORDS if word.lower().startswith(text.lower())]
+        found = [word for word in (*KEYWORDS, *COMMANDS) if word.lower().startswith(text.lower())]
         return found[state] if state < len(found) else None
 
     atexit.register(save)
