@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Sequence
 from contextlib import aclosing
 from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
@@ -95,7 +95,7 @@ def list_(
         if not print_data(output, nodes, nodes.nodes, models.MeasuredNode):
             rows = [(each.node, each.address, _tags(each.tags), " ".join(each.measurements)) for each in nodes.nodes]
             print_table(stdout(), ("node", "address", "tags", "measures"), rows)
-        _tell(nodes.problems)
+        tell_gaps((), nodes.problems)
         return
     own: models.OwnViews = ask(socket, lambda client: client.measurement.own())
     if not print_data(output, own, own.measurements, models.OwnView):
@@ -103,7 +103,7 @@ def list_(
             (shown_name(each.name), shown(each.value), seconds(each.age_s), each.source) for each in own.measurements
         ]
         print_table(stdout(), ("name", "value", "age", "source"), own_rows, numbers=("value", "age"))
-    _tell(own.problems)
+    tell_gaps((), own.problems)
 
 
 @measure.command()
@@ -133,9 +133,7 @@ def get(
             optional=("told by",),
             numbers=("value", "within", "age"),
         )
-    for each in answer.missing:
-        stderr().print(f"missing: {shown_name(each.name)} of {short_id(parse_id(each.node))}: {printable(each.reason)}")
-    _tell(answer.problems)
+    tell_gaps(answer.missing, answer.problems)
     if answer.missing or any(each.stale for each in answer.values):
         raise typer.Exit(ExitCode.PARTIAL)
 
@@ -212,6 +210,9 @@ def _tags(tags: dict[str, Any]) -> str:
     return " ".join(f"{key}={value}" for key, value in sorted(tags.items())) or "-"
 
 
-def _tell(problems: list[str]) -> None:
+def tell_gaps(missing: Sequence[models.MissingView], problems: Sequence[str]) -> None:
+    """Say on standard error which values are missing, and why nodes may be."""
+    for each in missing:
+        stderr().print(f"missing: {shown_name(each.name)} of {short_id(parse_id(each.node))}: {printable(each.reason)}")
     for problem in problems:
         stderr().print(f"warning: {printable(problem)}")

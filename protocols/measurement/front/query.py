@@ -12,13 +12,12 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 import typer
 
 from peerd.cli.files import read_text
-from peerd.cli.options import Output, OutputOption, SocketOption, ask
+from peerd.cli.options import Output, OutputOption, SocketOption, ask, duration_s
 from peerd.cli.output import RowWriter, print_data, print_table, printable, stderr, stdout
 from peerd.errors import ExitCode, PeerdError
-from peerd.ids import parse_id, short_id
 from peerd.words import counted
 from protocols.measurement import models
-from protocols.measurement.front.measure import followed, shown, shown_name
+from protocols.measurement.front.measure import followed, shown, tell_gaps
 
 if TYPE_CHECKING:
     from peerd.client import Client
@@ -31,6 +30,7 @@ PROMPT: Final = "peerd> "
 FILES_MAX: Final = 8
 """Files that execute each other."""
 MISSING_SHOWN: Final = 5
+SLEEP_S_MAX: Final = 86_400.0
 
 
 def query(
@@ -113,12 +113,9 @@ class _Runner:
         return doing.word != "quit"
 
     def _sleep(self, argument: str) -> None:
-        try:
-            seconds = float(argument.removesuffix("s"))
-        except ValueError:
-            seconds = -1.0
-        if not 0.0 <= seconds <= 86_400.0:
-            raise typer.BadParameter(f"{argument!r}: expected seconds, at most a day", param_hint="sleep")
+        seconds = duration_s(argument if argument.endswith(("s", "m", "h")) else f"{argument}s", "sleep")
+        if seconds > SLEEP_S_MAX:
+            raise typer.BadParameter(f"{argument!r} is more than a day", param_hint="sleep")
         time.sleep(seconds)
 
     def _ask(self, text: str) -> None:
@@ -191,12 +188,9 @@ def _verdict(answer: models.QueryView, took_s: float | None) -> str:
 def _tell_gaps(answer: models.QueryView) -> None:
     for clause, why in answer.unmet.items():
         stderr().print(f"{clause} was not met: {printable(why)}")
-    for each in answer.missing[:MISSING_SHOWN]:
-        stderr().print(f"missing: {shown_name(each.name)} of {short_id(parse_id(each.node))}: {printable(each.reason)}")
     if len(answer.missing) > MISSING_SHOWN:
-        stderr().print(f"and {len(answer.missing) - MISSING_SHOWN} more are missing (-o json)")
-    for problem in answer.problems:
-        stderr().print(f"warning: {printable(problem)}")
+        stderr().print(f"{len(answer.missing)} values are missing (-o json), such as")
+    tell_gaps(answer.missing[:MISSING_SHOWN], answer.problems)
 
 
 def _typed() -> Iterator[str]:
