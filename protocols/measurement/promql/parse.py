@@ -16,7 +16,7 @@ from peerd.errors import nearest
 from peerd.lib.filter.values import is_unicode
 from protocols.measurement.promql import tree
 from protocols.measurement.promql.functions import COMPARISONS, SET_OPERATORS, SIGNATURES
-from protocols.measurement.promql.refusals import NOT_HERE, PromqlRefused, not_here
+from protocols.measurement.promql.refusals import NOT_HERE, PromqlRefused
 from protocols.measurement.promql.tree import Applied, Expression, Grouping, Literal, Matcher, Selector, ValueKind
 
 if TYPE_CHECKING:
@@ -153,7 +153,7 @@ def _syntax_error(text: str, error: Any) -> PromqlRefused:
     match = SCAN.match(text, column)
     word = match[0] if match else text[column]
     if word.lower() in NOT_HERE and (word != ":" or text.rfind("[", 0, column) > text.rfind("]", 0, column)):
-        return not_here(NOT_HERE[word.lower()], column)
+        return PromqlRefused(f"{NOT_HERE[word.lower()]} is not in peerd's subset of PromQL", column=column)
     return PromqlRefused(f"{word[:40]!r} is not expected here", column=column)
 
 

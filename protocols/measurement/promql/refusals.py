@@ -41,8 +41,3 @@ NOT_HERE: Final[Mapping[str, str]] = {
     **{word: f"the modifier {word}" for word in ("smoothed", "anchored", "fill", "fill_left", "fill_right")},
 }
 """What the grammar has no rule for, but Prometheus has: the word at which parsing fails, and how to name it."""
-
-
-def not_here(what: str, column: int | None) -> PromqlRefused:
-    """The refusal of what Prometheus has and the subset has not."""
-    return PromqlRefused(f"{what} is not in peerd's subset of PromQL", column=column)

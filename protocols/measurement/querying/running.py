@@ -63,7 +63,8 @@ class RunningQuery:
         self.messages = self.rounds = 0
         self._half_width, self.cached, self._history = half_width, cached, history
         self._asked: dict[Measurement, Want] = {}
-        self._tried: dict[Measurement, float] = {}
+        self.wanted: dict[Measurement, float] = {}
+        """What was asked for so far, with the tightest half-widths."""
         self._rows: list[Row] | None = None
         self._is_spent = self._is_done = False
         self._sides = range(len(statement.tables))
@@ -94,19 +95,16 @@ class RunningQuery:
                 self.messages += reading.messages
                 self.known.told(reading)
 
-    def _cost(self, want: Want) -> int:
-        return 0 if self.cached(want.measurement, want.half_width) else MESSAGES_EACH
-
     def _ask(self, wanted: Mapping[Measurement, float]) -> None:
         """Ask for what was not asked for with such bounds before, as far as the budget reaches."""
         budget = self.statement.budget
         left = inf if budget is None else budget - self.messages
         asked = Counter[NodeId]()
         for measurement, half_width in wanted.items():
-            want = Want(measurement, half_width)
+            is_cached = self.cached(measurement, half_width)
             # One question is for all that is wanted of an owner, up to so many.
-            cost = 0 if asked[measurement.owner] % READ_MAX else self._cost(want)
-            if self._tried.get(measurement, inf) <= half_width:
+            cost = 0 if is_cached or asked[measurement.owner] % READ_MAX else MESSAGES_EACH
+            if self.wanted.get(measurement, inf) <= half_width:
                 continue
             if cost and cost > left:
                 self._is_spent = True
@@ -114,9 +112,9 @@ class RunningQuery:
                     self.known.reasons[measurement] = f"the budget of {budget} messages is spent"
                 continue
             left -= cost
-            asked[measurement.owner] += not self.cached(measurement, half_width)
-            self._asked[measurement] = want
-            self._tried[measurement] = half_width
+            asked[measurement.owner] += not is_cached
+            self._asked[measurement] = Want(measurement, half_width)
+            self.wanted[measurement] = half_width
 
     def _run(self) -> Iterator[Mapping[Measurement, float]]:
         """The steps of reading. Each is made when what the one before asked for has been told."""
@@ -152,7 +150,7 @@ class RunningQuery:
 
     def _first_wants(self, rows: Iterable[tuple[Row, Iterable[NamedColumn]]]) -> Mapping[Measurement, float]:
         measured = (self.known.measurement(column, row) for row, columns in rows for column in columns)
-        wanted = [each for each in measured if each is not None and each not in self._tried]
+        wanted = [each for each in measured if each is not None and each not in self.wanted]
         return {
             each: first_half_width(self.statement, each.name, self._half_width, self.known.summed) for each in wanted
         }
@@ -180,14 +178,9 @@ class RunningQuery:
         found = {}
         for reading in (self.known.reading(column, row) for column in columns):
             # Whose owner did not tell bounds as narrow as was asked for cannot tell narrower ones.
-            if reading and not reading.is_stale and reading.interval.is_within(self._tried[reading.measurement]):
+            if reading and not reading.is_stale and reading.interval.is_within(self.wanted[reading.measurement]):
                 found[reading.measurement] = reading.interval.half_width / 2
         return {each: half_width for each, half_width in found.items() if half_width > 0.0}
-
-    @property
-    def wanted(self) -> Mapping[Measurement, float]:
-        """What was asked for so far, with the tightest half-widths."""
-        return self._tried
 
     # --- what is known ----------------------------------------------------------------------------------------------
 
