@@ -22,7 +22,7 @@ from protocols.measurement.watching import UNREAD_S, Followed, Watch, Watching
 
 if TYPE_CHECKING:  # a daemon that nobody asks in SQL loads none of it
     from protocols.measurement.aggregates.statements import TreePlan
-    from protocols.measurement.querying.answer import AnswerRow, QueryAnswer, Value
+    from protocols.measurement.querying.answer import QueryAnswer, Value
     from protocols.measurement.querying.statement import Statement
 
 STANDING_MAX: Final = 64
@@ -238,14 +238,11 @@ def is_still_so(told: QueryAnswer, now: QueryAnswer) -> bool:
     """Whether an answer that a client has still says what is known: the same rows, and all values in its bounds."""
     if (told.columns, told.missing, told.unmet.keys()) != (now.columns, now.missing, now.unmet.keys()):
         return False
-    if len(told.rows) != len(now.rows):
+    if [row.certainty for row in told.rows] != [row.certainty for row in now.rows]:
         return False
-    return all(_is_row_still_so(before, after) for before, after in zip(told.rows, now.rows, strict=True))
-
-
-def _is_row_still_so(told: AnswerRow, now: AnswerRow) -> bool:
-    pairs = zip(told.values, now.values, strict=True)
-    return told.certainty == now.certainty and all(_is_value_still_so(before, after) for before, after in pairs)
+    rows = zip(told.rows, now.rows, strict=True)
+    values = (pair for before, after in rows for pair in zip(before.values, after.values, strict=True))
+    return all(_is_value_still_so(before, after) for before, after in values)
 
 
 def _is_value_still_so(told: Value, now: Value) -> bool:
