@@ -37,8 +37,8 @@ SAMPLE_S: Final = 1e-6
 """Seconds of processor for each sample that an evaluation touches, charged to whoever asks."""
 
 Parameters = Mapping[str, Sequence[str]]
-Told = tuple[str, Sequence[str]]
-"""An answer: its data as JSON, and warnings, which Grafana shows on the panel."""
+Told = tuple[object, Sequence[str]]
+"""An answer: its data, and warnings, which Grafana shows on the panel."""
 Answer = Callable[[Request, Parameters], Awaitable[Told]]
 
 
@@ -71,8 +71,8 @@ def _add(router: APIRouter, route: HttpRoute[dict[str, Any]], answer: Answer) ->
             return _error(HTTPStatus.UNPROCESSABLE_ENTITY, "execution", str(error))
         except (Unavailable, TimeoutError) as error:
             return _error(HTTPStatus.SERVICE_UNAVAILABLE, "timeout", str(error) or "there was no answer in time")
-        more = f',"warnings":{json.dumps(warnings)}' if warnings else ""
-        return Response(f'{{"status":"success","data":{told}{more}}}', media_type="application/json")
+        body = {"status": "success", "data": told} | ({"warnings": warnings} if warnings else {})
+        return Response(await asyncio.to_thread(json.dumps, body), media_type="application/json")
 
     serve(router, route, description=answer.__doc__)(handle)
 
@@ -96,7 +96,7 @@ class _Api:
         wanted = selectors(expression)
         series, warnings = await read_series(self._data, await self._nodes(request, wanted), wanted, at, at, now)
         await _pay(request, series.values(), 1)
-        return await asyncio.to_thread(lambda: _json(evaluate_instant(expression, at, series))), warnings
+        return await asyncio.to_thread(lambda: _plain(evaluate_instant(expression, at, series))), warnings
 
     async def range(self, request: Request, parameters: Parameters) -> Told:
         """The values of a query from ``start`` to ``end``, each ``step``."""
@@ -106,7 +106,7 @@ class _Api:
         wanted, now = selectors(expression), self._clock()
         series, warnings = await read_series(self._data, await self._nodes(request, wanted), wanted, start, end, now)
         await _pay(request, series.values(), (end - start) / step + 1)
-        return await asyncio.to_thread(lambda: _json(evaluate_range(expression, start, end, step, series))), warnings
+        return await asyncio.to_thread(lambda: _plain(evaluate_range(expression, start, end, step, series))), warnings
 
     async def series(self, request: Request, parameters: Parameters) -> Told:
         """The labels of all series that any ``match[]`` selects."""
@@ -130,12 +130,13 @@ class _Api:
         names = sorted({metric.labels[NAME] for metric in await self._metrics(request, {})})
         wanted = _first(parameters, "metric")
         told = {name: [{"type": "gauge", "help": "", "unit": ""}] for name in names if wanted in ("", name)}
-        return json.dumps(dict(json.loads(_limited(parameters, told.items())[0]))), ()
+        found, _ = _limited(parameters, told.items())
+        return dict(found), ()
 
     async def build(self, request: Request, parameters: Parameters) -> Told:
         """What Grafana asks to know whom it talks with. Mimir would list features."""
         blank = dict.fromkeys(("revision", "branch", "buildUser", "buildDate", "goVersion"), "")
-        return json.dumps({"version": API_VERSION, **blank, "features": {}}), ()
+        return {"version": API_VERSION, **blank, "features": {}}, ()
 
     async def _metrics(self, request: Request, parameters: Parameters) -> list[seen.FoundMetric]:
         """The series of any ``match[]``, or all."""
@@ -197,17 +198,17 @@ def _expression(text: str, name: str) -> Expression:
 # Writing answers
 
 
-def _limited(parameters: Parameters, items: Iterable[Any]) -> Told:
+def _limited(parameters: Parameters, items: Iterable[Any]) -> tuple[list[Any], Sequence[str]]:
     """A list, of which ``limit`` may ask for the first part only."""
     listed, text = list(items), _first(parameters, "limit") or "0"
     if not (text.isascii() and text.isdecimal()):
         raise PromqlRefused('invalid parameter "limit": a whole number is expected')
     limit = int(text[:9]) or len(listed)
-    return json.dumps(listed[:limit]), ["results truncated due to limit"] if limit < len(listed) else []
+    return listed[:limit], ["results truncated due to limit"] if limit < len(listed) else []
 
 
-def _json(result: QueryResult) -> str:
-    """A result as Prometheus writes it."""
+def _plain(result: QueryResult) -> object:
+    """A result as Prometheus has it in JSON."""
     series = [(each.labels, [[at, _number(value)] for at, value in each.samples]) for each in result.series]
     told: Any
     if result.kind is ValueKind.MATRIX:
@@ -217,7 +218,7 @@ def _json(result: QueryResult) -> str:
     else:
         (_, ((at, value),)), kind = series[0], str(result.kind)
         told = [at, result.text if result.kind is ValueKind.STRING else value]
-    return json.dumps({"resultType": kind, "result": told})
+    return {"resultType": kind, "result": told}
 
 
 def _number(value: float) -> str:
