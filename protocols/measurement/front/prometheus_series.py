@@ -85,10 +85,10 @@ def find_metrics(nodes: Iterable[NodeEntry], wanted: Sequence[Selector] = ()) ->
     return list(found.values())
 
 
-def at_most(found: list[FoundMetric], most: int = SERIES_MAX) -> list[FoundMetric]:
+def at_most(found: list[FoundMetric]) -> list[FoundMetric]:
     """The same. Raises `PromqlRefused` if these are more series than an answer may have."""
-    if len(found) > most:
-        raise EvaluationFailed(f"{len(found)} series match, {most} are the most: name more labels")
+    if len(found) > SERIES_MAX:
+        raise EvaluationFailed(f"{len(found)} series match, {SERIES_MAX} are the most: name more labels")
     return found
 
 

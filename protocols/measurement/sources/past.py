@@ -53,7 +53,3 @@ class PastSamples:
         first = bisect_left(numbers, number)
         is_there = first < len(numbers) and numbers[first] == number
         return list(zip(clock[first:], values[first:], strict=True)) if is_there else []
-
-    def names(self) -> list[str]:
-        """Of what anything is remembered, in order."""
-        return sorted(self._samples)
