@@ -12,6 +12,7 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field, FiniteFloat
 
 from peerd.errors import Unavailable
 from peerd.ids import format_id
+from peerd.lib.filter.errors import FilterError
 from peerd.quantities import Duration, between_durations
 from protocols.measurement.bounds import STALE_S
 from protocols.measurement.guarantee.interval import VALUE_MAX
@@ -246,7 +247,7 @@ class QueryView(TableModel):
     def table(self) -> dict[str, list[Any]]:
         """NAME, and where it has numbers NAME_low, NAME_high, NAME_age_s, NAME_stale; ``certainty``, ``confidence``.
 
-        Raises ``ValueError`` where two have the same name.
+        Raises `FilterError`, a ``ValueError``, where two have the same name.
         """
         found: list[tuple[str, list[Any]]] = []
         for at, name in enumerate(self.columns):
@@ -258,7 +259,7 @@ class QueryView(TableModel):
         found += [(name, [getattr(row, name) for row in self.rows]) for name in ("certainty", "confidence")]
         table = dict(found)
         if len(table) < len(found):
-            raise ValueError(f"two columns have the same name: {', '.join(name for name, _ in found)}")
+            raise FilterError(f"two columns have the same name: {', '.join(name for name, _ in found)}")
         return table
 
 

@@ -7,7 +7,8 @@ from math import isnan
 
 import pytest
 
-from peerd.errors import Unavailable
+from peerd.errors import PeerdError, Unavailable
+from protocols.measurement.front.query import printed_rows
 from protocols.measurement.models import BoundedView, QueryView, RowView, TableModel, ValueView, ValueViews
 
 CPU = BoundedView(value=0.5, low=0.45, high=0.55, age_s=1.5)
@@ -47,6 +48,14 @@ def test_two_columns_of_one_name_are_refused(columns: list[str]) -> None:
     answer = QueryView(columns=columns, rows=[RowView(values=[CPU, CPU], certainty="yes")])
     with pytest.raises(ValueError, match="two columns have the same name: cpu, cpu_low"):
         answer.table()
+    with pytest.raises(PeerdError):  # which a command shows as one line
+        list(printed_rows(answer))
+
+
+def test_rows_are_printed_with_the_columns_of_tables() -> None:
+    rows = list(printed_rows(QUERY))
+    assert {name: [row[name] for row in rows] for name in rows[0]} == QUERY.table()
+    assert list(rows[0]) == list(QUERY.table())
 
 
 def test_pandas() -> None:

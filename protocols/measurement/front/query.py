@@ -136,7 +136,7 @@ class _Runner:
                 rows.write(answer)
 
     def _show(self, answer: models.QueryView, took_s: float | None) -> None:
-        if not print_data(self._output, answer, _plain(answer)):
+        if not print_data(self._output, answer, printed_rows(answer)):
             for line in answer.explained:
                 stdout().print(line)
             if answer.columns:
@@ -172,7 +172,7 @@ def _cell(value: models.BoundedView | str | None) -> str:
     return f"{stale}{shown(value.value)} [{shown(value.low)}, {shown(value.high)}]"
 
 
-def _plain(answer: models.QueryView) -> Iterator[dict[str, Any]]:
+def printed_rows(answer: models.QueryView) -> Iterator[dict[str, Any]]:
     """Rows for JSONL and CSV, with the columns that Python programs get."""
     table = answer.table()
     for row in zip(*table.values(), strict=True):
