@@ -215,8 +215,12 @@ class Provider:
         numbers: dict[float, dict[int, None]] = {}
         for measurement in measurements:
             if (known := self._known(measurement, now)) is not None:
-                numbers.setdefault(max(0.0, now - known.basis), {})[edge.guarantees[measurement].number] = None
+                numbers.setdefault(self._age_s(known, now), {})[edge.guarantees[measurement].number] = None
         return tuple(StandingPromises(age_s, tuple(sorted(each))) for age_s, each in numbers.items())
+
+    @staticmethod
+    def _age_s(known: Known, now: float) -> float:
+        return max(0.0, now - known.basis)
 
     def validate(self, now: float) -> None:
         """Assert that each promise contains what this node knows."""
