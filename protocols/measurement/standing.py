@@ -18,7 +18,7 @@ from protocols.measurement.directory import Directory
 from protocols.measurement.guarantee.words import Measurement
 from protocols.measurement.reading import Readings
 from protocols.measurement.readings import NoReading, Reading
-from protocols.measurement.watching import UNREAD_S, Followed, Watch, Watching
+from protocols.measurement.watching import UNREAD_S, Watch, Watching
 
 if TYPE_CHECKING:  # a daemon that nobody asks in SQL loads none of it
     from protocols.measurement.aggregates.statements import TreePlan
@@ -46,17 +46,32 @@ class AnsweredQuery(NamedTuple):
 Told: TypeAlias = Callable[[AnsweredQuery | Exception], None]
 
 
-@dataclass(eq=False, kw_only=True)
-class StandingQuery(Followed["QueryAnswer"]):
+@dataclass(eq=False)
+class StandingQuery:
     """A statement that a client watches."""
 
+    number: int
     statement: Statement
+    feed: Feed[QueryAnswer]
+    name: str = ""
+    owner: str = ""
+    unread_since: float | None = None
     watch: Watch | None = None
     """What holds the values that it needs."""
     aggregate: WantedAggregate | None = None
     """What is told of it in the tree T."""
     told: QueryAnswer | None = None
     is_asking: bool = False
+
+    @property
+    def id(self) -> str:
+        """Its name for clients."""
+        return format(self.number, "016x")
+
+    @property
+    def is_begun(self) -> bool:
+        """It may be read at once."""
+        return True
 
 
 class Queries(Part):
@@ -134,8 +149,7 @@ class Queries(Part):
         self.standing.check_room(STANDING_MAX)
         self.standing.check_share(owner, STANDING_MAX)
         feed: Feed[QueryAnswer] = Feed(self._host.new_epoch())
-        number = self._host.rng.getrandbits(64)
-        query = StandingQuery(number=number, feed=feed, owner=owner, statement=statement)
+        query = StandingQuery(self._host.rng.getrandbits(64), statement, feed, owner=owner)
         if not len(self.standing):
             self._host.cancel_timer(_LOOK)  # of a statement that has just ended
             self._host.set_timer(_LOOK, LOOK_S)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Final, Generic, TypeVar
+from typing import Final
 
 from peerd.api import Host, Part, on_timer
 from peerd.errors import ClientRefusal
@@ -34,46 +34,40 @@ LINE_BYTES: Final = 300
 LOOK_S: Final = 2.0
 """How often it is looked for nodes that are new, and for values that have become stale."""
 _LOOK: Final = "watches"
-Told = TypeVar("Told")
 
 
-@dataclass(eq=False, kw_only=True)
-class Followed(Generic[Told]):
-    """What a client follows, without a name: it ends when nobody reads it any more."""
+@dataclass(eq=False)
+class Watch:
+    """One client's. ``wants``: half-widths by name; ``of``: which nodes it is about."""
 
     number: int
-    feed: Feed[Told]
-    owner: str = ""
+    feed: Feed[Reading]
+    wants: Mapping[str, float]
+    of: Callable[[NodeEntry], bool]
+    stale_s: float
+    about: frozenset[NodeId] | None = None
+    """The nodes that ``of`` means, where it is these."""
+    is_read: bool = True
+    """Whether a client reads what is told; a watch that only holds values has none."""
     name: str = ""
+    owner: str = ""
     unread_since: float | None = None
-    is_begun: bool = True
+    told: dict[Measurement, Interval | None] = field(default_factory=dict)
+    """The bounds that the client has for each value; ``None``: it knows that they are stale, or nothing."""
 
     @property
     def id(self) -> str:
         """Its name for clients."""
         return format(self.number, "016x")
 
-
-@dataclass(eq=False, kw_only=True)
-class Watch(Followed[Reading]):
-    """One client's. ``wants``: half-widths by name; ``of``: which nodes it is about."""
-
-    wants: Mapping[str, float]
-    of: Callable[[NodeEntry], bool]
-    stale_s: float
-    about: frozenset[NodeId] | None = None
-    """The nodes that ``of`` means, where values of these are only held, and no client reads what is told."""
-    told: dict[Measurement, Interval | None] = field(default_factory=dict)
-    """The bounds that the client has for each value; ``None``: it knows that they are stale, or nothing."""
-
-    @property
-    def is_read(self) -> bool:
-        """Whether a client reads what is told."""
-        return self.about is None
-
     def half_width(self, measurement: Measurement) -> float:
         """How exactly this one is wanted."""
         return self.wants[measurement.name.partition("@")[0]]
+
+    @property
+    def is_begun(self) -> bool:
+        """It may be read at once."""
+        return True
 
 
 class Watching(Part):
@@ -89,30 +83,29 @@ class Watching(Part):
         self, wants: Mapping[str, float], of: Callable[[NodeEntry], bool], stale_s: float, owner: str = ""
     ) -> Watch:
         """Begin one. Raises `ClientRefusal` where there are too many."""
-        self.watches.check_share(owner, WATCHES_MAX)
-        return self._begin(wants, of, stale_s, owner)
-
-    def hold(self, wants: Mapping[str, float], owners: Collection[NodeId], stale_s: float) -> Watch:
-        """Hold values of these nodes until the watch is ended. Raises `ClientRefusal` where there are too many."""
-        about = frozenset(owners)
-        return self._begin(wants, lambda entry: entry.id in about, stale_s, about=about)
-
-    def _begin(
-        self,
-        wants: Mapping[str, float],
-        of: Callable[[NodeEntry], bool],
-        stale_s: float,
-        owner: str = "",
-        about: frozenset[NodeId] | None = None,
-    ) -> Watch:
         self.watches.check_room(WATCHES_MAX)
-        feed, number = Feed[Reading](self._host.new_epoch()), self._host.rng.getrandbits(64)
-        watch = Watch(number=number, feed=feed, owner=owner, wants=wants, of=of, stale_s=stale_s, about=about)
+        self.watches.check_share(owner, WATCHES_MAX)
+        feed: Feed[Reading] = Feed(self._host.new_epoch())
+        watch = Watch(self._host.rng.getrandbits(64), feed, wants, of, stale_s, owner=owner)
+        self._add(watch)
+        return watch
+
+    def _add(self, watch: Watch) -> None:
         self.watches.add(watch)
         if len(self.watches) == 1:
             self._host.cancel_timer(_LOOK)  # of a watch that has just ended
             self._host.set_timer(_LOOK, LOOK_S)
         self._directory.refreshed(lambda: self._select(watch))
+
+    def hold(self, wants: Mapping[str, float], owners: Collection[NodeId], stale_s: float) -> Watch:
+        """Hold values of these nodes until the watch is ended. Raises `ClientRefusal` where there are too many."""
+        self.watches.check_room(WATCHES_MAX)
+        about = frozenset(owners)
+        feed: Feed[Reading] = Feed(self._host.new_epoch())
+        watch = Watch(
+            self._host.rng.getrandbits(64), feed, wants, lambda entry: entry.id in about, stale_s, about, False
+        )
+        self._add(watch)
         return watch
 
     def end(self, watch: Watch, reason: str) -> None:
