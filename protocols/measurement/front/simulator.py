@@ -252,7 +252,7 @@ class Measuring(SwarmWork):
     @classmethod
     def plugin(cls, index: int) -> Plugin:
         times = {"max_age": "10s", "update_interval": "2s", "ask_interval": "3s", "describe_interval": "10s"}
-        placing = {"placing": PLACING.get(index % 8, "tree"), "decide_interval": "3s", "region_tag": "role"}
+        placing = {"placing": PLACING.get(index % 8, "tree"), "decide_interval": "1s", "region_tag": "role"}
         tags = {"tags": {"role": "web"} if index % 3 == 0 else {}}
         return SimulatedQueries(index, MeasurementConfig.model_validate(times | placing | tags))
 

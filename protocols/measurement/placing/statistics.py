@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Hashable, Sequence
 from dataclasses import dataclass, field
-from statistics import fmean
 from typing import Final
 
 from msgspec.structs import replace
@@ -203,7 +202,7 @@ def _alike(candidates: list[CacheCandidate], counted_s: float) -> list[CacheCand
     of: dict[Hashable, list[float]] = {}
     for each in candidates:
         of.setdefault(each.group, []).append(each.updates_s)
-    usual = {group: fmean(rates) for group, rates in of.items()}
+    usual = {group: sum(rates) / len(rates) for group, rates in of.items()}
     return [
         replace(each, updates_s=(each.updates_s * counted_s + PRIOR) / (counted_s + PRIOR / mean))
         if (mean := usual[each.group])
