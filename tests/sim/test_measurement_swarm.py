@@ -15,8 +15,10 @@ from protocols.measurement.readings import Reading
 from tests.support.long_cases import cases
 
 PROTOCOLS = ("measurement",)
-ONCE_RED = (2076,)
-"""A hostile node was the root of both copies of a description, and hid that node: nobody else could know of it."""
+ONCE_RED = (2076, 2126)
+"""A hostile node was the root of both copies of a description, and hid that node: nobody else could know of it. A node
+that had started anew, and had no parent in T yet, told its former parent as if that had asked the root; a moment later
+it told its next parent, and was counted twice."""
 SMALL = 6
 TOO_YOUNG_S = 2.0
 

@@ -54,12 +54,14 @@ class AggregateAsk(Message):
     """Tell me the aggregate of your subtree, and again when it leaves its bounds. To the root of T, and down T.
 
     ``number``: of this question, in the asker's ``boot``. ``half_width``: what the bounds of this subtree may be.
+    ``is_from_parent``: the asker counts what it is told with what its other children say; else it asks the root.
     """
 
     boot: U64
     number: U64
     spec: AggregateSpec
     half_width: HalfWidth
+    is_from_parent: bool = False
 
 
 @message(0x0439, bytes_max=256)

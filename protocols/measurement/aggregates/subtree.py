@@ -145,7 +145,7 @@ class SubtreeAggregate:
         for child in (child for child in some if child in widths):
             number = next(self._numbers)
             self.children[child].asks.note(number, now)
-            asks.append(TellNode(child, AggregateAsk(self._boot, number, self.spec, widths[child])))
+            asks.append(TellNode(child, AggregateAsk(self._boot, number, self.spec, widths[child], True)))
         return asks
 
     # Known

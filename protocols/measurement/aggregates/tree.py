@@ -149,7 +149,7 @@ class AggregateTree(Part):
     @handles(AggregateAsk)
     def _on_ask(self, ask: AggregateAsk, source: PeerRef) -> None:
         parent = self._place.parent()
-        if parent is not None and parent.id != source.id:
+        if ask.is_from_parent != (parent is not None) or (parent is not None and parent.id != source.id):
             return  # it takes this node for its child, or for the root, and will know better
         aggregate = self._of(ask.spec, source, is_root=parent is None)
         if aggregate is not None:
