@@ -318,8 +318,9 @@ class Measuring(SwarmWork):
     @staticmethod
     def _claim(plugin: MeasurementQueries, reading: Reading) -> BoundClaim | None:
         """What it was told from, if that is still there: it says from which sample on the interval holds."""
-        known = plugin.readings.known(reading.measurement)
-        return next((each.claim for each in known if each.claim.interval == reading.interval), None)
+        known, since = plugin.readings.known(reading.measurement), plugin.host.now() - reading.age_s - ROUNDING_S
+        of = (each.claim for each in known if each.claim.interval == reading.interval and each.basis >= since)
+        return next(of, None)
 
     def prove(self, place: Place) -> None:
         plugin = cast(SimulatedQueries, plugin_of(place))
