@@ -14,7 +14,8 @@ from hypothesis import given, settings, strategies as st
 from peerd.ids import NodeId
 from peerd.lib.filter.errors import FilterError
 from peerd.lib.leases import Asks
-from peerd.testing.host import through_the_wire
+from peerd.messages import PeerRef
+from peerd.testing.host import FakeHost, peer, through_the_wire
 from protocols.measurement.aggregates import subtree
 from protocols.measurement.aggregates.budget import child_half_widths
 from protocols.measurement.aggregates.messages import AggregateAsk, AggregateSpec, AggregateWord
@@ -30,8 +31,10 @@ from protocols.measurement.aggregates.partial import (
 )
 from protocols.measurement.aggregates.statements import tree_plan
 from protocols.measurement.aggregates.subtree import HeldPartial, SubtreeAggregate, TellNode
+from protocols.measurement.aggregates.tree import AggregateTree
+from protocols.measurement.guarantee.caching import Caching
 from protocols.measurement.guarantee.interval import VALUE_MAX, Interval
-from protocols.measurement.guarantee.words import BoundClaim, Known, Sample
+from protocols.measurement.guarantee.words import BoundClaim, Known, Sample, Terms
 from protocols.measurement.querying.statement import parse_statement
 from tests.support.aggregate_world import AggregateWorld, spec_of
 from tests.support.queried_nodes import node
@@ -379,3 +382,38 @@ def test_filters_on_sums_take_fewer_words_than_filters_on_parts(parents: Parents
     assert saved["fewer than parts passed on"] > passed_on
     assert saved["fewer at who asks"] > 20.0
     assert saved["fewer than parts told directly"] < 1.0, "it is who asks that is spared, and not the ring"
+
+
+# Who asks
+
+
+class Place:
+    """Where a node is in T: below that one, or at the root."""
+
+    def __init__(self, parent: PeerRef | None) -> None:
+        self._parent = parent
+
+    def parent(self) -> PeerRef | None:
+        """The node above."""
+        return self._parent
+
+    def children(self) -> Mapping[NodeId, PeerRef]:
+        """None."""
+        return {}
+
+
+@pytest.mark.parametrize(
+    ("parent", "is_from_parent", "is_told"),
+    [(7, True, True), (None, False, True), (None, True, False), (7, False, False), (8, True, False), (8, False, False)],
+)
+def test_only_the_parent_is_told_or_by_the_root_who_wants_to_know(
+    parent: int | None, is_from_parent: bool, is_told: bool
+) -> None:
+    """Swarm seed 2126: a node that took itself for the root told its former parent, and was counted twice."""
+    host, caching = FakeHost(1), Caching(NodeId(1), 1, Terms())
+    place = Place(None if parent is None else peer(parent))
+    tree = AggregateTree(host, place, NodeId(0), caching, {"walk": None}, dict, host.send)
+    host.time_s = 100.0  # long after it has started
+    caching.sampled({"walk": 3.0}, 100.0, 100.0)
+    tree._on_ask(AggregateAsk(1, 1, spec_of("SUM"), 1.0, is_from_parent), peer(7))
+    assert [(to.id, type(word)) for to, word in host.sent] == ([(peer(7).id, AggregateWord)] if is_told else [])
