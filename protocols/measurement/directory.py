@@ -332,9 +332,10 @@ class Directory(Part):
         self._nodes = {node: (description.peer, entry_of(description)) for node, description in newest.items()}
         spots = {node: each.spot for node, each in newest.items() if each.spot is not None}
         self.spots = self.spots if spots == self.spots else spots
-        tagged = ((node, entry.tags.get(self._config.region_tag)) for node, (_, entry) in self._nodes.items())
-        regions = {node: value for node, value in tagged if value is not None}
-        self.regions = self.regions if regions == self.regions else regions
+        if self.has_regions:
+            tagged = ((node, entry.tags.get(self._config.region_tag)) for node, (_, entry) in self._nodes.items())
+            regions = {node: value for node, value in tagged if value is not None}
+            self.regions = self.regions if regions == self.regions else regions
         self._has_changed = False
 
     # The root of a shard
