@@ -287,7 +287,7 @@ class AsksForManySums(Behaviour):
     def act(self) -> None:
         others = self.node.others()
         number = int(self.node.driver.now() * 1000)
-        for other in others[:4] and self.rng.sample(others, min(4, len(others))):
+        for other in self.rng.sample(others, min(4, len(others))):
             where = self.rng.choice(
                 (f"level > {number}", " AND ".join(["level > 1"] * (WHERE_BYTES_MAX // 14)), "level >")
             )
