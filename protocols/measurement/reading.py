@@ -118,7 +118,7 @@ class Readings(Part):
         wanted = list(wants)
         known = [self._here(want, max_age_s) for want in wanted]
         if None in known and not is_thrifty:  # the others are older when all is told, and may be too old by then
-            young_s = max_age_s - min(ANSWER_S, max_age_s / 2)
+            young_s = self._young_s(max_age_s)
             known = [self._here(want, young_s) for want in wanted]
         for want, here in zip(wanted, known, strict=True):
             is_foreign = is_counted and want.measurement.owner != self._host.id
@@ -175,11 +175,22 @@ class Readings(Part):
     def _tell_all(self, question: _Question) -> None:
         """There is an answer for each value. Those that were here are older by now."""
         answers = [
-            each if isinstance(each, NoReading) else self._reading(each, question.max_age_s) for each in question.found
+            each if isinstance(each, NoReading) else self._reading(self._youngest(each), question.max_age_s)
+            for each in question.found
         ]
         if question.is_counted:
             self._traffic.read(answers, question.at_hand)
         question.told(answers)
+
+    def _youngest(self, found: Found) -> Found:
+        """The same value as this node holds it now, if its bounds are as narrow: what was found while others were
+        waited for, such as a node that has died, may have been vouched for anew."""
+        held, claim = self._caching.holder.held.get(found.measurement), found.known.claim
+        if held is None or not held.vouched or held.basis <= found.known.basis:
+            return found
+        if not held.claim.interval.is_within(claim.interval.half_width):
+            return found
+        return found._replace(known=Known(held.claim, held.basis), provider=held.provider)
 
     def _reading(self, found: Found, max_age_s: float) -> Reading:
         claim, age_s = found.known.claim, max(0.0, self._host.now() - found.known.basis)
@@ -197,8 +208,11 @@ class Readings(Part):
                 if some := [want for want in wants if want.measurement.name.endswith("@") is kind]:
                     of[owner] = some
         self._ask_owners(pairs)
-        young_s = at_least(max_age_s - min(ANSWER_S, max_age_s / 2))  # so that it is not too old when it comes
-        self._along.ask(simple, young_s, way)
+        self._along.ask(simple, at_least(self._young_s(max_age_s)), way)
+
+    def _young_s(self, max_age_s: float) -> float:
+        """How old a value may be now that others are to be waited for: until they have come, or are given up."""
+        return max_age_s - min(self._along.detour_s + ANSWER_S, max_age_s / 2)
 
     def _ask_owners(self, missing: Mapping[NodeId, Sequence[Want]]) -> None:
         for owner, wants in missing.items():

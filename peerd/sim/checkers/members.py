@@ -10,7 +10,7 @@ from peerd.ids import NodeId, short_id
 from peerd.node.node import Node
 from peerd.overlay.expectations import ABSENT_MAX
 from peerd.sim.simulation import Checker, Place, Simulation
-from peerd.telemetry.schema import Event, NodeStopped
+from peerd.telemetry.schema import Event, NodeStopped, PeerFailed
 
 NEAR: Final = limits.LEAF_SET_SIZE // 4
 """How many members on each side are checked: those farther out may leave the leaf set for newcomers as they die."""
@@ -30,6 +30,8 @@ class ExpectedMembers(Checker):
         self.owed = 0
         """How often a node had to be expected. Tests assert that the checker had something to check."""
         self._left: set[NodeId] = set()
+        self._told: dict[tuple[int, int], set[NodeId]] = {}
+        """Whose goodbye a node was told while it was true: who starts again after that is new to the node."""
         self._seen: dict[tuple[int, int], LeafSet] = {}
         self._owing: dict[tuple[int, int], set[NodeId]] = {}
 
@@ -39,9 +41,15 @@ class ExpectedMembers(Checker):
         return None
 
     def emitted(self, simulation: Simulation, place: Place, event: Event) -> str | None:
-        """Note a node that stops in order, and so says goodbye."""
+        """Note a node that stops in order, and so says goodbye, and who is told."""
         if isinstance(event, NodeStopped):
             self._left.add(place.id)
+        elif (
+            isinstance(event, PeerFailed)
+            and event.evidence == "left"
+            and (peer := NodeId(int(event.peer, 16))) in self._left
+        ):
+            self._told.setdefault((place.index, place.boot_epoch), set()).add(peer)
         return None
 
     def check_node(self, simulation: Simulation, place: Place) -> list[str]:
@@ -54,7 +62,7 @@ class ExpectedMembers(Checker):
             self._seen[incarnation] = leaf_set
             if before is not None:
                 owing |= {peer.id for peer in (*before.smaller[:NEAR], *before.larger[:NEAR])}
-                owing -= {peer.id for peer in leaf_set.members()}
+                owing -= {peer.id for peer in leaf_set.members()} | self._told.pop(incarnation, set())
         offences = []
         for node_id in sorted(owing):
             if not self._is_due(simulation, place, node_id):
