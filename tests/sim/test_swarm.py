@@ -32,8 +32,9 @@ DEAR_AMONG_LIARS = (2, 3)
 SEEDS_AMONG_LIARS = cases(
     [seed for seed in range(10) if seed not in DEAR_AMONG_LIARS], (*DEAR_AMONG_LIARS, *range(10, 24))
 )
-ONCE_RED_AMONG_LIARS = (67, 68, 130, 156)
-"""With one hostile node among eight, which floods: honest nodes passed the flood on, and accused each other of it."""
+ONCE_RED_AMONG_LIARS = cases((68, 156), (67, 130))
+"""With one hostile node among eight, which floods: honest nodes passed the flood on, and accused each other of it. One
+bug in all four: the two that take longest are left out."""
 LATER_RED_AMONG_LIARS = (10222, 10253, 10297, 10502, 10940, 11982)
 """Invented names that kept a ring from looking for its lost half; a liar that was the only one to be asked who is
 missing; a judge that did not know that a root had moved (three times), and one that took a broadcast that a hostile
