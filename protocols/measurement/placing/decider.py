@@ -64,9 +64,9 @@ class CacheDecider(Part):
         chosen = decide(foreign, config.cache_values, config.cache_updates, vouched_for)
         self._cached = {measurement: self._terms(candidate) for measurement, candidate in chosen.items()}
         self._wants.hold("cached", self._cached.values())
-        besides = [each for each in cached - chosen.keys() if self._wants.is_watched(each)]
+        besides = [each for each in cached if each not in chosen and self._wants.is_watched(each)]
         self._wants.let_go("cached", besides)  # they go on to be held, and provided
-        self._splicing.decided(self._wants.cached() - chosen.keys())
+        self._splicing.decided([each for each in self._wants.cached() if each not in chosen])
         self._wants.let_go("cached", self._splicing.left(now))
         self._is_awake = bool(len(self.statistics)) or bool(self._wants.cached())
         if self._is_awake:

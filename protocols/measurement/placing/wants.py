@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection, Iterable, KeysView
 from typing import Final, Literal
 
 from peerd.api import Host
@@ -34,9 +34,9 @@ class HeldWants:
         self._caching, self._splicing, self._carry_out = caching, splicing, carry_out
         self._of: dict[Measurement, dict[Why, tuple[float, float]]] = {}
 
-    def cached(self) -> set[Measurement]:
-        """What this node caches by its own decision."""
-        return {measurement for measurement, why in self._of.items() if "cached" in why}
+    def cached(self) -> KeysView[Measurement]:
+        """What this node caches by its own decision, in an order that is the same in each run of a seed."""
+        return dict.fromkeys(measurement for measurement, why in self._of.items() if "cached" in why).keys()
 
     def is_watched(self, measurement: Measurement) -> bool:
         """Whether clients need it here."""
