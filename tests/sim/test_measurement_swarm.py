@@ -89,7 +89,11 @@ def passes_no_ages_on(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.parametrize(
     ("plant", "seeds"),
-    [(tells_clients_too_young_an_age, range(3)), (holds_too_young_an_age, range(3)), (passes_no_ages_on, range(31, 37))],
+    [
+        (tells_clients_too_young_an_age, range(3)),
+        (holds_too_young_an_age, range(3)),
+        (passes_no_ages_on, range(31, 37)),
+    ],
 )
 def test_a_planted_mistake_is_found(
     plant: Callable[[pytest.MonkeyPatch], None], seeds: range, monkeypatch: pytest.MonkeyPatch
