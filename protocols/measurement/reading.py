@@ -118,7 +118,7 @@ class Readings(Part):
         wanted = list(wants)
         known = [self._here(want, max_age_s) for want in wanted]
         if None in known and not is_thrifty:  # the others are older when all is told, and may be too old by then
-            young_s = self._young_s(max_age_s)
+            young_s = max_age_s - min(ANSWER_S, max_age_s / 2)
             known = [self._here(want, young_s) for want in wanted]
         for want, here in zip(wanted, known, strict=True):
             is_foreign = is_counted and want.measurement.owner != self._host.id
@@ -208,11 +208,8 @@ class Readings(Part):
                 if some := [want for want in wants if want.measurement.name.endswith("@") is kind]:
                     of[owner] = some
         self._ask_owners(pairs)
-        self._along.ask(simple, at_least(self._young_s(max_age_s)), way)
-
-    def _young_s(self, max_age_s: float) -> float:
-        """How old a value may be now that others are to be waited for: until they have come, or are given up."""
-        return max_age_s - min(self._along.detour_s + ANSWER_S, max_age_s / 2)
+        young_s = at_least(max_age_s - min(ANSWER_S, max_age_s / 2))  # so that it is not too old when it comes
+        self._along.ask(simple, young_s, way)
 
     def _ask_owners(self, missing: Mapping[NodeId, Sequence[Want]]) -> None:
         for owner, wants in missing.items():

@@ -143,15 +143,9 @@ class WayChooser:
         """When the last trial of a way ends, or has ended; the trial under way is the last."""
         self._in_trial = self._since = 0
         """Questions of the last trial, and after it."""
-        self.last: QuestionWay | None = None
-        """What was chosen the last time."""
 
     def choose(self, ways: Sequence[QuestionWay], now: float) -> QuestionWay | None:
         """One of these; ``None``: owners are asked."""
-        self.last = self._chosen(ways, now)
-        return self.last
-
-    def _chosen(self, ways: Sequence[QuestionWay], now: float) -> QuestionWay | None:
         latest = max(self._tried, key=self._tried.__getitem__, default=None)
         if latest is not None and now < self._tried[latest]:
             self._in_trial += 1
@@ -211,12 +205,6 @@ class ReadsAlong(Part):
         return self.squares if way is QuestionWay.SQUARES else self._tree
 
     # As a reader
-
-    @property
-    def detour_s(self) -> float:
-        """So long a question may be under way before the owners of what is left are asked."""
-        way = self.chooser.last if self._config.placing == "auto" else CHOSEN[self._config.placing]
-        return 0.0 if way is None else ANSWER_S
 
     def choose(self, wants: Mapping[NodeId, Sequence[Want]]) -> QuestionWay | None:
         """Which way these are asked; ``None``: of their owners."""
