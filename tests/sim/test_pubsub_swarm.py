@@ -42,7 +42,7 @@ BURST = 8
     (
         (0, 8),
         long_case(1, 64),
-        long_case(3, 24),
+        (3, 24),
         (4, 1),
         (5, 2),
         (6, 1),
@@ -50,7 +50,7 @@ BURST = 8
         long_case(8, 8),
         long_case(47, 8),
         (49, 1),
-        long_case(58, 36),
+        (58, 36),
         (180, 8),
         (715, 3),
         (726, 12),
@@ -59,8 +59,7 @@ BURST = 8
     ),
 )
 def test_seed(seed: int, nodes: int | None) -> None:
-    """Some of these were red once. Of the long ones, 3 and 58 take more than all others together, in large rings, and
-    with 1, 8, 9 and 47 no bug was found.
+    """Some of these were red once. With the long ones no bug was found.
 
     3: after some probes in vain a subscriber paused for longer than a third of its lease. 58: each try of a publish
     went to the same dead neighbour, of which nobody had noticed yet that it was dead. 180: nobody served the halves of
