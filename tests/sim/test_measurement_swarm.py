@@ -84,7 +84,7 @@ def holds_too_young_an_age(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def passes_no_ages_on(monkeypatch: pytest.MonkeyPatch) -> None:
     """A cache in the middle says that what it has is as new as its word. It takes a chain of caches and a value that
-    moves meanwhile: of the seeds from 3 to 40 it is found with 31, 33, 36 and 39, and with none of 15 in rings of 12."""
+    moves meanwhile: of seeds 3 to 40 it is found with 31, 33, 36 and 39, and with none of 15 in rings of 12."""
     monkeypatch.setattr(Provider, "_age_s", staticmethod(lambda known, now: 0.0))
 
 
