@@ -249,7 +249,8 @@ class World:
         return [*earlier[-1:], *(value for at, value in self.truth if at > begin)]
 
     def _judge_edge(self, node: Machine, answer: CacheAnswer) -> list[str]:
-        """The provider keeps its promise for longer than the holder relies on it (invariant 27), and contains it."""
+        """The provider keeps its promise for longer than the holder relies on it (invariant 27), and contains it, or
+        knows that it has still to tell."""
         held = node.caching.holder.held[CPU]
         provider, me = self.nodes[held.provider], node.caching.me
         if provider.boot != held.boot or (held.provider, held.boot, me, node.boot) in self.withdrawn:
@@ -261,7 +262,8 @@ class World:
         promise = None if edge is None or edge.boot != node.boot else edge.guarantees.get(CPU)
         if promise is None or promise.number < held.number:
             return ["its provider has forgotten it"]
-        if promise.number == held.number and not held.claim.interval.contains(known.claim.interval):
+        is_right = promise.is_broken or held.claim.interval.contains(known.claim.interval)
+        if promise.number == held.number and not is_right:
             return ["its interval does not contain that of its provider"]
         return []
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from random import Random
 
 import pytest
@@ -117,6 +118,34 @@ def test_the_bounds_of_a_holder_contain_those_of_its_provider_not_its_value_only
     middle, leaf = line.read(MIDDLE).claim.interval, line.read(LEAF).claim.interval
     assert middle.high > 53.0
     assert leaf.contains(middle)
+    assert len(line.updates(LEAF)) == 1
+
+
+def test_what_breaks_its_bounds_again_and_again_is_told_now_and_then_and_is_as_old_as_it_is(line: Line) -> None:
+    for second in range(1, 11):
+        line.now += 1.0
+        line.sample(50.0 + 10.0 * second)
+        for node, caching in line.nodes.items():
+            line.do(node, caching.tick(line.now))
+        answer = line.read(LEAF)
+        assert answer.age_s <= 3.0, "two seconds, and what clocks may be wrong by"
+        since = max(0, second - math.ceil(answer.age_s))
+        assert any(answer.claim.interval.holds(50.0 + 10.0 * each) for each in range(since, second + 1))
+    told = [update for update in line.updates(LEAF) if update.entries]
+    assert len(told) == 5, "at once, and then with each second sample, the first after half of that time"
+    assert [update.entries[0].follows > 0 for update in told] == [True, False, False, False, False]
+
+
+def test_what_broke_just_after_others_is_told_by_the_next_tick_after_the_time(line: Line) -> None:
+    line.sample(60.0)
+    line.sample(70.0)
+    assert line.read(LEAF).claim.interval.holds(60.0)
+    assert len(line.updates(LEAF)) == 1
+    line.pass_time(2)
+    assert line.read(LEAF).claim.interval.holds(60.0)
+    line.pass_time(1)
+    assert line.read(LEAF).claim.interval.holds(70.0)
+    assert 3.0 <= line.read(LEAF).age_s < 5.0
     assert len(line.updates(LEAF)) == 1
 
 

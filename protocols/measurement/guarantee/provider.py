@@ -10,6 +10,7 @@ holders' values grow old.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Final
@@ -35,6 +36,11 @@ GUARANTEES_MAX: Final = 4096
 """Promises of one node to one holder."""
 UPDATE_MIN_S: Final = 0.5
 """However often a holder wants to hear, it does no more often than this without news."""
+GATHER_MAX_S: Final = 2.5
+"""A holder that was told of broken bounds is told of more after this time at the latest, or after its update interval,
+which is half of its STALE, if that is shorter; after half of it where more break. So what leaves its bounds once is
+told at once, and what does all the time, or many values in turn, cost a holder no more than a word in half this time:
+until then a value is as old as it is."""
 MAX_AGE_MAX_S: Final = 3600.0
 """The longest time for which a promise is kept to a holder that does not ask any more."""
 HOPS_MAX: Final = 32
@@ -48,11 +54,18 @@ KnownAt = Callable[[Measurement, float], Known | None]
 
 @dataclass(slots=True)
 class Guarantee:
-    """A promise to one holder; mirrors its cache entry."""
+    """A promise to one holder; mirrors its cache entry. ``held_until``: then it was broken, and its holder has still to
+    be told."""
 
     number: int
     half_width: float
     claim: BoundClaim
+    held_until: float = math.inf
+
+    @property
+    def is_broken(self) -> bool:
+        """Whether it does not hold any more."""
+        return self.held_until < math.inf
 
 
 @dataclass(slots=True)
@@ -68,6 +81,10 @@ class HolderEdge:
     """When all promises were last vouched for at once."""
     vouched_at: float = NEVER
     """When any was."""
+    news_at: float = NEVER
+    """When the holder was last told of broken bounds."""
+    is_behind: bool = False
+    """Some promises are broken."""
     guarantees: dict[Measurement, Guarantee] = field(default_factory=dict)
 
 
@@ -111,11 +128,13 @@ class Provider:
         if known is None or not _is_enough(known, want.half_width):
             edge.guarantees.pop(want.measurement, None)
             return None
-        if before is not None and before.half_width == want.half_width:
-            return CacheEntry(want.measurement, before.number, 0, before.claim)
         if before is None and len(edge.guarantees) >= GUARANTEES_MAX:
             return None
-        return self._promise(edge, want, known, 0 if before is None else before.number)
+        if before is None:
+            return self._promise(edge, want, known, 0)
+        if before.half_width == want.half_width and not before.is_broken:
+            return CacheEntry(want.measurement, before.number, 0, before.claim)
+        return self._promise(edge, want, known, before.number if before.held_until >= now else 0)
 
     def _promise(self, edge: HolderEdge, want: Want, known: Known, follows: int) -> CacheEntry:
         self._numbers += 1
@@ -126,14 +145,15 @@ class Provider:
         return CacheEntry(want.measurement, self._numbers, follows, claim)
 
     def changed(self, measurements: Mapping[Measurement, bool], now: float) -> list[Effect]:
-        """This node knows something else of these: tell the holders whose bounds that breaks, each at once.
+        """This node knows something else of these: tell the holders whose bounds that breaks, at once but for those
+        that were just told of others (`GATHER_MAX_S`).
 
         The value says whether what it knew before held until now.
         """
         effects: list[Effect] = []
         known = {measurement: self._known(measurement, now) for measurement in measurements}
         for holder, edge in self.edges.items():
-            entries, gone = [], []
+            has_broken, gone = False, []
             for measurement, is_continuous in measurements.items():
                 promise, here = edge.guarantees.get(measurement), known[measurement]
                 if promise is None:
@@ -142,19 +162,33 @@ class Provider:
                     del edge.guarantees[measurement]
                     gone.append(measurement)
                 elif not (is_continuous and promise.claim.interval.contains(here.claim.interval)):
-                    want = Want(measurement, promise.half_width)
-                    entries.append(self._promise(edge, want, here, promise.number if is_continuous else 0))
-            if entries or gone:
-                effects += self._say(holder, edge, now, entries, gone, self._due_soon(edge, now) if entries else ())
+                    has_broken = edge.is_behind = True
+                    promise.held_until = min(promise.held_until, now if is_continuous else NEVER)
+            if gone or (has_broken and now - edge.news_at >= _gather_s(edge) / 2):
+                effects += self._tell(holder, edge, now, gone)
         return effects
+
+    def _tell(self, holder: NodeId, edge: HolderEdge, now: float, gone: list[Measurement]) -> list[Effect]:
+        """Say this, and all that is broken, and what is to be said soon anyway; nothing, if there is none of it."""
+        entries = []
+        if edge.is_behind:
+            edge.is_behind, edge.news_at = False, now
+            for measurement, promise in list(edge.guarantees.items()):
+                if promise.is_broken:
+                    entry = self._promised(edge, Want(measurement, promise.half_width), now)
+                    gone.append(measurement) if entry is None else entries.append(entry)
+        current = edge.guarantees if self._is_due_soon(edge, now) else ()
+        if current:
+            edge.told_at = now
+        return self._say(holder, edge, now, entries, gone, current) if entries or gone or current else []
 
     def renewed(self, measurements: Iterable[Measurement], now: float) -> list[Effect]:
         """This node was told that these still hold: tell the holders at once, so that age does not add up."""
         effects: list[Effect] = []
         some = set(measurements)
         for holder, edge in self.edges.items():
-            if not some.isdisjoint(edge.guarantees) and (due := self._due_soon(edge, now)):
-                effects += self._say(holder, edge, now, current=due)
+            if self._is_due_soon(edge, now) and not some.isdisjoint(edge.guarantees):
+                effects += self._tell(holder, edge, now, [])
         return effects
 
     def tick(self, now: float) -> list[Effect]:
@@ -163,8 +197,8 @@ class Provider:
         for holder, edge in list(self.edges.items()):
             if not self._may_hold(edge, now):
                 del self.edges[holder]
-            elif now - edge.told_at >= edge.update_s and (due := self._due_soon(edge, now)):
-                effects += self._say(holder, edge, now, current=due)
+            elif now - edge.told_at >= edge.update_s or (edge.is_behind and now - edge.news_at >= _gather_s(edge)):
+                effects += self._tell(holder, edge, now, [])
         return effects
 
     def _is_heard(self, edge: HolderEdge, now: float) -> bool:
@@ -175,12 +209,9 @@ class Provider:
         """Whether a holder may still take a value of this node for fresh (invariant 27), or has just asked."""
         return self._is_heard(edge, now) or now - edge.vouched_at <= at_most(edge.max_age_s)
 
-    def _due_soon(self, edge: HolderEdge, now: float) -> list[Measurement]:
-        """All promises to a holder, if it is to hear of all of them about now; then they count as told."""
-        if not self._is_heard(edge, now) or now - edge.told_at < edge.update_s / 2:
-            return []
-        edge.told_at = now
-        return list(edge.guarantees)
+    def _is_due_soon(self, edge: HolderEdge, now: float) -> bool:
+        """Whether a holder is to hear of all promises about now."""
+        return self._is_heard(edge, now) and now - edge.told_at >= edge.update_s / 2
 
     def _say(
         self,
@@ -227,8 +258,12 @@ class Provider:
         for holder, edge in self.edges.items():
             for measurement, promise in edge.guarantees.items():
                 known = self._known(measurement, now)
-                if known is not None and not promise.claim.interval.contains(known.claim.interval):
+                if not (promise.is_broken or known is None or promise.claim.interval.contains(known.claim.interval)):
                     raise Bug(f"the bounds of {measurement.name} at {holder} do not contain those here")
+
+
+def _gather_s(edge: HolderEdge) -> float:
+    return min(GATHER_MAX_S, edge.update_s)
 
 
 def _is_enough(known: Known, half_width: float) -> bool:
