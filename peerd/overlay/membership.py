@@ -400,6 +400,10 @@ class Membership(Part):
     def _probed(self, message: LeafSetProbe, source: PeerRef) -> LeafSetReply | None:
         if self.state.is_leaving:
             return None
+        if source.id in self.state.departed:
+            # The answer lets it become ready, so it is asked at once, however lately it was asked in vain: a late
+            # message of its earlier life may have been the reason.
+            self._search(source)
         self.learn(source, message)
         return self.state.reply_message()
 
