@@ -297,9 +297,15 @@ class TelemetryConfig(ConfigSection):
     rotate_age: Age = setting(
         "10m", "Age at which an event file is finished, so that readers see events at most this late.", reloads=True
     )
-    files_max: Count = setting(
-        16,
-        "Finished event files kept; the oldest go first. Disk use is at most (files_max + 1) x rotate_size.",
+    budget: Annotated[Size, between_sizes("1MiB", "16TiB")] = setting(
+        "1GiB",
+        "Finished event files that are kept, as they are on disk; the oldest go first. The newest always stays, and "
+        "the one that is being written comes on top.",
+        reloads=True,
+    )
+    compression: Literal["gzip", "none"] = setting(
+        "gzip",
+        "What is done with an event file that is finished: some 15 times smaller, or left as it is.",
         reloads=True,
     )
     queue_records_max: Count = setting(

@@ -8,7 +8,8 @@ from peerd.config import TCP_SINK, TelemetryConfig, split_address
 from peerd.errors import ConfigError
 from peerd.ids import format_id
 from peerd.messages import PeerRef
-from peerd.telemetry.sinks import EventSink, FileSink, NullSink, QueuedSink, StdoutSink, TcpSink
+from peerd.telemetry.event_files import FileLimits, FileSink
+from peerd.telemetry.sinks import EventSink, NullSink, QueuedSink, StdoutSink, TcpSink
 
 
 def open_sink(telemetry: TelemetryConfig, peer: PeerRef, epoch: int) -> EventSink:
@@ -25,9 +26,7 @@ def open_sink(telemetry: TelemetryConfig, peer: PeerRef, epoch: int) -> EventSin
             Path(target),
             format_id(peer.id),
             boot=epoch,
-            rotate_bytes=telemetry.rotate_size,
-            rotate_age_s=telemetry.rotate_age,
-            files_max=telemetry.files_max,
+            limits=_file_limits(telemetry),
             queue_records_max=queue_max,
         )
     except OSError as error:
@@ -39,4 +38,9 @@ def limit_sink(sink: EventSink, telemetry: TelemetryConfig) -> None:
     if isinstance(sink, QueuedSink):
         sink.limit(telemetry.queue_records_max)
     if isinstance(sink, FileSink):
-        sink.files.limit(telemetry.rotate_size, telemetry.rotate_age, telemetry.files_max)
+        sink.files.limit(_file_limits(telemetry))
+
+
+def _file_limits(telemetry: TelemetryConfig) -> FileLimits:
+    is_packed = telemetry.compression == "gzip"
+    return FileLimits(telemetry.rotate_size, telemetry.rotate_age, telemetry.budget, is_packed)

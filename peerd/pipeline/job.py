@@ -82,9 +82,10 @@ def find_event_files(directory: Path, *, include_parts: bool = True) -> list[Pat
     ``.part`` files are what a daemon writes now or had open when it was killed; where the finished file is there too
     (a copy taken around the rename), only that one counts. Raises `Unavailable` when there is none.
     """
-    found = set(directory.rglob(f"*{FINISHED_SUFFIX}"))
+    found = {*directory.rglob(f"*{FINISHED_SUFFIX}"), *directory.rglob(f"*{FINISHED_SUFFIX}.gz")}
     if include_parts:
-        found |= {path for path in directory.rglob(f"*{PART_SUFFIX}") if path.with_suffix("") not in found}
+        whole = {path.with_suffix("") if path.suffix == ".gz" else path for path in found}
+        found |= {path for path in directory.rglob(f"*{PART_SUFFIX}") if path.with_suffix("") not in whole}
     files = sorted(path.resolve() for path in found if path.is_file())
     if not files:
         raise Unavailable(f"no *{FINISHED_SUFFIX} files below {directory}")

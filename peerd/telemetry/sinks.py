@@ -1,40 +1,31 @@
-"""The places to which event records can go: rotated files, standard output, a TCP collector, memory, or nowhere.
+"""The places to which event records can go: files (`peerd.telemetry.event_files`), standard output, a TCP collector, or
+nowhere; and the queue between them and the node.
 
 A record is one flat dictionary as `peerd.telemetry.schema` describes it, and becomes one line of compact JSON. `write`
 never blocks: it is one append to a bounded queue that a thread empties. What the queue cannot hold is counted, and the
 next line is a ``sink.dropped`` record that says so; it carries the id, clocks and cause of the first record that it
 stands for, so ids stay unique. A record that is not JSON (NaN, infinity, a foreign type) is refused and counted too.
-
-`EventFiles` is the synchronous half of `FileSink`: a simulation, which has no loop to protect, writes to it directly.
 """
 
 from __future__ import annotations
 
-import contextlib
 import json
 import math
-import os
 import socket
 import sys
 import threading
 import time
 from collections import deque
 from collections.abc import Callable
-from pathlib import Path
 from typing import Final, Protocol, TextIO
 
 import msgspec
 import structlog
 
 from peerd.errors import Bug
-from peerd.limits import EVENT_QUEUE_RECORDS_MAX, KIB, MIB
+from peerd.limits import EVENT_QUEUE_RECORDS_MAX, KIB
 from peerd.telemetry.schema import COMMON_FIELDS, RecordsDropped
 
-PART_SUFFIX: Final = ".part"
-FINISHED_SUFFIX: Final = ".ndjson"
-ROTATE_BYTES: Final = 64 * MIB
-ROTATE_AGE_S: Final = 3600.0
-FILES_MAX: Final = 16
 BATCH_BYTES_MAX: Final = 64 * KIB
 """How much is encoded and written at once, plus one record: with a failing disk the thread holds this much."""
 POLL_S: Final = 0.2
@@ -244,134 +235,6 @@ def _sayable(value: object) -> object:
     if isinstance(value, float):
         return value if math.isfinite(value) else None
     return value if isinstance(value, (int, str)) else None
-
-
-class EventFiles:
-    """Rotating NDJSON files of one node; synchronous, for one thread.
-
-    The current file is ``events-<node8>-<boot>-<n>.ndjson.part``; when it is finished (by size, age or `close`) an
-    atomic rename takes ``.part`` away, so a reader that looks at ``*.ndjson`` only sees whole files. At most
-    ``files_max`` finished files of the node are kept, the oldest go first. ``.part`` files that a crash left are
-    finished at start-up, a torn last line included: the reader counts it as corrupt.
-    """
-
-    def __init__(
-        self,
-        directory: Path,
-        node_id: str,
-        *,
-        boot: int,
-        rotate_bytes: int = ROTATE_BYTES,
-        rotate_age_s: float = ROTATE_AGE_S,
-        files_max: int = FILES_MAX,
-    ) -> None:
-        self._directory = directory
-        self._prefix = f"events-{node_id[:8]}-"
-        self._boot = boot
-        self._rotate_bytes = rotate_bytes
-        self._rotate_age_s = rotate_age_s
-        self._files_max = files_max
-        self._descriptor: int | None = None
-        self._path = directory
-        self._written_bytes = 0
-        self._opened_at = 0.0
-        directory.mkdir(parents=True, exist_ok=True)
-        # Files that an earlier process left open get their final names now.
-        for leftover in sorted(directory.glob(f"{self._prefix}*{FINISHED_SUFFIX}{PART_SUFFIX}")):
-            leftover.rename(leftover.with_suffix(""))
-        self._number = max((number for boot_, number, _ in self._finished() if boot_ == boot), default=0)
-
-    def limit(self, rotate_bytes: int, rotate_age_s: float, files_max: int) -> None:
-        """Other limits from the next write on."""
-        self._rotate_bytes, self._rotate_age_s, self._files_max = rotate_bytes, rotate_age_s, files_max
-
-    def write(self, record: dict[str, object]) -> None:
-        """Append one record. Raises `Bug` when it is not JSON, `OSError` when the disk refuses."""
-        self.put([encode_record(record)])
-
-    def close(self) -> None:
-        """Finish the current file."""
-        self.finish()
-
-    def put(self, lines: list[bytes]) -> None:
-        """Append lines; a failed write is taken back, so that a retry leaves neither gap nor torn line."""
-        data = b"".join(lines)
-        self.idle()
-        # An empty file takes any batch, also one that is larger than a file should be.
-        if self._written_bytes and self._written_bytes + len(data) > self._rotate_bytes:
-            self.finish()
-        if self._descriptor is None:
-            self._open()
-        assert self._descriptor is not None
-        try:
-            view = memoryview(data)
-            while view:
-                view = view[os.write(self._descriptor, view) :]
-        except OSError:
-            # If this fails too, the error of the write is still the one to report; readers count the torn line.
-            with contextlib.suppress(OSError):
-                os.ftruncate(self._descriptor, self._written_bytes)
-            raise
-        self._written_bytes += len(data)
-
-    def idle(self) -> None:
-        """Finish a file that is old enough."""
-        if self._descriptor is not None and time.monotonic() - self._opened_at >= self._rotate_age_s:
-            self.finish()
-
-    def finish(self) -> None:
-        """Give the current file, if any, its final name, and remove the oldest ones."""
-        if self._descriptor is None:
-            return
-        descriptor, self._descriptor = self._descriptor, None
-        self._written_bytes = 0
-        # Synced before the rename: a file with its final name must be whole even after a power loss.
-        try:
-            os.fsync(descriptor)
-        finally:
-            os.close(descriptor)
-            self._path.rename(self._path.with_suffix(""))
-        finished = sorted(self._finished())
-        for _, _, path in finished[: max(0, len(finished) - self._files_max)]:
-            path.unlink(missing_ok=True)
-
-    def _open(self) -> None:
-        self._number += 1
-        name = f"{self._prefix}{self._boot}-{self._number}{FINISHED_SUFFIX}{PART_SUFFIX}"
-        self._path = self._directory / name
-        flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_APPEND | os.O_CLOEXEC
-        self._descriptor = os.open(self._path, flags, 0o640)
-        self._written_bytes = 0
-        self._opened_at = time.monotonic()
-
-    def _finished(self) -> list[tuple[int, int, Path]]:
-        """List the finished files of this node as (boot, number, path)."""
-        found = []
-        for path in self._directory.glob(f"{self._prefix}*{FINISHED_SUFFIX}"):
-            boot, _, number = path.stem.removeprefix(self._prefix).partition("-")
-            if boot.isdecimal() and number.isdecimal():
-                found.append((int(boot), int(number), path))
-        return found
-
-
-class FileSink(QueuedSink):
-    """`EventFiles` behind a queue: what a daemon uses. Survives a full disk by counting and retrying."""
-
-    def __init__(
-        self,
-        directory: Path,
-        node_id: str,
-        *,
-        boot: int,
-        rotate_bytes: int = ROTATE_BYTES,
-        rotate_age_s: float = ROTATE_AGE_S,
-        files_max: int = FILES_MAX,
-        queue_records_max: int = EVENT_QUEUE_RECORDS_MAX,
-    ) -> None:
-        self.files = EventFiles(
-            directory, node_id, boot=boot, rotate_bytes=rotate_bytes, rotate_age_s=rotate_age_s, files_max=files_max
-        )
-        super().__init__(self.files, queue_records_max=queue_records_max)
 
 
 class _StreamMedium(Medium):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import json
 import os
 import pty
@@ -48,8 +49,11 @@ def configured(directory: Path, *sets: str) -> Iterator[tuple[DaemonProcess, Con
 
 def events(directory: Path) -> list[dict[str, Any]]:
     """All that a daemon has recorded so far."""
-    lines = [line for path in sorted(directory.glob("*.ndjson*")) for line in path.read_text().splitlines()]
-    return [json.loads(line) for line in lines if line.endswith("}")]
+    texts = [
+        gzip.decompress(path.read_bytes()) if path.suffix == ".gz" else path.read_bytes()
+        for path in sorted(directory.rglob("*.ndjson*"))
+    ]
+    return [json.loads(line) for text in texts for line in text.splitlines() if line.endswith(b"}")]
 
 
 def logged(daemon: DaemonProcess, event: str) -> list[dict[str, Any]]:

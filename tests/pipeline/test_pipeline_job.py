@@ -20,7 +20,8 @@ from peerd.telemetry.schema import (
     SwapFinished,
     TrafficSnapshot,
 )
-from peerd.telemetry.sinks import EventFiles, encode_record
+from peerd.telemetry.event_files import EventFiles
+from peerd.telemetry.sinks import encode_record
 from protocols.aggregation.events import LevelFinished, RoundFinished, RoundStarted
 from tests.support.tables import tables_of
 
@@ -358,10 +359,10 @@ def read_all(spark: SparkSession, path: Path) -> DataFrame:
 def test_a_copy_made_around_the_rename_counts_once(tmp_path: Path) -> None:
     from peerd.pipeline.job import find_event_files
 
-    for name in ("x-1.ndjson", "x-1.ndjson.part", "x-2.ndjson.part", "notes.json"):
+    for name in ("x-1.ndjson", "x-1.ndjson.part", "x-2.ndjson.part", "x-3.ndjson.gz", "x-3.ndjson.part", "notes.json"):
         (tmp_path / name).touch()
-    assert [path.name for path in find_event_files(tmp_path)] == ["x-1.ndjson", "x-2.ndjson.part"]
-    assert [path.name for path in find_event_files(tmp_path, include_parts=False)] == ["x-1.ndjson"]
+    assert [path.name for path in find_event_files(tmp_path)] == ["x-1.ndjson", "x-2.ndjson.part", "x-3.ndjson.gz"]
+    assert [path.name for path in find_event_files(tmp_path, include_parts=False)] == ["x-1.ndjson", "x-3.ndjson.gz"]
 
 
 def test_no_files_is_unavailable(tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import json
 import socket
 from pathlib import Path
@@ -26,8 +27,8 @@ def test_a_directory(tmp_path: Path) -> None:
     sink = open_sink(TelemetryConfig(sink=str(tmp_path)), PEER, 1)
     sink.write(RECORD)
     sink.close()
-    [file] = tmp_path.glob("*.ndjson")
-    assert json.loads(file.read_text()) == RECORD
+    [file] = tmp_path.glob("dt=*/hr=*/events-01000000-1-1.ndjson.gz")
+    assert json.loads(gzip.decompress(file.read_bytes())) == RECORD
 
 
 def test_standard_output(capsys: pytest.CaptureFixture[str]) -> None:

@@ -7,11 +7,9 @@ import io
 import itertools
 import json
 import math
-import os
 import socket
 import threading
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -20,9 +18,7 @@ from hypothesis import given, strategies as st
 from peerd.errors import Bug
 from peerd.telemetry import sinks
 from peerd.telemetry.sinks import (
-    EventFiles,
     EventSink,
-    FileSink,
     NullSink,
     QueuedSink,
     StdoutSink,
@@ -43,10 +39,6 @@ def record(number: int, **more: object) -> dict[str, object]:
 def lines_of(data: bytes) -> list[dict[str, Any]]:
     assert data == b"" or data.endswith(b"\n")
     return [json.loads(line) for line in data.splitlines()]
-
-
-def names(directory: Path) -> list[str]:
-    return sorted(path.name for path in directory.iterdir())
 
 
 class GatedMedium:
@@ -108,103 +100,6 @@ def test_small_sinks() -> None:
         sink.write(record(number))
         sink.close()
     assert [kept["id"] for kept in memory.of_kind("node.ready")] == [1, 2, 3]
-
-
-def test_file_sink_writes_a_hidden_file_and_finishes_it(tmp_path: Path) -> None:
-    sink = FileSink(tmp_path / "events", NODE, boot=3)
-    for number in range(1, 2501):
-        sink.write(record(number))
-    assert not list((tmp_path / "events").glob("*.ndjson"))
-    sink.close()
-    sink.close()
-    assert names(tmp_path / "events") == ["events-01234567-3-1.ndjson"]
-    found = lines_of((tmp_path / "events" / "events-01234567-3-1.ndjson").read_bytes())
-    assert [line["id"] for line in found] == list(range(1, 2501))
-    assert sink.dropped_total == 0
-
-
-def test_no_record_no_file(tmp_path: Path) -> None:
-    FileSink(tmp_path, NODE, boot=3).close()
-    assert names(tmp_path) == []
-
-
-def test_rotation_by_size_keeps_the_newest(tmp_path: Path) -> None:
-    size = len(encode_record(record(1)))
-    files = EventFiles(tmp_path, NODE, boot=3, rotate_bytes=2 * size, files_max=2)
-    for number in range(1, 10):
-        files.write(record(number))
-    assert names(tmp_path) == [
-        "events-01234567-3-3.ndjson",
-        "events-01234567-3-4.ndjson",
-        "events-01234567-3-5.ndjson.part",
-    ]
-    files.close()
-    kept = [line["id"] for name in names(tmp_path) for line in lines_of((tmp_path / name).read_bytes())]
-    assert kept == [7, 8, 9]
-
-
-def test_retention_counts_as_numbers_not_as_text(tmp_path: Path) -> None:
-    for boot, number in ((9, 1), (10, 2), (10, 11)):
-        (tmp_path / f"events-01234567-{boot}-{number}.ndjson").touch()
-    (tmp_path / "events-ffffffff-1-1.ndjson").touch()  # another node's
-    files = EventFiles(tmp_path, NODE, boot=10, files_max=2)
-    files.write(record(1))
-    files.close()
-    assert names(tmp_path) == [
-        "events-01234567-10-11.ndjson",
-        "events-01234567-10-12.ndjson",
-        "events-ffffffff-1-1.ndjson",
-    ]
-
-
-def test_rotation_by_age(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    clock = [100.0]
-    monkeypatch.setattr("peerd.telemetry.sinks.time.monotonic", lambda: clock[0])
-    files = EventFiles(tmp_path, NODE, boot=3, rotate_age_s=60.0)
-    files.write(record(1))
-    clock[0] += 59.0
-    files.idle()
-    assert names(tmp_path) == ["events-01234567-3-1.ndjson.part"]
-    clock[0] += 1.0
-    files.idle()
-    files.idle()
-    assert names(tmp_path) == ["events-01234567-3-1.ndjson"]
-
-
-def test_what_a_crash_left_is_finished_at_start(tmp_path: Path) -> None:
-    torn = encode_record(record(1)) + encode_record(record(2))[:-20]
-    (tmp_path / "events-01234567-2-7.ndjson.part").write_bytes(torn)
-    (tmp_path / "events-ffffffff-2-1.ndjson.part").write_bytes(b"")  # another node's, perhaps alive
-    EventFiles(tmp_path, NODE, boot=3).close()
-    assert names(tmp_path) == ["events-01234567-2-7.ndjson", "events-ffffffff-2-1.ndjson.part"]
-    assert (tmp_path / "events-01234567-2-7.ndjson").read_bytes() == torn
-
-
-def test_the_same_boot_again_overwrites_nothing(tmp_path: Path) -> None:
-    for number in (1, 2):
-        files = EventFiles(tmp_path, NODE, boot=3)
-        files.write(record(number))
-        files.close()
-    assert names(tmp_path) == ["events-01234567-3-1.ndjson", "events-01234567-3-2.ndjson"]
-
-
-def test_a_failed_write_is_taken_back(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    files = EventFiles(tmp_path, NODE, boot=3)
-    files.write(record(1))
-    real_write, calls = os.write, itertools.count()
-
-    def full_disk(descriptor: int, data: memoryview) -> int:
-        if next(calls) == 0:
-            return real_write(descriptor, data[:10])
-        raise OSError(errno.ENOSPC, "No space left on device")
-
-    with monkeypatch.context() as patch:
-        patch.setattr("peerd.telemetry.sinks.os.write", full_disk)
-        with pytest.raises(OSError, match="No space left"):
-            files.write(record(2))
-    files.write(record(3))
-    files.close()
-    assert [line["id"] for line in lines_of((tmp_path / "events-01234567-3-1.ndjson").read_bytes())] == [1, 3]
 
 
 def test_drops_are_told_in_the_next_line() -> None:
