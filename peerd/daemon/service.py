@@ -61,11 +61,11 @@ from peerd.system.resources import resource_snapshot, room_for
 from peerd.system.sockets import BACKLOG, listening_socket
 from peerd.system.systemd import ServiceManager
 from peerd.telemetry.metrics import RING_METRICS, PrometheusMetrics
-from peerd.telemetry.schema import Event
+from peerd.telemetry.schema import Event, MetricSnapshot
 from peerd.telemetry.sinks import EventSink
 from peerd.wire.handshake import LocalNode
 
-SNAPSHOT_INTERVAL_S: Final = 30.0
+SNAPSHOT_INTERVAL_S: Final = 60.0
 KNOWN_PEERS_INTERVAL_S: Final = 30.0
 DRAIN_TIMEOUT_S: Final = 60.0
 """How long plugins may take to hand over, unless the request says otherwise."""
@@ -452,9 +452,8 @@ class Daemon:
             await asyncio.sleep(0.05)
         status = "in the ring" if self.node.is_ready else "still joining the ring"
         if not self.node.is_ready:
-            _log.warning(
-                "node.not_joined", after_s=READY_TIMEOUT_S, seeds=self.links.dial_failures, next="still trying"
-            )
+            seeds = self.links.dial_failures
+            _log.warning("node.not_joined", after_s=READY_TIMEOUT_S, seeds=seeds, next="still trying")
         self._tell_status(status, "READY=1")
         self._announce(self)
 
@@ -483,9 +482,13 @@ class Daemon:
     async def _snapshots(self) -> None:
         while True:
             await asyncio.sleep(self._snapshot_interval_s)
-            self.node.cause = None
-            self.node.snapshot_traffic()
             self.emit(resource_snapshot(len(self.links), self._lag.take_max_s()))
+            self.node.snapshot_traffic()
+            self._tell_metrics()
+
+    def _tell_metrics(self) -> None:
+        for metric, labels, value in self.metrics.changed():
+            self.emit(MetricSnapshot(metric=metric, labels=labels, value=value))
 
     def _ring_numbers(self) -> dict[str, float]:
         overlay = self.node.overlay
@@ -561,6 +564,8 @@ class Daemon:
         if self.node.is_ready and limit_s:  # unless a drain was cut short, which has used the time
             await self._hand_over(limit_s / 2, reason)
         self.driver.supervisor.stop()
+        if not self.node.is_stopped:
+            self._tell_metrics()
         self.node.stop(reason)
         self._listener.close()
         await self._listener.wait_closed()

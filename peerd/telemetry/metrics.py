@@ -10,6 +10,7 @@ scrape, because the library brings a web server along and takes two MiB.
 
 from __future__ import annotations
 
+import math
 import platform
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -103,6 +104,8 @@ class PrometheusMetrics:
         self._distributions: dict[str, dict[Labels, Distribution]] = {}
         self._watched: list[tuple[Sequence[Metric], Callable[[], Mapping[str, float]]]] = []
         self._traffic: Callable[[], Mapping[int, Sequence[int]]] = dict
+        self._told: dict[tuple[str, str], float] = {}
+        """What `changed` has returned of each series the last time."""
         self.declare((BUILD_INFO,))
         self.gauge(
             BUILD_INFO.name, 1.0, {"version": version, "revision": revision, "python": platform.python_version()}
@@ -164,6 +167,11 @@ class PrometheusMetrics:
 
     def families(self) -> Iterator[tuple[Metric, list[Sample]]]:
         """Each metric with its values as they are now."""
+        yield from self._own_families()
+        yield from self._traffic_families()
+
+    def _own_families(self) -> Iterator[tuple[Metric, list[Sample]]]:
+        """Those that are counted here, and those that are read at each scrape."""
         for series in (self._numbers, self._distributions):
             for name, values in series.items():
                 yield self._declared[name], list(values.items())
@@ -172,7 +180,19 @@ class PrometheusMetrics:
             for metric in metrics:
                 if metric.name in now:
                     yield metric, [((), now[metric.name])]
-        yield from self._traffic_families()
+
+    def changed(self) -> list[tuple[str, str, float]]:
+        """Name, labels and value of each counter and gauge that this has not returned as it is now, and of histograms
+        the sum and the count. Control traffic is not among them: it has events of its own."""
+        found = []
+        for metric, samples in self._own_families():
+            for values, sample in samples:
+                labels = ",".join(map("=".join, zip(metric.labels, values, strict=True)))
+                for name, value in _numbers_of(metric.name, sample):
+                    if math.isfinite(value) and self._told.get((name, labels)) != value:
+                        self._told[name, labels] = value
+                        found.append((name, labels, value))
+        return found
 
     @cached_property
     def registry(self) -> CollectorRegistry:
@@ -231,3 +251,9 @@ class PrometheusMetrics:
     def _bounded(series: Mapping[Labels, object], values: Labels) -> Labels:
         """The labels under which a value is kept: their number is limited, and then all others share one series."""
         return values if values in series or len(series) < SERIES_MAX else (OTHER,) * len(values)
+
+
+def _numbers_of(name: str, sample: float | Distribution) -> tuple[tuple[str, float], ...]:
+    if isinstance(sample, Distribution):
+        return (f"{name}_sum", sample.total), (f"{name}_count", float(sum(sample.counts)))
+    return ((name, sample),)

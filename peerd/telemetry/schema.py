@@ -197,6 +197,16 @@ class ResourceSnapshot(Event):
     loop_lag_s: float
 
 
+class MetricSnapshot(Event):
+    """A minute: a counter (since the node's start) or gauge that is not what it was at the last one; absent in the
+    simulator. `labels`: such as reason=busy,way=in. Of histograms there are the sum and the count."""
+
+    KIND = "metric.snapshot"
+    metric: Text
+    labels: Text
+    value: float
+
+
 class RecordsDropped(Event):
     """The sink could not keep up since the last line."""
 
@@ -437,6 +447,7 @@ CORE_EVENTS: Final[tuple[type[Event], ...]] = (
     NodeStopped,
     TrafficSnapshot,
     ResourceSnapshot,
+    MetricSnapshot,
     RecordsDropped,
     PluginRestarted,
     ConfigReloaded,

@@ -159,6 +159,11 @@ async def test_one_seed_that_takes_a_newcomer_for_a_duplicate_does_not_end_it(
         assert (await running)[0] is ExitCode.OK
 
 
+def told(sink: ListSink, metric: str) -> list[tuple[object, object]]:
+    """Labels and values of a metric in the event log."""
+    return [(each["labels"], each["value"]) for each in sink.of_kind("metric.snapshot") if each["metric"] == metric]
+
+
 @both_loops
 async def test_a_failing_plugin_is_restarted_and_told(tmp_path: Path) -> None:
     site = Site(tmp_path)
@@ -171,6 +176,10 @@ async def test_a_failing_plugin_is_restarted_and_told(tmp_path: Path) -> None:
         assert daemon.node.plugins["fragile"] is not first
         assert daemon.disabled_plugins == {}
         await until(lambda: sink.of_kind("resource.snapshot"))
+        await until(lambda: told(sink, "peerd_plugin_restarts_total") == [("plugin=fragile", 1.0)])
+        before = len(sink.of_kind("resource.snapshot"))
+        await until(lambda: len(sink.of_kind("resource.snapshot")) > before + 1)
+    assert told(sink, "peerd_plugin_restarts_total") == [("plugin=fragile", 1.0)], "once, as it has not changed"
     kinds = [record["event"] for record in sink.records]
     assert kinds[0] == "node.started"
     assert kinds[-1] == "node.stopped"

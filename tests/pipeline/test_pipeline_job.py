@@ -11,6 +11,7 @@ import pytest
 
 from peerd.errors import Unavailable
 from peerd.plugins import find_events
+from peerd.telemetry.event_files import EventFiles
 from peerd.telemetry.schema import (
     SCHEMA_VERSION,
     Event,
@@ -20,7 +21,6 @@ from peerd.telemetry.schema import (
     SwapFinished,
     TrafficSnapshot,
 )
-from peerd.telemetry.event_files import EventFiles
 from peerd.telemetry.sinks import encode_record
 from protocols.aggregation.events import LevelFinished, RoundFinished, RoundStarted
 from tests.support.tables import tables_of

@@ -135,6 +135,29 @@ def test_watched_values_are_read_at_scrape_time(metrics: PrometheusMetrics) -> N
         metrics.watch((OPEN,), lambda: values)
 
 
+def test_only_what_has_changed_is_told_again(metrics: PrometheusMetrics) -> None:
+    metrics.declare(
+        (
+            Metric("peerd_tries_total", "counter", "Tries.", ("why", "way")),
+            Metric("peerd_waiting", "gauge", "Waiting."),
+            Metric("peerd_wait_seconds", "histogram", "Wait."),
+        )
+    )
+    metrics.changed()
+    metrics.count("peerd_tries_total", 2.0, {"way": "in", "why": "busy"})
+    metrics.observe("peerd_wait_seconds", 0.5, {})
+    metrics.gauge("peerd_waiting", float("nan"), {})
+    assert metrics.changed() == [
+        ("peerd_tries_total", "why=busy,way=in", 2.0),
+        ("peerd_wait_seconds_sum", "", 0.5),
+        ("peerd_wait_seconds_count", "", 1.0),
+    ]
+    metrics.gauge("peerd_waiting", 0.0, {})
+    assert metrics.changed() == [], "no number, and then what it was"
+    metrics.gauge("peerd_waiting", 3.0, {})
+    assert metrics.changed() == [("peerd_waiting", "", 3.0)]
+
+
 def test_our_own_metrics_follow_the_rules() -> None:
     for metric in (*RING_METRICS, *TRAFFIC_METRICS):
         check_metric(metric)
