@@ -305,7 +305,7 @@ class TelemetryConfig(ConfigSection):
     )
     compression: Literal["gzip", "none"] = setting(
         "gzip",
-        "What is done with an event file that is finished: some 15 times smaller, or left as it is.",
+        "What is done with an event file that is finished: some eight times smaller, or left as it is.",
         reloads=True,
     )
     queue_records_max: Count = setting(
