@@ -47,6 +47,7 @@ ORIGINS_MAX: Final = 64
 OPERATORS_MAX: Final = 64
 ALLOWED_NETWORKS_MAX: Final = 64
 TCP_SINK: Final = "tcp://"
+COLLECTOR_SINK: Final = "peerd://"
 HIDDEN: Final = "(hidden)"
 """Shown in place of a secret."""
 
@@ -124,10 +125,10 @@ OptionalAddress = Annotated[str, AfterValidator(_check_optional_address)]
 
 
 def _check_sink(text: str) -> str:
-    if text.startswith(TCP_SINK):
-        _check_address(text.removeprefix(TCP_SINK))
+    if text.startswith((TCP_SINK, COLLECTOR_SINK)):
+        _check_address(text.partition("://")[2])
     elif "://" in text:
-        raise ValueError('expected a directory, "stdout" or "tcp://host:port"')
+        raise ValueError('expected a directory, "stdout", "peerd://host:port" or "tcp://host:port"')
     return text
 
 
@@ -287,8 +288,9 @@ class TelemetryConfig(ConfigSection):
     )
     sink: Annotated[str, AfterValidator(_check_sink)] = setting(
         "",
-        "Where the event log goes: a directory (NDJSON files, the input of `peerd analyze`), stdout, or "
-        "tcp://host:port (a collector that takes JSON lines). Empty: no event log.",
+        "Where the event log goes: a directory (NDJSON files, the input of `peerd analyze`), stdout, "
+        "peerd://host:port (`peerd sink serve`: loses and doubles nothing), or tcp://host:port (another collector that "
+        "takes JSON lines). Empty: no event log.",
         reloads=True,
     )
     rotate_size: Annotated[Size, between_sizes("64KiB", "16GiB")] = setting(

@@ -57,7 +57,7 @@ class RunningParts(Frozen):
             tls = await asyncio.to_thread(self.http.load_tls, config)
         if "telemetry.sink" in changed and self.event_log is not None:
             settings = self.node.settings
-            sink = await asyncio.to_thread(open_sink, config.telemetry, settings.peer, settings.boot_epoch)
+            sink = await asyncio.to_thread(open_sink, config, settings.peer, settings.boot_epoch)
 
         def commit() -> None:
             if "telemetry.log_level" in changed:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from peerd.config import TCP_SINK, TelemetryConfig, split_address
+from peerd.config import COLLECTOR_SINK, TCP_SINK, PeerdConfig, TelemetryConfig, split_address
 from peerd.errors import ConfigError
 from peerd.ids import format_id
 from peerd.messages import PeerRef
@@ -12,8 +12,9 @@ from peerd.telemetry.event_files import FileLimits, FileSink
 from peerd.telemetry.sinks import EventSink, NullSink, QueuedSink, StdoutSink, TcpSink
 
 
-def open_sink(telemetry: TelemetryConfig, peer: PeerRef, epoch: int) -> EventSink:
+def open_sink(config: PeerdConfig, peer: PeerRef, epoch: int) -> EventSink:
     """The destination that ``telemetry.sink`` names. Raises `ConfigError` for a directory that cannot be used."""
+    telemetry = config.telemetry
     target, queue_max = telemetry.sink, telemetry.queue_records_max
     if not target:
         return NullSink()
@@ -21,6 +22,12 @@ def open_sink(telemetry: TelemetryConfig, peer: PeerRef, epoch: int) -> EventSin
         return StdoutSink(queue_records_max=queue_max)
     if target.startswith(TCP_SINK):
         return TcpSink(*split_address(target.removeprefix(TCP_SINK)), queue_records_max=queue_max)
+    if target.startswith(COLLECTOR_SINK):
+        from peerd.daemon.collector.client import CollectorSink, SinkMembership
+
+        address, node = split_address(target.removeprefix(COLLECTOR_SINK)), format_id(peer.id)
+        membership = SinkMembership(config.tls_files(), config.node.cluster) if config.tls.mode == "mutual" else None
+        return CollectorSink(*address, node, boot=epoch, membership=membership, queue_records_max=queue_max)
     try:
         return FileSink(
             Path(target),

@@ -395,7 +395,7 @@ class Daemon:
         return make_plugins(find_plugins(), self.config.protocols)
 
     def _open_sink(self, epoch: int) -> EventSink:
-        inner = open_sink(self.config.telemetry, self.peer, epoch) if self._sink is None else self._sink
+        inner = open_sink(self.config, self.peer, epoch) if self._sink is None else self._sink
         self._event_feed = sink = EventFeed(inner, self.peer.id, epoch)
         self.events = sink.feed
         self._ending.append(lambda: asyncio.to_thread(sink.close))

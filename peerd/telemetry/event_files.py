@@ -81,6 +81,16 @@ class EventFiles:
         """Finished files and their bytes, the oldest first."""
         self._kept_bytes = sum(size for _, size in self._kept)
 
+    @property
+    def current(self) -> tuple[int, int]:
+        """Boot and number of the file that is being written, or was the last."""
+        return self._boot, self._number
+
+    def sync(self) -> None:
+        """Wait until what was written is on the disk. Raises ``OSError``."""
+        if self._descriptor is not None:
+            os.fdatasync(self._descriptor)
+
     def limit(self, limits: FileLimits) -> None:
         """Other limits from the next write on."""
         self._limits = limits

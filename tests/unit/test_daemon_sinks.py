@@ -9,22 +9,28 @@ from pathlib import Path
 
 import pytest
 
-from peerd.config import TelemetryConfig
+from peerd.config import PeerdConfig, TelemetryConfig
 from peerd.daemon.event_log import open_sink
 from peerd.ids import NodeId
 from peerd.messages import PeerRef
 from peerd.telemetry.sinks import NullSink
 
 PEER = PeerRef(NodeId(1 << 120), "127.0.0.1", 7420)
+
+
+def to(sink: str) -> PeerdConfig:
+    return PeerdConfig(telemetry=TelemetryConfig(sink=sink))
+
+
 RECORD: dict[str, object] = {"id": 1, "event": "test"}
 
 
 def test_nowhere() -> None:
-    assert isinstance(open_sink(TelemetryConfig(), PEER, 1), NullSink)
+    assert isinstance(open_sink(PeerdConfig(), PEER, 1), NullSink)
 
 
 def test_a_directory(tmp_path: Path) -> None:
-    sink = open_sink(TelemetryConfig(sink=str(tmp_path)), PEER, 1)
+    sink = open_sink(to(str(tmp_path)), PEER, 1)
     sink.write(RECORD)
     sink.close()
     [file] = tmp_path.glob("dt=*/hr=*/events-01000000-1-1.ndjson.gz")
@@ -32,7 +38,7 @@ def test_a_directory(tmp_path: Path) -> None:
 
 
 def test_standard_output(capsys: pytest.CaptureFixture[str]) -> None:
-    sink = open_sink(TelemetryConfig(sink="stdout"), PEER, 1)
+    sink = open_sink(to("stdout"), PEER, 1)
     sink.write(RECORD)
     sink.close()
     assert json.loads(capsys.readouterr().out) == RECORD
@@ -41,7 +47,7 @@ def test_standard_output(capsys: pytest.CaptureFixture[str]) -> None:
 def test_a_collector() -> None:
     with socket.create_server(("127.0.0.1", 0)) as server:
         server.settimeout(20)
-        sink = open_sink(TelemetryConfig(sink=f"tcp://127.0.0.1:{server.getsockname()[1]}"), PEER, 1)
+        sink = open_sink(to(f"tcp://127.0.0.1:{server.getsockname()[1]}"), PEER, 1)
         sink.write(RECORD)
         connection, _ = server.accept()
         with connection, connection.makefile() as lines:
