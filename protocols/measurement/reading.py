@@ -184,9 +184,10 @@ class Readings(Part):
 
     def _youngest(self, found: Found) -> Found:
         """The same value as this node holds it now, if its bounds are as narrow: what was found while others were
-        waited for, such as a node that has died, may have been vouched for anew."""
+        waited for, such as a node that has died, may have been vouched for anew. Also if nobody vouches for it by now:
+        it was right at that time."""
         held, claim = self._caching.holder.held.get(found.measurement), found.known.claim
-        if held is None or not held.vouched or held.basis <= found.known.basis:
+        if held is None or held.basis <= found.known.basis:
             return found
         if not held.claim.interval.is_within(claim.interval.half_width):
             return found
