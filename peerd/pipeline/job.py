@@ -25,7 +25,7 @@ from peerd.telemetry.schema import SCHEMA_VERSION, Event
 
 FINISHED_SUFFIX: Final = ".ndjson"
 PART_SUFFIX: Final = ".ndjson.part"
-TABLES: Final = ("events", "messages")
+TABLES: Final = ("events", "messages", "metrics")
 """The tables of the core. Plugins add their own (`peerd.front.Front.tables`)."""
 CORRUPT_FILES_MAX: Final = 20
 """The report names at most this many files with corrupt lines."""
@@ -124,6 +124,7 @@ def run_job(
         raw.unpersist()
     progress("joining tables")
     message_table = _write(spark, tables.messages(table), out, "messages")
+    _write(spark, tables.metrics(table), out, "metrics")
     protocols: dict[str, list[Row]] = {}
     for ours in plugin_tables:
         protocols |= _build(spark, table, ours, out)

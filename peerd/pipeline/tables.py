@@ -35,6 +35,11 @@ def messages(events: DataFrame) -> DataFrame:
     )
 
 
+def metrics(events: DataFrame) -> DataFrame:
+    """Counters and gauges at the times at which they had changed: node, boot, ts, metric, labels, value."""
+    return of_kind(events, "metric.snapshot").select("node", "boot", "ts", "metric", "labels", "value")
+
+
 def unknown(events: DataFrame, known: Iterable[str]) -> DataFrame:
     """Kinds of events that are not known here, with the numbers of nodes and of events, the most frequent first."""
     return (

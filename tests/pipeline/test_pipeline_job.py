@@ -15,6 +15,7 @@ from peerd.telemetry.event_files import EventFiles
 from peerd.telemetry.schema import (
     SCHEMA_VERSION,
     Event,
+    MetricSnapshot,
     NodeReady,
     NodeStarted,
     RecordsDropped,
@@ -136,6 +137,8 @@ def requester_log() -> Log:
     log.add(3.5, finished)
     log.add(4.0, traffic("Invite", 3, 2))
     log.add(4.0, traffic("Query", 5, 0))
+    log.add(4.0, MetricSnapshot(metric="peerd_links", labels="", value=2.0))
+    log.add(4.0, MetricSnapshot(metric="peerd_dials_total", labels="outcome=connected", value=3.0))
     return log
 
 
@@ -261,6 +264,10 @@ def test_messages_are_the_last_snapshot(spark: SparkSession, analysed: tuple[Rep
     messages = read(spark, out, "messages")
     assert messages.count() == 3
     assert row(messages, node=A, message="Invite")["sent"] == 3
+    metrics = read(spark, out, "metrics")
+    assert metrics.count() == 2
+    dialled = row(metrics, node=A, boot=1, metric="peerd_dials_total", labels="outcome=connected")
+    assert (dialled["value"], dialled["ts"]) == (3.0, 1004.0)
     assert report.messages == [
         {
             "message": "Query",
