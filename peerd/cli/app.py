@@ -48,6 +48,7 @@ GROUPS: Final = {
     "certificate": LazyCommand("Show, renew or install this node's certificate.", "peerd.cli.certificate:app"),
     "cluster": LazyCommand("Start and stop a cluster of daemons on this machine.", "peerd.cli.cluster:app"),
     "config": LazyCommand("Check and show the configuration.", "peerd.cli.config:app"),
+    "logs": LazyCommand("Bring the event logs of machines together.", "peerd.cli.logs:app"),
     "sink": LazyCommand("Collect the event logs of many daemons.", "peerd.cli.sink:app"),
     "sim": LazyCommand("Simulate a cluster: one scenario, or many seeds.", "peerd.cli.sim:app"),
     "lab": LazyCommand("Reproduce the figures of papers in the simulator.", "peerd.cli.lab:app"),
