@@ -65,7 +65,10 @@ def analyze(
     directory: Annotated[
         Path,
         typer.Argument(
-            metavar="DIR", exists=True, file_okay=False, help="Where event logs (*.ndjson) are, at any depth."
+            metavar="DIR",
+            exists=True,
+            file_okay=False,
+            help="Where event logs (*.ndjson, *.ndjson.gz) are, at any depth.",
         ),
     ],
     out: Annotated[Path, typer.Option(help="Where the Parquet tables go; tables already there are overwritten.")],

@@ -27,6 +27,8 @@ FINISHED_SUFFIX: Final = ".ndjson"
 PART_SUFFIX: Final = ".ndjson.part"
 TABLES: Final = ("events", "messages", "metrics")
 """The tables of the core. Plugins add their own (`peerd.front.Front.tables`)."""
+UNPACKED: Final = 8
+"""A compressed file is about so many times as long when it is read."""
 CORRUPT_FILES_MAX: Final = 20
 """The report names at most this many files with corrupt lines."""
 OUTPUT_FILE_BYTES: Final = 256 * 1024 * 1024
@@ -93,8 +95,8 @@ def find_event_files(directory: Path, *, include_parts: bool = True) -> list[Pat
 
 
 def size_bytes(files: list[Path]) -> int:
-    """Return the size of all the files together."""
-    return sum(path.stat().st_size for path in files)
+    """Return the size of all the files together, as they are read."""
+    return sum(path.stat().st_size * (UNPACKED if path.suffix == ".gz" else 1) for path in files)
 
 
 def run_job(
