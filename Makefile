@@ -102,6 +102,8 @@ $(DEV_STAMP):
 	$(call try_install,--require-hashes -r requirements.lock) \
 	|| echo "requirements.lock cannot be installed here (above: why): going on with the newest versions"; \
 	$(call install,$(DEV))
+	@# Where Python may not write bytecode, each of the tests' many processes would compile all of it: half of its start.
+	@$(BIN)/python -m compileall -q peerd protocols
 	@touch $@
 
 # Sets $$python to a Python 3.11 or newer that can make virtual environments, or says what is missing. A name on the
