@@ -260,7 +260,7 @@ def test_what_a_sink_says_wrong_ends_its_connection_with_the_reason(tmp_path: Pa
             ((hello, b'{"bytes": 99999999}\n'), "oversized"),
             ((hello, b'{"bytes": -1}\n'), "oversized"),
             ((hello, b'{"bytes": 3}\n', b"{}\n"), "no event"),
-            ((hello, b"x" * 5000), "limit"),
+            ((hello, b"x" * 70_000), "limit"),
         ):
             answers = asyncio.run(ask(port, *words))
             assert reason in answers[-1]["refused"], words

@@ -16,7 +16,6 @@ from peerd.daemon.collector.words import (
     BATCH_BYTES_MAX,
     REASON_LENGTH_MAX,
     VERSION,
-    WORD_BYTES_MAX,
     BatchStored,
     EventBatch,
     LastStored,
@@ -27,8 +26,10 @@ from peerd.errors import ConfigError, HandshakeRefused, PeerMisbehaved, Protocol
 from peerd.identity.node_identity import verify_peer_certificate
 from peerd.identity.tls import peer_certificate, reload_certificate, server_context
 from peerd.ids import format_id
-from peerd.limits import MIB, TLS_HANDSHAKE_TIMEOUT_S
+from peerd.limits import KIB, MIB, TLS_HANDSHAKE_TIMEOUT_S
 
+READ_BYTES: Final = 64 * KIB
+"""So much of a connection is read ahead; also the longest word."""
 CONNECTIONS_MAX: Final = 4096
 """Sinks at a time; one more is closed at once, and tries again later."""
 HELLO_TIMEOUT_S: Final = 10.0
@@ -73,6 +74,8 @@ class CollectorServer:
         self._waiting: list[tuple[str | None, bytes, asyncio.Future[int | ProtocolError]]] = []
         """Batches to be written: at most one of each connection."""
         self._has_waiting = asyncio.Event()
+        self._disk = asyncio.Lock()
+        """The store is for one thread at a time."""
         self._connections: dict[asyncio.Task[None], None] = {}
         self._of_node: dict[str, asyncio.Task[None]] = {}
         self.events = self.repeated = 0
@@ -82,9 +85,7 @@ class CollectorServer:
         """Listen; returns the address. Raises ``OSError``."""
         context = None if self._access is None else self._access.context
         more = {} if context is None else {"ssl_handshake_timeout": TLS_HANDSHAKE_TIMEOUT_S}
-        self._server = await asyncio.start_server(
-            self._connected, host, port, limit=WORD_BYTES_MAX, ssl=context, **more
-        )
+        self._server = await asyncio.start_server(self._connected, host, port, limit=READ_BYTES, ssl=context, **more)
         address: tuple[str, int] = self._server.sockets[0].getsockname()[:2]
         return address
 
@@ -96,7 +97,8 @@ class CollectorServer:
             self._has_waiting.clear()
             batches, self._waiting = self._waiting, []
             try:
-                outcomes = await asyncio.to_thread(self._store.store, [(sender, data) for sender, data, _ in batches])
+                async with self._disk:
+                    outcomes = await asyncio.to_thread(self._store.store, [(each[0], each[1]) for each in batches])
             except OSError as error:
                 _log.warning("collector.disk_refuses", error=str(error))
                 for _, _, future in batches:
@@ -118,7 +120,12 @@ class CollectorServer:
         for task in self._connections:
             task.cancel()
         await asyncio.gather(*self._connections, return_exceptions=True)
-        await asyncio.to_thread(self._store.close)
+        self._waiting.clear()
+        async with self._disk:
+            try:
+                await asyncio.to_thread(self._store.close)
+            except OSError as error:
+                _log.warning("collector.not_finished", error=str(error))
 
     async def _connected(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         task = asyncio.current_task()
