@@ -69,13 +69,13 @@ def test_a_collector_that_is_killed_again_and_again_has_each_event_once(tmp_path
     config = node / "peerd.toml"
     with running(node, f"telemetry.sink=peerd://127.0.0.1:{port}", config=config) as daemon:
         daemon.ready()
-        for attempt in range(5):
+        for attempt in range(4):
             with collecting(config, out, port) as collector:
                 before = len(collected(out))
                 for number in range(20):
                     run_sync(partial(route, f"{attempt} {number}"), daemon.socket)
                 wait_until(partial(has, out, before + 20), "events arrive")
-                if attempt == 4:
+                if attempt == 3:
                     assert daemon.stop() == ExitCode.OK
                     collector.send_signal(signal.SIGTERM)
                     assert collector.wait(STOP_S) == ExitCode.OK
@@ -84,7 +84,7 @@ def test_a_collector_that_is_killed_again_and_again_has_each_event_once(tmp_path
                 collector.wait(STOP_S)
     events = collected(out)
     assert [event["id"] for event in events] == list(range(1, len(events) + 1))
-    assert sum(event["event"] == "overlay.lookup_finished" for event in events) == 100
+    assert sum(event["event"] == "overlay.lookup_finished" for event in events) == 80
     assert events[-1]["event"] == "node.stopped"
     assert not list(out.rglob("*.part"))
 
