@@ -400,7 +400,7 @@ class Membership(Part):
     def _probed(self, message: LeafSetProbe, source: PeerRef) -> LeafSetReply | None:
         if self.state.is_leaving:
             return None
-        if source.id in self.state.departed:
+        if source.id in self.state.departed and not message.is_ready:
             # The answer lets it become ready, so it is asked at once, however lately it was asked in vain: a late
             # message of its earlier life may have been the reason.
             self._search(source)

@@ -128,7 +128,7 @@ class TestWithSpark:
         report = json.loads(result.stdout)
         assert (report["events"], report["corrupt"], report["missing"], report["rounds"]) == (1, 1, 0, [])
         assert "warning: left out because corrupt: 1 of 2 lines" in result.stderr
-        ours = {"events", "levels", "messages", "rounds"}
+        ours = {"events", "levels", "messages", "metrics", "rounds"}
         written = set(os.listdir(tmp_path / "out"))
         assert written >= ours
         assert all(name.startswith(("measurement_", "pubsub_", "stream_")) for name in written - ours)

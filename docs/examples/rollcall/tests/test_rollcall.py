@@ -107,7 +107,7 @@ async def test_daemons_client_and_stream() -> None:
             assert await client.rollcall.label() == "rack 4"
 
         def recorded() -> list[str]:
-            lines = [line for file in running[0].events.iterdir() for line in file.read_text().splitlines()]
-            return [json.loads(line)["event"] for line in lines]
+            lines = [line for file in running[0].events.rglob("*.part") for line in file.read_text().splitlines()]
+            return [json.loads(line)["event"] for line in lines]  # the file that is being written has them all
 
         await wait_for(lambda: {"rollcall.answered", "rollcall.finished"} <= set(recorded()))
