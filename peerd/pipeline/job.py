@@ -99,22 +99,33 @@ def size_bytes(files: list[Path]) -> int:
     return sum(path.stat().st_size * (UNPACKED if path.suffix == ".gz" else 1) for path in files)
 
 
+def check_out(files: Iterable[Path], out: Path, tables: Iterable[str]) -> None:
+    """Raise `Unavailable` where a table would be written over event files."""
+    folders = {out.resolve() / name for name in tables}
+    for file in files:
+        if over := folders.intersection(file.parents):
+            raise Unavailable(
+                f"the table {over.pop()} would be written over the event file {file}: choose another --out"
+            )
+
+
 def run_job(
     spark: SparkSession,
     directory: Path,
     out: Path,
     *,
     events: Mapping[str, type[Event]],
-    plugin_tables: Iterable[Sequence[SparkTable]],
+    plugin_tables: Sequence[Sequence[SparkTable]],
     include_parts: bool = True,
     progress: Callable[[str], None] = lambda step: None,
 ) -> Report:
     """Read the event files below ``directory`` and write the core's and the plugins' tables into ``out``.
 
     ``events``: every kind that is known; ``plugin_tables``: those of each plugin, in the order in which they are built.
-    Raises `Unavailable` without a file.
+    Raises `Unavailable` without a file, and when a table would be written over one.
     """
     files = find_event_files(directory, include_parts=include_parts)
+    check_out(files, out, [*TABLES, *(each.name for ours in plugin_tables for each in ours)])
     progress(f"reading {len(files)} files")
     raw = read_events(spark, files, events).persist(StorageLevel.MEMORY_AND_DISK)
     try:

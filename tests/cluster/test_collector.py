@@ -95,12 +95,11 @@ def test_another_cluster_is_refused_and_told_why(tmp_path: Path) -> None:
         made = peerd("init", "--dir", str(directory), "--cluster", directory.name, "--listen", "127.0.0.1:0")
         assert made.returncode == 0, made.stderr
     out = tmp_path / "events"
-    with (
-        collecting(ours / "peerd.toml", out, port),
-        running(theirs, f"telemetry.sink=peerd://127.0.0.1:{port}", config=theirs / "peerd.toml") as daemon,
-    ):
-        daemon.ready()
-        wait_until(lambda: "sink.failed" in daemon.log(), "the daemon says that it cannot send")
+    with collecting(ours / "peerd.toml", out, port):
+        wait_until(lambda: "collector.started" in out.with_suffix(".log").read_text(), "it listens")
+        with running(theirs, f"telemetry.sink=peerd://127.0.0.1:{port}", config=theirs / "peerd.toml") as daemon:
+            daemon.ready()
+            wait_until(lambda: "CERTIFICATE_VERIFY_FAILED" in daemon.log(), "the daemon says why it cannot send")
         assert collected(out) == []
 
 

@@ -363,6 +363,16 @@ def read_all(spark: SparkSession, path: Path) -> DataFrame:
     return read_events(spark, [path], find_events())
 
 
+def test_no_table_is_written_over_the_event_files(tmp_path: Path) -> None:
+    from peerd.pipeline.job import check_out
+
+    log = tmp_path / "cluster" / "events" / "dt=2026-11-27" / "x.ndjson"
+    check_out([log], tmp_path / "cluster" / "tables", ["events"])
+    check_out([log], tmp_path / "cluster", ["rounds"])
+    with pytest.raises(Unavailable, match="over the event file"):
+        check_out([log], tmp_path / "cluster", ["rounds", "events"])
+
+
 def test_a_copy_made_around_the_rename_counts_once(tmp_path: Path) -> None:
     from peerd.pipeline.job import find_event_files
 
