@@ -35,6 +35,9 @@ if TYPE_CHECKING:
 
 ANSWER_S: Final = 2.0
 """An owner that has not answered by then has no answer."""
+AHEAD_S: Final = ANSWER_S + 0.25
+"""When something has to be asked for, so are values that would be too old by then: the latest answer, and the time by
+which a busy node's timer is late."""
 KEPT_MAX: Final = 8192
 """Values that were read, the newest ones."""
 REMEMBERED_MAX: Final = 32
@@ -118,7 +121,7 @@ class Readings(Part):
         wanted = list(wants)
         known = [self._here(want, max_age_s) for want in wanted]
         if None in known and not is_thrifty:  # the others are older when all is told, and may be too old by then
-            young_s = max_age_s - min(ANSWER_S, max_age_s / 2)
+            young_s = max_age_s - min(AHEAD_S, max_age_s / 2)
             known = [self._here(want, young_s) for want in wanted]
         for want, here in zip(wanted, known, strict=True):
             is_foreign = is_counted and want.measurement.owner != self._host.id
@@ -209,7 +212,7 @@ class Readings(Part):
                 if some := [want for want in wants if want.measurement.name.endswith("@") is kind]:
                     of[owner] = some
         self._ask_owners(pairs)
-        young_s = at_least(max_age_s - min(ANSWER_S, max_age_s / 2))  # so that it is not too old when it comes
+        young_s = at_least(max_age_s - min(AHEAD_S, max_age_s / 2))  # so that it is not too old when it comes
         self._along.ask(simple, young_s, way)
 
     def _ask_owners(self, missing: Mapping[NodeId, Sequence[Want]]) -> None:
