@@ -18,9 +18,16 @@ from peerd.sim.swarm.swarm import run_seed
 from peerd.sim.world import SimulationFailure
 from peerd.testing.host import peer
 from protocols.pubsub.delivering.outbox import Outbox
-from protocols.pubsub.front.checkers import OrderAtLeaves, SubscriptionsConserved, SubscriptionsInPlace, held_pieces
+from protocols.pubsub.front.checkers import (
+    OrderAtLeaves,
+    SubscriptionsConserved,
+    SubscriptionsInPlace,
+    _Inversion,
+    held_pieces,
+)
 from protocols.pubsub.front.judging import plugin_of
 from protocols.pubsub.messages import CellState, DeliveredEvent, EventBody, EventDelivery, SubObject
+from protocols.pubsub.names import Tree
 from protocols.pubsub.ports import SchemaView
 from protocols.pubsub.publishing import publisher
 from protocols.pubsub.publishing.probing import probe_region
@@ -28,6 +35,7 @@ from protocols.pubsub.subscribing.installation import InstallAction, Installatio
 from protocols.pubsub.subscribing.local import Entry, LocalSubscriptions, TakenWindow
 from protocols.pubsub.tree.cells import WHOLE, text
 from protocols.pubsub.tree.rendezvous import Rendezvous
+from protocols.pubsub.tree.storage import CellAddress
 from tests.support.long_cases import cases, long_case
 from tests.support.pubsub_rings import PubSubRing
 
@@ -187,6 +195,29 @@ def test_the_order_of_what_a_node_has_had_from_another_root_is_not_judged() -> N
     world = PubSubRing(1, 3)
     assert inversions((1, 1), (2, 2), (2, 1)) == 0
     assert inversions((2, 2), (2, 1)) == 1
+
+
+@pytest.mark.parametrize(("is_started_anew", "judged_ones"), [(False, 1), (True, 0)])
+def test_the_order_of_what_a_root_told_before_it_was_started_anew_is_not_judged(
+    is_started_anew: bool, judged_ones: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Found by seed 3 with 24 nodes at 6e3051a2: who held the event put it on its way again, after later ones."""
+    world, checker = PubSubRing(3, 3), OrderAtLeaves()
+    first, second, root = world.simulation.nodes
+    monkeypatch.setattr(_Inversion, "leaf", lambda inversion, simulation: CellAddress(Tree("s", 1), WHOLE))
+
+    def told(place: Any, number: int, sequence: int) -> None:
+        event = DeliveredEvent(EventBody(peer(7), 1, sequence, 0, b""))
+        message = EventDelivery("s", root.boot_epoch, number, (event,))
+        assert checker.handled(world.simulation, place, message, root.peer) is None
+
+    told(first, 1, sequence=4)
+    if is_started_anew:
+        world.simulation.restart(root)
+        world.run_for(1.0)
+    told(second, 1, sequence=13)
+    told(second, 2, sequence=4)
+    assert len(checker._inversions) == judged_ones
 
 
 def test_the_checker_finds_what_was_ended_and_is_still_held(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -14,7 +14,8 @@ from peerd.messages import Message, PeerRef
 from peerd.sim.checkers import Checker
 from peerd.sim.simulation import Place, Simulation
 from peerd.sim.truth import RingOracle
-from protocols.pubsub.messages import CellState, EventDelivery
+from protocols.pubsub.delivering.messages import HoldEvents
+from protocols.pubsub.messages import CellState, EventBody, EventDelivery
 from protocols.pubsub.names import EventId, SubscriptionKey
 from protocols.pubsub.plugin import PubSub
 from protocols.pubsub.publishing.outcomes import PublishStatus
@@ -177,6 +178,10 @@ class _Event(NamedTuple):
     epoch: int
     sequence: int
 
+    @classmethod
+    def of(cls, event: EventBody) -> _Event:
+        return cls(event.publisher.id, event.epoch, event.sequence)
+
 
 class _Inversion(NamedTuple):
     """From this root an event came after a later one of its publisher."""
@@ -210,13 +215,14 @@ class OrderAtLeaves(Checker):
     root itself is asked for that: that it has acknowledged an event for another leaf, too, may not have arrived yet.
     What its publisher has given up may still arrive, and late. So may what a node has had from another root, and drops:
     the second copy of an event that went on its way again while its leaf was being split. And so may what another root
-    of the leaf has acknowledged before it was lost or out of reach: it comes from those who hold it.
+    of the leaf has acknowledged before it was lost or out of reach, or the same one before it was started anew: it
+    comes from those who hold it.
     """
 
     name = "pubsub order"
     number = 20
     holds_always: ClassVar[bool] = True
-    watched_messages: ClassVar[tuple[type[Message], ...]] = (EventDelivery,)
+    watched_messages: ClassVar[tuple[type[Message], ...]] = (EventDelivery, HoldEvents)
 
     def __init__(self) -> None:
         self._taken: dict[tuple[int, int, NodeId, int], int] = {}
@@ -224,12 +230,24 @@ class OrderAtLeaves(Checker):
         self._order: dict[tuple[int, int, NodeId, int], dict[tuple[NodeId, int], list[int]]] = {}
         self._had: dict[tuple[int, int], dict[_Event, None]] = {}
         """By subscriber's node and its boot: the events that it took, from whichever root; it drops them afterwards."""
+        self._boots: dict[tuple[NodeId, _Event], int] = {}
+        """The boot of the root in which it first told somebody of an event."""
         self._inversions: dict[_Inversion, CellAddress] = {}
         """With the leaf that each came from."""
 
     def handled(self, simulation: Simulation, place: Place, message: Any, source: PeerRef) -> str | None:
-        for inversion in self._delivered(place, message, source.id):
-            if (leaf := inversion.leaf(simulation)) is not None:
+        inversions: list[_Inversion] = []
+        events = message.events if isinstance(message, HoldEvents) else [each.event for each in message.deliveries]
+        boot = simulation.places[source.id].boot_epoch
+        for event in events:
+            self._boots.setdefault((source.id, _Event.of(event)), boot)
+        while len(self._boots) > HAD_MAX:
+            del self._boots[next(iter(self._boots))]
+        if isinstance(message, EventDelivery):
+            inversions = self._delivered(place, message, source.id)
+        for inversion in inversions:
+            is_of_this_boot = self._boots.get((inversion.root, inversion.earlier)) == boot
+            if is_of_this_boot and (leaf := inversion.leaf(simulation)) is not None:
                 self._inversions[inversion] = leaf
         return None
 
@@ -250,7 +268,7 @@ class OrderAtLeaves(Checker):
         inversions: list[_Inversion] = []
         for delivery in message.deliveries:
             event = delivery.event
-            name = _Event(event.publisher.id, event.epoch, event.sequence)
+            name = _Event.of(event)
             if delivery.is_replay or name in had:
                 continue
             had[name] = None
