@@ -147,7 +147,8 @@ class GuaranteeHolds(Checker):
         if simulation.hostile or answer.interval is None:
             return
         self.judged_aggregates += 1
-        had = [bounds for node in self._plugins if (bounds := self._had(simulation, node, spec, answer.age_s))]
+        own = OwnPart(spec)  # it reads the condition: once for all nodes
+        had = [bounds for node in self._plugins if (bounds := self._had(simulation, node, spec, own, answer.age_s))]
         lows, highs = sorted(low for low, _ in had), sorted((high for _, high in had), reverse=True)
         # The least that any so many of them can make, and the most.
         least, most = sum(lows[: answer.counted]), sum(highs[: answer.counted])
@@ -162,11 +163,10 @@ class GuaranteeHolds(Checker):
             yield f"{place}: {answer} is told, of {len(had)} nodes, and it was from {least} to {most}"
 
     def _had(
-        self, simulation: Simulation, node: NodeId, spec: AggregateSpec, age_s: float
+        self, simulation: Simulation, node: NodeId, spec: AggregateSpec, own: OwnPart, age_s: float
     ) -> tuple[float, float] | None:
         """Between which bounds lies what a node has added, by what it has measured in this time."""
-        owner, own = simulation.places[node], OwnPart(spec)
-        since = self._until(simulation, owner, age_s)
+        since = self._until(simulation, simulation.places[node], age_s)
         [name] = [spec.name] if spec.name else [each for each in own.columns if each in NAMES]
         parts = [
             own.of(plugin.config.tags, {name: None}, lambda _, value=value: _known(value), 0.0).interval  # type: ignore[misc]  # mypy knows no default of a lambda
