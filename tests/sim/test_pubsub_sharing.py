@@ -13,6 +13,7 @@ from protocols.pubsub.front.judging import PublishedEvent, plugin_of
 from protocols.pubsub.front.workload import Ranges, ThesisWorkload
 from protocols.pubsub.tree.cell_node import CellNode
 from protocols.pubsub.tree.loans import LEASE_S
+from tests.support.branch import branched
 from tests.support.pubsub_rings import PubSubRing
 
 HOT: dict[str, Any] = {
@@ -98,10 +99,16 @@ def test_a_subscription_that_comes_while_the_leaf_is_shared_gets_every_event_fro
     assert made.offences(events) == [] and made.lost() == []
 
 
-@pytest.mark.parametrize("seed", range(3, 7))
+@pytest.fixture(scope="module", params=range(3, 7))
+def shared_before(request: pytest.FixtureRequest) -> tuple[PubSubRing, list[PublishedEvent]]:
+    """What `begun` makes with a seed. For branches: it stays as it is."""
+    return begun(request.param)
+
+
 @pytest.mark.parametrize("who", ["root", "helper"])
-def test_the_root_or_a_helper_may_die(seed: int, who: str) -> None:
-    made, events = begun(seed)
+@branched
+def test_the_root_or_a_helper_may_die(shared_before: tuple[PubSubRing, list[PublishedEvent]], who: str) -> None:
+    made, events = shared_before
     made.simulation.kill(shared(made)[0][0] if who == "root" else helpers(made)[0])
     events += made.publish(40, ack="replicated")
     made.subscribe(2)

@@ -21,6 +21,7 @@ from protocols.pubsub.messages import (
     TransferSub,
 )
 from protocols.pubsub.tree.cells import WHOLE, cell_at, level
+from tests.support.branch import branched
 from tests.support.long_cases import cases
 from tests.support.pubsub_tree import (
     busy_cells,
@@ -138,17 +139,20 @@ VICTIMS = pytest.mark.parametrize("victim", [WHOLE, 0b10, 0b11], ids=["parent", 
 
 
 class KillAt(Checker):
-    """Kills the root of a cell when the n-th message of some kind is handled, whoever handles it."""
+    """Once armed, kills the root of a cell when the n-th message of some kind is handled, whoever handles it."""
 
     name = "kill at"
     watched_messages = (Transferred, CellAnswer)
 
-    def __init__(self, kind: type[Message], nth: int, victim: int) -> None:
-        self.is_armed = False
+    def __init__(self) -> None:
         self.killed: Member | None = None
-        self._kind = kind
-        self._left = nth
-        self._victim = victim
+        self._type_id: int | None = None
+        self._left = 0
+        self._victim = WHOLE
+
+    def arm(self, kind: type[Message], nth: int, victim: int) -> None:
+        """Count such messages from now on."""
+        self._type_id, self._left, self._victim = kind.TYPE_ID, nth, victim
 
     def handled(self, simulation: Simulation, place: Member, message: Any, source: PeerRef) -> str | None:
         """A message came over one link."""
@@ -161,7 +165,7 @@ class KillAt(Checker):
         return None
 
     def _count_down(self, simulation: Simulation, type_id: int) -> None:
-        if self.is_armed and type_id == self._kind.TYPE_ID:
+        if type_id == self._type_id:
             self._left -= 1
             if self._left == 0:
                 self.killed = root_of(simulation, self._victim)
@@ -172,22 +176,31 @@ def names(steps: list[tuple[type[Message], int]]) -> list[str]:
     return [f"{kind.__name__}-{nth}" for kind, nth in steps]
 
 
+@pytest.fixture(scope="module")
+def calm() -> tuple[Simulation, KillAt]:
+    """A ring without subscriptions. For branches: it stays as it is."""
+    killer = KillAt()
+    return tree_ring(14, 5, {"leaf_capacity": 20}, checkers=[killer]), killer
+
+
 @VICTIMS
 @pytest.mark.parametrize(("kind", "nth"), SPLIT_STEPS, ids=names(SPLIT_STEPS))
-def test_a_root_that_dies_at_any_step_of_a_split_loses_nothing(kind: type[Message], nth: int, victim: int) -> None:
-    killer = KillAt(kind, nth, victim)
-    simulation = tree_ring(14, 5, {"leaf_capacity": 20}, checkers=[killer])
-    killer.is_armed = True
+@branched
+def test_a_root_that_dies_at_any_step_of_a_split_loses_nothing(
+    calm: tuple[Simulation, KillAt], kind: type[Message], nth: int, victim: int
+) -> None:
+    simulation, killer = calm
+    killer.arm(kind, nth, victim)
     subscribe_all(simulation, 28)
     simulation.run_until(lambda: killer.killed is not None, limit_s=60.0, poll_s=0.05)
     run_to_rest(simulation)
     assert (WHOLE in inner_cells(simulation)) == (len(wanted(simulation)) > 20)
 
 
-@VICTIMS
-@pytest.mark.parametrize(("kind", "nth"), MERGE_STEPS, ids=names(MERGE_STEPS))
-def test_a_root_that_dies_at_any_step_of_a_merge_loses_nothing(kind: type[Message], nth: int, victim: int) -> None:
-    killer = KillAt(kind, nth, victim)
+@pytest.fixture(scope="module")
+def merging() -> tuple[Simulation, KillAt]:
+    """A ring of which the whole tree is about to be one leaf again. For branches: it stays as it is."""
+    killer = KillAt()
     simulation = tree_ring(14, 6, MERGING | {"leaf_capacity": 20}, checkers=[killer])
     subscribe_all(simulation, 24)
     run_to_rest(simulation)
@@ -195,7 +208,17 @@ def test_a_root_that_dies_at_any_step_of_a_merge_loses_nothing(kind: type[Messag
         if piece.sub.sid > 6:
             tree_of(member).subscriber.end(piece.sub.sid)
     simulation.run_until(lambda: any(cell == WHOLE for cell in busy_cells(simulation)), limit_s=300.0, poll_s=0.05)
-    killer.is_armed = True
+    return simulation, killer
+
+
+@VICTIMS
+@pytest.mark.parametrize(("kind", "nth"), MERGE_STEPS, ids=names(MERGE_STEPS))
+@branched
+def test_a_root_that_dies_at_any_step_of_a_merge_loses_nothing(
+    merging: tuple[Simulation, KillAt], kind: type[Message], nth: int, victim: int
+) -> None:
+    simulation, killer = merging
+    killer.arm(kind, nth, victim)
     simulation.run_until(lambda: killer.killed is not None, limit_s=60.0, poll_s=0.05)
     run_to_rest(simulation)
     simulation.run_until(lambda: set(leaves(simulation)) == {WHOLE}, limit_s=1000.0, poll_s=5.0)
