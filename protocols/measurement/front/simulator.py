@@ -302,8 +302,8 @@ class Measuring(SwarmWork):
         self, place: Place, plugin: MeasurementQueries, stale_s: float, answers: list[Reading | NoReading] | Exception
     ) -> None:
         if isinstance(answers, Exception):
-            is_new = isinstance(answers, ClientRefusal) and answers.kind == "unknown"  # of nodes that have just started
-            if not is_new or place is self._prover:
+            # Of nodes that had just started when they were heard of; the proof's question is missed in the verdict.
+            if not (isinstance(answers, ClientRefusal) and answers.kind == "unknown"):
                 self._offences.append(f"{place} refuses a question: {answers}")
             return
         for each in answers:
