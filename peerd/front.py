@@ -126,6 +126,8 @@ class SparkTable(Frozen):
     """Makes the table from all events, and from the tables (by name) that this front has listed before it."""
     shown: Shown | None = None
     """How the table is printed; ``None``: it is only written, and not reported."""
+    kinds: Sequence[str] = ("*",)
+    """The kinds of events, or patterns of them, that it is made of. Where the log has none, it is not written."""
 
 
 class Front:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
-import re
+import time
 from collections.abc import Mapping, Sequence
-from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 import typer
 
@@ -15,6 +16,7 @@ from peerd.cli.options import Output, OutputOption
 from peerd.cli.output import Terminal, print_data, print_table, printable, stderr, stdout
 from peerd.errors import PeerdError
 from peerd.plugins import NAME, find_events, find_fronts, gather
+from peerd.quantities import parse_duration
 from peerd.words import counted
 
 if TYPE_CHECKING:
@@ -55,37 +57,79 @@ ID_COLUMNS = ("node",)
 ID_LENGTH = 8
 
 
-def _local_master(value: str) -> str:
-    if not re.fullmatch(r"local(\[(\*|[1-9][0-9]*)\])?", value):
-        raise typer.BadParameter("local, local[THREADS] or local[*]: the job runs on this machine")
-    return value
+def time_of(text: str, now_s: float) -> float:
+    """Read a time, seconds since 1970: a date with or without a time of day (UTC if it names no zone), or a duration:
+    so long ago. Raises ``typer.BadParameter``."""
+    with contextlib.suppress(ValueError):
+        return now_s - parse_duration(text)
+    try:
+        when = datetime.fromisoformat(text)
+    except ValueError:
+        raise typer.BadParameter(
+            f"{text}: expected a time such as 2026-11-27 or 2026-11-27T14:30, or how long ago, such as 2h"
+        ) from None
+    return (when if when.tzinfo else when.replace(tzinfo=UTC)).timestamp()
+
+
+def _setting(text: str) -> tuple[str, str]:
+    key, equals, value = text.partition("=")
+    if not equals or not key.startswith("spark."):
+        raise typer.BadParameter(f"{text}: expected a setting of Spark, such as spark.executor.memory=4g")
+    return key, value
+
+
+def _names(text: str) -> frozenset[str] | None:
+    """The tables that are wanted; ``None``: all."""
+    if not text:
+        return None
+    from peerd.pipeline.job import TABLES
+
+    known = [*TABLES, *(table.name for ours in plugin_tables() for table in ours)]
+    wanted = frozenset(name.strip() for name in text.split(","))
+    if unknown := sorted(wanted.difference(known)):
+        raise typer.BadParameter(f"{', '.join(unknown)}: the tables are {', '.join(known)}", param_hint="--tables")
+    return wanted
 
 
 def analyze(
-    directory: Annotated[
-        Path,
+    sources: Annotated[
+        list[str],
         typer.Argument(
-            metavar="DIR",
-            exists=True,
-            file_okay=False,
-            help="Where event logs (*.ndjson, *.ndjson.gz) are, at any depth.",
+            metavar="SOURCE...",
+            help="Event logs (*.ndjson, *.ndjson.gz): files, patterns, or folders with any at any depth; of this "
+            "machine or of a file system that Spark reads (hdfs:, s3a:).",
         ),
     ],
-    out: Annotated[Path, typer.Option(help="Where the Parquet tables go; tables already there are overwritten.")],
-    master: Annotated[str, typer.Option(help="Spark master: local[THREADS].", callback=_local_master)] = "local[2]",
-    driver_memory: Annotated[str, typer.Option(help="Memory of Spark's JVM.")] = "1g",
+    out: Annotated[str, typer.Option(help="Where the Parquet tables go; tables already there are overwritten.")],
+    master: Annotated[
+        str, typer.Option(help="Spark master: local[THREADS] is this machine; spark://HOST:PORT, yarn, k8s://...")
+    ] = "local[2]",
+    driver_memory: Annotated[str, typer.Option(help="Memory of Spark's JVM here.")] = "1g",
+    conf: Annotated[
+        list[str] | None, typer.Option(metavar="KEY=VALUE", help="A setting of Spark; may be repeated.")
+    ] = None,
+    since: Annotated[
+        str, typer.Option(metavar="TIME", help="Only events from then on: 2026-11-27T14:30 (UTC), or 2h: so long ago.")
+    ] = "",
+    until: Annotated[str, typer.Option(metavar="TIME", help="Only events before then.")] = "",
+    tables: Annotated[
+        str, typer.Option(metavar="NAME,...", help="Write no other tables. Default: all that there are events for.")
+    ] = "",
     output: OutputOption = Output.TABLE,
     parts: Annotated[
         bool, typer.Option("--parts/--no-parts", help="Also read *.ndjson.part: files still open, or of killed nodes.")
     ] = True,
 ) -> None:
-    """Turn event logs into Parquet tables (events, messages, and those of each protocol) and print a report.
+    """Turn event logs into Parquet tables (events, losses, messages, metrics, and those of each protocol), and report.
 
     Needs the extra `spark` and Java 17 or newer. Corrupt lines are counted and left out; they do not fail the run.
     """
     errors = stderr()
+    now_s = time.time()
+    settings = dict(map(_setting, conf or ()))
+    times = [time_of(text, now_s) if text else None for text in (since, until)]
     try:
-        report = _run(directory, out, master, driver_memory, parts, errors)
+        report = _run(sources, out, _Spark(master, driver_memory, settings), times, _Wish(tables, parts), errors)
     except KeyboardInterrupt:
         errors.print("peerd analyze: interrupted; Spark has ended, and the tables are not complete")
         raise typer.Exit(INTERRUPTED) from None
@@ -94,28 +138,45 @@ def analyze(
         raise typer.Exit(exit_code(error)) from error
     if not print_data(output, report_as_json(report)):
         shown = {table.name: table.shown for ours in plugin_tables() for table in ours if table.shown is not None}
-        print_report(report, shown, stdout())
+        print_report(report, shown, out, stdout())
     for warning in warnings_of(report):
         errors.print(f"warning: {warning}", "yellow")
 
 
-def _run(directory: Path, out: Path, master: str, driver_memory: str, parts: bool, errors: Terminal) -> Report:
+class _Spark(NamedTuple):
+    """The session that is asked for."""
+
+    master: str
+    driver_memory: str
+    settings: Mapping[str, str]
+
+
+class _Wish(NamedTuple):
+    tables: str
+    has_parts: bool
+
+
+def _run(
+    paths: Sequence[str], out: str, how: _Spark, times: Sequence[float | None], wish: _Wish, errors: Terminal
+) -> Report:
     from peerd.pipeline.requirements import check_requirements
 
     check_requirements()
-    from peerd.pipeline.job import find_event_files, run_job, size_bytes
+    from peerd.pipeline.job import run_job
     from peerd.pipeline.session import spark_session
+    from peerd.pipeline.source import Sources, is_small
 
-    is_quick = size_bytes(find_event_files(directory, include_parts=parts)) <= QUICK_BYTES_MAX
-    session = spark_session(master, driver_memory, is_quick=is_quick)
+    sources = Sources(paths, wish.has_parts, *times)
+    wanted, is_quick = _names(wish.tables), is_small(paths, QUICK_BYTES_MAX)
+    session = spark_session(how.master, how.driver_memory, is_quick=is_quick, settings=how.settings)
     with errors.status("starting Spark") as status, session as spark:
         return run_job(
             spark,
-            directory,
+            sources,
             out,
             events=find_events(),
             plugin_tables=plugin_tables(),
-            include_parts=parts,
+            wanted=wanted,
             progress=status.update,
         )
 
@@ -134,10 +195,10 @@ def _bad_name(plugin: str, name: str) -> str | None:
 
 
 def report_as_json(report: Report) -> dict[str, Any]:
-    """The report's fields and its two totals, JSON-ready; each plugin's table is a field of its own."""
+    """The report's fields, JSON-ready; each plugin's table is a field of its own."""
     told = dataclasses.asdict(report)
     protocols = told.pop("protocols")
-    return {**told, "missing": report.missing, "told_dropped": report.told_dropped, **protocols}
+    return {**told, **protocols}
 
 
 def warnings_of(report: Report) -> list[str]:
@@ -164,16 +225,16 @@ def warnings_of(report: Report) -> list[str]:
         more = f" and {len(report.unknown) - 3} kinds more" if len(report.unknown) > 3 else ""
         count = sum(row["events"] for row in report.unknown)
         found.append(
-            f"of kinds that no plugin installed here declares: {counted(count, 'event')} ({kinds}{more}); their text "
-            "is in the column raw of the table events"
+            f"of kinds that no plugin installed here declares: {counted(count, 'event')} ({kinds}{more}); they are "
+            "whole in the column raw of the table events"
         )
     return found
 
 
-def print_report(report: Report, shown: Mapping[str, Shown], console: Terminal) -> None:
+def print_report(report: Report, shown: Mapping[str, Shown], out: str, console: Terminal) -> None:
     """Print the tables for people."""
     console.print(
-        f"{counted(report.events, 'event')} of {counted(len(report.losses), 'boot')} of nodes from "
+        f"{counted(report.events, 'event')} of {counted(report.boots, 'boot')} of nodes from "
         f"{counted(report.files, 'file')} "
         f"({report.part_files} unfinished); {counted(report.corrupt, 'corrupt line')}, {report.missing} missing, "
         f"{report.told_dropped} dropped by sinks"
@@ -191,6 +252,8 @@ def print_report(report: Report, shown: Mapping[str, Shown], console: Terminal) 
     incomplete = [row for row in report.losses if row["missing"] or row["missing_before"] or row["told"]]
     if incomplete:
         _print_table(console, "Logs with gaps", LOSS_COLUMNS, incomplete)
+    console.print()
+    console.print(f"tables in {out}: {', '.join(report.tables)}")
 
 
 def print_traffic(report: Mapping[str, Any], console: Terminal) -> None:

@@ -9,12 +9,6 @@ from pyspark.sql.types import BooleanType, DataType, DoubleType, LongType, Strin
 
 from peerd.telemetry.schema import Event, columns_of
 
-CORRUPT_COLUMN: Final = "_corrupt_record"
-"""The column in which Spark puts a line that does not fit the schema."""
-RAW_COLUMN: Final = "raw"
-"""The text of a line that has more than these columns can hold: an event of a kind that is not known here (its plugin
-is not installed), or of a newer version."""
-
 _SPARK_TYPES: Final[dict[type, DataType]] = {
     bool: BooleanType(),
     int: LongType(),
@@ -24,9 +18,8 @@ _SPARK_TYPES: Final[dict[type, DataType]] = {
 
 
 def spark_schema(events: Mapping[str, type[Event]]) -> StructType:
-    """A column for every field of these events, all nullable, and `CORRUPT_COLUMN`.
+    """A column for every field of these events, all nullable.
 
     ``events``: as `peerd.telemetry.schema.union` makes it; without any, the common fields are left.
     """
-    fields = [StructField(name, _SPARK_TYPES[kind]) for name, kind in columns_of(events).items()]
-    return StructType([*fields, StructField(CORRUPT_COLUMN, StringType())])
+    return StructType([StructField(name, _SPARK_TYPES[kind]) for name, kind in columns_of(events).items()])

@@ -5,15 +5,16 @@ from __future__ import annotations
 import contextlib
 import logging
 import os
+import re
 import signal
 import subprocess
 import tempfile
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, Final, cast
 
-from py4j.protocol import Py4JError
+from py4j.protocol import Py4JError, Py4JJavaError
 from pyspark import SparkConf, SparkContext
 from pyspark.errors import PySparkException, PySparkRuntimeError
 from pyspark.java_gateway import launch_gateway
@@ -21,8 +22,12 @@ from pyspark.sql import SparkSession
 
 from peerd.errors import PeerdError, Unavailable
 
-SHUFFLE_PARTITIONS: Final = 4
-"""Spark's default of 200 is for clusters; with logs of megabytes each empty partition costs more than the data."""
+LOCAL_SETTINGS: Final = {
+    "spark.driver.host": "127.0.0.1",
+    "spark.driver.bindAddress": "127.0.0.1",
+    "spark.sql.shuffle.partitions": "4",
+}
+"""Spark's default of 200 partitions is for clusters; with logs of megabytes an empty one costs more than the data."""
 QUICK_JAVA_OPTIONS: Final = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
 QUICK_SETTINGS: Final = {
     "spark.sql.shuffle.partitions": "1",
@@ -31,7 +36,10 @@ QUICK_SETTINGS: Final = {
     "spark.sql.adaptive.enabled": "false",
 }
 """One task a step, no Java written and compiled for each expression, no plan made anew from what a step gave."""
+JVM_DEATH_S: Final = 2.0
+"""A JVM that is dying has ended by then."""
 JVM_EXIT_TIMEOUT_S: Final = 10.0
+CAUSES_MAX: Final = 8
 LOG_TAIL_BYTES: Final = 2000
 
 _LOG4J: Final = """\
@@ -47,9 +55,16 @@ appender.stderr.layout.pattern = %d{HH:mm:ss} %p %c{1}: %m%n
 
 @contextlib.contextmanager
 def spark_session(
-    master: str = "local[2]", driver_memory: str = "1g", *, is_quick: bool = False
+    master: str = "local[2]",
+    driver_memory: str = "1g",
+    *,
+    is_quick: bool = False,
+    settings: Mapping[str, str] | None = None,
 ) -> Iterator[SparkSession]:
     """A session on ``master`` for the length of a ``with`` block; one at a time in a process.
+
+    On this machine (``local``) Spark is reached from nowhere else, and nothing that is configured for others has a say;
+    on a cluster what ``spark-defaults.conf`` says holds. ``settings``: Spark's own, which come before all others.
 
     What the JVM prints goes to a file, of which the end is shown when it does not start. All of Spark's files
     (shuffle, warehouse, derby) are in a temporary directory that is removed at the end, with the JVM gone.
@@ -61,13 +76,13 @@ def spark_session(
     """
     with (
         tempfile.TemporaryDirectory(prefix="peerd-spark-") as scratch,
-        _environment(scratch),
+        _environment(scratch, is_local(master)),
         _quiet_py4j(),
         _interrupts_noted() as interrupts,
     ):
         folder = Path(scratch)
         (folder / "log4j2.properties").write_text(_LOG4J)
-        conf = _conf(master, driver_memory, is_quick, folder)
+        conf = _conf(master, driver_memory, is_quick, folder, settings or {})
         log_path = folder / "jvm.log"
         gateway = _launched(conf, log_path)
         process = cast(subprocess.Popen[bytes], gateway.proc)
@@ -75,6 +90,14 @@ def spark_session(
             interrupts.are_held = False
             yield from _context(conf, gateway, interrupts)
             interrupts.check()
+        except (Py4JError, ConnectionError) as error:
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                process.wait(JVM_DEATH_S)  # the connection breaks before
+            if process.poll() is None:
+                raise PeerdError(f"Spark failed: {_first_line(error)}") from error
+            raise PeerdError(
+                f"Spark's JVM has ended ({_why_it_ended(log_path)}). It may have more memory: --driver-memory"
+            ) from error
         except KeyboardInterrupt:
             # The JVM has nothing to finish, and py4j cannot go on after an interrupted call.
             process.kill()
@@ -108,11 +131,13 @@ def _context(conf: SparkConf, gateway: Any, interrupts: _Interrupts) -> Iterator
         session = SparkSession(context)
         interrupts.check()
         yield session
-    except (PySparkException, Py4JError) as error:
+    except (PySparkException, Py4JJavaError) as error:
+        told = _first_line(error)  # the JVM knows it, until the context is stopped
         context.stop()
-        raise PeerdError(f"Spark failed: {_first_line(error)}") from error
+        raise PeerdError(f"Spark failed: {told}") from error
     except Exception:
-        context.stop()
+        with contextlib.suppress(Py4JError, OSError):  # of a JVM that is gone; what went wrong is told
+            context.stop()
         raise
     context.stop()
 
@@ -188,7 +213,12 @@ def _quiet_py4j() -> Iterator[None]:
         root.removeFilter(is_not_py4j)
 
 
-def _conf(master: str, driver_memory: str, is_quick: bool, scratch: Path) -> SparkConf:
+def is_local(master: str) -> bool:
+    """Whether this master is this process alone. (``local-cluster`` has workers of its own.)"""
+    return re.fullmatch(r"local(\[[^]]*\])?", master) is not None
+
+
+def _conf(master: str, driver_memory: str, is_quick: bool, scratch: Path, own: Mapping[str, str]) -> SparkConf:
     java_options = (
         f"-Dlog4j2.configurationFile={(scratch / 'log4j2.properties').as_uri()} "
         f"-Dderby.system.home={scratch / 'derby'} -Djava.io.tmpdir={scratch}"
@@ -196,31 +226,32 @@ def _conf(master: str, driver_memory: str, is_quick: bool, scratch: Path) -> Spa
     settings = {
         "spark.app.name": "peerd analyze",
         "spark.master": master,
-        "spark.driver.host": "127.0.0.1",
-        "spark.driver.bindAddress": "127.0.0.1",
         "spark.driver.memory": driver_memory,
         "spark.driver.extraJavaOptions": java_options,
         "spark.local.dir": str(scratch),
         "spark.sql.warehouse.dir": str(scratch / "warehouse"),
-        "spark.sql.shuffle.partitions": str(SHUFFLE_PARTITIONS),
         "spark.sql.session.timeZone": "UTC",
         "spark.sql.ansi.enabled": "true",
         "spark.ui.enabled": "false",
         "spark.ui.showConsoleProgress": "false",
     }
+    if is_local(master):
+        settings |= LOCAL_SETTINGS
     if is_quick:
         settings["spark.driver.extraJavaOptions"] += f" {QUICK_JAVA_OPTIONS}"
         settings |= QUICK_SETTINGS
-    conf = SparkConf(loadDefaults=False)
-    for key, value in settings.items():
+    conf = SparkConf(loadDefaults=not is_local(master))
+    for key, value in {**settings, **own}.items():
         conf.set(key, value)
     return conf
 
 
 @contextlib.contextmanager
-def _environment(scratch: str) -> Iterator[None]:
+def _environment(scratch: str, is_local_master: bool) -> Iterator[None]:
     """Set what only environment variables can say while the JVM starts, and put the old values back afterwards."""
-    wanted = {"SPARK_LOCAL_IP": "127.0.0.1", "SPARK_LOCAL_DIRS": scratch}
+    wanted = {"SPARK_LOCAL_DIRS": scratch}
+    if is_local_master:
+        wanted |= {"SPARK_LOCAL_IP": "127.0.0.1"}
     before = {name: os.environ.get(name) for name in wanted}
     os.environ.update(wanted)
     try:
@@ -244,5 +275,19 @@ def _end(process: subprocess.Popen[bytes]) -> None:
         process.wait()
 
 
+def _why_it_ended(log: Path) -> str:
+    """The line with which a JVM tells why it cannot go on, or the last one."""
+    lines = log.read_bytes()[-LOG_TAIL_BYTES:].decode(errors="replace").strip().splitlines()
+    told = next((line for line in lines if "OutOfMemoryError" in line), lines[-1] if lines else "it said nothing")
+    return told.strip()
+
+
 def _first_line(error: Exception) -> str:
-    return next(iter(str(error).strip().splitlines()), type(error).__name__)
+    """What went wrong, and what led to it, each in one line."""
+    told: list[str] = []
+    cause = error.java_exception if isinstance(error, Py4JJavaError) else None
+    while cause is not None and len(told) < CAUSES_MAX:
+        told.append(str(cause.getMessage() or cause.getClass().getName()))
+        cause = cause.getCause()
+    lines = (text.strip().splitlines() for text in told or [str(error)])
+    return "; ".join(dict.fromkeys(text[0] for text in lines if text)) or type(error).__name__

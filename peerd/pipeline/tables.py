@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 
 from pyspark.sql import DataFrame, Window, functions as F
 
@@ -21,18 +21,14 @@ def alone(table: Callable[[DataFrame], DataFrame]) -> Callable[[DataFrame, Mappi
 
 
 def messages(events: DataFrame) -> DataFrame:
-    """Count control messages by node and type: the last cumulative snapshot of each boot.
+    """Count control messages by node and type: the last cumulative snapshot of each boot, whose counts are the largest.
 
-    Columns node, boot, message, sent, received, sent_bytes, received_bytes, ts (of the snapshot). A node that was
-    killed counts up to its last snapshot.
+    Columns node, boot, message, sent, received, sent_bytes, received_bytes, ts (the latest). A node that was killed
+    counts up to its last snapshot.
     """
-    latest = Window.partitionBy("node", "boot", "message").orderBy(F.col("id").desc())
-    return (
-        of_kind(events, "traffic.snapshot")
-        .withColumn("_rank", F.row_number().over(latest))
-        .where("_rank = 1")
-        .select("node", "boot", "message", "sent", "received", "sent_bytes", "received_bytes", "ts")
-    )
+    names = ("sent", "received", "sent_bytes", "received_bytes", "ts")
+    counts = (F.max(name).alias(name) for name in names)
+    return of_kind(events, "traffic.snapshot").groupBy("node", "boot", "message").agg(*counts)
 
 
 def metrics(events: DataFrame) -> DataFrame:
@@ -40,14 +36,11 @@ def metrics(events: DataFrame) -> DataFrame:
     return of_kind(events, "metric.snapshot").select("node", "boot", "ts", "metric", "labels", "value")
 
 
-def unknown(events: DataFrame, known: Iterable[str]) -> DataFrame:
-    """Kinds of events that are not known here, with the numbers of nodes and of events, the most frequent first."""
-    return (
-        events.where(~F.col("event").isin(list(known)))
-        .groupBy("event")
-        .agg(F.countDistinct("node").alias("nodes"), F.count(F.lit(1)).alias("events"))
-        .orderBy(F.col("events").desc(), "event")
-    )
+def kinds(events: DataFrame) -> DataFrame:
+    """Count the events of each kind, and the nodes that recorded any: event, nodes, events; the most frequent first."""
+    by_node = events.groupBy("event", "node").agg(F.count(F.lit(1)).alias("events"))
+    counts = by_node.groupBy("event").agg(F.count(F.lit(1)).alias("nodes"), F.sum("events").alias("events"))
+    return counts.orderBy(F.col("events").desc(), "event")
 
 
 def losses(events: DataFrame) -> DataFrame:
@@ -55,39 +48,58 @@ def losses(events: DataFrame) -> DataFrame:
 
     ``records`` distinct events, ``missing`` numbers between the first and the last one, ``missing_before`` numbers
     below the first (files that rotation removed, or that were not handed in), ``told`` records that the sink itself
-    said it dropped (part of ``missing``, unless at the very end), ``first_id``, ``last_id``. Whether there were events
-    after ``last_id`` is unknown. A ``sink.dropped`` line carries the number of a dropped record, and is not an event.
+    said it dropped (part of ``missing``, unless at the very end), ``first_id``, ``last_id``; ``duplicates``: lines
+    with a number that another one has. Whether there were events after ``last_id`` is unknown. A ``sink.dropped`` line
+    carries the number of a dropped record, and is not an event.
     """
     is_telling = F.col("event") == "sink.dropped"
     own_id = F.when(~is_telling, F.col("id"))
+    # Distinct numbers are counted as bits: 32,768 in a row of the first grouping, whatever the order of the files.
+    by_bucket = events.groupBy("node", "boot", F.bitmap_bucket_number("id").alias("_bucket")).agg(
+        F.bitmap_construct_agg(F.bitmap_bit_position("id")).alias("_ids"),
+        F.bitmap_construct_agg(F.bitmap_bit_position(own_id)).alias("_own_ids"),
+        F.count(F.lit(1)).alias("_lines"),
+        F.min(own_id).alias("first_id"),
+        F.max(own_id).alias("last_id"),
+        F.sum(F.when(is_telling, F.col("records"))).alias("told"),
+    )
     return (
-        events.groupBy("node", "boot")
+        by_bucket.groupBy("node", "boot")
         .agg(
-            F.countDistinct(own_id).alias("records"),
-            F.min(own_id).alias("first_id"),
-            F.max(own_id).alias("last_id"),
-            F.coalesce(F.sum(F.when(is_telling, F.col("records"))), F.lit(0)).alias("told"),
+            F.sum(F.bitmap_count("_own_ids")).alias("records"),
+            (F.sum("_lines") - F.sum(F.bitmap_count("_ids"))).alias("duplicates"),
+            F.min("first_id").alias("first_id"),
+            F.max("last_id").alias("last_id"),
+            F.coalesce(F.sum("told"), F.lit(0)).alias("told"),
         )
         .withColumn("missing", F.coalesce(F.col("last_id") - F.col("first_id") + 1 - F.col("records"), F.lit(0)))
         .withColumn("missing_before", F.coalesce(F.col("first_id") - 1, F.lit(0)))
-        .select("node", "boot", "records", "first_id", "last_id", "missing", "missing_before", "told")
+        .select("node", "boot", "records", "first_id", "last_id", "missing", "missing_before", "told", "duplicates")
     )
 
 
-def traffic_by_kind(events: DataFrame, message_table: DataFrame) -> DataFrame:
+def once(events: DataFrame, doubled: DataFrame) -> DataFrame:
+    """The events of a table of Parquet files, each once. ``doubled``: the (node, boot) that have any twice.
+
+    Only names of rows are compared and moved around, not the rows, of which each has the columns of all kinds.
+    """
+    row = (F.col("_metadata.file_path"), F.col("_metadata.row_index"))
+    named = events.select("*", row[0].alias("_path"), row[1].alias("_row"))
+    order = Window.partitionBy("node", "boot", "id").orderBy("_path", "_row")
+    again = (
+        named.join(F.broadcast(doubled.select("node", "boot")), ["node", "boot"], "left_semi")
+        .select("_path", "_row", F.row_number().over(order).alias("_copy"))
+        .where("_copy > 1")
+    )
+    return named.join(again, ["_path", "_row"], "left_anti").drop("_path", "_row")
+
+
+def traffic_by_kind(events: DataFrame, message_table: DataFrame | None) -> DataFrame:
     """Bytes by kind: ``control`` (frames, from the snapshots) and one ``swap`` row a plugin and outcome (done, failed).
 
     Columns kind, plugin, outcome, count (messages sent, swaps initiated), sent_bytes, received_bytes. Bytes sent by one
     are received by another: add up one column, not both.
     """
-    control = message_table.agg(
-        F.lit("control").alias("kind"),
-        F.lit(None).cast("string").alias("plugin"),
-        F.lit(None).cast("string").alias("outcome"),
-        F.coalesce(F.sum("sent"), F.lit(0)).alias("count"),
-        F.coalesce(F.sum("sent_bytes"), F.lit(0)).alias("sent_bytes"),
-        F.coalesce(F.sum("received_bytes"), F.lit(0)).alias("received_bytes"),
-    )
     swaps = (
         of_kind(events, "swap.finished")
         .groupBy("plugin", F.when(F.col("outcome") == DONE, DONE).otherwise("failed").alias("outcome"))
@@ -97,5 +109,15 @@ def traffic_by_kind(events: DataFrame, message_table: DataFrame) -> DataFrame:
             F.sum("received_bytes").alias("received_bytes"),
         )
         .select(F.lit("swap").alias("kind"), "plugin", "outcome", "count", "sent_bytes", "received_bytes")
+    )
+    if message_table is None:
+        return swaps
+    control = message_table.agg(
+        F.lit("control").alias("kind"),
+        F.lit(None).cast("string").alias("plugin"),
+        F.lit(None).cast("string").alias("outcome"),
+        F.sum("sent").alias("count"),
+        F.sum("sent_bytes").alias("sent_bytes"),
+        F.sum("received_bytes").alias("received_bytes"),
     )
     return control.unionByName(swaps)

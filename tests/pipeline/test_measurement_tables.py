@@ -56,11 +56,12 @@ def simulated(directory: Path) -> None:
 
 def test_the_tables_say_what_the_simulation_did(spark: SparkSession, tmp_path: Path) -> None:
     from peerd.pipeline.job import run_job
+    from peerd.pipeline.source import Sources
 
     log, out = tmp_path / "log", tmp_path / "out"
     log.mkdir()
     simulated(log)
-    run_job(spark, log, out, events=find_events(), plugin_tables=tables_of("measurement"))
+    run_job(spark, Sources([str(log)]), str(out), events=find_events(), plugin_tables=tables_of("measurement"))
 
     def rows(name: str) -> list[dict[str, Any]]:
         return [row.asDict() for row in spark.read.parquet(str(out / name)).collect()]

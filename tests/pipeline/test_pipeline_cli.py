@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import os
 import stat
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +14,7 @@ import pytest
 import typer
 from typer.testing import CliRunner, Result
 
-from peerd.cli.analyze import analyze
+from peerd.cli.analyze import analyze, time_of
 from peerd.cli.output import Output
 from peerd.errors import ExitCode, Unavailable
 from peerd.pipeline.requirements import check_java, java_major
@@ -85,21 +87,31 @@ def test_without_pyspark_it_says_what_to_install(tmp_path: Path, monkeypatch: py
     assert "pip install 'peerd[spark]'" in result.output
 
 
-def test_a_directory_that_is_not_there_is_a_usage_error(tmp_path: Path) -> None:
-    assert run(str(tmp_path / "nowhere"), "--out", str(tmp_path)).exit_code == ExitCode.USAGE
-
-
-def test_a_remote_master_is_a_usage_error(tmp_path: Path) -> None:
-    result = run(str(tmp_path), "--out", str(tmp_path / "out"), "--master", "spark://host:7077")
-    assert result.exit_code == ExitCode.USAGE
-
-
-def test_no_logs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_wrong_options_are_usage_errors_before_spark_starts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("pyspark", reason="the extra `spark` is not installed")
     monkeypatch.setattr("peerd.pipeline.requirements.check_java", lambda: 17)
-    result = run(str(tmp_path), "--out", str(tmp_path / "out"))
-    assert result.exit_code == ExitCode.UNAVAILABLE
-    assert "no *.ndjson files below" in result.stderr
+    for options, told in (
+        (["--since", "yesterday"], "how long ago"),
+        (["--until", "2026-13-01"], "how long ago"),
+        (["--conf", "executor.memory=4g"], "spark.executor.memory=4g"),
+        (["--tables", "events,holes"], "the tables are events,"),
+    ):
+        result = run(str(tmp_path), "--out", str(tmp_path / "out"), *options)
+        assert result.exit_code == ExitCode.USAGE, result.output
+        assert told in " ".join(result.output.replace("│", " ").split())
+
+
+@pytest.mark.parametrize(
+    ("text", "time_s"),
+    [
+        ("2h", 1_790_000_000.0 - 7200.0),
+        ("2026-09-21", 1_789_948_800.0),
+        ("2026-09-21T15:33:20", 1_790_004_800.0),
+        ("2026-09-21T15:33:20+02:00", 1_789_997_600.0),
+    ],
+)
+def test_times(text: str, time_s: float) -> None:
+    assert time_of(text, 1_790_000_000.0) == time_s
 
 
 @pytest.mark.spark
@@ -126,15 +138,39 @@ class TestWithSpark:
         result = run(str(tmp_path), "--out", str(tmp_path / "out"), "-o", Output.JSON)
         assert result.exit_code == ExitCode.OK
         report = json.loads(result.stdout)
-        assert (report["events"], report["corrupt"], report["missing"], report["rounds"]) == (1, 1, 0, [])
+        assert (report["events"], report["corrupt"], report["missing"]) == (1, 1, 0)
+        assert [row["event"] for row in report["kinds"]] == ["node.ready"]
         assert "warning: left out because corrupt: 1 of 2 lines" in result.stderr
-        ours = {"events", "levels", "messages", "metrics", "rounds"}
-        written = set(os.listdir(tmp_path / "out"))
-        assert written >= ours
-        assert all(name.startswith(("measurement_", "pubsub_", "stream_")) for name in written - ours)
+        assert set(os.listdir(tmp_path / "out")) == set(report["tables"]) == {"events", "losses"}
 
         result = run(str(tmp_path), "--out", str(tmp_path / "out"))
         assert result.exit_code == ExitCode.OK
         assert "1 event of 1 boot of nodes from 1 file" in result.stdout
-        assert "Bytes by kind" in result.stdout
-        assert "Rounds" not in result.stdout, "there are none"
+        assert f"tables in {tmp_path / 'out'}: events, losses" in "".join(result.stdout.splitlines())
+        assert "Bytes by kind" not in result.stdout, "there are none"
+
+
+@pytest.mark.spark
+@pytest.mark.long
+@pytest.mark.parametrize(
+    ("options", "exit_code", "told"),
+    [
+        (["--driver-memory", "100m"], ExitCode.FAILURE, "Insufficient driver memory"),
+        (["--master", "spark://127.0.0.1:1"], ExitCode.FAILURE, "Spark failed"),
+        (
+            ["--master", "local-cluster[2,1,1024]", "--conf", "spark.ui.port=0"],
+            ExitCode.OK,
+            "1 event of",
+        ),
+    ],
+)
+def test_masters_and_what_does_not_start(options: list[str], exit_code: int, told: str, tmp_path: Path) -> None:
+    write_log(tmp_path)
+    result = subprocess.run(
+        [sys.executable, "-m", "peerd", "analyze", str(tmp_path), "--out", str(tmp_path / "out"), *options],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert (result.returncode, told in result.stdout + result.stderr) == (exit_code, True), result.stderr
+    assert "Traceback" not in result.stderr

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import gzip
 import json
 from collections.abc import Iterator
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+from urllib.parse import unquote
 
 import pytest
 
@@ -180,8 +183,10 @@ def write_ring(directory: Path) -> int:
 def analyse(spark: SparkSession, directory: Path, out: Path) -> Report:
     """As ``peerd analyze`` does, with the tables of one plugin."""
     from peerd.pipeline.job import run_job
+    from peerd.pipeline.source import Sources
 
-    return run_job(spark, directory, out, events=find_events(), plugin_tables=tables_of("aggregation"))
+    sources = Sources([str(directory)])
+    return run_job(spark, sources, str(out), events=find_events(), plugin_tables=tables_of("aggregation"))
 
 
 @pytest.fixture(scope="module")
@@ -323,7 +328,8 @@ def test_gaps_are_lost_records(spark: SparkSession, tmp_path: Path) -> None:
             "told": 3,
         }
     ]
-    assert (report.missing, report.told_dropped, report.protocols["rounds"], report.corrupt) == (4, 3, [], 0)
+    assert (report.missing, report.told_dropped, report.protocols, report.corrupt) == (4, 3, {}, 0)
+    assert report.tables == ["events", "losses"], "nothing is said of what is not there"
 
 
 def test_bad_lines_duplicates_and_newer_events(spark: SparkSession, tmp_path: Path) -> None:
@@ -358,35 +364,101 @@ def test_a_swap_belongs_to_its_round_and_level(spark: SparkSession, tmp_path: Pa
 
 
 def read_all(spark: SparkSession, path: Path) -> DataFrame:
-    from peerd.pipeline.job import read_events
+    from peerd.pipeline.source import Sources, parse, read_lines
 
-    return read_events(spark, [path], find_events())
+    sources = Sources([str(path)])
+    return parse(read_lines(spark, sources), find_events(), sources)
 
 
-def test_no_table_is_written_over_the_event_files(tmp_path: Path) -> None:
-    from peerd.pipeline.job import check_out
+def test_no_table_is_written_over_the_event_files(spark: SparkSession, tmp_path: Path) -> None:
+    from peerd.pipeline.store import TableStore
 
-    log = tmp_path / "cluster" / "events" / "dt=2026-11-27" / "x.ndjson"
-    check_out([log], tmp_path / "cluster" / "tables", ["events"])
-    check_out([log], tmp_path / "cluster", ["rounds"])
+    folder = tmp_path / "a ring" / "events" / "dt=2026-11-27"
+    folder.mkdir(parents=True)
+    (folder / "x.ndjson").write_text("{}\n")
+    files = spark.read.text(str(folder)).inputFiles()
+    TableStore(spark, str(tmp_path / "a ring" / "tables")).check_apart(files, ["events"])
+    TableStore(spark, str(tmp_path / "a ring")).check_apart(files, ["event", "rounds"])
     with pytest.raises(Unavailable, match="over the event file"):
-        check_out([log], tmp_path / "cluster", ["rounds", "events"])
+        TableStore(spark, str(tmp_path / "a ring")).check_apart(files, ["rounds", "events"])
 
 
-def test_a_copy_made_around_the_rename_counts_once(tmp_path: Path) -> None:
-    from peerd.pipeline.job import find_event_files
+def test_which_files_are_read(spark: SparkSession, tmp_path: Path) -> None:
+    from peerd.pipeline.source import Sources, read_lines
 
-    for name in ("x-1.ndjson", "x-1.ndjson.part", "x-2.ndjson.part", "x-3.ndjson.gz", "x-3.ndjson.part", "notes.json"):
-        (tmp_path / name).touch()
-    assert [path.name for path in find_event_files(tmp_path)] == ["x-1.ndjson", "x-2.ndjson.part", "x-3.ndjson.gz"]
-    assert [path.name for path in find_event_files(tmp_path, include_parts=False)] == ["x-1.ndjson", "x-3.ndjson.gz"]
+    names = ("x-2.ndjson.part", "x-3.ndjson", "notes.json", "a [1].ndjson")
+    for name in names:
+        (tmp_path / name).write_text("{}\n")
+    (tmp_path / "dt=2026-11-27").mkdir()
+    (tmp_path / "dt=2026-11-27" / "y-1.ndjson.gz").write_bytes(gzip.compress(b"{}\n"))
+
+    def found(*paths: Path, has_parts: bool = True) -> set[str]:
+        lines = read_lines(spark, Sources([str(path) for path in paths], has_parts))
+        assert lines.count() == len(lines.inputFiles())
+        return {unquote(path).rpartition("/")[2] for path in lines.inputFiles()}
+
+    assert found(tmp_path) == {"x-2.ndjson.part", "x-3.ndjson", "a [1].ndjson", "y-1.ndjson.gz"}
+    assert found(tmp_path, has_parts=False) == {"x-3.ndjson", "a [1].ndjson", "y-1.ndjson.gz"}
+    assert found(tmp_path / "a [1].ndjson", tmp_path / "x-?.ndjson") == {"x-3.ndjson", "a [1].ndjson"}
+    with pytest.raises(Unavailable, match="there is no such file or folder"):
+        found(tmp_path / "nowhere")
+    with pytest.raises(Unavailable, match="there is no such file or folder"):
+        found(tmp_path / "z*")
+    with pytest.raises(Unavailable, match=r"no event files \(\*\.ndjson"):
+        found(tmp_path / "notes.json")
 
 
-def test_no_files_is_unavailable(tmp_path: Path) -> None:
-    from peerd.pipeline.job import find_event_files
+def test_a_copy_counts_once_and_nothing_else_is_lost(spark: SparkSession, tmp_path: Path) -> None:
+    """Also where it is as a daemon had it open, and has it grown since."""
+    log, other = Log(A), Log(B)
+    for number in range(5):
+        log.add(float(number), NodeReady(duration_s=float(number), ring_size=3.0))
+        other.add(float(number), NodeReady(duration_s=1.0, ring_size=3.0))
+    lines = [encode_record(record) for record in log.records]
+    (tmp_path / "events-aaaaaaaa-1-1.ndjson").write_bytes(b"".join(lines))
+    (tmp_path / "events-aaaaaaaa-1-1.ndjson.part").write_bytes(b"".join(lines[:3]))
+    (tmp_path / "copy").mkdir()
+    (tmp_path / "copy" / "events-aaaaaaaa-1-1.ndjson.gz").write_bytes(gzip.compress(b"".join(lines)))
+    other.write(tmp_path / "other")
+    report = analyse(spark, tmp_path, tmp_path / "out")
+    assert (report.lines, report.events, report.duplicates, report.missing) == (18, 10, 8, 0)
+    table = read(spark, tmp_path / "out", "events")
+    assert table.count() == 10
+    assert sorted(entry["duration_s"] for entry in table.where(table.node == A).collect()) == [0.0, 1.0, 2.0, 3.0, 4.0]
+    assert {path.name for path in (tmp_path / "out").iterdir()} == {"events", "losses"}
 
-    with pytest.raises(Unavailable, match=r"no \*\.ndjson files"):
-        find_event_files(tmp_path)
+
+def test_a_compressed_file_that_is_cut_off_is_named(spark: SparkSession, tmp_path: Path) -> None:
+    from py4j.protocol import Py4JJavaError
+
+    from peerd.pipeline.session import _first_line
+
+    lines = b"".join(encode_record(record) for record in requester_log().records)
+    (tmp_path / "cut.ndjson.gz").write_bytes(gzip.compress(lines)[:-200])
+    with pytest.raises(Py4JJavaError) as failure:
+        analyse(spark, tmp_path, tmp_path / "out")
+    told = _first_line(failure.value)
+    assert "cut.ndjson.gz" in told and "Unexpected end of input stream" in told
+
+
+def test_of_a_time_only_what_was_then_is_read(spark: SparkSession, tmp_path: Path) -> None:
+    from peerd.pipeline.job import run_job
+    from peerd.pipeline.source import Sources
+
+    hour = 1_790_000_000.0 // 3600 * 3600
+    for number in range(6):
+        log = Log(A, boot=number + 1)
+        log.add(hour - 1000.0 + number * 3600.0, NodeReady(duration_s=1.0, ring_size=3.0))
+        moment = datetime.fromtimestamp(hour + number * 3600.0, UTC)
+        folder = tmp_path / "logs" / f"{moment:dt=%Y-%m-%d}" / f"{moment:hr=%H}"
+        folder.mkdir(parents=True)
+        lines = [encode_record(record) for record in log.records]
+        (folder / f"events-a-{number}-1.ndjson").write_bytes(b"".join(lines) + b"torn")
+    sources = Sources([str(tmp_path / "logs")], since_s=hour + 3 * 3600.0, until_s=hour + 5 * 3600.0)
+    report = run_job(spark, sources, str(tmp_path / "out"), events=find_events(), plugin_tables=(), wanted=["losses"])
+    assert sorted(entry["boot"] for entry in report.losses) == [4, 5]
+    assert report.corrupt == 5, "the first folder is not opened"
+    assert {path.name for path in (tmp_path / "out").iterdir()} == {"losses"}, "what only helps is taken away"
 
 
 def test_an_event_of_a_plugin_that_is_not_installed_is_kept(spark: SparkSession, tmp_path: Path) -> None:
@@ -402,11 +474,16 @@ def test_an_event_of_a_plugin_that_is_not_installed_is_kept(spark: SparkSession,
     (tmp_path / "events-aaaaaaaa-1-1.ndjson").write_text("\n".join(lines), "utf-8")
     report = analyse(spark, tmp_path, tmp_path / "out")
     assert (report.events, report.duplicates, report.corrupt, report.missing) == (3, 1, 1, 0)
-    assert report.unknown == [
-        {"event": "stranger.left", "nodes": 1, "events": 1},
-        {"event": "stranger.shouted", "nodes": 1, "events": 1},
-    ]
+    assert (
+        report.unknown
+        == report.kinds[1:]
+        == [
+            {"event": "stranger.left", "nodes": 1, "events": 1},
+            {"event": "stranger.shouted", "nodes": 1, "events": 1},
+        ]
+    )
     table = read(spark, tmp_path / "out", "events")
-    assert [entry["raw"] for entry in table.orderBy("id").collect()] == [None, *texts]
-    assert row(table, id=2)["peer"] is None
+    raw = [entry["raw"] for entry in table.orderBy("id").collect()]
+    assert [each and json.loads(each.toJson()) for each in raw] == [None, *map(json.loads, texts)]
+    assert row(table, id=2)["peer"] == "5", "a field that has the name of a known one"
     assert (row(table, id=3)["node"], row(table, id=3)["event"]) == (A, "stranger.left")

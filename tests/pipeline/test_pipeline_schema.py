@@ -31,11 +31,11 @@ def samples() -> list[Event]:
 
 
 def test_schema_is_the_union_of_all_classes() -> None:
-    from peerd.pipeline.schema import CORRUPT_COLUMN, spark_schema
+    from peerd.pipeline.schema import spark_schema
 
     schema = spark_schema(find_events())
     wanted = [*COMMON_FIELDS, *(name for event_type in find_events().values() for name in field_types(event_type))]
-    assert schema.fieldNames() == [*dict.fromkeys(wanted), CORRUPT_COLUMN]
+    assert schema.fieldNames() == [*dict.fromkeys(wanted)]
     assert all(field.nullable for field in schema.fields)
     assert {schema[name].dataType.simpleString() for name in ("id", "ts", "event", "initiated")} == {
         "bigint",
@@ -47,18 +47,19 @@ def test_schema_is_the_union_of_all_classes() -> None:
 
 @pytest.mark.spark
 def test_every_event_class_round_trips(spark: SparkSession, tmp_path: Path) -> None:
-    from peerd.pipeline.job import read_events
-    from peerd.pipeline.schema import CORRUPT_COLUMN
+    from peerd.pipeline.source import IS_GOOD, Sources, parse, read_lines
 
     events = samples()
     stamps = {"schema_version": SCHEMA_VERSION, "ts": 1.5, "mono_s": 0.25, "node": "a" * 32, "boot": 1, "cause": None}
     records = [{**stamps, "id": number, "event": event.KIND, **event.columns()} for number, event in enumerate(events)]
     path = tmp_path / "events-a-1-1.ndjson"
     path.write_bytes(b"".join(encode_record(record) for record in records))
-    rows = {row["id"]: row.asDict() for row in read_events(spark, [path], find_events()).collect()}
+    sources = Sources([str(path)])
+    parsed = parse(read_lines(spark, sources), find_events(), sources)
+    rows = {row["id"]: row.asDict() for row in parsed.collect()}
     assert len(rows) == len(records)
     for record, event in zip(records, events, strict=True):
         row = rows[record["id"]]
-        assert row[CORRUPT_COLUMN] is None
+        assert row[IS_GOOD] and row["raw"] is None
         assert {name: row[name] for name in record} == record
         assert type(event)(**{name: row[name] for name in field_types(type(event))}) == event

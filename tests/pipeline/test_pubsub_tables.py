@@ -56,13 +56,14 @@ def simulated(directory: Path) -> Judge:
 
 def test_the_tables_say_what_the_simulation_did(spark: SparkSession, tmp_path: Path) -> None:
     from peerd.pipeline.job import run_job
+    from peerd.pipeline.source import Sources
 
     log, out = tmp_path / "log", tmp_path / "out"
     log.mkdir()
     judge = simulated(log)
     text = "".join(path.read_text() for path in log.iterdir())
     assert text.count('"pubsub.subscription_ended"') == 1 and '"pubsub.leaf_split"' in text
-    run_job(spark, log, out, events=find_events(), plugin_tables=tables_of("pubsub"))
+    run_job(spark, Sources([str(log)]), str(out), events=find_events(), plugin_tables=tables_of("pubsub"))
 
     def rows(name: str) -> list[dict[str, Any]]:
         return [row.asDict() for row in spark.read.parquet(str(out / name)).collect()]

@@ -117,6 +117,11 @@ ROUND_COLUMNS: Final = {
     "query": "query",
 }
 TABLES: Final = (
-    SparkTable("levels", alone(levels)),
-    SparkTable("rounds", _rounds, Shown("Rounds", ROUND_COLUMNS, ("started_ts", "round"), cells, wide=("query",))),
+    SparkTable("levels", alone(levels), kinds=("aggregation.level_finished",)),
+    SparkTable(
+        "rounds",
+        _rounds,
+        Shown("Rounds", ROUND_COLUMNS, ("started_ts", "round"), cells, wide=("query",)),
+        ("aggregation.round_started", "aggregation.round_finished", "aggregation.level_finished"),
+    ),
 )

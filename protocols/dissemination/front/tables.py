@@ -10,9 +10,10 @@ from peerd.front import Row, Shown, SparkTable
 from peerd.pipeline.tables import alone, of_kind
 from protocols.dissemination.documents.manifest import DOCUMENT_ID_BYTES
 
-MEASURED: Final = r"^dissemination\.\w+_measured$"
+MEASURED: Final = "dissemination.*_measured"
 """The kinds of events that policies write once they have measured what came of a change that they had predicted."""
 
+PRODUCER_KINDS: Final = ("dissemination.handed_over", "dissemination.producer_replaced")
 DOCUMENT_ID_DIGITS: Final = 2 * DOCUMENT_ID_BYTES
 """The tag of a chunk's swap begins with the document's id."""
 
@@ -101,7 +102,7 @@ def producers(events: DataFrame) -> DataFrame:
     ``mean_pause_s``, ``max_pause_s``: for so long nothing could be published; of a producer that was gone, how long
     the standby had not heard of it.
     """
-    found = events.where(F.col("event").isin("dissemination.handed_over", "dissemination.producer_replaced"))
+    found = events.where(F.col("event").isin(*PRODUCER_KINDS))
     for name in ("paused_s", "silent_s", "term"):
         if name not in found.columns:
             found = found.withColumn(name, F.lit(None).cast("double"))
@@ -120,7 +121,7 @@ def reorganisations(events: DataFrame) -> DataFrame:
 
     ``error``: how far the two lie apart, on average. No rows where no policy is installed that measures it.
     """
-    found = events.where(F.col("event").rlike(MEASURED))
+    found = events.where(F.col("event").like(MEASURED.replace("*", "%")))
     missing = [name for name in ("predicted", "measured") if name not in found.columns]
     for name in missing:
         found = found.withColumn(name, F.lit(None).cast("double"))
@@ -199,8 +200,9 @@ TABLES: Final = (
             ("stream",),
             _as_read,
         ),
+        ("dissemination.load",),
     ),
-    SparkTable("stream_minutes", alone(minutes)),
+    SparkTable("stream_minutes", alone(minutes), kinds=("dissemination.load",)),
     SparkTable(
         "stream_moves",
         alone(moves),
@@ -216,11 +218,13 @@ TABLES: Final = (
             },
             ("stream", "why", "end"),
         ),
+        ("dissemination.moved",),
     ),
     SparkTable(
         "stream_losses",
         alone(losses),
         Shown("Lost parts of streams", {"stream": "stream", "node": "node", "gaps": "gaps"}, ("stream", "node")),
+        ("dissemination.loss",),
     ),
     SparkTable(
         "stream_producers",
@@ -237,6 +241,7 @@ TABLES: Final = (
             },
             ("stream", "how"),
         ),
+        PRODUCER_KINDS,
     ),
     SparkTable(
         "stream_reorganisations",
@@ -254,6 +259,7 @@ TABLES: Final = (
             ("stream",),
             _as_read,
         ),
+        (MEASURED,),
     ),
     SparkTable(
         "stream_documents",
@@ -272,6 +278,7 @@ TABLES: Final = (
             },
             ("stream", "document"),
         ),
+        ("dissemination.document_finished",),
     ),
     SparkTable(
         "stream_document_senders",
@@ -281,5 +288,6 @@ TABLES: Final = (
             {"document": "document", "node": "node", "chunks": "chunks", "bytes": "bytes"},
             ("document", "node"),
         ),
+        ("swap.finished",),
     ),
 )

@@ -47,10 +47,11 @@ def cells(row: Row) -> Row:
 
 _SHOWN: Final = ("node", "reads", "values", "hit_rate", "relative_width", "violated", *SENT, "held_values", "holders")
 TABLES: Final = (
-    SparkTable("measurement_minutes", alone(minutes)),
+    SparkTable("measurement_minutes", alone(minutes), kinds=("measurement.traffic",)),
     SparkTable(
         "measurement_nodes",
         alone(nodes),
         Shown("Measurement queries by node", {name: name.replace("_", " ") for name in _SHOWN}, ("node",), cells),
+        ("measurement.traffic",),
     ),
 )

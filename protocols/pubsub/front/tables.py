@@ -72,8 +72,9 @@ TABLES: Final = (
         Shown(
             "Installed subscriptions", {"level": "level", "pieces": "pieces", **_TIMES, "tries": "tries"}, ("level",)
         ),
+        ("pubsub.subscription_installed",),
     ),
-    SparkTable("pubsub_deliveries", alone(deliveries)),
+    SparkTable("pubsub_deliveries", alone(deliveries), kinds=("pubsub.event_delivered",)),
     SparkTable(
         "pubsub_load",
         alone(load),
@@ -82,8 +83,12 @@ TABLES: Final = (
             {name: name for name in ("node", "leaves", "pieces", "published", "matched", "delivered", "pending")},
             ("node",),
         ),
+        ("pubsub.node_load",),
     ),
     SparkTable(
-        "pubsub_ledger", alone(ledger), Shown("What became of events", {"what": "what", "events": "events"}, ("what",))
+        "pubsub_ledger",
+        alone(ledger),
+        Shown("What became of events", {"what": "what", "events": "events"}, ("what",)),
+        ("pubsub.event_published", "pubsub.event_delivered", "pubsub.events_dropped"),
     ),
 )

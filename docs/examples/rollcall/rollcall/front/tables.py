@@ -25,4 +25,6 @@ COLUMNS: Final = {
     "expected": "expected",
     "duration_s": "last answer",
 }
-TABLES: Final = (SparkTable("roll_calls", roll_calls, Shown("Roll calls", COLUMNS, ("ts", "call"))),)
+TABLES: Final = (
+    SparkTable("roll_calls", roll_calls, Shown("Roll calls", COLUMNS, ("ts", "call")), ("rollcall.finished",)),
+)

@@ -1,0 +1,138 @@
+"""Where event logs are, and their lines as a DataFrame: read once, each with what Spark needs to judge it.
+
+A source is a path or pattern of any file system that Spark reads (``file:``, ``hdfs:``, ``s3a:``), and Spark lists it:
+what is below a folder at any depth, as far as it is named like an event file.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime
+from functools import reduce
+from operator import and_
+from pathlib import Path
+from typing import Final
+from urllib.parse import unquote
+
+from pyspark.errors import AnalysisException
+from pyspark.sql import Column, DataFrame, SparkSession, functions as F
+
+from peerd.errors import Unavailable
+from peerd.frozen import Frozen
+from peerd.pipeline.schema import spark_schema
+from peerd.telemetry.schema import COMMON_FIELDS, SCHEMA_VERSION, Event
+
+FINISHED: Final = "*.ndjson{,.gz}"
+WITH_PARTS: Final = "*.ndjson{,.gz,.part}"
+"""Names of event files: ``.part`` are those that a daemon writes now, or had open when it was killed."""
+UNPACKED: Final = 8
+"""A compressed file is about so many times as long when it is read."""
+PART_SUFFIX: Final = ".part"
+FOLDER_HOUR: Final = r"/dt=(\d{4}-\d\d-\d\d)/hr=(\d\d)/"
+FOLDER_S: Final = 2 * 3600.0
+"""A folder has the events of an hour, and of some more for which its daemon had no time yet."""
+RAW: Final = "raw"
+"""The column with a whole line, as a VARIANT, where it has more than the other columns can hold: an event of a kind
+that is not known here (its plugin is not installed), or of a newer version."""
+FILE: Final = "_file"
+IS_GOOD: Final = "_is_good"
+IS_NEWER: Final = "_is_newer"
+OF_LINE: Final = (FILE, IS_GOOD, IS_NEWER)
+"""Columns that say something of the line, and are in no table."""
+NEEDED: Final = tuple(name for name in COMMON_FIELDS if name != "cause")
+
+
+class Sources(Frozen):
+    """What is read. ``since_s``, ``until_s``: seconds since 1970 by the nodes' clocks; events of then and before it."""
+
+    paths: Sequence[str]
+    has_parts: bool = True
+    since_s: float | None = None
+    until_s: float | None = None
+
+
+def is_small(paths: Sequence[str], bytes_max: int) -> bool:
+    """Whether these are files of this machine, of at most so many bytes as they are read. Looks at no more of them."""
+    left = bytes_max
+    for path in map(Path, paths):
+        if not path.exists():
+            return False  # a pattern, or elsewhere
+        for file in path.rglob("*.ndjson*") if path.is_dir() else (path,):
+            left -= file.stat().st_size * (UNPACKED if file.suffix == ".gz" else 1)
+            if left < 0:
+                return False
+    return True
+
+
+def read_lines(spark: SparkSession, sources: Sources) -> DataFrame:
+    """The lines that are not empty, in a column ``value``. Raises `Unavailable` where there is no event file."""
+    names = WITH_PARTS if sources.has_parts else FINISHED
+    reader = spark.read.option("recursiveFileLookup", "true").option("pathGlobFilter", names)
+    where = " ".join(sources.paths)
+    try:
+        lines = reader.text([_as_pattern(path) for path in sources.paths])
+    except AnalysisException as error:
+        if error.getCondition() != "PATH_NOT_FOUND":
+            raise
+        path = plain((error.getMessageParameters() or {}).get("path", where))
+        raise Unavailable(f"{path}: there is no such file or folder, or nothing fits the pattern") from error
+    if not lines.inputFiles():
+        raise Unavailable(f"no event files (*.ndjson, *.ndjson.gz) in {where}")
+    return lines.where(_is_of_the_time(sources))
+
+
+def plain(uri: str) -> str:
+    """A file's address as people write it."""
+    return re.sub(r"^file:/+", "/", unquote(uri))
+
+
+def _as_pattern(path: str) -> str:
+    """A path that is there is no pattern: what would be one in it is protected from Spark."""
+    return re.sub(r"([\\*?\[\]{}])", r"\\\1", path) if Path(path).exists() else path
+
+
+def _is_of_the_time(sources: Sources) -> Column:
+    """Whether a file's folder may have events of the time: where not, Spark does not open it."""
+    path = F.col("_metadata.file_path")
+    day, hour = F.regexp_extract(path, FOLDER_HOUR, 1), F.regexp_extract(path, FOLDER_HOUR, 2)
+    wanted = F.lit(True)
+    if sources.since_s is not None:
+        wanted &= F.concat(day, hour) >= _hour(sources.since_s - FOLDER_S)
+    if sources.until_s is not None:
+        wanted &= F.concat(day, hour) <= _hour(sources.until_s)
+    return (day == "") | wanted
+
+
+def _hour(time_s: float) -> str:
+    return datetime.fromtimestamp(time_s, UTC).strftime("%Y-%m-%d%H")
+
+
+def parse(lines: DataFrame, events: Mapping[str, type[Event]], sources: Sources) -> DataFrame:
+    """Lines as events, with the columns of `spark_schema`, `RAW`, `FILE`, and what is true of the line.
+
+    A line is *good* that has the fields of each event. A field of another type than it should be is null, or a text
+    where it should be one; so it is with fields of events that are not known here. Lines of other times than is asked
+    for are left out.
+    """
+    wide = spark_schema(events)
+    # `input_file_name` is not deterministic to Spark, which therefore does not move a condition on what was parsed to
+    # below it: there every line would be parsed once more.
+    parsed = lines.where(F.length(F.trim("value")) > 0).select(
+        "value", F.input_file_name().alias(FILE), F.from_json("value", wide).alias("_event")
+    )
+    is_good = reduce(and_, (F.col(f"_event.{name}").isNotNull() for name in NEEDED))
+    is_foreign = is_good & ~F.col("_event.event").isin(list(events))
+    is_newer = is_good & (F.col("_event.schema_version") > SCHEMA_VERSION)
+    ts, is_wanted = F.col("_event.ts"), F.lit(True)
+    if sources.since_s is not None:
+        is_wanted &= ts >= sources.since_s
+    if sources.until_s is not None:
+        is_wanted &= ts < sources.until_s
+    return parsed.where(~is_good | is_wanted).select(
+        "_event.*",
+        F.when(is_foreign | is_newer, F.try_parse_json("value")).alias(RAW),
+        FILE,
+        is_good.alias(IS_GOOD),
+        is_newer.alias(IS_NEWER),
+    )

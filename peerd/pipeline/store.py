@@ -1,0 +1,66 @@
+"""Parquet tables side by side in one folder, of any file system that Spark writes to."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+from pyspark.sql import DataFrame, SparkSession
+
+from peerd.errors import Unavailable
+from peerd.pipeline.source import plain
+
+
+class TableStore:
+    """The tables in ``out``, a path with or without a scheme. One that is there is written over."""
+
+    def __init__(self, spark: SparkSession, out: str) -> None:
+        self._spark, self._out = spark, out.rstrip("/") or "/"
+
+    def path(self, name: str) -> str:
+        """Where a table is."""
+        return f"{self._out}/{name}"
+
+    def check_apart(self, files: Iterable[str], names: Iterable[str]) -> None:
+        """Raise `Unavailable` where a table would be written over one of these files."""
+        folders = {f"{plain(self._qualified(name))}/": name for name in names}
+        for file in map(plain, files):
+            for folder, name in folders.items():
+                if file.startswith(folder):
+                    raise Unavailable(
+                        f"the table {name} would be written over the event file {file}: choose another --out"
+                    )
+
+    def write(self, name: str, table: DataFrame) -> DataFrame:
+        """Write a table; returns it as it is read from there, so that nothing is computed twice."""
+        table.write.mode("overwrite").parquet(self.path(name))
+        return self._spark.read.parquet(self.path(name))
+
+    def rewrite(self, name: str, table: DataFrame) -> DataFrame:
+        """Put this in the place of a table, of which it may be made."""
+        new = f"_new_{name}"
+        self.write(new, table)
+        self.remove(name)
+        system, path = self._file_system(new)
+        system.rename(path, self._java_path(name))
+        self._spark.catalog.refreshByPath(self.path(name))
+        return self._spark.read.parquet(self.path(name))
+
+    def remove(self, name: str) -> None:
+        """Remove a table, if it is there."""
+        system, path = self._file_system(name)
+        system.delete(path, True)
+
+    # Hadoop's file systems, which Spark has no words of its own for
+
+    def _java_path(self, name: str) -> Any:
+        jvm: Any = self._spark._jvm
+        return jvm.org.apache.hadoop.fs.Path(self.path(name))
+
+    def _file_system(self, name: str) -> tuple[Any, Any]:
+        path = self._java_path(name)
+        return path.getFileSystem(self._spark._jsparkSession.sessionState().newHadoopConf()), path
+
+    def _qualified(self, name: str) -> str:
+        system, path = self._file_system(name)
+        return str(system.makeQualified(path).toString())
