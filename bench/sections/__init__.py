@@ -7,6 +7,7 @@ from typing import Final
 from bench.measure import Section
 from bench.sections import (
     aggregation,
+    analyze,
     control,
     documents,
     events,
@@ -38,5 +39,6 @@ SECTIONS: Final[tuple[Section, ...]] = (
     Section("streams", "XML documents to 32 daemons that want a fifth each, beside NATS and Mosquitto", streams.run),
     Section("documents", "a file to 16 daemons behind slow links, beside one link's time", documents.run),
     Section("measurement", "values of 32 daemons for 100 clients, beside a Prometheus that scrapes", measurement.run),
+    Section("analyze", "the Spark job over millions of events, beside Spark's own typed read", analyze.run),
     Section("aggregation", "1 MiB of counters a node on 8 to 32 daemons, beside MPI Allreduce", aggregation.run),
 )

@@ -105,10 +105,11 @@ ALWAYS = {
         "1 client watches: bytes",
         "6 clients watch: bytes",
     },
+    "analyze": {"the whole job", "job / typed read", "an event of four times as many"},
     "aggregation": {"2 daemons: round", "2 daemons: value bytes moved"},
 }
 """Rows that every section has wherever it runs."""
-SLOW = frozenset({"documents", "events", "measurement"})
+SLOW = frozenset({"analyze", "documents", "events", "measurement"})
 """Their smallest scale takes ten seconds and more."""
 
 
@@ -140,7 +141,7 @@ def test_a_section_reports_its_rows(name: str) -> None:
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("name", ["events", "measurement"])
+@pytest.mark.parametrize("name", ["events", "measurement", pytest.param("analyze", marks=pytest.mark.spark)])
 def test_a_slow_section_reports_its_rows(name: str) -> None:
     check_rows(name, run_section(name))
 
