@@ -163,10 +163,12 @@ def _run(
 
     check_requirements()
     from peerd.pipeline.job import run_job
-    from peerd.pipeline.session import spark_session
-    from peerd.pipeline.source import Sources, is_small
+    from peerd.pipeline.session import is_local, spark_session
+    from peerd.pipeline.source import Sources, check_here, is_small
 
     sources = Sources(paths, wish.has_parts, *times)
+    if is_local(how.master):
+        check_here(paths)
     wanted, is_quick = _names(wish.tables), is_small(paths, QUICK_BYTES_MAX)
     session = spark_session(how.master, how.driver_memory, is_quick=is_quick, settings=how.settings)
     with errors.status("starting Spark") as status, session as spark:

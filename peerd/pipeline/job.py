@@ -95,26 +95,21 @@ def run_job(
     store.check_apart(files, [*TABLES, *(each.name for ours in plugin_tables for each in ours)])
     job = _Job(store, wanted)
     progress(f"reading {len(files)} files")
-    counts = Observation("lines")
-    parsed = source.parse(lines, events, sources).observe(counts, *_line_counts())
-    good = parsed.where(source.IS_GOOD).drop(*source.OF_LINE)
-    table = store.write(job.events_name, good)
-    counted: Row = counts.get
+    counted = job.read(source.parse(lines, events, sources))
     progress(f"counting {counted['good']:,} events")
-    losses = tables.losses(table).persist()
+    losses = tables.losses(job.events).persist()
     duplicates = losses.agg(F.sum("duplicates")).first()[0] or 0
     if duplicates:
         progress(f"leaving out {duplicates:,} events that came twice")
-        table = store.rewrite(job.events_name, tables.once(table, losses.where("duplicates > 0")))
+        job.leave_out(losses.where("duplicates > 0"))
         losses.unpersist()
-        losses = tables.losses(table).persist()
-    job.events = table
-    kinds = _rows(tables.kinds(table).limit(KINDS_MAX))
+        losses = tables.losses(job.events).persist()
+    kinds = _rows(tables.kinds(job.events).limit(KINDS_MAX))
     job.kinds = [row["event"] for row in kinds]
     progress("making tables")
     job.write("losses", losses.drop("duplicates"), ("*",))
-    messages = job.write("messages", tables.messages(table), ("traffic.snapshot",))
-    job.write("metrics", tables.metrics(table), ("metric.snapshot",))
+    messages = job.write("messages", tables.messages(job.events), ("traffic.snapshot",))
+    job.write("metrics", tables.metrics(job.events), ("metric.snapshot",))
     protocols: dict[str, list[Row]] = {}
     for ours in plugin_tables:
         protocols |= job.build(ours)
@@ -136,14 +131,13 @@ def run_job(
         kinds=kinds,
         unknown=[row for row in kinds if row["event"] not in events],
         losses=_rows(losses.drop("duplicates").orderBy(F.desc("missing"), "node", "boot").limit(BOOTS_MAX)),
-        traffic=_rows(tables.traffic_by_kind(table, messages).orderBy("kind", "plugin", "outcome")),
+        traffic=_rows(tables.traffic_by_kind(job.events, messages).orderBy("kind", "plugin", "outcome")),
         messages=[] if messages is None else _rows(_messages_a_node(messages)),
         protocols=protocols,
         tables=job.written,
     )
     losses.unpersist()
-    if not job.is_wanted("events"):
-        store.remove(job.events_name)
+    job.end()
     return report
 
 
@@ -156,8 +150,25 @@ class _Job:
     def __init__(self, store: TableStore, wanted: Collection[str] | None) -> None:
         self._store, self._wanted = store, wanted
         self.written = ["events"] if self.is_wanted("events") else []
-        self.events_name = "events" if self.is_wanted("events") else "_events"
-        """All tables are made of it, so it is there meanwhile in any case."""
+        # All tables are made of it, so it is there meanwhile in any case.
+        self._name = "events" if self.is_wanted("events") else "_events"
+
+    def read(self, parsed: DataFrame) -> Row:
+        """Write the good ones of what was parsed into the table of events; returns `_line_counts`."""
+        counts = Observation("lines")
+        good = parsed.observe(counts, *_line_counts()).where(source.IS_GOOD).drop(*source.OF_LINE)
+        self.events = self._store.write(self._name, good)
+        counted: Row = counts.get
+        return counted
+
+    def leave_out(self, doubled: DataFrame) -> None:
+        """Leave each event once of those (node, boot) that have any twice."""
+        self.events = self._store.rewrite(self._name, tables.once(self.events, doubled))
+
+    def end(self) -> None:
+        """Take away what was only there to make the others of it."""
+        if not self.is_wanted("events"):
+            self._store.remove(self._name)
 
     def is_wanted(self, name: str) -> bool:
         """Whether a table is to be written."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import reduce
 from operator import and_
@@ -19,7 +20,6 @@ from pyspark.errors import AnalysisException
 from pyspark.sql import Column, DataFrame, SparkSession, functions as F
 
 from peerd.errors import Unavailable
-from peerd.frozen import Frozen
 from peerd.pipeline.schema import spark_schema
 from peerd.telemetry.schema import COMMON_FIELDS, SCHEMA_VERSION, Event
 
@@ -43,13 +43,25 @@ OF_LINE: Final = (FILE, IS_GOOD, IS_NEWER)
 NEEDED: Final = tuple(name for name in COMMON_FIELDS if name != "cause")
 
 
-class Sources(Frozen):
+@dataclass(frozen=True, slots=True)
+class Sources:
     """What is read. ``since_s``, ``until_s``: seconds since 1970 by the nodes' clocks; events of then and before it."""
 
     paths: Sequence[str]
     has_parts: bool = True
     since_s: float | None = None
     until_s: float | None = None
+
+
+def check_here(paths: Sequence[str]) -> None:
+    """Raise `Unavailable` for a path of this machine that is not there, before Spark takes its seconds to start."""
+    for path in paths:
+        if not re.search(r"[*?\[{]|^\w+:", path) and not Path(path).exists():
+            raise _missing(path)
+
+
+def _missing(path: str) -> Unavailable:
+    return Unavailable(f"{path}: there is no such file or folder, or nothing fits the pattern")
 
 
 def is_small(paths: Sequence[str], bytes_max: int) -> bool:
@@ -76,7 +88,7 @@ def read_lines(spark: SparkSession, sources: Sources) -> DataFrame:
         if error.getCondition() != "PATH_NOT_FOUND":
             raise
         path = plain((error.getMessageParameters() or {}).get("path", where))
-        raise Unavailable(f"{path}: there is no such file or folder, or nothing fits the pattern") from error
+        raise _missing(path) from error
     if not lines.inputFiles():
         raise Unavailable(f"no event files (*.ndjson, *.ndjson.gz) in {where}")
     return lines.where(_is_of_the_time(sources))

@@ -101,6 +101,17 @@ def test_wrong_options_are_usage_errors_before_spark_starts(tmp_path: Path, monk
         assert told in " ".join(result.output.replace("│", " ").split())
 
 
+def test_a_source_that_is_not_there_is_told_before_spark_starts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("pyspark", reason="the extra `spark` is not installed")
+    monkeypatch.setattr("peerd.pipeline.requirements.check_java", lambda: 17)
+    monkeypatch.delattr("peerd.pipeline.session.launch_gateway")
+    result = run(str(tmp_path), str(tmp_path / "nowhere"), "--out", str(tmp_path / "out"))
+    assert result.exit_code == ExitCode.UNAVAILABLE
+    assert "nowhere: there is no such file or folder" in "".join(result.stderr.splitlines())
+
+
 @pytest.mark.parametrize(
     ("text", "time_s"),
     [
