@@ -19,7 +19,7 @@ from protocols.measurement.readings import Reading
 from tests.support.long_cases import cases
 
 PROTOCOLS = ("measurement",)
-ONCE_RED = (2076, 2126, 2600, 2629, 2827, 2874, 3032, 3739, 4622)
+ONCE_RED = (2076, 2126, 2600, 2629, 2827, 2874, 3032, 3739, 4622, 4859)
 """A hostile node was the root of both copies of a description, and hid that node: nobody else could know of it. A node
 that had started anew, and had no parent in T yet, told its former parent as if that had asked the root; a moment later
 it told its next parent, and was counted twice. While a question waited for nodes that had died, over T and then as
@@ -28,11 +28,11 @@ checker had a node that left, started anew and paused be expected by one that ha
 A node that came back served its keys while its neighbour did, which had just asked it in vain whether it lives (3032).
 Meanwhile the cache had lost its provider, and what it had heard last was younger than what was told (3739).
 Of a node that had died before it measured anything an older question was refused, and that was taken for the proof's
-(4622).
+(4622). A checker had a node be expected that had said goodbye and started anew: the goodbye came late (4859).
 """
-ONCE_RED_LONG = (2075, 2405)
+ONCE_RED_LONG = (2075, 2405, 4809)
 """An answer was judged by an older claim with the same interval, which was not what it was told from. Again values grew
-stale while dead nodes were waited for (2405)."""
+stale while dead nodes were waited for (2405). A goodbye came late (4809)."""
 SMALL = 6
 TOO_YOUNG_S = 2.0
 
