@@ -138,7 +138,7 @@ def analyze(
         raise typer.Exit(exit_code(error)) from error
     if not print_data(output, report_as_json(report)):
         shown = {table.name: table.shown for ours in plugin_tables() for table in ours if table.shown is not None}
-        print_report(report, shown, out, stdout())
+        print_report(report, shown, out, stdout(), has_begun_late=bool(since))
     for warning in warnings_of(report):
         errors.print(f"warning: {warning}", "yellow")
 
@@ -233,8 +233,10 @@ def warnings_of(report: Report) -> list[str]:
     return found
 
 
-def print_report(report: Report, shown: Mapping[str, Shown], out: str, console: Terminal) -> None:
-    """Print the tables for people."""
+def print_report(
+    report: Report, shown: Mapping[str, Shown], out: str, console: Terminal, *, has_begun_late: bool = False
+) -> None:
+    """Print the tables for people. ``has_begun_late``: what was before was not asked for, and is no gap."""
     console.print(
         f"{counted(report.events, 'event')} of {counted(report.boots, 'boot')} of nodes from "
         f"{counted(report.files, 'file')} "
@@ -251,7 +253,8 @@ def print_report(report: Report, shown: Mapping[str, Shown], out: str, console: 
         _print_table(console, "Messages by type", MESSAGE_COLUMNS, report.messages)
     if report.unknown:
         _print_table(console, "Events of unknown kinds", UNKNOWN_COLUMNS, report.unknown)
-    incomplete = [row for row in report.losses if row["missing"] or row["missing_before"] or row["told"]]
+    before = () if has_begun_late else ("missing_before",)
+    incomplete = [row for row in report.losses if any(row[name] for name in ("missing", "told", *before))]
     if incomplete:
         _print_table(console, "Logs with gaps", LOSS_COLUMNS, incomplete)
     console.print()

@@ -26,17 +26,15 @@ TABLES: Final = ("events", "losses", "messages", "metrics")
 """The tables of the core. Plugins add their own (`peerd.front.Front.tables`)."""
 CORRUPT_FILES_MAX: Final = 20
 """The report names at most this many files with corrupt lines."""
-BOOTS_MAX: Final = 10_000
-"""The report has at most so many rows of `tables.losses`, those with most missing events first."""
-KINDS_MAX: Final = 10_000
-"""The report tells of at most so many kinds of events, the most frequent ones."""
+ROWS_MAX: Final = 10_000
+"""The report has at most so many rows of a table, the first ones. All are in the table."""
 
 Row = dict[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """The findings of the job. Each list has the rows of a table, as dictionaries in a stable order."""
+    """The findings of the job. Each list has rows of a table, `ROWS_MAX` at most, as dictionaries in a stable order."""
 
     files: int
     part_files: int
@@ -59,7 +57,7 @@ class Report:
     unknown: list[Row]
     """Those of them that no installed plugin declares."""
     losses: list[Row]
-    """The rows of `tables.losses`, at most `BOOTS_MAX`."""
+    """The rows of `tables.losses`, those with most missing events first."""
     traffic: list[Row]
     """The rows of `tables.traffic_by_kind`."""
     messages: list[Row]
@@ -104,7 +102,7 @@ def run_job(
         job.leave_out(losses.where("duplicates > 0"))
         losses.unpersist()
         losses = tables.losses(job.events).persist()
-    kinds = _rows(tables.kinds(job.events).limit(KINDS_MAX))
+    kinds = _rows(tables.kinds(job.events))
     job.kinds = [row["event"] for row in kinds]
     progress("making tables")
     job.write("losses", losses.drop("duplicates"), ("*",))
@@ -130,7 +128,7 @@ def run_job(
         told_dropped=totals[0]["told"] or 0,
         kinds=kinds,
         unknown=[row for row in kinds if row["event"] not in events],
-        losses=_rows(losses.drop("duplicates").orderBy(F.desc("missing"), "node", "boot").limit(BOOTS_MAX)),
+        losses=_rows(losses.drop("duplicates").orderBy(F.desc("missing"), "node", "boot")),
         traffic=_rows(tables.traffic_by_kind(job.events, messages).orderBy("kind", "plugin", "outcome")),
         messages=[] if messages is None else _rows(_messages_a_node(messages)),
         protocols=protocols,
@@ -225,4 +223,4 @@ def _messages_a_node(message_table: DataFrame) -> DataFrame:
 
 
 def _rows(table: DataFrame) -> list[Row]:
-    return [row.asDict() for row in table.collect()]
+    return [row.asDict() for row in table.limit(ROWS_MAX).collect()]
