@@ -37,7 +37,19 @@ class Value(msgspec.Struct):
     stale: bool = False
 
     def __post_init__(self) -> None:
-        if self.stale or self.age_s > STALE_S or self.high - self.low > 2 * WITHIN + ROUNDING:
+        if self.stale or self.is_bad():
+            raise ValueError(f"from {self.low} to {self.high}, {self.age_s} s old")
+
+    def is_bad(self) -> bool:
+        """Whether it is not what it is told as."""
+        return self.age_s > STALE_S or self.high - self.low > 2 * WITHIN + ROUNDING
+
+
+class Watched(Value):
+    """Of a watch, which says as well that a value has become stale."""
+
+    def __post_init__(self) -> None:
+        if not self.stale and self.is_bad():
             raise ValueError(f"from {self.low} to {self.high}, {self.age_s} s old")
 
 
@@ -52,7 +64,7 @@ class Answer(msgspec.Struct):
 class Line(msgspec.Struct):
     """Of a watch."""
 
-    data: Value
+    data: Watched
 
 
 @dataclass(eq=False)
@@ -72,6 +84,8 @@ class Clients:
         self._selector, self._connections, self._nodes = selector, connections, nodes
         self.found: list[tuple[float, int]] = []
         """Milliseconds to each answer, and the messages that it has cost."""
+        self.stale = 0
+        """How often a watch has said that a value is stale."""
 
     def ask(self, seconds: float, question: Callable[[int], bytes]) -> None:
         """A question of each client a second, all spread evenly. Who still waits asks later."""
@@ -119,7 +133,9 @@ class Clients:
             *lines, client.data = client.data.split(b"\n")
             for line in lines:
                 if line.startswith(ITEM):
-                    client.nodes.add(_decoded(line, Line).data.node)
+                    value = _decoded(line, Line).data
+                    client.nodes.add(value.node)
+                    self.stale += value.stale
                     count += 1
                 elif line.startswith(b"{") and not line.startswith(HEARTBEAT):
                     raise BenchFailure(f"a watch says {line!r}")

@@ -152,6 +152,7 @@ def _watch(bench: Bench, daemons: Ring, count: int, seconds: float) -> float:
         with daemons.counted() as cost:
             lines = clients.watch(seconds)
     note = f"{lines / cost.seconds / count / len(daemons.ids):.2g} broken bounds of a value a second"
+    note += f"; {clients.stale} of {lines:,} lines told that a value was stale"
     bench.row(f"{name}: messages", "1/s", [cost.rate("")], note=note)
     bench.row(f"{name}: bytes", "B/s", [cost.rate("_bytes")], note=cost.by_type())
     bench.row(f"{name}: processor of all daemons", "ms/s", [1000 * cost.cpu_s / cost.seconds], note="beyond rest")

@@ -116,7 +116,7 @@ class Readings(Part):
         owners are asked, two messages each.
         ``is_counted``: a client asks.
         """
-        question, together = _Question(told, max_age_s, is_counted), object()
+        question, together, begun = _Question(told, max_age_s, is_counted), object(), self._host.now()
         missing: dict[NodeId, list[Want]] = {}
         wanted = list(wants)
         known = [self._here(want, max_age_s) for want in wanted]
@@ -142,7 +142,7 @@ class Readings(Part):
         ask = self._ask_owners if is_thrifty else partial(self._ask, max_age_s=max_age_s)  # what owners cost is known
         question.at_hand = len(question.found)
         if not question.open:
-            self._tell_all(question)
+            self._tell_all(question, begun)  # a value that was young enough is, though time goes on meanwhile
         elif all(self._directory.peer(owner) is not None for owner in missing):
             ask(missing)
         else:
@@ -175,10 +175,10 @@ class Readings(Part):
             return (measurement,)
         return [Measurement(measurement.owner, name) for name in self._pairs(measurement.name[:-1])[:PAIRS_MAX]]
 
-    def _tell_all(self, question: _Question) -> None:
+    def _tell_all(self, question: _Question, now: float) -> None:
         """There is an answer for each value. Those that were here are older by now."""
         answers = [
-            each if isinstance(each, NoReading) else self._reading(self._youngest(each), question.max_age_s)
+            each if isinstance(each, NoReading) else self._reading(self._youngest(each), question.max_age_s, now)
             for each in question.found
         ]
         if question.is_counted:
@@ -196,8 +196,9 @@ class Readings(Part):
             return found
         return found._replace(known=Known(held.claim, held.basis), provider=held.provider)
 
-    def _reading(self, found: Found, max_age_s: float) -> Reading:
-        claim, age_s = found.known.claim, max(0.0, self._host.now() - found.known.basis)
+    @staticmethod
+    def _reading(found: Found, max_age_s: float, now: float) -> Reading:
+        claim, age_s = found.known.claim, max(0.0, now - found.known.basis)
         value, is_stale = (found.measurement, claim.value, claim.interval), age_s > max_age_s
         return Reading(*value, age_s, is_stale, found.provider, claim.hops, found.messages)
 
@@ -328,7 +329,7 @@ class Readings(Part):
     def _one_less(self, question: _Question) -> None:
         question.open -= 1
         if not question.open:
-            self._tell_all(question)
+            self._tell_all(question, self._host.now())
 
     # For other nodes
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from itertools import count
 from typing import Any
 
 import pytest
@@ -10,6 +11,7 @@ from msgspec.structs import replace
 
 from protocols.measurement.front.simulator import NAMES, WITHIN
 from protocols.measurement.guarantee.messages import CacheAsk, CacheUpdate
+from protocols.measurement.guarantee.words import Measurement, Want
 from protocols.measurement.messages import NodesQuestion, ReadValues
 from protocols.measurement.readings import NoReading, Reading
 from protocols.measurement.watching import Watch
@@ -58,6 +60,23 @@ def test_a_value_that_is_young_enough_does_not_grow_too_old_while_others_are_ask
         cost += sum(each.messages for each in answers)
         ring.simulation.run_for(0.1)
     assert cost < 2 * 11 * 10, "they are not asked for much more often than they grow old"
+
+
+def test_a_value_that_is_just_young_enough_is_told_as_that_though_the_clock_goes_on_meanwhile(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Of a daemon; in the simulator time stands still while a node works."""
+    ring = Ring(3)
+    ring.read("level")
+    host, readings = ring.plugin().host, ring.plugin().readings
+    oldest = min(found.known.basis for found in readings._kept.values())
+    moments = count()
+    monkeypatch.setattr(host, "now", lambda: oldest + STALE_S - 25e-6 + next(moments) * 10e-6)
+    owners = {measurement.owner for measurement in readings._kept}
+    told: list[Reading | NoReading] = []
+    readings.read([Want(Measurement(owner, "level"), 1000.0) for owner in owners], STALE_S, told.extend)
+    assert len(told) == len(owners) and all(isinstance(each, Reading) and not each.is_stale for each in told)
+    assert host.now() - oldest > STALE_S, "it has gone on beyond that"
 
 
 def test_who_asks_while_an_answer_is_under_way_waits_for_that_one() -> None:

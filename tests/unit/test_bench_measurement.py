@@ -11,7 +11,7 @@ import pytest
 
 from bench import raw
 from bench.measure import BenchFailure
-from bench.measurement.clients import Clients, Connection, Value, read
+from bench.measurement.clients import Clients, Connection, Value, Watched, read
 from bench.measurement.scraping import Exporters
 from bench.processes import LOOPBACK
 
@@ -31,6 +31,13 @@ def test_a_value_that_is_worse_than_was_asked_for_is_no_value(wrong: dict[str, o
     assert msgspec.convert(good, Value).node == "a"
     with pytest.raises(msgspec.ValidationError):
         msgspec.convert({**good, **wrong}, Value)
+
+
+def test_a_watch_may_say_that_a_value_is_stale_and_not_tell_an_old_one_as_if_it_were_not() -> None:
+    old = {"node": "a", "low": 0.1, "high": 0.2, "age_s": 5.1}
+    assert msgspec.convert({**old, "stale": True}, Watched).stale
+    with pytest.raises(msgspec.ValidationError):
+        msgspec.convert({**old, "stale": False}, Watched)
 
 
 def test_an_answer_is_taken_when_it_is_whole_and_a_refusal_is_a_failure() -> None:
