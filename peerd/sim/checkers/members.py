@@ -10,7 +10,7 @@ from peerd.ids import NodeId, short_id
 from peerd.node.node import Node
 from peerd.overlay.expectations import ABSENT_MAX
 from peerd.sim.simulation import Checker, Place, Simulation
-from peerd.telemetry.schema import Event, NodeStopped
+from peerd.telemetry.schema import Event, NodeStopped, PeerFailed
 
 NEAR: Final = limits.LEAF_SET_SIZE // 4
 """How many members on each side are checked: those farther out may leave the leaf set for newcomers as they die."""
@@ -20,7 +20,7 @@ class ExpectedMembers(Checker):
     """A node that dies without goodbye stays expected by its near neighbours, as long as they would be its neighbours.
 
     It does so until it is back, or has left, or `overlay.expect_for` has passed. Nodes in ``forgotten`` are left out.
-    One that has left since a node met it, and started again, is new to that node, which may hear of the goodbye late.
+    Who is told of the goodbye of an earlier life only after the next one has begun, and ended, takes that for the end.
     """
 
     name = "expected members"
@@ -31,11 +31,10 @@ class ExpectedMembers(Checker):
         self.owed = 0
         """How often a node had to be expected. Tests assert that the checker had something to check."""
         self._left: set[NodeId] = set()
-        self._goodbyes: dict[NodeId, float] = {}
-        """When a node last said goodbye."""
-        self._met: dict[tuple[int, int], dict[NodeId, float]] = {}
-        """When others came into a node's leaf set, last; not before then."""
-        self._looked: dict[tuple[int, int], float] = {}
+        self._goodbyes: set[tuple[NodeId, int]] = set()
+        """Nodes and the boot epochs of their lives that ended in order."""
+        self._told: dict[tuple[int, int], set[NodeId]] = {}
+        """Whose goodbye a node was told while it was true: who starts again after that is new to the node."""
         self._seen: dict[tuple[int, int], LeafSet] = {}
         self._owing: dict[tuple[int, int], set[NodeId]] = {}
 
@@ -45,10 +44,16 @@ class ExpectedMembers(Checker):
         return None
 
     def emitted(self, simulation: Simulation, place: Place, event: Event) -> str | None:
-        """Note a node that stops in order, and so says goodbye."""
+        """Note a node that stops in order, and so says goodbye, and who is told."""
         if isinstance(event, NodeStopped):
             self._left.add(place.id)
-            self._goodbyes[place.id] = simulation.now
+            self._goodbyes.add((place.id, place.boot_epoch))
+        elif (
+            isinstance(event, PeerFailed)
+            and event.evidence == "left"
+            and (peer := NodeId(int(event.peer, 16))) in self._left
+        ):
+            self._told.setdefault((place.index, place.boot_epoch), set()).add(peer)
         return None
 
     def check_node(self, simulation: Simulation, place: Place) -> list[str]:
@@ -59,21 +64,19 @@ class ExpectedMembers(Checker):
         before = self._seen.get(incarnation)
         if leaf_set is not before:
             self._seen[incarnation] = leaf_set
-            members = {peer.id for peer in leaf_set.members()}
-            known = set() if before is None else {peer.id for peer in before.members()}
-            met_at = self._looked.get(incarnation, 0.0)
-            self._met.setdefault(incarnation, {}).update(dict.fromkeys(members - known, met_at))
             if before is not None:
                 owing |= {peer.id for peer in (*before.smaller[:NEAR], *before.larger[:NEAR])}
-                owing -= members
-        self._looked[incarnation] = simulation.now
+                owing -= {peer.id for peer in leaf_set.members()} | self._told.pop(incarnation, set())
         offences = []
         for node_id in sorted(owing):
             if not self._is_due(simulation, place, node_id):
                 owing.discard(node_id)
                 continue
             self.owed += 1
-            if node_id not in place.node.overlay.state.expectations:
+            expectations = place.node.overlay.state.expectations
+            dismissed = expectations.dismissal(node_id)
+            is_over = dismissed is not None and (node_id, dismissed.epoch) in self._goodbyes
+            if node_id not in expectations and not is_over:
                 ended = simulation.truth.ended.get(node_id)
                 since = "paused" if ended is None else f"dead for {simulation.now - ended:.1f} s"
                 offences.append(f"{short_id(place.id)} does not expect {short_id(node_id)}, {since}")
@@ -89,9 +92,6 @@ class ExpectedMembers(Checker):
             or node_id in self._left
             or node_id in self.forgotten
         ):
-            return False
-        met_at = self._met[place.index, place.boot_epoch].get(node_id, simulation.now)
-        if self._goodbyes.get(node_id, -1.0) >= met_at:
             return False
         ended = simulation.truth.ended.get(node_id, simulation.now)
         if simulation.truth.since.get(place.id, simulation.now) >= ended:

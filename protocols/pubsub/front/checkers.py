@@ -246,7 +246,7 @@ class OrderAtLeaves(Checker):
         if isinstance(message, EventDelivery):
             inversions = self._delivered(place, message, source.id)
         for inversion in inversions:
-            is_of_this_boot = self._boots.get((inversion.root, inversion.earlier)) == boot
+            is_of_this_boot = self._boots.get((inversion.root, inversion.earlier), boot) == boot
             if is_of_this_boot and (leaf := inversion.leaf(simulation)) is not None:
                 self._inversions[inversion] = leaf
         return None
