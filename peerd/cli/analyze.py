@@ -125,11 +125,11 @@ def analyze(
     Needs the extra `spark` and Java 17 or newer. Corrupt lines are counted and left out; they do not fail the run.
     """
     errors = stderr()
-    now_s = time.time()
-    settings = dict(map(_setting, conf or ()))
-    times = [time_of(text, now_s) if text else None for text in (since, until)]
+    now_s, settings = time.time(), dict(map(_setting, conf or ()))
+    since_s, until_s = (time_of(text, now_s) if text else None for text in (since, until))
     try:
-        report = _run(sources, out, _Spark(master, driver_memory, settings), times, _Wish(tables, parts), errors)
+        options = _Options(master, driver_memory, settings, since_s, until_s, tables, parts)
+        report = _run(sources, out, options, errors)
     except KeyboardInterrupt:
         errors.print("peerd analyze: interrupted; Spark has ended, and the tables are not complete")
         raise typer.Exit(INTERRUPTED) from None
@@ -143,22 +143,19 @@ def analyze(
         errors.print(f"warning: {warning}", "yellow")
 
 
-class _Spark(NamedTuple):
-    """The session that is asked for."""
+class _Options(NamedTuple):
+    """What is asked for, besides what is read and where tables go. Times are seconds since 1970."""
 
     master: str
     driver_memory: str
     settings: Mapping[str, str]
-
-
-class _Wish(NamedTuple):
+    since_s: float | None
+    until_s: float | None
     tables: str
     has_parts: bool
 
 
-def _run(
-    paths: Sequence[str], out: str, how: _Spark, times: Sequence[float | None], wish: _Wish, errors: Terminal
-) -> Report:
+def _run(paths: Sequence[str], out: str, options: _Options, errors: Terminal) -> Report:
     from peerd.pipeline.requirements import check_requirements
 
     check_requirements()
@@ -166,15 +163,14 @@ def _run(
     from peerd.pipeline.session import is_local, spark_session
     from peerd.pipeline.source import Sources, check_here, is_small
 
-    sources = Sources(paths, wish.has_parts, *times)
-    if is_local(how.master):
+    if is_local(options.master):
         check_here(paths)
-    wanted, is_quick = _names(wish.tables), is_small(paths, QUICK_BYTES_MAX)
-    session = spark_session(how.master, how.driver_memory, is_quick=is_quick, settings=how.settings)
+    wanted, is_quick = _names(options.tables), is_small(paths, QUICK_BYTES_MAX)
+    session = spark_session(options.master, options.driver_memory, is_quick=is_quick, settings=options.settings)
     with errors.status("starting Spark") as status, session as spark:
         return run_job(
             spark,
-            sources,
+            Sources(paths, options.has_parts, options.since_s, options.until_s),
             out,
             events=find_events(),
             plugin_tables=plugin_tables(),

@@ -200,7 +200,7 @@ class _Job:
 def _line_counts() -> list[Any]:
     """What is counted while the source is read."""
     is_good, is_newer = F.col(source.IS_GOOD), F.col(source.IS_NEWER)
-    # Without a corrupt line in it a file is counted under null, so that there is a place more than names.
+    # All good lines are counted under null, so that there is a place more than names.
     files = F.expr(f"approx_top_k(if({source.IS_GOOD}, null, {source.FILE}), {CORRUPT_FILES_MAX + 1})")
     return [
         F.count(F.lit(1)).alias("lines"),

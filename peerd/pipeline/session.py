@@ -228,7 +228,6 @@ def _conf(master: str, driver_memory: str, is_quick: bool, scratch: Path, own: M
         "spark.master": master,
         "spark.driver.memory": driver_memory,
         "spark.driver.extraJavaOptions": java_options,
-        "spark.local.dir": str(scratch),
         "spark.sql.warehouse.dir": str(scratch / "warehouse"),
         "spark.sql.session.timeZone": "UTC",
         "spark.sql.ansi.enabled": "true",
@@ -236,7 +235,7 @@ def _conf(master: str, driver_memory: str, is_quick: bool, scratch: Path, own: M
         "spark.ui.showConsoleProgress": "false",
     }
     if is_local(master):
-        settings |= LOCAL_SETTINGS
+        settings |= LOCAL_SETTINGS | {"spark.local.dir": str(scratch)}  # workers elsewhere have folders of their own
     if is_quick:
         settings["spark.driver.extraJavaOptions"] += f" {QUICK_JAVA_OPTIONS}"
         settings |= QUICK_SETTINGS

@@ -42,7 +42,8 @@ class TableStore:
         self.write(new, table)
         self.remove(name)
         system, path = self._file_system(new)
-        system.rename(path, self._java_path(name))
+        if not system.rename(path, self._java_path(name)):
+            raise Unavailable(f"{self.path(new)} cannot be renamed to {name}: the table is there, under that name")
         self._spark.catalog.refreshByPath(self.path(name))
         return self._spark.read.parquet(self.path(name))
 
