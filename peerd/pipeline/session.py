@@ -8,6 +8,7 @@ import os
 import re
 import signal
 import subprocess
+import sys
 import tempfile
 import threading
 from collections.abc import Callable, Iterator, Mapping
@@ -126,6 +127,8 @@ def _context(conf: SparkConf, gateway: Any, interrupts: _Interrupts) -> Iterator
     interrupts.check()
     with _interrupts_kept():
         context = SparkContext(conf=conf, gateway=gateway)
+    # Where workers' counts arrive: it prints a traceback when the JVM is gone, at whatever time.
+    cast(Any, context)._accumulatorServer.handle_error = lambda request, address: None
     try:
         context.setLogLevel("ERROR")
         session = SparkSession(context)
@@ -168,17 +171,21 @@ class _Interrupts:
 
 @contextlib.contextmanager
 def _interrupts_noted() -> Iterator[_Interrupts]:
-    """Note Ctrl-C meanwhile, where it is not ignored. Other threads than the main one never get it."""
+    """Note Ctrl-C meanwhile, and what a service manager sends to stop a program, where they are not ignored. Other
+    threads than the main one never get them."""
     interrupts = _Interrupts()
-    previous = signal.getsignal(signal.SIGINT)
-    if threading.current_thread() is not threading.main_thread() or previous is signal.SIG_IGN:
+    if threading.current_thread() is not threading.main_thread():
         yield interrupts
         return
-    signal.signal(signal.SIGINT, interrupts.came)
+    previous = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+    noted = [number for number, handler in previous.items() if handler is not signal.SIG_IGN]
+    for number in noted:
+        signal.signal(number, interrupts.came)
     try:
         yield interrupts
     finally:
-        signal.signal(signal.SIGINT, previous)
+        for number in noted:
+            signal.signal(number, previous[number])
 
 
 @contextlib.contextmanager
@@ -250,7 +257,8 @@ def _environment(scratch: str, is_local_master: bool) -> Iterator[None]:
     """Set what only environment variables can say while the JVM starts, and put the old values back afterwards."""
     wanted = {"SPARK_LOCAL_DIRS": scratch}
     if is_local_master:
-        wanted |= {"SPARK_LOCAL_IP": "127.0.0.1"}
+        # Workers would run any other Python that is first on the path.
+        wanted |= {"SPARK_LOCAL_IP": "127.0.0.1", "PYSPARK_PYTHON": sys.executable}
     before = {name: os.environ.get(name) for name in wanted}
     os.environ.update(wanted)
     try:

@@ -45,6 +45,20 @@ NEEDED: Final = tuple(name for name in COMMON_FIELDS if name != "cause")
 
 
 @dataclass(frozen=True, slots=True)
+class FolderHours:
+    """Hours as folders are named, such as ``2026-11-2713``, the first and the last one whose folders may have events of
+    the time that is asked for; empty: there is no such limit."""
+
+    since: str = ""
+    until: str = ""
+
+    def may_have(self, path: str) -> bool:
+        """Whether the folder of this file may have such events; where it does not name an hour, it may."""
+        hour = re.search(FOLDER_HOUR, path)
+        return hour is None or (hour[1] + hour[2] >= self.since and (not self.until or hour[1] + hour[2] <= self.until))
+
+
+@dataclass(frozen=True, slots=True)
 class Sources:
     """What is read. ``since_s``, ``until_s``: seconds since 1970 by the nodes' clocks; events of then and before it."""
 
@@ -52,6 +66,12 @@ class Sources:
     has_parts: bool = True
     since_s: float | None = None
     until_s: float | None = None
+
+    @property
+    def hours(self) -> FolderHours:
+        """Of the folders that are to be read."""
+        since = "" if self.since_s is None else _hour(self.since_s - FOLDER_S)
+        return FolderHours(since, "" if self.until_s is None else _hour(self.until_s))
 
 
 def check_here(paths: Sequence[str]) -> None:
@@ -93,7 +113,7 @@ def read_lines(spark: SparkSession, sources: Sources) -> DataFrame:
         raise _missing(path) from error
     if not lines.inputFiles():
         raise Unavailable(f"no event files (*.ndjson, *.ndjson.gz) in {where}")
-    return lines.where(_is_of_the_time(sources))
+    return lines.where(_is_of_the_time(sources.hours))
 
 
 def plain(uri: str) -> str:
@@ -106,34 +126,35 @@ def _as_pattern(path: str) -> str:
     return re.sub(r"([\\*?\[\]{}])", r"\\\1", path) if Path(path).exists() else path
 
 
-def _is_of_the_time(sources: Sources) -> Column:
+def _is_of_the_time(hours: FolderHours) -> Column:
     """Whether a file's folder may have events of the time: where not, Spark does not open it."""
     path = F.col("_metadata.file_path")
-    day, hour = F.regexp_extract(path, FOLDER_HOUR, 1), F.regexp_extract(path, FOLDER_HOUR, 2)
-    wanted = F.lit(True)
-    if sources.since_s is not None:
-        wanted &= F.concat(day, hour) >= _hour(sources.since_s - FOLDER_S)
-    if sources.until_s is not None:
-        wanted &= F.concat(day, hour) <= _hour(sources.until_s)
-    return (day == "") | wanted
+    hour = F.concat(F.regexp_extract(path, FOLDER_HOUR, 1), F.regexp_extract(path, FOLDER_HOUR, 2))
+    wanted = hour >= hours.since
+    if hours.until:
+        wanted &= hour <= hours.until
+    return (hour == "") | wanted
 
 
 def _hour(time_s: float) -> str:
     return datetime.fromtimestamp(time_s, UTC).strftime("%Y-%m-%d%H")
 
 
-def parse(lines: DataFrame, events: Mapping[str, type[Event]], sources: Sources) -> DataFrame:
+def parse(
+    lines: DataFrame, events: Mapping[str, type[Event]], sources: Sources, file: Column | None = None
+) -> DataFrame:
     """Lines as events, with the columns of `spark_schema`, `RAW`, `FILE`, and what is true of the line.
 
     A line is *good* that has the fields of each event. A field of another type than it should be is null, or a text
     where it should be one; so it is with fields of events that are not known here. Lines of other times than is asked
-    for are left out.
+    for are left out. ``file``: the file that a line is of, where Spark does not know it.
     """
     wide = spark_schema(events)
-    # `input_file_name` is not deterministic to Spark, which therefore does not move a condition on what was parsed to
-    # below it: there every line would be parsed once more.
+    # Something here has to be not deterministic to Spark, which then does not move a condition on what was parsed to
+    # below it: there every line would be parsed once more. `input_file_name` is such.
+    name = F.input_file_name() if file is None else F.when(F.monotonically_increasing_id() >= 0, file)
     parsed = lines.where(F.length(F.trim("value")) > 0).select(
-        "value", F.input_file_name().alias(FILE), F.from_json("value", wide).alias("_event")
+        "value", name.alias(FILE), F.from_json("value", wide).alias("_event")
     )
     is_good = reduce(and_, (F.col(f"_event.{name}").isNotNull() for name in NEEDED))
     is_foreign = is_good & ~F.col("_event.event").isin(list(events))

@@ -6,6 +6,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.types import StructType
 
 from peerd.errors import Unavailable
 from peerd.pipeline.source import plain
@@ -34,23 +35,54 @@ class TableStore:
     def write(self, name: str, table: DataFrame) -> DataFrame:
         """Write a table; returns it as it is read from there, so that nothing is computed twice."""
         table.write.mode("overwrite").parquet(self.path(name))
-        return self._spark.read.parquet(self.path(name))
+        return self.read(name)
+
+    def read(self, name: str, columns: StructType | None = None) -> DataFrame:
+        """A table that is there; with these columns, if they are told, which not all of its files need to have."""
+        reader = self._spark.read if columns is None else self._spark.read.schema(columns)
+        return reader.parquet(self.path(name))
+
+    def read_merged(self, name: str) -> DataFrame:
+        """A table with all columns that any of its files has."""
+        return self._spark.read.option("mergeSchema", "true").parquet(self.path(name))
+
+    def frame(self, rows: Iterable[tuple[object, ...]], columns: str) -> DataFrame:
+        """Some rows, which are in no table."""
+        return self._spark.createDataFrame(list(rows), columns)
 
     def rewrite(self, name: str, table: DataFrame) -> DataFrame:
         """Put this in the place of a table, of which it may be made."""
-        new = f"_new_{name}"
+        folder, _, last = name.rpartition("/")
+        new = f"{folder}/_new_{last}" if folder else f"_new_{last}"
         self.write(new, table)
         self.remove(name)
-        system, path = self._file_system(new)
-        if not system.rename(path, self._java_path(name)):
-            raise Unavailable(f"{self.path(new)} cannot be renamed to {name}: the table is there, under that name")
+        self.rename(new, name)
         self._spark.catalog.refreshByPath(self.path(name))
-        return self._spark.read.parquet(self.path(name))
+        return self.read(name)
+
+    def rename(self, name: str, final: str) -> None:
+        """Give a table its final name. Raises `Unavailable` where that cannot be done."""
+        system, path = self._file_system(name)
+        if not system.rename(path, self._java_path(final)):
+            raise Unavailable(f"{self.path(name)} cannot be renamed to {final}: the table is there, under that name")
 
     def remove(self, name: str) -> None:
         """Remove a table, if it is there."""
         system, path = self._file_system(name)
         system.delete(path, True)
+
+    def exists(self, name: str) -> bool:
+        """Whether there is such a file or folder."""
+        system, path = self._file_system(name)
+        return bool(system.exists(path))
+
+    def inside(self, name: str) -> dict[str, int]:
+        """What a table's folder has in it, files and folders, with the bytes of each."""
+        system, path = self._file_system(name)
+        if not system.exists(path):
+            return {}
+        found = [each.getPath() for each in system.listStatus(path)]
+        return {str(each.getName()): int(system.getContentSummary(each).getLength()) for each in found}
 
     # Hadoop's file systems, which Spark has no words of its own for
 

@@ -20,6 +20,20 @@ def alone(table: Callable[[DataFrame], DataFrame]) -> Callable[[DataFrame, Mappi
     return lambda events, built: table(events)
 
 
+def nodes(events: DataFrame) -> DataFrame:
+    """One row a node and boot: node, boot, address, first_ts, last_ts, events, ready_s (null: it never was ready) and
+    stopped, the reason with which it ended, null if it never said that it does."""
+    kind = F.col("event")
+    return events.groupBy("node", "boot").agg(
+        F.max(F.when(kind == "node.started", F.col("address"))).alias("address"),
+        F.min("ts").alias("first_ts"),
+        F.max("ts").alias("last_ts"),
+        F.count(F.when(kind != "sink.dropped", 1)).alias("events"),
+        F.min(F.when(kind == "node.ready", F.col("duration_s"))).alias("ready_s"),
+        F.max(F.when(kind == "node.stopped", F.col("reason"))).alias("stopped"),
+    )
+
+
 def messages(events: DataFrame) -> DataFrame:
     """Count control messages by node and type: the last cumulative snapshot of each boot, whose counts are the largest.
 
@@ -75,6 +89,23 @@ def losses(events: DataFrame) -> DataFrame:
         .withColumn("missing", F.coalesce(F.col("last_id") - F.col("first_id") + 1 - F.col("records"), F.lit(0)))
         .withColumn("missing_before", F.coalesce(F.col("first_id") - 1, F.lit(0)))
         .select("node", "boot", "records", "first_id", "last_id", "missing", "missing_before", "told", "duplicates")
+    )
+
+
+def spans(events: DataFrame) -> DataFrame:
+    """Rows of (node, boot, first, last, lines, ids): the lowest and the highest number of each incarnation's events,
+    how many lines there are, and how many numbers."""
+    by_bucket = events.groupBy("node", "boot", F.bitmap_bucket_number("id").alias("_bucket")).agg(
+        F.min("id").alias("first"),
+        F.max("id").alias("last"),
+        F.count(F.lit(1)).alias("lines"),
+        F.bitmap_count(F.bitmap_construct_agg(F.bitmap_bit_position("id"))).alias("ids"),
+    )
+    return by_bucket.groupBy("node", "boot").agg(
+        F.min("first").alias("first"),
+        F.max("last").alias("last"),
+        F.sum("lines").alias("lines"),
+        F.sum("ids").alias("ids"),
     )
 
 

@@ -15,6 +15,7 @@ from peerd.pipeline.requirements import check_requirements
 from peerd.system.proc import start_ticks
 from peerd.telemetry.schema import SCHEMA_VERSION, NodeReady
 from peerd.telemetry.sinks import encode_record
+from tests.support.daemon_process import wait_until
 from tests.support.interrupts import take_interrupts
 
 SCRIPT = """
@@ -53,8 +54,14 @@ sys.exit(main(["analyze", sys.argv[2], "--out", sys.argv[3]]))
 """
 
 
-@pytest.mark.parametrize("moment", ["launch", "context", "finaliser", "job"])
-def test_ctrl_c_ends_spark(tmp_path: Path, moment: str) -> None:
+@pytest.mark.parametrize(
+    ("moment", "number"),
+    [
+        *((moment, signal.SIGINT) for moment in ("launch", "context", "finaliser", "job")),
+        ("job", signal.SIGTERM),  # of a service manager
+    ],
+)
+def test_ctrl_c_ends_spark(tmp_path: Path, moment: str, number: signal.Signals) -> None:
     try:
         check_requirements()
     except Unavailable as error:
@@ -75,7 +82,7 @@ def test_ctrl_c_ends_spark(tmp_path: Path, moment: str) -> None:
         word, _, jvm = process.stdout.readline().partition(" ")
         assert word == "now"
         if moment != "finaliser":
-            os.killpg(process.pid, signal.SIGINT)
+            os.killpg(process.pid, number)
         output, errors = process.communicate(timeout=50)
     assert process.returncode == 130
     assert output == ""
@@ -83,6 +90,37 @@ def test_ctrl_c_ends_spark(tmp_path: Path, moment: str) -> None:
     assert not int(jvm) or start_ticks(int(jvm)) is None
     assert alive_in_group(process.pid) == []
     assert not list(temporary.glob("peerd-spark-*"))
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_following_ends(tmp_path: Path, number: signal.Signals) -> None:
+    """After its first batch, when Python workers of Spark are there too: in one line, and it leaves none of them."""
+    try:
+        check_requirements()
+    except Unavailable as error:
+        pytest.skip(reason=str(error))
+    logs, temporary = tmp_path / "logs", tmp_path / "t"
+    temporary.mkdir()
+    write_log(logs)
+    command = [sys.executable, "-m", "peerd", "analyze", str(logs), "--out", str(tmp_path / "out"), "--follow"]
+    with subprocess.Popen(
+        command,
+        env={**os.environ, "TMPDIR": str(temporary)},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+        preexec_fn=take_interrupts,
+    ) as process:
+        assert process.stdout is not None
+        assert "9 new events" in process.stdout.readline()
+        process.send_signal(number)
+        _, errors = process.communicate(timeout=50)
+    assert process.returncode == 130
+    assert errors == "peerd analyze: interrupted; Spark has ended, and it goes on from here with the same --out\n"
+    assert not list(temporary.glob("peerd-spark-*"))
+    wait_until(lambda: not alive_in_group(process.pid), "the workers to end")
 
 
 def alive_in_group(group: int) -> list[str]:

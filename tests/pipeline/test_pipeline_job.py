@@ -14,19 +14,24 @@ import pytest
 
 from peerd.errors import Unavailable
 from peerd.plugins import find_events
-from peerd.telemetry.event_files import EventFiles
 from peerd.telemetry.schema import (
-    SCHEMA_VERSION,
-    Event,
-    MetricSnapshot,
     NodeReady,
-    NodeStarted,
     RecordsDropped,
-    SwapFinished,
-    TrafficSnapshot,
 )
 from peerd.telemetry.sinks import encode_record
-from protocols.aggregation.events import LevelFinished, RoundFinished, RoundStarted
+from tests.support.event_logs import (
+    LOST_ROUND,
+    ROUND,
+    A,
+    B,
+    C,
+    Log,
+    helper_log,
+    killed_log,
+    level,
+    requester_log,
+    swap,
+)
 from tests.support.tables import tables_of
 
 if TYPE_CHECKING:
@@ -36,136 +41,6 @@ if TYPE_CHECKING:
 
 pytest.importorskip("pyspark", reason="the extra `spark` is not installed")
 pytestmark = pytest.mark.spark
-
-A, B, C = ("a" * 32, "b" * 32, "c" * 32)
-ROUND, LOST_ROUND = ("1" * 32, "2" * 32)
-
-
-class Log:
-    """Numbers and stamps the events of one node, as `Node.emit` does."""
-
-    def __init__(self, node: str, boot: int = 1) -> None:
-        self.node = node
-        self.boot = boot
-        self.last_id = 0
-        self.records: list[dict[str, object]] = []
-
-    def add(self, mono_s: float, event: Event) -> None:
-        self.last_id += 1
-        self.records.append(self.stamp(mono_s, event, self.last_id))
-
-    def stamp(self, mono_s: float, event: Event, number: int) -> dict[str, object]:
-        return {
-            "schema_version": SCHEMA_VERSION,
-            "ts": 1000.0 + mono_s,
-            "mono_s": mono_s,
-            "node": self.node,
-            "boot": self.boot,
-            "id": number,
-            "cause": None,
-            "event": event.KIND,
-            **event.columns(),
-        }
-
-    def write(self, directory: Path) -> None:
-        files = EventFiles(directory, self.node, boot=self.boot)
-        for record in self.records:
-            files.write(record)
-        files.close()
-
-
-def swap(
-    peer: str,
-    level: int,
-    sent: int,
-    received: int,
-    *,
-    initiated: bool = True,
-    outcome: str = "done",
-    round_id: str = ROUND,
-) -> SwapFinished:
-    return SwapFinished(
-        tag=f"53{round_id}{level:02x}",
-        peer=peer,
-        plugin="aggregation",
-        outcome=outcome,
-        initiated=initiated,
-        sent_bytes=sent,
-        received_bytes=received,
-        duration_s=0.25,
-    )
-
-
-def level(number: int, outcome: str, peer: str | None, duration_s: float = 1.0, round_id: str = ROUND) -> LevelFinished:
-    return LevelFinished(
-        round=round_id,
-        level=number,
-        outcome=outcome,
-        peer=peer,
-        contributors=2,
-        value_bytes=50,
-        duration_s=duration_s,
-    )
-
-
-def traffic(message: str, sent: int, received: int) -> TrafficSnapshot:
-    return TrafficSnapshot(
-        message=message, sent=sent, received=received, sent_bytes=sent * 20, received_bytes=received * 20
-    )
-
-
-def requester_log() -> Log:
-    """Node a asks: swaps with b at level 1, then with c at level 0; has the answer after 2.5 s."""
-    log = Log(A)
-    log.add(0.0, NodeStarted(address="127.0.0.1:1", version="0", profile="local"))
-    log.add(1.0, RoundStarted(round=ROUND, requester=A, query="count(*)"))
-    log.add(1.5, swap(B, 1, 100, 110))
-    log.add(1.5, level(1, "swapped", B))
-    log.add(1.6, traffic("Invite", 1, 1))
-    log.add(2.0, swap(C, 0, 7, 0, outcome="stalled"))
-    log.add(3.0, swap(C, 0, 200, 90))
-    log.add(3.0, level(0, "swapped", C, duration_s=1.5))
-    finished = RoundFinished(
-        round=ROUND,
-        requester=A,
-        query="count(*)",
-        contributors=3,
-        expected=4.0,
-        missing=1,
-        completeness=0.75,
-        duration_s=2.5,
-        value_bytes=64,
-        outcome="partial",
-    )
-    log.add(3.5, finished)
-    log.add(4.0, traffic("Invite", 3, 2))
-    log.add(4.0, traffic("Query", 5, 0))
-    log.add(4.0, MetricSnapshot(metric="peerd_links", labels="", value=2.0))
-    log.add(4.0, MetricSnapshot(metric="peerd_dials_total", labels="outcome=connected", value=3.0))
-    return log
-
-
-def helper_log() -> Log:
-    """Node b swaps with a; a swap at a level that it had left belongs to none."""
-    log = Log(B)
-    log.add(11.0, RoundStarted(round=ROUND, requester=A, query="count(*)"))
-    log.add(11.5, swap(A, 1, 110, 100, initiated=False))
-    log.add(11.5, level(1, "swapped", A))
-    log.add(13.0, level(0, "timed_out", None))
-    log.add(99.0, swap(A, 0, 1000, 1000, initiated=False))
-    log.add(100.0, traffic("Invite", 1, 3))
-    return log
-
-
-def killed_log() -> Log:
-    """Node c swaps with a and learns of a round whose requester never says more; then it dies."""
-    log = Log(C, boot=7)
-    log.add(1.0, RoundStarted(round=ROUND, requester=A, query="count(*)"))
-    log.add(2.0, swap(A, 0, 90, 200, initiated=False))
-    log.add(2.0, level(0, "swapped", A))
-    log.add(3.0, RoundStarted(round=LOST_ROUND, requester=B, query="sum(x)"))
-    log.add(3.5, NodeReady(duration_s=1.0, ring_size=3.0))
-    return log
 
 
 def write_ring(directory: Path) -> int:
@@ -329,7 +204,7 @@ def test_gaps_are_lost_records(spark: SparkSession, tmp_path: Path) -> None:
         }
     ]
     assert (report.missing, report.told_dropped, report.protocols, report.corrupt) == (4, 3, {}, 0)
-    assert report.tables == ["events", "losses"], "nothing is said of what is not there"
+    assert report.tables == ["events", "losses", "nodes"], "nothing is said of what is not there"
 
 
 def test_bad_lines_duplicates_and_newer_events(spark: SparkSession, tmp_path: Path) -> None:
@@ -408,6 +283,29 @@ def test_which_files_are_read(spark: SparkSession, tmp_path: Path) -> None:
         found(tmp_path / "notes.json")
 
 
+def test_a_file_that_gets_its_name_while_it_is_read(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is read under the other one; daemons finish their files all at the same time, when an hour ends."""
+    from peerd.pipeline import source
+
+    log = killed_log()
+    part = tmp_path / "logs" / "events-cccccccc-7-1.ndjson.part"
+    part.parent.mkdir()
+    part.write_bytes(b"".join(encode_record(record) for record in log.records))
+    parse = source.parse
+
+    def finished_before(*arguments: Any) -> DataFrame:
+        parsed = parse(*arguments)
+        if part.exists():
+            part.rename(part.with_suffix(""))
+        return parsed
+
+    monkeypatch.setattr(source, "parse", finished_before)
+    report = analyse(spark, tmp_path / "logs", tmp_path / "out")
+    assert (report.events, report.part_files, report.missing) == (len(log.records), 0, 0)
+
+
 def test_a_copy_counts_once_and_nothing_else_is_lost(spark: SparkSession, tmp_path: Path) -> None:
     """Also where it is as a daemon had it open, and has it grown since."""
     log, other = Log(A), Log(B)
@@ -425,7 +323,7 @@ def test_a_copy_counts_once_and_nothing_else_is_lost(spark: SparkSession, tmp_pa
     table = read(spark, tmp_path / "out", "events")
     assert table.count() == 10
     assert sorted(entry["duration_s"] for entry in table.where(table.node == A).collect()) == [0.0, 1.0, 2.0, 3.0, 4.0]
-    assert {path.name for path in (tmp_path / "out").iterdir()} == {"events", "losses"}
+    assert {path.name for path in (tmp_path / "out").iterdir()} == {"events", "losses", "nodes"}
 
 
 def test_a_compressed_file_that_is_cut_off_is_named(spark: SparkSession, tmp_path: Path) -> None:

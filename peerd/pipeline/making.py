@@ -1,0 +1,166 @@
+"""The tables that are made of the table of events: the core's, and those of plugins."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+from typing import Any, Final
+
+from pyspark.sql import DataFrame, functions as F
+
+from peerd.front import SparkTable
+from peerd.pipeline import tables
+from peerd.pipeline.store import TableStore
+
+EVENTS: Final = "events"
+TABLES: Final = (EVENTS, "losses", "nodes", "messages", "metrics")
+"""The tables of the core. Plugins add their own (`peerd.front.Front.tables`)."""
+ROWS_MAX: Final = 10_000
+"""The report has at most so many rows of a table, the first ones. All are in the table."""
+
+Row = dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class TablesMade:
+    """What the tables say. Each list has rows of a table, `ROWS_MAX` at most, as dictionaries in a stable order."""
+
+    boots: int
+    """Incarnations of nodes that have recorded events."""
+    missing: int
+    """Events that were recorded and are in no file, as far as the numbers can tell."""
+    told_dropped: int
+    """Events that sinks said they had dropped."""
+    nodes: list[Row]
+    """The rows of `tables.nodes`, in the order in which they came."""
+    kinds: list[Row]
+    """Rows of (event, nodes, events): what is there."""
+    losses: list[Row]
+    """The rows of `tables.losses`, those with most missing events first."""
+    traffic: list[Row]
+    """The rows of `tables.traffic_by_kind`."""
+    messages: list[Row]
+    """Rows of (message, nodes, sent, received, sent_bytes, received_bytes, sent_per_node)."""
+    protocols: dict[str, list[Row]]
+    """The rows of plugins' tables that are shown, by the name of the table."""
+    tables: list[str]
+    """The tables that were written: those that there are events for."""
+
+
+@dataclass(frozen=True, slots=True)
+class TableMaker:
+    """Makes tables of events, which it is given with each event once. ``wanted``: no others are written."""
+
+    store: TableStore
+    plugin_tables: Sequence[Sequence[SparkTable]]
+    wanted: Collection[str] | None
+
+    def names(self) -> list[str]:
+        """Of all tables that there may be."""
+        return [*TABLES, *(each.name for ours in self.plugin_tables for each in ours)]
+
+    def is_wanted(self, name: str) -> bool:
+        """Whether a table is to be written."""
+        return self.wanted is None or name in self.wanted
+
+    def make(self, events: DataFrame, losses: DataFrame) -> TablesMade:
+        """Write the tables that these events have anything for, over those of an earlier run. ``losses``: of them."""
+        run = _Run(self, events, rows_of(tables.kinds(events)))
+        run.write("losses", losses.drop("duplicates"), ("*",))
+        nodes = run.write("nodes", tables.nodes(events), ("*",))
+        messages = run.write("messages", tables.messages(events), ("traffic.snapshot",))
+        run.write("metrics", tables.metrics(events), ("metric.snapshot",))
+        protocols: dict[str, list[Row]] = {}
+        for ours in self.plugin_tables:
+            protocols |= run.build(ours)
+        totals = losses.agg(F.count("*").alias("boots"), *(F.sum(name).alias(name) for name in ("missing", "told")))
+        total = rows_of(totals)[0]
+        return TablesMade(
+            boots=total["boots"],
+            missing=total["missing"] or 0,
+            told_dropped=total["told"] or 0,
+            nodes=[] if nodes is None else rows_of(nodes.orderBy("first_ts", "node", "boot")),
+            kinds=run.kinds,
+            losses=rows_of(losses.drop("duplicates").orderBy(F.desc("missing"), "node", "boot")),
+            traffic=rows_of(tables.traffic_by_kind(events, messages).orderBy("kind", "plugin", "outcome")),
+            messages=[] if messages is None else rows_of(_messages_a_node(messages)),
+            protocols=protocols,
+            tables=run.written,
+        )
+
+
+class _Run:
+    """The tables that are made at once of the same events."""
+
+    def __init__(self, maker: TableMaker, events: DataFrame, kinds: list[Row]) -> None:
+        self._maker, self._events, self.kinds = maker, events, kinds
+        self._there = [row["event"] for row in kinds]
+        self.written = [EVENTS] if maker.is_wanted(EVENTS) else []
+
+    def write(self, name: str, table: DataFrame, kinds: Sequence[str]) -> DataFrame | None:
+        """Write a table that is made of events of these kinds, if there are any and it is wanted; ``None``: there are
+        none."""
+        return self._put(name, table) if self._has(name, kinds) else None
+
+    def _put(self, name: str, table: DataFrame) -> DataFrame:
+        if not self._maker.is_wanted(name):
+            return table
+        self.written.append(name)
+        return self._maker.store.write(name, table)
+
+    def _has(self, name: str, kinds: Sequence[str]) -> bool:
+        """Whether there is anything for a table; where not, none of an earlier run says what is not there."""
+        is_there = any(fnmatchcase(kind, pattern) for kind in self._there for pattern in kinds)
+        if not is_there and self._maker.is_wanted(name):
+            self._maker.store.remove(name)
+        return is_there
+
+    def build(self, ours: Sequence[SparkTable]) -> dict[str, list[Row]]:
+        """Write the tables of one plugin; returns the rows of those that are shown."""
+        built = _Built(self._events, ours)
+        rows: dict[str, list[Row]] = {}
+        for each in ours:
+            if not self._has(each.name, each.kinds):
+                continue
+            table = built.made[each.name] = self._put(each.name, built[each.name])
+            if each.shown is not None and self._maker.is_wanted(each.name):
+                rows[each.name] = rows_of(table.orderBy(*(F.asc_nulls_last(name) for name in each.shown.order_by)))
+        return rows
+
+
+class _Built(Mapping[str, DataFrame]):
+    """The tables of one plugin, each made when it is first asked for: to plan a table takes Spark a while, even one
+    that is never computed."""
+
+    def __init__(self, events: DataFrame, ours: Sequence[SparkTable]) -> None:
+        self._events, self._ours = events, {each.name: each for each in ours}
+        self.made: dict[str, DataFrame] = {}
+
+    def __getitem__(self, name: str) -> DataFrame:
+        if name not in self.made:
+            self.made[name] = self._ours[name].build(self._events, self)
+        return self.made[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._ours)
+
+    def __len__(self) -> int:
+        return len(self._ours)
+
+
+def rows_of(table: DataFrame) -> list[Row]:
+    """The first `ROWS_MAX` rows."""
+    return [row.asDict() for row in table.limit(ROWS_MAX).collect()]
+
+
+def _messages_a_node(message_table: DataFrame) -> DataFrame:
+    return (
+        message_table.groupBy("message")
+        .agg(
+            F.countDistinct("node").alias("nodes"),
+            *(F.sum(name).alias(name) for name in ("sent", "received", "sent_bytes", "received_bytes")),
+        )
+        .withColumn("sent_per_node", F.col("sent") / F.col("nodes"))
+        .orderBy(F.col("sent").desc(), "message")
+    )
