@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 
     from peerd.client import Client
     from peerd.cluster.demo import DemoPart
+    from peerd.lab.charts import Chart
     from peerd.lab.experiment import Experiment
     from peerd.sim.checkers import Checker
     from peerd.sim.hostile.member import Behaviour
@@ -128,6 +129,8 @@ class SparkTable(Frozen):
     """How the table is printed; ``None``: it is only written, and not reported."""
     kinds: Sequence[str] = ("*",)
     """The kinds of events, or patterns of them, that it is made of. Where the log has none, it is not written."""
+    charts: Callable[[Sequence[Row], float], Sequence[Chart]] | None = None
+    """Makes pictures for the report of the table's rows, and of the time of the log's first event (``ts``)."""
 
 
 class Front:

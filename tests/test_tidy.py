@@ -62,6 +62,7 @@ LAYERS = {
     "peerd.daemon": "daemon",
     "peerd.sim": "sim",
     "peerd.pipeline": "pipeline",
+    "peerd.report": "report",
     "peerd.lab": "lab",
     "peerd.testing": "testing",
     "peerd.cli": "cli",
@@ -93,10 +94,11 @@ MAY_IMPORT: dict[str, set[str]] = {
     "daemon": _HOST | {"system", "identity", "daemon"},
     "sim": _HOST | {"sim"},
     "pipeline": {"pipeline"},  # and the modules below, nothing else of ours
+    "report": {"base", "front", "lab", "report"},
     "cluster": _HOST | {"client", "system", "identity", "daemon", "cluster"},
     "lab": _HOST | {"client", "system", "daemon", "sim", "pipeline", "lab"},
     "testing": _HOST | {"client", "identity", "daemon", "sim", "testing"},
-    "cli": _HOST | {"client", "cluster", "system", "identity", "daemon", "sim", "pipeline", "lab", "cli"},
+    "cli": _HOST | {"client", "cluster", "system", "identity", "daemon", "sim", "pipeline", "lab", "report", "cli"},
 }
 PIPELINE_MAY_IMPORT = ("peerd.telemetry.schema", "peerd.errors", "peerd.front")
 PLUGIN_MAY_IMPORT = (

@@ -27,8 +27,18 @@ class Stack:
 
 
 @dataclass(frozen=True, slots=True)
+class Span:
+    """A bar from ``begin`` to ``end`` in the row ``row``; those with one ``label`` have one colour."""
+
+    row: str
+    begin: float
+    end: float
+    label: str
+
+
+@dataclass(frozen=True, slots=True)
 class Chart:
-    """Lines over numbers, or stacked bars over ``categories``. ``name`` is the name of its file."""
+    """Lines over numbers, stacked bars over ``categories``, or spans in rows. ``name`` is the name of its file."""
 
     name: str
     title: str
@@ -41,11 +51,15 @@ class Chart:
     y_is_log: bool = False
     x_ticks: tuple[float, ...] = field(default=())
     """The marks of the axis; when empty, the drawing program chooses them."""
+    spans: tuple[Span, ...] = ()
+    """The rows are from the top down, in the order in which they are first named."""
+    lies_down: bool = False
+    """Bars lie, the first on top: there is more room for the names of ``categories``, whose axis is ``y`` then."""
 
     @property
     def is_empty(self) -> bool:
         """Whether there is nothing to draw."""
-        return not (any(line.points for line in self.lines) or self.stacks)
+        return not (any(line.points for line in self.lines) or self.stacks or self.spans)
 
 
 def lines(rows: Iterable[dict[str, Any]], x: str, y: str, *by: str, name: str = "") -> tuple[Line, ...]:

@@ -26,9 +26,14 @@ STYLE: Final = {
     "grid.color": "#DDDDDD",
     "font.family": "sans-serif",
     "legend.frameon": False,
+    "text.parse_math": False,  # what is between two dollars is as it is
 }
 NO_METADATA: Final = {"svg": {"Date": None, "Creator": None}, "png": {"Software": None}}
 PNG_DPI: Final = 150
+MARKED_MAX: Final = 100
+"""The points of a longer line are not marked."""
+ROWS_NAMED_MAX: Final = 24
+"""For more rows of spans there is no room to name each."""
 HEADROOM: Final = 1.08
 """An axis ends this much higher than the highest point."""
 
@@ -52,7 +57,9 @@ def draw(chart: Chart, kind: str = "svg") -> bytes:
     with matplotlib.rc_context({**matplotlib.rcParamsDefault, **STYLE}):
         figure = figures.Figure(layout="constrained")
         axes = figure.subplots()
-        if chart.stacks:
+        if chart.spans:
+            _draw_spans(axes, chart)
+        elif chart.stacks:
             _draw_bars(axes, chart)
         else:
             _draw_lines(axes, chart)
@@ -79,7 +86,7 @@ def _draw_lines(axes: Any, chart: Chart) -> None:
             continue
         colour, marker = COLOURS[measured % len(COLOURS)], MARKERS[measured % len(MARKERS)]
         measured += 1
-        axes.plot(x, y, color=colour, marker=marker, markersize=5, label=line.label)
+        axes.plot(x, y, color=colour, marker=marker if len(x) <= MARKED_MAX else "", markersize=5, label=line.label)
         if any(low != high for _, _, low, high in line.points):
             lowest, highest = [point[2] for point in line.points], [point[3] for point in line.points]
             axes.fill_between(x, lowest, highest, color=colour, alpha=0.2, linewidth=0)
@@ -99,15 +106,30 @@ def _draw_lines(axes: Any, chart: Chart) -> None:
 def _draw_bars(axes: Any, chart: Chart) -> None:
     bottoms = [0.0] * len(chart.categories)
     for number, stack in enumerate(chart.stacks):
-        axes.bar(
-            chart.categories,
-            stack.heights,
-            bottom=bottoms,
-            width=0.6,
-            label=stack.label,
-            color=COLOURS[number % len(COLOURS)],
-            edgecolor="white",
-            linewidth=0.5,
-        )
+        look = {"label": stack.label, "color": COLOURS[number % len(COLOURS)], "edgecolor": "white", "linewidth": 0.5}
+        if chart.lies_down:
+            axes.barh(chart.categories, stack.heights, left=bottoms, height=0.6, **look)
+        else:
+            axes.bar(chart.categories, stack.heights, bottom=bottoms, width=0.6, **look)
         bottoms = [bottom + height for bottom, height in zip(bottoms, stack.heights, strict=True)]
-    axes.grid(visible=False, axis="x")
+    if chart.lies_down:
+        axes.invert_yaxis()
+    axes.grid(visible=False, axis="y" if chart.lies_down else "x")
+
+
+def _draw_spans(axes: Any, chart: Chart) -> None:
+    rows = list(dict.fromkeys(span.row for span in chart.spans))
+    for number, label in enumerate(dict.fromkeys(span.label for span in chart.spans)):
+        spans = [span for span in chart.spans if span.label == label]
+        axes.barh(
+            [rows.index(span.row) for span in spans],
+            [span.end - span.begin for span in spans],
+            left=[span.begin for span in spans],
+            height=0.7,
+            label=label,
+            color=COLOURS[number % len(COLOURS)],
+        )
+    if len(rows) <= ROWS_NAMED_MAX:
+        axes.set_yticks(range(len(rows)), rows)
+    axes.invert_yaxis()
+    axes.grid(visible=False, axis="y")

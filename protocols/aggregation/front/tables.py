@@ -13,6 +13,7 @@ from pyspark.sql import DataFrame, functions as F
 
 from peerd.front import Row, Shown, SparkTable
 from peerd.pipeline.tables import DONE, alone, of_kind
+from protocols.aggregation.front import charts
 
 SWAPPED = "swapped"
 PLUGIN = "aggregation"
@@ -117,11 +118,12 @@ ROUND_COLUMNS: Final = {
     "query": "query",
 }
 TABLES: Final = (
-    SparkTable("levels", alone(levels), kinds=("aggregation.level_finished",)),
+    SparkTable("levels", alone(levels), kinds=("aggregation.level_finished",), charts=charts.levels),
     SparkTable(
         "rounds",
         _rounds,
         Shown("Rounds", ROUND_COLUMNS, ("started_ts", "round"), cells, wide=("query",)),
         ("aggregation.round_started", "aggregation.round_finished", "aggregation.level_finished"),
+        charts.rounds,
     ),
 )

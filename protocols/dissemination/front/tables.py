@@ -9,6 +9,7 @@ from pyspark.sql import Column, DataFrame, functions as F
 from peerd.front import Row, Shown, SparkTable
 from peerd.pipeline.tables import alone, of_kind
 from protocols.dissemination.documents.manifest import DOCUMENT_ID_BYTES
+from protocols.dissemination.front import charts
 
 MEASURED: Final = "dissemination.*_measured"
 """The kinds of events that policies write once they have measured what came of a change that they had predicted."""
@@ -202,7 +203,7 @@ TABLES: Final = (
         ),
         ("dissemination.load",),
     ),
-    SparkTable("stream_minutes", alone(minutes), kinds=("dissemination.load",)),
+    SparkTable("stream_minutes", alone(minutes), kinds=("dissemination.load",), charts=charts.minutes),
     SparkTable(
         "stream_moves",
         alone(moves),

@@ -8,6 +8,7 @@ from pyspark.sql import Column, DataFrame, functions as F
 
 from peerd.front import Row, Shown, SparkTable
 from peerd.pipeline.tables import alone, of_kind
+from protocols.measurement.front import charts
 
 SENT: Final = (
     *("asks", "updates_broken", "updates_time_out", "updates_gone", "owner_questions", "node_questions"),
@@ -47,7 +48,7 @@ def cells(row: Row) -> Row:
 
 _SHOWN: Final = ("node", "reads", "values", "hit_rate", "relative_width", "violated", *SENT, "held_values", "holders")
 TABLES: Final = (
-    SparkTable("measurement_minutes", alone(minutes), kinds=("measurement.traffic",)),
+    SparkTable("measurement_minutes", alone(minutes), kinds=("measurement.traffic",), charts=charts.minutes),
     SparkTable(
         "measurement_nodes",
         alone(nodes),

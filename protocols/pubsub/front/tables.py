@@ -8,6 +8,7 @@ from pyspark.sql import Column, DataFrame, functions as F
 
 from peerd.front import Shown, SparkTable
 from peerd.pipeline.tables import alone, of_kind
+from protocols.pubsub.front import charts
 
 PERCENTILES: Final = {"p50": 0.5, "p90": 0.9, "p99": 0.99}
 
@@ -74,7 +75,7 @@ TABLES: Final = (
         ),
         ("pubsub.subscription_installed",),
     ),
-    SparkTable("pubsub_deliveries", alone(deliveries), kinds=("pubsub.event_delivered",)),
+    SparkTable("pubsub_deliveries", alone(deliveries), kinds=("pubsub.event_delivered",), charts=charts.deliveries),
     SparkTable(
         "pubsub_load",
         alone(load),
@@ -84,6 +85,7 @@ TABLES: Final = (
             ("node",),
         ),
         ("pubsub.node_load",),
+        charts.load,
     ),
     SparkTable(
         "pubsub_ledger",
