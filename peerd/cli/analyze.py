@@ -5,23 +5,31 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 import typer
 
 from peerd.cli.main import INTERRUPTED, exit_code
 from peerd.cli.options import Output, OutputOption
-from peerd.cli.output import Terminal, print_data, print_table, printable, stderr, stdout
-from peerd.errors import PeerdError
+from peerd.cli.output import RowWriter, Terminal, print_data, print_table, printable, stderr, stdout
+from peerd.cli.story import print_story
+from peerd.errors import PeerdError, Unavailable
 from peerd.plugins import NAME, find_events, find_fronts, gather
 from peerd.quantities import parse_duration
+from peerd.report.cells import cell
+from peerd.report.lives import bar, ends_of, times_of
 from peerd.words import counted
 
 if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
     from peerd.front import Shown, SparkTable
+    from peerd.pipeline.follow import BatchDone, TablesRenewed
     from peerd.pipeline.job import Report
+    from peerd.pipeline.source import Sources
 
 TRAFFIC_COLUMNS = {
     "kind": "kind",
@@ -47,14 +55,17 @@ LOSS_COLUMNS = {
     "missing_before": "missing before",
     "told": "dropped by sink",
 }
+LIFE_COLUMNS = {"node": "node", "boot": "boot", "life": "from the first to its last event", "end": "end"}
+LIFE_WIDTH = 50
 UNKNOWN_COLUMNS = {"event": "event", "nodes": "nodes", "events": "events"}
 QUICK_BYTES_MAX = 64 * 1024 * 1024
 """For at most this much input Spark runs without its optimising compilers: they would take longer than they save."""
+FOLLOWED_COLUMNS = ("at", "batch", "events", "corrupt", "duplicates", "tables", "duration_s")
+INTERVAL_MIN_S = 1.0
+"""Spark needs about so long for a batch that has next to nothing."""
 TOP_MESSAGES = 10
 ROWS_MAX = 50
 """Rows of a printed table; the JSON and the Parquet files have all of them."""
-ID_COLUMNS = ("node",)
-ID_LENGTH = 8
 
 
 def time_of(text: str, now_s: float) -> float:
@@ -71,6 +82,17 @@ def time_of(text: str, now_s: float) -> float:
     return (when if when.tzinfo else when.replace(tzinfo=UTC)).timestamp()
 
 
+def interval_of(text: str) -> float:
+    """Read a duration of `INTERVAL_MIN_S` at least. Raises ``typer.BadParameter``."""
+    try:
+        interval_s = parse_duration(text)
+    except ValueError as error:
+        raise typer.BadParameter(f"{text}: {error}", param_hint="--every") from None
+    if interval_s < INTERVAL_MIN_S:
+        raise typer.BadParameter(f"{text}: at least {INTERVAL_MIN_S:g} s", param_hint="--every")
+    return interval_s
+
+
 def _setting(text: str) -> tuple[str, str]:
     key, equals, value = text.partition("=")
     if not equals or not key.startswith("spark."):
@@ -82,7 +104,7 @@ def _names(text: str) -> frozenset[str] | None:
     """The tables that are wanted; ``None``: all."""
     if not text:
         return None
-    from peerd.pipeline.job import TABLES
+    from peerd.pipeline.making import TABLES
 
     known = [*TABLES, *(table.name for ours in plugin_tables() for table in ours)]
     wanted = frozenset(name.strip() for name in text.split(","))
@@ -119,28 +141,81 @@ def analyze(
     parts: Annotated[
         bool, typer.Option("--parts/--no-parts", help="Also read *.ndjson.part: files still open, or of killed nodes.")
     ] = True,
+    is_followed: Annotated[
+        bool, typer.Option("--follow", help="Go on with what is written later, also after a restart.")
+    ] = False,
+    every: Annotated[str, typer.Option(metavar="DURATION", help="With --follow: how often to look for more.")] = "10s",
+    once: Annotated[
+        bool, typer.Option("--once", help="With --follow: end when all that is there has been read.")
+    ] = False,
+    page: Annotated[
+        bool,
+        typer.Option(
+            "--report/--no-report", help="Write a report with pictures into --out, if that is of this machine."
+        ),
+    ] = True,
+    explain: Annotated[
+        str, typer.Option(metavar="ID", help="Then print what became of this, as `peerd report --explain` does.")
+    ] = "",
 ) -> None:
-    """Turn event logs into Parquet tables (events, losses, messages, metrics, and those of each protocol), and report.
+    """Turn event logs into Parquet tables (events, losses, nodes, messages, metrics, and those of each protocol).
 
     Needs the extra `spark` and Java 17 or newer. Corrupt lines are counted and left out; they do not fail the run.
     """
-    errors = stderr()
     now_s, settings = time.time(), dict(map(_setting, conf or ()))
     since_s, until_s = (time_of(text, now_s) if text else None for text in (since, until))
+    options = _Options(master, driver_memory, settings, since_s, until_s, tables, parts)
+    if once and not is_followed:
+        raise typer.BadParameter("it needs --follow", param_hint="--once")
+    with _failures_told("it goes on from here with the same --out" if is_followed else "the tables are not complete"):
+        report = None
+        if is_followed:
+            follow_logs(sources, out, options, None if once else interval_of(every), output)
+        else:
+            report = _run(sources, out, options, stderr())
+        has_page = page and not tables and write_page(out)
+        if explain:
+            print_story(Path(out), explain, output)
+    if report is not None and not explain:
+        _print(report, output, out, has_begun_late=bool(since), has_page=has_page)
+
+
+@contextlib.contextmanager
+def _failures_told(left: str) -> Iterator[None]:
+    """Tell what goes wrong in one line, and end with its exit code. ``left``: what an interrupt leaves."""
+    errors = stderr()
     try:
-        options = _Options(master, driver_memory, settings, since_s, until_s, tables, parts)
-        report = _run(sources, out, options, errors)
+        yield
     except KeyboardInterrupt:
-        errors.print("peerd analyze: interrupted; Spark has ended, and the tables are not complete")
+        errors.print(f"peerd analyze: interrupted; Spark has ended, and {left}")
         raise typer.Exit(INTERRUPTED) from None
     except PeerdError as error:
         errors.print(f"peerd analyze: {error}")
         raise typer.Exit(exit_code(error)) from error
+
+
+def _print(report: Report, output: Output, out: str, *, has_begun_late: bool, has_page: bool) -> None:
     if not print_data(output, report_as_json(report)):
         shown = {table.name: table.shown for ours in plugin_tables() for table in ours if table.shown is not None}
-        print_report(report, shown, out, stdout(), has_begun_late=bool(since))
+        print_report(report, shown, out, stdout(), has_begun_late=has_begun_late)
+        if has_page:
+            stdout().print(f"to look at: {Path(out, 'report.html')}")
     for warning in warnings_of(report):
-        errors.print(f"warning: {warning}", "yellow")
+        stderr().print(f"warning: {warning}", "yellow")
+
+
+def write_page(out: str) -> bool:
+    """Write the report's pages beside the tables, if these are of this machine."""
+    if ":" in out:
+        return False
+    from peerd.report.making import write_report
+
+    try:
+        write_report(Path(out), plugin_tables())
+    except PeerdError as error:  # the tables are there
+        stderr().print(f"warning: there is no report: {error}", "yellow")
+        return False
+    return True
 
 
 class _Options(NamedTuple):
@@ -154,29 +229,111 @@ class _Options(NamedTuple):
     tables: str
     has_parts: bool
 
+    def sources(self, paths: Sequence[str]) -> Sources:
+        """What is read."""
+        from peerd.pipeline.source import Sources
+
+        return Sources(paths, self.has_parts, self.since_s, self.until_s)
+
 
 def _run(paths: Sequence[str], out: str, options: _Options, errors: Terminal) -> Report:
     from peerd.pipeline.requirements import check_requirements
 
     check_requirements()
     from peerd.pipeline.job import run_job
-    from peerd.pipeline.session import is_local, spark_session
-    from peerd.pipeline.source import Sources, check_here, is_small
+    from peerd.pipeline.session import is_local
+    from peerd.pipeline.source import check_here
 
     if is_local(options.master):
         check_here(paths)
-    wanted, is_quick = _names(options.tables), is_small(paths, QUICK_BYTES_MAX)
-    session = spark_session(options.master, options.driver_memory, is_quick=is_quick, settings=options.settings)
-    with errors.status("starting Spark") as status, session as spark:
+    wanted = _names(options.tables)
+    with errors.status("starting Spark") as status, _session(paths, options) as spark:
         return run_job(
             spark,
-            Sources(paths, options.has_parts, options.since_s, options.until_s),
+            options.sources(paths),
             out,
             events=find_events(),
             plugin_tables=plugin_tables(),
             wanted=wanted,
             progress=status.update,
         )
+
+
+def follow_logs(paths: Sequence[str], out: str, options: _Options, interval_s: float | None, output: Output) -> None:
+    """Bring the tables up to date, each interval, or once, and print a line each time."""
+    from peerd.pipeline.requirements import check_requirements
+
+    check_requirements()
+    from peerd.pipeline.follow import follow
+    from peerd.pipeline.session import is_local
+    from peerd.pipeline.tail import check_followable
+
+    check_followable(paths)
+    if not is_local(options.master):
+        raise Unavailable("--follow reads files of this machine: --master is local[THREADS]")
+    wanted, told = _names(options.tables), _Told(output)
+    with _session(paths, options, is_short=interval_s is None) as spark:
+        follow(
+            spark,
+            options.sources(paths),
+            out,
+            events=find_events(),
+            plugin_tables=plugin_tables(),
+            wanted=wanted,
+            interval_s=interval_s,
+            told=told,
+        )
+
+
+def _session(
+    paths: Sequence[str], options: _Options, *, is_short: bool = True
+) -> contextlib.AbstractContextManager[SparkSession]:
+    from peerd.pipeline.session import spark_session
+    from peerd.pipeline.source import is_small
+
+    is_quick = is_short and is_small(paths, QUICK_BYTES_MAX)
+    return spark_session(options.master, options.driver_memory, is_quick=is_quick, settings=options.settings)
+
+
+class _Told:
+    """Prints what has come: a line each, for people or as data."""
+
+    def __init__(self, output: Output) -> None:
+        self._rows = None if output is Output.TABLE else RowWriter(output, FOLLOWED_COLUMNS)
+        self._console, self._errors = stdout(), stderr()
+
+    def __call__(self, news: BatchDone | TablesRenewed) -> None:
+        row = followed_row(news)
+        if self._rows is not None:
+            self._rows.write({"at": time.time(), **row})
+            return
+        now = f"{datetime.now(UTC):%H:%M:%S}"
+        if row["batch"] is None:
+            self._console.print(f"{now} tables renewed in {news.duration_s:.1f} s: {', '.join(row['tables'])}")
+            return
+        self._console.print(f"{now} {counted(row['events'], 'new event')} in {news.duration_s:.1f} s")
+        for name, what in (("corrupt", ("corrupt line",)), ("duplicates", ("copy of an event", "copies of events"))):
+            if row[name]:
+                files = ", ".join(each["file"] for each in row["corrupt_files"][:3]) if name == "corrupt" else ""
+                self._errors.print(f"warning: left out {counted(row[name], *what)}{files and ': '}{files}", "yellow")
+
+
+def followed_row(news: BatchDone | TablesRenewed) -> dict[str, Any]:
+    """What `peerd.pipeline.follow.follow` tells, JSON-ready: ``batch`` is null where tables were made anew."""
+    from peerd.pipeline.follow import TablesRenewed
+
+    if isinstance(news, TablesRenewed):
+        nothing = dict.fromkeys(("batch", "events", "corrupt", "corrupt_files", "duplicates"))
+        return {**nothing, "tables": news.tables, "duration_s": news.duration_s}
+    return {
+        "batch": news.batch,
+        "events": news.events,
+        "corrupt": news.counts.corrupt,
+        "corrupt_files": news.counts.corrupt_files,
+        "duplicates": news.duplicates,
+        "tables": None,
+        "duration_s": news.duration_s,
+    }
 
 
 def plugin_tables() -> list[Sequence[SparkTable]]:
@@ -243,6 +400,7 @@ def print_report(
         how = shown[name]
         if rows:
             _print_table(console, how.title, how.columns, [how.cells(row) for row in rows], how.wide)
+    print_nodes(report.nodes, console)
     if report.traffic:
         _print_table(console, "Bytes by kind", TRAFFIC_COLUMNS, report.traffic)
     if report.messages:
@@ -257,6 +415,16 @@ def print_report(
     console.print(f"tables in {out}: {', '.join(report.tables)}")
 
 
+def print_nodes(nodes: Sequence[dict[str, Any]], console: Terminal) -> None:
+    """Print who was up when, as a picture."""
+    if not nodes:
+        return
+    begin, end = times_of(nodes)
+    lives = (bar(row, begin, end, LIFE_WIDTH) for row in nodes)
+    rows = [{**row, "life": life, "end": how} for row, life, how in zip(nodes, lives, ends_of(nodes), strict=True)]
+    _print_table(console, f"Who was up when, within {end - begin:,.1f} s", LIFE_COLUMNS, rows)
+
+
 def print_traffic(report: Mapping[str, Any], console: Terminal) -> None:
     """Print two tables of a report as JSON: bytes by kind, and the most frequent messages."""
     _print_table(console, "Bytes by kind", TRAFFIC_COLUMNS, report["traffic"])
@@ -267,21 +435,9 @@ def print_traffic(report: Mapping[str, Any], console: Terminal) -> None:
 def _print_table(
     console: Terminal, title: str, columns: Mapping[str, str], rows: Sequence[dict[str, Any]], wide: Sequence[str] = ()
 ) -> None:
-    cells = [[_cell(name, row[name]) for name in columns] for row in rows[:ROWS_MAX]]
+    cells = [[printable(cell(name, row[name])) for name in columns] for row in rows[:ROWS_MAX]]
     numbers = [heading for name, heading in columns.items() if not any(isinstance(row[name], str) for row in rows)]
     console.print()
     print_table(console, list(columns.values()), cells, title, numbers=numbers)
     if len(rows) > ROWS_MAX:
         console.print(f"{len(rows) - ROWS_MAX} more rows")
-
-
-def _cell(name: str, value: object) -> str:
-    if value is None:
-        return "-"
-    if name in ID_COLUMNS:
-        return str(value)[:ID_LENGTH]
-    if isinstance(value, float):
-        return f"{value:.3f} s" if name.endswith("_s") else f"{value:.1f}".removesuffix(".0")
-    if isinstance(value, int):
-        return f"{value:,}"
-    return printable(value)

@@ -38,6 +38,7 @@ COMMANDS: Final = {
     "reload": LazyCommand("Have the daemon read its configuration again.", "peerd.cli.reload:reload"),
     "demo": LazyCommand("Five daemons, one killed: try all of peerd, checked.", "peerd.cli.demo:demo"),
     "analyze": LazyCommand("Turn event logs into tables and a report (Spark).", "peerd.cli.analyze:analyze"),
+    "report": LazyCommand("Make a page with pictures of analyze's tables.", "peerd.cli.report:report"),
     "healthcheck": LazyCommand("Tell by the exit code whether the daemon serves.", "peerd.cli.healthcheck:healthcheck"),
     "version": LazyCommand("Print the version of this program and its plugins.", "peerd.cli.version:version"),
 }

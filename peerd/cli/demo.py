@@ -19,7 +19,7 @@ from typing import Annotated, Any, Final
 
 import typer
 
-from peerd.cli.analyze import print_traffic
+from peerd.cli.analyze import print_nodes, print_traffic
 from peerd.cli.cluster import interruptible
 from peerd.cli.output import Terminal, print_table, seconds, stdout
 from peerd.cluster.demo import DemoComparison, DemoPart, DemoStage
@@ -123,7 +123,7 @@ def _first_of(failed: ExceptionGroup[Exception]) -> Exception:
 
 def _analyze(console: Terminal, events: Path, tables: Path) -> None:
     """Show what the Spark job finds in the event logs just written; one line when it cannot run here."""
-    command = [sys.executable, "-m", "peerd", "analyze", str(events), "--out", str(tables), "-o", "json"]
+    command = [sys.executable, "-m", "peerd", "analyze", str(events), "--out", str(tables), "--no-report", "-o", "json"]
     with console.status("Spark reads the event logs"):
         done = subprocess.run(command, capture_output=True, text=True, check=False)
     if done.returncode == ExitCode.UNAVAILABLE:
@@ -133,8 +133,10 @@ def _analyze(console: Terminal, events: Path, tables: Path) -> None:
         console.print(done.stderr)
         raise typer.Exit(ExitCode.FAILURE)
     else:
-        console.print("what the daemons sent, by the Spark job over their event logs (peerd analyze):")
-        print_traffic(json.loads(done.stdout), console)
+        console.print("what the Spark job finds in the daemons' event logs (peerd analyze):")
+        report = json.loads(done.stdout)
+        print_nodes(report["nodes"], console)
+        print_traffic(report, console)
         console.print()
 
 

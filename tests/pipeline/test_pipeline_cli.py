@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import csv
 import json
 import os
+import re
 import stat
 import subprocess
 import sys
@@ -18,7 +20,7 @@ from peerd.cli.analyze import analyze, time_of
 from peerd.cli.output import Output
 from peerd.errors import ExitCode, Unavailable
 from peerd.pipeline.requirements import check_java, java_major
-from peerd.telemetry.schema import SCHEMA_VERSION, NodeReady
+from peerd.telemetry.schema import SCHEMA_VERSION, NodeReady, union
 from peerd.telemetry.sinks import encode_record
 
 
@@ -32,6 +34,7 @@ def write_log(directory: Path) -> None:
     event = NodeReady(duration_s=1.0, ring_size=3.0)
     stamps = {"schema_version": SCHEMA_VERSION, "ts": 1.0, "mono_s": 1.0, "node": "a" * 32, "boot": 1, "cause": None}
     record = encode_record({**stamps, "id": 1, "event": event.KIND, **event.columns()})
+    directory.mkdir(exist_ok=True)
     (directory / "events-aaaaaaaa-1-1.ndjson").write_bytes(record + record[:-9])
 
 
@@ -95,6 +98,9 @@ def test_wrong_options_are_usage_errors_before_spark_starts(tmp_path: Path, monk
         (["--until", "2026-13-01"], "how long ago"),
         (["--conf", "executor.memory=4g"], "spark.executor.memory=4g"),
         (["--tables", "events,holes"], "the tables are events,"),
+        (["--once"], "it needs --follow"),
+        (["--follow", "--every", "5"], "a duration with its unit"),
+        (["--follow", "--every", "10ms"], "at least 1 s"),
     ):
         result = run(str(tmp_path), "--out", str(tmp_path / "out"), *options)
         assert result.exit_code == ExitCode.USAGE, result.output
@@ -107,9 +113,16 @@ def test_a_source_that_is_not_there_is_told_before_spark_starts(
     pytest.importorskip("pyspark", reason="the extra `spark` is not installed")
     monkeypatch.setattr("peerd.pipeline.requirements.check_java", lambda: 17)
     monkeypatch.delattr("peerd.pipeline.session.launch_gateway")
-    result = run(str(tmp_path), str(tmp_path / "nowhere"), "--out", str(tmp_path / "out"))
-    assert result.exit_code == ExitCode.UNAVAILABLE
-    assert "nowhere: there is no such file or folder" in "".join(result.stderr.splitlines())
+    nowhere = str(tmp_path / "nowhere")
+    for options, told in (
+        ([nowhere], "nowhere: there is no such file or folder"),
+        ([nowhere, "--follow"], "nowhere: there is no such file or folder"),
+        (["hdfs://host/logs", "--follow"], "hdfs://host/logs: only files of this machine are followed"),
+        (["--master", "spark://host:7077", "--follow"], "--master is local[THREADS]"),
+    ):
+        result = run(str(tmp_path), *options, "--out", str(tmp_path / "out"))
+        assert result.exit_code == ExitCode.UNAVAILABLE
+        assert told.replace(" ", "") in "".join(result.stderr.split())
 
 
 @pytest.mark.parametrize(
@@ -152,13 +165,36 @@ class TestWithSpark:
         assert (report["events"], report["corrupt"], report["missing"]) == (1, 1, 0)
         assert [row["event"] for row in report["kinds"]] == ["node.ready"]
         assert "warning: left out because corrupt: 1 of 2 lines" in result.stderr
-        assert set(os.listdir(tmp_path / "out")) == set(report["tables"]) == {"events", "losses"}
+        assert set(report["tables"]) == {"events", "losses", "nodes"}
+        pages = {"report.html", "report.md", "report.json"}
+        assert set(os.listdir(tmp_path / "out")) == {"events", "losses", "nodes"} | pages
 
         result = run(str(tmp_path), "--out", str(tmp_path / "out"))
         assert result.exit_code == ExitCode.OK
         assert "1 event of 1 boot of nodes from 1 file" in result.stdout
-        assert f"tables in {tmp_path / 'out'}: events, losses" in "".join(result.stdout.splitlines())
+        assert f"tables in {tmp_path / 'out'}: events, losses, nodes" in "".join(result.stdout.splitlines())
         assert "Bytes by kind" not in result.stdout, "there are none"
+
+    def test_follow(self, spark: object, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        """What is there now; Spark's stream itself is in test_follow.py."""
+        from contextlib import nullcontext
+
+        monkeypatch.setattr("peerd.pipeline.session.spark_session", lambda *arguments, **options: nullcontext(spark))
+        monkeypatch.setattr("peerd.cli.analyze.find_events", lambda: union({}))
+        monkeypatch.setattr("peerd.cli.analyze.plugin_tables", list)  # each takes its time
+        write_log(tmp_path / "logs")
+        options = ("--out", str(tmp_path / "out"), "--follow", "--once")
+        result = run(str(tmp_path / "logs"), *options)
+        assert result.exit_code == ExitCode.OK, result.output
+        lines = result.stdout.splitlines()
+        assert re.fullmatch(r"\d\d:\d\d:\d\d 1 new event in \d+\.\d s", lines[0])
+        assert re.fullmatch(r"\d\d:\d\d:\d\d tables renewed in \d+\.\d s: events, losses, nodes", lines[1])
+        assert re.search(r"warning: left out 1 corrupt line: .*/logs/", result.stderr)
+        result = run(str(tmp_path / "logs"), *options, "-o", Output.CSV)
+        told = list(csv.DictReader(result.stdout.splitlines()))
+        assert [(row["batch"], json.loads(row["tables"])) for row in told] == [("", ["events", "losses", "nodes"])], (
+            "no more news"
+        )
 
 
 @pytest.mark.spark
