@@ -1,0 +1,65 @@
+"""``peerd analyze`` on a Spark cluster: a standalone master with a worker, as deploy/spark/ starts them."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from peerd.errors import Unavailable
+from peerd.pipeline.requirements import check_requirements
+from tests.support.event_logs import helper_log, requester_log
+
+SCRIPT = Path(__file__).parents[2] / "deploy" / "spark" / "standalone.sh"
+READY_WITHIN_S = 120.0
+
+
+def free_port() -> int:
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        port: int = listener.getsockname()[1]
+        return port
+
+
+def wait_for_worker(log: Path) -> None:
+    deadline = time.monotonic() + READY_WITHIN_S
+    while "Registering worker" not in log.read_text():
+        assert time.monotonic() < deadline, log.read_text()
+        time.sleep(0.2)
+
+
+@pytest.mark.long
+def test_a_job_on_a_standalone_cluster(tmp_path: Path) -> None:
+    try:
+        check_requirements()
+    except Unavailable as error:
+        pytest.skip(reason=str(error))
+    logs, out, log = tmp_path / "logs", tmp_path / "out", tmp_path / "spark.log"
+    for each in (requester_log(), helper_log()):
+        each.write(logs / each.node[:8])
+    port = free_port()
+    environment = {**os.environ, "PORT": str(port), "MEMORY": "1g", "PYTHON": sys.executable}
+    with (
+        log.open("w") as output,
+        subprocess.Popen([SCRIPT], env=environment, stdout=output, stderr=output, start_new_session=True) as spark,
+    ):
+        try:
+            wait_for_worker(log)
+            cluster = ["--master", f"spark://127.0.0.1:{port}", "--conf", "spark.executor.memory=512m"]
+            done = subprocess.run(
+                [sys.executable, "-m", "peerd", "analyze", str(logs), "--out", str(out), *cluster],
+                capture_output=True,
+                text=True,
+                check=False,
+            )
+        finally:
+            os.killpg(spark.pid, signal.SIGTERM)
+    assert done.returncode == 0, done.stderr
+    assert "19 events of 2 boots" in done.stdout
+    assert {path.name for path in out.iterdir() if path.is_dir()} >= {"events", "losses", "nodes", "rounds", "levels"}
