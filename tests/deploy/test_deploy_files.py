@@ -14,9 +14,11 @@ from pathlib import Path
 
 import pytest
 from pydantic import BaseModel
+from typer.testing import CliRunner
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 UNIT = ROOT / "deploy/systemd/peerd.service"
+COLLECTOR_UNIT = UNIT.with_name("peerd-sink.service")
 COMPOSE = ROOT / "deploy/compose/compose.yaml"
 DOCKERFILE = ROOT / "Dockerfile"
 CI = ROOT / ".ci/run"
@@ -133,11 +135,25 @@ def test_unit_does_not_retry_what_cannot_succeed() -> None:
     assert {int(code) for code in value_of("RestartPreventExitStatus").split()} == expected
 
 
-def test_unit_exposure_is_low() -> None:
+def test_the_collector_is_as_shut_in_as_the_daemon() -> None:
+    settings = settings_of(COLLECTOR_UNIT)
+    of_the_daemon = UNIT_DIRECTIVES[UNIT_DIRECTIVES.index("NoNewPrivileges=yes") :]
+    other = {"SystemCallFilter=setrlimit prlimit64 setpriority", "OOMPolicy=continue", "UMask=0077"}
+    assert not set(of_the_daemon) - other - set(settings)
+    (start,) = (line.partition("=")[2] for line in settings if line.startswith("ExecStart="))
+    words = start.split()
+    assert words[:3] == ["/usr/bin/peerd", "sink", "serve"]
+    help_text = CliRunner().invoke(importlib.import_module("peerd.cli.sink").app, ["serve", "--help"]).output
+    assert all(option in help_text for option in words if option.startswith("--"))
+    assert f"/var/lib/{dict(line.split('=', 1) for line in settings)['StateDirectory']}" in words
+
+
+@pytest.mark.parametrize("unit", [UNIT, COLLECTOR_UNIT], ids=lambda unit: unit.stem)
+def test_unit_exposure_is_low(unit: Path) -> None:
     tool = shutil.which("systemd-analyze")
     if tool is None:
         pytest.skip("no systemd-analyze: the directives were checked one by one, their total score was not")
-    command = [tool, "security", "--offline=true", f"--threshold={EXPOSURE_MAX}", "--no-pager", str(UNIT)]
+    command = [tool, "security", "--offline=true", f"--threshold={EXPOSURE_MAX}", "--no-pager", str(unit)]
     run = subprocess.run(command, capture_output=True, text=True, timeout=30, check=False)
     if "unrecognized option" in run.stderr:
         pytest.skip("systemd-analyze is older than 250 and has no --offline: the total score was not checked")
