@@ -124,7 +124,8 @@ class SparkTable(Frozen):
     name: str
     """The name of the Parquet folder, and of the rows in the report as JSON."""
     build: Callable[[DataFrame, Mapping[str, DataFrame]], DataFrame]
-    """Makes the table from all events, and from the tables (by name) that this front has listed before it."""
+    """Makes the table from all events, and from the tables (by name) that this front has listed before it. Where clocks
+    are off, ``clocks`` is there as well: node, and offset_s by which its clock is ahead."""
     shown: Shown | None = None
     """How the table is printed; ``None``: it is only written, and not reported."""
     kinds: Sequence[str] = ("*",)

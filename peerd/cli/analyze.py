@@ -375,6 +375,11 @@ def warnings_of(report: Report) -> list[str]:
         found.append(
             f"of a newer schema: {counted(report.newer_schema, 'event')}; fields unknown here are in the column raw"
         )
+    off = [row for row in report.clocks if row["is_off"]]
+    if off:
+        told = ", ".join(f"{row['node'][:8]} {row['offset_s']:+.2f} s (± {row['error_s']:.2f})" for row in off[:3])
+        more = f" and {len(off) - 3} more" if len(off) > 3 else ""
+        found.append(f"clocks that are off the others': {told}{more}")
     if report.unknown:
         kinds = ", ".join(row["event"] for row in report.unknown[:3])
         more = f" and {len(report.unknown) - 3} kinds more" if len(report.unknown) > 3 else ""

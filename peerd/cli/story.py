@@ -41,7 +41,7 @@ def print_story(tables: Path, name: str, output: Output) -> None:
     nodes = len({step.node for step in story.steps})
     console.print(
         f"{story.name}: {counted(len(story.steps), 'event')}{' or more' if story.is_cut else ''} of "
-        f"{counted(nodes, 'node')} within {story.duration_s:.3f} s (by each node's own clock)"
+        f"{counted(nodes, 'node')} within {story.duration_s:.3f} s (by the nodes' clocks)"
     )
     _print_table(console, "What happened", PART_COLUMNS, story.parts())
     _print_table(console, "What took longest", STEP_COLUMNS, map(_cells, story.longest()))

@@ -10,11 +10,12 @@ from typing import Any, Final
 from pyspark.sql import DataFrame, functions as F
 
 from peerd.front import SparkTable
-from peerd.pipeline import tables
+from peerd.pipeline import clocks, tables
 from peerd.pipeline.store import TableStore
 
 EVENTS: Final = "events"
-TABLES: Final = (EVENTS, "losses", "nodes", "messages", "metrics")
+CLOCKS: Final = "clocks"
+TABLES: Final = (EVENTS, "losses", "nodes", "messages", "metrics", CLOCKS)
 """The tables of the core. Plugins add their own (`peerd.front.Front.tables`)."""
 ROWS_MAX: Final = 10_000
 """The report has at most so many rows of a table, the first ones. All are in the table."""
@@ -42,6 +43,8 @@ class TablesMade:
     """The rows of `tables.traffic_by_kind`."""
     messages: list[Row]
     """Rows of (message, nodes, sent, received, sent_bytes, received_bytes, sent_per_node)."""
+    clocks: list[Row]
+    """The rows of the table ``clocks`` (`peerd.pipeline.clocks.offsets`)."""
     protocols: dict[str, list[Row]]
     """The rows of plugins' tables that are shown, by the name of the table."""
     tables: list[str]
@@ -71,6 +74,7 @@ class TableMaker:
         nodes = run.write("nodes", tables.nodes(events), ("*",))
         messages = run.write("messages", tables.messages(events), ("traffic.snapshot",))
         run.write("metrics", tables.metrics(events), ("metric.snapshot",))
+        found = run.write_clocks()
         protocols: dict[str, list[Row]] = {}
         for ours in self.plugin_tables:
             protocols |= run.build(ours)
@@ -85,6 +89,7 @@ class TableMaker:
             losses=rows_of(losses.drop("duplicates").orderBy(F.desc("missing"), "node", "boot")),
             traffic=rows_of(tables.traffic_by_kind(events, messages).orderBy("kind", "plugin", "outcome")),
             messages=[] if messages is None else rows_of(_messages_a_node(messages)),
+            clocks=found,
             protocols=protocols,
             tables=run.written,
         )
@@ -95,6 +100,8 @@ class _Run:
 
     def __init__(self, maker: TableMaker, events: DataFrame, kinds: list[Row]) -> None:
         self._maker, self._events, self.kinds = maker, events, kinds
+        self._off: DataFrame | None = None
+        """The clocks that are off: node, offset_s."""
         self._there = [row["event"] for row in kinds]
         self.written = [EVENTS] if maker.is_wanted(EVENTS) else []
 
@@ -116,9 +123,26 @@ class _Run:
             self._maker.store.remove(name)
         return is_there
 
+    def write_clocks(self) -> list[Row]:
+        """Write the table of clocks, if any two nodes have met; returns its rows. Plugins' tables may need them too."""
+        plugins = (each.name for ours in self._maker.plugin_tables for each in ours)
+        if not self._has(CLOCKS, clocks.KINDS) or not any(map(self._maker.is_wanted, (CLOCKS, *plugins))):
+            return []
+        found = clocks.offsets(row.asDict() for row in clocks.pairs(self._events).collect())
+        if not found:
+            if self._maker.is_wanted(CLOCKS):
+                self._maker.store.remove(CLOCKS)
+            return []
+        table = self._put(CLOCKS, self._maker.store.frame((tuple(row.values()) for row in found), clocks.COLUMNS))
+        if any(row["is_off"] for row in found):
+            self._off = table.where("is_off").select("node", "offset_s")
+        return found[:ROWS_MAX]
+
     def build(self, ours: Sequence[SparkTable]) -> dict[str, list[Row]]:
         """Write the tables of one plugin; returns the rows of those that are shown."""
         built = _Built(self._events, ours)
+        if self._off is not None:
+            built.made[CLOCKS] = self._off
         rows: dict[str, list[Row]] = {}
         for each in ours:
             if not self._has(each.name, each.kinds):

@@ -45,7 +45,7 @@ def make_page(folder: Path, plugin_tables: Iterable[Sequence[SparkTable]]) -> Pa
     if not nodes:
         raise Unavailable(f"{folder}: there is no table nodes, which peerd analyze writes")
     begin, end = times_of(nodes)
-    sections = [_nodes(nodes, begin, end), *_losses(folder), *_messages(folder)]
+    sections = [_nodes(nodes, begin, end), *_losses(folder), *_clocks(folder), *_messages(folder)]
     for ours in plugin_tables:
         for table in ours:
             sections += _of_plugin(folder, table, begin)
@@ -154,6 +154,19 @@ def _losses(folder: Path) -> Iterator[Section]:
     rows.sort(key=lambda row: (-row["missing"], row["node"], row["boot"]))
     text = "Numbers of events that are in no file; those before the first one that is there may have been removed."
     yield Section("losses", "Logs with gaps", text, columns, rows, rows)
+
+
+def _clocks(folder: Path) -> Iterator[Section]:
+    rows = sorted(read_rows(folder, "clocks"), key=lambda row: (-abs(row["offset_s"]), row["node"]))
+    if not rows:
+        return
+    columns = {"node": "node", "offset_s": "ahead by", "error_s": "give or take", "pairs": "by so many pairs of events"}
+    off = counted(sum(row["is_off"] for row in rows), "clock")
+    text = (
+        f"How far each node's clock is ahead of the others', by what two have told of the same moment: {off} off. "
+        "What became of one thing is told in corrected times."
+    )
+    yield Section("clocks", "Clocks", text, columns, rows, rows)
 
 
 def _messages(folder: Path) -> Iterator[Section]:

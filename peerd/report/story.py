@@ -1,7 +1,7 @@
 """What became of one thing: a round, a publication, a document, or whatever else has an id in events.
 
 The events that name it, on all nodes, with those that led to them and those to which they led (``cause``), in the order
-of the nodes' clocks.
+of the nodes' clocks, which are corrected where they are off.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from typing import Any, Final
 
 from peerd.errors import PeerdError, Unavailable
 from peerd.front import Row
+from peerd.report.making import read_rows
 
 PREFIX_MIN: Final = 4
 """So much of an id has to be given at least."""
@@ -117,7 +118,9 @@ def tell(folder: Path, name: str) -> Story:
             rows = events.naming(name, whole=True)
     if not rows:
         raise Unavailable(f"no event in {folder / 'events'} names {name}")
-    rows = sorted(events.with_causes(rows), key=lambda row: (row["ts"], row["node"], row["id"]))
+    off = {row["node"]: row["offset_s"] for row in read_rows(folder, "clocks") if row["is_off"]}
+    told = ({**row, "ts": row["ts"] - off.get(row["node"], 0.0)} for row in events.with_causes(rows))
+    rows = sorted(told, key=lambda row: (row["ts"], row["node"], row["id"]))
     begin = rows[0]["ts"]
     return Story(name, begin, [_step(row, begin) for row in rows[:STEPS_MAX]], len(rows) > STEPS_MAX)
 

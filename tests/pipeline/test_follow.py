@@ -27,7 +27,7 @@ pytestmark = pytest.mark.spark
 Rows = dict[str, list[str]]
 
 
-CORE = ("node.", "sink.", "swap.", "traffic.", "metric.")
+CORE = ("node.", "link.", "sink.", "swap.", "traffic.", "metric.")
 KNOWN = {kind: event for kind, event in find_events().items() if kind.startswith(CORE)}
 """Not all kinds, since Spark takes its time for each column; those of rounds are unknown then."""
 ONCE: dict[str, Any] = {"events": KNOWN, "plugin_tables": [], "interval_s": None}

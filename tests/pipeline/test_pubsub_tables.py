@@ -81,3 +81,18 @@ def test_the_tables_say_what_the_simulation_did(spark: SparkSession, tmp_path: P
     load = rows("pubsub_load")
     assert len(load) <= NODES and sum(row["published"] for row in load) == EVENTS
     assert sum(row["delivered"] for row in load) == ledger["delivered"]
+
+
+def test_latencies_are_corrected_where_a_clock_is_off(spark: SparkSession) -> None:
+    """Leaf b is 5 s ahead, and c, which publishes, 2 s behind; a is right. Each event took 0.5 s."""
+    from protocols.pubsub.front.tables import deliveries
+
+    a, b, c = ("a" * 32, "b" * 32, "c" * 32)
+    told = [(a, f"{a}-1", a, 0.5), (b, f"{a}-1", b, 5.5), (a, f"{c}-1", a, 2.5), (b, f"{c}-1", b, 7.5)]
+    rows = [("pubsub.event_delivered", *row) for row in told]
+    events = spark.createDataFrame(
+        rows, "event string, node string, publication string, subscriber string, latency_s double"
+    )
+    off = spark.createDataFrame([(b, 5.0), (c, -2.0)], "node string, offset_s double")
+    assert {row["max_s"] for row in deliveries(events, {"clocks": off}).collect()} == {0.5}
+    assert {row["max_s"] for row in deliveries(events, {}).collect()} == {0.5, 2.5, 5.5, 7.5}

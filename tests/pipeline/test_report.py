@@ -195,6 +195,17 @@ def test_each_protocol_has_pictures(name: str) -> None:
     assert any(table.charts for table in find_fronts()[name].tables())
 
 
+def test_clocks(folder: Path) -> None:
+    assert "clocks" not in [section.name for section in make_page(folder, []).sections]
+    rows = [
+        {"node": A, "offset_s": 0.01, "error_s": 0.02, "is_off": False, "pairs": 9},
+        {"node": B, "offset_s": -5.0, "error_s": 0.02, "is_off": True, "pairs": 3},
+    ]
+    write(folder, "clocks", rows)
+    [clocks] = [section for section in make_page(folder, []).sections if section.name == "clocks"]
+    assert [row["node"] for row in clocks.rows] == [B, A] and "1 clock off" in clocks.text
+
+
 def test_who_is_silent() -> None:
     """Who said nothing for two minutes, while others went on; in a ring that was stopped, who did not say so."""
     from peerd.report.lives import bar, ends_of

@@ -94,6 +94,15 @@ def test_it_is_bounded(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert len(told.steps) == 5 and told.is_cut
 
 
+def test_a_clock_that_is_off_is_corrected(folder: Path) -> None:
+    """Node b told all 10 s too late; what it did is in its place."""
+    (folder / "clocks").mkdir()
+    rows = [{"node": B, "offset_s": 10.0, "is_off": True}, {"node": C, "offset_s": 0.1, "is_off": False}]
+    parquet.write_table(pa.Table.from_pylist(rows), folder / "clocks" / "part-0.parquet")
+    after = {step.node: step.after_s for step in tell(folder, ROUND).steps if step.event.endswith("round_started")}
+    assert after == {A: 0.0, B: 0.0, C: 0.0}
+
+
 def test_details() -> None:
     assert details({"round": ROUND, "query": "x" * 40 + " y", "duration_s": 1.23456}) == (
         f"round 11111111.., query {'x' * 40} y, duration_s 1.23"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Final
 
 from pyspark.sql import Column, DataFrame, functions as F
@@ -28,13 +29,20 @@ def installations(events: DataFrame) -> DataFrame:
     )
 
 
-def deliveries(events: DataFrame) -> DataFrame:
+def deliveries(events: DataFrame, built: Mapping[str, DataFrame]) -> DataFrame:
     """One row a publisher and subscriber: events that the subscriber's node has taken, and how long that took.
 
-    A publication's name begins with its publisher's id.
+    A publication's name begins with its publisher's id. A time is that of the leaf, which tells of it, less that of the
+    publisher; where a clock of these is off, it is corrected.
     """
     publisher = F.substring_index("publication", "-", 1).alias("publisher")
-    delivered = of_kind(events, "pubsub.event_delivered").select(publisher, "subscriber", "latency_s")
+    delivered = of_kind(events, "pubsub.event_delivered").select("node", publisher, "subscriber", "latency_s")
+    off = built.get("clocks")
+    if off is not None:
+        for who, sign in (("node", -1), ("publisher", 1)):
+            ahead = F.broadcast(off.select(F.col("node").alias(who), F.col("offset_s").alias("_ahead_s")))
+            corrected = F.col("latency_s") + sign * F.coalesce("_ahead_s", F.lit(0.0))
+            delivered = delivered.join(ahead, who, "left").withColumn("latency_s", corrected).drop("_ahead_s")
     return delivered.groupBy("publisher", "subscriber").agg(F.count(F.lit(1)).alias("events"), *_latencies("latency_s"))
 
 
@@ -75,7 +83,7 @@ TABLES: Final = (
         ),
         ("pubsub.subscription_installed",),
     ),
-    SparkTable("pubsub_deliveries", alone(deliveries), kinds=("pubsub.event_delivered",), charts=charts.deliveries),
+    SparkTable("pubsub_deliveries", deliveries, kinds=("pubsub.event_delivered",), charts=charts.deliveries),
     SparkTable(
         "pubsub_load",
         alone(load),
