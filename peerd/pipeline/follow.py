@@ -8,6 +8,7 @@ late, and none that is let in twice.
 
 from __future__ import annotations
 
+import os
 import threading
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
@@ -77,7 +78,8 @@ def follow(
     The other arguments are those of `run_job`. Raises `Unavailable` as that does; without an interval also when there
     is no file.
     """
-    tail = EventFileTail(sources.paths, sources.has_parts, sources.hours)
+    paths = [os.path.abspath(path) for path in sources.paths]  # other processes read them, of Spark's
+    tail = EventFileTail(paths, sources.has_parts, sources.hours)
     maker = TableMaker(TableStore(spark, out), plugin_tables, wanted if wanted is None else {EVENTS, *wanted})
     files = list(tail.ends())
     if interval_s is None and not files:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
@@ -24,7 +25,7 @@ def stream_lines(spark: SparkSession, tail: EventFileTail) -> DataFrame:
     """A stream of the lines, in the columns of `SCHEMA`: ``file`` is a path without ``.part`` and ``.gz``."""
     spark.dataSource.register(EventFileSource)
     options = {
-        "paths": "\n".join(tail.paths),
+        "paths": json.dumps(list(tail.paths)),
         "parts": str(tail.has_parts),
         "since": str(tail.hours.since),
         "until": str(tail.hours.until),
@@ -48,7 +49,7 @@ class EventFileSource(DataSource):  # type: ignore[misc]  # mypy does not read p
         """Spark asks for one on its driver, and for one in each task."""
         hours = FolderHours(self.options["since"], self.options["until"])
         return EventFileReader(
-            EventFileTail(self.options["paths"].split("\n"), self.options["parts"] == "True", hours),
+            EventFileTail(json.loads(self.options["paths"]), self.options["parts"] == "True", hours),
         )
 
 
