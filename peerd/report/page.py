@@ -100,7 +100,8 @@ def _picture(chart: Chart) -> str:
 
 
 def _html_table(section: Section) -> Iterable[str]:
-    marks = {name: " class=n" if name in _numbers(section) else "" for name in section.columns}
+    numbers = _numbers(section)
+    marks = {name: " class=n" if name in numbers else "" for name in section.columns}
     yield "<div class=wide><table><tr>"
     yield from (f"<th{marks[name]}>{escape(heading)}</th>" for name, heading in section.columns.items())
     yield "</tr>"
@@ -113,8 +114,9 @@ def _html_table(section: Section) -> Iterable[str]:
 
 
 def _markdown_table(section: Section) -> Iterable[str]:
+    numbers = _numbers(section)
     yield f"| {' | '.join(map(_plain, section.columns.values()))} |"
-    yield f"|{'|'.join('---:' if name in _numbers(section) else '---' for name in section.columns)}|"
+    yield f"|{'|'.join('---:' if name in numbers else '---' for name in section.columns)}|"
     for row in section.cells[:ROWS_SHOWN_MAX]:
         yield f"| {' | '.join(_plain(cell(name, row.get(name))) for name in section.columns)} |"
 
