@@ -12,6 +12,7 @@ import struct
 from contextlib import suppress
 from dataclasses import replace
 from datetime import timedelta
+from typing import Any
 
 import pytest
 
@@ -228,6 +229,31 @@ async def test_silent_connections_of_one_host_give_way_to_newcomers() -> None:
                 await asyncio.wait_for(reader.read(), 5.0)  # the oldest ones were closed
         for _, writer in silent:
             writer.close()
+
+
+@pytest.mark.parametrize("tls", [False, True], ids=["plain", "tls"])
+@both_loops
+async def test_a_connection_of_the_last_moment_is_closed_too(tls: bool) -> None:
+    """Its handshake has not had its first step when the listener ends them all."""
+    async with Rig(tls=tls) as rig:
+        listener = rig.pair()[0].listener
+        accepted: list[socket.socket] = []  # or the garbage collector would close them
+        accept = listener._accept
+
+        def noted() -> tuple[socket.socket, Any]:
+            found = accept()
+            accepted.append(found[0])
+            return found
+
+        listener._accept = noted
+        with socket.create_connection(listener.address, timeout=10.0) as client:
+            listener._accept_waiting()
+            listener.close()
+            await listener.wait_closed()
+            assert len(accepted) == 1
+            with suppress(ConnectionResetError):
+                while await asyncio.to_thread(client.recv, 4096):
+                    pass  # it may have said HELLO
 
 
 @both_loops

@@ -97,6 +97,7 @@ class Listener:
 
     async def wait_closed(self) -> None:
         """End the handshakes under way."""
+        await asyncio.sleep(0)  # the first step of each must run, or nobody closes its socket
         await cancel_and_wait([*self._handshakes, *self._closing])
 
     def _accept_waiting(self) -> None:
