@@ -303,19 +303,23 @@ class _Told:
         self._console, self._errors = stdout(), stderr()
 
     def __call__(self, news: BatchDone | TablesRenewed) -> None:
+        from peerd.pipeline.follow import BatchDone
+
         row = followed_row(news)
         if self._rows is not None:
             self._rows.write({"at": time.time(), **row})
             return
-        now = f"{datetime.now(UTC):%H:%M:%S}"
-        if row["batch"] is None:
-            self._console.print(f"{now} tables renewed in {news.duration_s:.1f} s: {', '.join(row['tables'])}")
-            return
-        self._console.print(f"{now} {counted(row['events'], 'new event')} in {news.duration_s:.1f} s")
-        for name, what in (("corrupt", ("corrupt line",)), ("duplicates", ("copy of an event", "copies of events"))):
-            if row[name]:
-                files = ", ".join(each["file"] for each in row["corrupt_files"][:3]) if name == "corrupt" else ""
-                self._errors.print(f"warning: left out {counted(row[name], *what)}{files and ': '}{files}", "yellow")
+        what = f"{counted(news.events, 'new event')}" if isinstance(news, BatchDone) else "tables renewed"
+        made = "" if row["tables"] is None else f": {', '.join(row['tables'])}"
+        self._console.print(f"{datetime.now(UTC):%H:%M:%S} {what} in {news.duration_s:.1f} s{made}")
+        if row["corrupt"]:
+            files = ", ".join(each["file"] for each in row["corrupt_files"][:3])
+            self._warn(f"{counted(row['corrupt'], 'corrupt line')}: {files}")
+        if row["duplicates"]:
+            self._warn(counted(row["duplicates"], "copy of an event", "copies of events"))
+
+    def _warn(self, left_out: str) -> None:
+        self._errors.print(f"warning: left out {left_out}", "yellow")
 
 
 def followed_row(news: BatchDone | TablesRenewed) -> dict[str, Any]:

@@ -94,7 +94,7 @@ class EventBatches:
         if len(small) < MERGE_COUNT:
             return
         first, last = small[-1], small[0]
-        some = self._store.read_merged(EVENTS).where(F.col(BATCH).between(first, last)).drop(BATCH)
+        some = self._store.read_merged(map(self.folder, small))
         self._store.write(self._merged(first, last), some.coalesce(1))
         self._put_merged(first, last)
         self._look()

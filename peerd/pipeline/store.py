@@ -42,9 +42,9 @@ class TableStore:
         reader = self._spark.read if columns is None else self._spark.read.schema(columns)
         return reader.parquet(self.path(name))
 
-    def read_merged(self, name: str) -> DataFrame:
-        """A table with all columns that any of its files has."""
-        return self._spark.read.option("mergeSchema", "true").parquet(self.path(name))
+    def read_merged(self, names: Iterable[str]) -> DataFrame:
+        """Some tables as one, with all columns that any of their files has."""
+        return self._spark.read.option("mergeSchema", "true").parquet(*map(self.path, names))
 
     def frame(self, rows: Iterable[tuple[object, ...]], columns: str) -> DataFrame:
         """Some rows, which are in no table."""

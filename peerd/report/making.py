@@ -21,8 +21,6 @@ ROWS_MAX: Final = 20_000
 MESSAGES_MAX: Final = 15
 """Kinds of messages in the picture."""
 NODES_DRAWN_MAX: Final = 400
-SIMULATED_MAX_S: Final = 946_684_800.0
-"""2000-01-01: smaller times are those of a simulation, which begins at zero."""
 
 
 def write_report(folder: Path, plugin_tables: Iterable[Sequence[SparkTable]], out: Path | None = None) -> list[Path]:
@@ -91,8 +89,6 @@ def _facts(nodes: Sequence[Row], sections: Sequence[Section]) -> list[tuple[str,
 
 
 def _time(ts: float) -> str:
-    if ts < SIMULATED_MAX_S:
-        return f"{ts:,.1f} s of a simulation"
     return f"{datetime.fromtimestamp(ts, UTC):%Y-%m-%d %H:%M:%S} UTC"
 
 

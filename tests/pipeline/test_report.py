@@ -92,8 +92,8 @@ def folder(tmp_path: Path) -> Path:
 def test_what_it_says(folder: Path) -> None:
     page = make_page(folder, [])
     assert dict(page.facts) == {
-        "from": "1,000.0 s of a simulation",
-        "to": "1,600.0 s of a simulation (10.0 minutes)",
+        "from": "1970-01-01 00:16:40 UTC",
+        "to": "1970-01-01 00:26:40 UTC (10.0 minutes)",
         "nodes": "3 (4 boots)",
         "events": "40",
         "events that are missing": "3",
@@ -190,9 +190,50 @@ def test_the_command(folder: Path) -> None:
     assert result.exit_code == 69 and "there is no table nodes" in result.stderr
 
 
-@pytest.mark.parametrize("name", ["aggregation", "pubsub", "dissemination", "measurement"])
-def test_each_protocol_has_pictures(name: str) -> None:
-    assert any(table.charts for table in find_fronts()[name].tables())
+def drawn(name: str, table: str, rows: list[dict[str, Any]]) -> dict[str, dict[str, list[tuple[float, float]]]]:
+    """The points of each line of each picture of a protocol's table; the log begins at 60 s."""
+    [charts] = [each.charts for each in find_fronts()[name].tables() if each.name == table]
+    assert charts is not None
+    made = charts(rows, 60.0)
+    return {each.name: {line.label: [point[:2] for point in line.points] for line in each.lines} for each in made}
+
+
+def test_pictures_of_rounds() -> None:
+    rows = [{"level": at, "duration_s": 0.5 + at, "outcome": "swapped"} for at in (2, 1, 1)]
+    assert drawn("aggregation", "levels", rows) == {"levels": {"duration_s": [(1, 1.5), (2, 2.5)]}}
+    ended: dict[str, Any] = {"started_ts": 120.0, "duration_s": 2.0, "completeness": 0.5}
+    unfinished: dict[str, Any] = {"started_ts": None, "duration_s": None, "completeness": None}
+    assert drawn("aggregation", "rounds", [ended, unfinished]) == {
+        "rounds": {"rounds": [(1.0, 2.0)]},
+        "completeness": {"rounds": [(1.0, 0.5)]},
+    }
+
+
+def test_pictures_of_publish_subscribe() -> None:
+    rows: list[dict[str, Any]] = [{"p50_s": 0.2, "p99_s": 0.4}, {"p50_s": 0.1, "p99_s": 0.9}]
+    points = drawn("pubsub", "pubsub_deliveries", rows)["deliveries"]
+    assert points["half of a pair's events"] == [(0.1, 0.5), (0.2, 1.0)]
+    assert points["99 % of a pair's events"] == [(0.4, 0.5), (0.9, 1.0)]
+    rows = [{"pieces": 1, "matched": 0}, {"pieces": 3, "matched": 0}]
+    assert drawn("pubsub", "pubsub_load", rows)["load"] == {"pieces": [(1, 0.75), (2, 0.25)]}
+
+
+def test_pictures_of_streams() -> None:
+    """Of the eight streams with most items."""
+    rows = [
+        {"stream": f"s{at}", "minute_s": 120.0, "items_in": at, "spurious_share": at / 10, "mean_depth": 2.0}
+        for at in range(1, 10)
+    ]
+    points = drawn("dissemination", "stream_minutes", rows)
+    assert points["spurious"] == {f"s{at}": [(1.0, at / 10)] for at in range(2, 10)}
+    assert set(points["depth"]) == set(points["spurious"])
+
+
+def test_pictures_of_measurement_queries() -> None:
+    counts = {"tree_questions": 1, "owner_questions": 2, "updates_broken": 3, "updates_time_out": 4}
+    points = drawn("measurement", "measurement_minutes", [{"minute_s": 120.0, "hit_rate": 0.75, **counts}])
+    assert points["hits"] == {"all nodes": [(1.0, 0.75)]}
+    assert [line[0][1] for line in points["measurement-sent"].values()] == [1, 2, 3, 4]
 
 
 def test_clocks(folder: Path) -> None:
