@@ -14,7 +14,7 @@ imports hardly anything but types. `peerd.plugins` finds fronts, and refuses pie
 from __future__ import annotations
 
 import importlib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar, Final, Literal, TypeAlias
 
 from peerd.errors import Bug
@@ -134,6 +134,38 @@ class SparkTable(Frozen):
     """Makes pictures for the report of the table's rows, and of the time of the log's first event (``ts``)."""
 
 
+class RingFeed(Frozen):
+    """The address of a feed at one daemon, as `peerd.client.Client.follow` takes it."""
+
+    path: str
+    parameters: Mapping[str, Any] = {}
+
+
+class RingTable(Frozen):
+    """A table that Spark reads from a running ring: ``spark.read.format("peerd").load(name)``.
+
+    Either the whole ring answers one question (``rows``), or there is a ``feed``, of which ``read`` takes what is held,
+    and ``readStream`` what comes.
+    """
+
+    name: str
+    columns: Callable[[Client, Mapping[str, str]], Awaitable[str]]
+    """Asks a daemon what columns there are, and returns them as Spark writes them (``node string, cpu double``). The
+    options are those that the user has given; it raises ``ValueError`` for wrong ones."""
+    options: Sequence[str] = ()
+    """The names of the options that it knows."""
+    rows: Callable[[Client, Mapping[str, str]], Awaitable[Sequence[Row]]] | None = None
+    feed: Callable[[Client, Mapping[str, str]], Awaitable[RingFeed]] | None = None
+    row: Callable[[Any], Row] = dict
+    """Makes a row of the data of an item of the feed."""
+    is_each_daemons: bool = False
+    """Each daemon has a feed of its own; otherwise one daemon is asked."""
+    is_numbered: bool = False
+    """The rows say themselves where some are missing, so that it is no error."""
+    pushed: Mapping[str, str] = {}
+    """Columns of which a daemon looks for single values itself, each with the option that names them with commas."""
+
+
 class Front:
     """Base class of fronts. A front is made without arguments, once in a process, and keeps no state of a node."""
 
@@ -208,6 +240,10 @@ class Front:
 
     def tables(self) -> Sequence[SparkTable]:
         """Return tables of ``peerd analyze``, in the order in which they are built."""
+        return ()
+
+    def ring_tables(self) -> Sequence[RingTable]:
+        """Return what Spark can read from a running ring (`peerd.spark`)."""
         return ()
 
     def panels(self) -> Sequence[Mapping[str, Any]]:

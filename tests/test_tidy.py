@@ -63,6 +63,7 @@ LAYERS = {
     "peerd.sim": "sim",
     "peerd.pipeline": "pipeline",
     "peerd.report": "report",
+    "peerd.spark": "spark",
     "peerd.lab": "lab",
     "peerd.testing": "testing",
     "peerd.cli": "cli",
@@ -95,6 +96,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "sim": _HOST | {"sim"},
     "pipeline": {"pipeline"},  # and the modules below, nothing else of ours
     "report": {"base", "front", "lab", "report"},
+    "spark": _HOST | {"client", "cluster", "spark"},
     "cluster": _HOST | {"client", "system", "identity", "daemon", "cluster"},
     "lab": _HOST | {"client", "system", "daemon", "sim", "pipeline", "lab"},
     "testing": _HOST | {"client", "identity", "daemon", "sim", "testing"},

@@ -215,13 +215,20 @@ class RowView(MeasureModel):
     places: tuple[int, int] | None = None
 
 
-_PARTS: Final[Mapping[str, str]] = {"": "value", "_low": "low", "_high": "high", "_age_s": "age_s", "_stale": "stale"}
+_PARTS: Final[Mapping[str, str]] = {
+    "": "value",
+    "_low": "low",
+    "_high": "high",
+    "_age_s": "age_s",
+    "_stale": "stale",
+}
 """What comes behind the name of a column with numbers, for which field of `BoundedView`."""
 
 
 class QueryView(TableModel):
     """The answer to a statement. ``sure``, ``maybe``, ``ruled_out``: the sizes of T+, T? and T-. ``unmet``: which of
-    WITHIN, STALE, REQUIRE and BUDGET were not met, and why. ``explained``: the lines of EXPLAIN."""
+    WITHIN, STALE, REQUIRE and BUDGET were not met, and why. ``explained``: the lines of EXPLAIN. ``numeric``: the
+    columns that have numbers, also where no row has one now."""
 
     columns: list[str] = []
     rows: list[RowView] = []
@@ -235,6 +242,7 @@ class QueryView(TableModel):
     unmet: dict[str, str] = {}
     problems: list[str] = []
     explained: list[str] = []
+    numeric: list[str] = []
 
     @classmethod
     def of(cls, answer: QueryAnswer | None, problems: Sequence[str] = (), explained: Sequence[str] = ()) -> QueryView:
@@ -252,8 +260,9 @@ class QueryView(TableModel):
         found: list[tuple[str, list[Any]]] = []
         for at, name in enumerate(self.columns):
             cells = [row.values[at] for row in self.rows]
-            if any(isinstance(each, BoundedView) for each in cells):
-                found += [(f"{name}{end}", [getattr(each, of, None) for each in cells]) for end, of in _PARTS.items()]
+            if name in self.numeric or any(isinstance(each, BoundedView) for each in cells):
+                parts = _PARTS.items()
+                found += [(f"{name}{end}", [getattr(each, of, None) for each in cells]) for end, of in parts]
             else:
                 found.append((name, cells))
         found += [(name, [getattr(row, name) for row in self.rows]) for name in ("certainty", "confidence")]

@@ -83,4 +83,5 @@ def tree_answer(statement: Statement, plan: TreePlan, found: AggregateAnswer) ->
     counted = min(1.0, found.counted / plan.expected) if plan.expected else 1.0
     row = AnswerRow((value,), "yes")
     sizes = found.counted, 0, max(0, plan.known - plan.expected)
-    return QueryAnswer((selected.label,), (row,), *sizes, counted, (), 0, 0, unmet)
+    columns = (selected.label,)
+    return QueryAnswer(columns, (row,), *sizes, counted, (), 0, 0, unmet, columns)

@@ -51,3 +51,5 @@ class QueryAnswer(Frozen):
     messages: int
     rounds: int
     unmet: Mapping[str, str]
+    numeric: tuple[str, ...] = ()
+    """Which columns have numbers, also where no row says so."""

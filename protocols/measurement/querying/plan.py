@@ -100,6 +100,13 @@ class Knowledge:
             raise FilterError(f"* would be {len(names)} columns; at most {COLUMNS_MAX} can be shown, so name them")
         return tuple(Selected(name, NamedColumn(name, name)) for name in names)
 
+    def is_numeric(self, selected: Selected) -> bool:
+        """Whether the column has numbers: aggregates and what is measured, and no text."""
+        column = selected.column
+        if selected.function or column is None or column.peer is not None:
+            return True
+        return column.name in self._measured
+
     def measurement(self, column: NamedColumn, row: Row) -> Measurement | None:
         """What the column is of this row, if it is measured."""
         entry, name = row[column.side], column.name

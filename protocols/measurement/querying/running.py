@@ -244,8 +244,9 @@ class RunningQuery:
         if statement.budget is not None and self.messages > statement.budget:
             not_met["BUDGET"] = f"it cost {self.messages} messages: values came from farther than was reckoned"
         columns = tuple(each.label for each in self.known.shown)
+        numeric = tuple(each.label for each in self.known.shown if self.known.is_numeric(each))
         rows = tuple((group_rows if statement.is_grouped else plain_rows)(self.known, judged))
         ruled_out = len(self.known.nodes) ** len(self._sides) - sure - maybe
         missing = tuple(NoReading(each, why) for each, why in self.known.reasons.items())
         counts = (sure, maybe, ruled_out, goodness)
-        return QueryAnswer(columns, rows, *counts, missing, self.messages, self.rounds, not_met)
+        return QueryAnswer(columns, rows, *counts, missing, self.messages, self.rounds, not_met, numeric)

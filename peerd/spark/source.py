@@ -1,0 +1,197 @@
+"""The data source itself: Spark's questions, put to daemons, and their answers as batches of Arrow."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator, Iterable, Iterator, Sequence
+from typing import Any, Final, TypeVar
+
+import pyarrow as pa
+from pyspark.sql.datasource import (
+    DataSource,
+    DataSourceReader,
+    DataSourceStreamReader,
+    EqualTo,
+    Filter,
+    In,
+    InputPartition,
+)
+from pyspark.sql.pandas.types import to_arrow_schema
+from pyspark.sql.streaming.datasource import ReadLimit, SupportsTriggerAvailableNow
+from pyspark.sql.types import StructType
+
+from peerd.client import DaemonUnreachable
+from peerd.client.streams import on_standard_error
+from peerd.front import Row
+from peerd.spark.asking import RingQuestion, question_of
+
+PUSHED_MAX: Final = 16
+"""So many values of a column a daemon looks for itself."""
+_PATTERN: Final = frozenset("*?[,")
+"""Characters of a value that would be more than a text in a list of patterns."""
+
+T = TypeVar("T")
+Places = dict[str, str]
+"""The positions of a stream, by the addresses of daemons. "start": before all that is held."""
+
+
+class RingSource(DataSource):  # type: ignore[misc]  # mypy does not read pyspark
+    """See `peerd.spark.register`."""
+
+    @classmethod
+    def name(cls) -> str:
+        """The format's name for Spark."""
+        return "peerd"
+
+    def schema(self) -> str:
+        """The columns, where the user does not name them."""
+        return question_of(self.options).columns()
+
+    def reader(self, schema: StructType) -> RingReader:
+        """For ``spark.read``."""
+        return RingReader(question_of(self.options), schema)
+
+    def streamReader(self, schema: StructType) -> RingStreamReader:
+        """For ``spark.readStream``."""
+        return RingStreamReader(question_of(self.options), schema)
+
+
+class FeedPart(InputPartition):  # type: ignore[misc]  # mypy does not read pyspark
+    """A piece of a daemon's feed; without ``end`` all that is held."""
+
+    def __init__(self, address: str, start: str = "start", end: str | None = None) -> None:
+        super().__init__(None)
+        self.address, self.start, self.end = address, start, end
+
+
+class RingReader(DataSourceReader):  # type: ignore[misc]  # mypy does not read pyspark
+    """One answer of the ring, or what daemons hold."""
+
+    def __init__(self, question: RingQuestion, schema: StructType) -> None:
+        self._question, self._schema = question, schema
+
+    def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:
+        """Have daemons look for single values themselves. Spark looks again: a daemon may be of another version."""
+        for each in filters:
+            values = _values(each)
+            option = self._question.table.pushed.get(".".join(each.attribute)) if values else None
+            if option is not None and option not in self._question.options:
+                self._question = self._question.wanting(option, ",".join(values))
+        return filters
+
+    def partitions(self) -> Sequence[InputPartition]:
+        """One for each daemon that is asked."""
+        if self._question.table.feed is None:
+            return [InputPartition(None)]
+        if self._question.table.is_each_daemons:
+            return [FeedPart(address) for address in self._question.addresses]
+        return [FeedPart(self._question.newest_of_first()[0])]
+
+    def read(self, partition: InputPartition) -> Iterator[Any]:
+        """The rows of a task, as batches of Arrow."""
+        if isinstance(partition, FeedPart):
+            return _batches(self._question, partition, self._schema)
+        return iter([_batch(self._question.rows(), self._schema)])
+
+
+class RingStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  # type: ignore[misc]  # mypy does not read pyspark
+    """What daemons' feeds get. Spark keeps the positions, in its checkpoint."""
+
+    def __init__(self, question: RingQuestion, schema: StructType) -> None:
+        self._question, self._schema = question, schema
+        self._last: Places | None = None
+        self._silent: set[str] = set()
+        """Daemons that did not answer when they were asked last."""
+
+    def initialOffset(self) -> Places:
+        """Where a new stream begins."""
+        question = self._question
+        if question.table.is_each_daemons:
+            places = {address: question.newest(address) for address in question.addresses}
+        else:
+            places = dict([question.newest_of_first()])
+        return places if question.starts == "now" else dict.fromkeys(places, "start")
+
+    def prepareForTriggerAvailableNow(self) -> None:
+        """From now on only what is there now is read."""
+        self._last = {}
+
+    def latestOffset(self, start: Places, limit: ReadLimit) -> Places:
+        """How far the next batch reads. A daemon that does not answer stays where it was."""
+        is_asked_once = self._last is not None
+        if self._last:
+            return self._last
+        known = list(start)
+        if self._question.table.is_each_daemons:
+            known += [address for address in self._question.addresses if address not in start]
+        places = {address: self._newest(address, start.get(address, "start")) for address in known}
+        if is_asked_once:
+            self._last = places
+        return places
+
+    def _newest(self, address: str, before: str) -> str:
+        try:
+            place = self._question.newest(address)
+        except DaemonUnreachable as error:
+            if address not in self._silent:
+                self._silent.add(address)
+                on_standard_error(f"{address}: no answer, going on without it ({error})")
+            return before
+        self._silent.discard(address)
+        return place
+
+    def partitions(self, start: Places, end: Places) -> list[FeedPart]:
+        """One for each daemon that has something new."""
+        places = [(address, start.get(address, "start"), until) for address, until in end.items()]
+        return [FeedPart(address, since, until) for address, since, until in places if since != until]
+
+    def read(self, partition: InputPartition) -> Iterator[Any]:
+        """The rows of a task, as batches of Arrow."""
+        return _batches(self._question, partition, self._schema)
+
+
+def _values(condition: Filter) -> list[str]:
+    """The texts one of which the column has to be; none where the condition says something else."""
+    values = (condition.value,) if isinstance(condition, EqualTo) else getattr(condition, "value", ())
+    if not isinstance(condition, EqualTo | In) or not 0 < len(values) <= PUSHED_MAX:
+        return []
+    return list(values) if all(isinstance(each, str) and not _PATTERN & set(each) for each in values) else []
+
+
+def _batches(question: RingQuestion, part: FeedPart, schema: StructType) -> Iterator[Any]:
+    for rows in _in_this_thread(question.items(part.address, part.start, part.end)):
+        yield _batch(rows, schema)
+
+
+def _in_this_thread(found: AsyncGenerator[T, None]) -> Iterator[T]:
+    """What an asynchronous generator yields, for a caller that is none."""
+    with asyncio.Runner() as runner:
+        try:
+            while True:
+                try:
+                    yield runner.run(anext(found))
+                except StopAsyncIteration:
+                    return
+        finally:
+            runner.run(found.aclose())
+
+
+def _batch(rows: Sequence[Row], schema: StructType) -> Any:
+    """Rows with the columns of the schema. A value of another type than its column is null, as in event logs."""
+    shape = to_arrow_schema(schema)
+    columns = [_column([row.get(field.name) for row in rows], field.type) for field in shape]
+    return pa.RecordBatch.from_arrays(columns, schema=shape)
+
+
+def _column(values: list[Any], kind: Any) -> Any:
+    try:
+        return pa.array(values, kind)
+    except (pa.ArrowInvalid, pa.ArrowTypeError, OverflowError):
+        return pa.array([_fitting(value, kind) for value in values], kind)
+
+
+def _fitting(value: Any, kind: Any) -> Any:
+    try:
+        return pa.scalar(value, kind).as_py()
+    except (pa.ArrowInvalid, pa.ArrowTypeError, OverflowError):
+        return None

@@ -1,0 +1,50 @@
+"""Answers of aggregation rounds for Spark."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from contextlib import aclosing
+from typing import Any, Final
+
+from peerd.client import Client
+from peerd.client.streams import on_standard_error
+from peerd.errors import Unavailable
+from peerd.front import RingTable, Row
+from protocols.aggregation.answer import Answer
+from protocols.aggregation.front.client import AggregationClient
+from protocols.aggregation.functions import GroupedAnswer
+
+OPTIONS: Final = ("query", "files", "format", "pattern", "deadline")
+
+
+async def _columns(client: Client, options: Mapping[str, str]) -> str:
+    return "group string, value double, rest boolean, contributors bigint, expected bigint, round string"
+
+
+async def _rows(client: Client, options: Mapping[str, str]) -> Sequence[Row]:
+    if "query" not in options:
+        raise ValueError('aggregation needs the option query, such as "count by status"')
+    wanted: dict[str, Any] = dict(options)
+    async with aclosing(AggregationClient(client).aggregate(**wanted)) as lines:
+        async for line in lines:
+            if isinstance(line, Answer):
+                for warning in line.warnings:
+                    on_standard_error(warning)
+                return rows_of(line)
+    raise Unavailable("the round ended without an answer")
+
+
+def rows_of(answer: Answer) -> list[Row]:
+    """A row a group, and one of the ``rest`` where groups were folded away; one without a group for a single number."""
+    common = {"contributors": answer.contributors, "expected": answer.expected, "round": answer.round}
+    value = answer.value
+    if not isinstance(value, GroupedAnswer):
+        return [{"group": None, "value": value, "rest": False, **common}]
+    rows = [{"group": group, "value": number, "rest": False, **common} for group, number in value.groups.items()]
+    if value.remainder_groups_max:
+        rows.append({"group": None, "value": value.remainder, "rest": True, **common})
+    return rows
+
+
+AGGREGATION: Final = RingTable("aggregation", _columns, options=OPTIONS, rows=_rows)
+"""Options as of `protocols.aggregation.front.client.AggregationClient.aggregate`."""
