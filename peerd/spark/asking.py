@@ -13,7 +13,7 @@ from peerd.errors import Bug, ConfigError, Unavailable, nearest
 from peerd.front import RingFeed, RingTable, Row
 from peerd.plugins import find_fronts, gather
 from peerd.spark.events import EVENTS
-from peerd.spark.feeds import Lost, items_between, newest_position
+from peerd.spark.feeds import LostRows, items_between, newest_position
 
 OPTIONS: Final = ("path", "cluster", "token", "startingOffsets", "failOnDataLoss")
 """Of every table; Spark's own is ``path``, what is given to ``load``."""
@@ -88,7 +88,7 @@ class RingQuestion:
             rows: list[Row] = []
             row = self.table.row
             async for item in items_between(client, await self._feed(client), start, end):
-                if not isinstance(item, Lost):
+                if not isinstance(item, LostRows):
                     rows.append(row(item))
                 elif self.fails_on_loss:
                     raise Unavailable(f"{address}: {item}; with the option failOnDataLoss=false this is no error")

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from peerd.client import Client
-from peerd.client.streams import Backoff, End, Item
+from peerd.client.streams import Backoff, Dropped, End, Gap, Item
 from peerd.front import RingFeed
 from peerd.lib.feed import Position
 
@@ -17,7 +17,7 @@ GIVE_UP_S: Final = 30.0
 
 
 @dataclass(frozen=True, slots=True)
-class Lost:
+class LostRows:
     """Items that are not there any more. ``count``: how many; ``None`` where nobody knows."""
 
     count: int | None
@@ -39,8 +39,8 @@ async def newest_position(client: Client, feed: Awaitable[RingFeed]) -> str:
 
 
 async def items_between(client: Client, feed: RingFeed, start: str, end: str | None) -> AsyncGenerator[Any, None]:
-    """The data of the items after ``start`` (or from "start" on), up to and including ``end``, and what is `Lost` of
-    them; without ``end`` those that are held now.
+    """The data of the items after ``start`` (or from "start" on) up to and including ``end``, without it of those that
+    are held now, and `LostRows` where some are missing.
 
     A feed that began anew since ``end`` was its newest item has none of them.
     """
@@ -50,7 +50,7 @@ async def items_between(client: Client, feed: RingFeed, start: str, end: str | N
         async for entry in entries:
             here = Position.parse(entry.id)
             if last is not None and here.epoch != last.epoch:
-                yield Lost(None, "the daemon was restarted meanwhile")
+                yield LostRows(None, "the daemon was restarted meanwhile")
                 return
             is_later = last is not None and here.number > last.number
             if isinstance(entry, End):
@@ -59,14 +59,18 @@ async def items_between(client: Client, feed: RingFeed, start: str, end: str | N
                 if is_later:
                     return
                 yield entry.data
-            else:  # where it goes beyond `end`, the next batch finds the rest of it
-                count = entry.count
-                if count is not None and entry.last is not None and last is not None:
-                    count = min(count, last.number - (entry.last - count))
-                if count != 0:
-                    yield Lost(count, entry.reason)
+            elif (lost := _lost(entry, last)) is not None:
+                yield lost
             if is_later or (last is not None and here.number == last.number):
                 return
+
+
+def _lost(mark: Gap | Dropped, last: Position | None) -> LostRows | None:
+    """What of the missing items is up to ``last``; the next batch finds the rest of them."""
+    if last is None or mark.count is None or mark.first is None or mark.last is None or mark.last <= last.number:
+        return LostRows(mark.count, mark.reason)
+    count = min(mark.count, last.number - mark.first + 1)
+    return LostRows(count, mark.reason) if count > 0 else None
 
 
 def _patience() -> Backoff:

@@ -20,8 +20,8 @@ from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.streaming.datasource import ReadLimit, SupportsTriggerAvailableNow
 from pyspark.sql.types import StructType
 
-from peerd.client import DaemonUnreachable
 from peerd.client.streams import on_standard_error
+from peerd.errors import Unavailable
 from peerd.front import Row
 from peerd.spark.asking import RingQuestion, question_of
 
@@ -132,7 +132,7 @@ class RingStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  # 
     def _newest(self, address: str, before: str) -> str:
         try:
             place = self._question.newest(address)
-        except DaemonUnreachable as error:
+        except Unavailable as error:
             if address not in self._silent:
                 self._silent.add(address)
                 on_standard_error(f"{address}: no answer, going on without it ({error})")
