@@ -20,6 +20,7 @@ from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.streaming.datasource import ReadLimit, SupportsTriggerAvailableNow
 from pyspark.sql.types import StructType
 
+from peerd.client import DaemonUnreachable
 from peerd.client.streams import on_standard_error
 from peerd.errors import Unavailable
 from peerd.front import Row
@@ -159,8 +160,14 @@ def _values(condition: Filter) -> list[str]:
 
 
 def _batches(question: RingQuestion, part: FeedPart, schema: StructType) -> Iterator[Any]:
-    for rows in _in_this_thread(question.items(part.address, part.start, part.end)):
-        yield _batch(rows, schema)
+    try:
+        for rows in _in_this_thread(question.items(part.address, part.start, part.end)):
+            yield _batch(rows, schema)
+    except DaemonUnreachable as error:
+        # It answered when the batch was planned. As an error, a machine that is gone would end the stream for ever.
+        if part.end is None or question.fails_on_loss:
+            raise
+        on_standard_error(f"{part.address}: no answer, its rows up to {part.end} are left out ({error})")
 
 
 def _in_this_thread(found: AsyncGenerator[T, None]) -> Iterator[T]:

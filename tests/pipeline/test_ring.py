@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from peerd.client import run_sync
+from peerd.client import DaemonUnreachable, run_sync
 from peerd.cluster.layout import socket_file
 from peerd.cluster.local import LocalCluster
 from peerd.spark import register
@@ -93,14 +93,21 @@ def test_single_values_of_a_column_are_asked_of_the_daemon() -> None:
 
 def test_a_stream_goes_on_without_a_daemon_that_is_away(capsys: pytest.CaptureFixture[str]) -> None:
     pytest.importorskip("pyspark.sql.datasource")
-    from peerd.spark.asking import question_of
-    from peerd.spark.source import RingStreamReader
+    from pyspark.sql.types import StructType
 
-    reader = RingStreamReader(question_of({"path": "events", "cluster": "/none.sock"}), None)
+    from peerd.spark.asking import question_of
+    from peerd.spark.source import FeedPart, RingStreamReader
+
+    reader = RingStreamReader(question_of({"path": "events", "cluster": "/none.sock"}), StructType())
     places = {"/none.sock": "e-1"}
     assert reader.latestOffset(places, None) == places == reader.latestOffset(places, None)
     assert reader.partitions(places, places) == []
     assert capsys.readouterr().err.count("/none.sock: no answer, going on without it") == 1
+    planned = FeedPart("/none.sock", "e-1", "e-3")  # it answered then
+    assert list(reader.read(planned)) == [] and "its rows up to e-3 are left out" in capsys.readouterr().err
+    given = {"path": "events", "cluster": "/none.sock", "failOnDataLoss": "true"}
+    with pytest.raises(DaemonUnreachable):
+        list(RingStreamReader(question_of(given), StructType()).read(planned))
 
 
 def test_queries_and_rounds_are_answered_with_typed_columns(spark: SparkSession, sockets: list[str]) -> None:
