@@ -134,6 +134,16 @@ class SparkTable(Frozen):
     """Makes pictures for the report of the table's rows, and of the time of the log's first event (``ts``)."""
 
 
+class LedgerLines(Frozen):
+    """A protocol's lines of the table ``ledger``: what became of all that it sent."""
+
+    build: Callable[[DataFrame], DataFrame]
+    """Makes them from all events: ``unit`` (what is counted), ``part`` (one of `peerd.pipeline.ledger.PARTS`),
+    ``reason`` (of what was dropped; else null) and ``count``. A unit may have many lines, which are added up."""
+    kinds: Sequence[str]
+    """The kinds of events that they are made of."""
+
+
 class RingFeed(Frozen):
     """The address of a feed at one daemon, as `peerd.client.Client.follow` takes it."""
 
@@ -241,6 +251,10 @@ class Front:
     def tables(self) -> Sequence[SparkTable]:
         """Return tables of ``peerd analyze``, in the order in which they are built."""
         return ()
+
+    def ledger(self) -> LedgerLines | None:
+        """Return what became of all that the protocol sent."""
+        return None
 
     def ring_tables(self) -> Sequence[RingTable]:
         """Return what Spark can read from a running ring (`peerd.spark`)."""

@@ -341,12 +341,15 @@ def followed_row(news: BatchDone | TablesRenewed) -> dict[str, Any]:
 
 
 def plugin_tables() -> list[Sequence[SparkTable]]:
-    """Return the tables of each plugin. Raises `ConfigError` when two tables have one name."""
+    """Return the tables of each plugin, and that of what they have sent. Raises `ConfigError` when two tables have one
+    name."""
     from peerd.pipeline.job import RESERVED
+    from peerd.pipeline.ledger import LEDGER, ledger_table
 
-    fronts = find_fronts()
-    gather(fronts, "table", lambda front: ((table.name, table) for table in front.tables()), RESERVED, _bad_name)
-    return [front.tables() for front in fronts.values()]
+    fronts, taken = find_fronts(), {*RESERVED, LEDGER}
+    gather(fronts, "table", lambda front: ((table.name, table) for table in front.tables()), taken, _bad_name)
+    ledgers = gather(fronts, "ledger", lambda front: [(front.name, lines)] if (lines := front.ledger()) else [])
+    return [*(front.tables() for front in fronts.values()), [ledger_table(ledgers)]]
 
 
 def _bad_name(plugin: str, name: str) -> str | None:

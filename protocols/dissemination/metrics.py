@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from typing import Final
 
@@ -67,6 +67,7 @@ class StreamLedger:
                 self._count(node, counts.minus(before))
                 self._taken[node] = counts.copy()
         for gone in [node for node in self._taken if node not in nodes]:
+            self._report(gone)
             del self._taken[gone]
             self._reported.pop(gone, None)
         self.uplink_bytes_per_s = sum(node.meter.rates["bytes_out"] for node in nodes)
@@ -77,8 +78,12 @@ class StreamLedger:
         self._show("peerd_dissemination_queued_bytes", sum(node.queued_bytes() for node in nodes))
         if self._host.now() >= self._report_at:
             self._report_at = self._host.now() + REPORT_S
-            for node in nodes:
-                self._report(node)
+            self.report(nodes)
+
+    def report(self, nodes: Iterable[StreamNode]) -> None:
+        """Tell the event log what has happened since the last time."""
+        for node in nodes:
+            self._report(node)
 
     def _show(self, gauge: str, value: float) -> None:
         """Set a gauge, unless it has this value already, as it mostly has."""

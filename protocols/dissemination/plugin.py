@@ -150,6 +150,7 @@ class Dissemination(Plugin):
 
     def stop(self) -> None:
         self.subscribing.stop()
+        self.nodes.ledger.report(self.nodes)
         for node in self.nodes:
             node.leave()
 

@@ -98,7 +98,8 @@ class LeafShared(Event):
 
 
 class NodeLoad(Event):
-    """Every minute, where anything happened: leaves and pieces now, and what happened meanwhile."""
+    """Every minute, where anything happened: leaves and pieces now, and what happened meanwhile. ``kept``: on disk for
+    a node that is away; what comes from there is matched once more."""
 
     KIND = "pubsub.node_load"
     leaves: int
@@ -107,6 +108,7 @@ class NodeLoad(Event):
     matched: int
     delivered: int
     pending: int
+    kept: int = 0
 
 
 EVENTS: Final[tuple[type[Event], ...]] = (

@@ -149,6 +149,7 @@ class PubSub(Plugin):
 
     def stop(self) -> None:
         self.publishing.end("this daemon stops")
+        self.delivering.ledger.report()
 
     def inherit(self, failed: PubSub) -> None:
         failed.publishing.end("publish/subscribe was restarted in this daemon")

@@ -71,16 +71,15 @@ def test_the_tables_say_what_the_simulation_did(spark: SparkSession, tmp_path: P
     installed = rows("pubsub_installations")
     assert sum(row["pieces"] for row in installed) >= SUBSCRIPTIONS
     assert all(0 <= row["p50_s"] <= row["p90_s"] <= row["max_s"] for row in installed)
-    ledger = {row["what"]: row["events"] for row in rows("pubsub_ledger")}
-    assert sum(count for what, count in ledger.items() if what.startswith("published: ")) == EVENTS
-    assert "published: unknown" not in ledger
+    ledger = {row["unit"]: row for row in rows("ledger")}
+    assert ledger["publications"]["sent"] == EVENTS and {row["unknown"] for row in ledger.values()} == {0}
     delivered = rows("pubsub_deliveries")
     pairs = {(event, watched.place.id) for watched in judge.watched for event in watched.seen}
-    assert pairs and len(pairs) <= ledger["delivered"] == sum(row["events"] for row in delivered)
+    assert pairs and len(pairs) <= ledger["matches"]["delivered"] == sum(row["events"] for row in delivered)
     assert {row["publisher"] for row in delivered} == {str(event).split("-")[0] for event, _ in pairs}
     load = rows("pubsub_load")
     assert len(load) <= NODES and sum(row["published"] for row in load) == EVENTS
-    assert sum(row["delivered"] for row in load) == ledger["delivered"]
+    assert sum(row["delivered"] for row in load) == ledger["matches"]["delivered"]
 
 
 def test_latencies_are_corrected_where_a_clock_is_off(spark: SparkSession) -> None:

@@ -146,6 +146,11 @@ def test_the_tables_say_what_the_simulation_did(spark: SparkSession, tmp_path: P
     assert total["items_in"] == total["items_out"] == edges
     assert total["spurious_share"] == pytest.approx(1 - ITEMS / NODES * (NODES - 1) / edges)
     assert 0 < total["mean_late_s"] < 5
+    [ledger] = rows("ledger")
+    assert (
+        ledger["sent"] == edges + values["items_out"] and ledger["unknown"] == values["items_out"] - values["items_in"]
+    )
+    assert ledger["filtered"] == pytest.approx(total["spurious_share"] * edges)
     minutes = rows("stream_minutes")
     [minute] = [row for row in minutes if row["stream"] == "prices"]
     assert (minute["minute_s"], minute["fidelity"]) == (600, pytest.approx(0.98))

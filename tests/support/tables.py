@@ -9,9 +9,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from peerd.front import SparkTable
+from peerd.pipeline.ledger import ledger_table
 from peerd.plugins import find_fronts
 
 
 def tables_of(plugin: str) -> list[Sequence[SparkTable]]:
     """Return them as `run_job` takes them."""
-    return [find_fronts()[plugin].tables()]
+    front = find_fronts()[plugin]
+    lines = front.ledger()
+    return [front.tables(), [] if lines is None else [ledger_table({plugin: lines})]]

@@ -271,7 +271,7 @@ def test_every_minute_the_sums_are_told() -> None:
     told = [each.columns() for each in rig.host.events]
     assert told == [
         {"reason": "slow_reader", "dropped": 1},
-        {"leaves": 2, "pieces": 30, "published": 0, "matched": 2, "delivered": 0, "pending": 2},
+        {"leaves": 2, "pieces": 30, "published": 0, "matched": 2, "delivered": 0, "pending": 2, "kept": 0},
     ]
     rig.host.fire("pubsub_report")
     assert rig.host.timers["pubsub_report", None] == rig.host.time_s + REPORT_S

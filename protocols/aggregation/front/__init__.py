@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from peerd.front import Command, Front, LazyCommand, NodeOption, RingTable, ScenarioAction, SparkTable
+from peerd.front import Command, Front, LazyCommand, LedgerLines, NodeOption, RingTable, ScenarioAction, SparkTable
 
 if TYPE_CHECKING:
     from fastapi import APIRouter
@@ -75,6 +75,11 @@ class AggregationFront(Front):
         from protocols.aggregation.front.panels import PANELS
 
         return PANELS
+
+    def ledger(self) -> LedgerLines:
+        from protocols.aggregation.front.tables import LEDGER
+
+        return LEDGER
 
     def ring_tables(self) -> Sequence[RingTable]:
         from protocols.aggregation.front.ring_table import AGGREGATION

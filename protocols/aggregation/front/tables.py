@@ -11,7 +11,8 @@ from typing import Final
 
 from pyspark.sql import DataFrame, functions as F
 
-from peerd.front import Row, Shown, SparkTable
+from peerd.front import LedgerLines, Row, Shown, SparkTable
+from peerd.pipeline.ledger import lines_of
 from peerd.pipeline.tables import DONE, alone, of_kind
 from protocols.aggregation.front import charts
 
@@ -117,6 +118,14 @@ ROUND_COLUMNS: Final = {
     "swap_bytes": "swap bytes",
     "query": "query",
 }
+
+
+def ledger(events: DataFrame) -> DataFrame:
+    """What became of the data of the nodes that were expected in each round, by what its requester knows."""
+    counts = {"sent": F.round("expected"), "delivered": F.col("contributors"), "dropped": F.col("missing")}
+    return lines_of(of_kind(events, "aggregation.round_finished"), "contributions", counts, "missing")
+
+
 TABLES: Final = (
     SparkTable("levels", alone(levels), kinds=("aggregation.level_finished",), charts=charts.levels),
     SparkTable(
@@ -127,3 +136,4 @@ TABLES: Final = (
         charts.rounds,
     ),
 )
+LEDGER: Final = LedgerLines(ledger, ("aggregation.round_finished",))

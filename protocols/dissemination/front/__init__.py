@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from peerd.front import Command, Front, LazyCommand, ScenarioAction, SparkTable
+from peerd.front import Command, Front, LazyCommand, LedgerLines, ScenarioAction, SparkTable
 
 if TYPE_CHECKING:
     from fastapi import APIRouter
@@ -70,6 +70,11 @@ class DisseminationFront(Front):
         from protocols.dissemination.front.hostile import BEHAVIOURS
 
         return BEHAVIOURS
+
+    def ledger(self) -> LedgerLines:
+        from protocols.dissemination.front.tables import LEDGER
+
+        return LEDGER
 
     def panels(self) -> Sequence[Mapping[str, Any]]:
         from protocols.dissemination.front.panels import PANELS

@@ -6,7 +6,8 @@ from typing import Final
 
 from pyspark.sql import Column, DataFrame, functions as F
 
-from peerd.front import Row, Shown, SparkTable
+from peerd.front import LedgerLines, Row, Shown, SparkTable
+from peerd.pipeline.ledger import lines_of
 from peerd.pipeline.tables import alone, of_kind
 from protocols.dissemination.documents.manifest import DOCUMENT_ID_BYTES
 from protocols.dissemination.front import charts
@@ -167,6 +168,13 @@ def document_senders(events: DataFrame) -> DataFrame:
     )
 
 
+def ledger(events: DataFrame) -> DataFrame:
+    """What became of items on the edges of trees: *filtered* are those that nobody at the node wanted."""
+    wanted = F.col("items_in") - F.col("spurious")
+    counts = {"sent": F.col("items_out"), "delivered": wanted, "filtered": F.col("spurious")}
+    return lines_of(of_kind(events, "dissemination.load"), "items", counts)
+
+
 def _as_read(row: Row) -> Row:
     """Shares in percent, and measures of policies with three digits."""
     shown = dict(row)
@@ -292,3 +300,4 @@ TABLES: Final = (
         ("swap.finished",),
     ),
 )
+LEDGER: Final = LedgerLines(ledger, ("dissemination.load",))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from peerd.front import Command, Front, LazyCommand, NodeOption, RingTable, SparkTable
+from peerd.front import Command, Front, LazyCommand, LedgerLines, NodeOption, RingTable, SparkTable
 
 if TYPE_CHECKING:
     from fastapi import APIRouter
@@ -73,6 +73,11 @@ class MeasurementFront(Front):
         from protocols.measurement.front.panels import PANELS
 
         return PANELS
+
+    def ledger(self) -> LedgerLines:
+        from protocols.measurement.front.tables import LEDGER
+
+        return LEDGER
 
     def ring_tables(self) -> Sequence[RingTable]:
         from protocols.measurement.front.ring_table import MEASUREMENT

@@ -6,7 +6,8 @@ from typing import Final
 
 from pyspark.sql import Column, DataFrame, functions as F
 
-from peerd.front import Row, Shown, SparkTable
+from peerd.front import LedgerLines, Row, Shown, SparkTable
+from peerd.pipeline.ledger import lines_of
 from peerd.pipeline.tables import alone, of_kind
 from protocols.measurement.front import charts
 
@@ -47,6 +48,14 @@ def cells(row: Row) -> Row:
 
 
 _SHOWN: Final = ("node", "reads", "values", "hit_rate", "relative_width", "violated", *SENT, "held_values", "holders")
+
+
+def ledger(events: DataFrame) -> DataFrame:
+    """What became of the values that clients have asked for."""
+    counts = {"sent": F.col("values"), "delivered": F.col("values") - F.col("missing"), "dropped": F.col("missing")}
+    return lines_of(of_kind(events, "measurement.traffic"), "values", counts, "missing")
+
+
 TABLES: Final = (
     SparkTable("measurement_minutes", alone(minutes), kinds=("measurement.traffic",), charts=charts.minutes),
     SparkTable(
@@ -56,3 +65,4 @@ TABLES: Final = (
         ("measurement.traffic",),
     ),
 )
+LEDGER: Final = LedgerLines(ledger, ("measurement.traffic",))

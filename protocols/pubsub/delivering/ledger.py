@@ -186,12 +186,21 @@ class LedgerBook(Part):
     @on_timer("pubsub_report")
     def _report(self, payload: object) -> None:
         self._host.set_timer("pubsub_report", REPORT_S)
+        self.report()
+
+    def report(self) -> None:
+        """Tell the event log what has happened since the last time."""
         for reason, count in sorted(self._untold.items()):
             self._host.emit(EventsDropped(reason=reason, dropped=count))
         self._untold.clear()
         self._host.gauge("peerd_pubsub_pending_deliveries", self.pending_count)
-        now = Counter(matched=self.matched_count, delivered=self.delivered_count, published=self.published_count)
-        since = {name: now[name] - self._told[name] for name in ("published", "matched", "delivered")}
+        now = Counter(
+            matched=self.matched_count,
+            delivered=self.delivered_count,
+            published=self.published_count,
+            kept=self.kept_count,
+        )
+        since = {name: now[name] - self._told[name] for name in ("published", "matched", "delivered", "kept")}
         self._told = now
         own = [node for node in self._leaves.forest.nodes() if node.is_leaf]
         leaves, pieces = len(own), sum(len(node.pieces) for node in own)

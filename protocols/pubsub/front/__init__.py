@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from peerd.front import Command, Front, LazyCommand, RingTable, SparkTable
+from peerd.front import Command, Front, LazyCommand, LedgerLines, RingTable, SparkTable
 
 if TYPE_CHECKING:
     from fastapi import APIRouter
@@ -82,6 +82,11 @@ class PubSubFront(Front):
         from protocols.pubsub.front.panels import PANELS
 
         return PANELS
+
+    def ledger(self) -> LedgerLines:
+        from protocols.pubsub.front.tables import LEDGER
+
+        return LEDGER
 
     def ring_tables(self) -> Sequence[RingTable]:
         from protocols.pubsub.front.ring_table import PUBSUB

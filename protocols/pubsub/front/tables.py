@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import reduce
 from typing import Final
 
 from pyspark.sql import Column, DataFrame, functions as F
 
-from peerd.front import Shown, SparkTable
+from peerd.front import LedgerLines, Shown, SparkTable
+from peerd.pipeline.ledger import lines_of
 from peerd.pipeline.tables import alone, of_kind
+from protocols.pubsub.delivering.ledger import FILTERED, LEAF_REASONS
 from protocols.pubsub.front import charts
 
 PERCENTILES: Final = {"p50": 0.5, "p90": 0.9, "p99": 0.99}
@@ -59,18 +62,28 @@ def load(events: DataFrame) -> DataFrame:
 
 
 def ledger(events: DataFrame) -> DataFrame:
-    """One row a kind of end: of publications by outcome, of deliveries, and of drops by reason.
+    """What became of publications, by what their publishers know, and of matches: of an event with a subscription of a
+    node. What the disk has for a node that is away is matched again later, and does not count before.
 
-    ``unknown`` is the outcome of a publication that not all leaves have acknowledged in time.
+    Events that a subscriber's or a publisher's node dropped are counted beside that.
     """
-    ended = of_kind(events, "pubsub.event_published").select(
-        F.concat(F.lit("published: "), "outcome").alias("what"), F.lit(1).alias("events")
+    known = F.col("outcome").isin("received", "replicated")
+    is_matched = F.col("matched") > 0
+    publications = {
+        "sent": F.lit(1),
+        "delivered": (known & is_matched).cast("int"),
+        "filtered": (known & ~is_matched).cast("int"),
+        "dropped": (F.col("outcome") == "failed").cast("int"),
+    }
+    matches = {"sent": F.col("matched") - F.coalesce("kept", F.lit(0)), "delivered": F.col("delivered")}
+    part = F.when(F.col("reason") == FILTERED, "filtered").otherwise("dropped").alias("part")
+    unit = F.when(F.col("reason").isin(*LEAF_REASONS), "matches").otherwise("events for readers").alias("unit")
+    lines = (
+        lines_of(of_kind(events, "pubsub.event_published"), "publications", publications, "failed"),
+        lines_of(of_kind(events, "pubsub.node_load"), "matches", matches),
+        of_kind(events, "pubsub.events_dropped").select(unit, part, "reason", F.col("dropped").alias("count")),
     )
-    delivered = of_kind(events, "pubsub.event_delivered").select(F.lit("delivered").alias("what"), F.lit(1))
-    dropped = of_kind(events, "pubsub.events_dropped").select(
-        F.concat(F.lit("dropped: "), "reason").alias("what"), F.col("dropped").alias("events")
-    )
-    return ended.union(delivered).union(dropped).groupBy("what").agg(F.sum("events").alias("events"))
+    return reduce(DataFrame.unionByName, lines)
 
 
 _TIMES: Final = {"mean_s": "mean", "p50_s": "50 %", "p90_s": "90 %", "p99_s": "99 %", "max_s": "longest"}
@@ -95,10 +108,5 @@ TABLES: Final = (
         ("pubsub.node_load",),
         charts.load,
     ),
-    SparkTable(
-        "pubsub_ledger",
-        alone(ledger),
-        Shown("What became of events", {"what": "what", "events": "events"}, ("what",)),
-        ("pubsub.event_published", "pubsub.event_delivered", "pubsub.events_dropped"),
-    ),
 )
+LEDGER: Final = LedgerLines(ledger, ("pubsub.event_published", "pubsub.node_load", "pubsub.events_dropped"))
