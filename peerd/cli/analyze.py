@@ -93,7 +93,7 @@ def interval_of(text: str) -> float:
     return interval_s
 
 
-def _setting(text: str) -> tuple[str, str]:
+def spark_setting(text: str) -> tuple[str, str]:
     key, equals, value = text.partition("=")
     if not equals or not key.startswith("spark."):
         raise typer.BadParameter(f"{text}: expected a setting of Spark, such as spark.executor.memory=4g")
@@ -162,7 +162,7 @@ def analyze(
 
     Needs the extra `spark` and Java 17 or newer. Corrupt lines are counted and left out; they do not fail the run.
     """
-    now_s, settings = time.time(), dict(map(_setting, conf or ()))
+    now_s, settings = time.time(), dict(map(spark_setting, conf or ()))
     since_s, until_s = (time_of(text, now_s) if text else None for text in (since, until))
     options = _Options(master, driver_memory, settings, since_s, until_s, tables, parts)
     if once and not is_followed:

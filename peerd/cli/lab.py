@@ -2,21 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
+from dataclasses import asdict
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
+from peerd.cli.lab_running import LabReport, print_reports, run_reports
+from peerd.cli.lab_sweep import sweep
 from peerd.cli.options import Output, duration_s
-from peerd.cli.output import print_data, print_facts, print_table, seconds, stderr, stdout
+from peerd.cli.output import print_data, print_facts, print_table, seconds, stdout
 from peerd.errors import ConfigError, ExitCode
 
 if TYPE_CHECKING:
-    from peerd.lab.experiment import Column, Experiment, Point, Row, Settings
-    from peerd.lab.pool import Result, Watch
-    from peerd.lab.store import ResultStore
+    from peerd.lab.experiment import Column, Experiment, Row, Settings
 
 NODES_MAX: Final = 100_000
 JOBS_MAX: Final = 1024
@@ -130,6 +131,7 @@ def run(
     """
     from peerd.lab.drawing import require
     from peerd.lab.experiment import chosen
+    from peerd.lab.pool import run_points
 
     experiments = _find(names)
     choices = {
@@ -145,20 +147,9 @@ def run(
         require()
     kinds = ("svg", "png") if png else ("svg",) if charts else ()
     _check_topologies([settings for _, settings in plans])
-    reports = [_Report(experiment, settings, out, resume) for experiment, settings in plans]
-    _run(reports, jobs)
-    for report in reports:
-        report.finish(kinds)
-        if output is Output.TABLE:
-            _print(report.experiment, report.rows)
-        for text in report.errors:
-            stderr().print(f"peerd lab: {text}")
-    if output is not Output.TABLE:
-        documents: list[Row] = [
-            {"experiment": report.experiment.name, "rows": report.rows, "errors": report.errors} for report in reports
-        ]
-        rows = [{"experiment": each["experiment"], **row} for each in documents for row in each["rows"]]
-        print_data(output, documents, rows)
+    reports = [LabReport(each, each.points(settings), asdict(settings), out, resume) for each, settings in plans]
+    run_reports(reports, partial(run_points, jobs=jobs))
+    print_reports(reports, kinds, output)
     if any(report.errors for report in reports):
         raise typer.Exit(ExitCode.FAILURE)
 
@@ -188,102 +179,4 @@ def _check_topologies(plans: Sequence[Settings]) -> None:
         check(topology, plans[0].seed)
 
 
-class _Report:
-    """One experiment: its points, and what has become of them. ``rows``: in the order of the points."""
-
-    def __init__(self, experiment: Experiment, settings: Settings, out: Path, resume: bool) -> None:
-        from peerd.lab.store import ResultStore
-
-        self.experiment = experiment
-        self.points = experiment.points(settings)
-        self.rows: list[Row] = []
-        self.errors: list[str] = []
-        self._settings = settings
-        self._store = ResultStore(out / experiment.name)
-        self._by_key: dict[str, Row] = {}
-        for point in self.points if resume else ():
-            if (row := self._store.kept(point)) is not None:
-                self._by_key[point.digest] = row
-
-    @property
-    def waiting(self) -> list[Point]:
-        """The points that have not run."""
-        return [point for point in self.points if point.digest not in self._by_key]
-
-    def take(self, result: Result) -> None:
-        """Keep the result of a point."""
-        if result.row is None:
-            self.errors.append(f"{result.point}: {result.error}")
-        else:
-            self._by_key[result.point.digest] = result.row
-            self._store.keep(result.point, result.row)
-
-    def finish(self, kinds: Sequence[str]) -> None:
-        """Write tables and charts."""
-        found = [(point, self._by_key[point.digest]) for point in self.points if point.digest in self._by_key]
-        self.errors += [f"{point}: {row['failure']}" for point, row in found if row.get("failure") is not None]
-        self.rows = self.experiment.derive([row for _, row in found])
-        if self.rows:
-            self._store.finish(self.experiment, self._settings, self.rows)
-            _draw(self.experiment, self.rows, self._store, kinds)
-
-
-def _run(reports: Sequence[_Report], jobs: int) -> None:
-    """Run the points of all experiments together, as some of them begin alike."""
-    from peerd.lab.pool import run_points
-
-    by_name = {report.experiment.name: report for report in reports}
-    waiting = [point for report in reports for point in report.waiting]
-    total = sum(len(report.points) for report in reports)
-    with _progress(total, total - len(waiting)) as (advance, watch):
-        for result in run_points(waiting, jobs, watch):
-            by_name[result.point.experiment].take(result)
-            advance()
-
-
-def _draw(experiment: Experiment, rows: Sequence[Row], store: ResultStore, kinds: Sequence[str]) -> None:
-    from peerd.lab.drawing import draw
-
-    for chart in experiment.charts(rows):
-        for kind in kinds if not chart.is_empty else ():
-            store.add_file(f"{chart.name}.{kind}", draw(chart, kind))
-
-
-@contextmanager
-def _progress(total: int, done: int) -> Iterator[tuple[Callable[[], None], Watch]]:
-    """Show a progress bar on a terminal; yields what to call after each point, and with each phase of a point."""
-    errors = stderr()
-    if not errors.is_terminal:
-        yield (lambda: None), (lambda point, phase, now: None)
-        return
-    finished, note = done, ""
-    with errors.status() as status:
-
-        def show() -> None:
-            status.update(f"lab: {finished} of {total}  {note}", finished, total)
-
-        def advance() -> None:
-            nonlocal finished
-            finished += 1
-            show()
-
-        def watch(point: Point, phase: str, now_s: float) -> None:
-            nonlocal note
-            values = " ".join(f"{name}={value}" for name, value in point.parameters.items())
-            note = f"{point.experiment}, {phase}, t={now_s:.0f} s: {values}"
-            show()
-
-        show()
-        yield advance, watch
-
-
-def _print(experiment: Experiment, rows: Sequence[Row]) -> None:
-    """Print the table, without the columns that hold lists: those are for results.json and charts."""
-    columns = [
-        column for column in experiment.columns if not any(isinstance(row.get(column.key), dict | list) for row in rows)
-    ]
-    headings = [column.heading for column in columns]
-    cells = ([column.cell(row) for column in columns] for row in rows)
-    console = stdout()
-    print_table(console, headings, cells, title=f"{experiment.name}: {experiment.title}")
-    console.print()
+app.command()(sweep)

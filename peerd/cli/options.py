@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final, TypeVar
 import typer
 
 from peerd.cli.output import Output, stderr
+from peerd.errors import ConfigError
 
 if TYPE_CHECKING:
     from peerd.client import Client
@@ -74,3 +75,13 @@ def duration_s(text: str, option: str) -> float:
         return parse_duration(text)
     except ValueError as error:
         raise typer.BadParameter(str(error), param_hint=option) from error
+
+
+def seed_range(text: str, most: int) -> range:
+    """The seeds of an option such as "0:50". Raises `ConfigError`, also for more than ``most``."""
+    first, _, last = text.partition(":")
+    if not (first.isascii() and first.isdigit() and last.isascii() and last.isdigit() and int(first) < int(last)):
+        raise ConfigError(f"expected A:B with A < B, not {text!r}", key="--seeds")
+    if int(last) - int(first) > most or int(last) >= 1 << 63:
+        raise ConfigError(f"at most {most} seeds, below 2**63", key="--seeds")
+    return range(int(first), int(last))

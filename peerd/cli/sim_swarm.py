@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import nullcontext
 from functools import partial
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
-from peerd.cli.options import Output, OutputOption
+from peerd.cli.lab_sweep import MASTER_HELP, task_session
+from peerd.cli.options import Output, OutputOption, seed_range
 from peerd.cli.output import RowWriter, Terminal, print_facts, print_table, seconds, stderr, stdout
 from peerd.errors import ConfigError, ExitCode
 
 if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
     from peerd.sim.swarm.plan import Attackers
     from peerd.sim.swarm.swarm import SeedResult, SwarmSummary
 
@@ -42,6 +46,10 @@ def swarm(
             help="Every ring has so many hostile nodes, such as 2 or 10%; default: drawn, in a quarter of the seeds.",
         ),
     ] = None,
+    master: Annotated[str | None, typer.Option(metavar="URL", help=MASTER_HELP)] = None,
+    conf: Annotated[
+        list[str] | None, typer.Option("--conf", metavar="KEY=VALUE", help="A setting of Spark's; may be repeated.")
+    ] = None,
     verbose: Annotated[bool, typer.Option("--verbose", help="Print what happened in each seed, and when.")] = False,
     check_determinism: Annotated[
         bool,
@@ -56,14 +64,25 @@ def swarm(
     from peerd.sim.swarm.swarm import run_swarm
 
     errors = stderr()
+    if check_determinism and master is not None:
+        raise typer.BadParameter("it runs on this machine, without --master", param_hint="--check-determinism")
     try:
-        chosen = _range(seeds)
+        chosen = seed_range(seeds, SEEDS_MAX)
         protocols = _protocols(protocol or ())
         wanted = _attackers(attackers)
-        run = partial(run_swarm, chosen, jobs=jobs, nodes=nodes, without=_features(without), protocols=protocols)
-        run = partial(run, attackers=wanted)
-        results = _compared(*(run(hash_seed=each) for each in HASH_SEEDS)) if check_determinism else run()
-        summary = _watch(results, len(chosen), verbose, output, errors)
+        how: dict[str, Any] = {
+            "nodes": nodes,
+            "without": _features(without),
+            "protocols": protocols,
+            "attackers": wanted,
+        }
+        run = partial(run_swarm, chosen, jobs=jobs, **how)
+        with task_session("peerd sim swarm", master, conf or ()) if master is not None else nullcontext() as spark:
+            if spark is not None:
+                results = _on_spark(spark, chosen, how)
+            else:
+                results = _compared(*(run(hash_seed=each) for each in HASH_SEEDS)) if check_determinism else run()
+            summary = _watch(results, len(chosen), verbose, output, errors)
     except ConfigError as error:
         errors.print(f"peerd sim swarm: {error}")
         raise typer.Exit(ExitCode.CONFIG) from error
@@ -74,13 +93,13 @@ def swarm(
         raise typer.Exit(ExitCode.FAILURE)
 
 
-def _range(text: str) -> range:
-    first, _, last = text.partition(":")
-    if not (first.isascii() and first.isdigit() and last.isascii() and last.isdigit() and int(first) < int(last)):
-        raise ConfigError(f"expected A:B with A < B, not {text!r}", key="--seeds")
-    if int(last) - int(first) > SEEDS_MAX or int(last) >= 1 << 63:
-        raise ConfigError(f"at most {SEEDS_MAX} seeds, below 2**63", key="--seeds")
-    return range(int(first), int(last))
+def _on_spark(spark: SparkSession, seeds: range, how: Mapping[str, Any]) -> Iterator[SeedResult]:
+    """The results as they come. A seed that could not be run at all is red."""
+    from peerd.pipeline.spark_tasks import run_tasks
+    from peerd.sim.swarm.swarm import SeedResult, run_seed
+
+    for seed, result in run_tasks(spark, partial(run_seed, **how), seeds):
+        yield SeedResult(seed, 0, "", failure=result) if isinstance(result, str) else result
 
 
 def _features(text: str) -> frozenset[str]:

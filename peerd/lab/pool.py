@@ -13,9 +13,10 @@ import threading
 import traceback
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
-from typing import Final
+from typing import Final, Literal
 
 from peerd.errors import ConfigError
 from peerd.lab.experiment import Beginning, Notify, Point, Row
@@ -52,16 +53,22 @@ def groups(points: Sequence[Point]) -> list[list[Point]]:
 
 
 def run_points(
-    points: Sequence[Point], jobs: int = 1, watch: Watch = lambda point, phase, now: None
+    points: Sequence[Point],
+    jobs: int = 1,
+    watch: Watch = lambda point, phase, now: None,
+    method: Literal["spawn", "fork"] = "spawn",
 ) -> Iterator[Result]:
-    """Yield the results as they come, from up to ``jobs`` processes at a time. Closing the iterator ends them."""
+    """Yield the results as they come, from up to ``jobs`` processes at a time. Closing the iterator ends them.
+
+    ``method``: how processes start. A fork has everything imported, and may be made by a process with one thread only.
+    """
     waiting = list(reversed(groups(points)))
     running: dict[Connection, tuple[dict[int, Point], BaseProcess]] = {}
     try:
         while waiting or running:
             while waiting and len(running) < jobs:
                 group = waiting.pop()
-                ours, process = _start(group)
+                ours, process = _start(group, method)
                 running[ours] = dict(enumerate(group)), process
                 watch(group[0], "start", 0.0)
             for ready in wait(list(running)):
@@ -88,6 +95,14 @@ def run_points(
             connection.close()
 
 
+def run_group(group: Sequence[Row]) -> list[tuple[Row | None, str]]:
+    """Run points that begin alike, given as plain data, in a process below this one; for each its row, or why there is
+    none. It is what a task on another machine calls, whose process has one thread, and which runs many groups."""
+    points = [Point.of_json(each) for each in group]
+    found = {result.point.digest: (result.row, result.error) for result in run_points(points, method="fork")}
+    return [found[point.digest] for point in points]
+
+
 def _beginning(point: Point) -> Beginning | None:
     try:
         return experiment(point.experiment).beginning
@@ -95,8 +110,8 @@ def _beginning(point: Point) -> Beginning | None:
         return None
 
 
-def _start(group: Sequence[Point]) -> tuple[Connection, BaseProcess]:
-    context = multiprocessing.get_context("spawn")
+def _start(group: Sequence[Point], method: Literal["spawn", "fork"]) -> tuple[Connection, BaseProcess]:
+    context = multiprocessing.get_context("fork") if method == "fork" else multiprocessing.get_context("spawn")
     ours, theirs = context.Pipe(duplex=False)
     process = context.Process(target=_work, args=(list(group), theirs), name=str(group[0]), daemon=True)
     process.start()
@@ -113,22 +128,30 @@ def _work(group: Sequence[Point], connection: Connection) -> None:
     def notify(number: int) -> Notify:
         return lambda phase, now: connection.send((PHASE, number, phase, now))
 
+    def attempt(number: int, row: Callable[[], Row]) -> None:
+        try:
+            found = row()
+        except Exception as error:  # whatever an experiment raises: its point has no row, and this is why
+            traceback.print_exc()
+            connection.send((LOST, number, f"{type(error).__name__}: {error}", 0.0))
+        else:
+            connection.send((ROW, number, found, 0.0))
+
     beginning = _beginning(group[0])
     if beginning is None or len(group) == 1:
         for number, point in enumerate(group):
-            connection.send((ROW, number, run_point(point, notify(number)), 0.0))
+            attempt(number, partial(run_point, point, notify(number)))
         return
     prepared = beginning.prepare(group[0], notify(0))
     gc.collect()
     gc.freeze()  # forks share this memory as long as nothing is written to it
     for number, point in enumerate(group):
 
-        def measure(number: int = number, point: Point = point) -> None:
-            row = {**point.parameters, **beginning.measure(prepared, point, notify(number))}
-            connection.send((ROW, number, row, 0.0))
+        def measure(number: int = number, point: Point = point) -> Row:
+            return {**point.parameters, **beginning.measure(prepared, point, notify(number))}
 
-        if error := _fork(measure):
-            connection.send((LOST, number, error, 0.0))
+        if why := _fork(partial(attempt, number, measure)):
+            connection.send((LOST, number, why, 0.0))
 
 
 def _fork(act: Callable[[], None]) -> str:

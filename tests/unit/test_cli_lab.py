@@ -26,7 +26,7 @@ def ran(monkeypatch: pytest.MonkeyPatch) -> list[Point]:
     """The points that were run: here, instead of in processes of their own, with little time to settle."""
     points: list[Point] = []
 
-    def run_points(wanted: Sequence[Point], *arguments: Any) -> Iterator[Result]:
+    def run_points(wanted: Sequence[Point], **options: Any) -> Iterator[Result]:
         for point in wanted:
             points.append(point)
             yield Result(point, run_point(point))
@@ -90,7 +90,7 @@ def test_resume_runs_only_what_is_missing(ran: list[Point], tmp_path: Path, caps
 def test_a_simulation_that_fails_is_told_of_and_the_others_are_kept(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    def run_points(points: Sequence[Point], *arguments: Any) -> Iterator[Result]:
+    def run_points(points: Sequence[Point], **options: Any) -> Iterator[Result]:
         yield Result(points[0], {**run_point(points[0]), "failure": "the sky fell"})
         yield Result(points[1], None, "its process was ended by SIGKILL")
 
@@ -144,3 +144,29 @@ def test_neither_help_nor_list_loads_matplotlib() -> None:
         loaded = set(result.stderr.split())
         assert ("peerd.cli.lab" in loaded) == (words[0] == "lab") and not loaded & {"matplotlib", "numpy"}
         assert ("peerd.lab.registry" in loaded) == (words[0] == "lab")
+
+
+def test_a_sweep_keeps_each_row_and_says_how_to_repeat_what_failed(
+    ran: list[Point], tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    wanted = ["lab", "sweep", "overlay/hops", "--quick", "--no-charts", "--out", str(tmp_path), "--resume"]
+    tiny = ["--grid", "duration=5s", "--grid", "lookups=20", "--grid", "settle=1s", "--grid", "topology=constant"]
+    assert main([*wanted, *tiny, "--grid", "nodes=4", "--seeds", "0:2", "-o", "json"]) == 0
+    [document] = json.loads(capsys.readouterr().out)
+    assert [(row["nodes"], row["seed"]) for row in document["rows"]] == [(4, 0), (4, 1)]
+    assert len(list((tmp_path / "overlay/hops/rows").iterdir())) == 2
+    assert main([*wanted, *tiny, "--grid", "nodes=4,6", "--seeds", "0:2", "-o", "csv"]) == 0
+    assert [(point.nodes, point.seed) for point in ran] == [(4, 0), (4, 1), (6, 0), (6, 1)]
+    told = json.loads((tmp_path / "overlay/hops/results.json").read_text())
+    assert len(told["rows"]) == 4 and told["settings"]["grid"]["nodes"] == [4, 6]
+    capsys.readouterr()
+
+    def all_fail(points: Sequence[Point], **options: Any) -> Iterator[Result]:
+        yield from (Result(point, None, "it broke") for point in points)
+
+    monkeypatch.setattr(pool, "run_points", all_fail)
+    assert main([*wanted, *tiny, "--grid", "nodes=7", "--seeds", "5:6"]) == 1
+    last = capsys.readouterr().err.splitlines()[-1]
+    assert last.startswith("repeat with: peerd lab sweep overlay/hops --grid nodes=7") and last.endswith("--seeds 5:6")
+    assert main(["lab", "sweep", "overlay/nothing"]) == 2 and main([*wanted, "--grid", "node=1"]) == 2
+    assert "has no 'node', did you mean \"nodes\"" in capsys.readouterr().err.replace("\n", " ")

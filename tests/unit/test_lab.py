@@ -7,10 +7,10 @@ import importlib
 import io
 import json
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from statistics import fmean
-from typing import Any
+from typing import Any, Literal
 
 import pytest
 
@@ -158,7 +158,7 @@ def test_the_store_gives_back_what_it_was_given_and_nothing_else(tmp_path: Path)
 
 def test_results_have_rows_settings_and_meanings(tmp_path: Path) -> None:
     rows: list[Row] = [{"nodes": 5, "hops_shares": [0.25, 0.75], "sent_per_s": {"Ping": 0.5}}, {"nodes": 6, "lost": 1}]
-    ResultStore(tmp_path).finish(HOPS, HOPS.quick, rows)
+    ResultStore(tmp_path).finish(HOPS, asdict(HOPS.quick), rows)
     document = json.loads((tmp_path / "results.json").read_text())
     assert document["rows"] == rows
     assert (document["experiment"], document["settings"]["seed"]) == ("overlay/hops", 1)
@@ -254,7 +254,7 @@ def test_points_run_in_processes_and_one_that_dies_takes_no_other_along() -> Non
     row = results[1].row
     assert row is not None and row["nodes"] == 5 and results[1].error == ""
     assert row["node_kib"] is None or row["node_kib"] > 0
-    assert results[2].row is None and "exit code 1" in results[2].error
+    assert results[2].row is None and "no experiment 'no/such'" in results[2].error
     assert [phase for seed, phase in watched if seed == 1] == ["start", "join", "settle", "lookups", "drain"]
 
 
@@ -262,8 +262,8 @@ def test_leaving_early_ends_the_processes(monkeypatch: pytest.MonkeyPatch) -> No
     started: list[Any] = []
     start = pool._start
 
-    def noted(group: Sequence[Point]) -> Any:
-        started.append(start(group))
+    def noted(group: Sequence[Point], method: Literal["spawn", "fork"]) -> Any:
+        started.append(start(group, method))
         return started[-1]
 
     monkeypatch.setattr(pool, "_start", noted)
