@@ -21,6 +21,7 @@ from bench.sections import (
     simulator,
     streams,
     swap,
+    sweep,
     xpath,
 )
 
@@ -40,5 +41,6 @@ SECTIONS: Final[tuple[Section, ...]] = (
     Section("documents", "a file to 16 daemons behind slow links, beside one link's time", documents.run),
     Section("measurement", "values of 32 daemons for 100 clients, beside a Prometheus that scrapes", measurement.run),
     Section("analyze", "the Spark job over millions of events, beside Spark's own typed read", analyze.run),
+    Section("sweep", "64 simulations as tasks of Spark, beside the same without", sweep.run),
     Section("aggregation", "1 MiB of counters a node on 8 to 32 daemons, beside MPI Allreduce", aggregation.run),
 )

@@ -106,10 +106,11 @@ ALWAYS = {
         "6 clients watch: bytes",
     },
     "analyze": {"the whole job", "job / typed read", "an event of four times as many"},
+    "sweep": {"simulations here", "as tasks of Spark", "as tasks / here"},
     "aggregation": {"2 daemons: round", "2 daemons: value bytes moved"},
 }
 """Rows that every section has wherever it runs."""
-SLOW = frozenset({"analyze", "documents", "events", "measurement"})
+SLOW = frozenset({"analyze", "documents", "events", "measurement", "sweep"})
 """Their smallest scale takes ten seconds and more."""
 
 
@@ -141,7 +142,9 @@ def test_a_section_reports_its_rows(name: str) -> None:
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("name", ["events", "measurement", pytest.param("analyze", marks=pytest.mark.spark)])
+@pytest.mark.parametrize(
+    "name", ["events", "measurement", *(pytest.param(name, marks=pytest.mark.spark) for name in ("analyze", "sweep"))]
+)
 def test_a_slow_section_reports_its_rows(name: str) -> None:
     check_rows(name, run_section(name))
 
