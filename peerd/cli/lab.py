@@ -12,9 +12,10 @@ import typer
 
 from peerd.cli.lab_running import LabReport, print_reports, run_reports
 from peerd.cli.lab_sweep import sweep
+from peerd.cli.main import exit_code
 from peerd.cli.options import Output, duration_s
-from peerd.cli.output import print_data, print_facts, print_table, seconds, stdout
-from peerd.errors import ConfigError, ExitCode
+from peerd.cli.output import print_data, print_facts, print_result, print_table, seconds, stderr, stdout
+from peerd.errors import ConfigError, ExitCode, PeerdError
 
 if TYPE_CHECKING:
     from peerd.lab.experiment import Column, Experiment, Row, Settings
@@ -177,6 +178,28 @@ def _check_topologies(plans: Sequence[Settings]) -> None:
 
     for topology in dict.fromkeys(topology for settings in plans for topology in settings.topologies):
         check(topology, plans[0].seed)
+
+
+@app.command()
+def report(
+    folder: Annotated[Path, typer.Argument(metavar="DIR", help="Where results are: --out of `peerd lab run`.")] = Path(
+        "lab"
+    ),
+    out: Annotated[Path | None, typer.Option(help="Where the pages go. Default: beside the results.")] = None,
+    output: FormatOption = Output.TABLE,
+) -> None:
+    """Write a page with pictures of all that was measured, for each group: overlay.html for those of the overlay, and so on.
+
+    As Markdown and JSON, too. Pictures need the extra `lab`; without it the pages have the tables only.
+    """
+    from peerd.report.experiments import write_pages
+
+    try:
+        paths = write_pages(folder, out)
+    except PeerdError as error:
+        stderr().print(f"peerd lab report: {error}")
+        raise typer.Exit(exit_code(error)) from error
+    print_result(output, {"files": list(map(str, paths))}, "\n".join(map(str, paths)))
 
 
 app.command()(sweep)

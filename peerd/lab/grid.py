@@ -116,10 +116,28 @@ def _variants(variants: Sequence[Values], grid: Grid) -> tuple[Values, ...]:
 
 def command_of(point: Point) -> str:
     """The command that repeats a point."""
-    values = {"nodes": point.nodes, "topology": point.topology, "lookups": point.lookups}
-    times = {"duration": f"{point.duration_s}s", "settle": f"{point.settle_s}s"}
-    words = ["peerd", "lab", "sweep", point.experiment]
-    for key, value in {**values, **times, **point.variant}.items():
-        word = value if isinstance(value, str) else json.dumps(value)
-        words += ["--grid", f"{key}={json.dumps([value]) if ',' in word else word}"]
-    return shlex.join([*words, "--seeds", f"{point.seed}:{point.seed + 1}"])
+    values: dict[str, Value] = {"nodes": point.nodes, "topology": point.topology, "lookups": point.lookups}
+    values |= {"duration": point.duration_s, "settle": point.settle_s, **point.variant}
+    grid = {key: [value] for key, value in values.items()}
+    return _command(point.experiment, grid, f"{point.seed}:{point.seed + 1}")
+
+
+def sweep_command(experiment: Experiment, settings: Mapping[str, Any]) -> str:
+    """The command that repeats all of what ``results.json`` has, by the ``settings`` in it."""
+    if "grid" in settings:
+        command = _command(experiment.name, settings["grid"], str(settings.get("seeds", "")))
+        return f"{command} --quick" if settings.get("quick") else command
+    names = {"nodes": "nodes", "topology": "topologies", "lookups": "lookups", **TIMES}
+    found = {key: settings[name] for key, name in names.items() if name in settings}
+    grid = {key: value if isinstance(value, list | tuple) else [value] for key, value in found.items()}
+    first = settings.get("seed", 1)
+    return _command(experiment.name, grid, f"{first}:{first + settings.get('seeds', 1)}")
+
+
+def _command(experiment: str, grid: Mapping[str, Sequence[Value]], seeds: str) -> str:
+    words = ["peerd", "lab", "sweep", experiment]
+    for key, values in grid.items():
+        shown = [f"{value}s" if key in TIMES else value for value in values]
+        plain = [value if isinstance(value, str) else json.dumps(value) for value in shown]
+        words += ["--grid", f"{key}={json.dumps(shown) if any(',' in each for each in plain) else ','.join(plain)}"]
+    return shlex.join([*words, "--seeds", seeds])
