@@ -22,6 +22,7 @@ from bench.sections import (
     streams,
     swap,
     sweep,
+    telemetry,
     xpath,
 )
 
@@ -37,6 +38,7 @@ SECTIONS: Final[tuple[Section, ...]] = (
     Section("rest", "a daemon at rest; 32 daemons up", rest.run),
     Section("pubsub", "1,000 subscriptions by content on 32 daemons, beside NATS and Mosquitto", pubsub.run),
     Section("events", "what one event costs from a publisher to its subscribers", events.run),
+    Section("telemetry", "what event logs cost busy daemons, also where a sink keeps nothing", telemetry.run),
     Section("streams", "XML documents to 32 daemons that want a fifth each, beside NATS and Mosquitto", streams.run),
     Section("documents", "a file to 16 daemons behind slow links, beside one link's time", documents.run),
     Section("measurement", "values of 32 daemons for 100 clients, beside a Prometheus that scrapes", measurement.run),

@@ -32,7 +32,6 @@ ALL: Final = "price >= 0"
 # One publisher may use more than its share, and what is faster than the subscriber is not dropped.
 TABLES: Final[dict[str, Any]] = {
     "node": {"profile": "lan"},
-    "telemetry": {"sink": ""},
     "protocols": {"pubsub": {"publish_timeout": "5m", "events_per_member": 100_000, "delivery_queue": "64MiB"}},
 }
 PAIR_NODES: Final = 4
@@ -193,13 +192,14 @@ class Listener:
 
 
 @contextmanager
-def ring(nodes: int) -> Iterator[Ring]:
-    """Daemons with mutual TLS, as an operator starts them, that know the schema."""
+def ring(nodes: int, sink: str = "") -> Iterator[Ring]:
+    """Daemons with mutual TLS, as an operator starts them, that know the schema; ``sink``: of their event logs."""
+    tables = {**TABLES, "telemetry": {"sink": sink}}
     with (
         tempfile.TemporaryDirectory(prefix="peerd-bench-") as folder,
         LocalCluster(Path(folder) / "cluster") as cluster,
     ):
-        cluster.up(nodes, settings=lambda index: TABLES, timeout_s=FORM_S)
+        cluster.up(nodes, settings=lambda index: tables, timeout_s=FORM_S)
         record = cluster.record()
         places = [str(socket_file(record, index)) for index in range(nodes)]
 

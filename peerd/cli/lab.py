@@ -188,7 +188,7 @@ def report(
     out: Annotated[Path | None, typer.Option(help="Where the pages go. Default: beside the results.")] = None,
     output: FormatOption = Output.TABLE,
 ) -> None:
-    """Write a page with pictures of all that was measured, for each group: overlay.html for those of the overlay, and so on.
+    """Write a page with pictures of all that was measured, for each group of experiments: overlay.html, and so on.
 
     As Markdown and JSON, too. Pictures need the extra `lab`; without it the pages have the tables only.
     """

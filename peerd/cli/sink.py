@@ -53,6 +53,7 @@ def serve(
         raise typer.BadParameter(f"{host} is no loopback address: there events need TLS", param_hint="--plain")
     sizes = [_size(text, name) for text, name in ((budget, "--budget"), (rotate_size, "--rotate-size"))]
     loaded = PeerdConfig() if plain else load_config(config or standard_files(), environment=os.environ).config
+    from peerd.client import Client
     from peerd.daemon.collector.server import CollectorTls, collect
     from peerd.daemon.collector.store import CollectorStore
     from peerd.daemon.loops import run
@@ -64,11 +65,16 @@ def serve(
     access = None if plain else CollectorTls(tls.ca_file, tls.cert_file, tls.key_file, loaded.node.cluster)
     store = CollectorStore(out, FileLimits(rotate_bytes=sizes[1], budget_bytes=sizes[0]))
 
+    async def denials() -> list[str]:
+        """As the daemon of this machine knows them."""
+        async with Client(loaded.admin.socket) as client:
+            return [each.subject for each in await client.denials()]
+
     async def main() -> None:
         stopped = asyncio.Event()
         for number in (signal.SIGTERM, signal.SIGINT):
             asyncio.get_running_loop().add_signal_handler(number, stopped.set)
-        await collect(store, access, host, port, stopped)
+        await collect(store, access, host, port, stopped, denials)
 
     run(main())
 

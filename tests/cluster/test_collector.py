@@ -118,3 +118,45 @@ def test_what_is_wrong_is_said(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     file = peerd("sink", "serve", "--out", str(tmp_path / "file"), "--config", config)
     assert file.returncode == ExitCode.CONFIG and "cannot be used" in file.stderr
+
+
+def test_a_node_that_is_denied_may_send_no_more(tmp_path: Path) -> None:
+    ours, theirs, out, port = tmp_path / "ours", tmp_path / "theirs", tmp_path / "events", free_port()
+    sink = f"telemetry.sink=peerd://127.0.0.1:{port}"
+    made = peerd("init", "--dir", str(ours), "--issuer", "--listen", "127.0.0.1:0")
+    assert made.returncode == 0, made.stderr
+    with running(ours, config=ours / "peerd.toml") as issuer:
+        issuer.ready()
+        token = tmp_path / "token"
+        for words in (
+            ("token", "create", "--out", str(token), "--socket", issuer.socket),
+            (
+                "join",
+                str(issuer.ports["peer"]),
+                "--token-file",
+                str(token),
+                "--dir",
+                str(theirs),
+                "--listen",
+                "127.0.0.1:0",
+            ),
+        ):
+            done = peerd(*words)
+            assert done.returncode == 0, done.stderr
+        log = out.with_suffix(".log")
+        with collecting(ours / "peerd.toml", out, port), running(theirs, sink, config=theirs / "peerd.toml") as other:
+            other.ready()
+            wait_until(lambda: bool(collected(out)), "its events arrive")
+            node = run_sync(lambda client: client.status(), other.socket).id
+            denied = peerd("deny", node, "--socket", issuer.socket)
+            assert denied.returncode == 0, denied.stderr
+
+            def is_refused() -> bool:
+                run_sync(lambda client: client.reload(), other.socket)  # it tells of that
+                return f"node:{node} is on the deny list" in log.read_text()
+
+            wait_until(is_refused, "the collector knows it", 60.0)
+            before = len(collected(out))
+            run_sync(lambda client: client.reload(), other.socket)
+            wait_until(lambda: "is on the deny list" in other.log(), "the daemon says why it cannot send")
+            assert len(collected(out)) == before

@@ -81,6 +81,7 @@ ALWAYS = {
         "lone events: processor of all daemons",
         "99 % delivered within",
     },
+    "telemetry": {"published without a sink", "files / none", "a collector that reads nothing / none"},
     "streams": {
         "peerd: published",
         "peerd: wanted documents",
@@ -110,7 +111,7 @@ ALWAYS = {
     "aggregation": {"2 daemons: round", "2 daemons: value bytes moved"},
 }
 """Rows that every section has wherever it runs."""
-SLOW = frozenset({"analyze", "documents", "events", "measurement", "sweep"})
+SLOW = frozenset({"analyze", "documents", "events", "measurement", "sweep", "telemetry"})
 """Their smallest scale takes ten seconds and more."""
 
 
@@ -143,7 +144,13 @@ def test_a_section_reports_its_rows(name: str) -> None:
 
 @pytest.mark.long
 @pytest.mark.parametrize(
-    "name", ["events", "measurement", *(pytest.param(name, marks=pytest.mark.spark) for name in ("analyze", "sweep"))]
+    "name",
+    [
+        "events",
+        "measurement",
+        "telemetry",
+        *(pytest.param(name, marks=pytest.mark.spark) for name in ("analyze", "sweep")),
+    ],
 )
 def test_a_slow_section_reports_its_rows(name: str) -> None:
     check_rows(name, run_section(name))

@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import ssl
 import time
+from collections.abc import Awaitable, Callable, Iterable
 from pathlib import Path
 from typing import Final
 
@@ -22,8 +23,9 @@ from peerd.daemon.collector.words import (
     SinkHello,
 )
 from peerd.daemon.tasks import spawn
-from peerd.errors import ConfigError, HandshakeRefused, PeerMisbehaved, ProtocolError, Unavailable
-from peerd.identity.node_identity import verify_peer_certificate
+from peerd.errors import ConfigError, HandshakeRefused, PeerdError, PeerMisbehaved, ProtocolError, Unavailable
+from peerd.identity.ledger import NODE_SUBJECT, SERIAL_SUBJECT
+from peerd.identity.node_identity import PeerIdentity, format_serial, verify_peer_certificate
 from peerd.identity.tls import peer_certificate, reload_certificate, server_context
 from peerd.ids import format_id
 from peerd.limits import KIB, MIB, TLS_HANDSHAKE_TIMEOUT_S
@@ -40,6 +42,8 @@ NODE_BYTES_S: Final = 2 * MIB
 DISK_RETRY_S: Final = 3.0
 RENEW_S: Final = 3600.0
 """So often the certificate is read again, which its daemon renews."""
+DENIALS_S: Final = 10.0
+"""So often the deny list is asked for."""
 TOLD_EVERY_S: Final = 60.0
 
 _log = structlog.get_logger(__name__)
@@ -51,6 +55,8 @@ class CollectorTls:
     def __init__(self, ca_file: Path, cert_file: Path, key_file: Path, cluster: str) -> None:
         self._ca_file, self._cert_file, self._key_file = ca_file, cert_file, key_file
         self.cluster = cluster
+        self.denied: frozenset[str] = frozenset()
+        """The subjects on the deny list, as far as it is known here."""
         self.context = server_context(ca_file=ca_file, cert_file=cert_file, key_file=key_file)
 
     def renew(self) -> None:
@@ -59,10 +65,17 @@ class CollectorTls:
         self.context.load_verify_locations(self._ca_file)
         reload_certificate(self.context, cert_file=self._cert_file, key_file=self._key_file)
 
-    def node(self, connection: ssl.SSLObject) -> str:
+    def peer(self, connection: ssl.SSLObject) -> PeerIdentity:
         """The node at the other end. Raises `HandshakeRefused`."""
         der = peer_certificate(connection)
-        return format_id(verify_peer_certificate(der, cluster=self.cluster, expected=None, denied=frozenset()).node_id)
+        return verify_peer_certificate(der, cluster=self.cluster, expected=None, denied=frozenset())
+
+    def check(self, peer: PeerIdentity) -> None:
+        """Raise `HandshakeRefused` for a node, or a certificate, that is denied now."""
+        subjects = NODE_SUBJECT + format_id(peer.node_id), SERIAL_SUBJECT + format_serial(peer.serial)
+        for subject in subjects:
+            if subject in self.denied:
+                raise HandshakeRefused("denied", f"{subject} is on the deny list")
 
 
 class CollectorServer:
@@ -167,23 +180,29 @@ class CollectorServer:
             if self._of_node.get(hello.node) is task:
                 del self._of_node[hello.node]
 
-    def _sender(self, hello: SinkHello, writer: asyncio.StreamWriter) -> str | None:
+    def _sender(self, hello: SinkHello, writer: asyncio.StreamWriter) -> PeerIdentity | None:
         """Whose events may come over this connection: its certificate says it; ``None``: there is no TLS."""
         if self._access is None:
             return None
-        node = self._access.node(writer.get_extra_info("ssl_object"))
-        if node != hello.node:
-            raise HandshakeRefused("id_mismatch", f"{node} says that it is {hello.node}")
-        return node
+        peer = self._access.peer(writer.get_extra_info("ssl_object"))
+        if format_id(peer.node_id) != hello.node:
+            raise HandshakeRefused("id_mismatch", f"{format_id(peer.node_id)} says that it is {hello.node}")
+        self._access.check(peer)
+        return peer
 
-    async def _take(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, sender: str | None) -> None:
+    async def _take(
+        self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, peer: PeerIdentity | None
+    ) -> None:
         loop = asyncio.get_running_loop()
+        sender = None if peer is None else format_id(peer.node_id)
         free_at = loop.time()
         while line := await reader.readline():
             size = EventBatch.read(line).bytes
             if not 0 < size <= BATCH_BYTES_MAX:
                 raise ProtocolError("oversized", f"a batch of {size} bytes, at most {BATCH_BYTES_MAX}")
             data = await asyncio.wait_for(reader.readexactly(size), BATCH_TIMEOUT_S)
+            if self._access is not None and peer is not None:
+                self._access.check(peer)  # it may have been denied since it has connected
             future: asyncio.Future[int | ProtocolError] = loop.create_future()
             self._waiting.append((sender, data, future))
             self._has_waiting.set()
@@ -199,9 +218,17 @@ class CollectorServer:
 
 
 async def collect(
-    store: CollectorStore, access: CollectorTls | None, host: str, port: int, stopped: asyncio.Event
+    store: CollectorStore,
+    access: CollectorTls | None,
+    host: str,
+    port: int,
+    stopped: asyncio.Event,
+    denials: Callable[[], Awaitable[Iterable[str]]],
 ) -> None:
-    """The whole life of a collector, until ``stopped`` is set. Raises `Unavailable`."""
+    """The whole life of a collector, until ``stopped`` is set. Raises `Unavailable`.
+
+    ``denials`` says which subjects are on the deny list now, or raises `PeerdError`: then what it said last holds.
+    """
     server = CollectorServer(store, access)
     try:
         address = await server.start(host, port)
@@ -211,6 +238,7 @@ async def collect(
     tasks: list[asyncio.Task[object]] = [spawn(server.run(), name="writer"), spawn(stopped.wait(), name="end")]
     if access is not None:
         tasks.append(spawn(_renewing(access), name="renewal"))
+        tasks.append(spawn(_denying(access, denials), name="denials"))
     await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
     for task in tasks[1:]:
         task.cancel()
@@ -228,3 +256,16 @@ async def _renewing(access: CollectorTls) -> None:
             await asyncio.to_thread(access.renew)
         except ConfigError as error:
             _log.warning("collector.certificate_not_renewed", error=str(error))
+
+
+async def _denying(access: CollectorTls, denials: Callable[[], Awaitable[Iterable[str]]]) -> None:
+    is_known = True
+    while True:
+        try:
+            access.denied = frozenset(await denials())
+            is_known = True
+        except PeerdError as error:
+            if is_known:  # it is told once, not every half minute
+                _log.warning("collector.deny_list_unknown", error=str(error), known=len(access.denied))
+            is_known = False
+        await asyncio.sleep(DENIALS_S)
