@@ -32,6 +32,7 @@ ALL: Final = "price >= 0"
 # One publisher may use more than its share, and what is faster than the subscriber is not dropped.
 TABLES: Final[dict[str, Any]] = {
     "node": {"profile": "lan"},
+    "telemetry": {"sink": ""},
     "protocols": {"pubsub": {"publish_timeout": "5m", "events_per_member": 100_000, "delivery_queue": "64MiB"}},
 }
 PAIR_NODES: Final = 4
@@ -78,8 +79,8 @@ def run(bench: Bench) -> None:
 class Ring:
     """Daemons with a schema; events are published at the first one."""
 
-    def __init__(self, places: Sequence[str], pids: Sequence[int]) -> None:
-        self.places, self.pids = places, pids
+    def __init__(self, places: Sequence[str], pids: Sequence[int], configs: Sequence[Path]) -> None:
+        self.places, self.pids, self.configs = places, pids, configs
 
     @contextmanager
     def listener(self, filters: Sequence[str], first: int) -> Iterator[Listener]:
@@ -192,14 +193,13 @@ class Listener:
 
 
 @contextmanager
-def ring(nodes: int, sink: str = "") -> Iterator[Ring]:
-    """Daemons with mutual TLS, as an operator starts them, that know the schema; ``sink``: of their event logs."""
-    tables = {**TABLES, "telemetry": {"sink": sink}}
+def ring(nodes: int) -> Iterator[Ring]:
+    """Daemons with mutual TLS, as an operator starts them, that know the schema."""
     with (
         tempfile.TemporaryDirectory(prefix="peerd-bench-") as folder,
         LocalCluster(Path(folder) / "cluster") as cluster,
     ):
-        cluster.up(nodes, settings=lambda index: tables, timeout_s=FORM_S)
+        cluster.up(nodes, settings=lambda index: TABLES, timeout_s=FORM_S)
         record = cluster.record()
         places = [str(socket_file(record, index)) for index in range(nodes)]
 
@@ -207,7 +207,8 @@ def ring(nodes: int, sink: str = "") -> Iterator[Ring]:
             await PubSubClient(client).declare(DOCUMENT)
 
         run_sync(declare, places[0])
-        yield Ring(places, [node.process.pid for node in record.nodes if node.process is not None])
+        pids = [node.process.pid for node in record.nodes if node.process is not None]
+        yield Ring(places, pids, [cluster.layout.config_file(index) for index in range(nodes)])
 
 
 def _line(work: TradeWork, number: int) -> bytes:
