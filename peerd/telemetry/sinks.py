@@ -135,7 +135,8 @@ class QueuedSink:
             self._drop(record)
             return
         self._queue.append(record)
-        if waiting * 2 >= self._queue_records_max and not self._wake.is_set():
+        # While the medium fails the thread has nothing to do: it would wake for each record, and find that out.
+        if waiting * 2 >= self._queue_records_max and not self._failures and not self._wake.is_set():
             self._wake.set()
 
     def limit(self, queue_records_max: int) -> None:

@@ -25,6 +25,7 @@ from peerd.telemetry.sinks import (
     TcpSink,
     encode_record,
 )
+from tests.support.daemon_process import wait_until
 from tests.support.sinks import ListSink
 
 NODE = "0123456789abcdef" * 2
@@ -155,6 +156,23 @@ def test_what_a_dead_medium_keeps_at_close_is_counted() -> None:
     sink.close()
     sink.write(record(4))
     assert sink.dropped_total == 4
+
+
+def test_the_thread_is_not_woken_for_records_that_it_cannot_write() -> None:
+    medium = GatedMedium()
+    medium.gate.set()
+    medium.failures = itertools.repeat(OSError(errno.ENOSPC, "No space left on device"))
+    sink = QueuedSink(medium, queue_records_max=4, retry_s=lambda failures: 3600.0)
+    sink.write(record(1))
+    assert medium.entered.wait(WAIT_S)
+    wait_until(lambda: sink._failures == 1, "the thread has failed")
+    woken: list[int] = []
+    sink._wake.set = lambda: woken.append(1)  # type: ignore[method-assign]  # it is counted
+    for number in range(2, 9):
+        sink.write(record(number))
+    assert woken == [] and sink.dropped_total == 3
+    del sink._wake.set
+    sink.close()
 
 
 def test_a_record_that_is_no_json_is_refused_and_told() -> None:
