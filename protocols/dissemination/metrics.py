@@ -62,14 +62,7 @@ class StreamLedger:
     def take(self, nodes: Sequence[StreamNode]) -> None:
         """Count what has happened since the last call."""
         for node in nodes:
-            counts, before = node.meter.counts, self._taken.get(node, _NONE)
-            if counts != before or node.gaps or node.seeking.moves:  # mostly nothing has happened
-                self._count(node, counts.minus(before))
-                self._taken[node] = counts.copy()
-        for gone in [node for node in self._taken if node not in nodes]:
-            self._report(gone)
-            del self._taken[gone]
-            self._reported.pop(gone, None)
+            self._take(node)
         self.uplink_bytes_per_s = sum(node.meter.rates["bytes_out"] for node in nodes)
         self._show("peerd_dissemination_streams", len(nodes))
         self._show("peerd_dissemination_children", sum(len(node.member.down.children) for node in nodes))
@@ -80,10 +73,23 @@ class StreamLedger:
             self._report_at = self._host.now() + REPORT_S
             self.report(nodes)
 
+    def gone(self, node: StreamNode) -> None:
+        """Count and tell the rest of a stream that this node has no part in from now on."""
+        self._take(node)
+        self._report(node)
+        self._taken.pop(node, None)
+        self._reported.pop(node, None)
+
     def report(self, nodes: Iterable[StreamNode]) -> None:
         """Tell the event log what has happened since the last time."""
         for node in nodes:
             self._report(node)
+
+    def _take(self, node: StreamNode) -> None:
+        counts, before = node.meter.counts, self._taken.get(node, _NONE)
+        if counts != before or node.gaps or node.seeking.moves:  # mostly nothing has happened
+            self._count(node, counts.minus(before))
+            self._taken[node] = counts.copy()
 
     def _show(self, gauge: str, value: float) -> None:
         """Set a gauge, unless it has this value already, as it mostly has."""

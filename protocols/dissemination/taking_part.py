@@ -153,6 +153,7 @@ class StreamNodes(Part):
         del self._nodes[node.record.key]
         self.numbers.sequence = max(self.numbers.sequence, node.sequence)
         self._looked_at.pop(node.record.key, None)
+        self.ledger.gone(node)
         node.leave(is_over=reason == "ended")
         self._host.emit(StreamOver(stream=node.name, reason=reason))
         self._owner.stream_gone(node, reason)

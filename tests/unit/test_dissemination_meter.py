@@ -56,3 +56,19 @@ def test_a_gauge_is_set_when_it_changes_and_not_before(monkeypatch: pytest.Monke
     shown.clear()
     ledger.take([])
     assert shown == [("peerd_dissemination_streams", 0), ("peerd_dissemination_depth_max", 0)]
+
+
+def test_what_a_stream_did_last_is_told_when_this_node_leaves_it() -> None:
+    """Also where it leaves, as when it drains, before anybody has looked: the ledger of all nodes would have a hole."""
+    host = FakeHost(1)
+    ledger = StreamLedger(host)
+    node = Mock(depth=0, gaps=0, meter=StreamMeter(0.0))
+    node.name, node.seeking.moves, node.member.down.children = "log", {}, {}
+    node.queued_bytes.return_value = 0
+    node.meter.counts.items_out = 3
+    ledger.take([node])
+    node.meter.counts.items_out = 10
+    ledger.gone(node)
+    [told] = [each.columns() for each in host.events]
+    assert (told["stream"], told["items_out"]) == ("log", 10)
+    assert not ledger._taken and not ledger._reported
