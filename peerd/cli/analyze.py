@@ -63,7 +63,6 @@ QUICK_BYTES_MAX = 64 * 1024 * 1024
 FOLLOWED_COLUMNS = ("at", "batch", "events", "corrupt", "duplicates", "tables", "duration_s")
 INTERVAL_MIN_S = 1.0
 """Spark needs about so long for a batch that has next to nothing."""
-TOP_MESSAGES = 10
 ROWS_MAX = 50
 """Rows of a printed table; the JSON and the Parquet files have all of them."""
 
@@ -438,10 +437,15 @@ def print_nodes(nodes: Sequence[dict[str, Any]], console: Terminal) -> None:
 
 
 def print_traffic(report: Mapping[str, Any], console: Terminal) -> None:
-    """Print two tables of a report as JSON: bytes by kind, and the most frequent messages."""
+    """Print bytes by kind, of a report as JSON."""
     _print_table(console, "Bytes by kind", TRAFFIC_COLUMNS, report["traffic"])
-    most = sorted(report["messages"], key=lambda row: -row["sent"])[:TOP_MESSAGES]
-    _print_table(console, f"The {len(most)} most frequent messages", MESSAGE_COLUMNS, most)
+
+
+def print_ledger(rows: Sequence[dict[str, Any]], console: Terminal) -> None:
+    """Print the rows of the table ``ledger``."""
+    from peerd.pipeline.ledger import SHOWN
+
+    _print_table(console, SHOWN.title, SHOWN.columns, rows)
 
 
 def _print_table(

@@ -15,7 +15,11 @@ SENT: Final = "sent"
 DROPPED: Final = "dropped"
 PARTS: Final = (SENT, "delivered", "filtered", DROPPED)
 """What a line can be of."""
-_SHOWN: Final = {name: name for name in ("system", "unit", *PARTS, "unknown", "reasons")}
+SHOWN: Final = Shown(
+    "What became of all that was sent",
+    {name: name for name in ("system", "unit", *PARTS, "unknown", "reasons")},
+    ("system", "unit"),
+)
 
 
 def ledger_table(lines: Mapping[str, LedgerLines]) -> SparkTable:
@@ -27,7 +31,7 @@ def ledger_table(lines: Mapping[str, LedgerLines]) -> SparkTable:
         return balances(reduce(DataFrame.unionByName, parts))
 
     kinds = [kind for each in lines.values() for kind in each.kinds]
-    return SparkTable(LEDGER, build, Shown("What became of all that was sent", _SHOWN, ("system", "unit")), kinds)
+    return SparkTable(LEDGER, build, SHOWN, kinds)
 
 
 def lines_of(events: DataFrame, unit: str, counts: Mapping[str, Column], reason: str = "") -> DataFrame:
