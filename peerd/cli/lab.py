@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
-from peerd.cli.lab_running import LabReport, print_reports, run_reports
+from peerd.cli.lab_running import FormatOption, LabReport, print_reports, run_reports
 from peerd.cli.lab_sweep import sweep
 from peerd.cli.main import exit_code
 from peerd.cli.options import Output, duration_s
@@ -24,10 +24,6 @@ NODES_MAX: Final = 100_000
 JOBS_MAX: Final = 1024
 
 app = typer.Typer(help="Experiments that reproduce the figures of papers in the simulator.", no_args_is_help=True)
-FormatOption = Annotated[
-    Output,
-    typer.Option("-o", "--output", "--format", help="A table for people; JSON, JSON lines, CSV or YAML for programs."),
-]
 
 
 @app.command("list")

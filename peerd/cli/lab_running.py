@@ -4,8 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Annotated, Any, Final, Protocol
+
+import typer
 
 from peerd.cli.options import Output
 from peerd.cli.output import print_data, print_table, stderr, stdout
@@ -14,6 +17,14 @@ if TYPE_CHECKING:
     from peerd.lab.experiment import Experiment, Point, Row
     from peerd.lab.pool import Result, Watch
     from peerd.lab.store import ResultStore
+
+
+ROWS_MAX: Final = 200
+"""Rows of a printed table."""
+FormatOption = Annotated[
+    Output,
+    typer.Option("-o", "--output", "--format", help="A table for people; JSON, JSON lines, CSV or YAML for programs."),
+]
 
 
 class LabRunner(Protocol):
@@ -131,7 +142,9 @@ def print_rows(experiment: Experiment, rows: Sequence[Row]) -> None:
     headings = [column.heading for column in columns]
     cells = ([column.cell(row) for column in columns] for row in rows)
     console = stdout()
-    print_table(console, headings, cells, title=f"{experiment.name}: {experiment.title}")
+    print_table(console, headings, islice(cells, ROWS_MAX), title=f"{experiment.name}: {experiment.title}")
+    if len(rows) > ROWS_MAX:
+        console.print(f"{len(rows) - ROWS_MAX:,} more rows are in results.csv")
     console.print()
 
 

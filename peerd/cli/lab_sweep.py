@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
-from peerd.cli.lab_running import LabReport, LabRunner, print_reports, run_reports
+from peerd.cli.lab_running import FormatOption, LabReport, LabRunner, print_reports, run_reports
 from peerd.cli.options import Output, seed_range
 from peerd.cli.output import stderr
 from peerd.errors import ConfigError, ExitCode
@@ -25,10 +25,6 @@ if TYPE_CHECKING:
 
 SEEDS_MAX: Final = 100_000
 MASTER_HELP: Final = "Run them as tasks of Spark there, such as spark://host:7077. Its workers need peerd, too."
-FormatOption = Annotated[
-    Output,
-    typer.Option("-o", "--output", "--format", help="A table for people; JSON, JSON lines, CSV or YAML for programs."),
-]
 
 
 def sweep(

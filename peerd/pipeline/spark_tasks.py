@@ -6,7 +6,6 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from typing import Final, TypeVar
 
-from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
 from peerd.errors import Unavailable
@@ -52,9 +51,7 @@ def _run(spark: SparkSession, call: Callable[[Item], Result], item: Item) -> Res
     try:
         result: Result
         [result] = spark.sparkContext.parallelize([item], 1).map(call).collect()
-    except PySparkException as error:
-        return _told(error)
-    except Exception as error:  # py4j's, with what the JVM says
+    except Exception as error:  # of the task, or of py4j with what the JVM says
         return _told(error)
     return result
 

@@ -20,7 +20,7 @@ from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.streaming.datasource import ReadLimit, SupportsTriggerAvailableNow
 from pyspark.sql.types import StructType
 
-from peerd.client import DaemonUnreachable
+from peerd.client import Client, DaemonUnreachable
 from peerd.client.streams import on_standard_error
 from peerd.errors import Unavailable
 from peerd.front import Row
@@ -107,11 +107,14 @@ class RingStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  # 
     def initialOffset(self) -> Places:
         """Where a new stream begins."""
         question = self._question
-        if question.table.is_each_daemons:
-            places = {address: question.newest(address) for address in question.addresses}
-        else:
-            places = dict([question.newest_of_first()])
-        return places if question.starts == "now" else dict.fromkeys(places, "start")
+        if not question.table.is_each_daemons:
+            address, place = question.newest_of_first()
+            return {address: place if question.starts == "now" else "start"}
+        if question.starts != "now":
+            return dict.fromkeys(question.addresses, "start")
+        question.ask_first(Client.status)  # where nobody answers, it is an error
+        places = {address: self._newest(address, "") for address in question.addresses}
+        return {address: place for address, place in places.items() if place}
 
     def prepareForTriggerAvailableNow(self) -> None:
         """From now on only what is there now is read."""

@@ -103,6 +103,10 @@ def test_a_stream_goes_on_without_a_daemon_that_is_away(capsys: pytest.CaptureFi
     assert reader.latestOffset(places, None) == places == reader.latestOffset(places, None)
     assert reader.partitions(places, places) == []
     assert capsys.readouterr().err.count("/none.sock: no answer, going on without it") == 1
+    with pytest.raises(DaemonUnreachable, match="no daemon answers at /none"):
+        reader.initialOffset()
+    earliest = {"path": "events", "cluster": "/none.sock", "startingOffsets": "earliest"}
+    assert RingStreamReader(question_of(earliest), StructType()).initialOffset() == {"/none.sock": "start"}
     planned = FeedPart("/none.sock", "e-1", "e-3")  # it answered then
     assert list(reader.read(planned)) == [] and "its rows up to e-3 are left out" in capsys.readouterr().err
     given = {"path": "events", "cluster": "/none.sock", "failOnDataLoss": "true"}
