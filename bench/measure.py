@@ -9,6 +9,8 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any, Literal, Protocol, TypeVar
 
+from peerd.errors import Unavailable
+
 T = TypeVar("T")
 
 
@@ -125,6 +127,15 @@ class Bench:
         if not values:
             raise BenchFailure(f"{self.section}: no sample of {name!r}")
         self.reporter.row(Row(self.section, name, unit, values, aim, note))
+
+    def has(self, check: Callable[[], object]) -> bool:
+        """Whether there is what the section needs. ``check`` raises `Unavailable` where not: then all is left out."""
+        try:
+            check()
+        except Unavailable as error:
+            self.skip("the whole section", str(error))
+            return False
+        return True
 
     def skip(self, what: str, why: str) -> None:
         """Say what is left out and why."""

@@ -15,7 +15,6 @@ from bench.event_log import write_event_log
 from bench.measure import Bench, at_least, at_most, ratios
 from bench.processes import resident_mb
 from peerd.cli.analyze import plugin_tables
-from peerd.errors import Unavailable
 from peerd.pipeline.requirements import check_requirements
 from peerd.plugins import find_events
 from peerd.telemetry.event_files import EventFiles
@@ -39,10 +38,7 @@ WRITE_PAUSE_S: Final = 0.2
 
 def run(bench: Bench) -> None:
     """A log, and one that is four times as long."""
-    try:
-        check_requirements()
-    except Unavailable as error:
-        bench.skip("the whole section", str(error))
+    if not bench.has(check_requirements):
         return
     from peerd.pipeline.session import spark_session
 

@@ -20,10 +20,7 @@ CELLS_AIM: Final = 1.15
 
 def run(bench: Bench) -> None:
     """Each cell in a process of its own in both, two at a time."""
-    try:
-        check_requirements()
-    except Unavailable as error:
-        bench.skip("the whole section", str(error))
+    if not bench.has(check_requirements):
         return
     from peerd.cli.lab_sweep import task_session
     from peerd.pipeline.spark_tasks import run_tasks

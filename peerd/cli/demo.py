@@ -124,7 +124,7 @@ def _first_of(failed: ExceptionGroup[Exception]) -> Exception:
 def _analyze(console: Terminal, events: Path, tables: Path) -> None:
     """Show what the Spark job finds in the event logs just written; one line when it cannot run here."""
     command = [sys.executable, "-m", "peerd", "analyze", str(events), "--out", str(tables), "--no-report", "-o", "json"]
-    command += ["--tables", "nodes,messages,ledger"]  # what is shown, in a third less time than all of them
+    command += ["--tables", "nodes,messages,ledger"]  # what is shown; all of them take a newcomer's time
     with console.status("Spark reads the event logs"):
         done = subprocess.run(command, capture_output=True, text=True, check=False)
     if done.returncode == ExitCode.UNAVAILABLE:

@@ -53,7 +53,6 @@ class LabReport:
         self.points = points
         self.rows: list[Row] = []
         self.errors: list[str] = []
-        self.failed: list[Point] = []
         self._settings = settings
         self._store = ResultStore(out / experiment.name, has_parquet=has_parquet)
         self._by_key: dict[str, Row] = {}
@@ -66,11 +65,16 @@ class LabReport:
         """The points that have not run."""
         return [point for point in self.points if point.digest not in self._by_key]
 
+    @property
+    def failed(self) -> list[Point]:
+        """The points that have no row, or whose simulation has failed, once all have run."""
+        rows = ((point, self._by_key.get(point.digest)) for point in self.points)
+        return [point for point, row in rows if row is None or row.get("failure") is not None]
+
     def take(self, result: Result) -> None:
         """Keep the result of a point."""
         if result.row is None:
             self.errors.append(f"{result.point}: {result.error}")
-            self.failed.append(result.point)
         else:
             self._by_key[result.point.digest] = result.row
             self._store.keep(result.point, result.row)
@@ -78,9 +82,7 @@ class LabReport:
     def finish(self, kinds: Sequence[str]) -> None:
         """Write tables and charts."""
         found = [(point, self._by_key[point.digest]) for point in self.points if point.digest in self._by_key]
-        red = [(point, row["failure"]) for point, row in found if row.get("failure") is not None]
-        self.errors += [f"{point}: {failure}" for point, failure in red]
-        self.failed += [point for point, _ in red]
+        self.errors += [f"{point}: {row['failure']}" for point, row in found if row.get("failure") is not None]
         self.rows = self.experiment.derive([row for _, row in found])
         if self.rows:
             self._store.finish(self.experiment, self._settings, self.rows)

@@ -82,10 +82,11 @@ def sweep(
         require()
     for topology in dict.fromkeys(point.topology for point in points):
         check(topology, chosen.start)
-    if find_spec("pyarrow") is None:
+    has_parquet = find_spec("pyarrow") is not None
+    if not has_parquet:
         stderr().print("peerd lab: no Parquet is written: pip install 'peerd[spark]'")
     settings = {"grid": {key: list(found) for key, found in values.items()}, "seeds": seeds, "quick": quick}
-    report = LabReport(experiment, points, settings, out, resume, has_parquet=find_spec("pyarrow") is not None)
+    report = LabReport(experiment, points, settings, out, resume, has_parquet=has_parquet)
     with _runner(master, conf or (), jobs) as run:
         run_reports([report], run)
     print_reports([report], ("svg",) if charts else (), output)

@@ -28,7 +28,7 @@ HASH_SEEDS: Final = ("1", "2")
 
 def swarm(
     seeds: Annotated[str, typer.Option(metavar="A:B", help="Seeds from A up to, not including, B.")] = "0:50",
-    jobs: Annotated[int, typer.Option(min=1, max=1024, help="Processes to run them in; changes no result.")] = 1,
+    jobs: Annotated[int, typer.Option(min=1, max=1024, help="Processes, without --master; changes no result.")] = 1,
     without: Annotated[
         str, typer.Option(metavar="FEATURES", help="Leave these out, separated by commas: what does a red seed need?")
     ] = "",

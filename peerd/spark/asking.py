@@ -112,8 +112,8 @@ class RingQuestion:
 @cache
 def ring_tables() -> dict[str, RingTable]:
     """All tables by name: the core's, and those of the installed plugins."""
-    found = gather(find_fronts(), "ring table", lambda front: [(each.name, each) for each in front.ring_tables()],
-                   taken=[EVENTS.name])  # fmt: skip
+    fronts, taken = find_fronts(), [EVENTS.name]
+    found = gather(fronts, "ring table", lambda front: [(each.name, each) for each in front.ring_tables()], taken)
     return {EVENTS.name: EVENTS, **found}
 
 

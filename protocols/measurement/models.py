@@ -215,7 +215,7 @@ class RowView(MeasureModel):
     places: tuple[int, int] | None = None
 
 
-_PARTS: Final[Mapping[str, str]] = {
+BOUNDED_PARTS: Final[Mapping[str, str]] = {
     "": "value",
     "_low": "low",
     "_high": "high",
@@ -261,7 +261,7 @@ class QueryView(TableModel):
         for at, name in enumerate(self.columns):
             cells = [row.values[at] for row in self.rows]
             if name in self.numeric or any(isinstance(each, BoundedView) for each in cells):
-                parts = _PARTS.items()
+                parts = BOUNDED_PARTS.items()
                 found += [(f"{name}{end}", [getattr(each, of, None) for each in cells]) for end, of in parts]
             else:
                 found.append((name, cells))

@@ -265,7 +265,7 @@ async def _denying(access: CollectorTls, denials: Callable[[], Awaitable[Iterabl
             access.denied = frozenset(await denials())
             is_known = True
         except PeerdError as error:
-            if is_known:  # it is told once, not every half minute
+            if is_known:  # it is told once, not each time
                 _log.warning("collector.deny_list_unknown", error=str(error), known=len(access.denied))
             is_known = False
         await asyncio.sleep(DENIALS_S)

@@ -25,7 +25,7 @@ async def _answer(client: Client, options: Mapping[str, str]) -> models.QueryVie
 
 async def _columns(client: Client, options: Mapping[str, str]) -> str:
     answer = await _answer(client, options)
-    kinds = {"": "double", "_low": "double", "_high": "double", "_age_s": "double", "_stale": "boolean"}
+    kinds = {end: "boolean" if of == "stale" else "double" for end, of in models.BOUNDED_PARTS.items()}
     found = [
         f"`{name}{end}` {kind}"
         for name in answer.columns
