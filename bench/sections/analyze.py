@@ -7,6 +7,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from importlib.util import find_spec
 from pathlib import Path
 from statistics import median
 from typing import TYPE_CHECKING, Final
@@ -42,7 +43,9 @@ def run(bench: Bench) -> None:
         return
     from peerd.pipeline.session import spark_session
 
-    bench.skip("DuckDB on the same files", "peerd has no tables by DuckDB yet")
+    has_duckdb = find_spec("sqlframe") is not None
+    if not has_duckdb:
+        bench.skip("DuckDB on the same files", "the extra `duckdb` is not installed")
     small = bench.scale.of(5_000_000, 1_000_000, 1_000)
     counts = (small, 4 * small)
     with tempfile.TemporaryDirectory(prefix="peerd-bench-") as scratch, spark_session("local[2]", MEMORY) as spark:
@@ -54,11 +57,15 @@ def run(bench: Bench) -> None:
         took: dict[int, list[float]] = {count: [] for count in counts}
         reads: list[float] = []
         follows: list[float] = []
+        ducks: list[float] = []
         for number in range(bench.runs):
             for count in counts:
                 bench.progress(f"run {number + 1} of {bench.runs}: {count:,} events")
                 took[count].append(_job(spark, folder / str(count), folder / "tables"))
             reads.append(_read(spark, folder / str(counts[-1])))
+            if has_duckdb:
+                bench.progress(f"run {number + 1} of {bench.runs}: {counts[-1]:,} events, by DuckDB")
+                ducks.append(_on_duckdb(folder / str(counts[-1]), folder / "by-duckdb"))
             bench.progress(f"run {number + 1} of {bench.runs}: {counts[-1]:,} events, followed")
             follows.append(_follow(spark, folder / str(counts[-1]), folder / f"followed-{number}"))
         memory_mb = resident_mb(spark.sparkContext._gateway.proc.pid)
@@ -69,6 +76,8 @@ def run(bench: Bench) -> None:
     bench.row("the whole job", "1/s", [large / each for each in jobs], note=f"{large:,} events")
     bench.row("Spark's typed read of all columns", "1/s", [large / each for each in reads])
     bench.row("job / typed read", "x", ratios(jobs, reads), at_most(READ_AIM))
+    if ducks:
+        bench.row("--engine duckdb / the job", "x", ratios(jobs, ducks), note="events a second, its whole process")
     quarters = [each / 4 for each in jobs]
     bench.row("an event of four times as many", "x", ratios(quarters, took[small]), at_most(GROWTH_AIM))
     bench.row("--follow / the job", "x", ratios(jobs, follows), at_least(FOLLOW_AIM), note="events a second")
@@ -81,17 +90,25 @@ def run(bench: Bench) -> None:
 
 def _job(spark: SparkSession, log: Path, out: Path) -> float:
     from peerd.pipeline.job import run_job
-    from peerd.pipeline.source import Sources
+    from peerd.pipeline.sources import Sources
 
     began = time.perf_counter()
     run_job(spark, Sources([str(log)]), str(out), events=find_events(), plugin_tables=plugin_tables())
     return time.perf_counter() - began
 
 
+def _on_duckdb(log: Path, out: Path) -> float:
+    """As a process of its own: in this one pyspark is there."""
+    command = [sys.executable, "-m", "peerd", "analyze", str(log), "--out", str(out), "--engine", "duckdb"]
+    began = time.perf_counter()
+    subprocess.run([*command, "--driver-memory", MEMORY, "--no-report"], check=True, stdout=subprocess.DEVNULL)
+    return time.perf_counter() - began
+
+
 def _follow(spark: SparkSession, log: Path, out: Path) -> float:
     """As ``peerd analyze --follow --once``."""
     from peerd.pipeline.follow import follow
-    from peerd.pipeline.source import Sources
+    from peerd.pipeline.sources import Sources
 
     began = time.perf_counter()
     follow(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import enum
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from datetime import UTC, datetime
@@ -27,9 +28,9 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
     from peerd.front import Shown, SparkTable
+    from peerd.pipeline.findings import Report
     from peerd.pipeline.follow import BatchDone, TablesRenewed
-    from peerd.pipeline.job import Report
-    from peerd.pipeline.source import Sources
+    from peerd.pipeline.sources import Sources
 
 TRAFFIC_COLUMNS = {
     "kind": "kind",
@@ -57,6 +58,15 @@ LOSS_COLUMNS = {
 }
 LIFE_COLUMNS = {"node": "node", "boot": "boot", "life": "from the first to its last event", "end": "end"}
 LIFE_WIDTH = 50
+
+
+class TableEngine(enum.StrEnum):
+    """What makes the tables."""
+
+    SPARK = enum.auto()
+    DUCKDB = enum.auto()
+
+
 UNKNOWN_COLUMNS = {"event": "event", "nodes": "nodes", "events": "events"}
 QUICK_BYTES_MAX = 64 * 1024 * 1024
 """For at most this much input Spark runs without its optimising compilers: they would take longer than they save."""
@@ -122,10 +132,14 @@ def analyze(
         ),
     ],
     out: Annotated[str, typer.Option(help="Where the Parquet tables go; tables already there are overwritten.")],
+    engine: Annotated[
+        TableEngine,
+        typer.Option(help="duckdb makes the same tables without Java, of what this machine has (extra `duckdb`)."),
+    ] = TableEngine.SPARK,
     master: Annotated[
         str, typer.Option(help="Spark master: local[THREADS] is this machine; spark://HOST:PORT, yarn, k8s://...")
     ] = "local[2]",
-    driver_memory: Annotated[str, typer.Option(help="Memory of Spark's JVM here.")] = "1g",
+    driver_memory: Annotated[str, typer.Option(help="Memory of Spark's JVM here, or of DuckDB.")] = "1g",
     conf: Annotated[
         list[str] | None, typer.Option(metavar="KEY=VALUE", help="A setting of Spark; may be repeated.")
     ] = None,
@@ -159,24 +173,33 @@ def analyze(
 ) -> None:
     """Turn event logs into Parquet tables (events, losses, nodes, messages, metrics, and those of each protocol).
 
-    Needs the extra `spark` and Java 17 or newer. Corrupt lines are counted and left out; they do not fail the run.
+    Needs the extra `spark` and Java 17 or newer, or `--engine duckdb`. Corrupt lines are left out, and counted.
     """
     now_s, settings = time.time(), dict(map(spark_setting, conf or ()))
     since_s, until_s = (time_of(text, now_s) if text else None for text in (since, until))
     options = _Options(master, driver_memory, settings, since_s, until_s, tables, parts)
-    if once and not is_followed:
-        raise typer.BadParameter("it needs --follow", param_hint="--once")
-    with _failures_told("it goes on from here with the same --out" if is_followed else "the tables are not complete"):
+    _check_together(engine, settings, is_followed=is_followed, once=once)
+    left = "it goes on from here with the same --out" if is_followed else "the tables are not complete"
+    with _failures_told(left if engine is TableEngine.DUCKDB else f"Spark has ended, and {left}"):
         report = None
         if is_followed:
             follow_logs(sources, out, options, None if once else interval_of(every), output)
         else:
-            report = _run(sources, out, options, stderr())
+            run = _run_on_duckdb if engine is TableEngine.DUCKDB else _run
+            report = run(sources, out, options, stderr())
         has_page = page and not tables and write_page(out)
         if explain:
             print_story(Path(out), explain, output)
     if report is not None and not explain:
         _print(report, output, out, has_begun_late=bool(since), has_page=has_page)
+
+
+def _check_together(engine: TableEngine, settings: Mapping[str, str], *, is_followed: bool, once: bool) -> None:
+    """Raise ``typer.BadParameter`` for options of which one says nothing beside the other."""
+    if once and not is_followed:
+        raise typer.BadParameter("it needs --follow", param_hint="--once")
+    if engine is TableEngine.DUCKDB and (is_followed or settings):
+        raise typer.BadParameter("--follow and --conf are of Spark", param_hint="--engine")
 
 
 @contextlib.contextmanager
@@ -186,7 +209,7 @@ def _failures_told(left: str) -> Iterator[None]:
     try:
         yield
     except KeyboardInterrupt:
-        errors.print(f"peerd analyze: interrupted; Spark has ended, and {left}")
+        errors.print(f"peerd analyze: interrupted; {left}")
         raise typer.Exit(INTERRUPTED) from None
     except PeerdError as error:
         errors.print(f"peerd analyze: {error}")
@@ -230,7 +253,7 @@ class _Options(NamedTuple):
 
     def sources(self, paths: Sequence[str]) -> Sources:
         """What is read."""
-        from peerd.pipeline.source import Sources
+        from peerd.pipeline.sources import Sources
 
         return Sources(paths, self.has_parts, self.since_s, self.until_s)
 
@@ -241,7 +264,7 @@ def _run(paths: Sequence[str], out: str, options: _Options, errors: Terminal) ->
     check_requirements()
     from peerd.pipeline.job import run_job
     from peerd.pipeline.session import is_local
-    from peerd.pipeline.source import check_here
+    from peerd.pipeline.sources import check_here
 
     if is_local(options.master):
         check_here(paths)
@@ -258,6 +281,26 @@ def _run(paths: Sequence[str], out: str, options: _Options, errors: Terminal) ->
         )
 
 
+def _run_on_duckdb(paths: Sequence[str], out: str, options: _Options, errors: Terminal) -> Report:
+    from peerd.pipeline.duck import duckdb_connection, run_on_duckdb, threads_of, use_duckdb
+    from peerd.pipeline.tail import check_of_this_machine
+
+    check_of_this_machine(paths)
+    threads = threads_of(options.master)
+    use_duckdb()
+    wanted = _names(options.tables)
+    with errors.status("starting DuckDB") as status, duckdb_connection(threads, options.driver_memory) as connection:
+        return run_on_duckdb(
+            connection,
+            options.sources(paths),
+            out,
+            events=find_events(),
+            plugin_tables=plugin_tables(),
+            wanted=wanted,
+            progress=status.update,
+        )
+
+
 def follow_logs(paths: Sequence[str], out: str, options: _Options, interval_s: float | None, output: Output) -> None:
     """Bring the tables up to date, each interval, or once, and print a line each time."""
     from peerd.pipeline.requirements import check_requirements
@@ -265,9 +308,9 @@ def follow_logs(paths: Sequence[str], out: str, options: _Options, interval_s: f
     check_requirements()
     from peerd.pipeline.follow import follow
     from peerd.pipeline.session import is_local
-    from peerd.pipeline.tail import check_followable
+    from peerd.pipeline.tail import check_of_this_machine
 
-    check_followable(paths)
+    check_of_this_machine(paths)
     if not is_local(options.master):
         raise Unavailable("--follow reads files of this machine: --master is local[THREADS]")
     wanted, told = _names(options.tables), _Told(output)
@@ -288,7 +331,7 @@ def _session(
     paths: Sequence[str], options: _Options, *, is_short: bool = True
 ) -> contextlib.AbstractContextManager[SparkSession]:
     from peerd.pipeline.session import spark_session
-    from peerd.pipeline.source import is_small
+    from peerd.pipeline.sources import is_small
 
     is_quick = is_short and is_small(paths, QUICK_BYTES_MAX)
     return spark_session(options.master, options.driver_memory, is_quick=is_quick, settings=options.settings)
@@ -342,7 +385,7 @@ def followed_row(news: BatchDone | TablesRenewed) -> dict[str, Any]:
 def plugin_tables() -> list[Sequence[SparkTable]]:
     """Return the tables of each plugin, and that of what they have sent. Raises `ConfigError` when two tables have one
     name."""
-    from peerd.pipeline.job import RESERVED
+    from peerd.pipeline.findings import RESERVED
     from peerd.pipeline.ledger import LEDGER, ledger_table
 
     fronts, taken = find_fronts(), {*RESERVED, LEDGER}

@@ -19,14 +19,15 @@ from pyspark.errors import StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession, functions as F
 from pyspark.sql.streaming import StreamingQuery
 
-from peerd.errors import Unavailable
 from peerd.front import SparkTable
-from peerd.pipeline import source, tables
+from peerd.pipeline import tables
 from peerd.pipeline.batches import CHECKPOINT, EventBatches
-from peerd.pipeline.job import LineCounts, write_events
+from peerd.pipeline.findings import LineCounts
+from peerd.pipeline.job import write_events
 from peerd.pipeline.line_stream import SCHEMA, stream_lines
+from peerd.pipeline.lines import parse
 from peerd.pipeline.making import EVENTS, TableMaker
-from peerd.pipeline.source import Sources
+from peerd.pipeline.sources import OF_LINE, Sources, nothing_in
 from peerd.pipeline.store import TableStore
 from peerd.pipeline.tail import EventFileTail
 from peerd.telemetry.schema import Event
@@ -80,14 +81,15 @@ def follow(
     """
     paths = [os.path.abspath(path) for path in sources.paths]  # other processes read them, of Spark's
     tail = EventFileTail(paths, sources.has_parts, sources.hours)
-    maker = TableMaker(TableStore(spark, out), plugin_tables, wanted if wanted is None else {EVENTS, *wanted})
+    store = TableStore(spark, out)
+    maker = TableMaker(store, plugin_tables, wanted if wanted is None else {EVENTS, *wanted})
     files = list(tail.ends())
     if interval_s is None and not files:
-        raise Unavailable(f"no event files (*.ndjson, *.ndjson.gz) in {' '.join(sources.paths)}")
-    maker.store.check_apart(files, maker.names())
-    following = _Following(spark, sources, events, maker, told)
+        raise nothing_in(sources.paths)
+    store.check_apart(files, maker.names())
+    following = _Following(spark, sources, events, store, maker, told)
     writer = stream_lines(spark, tail).writeStream.foreachBatch(following.take)
-    writer = writer.option("checkpointLocation", maker.store.path(CHECKPOINT))
+    writer = writer.option("checkpointLocation", store.path(CHECKPOINT))
     if interval_s is None:
         writer = writer.trigger(availableNow=True)
     else:
@@ -113,12 +115,18 @@ class _Following:
     """Takes batches, on a thread of Spark's, and makes tables, on that of the caller; one at a time."""
 
     def __init__(
-        self, spark: SparkSession, sources: Sources, events: Mapping[str, type[Event]], maker: TableMaker, told: Told
+        self,
+        spark: SparkSession,
+        sources: Sources,
+        events: Mapping[str, type[Event]],
+        store: TableStore,
+        maker: TableMaker,
+        told: Told,
     ) -> None:
-        self._sources, self._known, self._maker, self._told = sources, events, maker, told
+        self._sources, self._known, self._store, self._maker, self._told = sources, events, store, maker, told
         self.failure: Exception | None = None
-        columns = self._parsed(spark.createDataFrame([], SCHEMA)).drop(*source.OF_LINE).schema
-        self._batches = EventBatches(maker.store, columns)
+        columns = self._parsed(spark.createDataFrame([], SCHEMA)).drop(*OF_LINE).schema
+        self._batches = EventBatches(store, columns)
         self._batches.recover()
         self._lock = threading.Lock()
         # An earlier process may have been killed before it had made them.
@@ -126,15 +134,15 @@ class _Following:
         self._made_at, self._made_for_s = 0.0, 0.0
 
     def _parsed(self, lines: DataFrame) -> DataFrame:
-        return source.parse(lines, self._known, self._sources, F.col("file"))
+        return parse(lines, self._known, self._sources, F.col("file"))
 
     def take(self, lines: DataFrame, number: int) -> None:
         """Take a batch, again if need be. See `pyspark.sql.streaming.DataStreamWriter.foreachBatch`."""
         try:
             with self._lock:
-                began, store, folder = time.monotonic(), self._maker.store, self._batches.folder(number)
+                began, folder = time.monotonic(), self._batches.folder(number)
                 self._batches.begin()
-                counts = write_events(self._parsed(lines), lambda good: store.write(folder, good))
+                counts = write_events(self._parsed(lines), lambda good: self._store.write(folder, good))
                 duplicates = self._batches.add(number)
                 self._is_behind = True
                 self._told(BatchDone(number, counts, duplicates, time.monotonic() - began))

@@ -41,7 +41,8 @@ def lines_of(events: DataFrame, unit: str, counts: Mapping[str, Column], reason:
         F.struct(F.lit(part).alias("part"), why[part].alias("reason"), F.sum(count).cast("bigint").alias("count"))
         for part, count in counts.items()
     ]
-    return events.agg(F.array(*parts).alias("_parts")).select(F.lit(unit).alias("unit"), F.inline("_parts"))
+    of_all = events.agg(F.array(*parts).alias("_parts")).select(F.explode("_parts").alias("_part"))
+    return of_all.select(F.lit(unit).alias("unit"), *(F.col(f"_part.{name}") for name in ("part", "reason", "count")))
 
 
 def balances(lines: DataFrame) -> DataFrame:
@@ -51,10 +52,10 @@ def balances(lines: DataFrame) -> DataFrame:
     ``lines``: system, unit, part, reason, count.
     """
     by_reason = lines.groupBy("system", "unit", "part", "reason").agg(F.sum("count").alias("count")).where("count != 0")
-    told = F.when(F.col("part") == DROPPED, F.concat_ws(" ", "reason", F.format_number("count", 0)))
+    told = F.when(F.col("part") == DROPPED, F.concat_ws(" ", "reason", F.col("count").cast("string")))
     sums = by_reason.groupBy("system", "unit").agg(
         *(_sum(part).alias(part) for part in PARTS),
-        F.array_join(F.sort_array(F.collect_list(told)), ", ").alias("reasons"),
+        F.coalesce(F.array_join(F.sort_array(F.collect_list(told)), ", "), F.lit("")).alias("reasons"),
     )
     rest = F.col(SENT) - sum((F.coalesce(part, F.lit(0)) for part in PARTS[1:]), F.lit(0))
     found = (F.coalesce(part, F.lit(0)).alias(part) for part in PARTS[1:])

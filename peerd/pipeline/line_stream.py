@@ -12,7 +12,7 @@ from pyspark.sql.datasource import DataSource, DataSourceStreamReader, InputPart
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxBytes, SupportsTriggerAvailableNow
 from pyspark.sql.types import StructType
 
-from peerd.pipeline.source import FolderHours
+from peerd.pipeline.sources import FolderHours
 from peerd.pipeline.tail import EventFileTail, FileEnd, FileRange, advance, chunks, tasks
 
 FORMAT: Final = "peerd-event-files"

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
-from typing import Any, Final
+from typing import Any, Final, Protocol
 
 from pyspark.sql import DataFrame, functions as F
 
 from peerd.front import SparkTable
 from peerd.pipeline import clocks, tables
-from peerd.pipeline.store import TableStore
 
 EVENTS: Final = "events"
 CLOCKS: Final = "clocks"
@@ -51,11 +50,24 @@ class TablesMade:
     """The tables that were written: those that there are events for."""
 
 
+class Tables(Protocol):
+    """Where tables go: one that is there is written over."""
+
+    def write(self, name: str, table: DataFrame) -> DataFrame:
+        """Write a table; returns it as it is read from there, so that nothing is computed twice."""
+
+    def remove(self, name: str) -> None:
+        """Remove a table, if it is there."""
+
+    def frame(self, rows: Iterable[tuple[object, ...]], columns: str) -> DataFrame:
+        """Some rows, which are in no table."""
+
+
 @dataclass(frozen=True, slots=True)
 class TableMaker:
     """Makes tables of events, which it is given with each event once. ``wanted``: no others are written."""
 
-    store: TableStore
+    store: Tables
     plugin_tables: Sequence[Sequence[SparkTable]]
     wanted: Collection[str] | None
 

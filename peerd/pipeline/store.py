@@ -9,7 +9,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import StructType
 
 from peerd.errors import Unavailable
-from peerd.pipeline.source import plain
+from peerd.pipeline.sources import check_apart, plain
 
 
 class TableStore:
@@ -24,13 +24,7 @@ class TableStore:
 
     def check_apart(self, files: Iterable[str], names: Iterable[str]) -> None:
         """Raise `Unavailable` where a table would be written over one of these files."""
-        folders = {f"{plain(self._qualified(name))}/": name for name in names}
-        for file in map(plain, files):
-            for folder, name in folders.items():
-                if file.startswith(folder):
-                    raise Unavailable(
-                        f"the table {name} would be written over the event file {file}: choose another --out"
-                    )
+        check_apart({name: plain(self._qualified(name)) for name in names}, map(plain, files))
 
     def write(self, name: str, table: DataFrame) -> DataFrame:
         """Write a table; returns it as it is read from there, so that nothing is computed twice."""

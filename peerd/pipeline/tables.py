@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 
-from pyspark.sql import DataFrame, Window, functions as F
+from pyspark.sql import Column, DataFrame, Window, functions as F
 
 DONE = "done"
 """The outcome of a swap that went well."""
@@ -18,6 +18,12 @@ def of_kind(events: DataFrame, kind: str) -> DataFrame:
 def alone(table: Callable[[DataFrame], DataFrame]) -> Callable[[DataFrame, Mapping[str, DataFrame]], DataFrame]:
     """A protocol's table that is made of the events, and of no other table."""
     return lambda events, built: table(events)
+
+
+def first_of(rows: DataFrame, names: Sequence[str], order: str) -> DataFrame:
+    """Of rows that are alike in these columns the first one, in the order of another."""
+    number = F.row_number().over(Window.partitionBy(*names).orderBy(order))
+    return rows.withColumn("_number", number).where("_number = 1").drop("_number")
 
 
 def nodes(events: DataFrame) -> DataFrame:
@@ -57,7 +63,7 @@ def kinds(events: DataFrame) -> DataFrame:
     return counts.orderBy(F.col("events").desc(), "event")
 
 
-def losses(events: DataFrame) -> DataFrame:
+def losses(events: DataFrame, numbers: Callable[[DataFrame], DataFrame] | None = None) -> DataFrame:
     """Count the missing events of each (node, boot). Event numbers start at 1 without holes: a hole is a loss.
 
     ``records`` distinct events, ``missing`` numbers between the first and the last one, ``missing_before`` numbers
@@ -65,23 +71,20 @@ def losses(events: DataFrame) -> DataFrame:
     said it dropped (part of ``missing``, unless at the very end), ``first_id``, ``last_id``; ``duplicates``: lines
     with a number that another one has. Whether there were events after ``last_id`` is unknown. A ``sink.dropped`` line
     carries the number of a dropped record, and is not an event.
+
+    ``numbers``: how numbers are counted; default `numbers_as_bits`.
     """
     is_telling = F.col("event") == "sink.dropped"
-    own_id = F.when(~is_telling, F.col("id"))
-    # Distinct numbers are counted as bits: 32,768 in a row of the first grouping, whatever the order of the files.
-    by_bucket = events.groupBy("node", "boot", F.bitmap_bucket_number("id").alias("_bucket")).agg(
-        F.bitmap_construct_agg(F.bitmap_bit_position("id")).alias("_ids"),
-        F.bitmap_construct_agg(F.bitmap_bit_position(own_id)).alias("_own_ids"),
-        F.count(F.lit(1)).alias("_lines"),
-        F.min(own_id).alias("first_id"),
-        F.max(own_id).alias("last_id"),
-        F.sum(F.when(is_telling, F.col("records"))).alias("told"),
+    marked = events.select(
+        *("node", "boot", "id", F.when(~is_telling, F.col("id")).alias("own_id")),
+        F.when(is_telling, F.col("records")).alias("told"),
     )
     return (
-        by_bucket.groupBy("node", "boot")
+        (numbers or numbers_as_bits)(marked)
+        .groupBy("node", "boot")
         .agg(
-            F.sum(F.bitmap_count("_own_ids")).alias("records"),
-            (F.sum("_lines") - F.sum(F.bitmap_count("_ids"))).alias("duplicates"),
+            F.sum("own_ids").alias("records"),
+            (F.sum("lines") - F.sum("ids")).alias("duplicates"),
             F.min("first_id").alias("first_id"),
             F.max("last_id").alias("last_id"),
             F.coalesce(F.sum("told"), F.lit(0)).alias("told"),
@@ -90,6 +93,27 @@ def losses(events: DataFrame) -> DataFrame:
         .withColumn("missing_before", F.coalesce(F.col("first_id") - 1, F.lit(0)))
         .select("node", "boot", "records", "first_id", "last_id", "missing", "missing_before", "told", "duplicates")
     )
+
+
+def numbers_as_bits(marked: DataFrame) -> DataFrame:
+    """Of rows (node, boot, id, own_id, told), by node, boot and bucket of 32,768 numbers: how many ``ids`` and
+    ``own_ids`` there are, counted as bits, whatever the order of the files, and how many ``lines``; the `number_ends`.
+    """
+    return marked.groupBy("node", "boot", F.bitmap_bucket_number("id").alias("_bucket")).agg(
+        F.bitmap_count(F.bitmap_construct_agg(F.bitmap_bit_position("id"))).alias("ids"),
+        F.bitmap_count(F.bitmap_construct_agg(F.bitmap_bit_position("own_id"))).alias("own_ids"),
+        *number_ends(),
+    )
+
+
+def number_ends() -> list[Column]:
+    """What `losses` needs of each group besides how many numbers there are."""
+    return [
+        F.count(F.lit(1)).alias("lines"),
+        F.min("own_id").alias("first_id"),
+        F.max("own_id").alias("last_id"),
+        F.sum("told").alias("told"),
+    ]
 
 
 def spans(events: DataFrame) -> DataFrame:

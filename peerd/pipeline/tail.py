@@ -19,7 +19,7 @@ from io import BufferedIOBase
 from typing import Final, NamedTuple
 
 from peerd.errors import Unavailable
-from peerd.pipeline.source import PART_SUFFIX, UNPACKED, FolderHours
+from peerd.pipeline.sources import PART_SUFFIX, UNPACKED, FolderHours
 
 PACKED_SUFFIX: Final = ".gz"
 WHOLE: Final = -1
@@ -61,18 +61,24 @@ class EventFileTail:
     def ends(self) -> dict[str, FileEnd]:
         """The files that are there now, the earliest hours first, and how far they can be read."""
         found: dict[str, FileEnd] = {}
-        for path in self._files():
-            name = _NAME.fullmatch(path)
-            if name is None or not self.hours.may_have(path):
-                continue
-            file, suffix = name.groups()
-            if suffix == PART_SUFFIX and (not self.has_parts or file in found):
+        for name in self._named():
+            path, (file, suffix) = name[0], name.groups()
+            if suffix == PART_SUFFIX and file in found:
                 continue  # that it is finished says more
             with contextlib.suppress(FileNotFoundError):  # finished meanwhile under another name, or removed
                 found[file] = _end(path, suffix)
         return {file: found[file] for file in sorted(found, key=_order)}
 
-    def _files(self) -> Iterator[str]:
+    def files(self) -> Iterator[str]:
+        """Their paths, under all names that a file has now."""
+        return (name[0] for name in self._named())
+
+    def _named(self) -> Iterator[re.Match[str]]:
+        for name in map(_NAME.fullmatch, self._all()):
+            if name is not None and self.hours.may_have(name[0]) and (self.has_parts or name[2] != PART_SUFFIX):
+                yield name
+
+    def _all(self) -> Iterator[str]:
         for path in self.paths:
             for each in (os.path.abspath(path),) if os.path.exists(path) else map(os.path.abspath, glob(path)):
                 if not os.path.isdir(each):
@@ -82,11 +88,11 @@ class EventFileTail:
                     yield from (os.path.join(folder, name) for name in names)
 
 
-def check_followable(paths: Sequence[str]) -> None:
+def check_of_this_machine(paths: Sequence[str]) -> None:
     """Raise `Unavailable` for paths that are not of this machine, or not there, or would be no pattern here."""
     for path in paths:
         if re.match(r"\w+:", path):
-            raise Unavailable(f"{path}: only files of this machine are followed, by a path without a scheme")
+            raise Unavailable(f"{path}: only files of this machine are read here, by a path without a scheme")
         if not (os.path.exists(path) or has_magic(path)):
             raise Unavailable(f"{path}: there is no such file or folder")
 

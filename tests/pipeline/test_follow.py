@@ -35,7 +35,7 @@ ONCE: dict[str, Any] = {"events": KNOWN, "plugin_tables": [], "interval_s": None
 
 def batch_job(spark: SparkSession, logs: Path, out: Path) -> None:
     from peerd.pipeline.job import run_job
-    from peerd.pipeline.source import Sources
+    from peerd.pipeline.sources import Sources
 
     run_job(spark, Sources([str(logs)]), str(out), events=KNOWN, plugin_tables=[])
 
@@ -82,11 +82,11 @@ def ring(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> tuple
 def following(spark: SparkSession, out: Path) -> Any:
     from peerd.pipeline.follow import _Following
     from peerd.pipeline.making import TableMaker
-    from peerd.pipeline.source import Sources
+    from peerd.pipeline.sources import Sources
     from peerd.pipeline.store import TableStore
 
-    maker = TableMaker(TableStore(spark, str(out)), [], None)
-    return _Following(spark, Sources([]), KNOWN, maker, lambda news: None)
+    store = TableStore(spark, str(out))
+    return _Following(spark, Sources([]), KNOWN, store, TableMaker(store, [], None), lambda news: None)
 
 
 def take_all(spark: SparkSession, out: Path, batches: list[list[str]], done: list[int]) -> None:
@@ -153,7 +153,7 @@ def test_it_may_be_killed_at_any_step(
 def test_files_that_grow(spark: SparkSession, tmp_path: Path) -> None:
     """Read once through Spark's stream: what is there, then what is new, in files that got other names meanwhile."""
     from peerd.pipeline.follow import BatchDone, TablesRenewed, follow
-    from peerd.pipeline.source import Sources
+    from peerd.pipeline.sources import Sources
 
     logs, out = tmp_path / "logs", tmp_path / "out"
     told: list[BatchDone | TablesRenewed] = []

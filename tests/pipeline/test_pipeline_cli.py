@@ -117,7 +117,7 @@ def test_a_source_that_is_not_there_is_told_before_spark_starts(
     for options, told in (
         ([nowhere], "nowhere: there is no such file or folder"),
         ([nowhere, "--follow"], "nowhere: there is no such file or folder"),
-        (["hdfs://host/logs", "--follow"], "hdfs://host/logs: only files of this machine are followed"),
+        (["hdfs://host/logs", "--follow"], "hdfs://host/logs: only files of this machine are read here"),
         (["--master", "spark://host:7077", "--follow"], "--master is local[THREADS]"),
     ):
         result = run(str(tmp_path), *options, "--out", str(tmp_path / "out"))
@@ -146,13 +146,13 @@ class TestWithSpark:
         """The tables are made once, and the report of it is shown in both ways."""
         from contextlib import nullcontext
 
-        from peerd.pipeline import job
+        from peerd.pipeline import findings, job
 
         monkeypatch.setattr("peerd.pipeline.session.spark_session", lambda *arguments, **options: nullcontext(spark))
-        reports: list[job.Report] = []
+        reports: list[findings.Report] = []
         run_job = job.run_job
 
-        def run_once(*arguments: Any, **options: Any) -> job.Report:
+        def run_once(*arguments: Any, **options: Any) -> findings.Report:
             if not reports:
                 reports.append(run_job(*arguments, **options))
             return reports[0]

@@ -37,7 +37,7 @@ from tests.support.tables import tables_of
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-    from peerd.pipeline.job import Report
+    from peerd.pipeline.findings import Report
 
 pytest.importorskip("pyspark", reason="the extra `spark` is not installed")
 pytestmark = pytest.mark.spark
@@ -58,7 +58,7 @@ def write_ring(directory: Path) -> int:
 def analyse(spark: SparkSession, directory: Path, out: Path) -> Report:
     """As ``peerd analyze`` does, with the tables of one plugin."""
     from peerd.pipeline.job import run_job
-    from peerd.pipeline.source import Sources
+    from peerd.pipeline.sources import Sources
 
     sources = Sources([str(directory)])
     return run_job(spark, sources, str(out), events=find_events(), plugin_tables=tables_of("aggregation"))
@@ -239,7 +239,8 @@ def test_a_swap_belongs_to_its_round_and_level(spark: SparkSession, tmp_path: Pa
 
 
 def read_all(spark: SparkSession, path: Path) -> DataFrame:
-    from peerd.pipeline.source import Sources, parse, read_lines
+    from peerd.pipeline.lines import parse, read_lines
+    from peerd.pipeline.sources import Sources
 
     sources = Sources([str(path)])
     return parse(read_lines(spark, sources), find_events(), sources)
@@ -259,7 +260,8 @@ def test_no_table_is_written_over_the_event_files(spark: SparkSession, tmp_path:
 
 
 def test_which_files_are_read(spark: SparkSession, tmp_path: Path) -> None:
-    from peerd.pipeline.source import Sources, read_lines
+    from peerd.pipeline.lines import read_lines
+    from peerd.pipeline.sources import Sources
 
     names = ("x-2.ndjson.part", "x-3.ndjson", "notes.json", "a [1].ndjson")
     for name in names:
@@ -287,13 +289,13 @@ def test_a_file_that_gets_its_name_while_it_is_read(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It is read under the other one; daemons finish their files all at the same time, when an hour ends."""
-    from peerd.pipeline import source
+    from peerd.pipeline import lines
 
     log = killed_log()
     part = tmp_path / "logs" / "events-cccccccc-7-1.ndjson.part"
     part.parent.mkdir()
     part.write_bytes(b"".join(encode_record(record) for record in log.records))
-    parse = source.parse
+    parse = lines.parse
 
     def finished_before(*arguments: Any) -> DataFrame:
         parsed = parse(*arguments)
@@ -301,7 +303,7 @@ def test_a_file_that_gets_its_name_while_it_is_read(
             part.rename(part.with_suffix(""))
         return parsed
 
-    monkeypatch.setattr(source, "parse", finished_before)
+    monkeypatch.setattr("peerd.pipeline.job.parse", finished_before)
     report = analyse(spark, tmp_path / "logs", tmp_path / "out")
     assert (report.events, report.part_files, report.missing) == (len(log.records), 0, 0)
 
@@ -341,7 +343,7 @@ def test_a_compressed_file_that_is_cut_off_is_named(spark: SparkSession, tmp_pat
 
 def test_of_a_time_only_what_was_then_is_read(spark: SparkSession, tmp_path: Path) -> None:
     from peerd.pipeline.job import run_job
-    from peerd.pipeline.source import Sources
+    from peerd.pipeline.sources import Sources
 
     hour = 1_790_000_000.0 // 3600 * 3600
     for number in range(6):

@@ -47,7 +47,8 @@ def test_schema_is_the_union_of_all_classes() -> None:
 
 @pytest.mark.spark
 def test_every_event_class_round_trips(spark: SparkSession, tmp_path: Path) -> None:
-    from peerd.pipeline.source import IS_GOOD, Sources, parse, read_lines
+    from peerd.pipeline.lines import parse, read_lines
+    from peerd.pipeline.sources import IS_GOOD, Sources
 
     events = samples()
     stamps = {"schema_version": SCHEMA_VERSION, "ts": 1.5, "mono_s": 0.25, "node": "a" * 32, "boot": 1, "cause": None}

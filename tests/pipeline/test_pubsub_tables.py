@@ -56,7 +56,7 @@ def simulated(directory: Path) -> Judge:
 
 def test_the_tables_say_what_the_simulation_did(spark: SparkSession, tmp_path: Path) -> None:
     from peerd.pipeline.job import run_job
-    from peerd.pipeline.source import Sources
+    from peerd.pipeline.sources import Sources
 
     log, out = tmp_path / "log", tmp_path / "out"
     log.mkdir()

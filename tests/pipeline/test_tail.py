@@ -14,8 +14,8 @@ from hypothesis import given, settings, strategies as st
 
 from peerd.errors import Unavailable
 from peerd.pipeline import tail
-from peerd.pipeline.source import FolderHours
-from peerd.pipeline.tail import CUT_OFF, WHOLE, EventFileTail, Positions, advance, check_followable, chunks, tasks
+from peerd.pipeline.sources import FolderHours
+from peerd.pipeline.tail import CUT_OFF, WHOLE, EventFileTail, Positions, advance, check_of_this_machine, chunks, tasks
 
 pytestmark = pytest.mark.spark
 
@@ -96,10 +96,10 @@ def test_what_is_read(tmp_path: Path) -> None:
     assert [Path(file).name for file in EventFileTail([folder]).ends()] == ["a.ndjson", "b.ndjson"]
     assert [Path(file).name for file in EventFileTail([folder], has_parts=False).ends()] == ["a.ndjson"]
     assert len(EventFileTail([pattern, folder, str(tmp_path / "a.ndjson")]).ends()) == 2, "each once"
-    check_followable([folder, pattern, str(tmp_path / "*.none")])
+    check_of_this_machine([folder, pattern, str(tmp_path / "*.none")])
     for path in ("hdfs://host/logs", str(tmp_path / "none")):
         with pytest.raises(Unavailable, match=path):
-            check_followable([path])
+            check_of_this_machine([path])
 
 
 def test_invalid_utf8_costs_its_line_only(tmp_path: Path) -> None:

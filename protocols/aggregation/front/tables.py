@@ -7,13 +7,14 @@ Words: a *level* is one node's step through one prefix length of one aggregation
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import reduce
 from typing import Final
 
 from pyspark.sql import DataFrame, functions as F
 
 from peerd.front import LedgerLines, Row, Shown, SparkTable
 from peerd.pipeline.ledger import lines_of
-from peerd.pipeline.tables import DONE, alone, of_kind
+from peerd.pipeline.tables import DONE, alone, first_of, of_kind
 from protocols.aggregation.front import charts
 
 SWAPPED = "swapped"
@@ -29,17 +30,19 @@ def levels(events: DataFrame) -> DataFrame:
     A swap's tag is its plugin's name for it; aggregation's is "S", the 16 bytes of the round and one of the level.
     """
     tag = F.concat(F.lit(SWAP_TAG), "round", F.lpad(F.lower(F.hex("level")), 2, "0"))
-    level = of_kind(events, "aggregation.level_finished").withColumn("tag", F.when(F.col("outcome") == SWAPPED, tag))
-    swap = (
+    level = of_kind(events, "aggregation.level_finished").withColumn(
+        "swap_tag", F.when(F.col("outcome") == SWAPPED, tag)
+    )
+    ends = ("node", "boot", "peer", "swap_tag")
+    swaps = (
         of_kind(events, "swap.finished")
         .where((F.col("plugin") == PLUGIN) & (F.col("outcome") == DONE))
         .select(
-            *("node", "boot", "peer", "tag", F.col("id").alias("swap_id")),
+            *("node", "boot", "peer", F.col("tag").alias("swap_tag"), F.col("id").alias("swap_id")),
             *(F.col(name).alias(f"swap_{name}") for name in ("sent_bytes", "received_bytes", "duration_s")),
         )
-        .dropDuplicates(["node", "boot", "peer", "tag"])
     )
-    return level.join(swap, ["node", "boot", "peer", "tag"], "left").select(
+    return level.join(first_of(swaps, ends, "swap_id"), list(ends), "left").select(
         *("node", "boot", "id", "round", "level", "outcome", "peer", "contributors", "value_bytes", "duration_s", "ts"),
         *("swap_id", "swap_sent_bytes", "swap_received_bytes", "swap_duration_s"),
     )
@@ -51,14 +54,10 @@ def rounds(events: DataFrame, level_table: DataFrame) -> DataFrame:
     ``duration_s`` (completion time), ``completeness``, ``contributors``, ``expected``, ``missing`` and ``value_bytes``
     are the requester's. ``swap_bytes`` is the sum of bytes *sent* in the swaps of the round, so each byte counts once.
     """
-    answers = (
-        of_kind(events, "aggregation.round_finished")
-        .select(
-            *("round", F.col("requester").alias("answered"), F.col("query").alias("asked"), "outcome", "duration_s"),
-            *("completeness", "contributors", "expected", "missing", "value_bytes"),
-            F.col("ts").alias("finished_ts"),
-        )
-        .dropDuplicates(["round"])
+    answers = of_kind(events, "aggregation.round_finished").select(
+        *("round", F.col("requester").alias("answered"), F.col("query").alias("asked"), "outcome", "duration_s"),
+        *("completeness", "contributors", "expected", "missing", "value_bytes"),
+        F.col("ts").alias("finished_ts"),
     )
     starts = (
         of_kind(events, "aggregation.round_started")
@@ -66,8 +65,8 @@ def rounds(events: DataFrame, level_table: DataFrame) -> DataFrame:
         .agg(
             F.countDistinct("node").alias("nodes"),
             F.min("ts").alias("started_ts"),
-            F.first("requester", ignorenulls=True).alias("requester"),
-            F.first("query", ignorenulls=True).alias("query"),
+            F.min("requester").alias("requester"),
+            F.min("query").alias("query"),
         )
     )
     work = level_table.groupBy("round").agg(
@@ -76,21 +75,21 @@ def rounds(events: DataFrame, level_table: DataFrame) -> DataFrame:
         F.count("swap_id").alias("swaps"),
         F.sum("swap_sent_bytes").alias("swap_bytes"),
     )
-    return (
-        starts.join(answers, "round", "full")
-        .join(work, "round", "full")
-        .select(
-            "round",
-            F.coalesce("answered", "requester").alias("requester"),
-            F.coalesce("asked", "query").alias("query"),
-            F.coalesce("outcome", F.lit("unfinished")).alias("outcome"),
-            *("started_ts", "finished_ts", "duration_s", "completeness", "contributors", "expected", "missing"),
-            *("value_bytes", F.coalesce("nodes", F.lit(0)).alias("nodes")),
-            *(
-                F.coalesce(name, F.lit(0)).alias(name)
-                for name in ("levels_swapped", "levels_timed_out", "swaps", "swap_bytes")
-            ),
-        )
+    parts = (starts, first_of(answers, ["round"], "finished_ts"), work)
+    every = reduce(DataFrame.union, (part.select("round") for part in parts)).distinct()
+    # To sqlframe the columns of a join are known by either side's name, until they are selected.
+    joined = reduce(lambda left, right: left.join(right, "round", "left").select("*"), parts, every)
+    return joined.select(
+        "round",
+        F.coalesce("answered", "requester").alias("requester"),
+        F.coalesce("asked", "query").alias("query"),
+        F.coalesce("outcome", F.lit("unfinished")).alias("outcome"),
+        *("started_ts", "finished_ts", "duration_s", "completeness", "contributors", "expected", "missing"),
+        *("value_bytes", F.coalesce("nodes", F.lit(0)).alias("nodes")),
+        *(
+            F.coalesce(name, F.lit(0)).alias(name)
+            for name in ("levels_swapped", "levels_timed_out", "swaps", "swap_bytes")
+        ),
     )
 
 

@@ -62,7 +62,7 @@ def _depth() -> Column:
 
 def minutes(events: DataFrame) -> DataFrame:
     """One row a stream and minute (seconds since 1970, or since the simulation began): how the tree has developed."""
-    minute = (F.floor(F.col("ts") / 60) * 60).alias("minute_s")
+    minute = (F.floor(F.col("ts") / 60) * 60).cast("long").alias("minute_s")
     return (
         of_kind(events, "dissemination.load")
         .groupBy("stream", minute)

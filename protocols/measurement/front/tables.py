@@ -30,7 +30,7 @@ def _figures() -> list[Column]:
 
 def minutes(events: DataFrame) -> DataFrame:
     """One row a minute (seconds since 1970, or since the simulation began), in which nodes told of the one before."""
-    minute = (F.floor(F.col("ts") / 60) * 60).alias("minute_s")
+    minute = (F.floor(F.col("ts") / 60) * 60).cast("long").alias("minute_s")
     held = (F.sum(name).alias(name) for name in ("held_values", "holders"))
     nodes = F.countDistinct("node").alias("nodes")
     return of_kind(events, "measurement.traffic").groupBy(minute).agg(nodes, *_figures(), *held)

@@ -38,12 +38,12 @@ def deliveries(events: DataFrame, built: Mapping[str, DataFrame]) -> DataFrame:
     A publication's name begins with its publisher's id. A time is that of the leaf, which tells of it, less that of the
     publisher; where a clock of these is off, it is corrected.
     """
-    publisher = F.substring_index("publication", "-", 1).alias("publisher")
+    publisher = F.regexp_extract("publication", "^[^-]*", 0).alias("publisher")
     delivered = of_kind(events, "pubsub.event_delivered").select("node", publisher, "subscriber", "latency_s")
     off = built.get("clocks")
     if off is not None:
         for who, sign in (("node", -1), ("publisher", 1)):
-            ahead = F.broadcast(off.select(F.col("node").alias(who), F.col("offset_s").alias("_ahead_s")))
+            ahead = off.select(F.col("node").alias(who), F.col("offset_s").alias("_ahead_s"))
             corrected = F.col("latency_s") + sign * F.coalesce("_ahead_s", F.lit(0.0))
             delivered = delivered.join(ahead, who, "left").withColumn("latency_s", corrected).drop("_ahead_s")
     return delivered.groupBy("publisher", "subscriber").agg(F.count(F.lit(1)).alias("events"), *_latencies("latency_s"))

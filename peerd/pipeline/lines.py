@@ -6,97 +6,35 @@ what is below a folder at any depth, as far as it is named like an event file.
 
 from __future__ import annotations
 
-import contextlib
 import re
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from datetime import UTC, datetime
+from collections.abc import Mapping
 from functools import reduce
 from operator import and_
 from pathlib import Path
 from typing import Final
-from urllib.parse import unquote
 
 from pyspark.errors import AnalysisException
 from pyspark.sql import Column, DataFrame, SparkSession, functions as F
 
-from peerd.errors import Unavailable
 from peerd.pipeline.schema import spark_schema
-from peerd.telemetry.schema import COMMON_FIELDS, SCHEMA_VERSION, Event
+from peerd.pipeline.sources import (
+    FILE,
+    FOLDER_HOUR,
+    IS_GOOD,
+    IS_NEWER,
+    NEEDED,
+    RAW,
+    FolderHours,
+    Sources,
+    missing,
+    nothing_in,
+    plain,
+)
+from peerd.telemetry.schema import SCHEMA_VERSION, Event
 
 FINISHED: Final = "*.ndjson{,.gz}"
 WITH_PARTS: Final = "*.ndjson{,.gz,.part}"
 """Names of event files: ``.part`` are those that a daemon writes now, or had open when it was killed."""
-UNPACKED: Final = 8
-"""A compressed file is about so many times as long when it is read."""
-PART_SUFFIX: Final = ".part"
-FOLDER_HOUR: Final = r"/dt=(\d{4}-\d\d-\d\d)/hr=(\d\d)/"
-FOLDER_S: Final = 2 * 3600.0
-"""A folder has the events of an hour, and of some more for which its daemon had no time yet."""
-RAW: Final = "raw"
-"""The column with a whole line, as a VARIANT, where it has more than the other columns can hold: an event of a kind
-that is not known here (its plugin is not installed), or of a newer version."""
-FILE: Final = "_file"
-IS_GOOD: Final = "_is_good"
-IS_NEWER: Final = "_is_newer"
-OF_LINE: Final = (FILE, IS_GOOD, IS_NEWER)
-"""Columns that say something of the line, and are in no table."""
-NEEDED: Final = tuple(name for name in COMMON_FIELDS if name != "cause")
-
-
-@dataclass(frozen=True, slots=True)
-class FolderHours:
-    """Hours as folders are named, such as ``2026-11-2713``, the first and the last one whose folders may have events of
-    the time that is asked for; empty: there is no such limit."""
-
-    since: str = ""
-    until: str = ""
-
-    def may_have(self, path: str) -> bool:
-        """Whether the folder of this file may have such events; where it does not name an hour, it may."""
-        hour = re.search(FOLDER_HOUR, path)
-        return hour is None or (hour[1] + hour[2] >= self.since and (not self.until or hour[1] + hour[2] <= self.until))
-
-
-@dataclass(frozen=True, slots=True)
-class Sources:
-    """What is read. ``since_s``, ``until_s``: seconds since 1970 by the nodes' clocks; events of then and before it."""
-
-    paths: Sequence[str]
-    has_parts: bool = True
-    since_s: float | None = None
-    until_s: float | None = None
-
-    @property
-    def hours(self) -> FolderHours:
-        """Of the folders that are to be read."""
-        since = "" if self.since_s is None else _hour(self.since_s - FOLDER_S)
-        return FolderHours(since, "" if self.until_s is None else _hour(self.until_s))
-
-
-def check_here(paths: Sequence[str]) -> None:
-    """Raise `Unavailable` for a path of this machine that is not there, before Spark takes its seconds to start."""
-    for path in paths:
-        if not re.search(r"[*?\[{]|^\w+:", path) and not Path(path).exists():
-            raise _missing(path)
-
-
-def _missing(path: str) -> Unavailable:
-    return Unavailable(f"{path}: there is no such file or folder, or nothing fits the pattern")
-
-
-def is_small(paths: Sequence[str], bytes_max: int) -> bool:
-    """Whether these are files of this machine, of at most so many bytes as they are read. Looks at no more of them."""
-    left = bytes_max
-    for path in map(Path, paths):
-        if not path.exists():
-            return False  # a pattern, or elsewhere
-        for file in path.rglob("*.ndjson*") if path.is_dir() else (path,):
-            with contextlib.suppress(FileNotFoundError):  # its daemon may just have given it another name
-                left -= file.stat().st_size * (UNPACKED if file.suffix == ".gz" else 1)
-            if left < 0:
-                return False
-    return True
 
 
 def read_lines(spark: SparkSession, sources: Sources) -> DataFrame:
@@ -110,15 +48,10 @@ def read_lines(spark: SparkSession, sources: Sources) -> DataFrame:
         if error.getCondition() != "PATH_NOT_FOUND":
             raise
         path = plain((error.getMessageParameters() or {}).get("path", where))
-        raise _missing(path) from error
+        raise missing(path) from error
     if not lines.inputFiles():
-        raise Unavailable(f"no event files (*.ndjson, *.ndjson.gz) in {where}")
+        raise nothing_in(sources.paths)
     return lines.where(_is_of_the_time(sources.hours))
-
-
-def plain(uri: str) -> str:
-    """A file's address as people write it."""
-    return re.sub(r"^file:/+", "/", unquote(uri))
 
 
 def _as_pattern(path: str) -> str:
@@ -134,10 +67,6 @@ def _is_of_the_time(hours: FolderHours) -> Column:
     if hours.until:
         wanted &= hour <= hours.until
     return (hour == "") | wanted
-
-
-def _hour(time_s: float) -> str:
-    return datetime.fromtimestamp(time_s, UTC).strftime("%Y-%m-%d%H")
 
 
 def parse(
