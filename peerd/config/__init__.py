@@ -48,6 +48,7 @@ OPERATORS_MAX: Final = 64
 ALLOWED_NETWORKS_MAX: Final = 64
 TCP_SINK: Final = "tcp://"
 COLLECTOR_SINK: Final = "peerd://"
+OTLP_SINKS: Final = ("otlp://", "otlps://")
 HIDDEN: Final = "(hidden)"
 """Shown in place of a secret."""
 
@@ -125,10 +126,12 @@ OptionalAddress = Annotated[str, AfterValidator(_check_optional_address)]
 
 
 def _check_sink(text: str) -> str:
-    if text.startswith((TCP_SINK, COLLECTOR_SINK)):
+    if text.startswith((TCP_SINK, COLLECTOR_SINK, *OTLP_SINKS)):
         _check_address(text.partition("://")[2])
     elif "://" in text:
-        raise ValueError('expected a directory, "stdout", "peerd://host:port" or "tcp://host:port"')
+        raise ValueError(
+            'expected a directory, "stdout", or a collector: peerd://, otlp://, otlps:// or tcp://host:port'
+        )
     return text
 
 
@@ -289,8 +292,9 @@ class TelemetryConfig(ConfigSection):
     sink: Annotated[str, AfterValidator(_check_sink)] = setting(
         "",
         "Where the event log goes: a directory (NDJSON files, the input of `peerd analyze`), stdout, "
-        "peerd://host:port (`peerd sink serve`: loses and doubles nothing), or tcp://host:port (another collector that "
-        "takes JSON lines). Empty: no event log.",
+        "peerd://host:port (`peerd sink serve`: loses and doubles nothing), otlp://host:port or otlps://host:port "
+        "(OpenTelemetry over HTTP; extra `otlp`), or tcp://host:port (another collector that takes JSON lines). "
+        "Empty: no event log.",
         reloads=True,
     )
     rotate_size: Annotated[Size, between_sizes("64KiB", "16GiB")] = setting(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from peerd.config import COLLECTOR_SINK, TCP_SINK, PeerdConfig, TelemetryConfig, split_address
+from peerd.config import COLLECTOR_SINK, OTLP_SINKS, TCP_SINK, PeerdConfig, TelemetryConfig, split_address
 from peerd.errors import ConfigError
 from peerd.ids import format_id
 from peerd.messages import PeerRef
@@ -13,7 +13,7 @@ from peerd.telemetry.sinks import EventSink, NullSink, QueuedSink, StdoutSink, T
 
 
 def open_sink(config: PeerdConfig, peer: PeerRef, epoch: int) -> EventSink:
-    """The destination that ``telemetry.sink`` names. Raises `ConfigError` for a directory that cannot be used."""
+    """The destination that ``telemetry.sink`` names. Raises `ConfigError` for one that cannot be used."""
     telemetry = config.telemetry
     target, queue_max = telemetry.sink, telemetry.queue_records_max
     if not target:
@@ -22,6 +22,10 @@ def open_sink(config: PeerdConfig, peer: PeerRef, epoch: int) -> EventSink:
         return StdoutSink(queue_records_max=queue_max)
     if target.startswith(TCP_SINK):
         return TcpSink(*split_address(target.removeprefix(TCP_SINK)), queue_records_max=queue_max)
+    if target.startswith(OTLP_SINKS):
+        from peerd.telemetry.otlp import OtlpSink
+
+        return OtlpSink(target, queue_records_max=queue_max)
     if target.startswith(COLLECTOR_SINK):
         from peerd.daemon.collector.client import CollectorSink, SinkMembership
 

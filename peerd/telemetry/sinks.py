@@ -71,6 +71,11 @@ def encode_record(record: dict[str, object]) -> bytes:
         raise Bug(f"event {record.get('event')!r} is not JSON: {error}") from error
 
 
+def back_off_s(failures: int) -> float:
+    """How long to leave a collector alone that has failed so many times in a row."""
+    return min(2.0**failures, BACKOFF_S_MAX)
+
+
 class NullSink:
     """A sink that forgets every record."""
 
@@ -292,5 +297,5 @@ class TcpSink(QueuedSink):
         super().__init__(
             _TcpMedium(host, port),
             queue_records_max=queue_records_max,
-            retry_s=lambda failures: float(min(2**failures, BACKOFF_S_MAX)),
+            retry_s=back_off_s,
         )
