@@ -37,6 +37,10 @@ QUICK_SETTINGS: Final = {
     "spark.sql.adaptive.enabled": "false",
 }
 """One task a step, no Java written and compiled for each expression, no plan made anew from what a step gave."""
+SUBMITTED: Final = "PYSPARK_GATEWAY_PORT"
+"""The environment variable with which Spark tells a program where its JVM is."""
+OF_THE_JVM: Final = ("spark.master", "spark.driver.memory", "spark.driver.extraJavaOptions")
+"""What has been said when a program is submitted."""
 JVM_DEATH_S: Final = 2.0
 """A JVM that is dying has ended by then."""
 JVM_EXIT_TIMEOUT_S: Final = 10.0
@@ -64,6 +68,8 @@ def spark_session(
 ) -> Iterator[SparkSession]:
     """A session on ``master`` for the length of a ``with`` block; one at a time in a process.
 
+    In a program that `spark-submit` has started, its session is used: it has said which master, and how much memory.
+
     On this machine (``local``) Spark is reached from nowhere else, and nothing that is configured for others has a say;
     on a cluster what ``spark-defaults.conf`` says holds. ``settings``: Spark's own, which come before all others.
 
@@ -86,22 +92,21 @@ def spark_session(
         conf = _conf(master, driver_memory, is_quick, folder, settings or {})
         log_path = folder / "jvm.log"
         gateway = _launched(conf, log_path)
-        process = cast(subprocess.Popen[bytes], gateway.proc)
+        process = cast("subprocess.Popen[bytes] | None", gateway.proc)
         try:
             interrupts.are_held = False
             yield from _context(conf, gateway, interrupts)
             interrupts.check()
         except (Py4JError, ConnectionError) as error:
-            with contextlib.suppress(subprocess.TimeoutExpired):
-                process.wait(JVM_DEATH_S)  # the connection breaks before
-            if process.poll() is None:
+            if process is None or _lives_on(process):
                 raise PeerdError(f"Spark failed: {_first_line(error)}") from error
             raise PeerdError(
                 f"Spark's JVM has ended ({_why_it_ended(log_path)}). It may have more memory: --driver-memory"
             ) from error
         except KeyboardInterrupt:
             # The JVM has nothing to finish, and py4j cannot go on after an interrupted call.
-            process.kill()
+            if process is not None:
+                process.kill()
             raise
         finally:
             # pyspark keeps the gateway as long as the process lives; the next session must not find a stopped one.
@@ -109,7 +114,15 @@ def spark_session(
             SparkContext._jvm = None
             SparkContext._active_spark_context = None
             gateway.shutdown()
-            _end(process)
+            if process is not None:
+                _end(process)
+
+
+def _lives_on(process: subprocess.Popen[bytes]) -> bool:
+    """Whether it still runs a while after its connection broke, which comes before its end."""
+    with contextlib.suppress(subprocess.TimeoutExpired):
+        process.wait(JVM_DEATH_S)
+    return process.poll() is None
 
 
 def _launched(conf: SparkConf, log_path: Path) -> Any:
@@ -220,9 +233,14 @@ def _quiet_py4j() -> Iterator[None]:
         root.removeFilter(is_not_py4j)
 
 
+def is_submitted() -> bool:
+    """Whether `spark-submit` has started this program, and so its JVM."""
+    return SUBMITTED in os.environ
+
+
 def is_local(master: str) -> bool:
     """Whether this master is this process alone. (``local-cluster`` has workers of its own.)"""
-    return re.fullmatch(r"local(\[[^]]*\])?", master) is not None
+    return not is_submitted() and re.fullmatch(r"local(\[[^]]*\])?", master) is not None
 
 
 def _conf(master: str, driver_memory: str, is_quick: bool, scratch: Path, own: Mapping[str, str]) -> SparkConf:
@@ -248,7 +266,8 @@ def _conf(master: str, driver_memory: str, is_quick: bool, scratch: Path, own: M
         settings |= QUICK_SETTINGS
     conf = SparkConf(loadDefaults=not is_local(master))
     for key, value in {**settings, **own}.items():
-        conf.set(key, value)
+        if key not in OF_THE_JVM or not is_submitted():
+            conf.set(key, value)
     return conf
 
 

@@ -17,6 +17,8 @@ from peerd.pipeline.requirements import check_requirements
 from tests.support.event_logs import helper_log, requester_log
 
 SCRIPT = Path(__file__).parents[2] / "deploy" / "spark" / "standalone.sh"
+PROGRAM = str(SCRIPT.with_name("submit.py"))
+SUBMIT = str(Path(sys.executable).with_name("spark-submit"))
 READY_WITHIN_S = 120.0
 
 
@@ -45,6 +47,7 @@ def test_a_job_on_a_standalone_cluster(tmp_path: Path) -> None:
         each.write(logs / each.node[:8])
     port = free_port()
     environment = {**os.environ, "PORT": str(port), "MEMORY": "1g", "PYTHON": sys.executable}
+    environment |= {"PYSPARK_PYTHON": sys.executable, "PYSPARK_DRIVER_PYTHON": sys.executable}
     with (
         log.open("w") as output,
         subprocess.Popen([SCRIPT], env=environment, stdout=output, stderr=output, start_new_session=True) as spark,
@@ -52,14 +55,17 @@ def test_a_job_on_a_standalone_cluster(tmp_path: Path) -> None:
         try:
             wait_for_worker(log)
             cluster = ["--master", f"spark://127.0.0.1:{port}", "--conf", "spark.executor.memory=512m"]
-            done = subprocess.run(
-                [sys.executable, "-m", "peerd", "analyze", str(logs), "--out", str(out), *cluster],
-                capture_output=True,
-                text=True,
-                check=False,
-            )
+            commands = {
+                "asked": [sys.executable, "-m", "peerd", "analyze", str(logs), "--out", f"{out}/asked", *cluster],
+                "submitted": [SUBMIT, *cluster, PROGRAM, "analyze", str(logs), "--out", f"{out}/submitted"],
+            }
+            done = {
+                name: subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+                for name, command in commands.items()
+            }
         finally:
             os.killpg(spark.pid, signal.SIGTERM)
-    assert done.returncode == 0, done.stderr
-    assert "19 events of 2 boots" in done.stdout
-    assert {path.name for path in out.iterdir() if path.is_dir()} >= {"events", "losses", "nodes", "rounds", "levels"}
+    for name, each in done.items():
+        assert each.returncode == 0, each.stderr
+        assert "19 events of 2 boots" in each.stdout
+        assert {path.name for path in (out / name).iterdir()} >= {"events", "losses", "nodes", "rounds", "levels"}
