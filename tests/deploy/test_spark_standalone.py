@@ -65,7 +65,7 @@ def test_a_job_on_a_standalone_cluster(tmp_path: Path) -> None:
             }
         finally:
             os.killpg(spark.pid, signal.SIGTERM)
-    for name, each in done.items():
-        assert each.returncode == 0, each.stderr
-        assert "19 events of 2 boots" in each.stdout
+    for name, ended in done.items():
+        assert ended.returncode == 0, ended.stderr
+        assert "19 events of 2 boots" in ended.stdout
         assert {path.name for path in (out / name).iterdir()} >= {"events", "losses", "nodes", "rounds", "levels"}
