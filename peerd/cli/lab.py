@@ -58,6 +58,7 @@ def _explain(experiment: Experiment) -> None:
     console = stdout()
     sizes = ((name, getattr(experiment, name)) for name in ("full", "quick"))
     facts = [("name", experiment.name), ("what", experiment.title), ("reproduces", experiment.reproduces)]
+    facts += [("the paper says", experiment.paper)] if experiment.paper else []
     for name, settings in sizes:
         facts.append((name, ", ".join(f"{key} {getattr(settings, key)}" for key in settings.__slots__)))
     print_facts(console, facts)
@@ -74,6 +75,7 @@ def _described(experiment: Experiment) -> Row:
         "name": experiment.name,
         "title": experiment.title,
         "reproduces": experiment.reproduces,
+        "paper": experiment.paper or None,
         "takes": experiment.takes,
         "settings": {name: getattr(experiment.full, name) for name in experiment.full.__slots__},
         "quick": {name: getattr(experiment.quick, name) for name in experiment.quick.__slots__},

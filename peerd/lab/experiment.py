@@ -136,6 +136,8 @@ class Experiment:
     """A function that adds columns which compare rows with each other."""
     beginning: Beginning | None = None
     """Given where points begin alike; ``measure`` returns the same row, but for what it cost."""
+    paper: str = ""
+    """What the paper says of it, with its numbers; nothing where it says nothing."""
 
     def points(self, settings: Settings) -> list[Point]:
         """Return all points in the order of the table."""

@@ -40,8 +40,8 @@ if TYPE_CHECKING:
     from peerd.front import SparkTable
     from peerd.pipeline.findings import LineCounts, Report
 
-LINE_BYTES_MAX: Final = 16 * 1024 * 1024
-"""A longer line is corrupt."""
+LINE_BYTES_MAX: Final = 2 * 1024 * 1024
+"""A longer line is corrupt. DuckDB's buffers are 32 times as long, one for each thread."""
 GROUP_ROWS: Final = 32_768
 """Rows that DuckDB holds before it writes them: of its 122,880, with a column for each field of any event, two threads
 have more than 1 GiB."""

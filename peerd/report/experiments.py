@@ -74,7 +74,9 @@ def _section(experiment: Experiment, document: Mapping[str, Any]) -> Section:
     """The figure's pictures, and the table; lists and tables within rows are in the JSON only."""
     rows: list[Row] = document["rows"]
     seeds = sorted({row["seed"] for row in rows if "seed" in row})
-    told = [f"Reproduces {experiment.reproduces}.", f"{counted(len(rows), 'simulation')}."]
+    told = [f"Reproduces {experiment.reproduces}."]
+    told += [f"The paper says: {experiment.paper}."] if experiment.paper else []
+    told += [f"We measured: {counted(len(rows), 'simulation')}."]
     if seeds:
         told.append(f"{counted(len(seeds), 'seed')}: {seeds[0]} to {seeds[-1]}.")
     failed = sum(row.get("failure") is not None for row in rows)

@@ -14,10 +14,14 @@ from peerd.cli.options import seed_range
 from peerd.errors import ConfigError, Unavailable
 from peerd.lab.experiment import Row
 from peerd.lab.grid import parse_grid, sweep_command, sweep_points
-from peerd.lab.registry import CORE
+from peerd.lab.registry import CORE, experiments
 from peerd.lab.store import ResultStore
 from peerd.report.experiments import make_pages, write_pages
+from protocols.dissemination.front.lab.claims import CODD_SAYS, ZHOU_SAYS
+from protocols.measurement.front.lab.claims import PAPER_SAYS
+from protocols.pubsub.front.lab.claims import LI_SAYS
 
+SAID = (CODD_SAYS, ZHOU_SAYS, PAPER_SAYS, LI_SAYS)
 HOPS = CORE["overlay/hops"]
 ROWS: list[Row] = [
     {
@@ -54,6 +58,16 @@ def test_a_page_has_the_table_the_pictures_and_the_command(tmp_path: Path, capsy
     facts = json.loads(data)
     assert facts["facts"]["simulations"] == "4" and facts["facts"]["simulated"] == "2.0 hours"
     assert facts["sections"][HOPS.name]["rows"] == ROWS
+
+
+def test_what_a_paper_says_is_beside_what_we_measured(tmp_path: Path) -> None:
+    known = experiments()
+    assert {name for said in SAID for name in said} <= known.keys()
+    assert all(known[name].paper == text for said in SAID for name, text in said.items())
+    measured = known["pubsub/delivery"]
+    ResultStore(tmp_path / measured.name).finish(measured, asdict(measured.full), [{**ROWS[0], "seed": 1}])
+    page = make_pages(tmp_path)["pubsub"].as_markdown()
+    assert "The paper says: with 1,000 nodes 333 ms in the mean," in page and "We measured: 1 simulation." in page
 
 
 def test_the_command_on_the_page_measures_the_same_points() -> None:

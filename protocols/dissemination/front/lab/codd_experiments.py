@@ -9,6 +9,7 @@ from typing import Final
 from peerd.lab.experiment import Column, Draw, Experiment, Settings, Values
 from peerd.lab.overlay.rows import COST
 from protocols.dissemination.front.lab import charts
+from protocols.dissemination.front.lab.claims import CODD_SAYS
 from protocols.dissemination.front.lab.dtd import BUILT_IN, document_types
 from protocols.dissemination.front.lab.run import (
     BOUND,
@@ -103,6 +104,7 @@ class StreamFigure:
             measure=measure,
             charts=self.charts,
             variants=self.variants,
+            paper=CODD_SAYS.get(name, ""),
         )
 
 

@@ -15,6 +15,7 @@ from typing import Any, Final
 from peerd.lab.charts import Chart, Line, lines
 from peerd.lab.experiment import Column, Draw, Experiment, Notify, Point, Row, Settings, Values
 from peerd.lab.overlay import rows
+from protocols.dissemination.front.lab.claims import ZHOU_SAYS
 from protocols.dissemination.front.lab.coherency_building import PLANS_BUILT, measure_building, measure_decisions
 from protocols.dissemination.front.lab.coherency_run import WINDOWS, measure, relative
 from protocols.dissemination.front.lab.coherency_world import topology
@@ -141,6 +142,7 @@ class CoherencyFigure:
             charts=self.charts,
             variants=tuple(self.variants),
             derive=partial(relative, by=self.by) if self.measure is measure else list,
+            paper=ZHOU_SAYS.get(name, ""),
         )
 
 

@@ -14,6 +14,7 @@ from peerd.lab.experiment import Beginning, Column, Draw, Experiment, Notify, Po
 from peerd.lab.overlay import rows
 from peerd.lab.topologies import measured_or_square
 from protocols.measurement.front.lab import aggregates, bounds, charts, run
+from protocols.measurement.front.lab.claims import PAPER_SAYS
 from protocols.measurement.front.lab.optimum import best_caches, without_caches
 from protocols.measurement.front.lab.workload import FAR, FAR_SIBLINGS
 
@@ -167,6 +168,7 @@ class CachingFigure:
             variants=tuple(self.variants),
             derive=self.derive,
             beginning=self.beginning,
+            paper=PAPER_SAYS.get(name, ""),
         )
 
 

@@ -15,6 +15,7 @@ from peerd.lab.experiment import Column, Draw, Experiment, Settings, Values
 from peerd.lab.overlay import rows
 from peerd.lab.topologies import measured_or_square
 from protocols.pubsub.front.lab import charts
+from protocols.pubsub.front.lab.claims import LI_SAYS
 from protocols.pubsub.front.lab.run import BEGINNING, measure
 
 PLANETLAB: Final = "latency/planetlab_rtt_ms_18x490x490.npz"
@@ -175,6 +176,7 @@ class Figure:
             charts=self.charts,
             variants=self.variants,
             beginning=BEGINNING,
+            paper=LI_SAYS.get(name, ""),
         )
 
 
