@@ -11,8 +11,10 @@ import importlib.util
 import itertools
 import re
 import shutil
+import signal
 import sys
 import tempfile
+import threading
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -45,6 +47,8 @@ LINE_BYTES_MAX: Final = 2 * 1024 * 1024
 GROUP_ROWS: Final = 32_768
 """Rows that DuckDB holds before it writes them: of its 122,880, with a column for each field of any event, two threads
 have more than 1 GiB."""
+INTERRUPTED: Final = "Query interrupted"
+"""What DuckDB makes of a signal's `KeyboardInterrupt`."""
 LINES: Final = "lines"
 _TYPES: Final[dict[type, str]] = {bool: "BOOLEAN", int: "BIGINT", float: "DOUBLE", str: "VARCHAR"}
 _NO_DELIMITER: Final = "\x01\x02\x03\x04"
@@ -83,7 +87,7 @@ def duckdb_connection(threads: int | None, memory: str) -> Iterator[DuckDBPyConn
     """
     import duckdb
 
-    with tempfile.TemporaryDirectory(prefix="peerd-duckdb-") as scratch:
+    with _ended_by_signals(), tempfile.TemporaryDirectory(prefix="peerd-duckdb-") as scratch:
         settings: dict[str, Any] = {"memory_limit": _bytes(memory), "temp_directory": scratch}
         settings |= {"preserve_insertion_order": False}
         settings |= {} if threads is None else {"threads": threads}
@@ -99,8 +103,25 @@ def duckdb_connection(threads: int | None, memory: str) -> Iterator[DuckDBPyConn
             ) from error
         except duckdb.Error as error:
             raise PeerdError(f"DuckDB failed: {_first_line(error)}") from error
+        except RuntimeError as error:
+            if str(error) == INTERRUPTED:
+                raise KeyboardInterrupt from error
+            raise
         finally:
             connection.close()
+
+
+@contextlib.contextmanager
+def _ended_by_signals() -> Iterator[None]:
+    """Let what a service manager sends to stop a program do what Ctrl-C does: the temporary folder goes as well."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    previous = signal.signal(signal.SIGTERM, signal.default_int_handler)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, previous)
 
 
 def run_on_duckdb(

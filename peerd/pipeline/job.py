@@ -9,10 +9,11 @@ them in the column ``raw``.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+import contextlib
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import Any, Final
 
-from py4j.protocol import Py4JJavaError
+from py4j.protocol import Py4JError, Py4JJavaError
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, Observation, SparkSession, functions as F
 
@@ -49,8 +50,34 @@ def run_job(
     """
     store = TableStore(spark, out)
     maker = TableMaker(store, plugin_tables, wanted)
-    name = EVENTS if maker.is_wanted(EVENTS) else _HIDDEN
+    with _name_of_events(maker, store) as name:
+        return _run(spark, sources, store, maker, name, events, progress)
 
+
+@contextlib.contextmanager
+def _name_of_events(maker: TableMaker, store: TableStore) -> Iterator[str]:
+    """Where the table of events is meanwhile; it is removed at the end, if it is not wanted."""
+    if maker.is_wanted(EVENTS):
+        yield EVENTS
+        return
+    try:
+        yield _HIDDEN
+    except BaseException:
+        with contextlib.suppress(Py4JError, OSError):  # the JVM may be what has failed
+            store.remove(_HIDDEN)
+        raise
+    store.remove(_HIDDEN)
+
+
+def _run(
+    spark: SparkSession,
+    sources: Sources,
+    store: TableStore,
+    maker: TableMaker,
+    name: str,
+    events: Mapping[str, type[Event]],
+    progress: Callable[[str], None],
+) -> Report:
     def read() -> tuple[Sequence[str], LineCounts]:
         lines = read_lines(spark, sources)
         files = [file for file in lines.inputFiles() if sources.hours.may_have(file)]
@@ -71,8 +98,6 @@ def run_job(
     progress("making tables")
     made = maker.make(table, losses)
     losses.unpersist()
-    if name == _HIDDEN:
-        store.remove(name)
     return report_of(made, files, counts, duplicates, events)
 
 

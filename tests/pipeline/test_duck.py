@@ -8,6 +8,7 @@ from __future__ import annotations
 import gzip
 import json
 import os
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -22,6 +23,7 @@ from peerd.cli.analyze import analyze, plugin_tables, report_as_json, time_of
 from peerd.errors import ExitCode
 from peerd.plugins import find_events
 from tests.support.event_logs import helper_log, killed_log, requester_log
+from tests.support.interrupts import take_interrupts
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -152,3 +154,31 @@ def test_what_cannot_be_read_or_would_be_written_over_is_told_in_a_line(tmp_path
         assert done.returncode != 0
         assert done.stderr.startswith("peerd analyze: ") and told in done.stderr
         assert done.stderr.count("\n") == 1
+
+
+LONG_QUERY = """
+from peerd.pipeline.duck import duckdb_connection
+with duckdb_connection(1, "256m") as connection:
+    connection.execute("CREATE TABLE numbers AS SELECT * FROM range(1000)")
+    print("now", flush=True)
+    connection.execute("SELECT sum(hash(a.range * b.range)) FROM range(1000000000) a, range(1000000000) b")
+"""
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_interrupts_a_query_and_leaves_no_files(tmp_path: Path, number: signal.Signals) -> None:
+    with subprocess.Popen(
+        [sys.executable, "-c", LONG_QUERY],
+        env={**os.environ, "TMPDIR": str(tmp_path)},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        preexec_fn=take_interrupts,
+    ) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "now\n"
+        assert list(tmp_path.glob("peerd-duckdb-*/lines.duckdb"))
+        process.send_signal(number)
+        _, errors = process.communicate(timeout=50)
+    assert errors.endswith("\nKeyboardInterrupt\n")
+    assert not list(tmp_path.iterdir())

@@ -207,6 +207,30 @@ def test_gaps_are_lost_records(spark: SparkSession, tmp_path: Path) -> None:
     assert report.tables == ["events", "losses", "nodes"], "nothing is said of what is not there"
 
 
+def test_a_run_that_fails_leaves_no_table_that_was_not_wanted(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from peerd.pipeline.job import run_job
+    from peerd.pipeline.sources import Sources
+
+    requester_log().write(tmp_path / "logs")
+
+    def fail(*arguments: object) -> None:
+        raise Unavailable("the disk is full")
+
+    monkeypatch.setattr("peerd.pipeline.job.TableMaker.make", fail)
+    with pytest.raises(Unavailable, match="the disk is full"):
+        run_job(
+            spark,
+            Sources([str(tmp_path / "logs")]),
+            str(tmp_path / "out"),
+            events=find_events(),
+            plugin_tables=[],
+            wanted={"nodes"},
+        )
+    assert not list((tmp_path / "out").iterdir())
+
+
 def test_bad_lines_duplicates_and_newer_events(spark: SparkSession, tmp_path: Path) -> None:
     log = Log(A)
     for _ in range(3):

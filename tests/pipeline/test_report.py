@@ -200,7 +200,7 @@ def drawn(name: str, table: str, rows: list[dict[str, Any]]) -> dict[str, dict[s
 
 def test_pictures_of_rounds() -> None:
     rows = [{"level": at, "duration_s": 0.5 + at, "outcome": "swapped"} for at in (2, 1, 1)]
-    assert drawn("aggregation", "levels", rows) == {"levels": {"duration_s": [(1, 1.5), (2, 2.5)]}}
+    assert drawn("aggregation", "levels", rows) == {"levels": {"swapped": [(1, 1.5), (2, 2.5)]}}
     ended: dict[str, Any] = {"started_ts": 120.0, "duration_s": 2.0, "completeness": 0.5}
     unfinished: dict[str, Any] = {"started_ts": None, "duration_s": None, "completeness": None}
     assert drawn("aggregation", "rounds", [ended, unfinished]) == {

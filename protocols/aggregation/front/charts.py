@@ -10,11 +10,10 @@ from peerd.lab.charts import Chart, lines
 
 def levels(rows: Sequence[Row], begin: float) -> list[Chart]:
     """How long nodes took for each level: the mean, and the range over nodes and rounds."""
-    return [
-        Chart(
-            "levels", "Rounds, level by level", "level", "seconds a node", lines(rows, "level", "duration_s", "outcome")
-        )
-    ]
+    outcomes = {row["outcome"] for row in rows}
+    name = outcomes.pop() if len(outcomes) == 1 else ""  # what is the same in all rows names no line
+    by_outcome = lines(rows, "level", "duration_s", "outcome", name=name)
+    return [Chart("levels", "Rounds, level by level", "level", "seconds a node", by_outcome)]
 
 
 def rounds(rows: Sequence[Row], begin: float) -> list[Chart]:
