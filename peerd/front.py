@@ -125,7 +125,8 @@ class SparkTable(Frozen):
     """The name of the Parquet folder, and of the rows in the report as JSON."""
     build: Callable[[DataFrame, Mapping[str, DataFrame]], DataFrame]
     """Makes the table from all events, and from the tables (by name) that this front has listed before it. Where clocks
-    are off, ``clocks`` is there as well: node, and offset_s by which its clock is ahead."""
+    are off, ``clocks`` is there as well: node, and offset_s by which its clock is ahead. A function of Spark's that
+    sqlframe has not makes it a table that DuckDB cannot make."""
     shown: Shown | None = None
     """How the table is printed; ``None``: it is only written, and not reported."""
     kinds: Sequence[str] = ("*",)

@@ -47,6 +47,7 @@ LINE_BYTES_MAX: Final = 2 * 1024 * 1024
 GROUP_ROWS: Final = 32_768
 """Rows that DuckDB holds before it writes them: of its 122,880, with a column for each field of any event, two threads
 have more than 1 GiB."""
+STAND_IN: Final = "sqlframe"
 INTERRUPTED: Final = "Query interrupted"
 """What DuckDB makes of a signal's `KeyboardInterrupt`."""
 LINES: Final = "lines"
@@ -157,7 +158,12 @@ def run_on_duckdb(
     if maker.is_wanted(EVENTS):
         store.write(EVENTS, table)
     progress("making tables")
-    made = maker.make(table, store.keep(tables.losses(table, _numbers)))
+    try:
+        made = maker.make(table, store.keep(tables.losses(table, _numbers)))
+    except AttributeError as error:
+        if STAND_IN not in str(error):
+            raise
+        raise Unavailable(f"a plugin's table needs Spark ({error}): leave it out with --tables") from error
     return report_of(made, files, counts, duplicates, events)
 
 

@@ -182,3 +182,26 @@ def test_a_signal_interrupts_a_query_and_leaves_no_files(tmp_path: Path, number:
         _, errors = process.communicate(timeout=50)
     assert errors.endswith("\nKeyboardInterrupt\n")
     assert not list(tmp_path.iterdir())
+
+
+SPARKS_OWN = """
+import sys
+from peerd.pipeline.duck import duckdb_connection, run_on_duckdb, use_duckdb
+use_duckdb()
+from peerd.front import SparkTable
+from peerd.pipeline.sources import Sources
+from peerd.plugins import find_events
+from pyspark.sql import functions as F
+table = SparkTable("own", lambda events, built: events.select(F.bitmap_bucket_number("id")))
+with duckdb_connection(1, "256m") as connection:
+    run_on_duckdb(connection, Sources(sys.argv[1:2]), sys.argv[2], events=find_events(), plugin_tables=[[table]])
+"""
+
+
+def test_a_table_that_needs_spark_is_told(tmp_path: Path) -> None:
+    write_event_log(tmp_path / "logs", 20, nodes=2)
+    command = [sys.executable, "-c", SPARKS_OWN, str(tmp_path / "logs"), str(tmp_path / "out")]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    told = done.stderr.splitlines()[-1]
+    assert told.startswith("peerd.errors.Unavailable: a plugin's table needs Spark (")
+    assert "bitmap_bucket_number" in told
