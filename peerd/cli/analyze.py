@@ -268,17 +268,9 @@ def _run(paths: Sequence[str], out: str, options: _Options, errors: Terminal) ->
 
     if is_local(options.master):
         check_here(paths)
-    wanted = _names(options.tables)
+    asked = _asked(options)
     with errors.status("starting Spark") as status, _session(paths, options) as spark:
-        return run_job(
-            spark,
-            options.sources(paths),
-            out,
-            events=find_events(),
-            plugin_tables=plugin_tables(),
-            wanted=wanted,
-            progress=status.update,
-        )
+        return run_job(spark, options.sources(paths), out, progress=status.update, **asked)
 
 
 def _run_on_duckdb(paths: Sequence[str], out: str, options: _Options, errors: Terminal) -> Report:
@@ -288,17 +280,14 @@ def _run_on_duckdb(paths: Sequence[str], out: str, options: _Options, errors: Te
     check_of_this_machine(paths)
     threads = threads_of(options.master)
     use_duckdb()
-    wanted = _names(options.tables)
+    asked = _asked(options)
     with errors.status("starting DuckDB") as status, duckdb_connection(threads, options.driver_memory) as connection:
-        return run_on_duckdb(
-            connection,
-            options.sources(paths),
-            out,
-            events=find_events(),
-            plugin_tables=plugin_tables(),
-            wanted=wanted,
-            progress=status.update,
-        )
+        return run_on_duckdb(connection, options.sources(paths), out, progress=status.update, **asked)
+
+
+def _asked(options: _Options) -> dict[str, Any]:
+    """What any job is told of events and tables."""
+    return {"events": find_events(), "plugin_tables": plugin_tables(), "wanted": _names(options.tables)}
 
 
 def follow_logs(paths: Sequence[str], out: str, options: _Options, interval_s: float | None, output: Output) -> None:
@@ -313,18 +302,9 @@ def follow_logs(paths: Sequence[str], out: str, options: _Options, interval_s: f
     check_of_this_machine(paths)
     if not is_local(options.master):
         raise Unavailable("--follow reads files of this machine: --master is local[THREADS]")
-    wanted, told = _names(options.tables), _Told(output)
+    asked, told = _asked(options), _Told(output)
     with _session(paths, options, is_short=interval_s is None) as spark:
-        follow(
-            spark,
-            options.sources(paths),
-            out,
-            events=find_events(),
-            plugin_tables=plugin_tables(),
-            wanted=wanted,
-            interval_s=interval_s,
-            told=told,
-        )
+        follow(spark, options.sources(paths), out, interval_s=interval_s, told=told, **asked)
 
 
 def _session(

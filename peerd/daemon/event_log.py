@@ -25,7 +25,7 @@ def open_sink(config: PeerdConfig, peer: PeerRef, epoch: int) -> EventSink:
     if target.startswith(OTLP_SINKS):
         from peerd.telemetry.otlp import OtlpSink
 
-        return OtlpSink(target, queue_records_max=queue_max)
+        return OtlpSink(target, format_id(peer.id), queue_records_max=queue_max)
     if target.startswith(COLLECTOR_SINK):
         from peerd.daemon.collector.client import CollectorSink, SinkMembership
 

@@ -51,7 +51,28 @@ def run_job(
     store = TableStore(spark, out)
     maker = TableMaker(store, plugin_tables, wanted)
     with _name_of_events(maker, store) as name:
-        return _run(spark, sources, store, maker, name, events, progress)
+
+        def read() -> tuple[Sequence[str], LineCounts]:
+            lines = read_lines(spark, sources)
+            files = [file for file in lines.inputFiles() if sources.hours.may_have(file)]
+            store.check_apart(files, maker.names())
+            progress(f"reading {len(files)} files")
+            return files, write_events(parse(lines, events, sources), lambda good: store.write(name, good))
+
+        files, counts = until_files_stay(read, _is_gone, progress)
+        progress(f"counting {counts.good:,} events")
+        table = store.read(name)
+        losses = tables.losses(table).persist()
+        duplicates = losses.agg(F.sum("duplicates")).first()[0] or 0
+        if duplicates:
+            progress(f"leaving out {duplicates:,} events that came twice")
+            table = store.rewrite(name, tables.once(table, losses.where("duplicates > 0")))
+            losses.unpersist()
+            losses = tables.losses(table).persist()
+        progress("making tables")
+        made = maker.make(table, losses)
+        losses.unpersist()
+    return report_of(made, files, counts, duplicates, events)
 
 
 @contextlib.contextmanager
@@ -67,38 +88,6 @@ def _name_of_events(maker: TableMaker, store: TableStore) -> Iterator[str]:
             store.remove(_HIDDEN)
         raise
     store.remove(_HIDDEN)
-
-
-def _run(
-    spark: SparkSession,
-    sources: Sources,
-    store: TableStore,
-    maker: TableMaker,
-    name: str,
-    events: Mapping[str, type[Event]],
-    progress: Callable[[str], None],
-) -> Report:
-    def read() -> tuple[Sequence[str], LineCounts]:
-        lines = read_lines(spark, sources)
-        files = [file for file in lines.inputFiles() if sources.hours.may_have(file)]
-        store.check_apart(files, maker.names())
-        progress(f"reading {len(files)} files")
-        return files, write_events(parse(lines, events, sources), lambda good: store.write(name, good))
-
-    files, counts = until_files_stay(read, _is_gone, progress)
-    progress(f"counting {counts.good:,} events")
-    table = store.read(name)
-    losses = tables.losses(table).persist()
-    duplicates = losses.agg(F.sum("duplicates")).first()[0] or 0
-    if duplicates:
-        progress(f"leaving out {duplicates:,} events that came twice")
-        table = store.rewrite(name, tables.once(table, losses.where("duplicates > 0")))
-        losses.unpersist()
-        losses = tables.losses(table).persist()
-    progress("making tables")
-    made = maker.make(table, losses)
-    losses.unpersist()
-    return report_of(made, files, counts, duplicates, events)
 
 
 def _is_gone(error: Exception) -> bool:

@@ -239,7 +239,8 @@ def is_submitted() -> bool:
 
 
 def is_local(master: str) -> bool:
-    """Whether this master is this process alone. (``local-cluster`` has workers of its own.)"""
+    """Whether this master is this process alone. (``local-cluster`` has workers of its own; of a program that was
+    submitted, `spark-submit` knows.)"""
     return not is_submitted() and re.fullmatch(r"local(\[[^]]*\])?", master) is not None
 
 

@@ -63,38 +63,6 @@ def kinds(events: DataFrame) -> DataFrame:
     return counts.orderBy(F.col("events").desc(), "event")
 
 
-def losses(events: DataFrame, numbers: Callable[[DataFrame], DataFrame] | None = None) -> DataFrame:
-    """Count the missing events of each (node, boot). Event numbers start at 1 without holes: a hole is a loss.
-
-    ``records`` distinct events, ``missing`` numbers between the first and the last one, ``missing_before`` numbers
-    below the first (files that rotation removed, or that were not handed in), ``told`` records that the sink itself
-    said it dropped (part of ``missing``, unless at the very end), ``first_id``, ``last_id``; ``duplicates``: lines
-    with a number that another one has. Whether there were events after ``last_id`` is unknown. A ``sink.dropped`` line
-    carries the number of a dropped record, and is not an event.
-
-    ``numbers``: how numbers are counted; default `numbers_as_bits`.
-    """
-    is_telling = F.col("event") == "sink.dropped"
-    marked = events.select(
-        *("node", "boot", "id", F.when(~is_telling, F.col("id")).alias("own_id")),
-        F.when(is_telling, F.col("records")).alias("told"),
-    )
-    return (
-        (numbers or numbers_as_bits)(marked)
-        .groupBy("node", "boot")
-        .agg(
-            F.sum("own_ids").alias("records"),
-            (F.sum("lines") - F.sum("ids")).alias("duplicates"),
-            F.min("first_id").alias("first_id"),
-            F.max("last_id").alias("last_id"),
-            F.coalesce(F.sum("told"), F.lit(0)).alias("told"),
-        )
-        .withColumn("missing", F.coalesce(F.col("last_id") - F.col("first_id") + 1 - F.col("records"), F.lit(0)))
-        .withColumn("missing_before", F.coalesce(F.col("first_id") - 1, F.lit(0)))
-        .select("node", "boot", "records", "first_id", "last_id", "missing", "missing_before", "told", "duplicates")
-    )
-
-
 def numbers_as_bits(marked: DataFrame) -> DataFrame:
     """Of rows (node, boot, id, own_id, told), by node, boot and bucket of 32,768 numbers: how many ``ids`` and
     ``own_ids`` there are, counted as bits, whatever the order of the files, and how many ``lines``; the `number_ends`.
@@ -114,6 +82,38 @@ def number_ends() -> list[Column]:
         F.max("own_id").alias("last_id"),
         F.sum("told").alias("told"),
     ]
+
+
+def losses(events: DataFrame, numbers: Callable[[DataFrame], DataFrame] = numbers_as_bits) -> DataFrame:
+    """Count the missing events of each (node, boot). Event numbers start at 1 without holes: a hole is a loss.
+
+    ``records`` distinct events, ``missing`` numbers between the first and the last one, ``missing_before`` numbers
+    below the first (files that rotation removed, or that were not handed in), ``told`` records that the sink itself
+    said it dropped (part of ``missing``, unless at the very end), ``first_id``, ``last_id``; ``duplicates``: lines
+    with a number that another one has. Whether there were events after ``last_id`` is unknown. A ``sink.dropped`` line
+    carries the number of a dropped record, and is not an event.
+
+    ``numbers``: how numbers are counted; see `numbers_as_bits`.
+    """
+    is_telling = F.col("event") == "sink.dropped"
+    marked = events.select(
+        *("node", "boot", "id", F.when(~is_telling, F.col("id")).alias("own_id")),
+        F.when(is_telling, F.col("records")).alias("told"),
+    )
+    return (
+        numbers(marked)
+        .groupBy("node", "boot")
+        .agg(
+            F.sum("own_ids").alias("records"),
+            (F.sum("lines") - F.sum("ids")).alias("duplicates"),
+            F.min("first_id").alias("first_id"),
+            F.max("last_id").alias("last_id"),
+            F.coalesce(F.sum("told"), F.lit(0)).alias("told"),
+        )
+        .withColumn("missing", F.coalesce(F.col("last_id") - F.col("first_id") + 1 - F.col("records"), F.lit(0)))
+        .withColumn("missing_before", F.coalesce(F.col("first_id") - 1, F.lit(0)))
+        .select("node", "boot", "records", "first_id", "last_id", "missing", "missing_before", "told", "duplicates")
+    )
 
 
 def spans(events: DataFrame) -> DataFrame:

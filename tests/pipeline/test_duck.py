@@ -205,3 +205,35 @@ def test_a_table_that_needs_spark_is_told(tmp_path: Path) -> None:
     told = done.stderr.splitlines()[-1]
     assert told.startswith("peerd.errors.Unavailable: a plugin's table needs Spark (")
     assert "bitmap_bucket_number" in told
+
+
+FINISHED_MEANWHILE = """
+import sys
+from pathlib import Path
+from peerd.pipeline import duck
+duck.use_duckdb()
+from peerd.pipeline.sources import Sources
+from peerd.plugins import find_events
+logs, out = map(Path, sys.argv[1:])
+read = duck._read
+def renamed(connection, files, *others):
+    for part in logs.glob("*.part"):
+        part.rename(part.with_suffix(""))
+    return read(connection, files, *others)
+duck._read = renamed
+steps = []
+with duck.duckdb_connection(1, "256m") as connection:
+    report = duck.run_on_duckdb(
+        connection, Sources([str(logs)]), str(out), events=find_events(), plugin_tables=[], progress=steps.append
+    )
+print(report.events, report.part_files, steps.count("a file got another name meanwhile: reading again"))
+"""
+
+
+def test_a_file_that_its_daemon_finishes_meanwhile_is_read(tmp_path: Path) -> None:
+    write_event_log(tmp_path / "logs", 20, nodes=2)
+    first, _ = sorted((tmp_path / "logs").iterdir())
+    first.rename(f"{first}.part")
+    command = [sys.executable, "-c", FINISHED_MEANWHILE, str(tmp_path / "logs"), str(tmp_path / "out")]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.stdout == "20 0 1\n", done.stderr

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gzip
+import sys
 import threading
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, HTTPServer
@@ -77,7 +78,7 @@ def collector() -> Iterator[Collector]:
 
 
 def test_a_record_is_a_log_record_with_all_its_fields(collector: Collector) -> None:
-    sink = OtlpSink(collector.target)
+    sink = OtlpSink(collector.target, NODE)
     sink.write({**STAMPS, "id": 1, "event": "node.ready", "duration_s": 0.5, "is_first": True, "big": 2**80})
     sink.close()
     assert sink.dropped_total == 0
@@ -98,7 +99,7 @@ def test_a_record_is_a_log_record_with_all_its_fields(collector: Collector) -> N
 def test_what_a_collector_refuses_is_sent_again(collector: Collector, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sinks, "BACKOFF_S_MAX", 0.01)
     collector.refusals = 2
-    sink = OtlpSink(collector.target)
+    sink = OtlpSink(collector.target, NODE)
     for number in range(1, 6):
         sink.write({**STAMPS, "id": number, "event": "node.ready"})
     wait_until(lambda: len(collector.records) == 5, "all records")
@@ -109,13 +110,20 @@ def test_what_a_collector_refuses_is_sent_again(collector: Collector, monkeypatc
 
 def test_without_a_collector_it_closes_in_time_and_counts_what_is_lost(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(otlp, "EXPORT_TIMEOUT_S", 0.2)
-    sink = OtlpSink("otlp://127.0.0.1:1")
+    sink = OtlpSink("otlp://127.0.0.1:1", NODE)
     sink.write({**STAMPS, "id": 1, "event": "node.ready"})
     sink.close()
     assert sink.dropped_total == 1
 
 
 def test_without_the_extra_it_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    monkeypatch.setitem(sys.modules, "opentelemetry.exporter.otlp.proto.http", None)
     with pytest.raises(ConfigError, match=r"pip install 'peerd\[otlp\]'"):
-        OtlpSink("otlp://collector:4318")
+        OtlpSink("otlp://collector:4318", NODE)
+
+
+def test_settings_that_opentelemetry_refuses_are_told_at_the_start(monkeypatch: pytest.MonkeyPatch) -> None:
+    """In the sink's thread they would end it, and all events would be dropped."""
+    monkeypatch.setenv("OTEL_PYTHON_EXPORTER_OTLP_HTTP_LOGS_CREDENTIAL_PROVIDER", "nobody")
+    with pytest.raises(ConfigError, match=r"OpenTelemetry refuses its settings: .*nobody"):
+        OtlpSink("otlps://collector:4318", NODE)
