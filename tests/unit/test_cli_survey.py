@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import threading
 from collections.abc import Callable
 from typing import Any, ClassVar
 
@@ -154,6 +155,24 @@ def test_check_with_a_dead_node_is_partial_until_it_is_forgotten(
     assert "none is missing" in run(capsys, "status")
     assert all(not place.node.overlay.missing_members() for place in daemon.simulation.live_nodes())
     assert "no node is missing" in run(capsys, "forget", "--all-missing")
+
+
+def test_a_command_takes_the_same_virtual_time_on_a_busy_machine(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Who has asked is looked up in a thread of its own; for that long the ring would have gone on for half a minute,
+    where other work took the processor."""
+    asked: list[threading.Thread] = []
+
+    def user_name(user_id: int) -> str:
+        asked.append(threading.current_thread())
+        return str(user_id)
+
+    monkeypatch.setattr("peerd.daemon.http.admission.user_name", user_name)
+    monkeypatch.setattr("peerd.daemon.http.admission._names", {})
+    of(12, 13, monkeypatch)
+    assert "no node is missing" in run(capsys, "forget", "--all-missing")
+    assert asked == [threading.main_thread()]
 
 
 def test_all_commands_agree_on_when_a_member_was_lost(
