@@ -46,6 +46,9 @@ class SwapCallbacks(Frozen):
     failed: Callable[[str], None]
     """A stable reason label ("refused:...", "stalled", "deadline", "peer_down", "digest", "cancelled", "busy", ...)."""
     progress: Callable[[SwapProgress], None] | None = None
+    received: Callable[[Value], None] | None = None
+    """The peer's whole value, length and digest verified. Called before the peer has confirmed ours: ``done`` or
+    ``failed``, which follows, says whether it has. For whoever need not know that to go on."""
 
 
 class SwapRequest(Frozen):

@@ -338,6 +338,8 @@ class SwapSession:
             return
         self._write(SwapVerified())
         self.state = SwapState.VERIFYING
+        if self._callbacks is not None and self._callbacks.received is not None:
+            self._call_back(self._callbacks.received, self._the_incoming().value())
         self._end_if_complete()
 
     def _verified_received(self, verified: SwapVerified) -> None:

@@ -423,11 +423,12 @@ class Report:
     done: list[bytes | SizedBlob] = field(default_factory=list)
     failed: list[str] = field(default_factory=list)
     progress: list[SwapProgress] = field(default_factory=list)
+    received: list[Value] = field(default_factory=list)
 
     @property
     def callbacks(self) -> SwapCallbacks:
         """To hand to a swap; each call is recorded."""
-        return SwapCallbacks(self._done, self.failed.append, self.progress.append)
+        return SwapCallbacks(self._done, self.failed.append, self.progress.append, self.received.append)
 
     @property
     def outcome(self) -> str:

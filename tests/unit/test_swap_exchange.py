@@ -127,6 +127,28 @@ def test_progress_grows_to_the_end_and_is_rationed() -> None:
         assert {(step.send_total_bytes, step.receive_total_bytes) for step in report.progress} == {totals}
 
 
+def test_a_value_is_told_when_it_is_here_and_its_confirmation_later() -> None:
+    couple = Couple(pattern(1000), pattern(10), SMALL)
+    couple.swap()
+    while not couple.here.received:
+        assert couple.network.step()
+    assert not couple.here.done
+    assert couple.run() == ("done", "done")
+    for report, value in ((couple.here, pattern(10)), (couple.there, pattern(1000))):
+        assert [bytes(memoryview(each)) for each in report.received] == [value]  # type: ignore[arg-type]  # no blobs
+
+
+def test_a_value_that_is_here_stays_when_ours_is_not_confirmed() -> None:
+    couple = Couple(pattern(1000), pattern(10), SMALL)
+    couple.swap()
+    while not couple.here.received:
+        assert couple.network.step()
+    couple.second.layer.stop()
+    couple.network.run()
+    assert couple.here.failed and not couple.here.done
+    assert len(couple.here.received) == 1
+
+
 def test_both_sides_record_the_end() -> None:
     couple = Couple(pattern(400), pattern(300), SMALL)
     couple.swap()
