@@ -21,6 +21,12 @@ NAMED_MISSING_MAX: Final = 256
 DIRECT_CENSUS_MAX: Final = 128
 """Up to this estimated ring size nodes enrol on links of their own, which cost no signatures. In a larger ring not all
 may find a free link to the requester, and all would have to dial it at once."""
+ENROLMENTS_S: Final = 5.0
+"""So long in all a round waits with results for the enrolments that they lack: these may be said again meanwhile."""
+LACKING_SHARE_MAX: Final = 0.125
+"""A result may name so many more nodes than have enrolled, and one at least, until it is taken or not."""
+ENROLMENTS_TIMER: Final = "enrolments_due"
+GATHER_TIMER: Final = "gather_due"
 CANDIDATES_MAX: Final = 256
 ESTIMATE_RATIO_MAX: Final = 4
 """A round without a census believes a result of at most so many times the estimated number of nodes.
@@ -105,6 +111,9 @@ class Collector:
     expected: dict[NodeId, PeerRef] = field(default_factory=dict)
     enrolled: set[NodeId] = field(default_factory=set)
     """The nodes that have reported themselves: with a census, only their data can be in a result."""
+    enrolled_in_s: dict[NodeId, float] = field(default_factory=dict)
+    """How long after the round's beginning each of them did so first, seconds."""
+    began_at: float = 0.0
     declined: dict[NodeId, str] = field(default_factory=dict)
     absent: dict[NodeId, float] = field(default_factory=dict)
     """Expected nodes that the ring had lost when the round began, and when they were last heard."""
@@ -128,7 +137,7 @@ class Collector:
         expected[own.id] = own
         otherwise = Basis.CENSUS if with_census else Basis.ESTIMATE
         basis = Basis.LEAF_SET if leaf_set.covers_ring else otherwise
-        found = Collector(own.id, estimate, basis, with_census, expected)
+        found = Collector(own.id, estimate, basis, with_census, expected, began_at=now)
         for member in missing:
             found._expect_absent(member.peer, now - member.age_s)
         return found
@@ -143,6 +152,7 @@ class Collector:
         self.expected[peer.id] = peer
         self.absent.pop(peer.id, None)  # it speaks itself, so the ring was wrong to miss it
         self.enrolled.add(peer.id)
+        self.enrolled_in_s.setdefault(peer.id, now - self.began_at)
         if reason:
             self.declined[peer.id] = reason
         for absentee in absent:
@@ -167,12 +177,19 @@ class Collector:
         return len(self.declined) >= len(self.expected) - len(self.absent)
 
     def offered(self, candidate: Candidate) -> None:
-        """A tree is complete. The fullest one goes first; of equals, the first that came."""
-        known = any(candidate.peer.id == other.peer.id for other in self.candidates)
+        """A tree is complete. The fullest one goes first; of equals, this node's own, then the first that came.
+
+        Who offers again is taken at its largest word.
+        """
+        same = next((other for other in self.candidates if other.peer.id == candidate.peer.id), None)
+        if same is not None:
+            if candidate.contributors <= same.contributors:
+                return
+            self.candidates.remove(same)
         is_done = candidate.peer.id in self.failed or candidate.peer.id in self.fetched
-        if not known and not is_done and len(self.candidates) < CANDIDATES_MAX:
+        if not is_done and len(self.candidates) < CANDIDATES_MAX:
             self.candidates.append(candidate)
-            self.candidates.sort(key=lambda each: -each.contributors)
+            self.candidates.sort(key=lambda each: (-each.contributors, each.peer.id != self.own))
 
     def have_fetched(self, peer: PeerRef) -> None:
         """This candidate's value was fetched."""
@@ -185,25 +202,44 @@ class Collector:
         self.candidates = [candidate for candidate in self.candidates if candidate.peer.id != peer.id]
 
     def best(self, more_than: int = 0) -> Candidate | None:
-        """The fullest result that is offered and holds the data of more nodes than that, if any."""
-        fuller = bool(self.candidates) and self.candidates[0].contributors > more_than
-        return self.candidates[0] if fuller else None
+        """The fullest result that is offered and holds the data of more nodes than that, if any.
+
+        One of more nodes than there can be, as far as is known yet, waits for their enrolments.
+        """
+        most = self.contributors_max
+        best = next((each for each in self.candidates if each.contributors <= most), None)
+        return best if best is not None and best.contributors > more_than else None
+
+    @property
+    def contributors_max(self) -> int:
+        """How many contributors a result can have, of which some may not have enrolled yet."""
+        if self.with_census:
+            return self._takers + max(1, int(self._takers * LACKING_SHARE_MAX))
+        return round(self.estimate * ESTIMATE_RATIO_MAX)
+
+    @property
+    def _takers(self) -> int:
+        """How many nodes have enrolled and not declined."""
+        return len(self.enrolled) - len(self.declined)
+
+    def strangers(self, contributors: Iterable[NodeId]) -> list[NodeId]:
+        """Those of a result's contributors that have not enrolled, so far, or have declined."""
+        if not self.with_census:
+            return []
+        return [node for node in contributors if node not in self.enrolled or node in self.declined]
 
     def check_count(self, contributors: int) -> None:
         """Raises `ProtocolError` for a result of more nodes than there can be."""
+        most, known = self.contributors_max, "there can be"
         if self.with_census:
-            most, known = len(self.enrolled - self.declined.keys()), "take part"
-        else:
-            most, known = round(self.estimate * ESTIMATE_RATIO_MAX), "there can be"
+            most, known = self._takers, "take part"
         if contributors > most:
             raise ProtocolError("invented_contributors", f"it has {contributors} contributors, where {most} {known}")
 
     def check_contributors(self, contributors: Collection[NodeId]) -> None:
         """Raises `ProtocolError` when a result names nodes that do not take part, as far as this node can know."""
         self.check_count(len(contributors))
-        if not self.with_census:
-            return
-        strangers = [node for node in contributors if node not in self.enrolled or node in self.declined]
+        strangers = self.strangers(contributors)
         if strangers:
             detail = f"it names {len(strangers)} nodes that do not take part, such as {format_id(strangers[0])}"
             raise ProtocolError("invented_contributors", detail)

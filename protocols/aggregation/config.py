@@ -78,12 +78,12 @@ class AggregationConfig(PluginConfig):
     timeout_max: Interval = setting("30s", "Cap of a level's time-out.", reloads=True)
     invite_interval: Interval = setting(
         "500ms",
-        "How often a waiting node repeats its invitations: a quarter of timeout_base or less, so that one lost "
-        "message does not cost a level.",
+        "How often a waiting node repeats its invitations, where values ride along sooner at first: a quarter of "
+        "timeout_base or less, so that one lost message does not cost a level.",
         reloads=True,
     )
     invites_max: Annotated[int, Field(ge=1, le=64)] = setting(
-        8, "Known nodes of a level invited at a time.", reloads=True
+        8, "Known nodes of a level invited at a time; where values ride along, one at first.", reloads=True
     )
     random_invites: Annotated[int, Field(ge=0, le=16)] = setting(
         2, "Random ids of the prefix invited at a time, where the leaf set does not know the whole level.", reloads=True

@@ -19,17 +19,18 @@ from peerd.messages import Message, PeerRef
 from peerd.words import ago
 from protocols.aggregation.collector import NAMED_MISSING_MAX, Collector
 from protocols.aggregation.exchange import decode_own, is_givers_fault, own_tag
-from protocols.aggregation.messages import NodeState, RoundStatus, WhyMissing
+from protocols.aggregation.messages import ConfirmContribution, NodeState, RoundStatus, WhyMissing
 from protocols.aggregation.partial import Partial
 from protocols.aggregation.query import Query
+from protocols.aggregation.statements import confirm_statement
 from protocols.aggregation.tree import PATIENCE, patience_s
 
 STATUS_TIMEOUT_S: Final = 2.0
-"""How long at least a missing node that did not enrol has for its answer; more when it is far away."""
+"""How long at least a missing node has for its answer; more when it is far away."""
 PATIENCE_S_MAX: Final = 15.0
-"""How long a node that has enrolled has for its answer, and at most for each step of giving its data: it was there, and
-may be seconds away though its enrolment was quick, because the overlay goes round slow paths. Whose process has ended
-is known at once; a machine that vanishes during a round costs the answer this time."""
+"""How long at most a node has for its answer, and for each step of giving its data. One that has enrolled may be far
+away though its enrolment was quick, because the overlay goes round slow paths. So it is asked through the overlay as
+well, whether it lives, and has this time only if it does: a machine that vanishes during a round costs little."""
 STALL_DEADLINE_SHARE: Final = 0.5
 """A swap in which nothing comes for this share of its deadline ends (`swap.stall_timeout`)."""
 FETCHED_AT_ONCE: Final = 16
@@ -57,6 +58,7 @@ class Leftovers:
         """Why each of them is missing, unless its data is among the following."""
         self.partials: list[Partial] = []
         self.moved_bytes = 0
+        self._alive: set[NodeId] = set()
         self._host = host
         self._round_id = round_id
         self._query = query
@@ -114,11 +116,24 @@ class Leftovers:
             else:
                 self._one_less()
 
-        is_enrolled = peer.id in self._collector.enrolled
-        within_s = (
-            PATIENCE_S_MAX if is_enrolled else min(patience_s(STATUS_TIMEOUT_S, self._rtt_s(peer)), PATIENCE_S_MAX)
-        )
-        self._host.request(peer, WhyMissing(self._round_id), within_s, replied, self._one_less)
+        def silent() -> None:
+            if peer.id in self._alive:
+                self._host.request(peer, WhyMissing(self._round_id), PATIENCE_S_MAX, replied, self._one_less)
+            else:
+                self._one_less()
+
+        within_s = patience_s(STATUS_TIMEOUT_S, self._rtt_s(peer))
+        if peer.id in self._collector.enrolled:
+            # Its enrolment came one way through the overlay; question and answer go two.
+            within_s = max(within_s, 2 * PATIENCE * self._collector.enrolled_in_s.get(peer.id, 0.0))
+            proof = self._host.sign(confirm_statement(self._round_id, peer.id))
+            self._host.route(peer.id, ConfirmContribution(self._round_id, proof))
+        self._host.request(peer, WhyMissing(self._round_id), min(within_s, PATIENCE_S_MAX), replied, silent)
+
+    def lives(self, node: NodeId) -> None:
+        """A node that has enrolled, and was asked, says through the overlay that it still takes part."""
+        if node in self.reasons:
+            self._alive.add(node)
 
     def _fetch_next(self) -> None:
         while self._waiting and len(self._fetching) < FETCHED_AT_ONCE:

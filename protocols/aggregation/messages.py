@@ -7,12 +7,18 @@ from typing import Annotated, Final
 
 from msgspec import Meta
 
-from peerd.limits import KIB, PROOF_BYTES_MAX
+from peerd.ids import NodeId
+from peerd.limits import CONTROL_FRAME_BYTES_MAX, KIB, PROOF_BYTES_MAX
 from peerd.messages import U8, U16, U32, U64, Message, PeerRef, Struct, Text, message
 from protocols.aggregation.statements import NONCE_BYTES, ROUND_ID_BYTES
 
 QUERY_BYTES_MAX: Final = 16 * KIB
 HINTS_MAX: Final = 8
+RIDING_BYTES_MAX: Final = 48 * KIB
+"""Up to this size a value rides along with an invitation or with its answer; a larger one takes a swap of its own."""
+SHOWN_MAX: Final = 2
+"""A value of so many contributors goes with what shows that they take part."""
+_RIDING_MESSAGE_BYTES_MAX: Final = CONTROL_FRAME_BYTES_MAX - 8 * KIB
 ABSENTEES_MAX: Final = 32
 """A node names at most this many missing members when it enrols."""
 
@@ -23,6 +29,7 @@ RoundId = Annotated[bytes, Meta(min_length=ROUND_ID_BYTES, max_length=ROUND_ID_B
 Proof = Annotated[bytes, Meta(max_length=PROOF_BYTES_MAX)]
 """See `peerd.api.Host.sign`, and `protocols.aggregation.statements` for what is signed."""
 Level = Annotated[int, Meta(ge=0, lt=128)]
+RidingValue = Annotated[bytes, Meta(max_length=RIDING_BYTES_MAX)]
 
 
 class AnswerKind(IntEnum):
@@ -36,6 +43,8 @@ class AnswerKind(IntEnum):
     """I take no (further) part in this round, and do not have your data."""
     HINT = 3
     """I do not have the wanted prefix; the nodes that do, as far as I know, are in ``members``."""
+    VALUE = 4
+    """The aggregate of my side of the level is in ``value``. Take it, whatever I have from you."""
 
 
 class NodeState(IntEnum):
@@ -63,9 +72,9 @@ class StartRound(Message):
     age_ms: U32
     remaining_ms: U32
     census: bool
-    """Whether everybody enrols, and swaps nothing before the requester has noted it."""
+    """Whether everybody enrols."""
     is_direct: bool
-    """Whether they enrol on links of their own; otherwise through the overlay, signed."""
+    """Whether who is not noted in time enrols again on a link of its own; otherwise through the overlay again."""
     begins_at_ms: U64
     """When the round began by the requester's clock, milliseconds since 1970."""
     lasts_ms: U32
@@ -84,9 +93,9 @@ class Absentee(Struct):
 class Enrolled(Message):
     """To the requester: this node takes part; or does not, and why (``reason`` not empty).
 
-    Who takes part swaps nothing before it is answered with `Noted`: so the requester knows everybody whose data can be
-    in a result. ``StopRound`` as the answer: there is no such round. A request on a link of its own in a small ring; in
-    a large one it is routed, as its answer is, and signed.
+    So the requester knows everybody whose data can be in a result, and waits with a result for the enrolments that it
+    lacks. ``StopRound`` as the answer: there is no such round. A request on a link of its own in a small ring; in a
+    large one it is routed, as its answer is, and signed.
 
     ``absent``: missing members of the ring whose places are next to this node's; their other neighbours name them, too.
     """
@@ -119,15 +128,35 @@ class ConfirmContribution(Message):
     proof: Proof
 
 
-@message(0x0102, bytes_max=512)
+class Participation(Struct):
+    """A node, and what it has signed: that it takes part."""
+
+    peer: PeerRef
+    proof: Proof
+
+
+Shown = Annotated[tuple[Participation, ...], Meta(max_length=SHOWN_MAX)]
+
+
+@message(0x0102, bytes_max=_RIDING_MESSAGE_BYTES_MAX)
 class Invite(Message):
-    """The sender would swap with the recipient at a level: the length of their common prefix in bits."""
+    """The sender would swap with the recipient at a level: the length of their common prefix in bits.
+
+    With ``rides`` the sender's aggregate of its side of the level is small enough to ride along: it is in ``value``,
+    unless the sender has given it to the recipient before or the invitation is routed, and it wants the recipient's as
+    the answer. A first invitation with a value is answered with a value only, as soon as there is one; any other one is
+    answered at once.
+    """
 
     round_id: RoundId
     level: Level
+    rides: bool = False
+    value: RidingValue = b""
+    shown: Shown = ()
+    """That the value's contributors take part, while they are few: who has their data can show it to the requester."""
 
 
-@message(0x0103, bytes_max=4 * KIB)
+@message(0x0103, bytes_max=_RIDING_MESSAGE_BYTES_MAX)
 class InviteAnswer(Message):
     """The answer to an invitation; ``kind`` is an `AnswerKind`."""
 
@@ -136,6 +165,9 @@ class InviteAnswer(Message):
     kind: U8
     members: Annotated[tuple[PeerRef, ...], Meta(max_length=HINTS_MAX)] = ()
     is_exact: bool = False
+    value: RidingValue = b""
+    shown: Shown = ()
+    """As in `Invite`."""
 
 
 @message(0x0104, bytes_max=128)
@@ -203,6 +235,27 @@ class RoundStatus(Message):
     detail: Text
 
 
+@message(0x010D, bytes_max=3 * KIB)
+class FindEnrolment(Message):
+    """Routed to a node that may have been given this node's own data: has the node shown that it takes part?
+
+    The node has not enrolled with the requester, and may be dead. Signed by the requester for the one that is asked
+    alone; if that was given the node's data, it answers with `ShownEnrolment`.
+    """
+
+    round_id: RoundId
+    node: NodeId
+    proof: Proof
+
+
+@message(0x010E, bytes_max=3 * KIB)
+class ShownEnrolment(Message):
+    """Routed to the requester: this node has said that it takes part, which its proof shows."""
+
+    round_id: RoundId
+    shown: Participation
+
+
 MESSAGES: Final[tuple[type[Message], ...]] = (
     StartRound,
     Enrolled,
@@ -217,6 +270,8 @@ MESSAGES: Final[tuple[type[Message], ...]] = (
     RoundStatus,
     Noted,
     ConfirmContribution,
+    FindEnrolment,
+    ShownEnrolment,
 )
 
 

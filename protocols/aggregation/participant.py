@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Callable
 from functools import partial as bind
 from typing import Final
@@ -19,7 +20,7 @@ from peerd.api import (
     value_size_bytes,
 )
 from peerd.errors import Bug, ProtocolError, Unavailable
-from peerd.ids import format_id, shared_prefix_bits, with_shared_prefix
+from peerd.ids import NodeId, format_id, id_to_bytes, shared_prefix_bits, with_shared_prefix
 from peerd.messages import Message, PeerRef
 from protocols.aggregation.collector import absentees_near
 from protocols.aggregation.config import ROUND_S_MAX, AggregationConfig
@@ -36,16 +37,20 @@ from protocols.aggregation.exchange import (
 )
 from protocols.aggregation.messages import (
     HINTS_MAX,
+    RIDING_BYTES_MAX,
+    SHOWN_MAX,
     AnswerKind,
     Enrolled,
     Invite,
     InviteAnswer,
     NodeState,
     Noted,
+    Participation,
     Propose,
     ProposeAnswer,
     ResultReady,
     RoundStatus,
+    ShownEnrolment,
     StartRound,
 )
 from protocols.aggregation.partial import PARTIAL_BYTES_MAX
@@ -58,6 +63,7 @@ from protocols.aggregation.tree import (
     Disarm,
     Effect,
     LevelDone,
+    MergeOffer,
     OpenSwap,
     RouteInvite,
     SendAnswer,
@@ -73,8 +79,16 @@ TELL_TRIES_MAX: Final = 4
 """So often a node tells a silent requester that it takes part, and then leaves; as often that its result is ready."""
 TELL_PAUSE_S: Final = 1.0
 """Between a try that was not answered and the next one; through the overlay twice as long after each try."""
+GIVERS_MAX: Final = 64
+"""Nodes in a round from which a node keeps what shows that those take part whose data they have given."""
+SHOWS_MAX: Final = 256
+"""Questions about these that a node looks at in a round: somebody may show one again and again."""
 ENROL_TIMER: Final = "enrol_due"
 OFFER_TIMER: Final = "offer_due"
+OFFERS_AT_ONCE: Final = 8
+"""About so many nodes offer a small result as soon as they have it: nearly all nodes do, and the requester itself."""
+OFFER_PAUSE_S: Final = 1.0
+"""The others offer theirs after this, and as much again at most, unless the round has ended by then."""
 
 _STATES = {
     TreePhase.IDLE: NodeState.EXTRACTING,
@@ -116,11 +130,11 @@ class Participant:
         self.query = query
         self.started_at = host.now() - start.age_ms / 1000
         self.expires_at = host.now() + min(start.remaining_ms / 1000, start.lasts_ms / 1000, ROUND_S_MAX)
-        self.idle_since: float | None = host.now() if start.census and start.is_direct else None
-        """Since when the round waits for its requester only: first to note this node, and, when the tree has ended, for
-        its end. ``None`` while there is work."""
+        self.idle_since: float | None = host.now() if start.census else None
+        """Since when the round waits for its requester: first to note this node, and, when the tree has ended, for its
+        end. ``None`` while there is work."""
         self.neighbourhood = HostNeighbourhood(host)
-        self.tree = BinomialTree(host.id, self.neighbourhood, config.tree_settings())
+        self.tree = BinomialTree(host.id, self.neighbourhood, config.tree_settings(), self.round_id)
         self.aggregate: Aggregate | None = None
         self.own: Aggregate | None = None
         """What this node has extracted itself, for a requester whose result lacks it."""
@@ -128,7 +142,11 @@ class Participant:
         self._on_result = on_result
         self._on_refused = on_refused
         self._is_enrolled = not start.census
-        self._may_swap = not (start.census and start.is_direct)
+        self._shown: dict[NodeId, tuple[Participation, ...]] = {}
+        """By giver: what shows that the few nodes take part whose data it gave at first; by this node, its own."""
+        self._shows = 0
+        self._sides: dict[int, Aggregate] = {}
+        """The aggregate before it was merged with another at a level, where it is small enough to be given away."""
         self._enrol_tries = 0
         self._confirmations = 0
         self._offer_tries = 0
@@ -148,9 +166,9 @@ class Participant:
     def enrol(self) -> None:
         """Tell the requester, again if need be, that this node takes part.
 
-        In a small ring it has to know before data goes anywhere, so that nobody's data is in a result before it is
-        known, even if it dies at once. In a large one the answer comes through the overlay too late to wait for it:
-        what dies until then loses its data. There the enrolment is on its way before the data is, and is said again.
+        The enrolment is on its way before the data is, by the links of the overlay, which are there already. A link of
+        its own in a small ring is for those whom some hop does not let through. Nobody waits for the answer where
+        values ride: those who get one can show who takes part. Of a swap they could not.
         """
         if self._is_enrolled:
             return
@@ -159,11 +177,12 @@ class Participant:
             return
         self._enrol_tries += 1
         host = self.host
-        enrolled = enrolment(host, self.round_id, "", is_signed=not self.start.is_direct)
+        is_routed = self._enrol_tries == 1 or not self.start.is_direct
+        enrolled = enrolment(host, self.round_id, "", is_signed=is_routed and self.requester.id != host.id)
         if self.requester.id == host.id:
             host.send(self.requester, enrolled)
             self.noted()
-        elif self.start.is_direct:
+        elif not is_routed:
             host.request(self.requester, enrolled, TELL_TIMEOUT_S, self._enrol_answered, self._enrol_unanswered)
         else:
             host.route(self.requester.id, enrolled)
@@ -195,18 +214,32 @@ class Participant:
             return
         self._is_enrolled = True
         self.host.cancel_timer(ENROL_TIMER, self.round_id)
-        if not self._may_swap:
-            self._may_swap = True
+        if not self.tree.is_over:
             self.idle_since = None
+        if self.tree.phase is TreePhase.IDLE:
             self._begin()
 
     def _begin(self) -> None:
         """Begin to swap, as soon as the data is here and may go to others."""
-        if self._may_swap and self.aggregate is not None:
+        if self.aggregate is not None and (self._is_enrolled or self._rides()):
+            self.idle_since = None
             self._level_started_at = self.host.now()
-            self._apply(self.tree.begin())
+            self._apply(self.tree.begin(self._rides()))
 
     # Result
+
+    def finished(self) -> None:
+        """The tree is complete: offer its result, soon or in a while."""
+        if self.requester.id == self.host.id or not self.tree.rides:
+            self.offer()
+            return
+        # A few, whom no node can choose, do so at once: mostly the requester's own tree is about to be complete, too.
+        drawn = hashlib.blake2b(self.round_id + id_to_bytes(self.host.id), digest_size=4).digest()
+        share = int.from_bytes(drawn, "big") / 2**32
+        if share * self.host.estimated_ring_size() < OFFERS_AT_ONCE:
+            self.offer()
+        else:
+            self.host.set_timer(OFFER_TIMER, OFFER_PAUSE_S * (1 + share), self.round_id)
 
     def offer(self) -> None:
         """Tell the requester, again if need be, that this node's tree is complete."""
@@ -272,14 +305,48 @@ class Participant:
 
     # Messages
 
+    def _value(self, level: int) -> tuple[bytes, tuple[Participation, ...]]:
+        """Our side's value of a level, and what shows that its contributors take part, while they are few."""
+        side = self._side(level)
+        contributors = side.partial.contributors
+        if len(contributors) > SHOWN_MAX or not self.start.census:
+            return side.encoded, ()
+        own = self.host.peer
+        if own.id not in self._shown:
+            proof = self.host.sign(enrolled_statement(self.round_id, own, ""))
+            self._shown[own.id] = (Participation(own, proof),)
+        found = map(self._participation, contributors)
+        return side.encoded, tuple(each for each in found if each is not None)
+
+    def _keep_shown(self, giver: PeerRef, participations: tuple[Participation, ...]) -> None:
+        """Keep what shows that nodes take part whose data we are given."""
+        if participations and (giver.id in self._shown or len(self._shown) < GIVERS_MAX):
+            self._shown[giver.id] = participations
+
+    def _participation(self, node: NodeId) -> Participation | None:
+        """What shows that a node takes part, rather by its own word than by another's."""
+        givers = (self._shown.get(node, ()), *self._shown.values())
+        return next((each for shown in givers for each in shown if each.peer.id == node), None)
+
+    def shown(self, node: NodeId) -> ShownEnrolment | None:
+        """What a node has shown when its own data was given to us."""
+        found = self._participation(node)
+        return None if found is None else ShownEnrolment(self.round_id, found)
+
+    def may_show(self) -> bool:
+        """Whether to look at one more question about an enrolment."""
+        self._shows += 1
+        return self._shows <= SHOWS_MAX
+
     def invite_received(self, invite: Invite, source: PeerRef) -> None:
         """Somebody would swap with us, or meant to reach somebody of a prefix that we do not have."""
+        self._keep_shown(source, invite.shown)
         if shared_prefix_bits(self.host.id, source.id) != invite.level:
             members, is_exact = self.neighbourhood.hints(source.id, invite.level, HINTS_MAX)
             hint = InviteAnswer(self.round_id, invite.level, AnswerKind.HINT, members, is_exact)
             self.host.send(source, hint)
         else:
-            self._apply(self.tree.invite_received(source, invite.level))
+            self._apply(self.tree.invite_received(source, invite.level, invite.rides, invite.value))
 
     def answer_received(self, answer: InviteAnswer, source: PeerRef) -> None:
         """Take the answer of an invited node."""
@@ -287,7 +354,10 @@ class Participant:
             kind = AnswerKind(answer.kind)
         except ValueError:
             return  # of a newer version: as good as no answer
-        self._apply(self.tree.answer_received(source, answer.level, kind, answer.members, answer.is_exact))
+        self._keep_shown(source, answer.shown)
+        self._apply(
+            self.tree.answer_received(source, answer.level, kind, answer.members, answer.is_exact, answer.value)
+        )
 
     def proposal_received(self, proposal: Propose, source: PeerRef) -> ProposeAnswer:
         """Decide at once whether to swap with the proposer."""
@@ -368,15 +438,19 @@ class Participant:
 
     def _carry_out(self, effect: Effect) -> None:
         match effect:
-            case SendInvite(peer, level):
+            case SendInvite(peer, level, with_value):
                 self.host.count("peerd_aggregation_invites_total")
-                self.host.send(peer, Invite(self.round_id, level))
+                value, shown = self._value(level) if with_value else (b"", ())
+                self.host.send(peer, Invite(self.round_id, level, self.tree.rides, value, shown))
             case RouteInvite(level):
                 self.host.count("peerd_aggregation_invites_total")
                 key = with_shared_prefix(self.host.id, level, self.host.rng.getrandbits(128))
-                self.host.route(key, Invite(self.round_id, level))
+                self.host.route(key, Invite(self.round_id, level, self.tree.rides))
             case SendAnswer(peer, level, kind):
-                self.host.send(peer, InviteAnswer(self.round_id, level, kind))
+                value, shown = self._value(level) if kind is AnswerKind.VALUE else (b"", ())
+                self.host.send(peer, InviteAnswer(self.round_id, level, kind, value=value, shown=shown))
+            case MergeOffer(peer, level, value):
+                self._merge(peer, level, value, "rode")
             case SendProposal(peer, level):
                 self._propose(peer, level)
             case OpenSwap(peer, level):
@@ -415,14 +489,30 @@ class Participant:
         self._swap = self.host.swap(peer, tag, self.aggregate.value, callbacks, self.config.swap_deadline)
 
     def _callbacks(self, peer: PeerRef, level: int) -> SwapCallbacks:
-        return SwapCallbacks(done=bind(self._swap_done, peer, level), failed=bind(self._swap_failed, peer))
+        """Go on as soon as the partner's value is here: whether it has ours is its own matter."""
+        is_here = False
+
+        def received(value: Value) -> None:
+            nonlocal is_here
+            is_here, self._swap = True, None
+            self._swap_done(peer, level, value)
+
+        def failed(reason: str) -> None:
+            if not is_here:
+                self._swap_failed(peer, reason)
+
+        return SwapCallbacks(done=lambda value: None, failed=failed, received=received)
 
     def _swap_done(self, peer: PeerRef, level: int, value: Value) -> None:
-        self._swap = None
-        if self.is_over or self.aggregate is None:
+        if self.is_over:
             return
-        self.host.count("peerd_aggregation_swaps_total", outcome="done")
         self._apply(self.tree.swap_done(peer))
+        self._merge(peer, level, value, "done")
+
+    def _merge(self, peer: PeerRef, level: int, value: Value, outcome: str) -> None:
+        if self.aggregate is None:
+            raise Bug("a merge before extraction")
+        self.host.count("peerd_aggregation_swaps_total", outcome=outcome)
         self._received_bytes = value_size_bytes(value)
         cost_s = MERGE_COST_S_PER_BYTE * (value_size_bytes(value) + value_size_bytes(self.aggregate.value))
         self.host.offload(
@@ -443,10 +533,27 @@ class Participant:
             self._apply(self.tree.swap_failed(peer))
 
     def _merged(self, aggregate: Aggregate) -> None:
-        if self.is_over:
+        level = self.tree.level
+        if self.is_over or self.aggregate is None or level is None:
             return
+        if self.tree.rides:
+            self._sides[level] = self.aggregate
         self.aggregate = aggregate
-        self._apply(self.tree.merged(frozenset(aggregate.partial.contributors)))
+        self._apply(self.tree.merged(frozenset(aggregate.partial.contributors), self._rides()))
+
+    def _rides(self) -> bool:
+        """Whether this node's aggregate is small enough to go with a message."""
+        aggregate = self.aggregate
+        return aggregate is not None and not aggregate.padding_bytes and len(aggregate.encoded) <= RIDING_BYTES_MAX
+
+    def _side(self, level: int) -> Aggregate:
+        """What this node held when it came to a level: before the first merge at it or at a shorter one."""
+        merged = max((each for each in self._sides if each <= level), default=None)
+        if merged is not None:
+            return self._sides[merged]
+        if self.aggregate is None:
+            raise Bug("a value before extraction")
+        return self.aggregate
 
     def _merge_failed(self, peer: PeerRef, error: BaseException) -> None:
         if not isinstance(error, ProtocolError | Unavailable):

@@ -18,6 +18,7 @@ from protocols.aggregation.messages import (
     AnswerKind,
     AskStart,
     ConfirmContribution,
+    FindEnrolment,
     Invite,
     InviteAnswer,
     NodeState,
@@ -35,6 +36,7 @@ from protocols.aggregation.patterns import QueryError
 from protocols.aggregation.query import Query
 from protocols.aggregation.statements import (
     confirm_statement,
+    find_statement,
     noted_statement,
     round_id_of,
     start_statement,
@@ -47,6 +49,8 @@ ENDED_MAX: Final = 1024
 ASKS_MAX: Final = 64
 ASKS_PER_PEER_MAX: Final = 8
 """Unknown rounds that one inviter is asked about at a time."""
+EARLY_MAX: Final = 32
+"""First invitations to unknown rounds that are kept, with the values that ride along, until the start comes."""
 IDLE_S: Final = 10.0
 """A round that has waited so long for nothing but its requester may be forgotten for a new one."""
 ASK_TIMEOUT_S: Final = 5.0
@@ -73,6 +77,8 @@ class Participating(Part):
         """Rounds that are over here, and why this node did not take part, if it declined."""
         self._asking: dict[bytes, NodeId] = {}
         """Rounds that somebody was invited to before the start had come, and who is being asked what they are."""
+        self._early: OrderedDict[tuple[bytes, NodeId], tuple[Invite, PeerRef]] = OrderedDict()
+        """Invitations that have overtaken the start. Who gets no answer invites again, and is asked then."""
 
     @property
     def ended_count(self) -> int:
@@ -87,6 +93,11 @@ class Participating(Part):
     def start_told(self, start: StartRound) -> None:
         """Take part in a round, or decline. A round that is declined leaves neither state nor timer, but its id."""
         self._asking.pop(start.round_id, None)
+        self._take_part(start)
+        for key in [key for key in self._early if key[0] == start.round_id]:
+            self.on_invite(*self._early.pop(key))
+
+    def _take_part(self, start: StartRound) -> None:
         if start.round_id in self.participants or start.round_id in self._ended:
             return
         self._check(start)
@@ -182,7 +193,7 @@ class Participating(Part):
         aggregate = participant.aggregate
         assert aggregate is not None
         self.tree_finished(participant.round_id, aggregate)
-        participant.offer()
+        participant.finished()
 
     @handles(Invite)
     def on_invite(self, invite: Invite, source: PeerRef) -> None:
@@ -193,6 +204,10 @@ class Participating(Part):
             participant.invite_received(invite, source)
         elif invite.round_id in self._ended:
             self._host.send(source, InviteAnswer(invite.round_id, invite.level, AnswerKind.ABSENT))
+        elif invite.value and (invite.round_id, source.id) not in self._early:
+            self._early[invite.round_id, source.id] = invite, source
+            if len(self._early) > EARLY_MAX:
+                self._early.popitem(last=False)
         else:
             self._ask_start(invite.round_id, source)
 
@@ -250,6 +265,16 @@ class Participating(Part):
         asked = confirm_statement(question.round_id, self._host.id)
         if self._host.verify(participant.requester.id, asked, question.proof):  # else it has only come by here
             participant.confirm()
+
+    def find_routed(self, question: FindEnrolment) -> None:
+        """The requester has a result with a node's data and not its enrolment: tell what the node has shown here."""
+        participant = self.participants.get(question.round_id)
+        shown = None if participant is None else participant.shown(question.node)
+        if participant is None or shown is None or not participant.may_show():
+            return
+        asked = find_statement(question.round_id, self._host.id, question.node)
+        if self._host.verify(participant.requester.id, asked, question.proof):  # else it has only come by here
+            self._host.route(participant.requester.id, shown)
 
     def noted_routed(self, noted: Noted) -> None:
         """The requester knows that this node takes part."""
@@ -325,6 +350,7 @@ class Participating(Part):
             participant.validate()
         assert len(self._ended) <= ENDED_MAX
         assert len(self._asking) <= ASKS_MAX
+        assert len(self._early) <= EARLY_MAX
 
     def _forget(self, round_id: bytes, outcome: str) -> None:
         """No state of a round that has ended is kept, but its id: late messages must not start it anew."""

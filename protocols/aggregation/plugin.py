@@ -24,7 +24,17 @@ from protocols.aggregation.config import AggregationConfig
 from protocols.aggregation.events import EVENTS
 from protocols.aggregation.exchange import OWN, RESULT, SWAP, Extractor, FileExtractor, OwnData
 from protocols.aggregation.extraction import FileSelection, Share
-from protocols.aggregation.messages import MESSAGES, ConfirmContribution, Enrolled, Invite, Noted, StartRound, StopRound
+from protocols.aggregation.messages import (
+    MESSAGES,
+    ConfirmContribution,
+    Enrolled,
+    FindEnrolment,
+    Invite,
+    Noted,
+    ShownEnrolment,
+    StartRound,
+    StopRound,
+)
 from protocols.aggregation.participating import ENDED_MAX, Participating
 from protocols.aggregation.requesting import ASKED_MAX, Requesting
 from protocols.aggregation.statements import ROUND_ID_BYTES
@@ -92,8 +102,14 @@ class Aggregation(Plugin):
                 self.requesting.enrolled_routed(message, source)
             case Noted():
                 self.participating.noted_routed(message)
+            case FindEnrolment():
+                self.participating.find_routed(message)
+            case ShownEnrolment():
+                self.requesting.on_shown_enrolment(message, source)
             case ConfirmContribution():
                 self.participating.confirm_routed(message)
+            case Invite() if message.value:
+                raise ProtocolError("not_direct", "a value rides on its giver's own link only")
             case Invite() if key != self.host.id:
                 self.participating.on_invite(message, source)
             case Invite():  # broadcast, it would have every node answer a source that somebody has made up

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Final
@@ -12,19 +12,34 @@ from peerd.errors import ProtocolError, Unavailable
 from peerd.ids import NodeId, format_id
 from peerd.messages import PeerRef
 from protocols.aggregation.answer import Answer, Rejected, RoundProgress, Shares, value_of
-from protocols.aggregation.collector import DIRECT_CENSUS_MAX, Candidate, Collector, Missing
+from protocols.aggregation.collector import (
+    DIRECT_CENSUS_MAX,
+    ENROLMENTS_S,
+    ENROLMENTS_TIMER,
+    GATHER_TIMER,
+    Candidate,
+    Collector,
+    Missing,
+)
 from protocols.aggregation.config import AggregationConfig
 from protocols.aggregation.events import ResultRejected, RoundFinished, query_text
 from protocols.aggregation.exchange import Aggregate, decode_value, is_givers_fault, merge_all, result_tag
 from protocols.aggregation.leftovers import Leftovers
-from protocols.aggregation.messages import Enrolled, ResultReady
+from protocols.aggregation.messages import Enrolled, FindEnrolment, ResultReady, ShownEnrolment
 from protocols.aggregation.partial import ExtractionReport, Partial
 from protocols.aggregation.prefix import HostNeighbourhood
 from protocols.aggregation.query import Query
 from protocols.aggregation.spotcheck import NOBODY_ASKED, Checked, SpotCheck, unchecked
+from protocols.aggregation.statements import find_statement
 
 REJECTED_MAX: Final = 16
 """Nodes that an answer names because it did not take their result."""
+FOUND_MAX: Final = 64
+"""For so many contributors of a result that have not enrolled the requester looks for their enrolments."""
+FINDERS: Final = 4
+"""So many nodes are asked for each: those to which it is likeliest that it has given its data."""
+SOUND_RESULT_S: Final = 3.0
+"""So long after an unsound result a sound one is waited for; then the requester fetches the nodes' own data."""
 FETCHES_MAX = 8
 """Results that a requester fetches in one round because each claims to be fuller than the one before."""
 
@@ -69,11 +84,12 @@ class Requester:
         query: Query,
         listener: RoundListener,
         on_answered: Callable[[bytes], None],
-        *,
         with_census: bool,
         own: Callable[[], Partial | None],
+        shown: Callable[[NodeId], ShownEnrolment | None],
     ) -> None:
         self.host = host
+        self._shown = shown
         self.round_id = round_id
         self.query = query
         self.own_aggregate: Aggregate | None = None
@@ -91,9 +107,16 @@ class Requester:
         self._fetching: PeerRef | None = None
         """The node whose result is being fetched or decoded."""
         self._fetch: SwapHandle | None = None
+        self._claimed = 0
+        """How many contributors the result that is being fetched is said to have."""
         self._fetches = 0
         self._is_settling = False
         self._is_closing = False
+        self._held: tuple[Partial, Callable[[], None]] | None = None
+        """A result that lacks enrolments, and what to do when they have come."""
+        self._held_until: float | None = None
+        self._is_unsound = False
+        """Whether a result was not taken."""
         self._taken: Taken | None = None
         self._rejected: list[Rejected] = []
         self.spot_check = SpotCheck(host, round_id)
@@ -120,23 +143,26 @@ class Requester:
     def enrolled(self, peer: PeerRef, enrolled: Enrolled) -> None:
         """Take note that a node takes part, or why it does not."""
         self.collector.enrol(peer, enrolled.reason, enrolled.absent, self.host.now())
+        self._leftovers.lives(peer.id)
         self.tell("enrolled")
         if self.collector.is_pointless:
             self.expire()
+        elif self._held is None:
+            if self.collector.candidates:
+                self._consider()
+        elif not self.collector.strangers(self._held[0].contributors):
+            self.enrolments_due()
 
     def expects(self, node: NodeId) -> bool:
         """Whether what this node says of its part is of use: each node's with a census, else those that were asked."""
         return self.with_census or self.spot_check.expects(node)
 
     def offered(self, ready: ResultReady, peer: PeerRef) -> None:
-        """Take note of a complete tree, which may be our own."""
-        try:
-            self.collector.check_count(ready.contributors)
-        except ProtocolError as error:
-            self._reject(peer, error)
-            return
+        """Take note of a complete tree, which may be our own: then nothing as full need be fetched any more."""
         self.collector.offered(Candidate(peer, ready.contributors, ready.value_bytes))
         self.tell("result_ready", 0, ready.contributors)
+        if peer.id == self.host.id and self._fetch is not None and ready.contributors >= self._claimed:
+            self._fetch.cancel()
         self._consider()
 
     def settled(self) -> None:
@@ -149,10 +175,9 @@ class Requester:
         self._consider()
 
     def gather(self) -> None:
-        """Fetch the nodes' own data: the deadline is near, and no tree is complete, if only because somebody lied."""
-        if self.collector.best() is not None or self._fetching is not None:
-            return
-        if self._taken is not None or self._is_closing:
+        """Fetch the nodes' own data: the deadline is near, and no tree is complete, or what trees have is unsound."""
+        is_busy = self.collector.best() is not None or self._fetching is not None
+        if self._taken is not None or self._is_closing or (is_busy and not self._is_unsound):
             return
         own = self.own_aggregate
         if self.with_census or own is None or not self._is_sound(own.partial, self.host.peer):
@@ -189,7 +214,12 @@ class Requester:
 
     def _consider(self) -> None:
         best = self.collector.best()
-        if best is None or self._fetching is not None or self._is_closing:
+        if self._fetching is not None or self._is_closing:
+            return
+        if best is None:
+            if self.collector.candidates and self._held_until is None:  # they hold more than have enrolled so far
+                self._held_until = self.host.now() + ENROLMENTS_S
+                self.host.set_timer(ENROLMENTS_TIMER, ENROLMENTS_S, self.round_id)
             return
         live = [peer.id for peer in self.host.leaf_set().members()]
         if self.collector.is_full(best.contributors, live):
@@ -212,15 +242,12 @@ class Requester:
         if best is None:
             return
         if best.peer.id == self.host.id and self.own_aggregate is not None:
-            if self._is_sound(self.own_aggregate.partial, self.host.peer):
-                self._check(_own_result(self.own_aggregate, self.host.id), self.host.peer, self._take_best)
-            else:
-                self._take_best()
+            self._take(_own_result(self.own_aggregate, self.host.id), self.host.peer)
             return
-        self._fetching, claimed = best.peer, best.contributors
+        self._fetching, self._claimed = best.peer, best.contributors
         self._fetches += 1
         self.tell("fetching", 0, best.contributors)
-        callbacks = SwapCallbacks(done=partial(self._fetched, claimed), failed=self._fetch_failed)
+        callbacks = SwapCallbacks(done=partial(self._fetched, best.contributors), failed=self._fetch_failed)
         self._fetch = self.host.fetch(best.peer, result_tag(self.round_id), callbacks, self._config.swap_deadline)
 
     def _is_sound(self, result: Partial, giver: PeerRef) -> bool:
@@ -231,6 +258,58 @@ class Requester:
             self._reject(giver, error)
             return False
         return True
+
+    def _take(self, found: Taken, giver: PeerRef) -> None:
+        """Take a result, if it is sound and fuller than what is here; it may have come before all have enrolled."""
+        now, contributors = self.host.now(), found.partial.contributors
+        strangers = self.collector.strangers(contributors)
+        if strangers and (self._held_until is None or now < self._held_until):
+            if self._held_until is None:
+                self._held_until = now + ENROLMENTS_S
+            self._fetching, self._held = giver, (found.partial, partial(self._take, found, giver))
+            self.host.cancel_timer(ENROLMENTS_TIMER, self.round_id)
+            self.host.set_timer(ENROLMENTS_TIMER, self._held_until - now, self.round_id)
+            self._find_enrolments(strangers, contributors)
+            return
+        if not self._is_sound(found.partial, giver):
+            self._gather_soon()
+        else:
+            self.collector.have_fetched(giver)
+            if self._taken is None or len(contributors) > len(self._taken.partial.contributors):
+                self._check(found, giver, self._take_best)
+                return
+        # A fuller result may have been offered in the meantime.
+        self._take_best()
+
+    def _gather_soon(self) -> None:
+        """Somebody lied, or gave its data and died before it had enrolled: all trees may have what cannot be taken."""
+        if not self._is_unsound:
+            self._is_unsound = True
+            self.host.cancel_timer(GATHER_TIMER, self.round_id)
+            self.host.set_timer(GATHER_TIMER, SOUND_RESULT_S, self.round_id)
+
+    def _find_enrolments(self, strangers: Sequence[NodeId], contributors: Sequence[NodeId]) -> None:
+        """Ask who may have been given a stranger's own data: those of the contributors that are nearest to its id."""
+        for stranger in strangers[:FOUND_MAX]:
+            near = sorted((each for each in contributors if each != stranger), key=lambda each: each ^ stranger)
+            for node in near[:FINDERS]:
+                if node != self.host.id:
+                    proof = self.host.sign(find_statement(self.round_id, node, stranger))
+                    self.host.route(node, FindEnrolment(self.round_id, stranger, proof))
+                elif (shown := self._shown(stranger)) is not None:
+                    self.host.send(self.host.peer, shown)
+
+    def enrolments_due(self) -> None:
+        """Everybody that the held result names has enrolled, or the time for it is over."""
+        self.host.cancel_timer(ENROLMENTS_TIMER, self.round_id)
+        held, self._held = self._held, None
+        if self._is_closing:
+            return
+        if held is not None:
+            self._fetching = None
+            held[1]()
+        elif self.collector.best() is None:
+            self._gather_soon()
 
     def _check(self, found: Taken, giver: PeerRef, then: Callable[[], None]) -> None:
         """Take a sound result; where nobody has enrolled, once enough of its contributors have said that they are."""
@@ -278,15 +357,10 @@ class Requester:
                 error = ProtocolError("false_claim", f"it holds {held} contributors, and was offered with {claimed}")
                 self._reject(peer, error)
                 self.host.misbehaved(peer, error)
-            elif self._is_sound(fetched, peer):
-                self.collector.have_fetched(peer)
-                if self._taken is None or held > len(self._taken.partial.contributors):
-                    size_bytes = value_size_bytes(value)
-                    found = Taken(fetched, size_bytes, moved_bytes + size_bytes, peer.id)
-                    self._check(found, peer, self._take_best)
-                    return
-            # A fuller result may have been offered in the meantime.
-            self._take_best()
+                self._take_best()
+            else:
+                size_bytes = value_size_bytes(value)
+                self._take(Taken(fetched, size_bytes, moved_bytes + size_bytes, peer.id), peer)
 
         def failed(error: BaseException) -> None:
             if not isinstance(error, ProtocolError | Unavailable):
@@ -312,7 +386,13 @@ class Requester:
     def _close(self, *, has_time: bool = True) -> None:
         """The result is settled; get from the missing nodes what it lacks, or why it does, all at once; then answer."""
         self._is_closing = True
-        self.host.cancel_timer("settle_due", self.round_id)
+        for timer in ("settle_due", ENROLMENTS_TIMER):
+            self.host.cancel_timer(timer, self.round_id)
+        for candidate in list(self.collector.candidates):
+            try:
+                self.collector.check_count(candidate.contributors)
+            except ProtocolError as error:
+                self._reject(candidate.peer, error)
         if self._fetch is not None:
             self._fetch.cancel()
         self._leftovers.ask(self._missing(), has_time=has_time)

@@ -8,10 +8,12 @@ from typing import TYPE_CHECKING, Final
 
 from peerd.api import Host, Part, handles, on_timer
 from peerd.errors import ProtocolError, Unavailable
+from peerd.ids import NodeId
 from peerd.messages import PeerRef
+from protocols.aggregation.collector import ENROLMENTS_TIMER, GATHER_TIMER
 from protocols.aggregation.config import ROUND_S_MAX, AggregationConfig
 from protocols.aggregation.exchange import Aggregate
-from protocols.aggregation.messages import Enrolled, Noted, ResultReady, StartRound, StopRound
+from protocols.aggregation.messages import Enrolled, Noted, ResultReady, ShownEnrolment, StartRound, StopRound
 from protocols.aggregation.partial import Partial
 from protocols.aggregation.participant import Participant
 from protocols.aggregation.query import Query
@@ -72,14 +74,19 @@ class Requesting(Part):
             participant = self._participants.get(round_id)
             return None if participant is None or participant.own is None else participant.own.partial
 
-        requester = Requester(host, self.config, round_id, query, listener, self._answered, with_census=census, own=own)
+        def shown(node: NodeId) -> ShownEnrolment | None:
+            participant = self._participants.get(round_id)
+            return None if participant is None else participant.shown(node)
+
+        on_answered = self._answered
+        requester = Requester(host, self.config, round_id, query, listener, on_answered, census, own, shown)
         self.requesters[round_id] = requester
         self._asked[round_id] = None
         while len(self._asked) > ASKED_MAX:
             self._asked.popitem(last=False)
         host.set_timer("round_due", deadline_s, round_id)
         check_s = 0.0 if census else CHECK_S_MAX  # what this node's own tree holds is checked first, too
-        host.set_timer("gather_due", max(GATHER_AFTER * deadline_s - check_s, deadline_s / 2), round_id)
+        host.set_timer(GATHER_TIMER, max(GATHER_AFTER * deadline_s - check_s, deadline_s / 2), round_id)
         proof = host.sign(start_statement(round_id))
         how = census, is_direct, begins_at_ms, lasts_ms, nonce, proof
         host.broadcast(StartRound(round_id, host.peer, wire_query, 0, lasts_ms, *how))
@@ -93,7 +100,7 @@ class Requesting(Part):
             requester.expire()
 
     def _answered(self, round_id: bytes) -> None:
-        for timer in ("round_due", "gather_due"):
+        for timer in ("round_due", GATHER_TIMER):
             self._host.cancel_timer(timer, round_id)
         del self.requesters[round_id]
         self._host.broadcast(self._signed_stop(round_id))
@@ -139,6 +146,17 @@ class Requesting(Part):
         else:
             self._host.route(source.id, self._signed_stop(enrolled.round_id))
 
+    @handles(ShownEnrolment)
+    def on_shown_enrolment(self, shown: ShownEnrolment, source: PeerRef) -> None:
+        """A node of a result that has not enrolled itself has shown to somebody that it takes part."""
+        requester = self.requesters.get(shown.round_id)
+        peer = shown.shown.peer
+        if requester is None or not requester.with_census or peer.id in requester.collector.enrolled:
+            return
+        if not self._host.verify(peer.id, enrolled_statement(shown.round_id, peer, ""), shown.shown.proof):
+            raise ProtocolError("forged_enrolment", f"{peer} has not signed it")
+        requester.enrolled(peer, Enrolled(shown.round_id, ""))
+
     @handles(ResultReady)
     def on_result_ready(self, ready: ResultReady, source: PeerRef) -> Noted | StopRound:
         requester = self.requesters.get(ready.round_id)
@@ -155,7 +173,7 @@ class Requesting(Part):
         if requester is not None:
             requester.expire()
 
-    @on_timer("gather_due")
+    @on_timer(GATHER_TIMER)
     def gather_due(self, round_id: bytes) -> None:
         requester = self._asking_here(round_id)
         if requester is not None:
@@ -173,6 +191,10 @@ class Requesting(Part):
         requester = self.requesters.get(round_id)
         if requester is not None:
             requester.settled()
+
+    @on_timer(ENROLMENTS_TIMER)
+    def enrolments_due(self, round_id: bytes) -> None:
+        self.requesters[round_id].enrolments_due()
 
     @on_timer(CHECK_TIMER)
     def check_due(self, round_id: bytes) -> None:

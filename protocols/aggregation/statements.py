@@ -54,6 +54,11 @@ def confirm_statement(round_id: bytes, node: NodeId) -> bytes:
     return b"confirm" + round_id + id_to_bytes(node)
 
 
+def find_statement(round_id: bytes, asked: NodeId, node: NodeId) -> bytes:
+    """The requester, to one node: a result names another one; has that one shown to you that it takes part?"""
+    return b"find" + round_id + id_to_bytes(asked) + id_to_bytes(node)
+
+
 def _peer(peer: PeerRef) -> bytes:
     return id_to_bytes(peer.id) + peer.address.encode()
 

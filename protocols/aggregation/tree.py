@@ -1,18 +1,23 @@
 """One node's binomial swap tree in one round: Cappos and Hartman 2008, section 4, as a pure state machine.
 
 Events go in as method calls; each returns the effects to carry out, in order. The tree knows ids, levels and whose
-data it holds, never the data itself. The phases::
+data it holds; values that others have offered pass through it unread. The phases::
 
-    IDLE -begin-> WAITING <-> PROPOSING -> SWAPPING -> MERGING -> WAITING (next, shorter level) ... -> FINISHED
-                  WAITING <-> RESERVED  -> SWAPPING                                             or -> PRUNED
+    IDLE -begin-> WAITING ---------------------------> MERGING -> WAITING (next, shorter level) ... -> FINISHED
+                  WAITING <-> PROPOSING -> SWAPPING -> MERGING                                  or -> PRUNED
+                  WAITING <-> RESERVED  -> SWAPPING
 
-A node swaps with one node at a time, level by level, from the longest common prefix to level 0. Whatever ends without
-success goes back to WAITING, and WAITING always holds the level timer: no path can wait for ever.
+A node goes level by level, from the longest common prefix to level 0. Whatever ends without success goes back to
+WAITING, and WAITING always holds the level timer: no path can wait for ever.
+
+How two nodes swap depends on the size of their aggregates. A small one *rides*: it goes with the invitation, and the
+other one's comes as the answer, at once or when it is ready. It costs little to give, so a node gives it to everybody
+of the level who asks, also when it has gone on, and no tree is pruned. A large one takes a swap of its own, agreed on
+before, with one node at a time, and whoever finds no partner prunes its tree, as in the paper.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
 from enum import Enum
 from typing import Final
 
@@ -20,6 +25,7 @@ from peerd.errors import Bug
 from peerd.frozen import Frozen
 from peerd.ids import NodeId, shared_prefix_bits
 from peerd.messages import PeerRef
+from protocols.aggregation.invitations import Invitations, LevelState, preference
 from protocols.aggregation.messages import AnswerKind
 from protocols.aggregation.prefix import Neighbourhood
 
@@ -28,8 +34,21 @@ OPENING_RTTS: Final = 4
 handshake of the two nodes), half for the offer."""
 PATIENCE: Final = 2.0
 """A partner gets this many times as long as all that takes by the measured round trip, which varies."""
-INVITED_PER_LEVEL_MAX: Final = 64
 HINTED_MAX: Final = 64
+GIVEN_MAX: Final = 4
+"""How often a node gives its value to one other that asks for it again."""
+TAKERS_MAX: Final = 4096
+"""To so many nodes a tree gives its value as an answer."""
+FIRST_INVITED: Final = 2
+"""So many nodes are invited at first where values ride: with two, the value that is ready first comes in less time than
+with one, for some six more messages in a round."""
+HURRY_S: Final = 0.1
+HURRY_RTTS: Final = 2.0
+"""So long, and so many round trips, invited nodes have for themselves; then as many more are invited, and all are asked
+whether they live. The pause doubles each time, up to `TreeSettings.invite_interval_s`."""
+DOUBLINGS_MAX: Final = 16
+LEVEL_RTTS: Final = 4.0
+"""A level lasts at least until an invited node has been asked again and has answered."""
 
 
 class TreePhase(Enum):
@@ -54,10 +73,11 @@ class TreeTimer(Enum):
 
 
 class SendInvite(Frozen):
-    """Invite this node to swap at the level."""
+    """Invite this node to swap at the level, and let our own value ride along if so."""
 
     peer: PeerRef
     level: int
+    with_value: bool = False
 
 
 class RouteInvite(Frozen):
@@ -67,7 +87,7 @@ class RouteInvite(Frozen):
 
 
 class SendAnswer(Frozen):
-    """Answer an invitation."""
+    """Answer an invitation; with our side's value of that level if ``kind`` is VALUE."""
 
     peer: PeerRef
     level: int
@@ -79,6 +99,14 @@ class SendProposal(Frozen):
 
     peer: PeerRef
     level: int
+
+
+class MergeOffer(Frozen):
+    """Merge the value that this node has let ride; then call `BinomialTree.merged` (or `merge_rejected`)."""
+
+    peer: PeerRef
+    level: int
+    value: bytes
 
 
 class OpenSwap(Frozen):
@@ -115,7 +143,9 @@ class TreeDone(Frozen):
     outcome: str
 
 
-Effect = SendInvite | RouteInvite | SendAnswer | SendProposal | OpenSwap | Arm | Disarm | LevelDone | TreeDone
+Effect = (
+    SendInvite | RouteInvite | SendAnswer | MergeOffer | SendProposal | OpenSwap | Arm | Disarm | LevelDone | TreeDone
+)
 
 
 class TreeSettings(Frozen):
@@ -130,17 +160,6 @@ class TreeSettings(Frozen):
     random_invites: int = 2
 
 
-@dataclass(slots=True)
-class LevelState:
-    """The knowledge about the current level; it is forgotten when the level ends."""
-
-    level: int
-    said_no: dict[NodeId, PeerRef] = field(default_factory=dict)
-    absent: set[NodeId] = field(default_factory=set)
-    hinted: dict[NodeId, PeerRef] = field(default_factory=dict)
-    is_hinted_empty: bool = False
-
-
 def patience_s(least_s: float, rtt_s: float) -> float:
     """How long to wait for a node that far away to open a swap."""
     return max(least_s, PATIENCE * OPENING_RTTS * rtt_s)
@@ -149,17 +168,25 @@ def patience_s(least_s: float, rtt_s: float) -> float:
 class BinomialTree:
     """The state machine. ``own`` is this node; ``neighbourhood`` is asked anew each time, so repairs count at once."""
 
-    def __init__(self, own: NodeId, neighbourhood: Neighbourhood, settings: TreeSettings) -> None:
+    def __init__(
+        self, own: NodeId, neighbourhood: Neighbourhood, settings: TreeSettings, round_id: bytes = b""
+    ) -> None:
         self.own = own
         self.phase = TreePhase.IDLE
         self.partner: PeerRef | None = None
+        self.rides = False
+        """Whether this node's aggregate is small enough to go with an invitation."""
         self.contributors: frozenset[NodeId] = frozenset((own,))
         """Whose data this tree's aggregate holds. Peers' values live elsewhere until they are merged in."""
         self._neighbourhood = neighbourhood
         self._settings = settings
+        self._round_id = round_id
         self._current: LevelState | None = None
-        self._invited: dict[int, dict[NodeId, PeerRef]] = {}
+        self._invitations = Invitations()
         self._banned: set[NodeId] = set()
+        self._rode_to: int | None = None
+        """The shortest level at which the aggregate rode: those of all longer ones are there to be given."""
+        self._given: dict[NodeId, int] = {}
 
     @property
     def level(self) -> int | None:
@@ -177,27 +204,51 @@ class BinomialTree:
 
     # Events
 
-    def begin(self) -> list[Effect]:
-        """This node's own data is ready: start at the longest common prefix with any node (section 4.1)."""
+    def begin(self, rides: bool = False) -> list[Effect]:
+        """This node's own data is ready: start at the longest common prefix with any node (section 4.1).
+
+        ``rides``: whether it is small enough to go with an invitation.
+        """
         if self.phase is not TreePhase.IDLE:
             raise Bug(f"a tree begins once, not in phase {self.phase.value}")
+        self.rides = rides
         longest = self._neighbourhood.longest_level()
-        return self._finish("result") if longest is None else self._enter(longest)
+        if longest is None:
+            return self._finish("result")
+        if rides:
+            self._rode_to = longest
+        return self._enter(longest)
 
-    def invite_received(self, peer: PeerRef, level: int) -> list[Effect]:
-        """An invitation from a node with which we share exactly ``level`` bits."""
+    def invite_received(self, peer: PeerRef, level: int, rides: bool = False, value: bytes = b"") -> list[Effect]:
+        """An invitation from a node with which we share exactly ``level`` bits, perhaps with its value."""
         verdict = self._position(peer, level)
         if verdict is not AnswerKind.MAYBE_LATER:
+            return (
+                self._give(peer, level) if rides and self._has_side(peer, level) else [SendAnswer(peer, level, verdict)]
+            )
+        is_here = self.level == level
+        if value:
+            self._invitations.keep_offer(peer, level, value)
+        if not is_here:
+            if not rides:
+                self._invitations.remember(peer, level)
+            elif self._invitations.remember_rider(peer, level) and value:
+                return []  # the answer is our value, when it is there; whoever asks again learns that we live
             return [SendAnswer(peer, level, verdict)]
-        self._remember(peer, level)
-        effects: list[Effect] = [SendAnswer(peer, level, verdict)]
+        if rides and self.rides:
+            return [*self._answer_rider(peer, level, bool(value)), *self._merge_offered()]
+        self._invitations.remember(peer, level)
         # Whoever invites is ready to swap, so a node that waits at that level proposes at once.
-        if self.phase is TreePhase.WAITING and self.level == level:
-            effects += self._propose_or_wait()
-        return effects
+        return [SendAnswer(peer, level, verdict), *(self._merge_offered() or self._propose_if_waiting())]
 
     def answer_received(
-        self, peer: PeerRef, level: int, kind: AnswerKind, members: tuple[PeerRef, ...], is_exact: bool
+        self,
+        peer: PeerRef,
+        level: int,
+        kind: AnswerKind,
+        members: tuple[PeerRef, ...],
+        is_exact: bool,
+        value: bytes = b"",
     ) -> list[Effect]:
         """Take the answer of an invited node. Answers to an earlier level are late, and are ignored."""
         current = self._current
@@ -213,6 +264,10 @@ class BinomialTree:
                 return [self._arm_level()] if self.phase is TreePhase.WAITING else []
             case AnswerKind.HINT:
                 return self._hint_received(current, members, is_exact)
+            case AnswerKind.VALUE:
+                if value and level == shared_prefix_bits(self.own, peer.id) and peer.id not in self._banned:
+                    self._invitations.keep_offer(peer, level, value)
+                return self._merge_offered()
         return self._conclude_if_exhausted() if self.phase is TreePhase.WAITING else []
 
     def proposal_received(self, peer: PeerRef, level: int) -> tuple[bool, AnswerKind, list[Effect]]:
@@ -227,7 +282,7 @@ class BinomialTree:
             self.phase, self.partner = TreePhase.RESERVED, peer
             return True, verdict, [*self._stop_waiting(), Arm(TreeTimer.RESERVE, self.patience_s(peer))]
         if not is_crossing:
-            self._remember(peer, level)
+            self._invitations.remember(peer, level)
         return False, verdict, []
 
     def proposal_answered(self, peer: PeerRef, accepted: bool, kind: AnswerKind) -> list[Effect]:
@@ -275,16 +330,16 @@ class BinomialTree:
             return []
         return self._give_up_on(peer)
 
-    def merged(self, contributors: frozenset[NodeId]) -> list[Effect]:
-        """The aggregate now holds these nodes' data; go on with the next shorter level."""
+    def merged(self, contributors: frozenset[NodeId], rides: bool = False) -> list[Effect]:
+        """The aggregate now holds these nodes' data, and still rides if so; go on with the next shorter level."""
         current, partner = self._current, self.partner
         if self.phase is not TreePhase.MERGING or current is None or partner is None:
             raise Bug(f"merged in phase {self.phase.value}")
         if not self.contributors < contributors:
             raise Bug("a merge loses nobody")
-        self.contributors, self.partner = contributors, None
+        self.contributors, self.partner, self.rides = contributors, None, rides and self.rides
         effects: list[Effect] = [LevelDone(current.level, "swapped", partner)]
-        waiting = self._invited.pop(current.level, {}).values()  # they need not wait for their next invitation
+        waiting = self._invitations.take(current.level)  # they need not wait for their next invitation
         effects += [
             SendAnswer(peer, current.level, AnswerKind.NO)
             for peer in waiting
@@ -308,12 +363,20 @@ class BinomialTree:
         if self.phase is not TreePhase.WAITING:
             return []
         if timer is TreeTimer.INVITE:
-            return [*self._invitations(current), self._arm_invite()]
+            current.pauses += 1
+            effects = self._next_invitations(current)
+            return [*effects, self._arm_invite(current)]
         return self._conclude(current, "timed_out")
 
     def neighbourhood_changed(self) -> list[Effect]:
         """Leaf set or routing table changed: perhaps the level is empty now, or has new members."""
-        return self._conclude_if_exhausted() if self.phase is TreePhase.WAITING else []
+        current = self._current
+        if self.phase is not TreePhase.WAITING or current is None:
+            return []
+        if self._is_exhausted(current):
+            return self._conclude_if_exhausted()
+        are_gone = current.invited and not any(peer.id in current.invited for peer in self._candidates(current))
+        return self._next_invitations(current) if are_gone else []
 
     def validate(self) -> None:
         """Assert the invariants of the state."""
@@ -325,7 +388,8 @@ class BinomialTree:
         if self._current is not None:
             deepest = min(shared_prefix_bits(self.own, node) for node in self.contributors)
             assert deepest > self._current.level, "data of the level in work is held before its swap"
-        assert all(len(peers) <= INVITED_PER_LEVEL_MAX for peers in self._invited.values())
+        self._invitations.validate()
+        assert len(self._given) <= TAKERS_MAX
 
     # Inside
 
@@ -345,35 +409,78 @@ class BinomialTree:
     def _is_partner(self, phase: TreePhase, peer: PeerRef) -> bool:
         return self.phase is phase and self.partner is not None and self.partner.id == peer.id
 
-    def _remember(self, peer: PeerRef, level: int) -> None:
-        invited = self._invited.setdefault(level, {})
-        if peer.id in invited or len(invited) < INVITED_PER_LEVEL_MAX:
-            invited[peer.id] = peer
+    def _has_side(self, peer: PeerRef, level: int) -> bool:
+        """Whether our side's value of a level that is done can be given to this node."""
+        is_partner = level == shared_prefix_bits(self.own, peer.id) and peer.id not in self._banned
+        return is_partner and self._rode_to is not None and level >= self._rode_to
+
+    def _give(self, peer: PeerRef, level: int) -> list[Effect]:
+        """Give our side's value of a level that we are at, or past. Who asks without end gets it no more."""
+        given = self._given.get(peer.id, 0)
+        if given >= GIVEN_MAX or (not given and len(self._given) >= TAKERS_MAX):
+            return []
+        self._given[peer.id] = given + 1
+        return [SendAnswer(peer, level, AnswerKind.VALUE)]
+
+    def _answer_rider(self, peer: PeerRef, level: int, has_offered: bool) -> list[Effect]:
+        """Somebody at our level wants our value, which may be on its way to it already."""
+        current = self._current
+        assert current is not None
+        if self.phase is not TreePhase.WAITING or (has_offered and peer.id not in current.invited):
+            return self._give(peer, level)
+        if peer.id in current.invited:
+            return [] if has_offered else self._give(peer, level)
+        current.invited[peer.id] = peer  # it is there and ready, though we did not know it
+        return [SendInvite(peer, level, with_value=True)]
+
+    def _merge_offered(self) -> list[Effect]:
+        """Merge the next value that was offered for this level, if any: it is all that this node waits for."""
+        current = self._current
+        if self.phase is not TreePhase.WAITING or current is None:
+            return []
+        offer = self._invitations.take_offer(current.level, self._banned)
+        if offer is None:
+            return []
+        peer, value = offer
+        self.phase, self.partner = TreePhase.MERGING, peer
+        return [*self._stop_waiting(), MergeOffer(peer, current.level, value)]
 
     def _enter(self, level: int) -> list[Effect]:
         """Go down the levels to the first one with somebody to swap with."""
         if level < 0:
             return self._finish("result")
         self._current = LevelState(level)
-        return self._wait()
+        if self.rides:
+            self._rode_to = level
+        effects: list[Effect] = []
+        for peer in self._invitations.take_riders(level):
+            if self.rides:
+                effects += self._give(peer, level)
+            else:
+                self._invitations.remember(peer, level)
+        return [*effects, *self._wait()]
 
     def _wait(self) -> list[Effect]:
         """(Back) to WAITING at the current level: both timers, invitations, and the first candidate if any."""
         self.phase, self.partner = TreePhase.WAITING, None
         current = self._current
         assert current is not None
+        if effects := self._merge_offered():
+            return effects
         if self._is_exhausted(current):
             return self._conclude_if_exhausted()
-        effects = self._propose_or_wait()
-        if self.phase is not TreePhase.WAITING:
+        if effects := self._propose_if_waiting():
             return effects
-        return [*effects, *self._invitations(current), self._arm_level(), self._arm_invite()]
+        # The timers last: how long they run depends on whom this has invited.
+        effects = self._next_invitations(current)
+        return [*effects, self._arm_level(), self._arm_invite(current)]
 
-    def _propose_or_wait(self) -> list[Effect]:
+    def _propose_if_waiting(self) -> list[Effect]:
         """Try a node that invited us (section 4.2: only nodes that sent an invitation are swapped with)."""
         current = self._current
-        assert current is not None
-        invited = self._invited.get(current.level, {})
+        if self.phase is not TreePhase.WAITING or current is None:
+            return []
+        invited = self._invitations.of(current.level)
         for node_id in list(invited):
             peer = invited.pop(node_id)
             if self._is_excluded(current, node_id):
@@ -399,9 +506,7 @@ class BinomialTree:
         current.is_hinted_empty = current.is_hinted_empty or (is_exact and not members)
         if self.phase is not TreePhase.WAITING:
             return []
-        invites: list[Effect] = [
-            SendInvite(peer, current.level) for peer in fresh if not self._is_excluded(current, peer.id)
-        ]
+        invites = self._invite(current, [peer for peer in fresh if not self._is_excluded(current, peer.id)])
         return invites or self._conclude_if_exhausted()
 
     def _is_excluded(self, current: LevelState, node_id: NodeId) -> bool:
@@ -410,11 +515,12 @@ class BinomialTree:
     def _candidates(self, current: LevelState) -> list[PeerRef]:
         known = {peer.id: peer for peer in self._neighbourhood.members(current.level)}
         known.update(current.hinted)
-        return [peer for node_id, peer in sorted(known.items()) if not self._is_excluded(current, node_id)]
+        candidates = [peer for node_id, peer in known.items() if not self._is_excluded(current, node_id)]
+        return sorted(candidates, key=lambda peer: preference(self._round_id, self.own, peer.id))
 
     def _is_exhausted(self, current: LevelState) -> bool:
         """Whether every node of the level is known, and none is left to swap with."""
-        if self._invited.get(current.level):  # somebody has invited us and may still accept a proposal
+        if self._invitations.of(current.level):  # somebody has invited us and may still accept a proposal
             return False
         is_known = current.is_hinted_empty or self._neighbourhood.is_exact(current.level)
         return is_known and not self._candidates(current)
@@ -432,12 +538,27 @@ class BinomialTree:
             return [*effects, LevelDone(current.level, "pruned", None), *self._finish("pruned")]
         return [*effects, LevelDone(current.level, outcome, None), *self._enter(current.level - 1)]
 
-    def _invitations(self, current: LevelState) -> list[Effect]:
+    def _next_invitations(self, current: LevelState) -> list[Effect]:
+        """Invite all known nodes of the level at once; but where values ride, first the one that both like best, and
+        each time as many more as were invited before, which are asked again."""
         candidates = self._candidates(current)[: self._settings.invites_max]
-        effects: list[Effect] = [SendInvite(peer, current.level) for peer in candidates]
+        effects = self._invite(current, [peer for peer in candidates if peer.id in current.invited])
+        fresh = [peer for peer in candidates if peer.id not in current.invited]
+        if self.rides:
+            fresh = fresh[: max(FIRST_INVITED, len(effects))]
+        effects += self._invite(current, fresh)
         # Behind random ids of the prefix there may be members that the leaf set does not reach to.
-        if not self._neighbourhood.is_exact(current.level):
+        if not (self.rides and fresh) and not self._neighbourhood.is_exact(current.level):
             effects += [RouteInvite(current.level)] * self._settings.random_invites
+        return effects
+
+    def _invite(self, current: LevelState, peers: list[PeerRef]) -> list[Effect]:
+        """Invite these; each is given our value once, if it rides."""
+        effects: list[Effect] = []
+        for peer in peers:
+            effects.append(SendInvite(peer, current.level, self.rides and peer.id not in current.invited))
+            if self.rides:
+                current.invited[peer.id] = peer
         return effects
 
     def _arm_level(self) -> Arm:
@@ -445,11 +566,19 @@ class BinomialTree:
         assert self._current is not None
         settings = self._settings
         size = self._neighbourhood.estimated_size(self._current.level)
-        timeout_s = settings.timeout_base_s + settings.timeout_per_node_s * size
-        return Arm(TreeTimer.LEVEL, min(timeout_s, settings.timeout_max_s))
+        timeout_s = min(settings.timeout_base_s + settings.timeout_per_node_s * size, settings.timeout_max_s)
+        return Arm(TreeTimer.LEVEL, max(timeout_s, LEVEL_RTTS * self._rtt_s(self._current)))
 
-    def _arm_invite(self) -> Arm:
-        return Arm(TreeTimer.INVITE, self._settings.invite_interval_s)
+    def _arm_invite(self, current: LevelState) -> Arm:
+        pause_s = self._settings.invite_interval_s
+        if self.rides:
+            first_s = max(HURRY_S, HURRY_RTTS * self._rtt_s(current))
+            pause_s = min(first_s * 2 ** min(current.pauses, DOUBLINGS_MAX), max(first_s, pause_s))
+        return Arm(TreeTimer.INVITE, pause_s)
+
+    def _rtt_s(self, current: LevelState) -> float:
+        """The longest round trip to a node that was given our value with an invitation."""
+        return max(map(self._neighbourhood.rtt_s, current.invited.values()), default=0.0)
 
     def _stop_waiting(self) -> list[Effect]:
         return [Disarm(TreeTimer.LEVEL), Disarm(TreeTimer.INVITE)]
@@ -457,5 +586,5 @@ class BinomialTree:
     def _finish(self, outcome: str) -> list[Effect]:
         self.phase = TreePhase.FINISHED if outcome == "result" else TreePhase.PRUNED
         self.partner, self._current = None, None
-        self._invited.clear()
+        self._invitations.clear()
         return [TreeDone(outcome)]

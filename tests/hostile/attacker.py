@@ -13,6 +13,8 @@ from itertools import count
 from pathlib import Path
 from typing import Any, Final, cast
 
+from msgspec.structs import replace
+
 from peerd.api import AcceptSwap, Plugin, Priority, RefuseSwap, SwapRequest, Value
 from peerd.cluster.layout import Layout
 from peerd.config import LoadedConfig, load_config
@@ -28,7 +30,7 @@ from peerd.sim.hostile.member import HostileNode
 from peerd.wire.codec import decode, encode, encode_reply, encode_request
 from peerd.wire.frames import Frame
 from protocols.aggregation.config import AggregationConfig
-from protocols.aggregation.messages import StartRound
+from protocols.aggregation.messages import Invite, InviteAnswer, StartRound
 from protocols.aggregation.plugin import Aggregation
 from protocols.dissemination.config import DisseminationConfig
 from protocols.dissemination.front.hostile_base import StreamBehaviour
@@ -59,7 +61,7 @@ class LyingAggregation(Aggregation):
         self.on_round: Callable[[StartRound], None] = lambda start: None
 
     def start(self, host: Any) -> None:
-        """Also stand between this plugin and the swaps that it opens."""
+        """Also stand between this plugin and the swaps that it opens, and the messages with which values ride."""
         super().start(host)
         swap = host.swap
 
@@ -67,6 +69,15 @@ class LyingAggregation(Aggregation):
             return swap(peer, tag, self.falsify(tag[1:17], value), *arguments, **named)
 
         host.swap = lying_swap
+        send = host.send
+
+        def lying_send(peer: PeerRef, message: Message, *arguments: Any, **named: Any) -> None:
+            if isinstance(message, Invite | InviteAnswer) and message.value:
+                false = bytes(cast(bytes, self.falsify(message.round_id, message.value)))
+                message = replace(message, value=false)
+            send(peer, message, *arguments, **named)
+
+        host.send = lying_send
         told = self.participating.start_told
 
         def start_told(start: StartRound) -> None:

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import math
 import random
 import sys
 
 import pytest
 
 from peerd.errors import Unavailable
+from peerd.node.node import SENT
+from peerd.sim.latency import ConstantLatency
 from peerd.sim.network import NetworkConfig
 from peerd.sim.simulation import Simulation
 from peerd.sim.topology.sites import SiteLatency
+from protocols.aggregation import participant
 from protocols.aggregation.config import AggregationConfig
 from protocols.aggregation.patterns import QueryError, RegexEngine, compile_pattern
 from protocols.aggregation.plugin import Aggregation
@@ -38,6 +42,47 @@ def test_a_calm_ring_answers_completely(count: int) -> None:
     assert answer.contributors == answer.expected == count
     simulation.run_for(10)
     assert_nothing_left(simulation)
+
+
+@pytest.mark.parametrize("count", cases([2, 8, 16, 64, 128], [256, 1024]))
+def test_a_round_of_small_values_takes_few_latencies_and_few_messages(count: int) -> None:
+    """At most 2.5 latencies a level and 10 more; at most 60 messages a node, those of the overlay included."""
+    latency_s = 0.05
+    network = NetworkConfig(jitter=0.0, up_bytes_per_s=None, down_bytes_per_s=None)
+    simulation = aggregation_ring(count, seed=count, network=network, latency=ConstantLatency(latency_s))
+    before = sum(counts[SENT] for counts in simulation.traffic().values())
+    answer = Round(simulation, requester=count // 2).answer()
+    check_answer(simulation, answer)
+    assert answer.outcome == "complete"
+    assert answer.duration_s / latency_s <= 2.5 * math.log2(count) + 10
+    sent = sum(counts[SENT] for counts in simulation.traffic().values()) - before
+    assert sent / count <= 60
+
+
+@pytest.mark.parametrize("limit_bytes", [0, 100, 300])
+def test_values_that_outgrow_a_message_are_swapped_from_there_on(
+    limit_bytes: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(participant, "RIDING_BYTES_MAX", limit_bytes)
+    sink = ListSink()
+    simulation = aggregation_ring(33, seed=3, sink=sink, check_every=1)
+    answer = Round(simulation).answer()
+    check_answer(simulation, answer)
+    assert answer.outcome == "complete"
+    swaps = [line for line in sink.of_kind("swap.finished") if line["outcome"] == "done"]
+    assert swaps
+    assert all(int(str(line["sent_bytes"])) + int(str(line["received_bytes"])) > limit_bytes for line in swaps)
+    merges = [line for line in sink.of_kind("aggregation.level_finished") if line["outcome"] == "swapped"]
+    assert (len(merges) > 2 * len(swaps)) == (limit_bytes > 0), "most ride"
+
+
+def test_large_values_among_small_ones_are_counted_like_all_others() -> None:
+    simulation = aggregation_ring(24, seed=5, check_every=1)
+    for index in range(0, 24, 5):
+        aggregation_of(simulation, index).data.padding_bytes = 1 << 20
+    answer = Round(simulation, requester=1).answer()
+    check_answer(simulation, answer)
+    assert answer.outcome == "complete"
 
 
 @pytest.mark.parametrize("seed", cases([0, 2], [1, 3, 4, 5]))

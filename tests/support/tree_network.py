@@ -10,7 +10,7 @@ import random
 from dataclasses import dataclass, field
 from typing import Any
 
-from peerd.ids import NodeId, shared_prefix_bits
+from peerd.ids import ID_BYTES, NodeId, id_from_bytes, id_to_bytes, shared_prefix_bits
 from peerd.messages import PeerRef
 from protocols.aggregation.messages import AnswerKind
 from protocols.aggregation.tree import (
@@ -19,6 +19,7 @@ from protocols.aggregation.tree import (
     Disarm,
     Effect,
     LevelDone,
+    MergeOffer,
     OpenSwap,
     RouteInvite,
     SendAnswer,
@@ -62,16 +63,20 @@ class RingView:
 
 @dataclass
 class TreeNetwork:
-    """``swap_failure`` is the chance that a swap ends well on the acceptor's side only, or on neither."""
+    """``swap_failure`` is the chance that a swap ends well on the acceptor's side only, or on neither, and that a value
+    which rode along cannot be merged. ``riding`` is the chance that a node's aggregate rides at all its levels."""
 
     ids: list[NodeId]
     seed: int
     known: int | None = None
     swap_failure: float = 0.0
+    riding: float = 0.0
     rtt_s: float = 0.05
     trees: dict[NodeId, BinomialTree] = field(default_factory=dict)
     results: dict[NodeId, frozenset[NodeId]] = field(default_factory=dict)
     outcomes: list[tuple[NodeId, LevelDone]] = field(default_factory=list)
+    sides: dict[NodeId, dict[int, frozenset[NodeId]]] = field(default_factory=dict)
+    """Whose data each node held before it merged at a level."""
 
     def __post_init__(self) -> None:
         self.rng = random.Random(self.seed)
@@ -79,7 +84,9 @@ class TreeNetwork:
         self.dead: set[NodeId] = set()
         self.in_flight: list[tuple[Any, ...]] = []
         self.timers: dict[tuple[NodeId, TreeTimer], None] = {}
+        self.riders = {node_id for node_id in self.peers if self.rng.random() < self.riding}
         for node_id in self.peers:
+            self.sides[node_id] = {}
             self.trees[node_id] = BinomialTree(node_id, RingView(node_id, self, self.known), TreeSettings())
             self.in_flight.append(("begin", node_id))
 
@@ -122,16 +129,21 @@ class TreeNetwork:
         own = self.peers[node_id]
         for effect in effects:
             match effect:
-                case SendInvite(peer, level):
-                    self.in_flight.append(("invite", peer.id, own, level))
+                case SendInvite(peer, level, with_value):
+                    value = self._side(node_id, level) if with_value else b""
+                    self.in_flight.append(("invite", peer.id, own, level, self.trees[node_id].rides, value))
                 case RouteInvite(level):
                     there = [p for p in self.alive() if shared_prefix_bits(node_id, p.id) == level]
                     if there:
-                        self.in_flight.append(("invite", self.rng.choice(there).id, own, level))
+                        invited = self.rng.choice(there).id
+                        self.in_flight.append(("invite", invited, own, level, self.trees[node_id].rides, b""))
                     else:
-                        self.in_flight.append(("answer", node_id, own, level, AnswerKind.HINT, True))
+                        self.in_flight.append(("answer", node_id, own, level, AnswerKind.HINT, True, b""))
                 case SendAnswer(peer, level, kind):
-                    self.in_flight.append(("answer", peer.id, own, level, kind, False))
+                    value = self._side(node_id, level) if kind is AnswerKind.VALUE else b""
+                    self.in_flight.append(("answer", peer.id, own, level, kind, False, value))
+                case MergeOffer(peer, level, value):
+                    self.in_flight.append(("merge", node_id, peer, level, value))
                 case SendProposal(peer, level):
                     self.in_flight.append(("propose", peer.id, own, level))
                 case OpenSwap(peer, level):
@@ -155,13 +167,15 @@ class TreeNetwork:
         tree, own = self.trees[target], self.peers[target]
         match kind, rest:
             case "begin", _:
-                self._run(target, tree.begin())
+                self._run(target, tree.begin(target in self.riders))
             case "neighbours", _:
                 self._run(target, tree.neighbourhood_changed())
-            case "invite", (PeerRef() as source, int(level)):
-                self._run(target, tree.invite_received(source, level))
-            case "answer", (PeerRef() as source, int(level), AnswerKind() as answer, bool(exact)):
-                self._run(target, tree.answer_received(source, level, answer, (), exact))
+            case "invite", (PeerRef() as source, int(level), bool(rides), bytes(value)):
+                self._run(target, tree.invite_received(source, level, rides, value))
+            case "answer", (PeerRef() as source, int(level), AnswerKind() as answer, bool(exact), bytes(value)):
+                self._run(target, tree.answer_received(source, level, answer, (), exact, value))
+            case "merge", (PeerRef() as source, int(level), bytes(value)):
+                self._merge(target, source, level, value)
             case "propose", (PeerRef() as source, int(level)):
                 accepted, answer, effects = tree.proposal_received(source, level)
                 self._run(target, effects)
@@ -174,6 +188,24 @@ class TreeNetwork:
                 self._run(target, tree.swap_failed(source))
             case "open", (PeerRef() as source, int(level)):
                 self._swap(target, source, level)
+
+    def _side(self, node_id: NodeId, level: int) -> bytes:
+        """Whose data a node held when it came to a level."""
+        sides = self.sides[node_id]
+        merged = max((each for each in sides if each <= level), default=None)
+        held = self.trees[node_id].contributors if merged is None else sides[merged]
+        return b"".join(map(id_to_bytes, sorted(held)))
+
+    def _merge(self, target: NodeId, source: PeerRef, level: int, value: bytes) -> None:
+        tree = self.trees[target]
+        theirs = {id_from_bytes(value[start : start + ID_BYTES]) for start in range(0, len(value), ID_BYTES)}
+        assert not tree.contributors & theirs, "two partials with a common contributor were about to be merged"
+        assert all(shared_prefix_bits(target, node) == level for node in theirs)
+        if self.rng.random() < self.swap_failure:
+            self._run(target, tree.merge_rejected(source))
+            return
+        self.sides[target][level] = tree.contributors
+        self._run(target, tree.merged(tree.contributors | theirs, target in self.riders))
 
     def _bounce(self, kind: object, target: NodeId, *rest: object) -> None:
         """Tell the sender that its message went to a dead node."""
@@ -199,11 +231,13 @@ class TreeNetwork:
             self._run(target, acceptor.swap_failed(source))
         else:
             acceptor.swap_done(source)
-            self._run(target, acceptor.merged(merged))
+            self.sides[target][level] = acceptor.contributors
+            self._run(target, acceptor.merged(merged, target in self.riders))
         if opener_dead:
             return
         if fails:
             self._run(source.id, opener.swap_failed(self.peers[target]))
         elif opener.phase is TreePhase.SWAPPING:
             opener.swap_done(self.peers[target])
-            self._run(source.id, opener.merged(merged))
+            self.sides[source.id][level] = opener.contributors
+            self._run(source.id, opener.merged(merged, source.id in self.riders))

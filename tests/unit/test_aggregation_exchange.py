@@ -118,6 +118,9 @@ def test_the_fullest_result_is_taken_and_the_next_one_when_it_cannot_be_had() ->
     found, peers = collector()
     for peer, contributors in zip(peers[1:], (2, 4, 3), strict=True):
         found.offered(Candidate(peer, contributors, 10))
+    assert found.best() is None, "more contributors than have enrolled"
+    for peer in peers:
+        found.enrol(peer, "")
     for expected in (peers[2], peers[3], peers[1]):
         best = found.best()
         assert best is not None

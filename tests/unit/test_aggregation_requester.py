@@ -7,21 +7,34 @@ from pathlib import Path
 import pytest
 
 from peerd.api import SwapCallbacks
+from peerd.errors import ProtocolError
 from peerd.ids import NodeId
 from peerd.testing.host import FakeHost, peer
 from protocols.aggregation.answer import Answer
+from protocols.aggregation.collector import ENROLMENTS_TIMER, GATHER_TIMER
 from protocols.aggregation.config import AggregationConfig
 from protocols.aggregation.exchange import Aggregate, extract_own, merge_received, open_own, own_tag, result_tag
 from protocols.aggregation.extraction import Extraction
 from protocols.aggregation.functions import function_named
 from protocols.aggregation.leftovers import FETCHED_AT_ONCE, PATIENCE_S_MAX, STALL_DEADLINE_SHARE, STATUS_TIMEOUT_S
-from protocols.aggregation.messages import Enrolled, NodeState, ResultReady, RoundStatus, StopRound
+from protocols.aggregation.messages import (
+    ConfirmContribution,
+    Enrolled,
+    FindEnrolment,
+    NodeState,
+    Participation,
+    ResultReady,
+    RoundStatus,
+    ShownEnrolment,
+    StopRound,
+)
 from protocols.aggregation.partial import ExtractionReport
 from protocols.aggregation.plugin import Aggregation
 from protocols.aggregation.query import Query, parse_query
 from protocols.aggregation.requester import FETCHES_MAX, RoundListener
+from protocols.aggregation.statements import enrolled_statement
 from protocols.aggregation.tree import OPENING_RTTS, PATIENCE
-from tests.support.aggregation import started
+from tests.support.aggregation import signed, started
 
 OWN = 1
 QUERY = Query("count")
@@ -147,7 +160,8 @@ def test_invented_contributors_neither_count_nor_make_an_answer_complete() -> No
     asking.settled()
     asking.fetched(2, 3, 4, 20, 21, 22)
     asking.offer(5, 2)
-    asking.settled()
+    assert len(asking.fetches()) == 1, "they may be about to enrol"
+    asking.host.fire(ENROLMENTS_TIMER, asking.round_id)
     asking.fetched(5, 6)
     answer = asking.answer()
     assert (answer.contributors, answer.expected, answer.outcome) == (2, 9, "partial")
@@ -156,6 +170,44 @@ def test_invented_contributors_neither_count_nor_make_an_answer_complete() -> No
     assert "3 nodes that do not take part" in rejected.reason
     assert any("was rejected" in warning for warning in answer.warnings)
     assert not asking.host.blamed, "it may have been given them"
+
+
+def test_a_result_that_is_quicker_than_an_enrolment_waits_for_it() -> None:
+    asking = Asking()
+    asking.offer(2, 8)
+    assert not asking.fetches(), "eight contributors, and seven that have enrolled"
+    asking.enrol(9)
+    asking.settled()
+    asking.fetched(2, 3, 4, 5, 6, 7, 8, 10)
+    assert not asking.host.requests, "it is not the answer yet"
+    asking.enrol(10)
+    answer = asking.answer()
+    assert (answer.contributors, answer.rejected) == (8, ())
+
+
+def test_when_no_sound_result_comes_the_nodes_own_data_is_fetched_long_before_the_deadline() -> None:
+    """Somebody gave its data and died before it had enrolled: every tree may have its data."""
+    asking = Asking()
+    asking.offer(2, 3)
+    asking.settled()
+    asking.fetched(2, 3, 20)
+    asking.host.fire(ENROLMENTS_TIMER, asking.round_id)
+    asking.host.fire(GATHER_TIMER, asking.round_id)
+    asked = [request.peer.id >> 120 for request in asking.host.requests]
+    assert {2, 3, 4, 5} < set(asked)
+    assert asking.host.time_s < 10.0
+
+
+def test_the_own_result_is_rather_taken_than_one_as_full_that_is_being_fetched() -> None:
+    asking = Asking()
+    asking.offer(2, 2)
+    asking.settled()
+    requester = asking.plugin.requesting.requesters[asking.round_id]
+    requester.own_aggregate = data_of(4, 5)
+    asking.host.deliver(ResultReady(asking.round_id, 2, 100), asking.host.peer)
+    assert len(asking.fetches()) == 1
+    answer = asking.answer()
+    assert {node >> 120 for node in answer.contributor_ids} == {4, 5}
 
 
 def test_an_offer_of_more_nodes_than_take_part_is_not_fetched() -> None:
@@ -291,11 +343,50 @@ def test_a_far_node_has_longer_for_its_answer_but_not_for_ever() -> None:
 
 
 def test_a_node_that_has_enrolled_has_time_for_its_answer_however_near_it_seems() -> None:
-    """Its enrolment came through the overlay, round the slow path between the two."""
+    """Its enrolment came through the overlay, round the slow path between the two. So the overlay tells if it lives."""
     asking = gathering()
-    within = {each.peer.id >> 120: each.timeout_s for each in asking.host.requests}
-    assert within.pop(1) == STATUS_TIMEOUT_S, "it has not enrolled"
-    assert set(within.values()) == {PATIENCE_S_MAX}
+    assert {each.timeout_s for each in asking.host.requests} == {STATUS_TIMEOUT_S}
+    asked = [key >> 120 for key, each in asking.host.routed if isinstance(each, ConfirmContribution)]
+    assert asked == [4, 5, 6, 7, 8], "all but the one that has not enrolled"
+    asking.enrol(4)
+    for request in list(asking.host.requests):
+        request.on_timeout()
+    again = asking.host.requests[6:]
+    assert [(each.peer.id >> 120, each.timeout_s) for each in again] == [(4, PATIENCE_S_MAX)]
+    assert not asking.answers
+    again[0].on_timeout()
+    [answer] = asking.answers
+    assert {missing.node >> 120 for missing in answer.missing} >= {4, 5, 6}
+
+
+def test_the_enrolment_that_a_result_lacks_is_looked_for_where_its_node_has_given_its_data() -> None:
+    """It gave its data and died, and its enrolment was lost: every result has its data."""
+    asking = Asking()
+    asking.offer(2, 3)
+    asking.settled()
+    asking.fetched(2, 3, 20)
+    asked = [key >> 120 for key, each in asking.host.routed if isinstance(each, FindEnrolment)]
+    assert asked == [3, 2] or asked == [2, 3]
+    dead = peer(20 << 120)
+    forged = ShownEnrolment(asking.round_id, Participation(dead, b"forged"))
+    with pytest.raises(ProtocolError, match="forged_enrolment"):
+        asking.plugin.deliver(NodeId(OWN), forged, peer(3 << 120))
+    proof = signed(dead.id, enrolled_statement(asking.round_id, dead, ""))
+    shown = ShownEnrolment(asking.round_id, Participation(dead, proof))
+    asking.plugin.deliver(NodeId(OWN), shown, peer(3 << 120))
+    answer = asking.answer()
+    assert {node >> 120 for node in answer.contributor_ids} == {2, 3, 20}
+    assert not answer.rejected
+
+
+def test_a_result_of_many_more_nodes_than_have_enrolled_waits_and_is_then_rejected() -> None:
+    asking = Asking()
+    asking.offer(2, 12)
+    assert not asking.fetches()
+    asking.host.fire(ENROLMENTS_TIMER, asking.round_id)
+    asking.host.fire(GATHER_TIMER, asking.round_id)
+    answer = asking.answer()
+    assert [each.node >> 120 for each in answer.rejected] == [2]
 
 
 @pytest.mark.parametrize("ending", ["stopped", "expired"])

@@ -14,10 +14,17 @@ from peerd.messages import PeerRef
 from protocols.aggregation.messages import AnswerKind
 from protocols.aggregation.prefix import lies_within
 from protocols.aggregation.tree import (
+    FIRST_INVITED,
+    GIVEN_MAX,
+    HURRY_RTTS,
+    LEVEL_RTTS,
     Arm,
     BinomialTree,
+    Effect,
     LevelDone,
+    MergeOffer,
     SendAnswer,
+    SendInvite,
     SendProposal,
     TreePhase,
     TreeSettings,
@@ -77,6 +84,39 @@ def test_crashes_never_stop_the_rest_nor_count_twice(count: int, seed: int, deat
 def test_failing_swaps_never_count_twice(count: int, seed: int) -> None:
     """A third of the swaps fail, half of these on one side only (the two generals)."""
     network = TreeNetwork(random_ids(count, seed), seed, swap_failure=0.33)
+    network.run()
+    assert network.results
+
+
+@given(count=SIZES, seed=st.integers(0, 2**32), known=st.sampled_from([None, 1, 2]))
+def test_small_values_ride_and_every_tree_ends_with_every_node(count: int, seed: int, known: int | None) -> None:
+    network = TreeNetwork(random_ids(count, seed), seed, known, riding=1.0)
+    network.run()
+    assert len(network.results) == count, "none is pruned"
+    if known is None:
+        assert all(len(contributors) == count for contributors in network.results.values())
+
+
+@given(
+    count=st.integers(2, 20),
+    seed=st.integers(0, 2**32),
+    deaths=st.integers(0, 4),
+    after=st.integers(0, 300),
+    riding=st.sampled_from([0.5, 1.0]),
+    failure=st.sampled_from([0.0, 0.33]),
+)
+@settings(deadline=None)
+def test_crashes_values_that_cannot_be_merged_and_larger_ones_among_those_that_ride(
+    count: int, seed: int, deaths: int, after: int, riding: float, failure: float
+) -> None:
+    network = TreeNetwork(random_ids(count, seed), seed, riding=riding, swap_failure=failure)
+    rng = random.Random(seed + 1)
+    for _ in range(deaths):
+        for _ in range(after):
+            network.step()
+        alive = [peer.id for peer in network.alive()]
+        if len(alive) > 1:
+            network.kill(rng.choice(alive))
     network.run()
     assert network.results
 
@@ -180,6 +220,115 @@ def test_crossing_proposals_the_smaller_id_stands() -> None:
     assert large.proposal_received(left, 0)[0] is True
     assert large.proposal_answered(left, False, AnswerKind.MAYBE_LATER) == []
     assert large.accepts_swap(left, 0)
+
+
+OTHER = PeerRef(NodeId(RIGHT + 1), "127.0.0.1", 3)
+SIX = tuple(PeerRef(NodeId(RIGHT + number), "127.0.0.1", 2 + number) for number in range(6))
+
+
+def riding(*peers: PeerRef, rtt_s: float = 0.0) -> BinomialTree:
+    """A tree at level 0 whose aggregate rides; it has invited the node that it prefers."""
+    tree = BinomialTree(LEFT, Lonely(*peers, rtt_s=rtt_s), TreeSettings())
+    tree.begin(rides=True)
+    return tree
+
+
+def pause_s(effects: list[Effect]) -> float:
+    """How long it waits for those that it has invited."""
+    [armed] = [effect for effect in effects if isinstance(effect, Arm) and effect.timer is TreeTimer.INVITE]
+    return armed.delay_s
+
+
+def test_whoever_is_invited_with_a_value_merges_it_and_answers_with_its_own() -> None:
+    tree = riding()
+    effects = tree.invite_received(PEER, 0, rides=True, value=b"theirs")
+    assert effects[0] == SendAnswer(PEER, 0, AnswerKind.VALUE)
+    assert effects[-1] == MergeOffer(PEER, 0, b"theirs")
+    assert tree.phase is TreePhase.MERGING
+
+
+def test_two_that_invite_each_other_send_no_answers() -> None:
+    tree = riding(PEER)
+    effects = tree.invite_received(PEER, 0, rides=True, value=b"theirs")
+    assert not [effect for effect in effects if isinstance(effect, SendAnswer)]
+    assert MergeOffer(PEER, 0, b"theirs") in effects
+
+
+def test_who_is_not_ready_answers_with_its_value_when_it_is_and_before_that_only_who_asks_again() -> None:
+    tree = BinomialTree(LEFT, Lonely(PEER), TreeSettings())
+    assert tree.invite_received(PEER, 0, rides=True, value=b"theirs") == []
+    assert tree.invite_received(PEER, 0, rides=True) == [SendAnswer(PEER, 0, AnswerKind.MAYBE_LATER)]
+    effects = tree.begin(rides=True)
+    assert effects[0] == SendAnswer(PEER, 0, AnswerKind.VALUE)
+    assert effects[-1] == MergeOffer(PEER, 0, b"theirs"), "it need not invite anybody"
+
+
+def test_who_has_gone_on_gives_its_value_and_not_without_end() -> None:
+    tree = riding(PEER)
+    tree.timer_fired(TreeTimer.LEVEL)
+    assert tree.phase is TreePhase.FINISHED
+    for _ in range(GIVEN_MAX):
+        assert tree.invite_received(PEER, 0, rides=True) == [SendAnswer(PEER, 0, AnswerKind.VALUE)]
+    assert tree.invite_received(PEER, 0, rides=True) == []
+
+
+def test_others_are_invited_when_the_preferred_one_takes_long_and_each_gets_the_value_once() -> None:
+    tree = BinomialTree(LEFT, Lonely(*SIX, rtt_s=0.3), TreeSettings())
+    first = tree.begin(rides=True)
+    invited = {effect.peer for effect in first if isinstance(effect, SendInvite) and effect.with_value}
+    assert len(invited) == FIRST_INVITED
+    assert pause_s(first) == pytest.approx(HURRY_RTTS * 0.3)
+    second = tree.timer_fired(TreeTimer.INVITE)
+    sent = {effect.peer: effect.with_value for effect in second if isinstance(effect, SendInvite)}
+    assert {peer for peer, with_value in sent.items() if not with_value} == invited
+    assert len(sent) == 2 * FIRST_INVITED
+    assert pause_s(second) >= pause_s(first)
+
+
+def test_a_level_lasts_until_one_who_is_far_away_can_have_answered() -> None:
+    tree = BinomialTree(LEFT, Lonely(PEER, rtt_s=3.0), TreeSettings())
+    [armed] = [each for each in tree.begin(rides=True) if isinstance(each, Arm) and each.timer is TreeTimer.LEVEL]
+    assert armed.delay_s == pytest.approx(LEVEL_RTTS * 3.0)
+
+
+def test_the_next_value_is_taken_when_one_cannot_be_merged() -> None:
+    tree = riding(PEER, OTHER)
+    assert MergeOffer(PEER, 0, b"false") in tree.invite_received(PEER, 0, rides=True, value=b"false")
+    assert tree.invite_received(OTHER, 0, rides=True, value=b"true") in ([], [SendAnswer(OTHER, 0, AnswerKind.VALUE)])
+    assert MergeOffer(OTHER, 0, b"true") in tree.merge_rejected(PEER)
+    assert tree.invite_received(PEER, 0, rides=True) == [SendAnswer(PEER, 0, AnswerKind.ABSENT)], "not asked again"
+
+
+def test_only_so_many_values_are_kept_for_later() -> None:
+    tree = BinomialTree(NodeId(0), Lonely(), TreeSettings())
+    for level in range(ID_BITS):
+        for number in range(3):
+            node = NodeId((1 << (ID_BITS - 1 - level)) + number * (level < ID_BITS - 3))
+            tree.invite_received(PeerRef(node, "127.0.0.1", 1), level, rides=True, value=b"x")
+    tree.validate()
+
+
+def test_a_large_value_among_small_ones_is_swapped() -> None:
+    """Its node takes the small value that it is given, and proposes to who wants one and has given none."""
+    tree = BinomialTree(LEFT, Lonely(PEER), TreeSettings())
+    tree.begin(rides=False)
+    assert MergeOffer(PEER, 0, b"theirs") in tree.invite_received(PEER, 0, rides=True, value=b"theirs")
+    tree = BinomialTree(LEFT, Lonely(PEER), TreeSettings())
+    tree.begin(rides=False)
+    assert SendProposal(PEER, 0) in tree.invite_received(PEER, 0, rides=True)
+    small = riding(PEER)
+    assert SendProposal(PEER, 0) in small.invite_received(PEER, 0)
+
+
+def test_a_level_whose_invited_node_is_gone_asks_the_next_one_at_once() -> None:
+    neighbourhood = Lonely(*SIX)
+    tree = BinomialTree(LEFT, neighbourhood, TreeSettings())
+    invited = {effect.peer for effect in tree.begin(rides=True) if isinstance(effect, SendInvite)}
+    neighbourhood.peers = tuple(peer for peer in SIX if peer not in invited)
+    effects = tree.neighbourhood_changed()
+    assert len(effects) == FIRST_INVITED
+    assert all(isinstance(each, SendInvite) and each.with_value and each.peer not in invited for each in effects)
+    assert tree.neighbourhood_changed() == []
 
 
 def test_an_invitation_of_the_wrong_prefix_is_no_candidate() -> None:

@@ -8,10 +8,11 @@ from typing import ClassVar, Final
 
 from msgspec import structs
 
+from peerd.errors import ProtocolError
 from peerd.ids import RING, NodeId
 from peerd.messages import Message, PeerRef
 from peerd.sim.hostile.member import Behaviour, Decoded, Frame
-from protocols.aggregation.exchange import Aggregate
+from protocols.aggregation.exchange import decode_value
 from protocols.aggregation.messages import (
     AnswerKind,
     Enrolled,
@@ -22,6 +23,8 @@ from protocols.aggregation.messages import (
     StartRound,
     StopRound,
 )
+from protocols.aggregation.partial import Partial
+from protocols.aggregation.participant import Participant
 from protocols.aggregation.plugin import Aggregation
 from protocols.aggregation.query import Query
 from protocols.aggregation.statements import NONCE_BYTES, round_id_of, start_statement, stop_statement
@@ -142,13 +145,28 @@ class FalseValues(RoundBehaviour):
     gap_s: ClassVar[float] = 0.2
 
     def act(self) -> None:
-        for participant in self.plugin.participating.participants.values() if self.plugin is not None else ():
+        for participant in self._participants().values():
             if participant.aggregate is not None:
-                participant.aggregate = replace(participant.aggregate, encoded=self.given(participant.aggregate))
+                participant.aggregate = replace(
+                    participant.aggregate, encoded=self.given(participant.aggregate.partial)
+                )
 
-    def given(self, held: Aggregate) -> bytes:
+    def tells(self, peer: PeerRef, message: Message) -> Message | None:
+        if not isinstance(message, Invite | InviteAnswer) or not message.value:
+            return message
+        query = self._participants()[message.round_id].query
+        try:
+            partial, _ = decode_value(query, message.value)
+        except ProtocolError:
+            return message  # false already
+        return structs.replace(message, value=self.given(partial))
+
+    def _participants(self) -> Mapping[bytes, Participant]:
+        return {} if self.plugin is None else self.plugin.participating.participants
+
+    def given(self, held: Partial) -> bytes:
         """Return what is given in place of this."""
-        return held.encoded
+        return bytes(MOVED_BYTES) + held.encode()
 
 
 class InventsContributors(FalseValues):
@@ -156,14 +174,14 @@ class InventsContributors(FalseValues):
 
     name = "invents contributors"
 
-    def given(self, held: Aggregate) -> bytes:
+    def given(self, held: Partial) -> bytes:
         """The value of an aggregate that says of `INVENTED` more nodes that they have contributed to it."""
-        partial, own = held.partial, self.node.peer.id
+        own = self.node.peer.id
         shares = {NodeId((own + number) % RING): (0, 0) for number in range(1, INVENTED + 1)}
-        shares |= zip(partial.contributors, partial.shares, strict=True)
+        shares |= zip(held.contributors, held.shares, strict=True)
         names = tuple(sorted(shares))
-        told = replace(partial, contributors=names, shares=tuple(shares[name] for name in names))
-        return held.encoded[:MOVED_BYTES] + told.encode()
+        told = replace(held, contributors=names, shares=tuple(shares[name] for name in names))
+        return bytes(MOVED_BYTES) + told.encode()
 
 
 class GivesGarbage(FalseValues):
@@ -171,7 +189,7 @@ class GivesGarbage(FalseValues):
 
     name = "gives garbage"
 
-    def given(self, held: Aggregate) -> bytes:
+    def given(self, held: Partial) -> bytes:
         return bytes(MOVED_BYTES) + GARBAGE
 
 

@@ -1,0 +1,61 @@
+"""A node with the aggregation plugin on a fake host, one other node next to it, and a round that a third one starts."""
+
+from __future__ import annotations
+
+from peerd.messages import Message, PeerRef
+from peerd.testing.host import FakeHost, peer
+from protocols.aggregation.config import AggregationConfig
+from protocols.aggregation.extraction import Extraction
+from protocols.aggregation.functions import Grouped, function_named
+from protocols.aggregation.messages import (
+    Enrolled,
+    StartRound,
+)
+from protocols.aggregation.partial import ExtractionReport
+from protocols.aggregation.plugin import Aggregation
+from protocols.aggregation.query import Query
+from tests.support.aggregation import started
+
+QUERY = Query("sum", "value", by="k")
+OWN, SIBLING, ASKER = 1 << 120, 3 << 120, 200 << 120
+LEVEL = 6
+
+
+def one_record(query: Query) -> Extraction:
+    """The data of a node: one record, of group "a"."""
+    function = function_named(query.function)
+    report = ExtractionReport(records=1, records_selected=1)
+    if query.by is None:
+        return Extraction(function.lift(1), report)
+    return Extraction(Grouped(function, query.groups_max).lift("a", 1), report)
+
+
+def member() -> tuple[Aggregation, FakeHost]:
+    """A node with data, and one other node next to it."""
+    plugin = Aggregation(AggregationConfig())
+    plugin.data.extractor = one_record
+    host = FakeHost(OWN, plugin)
+    host.neighbours = (peer(SIBLING), peer(ASKER))
+    return plugin, host
+
+
+def start(
+    query: bytes = QUERY.to_wire(), requester: PeerRef | None = None, number: int = 0, remaining_s: float = 60.0
+) -> StartRound:
+    """The start of a round; another number makes it another round."""
+    return started(requester or peer(ASKER), query, number=number, remaining_s=remaining_s)
+
+
+ROUND = start().round_id
+
+
+def broadcast(host: FakeHost, message: Message, source: PeerRef) -> None:
+    """It comes through the overlay: whoever is between may have made up its source."""
+    assert host.plugin is not None
+    host.plugin.deliver(source.id, message, source)
+    host.run_later()
+
+
+def enrolments(host: FakeHost, asker: PeerRef) -> int:
+    """How often this node said to the requester, through the overlay, that it takes part."""
+    return sum(isinstance(each, Enrolled) and to == asker.id for to, each in host.routed)
