@@ -13,6 +13,7 @@ if TYPE_CHECKING:
 
     from peerd.client import Client
     from peerd.cluster.demo import DemoPart
+    from peerd.lab.experiment import Experiment
     from peerd.sim.checkers import Checker
     from peerd.sim.hostile.member import Behaviour
     from peerd.sim.swarm.work import SwarmWork
@@ -70,6 +71,11 @@ class AggregationFront(Front):
         from protocols.aggregation.front.hostile import BEHAVIOURS
 
         return BEHAVIOURS
+
+    def experiments(self) -> Sequence[Experiment]:
+        from protocols.aggregation.front.lab.experiments import EXPERIMENTS
+
+        return EXPERIMENTS
 
     def panels(self) -> Sequence[Mapping[str, Any]]:
         from protocols.aggregation.front.panels import PANELS

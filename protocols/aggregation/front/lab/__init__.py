@@ -1,0 +1,1 @@
+"""The experiments ``aggregation/...`` of ``peerd lab``."""
