@@ -213,11 +213,7 @@ class BinomialTree:
             raise Bug(f"a tree begins once, not in phase {self.phase.value}")
         self.rides = rides
         longest = self._neighbourhood.longest_level()
-        if longest is None:
-            return self._finish("result")
-        if rides:
-            self._rode_to = longest
-        return self._enter(longest)
+        return self._finish("result") if longest is None else self._enter(longest)
 
     def invite_received(self, peer: PeerRef, level: int, rides: bool = False, value: bytes = b"") -> list[Effect]:
         """An invitation from a node with which we share exactly ``level`` bits, perhaps with its value."""
@@ -539,7 +535,7 @@ class BinomialTree:
         return [*effects, LevelDone(current.level, outcome, None), *self._enter(current.level - 1)]
 
     def _next_invitations(self, current: LevelState) -> list[Effect]:
-        """Invite all known nodes of the level at once; but where values ride, first the one that both like best, and
+        """Invite all known nodes of the level at once; but where values ride, the two at first that both like best, and
         each time as many more as were invited before, which are asked again."""
         candidates = self._candidates(current)[: self._settings.invites_max]
         effects = self._invite(current, [peer for peer in candidates if peer.id in current.invited])

@@ -40,6 +40,18 @@ def random_ids(count: int, seed: int) -> list[NodeId]:
     return [NodeId(rng.getrandbits(ID_BITS)) for _ in range(count)]
 
 
+def run_with_deaths(network: TreeNetwork, deaths: int, after: int) -> None:
+    """So many nodes die, each after so many more events; the last one lives."""
+    rng = random.Random(network.seed + 1)
+    for _ in range(deaths):
+        for _ in range(after):
+            network.step()
+        alive = [peer.id for peer in network.alive()]
+        if len(alive) > 1:
+            network.kill(rng.choice(alive))
+    network.run()
+
+
 def three_bit(*prefixes: str) -> list[NodeId]:
     """The paper's example ids, in the top three bits."""
     return [NodeId(int(prefix, 2) << (ID_BITS - 3)) for prefix in prefixes]
@@ -68,14 +80,7 @@ def test_a_tree_is_pruned_only_when_its_data_is_in_another(count: int, seed: int
 @settings(deadline=None)
 def test_crashes_never_stop_the_rest_nor_count_twice(count: int, seed: int, deaths: int, after: int) -> None:
     network = TreeNetwork(random_ids(count, seed), seed)
-    rng = random.Random(seed + 1)
-    for _ in range(deaths):
-        for _ in range(after):
-            network.step()
-        alive = [peer.id for peer in network.alive()]
-        if len(alive) > 1:
-            network.kill(rng.choice(alive))
-    network.run()
+    run_with_deaths(network, deaths, after)
     assert network.results
 
 
@@ -110,14 +115,7 @@ def test_crashes_values_that_cannot_be_merged_and_larger_ones_among_those_that_r
     count: int, seed: int, deaths: int, after: int, riding: float, failure: float
 ) -> None:
     network = TreeNetwork(random_ids(count, seed), seed, riding=riding, swap_failure=failure)
-    rng = random.Random(seed + 1)
-    for _ in range(deaths):
-        for _ in range(after):
-            network.step()
-        alive = [peer.id for peer in network.alive()]
-        if len(alive) > 1:
-            network.kill(rng.choice(alive))
-    network.run()
+    run_with_deaths(network, deaths, after)
     assert network.results
 
 

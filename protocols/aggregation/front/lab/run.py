@@ -18,7 +18,6 @@ from peerd.ids import format_id
 from peerd.lab.experiment import Beginning, Notify, Point, Row
 from peerd.lab.simulated import Outcome, simulate
 from peerd.limits import KIB
-from peerd.quantities import parse_size
 from peerd.sim.rng import fork
 from peerd.sim.simulation import Simulation
 from protocols.aggregation.answer import Answer
@@ -35,9 +34,7 @@ POLL_S: Final = 0.001
 PAIRS: Final = 1000
 """So many pairs of nodes are drawn for the mean latency."""
 FREE: Final[Row] = {"jitter": 0.0, "up_bytes_per_s": None, "down_bytes_per_s": None}
-"""Only distance takes time, where values are small."""
-HUNDRED_MBIT: Final[Row] = {"up_bytes_per_s": 12.5e6, "down_bytes_per_s": 12.5e6}
-"""What each node can send and receive, where they are not."""
+"""Only distance takes time, as values are small."""
 SENT, SENT_BYTES = 0, 1
 """The columns of a node's counts that have the messages it has sent, and their bytes."""
 NONE, KILLED, SILENT = "none", "killed", "silent"
@@ -45,10 +42,9 @@ NONE, KILLED, SILENT = "none", "killed", "silent"
 
 @dataclass(frozen=True, slots=True)
 class RoundChoice:
-    """A variant. ``value``: how large each node's value is. ``failing``: which share of the nodes fails, at random
-    instants of the first ``span_s`` of the round. ``how``: their process ends, or their machine says nothing more."""
+    """A variant. ``failing``: which share of the nodes fails, at random instants of the first ``span_s`` of the round.
+    ``how``: their process ends, or their machine says nothing more."""
 
-    value: str = "0B"
     failing: float = 0.0
     how: str = NONE
     span_s: float = 0.0
@@ -93,9 +89,8 @@ def measure(point: Point, notify: Notify) -> Row:
 def prepare(point: Point, notify: Notify) -> QuietRing:
     """Let a ring form."""
     begun = time.process_time()
-    network = HUNDRED_MBIT if parse_size(RoundChoice.of(point.variant).value) else FREE
     phases = [{"name": "settle", "duration_s": point.settle_s}]
-    outcome = simulate(point, phases, notify, network=network, protocols={"aggregation": {}})
+    outcome = simulate(point, phases, notify, network=FREE, protocols={"aggregation": {}})
     return QuietRing(outcome, time.process_time() - begun)
 
 
@@ -106,9 +101,7 @@ def measure_on(ring: QuietRing, point: Point, notify: Notify) -> Row:
     begun = time.process_time()
     simulation, choice = ring.outcome.simulation, RoundChoice.of(point.variant)
     for place in simulation.live_nodes():
-        plugin = plugin_of(place)
-        plugin.data.extractor = one_record(format_id(place.id))
-        plugin.data.padding_bytes = parse_size(choice.value)
+        plugin_of(place).data.extractor = one_record(format_id(place.id))
     rng = fork(point.seed, "aggregation", "rounds")
     latency_s = mean_latency_s(simulation, rng)
     results = []
@@ -189,9 +182,8 @@ def mean_latency_s(simulation: Simulation, rng: Random) -> float:
 
 
 def _same_ring(point: Point) -> str:
-    """Points with the same ring and network share it."""
-    is_small = RoundChoice.of(point.variant).value == RoundChoice().value
-    return f"{point.nodes} {point.topology} {point.seed} {point.settle_s} {is_small}"
+    """Points with the same ring share it."""
+    return f"{point.nodes} {point.topology} {point.seed} {point.settle_s}"
 
 
 BEGINNING: Final = Beginning(_same_ring, prepare, measure_on)
