@@ -8,11 +8,12 @@ from pathlib import Path
 from typing import Final
 
 from peerd.ids import NodeId
-from protocols.aggregation.functions import Grouped, function_named
+from protocols.aggregation.groups import Grouped
 from protocols.aggregation.partial import ExtractionReport, Partial
-from protocols.aggregation.query import Query
+from protocols.aggregation.query import parse_query
+from protocols.aggregation.registry import function_named
 
-QUERY: Final = Query("sum", field="value", by="key", files="*.csv", format="csv")
+QUERY: Final = parse_query("sum(value) by key", files="*.csv")
 VALUE_MAX: Final = 1_000_000
 _CALIBRATION_GROUPS: Final = 4000
 

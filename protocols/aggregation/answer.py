@@ -15,7 +15,8 @@ from pydantic import Field, TypeAdapter, computed_field
 
 from peerd.ids import format_id
 from protocols.aggregation.collector import Basis, HexId, Missing
-from protocols.aggregation.functions import GroupedAnswer, Number
+from protocols.aggregation.figures import Figure, Figures
+from protocols.aggregation.groups import GroupedAnswer
 from protocols.aggregation.partial import ExtractionReport, Partial
 
 CONTRIBUTORS_LISTED_MAX = 4096
@@ -93,11 +94,15 @@ class Rejected:
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """The result of a round. ``value`` is ``None`` for a round without any data (or min, max, mean of nothing)."""
+    """The result of a round.
+
+    ``value``: of one function, of several by their texts, or of groups; ``None`` for a round without any data, and
+    where a function has no answer, as the mean of nothing.
+    """
 
     round: str
     query: str
-    value: Number | GroupedAnswer | None
+    value: Figure | Figures | GroupedAnswer
     contributors: int
     contributor_ids: tuple[HexId, ...]
     expected: int
@@ -186,6 +191,6 @@ LINE: Final[TypeAdapter[RoundProgress | Answer | Failed]] = TypeAdapter(
 """The lines of the stream that answers ``POST /v1/aggregate``."""
 
 
-def value_of(partial: Partial | None) -> Number | GroupedAnswer | None:
+def value_of(partial: Partial | None) -> Figure | Figures | GroupedAnswer:
     """The finished value of a partial, every group listed."""
     return None if partial is None else partial.finish()

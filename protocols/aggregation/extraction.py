@@ -27,19 +27,12 @@ from peerd.errors import Unavailable
 from peerd.frozen import Frozen
 from peerd.lib.filter.evaluate import Matcher, matcher
 from peerd.lib.filter.patterns import EngineMissing
-from protocols.aggregation.functions import (
-    KEY_BYTES_MAX,
-    Function,
-    Grouped,
-    GroupStates,
-    Number,
-    Remainder,
-    function_named,
-)
+from protocols.aggregation.groups import Grouped, GroupStates, Remainder
+from protocols.aggregation.listings import is_short
 from protocols.aggregation.partial import NOTES_MAX, ExtractionReport, State, first_notes
 from protocols.aggregation.patterns import LINE_CHARACTERS_MAX, LinePattern, RegexEngine
 from protocols.aggregation.query import Query
-from protocols.aggregation.records import number_of, reader, text_of
+from protocols.aggregation.records import input_reader, reader, text_of
 
 FILES_MAX: Final = 200_000
 """Default of `FileSelection.files_max`."""
@@ -361,14 +354,35 @@ def _selector(query: Query) -> Matcher | None:
         raise Unavailable(error.message) from error
 
 
-def is_key(text: str) -> bool:
-    """Whether a text can be a group: at most `KEY_BYTES_MAX` bytes of valid Unicode."""
-    if len(text) > KEY_BYTES_MAX:
-        return False
-    try:
-        return text.isascii() or len(text.encode()) <= KEY_BYTES_MAX
-    except UnicodeEncodeError:
-        return False
+def _values(query: Query) -> Callable[[Sequence[object]], object]:
+    """The function from a row to what `Query.function` takes of it: ``None`` when a field lacks that."""
+    readers = [input_reader(call, textual=query.format != "ndjson") for call in query.calls]
+    places, place = [], 0
+    for call in query.calls:
+        places.append(place)
+        place += call.field is not None
+    if len(readers) == 1:
+        read = readers[0]
+        return lambda row: read(row[0] if row else None)
+
+    def several(row: Sequence[object]) -> object:
+        values = [read(row[place] if place < len(row) else None) for read, place in zip(readers, places, strict=True)]
+        return None if None in values else values
+
+    return several
+
+
+def _key(query: Query) -> Callable[[Sequence[object]], str | None]:
+    """The function from a row to its group's key, a JSON array for several fields; ``None`` when a field lacks it."""
+    first = sum(call.field is not None for call in query.calls)
+    if len(query.by) == 1:
+        return lambda row: text_of(row[first])
+
+    def several(row: Sequence[object]) -> str | None:
+        texts = list(map(text_of, row[first : first + len(query.by)]))
+        return None if None in texts else json.dumps(texts, ensure_ascii=False, separators=(",", ":"))
+
+    return several
 
 
 class _Accumulator:
@@ -378,12 +392,12 @@ class _Accumulator:
         self.tally = tally
         self.pattern = pattern
         self._query = query
-        self._function: Function[Any] = function_named(query.function)
+        self._function = query.function
         self._grouped = Grouped(self._function, query.groups_max)
-        self._state = self._function.zero
+        self._tally = self._function.begin()
         self._groups: dict[str, Any] = {}
         self._remainder: Remainder[Any] = Remainder(0, self._function.zero)
-        self._textual = query.format != "ndjson"
+        self._value_of, self._key_of = _values(query), _key(query)
         self._where = _selector(query)
 
     def add_all(self, rows: Iterator[Row]) -> None:
@@ -401,27 +415,25 @@ class _Accumulator:
         """``True`` when the row is in the value, ``False`` when a condition excludes it, ``None`` when rejected."""
         if row is None:
             return None
-        query, textual = self._query, self._textual
         if self._where is not None and not self._where(row):
             return False
-        number = 0 if query.field is None else number_of(row[0], textual)
-        if number is None:
+        value = self._value_of(row)
+        if value is None:
             return None
-        if query.by is None:
-            self._state = self._function.combine(self._state, self._function.lift(number))
+        if not self._query.by:
+            self._tally = self._function.add(self._tally, value)
             return True
-        return self._add_to_group(text_of(row[query.field is not None]), number)
+        return self._add_to_group(self._key_of(row), value)
 
-    def _add_to_group(self, key: str | None, number: Number) -> bool | None:
+    def _add_to_group(self, key: str | None, value: object) -> bool | None:
         if key is None:
             return None
         present = self._groups.get(key)
-        if present is not None:
-            self._groups[key] = self._function.combine(present, self._function.lift(number))
-            return True
-        if not is_key(key):
-            return None
-        self._groups[key] = self._function.lift(number)
+        if present is None:
+            if not is_short(key):
+                return None
+            present = self._function.begin()
+        self._groups[key] = self._function.add(present, value)
         if len(self._groups) > 2 * self._query.groups_max:
             self._fold()
         return True
@@ -431,8 +443,9 @@ class _Accumulator:
         self._groups, self._remainder = folded.groups, folded.remainder
 
     def value(self) -> State:
-        """Return the state of all rows added so far."""
-        if self._query.by is None:
-            return self._state
+        """Return the state of all rows; none is added after that."""
+        if not self._query.by:
+            return self._function.end(self._tally)
         self._fold()
-        return GroupStates(self._groups, self._remainder)
+        end = self._function.end
+        return GroupStates({key: end(tally) for key, tally in self._groups.items()}, self._remainder)

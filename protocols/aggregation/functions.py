@@ -1,158 +1,84 @@
-"""Aggregation functions as commutative monoids: zero, lift, combine, finish; plain and grouped.
+"""Aggregation functions as commutative monoids: ``zero``, ``lift``, ``merge``, ``lower``.
 
 The paper asks of an aggregation function that it be commutative and associative; it may be sensitive to
-duplication (Cappos and Hartman 2008, section 2). Here both hold *exactly*, floats included: a sum is kept as an
-exact dyadic rational ``mantissa / 2**scale`` and rounded once, when the answer is made, so every order of merges
-gives the same bits. Pairs of doubles (compensated summation) were considered: they are smaller by a few bytes but
-depend on the order as soon as large terms cancel.
-
-Bounds. Input numbers are finite and below ``2**NUMBER_BITS_MAX``; a sum of fewer than 2**63 of them always fits in
-`MANTISSA_BITS_MAX`, so nodes that tell the truth never meet the bound. A merge that does raises
-`peerd.errors.ProtocolError` with reason ``aggregation_overflow`` and never wraps or loses a digit.
-
-Groups are capped. When there are more than ``groups_max`` the smallest (see `Function.rank`) are folded into a
-`Remainder`: their combined state, and an upper bound on how many distinct groups were folded. What stays exact
-under every order of merges: the combination of all groups with the remainder. What then depends on the order:
-which groups near the cap are listed, and how much of a listed group was folded before (its value may lack what
-the remainder holds). An empty remainder means that every group is exact.
+duplication (Cappos and Hartman 2008, section 2). Here both hold *exactly*, floats and sketches included, so every
+order of merges gives the same answer. `protocols.aggregation.registry` has them all, and those of others.
 """
 
 from __future__ import annotations
 
-import heapq
 import math
 import operator
-import re
 from abc import ABC, abstractmethod
-from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Sequence
+from enum import StrEnum
 from functools import reduce
-from typing import Any, Final, Generic, Literal, TypeAlias, TypeVar, cast, get_args
+from typing import Any, Final, Generic, Literal, TypeAlias, TypeVar, cast
 
-from pydantic import computed_field
+from protocols.aggregation.figures import Figure
+from protocols.aggregation.numbers import (
+    ZERO_SUM,
+    ExactSum,
+    Number,
+    add_counts,
+    add_sums,
+    check_number,
+    is_count,
+    is_sum,
+    lift_number,
+    round_ratio,
+    round_sum,
+    square,
+)
+from protocols.aggregation.scalars import widen, widen_all
 
-from peerd.errors import ProtocolError
-
-Number: TypeAlias = int | float
-FunctionName: TypeAlias = Literal["count", "sum", "min", "max", "mean"]
 S = TypeVar("S")
 
-FUNCTIONS: Final[tuple[str, ...]] = get_args(FunctionName)
-NUMBER_BITS_MAX: Final = 1024
-"""Numbers at or above 2**1024 are refused, whole or not: the range of a double."""
-SCALE_MAX: Final = 1074
-"""The largest scale of a sum, as the smallest double is 2**-1074."""
-COUNT_MAX: Final = 2**63 - 1
-MANTISSA_BITS_MAX: Final = NUMBER_BITS_MAX + SCALE_MAX + 63
-GROUPS_MAX_DEFAULT: Final = 100_000
-GROUPS_HARD_MAX: Final = 200_000
-"""Most groups that one value may hold, whatever the query asks for."""
-KEY_BYTES_MAX: Final = 256
-"""Longest key of a group, in UTF-8. A record with a longer one is rejected, never shortened into another group."""
-
-ExactSum: TypeAlias = tuple[int, int]
-"""``(mantissa, scale)``, worth ``mantissa / 2**scale``; scale -1 marks a sum of whole numbers only (worth mantissa).
-
-Canonical: with scale > 0 the mantissa is odd, so equal sums are equal tuples."""
-ZERO_SUM: Final[ExactSum] = (0, -1)
 _MANTISSA: Final = operator.itemgetter(0)
 _SCALE: Final = operator.itemgetter(1)
 
-_NUMBER: Final = re.compile(r"[+-]?(?:[0-9]+(\.[0-9]*)?|(\.[0-9]+))([eE][+-]?[0-9]+)?")
-_NUMBER_CHARACTERS_MAX: Final = 400
 
+class Input(StrEnum):
+    """What a function takes of each record."""
 
-def parse_number(text: str) -> Number | None:
-    """The number that ``text`` writes in ASCII decimal, if `check_number` accepts it, else ``None``."""
-    match = _NUMBER.fullmatch(text)
-    if match is None or len(text) > _NUMBER_CHARACTERS_MAX:
-        return None
-    return check_number(int(text) if match.lastindex is None else float(text))
-
-
-def check_number(value: object) -> Number | None:
-    """``value`` if it is an int (not a bool) or a float, finite and below 2**1024; else ``None``. -0.0 becomes 0.0."""
-    if type(value) is int:
-        return value if value.bit_length() <= NUMBER_BITS_MAX else None
-    if type(value) is float:
-        return value + 0.0 if math.isfinite(value) else None
-    return None
-
-
-def lift_number(value: Number) -> ExactSum:
-    """Return the exact sum that consists of one number."""
-    if isinstance(value, int):
-        return value, -1
-    mantissa, denominator = value.as_integer_ratio()
-    return mantissa, denominator.bit_length() - 1
-
-
-def add_sums(a: ExactSum, b: ExactSum) -> ExactSum:
-    """Add two sums exactly, so that the order never matters. Raises `ProtocolError` beyond `MANTISSA_BITS_MAX`."""
-    (left, left_scale), (right, right_scale) = a, b
-    if left_scale == right_scale:
-        total, scale = left + right, left_scale
-    elif left_scale > right_scale:
-        total, scale = left + (right << (left_scale - max(right_scale, 0))), left_scale
-    else:
-        total, scale = (left << (right_scale - max(left_scale, 0))) + right, right_scale
-    if scale > 0 and not total & 1:
-        zeros = min(scale, (total & -total).bit_length() - 1) if total else scale
-        total, scale = total >> zeros, scale - zeros
-    if total.bit_length() > MANTISSA_BITS_MAX:
-        raise ProtocolError("aggregation_overflow", f"a sum needs more than {MANTISSA_BITS_MAX} bits")
-    return total, scale
-
-
-def round_sum(total: ExactSum, divisor: int = 1) -> Number:
-    """``total / divisor`` rounded once. A sum of whole numbers by 1 stays an int, and so does what no double holds."""
-    mantissa, scale = total
-    if scale < 0 and divisor == 1:
-        return mantissa
-    denominator = divisor << max(scale, 0)
-    try:
-        return mantissa / denominator
-    except OverflowError:
-        return mantissa // denominator
-
-
-def is_sum(mantissa: object, scale: object) -> bool:
-    """Whether two decoded values are a canonical `ExactSum`."""
-    if type(mantissa) is not int or type(scale) is not int or not -1 <= scale <= SCALE_MAX:
-        return False
-    return mantissa.bit_length() <= MANTISSA_BITS_MAX and (scale <= 0 or mantissa & 1 == 1)
-
-
-def _add_counts(a: int, b: int) -> int:
-    if a + b > COUNT_MAX:
-        raise ProtocolError("aggregation_overflow", f"a count passes {COUNT_MAX}")
-    return a + b
-
-
-def _is_count(value: object) -> bool:
-    return type(value) is int and 0 <= value <= COUNT_MAX
+    NOTHING = "nothing"
+    """The record alone; `Function.lift` gets 0."""
+    NUMBER = "number"
+    TEXT = "text"
+    """The text of any scalar, as for a group's key."""
+    VECTOR = "vector"
+    """A JSON array of numbers, as a tuple."""
 
 
 class Function(ABC, Generic[S]):
-    """One aggregation function; ``S`` is its mergeable state. ``zero`` is neutral for ``combine``.
+    """One aggregation function; ``S`` is its mergeable state. ``zero`` is neutral for ``merge``.
 
-    States are plain ints, floats and tuples. ``columns`` flat values make up a state on the wire.
+    States are never changed once made. They are plain ints, floats, texts, bytes and tuples of them. On the wire a
+    state is ``columns`` scalars: numbers of any size, texts or ``None``; byte strings with ``is_packed``.
+    A subclass of your own is found by the entry point group ``peerd.aggregation.functions``, under its name.
     """
 
-    name: FunctionName
-    columns: int
+    name: str
+    takes: Input = Input.NUMBER
+    columns: int = 1
+    is_packed: bool = False
     zero: S
 
-    @abstractmethod
-    def lift(self, value: Number) -> S:
-        """The state of one record (``count`` ignores the number)."""
+    def __init__(self, *arguments: Number) -> None:
+        """``arguments``: the numbers behind the field, as in ``quantile(x, 0.9)``. Raises ``ValueError``."""
+        if arguments:
+            raise ValueError("takes no number behind the field")
 
     @abstractmethod
-    def combine(self, a: S, b: S) -> S:
+    def lift(self, value: Any) -> S:
+        """The state of one record: a number, a text or a tuple of numbers, as `takes` says."""
+
+    @abstractmethod
+    def merge(self, a: S, b: S) -> S:
         """The state of both. Commutative and associative, exactly. Raises `ProtocolError` beyond a bound."""
 
     @abstractmethod
-    def finish(self, state: S) -> Number | None:
+    def lower(self, state: S) -> Figure:
         """The answer; ``None`` where no record gives one (min, max, mean)."""
 
     @abstractmethod
@@ -166,17 +92,35 @@ class Function(ABC, Generic[S]):
 
     @abstractmethod
     def from_columns(self, values: Sequence[object]) -> S:
-        """Inverse of `to_columns`. Raises ``ValueError`` for what is no state."""
+        """Inverse of `to_columns`. Raises ``ValueError`` for what is no state: the bytes may be hostile."""
 
-    @abstractmethod
-    def records(self, state: S) -> int | None:
-        """Return how many records the state stands for, if the state knows it."""
+    def may_hold(self, state: S, records: int) -> bool:
+        """Whether the state of so many records can be like this; nothing that a true node sends fails here."""
+        return records > 0 or state == self.zero
+
+    def accepts(self, text: str) -> bool:
+        """Whether a record with this text can be taken; another one is rejected and counted. For `Input.TEXT` only."""
+        return True
+
+    # While a node reads its records. A tally may be changed; `merge` and `rank` take one in place of a state.
+
+    def begin(self) -> Any:
+        """Return a tally without records."""
+        return self.zero
+
+    def add(self, tally: Any, value: Any) -> Any:
+        """Return the tally with one more record: the same one, changed, or another."""
+        return self.merge(tally, self.lift(value))
+
+    def end(self, tally: Any) -> S:
+        """Return the state of what was added."""
+        return cast(S, tally)
 
     # Many at once: what a megabyte of counters goes through. Overridden where whole lists can be handled in C.
 
-    def combine_all(self, states: Collection[S]) -> S:
-        """Combine all states; without any, return `zero`."""
-        return reduce(self.combine, states, self.zero)
+    def merge_all(self, states: Collection[S]) -> S:
+        """Merge all states; without any, return `zero`."""
+        return reduce(self.merge, states, self.zero)
 
     def to_lists(self, states: Collection[S]) -> list[Sequence[object]]:
         """`to_columns` of each state, as one list a column."""
@@ -185,25 +129,31 @@ class Function(ABC, Generic[S]):
 
     def from_lists(self, lists: Sequence[Sequence[object]]) -> list[S]:
         """Inverse of `to_lists`. Raises ``ValueError`` for what is no state."""
+        if not self.is_packed:
+            lists = list(map(widen_all, lists))
         return list(map(self.from_columns, zip(*lists, strict=True)))
+
+    def from_scalars(self, values: Sequence[object]) -> S:
+        """`from_columns` of values as they are on the wire. Raises ``ValueError`` for what is no state."""
+        return self.from_columns(values if self.is_packed else list(map(widen, values)))
 
     def has_empty(self, states: Collection[S]) -> bool:
         """Whether any state stands for no record, as far as it knows: no group is like that."""
-        return any(state is None or self.records(state) == 0 for state in states)
+        return any(self.may_hold(state, 0) for state in states)
 
 
 class Count(Function[int]):
     """The function that counts records."""
 
-    name, columns, zero = "count", 1, 0
+    name, takes, zero = "count", Input.NOTHING, 0
 
-    def lift(self, value: Number) -> int:
+    def lift(self, value: object) -> int:
         return 1
 
-    def combine(self, a: int, b: int) -> int:
-        return _add_counts(a, b)
+    def merge(self, a: int, b: int) -> int:
+        return add_counts(a, b)
 
-    def finish(self, state: int) -> Number:
+    def lower(self, state: int) -> Number:
         return state
 
     def rank(self, state: int) -> Number:
@@ -214,25 +164,25 @@ class Count(Function[int]):
 
     def from_columns(self, values: Sequence[object]) -> int:
         (count,) = values
-        if type(count) is not int or not _is_count(count):
+        if type(count) is not int or not is_count(count):
             raise ValueError("not a count")
         return count
 
-    def records(self, state: int) -> int:
-        return state
+    def may_hold(self, state: int, records: int) -> bool:
+        return state == records
 
-    def combine_all(self, states: Collection[int]) -> int:
-        return _add_counts(sum(states), 0)
+    def merge_all(self, states: Collection[int]) -> int:
+        return add_counts(sum(states), 0)
 
     def to_lists(self, states: Collection[int]) -> list[Sequence[object]]:
         return [list(states)]
 
     def from_lists(self, lists: Sequence[Sequence[object]]) -> list[int]:
-        (counts,) = lists
+        (counts,) = map(widen_all, lists)
         if set(map(type, counts)) - {int}:
             raise ValueError("not a count")
         known = cast(Sequence[int], counts)
-        if known and not (_is_count(min(known)) and _is_count(max(known))):
+        if known and not (is_count(min(known)) and is_count(max(known))):
             raise ValueError("not a count")
         return list(known)
 
@@ -248,10 +198,10 @@ class Sum(Function[ExactSum]):
     def lift(self, value: Number) -> ExactSum:
         return lift_number(value)
 
-    def combine(self, a: ExactSum, b: ExactSum) -> ExactSum:
+    def merge(self, a: ExactSum, b: ExactSum) -> ExactSum:
         return add_sums(a, b)
 
-    def finish(self, state: ExactSum) -> Number:
+    def lower(self, state: ExactSum) -> Number:
         return round_sum(state)
 
     def rank(self, state: ExactSum) -> Number:
@@ -266,22 +216,19 @@ class Sum(Function[ExactSum]):
             raise ValueError("not a canonical sum")
         return mantissa, scale
 
-    def records(self, state: ExactSum) -> None:
-        return None
-
-    def combine_all(self, states: Collection[ExactSum]) -> ExactSum:
+    def merge_all(self, states: Collection[ExactSum]) -> ExactSum:
         whole = _whole(states)
         if whole is None:
-            return super().combine_all(states)
+            return super().merge_all(states)
         return add_sums((sum(whole), -1), ZERO_SUM)
 
     def to_lists(self, states: Collection[ExactSum]) -> list[Sequence[object]]:
         return [list(map(_MANTISSA, states)), list(map(_SCALE, states))]
 
     def from_lists(self, lists: Sequence[Sequence[object]]) -> list[ExactSum]:
-        mantissas, scales = lists
+        mantissas, scales = map(widen_all, lists)
         if set(scales) != {-1} or set(map(type, mantissas)) | set(map(type, scales)) != {int}:
-            return super().from_lists(lists)
+            return super().from_lists([mantissas, scales])
         whole = cast(Sequence[int], mantissas)
         if not (is_sum(min(whole), -1) and is_sum(max(whole), -1)):
             raise ValueError("not a canonical sum")
@@ -299,29 +246,28 @@ def _whole(states: Collection[ExactSum]) -> Sequence[int] | None:
 
 
 class Extreme(Function[Number | None]):
-    """Minimum or maximum. Of an int and an equal float the int is kept, so that order cannot show."""
+    """Base of minimum and maximum. Of an int and an equal float the int is kept, so that order cannot show."""
 
-    columns, zero = 1, None
-
-    def __init__(self, name: Literal["min", "max"]) -> None:
-        self.name = name
-        self._sign = 1 if name == "min" else -1
+    zero = None
+    name: Literal["min", "max"]
 
     def lift(self, value: Number) -> Number:
         return value
 
-    def combine(self, a: Number | None, b: Number | None) -> Number | None:
+    def merge(self, a: Number | None, b: Number | None) -> Number | None:
         if a is None or b is None:
             return b if a is None else a
         if a == b:
             return a if isinstance(a, int) else b
-        return a if (a < b) == (self._sign > 0) else b
+        return a if (a < b) == (self.name == "min") else b
 
-    def finish(self, state: Number | None) -> Number | None:
+    def lower(self, state: Number | None) -> Number | None:
         return state
 
     def rank(self, state: Number | None) -> Number:
-        return -math.inf if state is None else -self._sign * state
+        if state is None:
+            return -math.inf
+        return -state if self.name == "min" else state
 
     def to_columns(self, state: Number | None) -> tuple[object, ...]:
         return (state,)
@@ -335,8 +281,20 @@ class Extreme(Function[Number | None]):
             raise ValueError("not a finite number")
         return number
 
-    def records(self, state: Number | None) -> None:
-        return None
+    def may_hold(self, state: Number | None, records: int) -> bool:
+        return (state is None) == (records == 0)
+
+
+class Minimum(Extreme):
+    """The smallest number."""
+
+    name = "min"
+
+
+class Maximum(Extreme):
+    """The largest number."""
+
+    name = "max"
 
 
 Average: TypeAlias = tuple[int, int, int]
@@ -351,10 +309,10 @@ class Mean(Function[Average]):
     def lift(self, value: Number) -> Average:
         return (1, *lift_number(value))
 
-    def combine(self, a: Average, b: Average) -> Average:
-        return (_add_counts(a[0], b[0]), *add_sums((a[1], a[2]), (b[1], b[2])))
+    def merge(self, a: Average, b: Average) -> Average:
+        return (add_counts(a[0], b[0]), *add_sums((a[1], a[2]), (b[1], b[2])))
 
-    def finish(self, state: Average) -> Number | None:
+    def lower(self, state: Average) -> Number | None:
         count, mantissa, scale = state
         return round_sum((mantissa, max(scale, 0)), count) if count else None
 
@@ -368,125 +326,69 @@ class Mean(Function[Average]):
         count, mantissa, scale = values
         if type(count) is not int or type(mantissa) is not int or type(scale) is not int:
             raise ValueError("not a mean")
-        if not _is_count(count) or not is_sum(mantissa, scale) or (count == 0 and (mantissa, scale) != ZERO_SUM):
+        if not is_count(count) or not is_sum(mantissa, scale) or (count == 0 and (mantissa, scale) != ZERO_SUM):
             raise ValueError("not a canonical mean")
         return count, mantissa, scale
 
-    def records(self, state: Average) -> int:
+    def may_hold(self, state: Average, records: int) -> bool:
+        return state[0] == records
+
+
+Moments: TypeAlias = tuple[int, int, int, int, int]
+"""The state of a variance: ``(count, mantissa, scale, mantissa of the squares, scale of the squares)``."""
+
+
+class Variance(Function[Moments]):
+    """The variance of a sample (divided by n - 1): exact sums of numbers and squares, rounded once at the end."""
+
+    name, columns, zero = "variance", 5, (0, *ZERO_SUM, *ZERO_SUM)
+
+    def lift(self, value: Number) -> Moments:
+        number = lift_number(value)
+        return (1, *number, *square(number))
+
+    def merge(self, a: Moments, b: Moments) -> Moments:
+        total, squares = add_sums((a[1], a[2]), (b[1], b[2])), add_sums((a[3], a[4]), (b[3], b[4]), powers=2)
+        return (add_counts(a[0], b[0]), *total, *squares)
+
+    def lower(self, state: Moments) -> Number | None:
+        count, total, scale, squares, squares_scale = state
+        if count < 2:
+            return None
+        # (n * sum of squares - square of the sum) / (n * (n - 1)), all of it over 2 ** shift
+        shift = max(2 * max(scale, 0), squares_scale, 0)
+        squared = (total * total) << (shift - 2 * max(scale, 0))
+        spread = count * (squares << (shift - max(squares_scale, 0))) - squared
+        return round_ratio(spread, (count * (count - 1)) << shift)
+
+    def rank(self, state: Moments) -> Number:
         return state[0]
 
+    def to_columns(self, state: Moments) -> tuple[object, ...]:
+        return state
 
-_REGISTRY: Final[dict[str, Function[Any]]] = {
-    "count": Count(),
-    "sum": Sum(),
-    "min": Extreme("min"),
-    "max": Extreme("max"),
-    "mean": Mean(),
-}
+    def from_columns(self, values: Sequence[object]) -> Moments:
+        if set(map(type, values)) != {int}:
+            raise ValueError("not a variance")
+        count, total, scale, squares, squares_scale = cast(Moments, tuple(values))
+        if not is_count(count) or not is_sum(total, scale) or not is_sum(squares, squares_scale, powers=2):
+            raise ValueError("not a canonical variance")
+        state = count, total, scale, squares, squares_scale
+        if (count == 0 and state != self.zero) or squares < 0 or (self.lower(state) or 0) < 0:
+            raise ValueError("sums of squares that no numbers have")
+        return state
 
-
-def function_named(name: FunctionName) -> Function[Any]:
-    """Return the one instance of a function."""
-    return _REGISTRY[name]
-
-
-@dataclass(frozen=True, slots=True)
-class Remainder(Generic[S]):
-    """The groups that were folded away: at most ``groups`` different ones, whose states together are ``state``."""
-
-    groups: int
-    """Upper bound: a group that is folded twice, here and on another node, counts twice."""
-    state: S
+    def may_hold(self, state: Moments, records: int) -> bool:
+        return state[0] == records
 
 
-@dataclass(frozen=True, slots=True)
-class GroupStates(Generic[S]):
-    """GROUP BY state: never changed once made, though ``groups`` is a plain dict for speed."""
+class Deviation(Variance):
+    """The standard deviation of a sample: the root of its variance."""
 
-    groups: dict[str, S]
-    remainder: Remainder[S]
+    name = "stddev"
 
-
-class Grouped(Generic[S]):
-    """A function for each value of a field, at most ``groups_max`` of them; itself a (capped) monoid."""
-
-    def __init__(self, function: Function[S], groups_max: int) -> None:
-        self.function = function
-        self.groups_max = groups_max
-
-    @property
-    def zero(self) -> GroupStates[S]:
-        """Return the state without groups, with nothing folded away."""
-        return GroupStates({}, Remainder(0, self.function.zero))
-
-    def lift(self, key: str, value: Number) -> GroupStates[S]:
-        """Return the state of one record."""
-        return GroupStates({key: self.function.lift(value)}, Remainder(0, self.function.zero))
-
-    def combine(self, a: GroupStates[S], b: GroupStates[S]) -> GroupStates[S]:
-        """Both, folded down to the cap. Exact, commutative and associative as long as nothing is folded."""
-        large, small = (a, b) if len(a.groups) >= len(b.groups) else (b, a)
-        merged = large.groups.copy()
-        combine, get = self.function.combine, merged.get
-        for key, state in small.groups.items():
-            present = get(key)
-            merged[key] = state if present is None else combine(present, state)
-        remainder = Remainder(
-            _add_counts(a.remainder.groups, b.remainder.groups), combine(a.remainder.state, b.remainder.state)
-        )
-        return self.fold(GroupStates(merged, remainder))
-
-    def fold(self, value: GroupStates[S]) -> GroupStates[S]:
-        """At most ``groups_max`` groups: those of the smallest rank go, of equal ones the last in key order."""
-        excess = len(value.groups) - self.groups_max
-        if excess <= 0:
-            return value
-        rank, state = self.function.rank, value.remainder.state
-        ranked = sorted(value.groups)
-        ranked.sort(key=lambda key: rank(value.groups[key]), reverse=True)
-        for key in ranked[self.groups_max :]:
-            state = self.function.combine(state, value.groups[key])
-        kept = {key: value.groups[key] for key in ranked[: self.groups_max]}
-        return GroupStates(kept, Remainder(_add_counts(value.remainder.groups, excess), state))
-
-    def total(self, value: GroupStates[S]) -> S:
-        """All groups and the remainder combined: what the function without groups would give."""
-        return self.function.combine(value.remainder.state, self.function.combine_all(value.groups.values()))
-
-    def finish(self, value: GroupStates[S], top: int | None = None) -> GroupedAnswer:
-        """The ``top`` (default all) groups, largest `Function.rank` first, then by key."""
-        rank, groups = self.function.rank, value.groups
-        ordered = heapq.nsmallest(
-            len(groups) if top is None else top, groups, key=lambda key: (-rank(groups[key]), key)
-        )
-        answers: dict[str, Number] = {}
-        for key in ordered:
-            answer = self.function.finish(groups[key])
-            if answer is not None:
-                answers[key] = answer
-        folded = value.remainder.groups
-        return GroupedAnswer(
-            groups=answers,
-            groups_total=len(groups),
-            remainder_groups_max=folded,
-            remainder=self.function.finish(value.remainder.state) if folded else None,
-        )
-
-
-@dataclass(frozen=True, slots=True)
-class GroupedAnswer:
-    """For people: groups in order of rank, and what is not listed because of the cap."""
-
-    groups: Mapping[str, Number]
-    groups_total: int
-    """How many groups the value lists (``groups`` may show only the first of them)."""
-    remainder_groups_max: int
-    """At most this many different groups were folded away."""
-    remainder: Number | None
-    """What the function gives for all that was folded away; ``None`` when nothing was."""
-
-    @computed_field  # type: ignore[prop-decorator]  # what pydantic asks for, and mypy does not know
-    @property
-    def exact(self) -> bool:
-        """Whether every group is listed with its exact value."""
-        return self.remainder_groups_max == 0
+    def lower(self, state: Moments) -> Number | None:
+        variance = super().lower(state)
+        if variance is None:
+            return None
+        return math.sqrt(variance) if isinstance(variance, float) else math.isqrt(variance)

@@ -10,9 +10,9 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from typing import Final, Literal, TypeAlias, cast, get_args
+from typing import Any, Final, Literal, TypeAlias, TypeVar, cast, get_args
 
 import msgpack
 
@@ -23,9 +23,12 @@ from peerd.lib.filter.grammar import Dialect
 from peerd.lib.filter.parse import parse
 from peerd.lib.filter.tree import Compare, Node, all_of, check_limits, names
 from peerd.lib.filter.write import write
-from protocols.aggregation import functions
-from protocols.aggregation.functions import FUNCTIONS, GROUPS_HARD_MAX, FunctionName, Number
+from protocols.aggregation.calls import KEYWORDS, NAME, Call, plain_number, show_name
+from protocols.aggregation.functions import Function, Input
+from protocols.aggregation.groups import GROUPS_HARD_MAX, GROUPS_MAX_DEFAULT, Grouped
+from protocols.aggregation.numbers import Number, parse_number
 from protocols.aggregation.patterns import LinePattern, QueryError, RegexEngine, check_pattern_text, compile_pattern
+from protocols.aggregation.registry import function_names, function_of, kind_named
 
 Format: TypeAlias = Literal["ndjson", "csv", "text"]
 Operator: TypeAlias = Literal["=", "!=", "<", "<=", ">", ">="]
@@ -33,7 +36,7 @@ Operator: TypeAlias = Literal["=", "!=", "<", "<=", ">", ">="]
 FORMATS: Final[tuple[str, ...]] = get_args(Format)
 OPERATORS: Final[tuple[str, ...]] = get_args(Operator)
 
-WIRE_VERSION: Final = 2
+WIRE_VERSION: Final = 3
 QUERY_CHARACTERS_MAX: Final = 4096
 """The longest query in text form, in characters."""
 QUERY_BYTES_MAX: Final = 16 * 1024
@@ -42,21 +45,30 @@ NAME_BYTES_MAX: Final = 256
 """The longest name of a field, in bytes of UTF-8."""
 CONDITIONS_MAX: Final = 16
 """Most conditions in a query that comes in parts; a filter in text has the limits of `peerd.lib.filter.limits`."""
-FIELDS: Final = 9
+FIELDS: Final = 7
 """The number of fields of a query's wire form."""
+CALLS_MAX: Final = 16
+"""Most functions in a query."""
+KEYS_MAX: Final = 8
+"""Most fields behind ``by``."""
 GLOB_CHARACTERS_MAX: Final = 512
 GLOB_SEGMENTS_MAX: Final = 32
 
 QUERY_HELP: Final = r"""
-QUERY     count | sum(FIELD) | min(FIELD) | max(FIELD) | mean(FIELD)   [by FIELD]   [where FILTER]
+QUERY     FUNCTION [, FUNCTION ...]   [by FIELD [, FIELD ...]]   [where FILTER]
+FUNCTION  count | sum(FIELD) | min(FIELD) | max(FIELD) | mean(FIELD) | variance(FIELD) | stddev(FIELD)
+          median(FIELD) | p99(FIELD), also p5 to p9999 | quantile(FIELD, 0.25)   within 1 %, from LOW to HIGH
+          distinct(FIELD)               how many different values, within 3.2 % in 95 of 100 answers
+          histogram(FIELD, EDGE, ...)   how many below, between and above the edges
+          top(FIELD, 10) | bottom(FIELD, 10) | values(FIELD, 100)   the largest, the smallest, the different ones
+          vector(FIELD)                 sum of JSON arrays of numbers, place by place
 FILTER    FIELD = VALUE, also != < <= > >= BETWEEN IN LIKE MATCHES IS NULL, with AND, OR, NOT: see docs/filters.md;
           numbers compare as numbers, words and "quoted" values as text
 FIELD     a JSON key (nested: request.status), a CSV column, or a named group of --pattern; "quoted" if unusual
 
-  count                                            how many records
   count by status where method = GET               one count for each status
   sum(bytes) by user                               bytes of each user, largest first
-  mean(latency_ms) where latency_ms < 60000        exact sum and count, divided once
+  count, mean(ms), p99(ms) by host, path           several functions, for each pair of host and path
   count where status >= 500 or path like '/api/%'  the filter language, with words for text
   count by word    --pattern '(?P<word>\w+)'       every match of the pattern in every line
 
@@ -71,24 +83,22 @@ FIELD     a JSON key (nested: request.status), a CSV column, or a named group of
 class Query:
     """What to extract, and how to aggregate it. It is validated when made, and raises `QueryError`."""
 
-    function: FunctionName
-    field: str | None = None
-    """The number that is summed or compared; ``None`` for ``count`` only."""
-    by: str | None = None
-    """The field whose values are the groups; ``None`` for one value over all records."""
+    calls: tuple[Call, ...]
+    """The functions, all of them over the same records: those that have every field that the query names."""
+    by: tuple[str, ...] = ()
+    """The fields whose values make the groups; none for one value over all records."""
     where: Node | None = None
     """The filter that a record must meet; see docs/filters.md. A condition on a field that it lacks is unknown."""
     files: str = "**/*"
     format: Format = "ndjson"
     pattern: str | None = None
-    groups_max: int = functions.GROUPS_MAX_DEFAULT
+    groups_max: int = GROUPS_MAX_DEFAULT
 
     def __post_init__(self) -> None:
-        _check_choice("function", self.function, FUNCTIONS)
         _check_choice("format", self.format, FORMATS)
-        if (self.field is None) != (self.function == "count"):
-            wanted = "counts records and takes no field" if self.function == "count" else "needs a field"
-            raise QueryError(f"{self.function} {wanted}")
+        _check_calls(self.calls)
+        if len(self.by) > KEYS_MAX or len(set(self.by)) < len(self.by):
+            raise QueryError(f"by takes at most {KEYS_MAX} different fields")
         for name in self.fields():
             _check_text("a field name", name)
         if self.where is not None:
@@ -97,6 +107,16 @@ class Query:
         if type(self.groups_max) is not int or not 1 <= self.groups_max <= GROUPS_HARD_MAX:
             raise QueryError(f"groups_max is a whole number from 1 to {GROUPS_HARD_MAX}, not {self.groups_max!r}")
         self._check_pattern()
+
+    @property
+    def function(self) -> Function[Any]:
+        """Return the function that all calls make together."""
+        return function_of(self.calls)
+
+    @property
+    def monoid(self) -> Function[Any] | Grouped[Any]:
+        """Return the function, or, with a ``by``, the function for each group."""
+        return Grouped(self.function, self.groups_max) if self.by else self.function
 
     def _check_pattern(self) -> None:
         if self.format != "text":
@@ -123,24 +143,25 @@ class Query:
         return compiled
 
     def fields(self) -> tuple[str, ...]:
-        """Every field that the query reads: its number, its group, and what its filter names."""
-        own = tuple(name for name in (self.field, self.by) if name is not None)
+        """Every field that the query reads: those of its functions, of its groups, and what its filter names."""
+        own = (*(call.field for call in self.calls if call.field is not None), *self.by)
         return own if self.where is None else own + names(self.where)
+
+    @property
+    def head(self) -> str:
+        """Return the text form up to the filter."""
+        by = f" by {', '.join(map(show_name, self.by))}" if self.by else ""
+        return ", ".join(map(str, self.calls)) + by
 
     def __str__(self) -> str:
         """The text form, without the options: ``parse_query(str(query), ...)`` gives the same query."""
-        parts = [self.function if self.field is None else f"{self.function}({_show_name(self.field)})"]
-        if self.by is not None:
-            parts.append(f"by {_show_name(self.by)}")
-        if self.where is not None:
-            parts.append(f"where {write(self.where, Dialect.WORDS)}")
-        return " ".join(parts)
+        return self.head if self.where is None else f"{self.head} where {write(self.where, Dialect.WORDS)}"
 
     def to_wire(self) -> bytes:
         """At most `QUERY_BYTES_MAX` bytes of msgpack. Raises `QueryError` when the query is longer."""
         where = None if self.where is None else write(self.where)
-        body = (WIRE_VERSION, self.function, self.field, self.by, where, self.files, self.format, self.pattern)
-        data = cast(bytes, msgpack.packb((*body, self.groups_max)))
+        body = WIRE_VERSION, self.head, where, self.files, self.format, self.pattern, self.groups_max
+        data = cast(bytes, msgpack.packb(body))
         if len(data) > QUERY_BYTES_MAX:
             raise QueryError(f"the query takes {len(data)} bytes, more than {QUERY_BYTES_MAX}")
         return data
@@ -162,17 +183,20 @@ class Query:
 def _query_from_tuple(body: object) -> Query:
     if not isinstance(body, tuple) or len(body) != FIELDS:
         raise QueryError(f"expected an array of {FIELDS} fields")
-    version, function, name, by, where, files, format_, pattern, groups_max = body
+    version, head, where, files, format_, pattern, groups_max = body
     if type(version) is not int or version != WIRE_VERSION:
         raise QueryError(f"version {version!r:.20}, expected {WIRE_VERSION}")
-    for label, value in (("function", function), ("files", files), ("format", format_)):
+    for label, value in (("functions", head), ("files", files), ("format", format_)):
         if not isinstance(value, str):
             raise QueryError(f"{label} is not text")
-    for label, value in (("field", name), ("by", by), ("where", where), ("pattern", pattern)):
+    for label, value in (("where", where), ("pattern", pattern)):
         if value is not None and not isinstance(value, str):
             raise QueryError(f"{label} is neither text nor nil")
+    calls, by, inline = _Parser(head).parse()
+    if inline is not None:
+        raise QueryError("a filter among the functions")
     node = None if where is None else _parse_where(where, Dialect.SQL)
-    return Query(function, name, by, node, files, format_, pattern, groups_max)
+    return Query(calls, by, node, files, format_, pattern, groups_max)
 
 
 def conditions(parts: Iterable[tuple[str, str, Number | str]]) -> Node | None:
@@ -193,6 +217,17 @@ def _check_where(where: Node) -> None:
         check_limits(where)
     except FilterError as error:
         raise QueryError(error.message) from error
+
+
+def _check_calls(calls: tuple[Call, ...]) -> None:
+    if not 0 < len(calls) <= CALLS_MAX or len(set(calls)) < len(calls):
+        raise QueryError(f"a query has 1 to {CALLS_MAX} functions, each of them once")
+    function_of(calls)
+    for call in calls:
+        takes_none = kind_named(call.name).takes is Input.NOTHING
+        if (call.field is None) != takes_none:
+            wanted = "counts records and takes no field" if takes_none else "needs a field"
+            raise QueryError(f"{call.name} {wanted}")
 
 
 def _check_choice(label: str, value: object, choices: tuple[str, ...]) -> None:
@@ -230,15 +265,11 @@ def check_glob(glob: str) -> None:
         raise QueryError(f"files has at most {GLOB_SEGMENTS_MAX} segments, not {len(segments)}")
 
 
+_T = TypeVar("_T")
+
 # --- text form ----------------------------------------------------------------------------------------------
 
-_TOKEN: Final = re.compile(r'\s*(?:("(?:[^"\\]|\\.)*")|([()])|([^\s()"]+))')
-_NAME: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_.\-]*")
-_KEYWORDS: Final = frozenset({"by", "where"})
-
-
-def _show_name(name: str) -> str:
-    return name if _NAME.fullmatch(name) and name.lower() not in _KEYWORDS else json.dumps(name, ensure_ascii=False)
+_TOKEN: Final = re.compile(r'\s*(?:("(?:[^"\\]|\\.)*")|([(),])|([^\s(),"]+))')
 
 
 class _Token(Frozen):
@@ -263,7 +294,7 @@ def _tokens(text: str) -> list[_Token]:
 
 
 class _Parser:
-    """Parses ``value [by FIELD] [where FILTER]``, with one token of look-ahead."""
+    """Parses ``FUNCTION, ... [by FIELD, ...] [where FILTER]``, with one token of look-ahead."""
 
     def __init__(self, text: str) -> None:
         self.text = text
@@ -299,7 +330,7 @@ class _Parser:
         if self.position >= len(self.tokens):
             raise self.fail("a field name")
         token = self.tokens[self.position]
-        if not token.quoted and (not _NAME.fullmatch(token.text) or token.text.lower() in _KEYWORDS):
+        if not token.quoted and (not NAME.fullmatch(token.text) or token.text.lower() in KEYWORDS):
             raise self.fail("a field name (put unusual ones in double quotes)")
         name = self.unquote(token) if token.quoted else token.text
         self.position += 1
@@ -321,19 +352,57 @@ class _Parser:
             column = None if error.column is None else error.column + start
             raise QueryError(error.message, text=self.text, column=column) from error
 
-    def parse(self) -> tuple[FunctionName, str | None, str | None, Node | None]:
-        """Read function, field, group field and filter."""
-        function = cast(FunctionName, self.expect(f"one of {', '.join(FUNCTIONS)}", *FUNCTIONS))
-        name = None
-        if function != "count":
-            self.expect(f"'(' and a field, as in {function}(bytes)", "(")
-            name = self.field()
-            self.expect("')'", ")")
-        by = self.field() if self.accept("by") else None
+    def call(self) -> Call:
+        """Read a function, the field that it takes, and the numbers behind it."""
+        start = self.position
+        if start == len(self.tokens) or self.tokens[start].quoted:
+            raise self.fail(f"one of {', '.join(function_names())}")
+        name, column = self.tokens[start].text.lower(), self.tokens[start].column
+        try:
+            takes = kind_named(name).takes
+        except QueryError as error:
+            raise QueryError(error.message, text=self.text, column=column) from error
+        self.position += 1
+        if takes is Input.NOTHING:
+            return Call(name)
+        self.expect(f"'(' and a field, as in {name}(bytes)", "(")
+        field, arguments = self.field(), []
+        while self.accept(","):
+            arguments.append(self.number())
+        self.expect("')'", ")")
+        call = Call(name, field, tuple(arguments))
+        try:
+            function_of((call,))
+        except QueryError as error:
+            raise QueryError(error.message, text=self.text, column=column) from error
+        return call
+
+    def number(self) -> Number:
+        """Read a number."""
+        token = self.tokens[self.position] if self.position < len(self.tokens) else None
+        number = None if token is None or token.quoted else parse_number(token.text)
+        if number is None:
+            raise self.fail("a number")
+        self.position += 1
+        return plain_number(number)
+
+    def listed(self, item: Callable[[], _T], most: int) -> tuple[_T, ...]:
+        """Read one or more items, with commas between them."""
+        items = [item()]
+        while self.accept(","):
+            if len(items) == most:
+                raise self.fail(f"at most {most} of these")
+            items.append(item())
+        return tuple(items)
+
+    def parse(self) -> tuple[tuple[Call, ...], tuple[str, ...], Node | None]:
+        """Read functions, group fields and filter."""
+        calls = self.listed(self.call, CALLS_MAX)
+        by = self.listed(self.field, KEYS_MAX) if self.accept("by") else ()
         where = self.filter() if self.accept("where") else None
         if where is None and self.position < len(self.tokens):
-            raise self.fail("'by', 'where' or the end" if by is None else "'where' or the end")
-        return function, name, by, where
+            raise self.fail("'where' or the end" if by else "'by', 'where' or the end")
+        return calls, by, where
 
 
 def parse_query(
@@ -342,7 +411,7 @@ def parse_query(
     files: str = "**/*",
     format: Format | None = None,
     pattern: str | None = None,
-    groups_max: int = functions.GROUPS_MAX_DEFAULT,
+    groups_max: int = GROUPS_MAX_DEFAULT,
 ) -> Query:
     """The query of a command line. Without a format: text if there is a pattern, csv for ``*.csv``, else ndjson.
 
@@ -350,7 +419,7 @@ def parse_query(
     """
     if len(text) > QUERY_CHARACTERS_MAX:
         raise QueryError(f"a query has at most {QUERY_CHARACTERS_MAX} characters, not {len(text)}")
-    function, name, by, where = _Parser(text).parse()
+    calls, by, where = _Parser(text).parse()
     if format is None:
         format = "text" if pattern is not None else "csv" if files.lower().endswith(".csv") else "ndjson"
-    return Query(function, name, by, where, files, format, pattern, groups_max)
+    return Query(calls, by, where, files, format, pattern, groups_max)

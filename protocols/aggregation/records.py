@@ -7,10 +7,15 @@ like one. What is there but no number differs from every number and is neither b
 
 from __future__ import annotations
 
-from typing import Final
+from collections.abc import Callable
+from typing import Final, cast
 
 from peerd.lib.filter.values import OTHER, Key, Reader, View, is_unicode, parse_address, parse_timestamp
-from protocols.aggregation.functions import Number, check_number, parse_number
+from protocols.aggregation.calls import Call
+from protocols.aggregation.functions import Input
+from protocols.aggregation.listings import VECTOR_MAX
+from protocols.aggregation.numbers import Number, check_number, parse_number
+from protocols.aggregation.registry import function_of
 
 _TRUTHS: Final = {"true": 1, "false": 0}
 
@@ -29,6 +34,31 @@ def text_of(value: object) -> str | None:
 def number_of(value: object, textual: bool) -> Number | None:
     """The number in a field. ``textual``: CSV and text, where numbers are written out; in JSON "1" is no number."""
     return parse_number(value.strip()) if textual and isinstance(value, str) else check_number(value)
+
+
+def input_reader(call: Call, textual: bool) -> Callable[[object], object]:
+    """The function that reads what a query's call takes of a field; it returns ``None`` for what it does not take."""
+    function = function_of((call,))
+    if function.takes is Input.NOTHING:
+        return lambda value: 0
+    if function.takes is Input.NUMBER:
+        return lambda value: number_of(value, textual)
+    if function.takes is Input.VECTOR:
+        return _vector_of
+
+    def text(value: object) -> str | None:
+        found = text_of(value)
+        return found if found is not None and function.accepts(found) else None
+
+    return text
+
+
+def _vector_of(value: object) -> tuple[Number, ...] | None:
+    """The numbers of a JSON array; ``None`` for anything else, or when one is none."""
+    if not isinstance(value, list) or len(value) > VECTOR_MAX:
+        return None
+    numbers = tuple(map(check_number, value))
+    return None if None in numbers else cast(tuple[Number, ...], numbers)
 
 
 def reader(textual: bool) -> Reader:

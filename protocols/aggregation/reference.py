@@ -13,44 +13,50 @@ import io
 import json
 import math
 import re
-from collections import Counter, defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+import statistics
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
 from fractions import Fraction
+from itertools import pairwise
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 from peerd.lib.filter.evaluate import truth
 from peerd.lib.filter.values import OTHER, STRICT, Reader, View
+from protocols.aggregation.calls import Call
 from protocols.aggregation.extraction import FileSelection
-from protocols.aggregation.functions import Number
+from protocols.aggregation.numbers import Number
 from protocols.aggregation.patterns import LINE_CHARACTERS_MAX, RegexEngine
 from protocols.aggregation.query import Query
 
+Plain: TypeAlias = Number | list[Any] | Mapping[str, Any] | None
+"""What one function gives, exactly; of several, by their texts."""
 
-def plain(query: Query, root: Path, selections: Sequence[FileSelection]) -> Mapping[str, Number] | Number | None:
+
+def plain(query: Query, root: Path, selections: Sequence[FileSelection]) -> Mapping[str, Plain] | Plain:
     """The answer over the files of all ``selections`` together, each file once.
 
-    A mapping from group to number for a query with ``by``, else a number (``None`` for min, max and mean of
-    nothing). Files that cannot be read and binary files are left out, as in the aggregate.
+    A mapping from group to figures for a query with ``by``. Where the aggregate estimates, the figure here is exact.
+    Files that cannot be read and binary files are left out, as in the aggregate.
     """
-    counts: Counter[str] = Counter()
-    numbers: dict[str, list[Number]] = defaultdict(list)
+    found: dict[str, list[list[Any]]] = defaultdict(list)
     for file in selected_files(query, root, selections):
         for record in _records(query, file):
-            key = "" if query.by is None else _text(_field(record, query.by))
-            if key is None or len(key.encode("utf-8", "surrogatepass")) > 256 or _has_surrogates(key):
+            keys = [_text(_field(record, name)) for name in query.by]
+            values = [_value(query, call, record) for call in query.calls]
+            if None in keys or None in values:
                 continue
-            if query.field is None:
-                counts[key] += 1
-            elif (number := _number(query, _field(record, query.field))) is not None:
-                numbers[key].append(number)
-    if query.field is None:
-        return counts if query.by is not None else counts[""]
-    if query.by is not None:
-        return {key: _apply(query.function, values) for key, values in numbers.items()}
-    if not numbers[""] and query.function != "sum":
-        return None
-    return _apply(query.function, numbers[""])
+            key = keys[0] if len(keys) == 1 else json.dumps(keys, ensure_ascii=False, separators=(",", ":"))
+            if key is not None and not _is_too_long(key):
+                found[key].append(values)
+    if query.by:
+        return {key: _figures(query, rows) for key, rows in found.items()}
+    return _figures(query, found["[]"])
+
+
+def _figures(query: Query, rows: list[list[Any]]) -> Plain:
+    figures = [_apply(call, [row[index] for row in rows]) for index, call in enumerate(query.calls)]
+    return figures[0] if len(figures) == 1 else dict(zip(map(str, query.calls), figures, strict=True))
 
 
 def selected_files(query: Query, root: Path, selections: Sequence[FileSelection]) -> list[Path]:
@@ -125,6 +131,10 @@ def _text(value: Any) -> str | None:
     return str(value).lower() if isinstance(value, bool) else str(value)
 
 
+def _is_too_long(key: str) -> bool:
+    return len(key.encode("utf-8", "surrogatepass")) > 256 or _has_surrogates(key)
+
+
 def _has_surrogates(text: str) -> bool:
     return any(0xD800 <= ord(character) <= 0xDFFF for character in text)
 
@@ -141,6 +151,20 @@ def _number(query: Query, value: Any) -> Number | None:
     if isinstance(value, bool) or not isinstance(value, (int, float)):
         return None
     return value if abs(value) < 2**1024 and not (isinstance(value, float) and math.isnan(value)) else None
+
+
+def _value(query: Query, call: Call, record: Any) -> Any:
+    """What a function takes of a record; ``None`` where it finds nothing of the kind."""
+    if call.field is None:
+        return 0
+    value = _field(record, call.field)
+    if call.name in ("distinct", "values"):
+        text = _text(value)
+        return None if text is None or (call.name == "values" and _is_too_long(text)) else text
+    if call.name == "vector":
+        numbers = [_number(query, each) for each in value] if isinstance(value, list) else [None]
+        return None if None in numbers or any(isinstance(each, str) for each in value) else numbers
+    return _number(query, value)
 
 
 def _reader(query: Query) -> Reader:
@@ -170,18 +194,54 @@ def _accessor(name: str) -> Any:
     return lambda record: _field(record, name)
 
 
-def _apply(function: str, values: Iterable[Number]) -> Number:
-    values = list(values)
-    if function == "min":
-        return min(values)
-    if function == "max":
-        return max(values)
+def _apply(call: Call, values: list[Any]) -> Any:
+    """What a function gives for the values that it has taken."""
+    name, arguments = call.name, call.arguments
+    most = int(arguments[0]) if arguments else 100 if name == "values" else 10
+    if name == "count":
+        return len(values)
+    if name == "sum":
+        return _sum(values)
+    if name == "distinct":
+        return len(set(values))
+    if name == "values":
+        return sorted(set(values))[:most]
+    if name in ("top", "bottom"):
+        return sorted(values, reverse=name == "top")[:most]
+    if name == "histogram":
+        edges = (-math.inf, *arguments, math.inf)
+        return [sum(low <= value < high for value in values) for low, high in pairwise(edges)]
+    if name == "vector":
+        return [_sum([value[place] for value in values if place < len(value)]) for place in range(_longest(values))]
+    return _of_some(call, values) if values else None
+
+
+def _of_some(call: Call, values: list[Number]) -> Number | None:
+    quantiles = {"median": 0.5, "quantile": call.arguments[0] if call.arguments else 0.5}
+    if call.name in ("min", "max"):
+        return min(values) if call.name == "min" else max(values)
+    if call.name == "mean":
+        return _rounded(sum(map(Fraction, values), Fraction(0)) / len(values))
+    if call.name in ("variance", "stddev"):
+        if len(values) < 2:
+            return None
+        variance = _rounded(statistics.variance(map(Fraction, values)))
+        return variance if call.name == "variance" else math.sqrt(variance)
+    q = quantiles.get(call.name, float(f"0.{call.name[1:]}"[:6]) if call.name[1:].isdigit() else 0.5)
+    return sorted(values)[math.floor(q * (len(values) - 1))]
+
+
+def _longest(values: list[Any]) -> int:
+    return max(map(len, values), default=0)
+
+
+def _sum(values: list[Number]) -> Number:
     total = sum(map(Fraction, values), Fraction(0))
-    if function == "mean":
-        total /= len(values)
-    elif all(isinstance(value, int) for value in values):
-        return int(total)
+    return int(total) if all(isinstance(value, int) for value in values) else _rounded(total)
+
+
+def _rounded(number: Fraction) -> Number:
     try:
-        return float(total)
+        return float(number)
     except OverflowError:
-        return math.floor(total)
+        return math.floor(number)

@@ -14,7 +14,7 @@ import pytest
 from protocols.aggregation.answer import Answer
 from protocols.aggregation.collector import Basis
 from protocols.aggregation.front.demo import is_same
-from protocols.aggregation.functions import GroupedAnswer
+from protocols.aggregation.groups import GroupedAnswer
 from protocols.aggregation.partial import ExtractionReport
 from tests.support.interrupts import take_interrupts
 

@@ -11,8 +11,8 @@ import pytest
 from peerd.api import Value
 from peerd.ids import NodeId, with_shared_prefix
 from protocols.aggregation.exchange import decode_value
-from protocols.aggregation.functions import COUNT_MAX
 from protocols.aggregation.messages import StartRound
+from protocols.aggregation.numbers import COUNT_MAX
 from protocols.aggregation.partial import Partial
 from protocols.aggregation.query import Query
 from tests.hostile.attacker import Attacker

@@ -18,15 +18,14 @@ from protocols.aggregation.answer import Answer, RoundProgress
 from protocols.aggregation.config import AggregationConfig
 from protocols.aggregation.exchange import Extractor
 from protocols.aggregation.extraction import Extraction
-from protocols.aggregation.functions import function_named
 from protocols.aggregation.messages import StartRound
 from protocols.aggregation.partial import ExtractionReport
 from protocols.aggregation.plugin import Aggregation
-from protocols.aggregation.query import Query
+from protocols.aggregation.query import Query, parse_query
 from protocols.aggregation.requester import RoundListener
 from protocols.aggregation.statements import NONCE_BYTES, round_id_of, start_statement
 
-SUM = Query("sum", field="value", files="**/*")
+SUM = parse_query("sum(value)")
 
 
 def signed(signer: NodeId, statement: bytes) -> bytes:
@@ -62,7 +61,7 @@ def number_extractor(index: int) -> Extractor:
     """Extraction without files: one record with this node's weight."""
 
     def run(query: Query) -> Extraction:
-        value = function_named(query.function).lift(weight(index))
+        value = query.function.lift(weight(index))
         return Extraction(value, ExtractionReport(records=1, records_selected=1))
 
     return run

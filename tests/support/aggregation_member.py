@@ -6,26 +6,26 @@ from peerd.messages import Message, PeerRef
 from peerd.testing.host import FakeHost, peer
 from protocols.aggregation.config import AggregationConfig
 from protocols.aggregation.extraction import Extraction
-from protocols.aggregation.functions import Grouped, function_named
+from protocols.aggregation.groups import Grouped
 from protocols.aggregation.messages import (
     Enrolled,
     StartRound,
 )
 from protocols.aggregation.partial import ExtractionReport
 from protocols.aggregation.plugin import Aggregation
-from protocols.aggregation.query import Query
+from protocols.aggregation.query import Query, parse_query
 from tests.support.aggregation import started
 
-QUERY = Query("sum", "value", by="k")
+QUERY = parse_query("sum(value) by k")
 OWN, SIBLING, ASKER = 1 << 120, 3 << 120, 200 << 120
 LEVEL = 6
 
 
 def one_record(query: Query) -> Extraction:
     """The data of a node: one record, of group "a"."""
-    function = function_named(query.function)
+    function = query.function
     report = ExtractionReport(records=1, records_selected=1)
-    if query.by is None:
+    if not query.by:
         return Extraction(function.lift(1), report)
     return Extraction(Grouped(function, query.groups_max).lift("a", 1), report)
 

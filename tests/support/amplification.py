@@ -32,7 +32,7 @@ from peerd.wire.codec import encode_request
 from peerd.wire.frames import Frame, frame_size
 from protocols.aggregation.messages import Enrolled, StartRound, StopRound, WhyMissing
 from protocols.aggregation.plugin import Aggregation
-from protocols.aggregation.query import Query
+from protocols.aggregation.query import parse_query
 from protocols.aggregation.statements import (
     NONCE_BYTES,
     enrolled_statement,
@@ -332,7 +332,7 @@ class _Words:
 
     def _start(self) -> StartRound:
         """A round of its own, which nobody enrols in: everybody reads its data and swaps."""
-        peer, nonce, query = self.member.peer, bytes(NONCE_BYTES), Query("count", files="*").to_wire()
+        peer, nonce, query = self.member.peer, bytes(NONCE_BYTES), parse_query("count", files="*").to_wire()
         begins_at_ms, lasts_ms = round(self.member.driver.wall_time() * 1000), 60_000
         round_id = round_id_of(nonce, peer, query, begins_at_ms, lasts_ms, False, False)
         proof = self._signed(start_statement(round_id))

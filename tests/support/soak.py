@@ -19,7 +19,7 @@ from peerd.sim.simulation import Place, Simulation
 from peerd.testing.simulation import ring
 from protocols.aggregation.front.scenario import one_record, plugin_of as aggregation_of
 from protocols.aggregation.plugin import Aggregation
-from protocols.aggregation.query import Query
+from protocols.aggregation.query import parse_query
 from protocols.aggregation.requester import RoundListener
 from protocols.dissemination.config import DisseminationConfig
 from protocols.dissemination.front.judging import plugin_of as streams_of
@@ -39,7 +39,7 @@ PASSING_S: Final = 30.0
 STREAM: Final = "readings"
 CLASSES: Final = tuple("abcdefgh")
 REPLAY_ITEMS: Final = 40
-COUNT: Final = Query("count", files="**/*")
+COUNT: Final = parse_query("count", files="**/*")
 
 
 class Soak:

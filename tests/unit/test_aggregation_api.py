@@ -18,7 +18,7 @@ from peerd.errors import Unavailable
 from protocols.aggregation.answer import LINE, Answer, RoundProgress
 from protocols.aggregation.front import http as api
 from protocols.aggregation.front.client import AggregationClient
-from protocols.aggregation.functions import GroupedAnswer
+from protocols.aggregation.groups import GroupedAnswer
 from tests.support.fake_aggregation import ANSWER, PROGRESS, Call, FakeAggregation, FakeRequesting, answer_at_once
 from tests.support.fake_daemon import FakeDaemon
 

@@ -20,13 +20,13 @@ from protocols.aggregation.exchange import (
     open_own,
 )
 from protocols.aggregation.extraction import Extraction
-from protocols.aggregation.functions import function_named
 from protocols.aggregation.messages import NodeState
 from protocols.aggregation.partial import ExtractionReport
-from protocols.aggregation.query import Query
+from protocols.aggregation.query import Query, parse_query
+from protocols.aggregation.registry import function_named
 from tests.support.aggregation import Round, aggregation_of, aggregation_ring, check_answer, total
 
-QUERY = Query("sum", field="value")
+QUERY = parse_query("sum(value)")
 OWN, SIBLING, COUSIN, STRANGER = (NodeId(int(prefix, 2) << (ID_BITS - 3)) for prefix in ("000", "001", "010", "100"))
 
 

@@ -43,7 +43,7 @@ from protocols.aggregation.messages import (
 )
 from protocols.aggregation.participant import TELL_PAUSE_S, TELL_TRIES_MAX
 from protocols.aggregation.participating import CLOCKS_APART_S, EXPIRY_GRACE_S, IDLE_S
-from protocols.aggregation.query import Query
+from protocols.aggregation.query import parse_query
 from protocols.aggregation.requester import RoundListener
 from protocols.aggregation.statements import enrolled_statement, noted_statement, stop_statement
 from protocols.aggregation.tree import TreeDone, TreePhase
@@ -217,7 +217,7 @@ def test_a_result_that_cannot_be_decoded_costs_its_giver_the_link() -> None:
 def test_a_long_query_fits_into_the_events() -> None:
     """Its text is longer than an event's: the node then failed at every such query."""
     where = f"a IN ({', '.join(repr('x' * 200) for _ in range(30))})"
-    query = msgpack.packb((2, "count", None, None, where, "**/*", "ndjson", None, 100))
+    query = msgpack.packb((3, "count", where, "**/*", "ndjson", None, 100))
     plugin, host = member()
     broadcast(host, start(query), peer(ASKER))
     assert len(plugin.participating.participants) == 1
@@ -227,7 +227,7 @@ def test_a_long_query_fits_into_the_events() -> None:
 
 def test_a_query_that_grows_when_it_is_written_anew_is_passed_on_as_it_came() -> None:
     """A filter as long as it may be: with the usual spaces in it the next node would refuse it."""
-    query = msgpack.packb((2, "count", None, None, "a in(1,2,3)", "**/*", "ndjson", None, 100))
+    query = msgpack.packb((3, "count", "a in(1,2,3)", "**/*", "ndjson", None, 100))
     _, host = member()
     broadcast(host, start(query), peer(ASKER))
     answer = host.deliver(AskStart(start(query).round_id), peer(SIBLING))
@@ -236,7 +236,7 @@ def test_a_query_that_grows_when_it_is_written_anew_is_passed_on_as_it_came() ->
 
 
 def test_a_refusal_that_quotes_a_hostile_pattern_fits_into_the_answer() -> None:
-    query = Query("count", format="text", pattern="(?P<a>(?=" + "\U0001f600" * 400 + "))").to_wire()
+    query = parse_query("count", format="text", pattern="(?P<a>(?=" + "\U0001f600" * 400 + "))").to_wire()
     _, host = member()
     broadcast(host, start(query), peer(ASKER))
     answer = host.deliver(WhyMissing(start(query).round_id), peer(ASKER))
@@ -366,7 +366,7 @@ def test_the_requester_ends_a_round_that_it_never_asked_for() -> None:
 def test_nobody_starts_another_round_under_the_same_id() -> None:
     plugin, host = member()
     true = start()
-    other = Query("count").to_wire()
+    other = parse_query("count").to_wire()
     for forged in (
         replace(true, query=other),
         replace(true, requester=peer(SIBLING)),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from functools import reduce
 from io import BytesIO
-from typing import Any, get_args
+from typing import Any
 
 import msgpack
 import pytest
@@ -13,21 +13,19 @@ from hypothesis import given, settings, strategies as st
 from peerd.errors import Bug, ProtocolError, Unavailable
 from peerd.ids import NodeId
 from protocols.aggregation import partial as module
-from protocols.aggregation.functions import (
-    COUNT_MAX,
-    FunctionName,
-    Grouped,
-    GroupedAnswer,
-    GroupStates,
-    Number,
-    Remainder,
-    function_named,
-)
+from protocols.aggregation.functions import Input
+from protocols.aggregation.groups import Grouped, GroupedAnswer, GroupStates, Remainder
+from protocols.aggregation.numbers import COUNT_MAX, Number
 from protocols.aggregation.partial import ExtractionReport, Partial, disjoint, merge
-from protocols.aggregation.query import Query
+from protocols.aggregation.query import Query, parse_query
+from protocols.aggregation.registry import function_of
 
 numbers = st.integers(-(2**100), 2**100) | st.floats(allow_nan=False, allow_infinity=False).map(
     lambda value: value + 0.0
+)
+CALLS = (
+    *("count", "sum(x)", "min(x)", "max(x)", "mean(x)", "variance(x)", "stddev(x)", "median(x)", "quantile(x, 0.9)"),
+    *("distinct(t)", "values(t, 3)", "histogram(x, 0, 10.5)", "top(x, 2)", "bottom(x)", "vector(v)"),
 )
 keys = st.text(st.characters(exclude_categories=["Cs"]), max_size=12)
 rows = st.lists(st.tuples(keys, numbers), max_size=8)
@@ -35,19 +33,27 @@ rows = st.lists(st.tuples(keys, numbers), max_size=8)
 
 @st.composite
 def queries(draw: st.DrawFn) -> Query:
-    function: FunctionName = draw(st.sampled_from(get_args(FunctionName)))
-    field = None if function == "count" else "x"
-    return Query(function, field, draw(st.sampled_from([None, "k"])), groups_max=draw(st.sampled_from([2, 100])))
+    texts = draw(st.lists(st.sampled_from(CALLS), min_size=1, max_size=3, unique=True))
+    text = ", ".join(texts) + draw(st.sampled_from(["", " by k"]))
+    return parse_query(text, groups_max=draw(st.sampled_from([2, 100])))
+
+
+def record(query: Query, number: Number) -> Any:
+    """What the query's functions take of a record, which is made from one number."""
+    inputs = {Input.NUMBER: number, Input.TEXT: repr(number)[:9], Input.VECTOR: (number, 1), Input.NOTHING: 0}
+    values = [inputs[function_of((call,)).takes] for call in query.calls]
+    return values[0] if len(values) == 1 else values
 
 
 def own(query: Query, contributor: int, pairs: list[tuple[str, Number]]) -> Partial:
-    function: Any = function_named(query.function)
+    function: Any = query.function
+    records = [(key, record(query, number)) for key, number in pairs]
     value: Any
-    if query.by is None:
-        value = reduce(function.combine, (function.lift(number) for _, number in pairs), function.zero)
+    if not query.by:
+        value = reduce(function.merge, (function.lift(each) for _, each in records), function.zero)
     else:
         grouped: Grouped[Any] = Grouped(function, query.groups_max)
-        value = reduce(grouped.combine, (grouped.lift(key, number) for key, number in pairs), grouped.zero)
+        value = reduce(grouped.merge, (grouped.lift(key, each) for key, each in records), grouped.zero)
     report = ExtractionReport(
         files_read=1, records=len(pairs) + 1, records_selected=len(pairs), notes=(f"{contributor}: binary",)
     )
@@ -74,7 +80,7 @@ def test_merge_is_commutative_and_associative(query: Query, x: Any, y: Any, z: A
 
 
 def test_a_common_contributor_is_never_merged() -> None:
-    query = Query("count")
+    query = parse_query("count")
     a, b, c = (own(query, contributor, [("", 1)]) for contributor in (1, 2, 3))
     ab, bc = merge(a, b), merge(b, c)
     assert disjoint(ab, c)
@@ -82,7 +88,7 @@ def test_a_common_contributor_is_never_merged() -> None:
     with pytest.raises(Bug, match="twice"):
         merge(ab, bc)
     with pytest.raises(Bug, match="different queries"):
-        merge(a, own(Query("count", files="*.log"), 4, []))
+        merge(a, own(parse_query("count", files="*.log"), 4, []))
     assert merge(ab, c).finish() == 3
     assert ab.finish() == 2
 
@@ -96,7 +102,7 @@ def test_notes_are_few_short_and_printable() -> None:
 
 
 def test_groups_answer_largest_first() -> None:
-    query = Query("count", by="k")
+    query = parse_query("count by k")
     answer = own(query, 1, [("a", 0), ("b", 0), ("b", 0)]).finish()
     assert isinstance(answer, GroupedAnswer)
     assert list(answer.groups.items()) == [("b", 2), ("a", 1)]
@@ -111,20 +117,20 @@ def counted(
     *value: object,
     contributors: bytes = bytes(16),
     selected: int = 2,
-    grouped: bool = True,
+    head: str = "count by k",
     files: bytes = stream(0),
     records: bytes | None = None,
 ) -> bytes:
     counters = [0, 0, 0, 0, 0, 0, selected, selected, 0, 0]
     read = stream(selected) if records is None else records
-    return stream(2, "count", grouped, contributors, files, read, *counters, 0, *value)
+    return stream(3, head, contributors, files, read, *counters, 0, *value)
 
 
 GOOD = (2, stream("a", "b"), stream(1, 1), 0, 0)
 
 
 def test_the_hand_made_encoding_is_the_encoding() -> None:
-    query = Query("count", by="k")
+    query = parse_query("count by k")
     expected = Partial.of(
         query,
         NodeId(0),
@@ -141,19 +147,19 @@ def test_the_hand_made_encoding_is_the_encoding() -> None:
         (b"", "too early"),
         (counted(*GOOD)[:-1], "too early"),
         (counted(*GOOD, 0), "follows the end"),
-        (stream(1, "count", True), "version"),
+        (stream(1, "count by k"), "version"),
         (counted(*GOOD, records=stream(1)), "do not add up"),
         (counted(*GOOD, files=stream(1)), "do not add up"),
         (counted(*GOOD, files=b""), "too early"),
         (counted(*GOOD, files=stream(0, 0)), "follows the end"),
         (counted(*GOOD, files=stream(False)), "not a whole number"),
         (counted(*GOOD, files=stream(-1)), "not from 0"),
-        (counted(2, grouped=False), "not a value of the query"),
+        (counted(2, head="count"), "not a value of the query"),
         (counted(*GOOD, contributors=b""), "contributors"),
         (counted(*GOOD, contributors=bytes(17)), "contributors"),
         (counted(*GOOD, contributors=bytes(32)), "ascending"),
         (counted(*GOOD, contributors=bytes([1] * 16 + [0] * 16)), "ascending"),
-        (counted(*GOOD, selected=3), "3 were selected"),
+        (counted(*GOOD, selected=3), "3 records cannot have"),
         (counted(2, stream("a", "a"), stream(1, 1), 0, 0), "twice"),
         (counted(2, stream("a", 7), stream(1, 1), 0, 0), "key is not text"),
         (counted(2, stream("a", "b"), stream(2, 0), 0, 0), "without records"),
@@ -180,19 +186,19 @@ def test_the_hand_made_encoding_is_the_encoding() -> None:
 )
 def test_hostile_partials(data: bytes, expected: str) -> None:
     with pytest.raises(ProtocolError, match=expected) as caught:
-        Partial.decode(data, Query("count", by="k"))
+        Partial.decode(data, parse_query("count by k"))
     assert caught.value.reason == "aggregation_partial"
 
 
 def test_states_that_are_not_canonical() -> None:
     head = (bytes(16), stream(0), stream(1), 0, 0, 0, 0, 0, 0, 1, 1, 0, 0, 0)
-    assert Partial.decode(stream(2, "sum", False, *head, 1, 0), Query("sum", "x")).shares == ((0, 1),)
+    assert Partial.decode(stream(3, "sum(x)", *head, 1, 0), parse_query("sum(x)")).shares == ((0, 1),)
     for function, columns in (("sum", (2, 1)), ("sum", (1, 2000)), ("sum", (1, -2)), ("min", (float("nan"),))):
         with pytest.raises(ProtocolError):
-            Partial.decode(stream(2, function, False, *head, *columns), Query(function, "x"))  # type: ignore[arg-type]  # a name
+            Partial.decode(stream(3, f"{function}(x)", *head, *columns), parse_query(f"{function}(x)"))
     for mean in ((0, 1, -1), (1, 1.5, 0), (2, 1, 0)):
         with pytest.raises(ProtocolError):
-            Partial.decode(stream(2, "mean", False, *head, *mean), Query("mean", "x"))
+            Partial.decode(stream(3, "mean(x)", *head, *mean), parse_query("mean(x)"))
 
 
 @given(st.binary(max_size=300), queries())
@@ -256,16 +262,16 @@ def test_forged_values_decode_to_something_valid_or_a_protocol_error(forged: tup
 
 @settings(max_examples=300)
 @given(
-    st.sampled_from(["sum", "min", "max", "mean", "count"]),
-    st.lists(st.lists(scalars, min_size=2, max_size=2), min_size=3, max_size=3),
-    st.lists(scalars, min_size=3, max_size=3),
+    st.sampled_from(CALLS),
+    st.lists(st.lists(scalars, min_size=2, max_size=2), min_size=5, max_size=5),
+    st.lists(scalars, min_size=5, max_size=5),
     st.integers(0, 2),
 )
-def test_forged_columns_of_every_function(name: FunctionName, columns: Any, remainder: Any, folded: int) -> None:
-    function = function_named(name)
-    query = Query(name, None if name == "count" else "x", "k")
+def test_forged_columns_of_every_function(call: str, columns: Any, remainder: Any, folded: int) -> None:
+    query = parse_query(f"{call} by k")
+    function = query.function
     counters = (0, 0, 0, 0, 0, 0, 2, 2, 0, 0)
-    head = (2, name, True, bytes(16), stream(0), stream(2), *counters, 0, 2, stream("a", "b"))
+    head = (3, query.head, bytes(16), stream(0), stream(2), *counters, 0, 2, stream("a", "b"))
     packed = (stream(*column) for column in columns[: function.columns])
     try:
         decoded = Partial.decode(stream(*head, *packed, folded, *remainder[: function.columns]), query)
@@ -275,7 +281,7 @@ def test_forged_columns_of_every_function(name: FunctionName, columns: Any, rema
 
 
 def test_bounds(monkeypatch: pytest.MonkeyPatch) -> None:
-    query = Query("count")
+    query = parse_query("count")
     half = ExtractionReport(bytes_read=COUNT_MAX, records=1, records_selected=1)
     a, b = (Partial.of(query, NodeId(contributor), 1, half) for contributor in (1, 2))
     with pytest.raises(ProtocolError, match="aggregation_overflow"):

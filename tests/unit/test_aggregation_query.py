@@ -11,7 +11,8 @@ from peerd.lib.filter.grammar import Dialect
 from peerd.lib.filter.parse import parse
 from peerd.lib.filter.tree import Compare
 from peerd.lib.filter.write import write
-from protocols.aggregation.functions import FUNCTIONS, GROUPS_HARD_MAX
+from protocols.aggregation.calls import Call
+from protocols.aggregation.groups import GROUPS_HARD_MAX
 from protocols.aggregation.patterns import QueryError, RegexEngine
 from protocols.aggregation.query import (
     OPERATORS,
@@ -33,11 +34,11 @@ filters = nodes().map(lambda node: parse(write(node, Dialect.WORDS), dialect=Dia
 
 @st.composite
 def queries(draw: st.DrawFn) -> Query:
-    function = draw(st.sampled_from(FUNCTIONS))
+    call = st.builds(Call, st.sampled_from(["sum", "p99", "distinct", "vector"]), names)
+    call |= st.just(Call("count")) | st.builds(lambda name, q: Call("quantile", name, (q,)), names, st.floats(0.01, 1))
     return Query(
-        function,  # type: ignore[arg-type]  # sampled from the names themselves
-        None if function == "count" else draw(names),
-        draw(st.none() | names),
+        tuple(draw(st.lists(call, min_size=1, max_size=3, unique=True))),
+        tuple(draw(st.lists(names, max_size=3, unique=True))),
         draw(simple | filters),
         draw(st.sampled_from(["**/*", "logs/*.csv", "a/**/b?.[ch]"])),
         draw(st.sampled_from(["ndjson", "csv"])),
@@ -54,24 +55,33 @@ def test_both_forms_round_trip(query: Query) -> None:
 
 
 def test_examples() -> None:
-    assert parse_query("count") == Query("count")
-    assert parse_query("SUM(bytes) BY user") == Query("sum", "bytes", "user")
+    assert parse_query("count") == Query((Call("count"),))
+    assert parse_query("SUM(bytes) BY user") == Query((Call("sum", "bytes"),), ("user",))
+    assert parse_query('count, Quantile(ms, 0.25) by a, "b c"') == Query(
+        (Call("count"), Call("quantile", "ms", (0.25,))), ("a", "b c")
+    )
     kind = Compare("kind", "=", "import")
-    assert parse_query("count by module where kind = import") == Query("count", by="module", where=kind)
+    assert parse_query("count by module where kind = import") == Query((Call("count"),), ("module",), kind)
     where = parse_query('mean(x) where a.b>=-1.5 and c!="404" and d<2024-01-31').where
     assert where == conditions([("a.b", ">=", -1.5), ("c", "!=", "404"), ("d", "<", "2024-01-31")])
     where = parse_query("count by status where (method = GET or path like '/a/%') and not ok").where
     assert where == parse("(method = 'GET' OR path LIKE '/a/%') AND NOT ok = 'true'")
     assert parse_query("count", files="x/*.csv").format == "csv"
     assert parse_query("count by word", pattern=r"(?P<word>\w+)").format == "text"
-    assert len(QUERY_HELP.splitlines()) <= 22
+    assert len(QUERY_HELP.splitlines()) <= 29
 
 
 @pytest.mark.parametrize(
     ("text", "column", "expected"),
     [
-        ("", 0, "expected one of count, sum, min, max, mean, found the end"),
-        ("median(x)", 0, "found 'median'"),
+        ("", 0, "expected one of count, sum, min, max, mean, variance"),
+        ("medium(x)", 0, "found 'medium'"),
+        ("p99(x, 3)", 0, "p99 takes no number"),
+        ("quantile(x)", 0, "quantile takes one number from 0 to 1"),
+        ("quantile(x, 2)", 0, "quantile takes one number from 0 to 1"),
+        ("histogram(x, 2, 1)", 0, "ascending edges"),
+        ("top(x, 2.5)", 0, "one whole number from 1 to 1000"),
+        ("top(x, a)", 7, "expected a number, found 'a'"),
         ("sum bytes", 4, "expected '(' and a field"),
         ("sum(bytes", 9, "expected ')'"),
         ("count by", 8, "expected a field name"),
@@ -111,6 +121,14 @@ def test_globs_stay_below_the_root(glob: str) -> None:
 
 
 def test_options_are_validated() -> None:
+    for text, expected in (
+        ("count, sum(x), count", "each of them once"),
+        ("count by a, a", "at most 8 different"),
+        (", ".join(f"p{number}(x)" for number in range(10, 27)), "at most 16"),
+        ("count by a, b, c, d, e, f, g, h, i", "at most 8"),
+    ):
+        with pytest.raises(QueryError, match=expected):
+            parse_query(text)
     for groups_max in (0, GROUPS_HARD_MAX + 1, True):
         with pytest.raises(QueryError, match="groups_max"):
             parse_query("count", groups_max=groups_max)
@@ -147,8 +165,8 @@ def test_a_changed_field_is_valid_or_a_protocol_error(data: st.DataObject) -> No
 
 
 def test_wire_is_strict() -> None:
-    wire = Query("count").to_wire()
+    wire = parse_query("count").to_wire()
     for bad in (b"", wire + b"\0", wire[:-1], b"\xff" * (QUERY_BYTES_MAX + 1), b"\x91" * 5000):
         with pytest.raises(ProtocolError):
             Query.from_wire(bad)
-    assert wire == bytes.fromhex("9902a5636f756e74c0c0c0a42a2a2f2aa66e646a736f6ec0ce000186a0")
+    assert wire == bytes.fromhex("9703a5636f756e74c0a42a2a2f2aa66e646a736f6ec0ce000186a0")

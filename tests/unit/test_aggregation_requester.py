@@ -15,7 +15,6 @@ from protocols.aggregation.collector import ENROLMENTS_TIMER, GATHER_TIMER
 from protocols.aggregation.config import AggregationConfig
 from protocols.aggregation.exchange import Aggregate, extract_own, merge_received, open_own, own_tag, result_tag
 from protocols.aggregation.extraction import Extraction
-from protocols.aggregation.functions import function_named
 from protocols.aggregation.leftovers import FETCHED_AT_ONCE, PATIENCE_S_MAX, STALL_DEADLINE_SHARE, STATUS_TIMEOUT_S
 from protocols.aggregation.messages import (
     ConfirmContribution,
@@ -31,13 +30,14 @@ from protocols.aggregation.messages import (
 from protocols.aggregation.partial import ExtractionReport
 from protocols.aggregation.plugin import Aggregation
 from protocols.aggregation.query import Query, parse_query
+from protocols.aggregation.registry import function_named
 from protocols.aggregation.requester import FETCHES_MAX, RoundListener
 from protocols.aggregation.statements import enrolled_statement
 from protocols.aggregation.tree import OPENING_RTTS, PATIENCE
 from tests.support.aggregation import signed, started
 
 OWN = 1
-QUERY = Query("count")
+QUERY = parse_query("count")
 
 
 def one_zero(query: Query) -> Extraction:

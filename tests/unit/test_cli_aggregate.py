@@ -12,9 +12,9 @@ import protocols.aggregation.front.commands
 from peerd.cli.main import main
 from protocols.aggregation.answer import Answer, Shares
 from protocols.aggregation.collector import Missing
-from protocols.aggregation.functions import GroupedAnswer
+from protocols.aggregation.groups import GroupedAnswer
 from protocols.aggregation.partial import ExtractionReport, Partial, merge
-from protocols.aggregation.query import QUERY_HELP, Query
+from protocols.aggregation.query import QUERY_HELP, parse_query
 from tests.support.fake_aggregation import ANSWER, PROGRESS, Call, FakeAggregation
 from tests.support.fake_daemon import FakeDaemon, peer
 
@@ -99,7 +99,7 @@ def test_a_glob_that_matches_nothing_is_warned_of(asked: Asked, capsys: pytest.C
 
 
 def test_what_each_node_read(asked: Asked, capsys: pytest.CaptureFixture[str]) -> None:
-    query = Query("count")
+    query = parse_query("count")
     partials = [
         Partial.of(query, peer(number).id, 0, ExtractionReport(files_read=number - 1, records=1000 * number))
         for number in (1, 2, 3)

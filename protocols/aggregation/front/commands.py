@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
 from contextlib import aclosing
 from typing import Annotated, Any, cast
 
@@ -16,11 +17,12 @@ from peerd.errors import Bug, ExitCode
 from peerd.ids import short_id
 from peerd.quantities import parse_duration
 from peerd.words import counted
-from protocols.aggregation import functions
 from protocols.aggregation.answer import Answer, RoundProgress
 from protocols.aggregation.collector import Basis
+from protocols.aggregation.figures import Estimate, Figure, Figures
 from protocols.aggregation.front.client import AggregationClient
-from protocols.aggregation.functions import GroupedAnswer
+from protocols.aggregation.front.values import keys_of, print_value
+from protocols.aggregation.groups import GROUPS_HARD_MAX, GROUPS_MAX_DEFAULT, GroupedAnswer
 from protocols.aggregation.query import FORMATS, QUERY_HELP, Format, Query, parse_query
 
 TOP_DEFAULT = 20
@@ -45,8 +47,8 @@ def aggregate(
         str | None, typer.Option(metavar="REGEX", help="Named groups become fields; each match is a record.")
     ] = None,
     groups_max: Annotated[
-        int, typer.Option(min=1, max=functions.GROUPS_HARD_MAX, help="Groups kept; the rest is a reported remainder.")
-    ] = functions.GROUPS_MAX_DEFAULT,
+        int, typer.Option(min=1, max=GROUPS_HARD_MAX, help="Groups kept; the rest is a reported remainder.")
+    ] = GROUPS_MAX_DEFAULT,
     deadline: Annotated[
         str | None, typer.Option(metavar="30s", help="Answer with what there is after this long.")
     ] = None,
@@ -66,8 +68,8 @@ def aggregate(
         _check_deadline(deadline)
     watcher = _Watcher(stderr() if progress else None)
     answer = asyncio.run(_ask(socket, asked, deadline, top, watcher))
-    if not print_data(output, answer.to_json(), _rows(answer)):
-        print_answer(answer, stdout())
+    if not print_data(output, answer.to_json(), _rows(answer, asked)):
+        print_answer(answer, stdout(), asked.by)
         if shares:
             print_shares(answer, stdout())
     print_gaps(answer, stderr())
@@ -79,11 +81,21 @@ def aggregate(
 aggregate.__doc__ = f"{aggregate.__doc__}\n\n\b\n" + QUERY_HELP.replace("\n\n", "\n\n\b\n")
 
 
-def _rows(answer: Answer) -> list[dict[str, Any]]:
-    """For JSONL and CSV: a row for each group, or the one value."""
-    if isinstance(answer.value, GroupedAnswer):
-        return [{"group": group, "value": value} for group, value in answer.value.groups.items()]
-    return [{"value": answer.value}]
+def _rows(answer: Answer, asked: Query) -> list[dict[str, Any]]:
+    """For JSONL and CSV: a row for each group, or the one value. Of an estimate the number that it is about."""
+    value = answer.value
+    if not isinstance(value, GroupedAnswer):
+        return [_cells(value)]
+    names = asked.by if len(asked.by) > 1 else ("group",)
+    return [
+        {**dict(zip(names, keys_of(group, len(names)), strict=True)), **_cells(each)}
+        for group, each in value.groups.items()
+    ]
+
+
+def _cells(figure: Figure | Figures) -> dict[str, Any]:
+    figures = figure.figures if isinstance(figure, Figures) else {"value": figure}
+    return {name: each.estimate if isinstance(each, Estimate) else each for name, each in figures.items()}
 
 
 def is_enough(answer: Answer, require: float) -> bool:
@@ -150,12 +162,9 @@ def progress_line(progress: RoundProgress) -> str:
     return f"{progress.elapsed_s:6.2f} s  {have}{level}  {STAGES.get(progress.stage, progress.stage)}"
 
 
-def print_answer(answer: Answer, console: Terminal) -> None:
+def print_answer(answer: Answer, console: Terminal, by: Sequence[str] = ()) -> None:
     """Print the value, then the verdict and the figures of the round."""
-    if isinstance(answer.value, GroupedAnswer):
-        _print_groups(answer.value, console)
-    else:
-        console.print("no data" if answer.value is None else number(answer.value), "bold")
+    print_value(answer.value, console, by)
     about = "about " if answer.expected_basis is Basis.ESTIMATE else ""
     report = answer.report
     console.print()
@@ -197,19 +206,6 @@ def print_shares(answer: Answer, console: Terminal) -> None:
     """Print how much each node has read."""
     rows = [(share.node, f"{share.files:,}", f"{share.records:,}") for share in answer.shares.listed]
     print_table(console, ("node", "files", "records"), rows, numbers=("files", "records"))
-
-
-def _print_groups(value: GroupedAnswer, console: Terminal) -> None:
-    rows = [(group, number(each)) for group, each in value.groups.items()]
-    print_table(console, ("group", "value"), rows, numbers=("value",))
-    hidden = value.groups_total - len(value.groups)
-    if hidden > 0:
-        console.print(f"and {counted(hidden, 'group')} more (--top)")
-    if not value.exact:
-        remainder = "" if value.remainder is None else f", together {number(value.remainder)}"
-        console.print(
-            f"not exact: up to {counted(value.remainder_groups_max, 'group')} folded away{remainder} (--groups-max)"
-        )
 
 
 def print_gaps(answer: Answer, console: Terminal) -> None:

@@ -18,7 +18,7 @@ from peerd.ids import format_id
 from protocols.aggregation.answer import Answer
 from protocols.aggregation.extraction import FileSelection, Share
 from protocols.aggregation.front.client import AggregationClient
-from protocols.aggregation.functions import GroupedAnswer
+from protocols.aggregation.groups import GroupedAnswer
 from protocols.aggregation.query import Query, parse_query
 from protocols.aggregation.reference import plain
 

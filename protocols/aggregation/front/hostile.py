@@ -26,7 +26,7 @@ from protocols.aggregation.messages import (
 from protocols.aggregation.partial import Partial
 from protocols.aggregation.participant import Participant
 from protocols.aggregation.plugin import Aggregation
-from protocols.aggregation.query import Query
+from protocols.aggregation.query import parse_query
 from protocols.aggregation.statements import NONCE_BYTES, round_id_of, start_statement, stop_statement
 
 LONG_MS: Final = 2**32 - 1
@@ -38,7 +38,7 @@ MOVED_BYTES: Final = 8
 """The bytes of a value before its partial: a count of what was moved for it."""
 GARBAGE: Final = b"\x81\xa1k\x80" * 40
 """The column of empty maps that once stopped the plugin, again and again."""
-COUNT: Final = Query("count", files="**/*").to_wire()
+COUNT: Final = parse_query("count", files="**/*").to_wire()
 
 
 class RoundBehaviour(Behaviour):

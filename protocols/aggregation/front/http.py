@@ -22,14 +22,16 @@ from peerd.errors import Unavailable
 from peerd.lib.feed import Feed
 from peerd.models.admin import STREAM_TYPE
 from peerd.quantities import parse_duration
-from protocols.aggregation import functions
 from protocols.aggregation.answer import LINE, Answer, Failed, RoundProgress
+from protocols.aggregation.calls import Call, plain_number
 from protocols.aggregation.front.routes import AGGREGATE
-from protocols.aggregation.functions import GROUPS_HARD_MAX, FunctionName
+from protocols.aggregation.groups import GROUPS_HARD_MAX, GROUPS_MAX_DEFAULT
+from protocols.aggregation.listings import EDGES_MAX
 from protocols.aggregation.patterns import PATTERN_CHARACTERS_MAX, QueryError
 from protocols.aggregation.query import (
     CONDITIONS_MAX,
     GLOB_CHARACTERS_MAX,
+    KEYS_MAX,
     QUERY_CHARACTERS_MAX,
     Format,
     Operator,
@@ -72,11 +74,14 @@ class ConditionBody(_Body):
 
 
 class QueryBody(_Body):
-    """A query by its parts."""
+    """A query by its parts, with one function; several are for the text form."""
 
-    function: FunctionName
+    function: str
     field: str | None = None
-    by: str | None = None
+    arguments: Annotated[tuple[int | float, ...], Field(max_length=EDGES_MAX)] = Field(
+        (), description="The numbers behind the field, as in quantile(x, 0.9)."
+    )
+    by: str | Annotated[tuple[str, ...], Field(max_length=KEYS_MAX)] | None = None
     where: Annotated[tuple[ConditionBody, ...], Field(max_length=CONDITIONS_MAX), FailFast()] = ()
 
 
@@ -93,7 +98,7 @@ class AggregateBody(_Body):
     pattern: Annotated[str, Field(max_length=PATTERN_CHARACTERS_MAX)] | None = Field(
         None, description="Regular expression with named groups, for format text."
     )
-    groups_max: int = Field(functions.GROUPS_MAX_DEFAULT, ge=1, le=GROUPS_HARD_MAX, description="Groups kept.")
+    groups_max: int = Field(GROUPS_MAX_DEFAULT, ge=1, le=GROUPS_HARD_MAX, description="Groups kept.")
     deadline: Annotated[float, Field(ge=0.1, le=DEADLINE_MAX_S), BeforeValidator(parse_deadline)] | None = Field(
         None, description='Seconds, or text such as "30s". Default: the deadline of the daemon\'s configuration.'
     )
@@ -109,7 +114,9 @@ class AggregateBody(_Body):
             return query
         parts = self.query
         where = conditions((each.field, each.operator, each.value) for each in parts.where)
-        return replace(query, function=parts.function, field=parts.field, by=parts.by, where=where)
+        call = Call(parts.function, parts.field, tuple(map(plain_number, parts.arguments)))
+        by = (parts.by,) if isinstance(parts.by, str) else parts.by or ()
+        return replace(query, calls=(call,), by=by, where=where)
 
 
 def open_feed() -> tuple[Reports[RoundProgress | Answer], RoundListener]:

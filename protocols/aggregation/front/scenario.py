@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from typing import Any, cast
 
@@ -13,10 +14,12 @@ from peerd.sim.simulation import Place
 from protocols.aggregation.answer import Answer
 from protocols.aggregation.exchange import Extractor
 from protocols.aggregation.extraction import Extraction
-from protocols.aggregation.functions import Grouped, function_named
+from protocols.aggregation.functions import Input
+from protocols.aggregation.groups import Grouped
 from protocols.aggregation.partial import ExtractionReport
 from protocols.aggregation.plugin import Aggregation
 from protocols.aggregation.query import Query, parse_query
+from protocols.aggregation.registry import function_of
 from protocols.aggregation.requester import RoundListener
 
 
@@ -24,9 +27,13 @@ def one_record(group: str) -> Extractor:
     """Extraction without files: one record, whose every number is 1 and whose every text is ``group``."""
 
     def run(query: Query) -> Extraction:
-        function = function_named(query.function)
-        value = function.lift(1) if query.by is None else Grouped(function, query.groups_max).lift(group, 1)
-        return Extraction(value, ExtractionReport(records=1, records_selected=1))
+        inputs = {Input.TEXT: group, Input.VECTOR: (1,)}
+        values = [inputs.get(function_of((call,)).takes, 1) for call in query.calls]
+        value = values[0] if len(values) == 1 else values
+        key = group if len(query.by) == 1 else json.dumps([group] * len(query.by))
+        monoid = query.monoid
+        state = monoid.lift(key, value) if isinstance(monoid, Grouped) else monoid.lift(value)
+        return Extraction(state, ExtractionReport(records=1, records_selected=1))
 
     return run
 

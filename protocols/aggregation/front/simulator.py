@@ -14,10 +14,10 @@ from protocols.aggregation.answer import Answer
 from protocols.aggregation.config import AggregationConfig
 from protocols.aggregation.front.scenario import one_record, plugin_of
 from protocols.aggregation.plugin import Aggregation
-from protocols.aggregation.query import Query
+from protocols.aggregation.query import parse_query
 from protocols.aggregation.requester import RoundListener
 
-COUNT = Query("count", files="**/*")
+COUNT = parse_query("count", files="**/*")
 
 
 class CountedOnce(Checker):

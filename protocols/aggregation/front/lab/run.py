@@ -22,10 +22,10 @@ from peerd.sim.rng import fork
 from peerd.sim.simulation import Simulation
 from protocols.aggregation.answer import Answer
 from protocols.aggregation.front.scenario import one_record, plugin_of
-from protocols.aggregation.query import Query
+from protocols.aggregation.query import parse_query
 from protocols.aggregation.requester import RoundListener
 
-QUERY: Final = Query("count", files="**/*")
+QUERY: Final = parse_query("count", files="**/*")
 DEADLINE_S: Final = 60.0
 LIMIT_S: Final = 120.0
 BETWEEN_S: Final = 5.0

@@ -1,0 +1,132 @@
+"""GROUP BY: a function for each value of a key, with a cap on how many.
+
+When there are more than ``groups_max`` groups the smallest (see `Function.rank`) are folded into a `Remainder`: their
+merged state, and an upper bound on how many distinct groups were folded. What stays exact under every order of merges:
+all groups merged with the remainder. What then depends on the order: which groups near the cap are listed, and how much
+of a listed group was folded before (its value may lack what the remainder holds). An empty remainder means that every
+group is exact.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Final, Generic, TypeVar
+
+from pydantic import computed_field
+
+from protocols.aggregation.figures import Figure, Figures
+from protocols.aggregation.functions import Function
+from protocols.aggregation.numbers import add_counts
+
+S = TypeVar("S")
+
+GROUPS_MAX_DEFAULT: Final = 100_000
+GROUPS_HARD_MAX: Final = 200_000
+"""Most groups that one value may hold, whatever the query asks for."""
+
+
+@dataclass(frozen=True, slots=True)
+class Remainder(Generic[S]):
+    """The groups that were folded away: at most ``groups`` different ones, whose states together are ``state``."""
+
+    groups: int
+    """Upper bound: a group that is folded twice, here and on another node, counts twice."""
+    state: S
+
+
+@dataclass(frozen=True, slots=True)
+class GroupStates(Generic[S]):
+    """GROUP BY state: never changed once made, though ``groups`` is a plain dict for speed."""
+
+    groups: dict[str, S]
+    remainder: Remainder[S]
+
+
+class Grouped(Generic[S]):
+    """A function for each key, at most ``groups_max`` of them; itself a (capped) monoid."""
+
+    def __init__(self, function: Function[S], groups_max: int) -> None:
+        self.function = function
+        self.groups_max = groups_max
+
+    @property
+    def zero(self) -> GroupStates[S]:
+        """Return the state without groups, with nothing folded away."""
+        return GroupStates({}, Remainder(0, self.function.zero))
+
+    def lift(self, key: str, value: object) -> GroupStates[S]:
+        """Return the state of one record."""
+        return GroupStates({key: self.function.lift(value)}, Remainder(0, self.function.zero))
+
+    def merge(self, a: GroupStates[S], b: GroupStates[S]) -> GroupStates[S]:
+        """Both, folded down to the cap. Exact, commutative and associative as long as nothing is folded."""
+        large, small = (a, b) if len(a.groups) >= len(b.groups) else (b, a)
+        merged = large.groups.copy()
+        merge, get = self.function.merge, merged.get
+        for key, state in small.groups.items():
+            present = get(key)
+            merged[key] = state if present is None else merge(present, state)
+        remainder = Remainder(
+            add_counts(a.remainder.groups, b.remainder.groups), merge(a.remainder.state, b.remainder.state)
+        )
+        return self.fold(GroupStates(merged, remainder))
+
+    def fold(self, value: GroupStates[S]) -> GroupStates[S]:
+        """At most ``groups_max`` groups: those of the smallest rank go, of equal ones the last in key order."""
+        excess = len(value.groups) - self.groups_max
+        if excess <= 0:
+            return value
+        rank, state = self.function.rank, value.remainder.state
+        ranked = sorted(value.groups)
+        ranked.sort(key=lambda key: rank(value.groups[key]), reverse=True)
+        for key in ranked[self.groups_max :]:
+            state = self.function.merge(state, value.groups[key])
+        kept = {key: value.groups[key] for key in ranked[: self.groups_max]}
+        return GroupStates(kept, Remainder(add_counts(value.remainder.groups, excess), state))
+
+    def total(self, value: GroupStates[S]) -> S:
+        """All groups and the remainder merged: what the function without groups would give."""
+        return self.function.merge(value.remainder.state, self.function.merge_all(value.groups.values()))
+
+    def lower(self, value: GroupStates[S], top: int | None = None) -> GroupedAnswer:
+        """The ``top`` (default all) groups, largest `Function.rank` first, then by key."""
+        rank, groups = self.function.rank, value.groups
+        ordered = heapq.nsmallest(
+            len(groups) if top is None else top, groups, key=lambda key: (-rank(groups[key]), key)
+        )
+        answers: dict[str, Figure | Figures] = {}
+        for key in ordered:
+            answer = self.function.lower(groups[key])
+            if answer is not None:
+                answers[key] = answer
+        folded = value.remainder.groups
+        return GroupedAnswer(
+            groups=answers,
+            groups_total=len(groups),
+            remainder_groups_max=folded,
+            remainder=self.function.lower(value.remainder.state) if folded else None,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class GroupedAnswer:
+    """For people: groups in order of rank, and what is not listed because of the cap.
+
+    A group of several keys is named by a JSON array of them.
+    """
+
+    groups: Mapping[str, Figure | Figures]
+    groups_total: int
+    """How many groups the value lists (``groups`` may show only the first of them)."""
+    remainder_groups_max: int
+    """At most this many different groups were folded away."""
+    remainder: Figure | Figures
+    """What the function gives for all that was folded away; ``None`` when nothing was."""
+
+    @computed_field  # type: ignore[prop-decorator]  # what pydantic asks for, and mypy does not know
+    @property
+    def exact(self) -> bool:
+        """Whether every group is listed with its exact value."""
+        return self.remainder_groups_max == 0
