@@ -27,6 +27,7 @@ from peerd.errors import Unavailable
 from peerd.frozen import Frozen
 from peerd.lib.filter.evaluate import Matcher, matcher
 from peerd.lib.filter.patterns import EngineMissing
+from protocols.aggregation.functions import Input
 from protocols.aggregation.groups import Grouped, GroupStates, Remainder
 from protocols.aggregation.listings import is_short
 from protocols.aggregation.partial import NOTES_MAX, ExtractionReport, State, first_notes
@@ -361,9 +362,9 @@ def _values(query: Query) -> Callable[[Sequence[object]], object]:
     for call in query.calls:
         places.append(place)
         place += call.field is not None
-    if len(readers) == 1:
-        read = readers[0]
-        return lambda row: read(row[0] if row else None)
+    if len(readers) == 1:  # by far the most frequent, and what it costs is paid for every record
+        (read,) = readers
+        return (lambda row: 0) if query.function.takes is Input.NOTHING else lambda row: read(row[0])
 
     def several(row: Sequence[object]) -> object:
         values = [read(row[place] if place < len(row) else None) for read, place in zip(readers, places, strict=True)]
@@ -429,11 +430,12 @@ class _Accumulator:
         if key is None:
             return None
         present = self._groups.get(key)
-        if present is None:
-            if not is_short(key):
-                return None
-            present = self._function.begin()
-        self._groups[key] = self._function.add(present, value)
+        if present is not None:
+            self._groups[key] = self._function.add(present, value)
+            return True
+        if not is_short(key):
+            return None
+        self._groups[key] = self._function.first(value)
         if len(self._groups) > 2 * self._query.groups_max:
             self._fold()
         return True

@@ -19,7 +19,7 @@ class Estimate:
 
 
 @dataclass(frozen=True, slots=True)
-class Histogram:
+class HistogramFigure:
     """How many numbers there are below the first edge, from each edge up to the next, and from the last edge on."""
 
     edges: tuple[Number, ...]
@@ -36,7 +36,7 @@ class Listing:
     """Whether there are others that the cap has left out."""
 
 
-Figure: TypeAlias = int | float | Estimate | Histogram | Listing | None
+Figure: TypeAlias = int | float | Estimate | HistogramFigure | Listing | None
 """The answer of one function; ``None`` where there is none, as the mean of nothing."""
 
 

@@ -102,11 +102,15 @@ class Function(ABC, Generic[S]):
         """Whether a record with this text can be taken; another one is rejected and counted. For `Input.TEXT` only."""
         return True
 
-    # While a node reads its records. A tally may be changed; `merge` and `rank` take one in place of a state.
+    # While a node reads its records: a tally may be what `merge` and `rank` take in place of a state.
 
     def begin(self) -> Any:
         """Return a tally without records."""
         return self.zero
+
+    def first(self, value: Any) -> Any:
+        """Return the tally of one record."""
+        return self.lift(value)
 
     def add(self, tally: Any, value: Any) -> Any:
         """Return the tally with one more record: the same one, changed, or another."""
@@ -140,6 +144,27 @@ class Function(ABC, Generic[S]):
     def has_empty(self, states: Collection[S]) -> bool:
         """Whether any state stands for no record, as far as it knows: no group is like that."""
         return any(self.may_hold(state, 0) for state in states)
+
+
+class Tallying(Function[S]):
+    """Base of functions whose states are costly to merge for each record: they are added to something that changes."""
+
+    @abstractmethod
+    def begin(self) -> Any: ...
+
+    @abstractmethod
+    def add(self, tally: Any, value: Any) -> Any: ...
+
+    @abstractmethod
+    def end(self, tally: Any) -> S: ...
+
+    def first(self, value: Any) -> Any:
+        """Return the tally of one record."""
+        return self.add(self.begin(), value)
+
+    def lift(self, value: Any) -> S:
+        """Return the state of one record."""
+        return self.end(self.first(value))
 
 
 class Count(Function[int]):

@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from itertools import pairwise
 from typing import Any, Final, TypeAlias, cast
 
-from protocols.aggregation.figures import Histogram, Listing
-from protocols.aggregation.functions import Function, Input
+from protocols.aggregation.figures import HistogramFigure, Listing
+from protocols.aggregation.functions import Function, Input, Tallying
 from protocols.aggregation.numbers import (
     ExactSum,
     Number,
@@ -37,7 +37,7 @@ VECTOR_MAX: Final = 65_536
 """Most numbers in a vector."""
 
 
-class Between(Function[tuple[int, ...]]):
+class CountsBetween(Tallying[tuple[int, ...]]):
     """How many numbers lie below, between and from edges on: ``histogram(x, 10, 100)`` has three counts."""
 
     name, is_packed = "histogram", True
@@ -48,14 +48,11 @@ class Between(Function[tuple[int, ...]]):
         self.edges = arguments
         self.zero = (0,) * (len(arguments) + 1)
 
-    def lift(self, value: Number) -> tuple[int, ...]:
-        return self.end(self.add(self.begin(), value))
-
     def merge(self, a: Sequence[int], b: Sequence[int]) -> tuple[int, ...]:
         return tuple(map(add_counts, a, b))
 
-    def lower(self, state: tuple[int, ...]) -> Histogram:
-        return Histogram(self.edges, state)
+    def lower(self, state: tuple[int, ...]) -> HistogramFigure:
+        return HistogramFigure(self.edges, state)
 
     def rank(self, state: Sequence[int]) -> Number:
         return sum(state)
@@ -144,7 +141,7 @@ Texts: TypeAlias = tuple[bool, tuple[str, ...]]
 """Whether there are more texts than the cap, and those that come first in the order of text."""
 
 
-class Values(Function[Texts]):
+class Values(Tallying[Texts]):
     """The set of different texts, 100 of them if not said otherwise: those that come first in the order of text."""
 
     name, takes, is_packed, zero = "values", Input.TEXT, True, (False, ())
@@ -154,9 +151,6 @@ class Values(Function[Texts]):
 
     def accepts(self, text: str) -> bool:
         return is_short(text)
-
-    def lift(self, value: str) -> Texts:
-        return False, (value,)
 
     def merge(self, a: Any, b: Any) -> Texts:
         left, right = self.end(a), self.end(b)

@@ -29,7 +29,7 @@ from protocols.aggregation.groups import GROUPS_HARD_MAX, Grouped, GroupedAnswer
 from protocols.aggregation.listings import TEXT_BYTES_MAX, is_short
 from protocols.aggregation.numbers import COUNT_MAX
 from protocols.aggregation.query import Query
-from protocols.aggregation.scalars import Reader, Writer, packed, unpacked
+from protocols.aggregation.scalars import ScalarReader, ScalarWriter, packed, unpacked
 
 WIRE_VERSION: Final = 3
 PARTIAL_BYTES_MAX: Final = 64 * 1024 * 1024
@@ -116,7 +116,7 @@ class Partial:
     def encode(self) -> bytes:
         """At most `PARTIAL_BYTES_MAX` bytes. Raises `Unavailable` when the value needs more."""
         function = self.query.function
-        stream = Writer()
+        stream = ScalarWriter()
         stream.put(WIRE_VERSION, self.query.head)
         stream.put(b"".join(map(id_to_bytes, self.contributors)))
         files, records = zip(*self.shares, strict=True)
@@ -137,7 +137,7 @@ class Partial:
         if len(data) > PARTIAL_BYTES_MAX:
             raise ProtocolError("aggregation_partial", f"{len(data)} bytes, more than {PARTIAL_BYTES_MAX}")
         try:
-            return _decode(Reader(data), query)
+            return _decode(ScalarReader(data), query)
         except (ValueError, msgpack.exceptions.UnpackException) as error:
             detail = str(error) if type(error) is ValueError else f"not msgpack: {type(error).__name__}"
             raise ProtocolError("aggregation_partial", detail) from error
@@ -170,14 +170,14 @@ def merge(a: Partial, b: Partial) -> Partial:
 # --- encoding ---------------------------------------------------------------------------------------------
 
 
-def _put_groups(stream: Writer, function: Function[Any], value: GroupStates[Any]) -> None:
+def _put_groups(stream: ScalarWriter, function: Function[Any], value: GroupStates[Any]) -> None:
     stream.put(len(value.groups), packed(list(value.groups)))
     for column in function.to_lists(value.groups.values()):
         stream.put(packed(column))
     stream.put(value.remainder.groups, *function.to_columns(value.remainder.state))
 
 
-def _decode(reader: Reader, query: Query) -> Partial:
+def _decode(reader: ScalarReader, query: Query) -> Partial:
     version, head = reader.take(2)
     if type(version) is not int or version != WIRE_VERSION:
         raise ValueError(f"expected version {WIRE_VERSION}")
@@ -234,7 +234,7 @@ def _counts(blob: bytes, count: int) -> Sequence[int]:
     return counts
 
 
-def _groups(reader: Reader, function: Function[Any], groups_max: int) -> GroupStates[Any]:
+def _groups(reader: ScalarReader, function: Function[Any], groups_max: int) -> GroupStates[Any]:
     count = reader.count(min(groups_max, GROUPS_HARD_MAX))
     keys = unpacked(reader.blob(), count)
     columns = [unpacked(reader.blob(), count) for _ in range(function.columns)]

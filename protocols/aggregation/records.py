@@ -8,6 +8,7 @@ like one. What is there but no number differs from every number and is neither b
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Final, cast
 
 from peerd.lib.filter.values import OTHER, Key, Reader, View, is_unicode, parse_address, parse_timestamp
@@ -42,7 +43,7 @@ def input_reader(call: Call, textual: bool) -> Callable[[object], object]:
     if function.takes is Input.NOTHING:
         return lambda value: 0
     if function.takes is Input.NUMBER:
-        return lambda value: number_of(value, textual)
+        return partial(number_of, textual=textual)
     if function.takes is Input.VECTOR:
         return _vector_of
 

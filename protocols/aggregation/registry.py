@@ -11,8 +11,19 @@ from typing import Any, Final
 
 from protocols.aggregation.calls import Call
 from protocols.aggregation.figures import Figures
-from protocols.aggregation.functions import Count, Deviation, Function, Input, Maximum, Mean, Minimum, Sum, Variance
-from protocols.aggregation.listings import Between, Bottom, Top, Values, VectorSum
+from protocols.aggregation.functions import (
+    Count,
+    Deviation,
+    Function,
+    Input,
+    Maximum,
+    Mean,
+    Minimum,
+    Sum,
+    Tallying,
+    Variance,
+)
+from protocols.aggregation.listings import Bottom, CountsBetween, Top, Values, VectorSum
 from protocols.aggregation.numbers import Number
 from protocols.aggregation.patterns import QueryError
 from protocols.aggregation.sketches import Distinct, Median, Quantile
@@ -24,7 +35,7 @@ _BUILT_IN: Final[dict[str, type[Function[Any]]]] = {
     kind.name: kind
     for kind in (
         *(Count, Sum, Minimum, Maximum, Mean, Variance, Deviation),
-        *(Median, Quantile, Distinct, Between, Top, Bottom, Values, VectorSum),
+        *(Median, Quantile, Distinct, CountsBetween, Top, Bottom, Values, VectorSum),
     )
 }
 FUNCTIONS: Final = tuple(_BUILT_IN)
@@ -39,7 +50,7 @@ _EXAMPLES: Final[dict[Input, Sequence[Any]]] = {
 _LAWFUL_STATES_MAX: Final = 12
 
 
-class Several(Function[tuple[Any, ...]]):
+class Several(Tallying[tuple[Any, ...]]):
     """Several functions of the same records. The first one ranks groups."""
 
     def __init__(self, names: Sequence[str], functions: Sequence[Function[Any]]) -> None:
@@ -48,9 +59,6 @@ class Several(Function[tuple[Any, ...]]):
         self._names, self._parts = tuple(names), tuple(functions)
         self.columns = sum(part.columns for part in functions)
         self.zero = tuple(part.zero for part in functions)
-
-    def lift(self, value: Sequence[Any]) -> tuple[Any, ...]:
-        return tuple(part.lift(each) for part, each in zip(self._parts, value, strict=True))
 
     def merge(self, a: tuple[Any, ...], b: tuple[Any, ...]) -> tuple[Any, ...]:
         return tuple(part.merge(left, right) for part, left, right in zip(self._parts, a, b, strict=True))
@@ -78,6 +86,9 @@ class Several(Function[tuple[Any, ...]]):
 
     def begin(self) -> list[Any]:
         return [part.begin() for part in self._parts]
+
+    def first(self, value: Sequence[Any]) -> list[Any]:
+        return [part.first(each) for part, each in zip(self._parts, value, strict=True)]
 
     def add(self, tally: list[Any], value: Sequence[Any]) -> list[Any]:
         for index, part in enumerate(self._parts):

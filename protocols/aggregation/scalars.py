@@ -42,7 +42,7 @@ def widen_all(values: Sequence[object]) -> Sequence[object]:
     return list(map(widen, values)) if bytes in set(map(type, values)) else values
 
 
-class Writer:
+class ScalarWriter:
     """Writes scalars one after another."""
 
     def __init__(self) -> None:
@@ -77,7 +77,7 @@ def _fit_64_bits(values: Sequence[object]) -> bool:
     return min(whole) >= -(2**63) and max(whole) < 2**64
 
 
-class Reader:
+class ScalarReader:
     """Reads scalars one after another; an array, map or extension is an error. Raises ``ValueError``.
 
     The limits of 0 stop anything with contents; an empty array or map, which they let pass, is stopped by its type.
@@ -131,7 +131,7 @@ class Reader:
 
 def unpacked(blob: bytes, count: int) -> list[object]:
     """Inverse of `packed`. Raises ``ValueError`` unless there are ``count`` values."""
-    reader = Reader(blob)
+    reader = ScalarReader(blob)
     values = reader.take(count)
     reader.end()
     return values
@@ -141,4 +141,4 @@ def unpacked_all(blob: object, most: int) -> list[object]:
     """Inverse of `packed` for however many values. Raises ``ValueError`` for no bytes, and for more than ``most``."""
     if type(blob) is not bytes:
         raise ValueError("expected bytes")
-    return Reader(blob).rest(most)
+    return ScalarReader(blob).rest(most)

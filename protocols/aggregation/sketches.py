@@ -20,7 +20,7 @@ from itertools import accumulate, pairwise
 from typing import Any, Final, cast
 
 from protocols.aggregation.figures import Estimate
-from protocols.aggregation.functions import Function, Input
+from protocols.aggregation.functions import Input, Tallying
 from protocols.aggregation.numbers import COUNT_MAX, Number, add_counts
 from protocols.aggregation.scalars import packed, unpacked_all
 
@@ -36,7 +36,7 @@ Buckets = tuple[int, ...]
 """The keys of buckets, ascending, each followed by its count."""
 
 
-class Quantile(Function[Buckets]):
+class Quantile(Tallying[Buckets]):
     """The quantile ``q`` of the numbers, within `RELATIVE_ERROR`; ``q`` 0.5 is the median, 0 and 1 are the extremes."""
 
     name, is_packed, zero = "quantile", True, ()
@@ -45,9 +45,6 @@ class Quantile(Function[Buckets]):
         if len(arguments) != 1 or not 0 <= arguments[0] <= 1:
             raise ValueError("takes one number from 0 to 1 behind the field, as in quantile(x, 0.9)")
         self.q = arguments[0]
-
-    def lift(self, value: Number) -> Buckets:
-        return (bucket_key(value), 1)
 
     def merge(self, a: Buckets | dict[int, int], b: Buckets | dict[int, int]) -> Buckets:
         merged = dict(_by_key(a))
@@ -147,16 +144,13 @@ _SPARSE_MAX: Final = (REGISTERS - 1) // _SPARSE_BYTES
 """Most registers in a sparse state; with more of them all registers take fewer bytes."""
 
 
-class Distinct(Function[bytes]):
+class Distinct(Tallying[bytes]):
     """How many different texts there are; ``low`` to ``high`` are two standard errors (95 of 100 times).
 
     A state is the set registers with their numbers, ascending, or, if that is not shorter, all registers.
     """
 
     name, takes, is_packed, zero = "distinct", Input.TEXT, True, b""
-
-    def lift(self, value: str) -> bytes:
-        return self.end(self.add({}, value))
 
     def merge(self, a: Any, b: Any) -> bytes:
         left, right = _registers(a), _registers(b)

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, strategies as st
 
 from peerd.errors import ProtocolError
-from protocols.aggregation.figures import Estimate, Histogram, Listing
+from protocols.aggregation.figures import Estimate, HistogramFigure, Listing
 from protocols.aggregation.functions import Function
 from protocols.aggregation.numbers import COUNT_MAX
 from protocols.aggregation.registry import function_named
@@ -154,7 +154,7 @@ def test_answers() -> None:
     assert answer("stddev", values=[1e200, 3e200]) == pytest.approx(1.4142135623730951e200)
     assert answer("variance", values=[0.1] * 7) == 0.0
     assert answer("variance", values=[5]) is None
-    assert answer("histogram", 0, 10, values=[-1, 0, 9.5, 10, 11]) == Histogram((0, 10), (1, 2, 2))
+    assert answer("histogram", 0, 10, values=[-1, 0, 9.5, 10, 11]) == HistogramFigure((0, 10), (1, 2, 2))
     assert answer("top", 2, values=[1, 3, 2, 3]) == Listing((3, 3))
     assert answer("bottom", values=[2, 1.5]) == Listing((1.5, 2))
     assert answer("values", 2, values=["c", "a", "b", "a"]) == Listing(("a", "b"), more=True)

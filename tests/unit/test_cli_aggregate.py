@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import json
 from dataclasses import replace
 from functools import reduce
@@ -12,6 +13,7 @@ import protocols.aggregation.front.commands
 from peerd.cli.main import main
 from protocols.aggregation.answer import Answer, Shares
 from protocols.aggregation.collector import Missing
+from protocols.aggregation.figures import Estimate, Figures, HistogramFigure, Listing
 from protocols.aggregation.groups import GroupedAnswer
 from protocols.aggregation.partial import ExtractionReport, Partial, merge
 from protocols.aggregation.query import QUERY_HELP, parse_query
@@ -167,6 +169,60 @@ def test_a_single_value(asked: Asked, capsys: pytest.CaptureFixture[str]) -> Non
     asked.answer = replace(COMPLETE, value=2.5)
     assert main(["aggregate", "mean(x)"]) == 0
     assert capsys.readouterr().out.startswith("2.5\n")
+
+
+FIGURES = Figures(
+    {
+        "count": 1200,
+        "p99(ms)": Estimate(103.123456, 102.0, 104.0),
+        "values(user, 2)": Listing(("ann", "bob"), more=True),
+        "histogram(ms, 1, 10)": HistogramFigure((1, 10), (5, 20, 0)),
+        "mean(ms)": None,
+    }
+)
+
+
+def test_several_functions_are_a_table(asked: Asked, capsys: pytest.CaptureFixture[str]) -> None:
+    asked.answer = replace(COMPLETE, value=FIGURES)
+    text = ", ".join(FIGURES.figures)
+    assert main(["aggregate", text]) == 0
+    lines = {line.split("  ")[0]: line for line in capsys.readouterr().out.splitlines()}
+    assert lines["count"].endswith("1,200")
+    assert lines["p99(ms)"].endswith("103.1 (102 to 104)")
+    assert lines["values(user, 2)"].endswith("ann, bob, and more")
+    assert lines["histogram(ms, 1, 10)"].endswith("5 below 1, 20 from 1 to 10, 0 from 10")
+    assert lines["mean(ms)"].endswith("-")
+    main(["aggregate", text, "-o", "json"])
+    figures = json.loads(capsys.readouterr().out)["value"]["figures"]
+    assert figures["p99(ms)"] == {"estimate": 103.123456, "low": 102.0, "high": 104.0}
+    assert figures["values(user, 2)"] == {"values": ["ann", "bob"], "more": True}
+    main(["aggregate", text, "-o", "csv"])
+    head, row = csv.reader(capsys.readouterr().out.splitlines())
+    assert [name.split(".")[0] for name in head][:3] == list(FIGURES.figures)[:3]
+    assert row[:2] == ["1200", "103.123456"]
+
+
+def test_groups_of_several_keys_have_columns_for_them(asked: Asked, capsys: pytest.CaptureFixture[str]) -> None:
+    groups = {'["a","x y"]': Figures({"count": 3, "max(ms)": 7.5}), "not keys": Figures({"count": 1, "max(ms)": None})}
+    asked.answer = replace(COMPLETE, value=GroupedAnswer(groups, 2, 4, Figures({"count": 9, "max(ms)": 1})))
+    query = "count, max(ms) by host, path"
+    assert main(["aggregate", query]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0].split() == ["host", "path", "count", "max(ms)"]
+    assert [line.split() for line in lines[1:4] if "a  " in line] == [["a", "x", "y", "3", "7.5"]]
+    assert any(line.startswith("not keys") for line in lines), "a hostile key is shown as it came"
+    assert "not exact: up to 4 groups folded away, together count 9, max(ms) 1 (--groups-max)" in lines
+    main(["aggregate", query, "-o", "jsonl"])
+    rows = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    assert rows[0] == {"host": "a", "path": "x y", "count": 3, "max(ms)": 7.5}
+
+
+def test_a_histogram_is_drawn(asked: Asked, capsys: pytest.CaptureFixture[str]) -> None:
+    asked.answer = replace(COMPLETE, value=HistogramFigure((1, 10), (5, 20, 0)))
+    assert main(["aggregate", "histogram(ms, 1, 10)"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert any(line.startswith("from 1 to 10") and line.endswith("20  " + "#" * 40) for line in lines)
+    assert any(line.startswith("below 1") and line.endswith("5  " + "#" * 10) for line in lines)
 
 
 def test_troubles_with_files_are_noted(asked: Asked, capsys: pytest.CaptureFixture[str]) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Sequence
 from contextlib import aclosing
+from dataclasses import asdict, is_dataclass
 from typing import Annotated, Any, cast
 
 import typer
@@ -95,7 +96,8 @@ def _rows(answer: Answer, asked: Query) -> list[dict[str, Any]]:
 
 def _cells(figure: Figure | Figures) -> dict[str, Any]:
     figures = figure.figures if isinstance(figure, Figures) else {"value": figure}
-    return {name: each.estimate if isinstance(each, Estimate) else each for name, each in figures.items()}
+    plain = {name: each.estimate if isinstance(each, Estimate) else each for name, each in figures.items()}
+    return {name: asdict(each) if is_dataclass(each) else each for name, each in plain.items()}
 
 
 def is_enough(answer: Answer, require: float) -> bool:

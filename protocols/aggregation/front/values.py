@@ -9,7 +9,7 @@ from typing import Final
 
 from peerd.cli.output import Terminal, number, print_table
 from peerd.words import counted
-from protocols.aggregation.figures import Estimate, Figure, Figures, Histogram, Listing
+from protocols.aggregation.figures import Estimate, Figure, Figures, HistogramFigure, Listing
 from protocols.aggregation.groups import GroupedAnswer
 
 BAR_WIDTH: Final = 40
@@ -23,7 +23,7 @@ def print_value(value: Figure | Figures | GroupedAnswer, console: Terminal, by: 
     elif isinstance(value, Figures):
         rows = [(name, text_of_figure(each)) for name, each in value.figures.items()]
         print_table(console, ("function", "value"), rows, numbers=("value",))
-    elif isinstance(value, Histogram):
+    elif isinstance(value, HistogramFigure):
         _print_histogram(value, console)
     else:
         console.print("no data" if value is None else text_of_figure(value), "bold")
@@ -35,7 +35,7 @@ def text_of_figure(figure: Figure) -> str:
         return "-"
     if isinstance(figure, Estimate):
         return f"{_short(figure.estimate)} ({_short(figure.low)} to {_short(figure.high)})"
-    if isinstance(figure, Histogram):
+    if isinstance(figure, HistogramFigure):
         return ", ".join(f"{count:,} {where}" for where, count in _places(figure))
     if isinstance(figure, Listing):
         values = [each if isinstance(each, str) else number(each) for each in figure.values]
@@ -60,14 +60,14 @@ def _short(value: float | int) -> str:
     return number(value) if isinstance(value, int) else number(float(f"{value:.4g}"))
 
 
-def _places(histogram: Histogram) -> list[tuple[str, int]]:
+def _places(histogram: HistogramFigure) -> list[tuple[str, int]]:
     """The counts of a histogram, each with the place that it is of."""
     edges = list(map(number, histogram.edges))
     between = [f"from {low} to {high}" for low, high in pairwise(edges)]
     return list(zip([f"below {edges[0]}", *between, f"from {edges[-1]}"], histogram.counts, strict=True))
 
 
-def _print_histogram(histogram: Histogram, console: Terminal) -> None:
+def _print_histogram(histogram: HistogramFigure, console: Terminal) -> None:
     most = max(histogram.counts) or 1
     rows = [(where, f"{count:,}", "#" * round(BAR_WIDTH * count / most)) for where, count in _places(histogram)]
     print_table(console, ("value", "records", ""), rows, numbers=("records",))
