@@ -5,10 +5,10 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from functools import cache, lru_cache
-from importlib.metadata import EntryPoint, entry_points
 from itertools import islice, product
 from typing import Any, Final
 
+from peerd.entry_points import entries, installed
 from protocols.aggregation.calls import Call
 from protocols.aggregation.figures import Figures
 from protocols.aggregation.functions import (
@@ -134,19 +134,17 @@ def function_of(calls: tuple[Call, ...]) -> Function[Any]:
 
 def function_names() -> tuple[str, ...]:
     """The names of all functions that are installed here."""
-    return (*FUNCTIONS, *(name for name in sorted(_entries()) if name not in _BUILT_IN))
-
-
-@cache
-def _entries() -> dict[str, EntryPoint]:
-    return {entry.name: entry for entry in entry_points(group=ENTRY_POINTS)}
+    return (*FUNCTIONS, *(name for name in installed(ENTRY_POINTS) if name not in _BUILT_IN))
 
 
 @cache
 def _of_others(name: str) -> type[Function[Any]]:
-    entry = _entries().get(name)
-    if entry is None:
+    found = entries(ENTRY_POINTS, name)
+    if not found:
         raise QueryError(f"expected one of {', '.join(function_names())}, or p99 and the like, found {name!r:.60}")
+    if len(found) > 1:
+        raise QueryError(f"two packages have a function {name}: {', '.join(entry.value for entry in found)}")
+    (entry,) = found
     try:
         function = entry.load()()
         if not isinstance(function, Function) or function.name != name:

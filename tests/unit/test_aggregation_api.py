@@ -13,11 +13,11 @@ import httpx
 import pytest
 from hypothesis import given, strategies as st
 
-from peerd.client import Client, RequestRefused
+from peerd.client import Client, DaemonBusy, RequestRefused
 from peerd.errors import Unavailable
 from protocols.aggregation.answer import LINE, Answer, RoundProgress
 from protocols.aggregation.front import http as api
-from protocols.aggregation.front.client import AggregationClient
+from protocols.aggregation.front.client import AggregationClient, RoundSchedule, Skipped
 from protocols.aggregation.groups import GroupedAnswer
 from tests.support.fake_aggregation import ANSWER, PROGRESS, Call, FakeAggregation, FakeRequesting, answer_at_once
 from tests.support.fake_daemon import FakeDaemon
@@ -129,6 +129,37 @@ async def test_what_cannot_be_run_is_refused_with_a_reason(rig: Rig, body: dict[
 async def test_the_client_gets_the_reason(rig: Rig) -> None:
     with pytest.raises(RequestRefused, match="expected one of count"):
         await anext(AggregationClient(rig.client).aggregate("total"))
+
+
+def test_late_rounds_are_skipped_and_not_made_up_for() -> None:
+    schedule = RoundSchedule(100.0, 10.0)
+    assert schedule.next(100.5) == (110.0, 0)
+    assert schedule.next(110.0) == (120.0, 0)
+    assert schedule.next(120.0) == (130.0, 0), "a round of no time"
+    assert schedule.next(144.0) == (150.0, 1), "due at 140"
+    assert schedule.next(150.0) == (160.0, 0)
+    assert schedule.next(191.0) == (200.0, 3)
+
+
+async def test_rounds_that_cannot_be_asked_for_are_skipped_but_the_first(rig: Rig) -> None:
+    def reply(call: Call) -> None:
+        rig.service.refusal = "busy" if len(rig.service.calls) == 1 else None
+        call.listener.finished(ANSWER)
+
+    rig.service.on_call = reply
+    lines = []
+    async with aclosing(AggregationClient(rig.client).every(0.1, "count by word", files="*.csv")) as found:
+        async for line in found:
+            lines.append(line)
+            if isinstance(line, Skipped):
+                rig.service.refusal = None
+            if sum(isinstance(each, Answer) for each in lines) == 2:
+                break
+    assert [type(line) for line in lines] == [Answer, Skipped, Answer]
+    assert isinstance(lines[1], Skipped) and (lines[1].rounds, "busy" in lines[1].reason) == (1, True)
+    rig.service.refusal = "busy"
+    with pytest.raises(DaemonBusy, match="busy"):
+        await anext(AggregationClient(rig.client).every(0.1, "count"))
 
 
 async def test_a_daemon_that_is_busy_says_so(rig: Rig) -> None:

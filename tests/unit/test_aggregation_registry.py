@@ -91,11 +91,13 @@ class Forgetful(Parity):
 def installed(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """A package with good and bad functions is installed."""
     kinds = {"parity": "Parity", "last": "Last", "wrong": "Parity", "gone": "Gone", "noclass": "FUNCTIONS"}
-    entries = {
-        name: EntryPoint(name, f"tests.unit.test_aggregation_registry:{value}", registry.ENTRY_POINTS)
+    found = {
+        name: [EntryPoint(name, f"tests.unit.test_aggregation_registry:{value}", registry.ENTRY_POINTS)]
         for name, value in kinds.items()
     }
-    monkeypatch.setattr(registry, "_entries", lambda: entries)
+    found["twice"] = found["parity"] * 2
+    monkeypatch.setattr(registry, "installed", lambda group: sorted(found))
+    monkeypatch.setattr(registry, "entries", lambda group, name: found.get(name, []))
     registry._of_others.cache_clear()
     registry.function_of.cache_clear()
     yield
@@ -125,7 +127,8 @@ def test_a_function_of_another_package_is_used_like_any(installed: None) -> None
         ("wrong(x)", "no aggregation function named wrong"),
         ("gone(x)", "cannot be used"),
         ("noclass(x)", "cannot be used"),
-        ("unknown(x)", r"expected one of count, .*last, noclass, parity, wrong, or p99"),
+        ("twice(x)", "two packages have a function twice"),
+        ("unknown(x)", r"expected one of count, .*last, noclass, parity, twice, wrong, or p99"),
     ],
 )
 def test_a_bad_one_is_refused_with_the_reason(installed: None, text: str, expected: str) -> None:

@@ -225,6 +225,33 @@ def test_a_histogram_is_drawn(asked: Asked, capsys: pytest.CaptureFixture[str]) 
     assert any(line.startswith("below 1") and line.endswith("5  " + "#" * 10) for line in lines)
 
 
+def test_rounds_are_asked_again_and_again(asked: Asked, capsys: pytest.CaptureFixture[str]) -> None:
+    asked.answer = replace(COMPLETE, value=7)
+    assert main(["aggregate", "count", "--every", "100ms", "--rounds", "3"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert lines.count("7") == 3 == sum(line.startswith("--- 20") for line in lines)
+    assert [call.deadline_s for call in asked.service.calls] == [0.1] * 3
+    assert main(["aggregate", "count", "--every", "2m", "--rounds", "1", "-o", "jsonl"]) == 0
+    (row,) = map(json.loads, capsys.readouterr().out.splitlines())
+    assert (row["value"], row["at"][-6:], asked.service.calls[-1].deadline_s) == (7, "+00:00", 60.0)
+
+
+def test_one_partial_answer_of_many_is_told_by_the_exit_code(asked: Asked) -> None:
+    answers = iter([replace(COMPLETE, value=7), ANSWER, replace(COMPLETE, value=8)])
+
+    def reply(call: Call) -> None:
+        call.listener.finished(next(answers))
+
+    asked.service.on_call = reply
+    assert main(["aggregate", "count", "--every", "100ms", "--rounds", "3", "-o", "csv"]) == 3
+
+
+@pytest.mark.parametrize("wrong", [["--every", "0s"], ["--every", "soon"], ["--rounds", "2"], ["--rounds", "0"]])
+def test_mistakes_of_repetition(wrong: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["aggregate", "count", *wrong]) == 2
+    assert wrong[0] in capsys.readouterr().err
+
+
 def test_troubles_with_files_are_noted(asked: Asked, capsys: pytest.CaptureFixture[str]) -> None:
     asked.answer = replace(
         COMPLETE, report=ExtractionReport(files_unreadable=2, records_rejected=1000, notes=("a: \x1b[31mbad",))

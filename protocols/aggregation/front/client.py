@@ -2,14 +2,43 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncGenerator, Mapping
 from contextlib import aclosing
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, Final
 
-from peerd.client import Client
+from peerd.client import Client, DaemonBusy, DaemonUnreachable
 from peerd.errors import Unavailable
 from protocols.aggregation.answer import Answer, Failed, RoundProgress
 from protocols.aggregation.front.routes import AGGREGATE
+
+DEADLINE_S: Final = 60.0
+"""The deadline of repeated rounds with a longer period, as of a round that is asked for once."""
+
+
+@dataclass(frozen=True, slots=True)
+class Skipped:
+    """Rounds that were due and did not take place."""
+
+    rounds: int
+    reason: str
+
+
+class RoundSchedule:
+    """When rounds are due: at the start, and then after each period. A round that is late is skipped, not made up for.
+
+    Times are seconds of one clock.
+    """
+
+    def __init__(self, start_s: float, period_s: float) -> None:
+        self._due_s, self._period_s = start_s, period_s
+
+    def next(self, now_s: float) -> tuple[float, int]:
+        """The time of the next round that is not late yet, and how many are skipped for it."""
+        periods = max(1, -int((self._due_s - now_s) // self._period_s))
+        self._due_s += periods * self._period_s
+        return self._due_s, periods - 1
 
 
 class AggregationClient:
@@ -44,3 +73,33 @@ class AggregationClient:
                 if isinstance(line, Failed):
                     raise Unavailable(line.detail)
                 yield line
+
+    async def every(
+        self, period_s: float, query: str | Mapping[str, Any], *, deadline: str | float | None = None, **options: Any
+    ) -> AsyncGenerator[RoundProgress | Answer | Skipped, None]:
+        """Run a round every ``period_s`` seconds, without end, and yield what `aggregate` yields of each.
+
+        ``deadline``: by default the period, at most `DEADLINE_S`. A round that is still under way when the next one is
+        due is not hurried; the rounds that it is late for are `Skipped`. So is a round that cannot be asked for, but
+        the first: then it raises what `aggregate` raises.
+        """
+        loop, is_first = asyncio.get_running_loop(), True
+        schedule, deadline = (
+            RoundSchedule(loop.time(), period_s),
+            min(period_s, DEADLINE_S) if deadline is None else deadline,
+        )
+        while True:
+            began_s = loop.time()
+            try:
+                async with aclosing(self.aggregate(query, deadline=deadline, **options)) as lines:
+                    async for line in lines:
+                        yield line
+            except (DaemonUnreachable, DaemonBusy, Unavailable) as error:
+                if is_first:
+                    raise
+                yield Skipped(1, str(error))
+            is_first = False
+            due_s, late = schedule.next(loop.time())
+            if late:
+                yield Skipped(late, f"the round before them took {loop.time() - began_s:.1f} s")
+            await asyncio.sleep(due_s - loop.time())

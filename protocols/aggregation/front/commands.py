@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import aclosing
-from dataclasses import asdict, is_dataclass
+from dataclasses import asdict, dataclass, is_dataclass
+from datetime import UTC, datetime
 from typing import Annotated, Any, cast
 
 import typer
 
 from peerd.cli.locations import admin_address
 from peerd.cli.options import Output, OutputOption, SocketOption
-from peerd.cli.output import Terminal, number, print_data, print_table, seconds, size, stderr, stdout
+from peerd.cli.output import RowWriter, Terminal, number, print_data, print_table, seconds, size, stderr, stdout
 from peerd.client import Client
 from peerd.errors import Bug, ExitCode
 from peerd.ids import short_id
@@ -21,7 +22,7 @@ from peerd.words import counted
 from protocols.aggregation.answer import Answer, RoundProgress
 from protocols.aggregation.collector import Basis
 from protocols.aggregation.figures import Estimate, Figure, Figures
-from protocols.aggregation.front.client import AggregationClient
+from protocols.aggregation.front.client import AggregationClient, Skipped
 from protocols.aggregation.front.values import keys_of, print_value
 from protocols.aggregation.groups import GROUPS_HARD_MAX, GROUPS_MAX_DEFAULT, GroupedAnswer
 from protocols.aggregation.query import FORMATS, QUERY_HELP, Format, Query, parse_query
@@ -54,6 +55,10 @@ def aggregate(
         str | None, typer.Option(metavar="30s", help="Answer with what there is after this long.")
     ] = None,
     top: Annotated[int, typer.Option(min=1, help="Groups shown.")] = TOP_DEFAULT,
+    every: Annotated[
+        str | None, typer.Option(metavar="10s", help="Ask again and again; a round that would be late is skipped.")
+    ] = None,
+    rounds: Annotated[int | None, typer.Option(min=1, help="With --every: end after so many answers.")] = None,
     require: Annotated[
         float, typer.Option(min=0, max=1, metavar="0..1", help="Exit with 3 when the completeness is below.")
     ] = 1.0,
@@ -66,15 +71,21 @@ def aggregate(
     # Here first: a mistake is found without a daemon, and shown with a caret.
     asked = parse_query(query, files=files, format=_format(format), pattern=pattern, groups_max=groups_max)
     if deadline is not None:
-        _check_deadline(deadline)
+        _duration(deadline, "--deadline")
+    if rounds is not None and every is None:
+        raise typer.BadParameter("it needs --every", param_hint="--rounds")
+    period_s = None if every is None else _duration(every, "--every")
     watcher = _Watcher(stderr() if progress else None)
-    answer = asyncio.run(_ask(socket, asked, deadline, top, watcher))
-    if not print_data(output, answer.to_json(), _rows(answer, asked)):
-        print_answer(answer, stdout(), asked.by)
-        if shares:
-            print_shares(answer, stdout())
-    print_gaps(answer, stderr())
-    if not is_enough(answer, require):
+    printer = _Printer(asked, output, shares, is_repeated=every is not None)
+    enough = True
+
+    def answered(answer: Answer) -> None:
+        nonlocal enough
+        printer.show(answer)
+        enough = enough and is_enough(answer, require)
+
+    asyncio.run(_ask(socket, asked, _Asking(deadline, top, period_s, rounds), watcher, answered))
+    if not enough:
         raise typer.Exit(ExitCode.PARTIAL)
 
 
@@ -105,24 +116,64 @@ def is_enough(answer: Answer, require: float) -> bool:
     return answer.outcome == "complete" or (require < 1.0 and answer.completeness >= require)
 
 
-async def _ask(socket: str | None, query: Query, deadline: str | None, top: int, watcher: _Watcher) -> Answer:
+@dataclass(frozen=True, slots=True)
+class _Asking:
+    """How to ask: ``period_s`` is ``None`` for once; otherwise ``rounds`` says how often, ``None`` for ever."""
+
+    deadline: str | None
+    top: int
+    period_s: float | None
+    rounds: int | None
+
+
+async def _ask(
+    socket: str | None, query: Query, how: _Asking, watcher: _Watcher, answered: Callable[[Answer], None]
+) -> None:
     async with Client(admin_address(socket)) as client:
-        lines = AggregationClient(client).aggregate(
-            str(query),
-            files=query.files,
-            format=query.format,
-            pattern=query.pattern,
-            groups_max=query.groups_max,
-            deadline=deadline,
-            top=top,
-        )
+        options = {"files": query.files, "format": query.format, "pattern": query.pattern}
+        wanted: dict[str, Any] = {**options, "groups_max": query.groups_max, "deadline": how.deadline, "top": how.top}
+        service, text, left = AggregationClient(client), str(query), how.rounds
+        lines: AsyncGenerator[RoundProgress | Answer | Skipped, None]
+        if how.period_s is None:
+            lines, left = service.aggregate(text, **wanted), 1
+        else:
+            lines = service.every(how.period_s, text, **wanted)
         with watcher:
             async with aclosing(lines):
                 async for line in lines:
-                    if isinstance(line, Answer):
-                        return line
-                    watcher.show(line)
+                    if not isinstance(line, Answer):
+                        watcher.show(line)
+                        continue
+                    watcher.clear()
+                    answered(line)
+                    left = None if left is None else left - 1
+                    if left == 0:
+                        return
     raise Bug("the client ended a round without an answer and without an error")
+
+
+class _Printer:
+    """Prints answers in the format that was asked for; repeated ones with the time at which they came."""
+
+    def __init__(self, asked: Query, output: Output, shares: bool, *, is_repeated: bool) -> None:
+        self._asked, self._output, self._shares = asked, output, shares
+        self._writer = RowWriter(output) if is_repeated and output is not Output.TABLE else None
+        self._is_repeated = is_repeated
+
+    def show(self, answer: Answer) -> None:
+        """Print an answer, and on standard error what it lacks."""
+        at = datetime.now(UTC).isoformat(timespec="milliseconds") if self._is_repeated else ""
+        if self._writer is not None:
+            whole = self._output in (Output.JSON, Output.YAML)
+            for row in [answer.to_json()] if whole else _rows(answer, self._asked):
+                self._writer.write({"at": at, **row})
+        elif not print_data(self._output, answer.to_json(), _rows(answer, self._asked)):
+            if at:
+                stdout().print(f"--- {at}")
+            print_answer(answer, stdout(), self._asked.by)
+            if self._shares:
+                print_shares(answer, stdout())
+        print_gaps(answer, stderr())
 
 
 def _format(text: str | None) -> Format | None:
@@ -131,11 +182,14 @@ def _format(text: str | None) -> Format | None:
     return cast(Format | None, text)
 
 
-def _check_deadline(text: str) -> None:
+def _duration(text: str, option: str) -> float:
     try:
-        parse_duration(text)
+        seconds = parse_duration(text)
     except ValueError as error:
-        raise typer.BadParameter(str(error), param_hint="--deadline") from error
+        raise typer.BadParameter(str(error), param_hint=option) from error
+    if seconds <= 0:
+        raise typer.BadParameter(f"{text!r} is no time", param_hint=option)
+    return seconds
 
 
 class _Watcher:
@@ -148,13 +202,20 @@ class _Watcher:
         """Begin without showing anything."""
 
     def __exit__(self, *_: object) -> None:
+        self.clear()
+
+    def clear(self) -> None:
+        """Take the line away."""
         if self._terminal is not None:
             self._terminal.overwrite("")
 
-    def show(self, progress: RoundProgress) -> None:
-        """Show how far the round has come."""
-        if self._terminal is not None:
-            self._terminal.overwrite(progress_line(progress))
+    def show(self, line: RoundProgress | Skipped) -> None:
+        """Show how far the round has come; rounds that were skipped are said whether or not progress is shown."""
+        if isinstance(line, Skipped):
+            self.clear()
+            stderr().print(f"skipped {counted(line.rounds, 'round')}: {line.reason}")
+        elif self._terminal is not None:
+            self._terminal.overwrite(progress_line(line))
 
 
 def progress_line(progress: RoundProgress) -> str:
