@@ -71,14 +71,21 @@ def _message_calls() -> Calls:
 
 
 def _partial_calls(groups: int, folder: Path) -> Calls:
-    mine, yours = partial(counters(groups, 1), 1), partial(counters(groups, 2), 2)
+    read, yours = partial(counters(groups, 1), 1), partial(counters(groups, 2), 2)
     encoded = yours.encode()
+    mine, theirs = (Partial.decode(each.encode(), QUERY) for each in (read, yours))
+    half = {
+        f"other/{key}" if number % 2 else key: value for number, (key, value) in enumerate(counters(groups, 3).items())
+    }
+    others = Partial.decode(partial(dict(list(half.items())[: groups // 2]), 3).encode(), QUERY)
     write_csv(counters(groups, 1), folder / "counters.csv")
     return {
         ("partial: read from a file", "ms"): (lambda: extract(QUERY, folder), f"CSV of {groups:,} rows"),
-        ("partial: encode", "ms"): (mine.encode, f"{len(encoded) / MIB:.2f} MiB, {groups:,} groups"),
+        ("partial: encode what was read", "ms"): (read.encode, f"{len(encoded) / MIB:.2f} MiB, {groups:,} groups"),
         ("partial: decode and validate", "ms"): (lambda: Partial.decode(encoded, QUERY), ""),
-        ("partial: merge", "ms"): (lambda: merge(mine, yours), "the same keys in both"),
+        ("partial: merge", "ms"): (lambda: merge(mine, theirs), "the same keys in both"),
+        ("partial: merge, other keys", "ms"): (lambda: merge(mine, others), "half as many, every second one new"),
+        ("partial: encode what was merged", "ms"): (mine.encode, ""),
     }
 
 

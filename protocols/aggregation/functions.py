@@ -15,6 +15,7 @@ from enum import StrEnum
 from functools import reduce
 from typing import Any, Final, Generic, Literal, TypeAlias, TypeVar, cast
 
+from protocols.aggregation.columns import ArrayKind
 from protocols.aggregation.figures import Figure
 from protocols.aggregation.numbers import (
     ZERO_SUM,
@@ -62,6 +63,8 @@ class Function(ABC, Generic[S]):
     takes: Input = Input.NUMBER
     columns: int = 1
     is_packed: bool = False
+    arrays: tuple[ArrayKind, ...] = ()
+    """What each column may be as an array, where many groups are merged; none where they cannot."""
     zero: S
 
     def __init__(self, *arguments: Number) -> None:
@@ -171,6 +174,7 @@ class Count(Function[int]):
     """The function that counts records."""
 
     name, takes, zero = "count", Input.NOTHING, 0
+    arrays = (ArrayKind.COUNT,)
 
     def lift(self, value: object) -> int:
         return 1
@@ -219,6 +223,7 @@ class Sum(Function[ExactSum]):
     """The exact sum; an int as long as every number was one."""
 
     name, columns, zero = "sum", 2, ZERO_SUM
+    arrays = (ArrayKind.WHOLE, ArrayKind.SCALE)
 
     def lift(self, value: Number) -> ExactSum:
         return lift_number(value)
@@ -313,13 +318,13 @@ class Extreme(Function[Number | None]):
 class Minimum(Extreme):
     """The smallest number."""
 
-    name = "min"
+    name, arrays = "min", (ArrayKind.LEAST,)
 
 
 class Maximum(Extreme):
     """The largest number."""
 
-    name = "max"
+    name, arrays = "max", (ArrayKind.MOST,)
 
 
 Average: TypeAlias = tuple[int, int, int]
@@ -330,6 +335,7 @@ class Mean(Function[Average]):
     """The mean: an exact sum and a count, divided and rounded once at the end."""
 
     name, columns, zero = "mean", 3, (0, *ZERO_SUM)
+    arrays = (ArrayKind.COUNT, ArrayKind.WHOLE, ArrayKind.SCALE)
 
     def lift(self, value: Number) -> Average:
         return (1, *lift_number(value))

@@ -16,6 +16,7 @@ from typing import Final, Generic, TypeVar
 
 from pydantic import computed_field
 
+from protocols.aggregation.columns import ARRAYS_MIN, GroupColumns
 from protocols.aggregation.figures import Figure, Figures
 from protocols.aggregation.functions import Function
 from protocols.aggregation.numbers import add_counts
@@ -36,12 +37,55 @@ class Remainder(Generic[S]):
     state: S
 
 
-@dataclass(frozen=True, slots=True)
 class GroupStates(Generic[S]):
-    """GROUP BY state: never changed once made, though ``groups`` is a plain dict for speed."""
+    """GROUP BY state: never changed once made, though `groups` is a plain dict for speed.
 
-    groups: dict[str, S]
-    remainder: Remainder[S]
+    Many groups may be there as `columns`; `groups` is then made of them when somebody looks at it.
+    """
+
+    __slots__ = ("_function", "_groups", "columns", "remainder")
+
+    def __init__(self, groups: dict[str, S], remainder: Remainder[S]) -> None:
+        self._groups: dict[str, S] | None = groups
+        self._function: Function[S] | None = None
+        self.columns: GroupColumns | None = None
+        self.remainder = remainder
+
+    @staticmethod
+    def of(function: Function[S], columns: GroupColumns, remainder: Remainder[S]) -> GroupStates[S]:
+        """From columns of the states of ``function``."""
+        made: GroupStates[S] = GroupStates({}, remainder)
+        made._groups, made._function, made.columns = None, function, columns
+        return made
+
+    @property
+    def groups(self) -> dict[str, S]:
+        """Return the state of each group."""
+        if self._groups is None:
+            assert self.columns is not None and self._function is not None
+            states = self._function.from_lists(self.columns.lists())
+            self._groups = dict(zip(self.columns.texts(), states, strict=True))
+        return self._groups
+
+    def __len__(self) -> int:
+        return len(self.groups) if self.columns is None else len(self.columns)
+
+    def as_columns(self, function: Function[S]) -> GroupColumns | None:
+        """Return the groups as columns; ``None`` where they are not for that."""
+        if self.columns is not None:
+            return self.columns
+        keys = sorted(self.groups)
+        return GroupColumns.of(function.arrays, keys, function.to_lists(list(map(self.groups.__getitem__, keys))))
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, GroupStates):
+            return NotImplemented
+        return self.remainder == other.remainder and self.groups == other.groups
+
+    __hash__ = None  # type: ignore[assignment]  # as a dict's
+
+    def __repr__(self) -> str:
+        return f"GroupStates({dict(sorted(self.groups.items()))!r}, {self.remainder!r})"
 
 
 class Grouped(Generic[S]):
@@ -62,20 +106,32 @@ class Grouped(Generic[S]):
 
     def merge(self, a: GroupStates[S], b: GroupStates[S]) -> GroupStates[S]:
         """Both, folded down to the cap. Exact, commutative and associative as long as nothing is folded."""
-        large, small = (a, b) if len(a.groups) >= len(b.groups) else (b, a)
-        merged = large.groups.copy()
-        merge, get = self.function.merge, merged.get
-        for key, state in small.groups.items():
-            present = get(key)
-            merged[key] = state if present is None else merge(present, state)
+        merge = self.function.merge
         remainder = Remainder(
             add_counts(a.remainder.groups, b.remainder.groups), merge(a.remainder.state, b.remainder.state)
         )
+        columns = self._merged_columns(a, b)
+        if columns is not None and len(columns) <= self.groups_max:
+            return GroupStates.of(self.function, columns, remainder)
+        large, small = (a, b) if len(a) >= len(b) else (b, a)
+        merged = large.groups.copy()
+        get = merged.get
+        for key, state in small.groups.items():
+            present = get(key)
+            merged[key] = state if present is None else merge(present, state)
         return self.fold(GroupStates(merged, remainder))
+
+    def _merged_columns(self, a: GroupStates[S], b: GroupStates[S]) -> GroupColumns | None:
+        """Many groups, merged as arrays; ``None`` where that is no way for them."""
+        kinds = self.function.arrays
+        if not kinds or max(len(a), len(b)) < ARRAYS_MIN:
+            return None
+        left, right = a.as_columns(self.function), b.as_columns(self.function)
+        return None if left is None or right is None else left.merge(kinds, right)
 
     def fold(self, value: GroupStates[S]) -> GroupStates[S]:
         """At most ``groups_max`` groups: those of the smallest rank go, of equal ones the last in key order."""
-        excess = len(value.groups) - self.groups_max
+        excess = len(value) - self.groups_max
         if excess <= 0:
             return value
         rank, state = self.function.rank, value.remainder.state
@@ -88,7 +144,12 @@ class Grouped(Generic[S]):
 
     def total(self, value: GroupStates[S]) -> S:
         """All groups and the remainder merged: what the function without groups would give."""
-        return self.function.merge(value.remainder.state, self.function.merge_all(value.groups.values()))
+        function = self.function
+        if value.columns is not None:
+            listed = function.from_columns(value.columns.totals(function.arrays))
+        else:
+            listed = function.merge_all(value.groups.values())
+        return function.merge(value.remainder.state, listed)
 
     def lower(self, value: GroupStates[S], top: int | None = None) -> GroupedAnswer:
         """The ``top`` (default all) groups, largest `Function.rank` first, then by key."""

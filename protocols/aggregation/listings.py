@@ -20,7 +20,7 @@ from protocols.aggregation.numbers import (
     lift_number,
     round_sum,
 )
-from protocols.aggregation.scalars import packed, unpacked_all, widen_all
+from protocols.aggregation.scalars import TEXT_BYTES_MAX, packed, unpacked_all, widen_all
 
 EDGES_MAX: Final = 256
 LISTED_DEFAULT: Final = 10
@@ -29,10 +29,6 @@ LISTED_MAX: Final = 1000
 VALUES_DEFAULT: Final = 100
 VALUES_MAX: Final = 10_000
 """Most texts in a set of ``values``."""
-TEXT_BYTES_MAX: Final = 256
-"""The longest key of a group and the longest text that is counted or listed, in UTF-8.
-
-A record with a longer one is rejected, never shortened into another."""
 VECTOR_MAX: Final = 65_536
 """Most numbers in a vector."""
 

@@ -8,8 +8,8 @@ Encoding: one flat stream of msgpack scalars (`protocols.aggregation.scalars`):
 
     version, functions and keys (text), contributors (16 bytes each, ascending), the files and the records that each of
     them read (two streams of numbers), 10 report counters, number of notes, notes..., and then the state's columns, or
-    number of groups, keys (a stream of str), one stream of scalars for each column of the state,
-    remainder groups, the remainder state's columns
+    number of groups, the lengths of their keys, their keys, each column of their states
+    (`protocols.aggregation.columns`), remainder groups, the remainder state's columns
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ import msgpack
 
 from peerd.errors import Bug, ProtocolError, Unavailable
 from peerd.ids import ID_BYTES, NodeId, id_from_bytes, id_to_bytes
+from protocols.aggregation.columns import GroupColumns, read_column, read_keys, write_column, write_keys
 from protocols.aggregation.figures import Figure, Figures
 from protocols.aggregation.functions import Function
 from protocols.aggregation.groups import GROUPS_HARD_MAX, Grouped, GroupedAnswer, GroupStates, Remainder
-from protocols.aggregation.listings import TEXT_BYTES_MAX, is_short
 from protocols.aggregation.numbers import COUNT_MAX
 from protocols.aggregation.query import Query
 from protocols.aggregation.scalars import ScalarReader, ScalarWriter, packed, unpacked
@@ -171,9 +171,13 @@ def merge(a: Partial, b: Partial) -> Partial:
 
 
 def _put_groups(stream: ScalarWriter, function: Function[Any], value: GroupStates[Any]) -> None:
-    stream.put(len(value.groups), packed(list(value.groups)))
-    for column in function.to_lists(value.groups.values()):
-        stream.put(packed(column))
+    if value.columns is not None:
+        lengths, keys, columns = value.columns.write()
+    else:
+        ordered = sorted(value.groups)
+        lengths, keys = write_keys(ordered)
+        columns = list(map(write_column, function.to_lists(list(map(value.groups.__getitem__, ordered)))))
+    stream.put(len(value), lengths, keys, *columns)
     stream.put(value.remainder.groups, *function.to_columns(value.remainder.state))
 
 
@@ -236,21 +240,18 @@ def _counts(blob: bytes, count: int) -> Sequence[int]:
 
 def _groups(reader: ScalarReader, function: Function[Any], groups_max: int) -> GroupStates[Any]:
     count = reader.count(min(groups_max, GROUPS_HARD_MAX))
-    keys = unpacked(reader.blob(), count)
-    columns = [unpacked(reader.blob(), count) for _ in range(function.columns)]
-    if set(map(type, keys)) - {str}:
-        raise ValueError("a key is not text")
-    texts = cast(list[str], keys)
-    longest = max(map(len, texts), default=0)
-    if longest * 4 > TEXT_BYTES_MAX and not all(map(is_short, texts)):
-        raise ValueError(f"a key has more than {TEXT_BYTES_MAX} bytes")
-    groups = dict(zip(texts, function.from_lists(columns), strict=True))
-    if len(groups) != count:
-        raise ValueError("a key comes twice")
-    if function.has_empty(groups.values()):
-        raise ValueError("a group without records")
+    lengths, keys = reader.blob(), reader.blob()
+    columns = [reader.blob() for _ in range(function.columns)]
     folded = reader.count(COUNT_MAX)
     state = function.from_scalars(reader.take(function.columns))
     if folded == 0 and state != function.zero:
         raise ValueError("a remainder of no groups")
-    return GroupStates(groups, Remainder(folded, state))
+    remainder = Remainder(folded, state)
+    arrays = GroupColumns.read(function.arrays, count, lengths, keys, columns)
+    if arrays is not None:
+        return GroupStates.of(function, arrays, remainder)
+    texts = read_keys(lengths, keys, count)
+    states = function.from_lists([read_column(column, count) for column in columns])
+    if function.has_empty(states):
+        raise ValueError("a group without records")
+    return GroupStates(dict(zip(texts, states, strict=True)), remainder)

@@ -58,6 +58,9 @@ class Several(Tallying[tuple[Any, ...]]):
         self.name = ", ".join(names)
         self._names, self._parts = tuple(names), tuple(functions)
         self.columns = sum(part.columns for part in functions)
+        self.arrays = tuple(kind for part in functions for kind in part.arrays)
+        if not all(part.arrays for part in functions):
+            self.arrays = ()
         self.zero = tuple(part.zero for part in functions)
 
     def merge(self, a: tuple[Any, ...], b: tuple[Any, ...]) -> tuple[Any, ...]:

@@ -14,6 +14,10 @@ import msgpack
 
 from protocols.aggregation.numbers import MANTISSA_BITS_MAX
 
+TEXT_BYTES_MAX: Final = 256
+"""The longest key of a group and the longest text that is listed, in UTF-8.
+
+A record with a longer one is rejected, never shortened into another."""
 _INTEGER_BYTES_MAX: Final = 2 * MANTISSA_BITS_MAX // 8 + 1
 _SCALARS: Final = frozenset({int, float, str, bytes, bool, type(None)})
 
@@ -129,7 +133,7 @@ class ScalarReader:
         return value
 
 
-def unpacked(blob: bytes, count: int) -> list[object]:
+def unpacked(blob: bytes | memoryview, count: int) -> list[object]:
     """Inverse of `packed`. Raises ``ValueError`` unless there are ``count`` values."""
     reader = ScalarReader(blob)
     values = reader.take(count)

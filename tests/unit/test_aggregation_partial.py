@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import struct
 from functools import reduce
 from io import BytesIO
 from typing import Any
@@ -126,7 +127,13 @@ def counted(
     return stream(3, head, contributors, files, read, *counters, 0, *value)
 
 
-GOOD = (2, stream("a", "b"), stream(1, 1), 0, 0)
+def listed(*values: object) -> bytes:
+    """A column, written as scalars."""
+    return b"\0" + stream(*values)
+
+
+GOOD = (2, b"\1\1", b"ab", b"\1\1", 0, 0)
+BOTH = (b"\1\1", b"ab")
 
 
 def test_the_hand_made_encoding_is_the_encoding() -> None:
@@ -160,25 +167,32 @@ def test_the_hand_made_encoding_is_the_encoding() -> None:
         (counted(*GOOD, contributors=bytes(32)), "ascending"),
         (counted(*GOOD, contributors=bytes([1] * 16 + [0] * 16)), "ascending"),
         (counted(*GOOD, selected=3), "3 records cannot have"),
-        (counted(2, stream("a", "a"), stream(1, 1), 0, 0), "twice"),
-        (counted(2, stream("a", 7), stream(1, 1), 0, 0), "key is not text"),
-        (counted(2, stream("a", "b"), stream(2, 0), 0, 0), "without records"),
-        (counted(2, stream("a", "b"), stream(3, -1), 0, 0), "not a count"),
-        (counted(2, stream("a", "b"), stream(1, True), 0, 0), "not a count"),
-        (counted(2, stream("a", "b"), stream(1.0, 1), 0, 0), "not a count"),
-        (counted(2, stream("a", "b"), stream(1, bytes(4)), 0, 0), "shortest form"),
-        (counted(2, stream("a"), stream(1, 1), 0, 0), "too early"),
-        (counted(2, stream("a", "b"), stream(1), 0, 0), "too early"),
-        (counted(1, stream("a"), stream(1), 0, 1), "remainder of no groups"),
-        (counted(1, stream("x" * 300), stream(2), 0, 0), "more than 256 bytes"),
-        (counted(10**6, b"", b"", 0, 0), "whole number"),
-        (counted(2, stream(["a"], "b"), stream(1, 1), 0, 0), "exceeds max_array_len"),
-        (counted(2, stream("a", "b"), stream({}, {}), 0, 0), "where a scalar belongs"),
-        (counted(2, stream({}, {}), stream(1, 1), 0, 0), "where a scalar belongs"),
-        (counted(2, stream("a", "b"), stream(1, []), 0, 0), "where a scalar belongs"),
-        (counted(2, stream("a", "b"), b"\xc7\x00\x05\x01", 0, 0), "where a scalar belongs"),
+        (counted(2, b"\1\1", b"aa", b"\1\1", 0, 0), "not ascending"),
+        (counted(2, b"\1\1", b"ba", b"\1\1", 0, 0), "not ascending"),
+        (counted(2, b"\1\1", b"abc", b"\1\1", 0, 0), "not those of the keys"),
+        (counted(2, b"\1\xff", b"ab", b"\1\1", 0, 0), "more than 256 bytes"),
+        (counted(2, b"\2\1", b"ab", b"\1\1", 0, 0), "a column of 1 bytes, expected 2"),
+        (counted(2, b"\7\1", b"ab", b"\1\1", 0, 0), "unknown way"),
+        (counted(2, b"", b"ab", b"\1\1", 0, 0), "unknown way"),
+        (counted(2, listed("a", 1), b"ab", b"\1\1", 0, 0), "no whole number"),
+        (counted(2, b"\1\xc0", b"ab", b"\1\1", 0, 0), "repeats what is no whole number"),
+        (counted(2, *BOTH, b"\2\2\0", 0, 0), "without records"),
+        (counted(2, *BOTH, b"\2\3\xff", 0, 0), "not a count"),
+        (counted(2, *BOTH, listed(1, True), 0, 0), "not a count"),
+        (counted(2, *BOTH, b"\6" + struct.pack("<dd", 1, 1), 0, 0), "not a count"),
+        (counted(2, *BOTH, listed(1.0, 1), 0, 0), "not a count"),
+        (counted(2, *BOTH, listed(1, bytes(4)), 0, 0), "shortest form"),
+        (counted(2, *BOTH, listed(1), 0, 0), "too early"),
+        (counted(1, b"\1\1", b"a", b"\1\1", 0, 1), "remainder of no groups"),
+        (counted(1, b"\1\xcd\1\x2c", b"x" * 300, b"\1\2", 0, 0), "more than 256 bytes"),
+        (counted(10**6, b"", b"", b"", 0, 0), "whole number"),
+        (counted(2, *BOTH, listed({}, {}), 0, 0), "where a scalar belongs"),
+        (counted(2, *BOTH, listed(1, []), 0, 0), "where a scalar belongs"),
+        (counted(2, *BOTH, b"\0\xc7\x00\x05\x01", 0, 0), "where a scalar belongs"),
+        (counted(2, listed(["a"], 1), b"ab", b"\1\1", 0, 0), "exceeds max_array_len"),
         (counted(*GOOD, files=stream({})), "where a scalar belongs"),
-        (counted(2, b"\xa1\xff\xa1b", stream(1, 1), 0, 0), "not msgpack"),
+        (counted(2, b"\1\1", b"a\xff", b"\1\1", 0, 0), "no UTF-8"),
+        (counted(2, *BOTH, b"\0\xc1", 0, 0), "not msgpack"),
         (b"\x91" * 100_000, "exceeds max_array_len"),
         (b"\xc1", "not msgpack"),
         (b"\xdd\xff\xff\xff\xff", "exceeds max_array_len"),
@@ -271,8 +285,8 @@ def test_forged_columns_of_every_function(call: str, columns: Any, remainder: An
     query = parse_query(f"{call} by k")
     function = query.function
     counters = (0, 0, 0, 0, 0, 0, 2, 2, 0, 0)
-    head = (3, query.head, bytes(16), stream(0), stream(2), *counters, 0, 2, stream("a", "b"))
-    packed = (stream(*column) for column in columns[: function.columns])
+    head = (3, query.head, bytes(16), stream(0), stream(2), *counters, 0, 2, *BOTH)
+    packed = (listed(*column) for column in columns[: function.columns])
     try:
         decoded = Partial.decode(stream(*head, *packed, folded, *remainder[: function.columns]), query)
     except ProtocolError:
