@@ -74,10 +74,9 @@ def _partial_calls(groups: int, folder: Path) -> Calls:
     read, yours = partial(counters(groups, 1), 1), partial(counters(groups, 2), 2)
     encoded = yours.encode()
     mine, theirs = (Partial.decode(each.encode(), QUERY) for each in (read, yours))
-    half = {
-        f"other/{key}" if number % 2 else key: value for number, (key, value) in enumerate(counters(groups, 3).items())
-    }
-    others = Partial.decode(partial(dict(list(half.items())[: groups // 2]), 3).encode(), QUERY)
+    known = list(counters(groups // 2, 3).items())
+    half = {f"other/{key}" if number % 2 else key: value for number, (key, value) in enumerate(known)}
+    others = Partial.decode(partial(half, 3).encode(), QUERY)
     write_csv(counters(groups, 1), folder / "counters.csv")
     return {
         ("partial: read from a file", "ms"): (lambda: extract(QUERY, folder), f"CSV of {groups:,} rows"),

@@ -9,7 +9,7 @@ from typing import Final
 from peerd.frozen import Frozen
 from protocols.aggregation.numbers import Number
 
-NAME: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_.\-]*")
+NAME: Final = re.compile(r"[@A-Za-z_][A-Za-z0-9_.\-]*")
 """A field that need not be quoted."""
 KEYWORDS: Final = frozenset({"by", "where"})
 

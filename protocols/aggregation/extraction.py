@@ -16,8 +16,9 @@ import fnmatch
 import hashlib
 import json
 import re
+import socket
 import stat
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from io import SEEK_END
 from operator import itemgetter
 from pathlib import Path
@@ -28,7 +29,7 @@ from peerd.frozen import Frozen
 from peerd.lib.filter.evaluate import Matcher, matcher
 from peerd.lib.filter.patterns import EngineMissing
 from protocols.aggregation.functions import Input
-from protocols.aggregation.groups import Grouped, GroupStates, Remainder
+from protocols.aggregation.groups import Grouped, GroupStates, Remainder, key_of
 from protocols.aggregation.listings import is_short
 from protocols.aggregation.partial import NOTES_MAX, ExtractionReport, State, first_notes
 from protocols.aggregation.patterns import LINE_CHARACTERS_MAX, LinePattern, RegexEngine
@@ -96,8 +97,9 @@ def extract(
     selection: FileSelection | None = None,
     progress: FilesProgress | None = None,
     regex_engine: RegexEngine = RegexEngine.RE2,
+    node: str = "",
 ) -> Extraction:
-    """Runs ``query`` over the selected files below ``root``.
+    """Runs ``query`` over the selected files below ``root``. ``node``: the id of this node, for the field ``@node``.
 
     Raises `Unavailable` when ``root`` is no folder or this node lacks the engine for the query's pattern, and
     `QueryError` when the engine refuses the pattern.
@@ -115,8 +117,9 @@ def extract(
         else:
             tally.skip(relative, f"more than {selection.files_max} files")
     accumulator = _Accumulator(query, tally, pattern)
+    origin = {"@node": node, "@host": socket.gethostname()}
     for done, (path, relative) in enumerate(files, 1):
-        _read_file(query, path, relative, selection, accumulator)
+        _read_file(query, path, {**origin, "@file": relative}, selection, accumulator)
         if progress is not None:
             progress(done, len(files))
     return Extraction(accumulator.value(), tally.report())
@@ -215,8 +218,10 @@ def _leads_inside(link: Path, root: Path) -> bool:
         return False
 
 
-def _read_file(query: Query, path: Path, relative: str, selection: FileSelection, accumulator: _Accumulator) -> None:
-    tally = accumulator.tally
+def _read_file(
+    query: Query, path: Path, origin: Mapping[str, str], selection: FileSelection, accumulator: _Accumulator
+) -> None:
+    tally, relative = accumulator.tally, origin["@file"]
     try:
         with path.open("rb") as file:
             size = file.seek(0, SEEK_END)
@@ -229,7 +234,7 @@ def _read_file(query: Query, path: Path, relative: str, selection: FileSelection
                 tally.note(relative, "binary")
                 return
             file.seek(0)
-            accumulator.add_all(_rows(query, accumulator.pattern, file, size, tally))
+            accumulator.add_all(_rows(query, accumulator.pattern, file, size, tally, origin))
             tally.files_read += 1
     except OSError as error:
         tally.files_unreadable += 1
@@ -242,8 +247,28 @@ Row = Sequence[object] | None
 """The values of ``query.fields()``, ``None`` for a missing one; ``None`` as a whole for a malformed record."""
 
 
-def _rows(query: Query, pattern: LinePattern | None, file: BinaryIO, size: int, tally: _Tally) -> Iterator[Row]:
+def _rows(
+    query: Query, pattern: LinePattern | None, file: BinaryIO, size: int, tally: _Tally, origin: Mapping[str, str]
+) -> Iterator[Row]:
     names = query.fields()
+    read = tuple(name for name in names if name not in origin)
+    rows = _read_rows(query, read, pattern, file, size, tally)
+    return rows if len(read) == len(names) else _with_origin(rows, names, origin)
+
+
+def _with_origin(rows: Iterator[Row], names: tuple[str, ...], origin: Mapping[str, str]) -> Iterator[Row]:
+    """Put what is known of all records of a file between what was read of each."""
+    for row in rows:
+        if row is None:
+            yield None
+            continue
+        values = iter(row)
+        yield [origin[name] if name in origin else next(values) for name in names]
+
+
+def _read_rows(
+    query: Query, names: tuple[str, ...], pattern: LinePattern | None, file: BinaryIO, size: int, tally: _Tally
+) -> Iterator[Row]:
     if pattern is not None:
         return _text_rows(pattern, names, _lines(file, size, LINE_CHARACTERS_MAX, tally), tally)
     lines = _lines(file, size, LINE_BYTES_MAX, tally)
@@ -380,8 +405,8 @@ def _key(query: Query) -> Callable[[Sequence[object]], str | None]:
         return lambda row: text_of(row[first])
 
     def several(row: Sequence[object]) -> str | None:
-        texts = list(map(text_of, row[first : first + len(query.by)]))
-        return None if None in texts else json.dumps(texts, ensure_ascii=False, separators=(",", ":"))
+        texts = [text for value in row[first : first + len(query.by)] if (text := text_of(value)) is not None]
+        return key_of(texts) if len(texts) == len(query.by) else None
 
     return several
 

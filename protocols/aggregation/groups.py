@@ -10,7 +10,8 @@ group is exact.
 from __future__ import annotations
 
 import heapq
-from collections.abc import Mapping
+import json
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final, Generic, TypeVar
 
@@ -26,6 +27,11 @@ S = TypeVar("S")
 GROUPS_MAX_DEFAULT: Final = 100_000
 GROUPS_HARD_MAX: Final = 200_000
 """Most groups that one value may hold, whatever the query asks for."""
+
+
+def key_of(texts: Sequence[str]) -> str:
+    """The key of the group of these values: the value itself, or a JSON array of several."""
+    return texts[0] if len(texts) == 1 else json.dumps(texts, ensure_ascii=False, separators=(",", ":"))
 
 
 @dataclass(frozen=True, slots=True)

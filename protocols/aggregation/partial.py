@@ -108,6 +108,11 @@ class Partial:
         """Make one node's own contribution from what extraction has returned."""
         return Partial(query, value, (contributor,), report, ((report.files_read, report.records),))
 
+    @property
+    def size(self) -> int:
+        """Return how many groups there are; 1 without a ``by``."""
+        return len(self.value) if self.query.by else 1
+
     def finish(self, top: int | None = None) -> Figure | Figures | GroupedAnswer:
         """The answer: of one function, of several, or groups, the ``top`` ones only."""
         monoid = self.query.monoid

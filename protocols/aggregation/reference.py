@@ -42,6 +42,7 @@ def plain(query: Query, root: Path, selections: Sequence[FileSelection]) -> Mapp
     found: dict[str, list[list[Any]]] = defaultdict(list)
     for file in selected_files(query, root, selections):
         for record in _records(query, file):
+            record["@file"] = file.relative_to(root.resolve()).as_posix()
             keys = [_text(_field(record, name)) for name in query.by]
             values = [_value(query, call, record) for call in query.calls]
             if None in keys or None in values:

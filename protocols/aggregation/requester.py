@@ -24,6 +24,8 @@ from protocols.aggregation.collector import (
 from protocols.aggregation.config import AggregationConfig
 from protocols.aggregation.events import ResultRejected, RoundFinished, query_text
 from protocols.aggregation.exchange import Aggregate, decode_value, is_givers_fault, merge_all, result_tag
+from protocols.aggregation.figures import Figure, Figures
+from protocols.aggregation.groups import GroupedAnswer
 from protocols.aggregation.leftovers import Leftovers
 from protocols.aggregation.messages import Enrolled, FindEnrolment, ResultReady, ShownEnrolment
 from protocols.aggregation.partial import ExtractionReport, Partial
@@ -40,6 +42,8 @@ FINDERS: Final = 4
 """So many nodes are asked for each: those to which it is likeliest that it has given its data."""
 SOUND_RESULT_S: Final = 3.0
 """So long after an unsound result a sound one is waited for; then the requester fetches the nodes' own data."""
+FINISHED_AT_ONCE_MAX: Final = 1024
+"""An answer of more groups is made off the event loop."""
 FETCHES_MAX = 8
 """Results that a requester fetches in one round because each claims to be fuller than the one before."""
 
@@ -424,6 +428,17 @@ class Requester:
         self.host.offload(merge_all, everything, done=merged, failed=failed)
 
     def _answer(self, missing: list[PeerRef]) -> None:
+        result = None if self._taken is None else self._taken.partial
+        if result is None or result.size <= FINISHED_AT_ONCE_MAX:
+            self._give(missing, value_of(result))
+            return
+
+        def failed(error: BaseException) -> None:
+            raise error
+
+        self.host.offload(value_of, result, done=partial(self._give, missing), failed=failed)
+
+    def _give(self, missing: list[PeerRef], value: Figure | Figures | GroupedAnswer) -> None:
         taken, reasons = self._taken, self._leftovers.reasons
         contributors = () if taken is None else taken.partial.contributors
         expected = self.collector.expected_count()  # never what a result says: its giver may have invented it
@@ -432,7 +447,7 @@ class Requester:
         answer = Answer(
             round=self.round_id.hex(),
             query=str(self.query),
-            value=value_of(None if taken is None else taken.partial),
+            value=value,
             contributors=len(contributors),
             contributor_ids=contributors,
             expected=expected,

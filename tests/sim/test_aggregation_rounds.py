@@ -14,8 +14,11 @@ from peerd.sim.latency import ConstantLatency
 from peerd.sim.network import NetworkConfig
 from peerd.sim.simulation import Simulation
 from peerd.sim.topology.sites import SiteLatency
-from protocols.aggregation import participant
+from protocols.aggregation import participant, requester
 from protocols.aggregation.config import AggregationConfig
+from protocols.aggregation.figures import Estimate, Figures, Listing
+from protocols.aggregation.front.scenario import one_record
+from protocols.aggregation.groups import GroupedAnswer, key_of
 from protocols.aggregation.patterns import QueryError, RegexEngine, compile_pattern
 from protocols.aggregation.plugin import Aggregation
 from protocols.aggregation.query import parse_query
@@ -57,6 +60,27 @@ def test_a_round_of_small_values_takes_few_latencies_and_few_messages(count: int
     assert answer.duration_s / latency_s <= 2.5 * math.log2(count) + 10
     sent = sum(counts[SENT] for counts in simulation.traffic().values()) - before
     assert sent / count <= 60
+
+
+@pytest.mark.parametrize("at_once_max", [0, 1000])
+def test_several_functions_by_several_keys(at_once_max: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whether or not the answer is made off the event loop, every node's record is in each of its figures."""
+    monkeypatch.setattr(requester, "FINISHED_AT_ONCE_MAX", at_once_max)
+    simulation = aggregation_ring(20, seed=4, check_every=1)
+    for place in simulation.nodes:
+        aggregation_of(simulation, place.index).data.extractor = one_record(f"group {place.index % 3}")
+    query = parse_query("count, p99(x), distinct(t), values(t), vector(v), stddev(x) by a, b")
+    answer = Round(simulation, query=query).answer()
+    assert answer.outcome == "complete"
+    assert isinstance(answer.value, GroupedAnswer)
+    figures = {key: each.figures for key, each in answer.value.groups.items() if isinstance(each, Figures)}
+    assert {key: each["count"] for key, each in figures.items()} == {
+        key_of([f"group {number}"] * 2): count for number, count in enumerate((7, 7, 6))
+    }
+    one = figures[key_of(["group 1"] * 2)]
+    assert one["values(t)"] == Listing(("group 1",)) and one["vector(v)"] == Listing((7,)) and one["stddev(x)"] == 0
+    assert one["distinct(t)"] == Estimate(1, 0, 2)
+    assert isinstance(one["p99(x)"], Estimate) and abs(one["p99(x)"].estimate - 1) <= 0.0101
 
 
 @pytest.mark.parametrize("limit_bytes", [0, 100, 300])

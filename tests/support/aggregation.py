@@ -60,7 +60,7 @@ def weight(index: int) -> int:
 def number_extractor(index: int) -> Extractor:
     """Extraction without files: one record with this node's weight."""
 
-    def run(query: Query) -> Extraction:
+    def run(query: Query, own: NodeId) -> Extraction:
         value = query.function.lift(weight(index))
         return Extraction(value, ExtractionReport(records=1, records_selected=1))
 

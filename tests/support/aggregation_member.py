@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from peerd.ids import NodeId
 from peerd.messages import Message, PeerRef
 from peerd.testing.host import FakeHost, peer
 from protocols.aggregation.config import AggregationConfig
@@ -21,7 +22,7 @@ OWN, SIBLING, ASKER = 1 << 120, 3 << 120, 200 << 120
 LEVEL = 6
 
 
-def one_record(query: Query) -> Extraction:
+def one_record(query: Query, own: NodeId) -> Extraction:
     """The data of a node: one record, of group "a"."""
     function = query.function
     report = ExtractionReport(records=1, records_selected=1)

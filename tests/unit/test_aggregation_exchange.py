@@ -31,7 +31,7 @@ OWN, SIBLING, COUSIN, STRANGER = (NodeId(int(prefix, 2) << (ID_BITS - 3)) for pr
 
 
 def own_of(node: NodeId, value: int = 1, padding_bytes: int = 0) -> Aggregate:
-    def extractor(query: Query) -> Extraction:
+    def extractor(query: Query, own: NodeId) -> Extraction:
         return Extraction(function_named("sum").lift(value), ExtractionReport(records=1, records_selected=1))
 
     return open_own(QUERY, node, padding_bytes, extract_own(extractor, QUERY, node))

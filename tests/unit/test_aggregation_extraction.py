@@ -101,6 +101,7 @@ queries = st.sampled_from(
         "histogram(x, -1, 0, 1.5), top(x, 2), bottom(x), sum(x)",
         "vector(k), count",
         "count, mean(x) by k, o.x",
+        "count, max(x) by @file",
         "sum(x) by k where k starts with a or k ends with 7 or not k = true",
         "count where x not in (7, 1.5) and k is null",
     ]
@@ -139,6 +140,20 @@ def test_equals_the_plain_computation(tree: tuple[Any, Any], text: str, glob: st
         assert is_same(merged, expected)
         assert expected == plain(query, root, [FileSelection()])
         assert extract(query, root).report.files_read == len(selected_files(query, root, [FileSelection()]))
+
+
+def test_records_know_where_they_are(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("socket.gethostname", lambda: "web-1")
+    write(tmp_path, {"a.log": '{"x": 1}\n{"x": 2}', "d/b.log": '{"x": 5, "@file": "not this"}\n{'})
+    query = parse_query("count, sum(x) by @file, @host, @node")
+    assert extract(query, tmp_path, node="00aa").value.groups == {
+        '["a.log","web-1","00aa"]': (2, (3, -1)),
+        '["d/b.log","web-1","00aa"]': (1, (5, -1)),
+    }
+    selected = extract(parse_query("values(@node) where \"@file\" like 'd/%'"), tmp_path, node="00aa")
+    assert (selected.value, selected.report.records_selected) == ((False, ("00aa",)), 1)
+    words = parse_query("count by @file", pattern="(?P<digit>[0-9])")
+    assert extract(words, tmp_path).value.groups == {"a.log": 2, "d/b.log": 1}
 
 
 def test_every_match_counts(tmp_path: Path) -> None:

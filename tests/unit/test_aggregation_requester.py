@@ -40,7 +40,7 @@ OWN = 1
 QUERY = parse_query("count")
 
 
-def one_zero(query: Query) -> Extraction:
+def one_zero(query: Query, own: NodeId) -> Extraction:
     return Extraction(function_named("count").lift(0), ExtractionReport(records=1, records_selected=1))
 
 

@@ -2,20 +2,19 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from typing import Any, cast
 
 from peerd.errors import ConfigError, Unavailable
 from peerd.front import Report as Reporter
-from peerd.ids import format_id
+from peerd.ids import NodeId, format_id
 from peerd.quantities import parse_duration, parse_size
 from peerd.sim.simulation import Place
 from protocols.aggregation.answer import Answer
 from protocols.aggregation.exchange import Extractor
 from protocols.aggregation.extraction import Extraction
 from protocols.aggregation.functions import Input
-from protocols.aggregation.groups import Grouped
+from protocols.aggregation.groups import Grouped, key_of
 from protocols.aggregation.partial import ExtractionReport
 from protocols.aggregation.plugin import Aggregation
 from protocols.aggregation.query import Query, parse_query
@@ -26,13 +25,14 @@ from protocols.aggregation.requester import RoundListener
 def one_record(group: str) -> Extractor:
     """Extraction without files: one record, whose every number is 1 and whose every text is ``group``."""
 
-    def run(query: Query) -> Extraction:
+    def run(query: Query, own: NodeId) -> Extraction:
         inputs = {Input.TEXT: group, Input.VECTOR: (1,)}
         values = [inputs.get(function_of((call,)).takes, 1) for call in query.calls]
         value = values[0] if len(values) == 1 else values
-        key = group if len(query.by) == 1 else json.dumps([group] * len(query.by))
         monoid = query.monoid
-        state = monoid.lift(key, value) if isinstance(monoid, Grouped) else monoid.lift(value)
+        state = (
+            monoid.lift(key_of([group] * len(query.by)), value) if isinstance(monoid, Grouped) else monoid.lift(value)
+        )
         return Extraction(state, ExtractionReport(records=1, records_selected=1))
 
     return run
