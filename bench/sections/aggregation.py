@@ -22,8 +22,8 @@ from peerd.cluster.layout import socket_file
 from peerd.cluster.local import LocalCluster
 from peerd.limits import MIB
 from protocols.aggregation.answer import Answer
+from protocols.aggregation.figures import GroupedAnswer
 from protocols.aggregation.front.client import AggregationClient
-from protocols.aggregation.groups import GroupedAnswer
 
 RING_SIZES: Final = (8, 16, 32)
 DEADLINE_S: Final = 120.0

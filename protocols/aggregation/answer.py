@@ -15,8 +15,7 @@ from pydantic import Field, TypeAdapter, computed_field
 
 from peerd.ids import format_id
 from protocols.aggregation.collector import Basis, HexId, Missing
-from protocols.aggregation.figures import Figure, Figures
-from protocols.aggregation.groups import GroupedAnswer
+from protocols.aggregation.figures import Figure, Figures, GroupedAnswer
 from protocols.aggregation.partial import ExtractionReport, Partial
 
 CONTRIBUTORS_LISTED_MAX = 4096

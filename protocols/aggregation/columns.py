@@ -263,7 +263,7 @@ def _array(numpy: Any, column: bytes, count: int) -> Any:
         return None
     if code == _CONSTANT:
         value = _constant(body)
-        return None if not -_LIMIT <= value < _LIMIT else numpy.full(count, value, dtype=numpy.int64)
+        return None if not -_LIMIT <= value < _LIMIT else numpy.broadcast_to(numpy.int64(value), (count,))
     kind = numpy.dtype(_TYPES[code]).newbyteorder("<")
     _check_length(body, count * kind.itemsize)
     return numpy.frombuffer(body, dtype=kind).astype(numpy.float64 if code == _FLOATS else numpy.int64)

@@ -2,22 +2,63 @@
 
 from __future__ import annotations
 
+import hashlib
+import re
 from typing import Annotated, Final
 
 from pydantic import AfterValidator, Field
 
 from peerd.api import PluginConfig
+from peerd.frozen import Frozen
 from peerd.quantities import Duration, Interval, Size, between_durations, between_sizes, setting
-from protocols.aggregation.extraction import Share
 from protocols.aggregation.patterns import RegexEngine
 from protocols.aggregation.tree import TreeSettings
 
+FILES_MAX: Final = 200_000
+"""Default of `FileSelection.files_max`."""
+BYTES_MAX: Final = 64 * 1024**3
+"""Default of `FileSelection.bytes_max`."""
 RoundTime = Annotated[Duration, between_durations("100ms", "1d")]
 ROUND_S_MAX: Final = 86_400.0
 """No round lasts longer on a node, whatever its requester says: the longest deadline that can be configured."""
 Pause = Annotated[Duration, between_durations("0s", "1h")]
 WorkerMemory = Annotated[Size, between_sizes("64MiB", "64GiB")]
 WorkerTime = Annotated[Duration, between_durations("1s", "1d")]
+
+
+class Share(Frozen):
+    """One of ``parts`` disjoint shares of all relative paths, the same on every machine."""
+
+    index: int
+    parts: int
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.index < self.parts:
+            raise ValueError(f"a share is k/n with 0 <= k < n, not {self.index}/{self.parts}")
+
+    @staticmethod
+    def parse(text: str) -> Share:
+        """Read ``"k/n"``. Raises ``ValueError``."""
+        match = re.fullmatch(r"([0-9]{1,9})/([0-9]{1,9})", text)
+        if match is None:
+            raise ValueError(f"a share is k/n, such as 0/8, not {text[:40]!r}")
+        return Share(int(match[1]), int(match[2]))
+
+    def owns(self, path: str) -> bool:
+        """Whether the relative path (``/`` between segments) hashes to this share."""
+        digest = hashlib.sha256(path.encode("utf-8", "surrogateescape")).digest()
+        return int.from_bytes(digest[:8], "big") % self.parts == self.index
+
+
+class FileSelection(Frozen):
+    """Which of the files that match the query's glob this node reads, and how much of them at most."""
+
+    share: Share | None = None
+    """The share of the files that this node reads; ``None``: all of them."""
+    files_max: int = FILES_MAX
+    """At most this many files are read; those beyond are counted as skipped."""
+    bytes_max: int = BYTES_MAX
+    """Files that would pass this total are counted as skipped."""
 
 
 def _check_share(text: str) -> str:

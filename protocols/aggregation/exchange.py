@@ -15,8 +15,8 @@ from peerd.api import SizedBlob, Value, value_size_bytes
 from peerd.errors import ProtocolError, Unavailable
 from peerd.frozen import Frozen
 from peerd.ids import NodeId, format_id, shared_prefix_bits
-from protocols.aggregation.extraction import Extraction, FileSelection, extract
-from protocols.aggregation.partial import Partial, disjoint, merge
+from protocols.aggregation.config import FileSelection
+from protocols.aggregation.partial import Extraction, Partial, disjoint, merge
 from protocols.aggregation.patterns import RegexEngine
 from protocols.aggregation.query import Query
 
@@ -32,7 +32,7 @@ MERGE_COST_S_PER_BYTE: Final = 1e-8
 """The time that the simulator charges for decoding, merging and encoding: 100 MB/s, as measured on counters."""
 
 Extractor = Callable[[Query, NodeId], Extraction]
-"""How a node, whose id it is given, gets its data. It is called in a worker process, so a daemon's must be picklable."""
+"""How a node, whose id it is given, gets its data. Called in a worker process, so in a daemon it is picklable."""
 
 
 @dataclass(slots=True)
@@ -80,7 +80,9 @@ class FileExtractor(Frozen):
     regex_engine: RegexEngine
 
     def __call__(self, query: Query, own: NodeId) -> Extraction:
-        """See `extract`."""
+        """See `protocols.aggregation.extraction.extract`."""
+        from protocols.aggregation.extraction import extract  # for workers only
+
         return extract(query, self.root, self.selection, regex_engine=self.regex_engine, node=format_id(own))
 
 

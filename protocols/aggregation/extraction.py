@@ -13,10 +13,9 @@ from __future__ import annotations
 
 import csv
 import fnmatch
-import hashlib
 import json
+import platform
 import re
-import socket
 import stat
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from io import SEEK_END
@@ -25,21 +24,17 @@ from pathlib import Path
 from typing import Any, BinaryIO, Final
 
 from peerd.errors import Unavailable
-from peerd.frozen import Frozen
 from peerd.lib.filter.evaluate import Matcher, matcher
 from peerd.lib.filter.patterns import EngineMissing
+from protocols.aggregation.config import FileSelection, Share
 from protocols.aggregation.functions import Input
 from protocols.aggregation.groups import Grouped, GroupStates, Remainder, key_of
 from protocols.aggregation.listings import is_short
-from protocols.aggregation.partial import NOTES_MAX, ExtractionReport, State, first_notes
+from protocols.aggregation.partial import NOTES_MAX, Extraction, ExtractionReport, State, first_notes
 from protocols.aggregation.patterns import LINE_CHARACTERS_MAX, LinePattern, RegexEngine
 from protocols.aggregation.query import Query
 from protocols.aggregation.records import input_reader, reader, text_of
 
-FILES_MAX: Final = 200_000
-"""Default of `FileSelection.files_max`."""
-BYTES_MAX: Final = 64 * 1024**3
-"""Default of `FileSelection.bytes_max`."""
 LINE_BYTES_MAX: Final = 1024 * 1024
 """Longest line of NDJSON or CSV; a longer one is rejected. For text see `patterns.LINE_CHARACTERS_MAX`."""
 BINARY_PROBE_BYTES: Final = 8192
@@ -47,48 +42,6 @@ BINARY_PROBE_BYTES: Final = 8192
 
 FilesProgress = Callable[[int, int], None]
 """Called with (files done, files in all) after every file; an exception from it ends the extraction."""
-
-
-class Share(Frozen):
-    """One of ``parts`` disjoint shares of all relative paths, the same on every machine."""
-
-    index: int
-    parts: int
-
-    def __post_init__(self) -> None:
-        if not 0 <= self.index < self.parts:
-            raise ValueError(f"a share is k/n with 0 <= k < n, not {self.index}/{self.parts}")
-
-    @staticmethod
-    def parse(text: str) -> Share:
-        """Read ``"k/n"``. Raises ``ValueError``."""
-        match = re.fullmatch(r"([0-9]{1,9})/([0-9]{1,9})", text)
-        if match is None:
-            raise ValueError(f"a share is k/n, such as 0/8, not {text[:40]!r}")
-        return Share(int(match[1]), int(match[2]))
-
-    def owns(self, path: str) -> bool:
-        """Whether the relative path (``/`` between segments) hashes to this share."""
-        digest = hashlib.sha256(path.encode("utf-8", "surrogateescape")).digest()
-        return int.from_bytes(digest[:8], "big") % self.parts == self.index
-
-
-class FileSelection(Frozen):
-    """Which of the files that match the query's glob this node reads, and how much of them at most."""
-
-    share: Share | None = None
-    """The share of the files that this node reads; ``None``: all of them."""
-    files_max: int = FILES_MAX
-    """At most this many files are read; those beyond are counted as skipped."""
-    bytes_max: int = BYTES_MAX
-    """Files that would pass this total are counted as skipped."""
-
-
-class Extraction(Frozen):
-    """A state of the query's function (`GroupStates` when it has a ``by``), and how it came about."""
-
-    value: State
-    report: ExtractionReport
 
 
 def extract(
@@ -117,7 +70,7 @@ def extract(
         else:
             tally.skip(relative, f"more than {selection.files_max} files")
     accumulator = _Accumulator(query, tally, pattern)
-    origin = {"@node": node, "@host": socket.gethostname()}
+    origin = {"@node": node, "@host": platform.node()}
     for done, (path, relative) in enumerate(files, 1):
         _read_file(query, path, {**origin, "@file": relative}, selection, accumulator)
         if progress is not None:

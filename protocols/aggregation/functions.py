@@ -13,10 +13,9 @@ from abc import ABC, abstractmethod
 from collections.abc import Collection, Sequence
 from enum import StrEnum
 from functools import reduce
-from typing import Any, Final, Generic, Literal, TypeAlias, TypeVar, cast
+from typing import TYPE_CHECKING, Any, Final, Generic, Literal, TypeAlias, TypeVar, cast
 
 from protocols.aggregation.columns import ArrayKind
-from protocols.aggregation.figures import Figure
 from protocols.aggregation.numbers import (
     ZERO_SUM,
     ExactSum,
@@ -32,6 +31,9 @@ from protocols.aggregation.numbers import (
     square,
 )
 from protocols.aggregation.scalars import widen, widen_all
+
+if TYPE_CHECKING:
+    from protocols.aggregation.figures import Figure
 
 S = TypeVar("S")
 
@@ -63,6 +65,8 @@ class Function(ABC, Generic[S]):
     takes: Input = Input.NUMBER
     columns: int = 1
     is_packed: bool = False
+    expands: bool = False
+    """Whether a state takes many times the memory of its bytes on the wire: then a value may have only so many."""
     arrays: tuple[ArrayKind, ...] = ()
     """What each column may be as an array, where many groups are merged; none where they cannot."""
     zero: S
@@ -143,6 +147,10 @@ class Function(ABC, Generic[S]):
     def from_scalars(self, values: Sequence[object]) -> S:
         """`from_columns` of values as they are on the wire. Raises ``ValueError`` for what is no state."""
         return self.from_columns(values if self.is_packed else list(map(widen, values)))
+
+    def expanding(self) -> tuple[bool, ...]:
+        """Return for each column whether its states expand (`expands`)."""
+        return (self.expands,) * self.columns
 
     def has_empty(self, states: Collection[S]) -> bool:
         """Whether any state stands for no record, as far as it knows: no group is like that."""

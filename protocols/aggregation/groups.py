@@ -11,16 +11,16 @@ from __future__ import annotations
 
 import heapq
 import json
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import Final, Generic, TypeVar
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Final, Generic, TypeVar
 
-from pydantic import computed_field
-
+from peerd.frozen import Frozen
 from protocols.aggregation.columns import ARRAYS_MIN, GroupColumns
-from protocols.aggregation.figures import Figure, Figures
-from protocols.aggregation.functions import Function
 from protocols.aggregation.numbers import add_counts
+
+if TYPE_CHECKING:
+    from protocols.aggregation.figures import Figure, Figures, GroupedAnswer
+    from protocols.aggregation.functions import Function
 
 S = TypeVar("S")
 
@@ -34,8 +34,7 @@ def key_of(texts: Sequence[str]) -> str:
     return texts[0] if len(texts) == 1 else json.dumps(texts, ensure_ascii=False, separators=(",", ":"))
 
 
-@dataclass(frozen=True, slots=True)
-class Remainder(Generic[S]):
+class Remainder(Frozen, Generic[S]):
     """The groups that were folded away: at most ``groups`` different ones, whose states together are ``state``."""
 
     groups: int
@@ -159,6 +158,8 @@ class Grouped(Generic[S]):
 
     def lower(self, value: GroupStates[S], top: int | None = None) -> GroupedAnswer:
         """The ``top`` (default all) groups, largest `Function.rank` first, then by key."""
+        from protocols.aggregation.figures import GroupedAnswer  # with the first answer
+
         rank, groups = self.function.rank, value.groups
         ordered = heapq.nsmallest(
             len(groups) if top is None else top, groups, key=lambda key: (-rank(groups[key]), key)
@@ -175,25 +176,3 @@ class Grouped(Generic[S]):
             remainder_groups_max=folded,
             remainder=self.function.lower(value.remainder.state) if folded else None,
         )
-
-
-@dataclass(frozen=True, slots=True)
-class GroupedAnswer:
-    """For people: groups in order of rank, and what is not listed because of the cap.
-
-    A group of several keys is named by a JSON array of them.
-    """
-
-    groups: Mapping[str, Figure | Figures]
-    groups_total: int
-    """How many groups the value lists (``groups`` may show only the first of them)."""
-    remainder_groups_max: int
-    """At most this many different groups were folded away."""
-    remainder: Figure | Figures
-    """What the function gives for all that was folded away; ``None`` when nothing was."""
-
-    @computed_field  # type: ignore[prop-decorator]  # what pydantic asks for, and mypy does not know
-    @property
-    def exact(self) -> bool:
-        """Whether every group is listed with its exact value."""
-        return self.remainder_groups_max == 0

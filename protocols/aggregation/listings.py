@@ -36,7 +36,7 @@ VECTOR_MAX: Final = 65_536
 class CountsBetween(Tallying[tuple[int, ...]]):
     """How many numbers lie below, between and from edges on: ``histogram(x, 10, 100)`` has three counts."""
 
-    name, is_packed = "histogram", True
+    name, is_packed, expands = "histogram", True, True
 
     def __init__(self, *arguments: Number) -> None:
         if not 0 < len(arguments) <= EDGES_MAX or any(a >= b for a, b in pairwise(arguments)):
@@ -79,7 +79,7 @@ class CountsBetween(Tallying[tuple[int, ...]]):
 class Extremes(Function[tuple[Number, ...]]):
     """Base of the functions that list the numbers which come first, 10 of them if not said otherwise."""
 
-    is_packed, zero = True, ()
+    is_packed, expands, zero = True, True, ()
     sign: int
 
     def __init__(self, *arguments: Number) -> None:
@@ -140,7 +140,7 @@ Texts: TypeAlias = tuple[bool, tuple[str, ...]]
 class Values(Tallying[Texts]):
     """The set of different texts, 100 of them if not said otherwise: those that come first in the order of text."""
 
-    name, takes, is_packed, zero = "values", Input.TEXT, True, (False, ())
+    name, takes, is_packed, expands, zero = "values", Input.TEXT, True, True, (False, ())
 
     def __init__(self, *arguments: Number) -> None:
         self.most = _cap(arguments, VALUES_DEFAULT, VALUES_MAX)
@@ -205,7 +205,7 @@ def is_short(text: str) -> bool:
 class VectorSum(Function[tuple[ExactSum, ...]]):
     """The exact sum of vectors, number by number; a shorter vector counts as one with zeros behind it."""
 
-    name, takes, is_packed, zero = "vector", Input.VECTOR, True, ()
+    name, takes, is_packed, expands, zero = "vector", Input.VECTOR, True, True, ()
 
     def lift(self, value: tuple[Number, ...]) -> tuple[ExactSum, ...]:
         return tuple(map(lift_number, value))

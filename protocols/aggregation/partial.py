@@ -17,24 +17,29 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, fields
 from itertools import pairwise
-from typing import Any, Final, TypeAlias, cast
+from typing import TYPE_CHECKING, Any, Final, TypeAlias, cast
 
 import msgpack
 
 from peerd.errors import Bug, ProtocolError, Unavailable
+from peerd.frozen import Frozen
 from peerd.ids import ID_BYTES, NodeId, id_from_bytes, id_to_bytes
 from protocols.aggregation.columns import GroupColumns, read_column, read_keys, write_column, write_keys
-from protocols.aggregation.figures import Figure, Figures
-from protocols.aggregation.functions import Function
-from protocols.aggregation.groups import GROUPS_HARD_MAX, Grouped, GroupedAnswer, GroupStates, Remainder
+from protocols.aggregation.groups import GROUPS_HARD_MAX, Grouped, GroupStates, Remainder
 from protocols.aggregation.numbers import COUNT_MAX
 from protocols.aggregation.query import Query
 from protocols.aggregation.scalars import ScalarReader, ScalarWriter, packed, unpacked
+
+if TYPE_CHECKING:
+    from protocols.aggregation.figures import Figure, Figures, GroupedAnswer
+    from protocols.aggregation.functions import Function
 
 WIRE_VERSION: Final = 3
 PARTIAL_BYTES_MAX: Final = 64 * 1024 * 1024
 """Longest encoded partial. 200,000 counters with the longest keys fit; sums of numbers of wildly different
 magnitude may not, and then `Partial.encode` says so."""
+EXPANDING_BYTES_MAX: Final = 4 * 1024 * 1024
+"""Most bytes of all groups' quantiles, histograms, lists and vectors. As objects they take up to 60 times as much."""
 CONTRIBUTORS_MAX: Final = 65_536
 NOTES_MAX: Final = 8
 """Most problem notes that a report keeps; the counters count them all."""
@@ -78,6 +83,13 @@ class ExtractionReport:
         if max(sums) > COUNT_MAX:
             raise ProtocolError("aggregation_overflow", f"a report counter passes {COUNT_MAX}")
         return ExtractionReport(*sums, notes=first_notes((*self.notes, *other.notes)))
+
+
+class Extraction(Frozen):
+    """A state of the query's function (`GroupStates` when it has a ``by``), and how it came about."""
+
+    value: State
+    report: ExtractionReport
 
 
 def first_notes(notes: Iterable[str]) -> tuple[str, ...]:
@@ -182,8 +194,15 @@ def _put_groups(stream: ScalarWriter, function: Function[Any], value: GroupState
         ordered = sorted(value.groups)
         lengths, keys = write_keys(ordered)
         columns = list(map(write_column, function.to_lists(list(map(value.groups.__getitem__, ordered)))))
+    if _expanding_bytes(function, columns) > EXPANDING_BYTES_MAX:
+        raise Unavailable(f"the functions of all groups take more than {EXPANDING_BYTES_MAX} bytes; lower groups_max")
     stream.put(len(value), lengths, keys, *columns)
     stream.put(value.remainder.groups, *function.to_columns(value.remainder.state))
+
+
+def _expanding_bytes(function: Function[Any], columns: Sequence[bytes]) -> int:
+    """The bytes of the states that take many times as much memory as on the wire."""
+    return sum(len(column) for column, expands in zip(columns, function.expanding(), strict=True) if expands)
 
 
 def _decode(reader: ScalarReader, query: Query) -> Partial:
@@ -247,6 +266,8 @@ def _groups(reader: ScalarReader, function: Function[Any], groups_max: int) -> G
     count = reader.count(min(groups_max, GROUPS_HARD_MAX))
     lengths, keys = reader.blob(), reader.blob()
     columns = [reader.blob() for _ in range(function.columns)]
+    if _expanding_bytes(function, columns) > EXPANDING_BYTES_MAX:
+        raise ValueError(f"the states of functions take more than {EXPANDING_BYTES_MAX} bytes")
     folded = reader.count(COUNT_MAX)
     state = function.from_scalars(reader.take(function.columns))
     if folded == 0 and state != function.zero:

@@ -20,10 +20,9 @@ from peerd.api import (
 from peerd.errors import ProtocolError
 from peerd.ids import NodeId
 from peerd.messages import Message, PeerRef
-from protocols.aggregation.config import AggregationConfig
+from protocols.aggregation.config import AggregationConfig, FileSelection, Share
 from protocols.aggregation.events import EVENTS
 from protocols.aggregation.exchange import OWN, RESULT, SWAP, Extractor, FileExtractor, OwnData
-from protocols.aggregation.extraction import FileSelection, Share
 from protocols.aggregation.messages import (
     MESSAGES,
     ConfirmContribution,

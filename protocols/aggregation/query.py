@@ -12,7 +12,7 @@ import json
 import re
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from typing import Any, Final, Literal, TypeAlias, TypeVar, cast, get_args
+from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias, TypeVar, cast, get_args
 
 import msgpack
 
@@ -24,11 +24,12 @@ from peerd.lib.filter.parse import parse
 from peerd.lib.filter.tree import Compare, Node, all_of, check_limits, names
 from peerd.lib.filter.write import write
 from protocols.aggregation.calls import KEYWORDS, NAME, Call, plain_number, show_name
-from protocols.aggregation.functions import Function, Input
 from protocols.aggregation.groups import GROUPS_HARD_MAX, GROUPS_MAX_DEFAULT, Grouped
 from protocols.aggregation.numbers import Number, parse_number
 from protocols.aggregation.patterns import LinePattern, QueryError, RegexEngine, check_pattern_text, compile_pattern
-from protocols.aggregation.registry import function_names, function_of, kind_named
+
+if TYPE_CHECKING:
+    from protocols.aggregation.functions import Function
 
 Format: TypeAlias = Literal["ndjson", "csv", "text"]
 Operator: TypeAlias = Literal["=", "!=", "<", "<=", ">", ">="]
@@ -55,6 +56,7 @@ ORIGIN_FIELDS: Final = ("@node", "@host", "@file")
 """Fields that every record has: the id of its node, the name of its machine, and its file below the data root."""
 GLOB_CHARACTERS_MAX: Final = 512
 GLOB_SEGMENTS_MAX: Final = 32
+
 
 QUERY_HELP: Final = r"""
 QUERY     FUNCTION [, FUNCTION ...]   [by FIELD [, FIELD ...]]   [where FILTER]
@@ -115,6 +117,8 @@ class Query:
     @property
     def function(self) -> Function[Any]:
         """Return the function that all calls make together."""
+        from protocols.aggregation.registry import function_of  # a node that is never asked needs no functions
+
         return function_of(self.calls)
 
     @property
@@ -226,11 +230,13 @@ def _check_where(where: Node) -> None:
 def _check_calls(calls: tuple[Call, ...]) -> None:
     if not 0 < len(calls) <= CALLS_MAX or len(set(calls)) < len(calls):
         raise QueryError(f"a query has 1 to {CALLS_MAX} functions, each of them once")
+    from protocols.aggregation.registry import function_of, takes_field
+
     function_of(calls)
     for call in calls:
-        takes_none = kind_named(call.name).takes is Input.NOTHING
-        if (call.field is None) != takes_none:
-            wanted = "counts records and takes no field" if takes_none else "needs a field"
+        is_wanted = takes_field(call.name)
+        if (call.field is not None) != is_wanted:
+            wanted = "needs a field" if is_wanted else "counts records and takes no field"
             raise QueryError(f"{call.name} {wanted}")
 
 
@@ -358,16 +364,18 @@ class _Parser:
 
     def call(self) -> Call:
         """Read a function, the field that it takes, and the numbers behind it."""
+        from protocols.aggregation.registry import function_names, function_of, takes_field
+
         start = self.position
         if start == len(self.tokens) or self.tokens[start].quoted:
             raise self.fail(f"one of {', '.join(function_names())}")
         name, column = self.tokens[start].text.lower(), self.tokens[start].column
         try:
-            takes = kind_named(name).takes
+            is_wanted = takes_field(name)
         except QueryError as error:
             raise QueryError(error.message, text=self.text, column=column) from error
         self.position += 1
-        if takes is Input.NOTHING:
+        if not is_wanted:
             return Call(name)
         self.expect(f"'(' and a field, as in {name}(bytes)", "(")
         field, arguments = self.field(), []

@@ -24,7 +24,7 @@ from typing import Any, TypeAlias
 from peerd.lib.filter.evaluate import truth
 from peerd.lib.filter.values import OTHER, STRICT, Reader, View
 from protocols.aggregation.calls import Call
-from protocols.aggregation.extraction import FileSelection
+from protocols.aggregation.config import FileSelection
 from protocols.aggregation.numbers import Number
 from protocols.aggregation.patterns import LINE_CHARACTERS_MAX, RegexEngine
 from protocols.aggregation.query import Query

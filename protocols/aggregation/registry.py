@@ -105,6 +105,9 @@ class Several(Tallying[tuple[Any, ...]]):
         rest = iter(lists)
         return list(zip(*(part.from_lists(list(islice(rest, part.columns))) for part in self._parts), strict=True))
 
+    def expanding(self) -> tuple[bool, ...]:
+        return tuple(each for part in self._parts for each in part.expanding())
+
     def has_empty(self, states: Any) -> bool:
         columns = zip(*states, strict=True)
         return any(part.has_empty(column) for part, column in zip(self._parts, columns, strict=False))
@@ -113,6 +116,11 @@ class Several(Tallying[tuple[Any, ...]]):
 def kind_named(name: str) -> type[Function[Any]]:
     """The class of the function with that name. Raises `QueryError` for one that is unknown here."""
     return Quantile if _PERCENTILE.fullmatch(name) else _BUILT_IN.get(name) or _of_others(name)
+
+
+def takes_field(name: str) -> bool:
+    """Whether a function takes a field of each record. Raises `QueryError` for one that is unknown here."""
+    return kind_named(name).takes is not Input.NOTHING
 
 
 def function_named(name: str, *arguments: Number) -> Function[Any]:

@@ -24,8 +24,7 @@ from protocols.aggregation.collector import (
 from protocols.aggregation.config import AggregationConfig
 from protocols.aggregation.events import ResultRejected, RoundFinished, query_text
 from protocols.aggregation.exchange import Aggregate, decode_value, is_givers_fault, merge_all, result_tag
-from protocols.aggregation.figures import Figure, Figures
-from protocols.aggregation.groups import GroupedAnswer
+from protocols.aggregation.figures import Figure, Figures, GroupedAnswer
 from protocols.aggregation.leftovers import Leftovers
 from protocols.aggregation.messages import Enrolled, FindEnrolment, ResultReady, ShownEnrolment
 from protocols.aggregation.partial import ExtractionReport, Partial

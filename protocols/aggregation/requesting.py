@@ -17,7 +17,6 @@ from protocols.aggregation.messages import Enrolled, Noted, ResultReady, ShownEn
 from protocols.aggregation.partial import Partial
 from protocols.aggregation.participant import Participant
 from protocols.aggregation.query import Query
-from protocols.aggregation.spotcheck import CHECK_S_MAX, CHECK_TIMER
 from protocols.aggregation.statements import (
     NONCE_BYTES,
     enrolled_statement,
@@ -57,6 +56,7 @@ class Requesting(Part):
         `QueryError` for a pattern that the engine refuses.
         """
         from protocols.aggregation.requester import Requester, census_of  # most nodes never ask, and need no answers
+        from protocols.aggregation.spotcheck import CHECK_S_MAX
 
         if (outside := self._host.outside_reason()) is not None:
             raise Unavailable(f"{outside}, so it cannot ask anybody")
@@ -196,7 +196,7 @@ class Requesting(Part):
     def enrolments_due(self, round_id: bytes) -> None:
         self.requesters[round_id].enrolments_due()
 
-    @on_timer(CHECK_TIMER)
+    @on_timer("check_due")
     def check_due(self, round_id: bytes) -> None:
         self.requesters[round_id].spot_check.due()
 

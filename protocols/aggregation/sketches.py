@@ -39,7 +39,7 @@ Buckets = tuple[int, ...]
 class Quantile(Tallying[Buckets]):
     """The quantile ``q`` of the numbers, within `RELATIVE_ERROR`; ``q`` 0.5 is the median, 0 and 1 are the extremes."""
 
-    name, is_packed, zero = "quantile", True, ()
+    name, is_packed, expands, zero = "quantile", True, True, ()
 
     def __init__(self, *arguments: Number) -> None:
         if len(arguments) != 1 or not 0 <= arguments[0] <= 1:

@@ -23,9 +23,9 @@ from peerd.cluster.local import LocalCluster
 from peerd.errors import Unavailable
 from peerd.ids import format_id
 from protocols.aggregation.answer import Answer, RoundProgress
-from protocols.aggregation.extraction import FileSelection, Share
+from protocols.aggregation.config import FileSelection, Share
+from protocols.aggregation.figures import GroupedAnswer
 from protocols.aggregation.front.client import AggregationClient
-from protocols.aggregation.groups import GroupedAnswer
 from protocols.aggregation.query import parse_query
 from protocols.aggregation.reference import plain
 from tests.support.interrupts import take_interrupts

@@ -13,8 +13,8 @@ import pytest
 
 from protocols.aggregation.answer import Answer
 from protocols.aggregation.collector import Basis
+from protocols.aggregation.figures import GroupedAnswer
 from protocols.aggregation.front.demo import is_same
-from protocols.aggregation.groups import GroupedAnswer
 from protocols.aggregation.partial import ExtractionReport
 from tests.support.interrupts import take_interrupts
 

@@ -16,8 +16,8 @@ import pytest
 
 from peerd.ids import format_id
 from protocols.aggregation.answer import Answer
+from protocols.aggregation.figures import GroupedAnswer
 from protocols.aggregation.front.client import AggregationClient
-from protocols.aggregation.groups import GroupedAnswer
 from tests.hostile.ring import NODES, Ring, data_folder, eventually, honest_ring, knows
 from tests.test_tidy import ROOT
 

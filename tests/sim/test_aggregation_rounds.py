@@ -16,9 +16,9 @@ from peerd.sim.simulation import Simulation
 from peerd.sim.topology.sites import SiteLatency
 from protocols.aggregation import participant, requester
 from protocols.aggregation.config import AggregationConfig
-from protocols.aggregation.figures import Estimate, Figures, Listing
+from protocols.aggregation.figures import Estimate, Figures, GroupedAnswer, Listing
 from protocols.aggregation.front.scenario import one_record
-from protocols.aggregation.groups import GroupedAnswer, key_of
+from protocols.aggregation.groups import key_of
 from protocols.aggregation.patterns import QueryError, RegexEngine, compile_pattern
 from protocols.aggregation.plugin import Aggregation
 from protocols.aggregation.query import parse_query

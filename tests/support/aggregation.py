@@ -17,9 +17,8 @@ from peerd.testing.simulation import ring
 from protocols.aggregation.answer import Answer, RoundProgress
 from protocols.aggregation.config import AggregationConfig
 from protocols.aggregation.exchange import Extractor
-from protocols.aggregation.extraction import Extraction
 from protocols.aggregation.messages import StartRound
-from protocols.aggregation.partial import ExtractionReport
+from protocols.aggregation.partial import Extraction, ExtractionReport
 from protocols.aggregation.plugin import Aggregation
 from protocols.aggregation.query import Query, parse_query
 from protocols.aggregation.requester import RoundListener

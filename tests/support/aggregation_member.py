@@ -6,13 +6,12 @@ from peerd.ids import NodeId
 from peerd.messages import Message, PeerRef
 from peerd.testing.host import FakeHost, peer
 from protocols.aggregation.config import AggregationConfig
-from protocols.aggregation.extraction import Extraction
 from protocols.aggregation.groups import Grouped
 from protocols.aggregation.messages import (
     Enrolled,
     StartRound,
 )
-from protocols.aggregation.partial import ExtractionReport
+from protocols.aggregation.partial import Extraction, ExtractionReport
 from protocols.aggregation.plugin import Aggregation
 from protocols.aggregation.query import Query, parse_query
 from tests.support.aggregation import started

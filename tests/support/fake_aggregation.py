@@ -11,7 +11,7 @@ from peerd.testing.host import FakeHost
 from protocols.aggregation.answer import Answer, RoundProgress
 from protocols.aggregation.collector import Basis, Missing
 from protocols.aggregation.config import AggregationConfig
-from protocols.aggregation.groups import GroupedAnswer
+from protocols.aggregation.figures import GroupedAnswer
 from protocols.aggregation.partial import ExtractionReport
 from protocols.aggregation.participant import Participant
 from protocols.aggregation.plugin import Aggregation

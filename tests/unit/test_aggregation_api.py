@@ -16,9 +16,9 @@ from hypothesis import given, strategies as st
 from peerd.client import Client, DaemonBusy, RequestRefused
 from peerd.errors import Unavailable
 from protocols.aggregation.answer import LINE, Answer, RoundProgress
+from protocols.aggregation.figures import GroupedAnswer
 from protocols.aggregation.front import http as api
 from protocols.aggregation.front.client import AggregationClient, RoundSchedule, Skipped
-from protocols.aggregation.groups import GroupedAnswer
 from tests.support.fake_aggregation import ANSWER, PROGRESS, Call, FakeAggregation, FakeRequesting, answer_at_once
 from tests.support.fake_daemon import FakeDaemon
 
@@ -99,6 +99,14 @@ async def test_a_query_may_come_in_parts(rig: Rig) -> None:
     (call,) = rig.service.calls
     assert str(call.query) == "sum(bytes) by user where method = GET"
     assert (call.query.files, call.query.format, call.deadline_s) == ("a/*.csv", "csv", 60.0)
+
+
+async def test_parts_may_have_numbers_and_several_keys(rig: Rig) -> None:
+    rig.service.on_call = answer_at_once
+    parts = {"function": "quantile", "field": "ms", "arguments": [0.5], "by": ["host", "a b"]}
+    assert (await rig.post(query=parts)).status_code == 200
+    assert (await rig.post(query={"function": "count", "by": None})).status_code == 200
+    assert [str(call.query) for call in rig.service.calls] == ['quantile(ms, 0.5) by host, "a b"', "count"]
 
 
 @pytest.mark.parametrize(

@@ -19,9 +19,8 @@ from protocols.aggregation.exchange import (
     merge_received,
     open_own,
 )
-from protocols.aggregation.extraction import Extraction
 from protocols.aggregation.messages import NodeState
-from protocols.aggregation.partial import ExtractionReport
+from protocols.aggregation.partial import Extraction, ExtractionReport
 from protocols.aggregation.query import Query, parse_query
 from protocols.aggregation.registry import function_named
 from tests.support.aggregation import Round, aggregation_of, aggregation_ring, check_answer, total

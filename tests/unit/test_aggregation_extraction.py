@@ -17,9 +17,10 @@ from hypothesis import given, settings, strategies as st
 from peerd.errors import Unavailable
 from peerd.ids import NodeId
 from protocols.aggregation import extraction
-from protocols.aggregation.extraction import FileSelection, Share, extract
-from protocols.aggregation.figures import Estimate, Figures, HistogramFigure, Listing
-from protocols.aggregation.groups import GroupedAnswer
+from protocols.aggregation.config import FileSelection, Share
+from protocols.aggregation.extraction import extract
+from protocols.aggregation.figures import Estimate, Figures, GroupedAnswer, HistogramFigure, Listing
+from protocols.aggregation.groups import Grouped
 from protocols.aggregation.partial import Partial, merge
 from protocols.aggregation.query import Query, parse_query
 from protocols.aggregation.reference import plain, selected_files
@@ -143,7 +144,7 @@ def test_equals_the_plain_computation(tree: tuple[Any, Any], text: str, glob: st
 
 
 def test_records_know_where_they_are(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("socket.gethostname", lambda: "web-1")
+    monkeypatch.setattr("platform.node", lambda: "web-1")
     write(tmp_path, {"a.log": '{"x": 1}\n{"x": 2}', "d/b.log": '{"x": 5, "@file": "not this"}\n{'})
     query = parse_query("count, sum(x) by @file, @host, @node")
     assert extract(query, tmp_path, node="00aa").value.groups == {
@@ -154,6 +155,19 @@ def test_records_know_where_they_are(tmp_path: Path, monkeypatch: pytest.MonkeyP
     assert (selected.value, selected.report.records_selected) == ((False, ("00aa",)), 1)
     words = parse_query("count by @file", pattern="(?P<digit>[0-9])")
     assert extract(words, tmp_path).value.groups == {"a.log": 2, "d/b.log": 1}
+
+
+def test_groups_beyond_the_cap_are_folded_while_records_are_read(tmp_path: Path) -> None:
+    lines = [json.dumps({"k": f"group {number % 40}", "x": number}) for number in range(400)]
+    write(tmp_path, {"a": "\n".join(lines)})
+    text = "count, distinct(x), values(x, 500), median(x), histogram(x, 100), top(x), stddev(x)"
+    query = parse_query(f"{text} by k", groups_max=3)
+    value = extract(query, tmp_path).value
+    assert len(value.groups) == 3 and value.remainder.groups >= 37
+    total = Grouped(query.function, 3).total(value)
+    assert total == extract(parse_query(text), tmp_path).value, "nothing is lost, whatever was folded when"
+    partial = Partial.of(query, NodeId(1), value, extract(query, tmp_path).report)
+    assert Partial.decode(partial.encode(), query) == partial
 
 
 def test_every_match_counts(tmp_path: Path) -> None:

@@ -14,8 +14,9 @@ from hypothesis import given, settings, strategies as st
 from peerd.errors import Bug, ProtocolError, Unavailable
 from peerd.ids import NodeId
 from protocols.aggregation import partial as module
+from protocols.aggregation.figures import GroupedAnswer
 from protocols.aggregation.functions import Input
-from protocols.aggregation.groups import Grouped, GroupedAnswer, GroupStates, Remainder
+from protocols.aggregation.groups import Grouped, GroupStates, Remainder
 from protocols.aggregation.numbers import COUNT_MAX, Number
 from protocols.aggregation.partial import ExtractionReport, Partial, disjoint, merge
 from protocols.aggregation.query import Query, parse_query
@@ -292,6 +293,19 @@ def test_forged_columns_of_every_function(call: str, columns: Any, remainder: An
     except ProtocolError:
         return
     assert Partial.decode(decoded.encode(), query) == decoded
+
+
+def test_states_that_expand_in_memory_have_a_bound_of_their_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    query = parse_query("count, values(t), distinct(t) by k")
+    value = own(query, 1, [("a", 1), ("b", 2), ("c", 3)])
+    data = value.encode()
+    monkeypatch.setattr(module, "EXPANDING_BYTES_MAX", 8)
+    with pytest.raises(Unavailable, match="groups_max"):
+        value.encode()
+    with pytest.raises(ProtocolError, match="more than 8 bytes"):
+        Partial.decode(data, query)
+    exact = own(parse_query("count, distinct(t) by k"), 1, [("a", 1), ("b", 2), ("c", 3)])
+    assert Partial.decode(exact.encode(), exact.query) == exact
 
 
 def test_bounds(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -14,14 +14,7 @@ from peerd.lib.filter.write import write
 from protocols.aggregation.calls import Call
 from protocols.aggregation.groups import GROUPS_HARD_MAX
 from protocols.aggregation.patterns import QueryError, RegexEngine
-from protocols.aggregation.query import (
-    OPERATORS,
-    QUERY_BYTES_MAX,
-    QUERY_HELP,
-    Query,
-    conditions,
-    parse_query,
-)
+from protocols.aggregation.query import OPERATORS, QUERY_BYTES_MAX, QUERY_HELP, Query, conditions, parse_query
 from tests.support.filters import nodes
 
 names = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\0"), min_size=1, max_size=40)

@@ -14,7 +14,6 @@ from protocols.aggregation.answer import Answer
 from protocols.aggregation.collector import ENROLMENTS_TIMER, GATHER_TIMER
 from protocols.aggregation.config import AggregationConfig
 from protocols.aggregation.exchange import Aggregate, extract_own, merge_received, open_own, own_tag, result_tag
-from protocols.aggregation.extraction import Extraction
 from protocols.aggregation.leftovers import FETCHED_AT_ONCE, PATIENCE_S_MAX, STALL_DEADLINE_SHARE, STATUS_TIMEOUT_S
 from protocols.aggregation.messages import (
     ConfirmContribution,
@@ -27,7 +26,7 @@ from protocols.aggregation.messages import (
     ShownEnrolment,
     StopRound,
 )
-from protocols.aggregation.partial import ExtractionReport
+from protocols.aggregation.partial import Extraction, ExtractionReport
 from protocols.aggregation.plugin import Aggregation
 from protocols.aggregation.query import Query, parse_query
 from protocols.aggregation.registry import function_named

@@ -13,8 +13,7 @@ import protocols.aggregation.front.commands
 from peerd.cli.main import main
 from protocols.aggregation.answer import Answer, Shares
 from protocols.aggregation.collector import Missing
-from protocols.aggregation.figures import Estimate, Figures, HistogramFigure, Listing
-from protocols.aggregation.groups import GroupedAnswer
+from protocols.aggregation.figures import Estimate, Figures, GroupedAnswer, HistogramFigure, Listing
 from protocols.aggregation.partial import ExtractionReport, Partial, merge
 from protocols.aggregation.query import QUERY_HELP, parse_query
 from tests.support.fake_aggregation import ANSWER, PROGRESS, Call, FakeAggregation

@@ -21,10 +21,10 @@ from peerd.quantities import parse_duration
 from peerd.words import counted
 from protocols.aggregation.answer import Answer, RoundProgress
 from protocols.aggregation.collector import Basis
-from protocols.aggregation.figures import Estimate, Figure, Figures
+from protocols.aggregation.figures import Estimate, Figure, Figures, GroupedAnswer
 from protocols.aggregation.front.client import AggregationClient, Skipped
 from protocols.aggregation.front.values import keys_of, print_value
-from protocols.aggregation.groups import GROUPS_HARD_MAX, GROUPS_MAX_DEFAULT, GroupedAnswer
+from protocols.aggregation.groups import GROUPS_HARD_MAX, GROUPS_MAX_DEFAULT
 from protocols.aggregation.query import FORMATS, QUERY_HELP, Format, Query, parse_query
 
 TOP_DEFAULT = 20

@@ -16,9 +16,9 @@ from peerd.cluster.layout import Tables
 from peerd.errors import Bug, Unavailable
 from peerd.ids import format_id
 from protocols.aggregation.answer import Answer
-from protocols.aggregation.extraction import FileSelection, Share
+from protocols.aggregation.config import FileSelection, Share
+from protocols.aggregation.figures import GroupedAnswer
 from protocols.aggregation.front.client import AggregationClient
-from protocols.aggregation.groups import GroupedAnswer
 from protocols.aggregation.query import Query, parse_query
 from protocols.aggregation.reference import plain
 

@@ -61,6 +61,11 @@ def parse_deadline(value: object) -> object:
     return parse_duration(value) if isinstance(value, str) else value
 
 
+def _listed(value: object) -> object:
+    """A text as a list of one, and nothing as an empty one."""
+    return () if value is None else (value,) if isinstance(value, str) else value
+
+
 class _Body(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -78,10 +83,12 @@ class QueryBody(_Body):
 
     function: str
     field: str | None = None
-    arguments: Annotated[tuple[int | float, ...], Field(max_length=EDGES_MAX)] = Field(
+    arguments: Annotated[tuple[int | float, ...], Field(max_length=EDGES_MAX), FailFast()] = Field(
         (), description="The numbers behind the field, as in quantile(x, 0.9)."
     )
-    by: str | Annotated[tuple[str, ...], Field(max_length=KEYS_MAX)] | None = None
+    by: Annotated[tuple[str, ...], Field(max_length=KEYS_MAX), FailFast(), BeforeValidator(_listed)] = Field(
+        (), description="The fields of the groups; the text of one is taken, too."
+    )
     where: Annotated[tuple[ConditionBody, ...], Field(max_length=CONDITIONS_MAX), FailFast()] = ()
 
 
@@ -115,8 +122,7 @@ class AggregateBody(_Body):
         parts = self.query
         where = conditions((each.field, each.operator, each.value) for each in parts.where)
         call = Call(parts.function, parts.field, tuple(map(plain_number, parts.arguments)))
-        by = (parts.by,) if isinstance(parts.by, str) else parts.by or ()
-        return replace(query, calls=(call,), by=by, where=where)
+        return replace(query, calls=(call,), by=parts.by, where=where)
 
 
 def open_feed() -> tuple[Reports[RoundProgress | Answer], RoundListener]:

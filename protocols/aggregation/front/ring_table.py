@@ -13,9 +13,8 @@ from peerd.client.streams import on_standard_error
 from peerd.errors import Unavailable
 from peerd.front import RingTable, Row
 from protocols.aggregation.answer import Answer
-from protocols.aggregation.figures import Estimate, Figure, Figures
+from protocols.aggregation.figures import Estimate, Figure, Figures, GroupedAnswer
 from protocols.aggregation.front.client import AggregationClient
-from protocols.aggregation.groups import GroupedAnswer
 
 ANSWER: Final = TypeAdapter[Figure | Figures](Figure | Figures)
 OPTIONS: Final = ("query", "files", "format", "pattern", "deadline")

@@ -12,10 +12,9 @@ from peerd.quantities import parse_duration, parse_size
 from peerd.sim.simulation import Place
 from protocols.aggregation.answer import Answer
 from protocols.aggregation.exchange import Extractor
-from protocols.aggregation.extraction import Extraction
 from protocols.aggregation.functions import Input
 from protocols.aggregation.groups import Grouped, key_of
-from protocols.aggregation.partial import ExtractionReport
+from protocols.aggregation.partial import Extraction, ExtractionReport
 from protocols.aggregation.plugin import Aggregation
 from protocols.aggregation.query import Query, parse_query
 from protocols.aggregation.registry import function_of

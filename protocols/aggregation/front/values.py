@@ -9,8 +9,7 @@ from typing import Final
 
 from peerd.cli.output import Terminal, number, print_table
 from peerd.words import counted
-from protocols.aggregation.figures import Estimate, Figure, Figures, HistogramFigure, Listing
-from protocols.aggregation.groups import GroupedAnswer
+from protocols.aggregation.figures import Estimate, Figure, Figures, GroupedAnswer, HistogramFigure, Listing
 
 BAR_WIDTH: Final = 40
 """Characters of the longest bar of a histogram."""
