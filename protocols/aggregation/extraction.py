@@ -17,6 +17,7 @@ import json
 import platform
 import re
 import stat
+from codecs import BOM_UTF8
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from io import SEEK_END
 from operator import itemgetter
@@ -27,7 +28,7 @@ from peerd.errors import Unavailable
 from peerd.lib.filter.evaluate import Matcher, matcher
 from peerd.lib.filter.patterns import EngineMissing
 from protocols.aggregation.config import FileSelection, Share
-from protocols.aggregation.functions import Input
+from protocols.aggregation.functions import Input, Tallying
 from protocols.aggregation.groups import Grouped, GroupStates, Remainder, key_of
 from protocols.aggregation.listings import is_short
 from protocols.aggregation.partial import NOTES_MAX, Extraction, ExtractionReport, State, first_notes
@@ -265,7 +266,7 @@ def _json_rows(names: tuple[str, ...], lines: Iterator[tuple[bytes, bool]]) -> I
         if not body.strip():
             continue
         try:
-            record = None if cut else json.loads(body.decode("utf-8-sig"))
+            record = None if cut else json.loads(body.removeprefix(BOM_UTF8).decode())
         except (ValueError, RecursionError):
             record = None
         yield [_member(record, name) for name in names] if isinstance(record, dict) else None
@@ -292,7 +293,7 @@ def _csv_rows(names: tuple[str, ...], lines: Iterator[tuple[bytes, bool]], tally
                 tally.records += 1
                 tally.records_rejected += 1
             else:
-                yield body.decode("utf-8-sig", "replace") + "\n"
+                yield body.removeprefix(BOM_UTF8).decode("utf-8", "replace") + "\n"
 
     reader = csv.reader(texts())
     header: list[str] | None = None
@@ -427,5 +428,7 @@ class _Accumulator:
         if not self._query.by:
             return self._function.end(self._tally)
         self._fold()
-        end = self._function.end
-        return GroupStates({key: end(tally) for key, tally in self._groups.items()}, self._remainder)
+        groups = self._groups
+        if isinstance(self._function, Tallying):
+            groups = {key: self._function.end(tally) for key, tally in groups.items()}
+        return GroupStates(groups, self._remainder)

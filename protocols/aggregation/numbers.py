@@ -35,10 +35,14 @@ ZERO_SUM: Final[ExactSum] = (0, -1)
 
 _NUMBER: Final = re.compile(r"[+-]?(?:[0-9]+(\.[0-9]*)?|(\.[0-9]+))([eE][+-]?[0-9]+)?")
 _NUMBER_CHARACTERS_MAX: Final = 400
+_SURELY_SMALL_DIGITS: Final = 300
+"""Most numbers are a few digits, which need no pattern; so many of them are always below 2**1024."""
 
 
 def parse_number(text: str) -> Number | None:
     """The number that ``text`` writes in ASCII decimal, if `check_number` accepts it, else ``None``."""
+    if text.isdecimal() and text.isascii() and len(text) <= _SURELY_SMALL_DIGITS:
+        return int(text)
     match = _NUMBER.fullmatch(text)
     if match is None or len(text) > _NUMBER_CHARACTERS_MAX:
         return None
