@@ -83,7 +83,7 @@ def _partial_calls(groups: int, folder: Path) -> Calls:
         ("partial: encode what was read", "ms"): (read.encode, f"{len(encoded) / MIB:.2f} MiB, {groups:,} groups"),
         ("partial: decode and validate", "ms"): (lambda: Partial.decode(encoded, QUERY), ""),
         ("partial: merge", "ms"): (lambda: merge(mine, theirs), "the same keys in both"),
-        ("partial: merge, other keys", "ms"): (lambda: merge(mine, others), "a twentieth as many, every second one new"),
+        ("partial: merge, other keys", "ms"): (lambda: merge(mine, others), "a twentieth as many, half of them new"),
         ("partial: encode what was merged", "ms"): (mine.encode, ""),
     }
 
