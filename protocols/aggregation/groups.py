@@ -15,7 +15,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Final, Generic, TypeVar
 
 from peerd.frozen import Frozen
-from protocols.aggregation.columns import ARRAYS_MIN, GroupColumns
+from protocols.aggregation.columns import GroupColumns
 from protocols.aggregation.numbers import add_counts
 
 if TYPE_CHECKING:
@@ -127,9 +127,9 @@ class Grouped(Generic[S]):
         return self.fold(GroupStates(merged, remainder))
 
     def _merged_columns(self, a: GroupStates[S], b: GroupStates[S]) -> GroupColumns | None:
-        """Many groups, merged as arrays; ``None`` where that is no way for them."""
+        """Many groups, merged as arrays; ``None`` where that is no way for them, which their decoding has found."""
         kinds = self.function.arrays
-        if not kinds or max(len(a), len(b)) < ARRAYS_MIN:
+        if a.columns is None and b.columns is None:
             return None
         left, right = a.as_columns(self.function), b.as_columns(self.function)
         return None if left is None or right is None else left.merge(kinds, right)

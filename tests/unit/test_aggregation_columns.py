@@ -11,7 +11,7 @@ from hypothesis import given, settings, strategies as st
 
 from peerd.errors import ProtocolError
 from peerd.ids import NodeId
-from protocols.aggregation import columns, groups
+from protocols.aggregation import columns
 from protocols.aggregation.columns import GroupColumns, read_column, read_keys, write_column, write_keys
 from protocols.aggregation.functions import Input
 from protocols.aggregation.groups import Grouped
@@ -37,7 +37,6 @@ scalars = st.none() | st.booleans() | numbers | st.text(max_size=3) | st.binary(
 @pytest.fixture(autouse=True)
 def few_groups_are_many(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     monkeypatch.setattr(columns, "ARRAYS_MIN", 1)
-    monkeypatch.setattr(groups, "ARRAYS_MIN", 1)
     yield
     columns._numpy.cache_clear()
 
