@@ -15,14 +15,13 @@ from peerd.ids import NodeId
 from protocols.aggregation.answer import LINE
 from protocols.aggregation.exchange import decode_value
 from protocols.aggregation.front.http import AggregateBody
-from protocols.aggregation.functions import Input
 from protocols.aggregation.groups import Grouped
 from protocols.aggregation.partial import ExtractionReport, Partial, merge
 from protocols.aggregation.patterns import QueryError
 from protocols.aggregation.query import Query, parse_query
-from protocols.aggregation.registry import function_of
 from tests.fuzz import mutate
 from tests.fuzz.target import Target, reported
+from tests.support.aggregation_calls import CALLS, record
 
 MOVED: Final = bytes(8)
 QUERIES: Final = (
@@ -32,11 +31,6 @@ QUERIES: Final = (
     'max("a b") where x is null and y between 3 and 5 or z matches "^a+$"',
     'count, p99(ms), quantile(ms, 0.25), histogram(ms, 1, 1.5) by host, "a b" where a = 1',
     "min(request.status) by host where (a = 1 and (b <> 2 or c = 'x'))",
-)
-CALLS: Final = (
-    *("count", "sum(x)", "min(x)", "max(x)", "mean(x)", "variance(x)", "stddev(x)", "median(x)", "quantile(x, 0.9)"),
-    *("distinct(t)", "values(t, 3)", "histogram(x, 0, 10.5)", "top(x, 2)", "bottom(x)", "vector(v)"),
-    "count, p99(x), distinct(t), values(t)",
 )
 WORDS: Final = (
     *(
@@ -67,7 +61,7 @@ WORDS: Final = (
 
 def aggregation_targets() -> Iterator[Target]:
     """Every target of this module."""
-    for calls in CALLS:
+    for calls in (*CALLS, "count, p99(x), distinct(t), values(t)"):
         for by in ("", " by k"):
             query = parse_query(f"{calls}{by}", groups_max=100)
             name = f"partial {calls}{' by' if by else ''}"
@@ -81,7 +75,7 @@ def aggregation_targets() -> Iterator[Target]:
 def own(rng: Random, query: Query, contributor: int) -> Partial:
     """What one node contributes, of a few random records."""
     function: Any = query.function
-    numbers = [_record(query, _number(rng)) for _ in range(rng.randrange(4))]
+    numbers = [record(query, _number(rng)) for _ in range(rng.randrange(4))]
     value: Any
     if not query.by:
         value = reduce(function.merge, map(function.lift, numbers), function.zero)
@@ -90,12 +84,6 @@ def own(rng: Random, query: Query, contributor: int) -> Partial:
         value = reduce(grouped.merge, (grouped.lift(rng.choice("abcä"), each) for each in numbers), grouped.zero)
     report = ExtractionReport(files_read=1, records=len(numbers) + 1, records_selected=len(numbers), notes=("a: b",))
     return Partial.of(query, NodeId(contributor), value, report)
-
-
-def _record(query: Query, number: int | float) -> Any:
-    inputs = {Input.NUMBER: number, Input.TEXT: repr(number)[:9], Input.VECTOR: (number, 1), Input.NOTHING: 0}
-    values = [inputs[function_of((call,)).takes] for call in query.calls]
-    return values[0] if len(values) == 1 else values
 
 
 def _number(rng: Random) -> int | float:

@@ -15,19 +15,14 @@ from peerd.errors import Bug, ProtocolError, Unavailable
 from peerd.ids import NodeId
 from protocols.aggregation import partial as module
 from protocols.aggregation.figures import GroupedAnswer
-from protocols.aggregation.functions import Input
 from protocols.aggregation.groups import Grouped, GroupStates, Remainder
 from protocols.aggregation.numbers import COUNT_MAX, Number
 from protocols.aggregation.partial import ExtractionReport, Partial, disjoint, merge
 from protocols.aggregation.query import Query, parse_query
-from protocols.aggregation.registry import function_of
+from tests.support.aggregation_calls import CALLS, record
 
 numbers = st.integers(-(2**100), 2**100) | st.floats(allow_nan=False, allow_infinity=False).map(
     lambda value: value + 0.0
-)
-CALLS = (
-    *("count", "sum(x)", "min(x)", "max(x)", "mean(x)", "variance(x)", "stddev(x)", "median(x)", "quantile(x, 0.9)"),
-    *("distinct(t)", "values(t, 3)", "histogram(x, 0, 10.5)", "top(x, 2)", "bottom(x)", "vector(v)"),
 )
 keys = st.text(st.characters(exclude_categories=["Cs"]), max_size=12)
 rows = st.lists(st.tuples(keys, numbers), max_size=8)
@@ -38,13 +33,6 @@ def queries(draw: st.DrawFn) -> Query:
     texts = draw(st.lists(st.sampled_from(CALLS), min_size=1, max_size=3, unique=True))
     text = ", ".join(texts) + draw(st.sampled_from(["", " by k"]))
     return parse_query(text, groups_max=draw(st.sampled_from([2, 100])))
-
-
-def record(query: Query, number: Number) -> Any:
-    """What the query's functions take of a record, which is made from one number."""
-    inputs = {Input.NUMBER: number, Input.TEXT: repr(number)[:9], Input.VECTOR: (number, 1), Input.NOTHING: 0}
-    values = [inputs[function_of((call,)).takes] for call in query.calls]
-    return values[0] if len(values) == 1 else values
 
 
 def own(query: Query, contributor: int, pairs: list[tuple[str, Number]]) -> Partial:
