@@ -57,7 +57,8 @@ class StreamHandler(Protocol):
     """Who reads a stream. The driver fills buffers that the handler hands out, so bytes are copied once."""
 
     def opened(self, stream: Stream) -> None:
-        """The stream may be used from now on; on the accepting side half a round trip before it is on the other."""
+        """The stream may be written to from now on: who dials may do so two latencies before the answer is there, as
+        soon as it knows whom it has reached."""
 
     def get_buffer(self, size_hint: int) -> memoryview:
         """Where the next received bytes go; never empty."""
@@ -156,7 +157,8 @@ class Transport(Protocol):
         """The same of a peer, as it said in the handshake of the link; empty when it did not; ``None``: no link."""
 
     def open_stream(self, peer: PeerRef, handler: StreamHandler) -> None:
-        """Open a bulk connection; `StreamHandler.opened` or `StreamHandler.closed` tells the outcome."""
+        """Open a bulk connection; `StreamHandler.opened` tells that it may be written to, `StreamHandler.closed` that
+        there is none, or none any more."""
 
 
 class Workers(Protocol):

@@ -409,7 +409,7 @@ class SimDriver(PolicyTransport):
     # Bulk
 
     def open_stream(self, peer: PeerRef, handler: StreamHandler) -> None:
-        """Open a bulk connection in three round trips; the peer's side is ``opened`` half a round trip earlier."""
+        """Open a bulk connection: two round trips until this side may write, and half of one more for the peer's."""
         if self.policy.is_stopping:
             self.call_soon(lambda: handler.closed("stopping"))
             return

@@ -177,6 +177,8 @@ class Port:
     """A node's place in the network. It outlives the incarnations of the node."""
 
     __slots__ = (
+        "bulk_received",
+        "bulk_sent",
         "clock",
         "deferred_until",
         "down_free_at",
@@ -197,16 +199,23 @@ class Port:
         self.peer = peer
         self.driver: Process | None = None
         self.draw: Callable[[], float] = generator.random
-        self.up_s_per_byte = 1.0 / config.up_bytes_per_s if config.up_bytes_per_s else 0.0
-        self.down_s_per_byte = 1.0 / config.down_bytes_per_s if config.down_bytes_per_s else 0.0
-        self.up_backlog_s = limits.WRITE_HIGH_WATER_BYTES * self.up_s_per_byte
-        """Seconds of sending that may wait for the uplink; more than that waits in the send queues, by priority."""
+        self.up_s_per_byte = self.down_s_per_byte = self.up_backlog_s = 0.0
+        self.set_rates(config.up_bytes_per_s, config.down_bytes_per_s)
+        self.bulk_sent = self.bulk_received = 0
+        """Bytes of streams that this machine has sent and that were read, and that it has read."""
         self.up_free_at = 0.0
         self.down_free_at = 0.0
         self.deferred_until = 0.0
         """When the downlink delivers the last arrival that had to wait; nothing may overtake it."""
         self.clock: SimClock | None = None
         """The machine's clock; ``None`` while it is exact."""
+
+    def set_rates(self, up_bytes_per_s: float | None, down_bytes_per_s: float | None) -> None:
+        """How fast the machine sends and receives from now on, bytes a second; ``None``: without a limit."""
+        self.up_s_per_byte = 1.0 / up_bytes_per_s if up_bytes_per_s else 0.0
+        self.down_s_per_byte = 1.0 / down_bytes_per_s if down_bytes_per_s else 0.0
+        # So many seconds of sending may wait for the uplink; what is more waits in the send queues, by priority.
+        self.up_backlog_s = limits.WRITE_HIGH_WATER_BYTES * self.up_s_per_byte
 
     def skewed_clock(self) -> SimClock:
         """Return the machine's clock, in order to set it wrong."""

@@ -1,4 +1,4 @@
-"""Opening a connection, one step after the other: three round trips, TCP's, TLS's and Hello's.
+"""Opening a connection, one step after the other: the round trips of TCP, TLS and Hello.
 
 dialler                               target
   | ---- SYN ----------------------->  |     refused here when nobody listens
@@ -6,7 +6,7 @@ dialler                               target
   | ---- ClientHello ---------------->  |
   | <--- ServerHello .. Finished ----- |     the dialler knows whom it has reached
   | ---- Finished, Hello ------------>  |     the target decides, and may send from here on
-  | <--- HelloAck | HelloRefused ----- |     the dialler may send from here on
+  | <--- HelloAck | HelloRefused ----- |     the dialler of a link may send from here on, that of a stream with Hello
 """
 
 from __future__ import annotations
@@ -60,6 +60,9 @@ class Opening:
         """Hello has arrived: make the target's end, or return the reason of the refusal."""
         raise Bug("Opening.accept is for subclasses")
 
+    def greeted(self, due: float) -> None:
+        """Hello is on its way, and will be there at that time."""
+
     def opened(self) -> None:
         """The answer has arrived: make this end."""
         raise Bug("Opening.opened is for subclasses")
@@ -104,8 +107,19 @@ class Opening:
         elif self._expected is not None and target.peer.id != self._expected:
             self._after(rtt_s, lambda _: self._fail("wrong_callee"))
         else:
-            to_hello_s = rtt_s + self._out_s
-            self._after(to_hello_s + network.repair_s(self.driver.port, target), self._hello_arrived)
+            self._after(rtt_s, self._greet)
+
+    def _greet(self, _: None) -> None:
+        """TLS's handshake is done: say Hello."""
+        target = self.target
+        if target is None or not self._may_go_on(self._greet):
+            return
+        if target.state in (State.SILENT, State.PAUSED) or self._network.is_cut_either_way(self.driver.port, target):
+            self._again(self._greet)  # of TCP's handshake the kernel has taken care, TLS's is for the process
+            return
+        hello_s = self._out_s + self._network.repair_s(self.driver.port, target)
+        self._after(hello_s, self._hello_arrived)
+        self.greeted(self._engine.now + hello_s)
 
     def _hello_arrived(self, _: None) -> None:
         target, network = self.target, self._network

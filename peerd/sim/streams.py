@@ -25,7 +25,10 @@ from peerd.sim.opening import Opening
 HIGH_WATER_BYTES: Final = 1 * limits.MIB
 LOW_WATER_BYTES: Final = HIGH_WATER_BYTES // 4
 WINDOW_BYTES: Final = 4 * limits.MIB
-"""How many bytes may be sent and not yet read by the handler at the other end."""
+"""How many bytes may be sent and not yet read by the handler at the other end, at most."""
+QUEUE_S: Final = 0.1
+"""On a slow path TCP has on its way what that carries in a round trip, and lets wait for its slowest link what that
+carries in this time. All that waits there holds up control messages, too."""
 STALL_RETRY_S: Final = 1.0
 PIECE_SAMPLE_BYTES: Final = 64
 """How much of a piece goes into the trace hash; the swap layer's digest covers the rest."""
@@ -47,9 +50,12 @@ class StreamState(IntEnum):
 
 
 class SimStream:
-    """One end of a stream; implements `peerd.driver.Stream`."""
+    """One end of a stream; implements `peerd.driver.Stream`.
 
-    def __init__(self, driver: Process, peer_port: Port, handler: StreamHandler) -> None:
+    The end of who is dialled has no handler until Hello is there; then it gets what was sent behind it.
+    """
+
+    def __init__(self, driver: Process, peer_port: Port, handler: StreamHandler | None) -> None:
         self._driver = driver
         self._network = driver.network
         self._engine = driver.engine
@@ -65,8 +71,35 @@ class SimStream:
         self._was_full = False
         self._last_arrival = 0.0
         self._blocked_since: float | None = None
+        self._early: list[Piece] = []
         self._latency_s = driver.network.latency_s(driver.port, peer_port)
-        driver.streams[self] = None
+        self._window_bytes = self._window()
+        if handler is not None:
+            driver.streams[self] = None
+
+    def pair(self, twin: SimStream, hello_due: float) -> None:
+        """Connect both ends: what this one sends arrives when Hello has, or later."""
+        self._twin, twin._twin = twin, self
+        self._last_arrival = hello_due
+
+    def accept(self, handler: StreamHandler) -> None:
+        """Hello is there, and so may be what was sent behind it."""
+        self.handler = handler
+        self._driver.streams[self] = None
+        handler.opened(self)
+        early, self._early = self._early, []
+        for piece in early:
+            self._read(piece)
+
+    def is_of(self, process: Process) -> bool:
+        """Whether it is an end of this process, and open."""
+        return self._driver is process and self.state is not StreamState.CLOSED
+
+    def refused(self) -> None:
+        """There will be no stream: its handler is told by whoever wanted it."""
+        self.state = StreamState.CLOSED
+        self._driver.streams.pop(self, None)
+        self._queue.clear()
 
     # peerd.driver.Stream
 
@@ -103,6 +136,13 @@ class SimStream:
 
     # Sending
 
+    def _window(self) -> int:
+        slowest = max(self._network.s_per_byte(self._port), self._peer_port.down_s_per_byte)
+        if not slowest:
+            return WINDOW_BYTES
+        bytes_on_way = round((2 * self._latency_s + QUEUE_S) / slowest)
+        return min(max(bytes_on_way, 2 * self._network.config.piece_bytes), WINDOW_BYTES)
+
     def _enqueue(self, piece: Piece) -> None:
         if self.state is not StreamState.OPEN or piece[1] == 0:
             return  # dropped, as on a socket: `closed` reports it
@@ -119,7 +159,7 @@ class SimStream:
             if self.state is StreamState.CLOSING:
                 self._finish()
             return
-        if self._in_flight_bytes >= WINDOW_BYTES:
+        if self._in_flight_bytes >= self._window_bytes:
             return  # `_acknowledged` goes on
         self._is_sending = True
         if self._is_blocked():
@@ -182,7 +222,7 @@ class SimStream:
         self._send_next()
 
     def _tell_writable(self) -> None:
-        if self.is_writable:
+        if self.is_writable and self.handler is not None:
             self.handler.writable()
 
     def _is_blocked(self) -> bool:
@@ -207,7 +247,7 @@ class SimStream:
             self._send_next()
 
     def _acknowledged(self, size: int) -> None:
-        was_blocked = self._in_flight_bytes >= WINDOW_BYTES
+        was_blocked = self._in_flight_bytes >= self._window_bytes
         self._in_flight_bytes -= size
         if was_blocked and self._driver.is_alive:
             self._send_next()
@@ -235,16 +275,22 @@ class SimStream:
             return
         if driver.state is not State.RUNNING or self.state is StreamState.CLOSED:
             return
+        handler = self.handler
+        if handler is None:
+            self._early.append(piece)
+            return
         view, size = piece
         if self.state is StreamState.CLOSING:  # thrown away, so that two ends that both close do not wait for ever
             self._acknowledge(size)
             return
         self._network.stream_bytes += size
+        self._port.bulk_received += size
+        self._peer_port.bulk_sent += size
         try:
             if view is None:
-                self.handler.padding_received(size)
+                handler.padding_received(size)
             else:
-                self._fill_buffers(view)
+                self._fill_buffers(handler, view)
         except ProtocolError as error:
             self._fail(error.reason, "reset")
             driver.misbehaved(self.peer, error)
@@ -255,14 +301,14 @@ class SimStream:
         if self._twin is not None:
             self._twin._acknowledged(size)
 
-    def _fill_buffers(self, view: memoryview) -> None:
+    def _fill_buffers(self, handler: StreamHandler, view: memoryview) -> None:
         while view and self.state is StreamState.OPEN:
-            buffer = self.handler.get_buffer(len(view))
+            buffer = handler.get_buffer(len(view))
             size = min(len(buffer), len(view))
             if size == 0:
                 raise Bug("a stream handler gave an empty buffer")
             buffer[:size] = view[:size]
-            self.handler.buffer_updated(size)
+            handler.buffer_updated(size)
             view = view[size:]
 
     # The end
@@ -328,41 +374,57 @@ class SimStream:
         self.state = StreamState.CLOSED
         self._driver.streams.pop(self, None)
         self._queue.clear()
-        self._engine.call_soon(self._driver.run, lambda: self.handler.closed(reason))
+        handler = self.handler
+        if handler is not None:
+            self._engine.call_soon(self._driver.run, lambda: handler.closed(reason))
 
 
 class StreamOpening(Opening):
-    """A stream that is being opened. Both ends are made when the target accepts; this one is told with the answer."""
+    """A stream that is being opened. Both ends are made with Hello; the target's is part of it when it accepts."""
 
     def __init__(self, driver: Process, attempt: Attempt, handler: StreamHandler) -> None:
         peer = attempt.peer
         self._attempt = attempt
         self._handler = handler
         self._here: SimStream | None = None
+        self._there: SimStream | None = None
         super().__init__(driver, driver.network.port_at(peer.host, peer.port), peer.id)
 
+    def greeted(self, due: float) -> None:
+        """Make both ends, and let the handler write."""
+        target = self.target
+        if target is None or target.driver is None:
+            return
+        self._here = SimStream(self.driver, target, self._handler)
+        self._there = SimStream(target.driver, self.driver.port, None)
+        self._here.pair(self._there, due)
+        self._handler.opened(self._here)
+
     def accept(self, target: Process) -> str | None:
-        """Make both ends, unless the target refuses."""
-        driver = self.driver
+        """Give the target's end to its node, unless it refuses."""
+        driver, there = self.driver, self._there
         refusal = target.policy.admit_stream(driver.peer.id, [stream.peer.id for stream in target.streams])
         if refusal is not None:
             return refusal[0]
-        if target.node is None:
+        if target.node is None or there is None or not there.is_of(target):
             return "closed_early"
-        there = SimStream(target, driver.port, target.node.stream_accepted(driver.peer))
-        self._here = here = SimStream(driver, target.port, self._handler)
-        here._twin, there._twin = there, here
-        there.handler.opened(there)
+        there.accept(target.node.stream_accepted(driver.peer))
         return None
 
     def opened(self) -> None:
-        """Tell the handler, unless the stream has ended already."""
+        """The node is where it was said to be."""
         self.driver.policy.stream_opened(self._attempt)
-        if self._here is not None and self._here.state is not StreamState.CLOSED:
-            self._handler.opened(self._here)
 
     def failed(self, reason: str) -> None:
-        """Tell the handler."""
+        """Tell the handler, unless it has given the stream up itself."""
+        here, there = self._here, self._there
+        if there is not None:
+            there.refused()
+        if here is not None and here.state is StreamState.CLOSED:
+            self.driver.policy.stream_opened(self._attempt)
+            return
+        if here is not None:
+            here.refused()
         self.driver.policy.stream_failed(self._attempt, reason)
         self._handler.closed(reason)
 

@@ -15,7 +15,7 @@ from peerd.errors import Bug
 from peerd.ids import NodeId
 from peerd.limits import MIB
 from peerd.messages import PeerRef
-from peerd.telemetry.schema import PeerMisbehaviour
+from peerd.telemetry.schema import LinkRefused, PeerMisbehaviour
 from peerd.wire.codec import encode
 from peerd.wire.frames import frame_bytes
 from peerd.wire.handshake import Hello
@@ -96,6 +96,27 @@ async def test_what_was_written_before_close_arrives(tls: bool) -> None:
         await until(lambda: ours.reasons == [None])
 
 
+@TLS
+@both_loops
+async def test_who_gives_a_stream_up_before_hello_is_answered_hears_of_its_end_once(tls: bool) -> None:
+    class Abandoning(CollectingHandler):
+        def opened(self, stream: Stream) -> None:
+            stream.write(b"never mind")
+            stream.abort()
+
+    async with Rig(tls=tls) as rig:
+        one, two = rig.pair()
+        ours = Abandoning()
+        one.links.open_stream(two.ref, ours)
+        await until(lambda: ours.reasons)
+        after = sender(b"this one is meant")
+        one.links.open_stream(two.ref, after)
+        await until(lambda: any(handler.received == b"this one is meant" for handler in two.node.handlers))
+        assert ours.reasons == ["aborted"] and after.reasons == []
+        assert not two.node.of(PeerMisbehaviour) and not one.node.of(LinkRefused)
+        await until(lambda: [rig_node.counters.values.get("peerd_streams") for rig_node in (one, two)] == [1, 1])
+
+
 @both_loops
 async def test_bytes_right_behind_the_hello_reach_the_handler() -> None:
     async with Rig() as rig:
@@ -131,7 +152,7 @@ async def test_streams_are_bounded() -> None:
         for handler in handlers:
             one.links.open_stream(two.ref, handler)
         await until(lambda: sum(handler.reasons == ["streams_max"] for handler in handlers) == 1)
-        assert sum(handler.stream is not None for handler in handlers) == 2
+        assert sum(handler.reasons == [] for handler in handlers) == 2
 
 
 @both_loops

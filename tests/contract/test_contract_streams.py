@@ -99,6 +99,18 @@ async def test_abort_drops_what_was_not_sent(rig: ContractRig) -> None:
 
 
 @on_both_hosts
+async def test_who_ends_a_stream_as_it_opens_is_told_once(rig: ContractRig) -> None:
+    one, two = rig.add(1), rig.add(2)
+    here = one.open_stream(two)
+    here.is_unwanted = True
+    await rig.until(lambda: here.reasons)
+    later = one.open_stream(two)
+    await rig.until(lambda: later.stream is not None and any(there.reasons == [] for there in two.accepted))
+    assert here.reasons == ["aborted"] and later.reasons == []
+    assert sum(there.reasons == [] for there in two.accepted) == 1
+
+
+@on_both_hosts
 async def test_above_the_high_water_mark_it_says_when_to_go_on(rig: ContractRig) -> None:
     _, _, here, there = await opened(rig)
     here.open.write(bytes(MANY_BYTES))

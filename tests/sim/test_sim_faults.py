@@ -25,6 +25,7 @@ from tests.support.trivial_world import (
     EXACT,
     LATENCY_S,
     OPENING_S,
+    RTT_S,
     NotingHandler,
     TrivialWorld,
     about,
@@ -304,7 +305,7 @@ def test_clog_holds_handshakes_up_and_may_outlast_them(clog_s: float) -> None:
     say(world, 0, 1, "first")
     world.run_for(60.0)
     if clog_s < CONNECT_TIMEOUT_S:
-        assert found == [peer] and handler.opened_at == about(begun + clog_s + OPENING_S)
+        assert found == [peer] and handler.opened_at == about(begun + clog_s + 2 * RTT_S)
         assert world.nodes[1].node.messages[0][0] == about(begun + clog_s + OPENING_S + LATENCY_S)
     else:
         assert found == [None] and handler.closings == [(about(begun + CONNECT_TIMEOUT_S), "timeout")]

@@ -51,6 +51,8 @@ class Handler:
         self.writable_calls = 0
         self.reasons: list[str | None] = []
         self.fail_with: str | None = None
+        self.is_unwanted = False
+        """Whether it ends the stream as soon as that opens."""
 
     @property
     def open(self) -> Stream:
@@ -62,6 +64,8 @@ class Handler:
         self._node.upcall()
         assert self.stream is None and not self.reasons
         self.stream = stream
+        if self.is_unwanted:
+            stream.abort()
 
     def get_buffer(self, size_hint: int) -> memoryview:
         return memoryview(self._buffer)

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from peerd.api import AcceptSwap, Plugin, RefuseSwap, SwapCallbacks, SwapRequest, Value
 from peerd.messages import PeerRef
 
-OPENING_LATENCIES = {"accepted": 5, "opened": 6, "offered": 7, "done there": 9, "done here": 10}
+OPENING_LATENCIES = {"opened": 4, "accepted": 5, "offered": 5, "done here": 6, "done there": 7}
 """One-way latencies from the call of ``swap`` for small values, with a peer that has a link already."""
 
 

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-from typing import Protocol
+from typing import Final, Protocol
 
 from peerd.daemon.links.link import as_transport
 from peerd.daemon.links.settings import LinkContext
-from peerd.driver import StreamHandler
 from peerd.errors import HandshakeRefused, PeerMisbehaved, ProtocolError
 from peerd.identity.node_identity import PeerIdentity
 from peerd.ids import NodeId
@@ -16,6 +15,20 @@ from peerd.system.sockets import format_address
 from peerd.wire.codec import decode, encode
 from peerd.wire.frames import Frame, frame_bytes, parse_header
 from peerd.wire.handshake import Goodbye, Handshake, HandshakeResult, Hello, HelloAck, HelloRefused, Purpose
+
+WITHDRAWN: Final = "withdrawn"
+"""The reason why a dial ends that this side has given up itself."""
+
+
+class PendingStream(Protocol):
+    """`peerd.daemon.links.streams.BulkStream`, as far as a connection needs it that is being dialled for it."""
+
+    @property
+    def is_aborted(self) -> bool: ...
+
+    def begin(self, transport: asyncio.Transport) -> None: ...
+    def pause_writing(self) -> None: ...
+    def resume_writing(self) -> None: ...
 
 
 class ConnectionOwner(Protocol):
@@ -50,12 +63,12 @@ class PendingConnection(asyncio.Protocol):
         address: str,
         purpose: Purpose = Purpose.CONTROL,
         expected_id: NodeId | None = None,
-        stream_handler: StreamHandler | None = None,
+        stream: PendingStream | None = None,
     ) -> None:
         self.dialled = dialled
         self.address = address
         self.expected_id = expected_id
-        self.stream_handler = stream_handler
+        self.stream = stream
         self.certificate: PeerIdentity | None = None
         self.transport: asyncio.Transport | None = None
         self.outcome: asyncio.Future[HandshakeResult] = asyncio.get_running_loop().create_future()
@@ -96,6 +109,8 @@ class PendingConnection(asyncio.Protocol):
         )
         if self.dialled:
             self.transport.write(frame_bytes(self._handshake.hello()))
+            if self.stream is not None and self.certificate is not None:
+                self.stream.begin(self.transport)  # without TLS only the answer says who it is
 
     def data_received(self, data: bytes) -> None:
         """Collect the first frame, whose cap is small, and do the next step of the handshake."""
@@ -112,13 +127,25 @@ class PendingConnection(asyncio.Protocol):
         self._is_lost = True
         if self.outcome.done():
             return
-        if self.dialled and self._context.tls is not None:
+        if self.stream is not None and self.stream.is_aborted:
+            self.outcome.set_exception(HandshakeRefused(WITHDRAWN, "nobody wants the stream any more"))
+        elif self.dialled and self._context.tls is not None:
             detail = "the peer closed before it answered: it refused our certificate, or its limits are reached"
             self.outcome.set_exception(HandshakeRefused("auth_rejected", detail))
         else:
             received = len(self._received)
             detail = f"closed after {received} bytes of a handshake" + (f" ({exc})" if exc is not None else "")
             self.outcome.set_exception(HandshakeRefused("closed_early", detail))
+
+    def pause_writing(self) -> None:
+        """Above the high-water mark of a stream that is written to already."""
+        if self.stream is not None:
+            self.stream.pause_writing()
+
+    def resume_writing(self) -> None:
+        """Below the low-water mark."""
+        if self.stream is not None:
+            self.stream.resume_writing()
 
     def closed_by_loop(self) -> None:
         """The event loop gave the connection up while making it. A transport of uvloop's does not show that."""

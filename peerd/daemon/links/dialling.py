@@ -8,7 +8,7 @@ import ssl
 from collections.abc import Callable, Coroutine
 from typing import Any, Final, Protocol
 
-from peerd.daemon.links.connection import ConnectionOwner, PendingConnection
+from peerd.daemon.links.connection import WITHDRAWN, ConnectionOwner, PendingConnection, PendingStream
 from peerd.daemon.links.link import TcpLink
 from peerd.daemon.links.settings import LinkContext
 from peerd.daemon.links.telemetry import LinkTelemetry
@@ -32,6 +32,9 @@ class DialOwner(ConnectionOwner, Protocol):
 
     def begin_stream(self, peer: PeerRef) -> Attempt | str:
         """Permit a stream to be dialled, or say why not."""
+
+    def new_stream(self, peer: PeerRef, handler: StreamHandler) -> PendingStream:
+        """Return the stream that a connection is dialled for."""
 
     def stream_dialled(self, attempt: Attempt, reason: str | None) -> None:
         """How the dial of a stream ended; ``None``: it succeeded."""
@@ -159,15 +162,17 @@ class Dialling:
 
     async def _open_stream(self, attempt: Attempt, handler: StreamHandler) -> None:
         peer = attempt.peer
-        connection = self._connection(peer, Purpose.BULK, handler)
+        connection = self._connection(peer, Purpose.BULK, self._owner.new_stream(peer, handler))
         try:
             async with self._slots:
                 await connect(peer.host, peer.port, self._context, connection, self._permits)
         except DialFailed as error:
-            self._owner.stream_dialled(attempt, error.reason)
+            is_withdrawn = error.reason == WITHDRAWN
+            self._owner.stream_dialled(attempt, None if is_withdrawn else error.reason)
             self._telemetry.dialled(error.reason)
-            self._telemetry.refused(peer.id, peer.address, error.reason, error.detail)
-            handler.closed(error.reason)
+            if not is_withdrawn:
+                self._telemetry.refused(peer.id, peer.address, error.reason, error.detail)
+            handler.closed("aborted" if is_withdrawn else error.reason)
         except asyncio.CancelledError:
             if not connection.is_established:
                 handler.closed("stopping")
@@ -180,7 +185,7 @@ class Dialling:
         """Whether a host that only other nodes have named may be dialled: of a name, one of its addresses."""
         return self._context.settings.allowed_hosts.permits(host)
 
-    def _connection(self, peer: PeerRef, purpose: Purpose, handler: StreamHandler | None = None) -> PendingConnection:
+    def _connection(self, peer: PeerRef, purpose: Purpose, stream: PendingStream | None = None) -> PendingConnection:
         return PendingConnection(
             self._owner,
             self._context,
@@ -188,7 +193,7 @@ class Dialling:
             address=peer.address,
             purpose=purpose,
             expected_id=peer.id,
-            stream_handler=handler,
+            stream=stream,
         )
 
     def _spawn(self, coroutine: Coroutine[Any, Any, None], name: str) -> asyncio.Task[None]:

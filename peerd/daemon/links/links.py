@@ -17,7 +17,7 @@ from peerd.daemon.links.connection import PendingConnection
 from peerd.daemon.links.dialling import Dialling, PeerDial
 from peerd.daemon.links.link import TcpLink
 from peerd.daemon.links.settings import LinkContext
-from peerd.daemon.links.streams import StreamTable
+from peerd.daemon.links.streams import BulkStream, StreamTable
 from peerd.daemon.links.telemetry import LinkTelemetry
 from peerd.driver import StreamHandler
 from peerd.errors import Bug, PeerMisbehaved
@@ -292,6 +292,10 @@ class Links(PolicyTransport):
     def begin_stream(self, peer: PeerRef) -> Attempt | str:
         """Whether a stream may be dialled."""
         return self.policy.begin_stream(peer)
+
+    def new_stream(self, peer: PeerRef, handler: StreamHandler) -> BulkStream:
+        """Return the stream that a connection is dialled for."""
+        return self._streams.dialled(peer, handler)
 
     def stream_dialled(self, attempt: Attempt, reason: str | None) -> None:
         """How the dial of a stream ended; ``None``: it succeeded."""

@@ -24,25 +24,34 @@ STREAM_LOW_WATER_BYTES: Final = 256 * KIB
 
 
 class BulkStream(asyncio.BufferedProtocol):
-    """`peerd.driver.Stream` on a transport whose handshake is done."""
+    """`peerd.driver.Stream` on a transport: who has dialled writes from Hello on, and reads when that is answered."""
 
     def __init__(self, owner: StreamTable, peer: PeerRef, handler: StreamHandler) -> None:
         self._owner = owner
         self._peer = peer
         self._handler = handler
         self._transport: asyncio.Transport | None = None
+        self._is_attached = False
         self._is_paused = False
         self._is_closing = False
         self._reason: str | None = None
         self.get_buffer = handler.get_buffer  # type: ignore[method-assign,assignment]  # one call less for each read
 
-    def attach(self, transport: asyncio.Transport, rest: bytes) -> None:
-        """Take over the connection; ``rest`` are the bytes that came right after the handshake."""
+    def begin(self, transport: asyncio.Transport) -> None:
+        """Let the handler write. Until `attach` it is the pending connection that reads and sees the end."""
         self._transport = transport
         transport.set_write_buffer_limits(high=STREAM_HIGH_WATER_BYTES, low=STREAM_LOW_WATER_BYTES)
         # Socket buffers stay the kernel's: a fixed size would switch its own tuning off, at a smaller maximum.
-        transport.set_protocol(self)
         self._handler.opened(self)
+
+    def attach(self, transport: asyncio.Transport, rest: bytes) -> None:
+        """Take over the connection; ``rest`` are the bytes that came right after the handshake."""
+        self._is_attached = True
+        transport.set_protocol(self)
+        if self._transport is None:
+            self.begin(transport)
+        if self._is_closing:
+            transport.close()
         view = memoryview(rest)
         while view and self._reason is None:
             buffer = self._handler.get_buffer(len(view))
@@ -58,14 +67,19 @@ class BulkStream(asyncio.BufferedProtocol):
         return self._peer
 
     @property
+    def is_aborted(self) -> bool:
+        """Whether this side has ended it."""
+        return self._reason is not None
+
+    @property
     def is_writable(self) -> bool:
         """False above the high-water mark, and once it is closing."""
-        is_ending = self._is_closing or self._reason is not None
+        is_ending = self._is_closing or self.is_aborted
         return self._transport is not None and not self._is_paused and not is_ending
 
     def write(self, data: bytes | bytearray | memoryview) -> None:
         """Queue bytes; dropped silently once the stream is closing, as the handler's ``closed`` tells."""
-        if self._transport is not None and not self._transport.is_closing():
+        if self._transport is not None and not self._is_closing and not self._transport.is_closing():
             self._transport.write(data)
 
     def write_padding(self, size_bytes: int) -> None:
@@ -73,9 +87,9 @@ class BulkStream(asyncio.BufferedProtocol):
         raise Bug(f"{size_bytes} bytes of padding on a real connection")
 
     def close(self) -> None:
-        """Flush, then close."""
+        """Flush, then close; not before Hello is answered: an answer to a closed socket would end what it carries."""
         self._is_closing = True
-        if self._transport is not None:
+        if self._transport is not None and self._is_attached:
             self._transport.close()
 
     def abort(self) -> None:
@@ -90,9 +104,13 @@ class BulkStream(asyncio.BufferedProtocol):
 
     def end(self, reason: str) -> None:
         """Close at once; ``reason`` is what the handler's ``closed`` gets."""
-        if self._transport is not None:
-            self._reason = self._reason or reason
+        if self._transport is None:
+            return
+        self._reason = self._reason or reason
+        if self._is_attached:
             self._transport.abort()
+        else:  # asyncio's TLS loses a socket that is aborted while it tells that the connection is made
+            asyncio.get_running_loop().call_soon(self._transport.abort)
 
     # asyncio
 
@@ -153,12 +171,17 @@ class StreamTable:
         """The peer of each stream."""
         return [stream.peer.id for stream in self._streams]
 
+    def dialled(self, peer: PeerRef, handler: StreamHandler) -> BulkStream:
+        """Return a stream for a connection that will be dialled. It is in the table when the peer has answered."""
+        return BulkStream(self, peer, handler)
+
     def adopt(
         self, connection: PendingConnection, established: HandshakeResult, transport: asyncio.Transport, rest: bytes
     ) -> None:
         """Make a stream of a connection whose handshake is done."""
-        handler = connection.stream_handler or self._user.stream_accepted(established.peer)
-        stream = BulkStream(self, established.peer, handler)
+        stream = connection.stream
+        if not isinstance(stream, BulkStream):
+            stream = BulkStream(self, established.peer, self._user.stream_accepted(established.peer))
         self._streams[stream] = connection.certificate
         self._user.telemetry.streams(len(self._streams))
         stream.attach(transport, rest)
