@@ -14,12 +14,13 @@ handler before it returns. Long work goes through `Host.offload`.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterable, Sequence
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from enum import Enum, IntEnum
 from typing import Any, ClassVar, Protocol, Self, TypeVar
 
 from peerd.api.bulk import (
     AcceptSwap as AcceptSwap,
+    PreparedSwap as PreparedSwap,
     RefuseSwap as RefuseSwap,
     SizedBlob as SizedBlob,
     SwapCallbacks as SwapCallbacks,
@@ -198,6 +199,9 @@ class Host(Protocol):
         queue, if that is less) the peer is slow, and `Plugin.writable` tells when it has caught up.
         """
 
+    def tags(self) -> dict[str, str]:
+        """What the operator has said that this node is, now: `Plugin.tags` of all plugins of this node together."""
+
     def peer_version(self, peer: PeerRef) -> int | None:
         """The highest version of this plugin that both nodes speak, as their handshake said.
 
@@ -331,13 +335,33 @@ class Host(Protocol):
     # Bulk
 
     def swap(
-        self, peer: PeerRef, tag: bytes, value: Value, callbacks: SwapCallbacks, deadline_s: float | None = None
+        self,
+        peer: PeerRef,
+        tag: bytes,
+        value: Value,
+        callbacks: SwapCallbacks,
+        deadline_s: float | None = None,
+        silence_s: float | None = None,
     ) -> SwapHandle:
         """Exchange large values, both directions at once; the peer's `Plugin.swap_requested` decides.
 
-        Ends after ``deadline_s`` seconds at the latest (default: ``[swap] deadline``). ``tag`` is the plugin's own, at
-        most `limits.SWAP_TAG_BYTES_MAX` bytes. Whatever is wrong, limits too, ends in ``callbacks.failed``; raises
-        `Bug` for a swap with this node itself, or a longer tag.
+        Ends after ``deadline_s`` seconds at the latest (default: ``[swap] deadline``), and when the peer has said
+        nothing for ``silence_s`` while its value is due (by default, and at most, ``[swap] stall_timeout``). ``tag`` is
+        the plugin's own, at most `limits.SWAP_TAG_BYTES_MAX` bytes. Whatever is wrong, limits too, ends in
+        ``callbacks.failed``; raises `Bug` for a swap with this node itself, or a longer tag.
+        """
+
+    def prepare_swap(
+        self,
+        peer: PeerRef,
+        tag: bytes,
+        callbacks: SwapCallbacks,
+        deadline_s: float | None = None,
+        silence_s: float | None = None,
+    ) -> PreparedSwap:
+        """Open the connection for a swap that will probably follow within a few seconds: `PreparedSwap.offer`.
+
+        One that is cancelled before is recorded nowhere.
         """
 
     def fetch(self, peer: PeerRef, tag: bytes, callbacks: SwapCallbacks, deadline_s: float | None = None) -> SwapHandle:
@@ -473,6 +497,10 @@ class Plugin(Part):
         the next start of the node. A plugin that reads its fields where it uses them has nothing to do here; one that
         made something of a field in `start` makes it anew.
         """
+
+    def tags(self) -> Mapping[str, str]:
+        """What this plugin's configuration says that the node is, for all plugins (`Host.tags`): role = web."""
+        return {}
 
     def drain(self, done: Callable[[], None]) -> None:
         """The node will leave: hand over what others need (keys, children), then call ``done``, once.

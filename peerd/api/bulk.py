@@ -66,6 +66,9 @@ class AcceptSwap(Frozen):
     value: Value
     callbacks: SwapCallbacks
     deadline_s: float | None = None
+    silence_s: float | None = None
+    """How long the peer may say nothing while its value is due; by default, and at most, ``[swap] stall_timeout``. For
+    whoever can do without it."""
 
 
 class RefuseSwap(Frozen):
@@ -79,3 +82,10 @@ class SwapHandle(Protocol):
 
     def cancel(self) -> None:
         """Abort it; ``failed("cancelled")`` follows. Harmless when it has ended."""
+
+
+class PreparedSwap(SwapHandle, Protocol):
+    """A swap whose connection is being opened, or open, while it is not decided yet."""
+
+    def offer(self, value: Value) -> None:
+        """Begin, as soon as the connection is open. Harmless when it has ended."""

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import gc
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
+from peerd.api import Plugin
 from peerd.ids import parse_id
 from peerd.lab.experiment import Notify, Point, Row
 from peerd.lab.topologies import table_of
@@ -90,13 +91,14 @@ def simulate(
     *,
     weigh_at: str = "",
     look: Callable[[str, Simulation], None] = lambda phase, simulation: None,
+    plugins: Callable[[int], Sequence[Plugin]] | None = None,
     **tables: Any,
 ) -> Outcome:
     """Run a scenario of these phases after the ring has formed. ``tables`` are more tables of a scenario file.
 
     ``look`` is called with the simulation at the beginning of each phase; it must not change anything. ``weigh_at``
     names the phase at whose beginning the memory of a node is measured, which is meaningful only in a process that
-    has simulated nothing before.
+    has simulated nothing before. ``plugins`` makes those of a node, in place of what ``tables`` say of protocols.
     """
     tree = {
         "name": point.experiment,
@@ -115,7 +117,7 @@ def simulate(
         look(phase, runner.simulation)
         notify(phase, now_s)
 
-    runner = Runner(parse_scenario(tree), point.seed, evictions, None)
+    runner = Runner(parse_scenario(tree), point.seed, evictions, plugins)
     evictions.simulation = runner.simulation
     begun = time.process_time()
     report = runner.execute(progress)

@@ -13,6 +13,7 @@ from peerd.api import (
     LookupResult,
     MissingMember,
     Plugin,
+    PreparedSwap,
     Priority,
     Records,
     Rng,
@@ -119,6 +120,9 @@ class PluginHost:
     def queued_bytes(self, peer: PeerRef) -> int:
         return 0 if peer.id == self.id else self._driver.queued_bytes(peer)
 
+    def tags(self) -> dict[str, str]:
+        return {key: value for plugin in self._node.plugins.values() for key, value in plugin.tags().items()}
+
     def peer_version(self, peer: PeerRef) -> int | None:
         plugin = self._plugin
         if peer.id == self.id:
@@ -180,9 +184,25 @@ class PluginHost:
         return self._driver.verify(signer, self._name, statement, proof)
 
     def swap(
-        self, peer: PeerRef, tag: bytes, value: Value, callbacks: SwapCallbacks, deadline_s: float | None = None
+        self,
+        peer: PeerRef,
+        tag: bytes,
+        value: Value,
+        callbacks: SwapCallbacks,
+        deadline_s: float | None = None,
+        silence_s: float | None = None,
     ) -> SwapHandle:
-        return self._node.swaps.swap(self._name, peer, tag, value, callbacks, deadline_s)
+        return self._node.swaps.swap(self._name, peer, tag, value, callbacks, deadline_s, silence_s)
+
+    def prepare_swap(
+        self,
+        peer: PeerRef,
+        tag: bytes,
+        callbacks: SwapCallbacks,
+        deadline_s: float | None = None,
+        silence_s: float | None = None,
+    ) -> PreparedSwap:
+        return self._node.swaps.prepare(self._name, peer, tag, callbacks, deadline_s, silence_s)
 
     def fetch(self, peer: PeerRef, tag: bytes, callbacks: SwapCallbacks, deadline_s: float | None = None) -> SwapHandle:
         return self._node.swaps.fetch(self._name, peer, tag, callbacks, deadline_s)

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, Protocol, TypeVar
 
-from peerd.api import Priority
+from peerd.api import Plugin, Priority
 from peerd.driver import Driver
 from peerd.errors import PeerMisbehaved
 from peerd.messages import Message, PeerRef
@@ -30,6 +30,8 @@ class HostNode(Upcalls, Protocol):
     def settings(self) -> NodeSettings: ...
     @property
     def peer(self) -> PeerRef: ...
+    @property
+    def plugins(self) -> Mapping[str, Plugin]: ...
     @property
     def overlay(self) -> Overlay: ...
     @property

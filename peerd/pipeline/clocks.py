@@ -1,9 +1,9 @@
 """How far the nodes' clocks are from each other, by what two nodes have told of the same moment.
 
-Both ends of a link record when it was up (``link.up``), and both ends of a swap when it was over (``swap.finished``).
-Between the two lie the way of a message and the difference of the clocks. Of a swap that way is known from how
-much longer it took who began it; who dialled a link records later by about the same time everywhere. What is left is of
-the clocks.
+Both ends of a link record when it was up (``link.up``), and both ends of a swap when its connection was open
+(``swap.finished``). Between the two lie the way of a message and the difference of the clocks. Of a swap that way is
+known from how long opening took; who dialled a link records later by about the same time everywhere. What is left is
+of the clocks.
 """
 
 from __future__ import annotations
@@ -22,9 +22,8 @@ COLUMNS: Final = "node string, offset_s double, error_s double, is_off boolean, 
 KINDS: Final = ("link.up", "swap.finished")
 EDGES_MAX: Final = 200_000
 """Pairs of nodes that are looked at, those that have met most often."""
-LATE_SHARE: Final = 1 / 6
-"""Who begins a swap is at it for six latencies longer than the other, one of them at the end (in the simulator 0.169 of
-the time, for whatever latency)."""
+EARLY_SHARE: Final = 1 / 4
+"""Who begins a swap may write to its connection after four latencies, of TCP and TLS; one later the other may."""
 LATE_MAX_S: Final = 0.5
 SWEEPS_MAX: Final = 200
 NOTED_S: Final = 0.25
@@ -37,31 +36,34 @@ SHARE_WITHIN: Final = 0.9
 def pairs(events: DataFrame) -> DataFrame:
     """Rows of (kind, node, peer, diff_s, pairs): by how much ``node``, which dialled or began, recorded the same later
     than ``peer``, less the way of a message as far as it is known: the median of so many times."""
-    links = _matched(of_kind(events, "link.up"), "link", F.col("dialled"), F.lit(0.0), ())
-    swaps = of_kind(events, "swap.finished").where(F.col("outcome") == DONE)
-    both = links.unionByName(_matched(swaps, "swap", F.col("initiated"), F.col("duration_s"), ("plugin", "tag")))
+    links = _matched(of_kind(events, "link.up"), "link", F.col("dialled"), F.col("ts"), F.lit(0.0), ())
+    swaps = of_kind(events, "swap.finished").where((F.col("outcome") == DONE) & F.col("opened_s").isNotNull())
+    opened = F.col("ts") - F.col("duration_s") + F.col("opened_s")
+    both = links.unionByName(_matched(swaps, "swap", F.col("initiated"), opened, F.col("opened_s"), ("plugin", "tag")))
     edges = both.groupBy("kind", "node", "peer").agg(F.median("diff_s").alias("diff_s"), F.count("*").alias("pairs"))
     return edges.orderBy(F.desc("pairs"), "kind", "node", "peer").limit(EDGES_MAX)
 
 
-def _matched(events: DataFrame, kind: str, is_first: Column, took_s: Column, names: Sequence[str]) -> DataFrame:
+def _matched(
+    events: DataFrame, kind: str, is_first: Column, at: Column, took_s: Column, names: Sequence[str]
+) -> DataFrame:
     """What both ends tell of the same; the n-th of one is the n-th of the other."""
     told = events.where(F.col("peer").isNotNull()).select(
-        *("node", "peer", "ts", *names),
+        *("node", "peer", *names),
+        at.alias("at"),
         took_s.alias("took_s"),
         F.coalesce(is_first, F.lit(False)).alias("is_first"),
     )
-    order = Window.partitionBy("node", "peer", "is_first", *names).orderBy("ts")
+    order = Window.partitionBy("node", "peer", "is_first", *names).orderBy("at")
     numbered = told.withColumn("number", F.row_number().over(order))
     first = numbered.where("is_first").select(
-        *("node", "peer", "number", *names), F.col("ts").alias("first_ts"), F.col("took_s").alias("first_s")
+        *("node", "peer", "number", *names), F.col("at").alias("first_ts"), "took_s"
     )
     second = numbered.where("not is_first").select(
         *(F.col("peer").alias("node"), F.col("node").alias("peer"), "number", *names),
-        *(F.col("ts").alias("second_ts"), F.col("took_s").alias("second_s")),
+        F.col("at").alias("second_ts"),
     )
-    late = F.greatest(F.lit(0.0), F.col("first_s") - F.col("second_s")) * LATE_SHARE
-    diff = (F.col("first_ts") - F.col("second_ts") - late).alias("diff_s")
+    diff = (F.col("first_ts") - F.col("second_ts") + F.col("took_s") * EARLY_SHARE).alias("diff_s")
     both = first.join(second, ["node", "peer", "number", *names])
     return both.select(F.lit(kind).alias("kind"), "node", "peer", diff)
 

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 from peerd import limits
-from peerd.api import AcceptSwap, RefuseSwap, SizedBlob, SwapCallbacks, SwapHandle, SwapRequest, Value
+from peerd.api import AcceptSwap, PreparedSwap, RefuseSwap, SizedBlob, SwapCallbacks, SwapHandle, SwapRequest, Value
 from peerd.driver import StreamHandler
 from peerd.errors import Bug, PeerMisbehaved, ProtocolError
 from peerd.messages import PeerRef
@@ -81,15 +81,32 @@ class SwapLayer:
         value: Value,
         callbacks: SwapCallbacks,
         deadline_s: float | None = None,
+        silence_s: float | None = None,
     ) -> SwapHandle:
         """Exchange ``value`` for the peer's. Raises `Bug` for an overlong tag or a swap with this node itself."""
-        return self._initiate(plugin, peer, tag, value, callbacks, deadline_s, is_fetch=False)
+        intent = Intent(plugin, tag, callbacks, self._limited(deadline_s), value, silence_s=silence_s)
+        return self._initiate(peer, intent)
+
+    def prepare(
+        self,
+        plugin: str,
+        peer: PeerRef,
+        tag: bytes,
+        callbacks: SwapCallbacks,
+        deadline_s: float | None = None,
+        silence_s: float | None = None,
+    ) -> PreparedSwap:
+        """Open the connection for a swap whose value is given later, or never. Raises `Bug` as `swap` does.
+
+        It takes one of the places for swaps until a swap needs that.
+        """
+        return self._initiate(peer, Intent(plugin, tag, callbacks, self._limited(deadline_s), silence_s=silence_s))
 
     def fetch(
         self, plugin: str, peer: PeerRef, tag: bytes, callbacks: SwapCallbacks, deadline_s: float | None = None
     ) -> SwapHandle:
         """A swap that gives nothing: the acceptor's `SwapCallbacks.done` gets an empty value."""
-        return self._initiate(plugin, peer, tag, b"", callbacks, deadline_s, is_fetch=True)
+        return self._initiate(peer, Intent(plugin, tag, callbacks, self._limited(deadline_s), b"", is_fetch=True))
 
     # From the node
 
@@ -170,13 +187,14 @@ class SwapLayer:
             return "not_contiguous"
         return "too_large" if len(payload) + padding_bytes > self.config.value_bytes_max else None
 
-    def ended(self, session: SwapSession, event: SwapFinished) -> None:
-        """Give back the slot and the bytes of a session, and record it."""
+    def ended(self, session: SwapSession, event: SwapFinished | None) -> None:
+        """Give back the slot and the bytes of a session, and record it, if anything was offered."""
         self._sessions.pop(id(session), None)
         if session.reserved_bytes is not None:
             self.budget.release(session.reserved_bytes)
             session.reserved_bytes = None
-        self._node.emit(event)
+        if event is not None:
+            self._node.emit(event)
 
     def report(self, session: SwapSession, callback: Callable[..., Any], *arguments: Any) -> None:
         """Call a plugin's callback. A plugin that blames the peer for the value costs the peer its link."""
@@ -184,24 +202,17 @@ class SwapLayer:
 
     # Inside
 
-    def _initiate(
-        self,
-        plugin: str,
-        peer: PeerRef,
-        tag: bytes,
-        value: Value,
-        callbacks: SwapCallbacks,
-        deadline_s: float | None,
-        *,
-        is_fetch: bool,
-    ) -> SwapSession:
+    def _limited(self, deadline_s: float | None) -> float:
+        return self.config.deadline if deadline_s is None else deadline_s
+
+    def _initiate(self, peer: PeerRef, intent: Intent) -> SwapSession:
+        plugin, tag = intent.plugin, intent.tag
         if peer.id == self._node.peer.id:
             raise Bug(f"{plugin} swaps with its own node")
         if len(tag) > limits.SWAP_TAG_BYTES_MAX:
             raise Bug(f"{plugin} swaps with a tag of {len(tag)} bytes, at most {limits.SWAP_TAG_BYTES_MAX}")
-        deadline_s = self.config.deadline if deadline_s is None else deadline_s
-        session = SwapSession(self, peer, Intent(plugin, tag, value, callbacks, deadline_s, is_fetch))
-        reason = self._unstartable(value)
+        session = SwapSession(self, peer, intent)
+        reason = self._unstartable(intent.value)
         if reason is not None:
             session.fail(reason)
             return session
@@ -210,12 +221,15 @@ class SwapLayer:
         self.driver.open_stream(peer, session)
         return session
 
-    def _unstartable(self, value: Value) -> str | None:
+    def _unstartable(self, value: Value | None) -> str | None:
         if self._is_stopped:
             return "stopped"
         if self._outbound() >= self.config.outbound_sessions_max:
-            return "busy"
-        return self.unsendable(value)
+            spare = next((session for session in self.sessions if session.is_spare), None)
+            if value is None or spare is None:
+                return "busy"
+            spare.fail("busy")  # what is only prepared keeps no swap from its place
+        return None if value is None else self.unsendable(value)
 
     def _outbound(self) -> int:
         return sum(session.is_initiator for session in self._sessions.values())

@@ -11,6 +11,7 @@ from peerd.driver import Stream, TimerHandle
 from peerd.errors import Bug, ProtocolError, Unavailable
 from peerd.frozen import Frozen
 from peerd.ids import format_id
+from peerd.limits import MIB
 from peerd.messages import Message, PeerRef, decode_body, message_type
 from peerd.swap.config import SwapConfig
 from peerd.swap.messages import (
@@ -31,6 +32,10 @@ from peerd.wire.frames import frame_bytes
 
 STALL_DEADLINE_SHARE: Final = 0.5
 """A silent peer costs at most this share of a swap's deadline: the rest is left to try somebody else."""
+FIRST_WINDOW_BYTES: Final = MIB
+"""So much an initiator sends before it knows whether its offer is accepted."""
+UNUSED_S_MAX: Final = 4.0
+"""A connection that was prepared is closed after this, before the peer would lose patience (its ``offer_timeout``)."""
 _CLOCK_SLACK_S: Final = 1e-6
 """A timer that fires this much early counts as due: rounding of now + delay must not arm it again for nothing."""
 
@@ -57,10 +62,12 @@ class Intent(Frozen):
 
     plugin: str
     tag: bytes
-    value: Value
     callbacks: SwapCallbacks
     deadline_s: float
-    is_fetch: bool
+    value: Value | None = None
+    """``None``: the connection is only prepared, until `SwapSession.offer`."""
+    is_fetch: bool = False
+    silence_s: float | None = None
 
 
 class SessionOwner(Protocol):
@@ -81,15 +88,15 @@ class SessionOwner(Protocol):
     def unsendable(self, value: Value) -> str | None:
         """Why this node may not send a value; ``None`` when it may."""
 
-    def ended(self, session: SwapSession, event: SwapFinished) -> None:
-        """The session is over: give back its slot and its bytes, and record it."""
+    def ended(self, session: SwapSession, event: SwapFinished | None) -> None:
+        """The session is over: give back its slot and its bytes, and record it, if anything was offered."""
 
     def report(self, session: SwapSession, callback: Callable[..., Any], *arguments: Any) -> None:
         """Call a plugin's callback now."""
 
 
 class SwapSession:
-    """One side of one swap. Implements `peerd.driver.StreamHandler`, and is the initiator's `peerd.api.SwapHandle`.
+    """One side of one swap. Implements `peerd.driver.StreamHandler`, and is the initiator's `peerd.api.PreparedSwap`.
 
     With an ``intent`` it is the initiator's side, without one the acceptor's. `start` arms its timers; it ends once,
     in `SwapState.DONE` or `SwapState.FAILED`, and then holds neither value nor buffer.
@@ -106,6 +113,9 @@ class SwapSession:
         self._owner = owner
         self._driver = owner.driver
         self._intent = intent
+        self._value = intent.value if intent else None
+        self._silence_s = intent.silence_s if intent else None
+        self._opened_at: float | None = None
         self._callbacks = intent.callbacks if intent else None
         self._stream: Stream | None = None
         self._reader = BulkReader(self)
@@ -129,6 +139,11 @@ class SwapSession:
         """Whether the offer was made and the session has not ended: then it holds one of the node's slots."""
         return self.state in (SwapState.EXCHANGING, SwapState.VERIFYING)
 
+    @property
+    def is_spare(self) -> bool:
+        """Whether it only prepares a swap, whose value is not there yet."""
+        return self.is_initiator and self._value is None and not self.is_over
+
     def start(self) -> None:
         """Arm the timers; call it once."""
         if self._intent is not None:
@@ -139,6 +154,21 @@ class SwapSession:
 
     # From the plugin and the layer
 
+    def offer(self, value: Value) -> None:
+        """See `peerd.api.PreparedSwap.offer`."""
+        if self.is_over:
+            return
+        if self._intent is None or self._value is not None:
+            raise Bug("one offer, and only of who has prepared it")
+        self._value = value
+        self._last_byte_at = self._driver.now()
+        reason = self._owner.unsendable(value)
+        if reason is not None:
+            self.fail(reason)
+            return
+        self._arm_deadline(self._intent.deadline_s)
+        self._offer()
+
     def cancel(self) -> None:
         """Abort it; ``failed("cancelled")`` follows. Harmless when it has ended."""
         self.fail("cancelled")
@@ -147,7 +177,7 @@ class SwapSession:
         """End without a value, and tell the peer why if it is listening. Harmless when it has ended."""
         if self.is_over:
             return
-        if self._stream is not None and self.state is not SwapState.AWAITING_OFFER:
+        if self._stream is not None and self.state not in (SwapState.OPENING, SwapState.AWAITING_OFFER):
             self._write(SwapCancelled(reason_label(reason)))
             self._close()
         elif self._stream is not None:
@@ -162,18 +192,15 @@ class SwapSession:
     # From the driver
 
     def opened(self, stream: Stream) -> None:
-        """The connection is open: the initiator sends its offer, the acceptor waits for it."""
+        """The connection is open: the initiator sends its offer if it is there, the acceptor waits for it."""
         self._stream = stream
-        self._last_byte_at = self._driver.now()
+        self._last_byte_at = self._opened_at = self._driver.now()
         if self.is_over:
             stream.abort()
-        elif self._intent is not None:
-            intent = self._intent
-            outgoing = self._outgoing = Outgoing(intent.value, self._owner.config.chunk_bytes)
-            self.state = SwapState.OFFERED
-            self._write(
-                SwapOffer(intent.plugin, intent.tag, outgoing.payload_bytes, outgoing.padding_bytes, intent.is_fetch)
-            )
+        elif self._intent is not None and self._value is None:
+            self._arm("unused", UNUSED_S_MAX, lambda: self.fail("unused"))
+        else:
+            self._offer()
 
     def get_buffer(self, size_hint: int) -> memoryview:
         """Return the buffer for the next received bytes; it is never empty."""
@@ -240,6 +267,21 @@ class SwapSession:
 
     # The offer and its answer
 
+    def _offer(self) -> None:
+        """Send the initiator's offer, when there are both a connection and a value."""
+        intent, value = self._intent, self._value
+        if intent is None or value is None or self._stream is None:
+            return
+        if "unused" in self._timers:
+            self._timers.pop("unused").cancel()
+        outgoing = self._outgoing = Outgoing(value, self._owner.config.chunk_bytes)
+        self.state = SwapState.OFFERED
+        self._arm("stall", self._stall_timeout_s, self._check_stall)
+        self._write(
+            SwapOffer(intent.plugin, intent.tag, outgoing.payload_bytes, outgoing.padding_bytes, intent.is_fetch)
+        )
+        self._pump()
+
     def _offer_received(self, offer: SwapOffer) -> None:
         if offer.is_fetch and (offer.payload_bytes or offer.padding_bytes):
             raise ProtocolError("invalid", "a fetch that offers a value")
@@ -267,22 +309,24 @@ class SwapSession:
             self._refuse(reason)
             return
         deadline_s = self._owner.config.deadline if answer.deadline_s is None else answer.deadline_s
-        self._timers.pop("stall").cancel()
-        self._arm_deadline(deadline_s)
         outgoing = self._outgoing = Outgoing(answer.value, self._owner.config.chunk_bytes)
-        self.state = SwapState.EXCHANGING
+        self.state, self._silence_s = SwapState.EXCHANGING, answer.silence_s
+        self._arm_deadline(deadline_s)
         self._write(SwapAnswer(True, "accepted", outgoing.payload_bytes, outgoing.padding_bytes))
         self._pump()
 
     def _refuse(self, reason: str) -> None:
+        """Decline. The initiator closes when it has read that; what it sends until then is thrown away, as closing with
+        unread bytes would be a reset, which takes the answer with it."""
         label = reason_label(reason)
         self._write(SwapAnswer(False, label, 0, 0))
-        self._close()
+        self._abort_later()
         self._end(f"refused:{label}")
 
     def _answer_received(self, answer: SwapAnswer) -> None:
         if not answer.is_accepted:
-            self._close()
+            if self._stream is not None:
+                self._stream.abort()  # with what of the first window has not gone out yet
             self._end(f"refused:{answer.reason}")
             return
         self._refuse_padding(answer.padding_bytes)
@@ -307,13 +351,18 @@ class SwapSession:
     # The exchange
 
     def _pump(self) -> None:
-        """Write chunks while the stream takes them, a bounded number at a time; then the digest."""
+        """Write chunks while the stream takes them, a bounded number at a time; then the digest.
+
+        A first window goes right behind the offer.
+        """
         outgoing, stream = self._outgoing, self._stream
-        if outgoing is None or stream is None or not self.is_active or outgoing.is_digest_sent:
+        if outgoing is None or stream is None or self.is_over or outgoing.is_digest_sent:
             return
         for _ in range(self._owner.config.chunks_per_turn_max):
             if outgoing.is_complete or not stream.is_writable:
                 break
+            if self.state is SwapState.OFFERED and outgoing.sent_bytes >= FIRST_WINDOW_BYTES:
+                return
             outgoing.write_next(stream)
             self._last_byte_at = self._driver.now()
         if outgoing.is_complete:
@@ -365,11 +414,26 @@ class SwapSession:
         """Go to a final state (nothing else does): free everything, record it, and call back later, exactly once."""
         if self.is_over:
             return
+        event = self._event(outcome)
         self.state = SwapState.FAILED if value is None else SwapState.DONE
         for timer in self._timers.values():
             timer.cancel()
         self._timers.clear()
-        event = SwapFinished(
+        callbacks, self._callbacks = self._callbacks, None
+        self._incoming = self._outgoing = self._intent = self._value = None
+        self._reader.discard()
+        self._owner.ended(self, event)
+        if callbacks is not None:
+            self._call_back(callbacks.failed, outcome) if value is None else self._call_back(callbacks.done, value)
+
+    def _event(self, outcome: str) -> SwapFinished | None:
+        """What to record: nothing of a connection on which nothing was offered."""
+        if self.state is SwapState.AWAITING_OFFER and outcome == "peer_down":
+            return None
+        if self.is_initiator and self._value is None:
+            return None
+        opened_at = self._started_at if self._opened_at is None else self._opened_at
+        return SwapFinished(
             peer=format_id(self.peer.id),
             plugin=self.plugin,
             tag=self.tag.hex(),
@@ -378,27 +442,27 @@ class SwapSession:
             sent_bytes=self._sent_bytes,
             received_bytes=self._received_bytes,
             duration_s=self._driver.now() - self._started_at,
+            opened_s=opened_at - self._started_at,
         )
-        callbacks, self._callbacks = self._callbacks, None
-        self._incoming = self._outgoing = self._intent = None
-        self._reader.discard()
-        self._owner.ended(self, event)
-        if callbacks is not None:
-            self._call_back(callbacks.failed, outcome) if value is None else self._call_back(callbacks.done, value)
 
     def _call_back(self, callback: Callable[..., Any], argument: object) -> None:
         self._driver.call_soon(lambda: self._owner.report(self, callback, argument))
 
     def _close(self) -> None:
         """Flush and close; cut off a peer that does not read."""
-        stream = self._stream
-        if stream is not None:
-            stream.close()
-            self._linger = self._driver.call_later(self._owner.config.close_timeout, stream.abort)
+        if self._stream is not None:
+            self._stream.close()
+            self._abort_later()
+
+    def _abort_later(self) -> None:
+        if self._stream is not None:
+            self._linger = self._driver.call_later(self._owner.config.close_timeout, self._stream.abort)
 
     # Timers and progress
 
     def _arm(self, name: str, delay_s: float, callback: Callable[[], None]) -> None:
+        if name in self._timers:
+            self._timers[name].cancel()
         self._timers[name] = self._driver.call_later(delay_s, callback)
 
     def _arm_deadline(self, deadline_s: float) -> None:
@@ -410,6 +474,9 @@ class SwapSession:
     @property
     def _stall_timeout_s(self) -> float:
         timeout_s = self._owner.config.stall_timeout
+        # Only while the peer's value is due. Behind it we wait for our own bytes, which may be long on their way.
+        if self._silence_s is not None and self.state in (SwapState.OFFERED, SwapState.EXCHANGING):
+            timeout_s = min(timeout_s, self._silence_s)
         return timeout_s if self._deadline_s is None else min(timeout_s, self._deadline_s * STALL_DEADLINE_SHARE)
 
     def _check_stall(self) -> None:

@@ -388,7 +388,8 @@ class RecordsHandedOver(Event):
 
 
 class SwapFinished(Event):
-    """A swap ended here; ``tag`` is the plugin's name for it, in hexadecimal; ``outcome`` is done or a reason."""
+    """A swap ended here; ``tag`` is the plugin's name for it, in hexadecimal; ``outcome`` is done or a reason;
+    ``opened_s`` of ``duration_s`` had passed when it could be written to its connection."""
 
     KIND = "swap.finished"
     peer: str
@@ -399,6 +400,7 @@ class SwapFinished(Event):
     sent_bytes: int
     received_bytes: int
     duration_s: float
+    opened_s: float
 
 
 # Identity

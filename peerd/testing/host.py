@@ -251,6 +251,10 @@ class FakeHost:
         """Return 0: nothing ever waits in this host."""
         return 0
 
+    def tags(self) -> dict[str, str]:
+        """Return those of the plugin; there is no other."""
+        return {} if self.plugin is None else dict(self.plugin.tags())
+
     def peer_version(self, peer: PeerRef) -> int | None:
         """Return the plugin's newest version, which everybody speaks here."""
         return None if self.plugin is None else self.plugin.version
@@ -287,11 +291,31 @@ class FakeHost:
     # Bulk, work, time
 
     def swap(
-        self, peer: PeerRef, tag: bytes, value: Value, callbacks: SwapCallbacks, deadline_s: float | None = None
+        self,
+        peer: PeerRef,
+        tag: bytes,
+        value: Value,
+        callbacks: SwapCallbacks,
+        deadline_s: float | None = None,
+        silence_s: float | None = None,
     ) -> FakeSwap:
         """Note the call in the transcript."""
-        self.note("swap", peer=peer, tag=tag, value=value, callbacks=callbacks, deadline_s=deadline_s)
+        self.note(
+            "swap", peer=peer, tag=tag, value=value, callbacks=callbacks, deadline_s=deadline_s, silence_s=silence_s
+        )
         return FakeSwap(callbacks)
+
+    def prepare_swap(
+        self,
+        peer: PeerRef,
+        tag: bytes,
+        callbacks: SwapCallbacks,
+        deadline_s: float | None = None,
+        silence_s: float | None = None,
+    ) -> FakeSwap:
+        """Note the call in the transcript, and later the offer."""
+        self.note("prepare_swap", peer=peer, tag=tag, callbacks=callbacks, deadline_s=deadline_s, silence_s=silence_s)
+        return FakeSwap(callbacks, lambda what, **arguments: self.note(what, peer=peer, tag=tag, **arguments))
 
     def fetch(self, peer: PeerRef, tag: bytes, callbacks: SwapCallbacks, deadline_s: float | None = None) -> FakeSwap:
         """Note the call in the transcript."""
@@ -387,9 +411,16 @@ class FakeSwap:
     """A swap that the test answers through its callbacks."""
 
     callbacks: SwapCallbacks
+    note: Callable[..., None] = lambda what, **arguments: None
+    """Of a swap that was prepared what follows is in the transcript."""
+
+    def offer(self, value: Value) -> None:
+        """Begin the swap that was prepared."""
+        self.note("offer", value=value)
 
     def cancel(self) -> None:
         """Cancel the swap, as the swap layer does."""
+        self.note("cancel")
         self.callbacks.failed("cancelled")
 
 

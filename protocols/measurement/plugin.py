@@ -162,6 +162,10 @@ class MeasurementQueries(Plugin):
 
     # What this node is
 
+    def tags(self) -> Mapping[str, str]:
+        """What the operator calls it."""
+        return self.config.tags
+
     def describe(self) -> Description:
         """What this node says of itself."""
         peers: dict[str, list[NodeId]] = {}

@@ -82,11 +82,11 @@ def test_five_seconds_of_skew_in_a_simulated_run(spark: SparkSession) -> None:
     ahead, behind = (format_id(simulation.nodes[index].id) for index in (3, 11))
     skews = {ahead: 5.0, behind: -2.0}
     records: list[dict[str, Any]] = sink.of_kind("swap.finished")
-    columns = ("node", "peer", "plugin", "tag", "outcome", "event", "initiated", "dialled", "duration_s")
+    columns = ("node", "peer", "plugin", "tag", "outcome", "event", "initiated", "dialled", "duration_s", "opened_s")
     rows = [
         (record["ts"] + skews.get(record["node"], 0.0), *(record.get(name) for name in columns)) for record in records
     ]
-    types = {"initiated": "boolean", "dialled": "boolean", "duration_s": "double"}
+    types = {"initiated": "boolean", "dialled": "boolean", "duration_s": "double", "opened_s": "double"}
     schema = ", ".join(f"{name} {types.get(name, 'string')}" for name in columns)
     events = spark.createDataFrame(rows, f"ts double, {schema}")
     found = {row["node"]: row for row in clocks.offsets(row.asDict() for row in clocks.pairs(events).collect())}

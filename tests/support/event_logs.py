@@ -71,6 +71,7 @@ def swap(
         initiated=initiated,
         sent_bytes=sent,
         received_bytes=received,
+        opened_s=0.0,
         duration_s=0.25,
     )
 

@@ -19,6 +19,7 @@ from peerd.api import (
     KeyValues,
     Log,
     Metric,
+    PreparedSwap,
     Priority,
     RefuseSwap,
     Rng,
@@ -469,6 +470,10 @@ class Couple:
     def swap(self, deadline_s: float | None = None, tag: bytes = b"tag") -> SwapHandle:
         """Node 1 starts a swap with node 2."""
         return self.first.layer.swap("echo", self.second.peer, tag, self.offer_value, self.here.callbacks, deadline_s)
+
+    def prepare(self, tag: bytes) -> PreparedSwap:
+        """Node 1 opens the connection of a swap."""
+        return self.first.layer.prepare("echo", self.second.peer, tag, self.here.callbacks, None)
 
     def fetch(self) -> SwapHandle:
         """Node 1 fetches node 2's value."""

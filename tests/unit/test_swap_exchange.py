@@ -9,7 +9,9 @@ import pytest
 from hypothesis import given, strategies as st
 
 from peerd.api import AcceptSwap, RefuseSwap, SizedBlob, SwapRequest
+from peerd.errors import Bug
 from peerd.swap.config import SwapConfig
+from peerd.swap.session import FIRST_WINDOW_BYTES, SwapState
 from peerd.swap.transfer import payload_of
 from tests.support.stream_pair import Couple, MemoryNetwork, Report
 
@@ -96,6 +98,20 @@ def test_the_send_queue_stays_near_the_high_water_mark() -> None:
     assert pair.acceptor.peak_queued_bytes <= 512 + control_and_chunk
 
 
+@pytest.mark.parametrize("offer_bytes", [0, 100, FIRST_WINDOW_BYTES + 300_000])
+def test_a_first_window_goes_with_the_offer_and_the_rest_with_the_answer(offer_bytes: int) -> None:
+    couple = Couple(pattern(offer_bytes), pattern(10), network=MemoryNetwork(high_water_bytes=1 << 30))
+    couple.swap()
+    while not couple.requests:
+        assert couple.network.step()
+    (session,) = couple.first.layer.sessions
+    assert session.state is SwapState.OFFERED
+    sent = sum(len(piece) for piece in couple.network.pairs[0].dialler.written if isinstance(piece, memoryview))
+    assert sent == min(offer_bytes, FIRST_WINDOW_BYTES)
+    assert couple.run() == ("done", "done")
+    assert couple.there.done == [pattern(offer_bytes)]
+
+
 def test_other_work_gets_its_turn_on_a_stream_that_is_always_writable() -> None:
     network = MemoryNetwork(high_water_bytes=1 << 30)
     couple = Couple(pattern(6400), b"", SMALL, network=network)
@@ -124,7 +140,8 @@ def test_progress_grows_to_the_end_and_is_rationed() -> None:
         moved = [step.sent_bytes + step.received_bytes for step in report.progress]
         assert len(moved) >= 3
         assert all(after - before >= 1000 for before, after in itertools.pairwise(moved))
-        assert {(step.send_total_bytes, step.receive_total_bytes) for step in report.progress} == {totals}
+        unanswered = {(totals[0], None)} if report is couple.here else set()  # what goes with the offer
+        assert {(step.send_total_bytes, step.receive_total_bytes) for step in report.progress} == {totals} | unanswered
 
 
 def test_a_value_is_told_when_it_is_here_and_its_confirmation_later() -> None:
@@ -214,3 +231,60 @@ def test_a_blob_without_padding_is_a_plain_value() -> None:
     couple.swap()
     assert couple.run() == ("done", "done")
     assert couple.there.done == [pattern(100)]
+
+
+def test_a_prepared_swap_sends_its_offer_when_there_are_a_connection_and_a_value() -> None:
+    couple = Couple(b"", pattern(10, 9), SMALL)
+    early, late = couple.prepare(b"early"), couple.prepare(b"late")
+    early.offer(pattern(300))
+    couple.network.run(1.0)
+    assert [request.tag for _, request in couple.requests] == [b"early"]
+    late.offer(pattern(200))
+    couple.network.run()
+    assert [request.tag for _, request in couple.requests] == [b"early", b"late"]
+    assert couple.there.done == [pattern(300), pattern(200)]
+    assert couple.here.done == [pattern(10, 9)] * 2
+    assert [event.outcome for event in couple.first.events] == ["done"] * 2
+
+
+@pytest.mark.parametrize("is_cancelled", [False, True])
+def test_a_prepared_swap_that_is_not_wanted_is_recorded_nowhere(is_cancelled: bool) -> None:
+    couple = Couple(b"", b"", SMALL)
+    prepared = couple.prepare(b"tag")
+    couple.network.run(1.0)
+    if is_cancelled:
+        prepared.cancel()
+    couple.network.run()
+    assert couple.here.outcome == ("cancelled" if is_cancelled else "unused")
+    assert couple.network.now_s <= SMALL.offer_timeout
+    assert not couple.requests and not couple.first.events and not couple.second.events
+    assert not couple.first.layer.sessions and not couple.second.layer.sessions
+    prepared.offer(b"too late")
+    couple.network.run()
+    assert not couple.requests
+
+
+def test_what_is_prepared_keeps_no_swap_from_its_place() -> None:
+    """Somebody may have us prepare swaps with nobody."""
+    config = SwapConfig(outbound_sessions_max=2)
+    couple = Couple(pattern(100), pattern(10), config)
+    for _ in range(3):
+        couple.prepare(b"tag")
+    couple.network.run(0.1)
+    assert couple.here.failed == ["busy"] and len(couple.first.layer.sessions) == 2
+    for _ in range(2):
+        couple.swap()
+    couple.network.run(1.0)
+    assert couple.here.failed == ["busy"] * 3 and couple.here.done == [pattern(10)] * 2
+    assert [event.outcome for event in couple.first.events] == ["done"] * 2
+
+
+def test_a_prepared_swap_is_offered_once_and_only_what_can_be_sent() -> None:
+    couple = Couple(b"", b"", SwapConfig(value_bytes_max=100))
+    prepared = couple.prepare(b"tag")
+    prepared.offer(bytes(101))
+    assert couple.run()[0] == "too_large"
+    other = couple.prepare(b"tag")
+    other.offer(b"one")
+    with pytest.raises(Bug):
+        other.offer(b"two")

@@ -46,6 +46,64 @@ def test_the_plugin_refuses() -> None:
     assert couple.second.events[0].outcome == "refused:not_now"
 
 
+def test_who_is_refused_reads_why_whatever_it_has_sent_by_then() -> None:
+    """Closing with unread bytes would be a reset: who refuses throws them away, for a while."""
+    couple = slow(offer=bytes(5000), answer=None)
+    couple.swap()
+    couple.run()
+    assert couple.here.outcome == "refused:not_now"
+    (pair,) = couple.network.pairs
+    assert pair.is_over
+
+
+def test_who_is_refused_and_does_not_close_is_cut_off() -> None:
+    couple = slow(offer=bytes(5000), answer=None, faults=(Faults(), Faults(freeze_at=10)))
+    couple.swap()
+    while not couple.second.events:
+        assert couple.network.step()
+    refused_at = couple.network.now_s
+    (pair,) = couple.network.pairs
+    couple.network.run(refused_at + CONFIG.close_timeout - 0.1)
+    assert not pair.is_over
+    couple.network.run(refused_at + CONFIG.close_timeout + 0.1)
+    assert pair.is_over
+
+
+@pytest.mark.parametrize("is_prepared", [False, True])
+def test_a_peer_that_is_silent_for_longer_than_was_asked_is_given_up(is_prepared: bool) -> None:
+    """The initiator's patience is short, the acceptor's as configured; opening takes as long as it takes."""
+    couple = slow(faults=(Faults(), Faults(freeze_at=60)))
+    layer, peer, callbacks = couple.first.layer, couple.second.peer, couple.here.callbacks
+    if is_prepared:
+        prepared = layer.prepare("echo", peer, b"tag", callbacks, silence_s=0.5)
+        couple.network.run(1.0)
+        prepared.offer(OFFER)
+    else:
+        layer.swap("echo", peer, b"tag", OFFER, callbacks, silence_s=0.5)
+    begun = couple.network.now_s
+    couple.network.run()
+    assert couple.here.outcome == "stalled" and couple.first.events[0].outcome == "stalled"
+    assert couple.first.events[0].duration_s < begun + 0.7
+
+
+def test_nobody_is_given_up_whose_value_is_here_while_ours_is_long_on_its_way() -> None:
+    """An uplink that is slower than all buffers: what waits in them is not seen to move."""
+    network = MemoryNetwork(lambda queued: 20, high_water_bytes=1 << 20)
+    couple = Couple(bytes(20_000), b"short", CONFIG, network=network)
+    couple.first.layer.swap("echo", couple.second.peer, b"tag", bytes(20_000), couple.here.callbacks, silence_s=0.2)
+    couple.network.run()
+    assert couple.here.received == [b"short"] and couple.here.done == [b"short"]
+    assert couple.first.events[0].duration_s > 0.9
+
+
+def test_an_acceptor_may_be_impatient_as_well() -> None:
+    couple = slow(faults=(Faults(freeze_at=100), Faults()))
+    couple.second.respond = lambda plugin, request: AcceptSwap(ANSWER, couple.there.callbacks, silence_s=0.5)
+    couple.swap()
+    couple.network.run()
+    assert couple.there.outcome == "stalled" and couple.second.events[0].duration_s < 0.7
+
+
 def test_a_reason_that_is_no_label_is_made_one() -> None:
     couple = slow()
     couple.second.respond = lambda plugin, request: RefuseSwap("Not Now, sorry! " * 9)
