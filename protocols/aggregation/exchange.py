@@ -5,11 +5,13 @@ A swapped value is 8 bytes, big-endian: the value bytes that were moved to build
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import reduce
 from pathlib import Path
 from typing import Final
+
+from msgspec.structs import replace
 
 from peerd.api import SizedBlob, Value, value_size_bytes
 from peerd.errors import ProtocolError, Unavailable
@@ -45,6 +47,11 @@ class OwnData:
     extractor: Extractor | None
     padding_bytes: int = 0
 
+    def extractor_of(self, tags: Mapping[str, str]) -> Extractor | None:
+        """The extractor for a node that has these tags now."""
+        extractor = self.extractor
+        return replace(extractor, tags=tuple(tags.items())) if isinstance(extractor, FileExtractor) else extractor
+
 
 @dataclass(frozen=True, slots=True)
 class Aggregate:
@@ -78,12 +85,20 @@ class FileExtractor(Frozen):
     root: Path
     selection: FileSelection
     regex_engine: RegexEngine
+    tags: tuple[tuple[str, str], ...] = ()
 
     def __call__(self, query: Query, own: NodeId) -> Extraction:
         """See `protocols.aggregation.extraction.extract`."""
         from protocols.aggregation.extraction import extract  # for workers only
 
-        return extract(query, self.root, self.selection, regex_engine=self.regex_engine, node=format_id(own))
+        return extract(
+            query,
+            self.root,
+            self.selection,
+            regex_engine=self.regex_engine,
+            node=format_id(own),
+            tags=dict(self.tags),
+        )
 
 
 def own_tag(round_id: bytes) -> bytes:

@@ -22,6 +22,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from io import SEEK_END
 from operator import itemgetter
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, BinaryIO, Final
 
 from peerd.errors import Unavailable
@@ -33,7 +34,7 @@ from protocols.aggregation.groups import Grouped, GroupStates, Remainder, key_of
 from protocols.aggregation.listings import is_short
 from protocols.aggregation.partial import NOTES_MAX, Extraction, ExtractionReport, State, first_notes
 from protocols.aggregation.patterns import LINE_CHARACTERS_MAX, LinePattern, RegexEngine
-from protocols.aggregation.query import Query
+from protocols.aggregation.query import TAG_PREFIX, Query
 from protocols.aggregation.records import input_reader, reader, text_of
 
 LINE_BYTES_MAX: Final = 1024 * 1024
@@ -52,8 +53,10 @@ def extract(
     progress: FilesProgress | None = None,
     regex_engine: RegexEngine = RegexEngine.RE2,
     node: str = "",
+    tags: Mapping[str, str] = MappingProxyType({}),
 ) -> Extraction:
-    """Runs ``query`` over the selected files below ``root``. ``node``: the id of this node, for the field ``@node``.
+    """Runs ``query`` over the selected files below ``root``. ``node``: the id of this node, for the field ``@node``;
+    ``tags``: what it is, for fields such as ``@tag.role``.
 
     Raises `Unavailable` when ``root`` is no folder or this node lacks the engine for the query's pattern, and
     `QueryError` when the engine refuses the pattern.
@@ -71,7 +74,9 @@ def extract(
         else:
             tally.skip(relative, f"more than {selection.files_max} files")
     accumulator = _Accumulator(query, tally, pattern)
-    origin = {"@node": node, "@host": platform.node()}
+    # A tag that this node lacks is none, whatever a record calls so.
+    tagged = {name: tags.get(name.removeprefix(TAG_PREFIX)) for name in query.fields() if name.startswith(TAG_PREFIX)}
+    origin = {"@node": node, "@host": platform.node(), **tagged}
     for done, (path, relative) in enumerate(files, 1):
         _read_file(query, path, {**origin, "@file": relative}, selection, accumulator)
         if progress is not None:
@@ -173,9 +178,9 @@ def _leads_inside(link: Path, root: Path) -> bool:
 
 
 def _read_file(
-    query: Query, path: Path, origin: Mapping[str, str], selection: FileSelection, accumulator: _Accumulator
+    query: Query, path: Path, origin: Mapping[str, str | None], selection: FileSelection, accumulator: _Accumulator
 ) -> None:
-    tally, relative = accumulator.tally, origin["@file"]
+    tally, relative = accumulator.tally, str(origin["@file"])
     try:
         with path.open("rb") as file:
             size = file.seek(0, SEEK_END)
@@ -202,7 +207,12 @@ Row = Sequence[object] | None
 
 
 def _rows(
-    query: Query, pattern: LinePattern | None, file: BinaryIO, size: int, tally: _Tally, origin: Mapping[str, str]
+    query: Query,
+    pattern: LinePattern | None,
+    file: BinaryIO,
+    size: int,
+    tally: _Tally,
+    origin: Mapping[str, str | None],
 ) -> Iterator[Row]:
     names = query.fields()
     read = tuple(name for name in names if name not in origin)
@@ -210,7 +220,7 @@ def _rows(
     return rows if len(read) == len(names) else _with_origin(rows, names, origin)
 
 
-def _with_origin(rows: Iterator[Row], names: tuple[str, ...], origin: Mapping[str, str]) -> Iterator[Row]:
+def _with_origin(rows: Iterator[Row], names: tuple[str, ...], origin: Mapping[str, str | None]) -> Iterator[Row]:
     """Put what is known of all records of a file between what was read of each."""
     for row in rows:
         if row is None:

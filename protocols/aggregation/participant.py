@@ -12,7 +12,6 @@ from peerd.api import (
     Host,
     RefuseSwap,
     SwapCallbacks,
-    SwapHandle,
     SwapRequest,
     Value,
     WorkHandle,
@@ -33,7 +32,6 @@ from protocols.aggregation.exchange import (
     is_givers_fault,
     merge_received,
     open_own,
-    swap_tag,
 )
 from protocols.aggregation.messages import (
     HINTS_MAX,
@@ -151,7 +149,10 @@ class Participant:
         self._confirmations = 0
         self._offer_tries = 0
         self._extraction: WorkHandle | None = None
-        self._swap: SwapHandle | None = None
+        from protocols.aggregation.swapping import Swapping  # with the first round
+
+        around, deadline_s = self.neighbourhood, lambda: self.config.swap_deadline
+        self._swapping = Swapping(host, self.round_id, self, deadline_s, self.tree.patience_s, around.rtt_s)
         self._level_started_at = host.now()
         self._received_bytes = 0
         host.emit(RoundStarted(round=self.name, requester=format_id(start.requester.id), query=query_text(query)))
@@ -347,6 +348,9 @@ class Participant:
             self.host.send(source, hint)
         else:
             self._apply(self.tree.invite_received(source, invite.level, invite.rides, invite.value))
+            level = self.tree.level
+            if not invite.rides and level is not None and level > invite.level:
+                self._swapping.expect(source, invite.level)
 
     def answer_received(self, answer: InviteAnswer, source: PeerRef) -> None:
         """Take the answer of an invited node."""
@@ -370,7 +374,7 @@ class Participant:
         if self.aggregate is None or not self.tree.accepts_swap(request.peer, level):
             return RefuseSwap("not_agreed")
         self._apply(self.tree.swap_accepted(request.peer))
-        return AcceptSwap(self.aggregate.value, self._callbacks(request.peer, level), self.config.swap_deadline)
+        return self._swapping.accept(request.peer, level, self.aggregate.value)
 
     def result_requested(self, peer: PeerRef) -> AcceptSwap | RefuseSwap:
         """Give the requester our result, which it fetches."""
@@ -414,8 +418,7 @@ class Participant:
             self._extraction.cancel()
         for timer in (ENROL_TIMER, OFFER_TIMER, *(timer.value for timer in TreeTimer)):
             self.host.cancel_timer(timer, self.round_id)
-        if self._swap is not None:
-            self._swap.cancel()
+        self._swapping.cancel()
         contributors = 0 if self.aggregate is None else len(self.aggregate.partial.contributors)
         duration_s = self.host.now() - self.started_at
         self.host.emit(
@@ -452,9 +455,11 @@ class Participant:
             case MergeOffer(peer, level, value):
                 self._merge(peer, level, value, "rode")
             case SendProposal(peer, level):
-                self._propose(peer, level)
+                self._swapping.propose(peer, level)
             case OpenSwap(peer, level):
-                self._open_swap(peer, level)
+                if self.aggregate is None:
+                    raise Bug("a swap before extraction")
+                self._swapping.begin(peer, level, self.aggregate.value)
             case Arm(timer, delay_s):
                 self.host.cancel_timer(timer.value, self.round_id)
                 self.host.set_timer(timer.value, delay_s, self.round_id)
@@ -467,47 +472,29 @@ class Participant:
                 if outcome == "result":
                     self._on_result(self)
 
-    def _propose(self, peer: PeerRef, level: int) -> None:
-        def replied(message: Message, source: PeerRef) -> None:
-            accepted = isinstance(message, ProposeAnswer) and message.accepted
-            try:
-                kind = AnswerKind(message.kind) if isinstance(message, ProposeAnswer) else AnswerKind.ABSENT
-            except ValueError:
-                kind = AnswerKind.ABSENT
-            self._apply(self.tree.proposal_answered(source, accepted, kind))
+    # For `Swapping`
 
-        def lost() -> None:
-            self._apply(self.tree.proposal_lost(peer))
+    def proposal_answered(self, peer: PeerRef, accepted: bool, kind: AnswerKind) -> None:
+        """Take the reply to our proposal."""
+        self._apply(self.tree.proposal_answered(peer, accepted, kind))
 
-        self.host.request(peer, Propose(self.round_id, level), self.tree.patience_s(peer), replied, lost)
+    def proposal_lost(self, peer: PeerRef) -> None:
+        """Nobody has replied to our proposal."""
+        self._apply(self.tree.proposal_lost(peer))
 
-    def _open_swap(self, peer: PeerRef, level: int) -> None:
-        if self.aggregate is None:
-            raise Bug("a swap before extraction")
-        tag = swap_tag(self.round_id, level)
-        callbacks = self._callbacks(peer, level)
-        self._swap = self.host.swap(peer, tag, self.aggregate.value, callbacks, self.config.swap_deadline)
+    def swap_received(self, peer: PeerRef, level: int, value: Value) -> None:
+        """Go on as soon as the partner's value is here."""
+        if not self.is_over:
+            self._apply(self.tree.swap_done(peer))
+            self._merge(peer, level, value, "done")
 
-    def _callbacks(self, peer: PeerRef, level: int) -> SwapCallbacks:
-        """Go on as soon as the partner's value is here: whether it has ours is its own matter."""
-        is_here = False
+    def swap_failed(self, peer: PeerRef, reason: str) -> None:
+        """Go on without this partner."""
+        if not self.is_over:
+            self.host.count("peerd_aggregation_swaps_total", outcome=reason.partition(":")[0])
+            self._apply(self.tree.swap_failed(peer))
 
-        def received(value: Value) -> None:
-            nonlocal is_here
-            is_here, self._swap = True, None
-            self._swap_done(peer, level, value)
-
-        def failed(reason: str) -> None:
-            if not is_here:
-                self._swap_failed(peer, reason)
-
-        return SwapCallbacks(done=lambda value: None, failed=failed, received=received)
-
-    def _swap_done(self, peer: PeerRef, level: int, value: Value) -> None:
-        if self.is_over:
-            return
-        self._apply(self.tree.swap_done(peer))
-        self._merge(peer, level, value, "done")
+    # Merging
 
     def _merge(self, peer: PeerRef, level: int, value: Value, outcome: str) -> None:
         if self.aggregate is None:
@@ -525,12 +512,6 @@ class Participant:
             failed=bind(self._merge_failed, peer),
             cost_s=cost_s,
         )
-
-    def _swap_failed(self, peer: PeerRef, reason: str) -> None:
-        self._swap = None
-        if not self.is_over:
-            self.host.count("peerd_aggregation_swaps_total", outcome=reason.partition(":")[0])
-            self._apply(self.tree.swap_failed(peer))
 
     def _merged(self, aggregate: Aggregate) -> None:
         level = self.tree.level
@@ -566,6 +547,7 @@ class Participant:
             self.host.misbehaved(peer, error)
 
     def _level_done(self, done: LevelDone) -> None:
+        self._swapping.level_left(done.level)
         now = self.host.now()
         self.host.emit(
             LevelFinished(

@@ -116,8 +116,9 @@ class Participating(Part):
         remaining_s = participant.expires_at - self._host.now()
         self._host.set_timer("round_expired", remaining_s + EXPIRY_GRACE_S, start.round_id)
         participant.enrol()
-        if self._data.extractor is not None:
-            participant.extract(self._data.extractor, self._data.padding_bytes, self._extraction_failed)
+        extractor = self._data.extractor_of(self._host.tags())
+        if extractor is not None:
+            participant.extract(extractor, self._data.padding_bytes, self._extraction_failed)
 
     def _check(self, start: StartRound) -> None:
         """Raise `ProtocolError` unless its requester has said all of this, and not long ago.

@@ -54,6 +54,8 @@ KEYS_MAX: Final = 8
 """Most fields behind ``by``."""
 ORIGIN_FIELDS: Final = ("@node", "@host", "@file")
 """Fields that every record has: the id of its node, the name of its machine, and its file below the data root."""
+TAG_PREFIX: Final = "@tag."
+"""Begins the fields that are the tags of a record's node: `peerd.api.Host.tags`."""
 GLOB_CHARACTERS_MAX: Final = 512
 GLOB_SEGMENTS_MAX: Final = 32
 
@@ -69,12 +71,12 @@ FUNCTION  count | sum(FIELD) | min(FIELD) | max(FIELD) | mean(FIELD) | variance(
 FILTER    FIELD = VALUE, also != < <= > >= BETWEEN IN LIKE MATCHES IS NULL, with AND, OR, NOT: see docs/filters.md;
           numbers compare as numbers, words and "quoted" values as text
 FIELD     a JSON key (nested: request.status), a CSV column, or a named group of --pattern; "quoted" if unusual;
-          @node, @host and @file: which node, machine and file a record is of
+          @node, @host and @file: which node, machine and file a record is of; @tag.NAME: a tag of its node
 
   count by status where method = GET               one count for each status
   sum(bytes) by user                               bytes of each user, largest first
   count, mean(ms), p99(ms) by host, path           several functions, for each pair of host and path
-  count by @host, level where "@file" like '%.err'   where the records are
+  count by @host, level where "@tag.role" = web    where the records are
   count where status >= 500 or path like '/api/%'  the filter language, with words for text
   count by word    --pattern '(?P<word>\w+)'       every match of the pattern in every line
 
@@ -145,7 +147,7 @@ class Query:
             return None
         compiled = compile_pattern(self.pattern, engine)
         for name in self.fields():
-            if name not in compiled.names and name not in ORIGIN_FIELDS:
+            if name not in (*compiled.names, *ORIGIN_FIELDS) and not name.startswith(TAG_PREFIX):
                 known = ", ".join(compiled.names) or "no named group at all"
                 raise QueryError(f"the pattern has no group named {name!r}; it has {known}")
         return compiled

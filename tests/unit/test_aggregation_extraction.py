@@ -157,6 +157,22 @@ def test_records_know_where_they_are(tmp_path: Path, monkeypatch: pytest.MonkeyP
     assert extract(words, tmp_path).value.groups == {"a.log": 2, "d/b.log": 1}
 
 
+def test_records_know_the_tags_of_their_node(tmp_path: Path) -> None:
+    write(tmp_path, {"a": '{"x": 1, "@tag": {"role": "db"}, "@tag.role": "db"}\n{"x": 2}'})
+    web = {"role": "web", "rack": "3"}
+    assert extract(parse_query("sum(x) by @tag.role, @tag.rack"), tmp_path, tags=web).value.groups == {
+        '["web","3"]': (3, -1)
+    }
+    query = parse_query('count where "@tag.role" = web')
+    assert extract(query, tmp_path, tags=web).value == 2
+    for other in ({"role": "db"}, {}):
+        assert extract(query, tmp_path, tags=other).value == 0
+    lacking = extract(parse_query("count by @tag.role"), tmp_path)
+    assert (lacking.value.groups, lacking.report.records_rejected) == ({}, 2)
+    words = parse_query("count by @tag.rack", pattern="(?P<digit>[0-9])")
+    assert extract(words, tmp_path, tags=web).value.groups == {"3": 2}
+
+
 def test_groups_beyond_the_cap_are_folded_while_records_are_read(tmp_path: Path) -> None:
     lines = [json.dumps({"k": f"group {number % 40}", "x": number}) for number in range(400)]
     write(tmp_path, {"a": "\n".join(lines)})

@@ -1,0 +1,126 @@
+"""When the connection of a swap is opened, and what becomes of one that is opened in vain."""
+
+from __future__ import annotations
+
+import pytest
+
+from peerd.api import Value
+from peerd.messages import PeerRef
+from peerd.testing.host import FakeHost, peer
+from protocols.aggregation.exchange import swap_tag
+from protocols.aggregation.messages import AnswerKind, ProposeAnswer
+from protocols.aggregation.swapping import PREPARED_RTT_S, SILENCE_S, Swapping
+
+ROUND = bytes(16)
+PATIENCE_S = 4.0
+FAR_S, NEAR_S = PREPARED_RTT_S, PREPARED_RTT_S / 2
+
+
+class Rig:
+    """One node's swaps; ``told`` is what its tree hears. It agrees to a swap whose proposal is accepted."""
+
+    def __init__(self, rtt_s: float = FAR_S) -> None:
+        self.rtt_s = rtt_s
+        self.host = FakeHost(1)
+        self.told: list[str] = []
+        self.swapping = Swapping(self.host, ROUND, self, lambda: 60.0, lambda peer: PATIENCE_S, lambda peer: self.rtt_s)
+
+    @property
+    def asked(self) -> list[str]:
+        """The calls about swaps: what, and with whom."""
+        return [f"{each.what} {int(each.arguments['peer'].id)}" for each in self.host.asked if each.what != "request"]
+
+    def answer(self, accepted: bool, kind: AnswerKind = AnswerKind.MAYBE_LATER) -> None:
+        """The last proposal is answered."""
+        request = self.host.requests[-1]
+        request.on_reply(ProposeAnswer(ROUND, accepted, kind), request.peer)
+
+    def fail(self, number: int, reason: str) -> None:
+        """The connection that was asked for at that place of the transcript is lost."""
+        [*asked] = [each for each in self.host.asked if "callbacks" in each.arguments]
+        asked[number].arguments["callbacks"].failed(reason)
+
+    def proposal_answered(self, peer: PeerRef, accepted: bool, kind: AnswerKind) -> None:
+        self.told.append(f"{'accepted' if accepted else kind.name} {int(peer.id)}")
+        if accepted:
+            self.swapping.begin(peer, 3, b"value")
+
+    def proposal_lost(self, peer: PeerRef) -> None:
+        self.told.append(f"lost {int(peer.id)}")
+
+    def swap_received(self, peer: PeerRef, level: int, value: Value) -> None:
+        self.told.append(f"received {int(peer.id)} {level}")
+
+    def swap_failed(self, peer: PeerRef, reason: str) -> None:
+        self.told.append(f"failed {int(peer.id)} {reason}")
+
+
+def test_the_connection_to_a_far_partner_is_opened_along_with_the_proposal() -> None:
+    rig = Rig()
+    rig.swapping.propose(peer(2), 3)
+    assert rig.asked == ["prepare_swap 2"]
+    rig.answer(True)
+    assert rig.asked == ["prepare_swap 2", "offer 2"] and rig.told == ["accepted 2"]
+    assert rig.host.asked[0].arguments["tag"] == swap_tag(ROUND, 3)
+    rig.fail(0, "peer_down")
+    assert rig.told[1:] == ["failed 2 peer_down"]
+
+
+def test_that_to_a_near_one_is_opened_when_it_has_agreed() -> None:
+    rig = Rig(NEAR_S)
+    rig.swapping.propose(peer(2), 3)
+    assert not rig.asked
+    rig.answer(True)
+    assert rig.asked == ["swap 2"]
+
+
+@pytest.mark.parametrize("is_answered", [False, True])
+def test_one_that_was_opened_in_vain_is_closed_and_the_tree_hears_nothing_of_it(is_answered: bool) -> None:
+    rig = Rig()
+    rig.swapping.propose(peer(2), 3)
+    if is_answered:
+        rig.answer(False, AnswerKind.NO)
+    else:
+        rig.host.requests[-1].on_timeout()
+    assert rig.asked == ["prepare_swap 2", "cancel 2"] and rig.told == ["NO 2" if is_answered else "lost 2"]
+
+
+def test_where_the_connection_is_lost_before_they_agree_the_swap_takes_another() -> None:
+    rig = Rig()
+    rig.swapping.propose(peer(2), 3)
+    rig.fail(0, "peer_down")
+    rig.answer(True)
+    assert rig.asked == ["prepare_swap 2", "swap 2"] and rig.told == ["accepted 2"]
+
+
+def test_who_invites_first_to_a_level_to_come_finds_the_connection_open() -> None:
+    rig = Rig()
+    for number in (2, 4, 2):
+        rig.swapping.expect(peer(number), 3)
+    assert rig.asked == ["prepare_swap 2"]
+    rig.swapping.propose(peer(2), 3)
+    rig.answer(True)
+    assert rig.asked == ["prepare_swap 2", "offer 2"]
+
+
+def test_what_was_opened_for_a_level_is_closed_with_it() -> None:
+    rig = Rig()
+    rig.swapping.expect(peer(2), 3)
+    rig.swapping.propose(peer(4), 3)
+    rig.answer(True)
+    assert rig.asked == ["prepare_swap 2", "prepare_swap 4", "offer 4"]
+    rig.swapping.level_left(3)
+    rig.swapping.expect(peer(6), 2)
+    rig.swapping.cancel()
+    assert rig.asked[3:] == ["cancel 2", "prepare_swap 6", "cancel 4", "cancel 6"]
+    assert rig.told == ["accepted 4", "failed 4 cancelled"]  # only of the swap that was agreed
+
+
+@pytest.mark.parametrize(("rtt_s", "silence_s"), [(NEAR_S, SILENCE_S), (0.3, SILENCE_S), (2.0, 16.0)])
+def test_a_partner_is_given_up_after_a_silence_that_is_long_for_its_distance(rtt_s: float, silence_s: float) -> None:
+    rig = Rig(rtt_s)
+    rig.swapping.propose(peer(2), 3)
+    rig.answer(True)
+    (asked,) = [each for each in rig.host.asked if "callbacks" in each.arguments]
+    assert asked.arguments["silence_s"] == silence_s
+    assert rig.swapping.accept(peer(2), 3, b"value").silence_s == silence_s
