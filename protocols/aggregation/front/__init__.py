@@ -74,8 +74,9 @@ class AggregationFront(Front):
 
     def experiments(self) -> Sequence[Experiment]:
         from protocols.aggregation.front.lab.experiments import EXPERIMENTS
+        from protocols.aggregation.front.lab.large_experiments import LARGE
 
-        return EXPERIMENTS
+        return *EXPERIMENTS, *LARGE
 
     def panels(self) -> Sequence[Mapping[str, Any]]:
         from protocols.aggregation.front.panels import PANELS

@@ -144,7 +144,7 @@ def ask(simulation: Simulation, choice: RoundChoice, rng: Random) -> RoundResult
     """One round, asked for by a node that does not fail."""
     nodes = simulation.live_nodes()
     requester = rng.choice(nodes)
-    before = {place.index: _sent(place.node.traffic) for place in nodes}
+    before = {place.index: sent(place.node.traffic) for place in nodes}
     answers: list[Answer] = []
     plugin_of(requester).requesting.aggregate(QUERY, RoundListener(answers.append), DEADLINE_S)
     others = [place for place in nodes if place is not requester]
@@ -154,7 +154,7 @@ def ask(simulation: Simulation, choice: RoundChoice, rng: Random) -> RoundResult
     simulation.run_until(lambda: bool(answers), limit_s=LIMIT_S, poll_s=POLL_S)
     alive = [place for place in nodes if place.is_live]
     sent = [
-        tuple(now - then for now, then in zip(_sent(place.node.traffic), before[place.index], strict=True))
+        tuple(now - then for now, then in zip(sent(place.node.traffic), before[place.index], strict=True))
         for place in alive
     ]
     inside = set(answers[0].contributor_ids)
@@ -168,7 +168,7 @@ def ask(simulation: Simulation, choice: RoundChoice, rng: Random) -> RoundResult
     )
 
 
-def _sent(traffic: Mapping[int, Sequence[int]]) -> tuple[int, int]:
+def sent(traffic: Mapping[int, Sequence[int]]) -> tuple[int, int]:
     """Control messages that a node has sent, and their bytes. What swaps move is not among them."""
     counts = traffic.values()
     return sum(each[SENT] for each in counts), sum(each[SENT_BYTES] for each in counts)

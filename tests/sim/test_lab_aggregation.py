@@ -1,0 +1,114 @@
+"""Aggregation over large values in the lab, at tiny sizes: San Fermín and its rivals on the same ring."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from random import Random
+
+import pytest
+
+from peerd.lab.experiment import COST, Point, Row
+from peerd.lab.pool import run_point
+from peerd.limits import MIB
+from peerd.messages import PeerRef
+from protocols.aggregation.front.lab import large
+from protocols.aggregation.front.lab.hosts import DEPARTMENT_MBITS, LINKS, MBIT_BYTES, WIDE_MBITS
+from protocols.aggregation.front.lab.large_experiments import LARGE, SYSTEMS
+from protocols.aggregation.front.lab.rivals import balanced, children_of, routed
+from tests.support.trivial_world import trivial_world
+
+NODES = 16
+TINY = Point("aggregation/systems", NODES, "uniform=constant@2ms", duration_s=0.0, lookups=1, settle_s=10.0, seed=2)
+TRANSFER_S = MIB / (100 * MBIT_BYTES)
+"""How long a value is on a link of 100 Mbit/s."""
+
+
+def run(system: str, **variant: float | str) -> Row:
+    row = run_point(replace(TINY, variant={"system": system, "value_kib": 1024, **variant}))
+    assert row["failure"] is None and row["wrong"] == 0
+    return row
+
+
+@pytest.mark.parametrize("system", SYSTEMS)
+def test_every_system_has_the_data_of_all_and_none_is_faster_than_its_links(system: str) -> None:
+    row = run(system)
+    assert row["of_all"] == 1.0 and row["dead"] == 0
+    received = max(1, round(row["most_mib"]))
+    assert row["answer_s"] > TRANSFER_S
+    if system in ("central", "tree-16"):
+        assert received == NODES - 1 and row["answer_s"] > (NODES - 1) * TRANSFER_S
+    if system == "tree-2":  # three levels below the root, whose nodes have two children each
+        assert received == 2 and 6 * TRANSFER_S < row["answer_s"] < 9 * TRANSFER_S
+    if system == large.SAN_FERMIN:  # a swap is both ways at once
+        assert 4 * TRANSFER_S < row["answer_s"] < 12 * TRANSFER_S and received <= 6
+
+
+def test_the_same_point_is_the_same_row() -> None:
+    rows = [run(large.SAN_FERMIN) for _ in range(2)]
+    first, second = ({name: value for name, value in row.items() if name not in COST} for row in rows)
+    assert first == second
+
+
+def test_who_has_pruned_and_who_is_at_work_is_told_with_the_rates_of_their_links() -> None:
+    row = run_point(
+        replace(TINY, topology="department=constant@2ms", variant={"system": "san-fermin", "value_kib": 64})
+    )
+    assert row["complete"] >= 1 and row["complete"] + row["working"] + row["pruned"] <= NODES
+    assert min(DEPARTMENT_MBITS) <= row["complete_mbit"] <= max(DEPARTMENT_MBITS)
+
+
+@pytest.mark.parametrize("how", ["killed", "silent"])
+def test_failures_lose_little_of_san_fermin_and_its_answer_does_not_wait_for_patience(how: str) -> None:
+    row = run(large.SAN_FERMIN, failing=0.2, how=how)
+    assert row["dead"] == round(0.2 * NODES)
+    assert row["of_survivors"] == 1.0
+    assert row["answer_s"] < large.PATIENCE_S
+
+
+def test_a_tree_goes_on_without_those_that_it_has_lost_patience_with() -> None:
+    row = run("tree-2", failing=0.2, how="silent")
+    assert row["dead"] == round(0.2 * NODES)
+    assert 0.5 <= row["of_all"] < 1.0
+    assert row["answer_s"] >= large.PATIENCE_S
+
+
+@pytest.mark.parametrize("name", LINKS)
+@pytest.mark.parametrize("count", [1, 100, 1000])
+def test_rates_are_those_of_the_network_that_is_named(name: str, count: int) -> None:
+    rates = LINKS[name](count, Random(3))
+    assert len(rates) == count and rates == LINKS[name](count, Random(3))
+    if name == "department":
+        assert set(rates) <= set(DEPARTMENT_MBITS)
+        if count == 1000:
+            shares = [rates.count(rate) / count for rate in (1000.0, 100.0, 10.0)]
+            assert shares == pytest.approx([142 / 353, 205 / 353, 6 / 353], abs=0.05)
+    if name in ("planetlab", "square"):
+        median, _, least, most = WIDE_MBITS
+        assert all(least <= rate <= most for rate in rates)
+        if count == 1000:
+            assert sorted(rates)[500] == pytest.approx(median, rel=0.15)
+
+
+def test_a_balanced_tree_has_its_degree_and_every_way_ends_at_the_root() -> None:
+    members = [place.peer for place in trivial_world(14).nodes]
+    ways = balanced(members, 3)
+    assert {way[-1] for node, way in ways.items() if node != members[0].id} == {members[0]}
+    children = children_of(ways)
+    assert sum(map(len, children.values())) == 13 and max(map(len, children.values())) == 3
+    assert max(map(len, ways.values())) == 3
+
+
+def test_the_tree_of_routes_is_that_of_next_hops() -> None:
+    members = [place.peer for place in trivial_world(6).nodes]
+    hops: dict[PeerRef, PeerRef | None] = {
+        each: members[number // 2] if number else None for number, each in enumerate(members)
+    }
+    ways = routed(members, lambda member: hops[member])
+    assert ways[members[0].id] == ()
+    assert ways[members[5].id] == (members[2], members[1], members[0])
+
+
+def test_every_experiment_names_what_the_paper_says_of_it() -> None:
+    for experiment in LARGE:
+        assert experiment.paper and experiment.measure is large.measure
+        assert {tuple(variant) for variant in experiment.variants}
