@@ -41,6 +41,8 @@ class _Exchange:
         self.prepared: PreparedSwap | None = None
         """Its connection, from the proposal until it is used, or not wanted, or lost."""
         self.is_agreed = False
+        self.swap: SwapHandle | None = None
+        """The swap, until the partner's value is here: then only the partner waits for the rest of it."""
         self._swapper = swapper
         self._is_here = False
 
@@ -54,7 +56,7 @@ class _Exchange:
             prepared.cancel()
 
     def _received(self, value: Value) -> None:
-        self._is_here = True
+        self._is_here, self.swap = True, None
         self._swapper.swap_received(self.peer, self.level, value)
 
     def _failed(self, reason: str) -> None:
@@ -85,7 +87,7 @@ class Swapping:
         self._proposed: _Exchange | None = None
         self._expected: dict[int, _Exchange] = {}
         """By level, of those to come: the swap with the first node that has invited us to it."""
-        self._swap: SwapHandle | None = None
+        self._begun: _Exchange | None = None
 
     def expect(self, peer: PeerRef, level: int) -> None:
         """Somebody is ready for a level that we come to yet: open the connection to the first one."""
@@ -129,13 +131,14 @@ class Swapping:
             exchange = _Exchange(peer, level, self._swapper)
         exchange.is_agreed, self._proposed = True, None
         prepared, exchange.prepared = exchange.prepared, None
+        self._begun = exchange
         if prepared is not None:
-            self._swap = prepared
+            exchange.swap = prepared
             prepared.offer(value)
         else:
             tag = swap_tag(self._round_id, level)
             limits = self._deadline_s(), self._silence_s(peer)
-            self._swap = self._host.swap(peer, tag, value, exchange.callbacks(), *limits)
+            exchange.swap = self._host.swap(peer, tag, value, exchange.callbacks(), *limits)
 
     def _prepare(self, peer: PeerRef, level: int) -> _Exchange:
         exchange = _Exchange(peer, level, self._swapper)
@@ -155,9 +158,9 @@ class Swapping:
         return AcceptSwap(value, exchange.callbacks(), self._deadline_s(), self._silence_s(peer))
 
     def cancel(self) -> None:
-        """End what is under way. Harmless for a swap that is over."""
-        if self._swap is not None:
-            self._swap.cancel()
+        """End what is under way; a partner that has given its value still gets ours."""
+        if self._begun is not None and self._begun.swap is not None:
+            self._begun.swap.cancel()
         if self._proposed is not None:
             self._proposed.drop()
         for level in list(self._expected):

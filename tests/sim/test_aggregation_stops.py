@@ -65,6 +65,7 @@ def test_a_partner_stops_at_each_message_of_a_round(how: str, padding_bytes: int
 
             watched(patch, stopping, step, stop)
             answer = Round(simulation, REQUESTER).answer()
+        assert not stopping.is_live, f"it did not stop at step {step}"
         check_answer(simulation, answer)
         absent = {place.id for place in simulation.nodes} - set(answer.contributor_ids)
         assert absent <= {stopping.id}, f"step {step} of {len(steps)}: {steps[step - 1]}"

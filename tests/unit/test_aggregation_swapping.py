@@ -116,6 +116,17 @@ def test_what_was_opened_for_a_level_is_closed_with_it() -> None:
     assert rig.told == ["accepted 4", "failed 4 cancelled"]  # only of the swap that was agreed
 
 
+def test_a_partner_that_has_given_its_value_still_gets_ours_when_the_round_is_left() -> None:
+    rig = Rig()
+    rig.swapping.propose(peer(2), 3)
+    rig.answer(True)
+    (asked,) = [each for each in rig.host.asked if "callbacks" in each.arguments]
+    asked.arguments["callbacks"].received(b"theirs")
+    before = rig.asked
+    rig.swapping.cancel()
+    assert rig.asked == before and rig.told == ["accepted 2", "received 2 3"]
+
+
 @pytest.mark.parametrize(("rtt_s", "silence_s"), [(NEAR_S, SILENCE_S), (0.3, SILENCE_S), (2.0, 16.0)])
 def test_a_partner_is_given_up_after_a_silence_that_is_long_for_its_distance(rtt_s: float, silence_s: float) -> None:
     rig = Rig(rtt_s)

@@ -294,8 +294,8 @@ class Links(PolicyTransport):
         return self.policy.begin_stream(peer)
 
     def new_stream(self, peer: PeerRef, handler: StreamHandler) -> BulkStream:
-        """Return the stream that a connection is dialled for."""
-        return self._streams.dialled(peer, handler)
+        """Return the stream that a connection is dialled for. It is in the table when the peer has answered."""
+        return BulkStream(self._streams, peer, handler)
 
     def stream_dialled(self, attempt: Attempt, reason: str | None) -> None:
         """How the dial of a stream ended; ``None``: it succeeded."""

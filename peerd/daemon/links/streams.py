@@ -171,10 +171,6 @@ class StreamTable:
         """The peer of each stream."""
         return [stream.peer.id for stream in self._streams]
 
-    def dialled(self, peer: PeerRef, handler: StreamHandler) -> BulkStream:
-        """Return a stream for a connection that will be dialled. It is in the table when the peer has answered."""
-        return BulkStream(self, peer, handler)
-
     def adopt(
         self, connection: PendingConnection, established: HandshakeResult, transport: asyncio.Transport, rest: bytes
     ) -> None:

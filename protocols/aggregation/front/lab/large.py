@@ -79,7 +79,7 @@ def plugins(index: int) -> list[Plugin]:
 
 
 def prepare(point: Point, notify: Notify) -> QuietRing:
-    """Let a ring form, and give its machines their links."""
+    """Let a ring form, on links without limits."""
     begun = time.process_time()
     phases = [{"name": "settle", "duration_s": point.settle_s}]
     network = {**FREE, "piece_bytes": PIECE_BYTES}
