@@ -19,6 +19,8 @@ class WorkLimits:
     result_bytes_max: int
     name: str = "the work"
     """What it is, for the text of the failure: "its query exceeded 512 MiB of memory"."""
+    modules: tuple[str, ...] = ()
+    """What it imports besides the module of its function: this is then there before its process is made."""
     owner: Hashable = None
     """For whom the work is done. The processes are shared fairly among owners: none ever has them all."""
 

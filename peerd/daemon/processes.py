@@ -1,6 +1,6 @@
 """Worker processes for jobs that strangers choose: each job has its own, which the kernel limits, and can be killed.
 
-The jobs are forked by `peerd.daemon.work_server`, a small process that is started for the first job and ends when
+The jobs are forked by `peerd.system.work_server`, a small process that is started for the first job and ends when
 there has been none for a while, so that a daemon at rest has none. What comes back from a job is bytes, bounded, and
 not to be trusted: only its first byte is looked at here.
 """
@@ -21,7 +21,9 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from peerd.api import WorkLimits
-from peerd.daemon.work_server import (
+from peerd.errors import Bug, Unavailable
+from peerd.quantities import format_duration, format_size
+from peerd.system.work_server import (
     CONTROL_BYTES_MAX,
     ENDED,
     KILL,
@@ -32,8 +34,6 @@ from peerd.daemon.work_server import (
     RESULT,
     START,
 )
-from peerd.errors import Bug, Unavailable
-from peerd.quantities import format_duration, format_size
 
 RUNNING_MAX: Final = 4
 """How many jobs run at a time. One owner has at most one fewer, so that others do not wait for its long jobs."""
@@ -51,7 +51,7 @@ class _Job:
     """One job. It is over when its process has ended and all that it wrote was read."""
 
     pool: ProcessPool
-    module: str
+    modules: str
     request: bytes
     done: Callable[[Any], None]
     failed: Callable[[BaseException], None]
@@ -133,8 +133,8 @@ class ProcessPool:
             request = pickle.dumps((function, arguments))
         except (pickle.PicklingError, AttributeError, TypeError) as error:
             raise Bug(f"a job for a process has to be picklable: {error}") from error
-        module = getattr(function, "__module__", None) or "builtins"
-        job = _Job(self, module, REQUEST_HEADER.pack(len(request)) + request, done, failed, within)
+        modules = getattr(function, "__module__", None) or "builtins", *within.modules
+        job = _Job(self, " ".join(modules), REQUEST_HEADER.pack(len(request)) + request, done, failed, within)
         if self._is_closed or self.outstanding >= JOBS_MAX:
             self._refuse(job, f"{self.outstanding} jobs are waiting for a worker")
         elif len(request) > REQUEST_BYTES_MAX:
@@ -192,7 +192,7 @@ class ProcessPool:
                 ours.send(job.request)
                 self._numbers += 1
                 start = START.pack(b"S", self._numbers, within.memory_bytes, within.cpu_s, within.wall_s)
-                socket.send_fds(control, [start + job.module.encode()], [theirs.fileno()])
+                socket.send_fds(control, [start + job.modules.encode()], [theirs.fileno()])
         except OSError as error:
             self._refuse(job, f"no worker could be started: {error.strerror}")
             return
@@ -256,7 +256,7 @@ class ProcessPool:
             with theirs:
                 descriptor = theirs.fileno()
                 # -P: nothing is imported from the current folder. The new session keeps a terminal's signals away.
-                command = [sys.executable, "-P", "-m", "peerd.daemon.work_server", str(descriptor)]
+                command = [sys.executable, "-P", "-m", "peerd.system.work_server", str(descriptor)]
                 self._process = subprocess.Popen(
                     command, stdin=subprocess.DEVNULL, pass_fds=[descriptor], start_new_session=True
                 )

@@ -89,7 +89,7 @@ class FileExtractor(Frozen):
 
     def __call__(self, query: Query, own: NodeId) -> Extraction:
         """See `protocols.aggregation.extraction.extract`."""
-        from protocols.aggregation.extraction import extract  # for workers only
+        from protocols.aggregation.extraction import extract  # for workers only: see `EXTRACTION_MODULES`
 
         return extract(
             query,
@@ -99,6 +99,10 @@ class FileExtractor(Frozen):
             node=format_id(own),
             tags=dict(self.tags),
         )
+
+
+EXTRACTION_MODULES: Final = ("protocols.aggregation.extraction",)
+"""What the worker process of a `FileExtractor` needs."""
 
 
 def own_tag(round_id: bytes) -> bytes:

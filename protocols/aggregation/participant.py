@@ -25,6 +25,7 @@ from protocols.aggregation.collector import absentees_near
 from protocols.aggregation.config import ROUND_S_MAX, AggregationConfig
 from protocols.aggregation.events import LevelFinished, RoundExtracted, RoundLeft, RoundStarted, query_text
 from protocols.aggregation.exchange import (
+    EXTRACTION_MODULES,
     MERGE_COST_S_PER_BYTE,
     Aggregate,
     Extractor,
@@ -299,6 +300,7 @@ class Participant:
             wall_s=self.expires_at - began_at,
             result_bytes_max=PARTIAL_BYTES_MAX,
             name="its query",
+            modules=EXTRACTION_MODULES,
             owner=self.requester.id,
         )
         arguments = (extractor, self.query, self.host.id)

@@ -22,8 +22,8 @@ from peerd.api import WorkLimits
 from peerd.client import Client
 from peerd.daemon.processes import JOBS_MAX, REQUEST_BYTES_MAX, RUNNING_MAX, ProcessPool
 from peerd.daemon.tasks import spawn
-from peerd.daemon.work_server import START
 from peerd.errors import Bug, Unavailable
+from peerd.system.work_server import START
 from protocols.aggregation.answer import Answer
 from protocols.aggregation.front.client import AggregationClient
 from tests.support.both_loops import both_loops
@@ -90,6 +90,16 @@ async def test_what_passes_a_limit_ends_with_the_reason_and_the_next_job_runs() 
         assert await outcome(pool, bytes, 7) == bytes(7)
         assert pool.server_pid == server
         assert pool.outstanding == 0
+
+
+@both_loops
+async def test_what_a_job_imports_is_there_before_its_process() -> None:
+    """Each extraction paid a third of a second for imports, when its process made them itself."""
+    is_there = "b'%d' % ('colorsys' in __import__('sys').modules)"
+    with pool_of() as pool:
+        assert await outcome(pool, eval, is_there) == b"0"
+        assert await outcome(pool, eval, is_there, modules=("no.such", "colorsys")) == b"1"
+        assert await outcome(pool, eval, is_there) == b"1", "it stays there"
 
 
 @both_loops
@@ -178,7 +188,7 @@ def test_a_daemon_that_went_without_reading_what_it_was_told_ends_the_jobs_too()
             socket.send_fds(ours, [message], [its.fileno()])
         return mine
 
-    command = [sys.executable, "-m", "peerd.daemon.work_server", str(theirs.fileno())]
+    command = [sys.executable, "-m", "peerd.system.work_server", str(theirs.fileno())]
     with subprocess.Popen(command, pass_fds=[theirs.fileno()], stderr=subprocess.PIPE) as server, start(1):
         theirs.close()  # the first job waits for what it has to do; the second finds that nobody will tell it
         start(2).close()

@@ -1,4 +1,4 @@
-"""The small process from which jobs are forked, and what one of them does: ``python -m peerd.daemon.work_server FD``.
+"""The small process from which jobs are forked, and what one of them does: ``python -m peerd.system.work_server FD``.
 
 `peerd.daemon.processes` starts it and talks to it. It imports the modules of the jobs and nothing else of the daemon's,
 has one thread, and so forks in a few milliseconds. Each job is one process that bounds itself before it reads what it
@@ -23,8 +23,8 @@ from typing import Any, Final
 from peerd.errors import Unavailable
 
 START: Final = struct.Struct("!cQQdd")
-"""``S``, number of the job, bytes of memory, seconds of processor time, seconds in all; then the name of a module. The
-job's connection is sent along."""
+"""``S``, number of the job, bytes of memory, seconds of processor time, seconds in all; then the names of modules, with
+a space between. The job's connection is sent along."""
 KILL: Final = struct.Struct("!cQ")
 """``K``, number of the job."""
 ENDED: Final = struct.Struct("!Qi")
@@ -93,8 +93,9 @@ class WorkServer:
                     os.kill(process, signal.SIGKILL)
             return True
         _, number, memory_bytes, cpu_s, wall_s = START.unpack_from(message)
-        with suppress(ImportError):  # the job will meet it again, and say so
-            importlib.import_module(message[START.size :].decode())
+        for name in message[START.size :].decode().split(" "):
+            with suppress(ImportError):  # the job will meet it again, and say so
+                importlib.import_module(name)
         gc.freeze()
         with socket.socket(fileno=descriptors[0]) as connection:
             self._fork(number, connection, memory_bytes, cpu_s, wall_s)
