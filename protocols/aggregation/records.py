@@ -8,7 +8,6 @@ like one. What is there but no number differs from every number and is neither b
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import partial
 from typing import Final, cast
 
 from peerd.lib.filter.values import OTHER, Key, Reader, View, is_unicode, parse_address, parse_timestamp
@@ -32,9 +31,13 @@ def text_of(value: object) -> str | None:
     return None
 
 
-def number_of(value: object, textual: bool) -> Number | None:
-    """The number in a field. ``textual``: CSV and text, where numbers are written out; in JSON "1" is no number."""
-    return parse_number(value.strip()) if textual and isinstance(value, str) else check_number(value)
+def number_reader(textual: bool) -> Callable[[object], Number | None]:
+    """The function that reads a number. ``textual``: CSV and text, where it is written out; in JSON "1" is none."""
+    return _written_number if textual else check_number
+
+
+def _written_number(value: object) -> Number | None:
+    return parse_number(value.strip()) if isinstance(value, str) else None
 
 
 def input_reader(call: Call, textual: bool) -> Callable[[object], object]:
@@ -43,7 +46,7 @@ def input_reader(call: Call, textual: bool) -> Callable[[object], object]:
     if function.takes is Input.NOTHING:
         return lambda value: 0
     if function.takes is Input.NUMBER:
-        return partial(number_of, textual=textual)
+        return number_reader(textual)
     if function.takes is Input.VECTOR:
         return _vector_of
 
@@ -63,10 +66,11 @@ def _vector_of(value: object) -> tuple[Number, ...] | None:
 
 
 def reader(textual: bool) -> Reader:
-    """Return the function with which conditions read fields; ``textual`` is as in `number_of`."""
+    """Return the function with which conditions read fields; ``textual`` is as in `number_reader`."""
+    read = number_reader(textual)
 
     def number(value: object) -> Key | None:
-        found = number_of(value, textual)
+        found = read(value)
         if found is not None:
             return found
         return None if text_of(value) is None or value != value else OTHER  # NaN matches nothing

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import csv
-import io
 import json
 from collections.abc import Mapping
 from functools import reduce
+from io import BytesIO, StringIO
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -111,7 +111,7 @@ globs = st.sampled_from(["**/*", "*.log", "**/*.log", "d/**/*", "d/**", "[ab].lo
 
 
 def csv_text(table: list[list[str]]) -> str:
-    buffer = io.StringIO()
+    buffer = StringIO()
     csv.writer(buffer, lineterminator="\n").writerows([["x", "k", "o.x"], *table])
     return buffer.getvalue()
 
@@ -259,12 +259,61 @@ def test_long_lines(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert found.report.lines_truncated == 1
     assert found.report.bytes_read == 70_004
     monkeypatch.setattr(extraction, "LINE_BYTES_MAX", 20)
+    monkeypatch.setattr(extraction, "BLOCK_BYTES", 20)
     write(tmp_path, {"t": 'x\n1\n"22222222222222222222222"\n3\n'})
     found = extract(parse_query("sum(x)", format="csv"), tmp_path)
     assert (found.value, found.report.records, found.report.records_rejected) == ((4, -1), 3, 1)
     write(tmp_path, {"t": '{"x": 1}\r\n{"x": 2, "y": "aaaaaaaaaaaa"}\n{"x": 12345678901234}\n'})
     found = extract(parse_query("count"), tmp_path)
     assert (found.value, found.report.records_rejected, found.report.lines_truncated) == (1, 2, 2)
+
+
+@given(
+    data=st.lists(st.sampled_from([b"\n", b"\r\n", b"\r", b"abc", b"0123456789"])).map(b"".join),
+    block_bytes=st.integers(1, 20),
+    grown=st.integers(0, 8),
+)
+def test_blocks_are_whole_lines(data: bytes, block_bytes: int, grown: int) -> None:
+    """However a file is cut into blocks, its lines are the same, and the last one is read whole if it has grown."""
+    size = max(0, len(data) - grown)
+    expected, position = [], 0
+    for line in data.split(b"\n"):
+        if position < size and (line or position < len(data)):
+            expected.append(None if len(line.removesuffix(b"\r")) > 20 else line)
+        position += len(line) + 1
+    tally = extraction._Tally()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(extraction, "LINE_BYTES_MAX", 20)
+        patch.setattr(extraction, "BLOCK_BYTES", block_bytes)
+        blocks = list(extraction._blocks(BytesIO(data), size, tally))
+    assert all(block is None or block.endswith(b"\n") for block in blocks)
+    found = [line for block in blocks for line in ([None] if block is None else block.split(b"\n")[:-1])]
+    assert found == expected
+    assert tally.lines_truncated == expected.count(None)
+
+
+json_values = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=4),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=3), inner, max_size=3),
+    max_leaves=6,
+)
+
+
+@settings(max_examples=400)
+@given(
+    value=json_values, change=st.none() | st.tuples(st.integers(0, 60), st.sampled_from(b'{}[]",:0e.-+\\N\t\x01\xff'))
+)
+def test_a_line_is_what_json_says(value: object, change: tuple[int, int] | None) -> None:
+    """Whichever of the two decoders reads it: with every digit, or as none at all."""
+    line = json.dumps(value).encode()
+    if change is not None:
+        place, byte = change
+        line = line[:place] + bytes((byte,)) + line[place + 1 :]
+    try:
+        expected: object = json.loads(line.decode())
+    except ValueError:
+        expected = None
+    assert repr(extraction._record(line)) == repr(expected)
 
 
 def test_hostile_json(tmp_path: Path) -> None:
