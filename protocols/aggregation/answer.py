@@ -163,12 +163,9 @@ class Answer:
         is_whole = self.missing_count == 0 and self.completeness >= 1.0
         return "complete" if is_whole and self.confirmed == self.sampled else "partial"
 
-    def shortened(self, top: int | None = None) -> Answer:
-        """For a client: the first ``top`` groups only, and not more than `CONTRIBUTORS_LISTED_MAX` ids."""
-        value = self.value
-        if top is not None and isinstance(value, GroupedAnswer):
-            value = replace(value, groups=dict(list(value.groups.items())[:top]))
-        return replace(self, value=value, contributor_ids=self.contributor_ids[:CONTRIBUTORS_LISTED_MAX])
+    def shortened(self) -> Answer:
+        """For a client: not more than `CONTRIBUTORS_LISTED_MAX` ids."""
+        return replace(self, contributor_ids=self.contributor_ids[:CONTRIBUTORS_LISTED_MAX])
 
     def to_json(self) -> dict[str, Any]:
         """Return the answer as plain data with names that stay the same."""
@@ -190,6 +187,6 @@ LINE: Final[TypeAdapter[RoundProgress | Answer | Failed]] = TypeAdapter(
 """The lines of the stream that answers ``POST /v1/aggregate``."""
 
 
-def value_of(partial: Partial | None) -> Figure | Figures | GroupedAnswer:
-    """The finished value of a partial, every group listed."""
-    return None if partial is None else partial.finish()
+def value_of(partial: Partial | None, top: int | None) -> Figure | Figures | GroupedAnswer:
+    """The finished value of a partial, its ``top`` groups or every one listed."""
+    return None if partial is None else partial.finish(top)

@@ -40,7 +40,11 @@ _ADDEND_MAX: Final = 1 << 62
 
 
 class ArrayKind(StrEnum):
-    """What a column of states may be as an array, and how two of its numbers are merged."""
+    """What a column of states may be as an array, and how two of its numbers are merged.
+
+    The first column ranks the groups: most and counts by what they are, whole numbers by how far they are from 0, and
+    of least the smallest goes first. So the `rank` of a function that has arrays says the same.
+    """
 
     COUNT = "count"
     """Whole numbers from 1 on, which are added."""
@@ -223,6 +227,12 @@ class GroupColumns:
         ]
         return GroupColumns(keys[order[starts]], columns)
 
+    def ranked(self, kinds: Sequence[ArrayKind], count: int | None) -> tuple[list[str], list[list[object]]]:
+        """The first ``count`` groups (default all) by rank and then key: their keys, and their columns."""
+        order = _numpy().argsort(_falling(_numpy(), kinds[0], self.columns[0]), kind="stable")[:count]
+        keys = [key.decode() for key in self.keys[order].tolist()]
+        return keys, [column[order].tolist() for column in self.columns]
+
     def totals(self, kinds: Sequence[ArrayKind]) -> list[int | float]:
         """The columns of the state of all groups together."""
         return [_total(kind, column) for kind, column in zip(kinds, self.columns, strict=True)]
@@ -326,6 +336,15 @@ def _is_addend(values: Any) -> bool:
 
 def _merger(numpy: Any, kind: ArrayKind) -> Any:
     return numpy.add if kind in _ADDED else numpy.maximum if kind is ArrayKind.MOST else numpy.minimum
+
+
+def _falling(numpy: Any, kind: ArrayKind, values: Any) -> Any:
+    """Numbers that are the smaller the higher a group's rank. No negation may overflow, as that of -2**63 does."""
+    if kind is ArrayKind.WHOLE:
+        return numpy.where(values < 0, values, -values)
+    if kind is ArrayKind.LEAST:
+        return values
+    return ~values if values.dtype.kind == "i" else -values
 
 
 def _total(kind: ArrayKind, values: Any) -> int | float:

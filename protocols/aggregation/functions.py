@@ -68,7 +68,7 @@ class Function(ABC, Generic[S]):
     expands: bool = False
     """Whether a state takes many times the memory of its bytes on the wire: then a value may have only so many."""
     arrays: tuple[ArrayKind, ...] = ()
-    """What each column may be as an array, where many groups are merged; none where they cannot."""
+    """What each column may be as an array, where many groups are merged and ranked; none where they cannot."""
     zero: S
 
     def __init__(self, *arguments: Number) -> None:

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import heapq
 import json
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Final, Generic, TypeVar
 
 from peerd.frozen import Frozen
@@ -160,19 +160,23 @@ class Grouped(Generic[S]):
         """The ``top`` (default all) groups, largest `Function.rank` first, then by key."""
         from protocols.aggregation.figures import GroupedAnswer  # with the first answer
 
-        rank, groups = self.function.rank, value.groups
-        ordered = heapq.nsmallest(
-            len(groups) if top is None else top, groups, key=lambda key: (-rank(groups[key]), key)
-        )
         answers: dict[str, Figure | Figures] = {}
-        for key in ordered:
-            answer = self.function.lower(groups[key])
+        for key, state in self._ranked(value, top):
+            answer = self.function.lower(state)
             if answer is not None:
                 answers[key] = answer
         folded = value.remainder.groups
         return GroupedAnswer(
             groups=answers,
-            groups_total=len(groups),
+            groups_total=len(value),
             remainder_groups_max=folded,
             remainder=self.function.lower(value.remainder.state) if folded else None,
         )
+
+    def _ranked(self, value: GroupStates[S], top: int | None) -> Iterable[tuple[str, S]]:
+        if value.columns is not None:
+            keys, lists = value.columns.ranked(self.function.arrays, top)
+            return zip(keys, self.function.from_lists(lists), strict=True)
+        rank, groups = self.function.rank, value.groups
+        order = heapq.nsmallest(len(groups) if top is None else top, groups, key=lambda key: (-rank(groups[key]), key))
+        return ((key, groups[key]) for key in order)

@@ -53,6 +53,8 @@ class RoundListener:
 
     finished: Callable[[Answer], None]
     progress: Callable[[RoundProgress], None] | None = None
+    top: int | None = None
+    """How many groups the answer lists; all by default."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -429,13 +431,14 @@ class Requester:
     def _answer(self, missing: list[PeerRef]) -> None:
         result = None if self._taken is None else self._taken.partial
         if result is None or result.size <= FINISHED_AT_ONCE_MAX:
-            self._give(missing, value_of(result))
+            self._give(missing, value_of(result, self._listener.top))
             return
 
         def failed(error: BaseException) -> None:
             raise error
 
-        self.host.offload(value_of, result, done=partial(self._give, missing), failed=failed)
+        top, give = self._listener.top, partial(self._give, missing)
+        self.host.offload(value_of, result, top, done=give, failed=failed)
 
     def _give(self, missing: list[PeerRef], value: Figure | Figures | GroupedAnswer) -> None:
         taken, reasons = self._taken, self._leftovers.reasons

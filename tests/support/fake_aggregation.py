@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from peerd.api import Host
 from peerd.errors import Unavailable
@@ -47,6 +47,13 @@ class Call:
     listener: RoundListener
     deadline_s: float | None
 
+    def answer(self, answer: Answer) -> None:
+        """Give the answer, with the groups that were asked for."""
+        if isinstance(answer.value, GroupedAnswer):
+            groups = dict(list(answer.value.groups.items())[: self.listener.top])
+            answer = replace(answer, value=replace(answer.value, groups=groups))
+        self.listener.finished(answer)
+
 
 class FakeAggregation(Aggregation):
     """A plugin that is never started: what clients do goes to a `FakeRequesting`."""
@@ -85,4 +92,4 @@ def answer_at_once(call: Call) -> None:
     """Progress, and `ANSWER`."""
     assert call.listener.progress is not None
     call.listener.progress(PROGRESS)
-    call.listener.finished(ANSWER)
+    call.answer(ANSWER)

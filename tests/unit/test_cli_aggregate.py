@@ -38,7 +38,7 @@ class Asked:
         assert call.listener.progress is not None
         call.listener.progress(PROGRESS)
         call.listener.progress(replace(PROGRESS, enrolled=3))
-        call.listener.finished(self.answer)
+        call.answer(self.answer)
 
 
 @pytest.fixture

@@ -125,7 +125,7 @@ class AggregateBody(_Body):
         return replace(query, calls=(call,), by=parts.by, where=where)
 
 
-def open_feed() -> tuple[Reports[RoundProgress | Answer], RoundListener]:
+def open_feed(top: int | None = None) -> tuple[Reports[RoundProgress | Answer], RoundListener]:
     """Connect the plugin, which must not wait, with the stream, which may have to: returns a reader and a listener.
 
     The feed is the round's own and never resumed, so that its epoch says nothing.
@@ -139,7 +139,7 @@ def open_feed() -> tuple[Reports[RoundProgress | Answer], RoundListener]:
         feed.push(answer)
         feed.end("finished", is_final=True)
 
-    return Reports(feed), RoundListener(finished=finished, progress=progress)
+    return Reports(feed), RoundListener(finished, progress, top)
 
 
 def router(service: Aggregation) -> APIRouter:
@@ -154,7 +154,7 @@ def router(service: Aggregation) -> APIRouter:
         if len(streams) >= STREAMS_MAX:
             raise Unavailable(f"{len(streams)} aggregates run through this API already; try again when one has ended")
         deadline_s = service.config.deadline if body.deadline is None else body.deadline
-        reports, listener = open_feed()
+        reports, listener = open_feed(body.top)
         try:
             round_id = service.requesting.aggregate(body.to_query(), listener, deadline_s)
         except QueryError as error:
@@ -165,7 +165,7 @@ def router(service: Aggregation) -> APIRouter:
             streams.discard(round_id)
             service.requesting.cancel(round_id)
 
-        return RoundResponse(_lines(reports, deadline_s, body.top), ended)
+        return RoundResponse(_lines(reports, deadline_s), ended)
 
     return router
 
@@ -184,10 +184,10 @@ class RoundResponse(StreamingResponse):
             self._ended()
 
 
-async def _lines(reports: Reports[RoundProgress | Answer], deadline_s: float, top: int | None) -> AsyncIterator[bytes]:
+async def _lines(reports: Reports[RoundProgress | Answer], deadline_s: float) -> AsyncIterator[bytes]:
     try:
         async for item in reports.items(deadline_s + ANSWER_GRACE_S):
-            yield _line(item.shortened(top) if isinstance(item, Answer) else item)
+            yield _line(item.shortened() if isinstance(item, Answer) else item)
     except TimeoutError:
         yield _line(Failed("the round ended without an answer; the daemon's log says why"))
 
