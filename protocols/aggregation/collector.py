@@ -27,6 +27,7 @@ LACKING_SHARE_MAX: Final = 0.125
 """A result may name so many more nodes than have enrolled, and one at least, until it is taken or not."""
 ENROLMENTS_TIMER: Final = "enrolments_due"
 GATHER_TIMER: Final = "gather_due"
+OWN_TIMER: Final = "own_due"
 CANDIDATES_MAX: Final = 256
 ESTIMATE_RATIO_MAX: Final = 4
 """A round without a census believes a result of at most so many times the estimated number of nodes.

@@ -264,6 +264,15 @@ class Participant:
         if not self.is_over:
             self.host.set_timer(OFFER_TIMER, TELL_PAUSE_S, self.round_id)
 
+    def result_due_s(self) -> float:
+        """How long to wait for the result of this node's tree rather than fetch that of another.
+
+        A last swap that takes about as long as those before is over sooner than a fetch beside it, with half of the
+        link. Where there is none under way it is 0.
+        """
+        is_last = self.tree.level == 0 and self.tree.phase in (TreePhase.SWAPPING, TreePhase.MERGING)
+        return max(0.0, self._swapping.due_s()) if is_last else 0.0
+
     # Own data
 
     def extract(self, extractor: Extractor, padding_bytes: int, on_failed: Callable[[Participant, str], None]) -> None:

@@ -17,6 +17,7 @@ from protocols.aggregation.collector import (
     ENROLMENTS_S,
     ENROLMENTS_TIMER,
     GATHER_TIMER,
+    OWN_TIMER,
     Candidate,
     Collector,
     Missing,
@@ -28,6 +29,7 @@ from protocols.aggregation.figures import Figure, Figures, GroupedAnswer
 from protocols.aggregation.leftovers import Leftovers
 from protocols.aggregation.messages import Enrolled, FindEnrolment, ResultReady, ShownEnrolment
 from protocols.aggregation.partial import ExtractionReport, Partial
+from protocols.aggregation.participant import Participant
 from protocols.aggregation.prefix import HostNeighbourhood
 from protocols.aggregation.query import Query
 from protocols.aggregation.spotcheck import NOBODY_ASKED, Checked, SpotCheck, unchecked
@@ -90,11 +92,11 @@ class Requester:
         listener: RoundListener,
         on_answered: Callable[[bytes], None],
         with_census: bool,
-        own: Callable[[], Partial | None],
-        shown: Callable[[NodeId], ShownEnrolment | None],
+        part: Callable[[], Participant | None],
     ) -> None:
         self.host = host
-        self._shown = shown
+        self._part = part
+        """The part of this node in the round, with a tree of its own."""
         self.round_id = round_id
         self.query = query
         self.own_aggregate: Aggregate | None = None
@@ -123,10 +125,19 @@ class Requester:
         self._is_unsound = False
         """Whether a result was not taken."""
         self._taken: Taken | None = None
+        self._own_until: float | None = None
+        """Another tree is complete, and this node's own is waited for until then."""
         self._rejected: list[Rejected] = []
         self.spot_check = SpotCheck(host, round_id)
         self._leftovers = Leftovers(
-            host, round_id, query, self.collector, HostNeighbourhood(host).rtt_s, config.reserve, own, self._gathered
+            host,
+            round_id,
+            query,
+            self.collector,
+            HostNeighbourhood(host).rtt_s,
+            config.reserve,
+            self._own,
+            self._gathered,
         )
 
     def tell(self, stage: str, level: int | None = None, contributors: int = 0) -> None:
@@ -230,10 +241,35 @@ class Requester:
         if self.collector.is_full(best.contributors, live):
             self.host.cancel_timer("settle_due", self.round_id)
             self._is_settling = False
-            self._take_best()
+            if best.peer.id == self.host.id or not self._own_comes_first():
+                self._take_best()
         elif not self._is_settling:
             self._is_settling = True
             self.host.set_timer("settle_due", self._config.settle, self.round_id)
+
+    def _own_comes_first(self) -> bool:
+        """Whether to wait for the own tree, although another one is complete: its last swap is under way."""
+        part, now = self._part(), self.host.now()
+        if part is None:
+            return False
+        if self._own_until is None:
+            due_s = part.result_due_s()
+            self._own_until = now + due_s
+            if due_s:
+                self.host.set_timer(OWN_TIMER, due_s, self.round_id)
+        return now < self._own_until and not part.tree.is_over
+
+    def own_due(self) -> None:
+        """The own tree is not complete in time."""
+        self._consider()
+
+    def _own(self) -> Partial | None:
+        part = self._part()
+        return None if part is None or part.own is None else part.own.partial
+
+    def _shown(self, node: NodeId) -> ShownEnrolment | None:
+        part = self._part()
+        return None if part is None else part.shown(node)
 
     def _take_best(self) -> None:
         """Fetch the fullest result that is offered, unless one as full is here: then the round is done."""
@@ -391,7 +427,7 @@ class Requester:
     def _close(self, *, has_time: bool = True) -> None:
         """The result is settled; get from the missing nodes what it lacks, or why it does, all at once; then answer."""
         self._is_closing = True
-        for timer in ("settle_due", ENROLMENTS_TIMER):
+        for timer in ("settle_due", ENROLMENTS_TIMER, OWN_TIMER):
             self.host.cancel_timer(timer, self.round_id)
         for candidate in list(self.collector.candidates):
             try:

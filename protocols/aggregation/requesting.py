@@ -8,13 +8,11 @@ from typing import TYPE_CHECKING, Final
 
 from peerd.api import Host, Part, handles, on_timer
 from peerd.errors import ProtocolError, Unavailable
-from peerd.ids import NodeId
 from peerd.messages import PeerRef
-from protocols.aggregation.collector import ENROLMENTS_TIMER, GATHER_TIMER
+from protocols.aggregation.collector import ENROLMENTS_TIMER, GATHER_TIMER, OWN_TIMER
 from protocols.aggregation.config import ROUND_S_MAX, AggregationConfig
 from protocols.aggregation.exchange import Aggregate
 from protocols.aggregation.messages import Enrolled, Noted, ResultReady, ShownEnrolment, StartRound, StopRound
-from protocols.aggregation.partial import Partial
 from protocols.aggregation.participant import Participant
 from protocols.aggregation.query import Query
 from protocols.aggregation.statements import (
@@ -70,16 +68,11 @@ class Requesting(Part):
         census, is_direct = census_of(host.estimated_ring_size(), self.config)
         round_id = round_id_of(nonce, host.peer, wire_query, begins_at_ms, lasts_ms, census, is_direct)
 
-        def own() -> Partial | None:
-            participant = self._participants.get(round_id)
-            return None if participant is None or participant.own is None else participant.own.partial
-
-        def shown(node: NodeId) -> ShownEnrolment | None:
-            participant = self._participants.get(round_id)
-            return None if participant is None else participant.shown(node)
+        def part() -> Participant | None:
+            return self._participants.get(round_id)
 
         on_answered = self._answered
-        requester = Requester(host, self.config, round_id, query, listener, on_answered, census, own, shown)
+        requester = Requester(host, self.config, round_id, query, listener, on_answered, census, part)
         self.requesters[round_id] = requester
         self._asked[round_id] = None
         while len(self._asked) > ASKED_MAX:
@@ -191,6 +184,10 @@ class Requesting(Part):
         requester = self.requesters.get(round_id)
         if requester is not None:
             requester.settled()
+
+    @on_timer(OWN_TIMER)
+    def own_due(self, round_id: bytes) -> None:
+        self.requesters[round_id].own_due()
 
     @on_timer(ENROLMENTS_TIMER)
     def enrolments_due(self, round_id: bytes) -> None:

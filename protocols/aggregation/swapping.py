@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
 from typing import Final, Protocol
 
 from peerd.api import AcceptSwap, Host, PreparedSwap, SwapCallbacks, SwapHandle, Value
@@ -20,6 +22,10 @@ SILENCE_S: Final = 3.0
 for 15 s when its machine is gone, which is longer than a round takes."""
 
 
+SLOW: Final = 1.5
+"""A swap that takes so many times as long as the longest one before is a slow one."""
+
+
 class Swapper(Protocol):
     """Hears how proposals and swaps have ended: `protocols.aggregation.participant.Participant`."""
 
@@ -32,38 +38,24 @@ class Swapper(Protocol):
     def swap_failed(self, peer: PeerRef, reason: str) -> None: ...
 
 
+@dataclass(slots=True, eq=False)
 class _Exchange:
     """One swap with one partner, from its proposal on."""
 
-    def __init__(self, peer: PeerRef, level: int, swapper: Swapper) -> None:
-        self.peer = peer
-        self.level = level
-        self.prepared: PreparedSwap | None = None
-        """Its connection, from the proposal until it is used, or not wanted, or lost."""
-        self.is_agreed = False
-        self.swap: SwapHandle | None = None
-        """The swap, until the partner's value is here: then only the partner waits for the rest of it."""
-        self._swapper = swapper
-        self._is_here = False
-
-    def callbacks(self) -> SwapCallbacks:
-        return SwapCallbacks(done=lambda value: None, failed=self._failed, received=self._received)
+    peer: PeerRef
+    level: int
+    prepared: PreparedSwap | None = None
+    """Its connection, from the proposal until it is used, or not wanted, or lost."""
+    agreed_at: float | None = None
+    swap: SwapHandle | None = None
+    """The swap, until the partner's value is here: then only the partner waits for the rest of it."""
+    is_here: bool = False
 
     def drop(self) -> None:
         """Close the connection that was opened in vain."""
         prepared, self.prepared = self.prepared, None
         if prepared is not None:
             prepared.cancel()
-
-    def _received(self, value: Value) -> None:
-        self._is_here, self.swap = True, None
-        self._swapper.swap_received(self.peer, self.level, value)
-
-    def _failed(self, reason: str) -> None:
-        if not self.is_agreed:
-            self.prepared = None  # if they agree yet, the swap takes another connection
-        elif not self._is_here:
-            self._swapper.swap_failed(self.peer, reason)
 
 
 class Swapping:
@@ -87,7 +79,10 @@ class Swapping:
         self._proposed: _Exchange | None = None
         self._expected: dict[int, _Exchange] = {}
         """By level, of those to come: the swap with the first node that has invited us to it."""
-        self._begun: _Exchange | None = None
+        self._agreed: _Exchange | None = None
+        """The last swap that was agreed to."""
+        self._longest_s = 0.0
+        """What the longest swap has taken until the partner's value was here."""
 
     def expect(self, peer: PeerRef, level: int) -> None:
         """Somebody is ready for a level that we come to yet: open the connection to the first one."""
@@ -128,24 +123,24 @@ class Swapping:
         """The partner has agreed: give our value for its."""
         exchange = self._proposed
         if exchange is None or exchange.peer.id != peer.id or exchange.level != level:
-            exchange = _Exchange(peer, level, self._swapper)
-        exchange.is_agreed, self._proposed = True, None
+            exchange = _Exchange(peer, level)
+        self._proposed = None
         prepared, exchange.prepared = exchange.prepared, None
-        self._begun = exchange
+        self._agree(exchange)
         if prepared is not None:
             exchange.swap = prepared
             prepared.offer(value)
         else:
             tag = swap_tag(self._round_id, level)
             limits = self._deadline_s(), self._silence_s(peer)
-            exchange.swap = self._host.swap(peer, tag, value, exchange.callbacks(), *limits)
+            exchange.swap = self._host.swap(peer, tag, value, self._callbacks(exchange), *limits)
 
     def _prepare(self, peer: PeerRef, level: int) -> _Exchange:
-        exchange = _Exchange(peer, level, self._swapper)
+        exchange = _Exchange(peer, level)
         if self._rtt_s(peer) >= PREPARED_RTT_S:
             tag = swap_tag(self._round_id, level)
             limits = self._deadline_s(), self._silence_s(peer)
-            exchange.prepared = self._host.prepare_swap(peer, tag, exchange.callbacks(), *limits)
+            exchange.prepared = self._host.prepare_swap(peer, tag, self._callbacks(exchange), *limits)
         return exchange
 
     def _silence_s(self, peer: PeerRef) -> float:
@@ -153,15 +148,47 @@ class Swapping:
 
     def accept(self, peer: PeerRef, level: int, value: Value) -> AcceptSwap:
         """Return the answer to the partner that begins the swap to which we have agreed."""
-        exchange = _Exchange(peer, level, self._swapper)
-        exchange.is_agreed = True
-        return AcceptSwap(value, exchange.callbacks(), self._deadline_s(), self._silence_s(peer))
+        exchange = _Exchange(peer, level)
+        self._agree(exchange)
+        return AcceptSwap(value, self._callbacks(exchange), self._deadline_s(), self._silence_s(peer))
 
     def cancel(self) -> None:
         """End what is under way; a partner that has given its value still gets ours."""
-        if self._begun is not None and self._begun.swap is not None:
-            self._begun.swap.cancel()
+        if self._agreed is not None and self._agreed.swap is not None:
+            self._agreed.swap.cancel()
         if self._proposed is not None:
             self._proposed.drop()
         for level in list(self._expected):
             self.level_left(level)
+
+    def due_s(self) -> float:
+        """How much longer the last swap may take until it has taken much longer than the longest one before, or, if it
+        is the first, twice as long as by now; and its merge, when the value is here."""
+        agreed = self._agreed
+        if agreed is None or agreed.agreed_at is None:
+            return 0.0
+        elapsed_s = self._host.now() - agreed.agreed_at
+        if agreed.is_here or not self._longest_s:
+            return elapsed_s
+        return SLOW * self._longest_s - elapsed_s
+
+    def _agree(self, exchange: _Exchange) -> None:
+        exchange.agreed_at = self._host.now()
+        self._agreed = exchange
+
+    def _callbacks(self, exchange: _Exchange) -> SwapCallbacks:
+        return SwapCallbacks(
+            done=lambda value: None, failed=partial(self._failed, exchange), received=partial(self._received, exchange)
+        )
+
+    def _received(self, exchange: _Exchange, value: Value) -> None:
+        exchange.is_here, exchange.swap = True, None
+        if exchange.agreed_at is not None:
+            self._longest_s = max(self._longest_s, self._host.now() - exchange.agreed_at)
+        self._swapper.swap_received(exchange.peer, exchange.level, value)
+
+    def _failed(self, exchange: _Exchange, reason: str) -> None:
+        if exchange.agreed_at is None:
+            exchange.prepared = None  # if they agree yet, the swap takes another connection
+        elif not exchange.is_here:
+            self._swapper.swap_failed(exchange.peer, reason)

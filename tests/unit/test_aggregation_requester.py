@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
@@ -11,7 +13,7 @@ from peerd.errors import ProtocolError
 from peerd.ids import NodeId
 from peerd.testing.host import FakeHost, peer
 from protocols.aggregation.answer import Answer
-from protocols.aggregation.collector import ENROLMENTS_TIMER, GATHER_TIMER
+from protocols.aggregation.collector import ENROLMENTS_TIMER, GATHER_TIMER, OWN_TIMER
 from protocols.aggregation.config import AggregationConfig
 from protocols.aggregation.exchange import Aggregate, extract_own, merge_received, open_own, own_tag, result_tag
 from protocols.aggregation.leftovers import FETCHED_AT_ONCE, PATIENCE_S_MAX, STALL_DEADLINE_SHARE, STATUS_TIMEOUT_S
@@ -134,6 +136,50 @@ def test_what_was_fetched_is_the_answer_when_the_fuller_one_does_not_come(is_cut
     else:
         asking.fetches()[-1][1].failed("timeout")
     assert asking.answer().contributors == 2
+
+
+class LastSwap:
+    """What a requester asks of its own part in the round: the last swap is under way, and over in time or not."""
+
+    own = None
+
+    def __init__(self, asking: Asking, due_s: float) -> None:
+        self.tree = SimpleNamespace(is_over=False)
+        self.due_s = due_s
+        asking.enrol(1)
+        asking.host.deliver(Enrolled(asking.round_id, "no data"), asking.host.peer)
+        parts: Any = asking.plugin.participating.participants
+        parts[asking.round_id] = self
+
+    def result_due_s(self) -> float:
+        return self.due_s
+
+
+@pytest.mark.parametrize("is_complete", [True, False])
+def test_the_own_tree_whose_last_swap_is_under_way_comes_before_a_fetch(is_complete: bool) -> None:
+    """The fetch halved the rate of the swap, and the answer came after both: 0.8 s of 6, on links of 10 Mb/s."""
+    asking = Asking()
+    own = LastSwap(asking, 2.0)
+    asking.offer(2, 8)
+    asking.offer(4, 8)
+    assert not asking.fetches()
+    if is_complete:
+        own.tree.is_over = True
+        requester = asking.plugin.requesting.requesters[asking.round_id]
+        requester.own_aggregate = data_of(*range(1, 9))
+        asking.host.deliver(ResultReady(asking.round_id, 8, 100), asking.host.peer)
+        assert not asking.fetches() and asking.answers[0].contributors == 8
+    else:
+        asking.host.time_s += 2.0
+        asking.host.fire(OWN_TIMER, asking.round_id)
+        assert [number for number, _ in asking.fetches()] == [2]
+
+
+def test_a_tree_that_has_other_swaps_before_it_is_not_waited_for() -> None:
+    asking = Asking()
+    LastSwap(asking, 0.0)
+    asking.offer(2, 8)
+    assert [number for number, _ in asking.fetches()] == [2]
 
 
 def test_an_offer_that_claims_more_than_it_holds_does_not_hide_a_fuller_one() -> None:

@@ -9,7 +9,7 @@ from peerd.messages import PeerRef
 from peerd.testing.host import FakeHost, peer
 from protocols.aggregation.exchange import swap_tag
 from protocols.aggregation.messages import AnswerKind, ProposeAnswer
-from protocols.aggregation.swapping import PREPARED_RTT_S, SILENCE_S, Swapping
+from protocols.aggregation.swapping import PREPARED_RTT_S, SILENCE_S, SLOW, Swapping
 
 ROUND = bytes(16)
 PATIENCE_S = 4.0
@@ -135,3 +135,26 @@ def test_a_partner_is_given_up_after_a_silence_that_is_long_for_its_distance(rtt
     (asked,) = [each for each in rig.host.asked if "callbacks" in each.arguments]
     assert asked.arguments["silence_s"] == silence_s
     assert rig.swapping.accept(peer(2), 3, b"value").silence_s == silence_s
+
+
+def test_a_last_swap_is_due_when_it_takes_much_longer_than_those_before() -> None:
+    rig = Rig(NEAR_S)
+    assert rig.swapping.due_s() == 0.0
+
+    def swap(number: int, level: int, took_s: float) -> None:
+        answer = rig.swapping.accept(peer(number), level, b"value")
+        rig.host.time_s += took_s
+        assert answer.callbacks.received is not None
+        answer.callbacks.received(b"theirs")
+
+    rig.swapping.accept(peer(2), 3, b"value")
+    rig.host.time_s += 4.0
+    assert rig.swapping.due_s() == 4.0, "of the first one nothing is known but its age"
+    swap(4, 3, 2.0)
+    rig.swapping.accept(peer(6), 2, b"value")
+    rig.host.time_s += 0.5
+    assert rig.swapping.due_s() == SLOW * 2.0 - 0.5
+    rig.host.time_s += 9.5
+    assert rig.swapping.due_s() < 0
+    swap(6, 2, 1.0)
+    assert rig.swapping.due_s() == 1.0, "the value is here, and merged soon"
