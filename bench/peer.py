@@ -19,17 +19,21 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
+from bench.counters import QUERY, count_for, counters, partial as partial_of
 from bench.workload import Pump
-from peerd.api import SwapCallbacks, Value
+from peerd.api import SizedBlob, SwapCallbacks, Value
 from peerd.config import load_config
 from peerd.daemon import loops
 from peerd.daemon.service import Daemon
 from peerd.ids import format_id, parse_id
 from peerd.messages import PeerRef
 from peerd.telemetry.logs import configure_logging
+from protocols.aggregation.partial import Partial, merge
 
 COMMAND_BYTES_MAX: Final = 65536
 POLL_S: Final = 0.01
+FETCHES_AT_ONCE: Final = 4
+"""More at a time would share the link of the node that fetches, and gain nothing."""
 
 
 class Peer:
@@ -66,6 +70,38 @@ class Peer:
         assert isinstance(received, bytes | bytearray | memoryview)
         return {"duration_s": duration_s, "received_bytes": len(received), "cpu_s": time.process_time() - cpu}
 
+    async def hold_counters(self, size_bytes: int, index: int) -> dict[str, Any]:
+        """Make the value that this node gives: counters, as in a round."""
+        self._pump.value = partial_of(counters(count_for(size_bytes), index), index + 1).encode()
+        return {}
+
+    async def collect(self, peers: list[list[Any]]) -> dict[str, Any]:
+        """Fetch the counters of all these nodes and add them up with its own: what is done without a tree."""
+        began, fetches = time.perf_counter(), asyncio.Semaphore(FETCHES_AT_ONCE)
+
+        async def fetch(peer: list[Any]) -> Partial:
+            async with fetches:
+                value = await self._fetch(_peer(peer))
+            return await asyncio.to_thread(Partial.decode, value, QUERY)
+
+        own = self._pump.value
+        assert isinstance(own, bytes)
+        total = Partial.decode(own, QUERY)
+        for found in asyncio.as_completed(map(fetch, peers)):
+            total = await asyncio.to_thread(merge, total, await found)
+        return {"duration_s": time.perf_counter() - began, "contributors": len(total.contributors)}
+
+    async def _fetch(self, peer: PeerRef) -> bytes:
+        done: asyncio.Future[Value] = asyncio.get_running_loop().create_future()
+
+        def failed(reason: str) -> None:
+            done.set_exception(RuntimeError(f"the fetch failed: {reason}"))
+
+        self._pump.host.fetch(peer, b"value", SwapCallbacks(done.set_result, failed))
+        received = await done
+        assert not isinstance(received, SizedBlob)
+        return bytes(received)
+
     async def pump(self, peer: list[Any], count: int) -> dict[str, Any]:
         """Probes in a pipeline, until the other node has handled the last one."""
         done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
@@ -85,6 +121,8 @@ class Peer:
         commands: dict[str, Callable[..., Awaitable[dict[str, Any]]]] = {
             "wait_ring": self.wait_ring,
             "hold": self.hold,
+            "hold_counters": self.hold_counters,
+            "collect": self.collect,
             "swap": self.swap,
             "pump": self.pump,
             "cpu": self.cpu,

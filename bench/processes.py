@@ -98,11 +98,13 @@ class Children:
 class Conversation:
     """A child of ours, run as ``python -m MODULE``, that answers JSON lines with JSON lines."""
 
-    def __init__(self, children: Children, module: str, arguments: Sequence[str] = ()) -> None:
+    def __init__(
+        self, children: Children, module: str, arguments: Sequence[str] = (), within: Sequence[str] = ()
+    ) -> None:
+        """``within``: a command that runs it, such as that of a network namespace."""
         self._children = children
-        self.process = children.start(
-            [sys.executable, "-m", module, *arguments], stdin=subprocess.PIPE, stdout=subprocess.PIPE
-        )
+        command = [*within, sys.executable, "-m", module, *arguments]
+        self.process = children.start(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
         self._name = " ".join([module, *arguments])
         self._rest = b""
 
@@ -182,6 +184,15 @@ def resident_mb(pid: int) -> float:
     if resident is None:
         raise ProcessLookupError(f"process {pid} is gone")
     return resident / MIB
+
+
+def cpu_with_workers_s(pid: int) -> float:
+    """The same of a daemon, of the server that its workers are forked from, and of the workers that have ended."""
+    total_s = cpu_s(pid)
+    for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split():
+        ticks = Path(f"/proc/{child}/stat").read_text().rpartition(")")[2].split()[11:15]
+        total_s += sum(map(int, ticks)) / os.sysconf("SC_CLK_TCK")
+    return total_s
 
 
 def cpu_s(pid: int) -> float:

@@ -13,6 +13,7 @@ from bench.sections import (
     events,
     filter as filter_,
     forming,
+    links,
     matching,
     measurement,
     micro,
@@ -45,4 +46,7 @@ SECTIONS: Final[tuple[Section, ...]] = (
     Section("analyze", "the Spark job over millions of events, beside Spark's own typed read", analyze.run),
     Section("sweep", "64 simulations as tasks of Spark, beside the same without", sweep.run),
     Section("aggregation", "1 MiB of counters a node on 8 to 32 daemons, beside MPI Allreduce", aggregation.run),
+    Section(
+        "links", "1 MiB of counters a node on 16 daemons behind slow links, beside one that fetches all", links.run
+    ),
 )

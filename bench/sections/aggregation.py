@@ -16,7 +16,7 @@ from typing import Any, Final
 
 from bench.counters import QUERY, count_for, counters, write_csv
 from bench.measure import Bench, BenchFailure, ratios
-from bench.processes import Children, cpu_s
+from bench.processes import Children, cpu_with_workers_s
 from peerd.client import Client, run_sync
 from peerd.cluster.layout import socket_file
 from peerd.cluster.local import LocalCluster
@@ -55,9 +55,9 @@ def _ring(bench: Bench, nodes: int, size_bytes: int, *, has_mpi: bool) -> None:
         _round(address, nodes, total)  # links are dialled and files cached after it
         for number in range(bench.runs):
             bench.progress(f"{nodes} daemons, run {number + 1} of {bench.runs}")
-            before = [cpu_s(pid) for pid in pids]
+            before = [cpu_with_workers_s(pid) for pid in pids]
             answer = _round(address, nodes, total)
-            used_s = sum(cpu_s(pid) - used for pid, used in zip(pids, before, strict=True))
+            used_s = sum(cpu_with_workers_s(pid) - used for pid, used in zip(pids, before, strict=True))
             rounds.append(answer.duration_s)
             shares.append(used_s / nodes)
             moved.append(answer.moved_bytes / MIB)

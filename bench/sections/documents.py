@@ -3,26 +3,22 @@
 from __future__ import annotations
 
 import asyncio
-import sys
-import tempfile
 import time
 from collections.abc import AsyncIterator, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
-from pathlib import Path
 from random import Random
 from subprocess import Popen
 from typing import Final
 
+from bench.machines import Machines, machines
 from bench.measure import Bench, BenchFailure, at_most
-from bench.namespaces import Namespaces, why_not
-from bench.processes import Children, cpu_s
-from peerd.client import Client
+from bench.namespaces import why_not
+from bench.processes import cpu_s
 from peerd.limits import MIB
 from protocols.dissemination.front.client import DisseminationClient
 
 STREAM: Final = "files"
-PORT: Final = 7420
 AIM: Final = 1.3
 """Until the last daemon has the whole file, as a multiple of the time that one link needs for it."""
 RUNS_MAX: Final = 2
@@ -68,36 +64,8 @@ def run(bench: Bench) -> None:
 
 
 def _deliver(nodes: int, size: int, megabits: float) -> Delivery:
-    with tempfile.TemporaryDirectory(prefix="peerd-bench-") as text, Children() as children:
-        folder = Path(text)
-        with Namespaces(nodes + 1, megabits) as machines:
-            processes = []
-            for index in range(nodes + 1):
-                _init(children, machines, folder, index)
-                command = [sys.executable, "-m", "peerd", "run", "--config", str(_folder(folder, index) / "peerd.toml")]
-                log = (folder / f"{index}.log").open("wb")
-                processes.append(
-                    children.start(machines.command(index, *command), stdout=log, stderr=log, environment=QUIET)
-                )
-            try:
-                return asyncio.run(_measure(machines, processes, folder, size, megabits))
-            finally:
-                children.end_all()  # before their machines are deleted
-
-
-def _folder(folder: Path, index: int) -> Path:
-    return folder / f"node{index}"
-
-
-def _init(children: Children, machines: Namespaces, folder: Path, index: int) -> None:
-    own, first = _folder(folder, index), _folder(folder, 0)
-    command = ["init", "--dir", str(own), "--cluster", "bench", "--listen", f"{machines.address(index)}:{PORT}"]
-    if index:
-        command += ["--ca", str(first / "ca"), "--bootstrap", f"{machines.address(0)}:{PORT}"]
-    made = children.start([sys.executable, "-m", "peerd", *command])
-    if made.wait():
-        raise BenchFailure(f"peerd init ended with status {made.returncode}")
-    children.end(made)
+    with machines(nodes + 1, megabits) as ring, ring.daemons(nodes + 1, lambda index: QUIET) as processes:
+        return asyncio.run(_measure(ring, processes, size, megabits))
 
 
 @asynccontextmanager
@@ -120,28 +88,26 @@ async def _subscribed(streams: Sequence[DisseminationClient]) -> AsyncIterator[N
             task.cancel()
 
 
-async def _measure(
-    machines: Namespaces, processes: Sequence[Popen[bytes]], folder: Path, size: int, megabits: float
-) -> Delivery:
-    file = folder / "file.bin"
+async def _measure(ring: Machines, processes: Sequence[Popen[bytes]], size: int, megabits: float) -> Delivery:
+    file = ring.folder / "file.bin"
     chance = Random(size)
     with file.open("wb") as out:
         for _ in range(0, size, MIB):
             out.write(chance.randbytes(MIB))
     async with AsyncExitStack() as stack:
-        clients = [Client(str(_folder(folder, index) / "admin.sock")) for index in range(len(processes))]
+        clients = [ring.client(index) for index in range(len(processes))]
         for client in clients:
             await stack.enter_async_context(client)
             await client.wait_ready(READY_S)
         producer, *others = [DisseminationClient(client) for client in clients]
         await producer.create(STREAM, "attributes", "first_fit")
         await stack.enter_async_context(_subscribed(others))
-        cpu, sent = sum(cpu_s(each.pid) for each in processes), machines.sent_bytes()
+        cpu, sent = sum(cpu_s(each.pid) for each in processes), ring.network.sent_bytes()
         await producer.attach(STREAM, file)
         link_s = size * 8 / (megabits * 1e6)
         ends = await _ends(others, link_s)
         cpu = sum(cpu_s(each.pid) for each in processes) - cpu
-        files = [(now - before) / size for before, now in zip(sent, machines.sent_bytes(), strict=True)]
+        files = [(now - before) / size for before, now in zip(sent, ring.network.sent_bytes(), strict=True)]
     return Delivery(link_s, max(ends), min(ends), cpu, files)
 
 

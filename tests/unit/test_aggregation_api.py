@@ -163,8 +163,9 @@ async def test_rounds_that_cannot_be_asked_for_are_skipped_but_the_first(rig: Ri
                 rig.service.refusal = None
             if sum(isinstance(each, Answer) for each in lines) == 2:
                 break
-    assert [type(line) for line in lines] == [Answer, Skipped, Answer]
-    assert isinstance(lines[1], Skipped) and (lines[1].rounds, "busy" in lines[1].reason) == (1, True)
+    assert isinstance(lines[0], Answer) and isinstance(lines[-1], Answer)
+    skipped = [line for line in lines if isinstance(line, Skipped)]  # a busy machine may be late for others as well
+    assert [line.rounds for line in skipped if "busy" in line.reason] == [1]
     rig.service.refusal = "busy"
     with pytest.raises(DaemonBusy, match="busy"):
         await anext(AggregationClient(rig.client).every(0.1, "count"))

@@ -109,9 +109,10 @@ ALWAYS = {
     "analyze": {"the whole job", "job / typed read", "an event of four times as many"},
     "sweep": {"simulations here", "as tasks of Spark", "as tasks / here"},
     "aggregation": {"2 daemons: round", "2 daemons: value bytes moved"},
+    "links": {"2 daemons: round", "2 daemons: one fetches all"},
 }
 """Rows that every section has wherever it runs."""
-SLOW = frozenset({"analyze", "documents", "events", "measurement", "sweep", "telemetry"})
+SLOW = frozenset({"analyze", "documents", "events", "links", "measurement", "sweep", "telemetry"})
 """Their smallest scale takes ten seconds and more."""
 
 
@@ -158,14 +159,16 @@ def test_a_slow_section_reports_its_rows(name: str) -> None:
 
 @pytest.mark.long
 @pytest.mark.skipif(bool(namespaces.why_not()), reason="needs root, ip and tc, for network namespaces")
-def test_a_file_reaches_daemons_behind_slow_links() -> None:
-    check_rows("documents", run_section("documents"))
+@pytest.mark.parametrize("name", ["documents", "links"])
+def test_a_section_of_daemons_behind_slow_links_reports_its_rows(name: str) -> None:
+    check_rows(name, run_section(name))
 
 
 def test_without_root_or_tools_no_namespaces_are_made(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(shutil, "which", lambda name: None if name == "tc" else f"/usr/sbin/{name}")
-    recorder = run_section("documents")
-    assert recorder.rows == [] and [skip.why for skip in recorder.skips] == ["needs tc (iproute2)"]
+    for name in ("documents", "links"):
+        recorder = run_section(name)
+        assert recorder.rows == [] and [skip.why for skip in recorder.skips] == ["needs tc (iproute2)"]
     monkeypatch.setattr(shutil, "which", lambda name: f"/usr/sbin/{name}")
     monkeypatch.setattr(os, "geteuid", lambda: 1000)
     assert [skip.why for skip in run_section("documents").skips] == ["needs root, for network namespaces"]

@@ -15,6 +15,7 @@ from statistics import fmean
 from typing import Final, cast
 
 from peerd.api import Plugin
+from peerd.errors import Unavailable
 from peerd.ids import NodeId, format_id
 from peerd.lab.experiment import Beginning, Notify, Point, Row
 from peerd.lab.simulated import Outcome, simulate
@@ -195,7 +196,12 @@ class _Run:
 
     def _routed(self, members: list[PeerRef], key: NodeId) -> dict[NodeId, tuple[PeerRef, ...]]:
         places = self.simulation.places
-        return routed(members, lambda member: rival_of(places[member.id]).host.next_hop(key))
+        for _ in range(int(DEADLINE_S)):
+            try:
+                return routed(members, lambda member: rival_of(places[member.id]).host.next_hop(key))
+            except Unavailable:  # links are still full of the round before, and a neighbour has not been heard
+                self.simulation.run_for(1.0)
+        raise Unavailable(f"some nodes know no way to {format_id(key)}")
 
     def _job(
         self, ways: list[dict[NodeId, tuple[PeerRef, ...]]], *, tells: bool = True

@@ -1,0 +1,134 @@
+"""Rounds of counters on daemons behind slow links, beside one daemon that fetches everything itself."""
+
+from __future__ import annotations
+
+import asyncio
+import gzip
+import json
+import math
+from collections.abc import Sequence
+from contextlib import AsyncExitStack
+from pathlib import Path
+from typing import Any, Final
+
+from bench.counters import QUERY, count_for, counters, write_csv
+from bench.machines import Machines, machines
+from bench.measure import Bench, BenchFailure, at_most, ratios
+from bench.namespaces import why_not
+from bench.processes import Children, Conversation
+from peerd.limits import MIB
+from protocols.aggregation.answer import Answer
+from protocols.aggregation.front.client import AggregationClient
+
+MEGABITS: Final = 10.0
+LEAST_AIM: Final = 1.3
+"""Until the answer is there, as a multiple of the time that log2 N values take over one link."""
+DEADLINE_S: Final = 300.0
+READY_S: Final = 180.0
+SETTLE_S: Final = 3.0
+
+
+def run(bench: Bench) -> None:
+    """The same values over the same links: some rounds, each asked by another daemon, then one that fetches all."""
+    reason = why_not()
+    if reason is not None:
+        bench.skip("rounds of daemons behind slow links", reason)
+        return
+    nodes = bench.scale.of(16, 8, 2)
+    size_bytes = bench.scale.of(MIB, MIB, 16 * 1024)
+    with machines(nodes, MEGABITS) as ring:
+        for index in range(nodes):
+            write_csv(counters(count_for(size_bytes), index), _data(ring, index) / "counters.csv")
+        bench.progress(f"{nodes} daemons, {MEGABITS:g} Mb/s a link")
+        with ring.daemons(nodes, lambda index: _environment(ring, index)):
+            rounds = asyncio.run(_rounds(bench, ring, nodes))
+        exchange = _exchanges(ring, rounds)
+        bench.progress(f"{nodes} daemons, of which one fetches all")
+        central = _collect(bench, ring, nodes, size_bytes)
+    link_s = rounds[0].value_bytes * 8 / (MEGABITS * 1e6)
+    size, values = f"{size_bytes / MIB:.3g} MiB", math.log2(nodes)
+    note = f"{size} of counters a node, read from files, TLS, {MEGABITS:g} Mb/s a link"
+    bench.row(f"{nodes} daemons: round", "s", [each.duration_s for each in rounds], note=note)
+    bench.row("of it after the last has read its files", "s", exchange, note="they share the processors here")
+    note = f"{values:g} values over one link take {values * link_s:.2f} s"
+    bench.row(
+        "the same / log2 N values over one link",
+        "x",
+        [each / (values * link_s) for each in exchange],
+        at_most(LEAST_AIM),
+        note,
+    )
+    bench.row(f"{nodes} daemons: one fetches all", "s", central, note="values in memory, four fetches at a time")
+    bench.row("the round after reading / one fetches all", "x", ratios(exchange, central), at_most(1.0))
+
+
+def _data(ring: Machines, index: int) -> Path:
+    return ring.folder / "data" / str(index)
+
+
+def _events(ring: Machines) -> Path:
+    return ring.folder / "events"
+
+
+def _environment(ring: Machines, index: int) -> dict[str, str]:
+    return {
+        "PEERD_TELEMETRY__SINK": str(_events(ring)),
+        "PEERD_PROTOCOLS__AGGREGATION__DATA_ROOT": str(_data(ring, index)),
+    }
+
+
+async def _rounds(bench: Bench, ring: Machines, nodes: int) -> list[Answer]:
+    """All but the first, in which links are dialled and files cached."""
+    found: list[Answer] = []
+    async with AsyncExitStack() as stack:
+        clients = [ring.client(index) for index in range(nodes)]
+        for client in clients:
+            await stack.enter_async_context(client)
+            await client.wait_ready(READY_S)
+        await asyncio.sleep(SETTLE_S)
+        for number in range(bench.runs + 1):
+            bench.progress(f"round {number} of {bench.runs}")
+            lines = AggregationClient(clients[number % nodes]).aggregate(
+                str(QUERY), files=QUERY.files, format=QUERY.format, deadline=DEADLINE_S, top=10
+            )
+            (answer,) = [line async for line in lines if isinstance(line, Answer)]
+            if answer.outcome != "complete" or answer.contributors != nodes:
+                raise BenchFailure(f"{answer.outcome}: {answer.contributors} of {nodes}, missing {answer.missing}")
+            found.append(answer)
+    return found[1:]
+
+
+def _exchanges(ring: Machines, rounds: Sequence[Answer]) -> list[float]:
+    """From when the last node had read its files to the answer, as the event log says."""
+    extracted: dict[str, float] = {}
+    finished: dict[str, float] = {}
+    for file in _events(ring).rglob("*.ndjson*"):
+        data = gzip.decompress(file.read_bytes()) if file.suffix == ".gz" else file.read_bytes()
+        for line in data.splitlines():
+            event: dict[str, Any] = json.loads(line)
+            if event["event"] == "aggregation.extracted":
+                extracted[event["round"]] = max(event["ts"], extracted.get(event["round"], 0.0))
+            elif event["event"] == "aggregation.round_finished":
+                finished[event["round"]] = event["ts"]
+    return [finished[each.round] - extracted[each.round] for each in rounds]
+
+
+def _collect(bench: Bench, ring: Machines, nodes: int, size_bytes: int) -> list[float]:
+    with Children() as children:
+        peers = [
+            Conversation(children, "bench.peer", [str(ring.config_file(index))], ring.network.command(index))
+            for index in range(nodes)
+        ]
+        for index, peer in enumerate(peers):
+            peer.ask("hold_counters", size_bytes=size_bytes, index=index)
+        found = [peer.ask("wait_ring", READY_S, size=nodes) for peer in peers]
+        others = [(each["id"], each["host"], each["port"]) for each in found[1:]]
+        took: list[float] = []
+        for _ in range(bench.runs):
+            answer = peers[0].ask("collect", DEADLINE_S, peers=others)
+            if answer["contributors"] != nodes:
+                raise BenchFailure(f"one node fetched the data of {answer['contributors']} of {nodes}")
+            took.append(answer["duration_s"])
+        for peer in peers:
+            peer.finish()
+    return took
