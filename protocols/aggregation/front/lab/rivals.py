@@ -16,7 +16,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
-from peerd.api import AcceptSwap, Plugin, RefuseSwap, SizedBlob, SwapCallbacks, SwapRequest, Value, on_timer
+from peerd.api import AcceptSwap, Plugin, RefuseSwap, SizedBlob, SwapCallbacks, SwapHandle, SwapRequest, Value, on_timer
 from peerd.frozen import Frozen
 from peerd.ids import ID_BYTES, NodeId, id_from_bytes, id_to_bytes
 from peerd.messages import PeerRef
@@ -73,17 +73,28 @@ class Rival(Plugin):
         super().__init__()
         self._job: Job | None = None
         self._parts: list[_Part] = []
+        self._swaps: list[SwapHandle] = []
+        """Those that this node has begun for the job."""
+
+    def stop(self) -> None:
+        """Nobody waits for the job's result any more."""
+        self._job = None
+        for tree in range(len(self._parts)):
+            for timer in ("patience", "tell"):
+                self.host.cancel_timer(timer, tree)
+        for swap in self._swaps:
+            swap.cancel()
+        self._swaps.clear()
 
     def begin(self, job: Job) -> None:
         """The request is here."""
+        self.stop()
         own, self._job = self.host.id, job
         self._parts = [
             _Part(set(children.get(own, ())), {own}, heard_at=self.host.now(), ways_up=list(ways.get(own, ())))
             for ways, children in zip(job.ways_up, job.children, strict=True)
         ]
         for tree in range(len(self._parts)):
-            for timer in ("patience", "tell"):
-                self.host.cancel_timer(timer, tree)
             self.host.set_timer("patience", job.patience_s, tree)
             self._go_on(tree)
 
@@ -142,7 +153,7 @@ class Rival(Plugin):
 
         callbacks = SwapCallbacks(lambda value: None, failed)
         self.host.set_timer("tell", 2 * job.patience_s, tree)
-        self.host.swap(part.ways_up[0], bytes((job.number, tree)), b"", callbacks)
+        self._swaps.append(self.host.swap(part.ways_up[0], bytes((job.number, tree)), b"", callbacks))
 
     def _go_on(self, tree: int) -> None:
         job, part = self._the_job, self._parts[tree]
@@ -185,7 +196,7 @@ class Rival(Plugin):
             self._go_on(tree)
 
         callbacks = SwapCallbacks(lambda value: self._merge(lambda: came(value)), failed)
-        self.host.fetch(peer, bytes((job.number, tree)), callbacks)
+        self._swaps.append(self.host.fetch(peer, bytes((job.number, tree)), callbacks))
 
     # Values
 
