@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import AsyncExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from subprocess import Popen
@@ -17,6 +17,7 @@ from bench.processes import Children
 from peerd.client import Client
 
 PORT: Final = 7420
+READY_S: Final = 180.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,6 +35,14 @@ class Machines:
     def client(self, index: int) -> Client:
         """A client of that daemon."""
         return Client(str(self._of(index) / "admin.sock"))
+
+    async def ready_clients(self, stack: AsyncExitStack, count: int) -> list[Client]:
+        """A client of each daemon, all of which are ready."""
+        found = [self.client(index) for index in range(count)]
+        for client in found:
+            await stack.enter_async_context(client)
+            await client.wait_ready(READY_S)
+        return found
 
     @contextmanager
     def daemons(self, count: int, environment: Callable[[int], Mapping[str, str]]) -> Iterator[Sequence[Popen[bytes]]]:

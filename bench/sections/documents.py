@@ -11,7 +11,7 @@ from random import Random
 from subprocess import Popen
 from typing import Final
 
-from bench.machines import Machines, machines
+from bench.machines import READY_S, Machines, machines
 from bench.measure import Bench, BenchFailure, at_most
 from bench.namespaces import why_not
 from bench.processes import cpu_s
@@ -23,7 +23,6 @@ AIM: Final = 1.3
 """Until the last daemon has the whole file, as a multiple of the time that one link needs for it."""
 RUNS_MAX: Final = 2
 """A run takes some three minutes."""
-READY_S: Final = 180.0
 SETTLE_S: Final = 2.0
 TIMES_MAX: Final = 20.0
 POLL_S: Final = 0.25
@@ -95,10 +94,7 @@ async def _measure(ring: Machines, processes: Sequence[Popen[bytes]], size: int,
         for _ in range(0, size, MIB):
             out.write(chance.randbytes(MIB))
     async with AsyncExitStack() as stack:
-        clients = [ring.client(index) for index in range(len(processes))]
-        for client in clients:
-            await stack.enter_async_context(client)
-            await client.wait_ready(READY_S)
+        clients = await ring.ready_clients(stack, len(processes))
         producer, *others = [DisseminationClient(client) for client in clients]
         await producer.create(STREAM, "attributes", "first_fit")
         await stack.enter_async_context(_subscribed(others))

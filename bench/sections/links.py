@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from bench.counters import QUERY, count_for, counters, write_csv
-from bench.machines import Machines, machines
+from bench.machines import READY_S, Machines, machines
 from bench.measure import Bench, BenchFailure, at_most, ratios
 from bench.namespaces import why_not
 from bench.processes import Children, Conversation
@@ -24,7 +24,6 @@ MEGABITS: Final = 10.0
 LEAST_AIM: Final = 1.3
 """Until the answer is there, as a multiple of the time that log2 N values take over one link."""
 DEADLINE_S: Final = 300.0
-READY_S: Final = 180.0
 SETTLE_S: Final = 3.0
 
 
@@ -81,10 +80,7 @@ async def _rounds(bench: Bench, ring: Machines, nodes: int) -> list[Answer]:
     """All but the first, in which links are dialled and files cached."""
     found: list[Answer] = []
     async with AsyncExitStack() as stack:
-        clients = [ring.client(index) for index in range(nodes)]
-        for client in clients:
-            await stack.enter_async_context(client)
-            await client.wait_ready(READY_S)
+        clients = await ring.ready_clients(stack, nodes)
         await asyncio.sleep(SETTLE_S)
         for number in range(bench.runs + 1):
             bench.progress(f"round {number} of {bench.runs}")

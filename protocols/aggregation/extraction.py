@@ -42,7 +42,8 @@ from protocols.aggregation.records import input_reader, reader, text_of
 LINE_BYTES_MAX: Final = 1024 * 1024
 """Longest line of NDJSON or CSV; a longer one is rejected. For text see `patterns.LINE_CHARACTERS_MAX`."""
 BLOCK_BYTES: Final = 256 * 1024
-"""So much of NDJSON or CSV is read at once."""
+"""So much of NDJSON or CSV is read at once: no more than a line may have, so that only the first line of a block, which
+may have begun before it, can be too long."""
 BINARY_PROBE_BYTES: Final = 8192
 """A file with a NUL among so many first bytes is binary."""
 

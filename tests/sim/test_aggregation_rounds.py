@@ -63,6 +63,22 @@ def test_a_round_of_small_values_takes_few_latencies_and_few_messages(count: int
 
 
 @pytest.mark.parametrize("at_once_max", [0, 1000])
+def test_an_answer_lists_the_groups_that_were_asked_for_and_counts_all(
+    at_once_max: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(requester, "FINISHED_AT_ONCE_MAX", at_once_max)
+    simulation = aggregation_ring(6, seed=5)
+    for place in simulation.nodes:
+        aggregation_of(simulation, place.index).data.extractor = one_record(f"group {place.index % 4}")
+    answer = Round(simulation, query=parse_query("count by a"), top=3).answer()
+    assert isinstance(answer.value, GroupedAnswer)
+    assert (list(answer.value.groups.items()), answer.value.groups_total) == (
+        [("group 0", 2), ("group 1", 2), ("group 2", 1)],
+        4,
+    )
+
+
+@pytest.mark.parametrize("at_once_max", [0, 1000])
 def test_several_functions_by_several_keys(at_once_max: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Whether or not the answer is made off the event loop, every node's record is in each of its figures."""
     monkeypatch.setattr(requester, "FINISHED_AT_ONCE_MAX", at_once_max)

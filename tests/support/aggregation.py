@@ -104,12 +104,13 @@ class Round:
     requester: int = 0
     deadline_s: float = 60.0
     query: Query = SUM
+    top: int | None = None
     answers: list[Answer] = field(default_factory=list)
     progress: list[RoundProgress] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         self.began_at = self.simulation.now
-        listener = RoundListener(self.answers.append, self.progress.append)
+        listener = RoundListener(self.answers.append, self.progress.append, self.top)
         self.round_id = self.plugin.requesting.aggregate(self.query, listener, self.deadline_s)
 
     @property

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import csv
 import json
+import subprocess
+import sys
 from collections.abc import Mapping
 from functools import reduce
 from io import BytesIO, StringIO
@@ -18,6 +20,7 @@ from peerd.errors import Unavailable
 from peerd.ids import NodeId
 from protocols.aggregation import extraction
 from protocols.aggregation.config import FileSelection, Share
+from protocols.aggregation.exchange import EXTRACTION_MODULES
 from protocols.aggregation.extraction import extract
 from protocols.aggregation.figures import Estimate, Figures, GroupedAnswer, HistogramFigure, Listing
 from protocols.aggregation.groups import Grouped
@@ -290,6 +293,33 @@ def test_blocks_are_whole_lines(data: bytes, block_bytes: int, grown: int) -> No
     found = [line for block in blocks for line in ([None] if block is None else block.split(b"\n")[:-1])]
     assert found == expected
     assert tally.lines_truncated == expected.count(None)
+
+
+WORKER = """
+import importlib, sys
+from pathlib import Path
+for name in ("peerd.system.work_server", "protocols.aggregation.exchange", *sys.argv[2:]):
+    importlib.import_module(name)
+from protocols.aggregation.config import FileSelection
+from protocols.aggregation.exchange import FileExtractor, extract_own
+from protocols.aggregation.patterns import RegexEngine
+from protocols.aggregation.query import Query
+
+query = Query.from_wire(sys.stdin.buffer.read())
+before = set(sys.modules)
+extract_own(FileExtractor(Path(sys.argv[1]), FileSelection(), RegexEngine.RE2), query, 1)
+print(*sorted(set(sys.modules) - before))
+"""
+
+
+@pytest.mark.parametrize("text", ["count", "sum(x) by k where k != a", "p99(x), distinct(k)"])
+def test_a_worker_finds_all_that_it_needs_imported(text: str, tmp_path: Path) -> None:
+    """Each process paid for its imports anew: a third of a second, in every round."""
+    write(tmp_path, {"a.ndjson": '{"x": 1, "k": "b"}\n', "b.csv": "x,k\n1,b\n"})
+    for files in ("*.ndjson", "*.csv"):
+        query = parse_query(text, files=files).to_wire()
+        command = [sys.executable, "-c", WORKER, str(tmp_path), *EXTRACTION_MODULES]
+        assert subprocess.run(command, input=query, capture_output=True, check=True).stdout.split() == []
 
 
 json_values = st.recursive(

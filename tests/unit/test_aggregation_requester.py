@@ -15,7 +15,15 @@ from peerd.testing.host import FakeHost, peer
 from protocols.aggregation.answer import Answer
 from protocols.aggregation.collector import ENROLMENTS_TIMER, GATHER_TIMER, OWN_TIMER
 from protocols.aggregation.config import AggregationConfig
-from protocols.aggregation.exchange import Aggregate, extract_own, merge_received, open_own, own_tag, result_tag
+from protocols.aggregation.exchange import (
+    EXTRACTION_MODULES,
+    Aggregate,
+    extract_own,
+    merge_received,
+    open_own,
+    own_tag,
+    result_tag,
+)
 from protocols.aggregation.leftovers import FETCHED_AT_ONCE, PATIENCE_S_MAX, STALL_DEADLINE_SHARE, STATUS_TIMEOUT_S
 from protocols.aggregation.messages import (
     ConfirmContribution,
@@ -445,6 +453,7 @@ def test_a_round_that_has_ended_gives_its_worker_back(ending: str, tmp_path: Pat
     [extraction], [work] = host.later, host.work
     assert work.within is not None and not work.is_cancelled
     assert (work.within.wall_s, work.within.owner) == (1.0, NodeId(2))
+    assert work.within.modules == EXTRACTION_MODULES
     participant = plugin.participating.participants[start.round_id]
     if ending == "stopped":
         plugin.participating.on_stop_round(StopRound(start.round_id), peer(2))
